@@ -1,0 +1,5 @@
+#include "blockscale/tensor.h"
+
+int main() {
+  return 0;
+}

@@ -1,0 +1,219 @@
+// How one number is stored: the element and scale formats, their characteristics and conversions.
+//
+// Source of the rules: OCP Microscaling Formats (MX) v1.0, OCP 8-bit Floating Point v1.0, and the
+// CUDA host conversions (cuda_fp8.h, cuda_fp6.h, cuda_fp4.h), which decide where those are silent.
+// See docs/numerics.md. Every rounding is to nearest, ties to even, and happens once.
+#pragma once
+
+#include "core/config.h"
+
+namespace blockscale {
+
+/// Storage format of one number.
+enum class Format : uint8_t {
+  e2m1,   // 4 bits: 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives
+  e2m3,   // 6 bits, largest 7.5
+  e3m2,   // 6 bits, largest 28
+  e4m3,   // 8 bits, largest 448, NaN 0x7F, no infinity ("fn")
+  e5m2,   // 8 bits, largest 57344, IEEE-like infinities and NaNs
+  ue8m0,  // 8 bits, no sign: 2^(code - 127), NaN 0xFF
+  ue4m3,  // e4m3 without its sign, for NVFP4 block scales
+  f32,
+  f16,
+  bf16,
+};
+inline constexpr int kFormatCount = 10;
+
+/// Characteristics of a format. `bias`, `max_exponent` and `max_bits` describe finite values.
+struct FormatTraits {
+  const char* name;
+  int bits;  // storage bits of one number
+  int exponent_bits;
+  int mantissa_bits;  // explicit ones
+  int bias;           // value = 1.mantissa * 2^(exponent field - bias)
+  int max_exponent;   // emax: exponent of the largest finite value
+  uint32_t max_code;  // code of the largest finite value
+  uint32_t nan_code;  // canonical NaN, or 0 where the format has none
+  float max;          // largest finite value
+  bool is_signed;
+  bool has_infinity;
+};
+
+inline constexpr FormatTraits kFormatTraits[kFormatCount] = {
+    {"e2m1", 4, 2, 1, 1, 2, 0x7, 0, 6.0f, true, false},
+    {"e2m3", 6, 2, 3, 1, 2, 0x1F, 0, 7.5f, true, false},
+    {"e3m2", 6, 3, 2, 3, 4, 0x1F, 0, 28.0f, true, false},
+    {"e4m3", 8, 4, 3, 7, 8, 0x7E, 0x7F, 448.0f, true, false},
+    {"e5m2", 8, 5, 2, 15, 15, 0x7B, 0x7F, 57344.0f, true, true},
+    {"ue8m0", 8, 8, 0, 127, 127, 0xFE, 0xFF, 0x1p127f, false, false},
+    {"ue4m3", 8, 4, 3, 7, 8, 0x7E, 0x7F, 448.0f, false, false},
+    {"f32", 32, 8, 23, 127, 127, 0x7F7FFFFF, 0x7FC00000, 0x1.fffffep127f, true, true},
+    {"f16", 16, 5, 10, 15, 15, 0x7BFF, 0x7E00, 65504.0f, true, true},
+    {"bf16", 16, 8, 7, 127, 127, 0x7F7F, 0x7FC0, 0x1.fep127f, true, true},
+};
+
+BLOCKSCALE_HD constexpr FormatTraits format_traits(Format format) {
+  return kFormatTraits[static_cast<int>(format)];
+}
+
+/// What a finite value beyond the largest finite one, or an infinity, becomes.
+enum class Overflow : uint8_t {
+  saturate,   // the largest finite value of its sign (CUDA's SATFINITE)
+  propagate,  // infinity, or NaN where the format has none (CUDA's NOSAT). Formats with neither
+              // (e2m1, e2m3, e3m2) saturate all the same.
+};
+
+namespace detail {
+
+inline constexpr uint32_t kF32SignMask = 0x80000000u;
+inline constexpr uint32_t kF32MagnitudeMask = 0x7FFFFFFFu;
+inline constexpr uint32_t kF32Infinity = 0x7F800000u;
+
+/// Drops the low `shift` bits of `value`, rounding to nearest even. 0 <= shift.
+BLOCKSCALE_HD constexpr uint32_t shift_right_round_even(uint32_t value, int shift) {
+  if (shift <= 0) return value;
+  if (shift > 31) return 0;  // value < 2^31 here, so at most a half of the last place, ties to 0
+  const uint32_t half_minus_one = (1u << (shift - 1)) - 1;
+  return static_cast<uint32_t>((uint64_t{value} + half_minus_one + ((value >> shift) & 1u)) >>
+                               shift);
+}
+
+/// Code of a finite non-negative f32 (given by its bits) rounded into `format`, as if the exponent
+/// range went on upwards: the result may exceed max_code.
+BLOCKSCALE_HD constexpr uint32_t round_magnitude(uint32_t magnitude, const FormatTraits& t) {
+  const int field = static_cast<int>(magnitude >> 23);
+  const uint32_t fraction = magnitude & 0x007FFFFFu;
+  const int exponent = (field == 0 ? 1 : field) - 127;
+  const uint32_t significand = field == 0 ? fraction : fraction | 0x00800000u;
+  const int drop = 23 - t.mantissa_bits;
+  const int min_exponent = 1 - t.bias;
+  if (exponent < min_exponent) {
+    return shift_right_round_even(significand, drop + (min_exponent - exponent));
+  }
+  // The leading bit of the rounded significand adds one to the exponent field, carries included.
+  const uint32_t rounded = shift_right_round_even(significand, drop);
+  const uint32_t base = static_cast<uint32_t>(exponent - min_exponent) << t.mantissa_bits;
+  return base + rounded;
+}
+
+}  // namespace detail
+
+/// Nearest code of `x` in `F`, ties to even; NaN becomes the format's positive NaN, or +max where
+/// it has none. For ue8m0 use `encode_ue8m0`, whose rounding is directed.
+template <Format F>
+BLOCKSCALE_HD constexpr uint32_t encode(float x, Overflow overflow = Overflow::saturate) {
+  static_assert(F != Format::ue8m0, "ue8m0 has directed roundings: use encode_ue8m0");
+  constexpr FormatTraits t = kFormatTraits[static_cast<int>(F)];
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  if constexpr (F == Format::f32) {
+    return bits;
+  } else {
+    const uint32_t magnitude = bits & detail::kF32MagnitudeMask;
+    if (magnitude > detail::kF32Infinity) return t.nan_code != 0 ? t.nan_code : t.max_code;
+    uint32_t code = 0;
+    if (magnitude == detail::kF32Infinity) {
+      code = t.max_code + 1;
+    } else if (!(t.is_signed == false && (bits & detail::kF32SignMask) != 0)) {
+      code = detail::round_magnitude(magnitude, t);
+    }
+    if (!t.is_signed && (bits & detail::kF32SignMask) != 0) return 0;  // no negatives: zero
+    if (code > t.max_code) {
+      const bool representable = t.has_infinity || t.nan_code != 0;
+      code = overflow == Overflow::saturate || !representable ? t.max_code : t.max_code + 1;
+    }
+    const uint32_t sign = t.is_signed ? (bits >> 31) << (t.bits - 1) : 0;
+    return sign | code;
+  }
+}
+
+/// Value of a code of `F`, exact in f32 (every code of every format is). Bits above the format's
+/// width are ignored.
+template <Format F>
+BLOCKSCALE_HD constexpr float decode(uint32_t code) {
+  constexpr FormatTraits t = kFormatTraits[static_cast<int>(F)];
+  if constexpr (F == Format::f32) {
+    return bit_cast<float>(code);
+  } else if constexpr (F == Format::ue8m0) {
+    const uint32_t byte = code & 0xFFu;
+    if (byte == 0xFFu) return bit_cast<float>(0x7FC00000u);
+    return bit_cast<float>(byte == 0 ? 0x00400000u : byte << 23);
+  } else {
+    const int magnitude_bits = t.exponent_bits + t.mantissa_bits;
+    const uint32_t magnitude = code & ((1u << magnitude_bits) - 1u);
+    const uint32_t sign = t.is_signed ? ((code >> (t.bits - 1)) & 1u) << 31 : 0;
+    if (magnitude > t.max_code) {
+      const bool infinite = t.has_infinity && magnitude == t.max_code + 1;
+      const uint32_t payload = infinite ? 0 : 0x00400000u;
+      return bit_cast<float>(sign | detail::kF32Infinity | payload);
+    }
+    const uint32_t field = magnitude >> t.mantissa_bits;
+    const uint32_t mantissa = magnitude & ((1u << t.mantissa_bits) - 1u);
+    if (field != 0) {
+      const uint32_t exponent = field + static_cast<uint32_t>(127 - t.bias);
+      return bit_cast<float>(sign | exponent << 23 | mantissa << (23 - t.mantissa_bits));
+    }
+    // Subnormal: mantissa * 2^(1 - bias - mantissa_bits). bf16's are subnormal in f32 too.
+    if constexpr (F == Format::bf16) return bit_cast<float>(sign | mantissa << 16);
+    const uint32_t ulp_exponent = static_cast<uint32_t>(127 + 1 - t.bias - t.mantissa_bits);
+    const float value = static_cast<float>(mantissa) * bit_cast<float>(ulp_exponent << 23);
+    return bit_cast<float>(sign | bit_cast<uint32_t>(value));
+  }
+}
+
+/// `decode` for a format known at run time.
+BLOCKSCALE_HD constexpr float decode(Format format, uint32_t code) {
+  switch (format) {
+    case Format::e2m1: return decode<Format::e2m1>(code);
+    case Format::e2m3: return decode<Format::e2m3>(code);
+    case Format::e3m2: return decode<Format::e3m2>(code);
+    case Format::e4m3: return decode<Format::e4m3>(code);
+    case Format::e5m2: return decode<Format::e5m2>(code);
+    case Format::ue8m0: return decode<Format::ue8m0>(code);
+    case Format::ue4m3: return decode<Format::ue4m3>(code);
+    case Format::f32: return decode<Format::f32>(code);
+    case Format::f16: return decode<Format::f16>(code);
+    case Format::bf16: return decode<Format::bf16>(code);
+  }
+  return 0.0f;
+}
+
+/// `encode` for a format known at run time; not ue8m0.
+BLOCKSCALE_HD constexpr uint32_t encode(Format format, float x,
+                                        Overflow overflow = Overflow::saturate) {
+  switch (format) {
+    case Format::e2m1: return encode<Format::e2m1>(x, overflow);
+    case Format::e2m3: return encode<Format::e2m3>(x, overflow);
+    case Format::e3m2: return encode<Format::e3m2>(x, overflow);
+    case Format::e4m3: return encode<Format::e4m3>(x, overflow);
+    case Format::e5m2: return encode<Format::e5m2>(x, overflow);
+    case Format::ue4m3: return encode<Format::ue4m3>(x, overflow);
+    case Format::f32: return encode<Format::f32>(x, overflow);
+    case Format::f16: return encode<Format::f16>(x, overflow);
+    case Format::bf16: return encode<Format::bf16>(x, overflow);
+    case Format::ue8m0: break;
+  }
+  return 0;
+}
+
+/// Directed roundings of ue8m0.
+enum class ScaleRounding : uint8_t { toward_zero, up };
+
+/// Power of two at or below (`toward_zero`) or at or above (`up`) |x| as a ue8m0 code; NaN gives
+/// 0xFF, zero and everything below 2^-127 give 0. Saturates at 2^127 (0xFE), or gives NaN with
+/// `Overflow::propagate`.
+BLOCKSCALE_HD constexpr uint32_t encode_ue8m0(float x, ScaleRounding rounding,
+                                              Overflow overflow = Overflow::saturate) {
+  const uint32_t magnitude = bit_cast<uint32_t>(x) & detail::kF32MagnitudeMask;
+  if (magnitude > detail::kF32Infinity) return 0xFF;
+  const uint32_t field = magnitude >> 23;
+  const uint32_t fraction = magnitude & 0x007FFFFFu;
+  uint32_t code = field;
+  if (rounding == ScaleRounding::up) {
+    // Field 0 holds subnormals: up to 2^-127 they round to code 0, above it to 2^-126.
+    code += field == 0 ? (fraction > 0x00400000u ? 1u : 0u) : (fraction != 0 ? 1u : 0u);
+  }
+  if (code > 0xFE) return overflow == Overflow::saturate ? 0xFE : 0xFF;
+  return code;
+}
+
+}  // namespace blockscale

@@ -1,0 +1,125 @@
+// Checkpoints of the ecosystem's dialects: read any, convert to any, compare two.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockscale/quantize.h"
+#include "blockscale/safetensors.h"
+#include "blockscale/tensor.h"
+
+namespace blockscale {
+
+/// How quantised weights are named, shaped and described on disk (docs/checkpoints.md).
+enum class Dialect : std::uint8_t { plain, deepseek, modelopt, compressed_tensors };
+const char* dialect_name(Dialect dialect);  // "plain", "deepseek", "modelopt", "compressed-tensors"
+std::optional<Dialect> dialect_from_name(std::string_view name);
+/// The dialect a recipe is written in unless the caller says otherwise.
+Dialect default_dialect(Recipe recipe);
+bool dialect_can_say(Dialect dialect, Recipe recipe);
+
+/// A weight as the model knows it: quantised (values, scales, tensor scale gathered from the
+/// dialect's tensors) or stored plainly. `shape` is the logical one, in elements.
+struct CheckpointTensor {
+  std::string name;                 // the weight's name, e.g. "encoder.layer.0.output.dense.weight"
+  std::vector<std::int64_t> shape;  // logical
+  bool quantized = false;
+  Recipe recipe = Recipe::f32;  // of `quantized` tensors, and of plain f32, f16 and bf16 ones
+  DType dtype = DType::F32;     // of the stored values
+  std::uint64_t bytes = 0;      // stored bytes: values, scales and tensor scales
+};
+
+/// A checkpoint in any readable dialect, opened lazily over mmap.
+class Checkpoint {
+ public:
+  static Checkpoint open(const std::filesystem::path& file_or_folder);
+
+  Dialect dialect() const;
+  const TensorStore& store() const;
+  const std::vector<CheckpointTensor>& tensors() const;  // sorted by name
+  const CheckpointTensor* find(std::string_view name) const;
+  /// A view over the mapping of a quantised tensor, or of a plain f32, f16 or bf16 one. Tensors
+  /// of more than two dimensions are batches of their last two; one dimension is one row.
+  ScaledTensorView view(const CheckpointTensor& tensor) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+struct ConvertProgress {
+  std::uint64_t source_bytes_done = 0;
+  std::uint64_t source_bytes_total = 0;
+  std::string tensor;  // being converted
+};
+
+struct ConvertOptions {
+  Recipe recipe = Recipe::nvfp4;     // f32, f16, bf16: dequantise
+  std::optional<Dialect> dialect;    // default: default_dialect(recipe)
+  std::vector<std::string> include;  // globs of weight names; empty: the default choice
+  std::vector<std::string> exclude;
+  std::vector<std::pair<std::string, Recipe>> map;         // glob -> recipe, first match wins
+  std::optional<std::filesystem::path> activation_scales;  // safetensors or JSON: name -> absmax
+  std::optional<MxScaleMode> mx_scale_mode;  // default: ceil; even in compressed-tensors
+  float fp8_amax_floor = 0.0f;
+  std::uint64_t shard_bytes = 5'000'000'000;
+  std::uint64_t memory_bytes = std::uint64_t{2} << 30;  // resident, beyond mapped files
+  int threads = 0;
+  bool resume = false;           // continue an interrupted conversion with the same options
+  bool overwrite = false;        // replace an existing destination
+  bool allow_nonfinite = false;  // quantise NaN and Inf by the rules of numerics.md
+  /// Called from one thread at a time; returning false stops the conversion (interrupted).
+  std::function<bool(const ConvertProgress&)> progress;
+};
+
+struct ConvertedTensor {
+  std::string name;
+  Recipe source_recipe = Recipe::f32;
+  Recipe recipe = Recipe::f32;
+  bool converted = false;
+  std::string reason;  // why it was kept, or what was done to its tensor scale
+  std::uint64_t source_bytes = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct ConvertReport {
+  Dialect source_dialect = Dialect::plain;
+  Dialect dialect = Dialect::plain;
+  std::vector<ConvertedTensor> tensors;
+  std::uint64_t source_bytes = 0;
+  std::uint64_t bytes = 0;
+  int shards_reused = 0;  // by resume
+  double seconds = 0;
+};
+
+/// Converts the checkpoint at `source` (file or folder) into `destination` (file if the source is
+/// one, else folder). Nothing appears at `destination` before it is complete.
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options);
+
+struct TensorComparison {
+  std::string name;
+  std::string recipe_a, recipe_b;
+  std::vector<std::int64_t> shape;
+  double sqnr_db = 0;     // 10 log10(sum a^2 / sum (a - b)^2); infinity if equal
+  double max_error = 0;   // largest |a - b|
+  double mean_error = 0;  // mean |a - b|
+  std::uint64_t bytes_a = 0, bytes_b = 0;
+};
+
+struct CompareReport {
+  std::vector<TensorComparison> tensors;  // in both, same shape
+  TensorComparison total;                 // over all of them
+  std::vector<std::string> only_a, only_b, different_shape;
+};
+
+/// Compares two checkpoints value by value (dequantised in f32, sums in f64). A is the reference.
+CompareReport compare(const std::filesystem::path& a, const std::filesystem::path& b,
+                      int threads = 0);
+
+}  // namespace blockscale

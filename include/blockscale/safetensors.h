@@ -1,0 +1,129 @@
+// safetensors files and sharded folders: a reader over mmap that trusts nothing, and a writer that
+// streams and publishes atomically. Knows no quantisation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "blockscale/error.h"
+
+namespace blockscale {
+
+/// Element types of safetensors 0.7, named as in the file.
+enum class DType : std::uint8_t {
+  BOOL,
+  F4,
+  F6_E2M3,
+  F6_E3M2,
+  U8,
+  I8,
+  F8_E5M2,
+  F8_E4M3,
+  F8_E8M0,
+  F8_E4M3FNUZ,
+  F8_E5M2FNUZ,
+  I16,
+  U16,
+  F16,
+  BF16,
+  I32,
+  U32,
+  F32,
+  C64,
+  F64,
+  I64,
+  U64,
+};
+std::string_view dtype_name(DType dtype);
+int dtype_bits(DType dtype);
+
+/// One tensor of a file: shape counts elements (F4 and F6 too), bytes are those of `data`.
+struct TensorInfo {
+  std::string name;
+  DType dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t bytes = 0;
+};
+
+/// A read-only safetensors file, mapped. Views stay valid as long as a copy of the object lives.
+class SafetensorsFile {
+ public:
+  /// Throws not_found, io, or corrupt_file naming the file, the tensor and the rule it breaks:
+  /// header length, JSON depth and size, duplicate names, unknown dtype, shape overflow, offsets
+  /// out of range, overlapping or with holes, bytes that do not match dtype and shape.
+  static SafetensorsFile open(const std::filesystem::path& path);
+
+  const std::vector<TensorInfo>& tensors() const;  // in file order (by offset)
+  const TensorInfo* find(std::string_view name) const;
+  std::span<const std::byte> data(const TensorInfo& tensor) const;
+  const std::map<std::string, std::string>& metadata() const;
+  const std::filesystem::path& path() const;
+  std::uint64_t file_bytes() const;
+  /// Tells the kernel that these pages are not needed any more (keeps resident memory low).
+  void drop(const TensorInfo& tensor) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+/// A checkpoint's tensors: one file, or a folder with *.safetensors.index.json and its shards, or a
+/// folder with safetensors files and no index.
+class TensorStore {
+ public:
+  /// Also refuses an index that names shards that are missing or outside the folder, tensors that
+  /// are not in their shard, and names that appear twice.
+  static TensorStore open(const std::filesystem::path& file_or_folder);
+
+  struct Entry {
+    TensorInfo info;
+    std::size_t file = 0;  // index into files()
+  };
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  const std::map<std::string, Entry, std::less<>>& tensors() const { return tensors_; }
+  const Entry* find(std::string_view name) const;
+  std::span<const std::byte> data(const Entry& entry) const;
+  /// The folder that holds config.json and friends: the folder itself, or the file's.
+  const std::filesystem::path& folder() const { return folder_; }
+  bool is_folder() const { return is_folder_; }
+
+ private:
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Entry, std::less<>> tensors_;
+  std::filesystem::path folder_;
+  bool is_folder_ = false;
+};
+
+/// Streams one safetensors file: the header is written first (all sizes are known), then tensor
+/// data in any order and in pieces, by any thread. The file appears under its name only in
+/// `publish()` (temporary name in the same folder, fsync, rename, fsync of the folder); a writer
+/// that is destroyed unpublished removes its temporary file.
+class SafetensorsWriter {
+ public:
+  /// Tensors are laid out in the given order, data starting 8-byte aligned.
+  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
+                    std::map<std::string, std::string> metadata = {});
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  ~SafetensorsWriter();
+
+  /// Writes `bytes` at `offset` of the tensor's data. Thread-safe. Throws io (no space, ...).
+  void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Throws invalid_argument if some byte was not written.
+  void publish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Writes a small file whole or not at all (temporary name, fsync, rename, fsync of the folder).
+void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+
+}  // namespace blockscale

@@ -1,0 +1,80 @@
+// Views: defaults, every rejected field, sizes derived from the recipe table.
+#include "blockscale/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockscale/error.h"
+
+namespace blockscale {
+namespace {
+
+/// Runs `body`, expects an invalid_argument that names `argument`.
+template <class Body>
+void expect_invalid(const char* argument, Body body) {
+  try {
+    body();
+    FAIL() << "no error for " << argument;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(error.argument(), argument) << error.what();
+  }
+}
+
+TEST(ScaledTensor, SizesFollowTheRecipe) {
+  EXPECT_EQ(value_bytes(Recipe::nvfp4, 3, 32), 48);
+  EXPECT_EQ(value_bytes(Recipe::mxfp6_e2m3, 2, 32), 48);
+  EXPECT_EQ(value_bytes(Recipe::fp8_128x128, 3, 129), 387);
+  EXPECT_EQ(scale_bytes(Recipe::fp8_128x128, ScaleLayout::row_major, 129, 257), 2 * 3 * 4);
+  EXPECT_EQ(scale_bytes(Recipe::nvfp4, ScaleLayout::swizzled_128x4, 129, 80), 256 * 8);
+  EXPECT_EQ(scale_bytes(Recipe::mxfp4, ScaleLayout::swizzled_8x4, 9, 160), 16 * 8);
+}
+
+TEST(ScaledTensor, StartsZeroedWithUnitTensorScale) {
+  const ScaledTensor tensor(Recipe::nvfp4, 4, 32, ScaleLayout::swizzled_8x4, 2);
+  const ScaledTensorView view = tensor.view();
+  EXPECT_EQ(view.tensor_scale[0], 1.0f);
+  EXPECT_EQ(view.tensor_scale[1], 1.0f);
+  EXPECT_EQ(view.value_row_stride, 16);
+  EXPECT_EQ(view.scale_leading_stride, 1);
+  EXPECT_EQ(static_cast<const unsigned char*>(view.scales)[63], 0);
+}
+
+TEST(ScaledTensor, RejectsWhatItsRecipeCannotHold) {
+  expect_invalid("values.k", [] { ScaledTensor(Recipe::nvfp4, 4, 24); });
+  expect_invalid("values.rows", [] { ScaledTensor(Recipe::nvfp4, -1, 32); });
+  expect_invalid("values.rows",
+                 [] { ScaledTensor(Recipe::fp8_row, std::int64_t{1} << 40, 1 << 30); });
+  expect_invalid("values.batch", [] {
+    ScaledTensor(Recipe::nvfp4, 1 << 20, 1 << 20, ScaleLayout::row_major, 1 << 30);
+  });
+  expect_invalid("scales.layout",
+                 [] { ScaledTensor(Recipe::fp8_1x128, 4, 128, ScaleLayout::swizzled_8x4); });
+  expect_invalid("values.recipe", [] { ScaledTensor(static_cast<Recipe>(99), 4, 128); });
+}
+
+TEST(MatrixView, RejectsEachBadField) {
+  float data[16] = {};
+  const MatrixView good{data, Format::f32, 2, 4, 0, 2, 0};
+  EXPECT_EQ(resolved(good, "x").row_stride, 4);
+  EXPECT_EQ(resolved(good, "x").batch_stride, 8);
+  const auto with = [&](auto edit) {
+    return [good, edit] {
+      MatrixView view = good;
+      edit(view);
+      (void)resolved(view, "x");
+    };
+  };
+  expect_invalid("x.dtype", with([](MatrixView& v) { v.dtype = Format::e4m3; }));
+  expect_invalid("x.rows", with([](MatrixView& v) { v.rows = -2; }));
+  expect_invalid("x.columns", with([](MatrixView& v) { v.columns = -1; }));
+  expect_invalid("x.row_stride", with([](MatrixView& v) { v.row_stride = 3; }));
+  expect_invalid("x.row_stride", with([](MatrixView& v) { v.row_stride = -4; }));
+  expect_invalid("x.batch_stride", with([](MatrixView& v) { v.batch_stride = 7; }));
+  expect_invalid("x.data", with([](MatrixView& v) { v.data = nullptr; }));
+  expect_invalid("x.data",
+                 with([](MatrixView& v) { v.data = static_cast<const char*>(v.data) + 1; }));
+}
+
+}  // namespace
+}  // namespace blockscale

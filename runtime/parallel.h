@@ -1,0 +1,19 @@
+// The one thread pool (oneTBB) behind every CPU implementation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace blockscale::runtime {
+
+/// Threads that `parallel_for` uses for a request of `threads` (0: all of the machine's).
+int effective_threads(int threads);
+
+/// Calls `body(begin, end)` over pieces of [0, count) of at most `grain`, on at most
+/// `effective_threads(threads)` threads. Pieces always are [i * grain, min(count, (i+1) * grain)),
+/// whatever the thread count, so results that depend on a piece are reproducible. The first
+/// exception of a body is rethrown. Nested calls are allowed.
+void parallel_for(std::int64_t count, std::int64_t grain, int threads,
+                  const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+
+}  // namespace blockscale::runtime
