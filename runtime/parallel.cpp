@@ -1,4 +1,4 @@
-#include "runtime/parallel.h"
+#include "blockscale/parallel.h"
 
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace blockscale::runtime {
+namespace blockscale {
 
 int effective_threads(int threads) {
   return threads > 0 ? threads : std::max(1, oneapi::tbb::info::default_concurrency());
@@ -34,4 +34,4 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
   });
 }
 
-}  // namespace blockscale::runtime
+}  // namespace blockscale

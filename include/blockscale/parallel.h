@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace blockscale::runtime {
+namespace blockscale {
 
 /// Threads that `parallel_for` uses for a request of `threads` (0: all of the machine's).
 int effective_threads(int threads);
@@ -16,4 +16,4 @@ int effective_threads(int threads);
 void parallel_for(std::int64_t count, std::int64_t grain, int threads,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
-}  // namespace blockscale::runtime
+}  // namespace blockscale
