@@ -1,0 +1,39 @@
+// Benchmarks of the library's operations on this machine, as data: `blockscale bench` prints them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "blockscale/error.h"
+#include "blockscale/tensor.h"
+
+namespace blockscale {
+
+struct QuantizeBenchmarkOptions {
+  std::vector<Recipe> recipes;       // empty: every recipe but the plain ones
+  std::vector<Format> dtypes;        // of the input; empty: bf16 only
+  std::vector<ScaleLayout> layouts;  // empty: the layout most kernels read (swizzled_128x4 where
+                                     // the recipe allows it, else row_major)
+  std::int64_t rows = 8192;          // inputs above the last-level cache measure memory, not cache
+  std::int64_t k = 8192;
+  int threads = 1;  // 0: all of the machine's
+  int repeats = 5;  // timed runs of each case and of memcpy; the fastest counts
+};
+
+/// One case. memcpy is measured in the same run: as many threads, buffers of the input's size.
+struct QuantizeBenchmarkRow {
+  Recipe recipe = Recipe::f32;
+  Format dtype = Format::bf16;
+  ScaleLayout layout = ScaleLayout::row_major;
+  int threads = 1;
+  double seconds = 0;
+  double input_gb_per_second = 0;  // 1e9 bytes of input a second
+  double bytes_per_second = 0;     // bytes read + written, each once
+  double memcpy_share = 0;         // bytes_per_second over memcpy's (read + written too)
+};
+
+/// Times `quantize` on random normal inputs, outputs touched beforehand. Cases whose layout the
+/// recipe does not allow are left out. Throws invalid_argument for sizes that a recipe cannot hold.
+std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
+
+}  // namespace blockscale
