@@ -9,29 +9,40 @@ function(blockscale_compile_options target)
       -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)
   endif()
+  if(BLOCKSCALE_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
-# One executable a test file: `ops/gemm/gemm_test.cpp` becomes `ops_gemm_gemm_test`.
-function(blockscale_add_test source)
+# Adds the executable of one source file that links the library, named after the file's path:
+# `ops/gemm/gemm_test.cpp` becomes `ops_gemm_gemm_test`. Sets `result` to that name.
+function(blockscale_add_program source result)
   file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${source})
   string(REGEX REPLACE "\\.cpp$" "" name ${path})
   string(REPLACE "/" "_" name ${name})
   add_executable(${name} ${source})
   blockscale_compile_options(${name})
   target_link_libraries(${name} PRIVATE blockscale TBB::tbb PkgConfig::HWY
-    nlohmann_json::nlohmann_json GTest::gmock GTest::gtest_main)
+    nlohmann_json::nlohmann_json)
   target_compile_definitions(${name} PRIVATE BLOCKSCALE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  set(${result} ${name} PARENT_SCOPE)
+endfunction()
+
+function(blockscale_add_test source)
+  blockscale_add_program(${source} name)
+  target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 DISCOVERY_TIMEOUT 60)
 endfunction()
 
-# `models/safetensors_fuzz.cpp` becomes `models_safetensors_fuzz`, a libFuzzer target.
+# A libFuzzer target; the library is instrumented by blockscale_compile_options.
 function(blockscale_add_fuzzer source)
-  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${source})
-  string(REGEX REPLACE "\\.cpp$" "" name ${path})
-  string(REPLACE "/" "_" name ${name})
-  add_executable(${name} ${source})
-  blockscale_compile_options(${name})
-  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  target_link_libraries(${name} PRIVATE blockscale nlohmann_json::nlohmann_json)
+endfunction()
+
+# A Google Benchmark, built only when it is named: `./dev bench quantize`.
+function(blockscale_add_benchmark source)
+  blockscale_add_program(${source} name)
+  target_link_libraries(${name} PRIVATE benchmark::benchmark benchmark::benchmark_main)
+  set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
 endfunction()

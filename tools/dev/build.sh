@@ -1,0 +1,62 @@
+# Configures and builds. build/release: g++ 12, what users get. build/sanitized: clang 19 with ASan,
+# UBSan and the fuzzers' instrumentation. Both treat warnings as errors.
+
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+jobs=$(nproc)
+
+# configure FOLDER OPTION...: CMake notices by itself when a listed file changed.
+configure() {
+  local folder=$1
+  shift
+  cmake -G Ninja -S . -B "$folder" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DBLOCKSCALE_WERROR=ON "$@" >"$folder.log" 2>&1 ||
+    { cat "$folder.log" >&2 && die "CMake failed in $folder"; }
+}
+
+# build_release TARGET... (all targets, tests included, if none is named)
+build_release() {
+  mkdir -p build
+  configure build/release -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++-12 \
+    "$(cuda_option)"
+  ninja --quiet -C build/release -j"$jobs" "$@"
+}
+
+configure_sanitized() {
+  mkdir -p build
+  configure build/sanitized -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++-19 \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -gline-tables-only -D_GLIBCXX_ASSERTIONS" \
+    -DBLOCKSCALE_SANITIZE=ON -DBLOCKSCALE_FUZZ=ON "$(cuda_option)"
+}
+
+build_sanitized() {
+  configure_sanitized
+  ninja --quiet -C build/sanitized -j"$jobs" "$@"
+}
+
+# Tests against CUDA's headers are built once `./dev test` has fetched these.
+cuda_option() {
+  local folder
+  folder=$(cuda_include)
+  [[ -d $folder ]] || folder=
+  echo "-DBLOCKSCALE_CUDA_INCLUDE=$folder"
+}
+
+benchmark_sources() { tracked '*_bench.cpp'; }
+benchmark_names() { benchmark_sources | sed 's|.*/||; s|_bench\.cpp$||' | tr '\n' ' '; }
+
+# run_benchmarks NAME... [-- OPTION...]
+run_benchmarks() {
+  local names=() source name target
+  while (($# > 0)) && [[ $1 != -- ]]; do
+    names+=("$1")
+    shift
+  done
+  for name in "${names[@]}"; do
+    source=$(benchmark_sources | grep -E "(^|/)${name}_bench\.cpp$") ||
+      die "no benchmark '$name'; there are: $(benchmark_names)"
+    target=${source%.cpp}
+    target=${target//\//_}
+    build_release "$target" >&2
+    "build/release/$target" "${@:2}"
+  done
+}

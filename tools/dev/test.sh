@@ -1,0 +1,183 @@
+# ./dev test: steps in order, each with its own log, and one true closing line over all of them.
+# A step is a function `step_NAME`; a failed step does not stop the others.
+
+all_steps=(static release sanitized lint python install fuzz)
+logs=build/test
+passed=0 failed=0 skipped=0
+
+cpp_sources() { tracked '*.h' '*.cpp' '*.cuh' '*.cu'; }
+
+run_tests() {
+  local steps=()
+  while (($# > 0)); do
+    case "$1" in
+      --exhaustive) export BLOCKSCALE_EXHAUSTIVE=1 ;;
+      -*) die "unknown option '$1' of ./dev test" ;;
+      *)
+        [[ " ${all_steps[*]} " == *" $1 "* ]] || die "no test step '$1': ${all_steps[*]}"
+        steps+=("$1")
+        ;;
+    esac
+    shift
+  done
+  ((${#steps[@]} > 0)) || steps=("${all_steps[@]}")
+  run_test_steps "${steps[@]}"
+}
+
+run_test_steps() {
+  install_packages "${build_packages[@]}" "${check_packages[@]}"
+  make_venv
+  rm -rf "$logs"
+  mkdir -p "$logs"
+  local name
+  for name in "$@"; do "step_$name"; done
+  say "all in ${SECONDS} s; logs in $logs/"
+  say "$passed passed, $failed failed, $skipped skipped"
+  ((failed == 0))
+}
+
+# check NAME COMMAND...: runs it in a subshell with `set -e` and counts it. A command that leaves
+# JUnit XML in $logs/NAME.xml counts as the tests listed there, any other one as one test.
+check() {
+  local name=$1 log=$logs/$1.log xml=$logs/$1.xml start=$SECONDS status=0 failures=0 skips=0 total=1
+  shift
+  set +e
+  (set -e && "$@") >"$log" 2>&1 </dev/null
+  status=$?
+  set -e
+  if [[ -s $xml ]]; then
+    total=$(junit_count tests "$xml")
+    failures=$(($(junit_count failures "$xml") + $(junit_count errors "$xml")))
+    skips=$(($(junit_count skipped "$xml") + $(junit_count disabled "$xml")))
+  fi
+  if ((status != 0 && failures == 0)); then
+    failures=1
+    [[ -s $xml ]] && total=$((total + 1))
+  fi
+  if ((total == 0)); then total=1 failures=1; fi # a suite that found no test
+  passed=$((passed + total - failures - skips)) failed=$((failed + failures)) skipped=$((skipped + skips))
+  printf '%-26s %5d passed %3d failed %3d skipped  %4d s\n' \
+    "$name" $((total - failures - skips)) "$failures" "$skips" $((SECONDS - start))
+  grep -E '\*\*\*(Skipped|Not Run)|^SKIPPED' "$log" || true
+  ((failures == 0)) || { tail -n 60 "$log" && say "-- the whole log: $log"; }
+}
+
+junit_count() { # ATTRIBUTE FILE: of the first element that has it
+  local value
+  value=$(grep -oE "\b$1=\"[0-9]+\"" "$2" | head -n 1 | tr -dc 0-9)
+  echo "${value:-0}"
+}
+
+# --- static: seconds, nothing is built ------------------------------------------------------------
+step_static() {
+  check clang-format format_is_kept
+  check layering "$python" tools/check_layering.py
+  check ruff ruff_is_content
+  check shellcheck shellcheck_is_content
+}
+
+format_is_kept() { cpp_sources | xargs -r clang-format-19 --dry-run --Werror; }
+ruff_is_content() { build/venv/bin/ruff format --check && build/venv/bin/ruff check; }
+shellcheck_is_content() {
+  tracked '*.sh' dev .ci/run | xargs shellcheck --external-sources --shell=bash \
+    --exclude=SC2034,SC2154,SC2119,SC2120 # what another part sets, reads or passes
+}
+
+# --- release and sanitized: the C++ tests, twice ---------------------------------------------------
+step_release() {
+  check build-release build_release
+  check ctest-release run_ctest release
+}
+
+step_sanitized() {
+  check build-sanitized build_sanitized
+  check ctest-sanitized run_ctest sanitized
+}
+
+run_ctest() {
+  export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-19/bin/llvm-symbolizer
+  export UBSAN_OPTIONS=print_stacktrace=1
+  export BLOCKSCALE_NVRTC
+  BLOCKSCALE_NVRTC=$(nvrtc_library)
+  ctest --test-dir "build/$1" -j"$jobs" --output-on-failure --no-tests=error \
+    --output-junit "$PWD/$logs/ctest-$1.xml"
+}
+
+# --- lint: clang-tidy over the library, the command line and their headers -------------------------
+step_lint() {
+  mkdir -p build
+  check clang-tidy lint_sources
+}
+
+lint_sources() {
+  [[ -f build/sanitized/compile_commands.json ]] || configure_sanitized
+  tracked 'runtime/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
+    grep -vE '_(test|bench|fuzz)\.cpp$' |
+    xargs -P "$jobs" -n 1 clang-tidy-19 -p build/sanitized --quiet --warnings-as-errors='*'
+}
+
+# --- python: oracles from other people's packages, the command line, kill -9 -----------------------
+step_python() {
+  check build-cli build_release blockscale_cli
+  check pytest run_pytest
+}
+
+run_pytest() {
+  BLOCKSCALE_CLI=$PWD/build/release/cli/blockscale BLOCKSCALE_BUILD=$PWD/build/release \
+    build/venv/bin/pytest tests/python -q -rs -p no:cacheprovider --basetemp=build/pytest \
+    --junitxml="$logs/pytest.xml"
+}
+
+# --- install: what a user of the installed library does --------------------------------------------
+step_install() {
+  check find_package build_installed_example
+}
+
+build_installed_example() {
+  build_release
+  rm -rf build/installed build/example
+  cmake --install build/release --prefix build/installed
+  cmake -G Ninja -S examples/find_package -B build/example -DCMAKE_CXX_COMPILER=g++-12 \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/installed"
+  ninja -C build/example
+  build/example/example
+  build/installed/bin/blockscale --version
+}
+
+# --- fuzz: libFuzzer over the committed corpora ----------------------------------------------------
+step_fuzz() {
+  local name
+  check build-fuzzers build_sanitized
+  run_fuzzers "-max_total_time=${BLOCKSCALE_FUZZ_SECONDS:-60}"
+  for name in $(fuzzer_names); do check "fuzz-$name" fuzzer_result "$name"; done
+}
+
+fuzzer_names() { tracked '*_fuzz.cpp' | sed 's|\.cpp$||; s|/|_|g'; }
+
+# run_fuzzers OPTION...: all of them, as many at a time as there are cores.
+run_fuzzers() {
+  local name
+  mkdir -p build/fuzz
+  for name in $(fuzzer_names); do
+    while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
+    run_fuzzer "$name" "$@" &
+  done
+  wait
+}
+
+# New inputs go to build/fuzz/NAME/corpus; the committed seeds are only read.
+run_fuzzer() {
+  local name=$1 folder=build/fuzz/$1
+  rm -rf "$folder"
+  mkdir -p "$folder/corpus"
+  local status=0
+  "build/sanitized/$name" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="$folder/" "${@:2}" "$folder/corpus" "tests/corpus/$name" \
+    >"$folder/log" 2>&1 </dev/null || status=$?
+  echo "$status" >"$folder/status"
+}
+
+fuzzer_result() {
+  grep -vE '^#|^INFO' "build/fuzz/$1/log"
+  return "$(<"build/fuzz/$1/status")"
+}
