@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,10 @@ enum class DType : std::uint8_t {
 };
 std::string_view dtype_name(DType dtype);
 int dtype_bits(DType dtype);
+std::optional<DType> dtype_from_name(std::string_view name);
+/// Bytes of a tensor. Throws invalid_argument (argument "shape") for a negative dimension, more
+/// than 2^63 - 1 bits, or 4- and 6-bit elements that do not fill whole bytes.
+std::uint64_t tensor_bytes(DType dtype, std::span<const std::int64_t> shape);
 
 /// One tensor of a file: shape counts elements (F4 and F6 too), bytes are those of `data`.
 struct TensorInfo {
@@ -95,6 +100,8 @@ class TensorStore {
   bool is_folder() const { return is_folder_; }
 
  private:
+  void add_file(SafetensorsFile file);
+
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Entry, std::less<>> tensors_;
   std::filesystem::path folder_;

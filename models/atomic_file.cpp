@@ -1,0 +1,167 @@
+#include "models/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "blockscale/error.h"
+#include "blockscale/safetensors.h"
+#include "models/io_error.h"
+
+namespace blockscale {
+namespace {
+
+constexpr std::string_view kTemporarySuffix = ".blockscale-tmp";
+constexpr std::size_t kMaxNameBytes = 160;  // of the final name within the temporary one
+
+/// Repeats a system call that a signal interrupted.
+template <class Call>
+auto retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+[[noreturn]] void throw_write(const std::filesystem::path& path, const std::string& action,
+                              int error_number) {
+  struct statvfs status;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::string detail = action;
+  if ((error_number == ENOSPC || error_number == EDQUOT) &&
+      ::statvfs(folder.c_str(), &status) == 0) {
+    detail += " (" + std::to_string(std::uint64_t{status.f_bavail} * status.f_frsize) +
+              " bytes are free)";
+  }
+  throw_io(path, detail, error_number);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
+  std::error_code ignored;
+  if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
+    throw Error(ErrorCode::invalid_argument, path_.string(), "names a folder, not a file");
+  }
+  folder_ = path_.has_parent_path() ? path_.parent_path() : ".";
+  create();
+  try {
+    reserve(bytes);
+  } catch (...) {
+    ::unlink(temporary_.c_str());
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+void AtomicFile::create() {
+  const std::string stem = "." + path_.filename().string().substr(0, kMaxNameBytes) + "." +
+                           std::to_string(::getpid()) + "-";
+  for (unsigned attempt = 0;; ++attempt) {
+    temporary_ = folder_ / (stem + std::to_string(attempt) + std::string(kTemporarySuffix));
+    descriptor_ = retry(
+        [&] { return ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    if (descriptor_ < 0) {
+      if (errno == EEXIST) continue;
+      throw_write(path_, "create a file in " + folder_.string(), errno);
+    }
+    // Where the file system has no locks, stale files are left to the user.
+    (void)retry([&] { return ::flock(descriptor_, LOCK_EX); });
+    // A cleaner may have taken the file for stale before it was locked.
+    struct stat status;
+    if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return;
+    ::close(descriptor_);
+  }
+}
+
+void AtomicFile::reserve(std::uint64_t bytes) {
+  if (bytes == 0) return;
+  const std::string action = "reserve " + std::to_string(bytes) + " bytes";
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
+    throw_write(path_, action, EFBIG);
+  }
+  const auto length = static_cast<off_t>(bytes);
+  if (retry([&] { return ::fallocate(descriptor_, 0, 0, length); }) == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) throw_write(path_, action, errno);
+  if (retry([&] { return ::ftruncate(descriptor_, length); }) != 0) {
+    throw_write(path_, action, errno);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void AtomicFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = retry([&] {
+      return ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    });
+    if (written <= 0) {
+      throw_write(path_,
+                  "write " + std::to_string(bytes.size()) + " bytes at " + std::to_string(offset),
+                  written < 0 ? errno : ENOSPC);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
+void AtomicFile::publish() {
+  if (temporary_.empty()) {
+    throw Error(ErrorCode::invalid_argument, path_.string(), "was published already");
+  }
+  if (retry([&] { return ::fsync(descriptor_); }) != 0) {
+    throw_write(path_, "flush to the disk", errno);
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    throw_write(path_, "rename the finished file to it", errno);
+  }
+  temporary_.clear();
+  const int folder =
+      retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (folder < 0) throw_io(folder_, "open", errno);
+  const int result = retry([&] { return ::fsync(folder); });
+  const int error_number = errno;
+  ::close(folder);
+  // EINVAL: a file system that does not sync folders.
+  if (result != 0 && error_number != EINVAL) throw_io(folder_, "flush to the disk", error_number);
+}
+
+bool is_temporary_name(std::string_view filename) {
+  return filename.starts_with('.') && filename.ends_with(kTemporarySuffix);
+}
+
+int remove_stale_temporaries(const std::filesystem::path& folder) {
+  int removed = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!is_temporary_name(entry.path().filename().string())) continue;
+    const int descriptor =
+        ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(entry.path().c_str()) == 0) {
+      ++removed;
+    }
+    ::close(descriptor);
+  }
+  if (error) throw_io(folder, "list", error.value());
+  return removed;
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
+  AtomicFile file(path, contents.size());
+  file.write(0, std::as_bytes(std::span(contents)));
+  file.publish();
+}
+
+}  // namespace blockscale
