@@ -92,7 +92,7 @@ struct SafetensorsWriter::State {
 };
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
-                                     std::map<std::string, std::string> metadata) {
+                                     const std::map<std::string, std::string>& metadata) {
   tensors = sized(std::move(tensors));
   const std::string header = make_header(tensors, metadata);
   state_ = std::make_unique<State>(std::move(path), std::move(tensors), header);

@@ -116,7 +116,7 @@ class SafetensorsWriter {
  public:
   /// Tensors are laid out in the given order, data starting 8-byte aligned.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
-                    std::map<std::string, std::string> metadata = {});
+                    const std::map<std::string, std::string>& metadata = {});
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
