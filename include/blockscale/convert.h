@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,8 +18,15 @@
 namespace blockscale {
 
 /// How quantised weights are named, shaped and described on disk (docs/checkpoints.md).
-enum class Dialect : std::uint8_t { plain, deepseek, modelopt, compressed_tensors };
-const char* dialect_name(Dialect dialect);  // "plain", "deepseek", "modelopt", "compressed-tensors"
+enum class Dialect : std::uint8_t {
+  plain,
+  deepseek,
+  modelopt,
+  compressed_tensors,
+  gpt_oss,  // MXFP4 experts of gpt-oss; read only
+};
+/// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss".
+const char* dialect_name(Dialect dialect);
 std::optional<Dialect> dialect_from_name(std::string_view name);
 /// The dialect a recipe is written in unless the caller says otherwise.
 Dialect default_dialect(Recipe recipe);

@@ -1,0 +1,263 @@
+// compressed-tensors (llm-compressor, vLLM, transformers): packed formats store X.weight_packed,
+// FP8 ones X.weight; all store X.weight_scale, NVFP4 also X.weight_global_scale f32 [1] (a divisor,
+// 2688 / amax). A stacked parameter P has P_packed, P_scale, P_global_scale.
+#include <algorithm>
+#include <array>
+
+#include "models/dialects/dialect.h"
+
+namespace blockscale::models {
+namespace {
+
+/// One way of quantising weights that the format can say.
+struct Scheme {
+  Recipe recipe;
+  const char* format;
+  const char* strategy;
+  int group_size;           // 0: none
+  int block_rows;           // of strategy "block"; 0: none
+  const char* scale_dtype;  // null: that of the model
+};
+
+constexpr const char* kNvfp4 = "nvfp4-pack-quantized";
+constexpr const char* kMxfp4 = "mxfp4-pack-quantized";
+constexpr const char* kMxfp6 = "mxfp6-pack-quantized";
+constexpr const char* kMxfp8 = "mxfp8-quantized";
+constexpr const char* kFloat = "float-quantized";
+
+/// Readable schemes. Of the recipes that differ only in whether f32 scales are powers of two, the
+/// general one comes first: reading cannot tell them apart.
+constexpr std::array kSchemes = {
+    Scheme{Recipe::nvfp4, kNvfp4, "tensor_group", 16, 0, "torch.float8_e4m3fn"},
+    Scheme{Recipe::mxfp4, kMxfp4, "group", 32, 0, "torch.uint8"},
+    Scheme{Recipe::mxfp6_e2m3, kMxfp6, "group", 32, 0, "torch.uint8"},
+    Scheme{Recipe::mxfp8_e4m3, kMxfp8, "group", 32, 0, "torch.uint8"},
+    Scheme{Recipe::fp8_tensor, kFloat, "tensor", 0, 0, nullptr},
+    Scheme{Recipe::fp8_row, kFloat, "channel", 0, 0, nullptr},
+    Scheme{Recipe::fp8_128x128, kFloat, "block", 0, 128, nullptr},
+    Scheme{Recipe::fp8_64x128, kFloat, "block", 0, 64, nullptr},
+    Scheme{Recipe::fp8_32x128, kFloat, "block", 0, 32, nullptr},
+    Scheme{Recipe::fp8_1x128, kFloat, "group", 128, 0, nullptr},
+    Scheme{Recipe::fp8_128x128_pow2, kFloat, "block", 0, 128, nullptr},
+    Scheme{Recipe::fp8_64x128_pow2, kFloat, "block", 0, 64, nullptr},
+    Scheme{Recipe::fp8_32x128_pow2, kFloat, "block", 0, 32, nullptr},
+    Scheme{Recipe::fp8_1x128_pow2, kFloat, "group", 128, 0, nullptr},
+};
+
+const Scheme* scheme_of(Recipe recipe) {
+  const auto found = std::find_if(kSchemes.begin(), kSchemes.end(),
+                                  [&](const Scheme& scheme) { return scheme.recipe == recipe; });
+  return found == kSchemes.end() ? nullptr : &*found;
+}
+
+int bits_of(const Scheme& scheme) {
+  return format_traits(recipe_traits(scheme.recipe).element).bits;
+}
+
+[[noreturn]] void fail(ErrorCode code, const SourceConfig& config, const std::string& message) {
+  throw Error(code, config.config_path, "quantization_config." + message);
+}
+
+/// Integer scales (uint8) tell MXFP8 from FP8 groups; older files leave scale_dtype out.
+bool matches(const Scheme& scheme, const Json& weights) {
+  const Json& group_size = member(weights, "group_size");
+  const Json& block = member(weights, "block_structure");
+  const bool has_group = group_size.is_number_integer() && group_size > 0;
+  if (member(weights, "num_bits") != bits_of(scheme)) return false;
+  if (member(weights, "strategy") != scheme.strategy) return false;
+  if (scheme.group_size != 0 && !(has_group && group_size == scheme.group_size)) return false;
+  if (scheme.block_rows != 0) return block == Json::array({scheme.block_rows, 128});
+  return true;
+}
+
+/// The recipes of every group, in the order of kSchemes.
+std::vector<Recipe> declared_recipes(const SourceConfig& config) {
+  const Json& groups = member(config.quantization, "config_groups");
+  if (!groups.is_object() || groups.empty()) {
+    fail(ErrorCode::corrupt_file, config, "config_groups must be an object with a group in it");
+  }
+  std::array<bool, kSchemes.size()> declared{};
+  for (const auto& [name, group] : groups.items()) {
+    const Json& weights = member(group, "weights");
+    if (weights.is_null()) continue;  // only activations are quantised
+    bool known = false;
+    for (std::size_t i = 0; i < kSchemes.size(); ++i) {
+      if (!matches(kSchemes[i], weights)) continue;
+      declared[i] = true;
+      known = true;
+    }
+    const Json& type = member(weights, "type");
+    if (!known || type != "float") {
+      fail(ErrorCode::unsupported, config,
+           "config_groups." + name + ".weights says " + weights.dump().substr(0, 200) +
+               ", readable are float weights in nvfp4, mxfp4, mxfp6 (e2m3), mxfp8, and fp8 by "
+               "tensor, channel, group of 128, or block of 1, 32, 64, 128 x 128");
+    }
+  }
+  std::vector<Recipe> recipes;
+  for (std::size_t i = 0; i < kSchemes.size(); ++i) {
+    if (declared[i]) recipes.push_back(kSchemes[i].recipe);
+  }
+  return recipes;
+}
+
+std::vector<Recipe> candidates(const SourceConfig& config) {
+  if (!config.quantization.is_null()) return declared_recipes(config);
+  std::vector<Recipe> all;
+  for (const Scheme& scheme : kSchemes) all.push_back(scheme.recipe);
+  return all;
+}
+
+bool recognises_names(const TensorStore& store) {
+  for (const auto& [name, entry] : store.tensors()) {
+    if (name.ends_with("_packed") && entry.info.dtype == DType::U8) return true;
+    const std::string weight = without_suffix(name, "_scale");
+    const TensorInfo* values = weight.empty() ? nullptr : find_info(store, weight);
+    if (values != nullptr && values->dtype == DType::F8_E4M3) return true;
+  }
+  return false;
+}
+
+/// Prefix of the activations' scale: "X." of X.weight, "X.P_" of a parameter X.P.
+std::string input_prefix(const std::string& weight) {
+  const std::string module = without_suffix(weight, ".weight");
+  return module.empty() ? weight + "_" : module + ".";
+}
+
+/// Whether W_scale may be the scales of a weight W: scales of key and value caches are not.
+bool names_a_weight(const TensorStore& store, const std::string& weight) {
+  return weight.ends_with(".weight") || store.find(weight + "_packed") != nullptr ||
+         store.find(weight) != nullptr;
+}
+
+void check_has_scales(const TensorStore& store, const TensorInfo& info) {
+  std::string weight = without_suffix(info.name, "_packed");
+  if (weight.empty() && info.dtype == DType::F8_E4M3 && info.name.ends_with(".weight")) {
+    weight = info.name;
+  }
+  if (weight.empty() || info.name.ends_with("_scale")) return;
+  if (store.find(weight + "_scale") == nullptr) {
+    throw Error(ErrorCode::corrupt_file, info.name,
+                "has no scales " + weight + "_scale in any shard");
+  }
+}
+
+std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
+  const std::vector<Recipe> recipes = candidates(config);
+  std::vector<StoredWeight> weights;
+  for (const auto& [name, entry] : store.tensors()) {
+    check_has_scales(store, entry.info);
+    FoundWeight found;
+    found.name = without_suffix(name, "_scale");
+    if (name.ends_with("_global_scale") || found.name.empty() ||
+        !names_a_weight(store, found.name)) {
+      continue;
+    }
+    const TensorInfo* packed = find_info(store, found.name + "_packed");
+    found.values = packed != nullptr ? packed : find_info(store, found.name);
+    found.scales = &entry.info;
+    found.sense = TensorScaleSense::divisor;
+    found.tensor_scale = find_info(store, found.name + "_global_scale");
+    if (found.tensor_scale != nullptr) {
+      found.input_scale = find_info(store, input_prefix(found.name) + "input_global_scale");
+    }
+    weights.push_back(match_any(found, recipes));
+  }
+  return weights;
+}
+
+std::vector<PartToWrite> parts(const WeightToWrite& weight) {
+  const RecipeTraits& t = recipe_traits(weight.recipe);
+  const bool packed = format_traits(t.element).bits < 8;
+  std::vector<std::int64_t> grid = grid_shape(weight.recipe, weight.shape);
+  if (weight.recipe == Recipe::fp8_tensor && weight.shape.size() == 2) grid = {1};
+  const DType scale = t.scale == Format::f32     ? DType::F32
+                      : t.scale == Format::ue4m3 ? DType::F8_E4M3
+                                                 : DType::U8;
+  std::vector<PartToWrite> result = {
+      {Part::values,
+       tensor_info(weight.name + (packed ? "_packed" : ""), packed ? DType::U8 : DType::F8_E4M3,
+                   packed_shape(weight.recipe, weight.shape))},
+      {Part::scales, tensor_info(weight.name + "_scale", scale, grid)}};
+  if (t.tensor_scale) {
+    result.push_back(
+        {Part::tensor_scale, tensor_info(weight.name + "_global_scale", DType::F32, {1})});
+  }
+  if (weight.input_scale) {
+    result.push_back(
+        {Part::input_scale,
+         tensor_info(input_prefix(weight.name) + "input_global_scale", DType::F32, {1})});
+  }
+  return result;
+}
+
+/// The arguments of weights or of activations (`dynamic`) of a group.
+Json numbers_of(const Scheme& scheme, const Json& dynamic) {
+  Json numbers = {{"num_bits", bits_of(scheme)}, {"type", "float"},    {"symmetric", true},
+                  {"strategy", scheme.strategy}, {"dynamic", dynamic}, {"group_size", nullptr}};
+  if (scheme.group_size != 0) numbers["group_size"] = scheme.group_size;
+  if (scheme.block_rows != 0) numbers["block_structure"] = {scheme.block_rows, 128};
+  if (scheme.scale_dtype != nullptr) numbers["scale_dtype"] = scheme.scale_dtype;
+  return numbers;
+}
+
+Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
+  Json targets = Json::array();
+  bool inputs = false;
+  for (const WeightToWrite& weight : contents.quantised) {
+    if (weight.recipe != scheme.recipe) continue;
+    if (!only_group) targets.push_back(module_of(weight.name));
+    inputs |= weight.input_scale;
+  }
+  if (only_group) targets.push_back("Linear");
+  return {{"targets", targets},
+          {"format", scheme.format},
+          {"weights", numbers_of(scheme, false)},
+          {"input_activations", inputs ? numbers_of(scheme, "local") : Json()},
+          {"output_activations", nullptr}};
+}
+
+void describe(const Contents& contents, Documents& documents) {
+  std::vector<const Scheme*> used;
+  for (const Scheme& scheme : kSchemes) {
+    for (const WeightToWrite& weight : contents.quantised) {
+      if (weight.recipe != scheme.recipe) continue;
+      used.push_back(&scheme);
+      break;
+    }
+  }
+  Json groups = Json::object();
+  bool one_format = true;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    groups["group_" + std::to_string(i)] = group_of(*used[i], contents, used.size() == 1);
+    one_format &= std::string_view(used[i]->format) == used[0]->format;
+  }
+  const char* format = used.empty() ? kFloat : one_format ? used[0]->format : "mixed-precision";
+  documents["config.json"]["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                                     {"version", "0.20.0"},
+                                                     {"format", format},
+                                                     {"quantization_status", "compressed"},
+                                                     {"global_compression_ratio", nullptr},
+                                                     {"kv_cache_scheme", nullptr},
+                                                     {"ignore", contents.kept_modules},
+                                                     {"config_groups", groups}};
+  documents["hf_quant_config.json"] = nullptr;
+}
+
+}  // namespace
+
+const DialectTraits kCompressedTensors = {
+    .dialect = Dialect::compressed_tensors,
+    .name = "compressed-tensors",
+    .quant_method = "compressed-tensors",
+    .recognises_names = recognises_names,
+    .read = read,
+    .can_write = [](Recipe recipe) { return scheme_of(recipe) != nullptr; },
+    .can_mix = true,
+    .mx_scale_mode = MxScaleMode::even,
+    .sense = TensorScaleSense::divisor,
+    .parts = parts,
+    .describe = describe,
+};
+
+}  // namespace blockscale::models

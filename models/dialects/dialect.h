@@ -1,0 +1,142 @@
+// What a dialect is: how it names, shapes and describes quantised weights. One file a dialect; the
+// table of them is in dialects.cpp. See docs/checkpoints.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "blockscale/convert.h"
+
+namespace blockscale::models {
+
+/// Keys come out sorted, as transformers writes config.json too.
+using Json = nlohmann::json;
+
+// ---- Reading ------------------------------------------------------------------------------------
+
+/// Tensors of a store that may make up one quantised weight, found by name only.
+struct FoundWeight {
+  std::string name;  // the weight's, e.g. "encoder.layer.0.output.dense.weight"
+  const TensorInfo* values = nullptr;
+  const TensorInfo* scales = nullptr;
+  const TensorInfo* tensor_scale = nullptr;
+  const TensorInfo* input_scale = nullptr;
+  TensorScaleSense sense = TensorScaleSense::divisor;  // of tensor_scale and input_scale
+};
+
+/// A quantised weight whose parts agree with its recipe.
+struct StoredWeight : FoundWeight {
+  Recipe recipe = Recipe::f32;
+  std::vector<std::int64_t> shape;  // logical: rows and k last, in elements
+};
+
+/// Checks dtypes and shapes of `found` against `recipe`. Returns the rule that is broken, or "" and
+/// fills `weight`.
+std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight);
+
+/// `found` as the first of `candidates` that it matches. Throws corrupt_file naming the tensor and
+/// the rule that the first candidate of the same element type breaks.
+StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates);
+
+/// What config.json (and hf_quant_config.json) say; null where absent.
+struct SourceConfig {
+  Json config;                     // the whole config.json
+  Json quantization;               // its quantization_config
+  Json hf_quant_config;            // the whole hf_quant_config.json
+  std::string config_path;         // for messages
+  std::string model_type() const;  // "" if not said
+};
+
+// ---- Writing ------------------------------------------------------------------------------------
+
+enum class Part : std::uint8_t { values, scales, tensor_scale, input_scale };
+
+/// A quantised weight to be written.
+struct WeightToWrite {
+  std::string name;
+  std::vector<std::int64_t> shape;  // logical
+  Recipe recipe = Recipe::f32;
+  bool input_scale = false;  // calibrated activations: NVFP4 as W4A4
+};
+
+/// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
+struct PartToWrite {
+  Part part;
+  TensorInfo info;
+};
+
+/// All that the configuration files of a destination must tell.
+struct Contents {
+  std::vector<WeightToWrite> quantised;   // sorted by name
+  std::vector<std::string> kept_modules;  // linear layers left plain, sorted
+};
+
+/// Configuration files of a destination by name. A null value stands for a file to leave out.
+using Documents = std::map<std::string, Json>;
+
+// ---- The table ----------------------------------------------------------------------------------
+
+struct DialectTraits {
+  Dialect dialect;
+  const char* name;
+  /// quant_method of config.json, "" for plain.
+  const char* quant_method;
+  /// Whether the names in a store without configuration belong to this dialect.
+  bool (*recognises_names)(const TensorStore& store);
+  /// The quantised weights of a store; every tensor that belongs to none of them is plain.
+  std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
+  bool (*can_write)(Recipe recipe);
+  /// Whether different quantised recipes may stand in one checkpoint.
+  bool can_mix;
+  MxScaleMode mx_scale_mode;
+  TensorScaleSense sense;  // of the tensor and input scales that it stores
+  /// The tensors stored for `weight`, in a fixed order of parts.
+  std::vector<PartToWrite> (*parts)(const WeightToWrite& weight);
+  /// Edits the documents (config.json is present) to describe `contents`.
+  void (*describe)(const Contents& contents, Documents& documents);
+};
+
+std::span<const DialectTraits> dialects();
+const DialectTraits& dialect_traits(Dialect dialect);
+
+/// Which dialect a source is in. Throws unsupported for a quantization method nobody here reads.
+const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig& config);
+
+extern const DialectTraits kPlain;
+extern const DialectTraits kDeepSeek;
+extern const DialectTraits kModelOpt;
+extern const DialectTraits kCompressedTensors;
+extern const DialectTraits kGptOss;
+
+// ---- Shared by the dialects
+// -----------------------------------------------------------------------
+
+/// "a.b" of "a.b.weight"; a parameter that is not named weight is its own module.
+std::string module_of(const std::string& weight);
+
+/// `name` without `suffix`, or "" if it does not end so (or is nothing else).
+std::string without_suffix(const std::string& name, std::string_view suffix);
+
+/// The tensor of this name, or null.
+const TensorInfo* find_info(const TensorStore& store, const std::string& name);
+
+/// A member of a JSON object, or null: never throws, whatever `object` is.
+const Json& member(const Json& object, const char* key);
+
+/// Shape of the packed values: the last dimension counts bytes.
+std::vector<std::int64_t> packed_shape(Recipe recipe, const std::vector<std::int64_t>& shape);
+/// Shape of the scale grid, leading (stack) dimensions included.
+std::vector<std::int64_t> grid_shape(Recipe recipe, const std::vector<std::int64_t>& shape);
+
+/// The one tensor that a plain (f32, f16, bf16) weight is stored as, in every dialect.
+std::vector<PartToWrite> plain_parts(const WeightToWrite& weight);
+
+/// A TensorInfo with its bytes filled in.
+TensorInfo tensor_info(std::string name, DType dtype, std::vector<std::int64_t> shape);
+
+}  // namespace blockscale::models

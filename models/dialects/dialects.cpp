@@ -1,0 +1,267 @@
+// The table of dialects, and what they share: matching tensors against a recipe.
+#include <algorithm>
+#include <limits>
+
+#include "models/dialects/dialect.h"
+
+namespace blockscale {
+
+namespace {
+/// `Dialect` as an index may come from a caller's cast: refuse what is no enumerator.
+const models::DialectTraits* find_dialect(Dialect dialect) {
+  for (const models::DialectTraits& traits : models::dialects()) {
+    if (traits.dialect == dialect) return &traits;
+  }
+  return nullptr;
+}
+}  // namespace
+
+const char* dialect_name(Dialect dialect) {
+  const models::DialectTraits* traits = find_dialect(dialect);
+  return traits == nullptr ? "unknown" : traits->name;
+}
+
+std::optional<Dialect> dialect_from_name(std::string_view name) {
+  for (const models::DialectTraits& traits : models::dialects()) {
+    if (traits.name == name) return traits.dialect;
+  }
+  return std::nullopt;
+}
+
+Dialect default_dialect(Recipe recipe) {
+  if (is_plain(recipe)) return Dialect::plain;
+  const bool square_blocks = recipe == Recipe::fp8_128x128 || recipe == Recipe::fp8_128x128_pow2 ||
+                             recipe == Recipe::fp8_128x128_ue8m0;
+  return square_blocks ? Dialect::deepseek : Dialect::compressed_tensors;
+}
+
+bool dialect_can_say(Dialect dialect, Recipe recipe) {
+  const models::DialectTraits* traits = find_dialect(dialect);
+  return traits != nullptr && static_cast<int>(recipe) < kRecipeCount && traits->can_write(recipe);
+}
+
+namespace models {
+namespace {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+bool is_value_dtype(Format element, DType dtype) {
+  switch (element) {
+    case Format::e2m1: return dtype == DType::U8 || dtype == DType::I8 || dtype == DType::F4;
+    case Format::e2m3: return dtype == DType::U8 || dtype == DType::F6_E2M3;
+    case Format::e3m2: return dtype == DType::U8 || dtype == DType::F6_E3M2;
+    case Format::e4m3: return dtype == DType::F8_E4M3;
+    case Format::e5m2: return dtype == DType::F8_E5M2;
+    default: return false;
+  }
+}
+
+bool is_scale_dtype(Format scale, DType dtype) {
+  switch (scale) {
+    case Format::f32: return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
+    case Format::ue8m0: return dtype == DType::U8 || dtype == DType::F8_E8M0;
+    case Format::ue4m3: return dtype == DType::F8_E4M3;
+    default: return false;
+  }
+}
+
+/// Logical k of a stored last dimension, or -1 if no k packs into it.
+std::int64_t logical_k(Format element, DType dtype, std::int64_t last) {
+  const int bits = format_traits(element).bits;
+  if (dtype_bits(dtype) == bits) return last;
+  if (last > std::numeric_limits<std::int64_t>::max() / 8) return -1;
+  return last * 8 % bits == 0 ? last * 8 / bits : -1;
+}
+
+/// Shapes that writers use for one scale a matrix or one a row, besides the grid's own.
+bool is_scale_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
+                    const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> expected = grid_shape(recipe, shape);
+  if (stored == expected) return true;
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (t.block_k != 0) return false;
+  expected.pop_back();  // [.., rows]
+  if (stored == expected) return true;
+  if (t.block_rows != 0) return false;
+  expected.pop_back();  // one scalar a matrix
+  return stored == expected;
+}
+
+std::string match_values(const FoundWeight& found, const RecipeTraits& t, StoredWeight& weight) {
+  if (found.values == nullptr) return "has scales but no values";
+  const TensorInfo& values = *found.values;
+  if (!is_value_dtype(t.element, values.dtype)) {
+    return "its values are " + std::string(dtype_name(values.dtype)) + ", which cannot hold " +
+           format_traits(t.element).name + " of " + t.name;
+  }
+  if (values.shape.size() < 2 || values.shape.size() > 3) {
+    return "its values have shape " + shape_text(values.shape) + ", must have 2 or 3 dimensions";
+  }
+  weight.shape = values.shape;
+  weight.shape.back() = logical_k(t.element, values.dtype, values.shape.back());
+  const bool divides =
+      t.ragged || (weight.shape.back() >= 0 && weight.shape.back() % t.block_k == 0);
+  if (weight.shape.back() < 0 || !divides) {
+    return "its values have shape " + shape_text(values.shape) + " as " +
+           std::string(dtype_name(values.dtype)) + ", which is no multiple of " +
+           std::to_string(std::max(1, t.block_k)) + " elements of " + t.name + " in a row";
+  }
+  return "";
+}
+
+std::string match_factor(const TensorInfo* factor, const char* what, std::int64_t stack) {
+  if (factor == nullptr) return "";
+  std::int64_t count = 1;
+  for (const std::int64_t size : factor->shape) count = size == 1 ? count : count * size;
+  if (factor->dtype != DType::F32 || factor->bytes != 4 * static_cast<std::uint64_t>(count) ||
+      (count != 1 && count != stack)) {
+    return std::string("its ") + what + " is " + std::string(dtype_name(factor->dtype)) + " " +
+           shape_text(factor->shape) + ", must be F32 with " +
+           (stack == 1 ? "1 element" : "1 or " + std::to_string(stack) + " elements");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  static_cast<FoundWeight&>(weight) = found;
+  weight.recipe = recipe;
+  std::string broken = match_values(found, t, weight);
+  if (!broken.empty()) return broken;
+  if (found.scales == nullptr) return std::string("has no scales, which ") + t.name + " needs";
+  if (!is_scale_dtype(t.scale, found.scales->dtype)) {
+    return "its scales " + found.scales->name + " are " +
+           std::string(dtype_name(found.scales->dtype)) + ", which cannot hold " +
+           format_traits(t.scale).name + " of " + t.name;
+  }
+  if (!is_scale_shape(found.scales->shape, recipe, weight.shape)) {
+    return "its scales " + found.scales->name + " have shape " + shape_text(found.scales->shape) +
+           ", must be " + shape_text(grid_shape(recipe, weight.shape)) + " for " + t.name + " of " +
+           shape_text(weight.shape);
+  }
+  const std::int64_t stack = weight.shape.size() == 3 ? weight.shape.front() : 1;
+  if (t.tensor_scale && found.tensor_scale == nullptr) {
+    return std::string("has no tensor scale, which ") + t.name + " needs";
+  }
+  if (!t.tensor_scale && found.tensor_scale != nullptr) {
+    return "has a tensor scale " + found.tensor_scale->name + ", which " + t.name + " has not";
+  }
+  broken = match_factor(found.tensor_scale, "tensor scale", stack);
+  return broken.empty() ? match_factor(found.input_scale, "input scale", stack) : broken;
+}
+
+StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates) {
+  StoredWeight weight;
+  std::string first_broken;
+  for (const Recipe recipe : candidates) {
+    const std::string broken = match(found, recipe, weight);
+    if (broken.empty()) return weight;
+    const bool same_values = found.values == nullptr ||
+                             is_value_dtype(recipe_traits(recipe).element, found.values->dtype);
+    if (first_broken.empty() && same_values) first_broken = broken;
+  }
+  if (first_broken.empty()) {
+    first_broken = "its values are " + std::string(dtype_name(found.values->dtype)) +
+                   ", which no recipe of the checkpoint's configuration stores";
+  }
+  throw Error(ErrorCode::corrupt_file, found.name, first_broken);
+}
+
+std::string SourceConfig::model_type() const {
+  const Json& type = member(config, "model_type");
+  return type.is_string() ? type.get<std::string>() : "";
+}
+
+std::span<const DialectTraits> dialects() {
+  static const DialectTraits table[] = {kPlain, kDeepSeek, kModelOpt, kCompressedTensors, kGptOss};
+  return table;
+}
+
+const DialectTraits& dialect_traits(Dialect dialect) {
+  const DialectTraits* traits = find_dialect(dialect);
+  if (traits == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "dialect",
+                "is " + std::to_string(static_cast<int>(dialect)) + ", must be in 0.." +
+                    std::to_string(dialects().size() - 1));
+  }
+  return *traits;
+}
+
+const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig& config) {
+  const Json& method = member(config.quantization, "quant_method");
+  if (!config.quantization.is_null()) {
+    if (!method.is_string()) {
+      throw Error(ErrorCode::corrupt_file, config.config_path,
+                  "quantization_config has no quant_method, must name one as a string");
+    }
+    // ModelOpt's name may carry the algorithm: modelopt_fp4.
+    const std::string name = method.get<std::string>();
+    for (const DialectTraits& traits : dialects()) {
+      const std::string_view own = traits.quant_method;
+      if (!own.empty() && (name == own || (own == "modelopt" && name.starts_with("modelopt_")))) {
+        return traits;
+      }
+    }
+    throw Error(ErrorCode::unsupported, config.config_path,
+                "quant_method is \"" + name +
+                    "\", readable are compressed-tensors, fp8 (DeepSeek), modelopt and mxfp4");
+  }
+  if (!config.hf_quant_config.is_null()) return kModelOpt;
+  for (const DialectTraits& traits : dialects()) {
+    if (traits.recognises_names(store)) return traits;
+  }
+  return kPlain;
+}
+
+std::string module_of(const std::string& weight) {
+  const std::string module = without_suffix(weight, ".weight");
+  return module.empty() ? weight : module;
+}
+
+std::string without_suffix(const std::string& name, std::string_view suffix) {
+  if (name.size() <= suffix.size() || !name.ends_with(suffix)) return "";
+  return name.substr(0, name.size() - suffix.size());
+}
+
+const TensorInfo* find_info(const TensorStore& store, const std::string& name) {
+  const TensorStore::Entry* entry = store.find(name);
+  return entry == nullptr ? nullptr : &entry->info;
+}
+
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  if (!object.is_object()) return null;
+  const auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
+std::vector<std::int64_t> packed_shape(Recipe recipe, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> packed = shape;
+  packed.back() = row_bytes(recipe, shape.back());
+  return packed;
+}
+
+std::vector<std::int64_t> grid_shape(Recipe recipe, const std::vector<std::int64_t>& shape) {
+  const ScaleGrid grid = scale_grid(recipe, shape[shape.size() - 2], shape.back());
+  std::vector<std::int64_t> result(shape.begin(), shape.end() - 2);
+  result.push_back(grid.rows);
+  result.push_back(grid.columns);
+  return result;
+}
+
+TensorInfo tensor_info(std::string name, DType dtype, std::vector<std::int64_t> shape) {
+  std::uint64_t bits = static_cast<std::uint64_t>(dtype_bits(dtype));
+  for (const std::int64_t size : shape) bits *= static_cast<std::uint64_t>(size);
+  return {std::move(name), dtype, std::move(shape), bits / 8};
+}
+
+}  // namespace models
+}  // namespace blockscale

@@ -1,0 +1,134 @@
+// ModelOpt's NVFP4: X.weight u8, X.weight_scale e4m3, X.weight_scale_2 f32 scalar (a multiplier,
+// amax / 2688), X.input_scale likewise for calibrated activations; hf_quant_config.json beside
+// config.json. Also reads its FP8 and MXFP8. A stacked parameter P has P_weight_scale and so on.
+#include <array>
+
+#include "models/dialects/dialect.h"
+
+namespace blockscale::models {
+namespace {
+
+/// Prefix of the names of a weight's scales: "X." of X.weight, "X.P_" of a parameter X.P.
+std::string scale_prefix(const std::string& weight) {
+  const std::string module = without_suffix(weight, ".weight");
+  return module.empty() ? weight + "_" : module + ".";
+}
+
+/// The weight whose scale is called `name`, or "": X.weight of X.weight_scale, P of P_weight_scale.
+std::string weight_of_scale(const std::string& name) {
+  const std::string module = without_suffix(name, ".weight_scale");
+  return module.empty() ? without_suffix(name, "_weight_scale") : module + ".weight";
+}
+
+bool recognises_names(const TensorStore& store) {
+  for (const auto& [name, entry] : store.tensors()) {
+    if (name.ends_with("weight_scale_2")) return true;
+  }
+  return false;
+}
+
+/// Refuses algorithms whose tensors mean something else, by the name the files give.
+void check_algorithm(const SourceConfig& config) {
+  static constexpr std::array<std::string_view, 7> kReadable = {
+      "NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""};
+  for (const Json* object :
+       {&config.quantization, &member(config.hf_quant_config, "quantization")}) {
+    const Json& algorithm = member(*object, "quant_algo");
+    if (algorithm.is_null()) continue;
+    bool readable = false;
+    for (const std::string_view name : kReadable) readable |= algorithm == name;
+    if (!readable) {
+      throw Error(ErrorCode::unsupported, config.config_path,
+                  "quant_algo is " + algorithm.dump() +
+                      ", readable are NVFP4, W4A16_NVFP4, FP8, FP8_PER_CHANNEL_PER_TOKEN, MXFP8 "
+                      "and MIXED_PRECISION of these");
+    }
+  }
+}
+
+std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
+  static constexpr Recipe kCandidates[] = {Recipe::nvfp4, Recipe::mxfp8_e4m3, Recipe::fp8_tensor,
+                                           Recipe::fp8_row};
+  check_algorithm(config);
+  std::vector<StoredWeight> weights;
+  for (const auto& [name, entry] : store.tensors()) {
+    FoundWeight found;
+    found.sense = TensorScaleSense::multiplier;
+    found.name = weight_of_scale(name);
+    if (!found.name.empty()) {
+      const std::string prefix = scale_prefix(found.name);
+      found.values = find_info(store, found.name);
+      found.scales = &entry.info;
+      found.tensor_scale = find_info(store, prefix + "weight_scale_2");
+      found.input_scale = find_info(store, prefix + "input_scale");
+      weights.push_back(match_any(found, kCandidates));
+      continue;
+    }
+    const std::string factor_of = without_suffix(name, "weight_scale_2");
+    const bool packed =
+        entry.info.dtype == DType::U8 && entry.info.shape.size() >= 2 && name.ends_with(".weight");
+    if (!factor_of.empty() && find_info(store, factor_of + "weight_scale") == nullptr) {
+      throw Error(ErrorCode::corrupt_file, name,
+                  "has no block scales " + factor_of + "weight_scale in any shard");
+    }
+    if ((packed || (entry.info.dtype == DType::F8_E4M3 && name.ends_with(".weight"))) &&
+        find_info(store, name + "_scale") == nullptr) {
+      throw Error(ErrorCode::corrupt_file, name,
+                  "is " + std::string(dtype_name(entry.info.dtype)) + " but has no scales " + name +
+                      "_scale in any shard");
+    }
+  }
+  return weights;
+}
+
+std::vector<PartToWrite> parts(const WeightToWrite& weight) {
+  const std::string prefix = scale_prefix(weight.name);
+  std::vector<PartToWrite> result = {
+      {Part::values,
+       tensor_info(weight.name, DType::U8, packed_shape(weight.recipe, weight.shape))},
+      {Part::scales, tensor_info(prefix + "weight_scale", DType::F8_E4M3,
+                                 grid_shape(weight.recipe, weight.shape))},
+      {Part::tensor_scale, tensor_info(prefix + "weight_scale_2", DType::F32, {})}};
+  if (weight.input_scale) {
+    result.push_back({Part::input_scale, tensor_info(prefix + "input_scale", DType::F32, {})});
+  }
+  return result;
+}
+
+void describe(const Contents& contents, Documents& documents) {
+  const bool inputs = !contents.quantised.empty() && contents.quantised[0].input_scale;
+  const char* algorithm = inputs ? "NVFP4" : "W4A16_NVFP4";
+  const Json producer = {{"name", "modelopt"}, {"version", "0.47.0"}};
+  const Json numbers = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+  Json group = {{"weights", numbers}, {"targets", {"Linear"}}};
+  if (inputs) group["input_activations"] = numbers;
+  documents["config.json"]["quantization_config"] = {{"config_groups", {{"group_0", group}}},
+                                                     {"ignore", contents.kept_modules},
+                                                     {"quant_algo", algorithm},
+                                                     {"producer", producer},
+                                                     {"quant_method", "modelopt"}};
+  documents["hf_quant_config.json"] = {{"producer", producer},
+                                       {"quantization",
+                                        {{"quant_algo", algorithm},
+                                         {"kv_cache_quant_algo", nullptr},
+                                         {"group_size", 16},
+                                         {"exclude_modules", contents.kept_modules}}}};
+}
+
+}  // namespace
+
+const DialectTraits kModelOpt = {
+    .dialect = Dialect::modelopt,
+    .name = "modelopt",
+    .quant_method = "modelopt",
+    .recognises_names = recognises_names,
+    .read = read,
+    .can_write = [](Recipe recipe) { return recipe == Recipe::nvfp4; },
+    .can_mix = false,
+    .mx_scale_mode = MxScaleMode::ceil,
+    .sense = TensorScaleSense::multiplier,
+    .parts = parts,
+    .describe = describe,
+};
+
+}  // namespace blockscale::models

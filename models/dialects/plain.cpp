@@ -1,0 +1,45 @@
+// Plain checkpoints: every tensor is stored as it is. Also the destination of dequantising.
+#include "models/dialects/dialect.h"
+
+namespace blockscale::models {
+namespace {
+
+bool recognises_names(const TensorStore&) {
+  return false;  // what no other dialect recognises is plain
+}
+
+std::vector<StoredWeight> read(const TensorStore&, const SourceConfig&) {
+  return {};
+}
+
+void describe(const Contents&, Documents& documents) {
+  Json& config = documents["config.json"];
+  config.erase("quantization_config");
+  if (config.empty()) config = nullptr;  // the source had none
+  documents["hf_quant_config.json"] = nullptr;
+}
+
+}  // namespace
+
+std::vector<PartToWrite> plain_parts(const WeightToWrite& weight) {
+  const DType dtype = weight.recipe == Recipe::f32   ? DType::F32
+                      : weight.recipe == Recipe::f16 ? DType::F16
+                                                     : DType::BF16;
+  return {{Part::values, tensor_info(weight.name, dtype, weight.shape)}};
+}
+
+const DialectTraits kPlain = {
+    .dialect = Dialect::plain,
+    .name = "plain",
+    .quant_method = "",
+    .recognises_names = recognises_names,
+    .read = read,
+    .can_write = [](Recipe recipe) { return is_plain(recipe); },
+    .can_mix = true,
+    .mx_scale_mode = MxScaleMode::ceil,
+    .sense = TensorScaleSense::divisor,
+    .parts = plain_parts,
+    .describe = describe,
+};
+
+}  // namespace blockscale::models
