@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -86,6 +87,11 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   if (bytes == 0) return;
   const std::string action = "reserve " + std::to_string(bytes) + " bytes";
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
+    throw_write(path_, action, EFBIG);
+  }
+  // Beyond this limit the kernel would also send SIGXFSZ, which kills by default.
+  rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     throw_write(path_, action, EFBIG);
   }
   const auto length = static_cast<off_t>(bytes);

@@ -1,12 +1,5 @@
 // Writer: what it writes is read back, whole or not at all.
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
-#include <csignal>
-#include <cstring>
 #include <random>
-#include <thread>
 
 #include "blockscale/parallel.h"
 #include "blockscale/safetensors.h"
@@ -18,7 +11,6 @@ namespace {
 using test::expect_error;
 using test::read_text;
 using test::ScratchFolder;
-using test::write_text;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 

@@ -1,0 +1,272 @@
+// Files appear whole or not at all: killed writers, full disks, folders that may not be written.
+#include "models/atomic_file.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "blockscale/safetensors.h"
+#include "models/testing.h"
+
+namespace blockscale {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_error;
+using test::read_text;
+using test::ScratchFolder;
+using test::write_text;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// Runs `body` in a child process. Its result, below 100, is the exit status; 100 is an exception.
+pid_t spawn(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  int status = 100;
+  try {
+    status = body();
+  } catch (const std::exception& error) {
+    ::fputs(error.what(), stderr);
+  }
+  ::_exit(status);
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+constexpr int kRefused = 0;       // io, and the reason was stated
+constexpr int kCannotSetUp = 77;  // this machine does not let the test arrange its case
+
+/// What a child returns: whether writing `bytes` to `path` gives io with `reason` and leaves
+/// nothing in its folder.
+int try_to_write(const fs::path& path, std::size_t bytes, std::string_view reason) {
+  try {
+    write_file_atomically(path, std::string(bytes, 'x'));
+    return 1;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) return 2;
+    if (std::string_view(error.what()).find(reason) == std::string_view::npos) {
+      ::fputs(error.what(), stderr);
+      return 3;
+    }
+  }
+  return fs::is_empty(path.parent_path()) ? kRefused : 4;
+}
+
+TEST(AtomicFile, WritesReplacesAndLeavesNothingElse) {
+  const ScratchFolder folder;
+  write_file_atomically(folder / "config.json", "first");
+  EXPECT_EQ(read_text(folder / "config.json"), "first");
+  write_file_atomically(folder / "config.json", "2nd");
+  EXPECT_EQ(read_text(folder / "config.json"), "2nd");
+  write_file_atomically(folder / "empty", "");
+  EXPECT_EQ(read_text(folder / "empty"), "");
+  EXPECT_THAT(folder.names(), ElementsAre("config.json", "empty"));
+  const std::string long_name(255, 'n');
+  write_file_atomically(folder / long_name, "long");
+  EXPECT_EQ(read_text(folder / long_name), "long");
+}
+
+TEST(AtomicFile, ObeysTheUmask) {
+  const ScratchFolder folder;
+  const mode_t before = ::umask(027);
+  write_file_atomically(folder / "a", "a");
+  ::umask(before);
+  struct stat status;
+  ASSERT_EQ(::stat((folder / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+TEST(AtomicFile, IsGoneUnlessPublished) {
+  const ScratchFolder folder;
+  {
+    AtomicFile file(folder / "a", 4);
+    file.write(2, bytes_of("cd"));
+    file.write(0, bytes_of("ab"));
+    ASSERT_EQ(folder.names().size(), 1u);
+    EXPECT_TRUE(is_temporary_name(folder.names()[0])) << folder.names()[0];
+  }
+  EXPECT_THAT(folder.names(), IsEmpty());
+}
+
+TEST(AtomicFile, PublishesOnce) {
+  const ScratchFolder folder;
+  AtomicFile file(folder / "a", 1);
+  file.write(0, bytes_of("x"));
+  file.publish();
+  expect_error(ErrorCode::invalid_argument, (folder / "a").string(), "published already",
+               [&] { file.publish(); });
+}
+
+TEST(AtomicFile, TwoWritersOfOneName) {
+  const ScratchFolder folder;
+  AtomicFile first(folder / "a", 1), second(folder / "a", 1);
+  first.write(0, bytes_of("1"));
+  second.write(0, bytes_of("2"));
+  EXPECT_EQ(folder.names().size(), 2u);
+  second.publish();
+  EXPECT_EQ(read_text(folder / "a"), "2");
+  first.publish();
+  EXPECT_EQ(read_text(folder / "a"), "1");
+}
+
+TEST(AtomicFile, RefusesPathsThatCannotBeFiles) {
+  const ScratchFolder folder;
+  write_text(folder / "file", "x");
+  fs::create_directory(folder / "sub");
+  const auto expect = [](ErrorCode code, const fs::path& path, const std::string& reason) {
+    expect_error(code, path.string(), reason, [&] { write_file_atomically(path, "x"); });
+  };
+  expect(ErrorCode::not_found, folder / "none" / "a", "cannot create a file in");
+  expect(ErrorCode::not_found, folder / "file" / "a", "cannot create a file in");
+  expect(ErrorCode::invalid_argument, folder / "sub", "names a folder");
+  expect(ErrorCode::invalid_argument, folder.path() / "", "names a folder");
+  expect(ErrorCode::invalid_argument, "", "names a folder");
+  expect(ErrorCode::io, folder / std::string(256, 'n'), "rename the finished file");
+  EXPECT_THAT(folder.names(), ElementsAre("file", "sub"));
+}
+
+TEST(AtomicFile, RefusesMoreThanTheLimitOnFileSizes) {
+  const ScratchFolder folder;
+  const int result = wait_for(spawn([&] {
+    const rlimit limit{1000, RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return kCannotSetUp;
+    write_file_atomically(folder / "small", std::string(1000, 'x'));
+    fs::remove(folder / "small");
+    return try_to_write(folder / "large", 1001, "cannot reserve 1001 bytes: File too large");
+  }));
+  EXPECT_EQ(result, kRefused);
+  expect_error(ErrorCode::io, (folder / "huge").string(), "File too large",
+               [&] { AtomicFile(folder / "huge", ~std::uint64_t{0}); });
+}
+
+TEST(AtomicFile, RefusesAFullDiskBeforeTheWorkIsDone) {
+  const ScratchFolder folder;
+  const int result = wait_for(spawn([&] {
+    const int flags = ::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER;
+    if (::unshare(flags) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
+      return kCannotSetUp;
+    }
+    try {
+      SafetensorsWriter(folder / "a", {{"a", DType::U8, {100'000}, 0}});
+      return 5;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::io || !fs::is_empty(folder.path())) return 6;
+    }
+    return try_to_write(folder / "a", 100'000, "(65536 bytes are free): No space left on device");
+  }));
+  if (result == kCannotSetUp) GTEST_SKIP() << "no right to mount a small tmpfs here";
+  EXPECT_EQ(result, kRefused);
+}
+
+TEST(AtomicFile, RefusesAFolderWithoutPermission) {
+  const ScratchFolder folder;
+  const fs::path locked = folder / "locked";
+  fs::create_directory(locked);
+  fs::permissions(folder.path(), fs::perms(0755));
+  fs::permissions(locked, fs::perms(0555));
+  const int result = wait_for(spawn([&] {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) return kCannotSetUp;
+    return try_to_write(locked / "a", 10, "Permission denied");
+  }));
+  EXPECT_EQ(result, kRefused);
+  fs::permissions(locked, fs::perms(0755));
+}
+
+/// Starts a child that writes half of a safetensors file and waits.
+pid_t spawn_stuck_writer(const fs::path& path) {
+  int ready[2];
+  if (::pipe(ready) != 0) throw std::runtime_error("pipe failed");
+  const pid_t child = spawn([&] {
+    SafetensorsWriter writer(path, {{"a", DType::U8, {1000}, 0}});
+    writer.write(0, 0, bytes_of(std::string(500, 'x')));
+    if (::write(ready[1], "!", 1) != 1) return 1;
+    ::pause();
+    return 2;
+  });
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return child;
+}
+
+TEST(AtomicFile, KilledWritersLeaveOnlyWhatCanBeCleaned) {
+  const ScratchFolder folder;
+  write_text(folder / "a.safetensors", "before");
+  const pid_t child = spawn_stuck_writer(folder / "a.safetensors");
+  AtomicFile mine(folder / "b", 1);
+  EXPECT_EQ(folder.names().size(), 3u);
+  EXPECT_EQ(remove_stale_temporaries(folder.path()), 0);  // both writers live
+  EXPECT_EQ(folder.names().size(), 3u);
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  EXPECT_EQ(folder.names().size(), 3u);
+  EXPECT_EQ(remove_stale_temporaries(folder.path()), 1);
+  EXPECT_EQ(folder.names().size(), 2u);
+  EXPECT_EQ(read_text(folder / "a.safetensors"), "before");
+  mine.write(0, bytes_of("x"));
+  mine.publish();
+  EXPECT_THAT(folder.names(), ElementsAre("a.safetensors", "b"));
+}
+
+TEST(AtomicFile, IsWholeWheneverItsWriterIsKilled) {
+  const ScratchFolder folder;
+  const std::string even(70'000, 'e'), odd(90'000, 'o');
+  write_file_atomically(folder / "a", even);
+  for (int round = 0; round < 12; ++round) {
+    const pid_t child = spawn([&] {
+      for (int i = 0;; ++i) write_file_atomically(folder / "a", i % 2 == 0 ? odd : even);
+      return 1;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(1 + 1731 * round));
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+    const std::string found = read_text(folder / "a");
+    EXPECT_TRUE(found == even || found == odd) << found.size();
+    for (const std::string& name : folder.names()) {
+      EXPECT_TRUE(name == "a" || is_temporary_name(name)) << name;
+    }
+  }
+  remove_stale_temporaries(folder.path());
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
+TEST(AtomicFile, CleaningTouchesNothingElse) {
+  const ScratchFolder folder;
+  write_text(folder / "outside.txt", "kept");
+  fs::create_directory(folder / "sub");
+  write_text(folder / "sub" / "x.blockscale-tmp", "no leading dot");
+  write_text(folder / "sub" / ".x.tmp", "another program's");
+  fs::create_symlink(folder / "outside.txt", folder / "sub" / ".link.blockscale-tmp");
+  fs::create_directory(folder / "sub" / ".folder.blockscale-tmp");
+  write_text(folder / "sub" / ".x.1-0.blockscale-tmp", "stale");
+  EXPECT_EQ(remove_stale_temporaries(folder / "sub"), 1);
+  EXPECT_TRUE(fs::is_directory(folder / "sub" / ".folder.blockscale-tmp"));
+  EXPECT_TRUE(fs::is_symlink(folder / "sub" / ".link.blockscale-tmp"));
+  EXPECT_EQ(read_text(folder / "outside.txt"), "kept");
+  expect_error(ErrorCode::not_found, (folder / "none").string(), "cannot list",
+               [&] { remove_stale_temporaries(folder / "none"); });
+}
+
+}  // namespace
+}  // namespace blockscale
