@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "models/json_file.h"
@@ -300,8 +301,8 @@ SafetensorsHeader parse_header(std::span<const std::byte> file, const std::strin
   nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
 
   std::vector<StatedTensor>& stated = handler.tensors;
-  std::stable_sort(stated.begin(), stated.end(), [](const StatedTensor& a, const StatedTensor& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  std::sort(stated.begin(), stated.end(), [](const StatedTensor& a, const StatedTensor& b) {
+    return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
   });
   const std::uint64_t data_start = kLengthBytes + text.size();
 

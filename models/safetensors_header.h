@@ -17,7 +17,7 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kMaxRank = 64;
 
 struct SafetensorsHeader {
-  std::vector<TensorInfo> tensors;     // by offset; empty tensors before the data at their offset
+  std::vector<TensorInfo> tensors;     // by offset, empty ones first, then by name
   std::vector<std::uint64_t> offsets;  // of each tensor's data, from the start of the file
   std::vector<std::uint32_t> by_name;  // indices into `tensors`, sorted by name
   std::map<std::string, std::string> metadata;
