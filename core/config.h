@@ -23,6 +23,13 @@ using uint64_t = unsigned long long;
 #define BLOCKSCALE_HD
 #endif
 
+// A constant table that may be indexed with a run-time value: code for the device has its own copy.
+#if defined(__CUDA_ARCH__)
+#define BLOCKSCALE_TABLE static __device__ constexpr
+#else
+#define BLOCKSCALE_TABLE inline constexpr
+#endif
+
 namespace blockscale {
 
 /// The bits of `value` as a `To`; both have the same size.

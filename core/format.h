@@ -39,7 +39,7 @@ struct FormatTraits {
   bool has_infinity;
 };
 
-inline constexpr FormatTraits kFormatTraits[kFormatCount] = {
+BLOCKSCALE_TABLE FormatTraits kFormatTraits[kFormatCount] = {
     {"e2m1", 4, 2, 1, 1, 2, 0x7, 0, 6.0f, true, false},
     {"e2m3", 6, 2, 3, 1, 2, 0x1F, 0, 7.5f, true, false},
     {"e3m2", 6, 3, 2, 3, 4, 0x1F, 0, 28.0f, true, false},
@@ -78,8 +78,8 @@ BLOCKSCALE_HD constexpr uint32_t shift_right_round_even(uint32_t value, int shif
                                shift);
 }
 
-/// Code of a finite non-negative f32 (given by its bits) rounded into `format`, as if the exponent
-/// range went on upwards: the result may exceed max_code.
+/// Code of a non-negative f32 (given by its bits; not NaN) rounded into a format, as if its
+/// exponent range went on upwards: the result may exceed max_code, and does for infinity.
 BLOCKSCALE_HD constexpr uint32_t round_magnitude(uint32_t magnitude, const FormatTraits& t) {
   const int field = static_cast<int>(magnitude >> 23);
   const uint32_t fraction = magnitude & 0x007FFFFFu;
@@ -108,18 +108,15 @@ BLOCKSCALE_HD constexpr uint32_t encode(float x, Overflow overflow = Overflow::s
   if constexpr (F == Format::f32) {
     return bits;
   } else {
+    constexpr bool kHasNan = t.nan_code != 0;
     const uint32_t magnitude = bits & detail::kF32MagnitudeMask;
-    if (magnitude > detail::kF32Infinity) return t.nan_code != 0 ? t.nan_code : t.max_code;
-    uint32_t code = 0;
-    if (magnitude == detail::kF32Infinity) {
-      code = t.max_code + 1;
-    } else if (!(t.is_signed == false && (bits & detail::kF32SignMask) != 0)) {
-      code = detail::round_magnitude(magnitude, t);
-    }
+    if (magnitude > detail::kF32Infinity) return kHasNan ? t.nan_code : t.max_code;
     if (!t.is_signed && (bits & detail::kF32SignMask) != 0) return 0;  // no negatives: zero
+    uint32_t code = detail::round_magnitude(magnitude, t);  // infinity lies beyond max_code
     if (code > t.max_code) {
-      const bool representable = t.has_infinity || t.nan_code != 0;
-      code = overflow == Overflow::saturate || !representable ? t.max_code : t.max_code + 1;
+      constexpr bool kSaturatesAlways = !kHasNan && !t.has_infinity;
+      const bool saturates = kSaturatesAlways || overflow == Overflow::saturate;
+      code = saturates ? t.max_code : t.max_code + 1;  // the code of infinity, or of NaN
     }
     const uint32_t sign = t.is_signed ? (bits >> 31) << (t.bits - 1) : 0;
     return sign | code;
@@ -193,6 +190,28 @@ BLOCKSCALE_HD constexpr uint32_t encode(Format format, float x,
     case Format::ue8m0: break;
   }
   return 0;
+}
+
+/// Code in `To` nearest to a code of `From` (f16, bf16 or a narrower one): exact widening to f32,
+/// then one rounding.
+template <Format To, Format From>
+BLOCKSCALE_HD constexpr uint32_t convert(uint32_t code, Overflow overflow = Overflow::saturate) {
+  return encode<To>(decode<From>(code), overflow);
+}
+
+/// f16 and bf16 as arithmetic has them: to nearest even, to infinity beyond the largest finite
+/// value. NaN becomes the canonical one (0x7E00, 0x7FC0), without its sign and payload.
+BLOCKSCALE_HD constexpr uint16_t f32_to_f16(float x) {
+  return static_cast<uint16_t>(encode<Format::f16>(x, Overflow::propagate));
+}
+BLOCKSCALE_HD constexpr uint16_t f32_to_bf16(float x) {
+  return static_cast<uint16_t>(encode<Format::bf16>(x, Overflow::propagate));
+}
+BLOCKSCALE_HD constexpr float f16_to_f32(uint16_t bits) {
+  return decode<Format::f16>(bits);
+}
+BLOCKSCALE_HD constexpr float bf16_to_f32(uint16_t bits) {
+  return decode<Format::bf16>(bits);
 }
 
 /// Directed roundings of ue8m0.

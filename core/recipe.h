@@ -6,6 +6,7 @@
 
 #include "core/config.h"
 #include "core/format.h"
+#include "core/packing.h"
 
 namespace blockscale {
 
@@ -68,7 +69,7 @@ constexpr RecipeTraits mx(Recipe r, const char* name, Format element) {
 }
 }  // namespace detail
 
-inline constexpr RecipeTraits kRecipes[kRecipeCount] = {
+BLOCKSCALE_TABLE RecipeTraits kRecipes[kRecipeCount] = {
     detail::plain(Recipe::f32, "f32", Format::f32),
     detail::plain(Recipe::f16, "f16", Format::f16),
     detail::plain(Recipe::bf16, "bf16", Format::bf16),
@@ -142,7 +143,7 @@ BLOCKSCALE_HD constexpr ScaleGrid scale_grid(Recipe recipe, int64_t rows, int64_
 /// Bytes of one row of `k` packed values. k must be even for 4-bit and a multiple of 4 for 6-bit
 /// elements, which every valid k of their recipes is; k <= 2^57.
 BLOCKSCALE_HD constexpr int64_t row_bytes(Recipe recipe, int64_t k) {
-  return ceil_div(k * format_traits(recipe_traits(recipe).element).bits, 8);
+  return packed_bytes(recipe_traits(recipe).element, k);
 }
 
 }  // namespace blockscale

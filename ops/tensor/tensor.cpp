@@ -3,56 +3,21 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <string>
 
 #include "blockscale/error.h"
+#include "ops/tensor/checks.h"
 
 namespace blockscale {
 namespace {
 
-[[noreturn]] void fail(const char* argument, const char* field, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, std::string(argument) + "." + field, message);
-}
-
-std::string is_but(std::int64_t value, const std::string& allowed) {
-  return "is " + std::to_string(value) + ", must be " + allowed;
-}
-
-/// Sizes are kept below 2^57 so that bits of a whole tensor fit in an int64.
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 57;
-
-std::int64_t product(const char* argument, const char* field, std::int64_t x, std::int64_t y) {
-  std::int64_t result = 0;
-  if (__builtin_mul_overflow(x, y, &result) || result > kMaxSize) {
-    fail(argument, field,
-         "size overflows: " + std::to_string(x) + " * " + std::to_string(y) + " is above 2^57");
-  }
-  return result;
-}
-
-void check_size(const char* argument, const char* field, std::int64_t value) {
-  if (value < 0 || value > kMaxSize) fail(argument, field, is_but(value, "in 0..2^57"));
-}
-
-/// `stride`, or `packed` for 0. A stride matters only where there is more than one step.
-std::int64_t resolve_stride(const char* argument, const char* field, std::int64_t stride,
-                            std::int64_t packed, std::int64_t steps) {
-  if (stride == 0) return packed;
-  if (stride < 0 || stride > kMaxSize || (steps > 1 && stride < packed)) {
-    fail(argument, field, is_but(stride, "0 (packed) or at least " + std::to_string(packed)));
-  }
-  return stride;
-}
-
-void check_pointer(const char* argument, const char* field, const void* pointer, bool needed,
-                   std::size_t alignment) {
-  if (needed && pointer == nullptr) fail(argument, field, "is null, must point to data");
-  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
-    fail(argument, field, "is misaligned, must be a multiple of " + std::to_string(alignment));
-  }
-}
+using checks::check_pointer;
+using checks::check_size;
+using checks::fail;
+using checks::is_but;
+using checks::product;
+using checks::resolve_stride;
 
 std::size_t storage_bytes(Format format) {
   return static_cast<std::size_t>(format_traits(format).bits + 7) / 8;
@@ -76,11 +41,7 @@ void check_recipe_shape(const char* argument, Recipe recipe, ScaleLayout layout,
   if (!t.ragged && k % t.block_k != 0) {
     fail(argument, "k", is_but(k, "a multiple of " + std::to_string(t.block_k) + " for " + t.name));
   }
-  const int layout_value = static_cast<int>(layout);
-  if (layout_value >= kScaleLayoutCount) {
-    fail(argument, "layout",
-         is_but(layout_value, "in 0.." + std::to_string(kScaleLayoutCount - 1)));
-  }
+  checks::check_scale_layout(argument, "layout", layout);
   const bool one_byte_one_row =
       t.family != Family::plain && storage_bytes(t.scale) == 1 && t.block_rows == 1;
   if (is_swizzled(layout) && !one_byte_one_row) {
@@ -145,19 +106,12 @@ BasicScaledTensorView<Mutable> resolve_scaled(const BasicScaledTensorView<Mutabl
                 static_cast<std::size_t>(element_bytes));
 
   const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
-  const std::int64_t packed = default_leading_stride(view.layout, grid.rows, grid.columns);
-  if (is_swizzled(view.layout) && view.scale_leading_stride != 0 &&
-      view.scale_leading_stride != packed) {
-    fail(argument, "scale_leading_stride",
-         is_but(view.scale_leading_stride, "0 or " + std::to_string(packed) + " for " +
-                                               scale_layout_traits(view.layout).name));
-  }
   result.scale_leading_stride =
-      resolve_stride(argument, "scale_leading_stride", view.scale_leading_stride, packed, 2);
-  const std::int64_t lines = view.layout == ScaleLayout::mn_major ? grid.columns : grid.rows;
-  product(argument, "scale_leading_stride", lines, result.scale_leading_stride);
+      checks::resolve_leading_stride(argument, "scale_leading_stride", view.layout, grid.rows,
+                                     grid.columns, view.scale_leading_stride);
   const std::int64_t scales =
-      scale_count(view.layout, grid.rows, grid.columns, result.scale_leading_stride);
+      checks::packed_batch_stride(argument, "scale_leading_stride", view.layout, grid.rows,
+                                  grid.columns, result.scale_leading_stride);
   result.scale_batch_stride =
       resolve_stride(argument, "scale_batch_stride", view.scale_batch_stride, scales, view.batch);
   product(argument, "batch", view.batch, result.scale_batch_stride);
@@ -214,8 +168,8 @@ std::int64_t scale_bytes(Recipe recipe, ScaleLayout layout, std::int64_t rows, s
   check_recipe_shape("scales", recipe, layout, rows, k, batch);
   const ScaleGrid grid = scale_grid(recipe, rows, k);
   const std::int64_t leading = default_leading_stride(layout, grid.rows, grid.columns);
-  product("scales", "rows", grid.rows + 128, grid.columns + 4);
-  const std::int64_t count = scale_count(layout, grid.rows, grid.columns, leading);
+  const std::int64_t count =
+      checks::packed_batch_stride("scales", "rows", layout, grid.rows, grid.columns, leading);
   const std::int64_t size = static_cast<std::int64_t>(storage_bytes(recipe_traits(recipe).scale));
   return product("scales", "batch", batch, product("scales", "rows", count, size));
 }
