@@ -2,11 +2,10 @@
 
 # Numerics depend on -ffp-contract=off: a fused multiply-add happens only where the source says so.
 # libstdc++ 12's own stable_sort uses what C++17 deprecates, which only clang reports; g++ still warns
-# about deprecated names in our sources. g++ 12 sees overlap in every `"..." + std::string` (GCC 105651).
+# about deprecated names in our sources.
 function(blockscale_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
     $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
     -ffp-contract=off -fno-math-errno $<$<BOOL:${BLOCKSCALE_WERROR}>:-Werror>)
   if(BLOCKSCALE_SANITIZE)
     target_compile_options(${target} PRIVATE
@@ -32,9 +31,10 @@ function(blockscale_add_program source result)
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
+# Further arguments are libraries to link.
 function(blockscale_add_test source)
   blockscale_add_program(${source} name)
-  target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main ${ARGN})
   gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 DISCOVERY_TIMEOUT 60)
 endfunction()
 

@@ -1,0 +1,135 @@
+// blockscale compare: what a conversion cost, tensor by tensor.
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "blockscale/convert.h"
+#include "command.h"
+#include "output.h"
+#include "table.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+struct CompareCommand {
+  std::string a;
+  std::string b;
+  int threads = 0;
+  bool json = false;
+};
+
+/// Finite numbers only: JSON has no infinity, so that equal tensors have the SQNR null.
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+Json comparison_json(const TensorComparison& comparison) {
+  return {{"sqnr_db", number(comparison.sqnr_db)},
+          {"max_error", number(comparison.max_error)},
+          {"mean_error", number(comparison.mean_error)},
+          {"bytes_a", comparison.bytes_a},
+          {"bytes_b", comparison.bytes_b}};
+}
+
+Json report_json(const CompareCommand& command, const CompareReport& report) {
+  Json tensors = Json::array();
+  for (const TensorComparison& comparison : report.tensors) {
+    Json tensor = {{"name", comparison.name},
+                   {"shape", comparison.shape},
+                   {"recipe_a", comparison.recipe_a},
+                   {"recipe_b", comparison.recipe_b}};
+    tensor.update(comparison_json(comparison));
+    tensors.push_back(tensor);
+  }
+  return {{"a", command.a},
+          {"b", command.b},
+          {"tensors", tensors},
+          {"total", comparison_json(report.total)},
+          {"only_a", report.only_a},
+          {"only_b", report.only_b},
+          {"different_shape", report.different_shape}};
+}
+
+std::string sqnr_text(double sqnr_db) {
+  return std::isinf(sqnr_db) && sqnr_db > 0 ? "equal" : format_fixed(sqnr_db, 2);
+}
+
+void add_comparison(Table& table, const TensorComparison& comparison, const std::string& name,
+                    const std::string& shape) {
+  table.add_row({name, shape, comparison.recipe_a, comparison.recipe_b,
+                 sqnr_text(comparison.sqnr_db), format_significant(comparison.max_error, 3),
+                 format_significant(comparison.mean_error, 3),
+                 format_bytes(static_cast<double>(comparison.bytes_a)),
+                 format_bytes(static_cast<double>(comparison.bytes_b))});
+}
+
+std::string unmatched_text(const std::string& title, const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  std::string text = title + ":\n";
+  for (const std::string& name : names) text += "  " + printable(name) + "\n";
+  return text;
+}
+
+void print_report(const CompareReport& report) {
+  Table table({{"Tensor"},
+               {"Shape"},
+               {"A"},
+               {"B"},
+               {"SQNR dB", Align::right},
+               {"Max error", Align::right},
+               {"Mean error", Align::right},
+               {"Bytes A", Align::right},
+               {"Bytes B", Align::right}});
+  for (const TensorComparison& comparison : report.tensors) {
+    add_comparison(table, comparison, comparison.name, shape_text(comparison.shape));
+  }
+  table.add_rule();
+  add_comparison(table, report.total, "total", "");
+  print(table.str() + unmatched_text("Only in A", report.only_a) +
+        unmatched_text("Only in B", report.only_b) +
+        unmatched_text("In both, but of different shapes", report.different_shape));
+}
+
+ExitCode run(const CompareCommand& command) {
+  const CompareReport report = compare(command.a, command.b, command.threads);
+  if (command.json) {
+    print_json(report_json(command, report));
+  } else {
+    print_report(report);
+  }
+  return ExitCode::success;
+}
+
+constexpr const char* kExamples =
+    R"help(SQNR is 10 log10(sum a^2 / sum (a - b)^2) in dB: higher is better, 6 dB are one bit. Values are
+compared as they dequantise, whatever their recipes and dialects.
+
+Examples:
+  What NVFP4 cost:
+    blockscale compare ./model ./model-nvfp4
+
+  The five layers that lost most:
+    blockscale compare ./model ./model-nvfp4 --json |
+      jq -r '.tensors | sort_by(.sqnr_db) | .[:5][] | "\(.sqnr_db) \(.name)"'
+)help";
+
+}  // namespace
+
+void add_compare(CLI::App& app, Action& action) {
+  const auto state = std::make_shared<CompareCommand>();
+  CLI::App* const command =
+      app.add_subcommand("compare", "Measure how far one checkpoint's values are from another's");
+  command->add_option("A", state->a, "The reference: a folder or a .safetensors file")
+      ->option_text(" ")
+      ->required();
+  command->add_option("B", state->b, "What is measured against it")->option_text(" ")->required();
+  add_threads(*command, state->threads);
+  add_json(*command, state->json);
+  command->footer(kExamples);
+  command->callback([&action, state] { action = [state] { return run(*state); }; });
+}
+
+}  // namespace blockscale::cli

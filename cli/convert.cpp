@@ -1,0 +1,295 @@
+// blockscale convert: a checkpoint in one recipe and dialect from one in any other.
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "arguments.h"
+#include "blockscale/convert.h"
+#include "command.h"
+#include "output.h"
+#include "progress.h"
+#include "table.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+struct ConvertCommand {
+  std::string source;
+  std::string destination;
+  ConvertOptions options;
+  bool json = false;
+  bool quiet = false;
+};
+
+std::atomic<bool> stop_requested = false;
+
+/// While it lives, the first SIGINT or SIGTERM only sets `stop_requested`; the second one kills, as
+/// the default action is then back.
+class StopSignals {
+ public:
+  StopSignals() {
+    struct sigaction action{};
+    action.sa_handler = [](int) { stop_requested = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~StopSignals() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  struct sigaction old_interrupt_{};
+  struct sigaction old_terminate_{};
+};
+static_assert(std::atomic<bool>::is_always_lock_free);  // else not allowed in a signal handler
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// What a user can do about an error that only this command's options can mend.
+std::string with_advice(const Error& error) {
+  const std::string message = error.what();
+  switch (error.code()) {
+    case ErrorCode::already_exists:
+      return message + "; --overwrite replaces it, --resume continues an interrupted conversion";
+    case ErrorCode::nonfinite:
+      return message + "; --allow-nonfinite converts it, --exclude keeps that tensor as it is";
+    case ErrorCode::interrupted: return message + "; the same command with --resume continues";
+    default: return message;
+  }
+}
+
+ConvertReport run_convert(const ConvertCommand& command) {
+  const bool silent = command.json || command.quiet;
+  Progress progress(stderr, silent ? Progress::Style::none : Progress::style_for(stderr));
+  const StopSignals signals;
+  ConvertOptions options = command.options;
+  options.progress = [&](const ConvertProgress& state) {
+    progress.update(state, seconds_now());
+    return !stop_requested;
+  };
+  try {
+    return convert(command.source, command.destination, options);
+  } catch (const Error& error) {
+    progress.finish();
+    // The message already starts with the argument.
+    throw Error(error.code(), "", with_advice(error));
+  }
+}
+
+Json tensor_json(const ConvertedTensor& tensor) {
+  return {{"name", tensor.name},
+          {"converted", tensor.converted},
+          {"source_recipe", recipe_traits(tensor.source_recipe).name},
+          {"recipe", recipe_traits(tensor.recipe).name},
+          {"reason", tensor.reason},
+          {"source_bytes", tensor.source_bytes},
+          {"bytes", tensor.bytes}};
+}
+
+Json report_json(const ConvertCommand& command, const ConvertReport& report) {
+  Json tensors = Json::array();
+  for (const ConvertedTensor& tensor : report.tensors) tensors.push_back(tensor_json(tensor));
+  return {{"source", command.source},
+          {"destination", command.destination},
+          {"recipe", recipe_traits(command.options.recipe).name},
+          {"source_dialect", dialect_name(report.source_dialect)},
+          {"dialect", dialect_name(report.dialect)},
+          {"source_bytes", report.source_bytes},
+          {"bytes", report.bytes},
+          {"shards_reused", report.shards_reused},
+          {"seconds", report.seconds},
+          {"tensors", tensors}};
+}
+
+struct Sum {
+  std::size_t tensors = 0;
+  std::uint64_t source_bytes = 0;
+  std::uint64_t bytes = 0;
+
+  void add(const ConvertedTensor& tensor) {
+    ++tensors;
+    source_bytes += tensor.source_bytes;
+    bytes += tensor.bytes;
+  }
+};
+
+void add_sum(Table& table, const std::string& name, const Sum& sum) {
+  const double ratio =
+      sum.bytes == 0 ? 1.0 : static_cast<double>(sum.source_bytes) / static_cast<double>(sum.bytes);
+  table.add_row({name, std::to_string(sum.tensors),
+                 format_bytes(static_cast<double>(sum.source_bytes)),
+                 format_bytes(static_cast<double>(sum.bytes)), format_fixed(ratio, 2)});
+}
+
+/// One line a recipe, and one a reason for which tensors were kept.
+std::string summary_table(const ConvertReport& report) {
+  std::map<std::string, Sum> converted;
+  std::map<std::string, Sum> kept;
+  Sum total;
+  for (const ConvertedTensor& tensor : report.tensors) {
+    total.add(tensor);
+    if (tensor.converted) {
+      converted[recipe_traits(tensor.recipe).name].add(tensor);
+    } else {
+      kept[tensor.reason].add(tensor);
+    }
+  }
+  Table table({{"Tensors"},
+               {"Count", Align::right},
+               {"Before", Align::right},
+               {"After", Align::right},
+               {"Ratio", Align::right}});
+  for (const auto& [recipe, sum] : converted) add_sum(table, "to " + recipe, sum);
+  for (const auto& [reason, sum] : kept) add_sum(table, "kept: " + reason, sum);
+  table.add_rule();
+  add_sum(table, "total", total);
+  return table.str();
+}
+
+void print_report(const ConvertCommand& command, const ConvertReport& report) {
+  const double rate =
+      report.seconds > 0 ? static_cast<double>(report.source_bytes) / report.seconds : 0;
+  std::string text = summary_table(report) + "\n" + printable(command.destination) + ": " +
+                     dialect_name(report.dialect) + " dialect (from " +
+                     dialect_name(report.source_dialect) + "), in " +
+                     format_duration(report.seconds) + ", " + format_bytes(rate) + "/s";
+  if (report.shards_reused > 0) {
+    text += ", " + plural(report.shards_reused, "finished shard") + " kept from before";
+  }
+  print(text + "\n");
+}
+
+ExitCode run(const ConvertCommand& command) {
+  const ConvertReport report = run_convert(command);
+  if (command.json) {
+    print_json(report_json(command, report));
+  } else if (!command.quiet) {
+    print_report(command, report);
+  }
+  return ExitCode::success;
+}
+
+constexpr std::array kDialects = {Dialect::plain, Dialect::deepseek, Dialect::modelopt,
+                                  Dialect::compressed_tensors};
+
+std::vector<std::string> dialect_names() {
+  return names_of(kDialects, dialect_name);
+}
+
+Dialect parse_dialect(const std::string& name) {
+  return kDialects[index_of(name, "dialect", dialect_names())];
+}
+
+/// "GLOB=RECIPE". The last '=' separates, so that a glob may hold one.
+std::pair<std::string, Recipe> parse_mapping(const std::string& text) {
+  const auto equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw ParseError("'" + printable(text) +
+                     "' is no mapping; write GLOB=RECIPE, such as "
+                     "'*.experts.*=mxfp4'");
+  }
+  return {text.substr(0, equals), parse_recipe(std::string_view(text).substr(equals + 1))};
+}
+
+std::string parse_glob(const std::string& text) {
+  if (text.empty()) throw ParseError("a glob must not be empty; '*' stands for every weight");
+  return text;
+}
+
+constexpr const char* kExamples = R"help(
+Examples:
+  NVFP4 weights that compressed-tensors, and so vLLM and transformers, can load:
+    blockscale convert ./all-MiniLM-L6-v2 ./minilm-nvfp4 --recipe nvfp4
+
+  The 128 x 128 blocks of DeepSeek, but the attention kept as it is:
+    blockscale convert ./model ./model-fp8 --recipe fp8_128x128 --dialect deepseek \
+        --exclude '*.self_attn.*'
+
+  Experts in MXFP4, all other linear layers in MXFP8, continued after an interruption:
+    blockscale convert ./moe ./moe-mx --recipe mxfp8_e4m3 --map '*.experts.*=mxfp4' --resume
+)help";
+
+void add_selection_options(CLI::App& command, ConvertOptions& options) {
+  add_repeated(command, "--include", "GLOB", options.include, parse_glob,
+               help_text("Convert the weights whose names match, instead of the default choice "
+                         "(2-D weights of linear layers and stacked experts; not embeddings, "
+                         "norms, biases, lm_head and routers). Repeatable"));
+  add_repeated(command, "--exclude", "GLOB", options.exclude, parse_glob,
+               help_text("Keep the weights whose names match as they are. Repeatable"));
+  add_repeated(command, "--map", "GLOB=RECIPE", options.map, parse_mapping,
+               help_text("Use RECIPE for the weights whose names match; the first match wins. "
+                         "Repeatable"));
+}
+
+void add_numeric_options(CLI::App& command, ConvertOptions& options) {
+  add_parsed(
+      command, "--activation-scales", "FILE", options.activation_scales,
+      [](const std::string& text) { return std::filesystem::path(text); },
+      help_text("Largest magnitude of each layer's input: JSON or safetensors, weight name "
+                "-> absmax. NVFP4 is then written for 4-bit activations too"));
+  add_parsed(command, "--scale-mode", "MODE", options.mx_scale_mode, parse_mx_scale_mode,
+             help_text("How MX recipes round the shared exponent: floor, ceil or even. Default: "
+                       "ceil; even for compressed-tensors"));
+  add_parsed(
+      command, "--amax-floor", "X", options.fp8_amax_floor,
+      [](const std::string& text) { return static_cast<float>(parse_number(text, 0.0, 1e30)); },
+      help_text("FP8 recipes: the largest magnitude of a block counts as at least X (1e-4 "
+                "as DeepSeek does; default 0)"));
+  command.add_flag("--allow-nonfinite", options.allow_nonfinite,
+                   help_text("Quantise NaN and Inf by the rules of docs/numerics.md instead of "
+                             "refusing them"));
+}
+
+void add_output_options(CLI::App& command, ConvertOptions& options) {
+  add_parsed(command, "--shard-size", "SIZE", options.shard_bytes, parse_bytes,
+             "Largest size of one file, such as 5GB (the default) or 512MiB");
+  add_parsed(command, "--memory", "SIZE", options.memory_bytes, parse_bytes,
+             "Resident memory to stay under, beside mapped files. Default: 2GiB");
+  add_threads(command, options.threads);
+  command.add_flag("--resume", options.resume,
+                   help_text("Continue an interrupted conversion with the same options; shards "
+                             "that are complete are kept"));
+  command.add_flag("--overwrite", options.overwrite, "Replace DST if it exists");
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Action& action) {
+  const auto state = std::make_shared<ConvertCommand>();
+  CLI::App* const command =
+      app.add_subcommand("convert", "Write a checkpoint's weights in another recipe");
+  command->add_option("SRC", state->source, "Checkpoint to read: a folder or a .safetensors file")
+      ->option_text(" ")
+      ->required();
+  command->add_option("DST", state->destination, "What to write: a folder, or a file if SRC is one")
+      ->option_text(" ")
+      ->required();
+  add_parsed(*command, "--recipe", "R", state->options.recipe, parse_recipe,
+             help_text("Recipe of the weights (table below); f32, f16 and bf16 dequantise. "
+                       "Required"))
+      ->required();
+  add_parsed(*command, "--dialect", "D", state->options.dialect, parse_dialect,
+             help_text("How it is named and described on disk: " + comma_list(dialect_names()) +
+                       ". Default: the one that suits the recipe"));
+  add_selection_options(*command, state->options);
+  add_numeric_options(*command, state->options);
+  add_output_options(*command, state->options);
+  command->add_flag("--quiet", state->quiet, "Print nothing but errors");
+  add_json(*command, state->json);
+  command->footer(recipe_help() + kExamples);
+  command->callback([&action, state] { action = [state] { return run(*state); }; });
+}
+
+}  // namespace blockscale::cli

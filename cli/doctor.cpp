@@ -1,0 +1,157 @@
+// blockscale doctor: what this machine has, what will be used of it, and why.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "blockscale/system.h"
+#include "command.h"
+#include "log.h"
+#include "output.h"
+#include "table.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+std::string dotted_version(int cuda_version) {
+  return std::to_string(cuda_version / 1000) + "." + std::to_string(cuda_version % 1000 / 10);
+}
+
+std::vector<Component> all_components() {
+  std::vector<Component> result = components();
+  result.push_back({"CLI11", CLI11_VERSION});
+  return result;
+}
+
+std::string list_or_none(const std::vector<std::string>& words) {
+  return words.empty() ? "none" : comma_list(words);
+}
+
+std::string describe(const GpuDevice& device) {
+  return device.name + " (sm_" + std::to_string(device.compute_capability) + ", " +
+         format_bytes(static_cast<double>(device.memory_bytes)) + ")";
+}
+
+/// Whether there is a GPU, and what was looked at to know.
+std::string gpu_text(const GpuInfo& gpu) {
+  if (!gpu.devices.empty()) {
+    std::vector<std::string> names;
+    for (const GpuDevice& device : gpu.devices) names.push_back(describe(device));
+    return list_or_none(names) + "; driver for CUDA " + dotted_version(gpu.driver_cuda_version);
+  }
+  if (!gpu.problem.empty()) return "none usable: " + gpu.problem;
+  return "none: no NVIDIA driver (libcuda.so.1) and no /dev/nvidia* device";
+}
+
+/// The plain statement of what runs. This version has CPU code only.
+std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu) {
+  const std::string cpu_part =
+      "the CPU, with " + simd_target() + " code on " + plural(cpu.threads, "thread");
+  if (gpu.devices.empty()) return cpu_part + ", as there is no usable GPU";
+  return cpu_part + "; not the GPU, as this version has no CUDA kernels";
+}
+
+std::string memory_text(const MemoryInfo& memory) {
+  std::string text = format_bytes(static_cast<double>(memory.total)) + ", " +
+                     format_bytes(static_cast<double>(memory.available)) + " available";
+  if (memory.limit != 0) {
+    text += ", limited to " + format_bytes(static_cast<double>(memory.limit));
+  }
+  return text;
+}
+
+Json gpu_json(const GpuInfo& gpu) {
+  Json devices = Json::array();
+  for (const GpuDevice& device : gpu.devices) {
+    devices.push_back({{"name", device.name},
+                       {"compute_capability", device.compute_capability},
+                       {"memory_bytes", device.memory_bytes}});
+  }
+  return {{"devices", devices},
+          {"driver_library", gpu.driver_library},
+          {"driver_cuda_version", gpu.driver_cuda_version},
+          {"device_nodes", gpu.device_nodes},
+          {"problem", gpu.problem}};
+}
+
+Json doctor_json() {
+  const CpuInfo cpu = cpu_info();
+  const MemoryInfo memory = memory_info();
+  const GpuInfo gpu = gpu_info();
+  Json versions = Json::object();
+  for (const Component& component : all_components()) versions[component.name] = component.version;
+  return {{"version", library_version()},
+          {"used", used_text(cpu, gpu)},
+          {"cpu",
+           {{"model", cpu.model},
+            {"logical_cpus", cpu.logical_cpus},
+            {"threads", cpu.threads},
+            {"features", cpu.features},
+            {"simd_target", simd_target()},
+            {"simd_targets_compiled", simd_targets_compiled()}}},
+          {"memory",
+           {{"total_bytes", memory.total},
+            {"available_bytes", memory.available},
+            {"limit_bytes", memory.limit == 0 ? Json(nullptr) : Json(memory.limit)}}},
+          {"gpu", gpu_json(gpu)},
+          {"log_level", current_log_level()},
+          {"versions", versions}};
+}
+
+/// "label     text", the text broken into lines under itself.
+std::string paragraph(const std::string& label, const std::string& text) {
+  constexpr std::size_t kIndent = 11;
+  std::string body = help_text(printable(text));
+  for (std::size_t at = body.find('\n'); at != std::string::npos; at = body.find('\n', at + 1)) {
+    body.insert(at + 1, kIndent, ' ');
+  }
+  return label + std::string(kIndent - label.size(), ' ') + body + "\n";
+}
+
+std::string doctor_text() {
+  const CpuInfo cpu = cpu_info();
+  const GpuInfo gpu = gpu_info();
+  std::vector<std::string> versions;
+  for (const Component& component : all_components()) {
+    versions.push_back(component.name + " " + component.version);
+  }
+  return paragraph("Uses", used_text(cpu, gpu)) +
+         paragraph("CPU", cpu.model + ", " + plural(cpu.logical_cpus, "logical CPU")) +
+         paragraph("Features", list_or_none(cpu.features)) +
+         paragraph("SIMD",
+                   simd_target() + ", of " + list_or_none(simd_targets_compiled()) + " compiled") +
+         paragraph("Memory", memory_text(memory_info())) + paragraph("GPU", gpu_text(gpu)) +
+         paragraph("Versions", list_or_none(versions)) +
+         paragraph("Log", current_log_level() + " (set BLOCKSCALE_LOG to change it)");
+}
+
+constexpr const char* kExamples = R"help(Examples:
+  What will run here, and why:
+    blockscale doctor
+
+  The instruction set that was chosen, in a script:
+    blockscale doctor --json | jq -r .cpu.simd_target
+)help";
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& action) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* const command =
+      app.add_subcommand("doctor", "Show what this machine has and what will be used of it");
+  add_json(*command, *json);
+  command->footer(kExamples);
+  command->callback([&action, json] {
+    action = [json] {
+      if (*json) {
+        print_json(doctor_json());
+      } else {
+        print(doctor_text());
+      }
+      return ExitCode::success;
+    };
+  });
+}
+
+}  // namespace blockscale::cli

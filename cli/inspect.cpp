@@ -1,0 +1,192 @@
+// blockscale inspect: what is in a checkpoint, or how a scale layout lies in memory.
+#include "inspect.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "arguments.h"
+#include "command.h"
+#include "output.h"
+#include "table.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+/// Where a quantised tensor's scales lie; empty for others.
+std::string layout_name(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
+  return tensor.quantized ? scale_layout_traits(checkpoint.view(tensor).layout).name : "";
+}
+
+std::int64_t element_count(const CheckpointTensor& tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : tensor.shape) count *= size;
+  return count;
+}
+
+struct Total {
+  std::int64_t tensors = 0;
+  std::int64_t elements = 0;
+  std::uint64_t bytes = 0;
+
+  void add(const CheckpointTensor& tensor) {
+    ++tensors;
+    elements += element_count(tensor);
+    bytes += tensor.bytes;
+  }
+  double bits_per_element() const {
+    return elements == 0 ? 0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(elements);
+  }
+};
+
+struct Totals {
+  std::map<std::string, Total> by_recipe;
+  Total all;
+};
+
+Totals totals_of(const Checkpoint& checkpoint) {
+  Totals totals;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    totals.by_recipe[stored_as(tensor)].add(tensor);
+    totals.all.add(tensor);
+  }
+  return totals;
+}
+
+std::uint64_t file_bytes(const Checkpoint& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const SafetensorsFile& file : checkpoint.store().files()) bytes += file.file_bytes();
+  return bytes;
+}
+
+Json total_json(const Total& total) {
+  return {{"tensors", total.tensors},
+          {"elements", total.elements},
+          {"bytes", total.bytes},
+          {"bits_per_element", total.bits_per_element()}};
+}
+
+Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
+  Json tensors = Json::array();
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const std::string layout = layout_name(checkpoint, tensor);
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"recipe", stored_as(tensor)},
+                       {"quantized", tensor.quantized},
+                       {"dtype", dtype_name(tensor.dtype)},
+                       {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
+                       {"bytes", tensor.bytes}});
+  }
+  const Totals totals = totals_of(checkpoint);
+  Json by_recipe = Json::object();
+  for (const auto& [recipe, total] : totals.by_recipe) by_recipe[recipe] = total_json(total);
+  Json files = Json::array();
+  for (const SafetensorsFile& file : checkpoint.store().files()) {
+    files.push_back({{"path", file.path().string()}, {"bytes", file.file_bytes()}});
+  }
+  return {{"path", path},         {"dialect", dialect_name(checkpoint.dialect())},
+          {"files", files},       {"tensors", tensors},
+          {"recipes", by_recipe}, {"total", total_json(totals.all)}};
+}
+
+std::string tensor_table(const Checkpoint& checkpoint) {
+  Table table({{"Tensor"}, {"Shape"}, {"Recipe"}, {"Scale layout"}, {"Bytes", Align::right}});
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor),
+                   layout_name(checkpoint, tensor),
+                   format_bytes(static_cast<double>(tensor.bytes))});
+  }
+  return table.str();
+}
+
+void add_total(Table& table, const std::string& name, const Total& total) {
+  table.add_row({name, std::to_string(total.tensors),
+                 format_count(static_cast<std::uint64_t>(total.elements)),
+                 format_bytes(static_cast<double>(total.bytes)),
+                 format_fixed(total.bits_per_element(), 2)});
+}
+
+std::string totals_table(const Checkpoint& checkpoint) {
+  Table table({{"Recipe"},
+               {"Tensors", Align::right},
+               {"Elements", Align::right},
+               {"Bytes", Align::right},
+               {"Bits each", Align::right}});
+  const Totals totals = totals_of(checkpoint);
+  for (const auto& [recipe, total] : totals.by_recipe) add_total(table, recipe, total);
+  table.add_rule();
+  add_total(table, "total", totals.all);
+  return table.str();
+}
+
+void print_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+  const auto files = static_cast<std::int64_t>(checkpoint.store().files().size());
+  print(tensor_table(checkpoint) + "\n" + totals_table(checkpoint) + "\n" + printable(path) + ": " +
+        dialect_name(checkpoint.dialect()) + " dialect, " + plural(files, "file") + " of " +
+        format_bytes(static_cast<double>(file_bytes(checkpoint))) + "\n");
+}
+
+struct InspectCommand {
+  std::string path;
+  LayoutRequest layout;
+  bool json = false;
+};
+
+ExitCode run(const InspectCommand& command) {
+  if (command.layout.layout.has_value() == !command.path.empty()) {
+    throw UsageError("give either PATH, or --layout and --shape");
+  }
+  if (command.layout.layout.has_value()) return inspect_layout(command.layout, command.json);
+  if (command.layout.has_details()) {
+    throw UsageError(
+        "--shape, --recipe, --group, --rows-per-scale, --leading-stride and --batch go with "
+        "--layout");
+  }
+  const Checkpoint checkpoint = Checkpoint::open(command.path);
+  if (command.json) {
+    print_json(checkpoint_json(command.path, checkpoint));
+  } else {
+    print_checkpoint(command.path, checkpoint);
+  }
+  return ExitCode::success;
+}
+
+constexpr const char* kExamples =
+    R"help(A layout is printed in CuTe notation, shape:stride, from (row, k, batch) to the offset of its scale.
+
+Examples:
+  Tensors, recipes and sizes of a checkpoint:
+    blockscale inspect ./minilm-nvfp4
+
+  The tcgen05 layout of the NVFP4 scales of a 256 x 128 matrix:
+    blockscale inspect --layout swizzled_128x4 --shape 256x128 --recipe nvfp4
+
+  One scale a row and 128 of k, k blocks outermost:
+    blockscale inspect --layout mn_major --shape 256x1024 --group 128 --rows-per-scale 1
+)help";
+
+}  // namespace
+
+std::string stored_as(const CheckpointTensor& tensor) {
+  const bool plain =
+      tensor.dtype == DType::F32 || tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
+  if (tensor.quantized || plain) return recipe_traits(tensor.recipe).name;
+  return std::string(dtype_name(tensor.dtype));
+}
+
+void add_inspect(CLI::App& app, Action& action) {
+  const auto state = std::make_shared<InspectCommand>();
+  CLI::App* const command =
+      app.add_subcommand("inspect", "Show what is in a checkpoint, or print a scale layout");
+  command->add_option("PATH", state->path, "A checkpoint: a folder or a .safetensors file")
+      ->option_text(" ");
+  add_layout_options(*command, state->layout);
+  add_json(*command, state->json);
+  command->footer(kExamples);
+  command->callback([&action, state] { action = [state] { return run(*state); }; });
+}
+
+}  // namespace blockscale::cli

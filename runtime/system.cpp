@@ -1,0 +1,215 @@
+#include "blockscale/system.h"
+
+#include <dlfcn.h>
+#include <oneapi/tbb/version.h>
+#include <spdlog/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
+
+#include "blockscale/parallel.h"
+
+namespace blockscale {
+namespace {
+
+std::string dotted(int major, int minor, int patch) {
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+std::string compiler_version() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+std::string trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(" \t\n") - first + 1));
+}
+
+/// The value of the first "key : value" line of a file of /proc; empty if there is none.
+std::string proc_value(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    if (trimmed(std::string_view(line).substr(0, colon)) != key) continue;
+    return trimmed(std::string_view(line).substr(colon + 1));
+  }
+  return {};
+}
+
+/// "16384 kB" of /proc/meminfo in bytes; 0 if it is not there.
+std::uint64_t meminfo_bytes(std::string_view key) {
+  const std::string text = proc_value("/proc/meminfo", key);
+  std::uint64_t kibibytes = 0;
+  std::from_chars(text.data(), text.data() + text.size(), kibibytes);
+  return kibibytes * 1024;
+}
+
+/// Names as in /proc/cpuinfo, in the order that a reader looks for them.
+constexpr std::array kRelevantFeatures = {
+    "sse4_2",      "avx",         "avx2",        "fma",      "f16c",     "bmi2",
+    "avx512f",     "avx512bw",    "avx512dq",    "avx512vl", "avx512cd", "avx512vbmi",
+    "avx512_vnni", "avx512_bf16", "avx512_fp16", "gfni",     "amx_tile", "amx_bf16",
+    "amx_int8",    "asimd",       "asimdhp",     "sve",      "sve2",     "bf16",
+};
+
+std::vector<std::string> cpu_features() {
+  std::string flags = proc_value("/proc/cpuinfo", "flags");
+  if (flags.empty()) flags = proc_value("/proc/cpuinfo", "Features");
+  std::istringstream stream(flags);
+  std::vector<std::string> present;
+  for (std::string flag; stream >> flag;) present.push_back(flag);
+  std::vector<std::string> result;
+  for (const char* feature : kRelevantFeatures) {
+    if (std::find(present.begin(), present.end(), feature) != present.end()) {
+      result.emplace_back(feature);
+    }
+  }
+  return result;
+}
+
+/// The driver functions that gpu_info needs, with prototypes of our own.
+struct Driver {
+  using Status = int;  // CUresult; 0 is success
+  using Device = int;  // CUdevice
+  Status (*init)(unsigned) = nullptr;
+  Status (*driver_version)(int*) = nullptr;
+  Status (*device_count)(int*) = nullptr;
+  Status (*device_get)(Device*, int) = nullptr;
+  Status (*device_name)(char*, int, Device) = nullptr;
+  Status (*device_attribute)(int*, int, Device) = nullptr;
+  Status (*device_memory)(std::size_t*, Device) = nullptr;
+  Status (*error_string)(Status, const char**) = nullptr;
+
+  template <class Function>
+  static bool load(void* library, const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(library, name));
+    return function != nullptr;
+  }
+
+  bool load_all(void* library) {
+    return load(library, "cuInit", init) && load(library, "cuDriverGetVersion", driver_version) &&
+           load(library, "cuDeviceGetCount", device_count) &&
+           load(library, "cuDeviceGet", device_get) &&
+           load(library, "cuDeviceGetName", device_name) &&
+           load(library, "cuDeviceGetAttribute", device_attribute) &&
+           load(library, "cuDeviceTotalMem_v2", device_memory) &&
+           load(library, "cuGetErrorString", error_string);
+  }
+
+  std::string explain(const char* function, Status status) const {
+    const char* text = nullptr;
+    error_string(status, &text);
+    return std::string(function) + " failed with error " + std::to_string(status) +
+           (text == nullptr ? "" : std::string(": ") + text);
+  }
+};
+
+constexpr int kComputeCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_*
+constexpr int kComputeCapabilityMinor = 76;
+
+void ask_driver(const Driver& driver, GpuInfo& info) {
+  if (const auto status = driver.init(0); status != 0) {
+    info.problem = driver.explain("cuInit", status);
+    return;
+  }
+  driver.driver_version(&info.driver_cuda_version);
+  int count = 0;
+  if (const auto status = driver.device_count(&count); status != 0) {
+    info.problem = driver.explain("cuDeviceGetCount", status);
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    Driver::Device device = 0;
+    std::array<char, 256> name{};
+    int major = 0;
+    int minor = 0;
+    std::size_t bytes = 0;
+    if (driver.device_get(&device, i) != 0) continue;
+    driver.device_name(name.data(), static_cast<int>(name.size()) - 1, device);
+    driver.device_attribute(&major, kComputeCapabilityMajor, device);
+    driver.device_attribute(&minor, kComputeCapabilityMinor, device);
+    driver.device_memory(&bytes, device);
+    info.devices.push_back({name.data(), major * 10 + minor, bytes});
+  }
+  if (info.devices.empty()) info.problem = "the driver works but shows no device";
+}
+
+std::vector<std::string> nvidia_device_nodes() {
+  std::vector<std::string> nodes;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ignored)) {
+    const std::string path = entry.path().string();
+    if (path.starts_with("/dev/nvidia")) nodes.push_back(path);
+  }
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+}  // namespace
+
+const char* library_version() noexcept {
+  return BLOCKSCALE_VERSION;
+}
+
+std::vector<Component> components() {
+  return {
+      {"blockscale", library_version()},
+      {"compiler", compiler_version()},
+      {"oneTBB", TBB_runtime_version()},
+      {"Highway", HIGHWAY_VERSION},
+      {"nlohmann-json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                               NLOHMANN_JSON_VERSION_PATCH)},
+      {"spdlog", dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
+  };
+}
+
+CpuInfo cpu_info() {
+  CpuInfo info;
+  info.model = proc_value("/proc/cpuinfo", "model name");
+  if (info.model.empty()) info.model = "unknown";
+  info.logical_cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  info.threads = effective_threads(0);
+  info.features = cpu_features();
+  return info;
+}
+
+MemoryInfo memory_info() {
+  MemoryInfo info;
+  info.total = meminfo_bytes("MemTotal");
+  info.available = meminfo_bytes("MemAvailable");
+  // "max" (no limit) leaves the number unread, which is 0.
+  std::ifstream("/sys/fs/cgroup/memory.max") >> info.limit;
+  return info;
+}
+
+GpuInfo gpu_info() {
+  GpuInfo info;
+  info.device_nodes = nvidia_device_nodes();
+  // Never closed: the driver keeps threads and state of its own once it is initialised.
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  info.driver_library = library != nullptr;
+  Driver driver;
+  if (library == nullptr) {
+    if (!info.device_nodes.empty()) info.problem = "libcuda.so.1 cannot be opened";
+  } else if (!driver.load_all(library)) {
+    info.problem = "libcuda.so.1 lacks a function that every driver since CUDA 6 has";
+  } else {
+    ask_driver(driver, info);
+  }
+  return info;
+}
+
+}  // namespace blockscale
