@@ -46,11 +46,11 @@ bool is_aligned(const void* pointer, std::size_t alignment) {
 
 }  // namespace
 
-SourceConfig read_source_config(const fs::path& folder) {
+SourceConfig make_source_config(Json config_json, Json hf_quant_config, std::string config_path) {
   SourceConfig config;
-  config.config_path = (folder / "config.json").string();
-  config.config = read_optional_json(folder / "config.json");
-  config.hf_quant_config = read_optional_json(folder / "hf_quant_config.json");
+  config.config_path = std::move(config_path);
+  config.config = std::move(config_json);
+  config.hf_quant_config = std::move(hf_quant_config);
   config.quantization = member(config.config, "quantization_config");
   if (config.quantization.is_null()) {
     // Multimodal models may describe the language model only.
@@ -61,6 +61,12 @@ SourceConfig read_source_config(const fs::path& folder) {
                 "quantization_config must be an object");
   }
   return config;
+}
+
+SourceConfig read_source_config(const fs::path& folder) {
+  return make_source_config(read_optional_json(folder / "config.json"),
+                            read_optional_json(folder / "hf_quant_config.json"),
+                            (folder / "config.json").string());
 }
 
 MatrixShape matrix_shape(const std::vector<std::int64_t>& shape) {

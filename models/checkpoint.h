@@ -58,6 +58,10 @@ class StoredCheckpoint {
   std::vector<std::vector<float>> copies_;
 };
 
+/// What the two documents, null where absent, say of quantisation. Throws corrupt_file naming
+/// `config_path`.
+SourceConfig make_source_config(Json config, Json hf_quant_config, std::string config_path);
+
 /// The configuration files beside a checkpoint, parsed with every limit of json_file.h.
 SourceConfig read_source_config(const std::filesystem::path& folder);
 

@@ -49,6 +49,12 @@ class ShapeGuard {
 
 }  // namespace
 
+std::string show_json(const nlohmann::json& value, std::size_t max_bytes) {
+  std::string text = value.dump(-1, ' ', true);
+  if (text.size() > max_bytes) text.replace(max_bytes, std::string::npos, "...");
+  return text;
+}
+
 void check_json_text(std::string_view text, const std::string& file, std::uint64_t max_bytes) {
   if (text.size() > max_bytes) {
     throw Error(ErrorCode::corrupt_file, file,

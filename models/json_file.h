@@ -26,6 +26,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& file,
 /// Reads and parses a regular file. Also throws not_found and io.
 nlohmann::json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
+/// `value` as JSON for messages: printable ASCII on one line, cut after `max_bytes` bytes.
+std::string show_json(const nlohmann::json& value, std::size_t max_bytes = 160);
+
 /// What `parse_json` checks before parsing; for readers that bring their own SAX handler.
 void check_json_text(std::string_view text, const std::string& file, std::uint64_t max_bytes);
 

@@ -59,6 +59,12 @@ TEST(ParseJson, RefusesNamesThatRepeat) {
   EXPECT_NO_THROW(parse_json(R"({"a":{"a":[{"a":1},{"a":2}]}})", "config.json"));
 }
 
+TEST(ShowJson, IsPrintableShortAndOneLine) {
+  EXPECT_EQ(show_json({{"a\n", "é\x7F"}}), R"({"a\n":"\u00e9\u007f"})");
+  EXPECT_EQ(show_json({1, 2, 3}, 4), "[1,2...");
+  EXPECT_EQ(show_json(nullptr), "null");
+}
+
 TEST(ReadJsonFile, NamesTheFile) {
   const ScratchFolder folder;
   write_text(folder / "good.json", "{\"a\":1}");

@@ -131,6 +131,10 @@ class HeaderHandler {
     if (has_control_character(name)) {
       fail("tensor name " + quote(name) + " holds a control character");
     }
+    if (name.size() > kMaxNameBytes) {
+      fail("tensor name " + quote(name) + " has more than " + std::to_string(kMaxNameBytes) +
+           " bytes");
+    }
     tensors.emplace_back().info.name = std::move(name);
     return true;
   }
@@ -328,9 +332,11 @@ std::string make_header(std::span<const TensorInfo> tensors,
                         const std::map<std::string, std::string>& metadata) {
   for (const TensorInfo& tensor : tensors) {
     check_text(tensor.name, "tensors.name");
-    if (has_control_character(tensor.name) || tensor.name == kMetadataName) {
+    if (has_control_character(tensor.name) || tensor.name == kMetadataName ||
+        tensor.name.size() > kMaxNameBytes) {
       throw Error(ErrorCode::invalid_argument, "tensors.name",
-                  quote(tensor.name) + " cannot name a tensor");
+                  quote(tensor.name) + " cannot name a tensor: no control characters, at most " +
+                      std::to_string(kMaxNameBytes) + " bytes, not __metadata__");
     }
     if (tensor.shape.size() > kMaxRank) {
       throw Error(ErrorCode::invalid_argument, "tensors.shape",

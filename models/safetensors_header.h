@@ -15,6 +15,7 @@ namespace blockscale {
 /// Limits that no real file comes near; the first is the reference implementation's.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kMaxRank = 64;
+constexpr std::size_t kMaxNameBytes = 1024;
 
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;     // by offset, empty ones first, then by name

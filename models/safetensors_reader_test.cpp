@@ -187,6 +187,8 @@ std::vector<HostileFile> broken_layouts() {
            "holds a control character"),
       file("DEL", entry("\x7F", "U8", "[4]", "[0,4]"), "holds a control character"),
       file("C1 control", entry("\\u009b2J", "U8", "[4]", "[0,4]"), "holds a control character"),
+      file("name of 1025 bytes", entry(std::string(1025, 'n'), "U8", "[4]", "[0,4]"),
+           "more than 1024 bytes"),
       file("metadata null", "\"__metadata__\":null", "must be an object, found null"),
       file("metadata an array", "\"__metadata__\":[]", "must be an object, found an array"),
       file("metadata a number", R"("__metadata__":{"k":1})",

@@ -129,6 +129,7 @@ TEST(SafetensorsWriter, RefusesWhatNoFileCanHold) {
   expect("tensors.name", "appears twice", {{"a", DType::U8, {1}, 1}, {"a", DType::U8, {1}, 1}});
   expect("tensors.name", "cannot name", {{"a\nb", DType::U8, {1}, 1}});
   expect("tensors.name", "cannot name", {{"__metadata__", DType::U8, {1}, 1}});
+  expect("tensors.name", "at most 1024 bytes", {{std::string(1025, 'n'), DType::U8, {1}, 1}});
   expect("tensors.name", "UTF-8", {{"a\xFF", DType::U8, {1}, 1}});
   expect("metadata", "UTF-8", {}, {{"k", "\xC0\x80"}});
   expect("metadata", "UTF-8", {}, {{"\xED\xA0\x80", "v"}});

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "models/dialects/dialect.h"
+#include "models/json_file.h"
+#include "models/text.h"
 
 namespace blockscale::models {
 namespace {
@@ -89,7 +91,7 @@ std::vector<Recipe> declared_recipes(const SourceConfig& config) {
     const Json& type = member(weights, "type");
     if (!known || type != "float") {
       fail(ErrorCode::unsupported, config,
-           "config_groups." + name + ".weights says " + weights.dump().substr(0, 200) +
+           "config_groups." + quote(name) + ".weights says " + show_json(weights) +
                ", readable are float weights in nvfp4, mxfp4, mxfp6 (e2m3), mxfp8, and fp8 by "
                "tensor, channel, group of 128, or block of 1, 32, 64, 128 x 128");
     }

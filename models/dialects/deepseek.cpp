@@ -2,6 +2,7 @@
 // multiplier a 128 x 128 block, in f32, in f32 powers of two (V3.1) or in ue8m0 bytes. Also reads
 // V4's names (X.scale) and its experts in MXFP4 (int8, 1 x 32 scales).
 #include "models/dialects/dialect.h"
+#include "models/json_file.h"
 
 namespace blockscale::models {
 namespace {
@@ -27,10 +28,11 @@ Configuration parse(const SourceConfig& config) {
   Configuration result;
   if (config.quantization.is_null()) return result;
   const Json& fmt = member(config.quantization, "fmt");
-  if (!fmt.is_null() && fmt != "e4m3") fail(config, "fmt is " + fmt.dump() + ", must be \"e4m3\"");
+  if (!fmt.is_null() && fmt != "e4m3")
+    fail(config, "fmt is " + show_json(fmt) + ", must be \"e4m3\"");
   const Json& scale_fmt = member(config.quantization, "scale_fmt");
   if (!scale_fmt.is_null() && scale_fmt != "ue8m0" && scale_fmt != "float") {
-    fail(config, "scale_fmt is " + scale_fmt.dump() + ", must be \"ue8m0\" or \"float\"");
+    fail(config, "scale_fmt is " + show_json(scale_fmt) + ", must be \"ue8m0\" or \"float\"");
   }
   result.ue8m0 = scale_fmt == "ue8m0";
   const Json& block = member(config.quantization, "weight_block_size");
@@ -43,7 +45,7 @@ Configuration parse(const SourceConfig& config) {
     if (two && block[0] == rows) result.block_rows = rows;
   }
   if (result.block_rows == 0) {
-    fail(config, "weight_block_size is " + block.dump() +
+    fail(config, "weight_block_size is " + show_json(block) +
                      ", must be [128, 128] (or 1, 32 or 64 rows by 128)");
   }
   return result;

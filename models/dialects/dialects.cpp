@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "models/dialects/dialect.h"
+#include "models/json_file.h"
 
 namespace blockscale {
 
@@ -211,8 +212,8 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
       }
     }
     throw Error(ErrorCode::unsupported, config.config_path,
-                "quant_method is \"" + name +
-                    "\", readable are compressed-tensors, fp8 (DeepSeek), modelopt and mxfp4");
+                "quant_method is " + show_json(method) +
+                    ", readable are compressed-tensors, fp8 (DeepSeek), modelopt and mxfp4");
   }
   if (!config.hf_quant_config.is_null()) return kModelOpt;
   for (const DialectTraits& traits : dialects()) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/dialects/dialect.h"
+#include "models/json_file.h"
 
 namespace blockscale::models {
 namespace {
@@ -39,7 +40,7 @@ void check_algorithm(const SourceConfig& config) {
     for (const std::string_view name : kReadable) readable |= algorithm == name;
     if (!readable) {
       throw Error(ErrorCode::unsupported, config.config_path,
-                  "quant_algo is " + algorithm.dump() +
+                  "quant_algo is " + show_json(algorithm) +
                       ", readable are NVFP4, W4A16_NVFP4, FP8, FP8_PER_CHANNEL_PER_TOKEN, MXFP8 "
                       "and MIXED_PRECISION of these");
     }
