@@ -39,6 +39,19 @@ function(blockscale_add_test source)
   gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 DISCOVERY_TIMEOUT 60)
 endfunction()
 
+# CUDA's headers for tests that compare with its host conversions: BLOCKSCALE_CUDA_INCLUDE, else the
+# installed toolkit's. Without them the tests say that they are skipped.
+set(BLOCKSCALE_CUDA_INCLUDE "" CACHE PATH "Folder of cuda_fp8.h, for tests only")
+function(blockscale_use_cuda_headers target)
+  foreach(folder IN ITEMS "${BLOCKSCALE_CUDA_INCLUDE}" /usr/local/cuda/include)
+    if(EXISTS "${folder}/cuda_fp8.h" AND EXISTS "${folder}/cccl/nv/target")
+      target_include_directories(${target} SYSTEM PRIVATE ${folder} ${folder}/cccl)
+      target_compile_definitions(${target} PRIVATE BLOCKSCALE_HAS_CUDA_HEADERS)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
 # A libFuzzer target; the library is instrumented by blockscale_compile_options.
 function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
