@@ -57,14 +57,14 @@ struct RecipeTraits {
 };
 
 namespace detail {
-constexpr RecipeTraits plain(Recipe r, const char* name, Format element) {
+BLOCKSCALE_HD constexpr RecipeTraits plain(Recipe r, const char* name, Format element) {
   return {r, name, Family::plain, element, Format::f32, 0, 0, false, false, true};
 }
-constexpr RecipeTraits fp8(Recipe r, const char* name, Format element, Format scale, int rows,
-                           int k, bool power_of_two = false) {
+BLOCKSCALE_HD constexpr RecipeTraits fp8(Recipe r, const char* name, Format element, Format scale,
+                                         int rows, int k, bool power_of_two = false) {
   return {r, name, Family::fp8, element, scale, rows, k, power_of_two, false, true};
 }
-constexpr RecipeTraits mx(Recipe r, const char* name, Format element) {
+BLOCKSCALE_HD constexpr RecipeTraits mx(Recipe r, const char* name, Format element) {
   return {r, name, Family::mx, element, Format::ue8m0, 1, 32, true, false, false};
 }
 }  // namespace detail
@@ -104,7 +104,7 @@ BLOCKSCALE_TABLE RecipeTraits kRecipes[kRecipeCount] = {
 };
 
 namespace detail {
-constexpr bool recipes_are_in_order() {
+BLOCKSCALE_HD constexpr bool recipes_are_in_order() {
   for (int i = 0; i < kRecipeCount; ++i) {
     if (kRecipes[i].recipe != static_cast<Recipe>(i)) return false;
   }

@@ -79,11 +79,11 @@ struct ScaleLayoutTraits {
 
 namespace detail {
 
-constexpr ScaleLayoutTraits strided(ScaleLayout layout, const char* name) {
+BLOCKSCALE_HD constexpr ScaleLayoutTraits strided(ScaleLayout layout, const char* name) {
   return {layout, name, 1, 1};
 }
 template <ScaleLayout L>
-constexpr ScaleLayoutTraits swizzled(const char* name) {
+BLOCKSCALE_HD constexpr ScaleLayoutTraits swizzled(const char* name) {
   const auto atom = scale_atom<L>(Int<1>{});
   return {L, name, size(mode<0>(atom)), size(mode<1>(atom))};
 }
@@ -139,21 +139,55 @@ BLOCKSCALE_HD constexpr int64_t scale_offset(int64_t i, int64_t j, int64_t leadi
   return make_scale_layout<L>(Int<1>{}, Int<1>{}, Int<1>{}, Int<1>{}, leading)(i, j);
 }
 
+/// Where in the grid a scale belongs.
+struct ScaleCoordinate {
+  int64_t i;
+  int64_t j;
+};
+
+namespace detail {
+
+// What the functions below do once the layout is a type. (Lambdas would need a flag of nvcc's.)
+struct OffsetVisitor {
+  int64_t i, j, leading;
+  template <ScaleLayout L>
+  BLOCKSCALE_HD constexpr int64_t operator()(ScaleLayoutTag<L>) const {
+    return scale_offset<L>(i, j, leading);
+  }
+};
+
+struct CountVisitor {
+  int64_t grid_rows, grid_columns, leading;
+  template <ScaleLayout L>
+  BLOCKSCALE_HD constexpr int64_t operator()(ScaleLayoutTag<L>) const {
+    return cosize(make_scale_layout<L>(grid_rows, grid_columns, Int<1>{}, Int<1>{}, leading));
+  }
+};
+
+struct CoordinateVisitor {
+  int64_t offset, grid_rows, grid_columns, leading;
+  template <ScaleLayout L>
+  BLOCKSCALE_HD constexpr ScaleCoordinate operator()(ScaleLayoutTag<L>) const {
+    const auto layout = make_scale_layout<L>(grid_rows, grid_columns, Int<1>{}, Int<1>{}, leading);
+    const int64_t index = inverse(layout, offset);
+    const int64_t rows = size(mode<0>(layout));  // of whole tiles
+    if (index < 0 || index % rows >= grid_rows || index / rows >= grid_columns) return {-1, -1};
+    return {index % rows, index / rows};
+  }
+};
+
+}  // namespace detail
+
 BLOCKSCALE_HD constexpr int64_t scale_offset(ScaleLayout layout, int64_t i, int64_t j,
                                              int64_t leading) {
-  return visit_scale_layout(layout, [=](auto tag) -> int64_t {
-    return scale_offset<decltype(tag)::value>(i, j, leading);
-  });
+  return visit_scale_layout(layout, detail::OffsetVisitor{i, j, leading});
 }
 
 /// Scale elements a grid occupies, padding included (the cosize of the layout; 0 if it is empty).
 BLOCKSCALE_HD constexpr int64_t scale_count(ScaleLayout layout, int64_t grid_rows,
                                             int64_t grid_columns, int64_t leading) {
   if (grid_rows == 0 || grid_columns == 0) return 0;
-  return visit_scale_layout(layout, [=](auto tag) -> int64_t {
-    return cosize(make_scale_layout<decltype(tag)::value>(grid_rows, grid_columns, Int<1>{},
-                                                          Int<1>{}, leading));
-  });
+  return visit_scale_layout(layout, detail::CountVisitor{grid_rows, grid_columns, leading});
 }
 
 /// Scale elements between the matrices of a packed batch: whole lines of `leading`, or whole tiles.
@@ -164,25 +198,13 @@ BLOCKSCALE_HD constexpr int64_t default_batch_stride(ScaleLayout layout, int64_t
   return scale_count(layout, grid_rows, grid_columns, leading);
 }
 
-/// Where in the grid a scale belongs.
-struct ScaleCoordinate {
-  int64_t i;
-  int64_t j;
-};
-
 /// The inverse of scale_offset: the grid coordinate whose scale lies at `offset` (within
 /// scale_count), or {-1, -1} for padding.
 BLOCKSCALE_HD constexpr ScaleCoordinate scale_coordinate(ScaleLayout layout, int64_t offset,
                                                          int64_t grid_rows, int64_t grid_columns,
                                                          int64_t leading) {
-  return visit_scale_layout(layout, [=](auto tag) -> ScaleCoordinate {
-    const auto value = make_scale_layout<decltype(tag)::value>(grid_rows, grid_columns, Int<1>{},
-                                                               Int<1>{}, leading);
-    const int64_t index = inverse(value, offset);
-    const int64_t rows = size(mode<0>(value));  // of whole tiles
-    if (index < 0 || index % rows >= grid_rows || index / rows >= grid_columns) return {-1, -1};
-    return {index % rows, index / rows};
-  });
+  return visit_scale_layout(layout,
+                            detail::CoordinateVisitor{offset, grid_rows, grid_columns, leading});
 }
 
 }  // namespace blockscale

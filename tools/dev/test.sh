@@ -118,7 +118,7 @@ lint_sources() {
 
 # --- python: oracles from other people's packages, the command line, kill -9 -----------------------
 step_python() {
-  check build-cli build_release blockscale_cli
+  check build-cli build_release blockscale_cli tests_oracles_format_tables
   check pytest run_pytest
 }
 
