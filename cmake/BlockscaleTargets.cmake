@@ -57,10 +57,3 @@ function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
-
-# A Google Benchmark, built only when it is named: `./dev bench quantize`.
-function(blockscale_add_benchmark source)
-  blockscale_add_program(${source} name)
-  target_link_libraries(${name} PRIVATE benchmark::benchmark benchmark::benchmark_main)
-  set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
-endfunction()

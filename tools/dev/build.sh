@@ -40,23 +40,3 @@ cuda_option() {
   [[ -d $folder ]] || folder=
   echo "-DBLOCKSCALE_CUDA_INCLUDE=$folder"
 }
-
-benchmark_sources() { tracked '*_bench.cpp'; }
-benchmark_names() { benchmark_sources | sed 's|.*/||; s|_bench\.cpp$||' | tr '\n' ' '; }
-
-# run_benchmarks NAME... [-- OPTION...]
-run_benchmarks() {
-  local names=() source name target
-  while (($# > 0)) && [[ $1 != -- ]]; do
-    names+=("$1")
-    shift
-  done
-  for name in "${names[@]}"; do
-    source=$(benchmark_sources | grep -E "(^|/)${name}_bench\.cpp$") ||
-      die "no benchmark '$name'; there are: $(benchmark_names)"
-    target=${source%.cpp}
-    target=${target//\//_}
-    build_release "$target" >&2
-    "build/release/$target" "${@:2}"
-  done
-}

