@@ -1,0 +1,227 @@
+#include "ops/gemm/validate.h"
+
+#include <cstdint>
+#include <string>
+
+#include "ops/tensor/checks.h"
+
+namespace blockscale {
+namespace {
+
+/// Recipes that pair alike.
+enum class Operand : std::uint8_t {
+  plain,
+  fp8_tensor,
+  fp8_row,
+  fp8_block,
+  mxfp8,
+  mxfp6,
+  mxfp4,
+  nvfp4,
+};
+
+constexpr Operand operand_of(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  switch (t.family) {
+    case Family::plain: return Operand::plain;
+    case Family::nvfp4: return Operand::nvfp4;
+    case Family::fp8:
+      return t.block_k != 0      ? Operand::fp8_block
+             : t.block_rows != 0 ? Operand::fp8_row
+                                 : Operand::fp8_tensor;
+    case Family::mx: break;
+  }
+  const int bits = format_traits(t.element).bits;
+  return bits == 8 ? Operand::mxfp8 : bits == 6 ? Operand::mxfp6 : Operand::mxfp4;
+}
+
+struct OperandPair {
+  Operand a;
+  Operand b;
+};
+
+/// Pairs of different recipes, A first. A recipe always pairs with itself.
+constexpr OperandPair kMixedPairs[] = {
+    {Operand::fp8_tensor, Operand::fp8_tensor},  // e4m3 x e5m2
+    {Operand::fp8_block, Operand::fp8_block},    // any blocks and kinds of scale
+    {Operand::mxfp8, Operand::mxfp6},           {Operand::mxfp8, Operand::mxfp4},
+    {Operand::mxfp8, Operand::nvfp4},           {Operand::fp8_tensor, Operand::nvfp4},
+    {Operand::fp8_row, Operand::nvfp4},         {Operand::fp8_block, Operand::nvfp4},
+};
+
+}  // namespace
+
+bool gemm_supports(Recipe a, Recipe b) {
+  if (a == b || is_plain(a)) return true;
+  for (const OperandPair& pair : kMixedPairs) {
+    if (operand_of(a) == pair.a && operand_of(b) == pair.b) return true;
+  }
+  return false;
+}
+
+namespace gemm_detail {
+namespace {
+
+[[noreturn]] void fail(const char* argument, const std::string& message) {
+  checks::fail(argument, "", message);
+}
+
+void check_equal(const char* argument, std::int64_t value, std::int64_t expected,
+                 const char* meaning) {
+  if (value == expected) return;
+  fail(argument,
+       "is " + std::to_string(value) + ", must be " + std::to_string(expected) + ", " + meaning);
+}
+
+void check_batch(const char* argument, std::int64_t value, std::int64_t batch) {
+  if (value == batch || value == 1) return;
+  fail(argument, checks::is_but(value, std::to_string(batch) + ", the batch of d, or 1"));
+}
+
+void check_bias(const GemmArguments& x) {
+  if (x.bias == nullptr) return;
+  const Format dtype = x.bias_dtype;
+  if (dtype != Format::f32 && dtype != Format::f16 && dtype != Format::bf16) {
+    const int value = static_cast<int>(dtype);
+    const std::string name =
+        value < kFormatCount ? format_traits(dtype).name : std::to_string(value);
+    fail("bias_dtype", "is " + name + ", must be f32, f16 or bf16");
+  }
+  checks::check_pointer("bias", "", x.bias, false,
+                        static_cast<std::size_t>(format_traits(dtype).bits / 8));
+}
+
+/// Equal intervals of memory at a regular distance: the rows of one or several matrices.
+struct Rows {
+  std::uintptr_t begin = 0;
+  std::int64_t bytes = 0;  // of one row
+  std::int64_t row_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t batch_stride = 0;
+  std::int64_t batch = 0;
+
+  bool empty() const { return bytes == 0 || rows == 0 || batch == 0; }
+  std::uintptr_t row(std::int64_t index) const {
+    return begin +
+           static_cast<std::uintptr_t>(index / rows * batch_stride + index % rows * row_stride);
+  }
+};
+
+/// Whether two sets of rows share a byte. Both are in ascending order, as strides are at least the
+/// packed ones.
+bool overlap(const Rows& x, const Rows& y) {
+  if (x.empty() || y.empty()) return false;
+  const std::int64_t x_count = x.rows * x.batch;
+  const std::int64_t y_count = y.rows * y.batch;
+  const std::uintptr_t x_bytes = static_cast<std::uintptr_t>(x.bytes);
+  const std::uintptr_t y_bytes = static_cast<std::uintptr_t>(y.bytes);
+  if (x.row(x_count - 1) + x_bytes <= y.begin || y.row(y_count - 1) + y_bytes <= x.begin) {
+    return false;
+  }
+  for (std::int64_t i = 0, j = 0; i < x_count && j < y_count;) {
+    const std::uintptr_t x_row = x.row(i);
+    const std::uintptr_t y_row = y.row(j);
+    if (x_row + x_bytes <= y_row) {
+      ++i;
+    } else if (y_row + y_bytes <= x_row) {
+      ++j;
+    } else {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::uintptr_t address(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+Rows rows_of(const MatrixView& x) {
+  const std::int64_t size = format_traits(x.dtype).bits / 8;
+  return {address(x.data), x.columns * size,      x.row_stride * size,
+          x.rows,          x.batch_stride * size, x.batch};
+}
+
+Rows values_of(const ScaledTensorView& x) {
+  return {address(x.values),    row_bytes(x.recipe, x.k),
+          x.value_row_stride,   x.rows,
+          x.value_batch_stride, x.batch};
+}
+
+/// Scales of a matrix count as one interval, padding and gaps included.
+Rows scales_of(const ScaledTensorView& x) {
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  const std::int64_t size = format_traits(recipe_traits(x.recipe).scale).bits / 8;
+  const std::int64_t bytes =
+      size * scale_count(x.layout, grid.rows, grid.columns, x.scale_leading_stride);
+  return {address(x.scales), bytes, bytes, 1, x.scale_batch_stride * size, x.batch};
+}
+
+Rows tensor_scales_of(const ScaledTensorView& x) {
+  const std::int64_t count = x.tensor_scale_batch_stride == 0 ? 1 : x.batch;
+  const std::int64_t size = sizeof(float);
+  return {address(x.tensor_scale), x.tensor_scale == nullptr ? 0 : size, size, 1, size, count};
+}
+
+void check_apart(const Rows& d, const Rows& other, const char* argument) {
+  if (!overlap(d, other)) return;
+  fail("d.data", std::string("overlaps ") + argument + ", must not");
+}
+
+void check_aliasing(const GemmArguments& x) {
+  const Rows d = rows_of(x.d);
+  check_apart(d, values_of(x.a), "a.values");
+  check_apart(d, scales_of(x.a), "a.scales");
+  check_apart(d, tensor_scales_of(x.a), "a.tensor_scale");
+  check_apart(d, values_of(x.b), "b.values");
+  check_apart(d, scales_of(x.b), "b.scales");
+  check_apart(d, tensor_scales_of(x.b), "b.tensor_scale");
+  if (x.bias != nullptr) {
+    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
+    check_apart(d, {address(x.bias), x.d.columns * size, 0, 1, 0, 1}, "bias");
+  }
+  if (x.beta == 0.0f) return;
+  const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
+                             x.c.batch == x.d.batch &&
+                             (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
+                             (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
+  if (!same_elements && overlap(d, rows_of(x.c))) {
+    fail("d.data",
+         "overlaps c.data, must not unless both have the same start, dtype, strides and batch");
+  }
+}
+
+}  // namespace
+
+GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
+  GemmArguments x = arguments;
+  x.a = resolved(arguments.a, "a");
+  x.b = resolved(arguments.b, "b");
+  x.d = resolved(arguments.d, "d");
+  if (!gemm_supports(x.a.recipe, x.b.recipe)) {
+    throw Error(ErrorCode::unsupported, "b.recipe",
+                std::string("is ") + recipe_traits(x.b.recipe).name + " with a.recipe " +
+                    recipe_traits(x.a.recipe).name +
+                    ": no such pair (docs/numerics.md lists the pairs)");
+  }
+  check_equal("b.k", x.b.k, x.a.k, "the k of a");
+  check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
+  check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  check_batch("a.batch", x.a.batch, x.d.batch);
+  check_batch("b.batch", x.b.batch, x.d.batch);
+  check_bias(x);
+  if (x.beta != 0.0f) {
+    x.c = resolved(arguments.c, "c");
+    check_equal("c.rows", x.c.rows, x.d.rows, "the rows of d");
+    check_equal("c.columns", x.c.columns, x.d.columns, "the columns of d");
+    check_batch("c.batch", x.c.batch, x.d.batch);
+  }
+  if (options.threads < 0) {
+    fail("options.threads", checks::is_but(options.threads, "0 (all) or more"));
+  }
+  check_aliasing(x);
+  return x;
+}
+
+}  // namespace gemm_detail
+}  // namespace blockscale

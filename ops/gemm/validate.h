@@ -1,0 +1,13 @@
+// Every check of a GEMM's arguments, shared by all implementations.
+#pragma once
+
+#include "blockscale/gemm.h"
+
+namespace blockscale::gemm_detail {
+
+/// `arguments` with strides filled in. Throws invalid_argument, or unsupported for a pair of
+/// recipes that gemm does not compute, naming the argument, its value and what is allowed. Reads no
+/// data.
+GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options);
+
+}  // namespace blockscale::gemm_detail
