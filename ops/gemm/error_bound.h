@@ -1,0 +1,48 @@
+// The committed error bound of GEMM, one table for tests and docs (docs/numerics.md, "GEMM").
+//
+//   |d - ref| <= c 2^-24 (|alpha| sum_k |a||b| + |beta C| + |bias|) + half an ulp of D's dtype
+#pragma once
+
+#include <cstdint>
+
+namespace blockscale::gemm_detail {
+
+/// Arithmetic that results come from.
+enum class GemmPath : std::uint8_t {
+  cpu_fused,    // AVX2, AVX-512, NEON: fused multiply-add
+  cpu_unfused,  // SSE4 and scalar: products round, too
+};
+
+/// What the operands are like.
+enum class InputFamily : std::uint8_t {
+  normal,       // normally distributed values, scales within a factor of 8
+  positive,     // the same without signs
+  adversarial,  // scales with random exponents, some zero, some huge
+};
+
+struct ErrorConstant {
+  GemmPath path;
+  InputFamily family;
+  const char* path_name;
+  const char* family_name;
+  double measured;  // largest error_ratio over 10^7 elements (ErrorConstants.DISABLED_Measure)
+  double c;         // at most 4 * measured
+};
+
+inline constexpr ErrorConstant kErrorConstants[] = {
+    {GemmPath::cpu_fused, InputFamily::normal, "CPU, fused", "normal", 7.71, 16},
+    {GemmPath::cpu_fused, InputFamily::positive, "CPU, fused", "positive", 30.37, 64},
+    {GemmPath::cpu_fused, InputFamily::adversarial, "CPU, fused", "adversarial", 16.18, 40},
+    {GemmPath::cpu_unfused, InputFamily::normal, "CPU, unfused", "normal", 8.05, 16},
+    {GemmPath::cpu_unfused, InputFamily::positive, "CPU, unfused", "positive", 30.37, 64},
+    {GemmPath::cpu_unfused, InputFamily::adversarial, "CPU, unfused", "adversarial", 16.46, 40},
+};
+
+constexpr double error_constant(GemmPath path, InputFamily family) {
+  for (const ErrorConstant& entry : kErrorConstants) {
+    if (entry.path == path && entry.family == family) return entry.c;
+  }
+  return 0;
+}
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,122 @@
+#include "ops/gemm/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace blockscale::gemm_detail {
+namespace {
+
+/// Number `index` of an array of numbers of `format`, packed without gaps.
+float number_at(const void* array, Format format, std::int64_t index) {
+  const int bits = format_traits(format).bits;
+  const unsigned char* const bytes = static_cast<const unsigned char*>(array);
+  std::uint32_t code = 0;
+  if (bits >= 8) {
+    const std::int64_t size = bits / 8;
+    std::memcpy(&code, bytes + index * size, static_cast<std::size_t>(size));
+  } else {
+    for (int i = 0; i < bits; ++i) {
+      const std::int64_t bit = index * bits + i;
+      code |= (unsigned{bytes[bit / 8]} >> (bit % 8) & 1u) << i;
+    }
+  }
+  return decode(format, code);
+}
+
+/// Largest finite value of `dtype` plus half a unit of its last place: from here on, values round
+/// to infinity.
+double overflow_threshold(Format dtype) {
+  const double largest = double{format_traits(dtype).max};
+  return largest + half_ulp(dtype, largest);
+}
+
+}  // namespace
+
+std::vector<double> operand_row(const ScaledTensorView& x, std::int64_t index, std::int64_t row) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  const std::int64_t matrix = x.batch == 1 ? 0 : index;
+  const unsigned char* const values = static_cast<const unsigned char*>(x.values) +
+                                      matrix * x.value_batch_stride + row * x.value_row_stride;
+  std::vector<double> result(static_cast<std::size_t>(x.k));
+  for (std::int64_t k = 0; k < x.k; ++k) {
+    float value = number_at(values, t.element, k);
+    if (t.family != Family::plain) {
+      const std::int64_t i = t.block_rows == 0 ? 0 : row / t.block_rows;
+      const std::int64_t j = t.block_k == 0 ? 0 : k / t.block_k;
+      const std::int64_t offset =
+          matrix * x.scale_batch_stride + scale_offset(x.layout, i, j, x.scale_leading_stride);
+      value *= number_at(x.scales, t.scale, offset);
+    }
+    result[static_cast<std::size_t>(k)] = double{value};
+  }
+  return result;
+}
+
+double apply_tensor_scale(const ScaledTensorView& x, std::int64_t index, double sum) {
+  if (x.tensor_scale == nullptr) return sum;
+  const std::int64_t matrix = x.batch == 1 ? 0 : index;
+  const double scale = double{x.tensor_scale[matrix * x.tensor_scale_batch_stride]};
+  return x.sense == TensorScaleSense::divisor ? sum / scale : sum * scale;
+}
+
+double matrix_element(const MatrixView& x, std::int64_t index, std::int64_t row,
+                      std::int64_t column) {
+  const std::int64_t matrix = x.batch == 1 ? 0 : index;
+  const std::int64_t element = matrix * x.batch_stride + row * x.row_stride + column;
+  return double{number_at(x.data, x.dtype, element)};
+}
+
+ReferenceElement reference_element(const GemmArguments& x, std::int64_t index, std::int64_t m,
+                                   std::int64_t n, const std::vector<double>& a_row,
+                                   const std::vector<double>& b_row) {
+  double sum = 0;
+  double sum_of_magnitudes = 0;
+  for (std::size_t k = 0; k < a_row.size(); ++k) {
+    sum += a_row[k] * b_row[k];
+    sum_of_magnitudes += std::abs(a_row[k] * b_row[k]);
+  }
+  const double alpha = double{x.alpha};
+  const auto scaled = [&](double s) {
+    return apply_tensor_scale(x.b, index, apply_tensor_scale(x.a, index, s * alpha));
+  };
+  ReferenceElement result{scaled(sum), std::abs(scaled(sum_of_magnitudes))};
+  if (x.beta != 0.0f) {
+    const double addend = double{x.beta} * matrix_element(x.c, index, m, n);
+    result.value += addend;
+    result.magnitude += std::abs(addend);
+  }
+  if (x.bias != nullptr) {
+    const double addend = double{number_at(x.bias, x.bias_dtype, n)};
+    result.value += addend;
+    result.magnitude += std::abs(addend);
+  }
+  return result;
+}
+
+double half_ulp(Format dtype, double value) {
+  const FormatTraits t = format_traits(dtype);
+  const int exponent = value == 0 ? 1 - t.bias : std::max(std::ilogb(value), 1 - t.bias);
+  return std::ldexp(0.5, std::min(exponent, t.max_exponent) - t.mantissa_bits);
+}
+
+double error_ratio(Format dtype, double d, const ReferenceElement& reference) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double expected = reference.value;
+  if (std::isnan(expected)) return std::isnan(d) ? 0 : kInfinity;
+  if (std::isnan(d)) return kInfinity;
+  if (d == expected) return 0;
+  if (std::isinf(expected)) return kInfinity;
+  double excess = 0;
+  if (std::isinf(d)) {
+    // Right if the unrounded element could have reached the threshold on d's side.
+    excess = overflow_threshold(dtype) - std::copysign(1.0, d) * expected;
+  } else {
+    excess = std::abs(d - expected) - half_ulp(dtype, std::max(std::abs(d), std::abs(expected)));
+  }
+  if (excess <= 0) return 0;
+  return excess / (reference.magnitude * 0x1p-24);
+}
+
+}  // namespace blockscale::gemm_detail

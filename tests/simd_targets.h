@@ -1,0 +1,37 @@
+// Runs tests once for every instruction set of this machine.
+#pragma once
+
+#include "ops/simd_targets.h"
+//
+#include <hwy/targets.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace blockscale::test {
+
+/// The instruction sets that are compiled in and that this machine has, one bit each.
+inline std::vector<std::int64_t> simd_targets() {
+  std::vector<std::int64_t> result;
+  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    result.push_back(left & -left);
+  }
+  return result;
+}
+
+/// While it lives, dynamic dispatch chooses `target`.
+class UseSimdTarget {
+ public:
+  explicit UseSimdTarget(std::int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  ~UseSimdTarget() {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  UseSimdTarget(const UseSimdTarget&) = delete;
+  UseSimdTarget& operator=(const UseSimdTarget&) = delete;
+};
+
+}  // namespace blockscale::test
