@@ -1,0 +1,245 @@
+// The CPU GEMM. Reading order: cpu_plan.h (how the work is divided), run_task below (one block of
+// D), panel-inl.h (decoding), microkernel-inl.h (the inner loops), epilogue-inl.h.
+#include "ops/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/gemm/cpu.cpp"
+#include <hwy/foreach_target.h>  // must come before the other Highway headers
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include <hwy/aligned_allocator.h>
+
+#include "blockscale/gemm.h"
+#include "blockscale/parallel.h"
+#include "ops/gemm/cpu.h"
+#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/epilogue.h"
+#include "ops/gemm/operand.h"
+#include "ops/gemm/validate.h"
+#include "ops/gemm/value_range.h"
+// Toggled per target.
+#include "ops/gemm/epilogue-inl.h"
+#include "ops/gemm/microkernel-inl.h"
+#include "ops/gemm/panel-inl.h"
+#include "ops/quantize/decode-inl.h"
+
+#ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
+#define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
+namespace blockscale::gemm_detail {
+
+/// An uninitialised, aligned array.
+template <class T>
+hwy::AlignedFreeUniquePtr<T[]> allocate(std::int64_t count) {
+  auto result = hwy::AllocateAligned<T>(static_cast<std::size_t>(std::max<std::int64_t>(1, count)));
+  if (result == nullptr) throw std::bad_alloc();
+  return result;
+}
+
+/// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
+/// each slab.
+struct PackedChunk {
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  hwy::AlignedFreeUniquePtr<float[]> values;
+  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
+
+  float* row(std::int64_t slab, std::int64_t r) const {
+    return values.get() + (slab * rows + r) * kSlab;
+  }
+};
+
+/// One matrix of the batch of D, C and bias, as bytes.
+struct OutputMatrix {
+  std::uint8_t* d = nullptr;
+  std::int64_t d_row_stride = 0;  // bytes
+  const std::uint8_t* c = nullptr;
+  std::int64_t c_row_stride = 0;  // bytes
+  const std::uint8_t* bias = nullptr;
+  Format bias_dtype = Format::f32;
+};
+
+/// A block of D: rows [row_begin, row_end) of the chunk, columns from `column_begin` on.
+struct Task {
+  std::int64_t row_begin = 0;
+  std::int64_t row_end = 0;
+  std::int64_t column_begin = 0;
+  std::int64_t columns = 0;
+};
+
+}  // namespace blockscale::gemm_detail
+#endif  // BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace blockscale::gemm_detail {
+namespace HWY_NAMESPACE {
+
+/// Decodes rows [begin, end) of the chunk.
+void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, PackedChunk& chunk) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t slab = 0; slab * kSlab < a.k; ++slab) {
+      const std::int64_t first = slab * kSlab;
+      chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)] =
+          pack_row(a, chunk.first_row + r, first, std::min(kSlab, a.k - first), chunk.row(slab, r));
+    }
+  }
+}
+
+/// Adds the products of one slab to the tile: all rows of the task times one panel of B.
+void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
+                    std::int64_t depth, const float* panel, const ValueRange& panel_range,
+                    double* tile) {
+  const std::int64_t rows = task.row_end - task.row_begin;
+  const std::int64_t groups = ceil_div(rows, kMaxPanelRows);
+  for (std::int64_t g = 0; g < groups; ++g) {
+    // Groups of equal size, but for one row: 16 rows are 8 + 8, not 14 + 2.
+    const std::int64_t begin = task.row_begin + rows * g / groups;
+    const std::int64_t end = task.row_begin + rows * (g + 1) / groups;
+    ValueRange range;
+    for (std::int64_t r = begin; r < end; ++r) {
+      range.include(chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)]);
+    }
+    multiply(static_cast<int>(end - begin), f32_is_safe(range, panel_range), chunk.row(slab, begin),
+             panel, depth, tile + (begin - task.row_begin) * kTileColumns);
+  }
+}
+
+void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& epilogue,
+              const OutputMatrix& out, const Task& task) {
+  const std::int64_t rows = task.row_end - task.row_begin;
+  const auto tile = allocate<double>(rows * kTileColumns);
+  const auto scratch = allocate<float>(2 * kSlab * kPanelColumns);
+  float* const panel = scratch.get() + kSlab * kPanelColumns;
+  std::fill(tile.get(), tile.get() + rows * kTileColumns, 0.0);
+  for (std::int64_t slab = 0; slab * kSlab < b.k; ++slab) {
+    const std::int64_t first = slab * kSlab;
+    const std::int64_t depth = std::min(kSlab, b.k - first);
+    for (std::int64_t c = 0; c < task.columns; c += kPanelColumns) {
+      const std::int64_t columns = std::min<std::int64_t>(kPanelColumns, task.columns - c);
+      const ValueRange range =
+          pack_panel(b, task.column_begin + c, columns, first, depth, scratch.get(), panel);
+      multiply_panel(chunk, task, slab, depth, panel, range, tile.get() + c);
+    }
+  }
+
+  const std::int64_t d_size = format_traits(epilogue.d_dtype).bits / 8;
+  const std::int64_t c_size = format_traits(epilogue.c_dtype).bits / 8;
+  alignas(64) float bias[kTileColumns] = {};
+  if (out.bias != nullptr) {
+    codes::decode_run(out.bias_dtype, out.bias, task.column_begin, task.columns, bias);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t row = chunk.first_row + task.row_begin + r;
+    const std::uint8_t* const c =
+        out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
+    finish_row(epilogue, task.columns, tile.get() + r * kTileColumns, c,
+               out.bias == nullptr ? nullptr : bias,
+               out.d + row * out.d_row_stride + task.column_begin * d_size);
+  }
+}
+
+GemmPath path_of_target() {
+  constexpr bool kFused = (HWY_TARGET & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) != 0;
+  return kFused ? GemmPath::cpu_fused : GemmPath::cpu_unfused;
+}
+
+const char* name_of_target() {
+  return hwy::TargetName(HWY_TARGET);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace blockscale::gemm_detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace blockscale {
+namespace gemm_detail {
+namespace {
+
+HWY_EXPORT(pack_rows);
+HWY_EXPORT(run_task);
+HWY_EXPORT(path_of_target);
+HWY_EXPORT(name_of_target);
+
+/// D of one matrix of the batch, chunk by chunk of A.
+void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
+                     const OutputMatrix& out, int threads) {
+  constexpr std::int64_t kPackGrain = 8;  // rows
+  const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
+  PackedChunk chunk;
+  chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
+  chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
+  for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
+    chunk.first_row = first;
+    chunk.rows = std::min(plan.chunk_rows, a.rows - first);
+    parallel_for(chunk.rows, kPackGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
+    });
+    const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
+    const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
+    parallel_for(row_tasks * column_tasks, 1, threads, [&](std::int64_t index, std::int64_t) {
+      Task task;
+      task.row_begin = index % row_tasks * plan.task_rows;
+      task.row_end = std::min(chunk.rows, task.row_begin + plan.task_rows);
+      task.column_begin = index / row_tasks * kTileColumns;
+      task.columns = std::min(kTileColumns, b.rows - task.column_begin);
+      HWY_DYNAMIC_DISPATCH(run_task)(chunk, b, epilogue, out, task);
+    });
+  }
+}
+
+void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int threads) {
+  const OperandMatrix a(x.a, index);
+  const OperandMatrix b(x.b, index);
+  const auto factor = [](const OperandMatrix& operand) {
+    return TensorFactor{operand.tensor_scale, operand.sense == TensorScaleSense::divisor};
+  };
+  const Epilogue epilogue{double{x.alpha}, factor(a), factor(b),
+                          double{x.beta},  x.c.dtype, x.d.dtype};
+  const auto bytes = [](Format dtype) { return std::int64_t{format_traits(dtype).bits / 8}; };
+  OutputMatrix out;
+  out.d = static_cast<std::uint8_t*>(x.d.data) + index * x.d.batch_stride * bytes(x.d.dtype);
+  out.d_row_stride = x.d.row_stride * bytes(x.d.dtype);
+  if (x.beta != 0.0f) {
+    const std::int64_t c_index = x.c.batch == 1 ? 0 : index;
+    out.c =
+        static_cast<const std::uint8_t*>(x.c.data) + c_index * x.c.batch_stride * bytes(x.c.dtype);
+    out.c_row_stride = x.c.row_stride * bytes(x.c.dtype);
+  }
+  out.bias = static_cast<const std::uint8_t*>(x.bias);
+  out.bias_dtype = x.bias_dtype;
+  multiply_matrix(a, b, epilogue, out, threads);
+}
+
+}  // namespace
+
+GemmPath cpu_path() {
+  return HWY_DYNAMIC_DISPATCH(path_of_target)();
+}
+
+const char* cpu_target_name() {
+  return HWY_DYNAMIC_DISPATCH(name_of_target)();
+}
+
+}  // namespace gemm_detail
+
+void gemm(const GemmArguments& arguments, const GemmOptions& options) {
+  const GemmArguments x = gemm_detail::validated(arguments, options);
+  if (x.d.rows == 0 || x.d.columns == 0) return;
+  if (x.d.batch > 1 && x.d.batch >= effective_threads(options.threads)) {
+    parallel_for(x.d.batch, 1, options.threads, [&](std::int64_t index, std::int64_t) {
+      gemm_detail::multiply_batch_entry(x, index, 1);
+    });
+  } else {
+    for (std::int64_t index = 0; index < x.d.batch; ++index) {
+      gemm_detail::multiply_batch_entry(x, index, options.threads);
+    }
+  }
+}
+
+}  // namespace blockscale
+#endif  // HWY_ONCE

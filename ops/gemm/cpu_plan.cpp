@@ -1,0 +1,44 @@
+#include "ops/gemm/cpu_plan.h"
+
+#include <algorithm>
+
+#include "core/config.h"
+
+namespace blockscale::gemm_detail {
+namespace {
+
+// Rows of A that one decoding of B serves. 512 rows make the decoding a few percent of the
+// multiplications, and a tile of 512 x 64 doubles fits an L2 cache.
+constexpr std::int64_t kMaxTaskRows = 512;
+// With fewer columns than this many tasks, rows are divided further, down to kMinTaskRows.
+constexpr std::int64_t kMinTasks = 32;
+constexpr std::int64_t kMinTaskRows = 128;
+// Largest decoded chunk of A, in f32 elements (16 MiB), unless kMinChunkRows rows take more.
+constexpr std::int64_t kMaxChunkElements = std::int64_t{1} << 22;
+constexpr std::int64_t kMinChunkRows = 16;
+
+}  // namespace
+
+CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k) {
+  CpuPlan plan;
+  plan.slabs = ceil_div(k, kSlab);
+  const std::int64_t row_elements = std::max<std::int64_t>(1, plan.slabs) * kSlab;
+  const std::int64_t fitting = kMaxChunkElements / row_elements / kMinChunkRows * kMinChunkRows;
+  plan.chunk_rows = std::min(m, std::clamp(fitting, kMinChunkRows, kMaxTaskRows));
+  plan.task_rows = plan.chunk_rows;
+  const std::int64_t column_tasks = std::max<std::int64_t>(1, ceil_div(n, kTileColumns));
+  if (column_tasks < kMinTasks) {
+    const std::int64_t row_tasks = ceil_div(kMinTasks, column_tasks);
+    const std::int64_t rows = ceil_div(plan.chunk_rows, row_tasks);
+    const std::int64_t rounded = ceil_div(rows, kMinTaskRows) * kMinTaskRows;
+    plan.task_rows = std::min(plan.chunk_rows, rounded);
+  }
+  return plan;
+}
+
+std::string CpuPlan::to_string() const {
+  return "chunk_rows=" + std::to_string(chunk_rows) + " task_rows=" + std::to_string(task_rows) +
+         " task_columns=" + std::to_string(kTileColumns) + " slabs=" + std::to_string(slabs);
+}
+
+}  // namespace blockscale::gemm_detail

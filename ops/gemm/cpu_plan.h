@@ -1,0 +1,28 @@
+// How the CPU GEMM is divided: a pure function of the shape, so that results do not depend on the
+// number of threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace blockscale::gemm_detail {
+
+/// Products of one element that are summed in f32 before f64 takes over; a multiple of every
+/// recipe's block of k.
+inline constexpr std::int64_t kSlab = 256;
+/// Columns of D of one task; a multiple of every register tile's.
+inline constexpr std::int64_t kTileColumns = 64;
+
+/// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and
+/// kTileColumns columns of D run in parallel, each over all of K, decoding B as they go.
+struct CpuPlan {
+  std::int64_t chunk_rows = 0;
+  std::int64_t task_rows = 0;  // divides chunk_rows, but for its last task
+  std::int64_t slabs = 0;      // of k
+
+  std::string to_string() const;
+};
+
+CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k);
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,337 @@
+// The CPU GEMM against the float64 reference: every pair, layout and option.
+#include "blockscale/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/gemm/cpu.h"
+#include "ops/gemm/error_bound.h"
+#include "tests/gemm_problem.h"
+#include "tests/simd_targets.h"
+
+namespace blockscale {
+namespace {
+
+using test::InputFamily;
+using test::OperandOptions;
+using test::Random;
+using test::TestMatrix;
+using test::TestOperand;
+using test::uniform;
+
+constexpr InputFamily kFamilies[] = {InputFamily::normal, InputFamily::positive,
+                                     InputFamily::adversarial};
+constexpr Format kDtypes[] = {Format::f32, Format::f16, Format::bf16};
+
+double error_constant(InputFamily family) {
+  return gemm_detail::error_constant(gemm_detail::cpu_path(), family);
+}
+
+bool allows(Recipe recipe, ScaleLayout layout) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (is_plain(recipe)) return layout == ScaleLayout::row_major;
+  return !is_swizzled(layout) || (format_traits(t.scale).bits == 8 && t.block_rows == 1);
+}
+
+/// k of a test: a multiple of 32, or odd where both recipes allow it.
+std::int64_t odd_k(Recipe a, Recipe b, std::int64_t k) {
+  return recipe_traits(a).ragged && recipe_traits(b).ragged ? k - 5 : k;
+}
+
+OperandOptions random_options(Random& random, Recipe recipe, ScaleLayout layout,
+                              std::int64_t batch) {
+  const int bits = format_traits(recipe_traits(recipe).element).bits;
+  OperandOptions options;
+  options.layout = layout;
+  options.batch = test::chance(random, 0.3) ? 1 : batch;
+  options.extra_row_bytes = uniform(random, 0, 3) * std::max(1, bits / 8);
+  options.extra_leading = uniform(random, 0, 3);
+  options.extra_batch = uniform(random, 0, 5);
+  options.sense =
+      test::chance(random, 0.5) ? TensorScaleSense::divisor : TensorScaleSense::multiplier;
+  options.tensor_scale = test::chance(random, 0.8);
+  options.tensor_scale_each_batch = test::chance(random, 0.5);
+  return options;
+}
+
+struct Shape {
+  std::int64_t m, n, k, batch;
+};
+
+/// One GEMM with options drawn from `random`, checked against the bound of its family.
+void check_random_gemm(Random& random, Recipe recipe_a, Recipe recipe_b, ScaleLayout layout_a,
+                       ScaleLayout layout_b, InputFamily family, const Shape& shape) {
+  const TestOperand a(random, recipe_a, shape.m, shape.k, family,
+                      random_options(random, recipe_a, layout_a, shape.batch));
+  const TestOperand b(random, recipe_b, shape.n, shape.k, family,
+                      random_options(random, recipe_b, layout_b, shape.batch));
+  const Format dtype = kDtypes[uniform(random, 0, 2)];
+  const bool in_place = test::chance(random, 0.3);
+  TestMatrix d(dtype, shape.m, shape.n, shape.batch, uniform(random, 0, 7), uniform(random, 0, 3));
+  TestMatrix c(in_place ? dtype : kDtypes[uniform(random, 0, 2)], shape.m, shape.n,
+               in_place || test::chance(random, 0.5) ? shape.batch : 1, uniform(random, 0, 7));
+  TestMatrix bias(kDtypes[uniform(random, 0, 2)], 1, shape.n);
+  c.fill(random, InputFamily::normal);
+  bias.fill(random, InputFamily::normal);
+
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.d = d.view();
+  x.alpha = static_cast<float>(test::uniform_real(random, -2, 2));
+  x.beta = test::chance(random, 0.5) ? static_cast<float>(test::uniform_real(random, -2, 2)) : 0;
+  x.c = c.view();
+  if (test::chance(random, 0.5)) {
+    x.bias = bias.view().data;
+    x.bias_dtype = bias.view().dtype;
+  }
+  GemmArguments call = x;
+  if (in_place && x.beta != 0) {
+    // C lies where D does; `c` keeps what it was.
+    d.copy_elements_from(c);
+    call.c = d.view();
+  }
+  gemm(call, {static_cast<int>(uniform(random, 0, 3))});
+
+  const test::ErrorReport report = test::compare(x, error_constant(family));
+  EXPECT_EQ(report.violations, 0) << recipe_traits(recipe_a).name << " ("
+                                  << scale_layout_traits(layout_a).name << ") x "
+                                  << recipe_traits(recipe_b).name << " ("
+                                  << scale_layout_traits(layout_b).name << "), " << shape.m << "x"
+                                  << shape.n << "x" << shape.k << ", largest ratio "
+                                  << report.largest_ratio;
+  EXPECT_TRUE(d.is_poison_intact());
+}
+
+/// Every supported pair in every combination of layouts.
+template <class Body>
+void for_each_pair_and_layout(Body body) {
+  for (const RecipeTraits& a : kRecipes) {
+    for (const RecipeTraits& b : kRecipes) {
+      if (!gemm_supports(a.recipe, b.recipe)) continue;
+      for (const ScaleLayoutTraits& layout_a : kScaleLayouts) {
+        for (const ScaleLayoutTraits& layout_b : kScaleLayouts) {
+          if (!allows(a.recipe, layout_a.layout) || !allows(b.recipe, layout_b.layout)) continue;
+          body(a.recipe, b.recipe, layout_a.layout, layout_b.layout);
+        }
+      }
+    }
+  }
+}
+
+class GemmTest : public testing::TestWithParam<std::int64_t> {
+ protected:
+  bool is_best_target() const { return GetParam() == test::simd_targets().front(); }
+
+ private:
+  test::UseSimdTarget use_{GetParam()};
+};
+
+TEST_P(GemmTest, EveryPairLayoutAndFamily) {
+  Random random(1);
+  for_each_pair_and_layout([&](Recipe a, Recipe b, ScaleLayout layout_a, ScaleLayout layout_b) {
+    for (const InputFamily family : kFamilies) {
+      // All combinations on the instruction set that is used, a fifth of them on the others.
+      if (!is_best_target() && !test::chance(random, 0.2)) continue;
+      const std::int64_t k = odd_k(a, b, test::chance(random, 0.3) ? 288 : 96);
+      const Shape shape{uniform(random, 1, 20), uniform(random, 1, 40), k, 2};
+      check_random_gemm(random, a, b, layout_a, layout_b, family, shape);
+    }
+  });
+}
+
+TEST_P(GemmTest, ShapesAroundEveryTile) {
+  Random random(2);
+  const std::pair<Recipe, Recipe> pairs[] = {{Recipe::nvfp4, Recipe::nvfp4},
+                                             {Recipe::fp8_1x128, Recipe::fp8_128x128},
+                                             {Recipe::bf16, Recipe::mxfp6_e2m3}};
+  for (const auto& [a, b] : pairs) {
+    for (const std::int64_t m : {1, 6, 7, 13, 14, 15, 29, 130}) {
+      for (const std::int64_t n : {1, 8, 17, 31, 32, 33, 64, 65, 129}) {
+        const std::int64_t k = odd_k(a, b, 32 * uniform(random, 1, 9));
+        check_random_gemm(random, a, b, ScaleLayout::row_major, ScaleLayout::mn_major,
+                          InputFamily::normal, {m, n, k, 1});
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, SeveralChunksOfRows) {
+  Random random(3);
+  check_random_gemm(random, Recipe::fp8_128x128, Recipe::fp8_1x128, ScaleLayout::row_major,
+                    ScaleLayout::mn_major, InputFamily::normal, {1100, 33, 131, 1});
+  check_random_gemm(random, Recipe::mxfp8_e4m3, Recipe::mxfp4, ScaleLayout::swizzled_128x4,
+                    ScaleLayout::swizzled_8x4, InputFamily::adversarial, {700, 70, 64, 2});
+}
+
+/// D as bytes of one GEMM with `threads` threads.
+std::vector<std::uint8_t> bytes_of_d(Recipe recipe_a, Recipe recipe_b, const Shape& shape,
+                                     int threads) {
+  Random random(4);
+  OperandOptions options;
+  options.batch = shape.batch;
+  const TestOperand a(random, recipe_a, shape.m, shape.k, InputFamily::adversarial, options);
+  const TestOperand b(random, recipe_b, shape.n, shape.k, InputFamily::adversarial, options);
+  TestMatrix d(Format::f32, shape.m, shape.n, shape.batch);
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.d = d.view();
+  gemm(x, {threads});
+  return d.bytes();
+}
+
+TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
+  const Shape shapes[] = {{300, 200, 544, 1}, {5, 300, 800, 3}, {1, 1000, 320, 1}};
+  for (const Shape& shape : shapes) {
+    const auto once = bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, 1);
+    for (const int threads : {1, 2, 3, 5, 0}) {
+      EXPECT_EQ(bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, threads), once) << threads;
+    }
+  }
+}
+
+/// A plain f32 GEMM of one row of A and rows of B, given as values.
+std::vector<float> multiply(const std::vector<float>& a, const std::vector<std::vector<float>>& b,
+                            float alpha = 1.0f) {
+  const std::int64_t k = std::ssize(a);
+  std::vector<float> rows;
+  for (const auto& row : b) rows.insert(rows.end(), row.begin(), row.end());
+  std::vector<float> d(b.size(), -1.0f);
+  GemmArguments x;
+  x.a = as_scaled({a.data(), Format::f32, 1, k});
+  x.b = as_scaled({rows.data(), Format::f32, std::ssize(b), k});
+  x.d = {d.data(), Format::f32, 1, std::ssize(b)};
+  x.alpha = alpha;
+  gemm(x);
+  return d;
+}
+
+TEST_P(GemmTest, ProductsBeyondF32DoNotOverflowOrVanish) {
+  const std::vector<float> huge = {0x1p120f, 3.0f, -0x1p120f, 0x1p-140f};
+  const std::vector<float> tiny = {0x1p-100f, 0x1p-149f, 0x1p-130f, 0.0f};
+  const std::vector<float> d =
+      multiply(huge, {huge, {0x1p-100f, 1.0f, 0x1p-100f, 0.0f}}, 0x1p-130f);
+  EXPECT_EQ(d[0], 0x1p111f);       // 2 * 2^240 * 2^-130
+  EXPECT_EQ(d[1], 3 * 0x1p-130f);  // the large products cancel exactly
+  EXPECT_EQ(multiply(tiny, {tiny}, 0x1p100f)[0], 0x1p-100f);
+  EXPECT_EQ(multiply({0x1p-149f}, {{0x1p-149f}}, 0x1p127f)[0], 0.0f);  // 2^-171 rounds to 0
+}
+
+TEST_P(GemmTest, NanAndInfinityPropagateAsIeee) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(multiply({1, inf, 2}, {{1, 1, 1}})[0], inf);
+  EXPECT_EQ(multiply({1, inf, 2}, {{1, -1, 1}})[0], -inf);
+  EXPECT_TRUE(std::isnan(multiply({1, inf, 2}, {{1, 0, 1}})[0]));
+  EXPECT_TRUE(std::isnan(multiply({inf, inf}, {{1, -1}})[0]));
+  EXPECT_TRUE(std::isnan(multiply({1, nan, 2}, {{1, 0, 1}})[0]));
+  const std::vector<float> d = multiply({1, 2, 3}, {{1, 1, 1}, {nan, 1, 1}, {1, 1, inf}});
+  EXPECT_EQ(d[0], 6.0f);  // a neighbour's NaN stays there
+  EXPECT_TRUE(std::isnan(d[1]));
+  EXPECT_EQ(d[2], inf);
+}
+
+TEST_P(GemmTest, NanScaleSpoilsItsRowOnly) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0}) {
+    Random random(5);
+    TestOperand a(random, recipe, 3, 128, InputFamily::normal);
+    const TestOperand b(random, recipe, 4, 128, InputFamily::normal);
+    a.set_scale(1, 0, format_traits(recipe_traits(recipe).scale).nan_code);
+    float d[12];
+    GemmArguments x;
+    x.a = a.view();
+    x.b = b.view();
+    x.d = {d, Format::f32, 3, 4};
+    gemm(x);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(std::isnan(d[i]), i / 4 == 1) << i;
+    EXPECT_EQ(test::compare(x, error_constant(InputFamily::normal)).violations, 0);
+  }
+}
+
+TEST_P(GemmTest, BetaZeroReadsNoC) {
+  Random random(6);
+  const TestOperand a(random, Recipe::mxfp4, 3, 64, InputFamily::normal);
+  TestMatrix c(Format::f32, 3, 3);
+  TestMatrix d(Format::bf16, 3, 3);
+  c.fill_code(0x7FC00000u);
+  d.fill_code(0x7FC0u);
+  GemmArguments x;
+  x.a = a.view();
+  x.b = a.view();
+  x.c = c.view();
+  x.d = d.view();
+  gemm(x);
+  EXPECT_EQ(test::compare(x, error_constant(InputFamily::normal)).violations, 0);
+}
+
+TEST_P(GemmTest, EmptySizes) {
+  TestMatrix d(Format::f32, 2, 3);
+  TestMatrix c(Format::f32, 2, 3);
+  c.fill_code(bit_cast<std::uint32_t>(5.0f));
+  GemmArguments x;
+  x.a.rows = 2;
+  x.b.rows = 3;
+  x.d = d.view();
+  x.c = c.view();
+  x.beta = 2.0f;
+  gemm(x);  // K is 0: D = beta * C
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(static_cast<const float*>(x.d.data)[i], 10.0f);
+  EXPECT_TRUE(d.is_poison_intact());
+  x.beta = 0;
+  x.a.rows = x.d.rows = 0;
+  const auto before = d.bytes();
+  gemm(x);
+  EXPECT_EQ(d.bytes(), before);
+}
+
+/// D's rounding, for sums that f32 and f64 hold exactly.
+TEST_P(GemmTest, RoundsOnceToTheOutputDtype) {
+  const auto as_dtype = [](float hi, float lo, Format dtype) {
+    // hi comes from C, lo from the product: their sum needs more bits than f32 has.
+    const float one = 1;
+    std::uint32_t d = 0;
+    GemmArguments x;
+    x.a = as_scaled({&lo, Format::f32, 1, 1});
+    x.b = as_scaled({&one, Format::f32, 1, 1});
+    x.d = {&d, dtype, 1, 1};
+    x.c = {&hi, Format::f32, 1, 1};
+    x.beta = 1;
+    gemm(x);
+    return d;
+  };
+  // Ties, and ties with something far below f32's last place beside them.
+  EXPECT_EQ(as_dtype(0x1.01p0f, 0, Format::bf16), 0x3F80u);
+  EXPECT_EQ(as_dtype(0x1.01p0f, 0x1p-40f, Format::bf16), 0x3F81u);
+  EXPECT_EQ(as_dtype(0x1.03p0f, 0, Format::bf16), 0x3F82u);
+  EXPECT_EQ(as_dtype(0x1.03p0f, -0x1p-40f, Format::bf16), 0x3F81u);
+  EXPECT_EQ(as_dtype(0x1.002p0f, 0, Format::f16), 0x3C00u);
+  EXPECT_EQ(as_dtype(0x1.002p0f, 0x1p-40f, Format::f16), 0x3C01u);
+  EXPECT_EQ(as_dtype(0x1.8p-24f, 0x1p-60f, Format::f16), 2u);  // subnormals
+  EXPECT_EQ(as_dtype(0x1.8p-24f, -0x1p-60f, Format::f16), 1u);
+  EXPECT_EQ(as_dtype(0x1p-25f, 0, Format::f16), 0u);
+  EXPECT_EQ(as_dtype(0x1p-25f, 0x1p-70f, Format::f16), 1u);
+  EXPECT_EQ(as_dtype(0x1.8p-133f, 0, Format::bf16), 2u);
+  EXPECT_EQ(as_dtype(0x1.8p-133f, -0x1p-149f, Format::bf16), 1u);
+  EXPECT_EQ(as_dtype(-0x1p-140f, 0, Format::bf16), 0x8000u);
+  // Overflow begins half a unit above the largest value.
+  EXPECT_EQ(as_dtype(65519.0f, 0, Format::f16), 0x7BFFu);
+  EXPECT_EQ(as_dtype(65520.0f, 0, Format::f16), 0x7C00u);
+  EXPECT_EQ(as_dtype(65520.0f, -0x1p-20f, Format::f16), 0x7BFFu);
+  EXPECT_EQ(as_dtype(-0x1.ffp127f, 0, Format::bf16), 0xFF80u);
+  EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p103f, Format::f32), 0x7F800000u);
+  EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p102f, Format::f32), 0x7F7FFFFFu);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, GemmTest, testing::ValuesIn(test::simd_targets()),
+                         [](const auto& param_info) {
+                           return std::string(hwy::TargetName(param_info.param));
+                         });
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,212 @@
+// Operands as the microkernel reads them: decoded to f32, scales applied, in slabs of k.
+//
+// Included once per SIMD target by ops/gemm/cpu.cpp.
+
+#if defined(BLOCKSCALE_OPS_GEMM_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BLOCKSCALE_OPS_GEMM_PANEL_INL_H_
+#undef BLOCKSCALE_OPS_GEMM_PANEL_INL_H_
+#else
+#define BLOCKSCALE_OPS_GEMM_PANEL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/operand.h"
+#include "ops/gemm/value_range.h"
+// These two are toggled per target as this file is.
+#include "ops/gemm/microkernel-inl.h"
+#include "ops/quantize/decode-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace blockscale::gemm_detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+namespace codes = blockscale::HWY_NAMESPACE;
+
+/// The range of many vectors of values.
+class RangeOfVectors {
+ public:
+  HWY_INLINE RangeOfVectors()
+      : largest_(hn::Zero(UnsignedTag())),
+        smallest_minus_one_(hn::Set(UnsignedTag(), ValueRange::kNone)) {}
+
+  HWY_INLINE void include(hn::Vec<FloatTag> values) {
+    const UnsignedTag du;
+    const auto magnitude = hn::And(hn::BitCast(du, values), hn::Set(du, 0x7FFFFFFFu));
+    largest_ = hn::Max(largest_, magnitude);
+    smallest_minus_one_ = hn::Min(smallest_minus_one_, hn::Sub(magnitude, hn::Set(du, 1u)));
+  }
+  HWY_INLINE ValueRange range() const {
+    const UnsignedTag du;
+    return {hn::GetLane(hn::MaxOfLanes(du, largest_)),
+            hn::GetLane(hn::MinOfLanes(du, smallest_minus_one_))};
+  }
+
+ private:
+  using UnsignedTag = hn::RebindToUnsigned<FloatTag>;
+  hn::Vec<UnsignedTag> largest_;
+  hn::Vec<UnsignedTag> smallest_minus_one_;
+};
+
+/// Values of elements [begin, begin + count) of a packed row of k codes of `F`, where element
+/// begin + i has scale scales[i / block]. kLanes divides `block`.
+template <Format F>
+void decode_scaled(const std::uint8_t* row, [[maybe_unused]] std::int64_t k, std::int64_t begin,
+                   std::int64_t count, const float* scales, std::int64_t block, float* out) {
+  std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  constexpr int kBits = format_traits(F).bits;
+  // A load of sub-byte codes reads 16 bytes, which must lie in the row.
+  constexpr std::int64_t kNeeded = kBits < 8 ? 16 * 8 / kBits : kLanes;
+  const FloatTag df;
+  const std::uint8_t* const first = row + begin * kBits / 8;
+  const std::int64_t whole = std::min(count - count % kLanes, k - begin - kNeeded + 1);
+  for (const float* scale = scales; i < whole; ++scale) {
+    const auto factor = hn::Set(df, *scale);
+    const std::int64_t end = std::min(whole, i + block);
+    for (; i < end; i += kLanes) {
+      const auto values = codes::decode_lanes<F>(df, first + i * kBits / 8);
+      hn::StoreU(hn::Mul(values, factor), df, out + i);
+    }
+  }
+#endif
+  codes::decode_run<F>(row, begin + i, count - i, out + i);
+  for (; i < count; ++i) out[i] *= scales[i / block];
+}
+
+/// Values of elements [begin, begin + count) of row `row` of `x`; `begin` is a multiple of kSlab
+/// and `count` at most kSlab. The rest of the last vector in `out` becomes zero.
+inline void decode_row(const OperandMatrix& x, std::int64_t row, std::int64_t begin,
+                       std::int64_t count, float* out) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  const std::uint8_t* const values = x.values + row * x.value_row_stride;
+  if (t.family == Family::plain) {
+    codes::decode_run(t.element, values, begin, count, out);
+  } else {
+    const std::int64_t block = t.block_k == 0 ? kSlab : t.block_k;
+    float scales[kSlab / kMinBlock];
+    load_scales(x, row, t.block_k == 0 ? 0 : begin / block, ceil_div(count, block), scales);
+    const auto decode_as = [&]<Format F>() HWY_ATTR {
+      decode_scaled<F>(values, x.k, begin, count, scales, block, out);
+    };
+    switch (t.element) {
+      case Format::e2m1: decode_as.template operator()<Format::e2m1>(); break;
+      case Format::e2m3: decode_as.template operator()<Format::e2m3>(); break;
+      case Format::e3m2: decode_as.template operator()<Format::e3m2>(); break;
+      case Format::e4m3: decode_as.template operator()<Format::e4m3>(); break;
+      case Format::e5m2: decode_as.template operator()<Format::e5m2>(); break;
+      default: break;  // scales come with the five above only
+    }
+  }
+  const std::int64_t padded = ceil_div(count, kLanes) * kLanes;
+  std::fill(out + count, out + padded, 0.0f);
+}
+
+/// Decodes one row of A for one slab and returns its range.
+inline ValueRange pack_row(const OperandMatrix& x, std::int64_t row, std::int64_t begin,
+                           std::int64_t count, float* out) {
+  decode_row(x, row, begin, count, out);
+  RangeOfVectors range;
+  for (std::int64_t i = 0; i < count; i += kLanes) range.include(hn::LoadU(FloatTag(), out + i));
+  return range.range();
+}
+
+#if HWY_TARGET != HWY_SCALAR
+/// Transposes the 4 x 4 blocks that four rows hold in each 128 bits: block b of out[i] becomes
+/// element 4 b + i of each row.
+HWY_INLINE void transpose_in_blocks(hn::Vec<FloatTag> r0, hn::Vec<FloatTag> r1,
+                                    hn::Vec<FloatTag> r2, hn::Vec<FloatTag> r3,
+                                    hn::Vec<FloatTag> out[4]) {
+  const FloatTag df;
+  const hn::RepartitionToWide<FloatTag> dw;
+  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(df, r0, r1));
+  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(df, r2, r3));
+  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(df, r0, r1));
+  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(df, r2, r3));
+  out[0] = hn::BitCast(df, hn::InterleaveLower(dw, low01, low23));
+  out[1] = hn::BitCast(df, hn::InterleaveUpper(dw, low01, low23));
+  out[2] = hn::BitCast(df, hn::InterleaveLower(dw, high01, high23));
+  out[3] = hn::BitCast(df, hn::InterleaveUpper(dw, high01, high23));
+}
+#endif
+
+/// Transposes kLanes rows (kSlab apart) x kLanes values into vectors that are kPanelColumns apart.
+HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) {
+  const FloatTag df;
+#if HWY_TARGET == HWY_SCALAR
+  const auto value = hn::Load(df, rows);
+  range.include(value);
+  hn::Store(value, df, out);
+#else
+  constexpr int kGroups = kLanes / 4;
+  hn::Vec<FloatTag> t[kGroups][4];
+  HWY_UNROLL(kGroups)
+  for (int g = 0; g < kGroups; ++g) {
+    const float* const row = rows + 4 * g * kSlab;
+    const auto r0 = hn::Load(df, row);
+    const auto r1 = hn::Load(df, row + kSlab);
+    const auto r2 = hn::Load(df, row + 2 * kSlab);
+    const auto r3 = hn::Load(df, row + 3 * kSlab);
+    range.include(r0);
+    range.include(r1);
+    range.include(r2);
+    range.include(r3);
+    transpose_in_blocks(r0, r1, r2, r3, t[g]);
+  }
+  // Block b of t[g][i] holds rows 4 g .. 4 g + 3 of value 4 b + i.
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    float* const to = out + i * kPanelColumns;
+#if HWY_TARGET == HWY_AVX3
+    const __m512 even01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0x88);
+    const __m512 even23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0x88);
+    const __m512 odd01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0xDD);
+    const __m512 odd23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0xDD);
+    _mm512_store_ps(to, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_store_ps(to + 4 * kPanelColumns, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_store_ps(to + 8 * kPanelColumns, _mm512_shuffle_f32x4(even01, even23, 0xDD));
+    _mm512_store_ps(to + 12 * kPanelColumns, _mm512_shuffle_f32x4(odd01, odd23, 0xDD));
+#elif HWY_TARGET == HWY_AVX2
+    hn::Store(hn::ConcatLowerLower(df, t[1][i], t[0][i]), df, to);
+    hn::Store(hn::ConcatUpperUpper(df, t[1][i], t[0][i]), df, to + 4 * kPanelColumns);
+#else
+    static_assert(kLanes == 4);
+    hn::Store(t[0][i], df, to);
+#endif
+  }
+#endif
+}
+
+/// Decodes `columns` (at most kPanelColumns) rows of B from `first` on, for k in
+/// [begin, begin + depth), into a panel; missing columns become zero. `rows` is scratch for
+/// kPanelColumns x kSlab values.
+inline ValueRange pack_panel(const OperandMatrix& x, std::int64_t first, std::int64_t columns,
+                             std::int64_t begin, std::int64_t depth, float* rows, float* panel) {
+  const std::int64_t padded = ceil_div(depth, kLanes) * kLanes;
+  for (std::int64_t c = 0; c < kPanelColumns; ++c) {
+    float* const out = rows + c * kSlab;
+    if (c < columns) {
+      decode_row(x, first + c, begin, depth, out);
+    } else {
+      std::fill(out, out + padded, 0.0f);
+    }
+  }
+  RangeOfVectors range;
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    for (int v = 0; v < kPanelVectors; ++v) {
+      transpose(rows + v * kLanes * kSlab + i, panel + i * kPanelColumns + v * kLanes, range);
+    }
+  }
+  return range.range();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace blockscale::gemm_detail
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target

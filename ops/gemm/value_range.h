@@ -1,0 +1,48 @@
+// Which slabs the f32 microkernel may sum: a bound from the magnitudes of the two panels.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/config.h"
+#include "ops/gemm/cpu_plan.h"
+
+namespace blockscale::gemm_detail {
+
+/// Largest and smallest nonzero magnitude of a set of f32 values, as their bits. NaN and Inf count
+/// as larger than every number.
+struct ValueRange {
+  static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
+
+  std::uint32_t largest = 0;
+  std::uint32_t smallest_minus_one = kNone;  // 0 wraps to kNone and so never is the smallest
+
+  void include(float value) {
+    const std::uint32_t magnitude = bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
+    include(ValueRange{magnitude, magnitude - 1});
+  }
+  void include(const ValueRange& other) {
+    largest = std::max(largest, other.largest);
+    smallest_minus_one = std::min(smallest_minus_one, other.smallest_minus_one);
+  }
+};
+
+/// Whether a slab of products of values in `a` and values in `b` may be summed in f32.
+///
+/// Above: |product| < 2^(ea + eb + 2), so kSlab = 2^8 of them stay below 2^126, far from overflow.
+/// Below: every nonzero product is at least 2^-80. A partial sum that rounds in the subnormal range
+/// loses at most 2^-150 (2^-126 if the thread flushes subnormals to zero), in a slab 2^-118: less
+/// than 2^-38 of any single product, hence of sum |a||b|.
+constexpr bool f32_is_safe(const ValueRange& a, const ValueRange& b) {
+  constexpr std::uint32_t kBias = 127;
+  constexpr std::uint32_t kMaxExponents = 2 * kBias + 126 - 2 - 8;
+  constexpr std::uint32_t kMinExponents = 2 * kBias - 80;
+  static_assert(kSlab <= 1 << 8);
+  if (a.largest == 0 || b.largest == 0) return true;
+  const std::uint32_t a_min = (a.smallest_minus_one + 1) >> 23;
+  const std::uint32_t b_min = (b.smallest_minus_one + 1) >> 23;
+  return (a.largest >> 23) + (b.largest >> 23) <= kMaxExponents && a_min != 0 && b_min != 0 &&
+         a_min + b_min >= kMinExponents;
+}
+
+}  // namespace blockscale::gemm_detail
