@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "blockscale/safetensors.h"
 #include "blockscale/system.h"
 #include "command.h"
 #include "log.h"
@@ -73,6 +74,7 @@ int run(int argc, char** argv) {
   try {
     const Action action = parse(app, argc, argv);
     set_up_log();
+    exit_on_truncated_mapping(static_cast<int>(ExitCode::io));
     const ExitCode code = action();
     finish_output();
     return static_cast<int>(code);

@@ -28,6 +28,7 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, file.descriptor_, 0);
   if (data == MAP_FAILED) throw_io(path, "map", errno);
   file.data_ = static_cast<const std::byte*>(data);
+  file.watched_ = WatchedMapping(file.data_, file.size_, path.string());
   return file;
 }
 
@@ -42,6 +43,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     descriptor_ = std::exchange(other.descriptor_, -1);
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    watched_ = std::move(other.watched_);
   }
   return *this;
 }
@@ -51,6 +53,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::close() noexcept {
+  watched_ = WatchedMapping();
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
   if (descriptor_ >= 0) ::close(descriptor_);
   data_ = nullptr;

@@ -6,11 +6,14 @@
 #include <filesystem>
 #include <span>
 
+#include "models/mapping_faults.h"
+
 namespace blockscale {
 
 /// The mapping reflects the file: bytes that another process overwrites in place change under the
 /// reader, and a page beyond the end of a file that shrank raises SIGBUS. `check_size` finds the
-/// second case before the pages are touched; call it before handing bytes out.
+/// second case before the pages are touched; call it before handing bytes out. A file that shrinks
+/// later still raises SIGBUS: see `exit_on_truncated_mapping`.
 class MappedFile {
  public:
   /// Throws not_found or io; only regular files are accepted (a FIFO would block, a device lies
@@ -36,6 +39,7 @@ class MappedFile {
   int descriptor_ = -1;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  WatchedMapping watched_;
 };
 
 }  // namespace blockscale

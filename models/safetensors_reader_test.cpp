@@ -1,7 +1,12 @@
 // Reader: each rule of the format broken once, and what it gives for a file that keeps them.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
-#include <limits>
+#include <csignal>
+#include <cstdio>
+#include <functional>
 
 #include "blockscale/safetensors.h"
 #include "models/safetensors_header.h"
@@ -294,6 +299,59 @@ TEST(SafetensorsFile, FileThatShrinksIsReported) {
   std::filesystem::resize_file(path, 100);
   expect_error(ErrorCode::io, path.string(), "shrank while in use",
                [&] { file.data(*file.find("a")); });
+}
+
+/// What a child process that runs `body` writes to standard error, then " exit N" or " signal N".
+std::string last_words(const std::function<void()>& body) {
+  const ScratchFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (std::freopen((folder / "stderr").c_str(), "w", stderr) == nullptr) ::_exit(99);
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  const std::string end = WIFEXITED(status) ? " exit " + std::to_string(WEXITSTATUS(status))
+                                            : " signal " + std::to_string(WTERMSIG(status));
+  return test::read_text(folder / "stderr") + end;
+}
+
+TEST(SafetensorsFile, FileThatShrinksUnderAReaderIsNamed) {
+  const ScratchFolder folder;
+  const std::filesystem::path path = folder / "a.safetensors";
+  const std::string words = last_words([&] {
+    exit_on_truncated_mapping(7);
+    write_text(path, safetensors_bytes("{" + entry("a", "U8", "[90000]", "[0,90000]") + "}",
+                                       std::string(90'000, 'x')));
+    const SafetensorsFile other = SafetensorsFile::open(path);
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    const std::span<const std::byte> data = file.data(*file.find("a"));
+    std::filesystem::resize_file(path, 100);
+    ::_exit(std::to_integer<int>(data[80'000]));
+  });
+  EXPECT_EQ(words, "blockscale: " + path.string() + ": the file shrank while it was read\n exit 7");
+}
+
+TEST(SafetensorsFile, OtherBusErrorsAreLeftAlone) {
+  const auto by_default = [] { ::signal(SIGBUS, SIG_DFL); };
+  EXPECT_EQ(last_words([&] {
+              by_default();
+              exit_on_truncated_mapping(7);
+              ::raise(SIGBUS);
+            }),
+            " signal " + std::to_string(SIGBUS));
+  EXPECT_EQ(last_words([&] {
+              by_default();
+              exit_on_truncated_mapping(7);
+              const ScratchFolder folder;
+              write_text(folder / "other", std::string(90'000, 'x'));
+              const int descriptor = ::open((folder / "other").c_str(), O_RDWR);
+              const void* data = ::mmap(nullptr, 90'000, PROT_READ, MAP_SHARED, descriptor, 0);
+              std::filesystem::resize_file(folder / "other", 0);
+              ::_exit(static_cast<const volatile char*>(data)[80'000]);
+            }),
+            " signal " + std::to_string(SIGBUS));
 }
 
 TEST(SafetensorsFile, OpensOnlyRegularFiles) {

@@ -49,7 +49,8 @@ std::optional<DType> dtype_from_name(std::string_view name);
 /// than 2^63 - 1 bits, or 4- and 6-bit elements that do not fill whole bytes.
 std::uint64_t tensor_bytes(DType dtype, std::span<const std::int64_t> shape);
 
-/// One tensor of a file: shape counts elements (F4 and F6 too), bytes are those of `data`.
+/// One tensor of a file: shape counts elements (F4 and F6 too), bytes are those of `data`. Names
+/// are UTF-8 without control characters, at most 1024 bytes; shapes have at most 64 dimensions.
 struct TensorInfo {
   std::string name;
   DType dtype;
@@ -57,16 +58,26 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
+/// For programs, not libraries: if a mapped file is truncated by someone else while its data are
+/// being read, print one line that names it and exit with `status`, instead of dying of SIGBUS
+/// without a word. Other causes of SIGBUS go to the handler that was installed before.
+void exit_on_truncated_mapping(int status);
+
 /// A read-only safetensors file, mapped. Views stay valid as long as a copy of the object lives.
+/// The file must not be truncated meanwhile: `data` throws io if it was, and a later truncation
+/// raises SIGBUS in whoever reads the data (see `exit_on_truncated_mapping`).
 class SafetensorsFile {
  public:
-  /// Throws not_found, io, or corrupt_file naming the file, the tensor and the rule it breaks:
-  /// header length, JSON depth and size, duplicate names, unknown dtype, shape overflow, offsets
-  /// out of range, overlapping or with holes, bytes that do not match dtype and shape.
+  /// Throws not_found, io (also if it is no regular file), or corrupt_file naming the file, the
+  /// tensor and the rule it breaks: header length, JSON depth and size, duplicate names, unknown
+  /// dtype, shape overflow, offsets out of range, overlapping or with holes, bytes that do not
+  /// match dtype and shape. Every rule is in docs/checkpoints.md.
   static SafetensorsFile open(const std::filesystem::path& path);
 
   const std::vector<TensorInfo>& tensors() const;  // in file order (by offset)
   const TensorInfo* find(std::string_view name) const;
+  /// The bytes of a tensor of this file (or of a copy of its TensorInfo); may be misaligned for its
+  /// dtype. Throws io if the file shrank since it was opened.
   std::span<const std::byte> data(const TensorInfo& tensor) const;
   const std::map<std::string, std::string>& metadata() const;
   const std::filesystem::path& path() const;
@@ -84,7 +95,9 @@ class SafetensorsFile {
 class TensorStore {
  public:
   /// Also refuses an index that names shards that are missing or outside the folder, tensors that
-  /// are not in their shard, and names that appear twice.
+  /// are not in their shard, and names that appear twice. A folder with several indices is refused:
+  /// give the path of one of them instead. A shard may be a link only within its folder, or into
+  /// the blobs of a Hugging Face cache.
   static TensorStore open(const std::filesystem::path& file_or_folder);
 
   struct Entry {
@@ -114,15 +127,18 @@ class TensorStore {
 /// that is destroyed unpublished removes its temporary file.
 class SafetensorsWriter {
  public:
-  /// Tensors are laid out in the given order, data starting 8-byte aligned.
+  /// Tensors are laid out in the given order without gaps, the first 8-byte aligned. `bytes` may be
+  /// 0: dtype and shape decide. The space is reserved here. Throws invalid_argument, not_found (no
+  /// such folder), io (no space, no permission).
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
                     const std::map<std::string, std::string>& metadata = {});
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
-  /// Writes `bytes` at `offset` of the tensor's data. Thread-safe. Throws io (no space, ...).
+  /// Writes `bytes` at `offset` of the tensor's data, each byte once. Thread-safe. Throws io, or
+  /// invalid_argument for bytes outside the tensor or written before.
   void write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Throws invalid_argument if some byte was not written.
+  /// Throws invalid_argument if some byte was not written, io. Replaces a file of that name.
   void publish();
 
  private:
