@@ -24,7 +24,7 @@ enum class Format : uint8_t {
 };
 inline constexpr int kFormatCount = 10;
 
-/// Characteristics of a format. `bias`, `max_exponent` and `max_bits` describe finite values.
+/// Characteristics of a format.
 struct FormatTraits {
   const char* name;
   int bits;  // storage bits of one number
@@ -56,6 +56,30 @@ BLOCKSCALE_HD constexpr FormatTraits format_traits(Format format) {
   return kFormatTraits[static_cast<int>(format)];
 }
 
+/// A format as a type, for what visit_format calls.
+template <Format F>
+struct FormatTag {
+  static constexpr Format value = F;
+};
+
+/// visitor(FormatTag<format>{}): crosses from the value of a format to its type.
+template <class Visitor>
+BLOCKSCALE_HD constexpr auto visit_format(Format format, const Visitor& visitor) {
+  switch (format) {
+    case Format::e2m1: return visitor(FormatTag<Format::e2m1>{});
+    case Format::e2m3: return visitor(FormatTag<Format::e2m3>{});
+    case Format::e3m2: return visitor(FormatTag<Format::e3m2>{});
+    case Format::e4m3: return visitor(FormatTag<Format::e4m3>{});
+    case Format::e5m2: return visitor(FormatTag<Format::e5m2>{});
+    case Format::ue8m0: return visitor(FormatTag<Format::ue8m0>{});
+    case Format::ue4m3: return visitor(FormatTag<Format::ue4m3>{});
+    case Format::f16: return visitor(FormatTag<Format::f16>{});
+    case Format::bf16: return visitor(FormatTag<Format::bf16>{});
+    case Format::f32: break;
+  }
+  return visitor(FormatTag<Format::f32>{});
+}
+
 /// What a finite value beyond the largest finite one, or an infinity, becomes.
 enum class Overflow : uint8_t {
   saturate,   // the largest finite value of its sign (CUDA's SATFINITE)
@@ -69,13 +93,12 @@ inline constexpr uint32_t kF32SignMask = 0x80000000u;
 inline constexpr uint32_t kF32MagnitudeMask = 0x7FFFFFFFu;
 inline constexpr uint32_t kF32Infinity = 0x7F800000u;
 
-/// Drops the low `shift` bits of `value`, rounding to nearest even. 0 <= shift.
+/// Drops the low `shift` bits of `value`, rounding to nearest even. value <= 2^24, 0 <= shift.
 BLOCKSCALE_HD constexpr uint32_t shift_right_round_even(uint32_t value, int shift) {
   if (shift <= 0) return value;
-  if (shift > 31) return 0;  // value < 2^31 here, so at most a half of the last place, ties to 0
+  if (shift > 25) return 0;  // less than half of the last place
   const uint32_t half_minus_one = (1u << (shift - 1)) - 1;
-  return static_cast<uint32_t>((uint64_t{value} + half_minus_one + ((value >> shift) & 1u)) >>
-                               shift);
+  return (value + half_minus_one + ((value >> shift) & 1u)) >> shift;
 }
 
 /// Code of a non-negative f32 (given by its bits; not NaN) rounded into a format, as if its
@@ -157,39 +180,40 @@ BLOCKSCALE_HD constexpr float decode(uint32_t code) {
   }
 }
 
+namespace detail {
+
+struct DecodeVisitor {
+  uint32_t code;
+  template <Format F>
+  BLOCKSCALE_HD constexpr float operator()(FormatTag<F>) const {
+    return decode<F>(code);
+  }
+};
+
+struct EncodeVisitor {
+  float x;
+  Overflow overflow;
+  template <Format F>
+  BLOCKSCALE_HD constexpr uint32_t operator()(FormatTag<F>) const {
+    if constexpr (F == Format::ue8m0) {
+      return kFormatTraits[static_cast<int>(F)].nan_code;
+    } else {
+      return encode<F>(x, overflow);
+    }
+  }
+};
+
+}  // namespace detail
+
 /// `decode` for a format known at run time.
 BLOCKSCALE_HD constexpr float decode(Format format, uint32_t code) {
-  switch (format) {
-    case Format::e2m1: return decode<Format::e2m1>(code);
-    case Format::e2m3: return decode<Format::e2m3>(code);
-    case Format::e3m2: return decode<Format::e3m2>(code);
-    case Format::e4m3: return decode<Format::e4m3>(code);
-    case Format::e5m2: return decode<Format::e5m2>(code);
-    case Format::ue8m0: return decode<Format::ue8m0>(code);
-    case Format::ue4m3: return decode<Format::ue4m3>(code);
-    case Format::f32: return decode<Format::f32>(code);
-    case Format::f16: return decode<Format::f16>(code);
-    case Format::bf16: return decode<Format::bf16>(code);
-  }
-  return 0.0f;
+  return visit_format(format, detail::DecodeVisitor{code});
 }
 
-/// `encode` for a format known at run time; not ue8m0.
+/// `encode` for a format known at run time. ue8m0 has no one rounding and gives its NaN.
 BLOCKSCALE_HD constexpr uint32_t encode(Format format, float x,
                                         Overflow overflow = Overflow::saturate) {
-  switch (format) {
-    case Format::e2m1: return encode<Format::e2m1>(x, overflow);
-    case Format::e2m3: return encode<Format::e2m3>(x, overflow);
-    case Format::e3m2: return encode<Format::e3m2>(x, overflow);
-    case Format::e4m3: return encode<Format::e4m3>(x, overflow);
-    case Format::e5m2: return encode<Format::e5m2>(x, overflow);
-    case Format::ue4m3: return encode<Format::ue4m3>(x, overflow);
-    case Format::f32: return encode<Format::f32>(x, overflow);
-    case Format::f16: return encode<Format::f16>(x, overflow);
-    case Format::bf16: return encode<Format::bf16>(x, overflow);
-    case Format::ue8m0: break;
-  }
-  return 0;
+  return visit_format(format, detail::EncodeVisitor{x, overflow});
 }
 
 /// Code in `To` nearest to a code of `From` (f16, bf16 or a narrower one): exact widening to f32,

@@ -169,6 +169,7 @@ TEST(Ue8m0, EveryCodeIsItsPowerOfTwo) {
   }
   EXPECT_TRUE(std::isnan(decode(Format::ue8m0, 0xFF)));
   EXPECT_EQ(bits_of(decode(Format::ue8m0, 0)), 0x00400000u);
+  EXPECT_EQ(encode(Format::ue8m0, 1.0f), 0xFFu);  // never a silent power of two: encode_ue8m0
   const FormatTraits t = format_traits(Format::ue8m0);
   EXPECT_EQ(decode(Format::ue8m0, t.max_code), t.max);
   EXPECT_EQ(std::ilogb(t.max), t.max_exponent);
