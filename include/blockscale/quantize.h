@@ -49,4 +49,8 @@ void absolute_maximum(const MatrixView& x, float* out, int threads = 0);
 /// if amax is 0.
 float nvfp4_tensor_scale(float amax);
 
+/// The same tensor scale as a multiplier (ModelOpt's weight_scale_2): amax / 2688, or 1 / S where S
+/// is at its largest; 1 if amax is 0.
+float nvfp4_tensor_multiplier(float amax);
+
 }  // namespace blockscale

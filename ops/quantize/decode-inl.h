@@ -1,8 +1,8 @@
 // Packed codes to f32 values (no scales), one implementation for every operation that reads codes.
 //
-// Included once per SIMD target by files that include hwy/foreach_target.h. `decode_run` works on
-// every target; the vector-level functions exist where HWY_TARGET != HWY_SCALAR. All of them give
-// the values of core's `decode` bit for bit, but for the payload of a NaN.
+// Included once per SIMD target by files that include hwy/foreach_target.h. `decode_run` and
+// `decode_small` work on every target; loads of whole vectors exist where HWY_TARGET != HWY_SCALAR.
+// All of them give the values of core's `decode` bit for bit, but for the payload of a NaN.
 
 #if defined(BLOCKSCALE_OPS_QUANTIZE_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_QUANTIZE_DECODE_INL_H_
@@ -23,6 +23,34 @@ HWY_BEFORE_NAMESPACE();
 namespace blockscale {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+/// Values of codes of up to 16 bits in 32-bit lanes. Subnormal codes are renormalised by an exact
+/// subtraction, so no f32 subnormal (slow, or flushed under a caller's FTZ) ever occurs.
+template <Format F, class DF, class VU>
+HWY_INLINE hn::Vec<DF> decode_small(DF df, VU codes) {
+  constexpr FormatTraits t = format_traits(F);
+  constexpr int kMagnitudeBits = t.exponent_bits + t.mantissa_bits;
+  constexpr int kShift = 23 - t.mantissa_bits;
+  const hn::RebindToUnsigned<DF> du;
+  const auto magnitude = hn::And(codes, hn::Set(du, (1u << kMagnitudeBits) - 1));
+  const auto scaled = hn::ShiftLeft<kShift>(magnitude);
+  const auto base = hn::Set(du, static_cast<std::uint32_t>(127 - t.bias) << 23);
+  const auto one_up = hn::Set(du, static_cast<std::uint32_t>(128 - t.bias) << 23);
+  // Field 0: as if it were 1, minus the leading bit that it lacks.
+  const auto subnormal = hn::Sub(hn::BitCast(df, hn::Or(scaled, one_up)), hn::BitCast(df, one_up));
+  const auto is_subnormal = hn::Lt(magnitude, hn::Set(du, 1u << t.mantissa_bits));
+  auto value = hn::IfThenElse(is_subnormal, hn::BitCast(du, subnormal), hn::Add(scaled, base));
+  if constexpr (t.nan_code != 0) {
+    const auto special = hn::Gt(magnitude, hn::Set(du, t.max_code));
+    const auto infinity = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000u));
+    value = hn::Or(value, infinity);
+  }
+  if constexpr (t.is_signed) {
+    const auto at_top = hn::ShiftLeft<32 - t.bits>(codes);
+    value = hn::Or(value, hn::And(at_top, hn::Set(du, 0x80000000u)));
+  }
+  return hn::BitCast(df, value);
+}
 
 #if HWY_TARGET != HWY_SCALAR
 
@@ -74,34 +102,6 @@ HWY_INLINE hn::Vec<DU> load_codes(DU du, const std::uint8_t* codes) {
     const auto at_top = hn::Shl(hn::BitCast(du, bytes), hn::Load(du, lanes.shifts));
     return hn::ShiftRight<32 - kBits>(at_top);
   }
-}
-
-/// Values of codes of up to 16 bits in 32-bit lanes. Subnormal codes are renormalised by an exact
-/// subtraction, so no f32 subnormal (slow, or flushed under a caller's FTZ) ever occurs.
-template <Format F, class DF, class VU>
-HWY_INLINE hn::Vec<DF> decode_small(DF df, VU codes) {
-  constexpr FormatTraits t = format_traits(F);
-  constexpr int kMagnitudeBits = t.exponent_bits + t.mantissa_bits;
-  constexpr int kShift = 23 - t.mantissa_bits;
-  const hn::RebindToUnsigned<DF> du;
-  const auto magnitude = hn::And(codes, hn::Set(du, (1u << kMagnitudeBits) - 1));
-  const auto scaled = hn::ShiftLeft<kShift>(magnitude);
-  const auto base = hn::Set(du, static_cast<std::uint32_t>(127 - t.bias) << 23);
-  const auto one_up = hn::Set(du, static_cast<std::uint32_t>(128 - t.bias) << 23);
-  // Field 0: as if it were 1, minus the leading bit that it lacks.
-  const auto subnormal = hn::Sub(hn::BitCast(df, hn::Or(scaled, one_up)), hn::BitCast(df, one_up));
-  const auto is_subnormal = hn::Lt(magnitude, hn::Set(du, 1u << t.mantissa_bits));
-  auto value = hn::IfThenElse(is_subnormal, hn::BitCast(du, subnormal), hn::Add(scaled, base));
-  if constexpr (t.nan_code != 0) {
-    const auto special = hn::Gt(magnitude, hn::Set(du, t.max_code));
-    const auto infinity = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000u));
-    value = hn::Or(value, infinity);
-  }
-  if constexpr (t.is_signed) {
-    const auto at_top = hn::ShiftLeft<32 - t.bits>(codes);
-    value = hn::Or(value, hn::And(at_top, hn::Set(du, 0x80000000u)));
-  }
-  return hn::BitCast(df, value);
 }
 
 #if HWY_TARGET == HWY_AVX3

@@ -1,0 +1,112 @@
+// f32 values to codes, one vector at a time, and how codes are packed. Included once per SIMD
+// target, as decode-inl.h. Equal to core's `encode` bit for bit.
+
+#if defined(BLOCKSCALE_OPS_QUANTIZE_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BLOCKSCALE_OPS_QUANTIZE_ENCODE_INL_H_
+#undef BLOCKSCALE_OPS_QUANTIZE_ENCODE_INL_H_
+#else
+#define BLOCKSCALE_OPS_QUANTIZE_ENCODE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/format.h"
+#include "ops/quantize/decode-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace blockscale {
+namespace HWY_NAMESPACE {
+
+/// Code of non-negative `y` (infinity included, NaN not) in a format of at most 16 bits, nearest
+/// even. Values above `limit` count as `limit`: the format's largest value saturates; the power of
+/// two above it gives the code above, which is infinity where the format has one.
+///
+/// y + 2^(exponent + 23 - mantissa bits) makes the f32 addition round at the format's last place;
+/// the exponent is at least that of the format's subnormals, so those need no case of their own.
+template <Format F, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_magnitude(DF df, hn::Vec<DF> y, float limit) {
+  constexpr FormatTraits t = format_traits(F);
+  constexpr int kDropped = 23 - t.mantissa_bits;
+  const hn::RebindToUnsigned<DF> du;
+  const auto lowest = hn::Set(du, static_cast<std::uint32_t>(128 - t.bias) << 23);
+  const auto clamped = hn::Min(y, hn::Set(df, limit));
+  const auto field = hn::And(hn::BitCast(du, clamped), hn::Set(du, 0x7F800000u));
+  const auto exponent = hn::Max(field, lowest);
+  const auto shifter = hn::Add(exponent, hn::Set(du, static_cast<std::uint32_t>(kDropped) << 23));
+  const auto rounded = hn::BitCast(du, hn::Add(clamped, hn::BitCast(df, shifter)));
+  // The significand's leading bit adds one to the exponent field.
+  const auto significand = hn::Sub(rounded, shifter);
+  return hn::Add(significand, hn::ShiftRight<kDropped>(hn::Sub(exponent, lowest)));
+}
+
+#if HWY_TARGET != HWY_SCALAR
+
+/// Narrows codes in 32-bit lanes to consecutive bytes.
+template <class DU>
+HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, DU>> to_bytes(DU du, hn::Vec<DU> codes) {
+  return hn::TruncateTo(hn::Rebind<std::uint8_t, DU>(), codes);
+}
+
+/// Stores 16 bytes of 6-bit codes as 12 bytes.
+template <class D8>
+HWY_INLINE void store_packed_6bit(D8 d8, hn::Vec<D8> codes, std::uint8_t* out) {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const auto pairs = hn::BitCast(d16, codes);
+  const auto twelve = hn::BitCast(
+      d32, hn::Or(hn::And(pairs, hn::Set(d16, std::uint16_t{0x3F})),
+                  hn::And(hn::ShiftRight<2>(pairs), hn::Set(d16, std::uint16_t{0xFC0}))));
+  const auto twenty_four = hn::Or(hn::And(twelve, hn::Set(d32, 0xFFFu)),
+                                  hn::And(hn::ShiftRight<4>(twelve), hn::Set(d32, 0xFFF000u)));
+  alignas(16) static constexpr std::uint8_t kOrder[16] = {0,  1,  2,  4,  5,  6,  8,  9,
+                                                          10, 12, 13, 14, 14, 14, 14, 14};
+  alignas(16) std::uint8_t packed[16];
+  hn::Store(hn::TableLookupBytes(hn::BitCast(d8, twenty_four), hn::Load(d8, kOrder)), d8, packed);
+  std::memcpy(out, packed, 12);
+}
+
+/// Stores Lanes(du) 4-bit codes, low nibble first.
+template <class DU>
+HWY_INLINE void store_packed_4bit(DU du, hn::Vec<DU> codes, std::uint8_t* out) {
+  const hn::Repartition<std::uint64_t, DU> d64;
+  const hn::Rebind<std::uint8_t, decltype(d64)> d8;
+  const auto pairs = hn::BitCast(d64, codes);
+  hn::StoreU(hn::TruncateTo(d8, hn::Or(pairs, hn::ShiftRight<28>(pairs))), d8, out);
+}
+
+/// Elements that `encode_step` takes at once: a whole number of bytes of every format.
+inline constexpr int kStep = 16;
+
+/// Packs kStep codes that `codes_of(i)` gives Lanes(du) at a time, from lane i on, into `out`.
+template <Format F, class DU, class CodesOf>
+HWY_INLINE void store_step(DU du, CodesOf codes_of, std::uint8_t* out) {
+  constexpr int kBits = format_traits(F).bits;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(du));
+  if constexpr (kBits == 6) {
+    const hn::CappedTag<std::uint8_t, kStep> d8;
+    alignas(16) std::uint8_t bytes[kStep];
+    for (int i = 0; i < kStep; i += kLanes) {
+      hn::StoreU(to_bytes(du, codes_of(i)), hn::Rebind<std::uint8_t, DU>(), bytes + i);
+    }
+    store_packed_6bit(d8, hn::Load(d8, bytes), out);
+  } else {
+    for (int i = 0; i < kStep; i += kLanes) {
+      if constexpr (kBits == 4) {
+        store_packed_4bit(du, codes_of(i), out + i / 2);
+      } else {
+        hn::StoreU(to_bytes(du, codes_of(i)), hn::Rebind<std::uint8_t, DU>(), out + i);
+      }
+    }
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+}  // namespace HWY_NAMESPACE
+}  // namespace blockscale
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target

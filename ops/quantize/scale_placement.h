@@ -1,0 +1,97 @@
+// Moves a rectangle of the scale grid between consecutive rows of a buffer and a scale layout.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "core/scale_layout.h"
+
+namespace blockscale {
+
+/// Rows [row, row + rows) x columns [column, column + columns) of a grid of `grid_rows` rows.
+/// `column` is a multiple of 4.
+struct ScaleRectangle {
+  std::int64_t row, rows;
+  std::int64_t column, columns;
+  std::int64_t grid_rows;
+};
+
+/// The scales of one matrix; `Scale` is const-qualified where they are only read.
+template <class Scale>
+struct PlacedScales {
+  Scale* scales;
+  ScaleLayout layout;
+  std::int64_t leading;
+
+  Scale* at(std::int64_t i, std::int64_t j) const {
+    return scales + scale_offset(layout, i, j, leading);
+  }
+};
+
+/// Calls `copy(i, j, count)` for the longest runs of neighbours in memory that a layout other than
+/// mn_major gives scale rows of the rectangle; i and j count from its corner.
+template <class Copy>
+void for_each_run(ScaleLayout layout, const ScaleRectangle& r, const Copy& copy) {
+  const std::int64_t run = is_swizzled(layout) ? scale_layout_traits(layout).tile_k : r.columns;
+  for (std::int64_t i = 0; i < r.rows; ++i) {
+    for (std::int64_t j = 0; j < r.columns; j += run) copy(i, j, std::min(run, r.columns - j));
+  }
+}
+
+/// Zeroes what a swizzled layout adds to a grid, as far as it adjoins the rectangle: beyond its
+/// last column, and beyond the grid's last row if the rectangle ends there.
+inline void clear_padding(const PlacedScales<std::uint8_t>& out, const ScaleRectangle& r) {
+  const ScaleLayoutTraits& t = scale_layout_traits(out.layout);
+  const std::int64_t row_end = r.row + r.rows;
+  const std::int64_t column_end = r.column + r.columns;
+  const std::int64_t padded_columns = ceil_div(column_end, t.tile_k) * t.tile_k;
+  for (std::int64_t i = r.row; column_end < padded_columns && i < row_end; ++i) {
+    std::fill_n(out.at(i, column_end), padded_columns - column_end, std::uint8_t{0});
+  }
+  if (row_end != r.grid_rows) return;
+  for (std::int64_t i = row_end; i < ceil_div(row_end, t.tile_rows) * t.tile_rows; ++i) {
+    for (std::int64_t j = r.column; j < padded_columns; j += t.tile_k) {
+      std::fill_n(out.at(i, j), t.tile_k, std::uint8_t{0});
+    }
+  }
+}
+
+/// Writes the rectangle from `scales`, `pitch` of them from row to row, padding included.
+template <class Scale>
+void place_scales(const PlacedScales<Scale>& out, const ScaleRectangle& r, const Scale* scales,
+                  std::int64_t pitch) {
+  if (out.layout == ScaleLayout::mn_major) {
+    for (std::int64_t j = 0; j < r.columns; ++j) {
+      Scale* const to = out.at(r.row, r.column + j);
+      for (std::int64_t i = 0; i < r.rows; ++i) to[i] = scales[i * pitch + j];
+    }
+    return;
+  }
+  for_each_run(out.layout, r, [&](std::int64_t i, std::int64_t j, std::int64_t count) {
+    std::memcpy(out.at(r.row + i, r.column + j), scales + i * pitch + j,
+                static_cast<std::size_t>(count) * sizeof(Scale));
+  });
+  if constexpr (sizeof(Scale) == 1) {
+    if (is_swizzled(out.layout)) clear_padding(out, r);
+  }
+}
+
+/// Reads the rectangle into `scales`, `pitch` of them from row to row.
+template <class Scale>
+void gather_scales(const PlacedScales<const Scale>& in, const ScaleRectangle& r, Scale* scales,
+                   std::int64_t pitch) {
+  if (in.layout == ScaleLayout::mn_major) {
+    for (std::int64_t j = 0; j < r.columns; ++j) {
+      const Scale* const from = in.at(r.row, r.column + j);
+      for (std::int64_t i = 0; i < r.rows; ++i) scales[i * pitch + j] = from[i];
+    }
+    return;
+  }
+  for_each_run(in.layout, r, [&](std::int64_t i, std::int64_t j, std::int64_t count) {
+    std::memcpy(scales + i * pitch + j, in.at(r.row + i, r.column + j),
+                static_cast<std::size_t>(count) * sizeof(Scale));
+  });
+}
+
+}  // namespace blockscale

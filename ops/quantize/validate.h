@@ -1,0 +1,29 @@
+// Every check of quantize's and dequantize's arguments, shared by all implementations.
+#pragma once
+
+#include "blockscale/quantize.h"
+
+namespace blockscale::quantize_detail {
+
+/// Arguments with packed strides filled in.
+struct QuantizeArguments {
+  MatrixView x;
+  MutableScaledTensorView out;
+};
+struct DequantizeArguments {
+  ScaledTensorView x;
+  MutableMatrixView out;
+};
+
+/// Throws invalid_argument, naming the argument, its value and what is allowed. Reads no data.
+QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
+                            const QuantizeOptions& options);
+DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView& out, int threads);
+
+/// Checks the scales that a caller gave (they are host memory here): each finite and above zero,
+/// tensor scales such that their inverse is finite too.
+void check_given_scales(const MutableScaledTensorView& out);
+
+void check_threads(const char* argument, int threads);
+
+}  // namespace blockscale::quantize_detail
