@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "core/format.h"
-#include "ops/quantize/packed_codes.h"
+#include "core/packing.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale {

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/packing.h"
 #include "ops/quantize/decode-inl.h"
 #include "ops/quantize/encode-inl.h"
 #include "ops/quantize/kernels.h"
-#include "ops/quantize/packed_codes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale {
