@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_magnitude(DF df, hn::Vec<DF>
 
 /// Narrows codes in 32-bit lanes to consecutive bytes.
 template <class DU>
-HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, DU>> to_bytes(DU du, hn::Vec<DU> codes) {
+HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, DU>> to_bytes(DU /*du*/, hn::Vec<DU> codes) {
   return hn::TruncateTo(hn::Rebind<std::uint8_t, DU>(), codes);
 }
 
@@ -70,7 +70,7 @@ HWY_INLINE void store_packed_6bit(D8 d8, hn::Vec<D8> codes, std::uint8_t* out) {
 
 /// Stores Lanes(du) 4-bit codes, low nibble first.
 template <class DU>
-HWY_INLINE void store_packed_4bit(DU du, hn::Vec<DU> codes, std::uint8_t* out) {
+HWY_INLINE void store_packed_4bit(DU /*du*/, hn::Vec<DU> codes, std::uint8_t* out) {
   const hn::Repartition<std::uint64_t, DU> d64;
   const hn::Rebind<std::uint8_t, decltype(d64)> d8;
   const auto pairs = hn::BitCast(d64, codes);
