@@ -102,7 +102,8 @@ struct ConvertReport {
   std::vector<ConvertedTensor> tensors;
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
-  int shards_reused = 0;  // by resume
+  int shards_reused = 0;           // by resume
+  bool partial_discarded = false;  // an unfinished conversion was found, and not resumed
   double seconds = 0;
 };
 
@@ -122,8 +123,9 @@ struct TensorComparison {
 };
 
 struct CompareReport {
-  std::vector<TensorComparison> tensors;  // in both, same shape
-  TensorComparison total;                 // over all of them
+  /// In both, of the same shape; integers and other dtypes without values are left out.
+  std::vector<TensorComparison> tensors;
+  TensorComparison total;  // over all of them
   std::vector<std::string> only_a, only_b, different_shape;
 };
 

@@ -182,13 +182,13 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
                    packed_shape(weight.recipe, weight.shape))},
       {Part::scales, tensor_info(weight.name + "_scale", scale, grid)}};
   if (t.tensor_scale) {
-    result.push_back(
-        {Part::tensor_scale, tensor_info(weight.name + "_global_scale", DType::F32, {1})});
+    result.push_back({Part::tensor_scale, tensor_info(weight.name + "_global_scale", DType::F32,
+                                                      {weight.tensor_scales})});
   }
   if (weight.input_scale) {
     result.push_back(
-        {Part::input_scale,
-         tensor_info(input_prefix(weight.name) + "input_global_scale", DType::F32, {1})});
+        {Part::input_scale, tensor_info(input_prefix(weight.name) + "input_global_scale",
+                                        DType::F32, {weight.input_scales})});
   }
   return result;
 }

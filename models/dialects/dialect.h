@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,7 +61,9 @@ struct WeightToWrite {
   std::string name;
   std::vector<std::int64_t> shape;  // logical
   Recipe recipe = Recipe::f32;
-  bool input_scale = false;  // calibrated activations: NVFP4 as W4A4
+  bool input_scale = false;        // calibrated activations: NVFP4 as W4A4
+  std::int64_t tensor_scales = 1;  // 1, or one for each matrix of a stack
+  std::int64_t input_scales = 1;   // likewise
 };
 
 /// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
@@ -74,6 +76,7 @@ struct PartToWrite {
 struct Contents {
   std::vector<WeightToWrite> quantised;   // sorted by name
   std::vector<std::string> kept_modules;  // linear layers left plain, sorted
+  std::optional<Recipe> plain_dtype;      // all weights are in this plain format
 };
 
 /// Configuration files of a destination by name. A null value stands for a file to leave out.

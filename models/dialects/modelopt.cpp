@@ -82,6 +82,10 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
   return weights;
 }
 
+std::vector<std::int64_t> factor_shape(std::int64_t count) {
+  return count == 1 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{count};
+}
+
 std::vector<PartToWrite> parts(const WeightToWrite& weight) {
   const std::string prefix = scale_prefix(weight.name);
   std::vector<PartToWrite> result = {
@@ -89,9 +93,11 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
        tensor_info(weight.name, DType::U8, packed_shape(weight.recipe, weight.shape))},
       {Part::scales, tensor_info(prefix + "weight_scale", DType::F8_E4M3,
                                  grid_shape(weight.recipe, weight.shape))},
-      {Part::tensor_scale, tensor_info(prefix + "weight_scale_2", DType::F32, {})}};
+      {Part::tensor_scale,
+       tensor_info(prefix + "weight_scale_2", DType::F32, factor_shape(weight.tensor_scales))}};
   if (weight.input_scale) {
-    result.push_back({Part::input_scale, tensor_info(prefix + "input_scale", DType::F32, {})});
+    result.push_back({Part::input_scale, tensor_info(prefix + "input_scale", DType::F32,
+                                                     factor_shape(weight.input_scales))});
   }
   return result;
 }

@@ -12,9 +12,18 @@ std::vector<StoredWeight> read(const TensorStore&, const SourceConfig&) {
   return {};
 }
 
-void describe(const Contents&, Documents& documents) {
+/// transformers' name of a plain format.
+const char* torch_name(Recipe recipe) {
+  return recipe == Recipe::f32 ? "float32" : recipe == Recipe::f16 ? "float16" : "bfloat16";
+}
+
+void describe(const Contents& contents, Documents& documents) {
   Json& config = documents["config.json"];
   config.erase("quantization_config");
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (contents.plain_dtype && config.contains(key))
+      config[key] = torch_name(*contents.plain_dtype);
+  }
   if (config.empty()) config = nullptr;  // the source had none
   documents["hf_quant_config.json"] = nullptr;
 }

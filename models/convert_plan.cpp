@@ -1,0 +1,332 @@
+#include "models/convert_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "models/activation_scales.h"
+#include "models/index_file.h"
+#include "models/selection.h"
+#include "models/text.h"
+
+namespace blockscale::models {
+namespace {
+
+constexpr std::string_view kSuffix = ".safetensors";
+
+std::uint64_t bytes_of(const std::vector<PartToWrite>& parts) {
+  std::uint64_t bytes = 0;
+  for (const PartToWrite& part : parts) bytes += part.info.bytes;
+  return bytes;
+}
+
+std::int64_t factor_count(const TensorStore::Entry* factor) {
+  return factor == nullptr ? 1 : static_cast<std::int64_t>(factor->info.bytes / sizeof(float));
+}
+
+class Planner {
+ public:
+  Planner(std::shared_ptr<const StoredCheckpoint> source, const ConvertOptions& options)
+      : source_(*source), options_(options) {
+    const Dialect dialect = options.dialect.value_or(default_dialect(options.recipe));
+    plan_.source = std::move(source);
+    plan_.destination = &dialect_traits(dialect);
+    if (is_plain(options.recipe) && options.include.empty()) plan_.plain_dtype = options.recipe;
+    plan_.mx_scale_mode = options.mx_scale_mode.value_or(plan_.destination->mx_scale_mode);
+  }
+
+  Plan run(const std::string& file_name) {
+    decisions_ = select(source_, options_, *plan_.destination);
+    read_activations();
+    decide_inputs();
+    for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
+    plan_.all_verbatim = source_.dialect().dialect == plan_.destination->dialect &&
+                         std::all_of(plan_.tensors.begin(), plan_.tensors.end(),
+                                     [](auto& t) { return t.method == Method::verbatim; });
+    plan_.kept_modules = kept_modules(source_, decisions_);
+    check_unique_names();
+    find_groups();
+    fill_shards(file_name);
+    return std::move(plan_);
+  }
+
+ private:
+  bool becomes_nvfp4(std::size_t i) const { return decisions_[i].recipe == Recipe::nvfp4; }
+
+  void read_activations() {
+    if (!options_.activation_scales) return;
+    if (options_.recipe != Recipe::nvfp4) {
+      throw Error(ErrorCode::invalid_argument, "activation_scales",
+                  std::string("are given for ") + recipe_traits(options_.recipe).name +
+                      ", only nvfp4 stores them");
+    }
+    const std::map<std::string, float> given = read_activation_scales(*options_.activation_scales);
+    // Fused layers have one input, so they get one scale.
+    std::map<std::string, float> of_group;
+    for (std::size_t i = 0; i < decisions_.size(); ++i) {
+      if (!becomes_nvfp4(i)) continue;
+      const std::string& name = source_.tensors()[i].name;
+      const auto found = given.find(name);
+      if (found == given.end()) {
+        throw Error(ErrorCode::invalid_argument, "activation_scales",
+                    "has no entry " + quote(name) +
+                        ", every weight that becomes nvfp4 needs one (engines read garbage else)");
+      }
+      float& group = of_group[fused_group(name)];
+      group = std::max(group, found->second);
+    }
+    for (std::size_t i = 0; i < decisions_.size(); ++i) {
+      if (becomes_nvfp4(i)) absmax_[i] = of_group[fused_group(source_.tensors()[i].name)];
+    }
+  }
+
+  /// Input scales go out for every NVFP4 weight or for none: those given, else those stored.
+  void decide_inputs() {
+    bool any = false;
+    bool all = true;
+    for (std::size_t i = 0; i < decisions_.size(); ++i) {
+      if (!becomes_nvfp4(i)) continue;
+      any = true;
+      all &=
+          source_.parts(i).input_scale != nullptr && source_.tensors()[i].recipe == Recipe::nvfp4;
+    }
+    inputs_ = any && (!absmax_.empty() || all);
+  }
+
+  PlannedTensor plan_tensor(std::size_t i) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    const Decision& decision = decisions_[i];
+    PlannedTensor planned;
+    planned.source = i;
+    planned.recipe = decision.recipe;
+    planned.quantised = !is_plain(decision.recipe);
+    planned.converted = decision.convert;
+    planned.reason = decision.reason;
+    const auto absmax = absmax_.find(i);
+    if (absmax != absmax_.end()) planned.input_absmax = absmax->second;
+
+    const bool same_dialect = source_.dialect().dialect == plan_.destination->dialect;
+    const bool same_recipe = tensor.quantized && tensor.recipe == decision.recipe;
+    if (!tensor.quantized && !decision.convert) {
+      take_stored(planned);
+    } else if (same_recipe && same_dialect && planned.input_absmax == 0) {
+      take_stored(planned);
+      planned.converted = false;
+      if (planned.reason.empty()) {
+        planned.reason = std::string("already ") + recipe_traits(tensor.recipe).name + ", copied";
+      }
+    } else {
+      plan_change(planned, tensor);
+    }
+    planned.bytes = bytes_of(planned.parts);
+    return planned;
+  }
+
+  void take_stored(PlannedTensor& planned) const {
+    const WeightParts& parts = source_.parts(planned.source);
+    planned.method = Method::verbatim;
+    const auto take = [&](Part part, const TensorStore::Entry* entry) {
+      if (entry == nullptr) return;
+      planned.parts.push_back({part, entry->info});
+      planned.stored.push_back(entry);
+    };
+    take(Part::values, parts.values);
+    take(Part::scales, parts.scales);
+    take(Part::tensor_scale, parts.tensor_scale);
+    if (inputs_ || planned.recipe != Recipe::nvfp4) take(Part::input_scale, parts.input_scale);
+  }
+
+  void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor) const {
+    const WeightParts& stored = source_.parts(planned.source);
+    const bool transfer = tensor.quantized && can_transfer(tensor.recipe, planned.recipe);
+    planned.method = transfer ? Method::transfer : Method::requantise;
+    WeightToWrite weight;
+    weight.name = tensor.name;
+    weight.shape = tensor.shape;
+    weight.recipe = planned.recipe;
+    weight.input_scale = inputs_ && planned.recipe == Recipe::nvfp4;
+    if (transfer) weight.tensor_scales = factor_count(stored.tensor_scale);
+    if (weight.input_scale && planned.input_absmax == 0) {
+      weight.input_scales = factor_count(stored.input_scale);
+    }
+    planned.parts = planned.quantised ? plan_.destination->parts(weight) : plain_parts(weight);
+    if (!transfer || !planned.reason.empty()) return;
+    planned.converted = true;
+    if (planned.recipe != Recipe::nvfp4) {
+      planned.reason = "codes copied, scales copied or stored in another format exactly";
+      return;
+    }
+    const bool one_sense = stored.sense == plan_.destination->sense;
+    planned.reason =
+        one_sense ? "codes, block scales and tensor scale copied"
+        : stored.sense == TensorScaleSense::multiplier
+            ? "codes and block scales copied, tensor scale 1 / multiplier, rounded once"
+            : "codes and block scales copied, tensor scale 1 / divisor, rounded once";
+  }
+
+  void check_unique_names() const {
+    std::map<std::string_view, std::string_view> owner;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const std::string& weight = source_.tensors()[planned.source].name;
+      for (const PartToWrite& part : planned.parts) {
+        const auto [found, added] = owner.emplace(part.info.name, weight);
+        if (added) continue;
+        throw Error(ErrorCode::unsupported, "source",
+                    "tensors " + quote(found->second) + " and " + quote(weight) +
+                        " would both be written as " + quote(part.info.name));
+      }
+    }
+  }
+
+  void find_groups() {
+    std::map<std::string, int> by_key;
+    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+      PlannedTensor& planned = plan_.tensors[i];
+      const bool one_scale =
+          planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
+      if (planned.method != Method::requantise || !one_scale) continue;
+      const CheckpointTensor& tensor = source_.tensors()[planned.source];
+      std::string key = fused_group(tensor.name) + "|" + recipe_traits(planned.recipe).name;
+      // Engines fuse along the rows: other dimensions are equal.
+      for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+        if (d + 2 != tensor.shape.size()) key += "|" + std::to_string(tensor.shape[d]);
+      }
+      const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
+      if (added) plan_.groups.emplace_back();
+      planned.group = found->second;
+      plan_.groups[static_cast<std::size_t>(found->second)].members.push_back(i);
+    }
+  }
+
+  void fill_shards(const std::string& file_name) {
+    std::uint64_t filled = 0;
+    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+      const std::uint64_t bytes = plan_.tensors[i].bytes;
+      const bool full = filled > 0 && bytes > 0 &&
+                        (filled > options_.shard_bytes || bytes > options_.shard_bytes - filled);
+      if (plan_.shards.empty() || (full && file_name.empty())) {
+        plan_.shards.emplace_back();
+        filled = 0;
+      }
+      filled += bytes;
+      plan_.tensors[i].shard = plan_.shards.size() - 1;
+      plan_.shards.back().weights.push_back(i);
+      plan_.bytes += bytes;
+      plan_.source_bytes += source_.tensors()[plan_.tensors[i].source].bytes;
+    }
+    for (std::size_t i = 0; i < plan_.shards.size(); ++i) {
+      plan_.shards[i].file = file_name.empty() ? shard_name(i) : file_name;
+      order_shard(plan_.shards[i]);
+    }
+  }
+
+  /// Widest elements first, so that everything is aligned; then by name.
+  void order_shard(PlannedShard& shard) {
+    struct Slot {
+      const TensorInfo* info;
+      std::size_t weight, part;
+    };
+    std::vector<Slot> slots;
+    for (const std::size_t weight : shard.weights) {
+      PlannedTensor& planned = plan_.tensors[weight];
+      planned.slots.resize(planned.parts.size());
+      for (std::size_t p = 0; p < planned.parts.size(); ++p) {
+        slots.push_back({&planned.parts[p].info, weight, p});
+      }
+    }
+    std::sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) {
+      const int bits_a = dtype_bits(a.info->dtype);
+      const int bits_b = dtype_bits(b.info->dtype);
+      return bits_a != bits_b ? bits_a > bits_b : a.info->name < b.info->name;
+    });
+    for (const Slot& slot : slots) {
+      plan_.tensors[slot.weight].slots[slot.part] = shard.tensors.size();
+      shard.tensors.push_back(*slot.info);
+    }
+  }
+
+  /// model.safetensors, or model-00001-of-00003.safetensors; "model" is what the source says.
+  std::string shard_name(std::size_t i) const {
+    std::string stem = source_.store().files()[0].path().filename().string();
+    stem.resize(stem.size() - (stem.ends_with(kSuffix) ? kSuffix.size() : 0));
+    const std::size_t of = stem.rfind("-of-");
+    const std::size_t dash = of == std::string::npos || of == 0 ? of : stem.rfind('-', of - 1);
+    if (dash != std::string::npos && dash > 0) stem.resize(dash);
+    if (source_.store().files().size() > 1 && dash == std::string::npos) stem = "model";
+    if (plan_.shards.size() == 1) return stem + std::string(kSuffix);
+    char number[64];
+    std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, plan_.shards.size());
+    return stem + number + std::string(kSuffix);
+  }
+
+  const StoredCheckpoint& source_;
+  const ConvertOptions& options_;
+  std::vector<Decision> decisions_;
+  std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
+  bool inputs_ = false;
+  Plan plan_;
+};
+
+std::string index_text(const Plan& plan) {
+  Json weight_map = Json::object();
+  for (const PlannedShard& shard : plan.shards) {
+    for (const TensorInfo& tensor : shard.tensors) weight_map[tensor.name] = shard.file;
+  }
+  return Json{{"metadata", {{"total_size", plan.bytes}}}, {"weight_map", weight_map}}.dump(2) +
+         "\n";
+}
+
+}  // namespace
+
+bool can_transfer(Recipe from, Recipe to) {
+  if (from == to) return !is_plain(from);
+  const RecipeTraits& a = recipe_traits(from);
+  const RecipeTraits& b = recipe_traits(to);
+  const bool same_blocks = a.family == Family::fp8 && b.family == Family::fp8 &&
+                           a.element == b.element && a.block_rows == b.block_rows &&
+                           a.block_k == b.block_k;
+  return same_blocks && (a.power_of_two || !b.power_of_two);
+}
+
+Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOptions& options,
+               const std::string& file_name) {
+  return Planner(std::move(source), options).run(file_name);
+}
+
+std::map<std::string, std::string> configuration_files(const Plan& plan) {
+  Documents documents;
+  if (!plan.all_verbatim) {
+    const SourceConfig& config = plan.source->config();
+    documents = {{"config.json", config.config}, {"hf_quant_config.json", config.hf_quant_config}};
+    Contents contents;
+    contents.kept_modules = plan.kept_modules;
+    contents.plain_dtype = plan.plain_dtype;
+    for (const PlannedTensor& planned : plan.tensors) {
+      if (!planned.quantised) continue;
+      const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
+      const bool inputs = std::any_of(planned.parts.begin(), planned.parts.end(),
+                                      [](auto& part) { return part.part == Part::input_scale; });
+      WeightToWrite weight;
+      weight.name = tensor.name;
+      weight.shape = tensor.shape;
+      weight.recipe = planned.recipe;
+      weight.input_scale = inputs;
+      contents.quantised.push_back(std::move(weight));
+    }
+    if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
+    const DialectTraits& dialect = contents.quantised.empty() ? kPlain : *plan.destination;
+    dialect.describe(contents, documents);
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [name, document] : documents) {
+    if (!document.is_null()) files[name] = document.dump(2) + "\n";
+  }
+  if (plan.shards.size() > 1) {
+    const std::string& first = plan.shards[0].file;
+    const std::string stem = first.substr(0, first.rfind('-', first.rfind("-of-") - 1));
+    files[stem + std::string(kIndexSuffix)] = index_text(plan);
+  }
+  return files;
+}
+
+}  // namespace blockscale::models
