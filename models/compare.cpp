@@ -17,6 +17,11 @@ using models::StoredCheckpoint;
 
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
 
+/// The larger; a NaN stays, whichever it is.
+double larger(double x, double y) {
+  return y <= x || x != x ? x : y;
+}
+
 /// Sums over one piece, or over pieces combined in their order.
 struct Sums {
   double squares = 0;        // of a
@@ -29,8 +34,7 @@ struct Sums {
     squares += other.squares;
     error_squares += other.error_squares;
     errors += other.errors;
-    // A NaN stays: comparisons with it are false.
-    if (!(other.max_error <= max_error)) max_error = other.max_error;
+    max_error = larger(max_error, other.max_error);
     count += other.count;
   }
 };
@@ -51,7 +55,7 @@ Sums sums_of(const float* a, const float* b, std::int64_t count) {
       squares[lane] += x * x;
       error_squares[lane] += error * error;
       errors[lane] += error;
-      largest[lane] = error <= largest[lane] ? largest[lane] : error;
+      largest[lane] = larger(largest[lane], error);
     }
   }
   Sums sums;

@@ -267,8 +267,9 @@ std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOption
   if (!any) {
     std::string example;
     for (std::size_t i = 0; i < decisions.size() && example.empty(); ++i) {
-      if (source.tensors()[i].shape.size() < 2) continue;
-      example = "; for example " + quote(source.tensors()[i].name) + ": " + decisions[i].reason;
+      const std::string& reason = decisions[i].reason;
+      if (source.tensors()[i].shape.size() < 2 || reason.starts_with("not included")) continue;
+      example = "; for example " + quote(source.tensors()[i].name) + ": " + reason;
     }
     throw Error(ErrorCode::invalid_argument, "source",
                 std::string("holds no tensor to convert to ") + recipe_traits(options.recipe).name +

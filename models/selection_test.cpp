@@ -148,7 +148,7 @@ TEST_F(SelectTest, MapChoosesTheRecipeOfTheFirstMatch) {
   make(small_model());
   ConvertOptions options;
   options.map = {
-      {"lm_head*", Recipe::mxfp8_e4m3}, {"*proj*", Recipe::fp8_row}, {"*", Recipe::bf16}};
+      {"lm_head*", Recipe::mxfp8_e4m3}, {"*proj.weight", Recipe::fp8_row}, {"*", Recipe::bf16}};
   EXPECT_EQ(decision(options, "lm_head.weight").recipe, Recipe::mxfp8_e4m3);
   EXPECT_EQ(decision(options, "model.layers.0.o_proj.weight").recipe, Recipe::fp8_row);
   EXPECT_EQ(decision(options, "model.embed_tokens.weight").recipe, Recipe::bf16);
