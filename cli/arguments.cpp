@@ -30,12 +30,14 @@ CLI::Option* add_json(CLI::App& app, bool& json) {
   return app.add_flag("--json", json, "Print one JSON object instead of text");
 }
 
-CLI::Option* add_threads(CLI::App& app, int& threads) {
+CLI::Option* add_threads(CLI::App& app, int& threads, int by_default) {
+  threads = by_default;
   const auto parse = [](const std::string& text) {
     return static_cast<int>(parse_integer(text, 0, 4096));
   };
-  return add_parsed(app, "--threads", "N", threads, parse,
-                    "Threads to use; 0, the default, stands for all of the machine's");
+  return add_parsed(
+      app, "--threads", "N", threads, parse,
+      "Threads to use; 0 stands for all of the machine's. Default: " + std::to_string(by_default));
 }
 
 std::vector<std::string> recipe_names() {

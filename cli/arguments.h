@@ -47,7 +47,8 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* p
 }
 
 CLI::Option* add_json(CLI::App& app, bool& json);
-CLI::Option* add_threads(CLI::App& app, int& threads);
+/// `threads` is set to `by_default` at once.
+CLI::Option* add_threads(CLI::App& app, int& threads, int by_default = 0);
 
 /// The names of a table's entries, for index_of and for help.
 template <class Table, class NameOf>

@@ -109,6 +109,7 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"source_bytes", report.source_bytes},
           {"bytes", report.bytes},
           {"shards_reused", report.shards_reused},
+          {"partial_discarded", report.partial_discarded},
           {"seconds", report.seconds},
           {"tensors", tensors}};
 }
@@ -167,6 +168,9 @@ void print_report(const ConvertCommand& command, const ConvertReport& report) {
                      format_duration(report.seconds) + ", " + format_bytes(rate) + "/s";
   if (report.shards_reused > 0) {
     text += ", " + plural(report.shards_reused, "finished shard") + " kept from before";
+  }
+  if (report.partial_discarded) {
+    text += "; an unfinished conversion was discarded (--resume would have continued it)";
   }
   print(text + "\n");
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "blockscale/layout.h"
 #include "command.h"
 #include "output.h"
 #include "table.h"
@@ -72,13 +73,16 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
   Json tensors = Json::array();
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string layout = layout_name(checkpoint, tensor);
-    tensors.push_back({{"name", tensor.name},
-                       {"shape", tensor.shape},
-                       {"recipe", stored_as(tensor)},
-                       {"quantized", tensor.quantized},
-                       {"dtype", dtype_name(tensor.dtype)},
-                       {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
-                       {"bytes", tensor.bytes}});
+    tensors.push_back(
+        {{"name", tensor.name},
+         {"shape", tensor.shape},
+         {"recipe", stored_as(tensor)},
+         {"quantized", tensor.quantized},
+         {"dtype", dtype_name(tensor.dtype)},
+         {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
+         {"cute",
+          layout.empty() ? Json(nullptr) : Json(describe_scale_layout(checkpoint.view(tensor)))},
+         {"bytes", tensor.bytes}});
   }
   const Totals totals = totals_of(checkpoint);
   Json by_recipe = Json::object();
@@ -142,8 +146,8 @@ ExitCode run(const InspectCommand& command) {
   if (command.layout.layout.has_value()) return inspect_layout(command.layout, command.json);
   if (command.layout.has_details()) {
     throw UsageError(
-        "--shape, --recipe, --group, --rows-per-scale, --leading-stride and --batch go with "
-        "--layout");
+        "--shape, --recipe, --group, --rows-per-scale, --leading-stride and --batch go "
+        "with --layout");
   }
   const Checkpoint checkpoint = Checkpoint::open(command.path);
   if (command.json) {

@@ -27,9 +27,12 @@ constexpr const char* kExamples =
     "error. A failed command prints one line there.\n"
     "\n";
 
+/// "convert", "bench quantize"; empty if no command was named.
 std::string command_name(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
-  return parsed.empty() ? "" : parsed.front()->get_name();
+  if (parsed.empty()) return "";
+  const std::string rest = command_name(*parsed.front());
+  return parsed.front()->get_name() + (rest.empty() ? "" : " " + rest);
 }
 
 int fail(const CLI::App& app, ExitCode code, const std::string& message) {
@@ -63,7 +66,9 @@ Action parse(CLI::App& app, int argc, char** argv) {
                        "Print the version and exit");
   app.require_subcommand(1);
   app.get_formatter()->column_width(28);
+  add_convert(app, action);
   add_inspect(app, action);
+  add_compare(app, action);
   add_doctor(app, action);
   app.parse(argc, argv);
   return action;

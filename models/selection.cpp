@@ -322,3 +322,16 @@ std::string fused_group(const std::string& weight) {
 }
 
 }  // namespace blockscale::models
+
+namespace blockscale {
+
+bool is_linear_weight(const CheckpointTensor& tensor) {
+  return models::role_of(tensor.name, tensor.shape) == models::Role::linear &&
+         models::StoredCheckpoint::has_view(tensor);
+}
+
+bool weight_matches(const std::string& glob, const std::string& weight) {
+  return models::glob_matches(glob, weight);
+}
+
+}  // namespace blockscale

@@ -60,6 +60,22 @@ TEST(Glob, MatchesWeightsAndModules) {
   EXPECT_FALSE(models::glob_matches("dense", "a.dense.weight"));
 }
 
+TEST(IsLinearWeight, NeedsARoleTwoDimensionsAndValuesThatCanBeRead) {
+  CheckpointTensor tensor;
+  tensor.name = "encoder.layer.0.output.dense.weight";
+  tensor.shape = {4, 8};
+  tensor.dtype = DType::BF16;
+  EXPECT_TRUE(is_linear_weight(tensor));
+  tensor.dtype = DType::I64;
+  EXPECT_FALSE(is_linear_weight(tensor));
+  tensor.dtype = DType::BF16;
+  tensor.shape = {4};
+  EXPECT_FALSE(is_linear_weight(tensor));
+  tensor.shape = {4, 8};
+  tensor.name = "embeddings.word_embeddings.weight";
+  EXPECT_FALSE(is_linear_weight(tensor));
+}
+
 TEST(FusedGroup, OfSiblings) {
   const auto same = [](const std::string& a, const std::string& b) {
     return models::fused_group(a) == models::fused_group(b);

@@ -61,6 +61,14 @@ class Checkpoint {
   std::shared_ptr<const State> state_;
 };
 
+/// Whether `tensor` is the 2-D weight of a linear layer, by its name and shape: what convert
+/// quantises by default, stacked experts apart.
+bool is_linear_weight(const CheckpointTensor& tensor);
+
+/// Whether `glob` (*, ?, [..]; * matches dots too) matches a weight's name or its module's, as
+/// `ConvertOptions::include` and its like do.
+bool weight_matches(const std::string& glob, const std::string& weight);
+
 struct ConvertProgress {
   std::uint64_t source_bytes_done = 0;
   std::uint64_t source_bytes_total = 0;
