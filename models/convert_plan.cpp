@@ -106,7 +106,8 @@ class Planner {
     if (absmax != absmax_.end()) planned.input_absmax = absmax->second;
 
     const bool same_dialect = source_.dialect().dialect == plan_.destination->dialect;
-    const bool same_recipe = tensor.quantized && tensor.recipe == decision.recipe;
+    const Recipe stored = stored_recipe(i, decision.recipe);
+    const bool same_recipe = tensor.quantized && stored == decision.recipe;
     if (!tensor.quantized && !decision.convert) {
       take_stored(planned);
     } else if (same_recipe && same_dialect && planned.input_absmax == 0) {
@@ -116,7 +117,7 @@ class Planner {
         planned.reason = std::string("already ") + recipe_traits(tensor.recipe).name + ", copied";
       }
     } else {
-      plan_change(planned, tensor);
+      plan_change(planned, tensor, stored);
     }
     planned.bytes = bytes_of(planned.parts);
     return planned;
@@ -136,9 +137,35 @@ class Planner {
     if (inputs_ || planned.recipe != Recipe::nvfp4) take(Part::input_scale, parts.input_scale);
   }
 
-  void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor) const {
+  /// The source's recipe; where f32 scales turn out to be powers of two, which not every dialect
+  /// says, and `wanted` asks for such, the recipe that says so.
+  Recipe stored_recipe(std::size_t i, Recipe wanted) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    const RecipeTraits& have = recipe_traits(tensor.recipe);
+    if (!tensor.quantized || have.power_of_two || !recipe_traits(wanted).power_of_two) {
+      return tensor.recipe;
+    }
+    for (const RecipeTraits& t : kRecipes) {
+      const bool same = t.family == Family::fp8 && t.scale == Format::f32 && t.power_of_two &&
+                        t.element == have.element && t.block_rows == have.block_rows &&
+                        t.block_k == have.block_k;
+      if (same && can_transfer(t.recipe, wanted) && scales_are_powers_of_two(i)) return t.recipe;
+    }
+    return tensor.recipe;
+  }
+
+  bool scales_are_powers_of_two(std::size_t i) const {
+    const ScaledTensorView view = source_.unaligned_view(i);
+    const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
+    const float* scales = static_cast<const float*>(view.scales);
+    return std::all_of(scales, scales + view.batch * grid.rows * grid.columns, [](float scale) {
+      return decode<Format::ue8m0>(encode_ue8m0(scale, ScaleRounding::toward_zero)) == scale;
+    });
+  }
+
+  void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
-    const bool transfer = tensor.quantized && can_transfer(tensor.recipe, planned.recipe);
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe);
     planned.method = transfer ? Method::transfer : Method::requantise;
     WeightToWrite weight;
     weight.name = tensor.name;

@@ -124,13 +124,19 @@ void ConvertRun::run_shard(std::size_t shard, const std::filesystem::path& folde
     for (const std::size_t weight : all_waves[wave]) source_.drop(plan_.tensors[weight].source);
   }
   writer.publish();
+  settle(shard);
 }
 
 void ConvertRun::skip_shard(std::size_t shard) {
-  for (const std::size_t weight : plan_.shards[shard].weights) {
-    const CheckpointTensor& tensor = source_tensor(plan_.tensors[weight]);
-    report(tensor.bytes, tensor.name);
-  }
+  settle(shard);
+}
+
+/// Counts what is left of a shard's source bytes: factors, and what division by rows dropped.
+void ConvertRun::settle(std::size_t shard) {
+  const std::vector<std::size_t>& weights = plan_.shards[shard].weights;
+  if (weights.empty()) return;
+  for (const std::size_t weight : weights) settled_ += source_tensor(plan_.tensors[weight]).bytes;
+  report(settled_ - progress_.source_bytes_done, source_tensor(plan_.tensors[weights.back()]).name);
 }
 
 /// The first pass over the groups of a wave whose scales are not known yet: amax of every member,

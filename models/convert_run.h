@@ -54,6 +54,7 @@ class ConvertRun {
   bool changes_scale_format(const PlannedTensor& planned, Part part) const;
   const TensorStore::Entry* stored_part(const PlannedTensor& planned, std::size_t part) const;
 
+  void settle(std::size_t shard);
   void report(std::uint64_t source_bytes, const std::string& tensor);
   const CheckpointTensor& source_tensor(const PlannedTensor& planned) const {
     return source_.tensors()[planned.source];
@@ -66,6 +67,7 @@ class ConvertRun {
   std::int64_t worker_bytes_ = 0;
   ScratchPool scratch_;
   std::vector<Scales> scales_;  // of plan_.groups
+  std::uint64_t settled_ = 0;   // source bytes of the shards that are done
 
   std::mutex progress_mutex_;  // guards what follows
   ConvertProgress progress_;
