@@ -1,4 +1,5 @@
-// A sweep over f32 inputs, for tests: a sample of them, or all 2^32 with BLOCKSCALE_EXHAUSTIVE=1.
+// A sweep over f32 inputs, for tests: a sample of them, or all 2^32 with BLOCKSCALE_EXHAUSTIVE=1
+// (but in sanitized builds, where it takes long and shows nothing new).
 #pragma once
 
 #include <atomic>
@@ -10,9 +11,17 @@
 
 namespace blockscale {
 
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer);
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline bool exhaustive() {
   const char* value = std::getenv("BLOCKSCALE_EXHAUSTIVE");
-  return value != nullptr && std::strcmp(value, "1") == 0;
+  return !kSanitized && value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 /// One in so many inputs is tried without BLOCKSCALE_EXHAUSTIVE; a prime, so that no bit is fixed.

@@ -52,38 +52,38 @@ struct Tuple<First, Rest...> {
 namespace detail {
 
 template <class T>
-inline constexpr bool is_static = false;
+inline constexpr bool kIsStatic = false;
 template <int N>
-inline constexpr bool is_static<Int<N>> = true;
+inline constexpr bool kIsStatic<Int<N>> = true;
 
 template <class T>
-inline constexpr bool is_zero = false;
+inline constexpr bool kIsZero = false;
 template <>
-inline constexpr bool is_zero<Int<0>> = true;
+inline constexpr bool kIsZero<Int<0>> = true;
 
 template <class T>
-inline constexpr bool is_tuple = false;
+inline constexpr bool kIsTuple = false;
 template <class... Ts>
-inline constexpr bool is_tuple<Tuple<Ts...>> = true;
+inline constexpr bool kIsTuple<Tuple<Ts...>> = true;
 
 template <class T>
-inline constexpr int rank = 1;
+inline constexpr int kRank = 1;
 template <class... Ts>
-inline constexpr int rank<Tuple<Ts...>> = static_cast<int>(sizeof...(Ts));
+inline constexpr int kRank<Tuple<Ts...>> = static_cast<int>(sizeof...(Ts));
 
 template <class T>
-inline constexpr int leaf_count = 1;
+inline constexpr int kLeafCount = 1;
 template <class... Ts>
-inline constexpr int leaf_count<Tuple<Ts...>> = (leaf_count<Ts> + ... + 0);
+inline constexpr int kLeafCount<Tuple<Ts...>> = (kLeafCount<Ts> + ... + 0);
 
 /// Whether a stride has the structure of its shape.
 template <class Shape, class Stride>
-inline constexpr bool congruent = !is_tuple<Shape> && !is_tuple<Stride>;
+inline constexpr bool kCongruent = !kIsTuple<Shape> && !kIsTuple<Stride>;
 template <>
-inline constexpr bool congruent<Tuple<>, Tuple<>> = true;
+inline constexpr bool kCongruent<Tuple<>, Tuple<>> = true;
 template <class First, class... Rest, class StrideFirst, class... StrideRest>
-inline constexpr bool congruent<Tuple<First, Rest...>, Tuple<StrideFirst, StrideRest...>> =
-    congruent<First, StrideFirst> && congruent<Tuple<Rest...>, Tuple<StrideRest...>>;
+inline constexpr bool kCongruent<Tuple<First, Rest...>, Tuple<StrideFirst, StrideRest...>> =
+    kCongruent<First, StrideFirst> && kCongruent<Tuple<Rest...>, Tuple<StrideRest...>>;
 
 template <class First, class... Rest>
 BLOCKSCALE_HD constexpr Tuple<First, Rest...> prepend(const First& first,
@@ -104,7 +104,7 @@ struct UnsignedOf<8> {
 template <class A, class B>
 BLOCKSCALE_HD constexpr auto quotient(const A& a, const B& b) {
   using Signed = decltype(a * b);
-  if constexpr (is_static<A> && is_static<B>) {
+  if constexpr (kIsStatic<A> && kIsStatic<B>) {
     return Int<A::value / B::value>{};
   } else {
     using Unsigned = typename UnsignedOf<sizeof(Signed)>::Type;
@@ -115,7 +115,7 @@ BLOCKSCALE_HD constexpr auto quotient(const A& a, const B& b) {
 template <class A, class B>
 BLOCKSCALE_HD constexpr auto remainder(const A& a, const B& b) {
   using Signed = decltype(a * b);
-  if constexpr (is_static<A> && is_static<B>) {
+  if constexpr (kIsStatic<A> && kIsStatic<B>) {
     return Int<A::value % B::value>{};
   } else {
     using Unsigned = typename UnsignedOf<sizeof(Signed)>::Type;
@@ -157,9 +157,9 @@ BLOCKSCALE_HD constexpr auto append(const Tuple<Ts...>& tuple, const Last& last)
 /// Number of coordinates of a shape.
 template <class Shape>
 BLOCKSCALE_HD constexpr auto size(const Shape& shape) {
-  if constexpr (!detail::is_tuple<Shape>) {
+  if constexpr (!detail::kIsTuple<Shape>) {
     return shape;
-  } else if constexpr (detail::rank<Shape> == 0) {
+  } else if constexpr (detail::kRank<Shape> == 0) {
     return Int<1>{};
   } else {
     return size(shape.first) * size(shape.rest);
@@ -170,16 +170,16 @@ namespace detail {
 
 template <class Coordinate, class Shape, class Stride>
 BLOCKSCALE_HD constexpr auto offset(const Coordinate& c, const Shape& shape, const Stride& stride) {
-  if constexpr (is_tuple<Coordinate>) {
-    static_assert(rank<Coordinate> == rank<Shape>, "one coordinate for each mode");
-    if constexpr (rank<Coordinate> == 0) {
+  if constexpr (kIsTuple<Coordinate>) {
+    static_assert(kRank<Coordinate> == kRank<Shape>, "one coordinate for each mode");
+    if constexpr (kRank<Coordinate> == 0) {
       return Int<0>{};
     } else {
       return offset(c.first, shape.first, stride.first) + offset(c.rest, shape.rest, stride.rest);
     }
-  } else if constexpr (!is_tuple<Shape>) {
+  } else if constexpr (!kIsTuple<Shape>) {
     return c * stride;
-  } else if constexpr (rank<Shape> == 1) {
+  } else if constexpr (kRank<Shape> == 1) {
     return offset(c, shape.first, stride.first);
   } else {
     const auto extent = size(shape.first);
@@ -193,8 +193,8 @@ BLOCKSCALE_HD constexpr auto offset(const Coordinate& c, const Shape& shape, con
 /// A function from coordinates to offsets.
 template <class Shape, class Stride>
 struct Layout {
-  static_assert(detail::congruent<Shape, Stride>, "a stride has the structure of its shape");
-  static constexpr int kRank = detail::rank<Shape>;
+  static_assert(detail::kCongruent<Shape, Stride>, "a stride has the structure of its shape");
+  static constexpr int kRank = detail::kRank<Shape>;
 
   Shape shape;
   Stride stride;
@@ -239,9 +239,9 @@ namespace detail {
 
 template <class Shape, class Stride>
 BLOCKSCALE_HD constexpr auto last_offset(const Shape& shape, const Stride& stride) {
-  if constexpr (is_zero<Stride> || rank<Shape> == 0) {
+  if constexpr (kIsZero<Stride> || kRank<Shape> == 0) {
     return Int<0>{};
-  } else if constexpr (!is_tuple<Shape>) {
+  } else if constexpr (!kIsTuple<Shape>) {
     return (shape - Int<1>{}) * stride;
   } else {
     return last_offset(shape.first, stride.first) + last_offset(shape.rest, stride.rest);
@@ -250,14 +250,14 @@ BLOCKSCALE_HD constexpr auto last_offset(const Shape& shape, const Stride& strid
 
 template <class Shape, class Stride>
 BLOCKSCALE_HD constexpr auto filtered_shape(const Shape& shape, const Stride& stride) {
-  if constexpr (is_tuple<Shape>) {
-    if constexpr (rank<Shape> == 0) {
+  if constexpr (kIsTuple<Shape>) {
+    if constexpr (kRank<Shape> == 0) {
       return shape;
     } else {
       return prepend(filtered_shape(shape.first, stride.first),
                      filtered_shape(shape.rest, stride.rest));
     }
-  } else if constexpr (is_zero<Stride>) {
+  } else if constexpr (kIsZero<Stride>) {
     return Int<1>{};
   } else {
     return shape;
@@ -271,7 +271,7 @@ template <class Shape, class Stride>
 BLOCKSCALE_HD constexpr auto cosize(const Layout<Shape, Stride>& layout) {
   const auto last = detail::last_offset(layout.shape, layout.stride);
   using Last = decltype(detail::last_offset(layout.shape, layout.stride));
-  if constexpr (detail::is_static<Last>) {
+  if constexpr (detail::kIsStatic<Last>) {
     return last + Int<1>{};
   } else {
     return size(layout) == 0 ? Last{0} : last + 1;
@@ -313,7 +313,7 @@ BLOCKSCALE_HD constexpr auto repeat_strides(const Cosize& tile, const Repeats& r
 /// How often each mode of a tile goes into the modes of `shape`, the last one filled up.
 template <class TileShape, class Shape>
 BLOCKSCALE_HD constexpr auto repeats_of(const TileShape& tile, const Shape& shape) {
-  if constexpr (rank<Shape> == 0) {
+  if constexpr (kRank<Shape> == 0) {
     return shape;
   } else {
     return prepend(ceil_div(shape.first, size(tile.first)), repeats_of(tile.rest, shape.rest));
@@ -323,7 +323,7 @@ BLOCKSCALE_HD constexpr auto repeats_of(const TileShape& tile, const Shape& shap
 /// ((a0,b0),(a1,b1),...) of (a0,a1,...) and (b0,b1,...).
 template <class A, class B>
 BLOCKSCALE_HD constexpr auto zip(const A& a, const B& b) {
-  if constexpr (rank<A> == 0) {
+  if constexpr (kRank<A> == 0) {
     return a;
   } else {
     return prepend(make_tuple(a.first, b.first), zip(a.rest, b.rest));
@@ -339,9 +339,9 @@ BLOCKSCALE_HD constexpr auto zip(const A& a, const B& b) {
 template <class AtomShape, class AtomStride, class Shape, class Order>
 BLOCKSCALE_HD constexpr auto tile_to_shape(const Layout<AtomShape, AtomStride>& atom,
                                            const Shape& shape, const Order& order) {
-  static_assert(detail::rank<Shape> == detail::rank<Order>);
-  static_assert(detail::rank<AtomShape> <= detail::rank<Shape>);
-  if constexpr (detail::rank<AtomShape> < detail::rank<Shape>) {
+  static_assert(detail::kRank<Shape> == detail::kRank<Order>);
+  static_assert(detail::kRank<AtomShape> <= detail::kRank<Shape>);
+  if constexpr (detail::kRank<AtomShape> < detail::kRank<Shape>) {
     return tile_to_shape(append_mode(atom, Int<1>{}, Int<0>{}), shape, order);
   } else {
     const auto repeats = detail::repeats_of(atom.shape, shape);
@@ -353,11 +353,11 @@ BLOCKSCALE_HD constexpr auto tile_to_shape(const Layout<AtomShape, AtomStride>& 
 /// The coordinate that linear index `index` stands for, with the structure of `shape`.
 template <class Shape>
 BLOCKSCALE_HD constexpr auto coordinate(int64_t index, const Shape& shape) {
-  if constexpr (!detail::is_tuple<Shape>) {
+  if constexpr (!detail::kIsTuple<Shape>) {
     return index;
-  } else if constexpr (detail::rank<Shape> == 0) {
+  } else if constexpr (detail::kRank<Shape> == 0) {
     return shape;
-  } else if constexpr (detail::rank<Shape> == 1) {
+  } else if constexpr (detail::kRank<Shape> == 1) {
     return make_tuple(coordinate(index, shape.first));
   } else {
     const int64_t extent = size(shape.first);
@@ -382,15 +382,15 @@ struct Leaf {
 template <class Shape, class Stride>
 BLOCKSCALE_HD constexpr int64_t collect(Leaf* leaf, int64_t weight, const Shape& shape,
                                         const Stride& stride) {
-  if constexpr (!is_tuple<Shape>) {
+  if constexpr (!kIsTuple<Shape>) {
     *leaf = {shape, stride, weight};
     return weight * shape;
-  } else if constexpr (rank<Shape> == 0) {
+  } else if constexpr (kRank<Shape> == 0) {
     return weight;
   } else {
     using First = decltype(shape.first);
     const int64_t next = collect(leaf, weight, shape.first, stride.first);
-    return collect(leaf + leaf_count<First>, next, shape.rest, stride.rest);
+    return collect(leaf + kLeafCount<First>, next, shape.rest, stride.rest);
   }
 }
 
@@ -403,7 +403,7 @@ struct SortedLeaves {
 
 template <class Shape, class Stride>
 BLOCKSCALE_HD constexpr auto sorted_leaves(const Layout<Shape, Stride>& layout) {
-  constexpr int kCount = leaf_count<Shape>;
+  constexpr int kCount = kLeafCount<Shape>;
   Leaf leaves[kCount] = {};
   collect(leaves, 1, layout.shape, layout.stride);
   SortedLeaves<kCount> sorted = {};

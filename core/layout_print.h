@@ -43,12 +43,12 @@ BLOCKSCALE_HD constexpr void print_elements(const Tuple<First, Rest...>& tuple, 
 
 template <class Value, class Sink>
 BLOCKSCALE_HD constexpr void print(const Value& value, Notation notation, Sink& sink) {
-  if constexpr (detail::is_tuple<Value>) {
+  if constexpr (detail::kIsTuple<Value>) {
     sink('(');
     detail::print_elements(value, notation, sink);
     sink(')');
   } else {
-    if constexpr (detail::is_static<Value>) {
+    if constexpr (detail::kIsStatic<Value>) {
       if (notation == Notation::cutlass) sink('_');
     }
     detail::print_digits(value, sink);
