@@ -64,12 +64,16 @@ HWY_INLINE void decode_block(const std::uint8_t* codes, std::int64_t count, floa
   constexpr int kSize = format_traits(kDtype).bits / 8;
   const hn::CappedTag<float, kStep> df;
   constexpr std::int64_t kLanes = hn::MaxLanes(df);
-  // A 6-bit load reads 16 bytes, which hold 21 codes and a part of the next.
-  constexpr std::int64_t kNeeded = kBits == 6 ? 24 : kLanes;
   const auto factors = hn::Set(df, factor);
-  for (; i + kNeeded <= count; i += kLanes) {
-    const auto values = decode_lanes<kElement>(df, codes + i * kBits / 8);
-    store_values<kDtype>(df, hn::Mul(values, factors), out + i * kSize);
+  for (; i + kLanes <= count; i += kLanes) {
+    const std::uint8_t* from = codes + i * kBits / 8;
+    std::uint8_t last[16] = {};
+    // A 6-bit load reads 16 bytes, which hold 21 codes and a part of the next.
+    if (kBits == 6 && i + 22 > count) {
+      std::memcpy(last, from, static_cast<std::size_t>((count - i) * kBits / 8));
+      from = last;
+    }
+    store_values<kDtype>(df, hn::Mul(decode_lanes<kElement>(df, from), factors), out + i * kSize);
   }
 #endif
   for (; i < count; ++i) {

@@ -20,26 +20,56 @@ HWY_BEFORE_NAMESPACE();
 namespace blockscale {
 namespace HWY_NAMESPACE {
 
-/// Code of non-negative `y` (infinity included, NaN not) in a format of at most 16 bits, nearest
-/// even. Values above `limit` count as `limit`: the format's largest value saturates; the power of
-/// two above it gives the code above, which is infinity where the format has one.
-///
-/// y + 2^(exponent + 23 - mantissa bits) makes the f32 addition round at the format's last place;
-/// the exponent is at least that of the format's subnormals, so those need no case of their own.
+/// Whether runs of a block may end in elements that fill no vector. `kBlock` is the block's size
+/// where that is a compile-time constant (16 or 32), else 0.
+template <int kBlock>
+inline constexpr bool kHasTail = kBlock == 0 || HWY_TARGET == HWY_SCALAR;
+
+/// Code of non-negative `y` (infinity included, NaN not) in the low bits of each lane, nearest
+/// even; the bits above the format's magnitude are arbitrary. Values above `limit` count as
+/// `limit`: the format's largest value saturates; the power of two above it gives the code above,
+/// which is infinity where the format has one. For formats of at most 16 bits.
+template <Format F, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_low_bits(DF df, hn::Vec<DF> y, float limit) {
+  constexpr FormatTraits t = format_traits(F);
+  const hn::RebindToUnsigned<DF> du;
+  if constexpr (t.exponent_bits == 2 && t.bias == 1) {
+    // Codes as a function of y are concave and linear between powers of two, so they are the least
+    // of three lines. Added to 2^23, each is rounded to an integer once; rounding is monotone.
+    constexpr float kOne = 0x1p23f;
+    constexpr auto kSlope = static_cast<float>(1 << t.mantissa_bits);
+    const auto steep = hn::MulAdd(y, hn::Set(df, kSlope), hn::Set(df, kOne));
+    const auto middle = hn::MulAdd(y, hn::Set(df, kSlope / 2), hn::Set(df, kOne + kSlope));
+    const auto flat = hn::MulAdd(y, hn::Set(df, kSlope / 4), hn::Set(df, kOne + 2 * kSlope));
+    const auto cap = hn::Set(df, kOne + static_cast<float>(t.max_code));
+    return hn::BitCast(du, hn::Min(hn::Min(steep, middle), hn::Min(flat, cap)));
+  } else {
+    // y + 2^(exponent + 23 - mantissa bits) makes the addition round at the format's last place;
+    // the exponent is at least that of the subnormals, so those need no case of their own.
+    constexpr int kDropped = 23 - t.mantissa_bits;
+    const auto lowest = hn::Set(du, static_cast<std::uint32_t>(128 - t.bias) << 23);
+    const auto clamped = hn::Min(y, hn::Set(df, limit));
+    const auto field = hn::And(hn::BitCast(du, clamped), hn::Set(du, 0x7F800000u));
+    const auto exponent = hn::Max(field, lowest);
+    const auto shifter = hn::Add(exponent, hn::Set(du, static_cast<std::uint32_t>(kDropped) << 23));
+    const auto rounded = hn::BitCast(du, hn::Add(clamped, hn::BitCast(df, shifter)));
+    // The significand's leading bit adds one to the exponent field.
+    const auto significand = hn::Sub(rounded, shifter);
+    return hn::Add(significand, hn::ShiftRight<kDropped>(hn::Sub(exponent, lowest)));
+  }
+}
+
+/// `encode_low_bits` with the other bits 0.
 template <Format F, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_magnitude(DF df, hn::Vec<DF> y, float limit) {
   constexpr FormatTraits t = format_traits(F);
-  constexpr int kDropped = 23 - t.mantissa_bits;
   const hn::RebindToUnsigned<DF> du;
-  const auto lowest = hn::Set(du, static_cast<std::uint32_t>(128 - t.bias) << 23);
-  const auto clamped = hn::Min(y, hn::Set(df, limit));
-  const auto field = hn::And(hn::BitCast(du, clamped), hn::Set(du, 0x7F800000u));
-  const auto exponent = hn::Max(field, lowest);
-  const auto shifter = hn::Add(exponent, hn::Set(du, static_cast<std::uint32_t>(kDropped) << 23));
-  const auto rounded = hn::BitCast(du, hn::Add(clamped, hn::BitCast(df, shifter)));
-  // The significand's leading bit adds one to the exponent field.
-  const auto significand = hn::Sub(rounded, shifter);
-  return hn::Add(significand, hn::ShiftRight<kDropped>(hn::Sub(exponent, lowest)));
+  const auto code = encode_low_bits<F>(df, y, limit);
+  if constexpr (t.exponent_bits == 2) {
+    return hn::And(code, hn::Set(du, (1u << (t.exponent_bits + t.mantissa_bits)) - 1));
+  } else {
+    return code;
+  }
 }
 
 #if HWY_TARGET != HWY_SCALAR

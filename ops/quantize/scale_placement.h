@@ -29,13 +29,28 @@ struct PlacedScales {
   }
 };
 
-/// Calls `copy(i, j, count)` for the longest runs of neighbours in memory that a layout other than
-/// mn_major gives scale rows of the rectangle; i and j count from its corner.
-template <class Copy>
-void for_each_run(ScaleLayout layout, const ScaleRectangle& r, const Copy& copy) {
-  const std::int64_t run = is_swizzled(layout) ? scale_layout_traits(layout).tile_k : r.columns;
+/// Calls `copy(placed, i, j, count)` for the longest runs of neighbours in memory that a layout
+/// other than mn_major gives scale rows of the rectangle; i and j count from its corner.
+template <class Scale, class Copy>
+void for_each_run(const PlacedScales<Scale>& p, const ScaleRectangle& r, const Copy& copy) {
+  const ScaleLayoutTraits& t = scale_layout_traits(p.layout);
+  const std::int64_t run = is_swizzled(p.layout) ? t.tile_k : r.columns;
+  const std::int64_t step = static_cast<std::int64_t>(t.tile_rows) * t.tile_k;
   for (std::int64_t i = 0; i < r.rows; ++i) {
-    for (std::int64_t j = 0; j < r.columns; j += run) copy(i, j, std::min(run, r.columns - j));
+    Scale* placed = p.at(r.row + i, r.column);
+    std::int64_t j = 0;
+    for (; j + run <= r.columns; j += run, placed += step) copy(placed, i, j, run);
+    if (j < r.columns) copy(placed, i, j, r.columns - j);
+  }
+}
+
+/// Copies a run; those of swizzled layouts are 4 scales, but the last.
+template <class Scale>
+void copy_run(Scale* to, const Scale* from, std::int64_t count) {
+  if (count == 4) {
+    std::memcpy(to, from, 4 * sizeof(Scale));
+  } else {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(Scale));
   }
 }
 
@@ -68,9 +83,8 @@ void place_scales(const PlacedScales<Scale>& out, const ScaleRectangle& r, const
     }
     return;
   }
-  for_each_run(out.layout, r, [&](std::int64_t i, std::int64_t j, std::int64_t count) {
-    std::memcpy(out.at(r.row + i, r.column + j), scales + i * pitch + j,
-                static_cast<std::size_t>(count) * sizeof(Scale));
+  for_each_run(out, r, [&](Scale* placed, std::int64_t i, std::int64_t j, std::int64_t count) {
+    copy_run(placed, scales + i * pitch + j, count);
   });
   if constexpr (sizeof(Scale) == 1) {
     if (is_swizzled(out.layout)) clear_padding(out, r);
@@ -88,9 +102,8 @@ void gather_scales(const PlacedScales<const Scale>& in, const ScaleRectangle& r,
     }
     return;
   }
-  for_each_run(in.layout, r, [&](std::int64_t i, std::int64_t j, std::int64_t count) {
-    std::memcpy(scales + i * pitch + j, in.at(r.row + i, r.column + j),
-                static_cast<std::size_t>(count) * sizeof(Scale));
+  for_each_run(in, r, [&](const Scale* placed, std::int64_t i, std::int64_t j, std::int64_t count) {
+    copy_run(scales + i * pitch + j, placed, count);
   });
 }
 

@@ -17,9 +17,10 @@
 
 namespace blockscale::test {
 
-/// The SIMD targets that this machine runs, one bit each.
+/// The SIMD targets that this machine runs, one bit each; whatever `use_target` chose.
 inline std::vector<std::int64_t> targets() {
   std::vector<std::int64_t> result;
+  hwy::SetSupportedTargetsForTest(0);
   for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
     result.push_back(left & -left);
   }

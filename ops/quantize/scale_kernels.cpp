@@ -1,15 +1,13 @@
-// Block maxima, scales and codes of runs of one row, for every SIMD target. numerics.md pins the
-// order of operations; each f32 operation below is one step of it.
+// Block maxima and scales of runs of one row, for every SIMD target. numerics.md pins the order of
+// operations; each f32 operation below is one step of it.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/quantize/quantize_kernels.cpp"
+#define HWY_TARGET_INCLUDE "ops/quantize/scale_kernels.cpp"
 #include "ops/simd_targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "core/packing.h"
 #include "ops/quantize/decode-inl.h"
@@ -22,7 +20,6 @@ namespace HWY_NAMESPACE {
 
 using kernels::MagnitudeBits;
 using kernels::NanRule;
-using kernels::Scaling;
 
 // ---------------------------------------------------------------- block maxima
 
@@ -43,11 +40,6 @@ HWY_INLINE hn::TFromD<D> largest_lane(D d, hn::Vec<D> v) {
     return hn::GetLane(hn::MaxOfLanes(d, v));
   }
 }
-
-/// Whether runs of a block may end in elements that fill no vector. `kBlock` is the block's size
-/// where that is a compile-time constant (16 or 32), else 0.
-template <int kBlock>
-inline constexpr bool kHasTail = kBlock == 0 || HWY_TARGET == HWY_SCALAR;
 
 /// Largest magnitude (raw bits) of `count` elements.
 template <Format kDtype, bool kIgnoreNan, int kBlock>
@@ -248,196 +240,6 @@ void fp8_scales(Format element, bool power_of_two, float amax_floor, const Magni
   }
 }
 
-// ---------------------------------------------------------------- codes
-
-/// How an element meets its block's factor.
-enum class Method : std::uint8_t {
-  multiply,
-  divide,
-  reciprocal,  // divides by multiplying with 1 / s and correcting the quotient: for s >= 2^-90
-};
-inline constexpr float kSmallestForReciprocal = 0x1p-90f;
-
-/// Code of one element by core's conversions: what vectors must agree with, and their tails.
-template <Format kDtype, Format kElement, Method kMethod>
-HWY_INLINE std::uint32_t encode_one(const std::uint8_t* x, std::int64_t index, float factor) {
-  float value = decode<kDtype>(load_code<kDtype>(x, index));
-  if (std::isnan(value)) return format_traits(kElement).nan_code;
-  if (std::isinf(value)) value = std::copysign(bit_cast<float>(kernels::kLargestFinite), value);
-  return encode<kElement>(kMethod == Method::multiply ? value * factor : value / factor);
-}
-
-#if HWY_TARGET != HWY_SCALAR
-
-/// A block's factor, broadcast, in the forms that its method needs.
-template <Format kElement, Method kMethod, class DF>
-struct BlockFactor {
-  hn::Vec<DF> factor;
-  hn::Vec<DF> reciprocal;
-  hn::Vec<hn::RebindToUnsigned<DF>> limit;  // on magnitudes, before scaling
-
-  HWY_INLINE BlockFactor(DF df, float value) {
-    const hn::RebindToUnsigned<DF> du;
-    factor = hn::Set(df, value);
-    limit = hn::Set(du, kernels::kLargestFinite);
-    if constexpr (kMethod == Method::reciprocal) {
-      reciprocal = hn::Set(df, 1.0f / value);
-      // What saturates anyway must not make the quotient infinite, as inf - inf would follow.
-      const float enough = value * static_cast<float>(4 << format_traits(kElement).max_exponent);
-      limit = hn::Min(limit, hn::BitCast(du, hn::Set(df, enough)));
-    }
-  }
-
-  /// The scaled value of each magnitude (bits of a non-negative f32, Inf and NaN included).
-  HWY_INLINE hn::Vec<DF> apply(DF df, hn::Vec<hn::RebindToUnsigned<DF>> magnitude) const {
-    const auto value = hn::BitCast(df, hn::Min(magnitude, limit));
-    if constexpr (kMethod == Method::multiply) {
-      return hn::Mul(value, factor);
-    } else if constexpr (kMethod == Method::divide) {
-      return hn::Div(value, factor);
-    } else {
-      const auto quotient = hn::Mul(value, reciprocal);
-      const auto remainder = hn::NegMulAdd(quotient, factor, value);
-      return hn::MulAdd(remainder, reciprocal, quotient);
-    }
-  }
-};
-
-/// Codes of Lanes(df) elements, in 32-bit lanes.
-template <Format kDtype, Format kElement, class Factor, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_lanes(DF df, const std::uint8_t* x,
-                                                          const Factor& factor) {
-  constexpr FormatTraits t = format_traits(kElement);
-  const hn::RebindToUnsigned<DF> du;
-  const hn::RebindToSigned<DF> di;
-  const auto bits = hn::BitCast(du, decode_lanes<kDtype>(df, x));
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
-  const auto sign = hn::ShiftRight<32 - t.bits>(hn::Xor(bits, magnitude));
-  const auto scaled = factor.apply(df, magnitude);
-  const auto code = hn::Or(encode_magnitude<kElement>(df, scaled, t.max), sign);
-  if constexpr (t.nan_code == 0) {
-    return code;  // blocks with a NaN never come here
-  } else {
-    const auto is_nan = hn::Gt(hn::BitCast(di, magnitude),
-                               hn::Set(di, static_cast<std::int32_t>(kernels::kInfinity)));
-    return hn::IfThenElse(hn::RebindMask(du, is_nan), hn::Set(du, t.nan_code), code);
-  }
-}
-
-#endif  // HWY_TARGET != HWY_SCALAR
-
-/// Codes of one block.
-template <Format kDtype, Format kElement, Method kMethod, int kBlock>
-HWY_INLINE void encode_block(const std::uint8_t* x, std::int64_t count, float factor,
-                             std::uint8_t* codes) {
-  std::int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  constexpr int kSize = format_traits(kDtype).bits / 8;
-  constexpr int kBits = format_traits(kElement).bits;
-  const hn::CappedTag<float, kStep> df;
-  const hn::RebindToUnsigned<decltype(df)> du;
-  const BlockFactor<kElement, kMethod, decltype(df)> block_factor(df, factor);
-  for (; i + kStep <= count; i += kStep) {
-    const std::uint8_t* const from = x + i * kSize;
-    store_step<kElement>(
-        du,
-        [&](int lane) HWY_ATTR {
-          return encode_lanes<kDtype, kElement>(df, from + lane * kSize, block_factor);
-        },
-        codes + i * kBits / 8);
-  }
-#endif
-  if constexpr (kHasTail<kBlock>) {
-    for (; i < count; ++i) {
-      store_code<kElement>(codes, i, encode_one<kDtype, kElement, kMethod>(x, i, factor));
-    }
-  }
-}
-
-template <Format kDtype, Format kElement, Scaling kScaling, int kBlock>
-HWY_INLINE void encode_scaled_block(const std::uint8_t* x, std::int64_t count, float factor,
-                                    std::uint8_t* codes) {
-  if constexpr (kScaling == Scaling::multiply) {
-    if (HWY_UNLIKELY(factor < 0)) {  // kZeroCodes
-      std::memset(codes, 0, static_cast<std::size_t>(count * format_traits(kElement).bits / 8));
-      return;
-    }
-    encode_block<kDtype, kElement, Method::multiply, kBlock>(x, count, factor, codes);
-  } else {
-#if HWY_TARGET != HWY_SCALAR && HWY_NATIVE_FMA
-    if (HWY_LIKELY(factor >= kSmallestForReciprocal)) {
-      encode_block<kDtype, kElement, Method::reciprocal, kBlock>(x, count, factor, codes);
-      return;
-    }
-#endif
-    encode_block<kDtype, kElement, Method::divide, kBlock>(x, count, factor, codes);
-  }
-}
-
-template <Format kDtype, Format kElement, Scaling kScaling, int kBlock>
-void encode_blocks_sized(const std::uint8_t* x, std::int64_t count, std::int64_t block,
-                         const float* factors, std::uint8_t* codes) {
-  constexpr int kSize = format_traits(kDtype).bits / 8;
-  constexpr int kBits = format_traits(kElement).bits;
-  for (std::int64_t i = 0; i * block < count; ++i) {
-    const std::int64_t begin = i * block;
-    const std::int64_t length = kBlock != 0 ? kBlock : std::min(block, count - begin);
-    encode_scaled_block<kDtype, kElement, kScaling, kBlock>(x + begin * kSize, length, factors[i],
-                                                            codes + begin * kBits / 8);
-  }
-}
-
-template <Format kDtype, Format kElement, Scaling kScaling>
-void encode_blocks_of(const std::uint8_t* x, std::int64_t count, std::int64_t block,
-                      const float* factors, std::uint8_t* codes) {
-  if (block == 16 && count % 16 == 0) {
-    encode_blocks_sized<kDtype, kElement, kScaling, 16>(x, count, block, factors, codes);
-  } else if (block == 32 && count % 32 == 0) {
-    encode_blocks_sized<kDtype, kElement, kScaling, 32>(x, count, block, factors, codes);
-  } else {
-    encode_blocks_sized<kDtype, kElement, kScaling, 0>(x, count, block, factors, codes);
-  }
-}
-
-template <Format kDtype>
-void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, std::int64_t count,
-                        std::int64_t block, const float* factors, std::uint8_t* codes) {
-  constexpr Scaling kMultiply = Scaling::multiply;
-  constexpr Scaling kDivide = Scaling::divide;
-  if (scaling == kDivide) {
-    if (element == Format::e5m2) {
-      return encode_blocks_of<kDtype, Format::e5m2, kDivide>(x, count, block, factors, codes);
-    }
-    return encode_blocks_of<kDtype, Format::e4m3, kDivide>(x, count, block, factors, codes);
-  }
-  switch (element) {
-    case Format::e2m1:
-      return encode_blocks_of<kDtype, Format::e2m1, kMultiply>(x, count, block, factors, codes);
-    case Format::e2m3:
-      return encode_blocks_of<kDtype, Format::e2m3, kMultiply>(x, count, block, factors, codes);
-    case Format::e3m2:
-      return encode_blocks_of<kDtype, Format::e3m2, kMultiply>(x, count, block, factors, codes);
-    case Format::e5m2:
-      return encode_blocks_of<kDtype, Format::e5m2, kMultiply>(x, count, block, factors, codes);
-    default:
-      return encode_blocks_of<kDtype, Format::e4m3, kMultiply>(x, count, block, factors, codes);
-  }
-}
-
-void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
-                   std::int64_t block, const float* factors, std::uint8_t* codes) {
-  const auto* bytes = static_cast<const std::uint8_t*>(x);
-  switch (dtype) {
-    case Format::f16:
-      return encode_blocks_from<Format::f16>(element, scaling, bytes, count, block, factors, codes);
-    case Format::bf16:
-      return encode_blocks_from<Format::bf16>(element, scaling, bytes, count, block, factors,
-                                              codes);
-    default:
-      return encode_blocks_from<Format::f32>(element, scaling, bytes, count, block, factors, codes);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace blockscale
 HWY_AFTER_NAMESPACE();
@@ -450,7 +252,6 @@ HWY_EXPORT(block_maxima);
 HWY_EXPORT(mx_scales);
 HWY_EXPORT(nvfp4_scales);
 HWY_EXPORT(fp8_scales);
-HWY_EXPORT(encode_blocks);
 
 namespace kernels {
 
@@ -473,11 +274,6 @@ void fp8_scales(Format element, bool power_of_two, float amax_floor, const Magni
                 std::int64_t count, float* scales, float* factors) {
   HWY_DYNAMIC_DISPATCH(fp8_scales)
   (element, power_of_two, amax_floor, maxima, count, scales, factors);
-}
-
-void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
-                   std::int64_t block, const float* factors, std::uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(encode_blocks)(dtype, element, scaling, x, count, block, factors, codes);
 }
 
 }  // namespace kernels
