@@ -111,6 +111,16 @@ void check(const QuantizeBenchmarkOptions& options) {
   }
   if (options.threads < 0) fail("options.threads", options.threads, "0 (all) or above");
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
+  for (const Recipe recipe : options.recipes) {
+    if (!is_plain(recipe)) continue;
+    throw Error(ErrorCode::invalid_argument, "options.recipes",
+                std::string("has ") + recipe_traits(recipe).name + ", must be scaled recipes");
+  }
+  for (const Format dtype : options.dtypes) {
+    if (dtype == Format::f32 || dtype == Format::f16 || dtype == Format::bf16) continue;
+    throw Error(ErrorCode::invalid_argument, "options.dtypes",
+                std::string("has ") + format_traits(dtype).name + ", must be f32, f16 or bf16");
+  }
 }
 
 }  // namespace

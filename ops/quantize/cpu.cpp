@@ -251,11 +251,7 @@ ScaledTensor quantize(const MatrixView& x, Recipe recipe, ScaleLayout layout,
 }
 
 void absolute_maximum(const MatrixView& x, float* out, int threads) {
-  MatrixView input = resolved(x, "x");
-  quantize_detail::check_threads("threads", threads);
-  if (out == nullptr && input.batch > 0) {
-    throw Error(ErrorCode::invalid_argument, "out", "is null, must point to x.batch floats");
-  }
+  MatrixView input = quantize_detail::validated(x, out, threads);
   if (input.rows == 0 || input.columns == 0) {
     std::fill_n(out, input.batch, 0.0f);
     return;

@@ -33,6 +33,12 @@ void check_apart(const char* argument, const MemoryLines& written, const char* o
   }
 }
 
+void check_threads(const char* argument, int threads) {
+  if (threads < 0) {
+    fail(argument, "is " + std::to_string(threads) + ", must be 0 (all) or above");
+  }
+}
+
 void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
   const int mode = static_cast<int>(options.mx_scale_mode);
   if (mode > static_cast<int>(MxScaleMode::even)) {
@@ -66,12 +72,6 @@ bool is_usable(float scale, float smallest) {
 }
 
 }  // namespace
-
-void check_threads(const char* argument, int threads) {
-  if (threads < 0) {
-    fail(argument, "is " + std::to_string(threads) + ", must be 0 (all) or above");
-  }
-}
 
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options) {
@@ -113,6 +113,16 @@ DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView
   check_apart("out.data", output, "x.scales", scales_of(a.x));
   check_apart("out.data", output, "x.tensor_scale", tensor_scales_of(a.x));
   return a;
+}
+
+MatrixView validated(const MatrixView& x, const float* out, int threads) {
+  const MatrixView input = resolved(x, "x");
+  if (out == nullptr && input.batch > 0) fail("out", "is null, must point to x.batch floats");
+  check_threads("threads", threads);
+  const std::int64_t size = sizeof(float);
+  const auto address = reinterpret_cast<std::uintptr_t>(out);
+  check_apart("out", {address, input.batch * size, 1, 0, 1, 0}, "x.data", lines_of(input));
+  return input;
 }
 
 void check_given_scales(const MutableScaledTensorView& out) {

@@ -24,6 +24,7 @@ DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView
 /// tensor scales such that their inverse is finite too.
 void check_given_scales(const MutableScaledTensorView& out);
 
-void check_threads(const char* argument, int threads);
+/// The arguments of absolute_maximum.
+MatrixView validated(const MatrixView& x, const float* out, int threads);
 
 }  // namespace blockscale::quantize_detail
