@@ -1,0 +1,89 @@
+"""Options and shared fixtures: the command, the example model, its conversions, the findings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import example_model
+import store
+import torch
+from cases import Case
+from command import Blockscale
+from findings import Findings
+
+FINDINGS = pytest.StashKey[Findings]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--blockscale", type=Path, required=True, help="the command line to test")
+    parser.addoption("--llm-compressor-python", type=Path, help="interpreter with llm-compressor")
+    parser.addoption("--report", type=Path, help="page to write when every test has passed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FINDINGS] = Findings()
+    torch.set_num_threads(2)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    report = session.config.getoption("--report")
+    if report and exitstatus == pytest.ExitCode.OK:
+        report.write_text(session.config.stash[FINDINGS].page())
+
+
+@pytest.fixture(scope="session")
+def findings(pytestconfig: pytest.Config) -> Findings:
+    return pytestconfig.stash[FINDINGS]
+
+
+@pytest.fixture(scope="session")
+def blockscale(pytestconfig: pytest.Config) -> Blockscale:
+    return Blockscale(pytestconfig.getoption("--blockscale").resolve())
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    return example_model.package_path()
+
+
+@pytest.fixture(scope="session")
+def source(model_folder: Path) -> dict[str, store.Stored]:
+    return store.read(model_folder)
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="session")
+def converted(blockscale: Blockscale, model_folder: Path, work: Path) -> Callable[[Case], Path]:
+    """The example model in a case's recipe and dialect, converted once."""
+
+    def convert(case: Case) -> Path:
+        folder = work / case.name
+        if not folder.exists():
+            options = ("--dialect", case.dialect)
+            blockscale.convert(model_folder, folder, case.recipe, *options)
+        return folder
+
+    return convert
+
+
+@pytest.fixture(scope="session")
+def dequantized(
+    blockscale: Blockscale, converted: Callable[[Case], Path], work: Path
+) -> Callable[[Case], Path]:
+    """That conversion read back by us, as a plain f32 checkpoint."""
+
+    def dequantize(case: Case) -> Path:
+        folder = work / f"{case.name}-f32"
+        return folder if folder.exists() else blockscale.dequantize(converted(case), folder)
+
+    return dequantize

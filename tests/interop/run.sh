@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Checks our checkpoints with other people's packages and writes docs/interop.md.
+#
+#   tests/interop/run.sh [--no-llm-compressor] [PYTEST OPTION...]
+#
+# BLOCKSCALE_CLI: the command line to test (default: build/release/cli/blockscale).
+# PYTHON: a Python 3.11 to 3.14 to make the environments with (default: python3).
+#
+# The packages go to build/venv-interop and build/venv-llm-compressor, about 6 GB each: PyPI's
+# torch brings CUDA along, though nothing here uses a GPU. They are made once, and again when
+# their requirements change. With pytest options the page is left as it is.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+here=tests/interop
+cli=${BLOCKSCALE_CLI:-build/release/cli/blockscale}
+python=${PYTHON:-python3}
+
+# make_environment FOLDER REQUIREMENTS: complete only if the copy of the requirements is there.
+make_environment() {
+  cmp -s "$2" "$1/installed.txt" && return
+  echo "installing $(grep -v '^#' "$2" | sed 's/ *#.*//' | tr '\n' ' ')into $1" >&2
+  rm -rf "$1"
+  "$python" -m venv "$1"
+  "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
+  cp "$2" "$1/installed.txt"
+}
+
+[[ -x $cli ]] || { echo "no command line at $cli: run ./dev build first" >&2; exit 2; }
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+options=(--blockscale "$cli")
+make_environment build/venv-interop $here/requirements.txt
+if [[ ${1:-} == --no-llm-compressor ]]; then
+  shift
+else
+  make_environment build/venv-llm-compressor $here/requirements-llm-compressor.txt
+  options+=(--llm-compressor-python build/venv-llm-compressor/bin/python)
+  (($# > 0)) || options+=(--report docs/interop.md)
+fi
+exec build/venv-interop/bin/python -m pytest -q -p no:cacheprovider -c $here/pytest.ini \
+  "${options[@]}" "$@" $here

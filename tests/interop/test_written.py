@@ -1,0 +1,157 @@
+"""What `blockscale convert` writes, as safetensors, compressed-tensors and ModelOpt read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cases
+import example_model
+import numpy as np
+import packages
+import pytest
+import rules
+import store
+from cases import Case
+from command import Blockscale
+from findings import Findings
+
+SECTION = "What we write"
+DTYPES = {  # of the stored values and scales
+    "nvfp4": ("U8", "F8_E4M3"),
+    "mxfp4": ("U8", "U8"),
+    "mxfp6_e2m3": ("U8", "U8"),
+    "mxfp8_e4m3": ("F8_E4M3", "U8"),
+    "fp8_128x128_ue8m0": ("F8_E4M3", "F8_E8M0"),
+}
+FP8_DTYPES = ("F8_E4M3", "F32")
+
+every_case = pytest.mark.parametrize("case", cases.ALL, ids=cases.case_id)
+Tensors = dict[str, store.Stored]
+
+
+def quantized_names(source: Tensors) -> list[str]:
+    return [name for name in source if example_model.QUANTIZED.fullmatch(name)]
+
+
+def shared_amax(source: Tensors, name: str) -> np.float32:
+    """The largest magnitude of a weight and of those that engines fuse with it."""
+    siblings = example_model.fused_siblings(name)
+    return max(np.abs(source[other].array).max() for other in source if siblings.fullmatch(other))
+
+
+@every_case
+def test_bytes_follow_the_rules(
+    case: Case, converted: Callable[[Case], Path], source: Tensors, findings: Findings
+) -> None:
+    written = store.read(converted(case))
+    names = quantized_names(source)
+    values_dtype, scales_dtype = DTYPES.get(case.recipe, FP8_DTYPES)
+    unseen = set(written)
+    for name in names:
+        weight = source[name].array
+        expected = case.expected(case.quantize(weight, shared_amax(source, name)))
+        for part, array in expected.items():
+            full_name = name.removesuffix("weight") + part
+            stored = written[full_name]
+            assert stored.array.shape == array.shape, full_name
+            assert stored.array.tobytes() == array.tobytes(), full_name
+            unseen.discard(full_name)
+        layer = name.removesuffix("weight")
+        assert written[layer + case.values_name].dtype == values_dtype
+        assert written[layer + case.scales_name].dtype == scales_dtype
+        if case.tensor_scale_name:
+            assert written[layer + case.tensor_scale_name].dtype == "F32"
+    for name in set(source) - set(names):
+        assert written[name].dtype == source[name].dtype, name
+        assert written[name].array.tobytes() == source[name].array.tobytes(), name
+        unseen.discard(name)
+    assert not unseen, "tensors that no package asks for"
+    findings.record(
+        SECTION,
+        f"`{case.recipe}`, {case.dialect}",
+        layers=len(names),
+        bytes_against_the_rules="equal",
+    )
+
+
+@every_case
+def test_other_files_are_copied(
+    case: Case, converted: Callable[[Case], Path], model_folder: Path
+) -> None:
+    rewritten = {"config.json", "model.safetensors"}
+    for file in model_folder.rglob("*"):
+        relative = file.relative_to(model_folder)
+        if file.is_file() and str(relative) not in rewritten:
+            assert (converted(case) / relative).read_bytes() == file.read_bytes(), relative
+
+
+@pytest.mark.parametrize("case", cases.COMPRESSED_TENSORS, ids=cases.case_id)
+def test_config_of_compressed_tensors(case: Case, converted: Callable[[Case], Path]) -> None:
+    from compressed_tensors.quantization import QuantizationConfig, QuantizationStatus
+
+    raw = store.config(converted(case))["quantization_config"]
+    config = QuantizationConfig.model_validate(raw)
+    (group,) = config.config_groups.values()
+    assert (config.quant_method, config.format) == ("compressed-tensors", case.format)
+    assert config.quantization_status == QuantizationStatus.COMPRESSED
+    assert group.format == case.format
+    assert group.input_activations is None and group.output_activations is None
+    (raw_group,) = raw["config_groups"].values()
+    stated = {key: value for key, value in raw_group["weights"].items() if value is not None}
+    assert stated | case.weights == stated
+
+
+@pytest.mark.parametrize("case", cases.ALL, ids=cases.case_id)
+def test_kept_layers_are_listed(
+    case: Case, blockscale: Blockscale, model_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    options = ("--dialect", case.dialect, "--exclude", "pooler.*")
+    blockscale.convert(model_folder, folder, case.recipe, *options)
+    config = store.config(folder)["quantization_config"]
+    key = "modules_to_not_convert" if case.dialect == "deepseek" else "ignore"
+    assert "pooler.dense" in config[key]
+    if case.dialect == "modelopt":
+        described = json.loads((folder / "hf_quant_config.json").read_text())
+        assert "pooler.dense" in described["quantization"]["exclude_modules"]
+
+
+@pytest.mark.parametrize("case", cases.MODELOPT, ids=cases.case_id)
+def test_config_of_modelopt(case: Case, converted: Callable[[Case], Path]) -> None:
+    """ModelOpt's own function derives config.json's entry from hf_quant_config.json."""
+    from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+
+    described = json.loads((converted(case) / "hf_quant_config.json").read_text())
+    quantization = described["quantization"]
+    assert quantization["quant_algo"] == "W4A16_NVFP4"
+    assert quantization["group_size"] == 16
+    assert quantization["kv_cache_quant_algo"] is None
+    written = store.config(converted(case))["quantization_config"]
+    assert written == convert_hf_quant_config_format(described)
+
+
+@every_case
+def test_values_are_ours_and_the_packages(
+    case: Case,
+    converted: Callable[[Case], Path],
+    dequantized: Callable[[Case], Path],
+    source: Tensors,
+    findings: Findings,
+) -> None:
+    written, ours = store.read(converted(case)), store.read(dequantized(case))
+    names = quantized_names(source)
+    theirs = packages.dequantize(case.dialect, converted(case), names)
+    for name in names:
+        expected = case.dequantize(store.parts(written, name))
+        assert ours[name].dtype == "F32"
+        assert np.array_equal(ours[name].array, expected), name
+        if case.returned_in_bfloat16:
+            expected = rules.round_to_bfloat16(expected)
+        assert np.array_equal(theirs[name], expected), name
+    findings.record(
+        SECTION,
+        f"`{case.recipe}`, {case.dialect}",
+        values_against_the_package="equal",
+    )
