@@ -245,5 +245,9 @@ LOADABLE = COMPRESSED_TENSORS + DEEPSEEK  # by transformers
 ALL = LOADABLE + MODELOPT
 
 
+def find(recipe: str, dialect: str) -> Case:
+    return next(c for c in ALL if (c.recipe, c.dialect) == (recipe, dialect))
+
+
 def case_id(case: Case) -> str:
     return case.name

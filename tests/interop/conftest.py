@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import example_model
+import numpy as np
 import store
 import torch
 from cases import Case
@@ -87,3 +88,10 @@ def dequantized(
         return folder if folder.exists() else blockscale.dequantize(converted(case), folder)
 
     return dequantize
+
+
+@pytest.fixture(scope="session")
+def reference(model_folder: Path) -> np.ndarray:
+    """Sentence embeddings of the example model in f32."""
+    model, _ = example_model.load(model_folder, torch.float32)
+    return example_model.embed(model, model_folder)

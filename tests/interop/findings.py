@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import metadata
 
+import numpy as np
+
 PACKAGES = [
     "safetensors",
     "compressed-tensors",
@@ -21,6 +23,11 @@ runs on a CPU. The example model is all-MiniLM-L6-v2. Where this page says *equa
 every value of every converted layer is equal; the tests fail otherwise.
 
 """
+
+
+def in_words(cosines: np.ndarray) -> str:
+    """Mean and smallest."""
+    return f"{cosines.mean():.5f} ({cosines.min():.5f})"
 
 
 class Findings:

@@ -33,10 +33,6 @@ LLM_COMPRESSOR = {  # its names of our recipes
 MODELOPT = ["NVFP4_DEFAULT_CFG", "W4A16_NVFP4_CFG"]
 
 
-def case_of(recipe: str, dialect: str) -> Case:
-    return next(c for c in cases.ALL if (c.recipe, c.dialect) == (recipe, dialect))
-
-
 def weights_of(case: Case, tensors: dict[str, store.Stored]) -> list[str]:
     suffix = "." + case.scales_name
     return [n.removesuffix(case.scales_name) + "weight" for n in tensors if n.endswith(suffix)]
@@ -109,7 +105,7 @@ def test_modelopt(
 ) -> None:
     folder = tmp_path / "written"
     run_program(sys.executable, HERE / "produce_with_modelopt.py", kind, config, folder)
-    case = case_of("nvfp4", "modelopt")
+    case = cases.find("nvfp4", "modelopt")
     layers = assert_read(blockscale, case, folder, tmp_path)
     version = findings.versions["nvidia-modelopt"]
     record(findings, f"ModelOpt {version} ({config})", kind + ", bf16", case, layers)
@@ -154,7 +150,7 @@ def test_llm_compressor(
     tmp_path: Path,
     findings: Findings,
 ) -> None:
-    case = case_of(LLM_COMPRESSOR[scheme], "compressed-tensors")
+    case = cases.find(LLM_COMPRESSOR[scheme], "compressed-tensors")
     folder = llm_compressor / f"{kind}-{scheme}"
     layers = assert_read(blockscale, case, folder, tmp_path)
     assert_rewritten(blockscale, case, folder, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import store
 import torch
 from cases import Case
-from findings import Findings
+from findings import Findings, in_words
 
 SECTION = "The converted model in transformers, in bf16 on a CPU"
 NOTE = """\
@@ -22,12 +22,6 @@ the recipe costs. *loaded*: the converted checkpoint as transformers runs it aga
 *between them*: the two against each other; all that may differ is the arithmetic in bf16, so it
 must be no further from 1 than {allowance} times bf16 is without quantisation ({bf16:.6f})."""
 BF16_ALLOWANCE = 4.0
-
-
-@pytest.fixture(scope="module")
-def reference(model_folder: Path) -> np.ndarray:
-    model, _ = example_model.load(model_folder, torch.float32)
-    return example_model.embed(model, model_folder)
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +49,6 @@ def assert_weights(case: Case, folder: Path, model: torch.nn.Module) -> None:
         expected = case.dequantize_as_loaded(store.parts(stored, name))
         assert parameters[name].dtype == torch.bfloat16
         assert np.array_equal(parameters[name].detach().float().numpy(), expected), name
-
-
-def in_words(cosines: np.ndarray) -> str:
-    return f"{cosines.mean():.5f} ({cosines.min():.5f})"
 
 
 @pytest.mark.parametrize("case", cases.LOADABLE, ids=cases.case_id)
