@@ -57,11 +57,8 @@ class Case:
         if self.dialect == "deepseek" and self.recipe.endswith("_ue8m0"):
             tensors[self.scales_name] = rules.exponent_bytes(quantized.scales)
         if self.tensor_scale_name and quantized.tensor_scale is not None:
-            divisor = quantized.tensor_scale
-            if self.dialect == "modelopt":  # a multiplier without a dimension
-                tensors[self.tensor_scale_name] = np.asarray(np.float32(1) / divisor)
-            else:
-                tensors[self.tensor_scale_name] = divisor.reshape(1)
+            shape = () if self.dialect == "modelopt" else (1,)
+            tensors[self.tensor_scale_name] = np.full(shape, quantized.tensor_scale)
         return tensors
 
     def scales(self, tensors: Tensors) -> Array:
@@ -236,7 +233,7 @@ MODELOPT = [
         "weight_scale",
         _codes(E2M1, rules.unpack4),
         rules.pack4,
-        rules.quantize_nvfp4,
+        rules.quantize_nvfp4_multiplier,
         tensor_scale_name="weight_scale_2",
     )
 ]

@@ -60,7 +60,7 @@ E4M3 = Element(8, 3, 8, _magnitudes(4, 3, 127))
 
 @dataclass(frozen=True)
 class Quantized:
-    """`codes` [n, k], one a byte; `scales` bytes (e4m3 or ue8m0) or float32; NVFP4's divisor."""
+    """`codes` [n, k], one a byte; `scales` as bytes or float32; NVFP4's factor as stored."""
 
     codes: Array
     scales: Array
@@ -76,9 +76,19 @@ def nvfp4_tensor_scale(amax: np.float32) -> np.float32:
 
 def quantize_nvfp4(weight: Array, amax: np.float32) -> Quantized:
     """`amax` is the largest magnitude of the tensors that share the tensor scale."""
+    return quantize_nvfp4_scaled(weight, nvfp4_tensor_scale(amax))
+
+
+def quantize_nvfp4_multiplier(weight: Array, amax: np.float32) -> Quantized:
+    """For dialects that store the multiplier amax / 2688: the divisor is its rounded inverse."""
+    multiplier = np.float32(amax) / np.float32(2688)
+    quantized = quantize_nvfp4_scaled(weight, np.float32(1) / multiplier)
+    return Quantized(quantized.codes, quantized.scales, multiplier)
+
+
+def quantize_nvfp4_scaled(weight: Array, tensor_scale: np.float32) -> Quantized:
     rows, k = weight.shape
     blocks = weight.reshape(rows, k // 16, 16)
-    tensor_scale = nvfp4_tensor_scale(amax)
     block_scale = (np.abs(blocks).max(axis=-1) / np.float32(6)) * tensor_scale
     scales = E4M3.encode(block_scale)
     decoded = E4M3.decode(scales)
