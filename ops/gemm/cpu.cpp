@@ -16,6 +16,7 @@
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
+#include "ops/float_environment.h"
 #include "ops/gemm/cpu.h"
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/epilogue.h"
@@ -39,6 +40,9 @@ hwy::AlignedFreeUniquePtr<T[]> allocate(std::int64_t count) {
   if (result == nullptr) throw std::bad_alloc();
   return result;
 }
+
+/// Rows of A that one task decodes.
+inline constexpr std::int64_t kPackedRows = 8;
 
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
 /// each slab.
@@ -78,13 +82,15 @@ HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
 namespace HWY_NAMESPACE {
 
-/// Decodes rows [begin, end) of the chunk.
+/// Decodes rows [begin, end) of the chunk, at most kPackedRows.
 void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, PackedChunk& chunk) {
-  for (std::int64_t r = begin; r < end; ++r) {
-    for (std::int64_t slab = 0; slab * kSlab < a.k; ++slab) {
-      const std::int64_t first = slab * kSlab;
+  for (std::int64_t slab = 0; slab * kSlab < a.k; ++slab) {
+    const std::int64_t first = slab * kSlab;
+    const std::int64_t depth = std::min(kSlab, a.k - first);
+    decode_rows(a, chunk.first_row + begin, end - begin, first, depth, chunk.row(slab, begin));
+    for (std::int64_t r = begin; r < end; ++r) {
       chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)] =
-          pack_row(a, chunk.first_row + r, first, std::min(kSlab, a.k - first), chunk.row(slab, r));
+          range_of_row(chunk.row(slab, r), depth);
     }
   }
 }
@@ -147,10 +153,6 @@ GemmPath path_of_target() {
   return kFused ? GemmPath::cpu_fused : GemmPath::cpu_unfused;
 }
 
-const char* name_of_target() {
-  return hwy::TargetName(HWY_TARGET);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace blockscale::gemm_detail
 HWY_AFTER_NAMESPACE();
@@ -163,12 +165,10 @@ namespace {
 HWY_EXPORT(pack_rows);
 HWY_EXPORT(run_task);
 HWY_EXPORT(path_of_target);
-HWY_EXPORT(name_of_target);
 
 /// D of one matrix of the batch, chunk by chunk of A.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
                      const OutputMatrix& out, int threads) {
-  constexpr std::int64_t kPackGrain = 8;  // rows
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
   PackedChunk chunk;
   chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
@@ -176,12 +176,14 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
     chunk.first_row = first;
     chunk.rows = std::min(plan.chunk_rows, a.rows - first);
-    parallel_for(chunk.rows, kPackGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(chunk.rows, kPackedRows, threads, [&](std::int64_t begin, std::int64_t end) {
+      const DefaultFloatEnvironment environment;
       HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
     });
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
     parallel_for(row_tasks * column_tasks, 1, threads, [&](std::int64_t index, std::int64_t) {
+      const DefaultFloatEnvironment environment;
       Task task;
       task.row_begin = index % row_tasks * plan.task_rows;
       task.row_end = std::min(chunk.rows, task.row_begin + plan.task_rows);
@@ -219,10 +221,6 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
 
 GemmPath cpu_path() {
   return HWY_DYNAMIC_DISPATCH(path_of_target)();
-}
-
-const char* cpu_target_name() {
-  return HWY_DYNAMIC_DISPATCH(name_of_target)();
 }
 
 }  // namespace gemm_detail

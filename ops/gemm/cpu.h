@@ -5,10 +5,7 @@
 
 namespace blockscale::gemm_detail {
 
-/// The arithmetic of the instruction set in use.
+/// The arithmetic of the instruction set in use (blockscale/system.h names it).
 GemmPath cpu_path();
-
-/// Its name, e.g. "AVX3".
-const char* cpu_target_name();
 
 }  // namespace blockscale::gemm_detail

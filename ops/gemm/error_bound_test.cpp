@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/system.h"
 #include "ops/gemm/cpu.h"
 #include "tests/gemm_problem.h"
 #include "tests/simd_targets.h"
@@ -58,7 +59,7 @@ TEST(ErrorConstants, DISABLED_Measure) {
       if (entry.path != gemm_detail::cpu_path()) continue;
       Random random(7);
       const double ratio = largest_ratio(entry.family, 10'000'000, random);
-      std::printf("%s, %s: %.2f\n", gemm_detail::cpu_target_name(), entry.family_name, ratio);
+      std::printf("%s, %s: %.2f\n", simd_target().c_str(), entry.family_name, ratio);
       std::fflush(stdout);
     }
   }
@@ -71,7 +72,7 @@ TEST(ErrorConstants, HoldOverFreshInputs) {
       if (entry.path != gemm_detail::cpu_path()) continue;
       Random random(8);
       EXPECT_LE(largest_ratio(entry.family, 100'000, random), entry.c)
-          << gemm_detail::cpu_target_name() << ", " << entry.family_name;
+          << simd_target() << ", " << entry.family_name;
     }
   }
 }

@@ -9,15 +9,17 @@
 #define BLOCKSCALE_OPS_GEMM_PANEL_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/operand.h"
 #include "ops/gemm/value_range.h"
+#include "ops/quantize/kernels.h"
+#include "ops/quantize/scale_placement.h"
 // These two are toggled per target as this file is.
 #include "ops/gemm/microkernel-inl.h"
 #include "ops/quantize/decode-inl.h"
@@ -53,66 +55,111 @@ class RangeOfVectors {
   hn::Vec<UnsignedTag> smallest_minus_one_;
 };
 
+/// Rows that are decoded together.
+inline constexpr std::int64_t kMaxDecodedRows = 32;
+static_assert(kMaxDecodedRows >= kPanelColumns);
+
+/// Scales of a slab of such rows as f32, kFactorPitch from row to row.
+inline constexpr std::int64_t kMinBlock = 16;  // of any recipe
+inline constexpr std::int64_t kFactorPitch = kSlab / kMinBlock + kernels::kArrayPadding;
+
+template <class Scale>
+void load_factors(const OperandMatrix& x, const ScaleRectangle& rectangle, float* factors) {
+  Scale scales[kMaxDecodedRows * kFactorPitch] = {};
+  gather_scales(PlacedScales<const Scale>{static_cast<const Scale*>(x.scales), x.layout,
+                                          x.scale_leading_stride},
+                rectangle, scales, kFactorPitch);
+  for (std::int64_t i = 0; i < rectangle.rows; ++i) {
+    kernels::scale_factors(recipe_traits(x.recipe).scale, scales + i * kFactorPitch,
+                           rectangle.columns, 1.0f, TensorScaleSense::multiplier,
+                           factors + i * kFactorPitch);
+  }
+}
+
 /// Values of elements [begin, begin + count) of a packed row of k codes of `F`, where element
-/// begin + i has scale scales[i / block]. kLanes divides `block`.
+/// begin + i has factor factors[i / block]. kLanes divides `block`.
 template <Format F>
 void decode_scaled(const std::uint8_t* row, [[maybe_unused]] std::int64_t k, std::int64_t begin,
-                   std::int64_t count, const float* scales, std::int64_t block, float* out) {
+                   std::int64_t count, const float* factors, std::int64_t block, float* out) {
   std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   constexpr int kBits = format_traits(F).bits;
-  // A load of sub-byte codes reads 16 bytes, which must lie in the row.
-  constexpr std::int64_t kNeeded = kBits < 8 ? 16 * 8 / kBits : kLanes;
+  // A load of 6-bit codes reads 16 bytes, which must lie in the row.
+  constexpr std::int64_t kNeeded = kBits == 6 ? 24 : kLanes;
   const FloatTag df;
   const std::uint8_t* const first = row + begin * kBits / 8;
   const std::int64_t whole = std::min(count - count % kLanes, k - begin - kNeeded + 1);
-  for (const float* scale = scales; i < whole; ++scale) {
-    const auto factor = hn::Set(df, *scale);
+  for (const float* factor = factors; i < whole; ++factor) {
+    const auto f = hn::Set(df, *factor);
     const std::int64_t end = std::min(whole, i + block);
     for (; i < end; i += kLanes) {
-      const auto values = codes::decode_lanes<F>(df, first + i * kBits / 8);
-      hn::StoreU(hn::Mul(values, factor), df, out + i);
+      hn::StoreU(hn::Mul(codes::decode_lanes<F>(df, first + i * kBits / 8), f), df, out + i);
     }
   }
 #endif
   codes::decode_run<F>(row, begin + i, count - i, out + i);
-  for (; i < count; ++i) out[i] *= scales[i / block];
+  for (; i < count; ++i) out[i] *= factors[i / block];
 }
 
-/// Values of elements [begin, begin + count) of row `row` of `x`; `begin` is a multiple of kSlab
-/// and `count` at most kSlab. The rest of the last vector in `out` becomes zero.
-inline void decode_row(const OperandMatrix& x, std::int64_t row, std::int64_t begin,
-                       std::int64_t count, float* out) {
+inline void decode_scaled(Format element, const std::uint8_t* row, std::int64_t k,
+                          std::int64_t begin, std::int64_t count, const float* factors,
+                          std::int64_t block, float* out) {
+  const auto decode_as = [&]<Format F>() HWY_ATTR {
+    decode_scaled<F>(row, k, begin, count, factors, block, out);
+  };
+  switch (element) {
+    case Format::e2m1: return decode_as.template operator()<Format::e2m1>();
+    case Format::e2m3: return decode_as.template operator()<Format::e2m3>();
+    case Format::e3m2: return decode_as.template operator()<Format::e3m2>();
+    case Format::e4m3: return decode_as.template operator()<Format::e4m3>();
+    case Format::e5m2: return decode_as.template operator()<Format::e5m2>();
+    default: return;  // scales come with the five above only
+  }
+}
+
+/// Values of elements [begin, begin + count) of rows [first, first + rows) of `x`, kSlab apart.
+/// `begin` is a multiple of kSlab, `count` at most kSlab and `rows` at most kMaxDecodedRows. The
+/// rest of the last vector of each row becomes zero.
+inline void decode_rows(const OperandMatrix& x, std::int64_t first, std::int64_t rows,
+                        std::int64_t begin, std::int64_t count, float* out) {
   const RecipeTraits& t = recipe_traits(x.recipe);
-  const std::uint8_t* const values = x.values + row * x.value_row_stride;
-  if (t.family == Family::plain) {
-    codes::decode_run(t.element, values, begin, count, out);
-  } else {
-    const std::int64_t block = t.block_k == 0 ? kSlab : t.block_k;
-    float scales[kSlab / kMinBlock];
-    load_scales(x, row, t.block_k == 0 ? 0 : begin / block, ceil_div(count, block), scales);
-    const auto decode_as = [&]<Format F>() HWY_ATTR {
-      decode_scaled<F>(values, x.k, begin, count, scales, block, out);
-    };
-    switch (t.element) {
-      case Format::e2m1: decode_as.template operator()<Format::e2m1>(); break;
-      case Format::e2m3: decode_as.template operator()<Format::e2m3>(); break;
-      case Format::e3m2: decode_as.template operator()<Format::e3m2>(); break;
-      case Format::e4m3: decode_as.template operator()<Format::e4m3>(); break;
-      case Format::e5m2: decode_as.template operator()<Format::e5m2>(); break;
-      default: break;  // scales come with the five above only
+  const auto grid_row = [&](std::int64_t row) {
+    return t.block_rows == 0 ? 0 : row / t.block_rows;
+  };
+  const std::int64_t block = t.block_k == 0 ? kSlab : t.block_k;
+  float factors[kMaxDecodedRows * kFactorPitch];
+  if (t.family != Family::plain) {
+    ScaleRectangle rectangle;
+    rectangle.row = grid_row(first);
+    rectangle.rows = grid_row(first + rows - 1) - rectangle.row + 1;
+    rectangle.column = t.block_k == 0 ? 0 : begin / block;
+    rectangle.columns = ceil_div(count, block);
+    rectangle.grid_rows = scale_grid(x.recipe, x.rows, x.k).rows;
+    if (t.scale == Format::f32) {
+      load_factors<float>(x, rectangle, factors);
+    } else {
+      load_factors<std::uint8_t>(x, rectangle, factors);
     }
   }
   const std::int64_t padded = ceil_div(count, kLanes) * kLanes;
-  std::fill(out + count, out + padded, 0.0f);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::uint8_t* const values = x.values + (first + r) * x.value_row_stride;
+    float* const row = out + r * kSlab;
+    if (t.family == Family::plain) {
+      codes::decode_run(t.element, values, begin, count, row);
+    } else {
+      const float* const row_factors =
+          factors + (grid_row(first + r) - grid_row(first)) * kFactorPitch;
+      decode_scaled(t.element, values, x.k, begin, count, row_factors, block, row);
+    }
+    std::fill(row + count, row + padded, 0.0f);
+  }
 }
 
-/// Decodes one row of A for one slab and returns its range.
-inline ValueRange pack_row(const OperandMatrix& x, std::int64_t row, std::int64_t begin,
-                           std::int64_t count, float* out) {
-  decode_row(x, row, begin, count, out);
+/// The range of `count` values, padded as decode_rows does.
+inline ValueRange range_of_row(const float* values, std::int64_t count) {
   RangeOfVectors range;
-  for (std::int64_t i = 0; i < count; i += kLanes) range.include(hn::LoadU(FloatTag(), out + i));
+  for (std::int64_t i = 0; i < count; i += kLanes) range.include(hn::Load(FloatTag(), values + i));
   return range.range();
 }
 
@@ -182,19 +229,28 @@ HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) 
 #endif
 }
 
+/// Asks for the codes of the slab from `begin` on of row `row`. A slab is few bytes of each row and
+/// rows lie far apart, which no hardware prefetcher follows.
+inline void prefetch_slab(const OperandMatrix& x, std::int64_t row, std::int64_t begin) {
+  constexpr std::int64_t kCacheLine = 64;  // bytes
+  if (begin >= x.k) return;
+  const std::uint8_t* const values = x.values + row * x.value_row_stride;
+  const std::int64_t end = row_bytes(x.recipe, std::min(begin + kSlab, x.k));
+  for (std::int64_t i = row_bytes(x.recipe, begin); i < end; i += kCacheLine) {
+    hwy::Prefetch(values + i);
+  }
+}
+
 /// Decodes `columns` (at most kPanelColumns) rows of B from `first` on, for k in
 /// [begin, begin + depth), into a panel; missing columns become zero. `rows` is scratch for
 /// kPanelColumns x kSlab values.
 inline ValueRange pack_panel(const OperandMatrix& x, std::int64_t first, std::int64_t columns,
                              std::int64_t begin, std::int64_t depth, float* rows, float* panel) {
   const std::int64_t padded = ceil_div(depth, kLanes) * kLanes;
-  for (std::int64_t c = 0; c < kPanelColumns; ++c) {
-    float* const out = rows + c * kSlab;
-    if (c < columns) {
-      decode_row(x, first + c, begin, depth, out);
-    } else {
-      std::fill(out, out + padded, 0.0f);
-    }
+  for (std::int64_t c = 0; c < columns; ++c) prefetch_slab(x, first + c, begin + kSlab);
+  decode_rows(x, first, columns, begin, depth, rows);
+  for (std::int64_t c = columns; c < kPanelColumns; ++c) {
+    std::fill_n(rows + c * kSlab, padded, 0.0f);
   }
   RangeOfVectors range;
   for (std::int64_t i = 0; i < padded; i += kLanes) {
