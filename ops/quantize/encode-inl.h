@@ -133,6 +133,39 @@ HWY_INLINE void store_step(DU du, CodesOf codes_of, std::uint8_t* out) {
   }
 }
 
+/// Codes of `values` in f16 or bf16, in 32-bit lanes; infinity beyond the range.
+template <Format kDtype, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_half(DF df, hn::Vec<DF> values) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto bits = hn::BitCast(du, values);
+  if constexpr (kDtype == Format::bf16) {
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    return hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))));
+  } else {
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
+    const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+    return hn::Or(sign, encode_magnitude<kDtype>(df, hn::BitCast(df, magnitude), 0x1p16f));
+  }
+}
+
+/// Stores `values` rounded to `kDtype`, every NaN as the canonical one.
+template <Format kDtype, class DF>
+HWY_INLINE void store_values(DF df, hn::Vec<DF> values, std::uint8_t* out) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(values));
+  const auto nan = hn::Set(du, format_traits(kDtype).nan_code);
+  if constexpr (kDtype == Format::f32) {
+    const auto bits = hn::IfThenElse(is_nan, nan, hn::BitCast(du, values));
+    const hn::Repartition<std::uint8_t, DF> d8;
+    hn::StoreU(hn::BitCast(d8, bits), d8, out);
+  } else {
+    const auto codes = hn::IfThenElse(is_nan, nan, encode_half<kDtype>(df, values));
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const hn::Repartition<std::uint8_t, decltype(d16)> d8;
+    hn::StoreU(hn::BitCast(d8, hn::TruncateTo(d16, codes)), d8, out);
+  }
+}
+
 #endif  // HWY_TARGET != HWY_SCALAR
 
 }  // namespace HWY_NAMESPACE

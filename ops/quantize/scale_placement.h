@@ -10,7 +10,7 @@
 namespace blockscale {
 
 /// Rows [row, row + rows) x columns [column, column + columns) of a grid of `grid_rows` rows.
-/// `column` is a multiple of 4.
+/// `column` is a multiple of 4, or the columns lie between two multiples of 4.
 struct ScaleRectangle {
   std::int64_t row, rows;
   std::int64_t column, columns;
