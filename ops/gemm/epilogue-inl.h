@@ -14,11 +14,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/packing.h"
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/epilogue.h"
-// These two are toggled per target as this file is.
+// These are toggled per target as this file is.
 #include "ops/gemm/microkernel-inl.h"
 #include "ops/quantize/decode-inl.h"
+#include "ops/quantize/encode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
@@ -94,28 +96,27 @@ HWY_INLINE hn::Vec<HalfFloatTag> to_f32(hn::Vec<DoubleTag> x) {
 #endif
 }
 
-/// Rounds kTileColumns sums to `out`, each once.
-inline void round_row(Format dtype, const double* sums, std::uint8_t* out) {
-  const DoubleTag dd;
+/// Rounds kTileColumns sums to numbers of `kDtype` in `out`, each once.
+template <Format kDtype>
+void round_row(const double* sums, std::uint8_t* out) {
   alignas(64) float rounded[kTileColumns];
   for (std::int64_t i = 0; i < kTileColumns; i += kDoubleLanes) {
-    auto sum = hn::Load(dd, sums + i);
-    if (dtype == Format::bf16) sum = round_to<Format::bf16>(sum);
-    if (dtype == Format::f16) sum = round_to<Format::f16>(sum);
+    auto sum = hn::Load(DoubleTag(), sums + i);
+    if constexpr (kDtype != Format::f32) sum = round_to<kDtype>(sum);
     hn::Store(to_f32(sum), HalfFloatTag(), rounded + i);
   }
   // The 16-bit conversions are exact but for overflow and NaN.
+#if HWY_TARGET == HWY_SCALAR
   for (std::int64_t i = 0; i < kTileColumns; ++i) {
-    if (dtype == Format::f32) {
-      std::memcpy(out + i * 4, rounded + i, 4);
-    } else {
-      const std::uint32_t code = dtype == Format::bf16
-                                     ? encode<Format::bf16>(rounded[i], Overflow::propagate)
-                                     : encode<Format::f16>(rounded[i], Overflow::propagate);
-      const std::uint16_t code16 = static_cast<std::uint16_t>(code);
-      std::memcpy(out + i * 2, &code16, 2);
-    }
+    store_code<kDtype>(out, i, encode<kDtype>(rounded[i], Overflow::propagate));
   }
+#else
+  constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
+  for (std::int64_t i = 0; i < kTileColumns; i += kLanes) {
+    const auto values = hn::Load(FloatTag(), rounded + i);
+    codes::store_values<kDtype>(FloatTag(), values, out + i * kSize);
+  }
+#endif
 }
 
 /// Finishes `columns` (at most kTileColumns) elements of a row. `sums` holds kTileColumns elements;
@@ -130,7 +131,11 @@ inline void finish_row(const Epilogue& e, std::int64_t columns, double* sums, co
   }
   if (bias != nullptr) add_scaled(1.0, bias, sums);
   alignas(64) std::uint8_t row[kTileColumns * sizeof(float)];
-  round_row(e.d_dtype, sums, row);
+  switch (e.d_dtype) {
+    case Format::f16: round_row<Format::f16>(sums, row); break;
+    case Format::bf16: round_row<Format::bf16>(sums, row); break;
+    default: round_row<Format::f32>(sums, row); break;
+  }
   std::memcpy(d, row, static_cast<std::size_t>(columns * format_traits(e.d_dtype).bits / 8));
 }
 

@@ -20,7 +20,7 @@
 #include "ops/gemm/value_range.h"
 #include "ops/quantize/kernels.h"
 #include "ops/quantize/scale_placement.h"
-// These two are toggled per target as this file is.
+// These are toggled per target as this file is.
 #include "ops/gemm/microkernel-inl.h"
 #include "ops/quantize/decode-inl.h"
 
