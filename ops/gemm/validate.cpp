@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/tensor/checks.h"
+#include "ops/tensor/overlap.h"
 
 namespace blockscale {
 namespace {
@@ -91,85 +92,13 @@ void check_bias(const GemmArguments& x) {
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 
-/// Equal intervals of memory at a regular distance: the rows of one or several matrices.
-struct Rows {
-  std::uintptr_t begin = 0;
-  std::int64_t bytes = 0;  // of one row
-  std::int64_t row_stride = 0;
-  std::int64_t rows = 0;
-  std::int64_t batch_stride = 0;
-  std::int64_t batch = 0;
-
-  bool empty() const { return bytes == 0 || rows == 0 || batch == 0; }
-  std::uintptr_t row(std::int64_t index) const {
-    return begin +
-           static_cast<std::uintptr_t>(index / rows * batch_stride + index % rows * row_stride);
-  }
-};
-
-/// Whether two sets of rows share a byte. Both are in ascending order, as strides are at least the
-/// packed ones.
-bool overlap(const Rows& x, const Rows& y) {
-  if (x.empty() || y.empty()) return false;
-  const std::int64_t x_count = x.rows * x.batch;
-  const std::int64_t y_count = y.rows * y.batch;
-  const std::uintptr_t x_bytes = static_cast<std::uintptr_t>(x.bytes);
-  const std::uintptr_t y_bytes = static_cast<std::uintptr_t>(y.bytes);
-  if (x.row(x_count - 1) + x_bytes <= y.begin || y.row(y_count - 1) + y_bytes <= x.begin) {
-    return false;
-  }
-  for (std::int64_t i = 0, j = 0; i < x_count && j < y_count;) {
-    const std::uintptr_t x_row = x.row(i);
-    const std::uintptr_t y_row = y.row(j);
-    if (x_row + x_bytes <= y_row) {
-      ++i;
-    } else if (y_row + y_bytes <= x_row) {
-      ++j;
-    } else {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::uintptr_t address(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer);
-}
-
-Rows rows_of(const MatrixView& x) {
-  const std::int64_t size = format_traits(x.dtype).bits / 8;
-  return {address(x.data), x.columns * size,      x.row_stride * size,
-          x.rows,          x.batch_stride * size, x.batch};
-}
-
-Rows values_of(const ScaledTensorView& x) {
-  return {address(x.values),    row_bytes(x.recipe, x.k),
-          x.value_row_stride,   x.rows,
-          x.value_batch_stride, x.batch};
-}
-
-/// Scales of a matrix count as one interval, padding and gaps included.
-Rows scales_of(const ScaledTensorView& x) {
-  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
-  const std::int64_t size = format_traits(recipe_traits(x.recipe).scale).bits / 8;
-  const std::int64_t bytes =
-      size * scale_count(x.layout, grid.rows, grid.columns, x.scale_leading_stride);
-  return {address(x.scales), bytes, bytes, 1, x.scale_batch_stride * size, x.batch};
-}
-
-Rows tensor_scales_of(const ScaledTensorView& x) {
-  const std::int64_t count = x.tensor_scale_batch_stride == 0 ? 1 : x.batch;
-  const std::int64_t size = sizeof(float);
-  return {address(x.tensor_scale), x.tensor_scale == nullptr ? 0 : size, size, 1, size, count};
-}
-
-void check_apart(const Rows& d, const Rows& other, const char* argument) {
+void check_apart(const MemoryLines& d, const MemoryLines& other, const char* argument) {
   if (!overlap(d, other)) return;
   fail("d.data", std::string("overlaps ") + argument + ", must not");
 }
 
 void check_aliasing(const GemmArguments& x) {
-  const Rows d = rows_of(x.d);
+  const MemoryLines d = lines_of(MatrixView(x.d));
   check_apart(d, values_of(x.a), "a.values");
   check_apart(d, scales_of(x.a), "a.scales");
   check_apart(d, tensor_scales_of(x.a), "a.tensor_scale");
@@ -178,14 +107,15 @@ void check_aliasing(const GemmArguments& x) {
   check_apart(d, tensor_scales_of(x.b), "b.tensor_scale");
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    check_apart(d, {address(x.bias), x.d.columns * size, 0, 1, 0, 1}, "bias");
+    check_apart(d, {reinterpret_cast<std::uintptr_t>(x.bias), x.d.columns * size, 1, 0, 1, 0},
+                "bias");
   }
   if (x.beta == 0.0f) return;
   const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
                              x.c.batch == x.d.batch &&
                              (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
                              (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
-  if (!same_elements && overlap(d, rows_of(x.c))) {
+  if (!same_elements && overlap(d, lines_of(x.c))) {
     fail("d.data",
          "overlaps c.data, must not unless both have the same start, dtype, strides and batch");
   }
