@@ -13,9 +13,6 @@ function(blockscale_compile_options target)
       -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)
   endif()
-  if(BLOCKSCALE_FUZZ)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
-  endif()
 endfunction()
 
 # Adds the executable of one source file that links the library, named after the file's path:
@@ -52,7 +49,7 @@ function(blockscale_use_cuda_headers target)
   endforeach()
 endfunction()
 
-# A libFuzzer target; the library is instrumented by blockscale_compile_options.
+# A libFuzzer target. With BLOCKSCALE_FUZZ the library is instrumented, so that coverage guides it.
 function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
