@@ -52,7 +52,9 @@ void add_layout_options(CLI::App& app, LayoutRequest& request) {
 }
 
 ExitCode inspect_layout(const LayoutRequest& request, bool json) {
-  if (!request.shape) throw UsageError("--layout needs --shape, such as --shape 256x128");
+  if (!request.layout || !request.shape) {
+    throw UsageError("--layout needs --shape, such as --shape 256x128");
+  }
   const Shape block = block_of(request);
   const std::int64_t leading_stride = request.leading_stride.value_or(0);
   const std::int64_t batch = request.batch.value_or(1);

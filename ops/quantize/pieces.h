@@ -37,8 +37,8 @@ struct Cut {
   std::int64_t block_rows, block_k;  // as in the recipe, but "all" as a number
   std::int64_t piece_rows, piece_k;
 
-  Cut(const RecipeTraits& t, std::int64_t batch_, std::int64_t rows_, std::int64_t k_)
-      : batch(batch_), rows(rows_), k(k_) {
+  Cut(const RecipeTraits& t, std::int64_t matrices, std::int64_t matrix_rows, std::int64_t matrix_k)
+      : batch(matrices), rows(matrix_rows), k(matrix_k) {
     block_rows = t.block_rows == 0 ? std::max<std::int64_t>(1, rows) : t.block_rows;
     block_k = t.block_k == 0 ? std::max<std::int64_t>(1, k) : t.block_k;
     if (t.block_rows == 0) {
