@@ -69,6 +69,8 @@ Action parse(CLI::App& app, int argc, char** argv) {
   add_convert(app, action);
   add_inspect(app, action);
   add_compare(app, action);
+  add_gemm(app, action);
+  add_bench(app, action);
   add_doctor(app, action);
   app.parse(argc, argv);
   return action;

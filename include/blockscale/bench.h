@@ -36,4 +36,8 @@ struct QuantizeBenchmarkRow {
 /// recipe does not allow are left out. Throws invalid_argument for sizes that a recipe cannot hold.
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
 
+/// Bytes a second, read + written, that memcpy of `bytes` bytes moves on `threads` threads (0:
+/// all): the fastest of `repeats`. Throws invalid_argument for sizes outside 1..2^40, or no repeat.
+double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
+
 }  // namespace blockscale

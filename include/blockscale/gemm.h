@@ -31,4 +31,19 @@ bool gemm_supports(Recipe a, Recipe b);
 /// docs/numerics.md. Throws invalid_argument or unsupported before D is touched.
 void gemm(const GemmArguments& arguments, const GemmOptions& options = {});
 
+/// Errors of D in units of 2^-24 (|alpha| sum_k |a||b| + |beta C| + |bias|), what is above half an
+/// ulp of D's dtype: the c of docs/numerics.md.
+struct GemmCheck {
+  std::int64_t elements = 0;  // that were checked
+  double largest_error = 0;
+  double allowed_error = 0;  // the committed c for normally distributed operands
+
+  bool passed() const { return largest_error <= allowed_error; }
+};
+
+/// Compares D, as gemm left it, with a float64 reference: all of its elements, or a fixed random
+/// choice of `samples` of them. Slow, and made to be right: no code is shared with gemm. C must not
+/// be D. Throws as gemm does, and for fewer than one sample.
+GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
+
 }  // namespace blockscale

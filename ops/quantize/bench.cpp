@@ -99,12 +99,21 @@ std::vector<QuantizeBenchmarkRow> cases(const QuantizeBenchmarkOptions& options)
   return result;
 }
 
+/// Most elements, or bytes to copy, that a benchmark may have.
+constexpr std::int64_t kMost = std::int64_t{1} << 40;
+
+[[noreturn]] void fail(const char* argument, std::int64_t value, const char* allowed) {
+  throw Error(ErrorCode::invalid_argument, argument,
+              "is " + std::to_string(value) + ", must be " + allowed);
+}
+
+void check_copy(std::int64_t bytes, int threads, int repeats) {
+  if (bytes < 1 || bytes > kMost) fail("bytes", bytes, "in 1..2^40");
+  if (threads < 0) fail("threads", threads, "0 (all) or above");
+  if (repeats < 1) fail("repeats", repeats, "at least 1");
+}
+
 void check(const QuantizeBenchmarkOptions& options) {
-  const auto fail = [](const char* argument, std::int64_t value, const char* allowed) {
-    throw Error(ErrorCode::invalid_argument, argument,
-                "is " + std::to_string(value) + ", must be " + allowed);
-  };
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
   if (options.rows < 1 || options.rows > kMost) fail("options.rows", options.rows, "in 1..2^40");
   if (options.k < 1 || options.k > kMost / options.rows) {
     fail("options.k", options.k, "at least 1, and rows * k at most 2^40");
@@ -124,6 +133,13 @@ void check(const QuantizeBenchmarkOptions& options) {
 }
 
 }  // namespace
+
+double benchmark_copy(std::int64_t bytes, int threads, int repeats) {
+  check_copy(bytes, threads, repeats);
+  const Bytes from(static_cast<std::size_t>(bytes), 1);
+  Bytes to(from.size(), 2);
+  return memcpy_rate(from, to, threads, repeats);
+}
 
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
   check(options);

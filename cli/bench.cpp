@@ -1,0 +1,295 @@
+// blockscale bench: rates of the library's operations on this machine.
+#include "blockscale/bench.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "blockscale/parallel.h"
+#include "blockscale/system.h"
+#include "command.h"
+#include "gemm.h"
+#include "output.h"
+#include "table.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
+
+std::int64_t parse_size(const std::string& text) {
+  return parse_integer(text, 1, kLargestSize);
+}
+int parse_repeats(const std::string& text) {
+  return static_cast<int>(parse_integer(text, 1, 1'000'000));
+}
+
+/// "3.21", in GB/s: powers of 1000, as rates of memory are given.
+std::string rate_text(double bytes_per_second) {
+  return format_fixed(bytes_per_second * 1e-9, 2);
+}
+
+// --- bench quantize ------------------------------------------------------------------------------
+
+struct BenchQuantize {
+  QuantizeBenchmarkOptions options;
+  bool json = false;
+};
+
+ExitCode run_quantize(const BenchQuantize& command) {
+  const std::vector<QuantizeBenchmarkRow> rows = benchmark_quantize(command.options);
+  Json json = {{"rows", command.options.rows},
+               {"k", command.options.k},
+               {"simd_target", simd_target()},
+               {"cases", Json::array()}};
+  Table table({{"Recipe"},
+               {"From"},
+               {"Scale layout"},
+               {"Threads", Align::right},
+               {"Time", Align::right},
+               {"Input GB/s", Align::right},
+               {"Read + written GB/s", Align::right},
+               {"Of memcpy", Align::right}});
+  for (const QuantizeBenchmarkRow& row : rows) {
+    const char* const recipe = recipe_traits(row.recipe).name;
+    const char* const dtype = format_traits(row.dtype).name;
+    const char* const layout = scale_layout_traits(row.layout).name;
+    json["cases"].push_back({{"recipe", recipe},
+                             {"dtype", dtype},
+                             {"layout", layout},
+                             {"threads", row.threads},
+                             {"seconds", row.seconds},
+                             {"input_gb_per_second", row.input_gb_per_second},
+                             {"bytes_per_second", row.bytes_per_second},
+                             {"memcpy_share", row.memcpy_share}});
+    table.add_row({recipe, dtype, layout, std::to_string(row.threads), format_duration(row.seconds),
+                   format_fixed(row.input_gb_per_second, 2), rate_text(row.bytes_per_second),
+                   format_fixed(row.memcpy_share, 2)});
+  }
+  if (command.json) {
+    print_json(json);
+  } else {
+    print(table.str());
+  }
+  return ExitCode::success;
+}
+
+constexpr const char* kQuantizeExamples = R"help(Examples:
+  Every recipe from bf16, on one thread:
+    blockscale bench quantize
+
+  NVFP4 and MXFP4 from f32, on all threads, with row-major scales:
+    blockscale bench quantize --recipe nvfp4 --recipe mxfp4 --dtype f32 --layout row_major \
+        --threads 0
+)help";
+
+void add_quantize(CLI::App& bench, Action& action) {
+  const auto state = std::make_shared<BenchQuantize>();
+  CLI::App* const command =
+      bench.add_subcommand("quantize", "Rate of quantisation, and its share of memcpy's");
+  QuantizeBenchmarkOptions& options = state->options;
+  add_repeated(*command, "--recipe", "R", options.recipes, parse_recipe,
+               "Only this recipe. Repeatable. Default: every one that has scales");
+  add_repeated(*command, "--dtype", "T", options.dtypes, parse_plain_format,
+               "Type of the input: f32, f16 or bf16 (the default). Repeatable");
+  add_repeated(*command, "--layout", "L", options.layouts, parse_scale_layout,
+               help_text("Scale layout: " + comma_list(scale_layout_names()) +
+                         ". Repeatable. Default: swizzled_128x4 where the recipe allows it, else "
+                         "row_major"));
+  add_parsed(*command, "--rows", "N", options.rows, parse_size, "Rows of the input. Default: 8192");
+  add_parsed(*command, "--k", "K", options.k, parse_size, "Columns of the input. Default: 8192");
+  add_parsed(*command, "--repeats", "N", options.repeats, parse_repeats,
+             "Timed runs of each case, of which the fastest counts. Default: 5");
+  add_threads(*command, options.threads, 1);
+  add_json(*command, state->json);
+  command->footer(kQuantizeExamples);
+  command->callback([&action, state] { action = [state] { return run_quantize(*state); }; });
+}
+
+// --- bench gemm ----------------------------------------------------------------------------------
+
+struct BenchGemm {
+  std::int64_t m = 512;
+  std::int64_t n = 4096;
+  std::int64_t k = 4096;
+  std::vector<std::pair<Recipe, Recipe>> pairs;
+  Format output_dtype = Format::bf16;
+  int threads = 1;
+  int repeats = 3;
+  bool json = false;
+};
+
+/// One pair of each kind that models use.
+std::vector<std::pair<Recipe, Recipe>> usual_pairs() {
+  return {{Recipe::f32, Recipe::f32},
+          {Recipe::bf16, Recipe::bf16},
+          {Recipe::fp8_tensor, Recipe::fp8_tensor},
+          {Recipe::fp8_row, Recipe::fp8_row},
+          {Recipe::fp8_1x128, Recipe::fp8_128x128},
+          {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3},
+          {Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3},
+          {Recipe::mxfp8_e4m3, Recipe::mxfp4},
+          {Recipe::mxfp4, Recipe::mxfp4},
+          {Recipe::nvfp4, Recipe::nvfp4},
+          {Recipe::bf16, Recipe::nvfp4}};
+}
+
+/// "RECIPE" for both sides, or "RECIPE_A:RECIPE_B".
+std::pair<Recipe, Recipe> parse_pair(const std::string& text) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return {parse_recipe(text), parse_recipe(text)};
+  return {parse_recipe(std::string_view(text).substr(0, colon)),
+          parse_recipe(std::string_view(text).substr(colon + 1))};
+}
+
+GemmTime time_pair(const BenchGemm& command, const std::vector<float>& a,
+                   const std::vector<float>& b, Recipe recipe_a, Recipe recipe_b) {
+  const ScaledTensor operand_a =
+      in_recipe({a.data(), Format::f32, command.m, command.k}, recipe_a, command.threads);
+  const ScaledTensor operand_b =
+      in_recipe({b.data(), Format::f32, command.n, command.k}, recipe_b, command.threads);
+  ScaledTensor d(plain_recipe(command.output_dtype), command.m, command.n);
+  GemmArguments arguments;
+  arguments.a = operand_a.view();
+  arguments.b = operand_b.view();
+  arguments.d = {d.view().values, command.output_dtype, command.m, command.n};
+  return time_gemm(arguments, command.threads, command.repeats);
+}
+
+ExitCode run_gemm(const BenchGemm& command) {
+  Json json = {{"m", command.m},
+               {"n", command.n},
+               {"k", command.k},
+               {"dtype", format_traits(command.output_dtype).name},
+               {"threads", effective_threads(command.threads)},
+               {"simd_target", simd_target()},
+               {"cases", Json::array()}};
+  Table table(
+      {{"A"}, {"B"}, {"Time", Align::right}, {"Median", Align::right}, {"GFLOP/s", Align::right}});
+  const std::vector<float> a = random_normal(command.m, command.k, 1, command.threads);
+  const std::vector<float> b = random_normal(command.n, command.k, 2, command.threads);
+  for (const auto& [recipe_a, recipe_b] : command.pairs) {
+    const GemmTime time = time_pair(command, a, b, recipe_a, recipe_b);
+    const double gflops = gemm_gflops(command.m, command.n, command.k, time.fastest);
+    const char* const name_a = recipe_traits(recipe_a).name;
+    const char* const name_b = recipe_traits(recipe_b).name;
+    json["cases"].push_back({{"recipe_a", name_a},
+                             {"recipe_b", name_b},
+                             {"seconds", time.fastest},
+                             {"median_seconds", time.median},
+                             {"gflops", gflops}});
+    table.add_row({name_a, name_b, format_duration(time.fastest), format_duration(time.median),
+                   format_fixed(gflops, 1)});
+  }
+  if (command.json) {
+    print_json(json);
+  } else {
+    print(table.str());
+  }
+  return ExitCode::success;
+}
+
+constexpr const char* kGemmExamples = R"help(Examples:
+  The pairs that models use, 512 x 4096 x 4096, on one thread:
+    blockscale bench gemm
+
+  Two pairs of one's own choice:
+    blockscale bench gemm --pair mxfp8_e4m3 --pair bf16:mxfp4 -m 64 --threads 0
+)help";
+
+void add_gemm_bench(CLI::App& bench, Action& action) {
+  const auto state = std::make_shared<BenchGemm>();
+  CLI::App* const command = bench.add_subcommand("gemm", "Rate of multiplication, by recipe");
+  add_parsed(*command, "-m", "M", state->m, parse_size, "Rows of A and D. Default: 512");
+  add_parsed(*command, "-n", "N", state->n, parse_size, "Rows of B. Default: 4096");
+  add_parsed(*command, "-k", "K", state->k, parse_size, "Columns of A and B. Default: 4096");
+  add_repeated(*command, "--pair", "A[:B]", state->pairs, parse_pair,
+               help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
+                         "kind that models use"));
+  add_parsed(*command, "--dtype", "T", state->output_dtype, parse_plain_format,
+             "Type of D: f32, f16 or bf16 (the default)");
+  add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
+             "Timed runs of each pair, of which the fastest counts. Default: 3");
+  add_threads(*command, state->threads, 1);
+  add_json(*command, state->json);
+  command->footer(recipe_help() + "\n" + kGemmExamples);
+  command->callback([&action, state] {
+    if (state->pairs.empty()) state->pairs = usual_pairs();
+    action = [state] { return run_gemm(*state); };
+  });
+}
+
+// --- bench copy ----------------------------------------------------------------------------------
+
+struct BenchCopy {
+  std::uint64_t bytes = std::uint64_t{128} << 20;
+  int threads = 1;
+  int repeats = 5;
+  bool json = false;
+};
+
+ExitCode run_copy(const BenchCopy& command) {
+  const double rate =
+      benchmark_copy(static_cast<std::int64_t>(command.bytes), command.threads, command.repeats);
+  const int threads = effective_threads(command.threads);
+  if (command.json) {
+    print_json({{"bytes", command.bytes}, {"threads", threads}, {"bytes_per_second", rate}});
+  } else {
+    print("memcpy of " + format_bytes(static_cast<double>(command.bytes)) + " on " +
+          plural(threads, "thread") + ": " + rate_text(rate) + " GB/s read + written\n");
+  }
+  return ExitCode::success;
+}
+
+constexpr const char* kCopyExamples = R"help(Examples:
+  What one thread copies, to compare other rates with:
+    blockscale bench copy
+
+  What the memory of this machine gives:
+    blockscale bench copy --size 1GiB --threads 0
+)help";
+
+void add_copy(CLI::App& bench, Action& action) {
+  const auto state = std::make_shared<BenchCopy>();
+  CLI::App* const command =
+      bench.add_subcommand("copy", "Rate of memcpy, which bounds all that reads and writes");
+  const auto parse_copy_bytes = [](const std::string& text) {
+    const std::uint64_t bytes = parse_bytes(text);
+    if (bytes > std::uint64_t{1} << 40) {
+      throw ParseError("'" + text + "' is out of range; at most 1TiB is allowed");
+    }
+    return bytes;
+  };
+  add_parsed(*command, "--size", "SIZE", state->bytes, parse_copy_bytes,
+             "Bytes to copy, such as 128MiB, the default");
+  add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
+             "Timed runs, of which the fastest counts. Default: 5");
+  add_threads(*command, state->threads, 1);
+  add_json(*command, state->json);
+  command->footer(kCopyExamples);
+  command->callback([&action, state] { action = [state] { return run_copy(*state); }; });
+}
+
+constexpr const char* kExamples = R"help(Examples:
+  How fast weights are quantised here, next to memcpy:
+    blockscale bench quantize
+
+  How fast products are, by recipe:
+    blockscale bench gemm --json > gemm.json
+)help";
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* const bench = app.add_subcommand("bench", "Measure rates on this machine");
+  bench->require_subcommand(1);
+  add_quantize(*bench, action);
+  add_gemm_bench(*bench, action);
+  add_copy(*bench, action);
+  bench->footer(kExamples);
+}
+
+}  // namespace blockscale::cli

@@ -1,0 +1,233 @@
+// blockscale gemm: time a product, and check it against float64.
+#include "gemm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+
+#include "arguments.h"
+#include "blockscale/parallel.h"
+#include "blockscale/quantize.h"
+#include "blockscale/system.h"
+#include "command.h"
+#include "output.h"
+#include "text.h"
+
+namespace blockscale::cli {
+namespace {
+
+/// Elements an operand may have, so that a slip of the hand does not ask for a petabyte.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
+
+const char* name_of(Recipe recipe) {
+  return recipe_traits(recipe).name;
+}
+
+struct GemmResult {
+  GemmTime time;
+  GemmCheck check;
+};
+
+GemmResult multiply_random(const GemmCommand& command) {
+  const std::int64_t m = *command.m;
+  const std::int64_t n = *command.n;
+  const std::int64_t k = *command.k;
+  const auto random_operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
+    const std::vector<float> values = random_normal(rows, k, seed, command.threads);
+    return in_recipe({values.data(), Format::f32, rows, k}, recipe, command.threads);
+  };
+  const ScaledTensor a = random_operand(m, *command.recipe_a, 1);
+  const ScaledTensor b = random_operand(n, *command.recipe_b, 2);
+  ScaledTensor d(plain_recipe(command.output_dtype), m, n);
+  GemmArguments arguments;
+  arguments.a = a.view();
+  arguments.b = b.view();
+  arguments.d = {d.view().values, command.output_dtype, m, n};
+  GemmResult result;
+  result.time = time_gemm(arguments, command.threads, command.repeats);
+  result.check = check_gemm(arguments, command.samples);
+  return result;
+}
+
+Json result_json(const GemmCommand& command, const GemmResult& result) {
+  return {{"m", *command.m},
+          {"n", *command.n},
+          {"k", *command.k},
+          {"recipe_a", name_of(*command.recipe_a)},
+          {"recipe_b", name_of(*command.recipe_b)},
+          {"dtype", format_traits(command.output_dtype).name},
+          {"threads", effective_threads(command.threads)},
+          {"simd_target", simd_target()},
+          {"seconds", result.time.fastest},
+          {"median_seconds", result.time.median},
+          {"gflops", gemm_gflops(*command.m, *command.n, *command.k, result.time.fastest)},
+          {"check",
+           {{"elements", result.check.elements},
+            {"largest_error", result.check.largest_error},
+            {"allowed_error", result.check.allowed_error},
+            {"passed", result.check.passed()}}}};
+}
+
+std::string size_text(std::int64_t rows, std::int64_t columns) {
+  return shape_text({rows, columns});
+}
+
+void print_result(const GemmCommand& command, const GemmResult& result) {
+  const double gflops = gemm_gflops(*command.m, *command.n, *command.k, result.time.fastest);
+  const GemmCheck& check = result.check;
+  print("D " + size_text(*command.m, *command.n) + " " + format_traits(command.output_dtype).name +
+        " = A " + size_text(*command.m, *command.k) + " " + name_of(*command.recipe_a) + " x B " +
+        size_text(*command.n, *command.k) + "^T " + name_of(*command.recipe_b) + "\n" + "time   " +
+        format_duration(result.time.fastest) + " (fastest of " + std::to_string(command.repeats) +
+        "; median " + format_duration(result.time.median) + "), " + format_fixed(gflops, 1) +
+        " GFLOP/s, " + plural(effective_threads(command.threads), "thread") + ", " + simd_target() +
+        "\n" + "check  " + plural(check.elements, "element") + " against float64: error at most " +
+        format_significant(check.largest_error, 3) + " of the " +
+        format_significant(check.allowed_error, 3) +
+        " allowed (x 2^-24 sum |a||b|): " + (check.passed() ? "passed" : "FAILED") + "\n");
+}
+
+ExitCode run_random(const GemmCommand& command) {
+  if (!command.m || !command.n || !command.k || !command.recipe_a || !command.recipe_b) {
+    throw UsageError("give -m, -n, -k, --recipe-a and --recipe-b, or --weights PATH");
+  }
+  if (!command.reference.empty() || !command.selected.empty() || command.baselines) {
+    throw UsageError("--reference, --tensor and --baselines go with --weights");
+  }
+  const GemmResult result = multiply_random(command);
+  if (command.json) {
+    print_json(result_json(command, result));
+  } else {
+    print_result(command, result);
+  }
+  if (result.check.passed()) return ExitCode::success;
+  print_error("gemm",
+              "the result is outside its error bound; please report it with the output of "
+              "blockscale doctor");
+  return ExitCode::check_failed;
+}
+
+ExitCode run(const GemmCommand& command) {
+  if (command.weights.empty()) return run_random(command);
+  if (command.n || command.k) throw UsageError("-n and -k come from --weights; leave them out");
+  return run_gemm_weights(command);
+}
+
+constexpr const char* kExamples = R"help(
+The product is D[M,N] = A[M,K] B[N,K]^T on random normal operands. A sample of its elements is
+checked against float64 and the error bound of docs/numerics.md; outside it, the exit code is 10.
+With --weights, B is each linear layer of a checkpoint in turn, and the error is
+||D - D'|| / ||D'||, D' being the float64 product of the unquantised operands.
+
+Examples:
+  MXFP8 activations by MXFP4 weights:
+    blockscale gemm -m 512 -n 4096 -k 4096 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
+
+  What quantising a model to NVFP4, activations and all, does to the outputs of its layers:
+    blockscale gemm --weights ./model --recipe-a nvfp4 --recipe-b nvfp4 -m 128 --baselines
+
+  The layers of a converted checkpoint, as they are stored, against the original:
+    blockscale gemm --weights ./model-fp8 --reference ./model --tensor '*.mlp.*' --json
+)help";
+
+void add_size_options(CLI::App& command, GemmCommand& state) {
+  const auto size = [](const std::string& text) { return parse_integer(text, 1, kLargestSize); };
+  add_parsed(command, "-m", "M", state.m, size, "Rows of A and D. Default with --weights: 128");
+  add_parsed(command, "-n", "N", state.n, size, "Rows of B, columns of D");
+  add_parsed(command, "-k", "K", state.k, size, "Columns of A and B");
+  add_parsed(command, "--recipe-a", "R", state.recipe_a, parse_recipe,
+             "Recipe of A (table below). Default with --weights: f32");
+  add_parsed(command, "--recipe-b", "R", state.recipe_b, parse_recipe,
+             "Recipe of B. Default with --weights: as the weights are stored");
+  add_parsed(command, "--dtype", "T", state.output_dtype, parse_plain_format,
+             "Type of D: f32 (the default), f16 or bf16");
+}
+
+void add_measuring_options(CLI::App& command, GemmCommand& state) {
+  const auto count = [](int most) {
+    return
+        [most](const std::string& text) { return static_cast<int>(parse_integer(text, 1, most)); };
+  };
+  add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
+             "Timed runs, of which the fastest counts. Default: 5");
+  add_parsed(command, "--samples", "N", state.samples, count(1'000'000'000),
+             "Elements of D to check against float64. Default: 1024");
+  add_threads(command, state.threads);
+}
+
+void add_weights_options(CLI::App& command, GemmCommand& state) {
+  const auto as_is = [](const std::string& text) {
+    if (text.empty()) throw ParseError("must not be empty");
+    return text;
+  };
+  add_parsed(command, "--weights", "PATH", state.weights, as_is,
+             "Multiply by the linear layers of this checkpoint");
+  add_parsed(command, "--reference", "PATH", state.reference, as_is,
+             help_text("Checkpoint with the true weights. Default: the values of --weights"));
+  add_repeated(command, "--tensor", "GLOB", state.selected, as_is,
+               "Only the weights whose names match. Repeatable");
+  command.add_flag("--baselines", state.baselines, "Run every layer in f32 and bf16 as well");
+}
+
+}  // namespace
+
+std::vector<float> random_normal(std::int64_t rows, std::int64_t columns, std::uint64_t seed,
+                                 int threads) {
+  std::vector<float> values(static_cast<std::size_t>(rows * columns));
+  parallel_for(rows, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::seed_seq sequence{seed, static_cast<std::uint64_t>(row)};
+      std::mt19937_64 generator(sequence);
+      std::normal_distribution<float> normal;
+      float* const out = values.data() + row * columns;
+      std::generate(out, out + columns, [&] { return normal(generator); });
+    }
+  });
+  return values;
+}
+
+ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads) {
+  QuantizeOptions options;
+  options.threads = threads;
+  if (!is_plain(recipe)) return quantize(x, recipe, ScaleLayout::row_major, options);
+  ScaledTensor tensor(recipe, x.rows, x.columns);
+  dequantize(as_scaled(x), {tensor.view().values, recipe_traits(recipe).element, x.rows, x.columns},
+             threads);
+  return tensor;
+}
+
+GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {
+  using Clock = std::chrono::steady_clock;
+  const GemmOptions options{threads};
+  gemm(arguments, options);
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(repeats));
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = Clock::now();
+    gemm(arguments, options);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds.front(), seconds[seconds.size() / 2]};
+}
+
+double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
+  const double operations =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  return seconds > 0 ? operations / seconds * 1e-9 : 0;
+}
+
+void add_gemm(CLI::App& app, Action& action) {
+  const auto state = std::make_shared<GemmCommand>();
+  CLI::App* const command =
+      app.add_subcommand("gemm", "Multiply, check the result against float64, and time it");
+  add_size_options(*command, *state);
+  add_measuring_options(*command, *state);
+  add_weights_options(*command, *state);
+  add_json(*command, state->json);
+  command->footer(recipe_help() + kExamples);
+  command->callback([&action, state] { action = [state] { return run(*state); }; });
+}
+
+}  // namespace blockscale::cli

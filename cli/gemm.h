@@ -1,0 +1,50 @@
+// What the two halves of `gemm`, random matrices and a checkpoint's layers, share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/gemm.h"
+#include "exit_code.h"
+
+namespace blockscale::cli {
+
+struct GemmCommand {
+  std::optional<std::int64_t> m;
+  std::optional<std::int64_t> n;
+  std::optional<std::int64_t> k;
+  std::optional<Recipe> recipe_a;
+  std::optional<Recipe> recipe_b;
+  Format output_dtype = Format::f32;
+  int threads = 0;
+  int repeats = 5;
+  int samples = 1024;
+  std::string weights;                // --weights: a checkpoint, in place of n and k
+  std::string reference;              // whose values are the true ones; empty: those of `weights`
+  std::vector<std::string> selected;  // globs; empty: all linear layers
+  bool baselines = false;
+  bool json = false;
+};
+
+/// [rows, columns] of f32 from the standard normal distribution; the same for the same seed,
+/// whatever the number of threads.
+std::vector<float> random_normal(std::int64_t rows, std::int64_t columns, std::uint64_t seed,
+                                 int threads);
+
+/// `x` in `recipe`, plain ones included, with packed row-major scales.
+ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads);
+
+struct GemmTime {
+  double fastest = 0;  // seconds
+  double median = 0;
+};
+/// Runs `arguments` once to warm up, then `repeats` times.
+GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats);
+
+double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds);
+
+ExitCode run_gemm_weights(const GemmCommand& command);
+
+}  // namespace blockscale::cli

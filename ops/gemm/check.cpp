@@ -1,0 +1,57 @@
+// check_gemm: a sample of D against the float64 reference and the committed error bound.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "blockscale/gemm.h"
+#include "ops/gemm/cpu.h"
+#include "ops/gemm/reference.h"
+#include "ops/gemm/validate.h"
+
+namespace blockscale {
+namespace {
+
+using namespace gemm_detail;
+
+/// Splitmix64's output function: spreads consecutive integers over all of 64 bits.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
+/// Element `sample` of `samples` of D, as its index in [0, elements): every one of them if there
+/// are no more than samples.
+std::int64_t element_of(std::int64_t sample, std::int64_t samples, std::int64_t elements) {
+  if (samples >= elements) return sample;
+  return static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(sample)) %
+                                   static_cast<std::uint64_t>(elements));
+}
+
+}  // namespace
+
+GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
+  if (samples < 1) {
+    throw Error(ErrorCode::invalid_argument, "samples",
+                "is " + std::to_string(samples) + ", must be at least 1");
+  }
+  const GemmArguments x = validated(arguments, {});
+  const std::int64_t matrix = x.d.rows * x.d.columns;
+  GemmCheck check;
+  check.elements = std::min(samples, matrix * x.d.batch);
+  check.allowed_error = error_constant(cpu_path(), InputFamily::normal);
+  for (std::int64_t i = 0; i < check.elements; ++i) {
+    const std::int64_t element = element_of(i, samples, matrix * x.d.batch);
+    const std::int64_t index = element / matrix;
+    const std::int64_t m = element % matrix / x.d.columns;
+    const std::int64_t n = element % x.d.columns;
+    const ReferenceElement reference =
+        reference_element(x, index, m, n, operand_row(x.a, index, m), operand_row(x.b, index, n));
+    const double ratio = error_ratio(x.d.dtype, matrix_element(x.d, index, m, n), reference);
+    check.largest_error = std::max(check.largest_error, ratio);
+  }
+  return check;
+}
+
+}  // namespace blockscale

@@ -1,0 +1,189 @@
+"""`blockscale gemm`, `bench` and `doctor` from end to end."""
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+from cli_testing import LINEAR, Program, small_model
+
+WEIGHTS = [module + ".weight" for module in LINEAR]
+
+
+@pytest.fixture(name="program")
+def program_fixture(cli: pathlib.Path) -> Program:
+    return Program(cli)
+
+
+@pytest.fixture(name="model")
+def model_fixture(tmp_path: pathlib.Path) -> pathlib.Path:
+    return small_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("recipe_a", "recipe_b"),
+    [
+        ("nvfp4", "nvfp4"),
+        ("mxfp8_e4m3", "mxfp4"),
+        ("fp8_1x128", "fp8_128x128"),
+        ("bf16", "mxfp6_e3m2"),
+        ("f32", "f32"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_gemm(program: Program, recipe_a: str, recipe_b: str, dtype: str):
+    arguments = ["gemm", "-m", 33, "-n", 70, "-k", 256, "--recipe-a", recipe_a]
+    arguments += ["--recipe-b", recipe_b, "--dtype", dtype, "--threads", 2]
+    report = program.json(*arguments, "--repeats", 2, "--samples", 100)
+    settings = {"m": 33, "n": 70, "k": 256, "recipe_a": recipe_a, "recipe_b": recipe_b}
+    settings |= {"dtype": dtype, "threads": 2}
+    assert {key: report[key] for key in settings} == settings
+    assert 0 < report["seconds"] <= report["median_seconds"]
+    assert report["gflops"] == pytest.approx(2e-9 * 33 * 70 * 256 / report["seconds"])
+    check = report["check"]
+    assert check["elements"] == 100
+    assert check["passed"]
+    assert 0 <= check["largest_error"] <= check["allowed_error"] < 100
+
+
+def test_gemm_text(program: Program):
+    arguments = "gemm -m 3 -n 5 -k 32 --recipe-a mxfp8_e4m3 --recipe-b mxfp4"
+    first, second, third = program.ok(*arguments.split()).splitlines()
+    assert first == "D [3, 5] f32 = A [3, 32] mxfp8_e4m3 x B [5, 32]^T mxfp4"
+    assert re.match(
+        r"time   \S+ (us|ms|s) \(fastest of 5; median .*GFLOP/s, \d+ threads?, ", second
+    )
+    assert re.match(r"check  15 elements against float64: .*: passed$", third)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "message"),
+    [
+        ("-m 4 -n 4", "usage", "give -m, -n, -k, --recipe-a and --recipe-b, or --weights PATH"),
+        ("-m 0 -n 4 -k 4", "usage", "-m: '0' is out of range"),
+        ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --dtype e4m3", "usage", "f32, f16, bf16"),
+        ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --baselines", "usage", "go with --weights"),
+        ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --samples 0", "usage", "--samples"),
+        ("--weights model -n 4", "usage", "-n and -k come from --weights"),
+        ("--weights missing", "not_found", "missing"),
+        ("-m 4 -n 4 -k 40 --recipe-a nvfp4 --recipe-b nvfp4", "invalid_argument", "40"),
+        ("-m 4 -n 4 -k 128 --recipe-a nvfp4 --recipe-b fp8_row", "unsupported", "nvfp4"),
+    ],
+)
+def test_gemm_refuses(program: Program, arguments: str, name: str, message: str):
+    assert message in program.fails(name, "gemm", *arguments.split())
+
+
+def test_gemm_of_a_model(program: Program, model: pathlib.Path):
+    arguments = ["gemm", "--weights", model, "--recipe-a", "nvfp4", "--recipe-b", "nvfp4"]
+    report = program.json(*arguments, "-m", 16, "--repeats", 1, "--baselines")
+    assert report["m"] == 16
+    assert sorted(layer["name"] for layer in report["layers"]) == sorted(WEIGHTS)
+    for layer in report["layers"]:
+        n, k = LINEAR[layer["name"].removesuffix(".weight")]
+        assert (layer["n"], layer["k"], layer["recipe_b"]) == (n, k, "nvfp4")
+        # Rounding of normal values to NVFP4 costs about a tenth on each side.
+        assert 0.08 < layer["error"] < 0.2
+        assert layer["seconds"] > 0
+        assert 1e-3 < layer["baselines"]["bf16"]["error"] < 5e-3
+        assert layer["baselines"]["f32"]["error"] < 1e-6
+    quantised, f32, bf16 = report["totals"]
+    pairs = [(total["recipe_a"], total["recipe_b"]) for total in (quantised, f32, bf16)]
+    assert pairs == [("nvfp4", "nvfp4"), ("f32", "f32"), ("bf16", "bf16")]
+    assert quantised["seconds"] == pytest.approx(sum(x["seconds"] for x in report["layers"]))
+    text = program.ok(*arguments, "-m", 16, "--repeats", 1)
+    assert "nvfp4 x nvfp4" in text
+    assert all(name in text for name in WEIGHTS)
+
+
+def test_gemm_of_a_converted_model(program: Program, model: pathlib.Path):
+    converted = model.parent / "converted"
+    program.json("convert", model, converted, "--recipe", "mxfp8_e4m3")
+    arguments = ["gemm", "--weights", converted, "--repeats", 1]
+    own = program.json(*arguments)
+    true = program.json(*arguments, "--reference", model)
+    assert own["m"] == 128
+    assert [layer["name"] for layer in own["layers"]] == [layer["name"] for layer in true["layers"]]
+    for own_layer, true_layer in zip(own["layers"], true["layers"], strict=True):
+        assert own_layer["recipe_b"] == "mxfp8_e4m3"
+        assert own_layer["error"] < 1e-6  # B is what it is compared with
+        assert 0.01 < true_layer["error"] < 0.05
+
+
+def test_gemm_of_chosen_layers(program: Program, model: pathlib.Path):
+    arguments = ["gemm", "--weights", model, "--repeats", 1, "-m", 2]
+    layers = program.json(*arguments, "--tensor", "*.query.weight", "--tensor", "*.key*")["layers"]
+    assert sorted(layer["name"].split(".")[-2] for layer in layers) == ["key", "query"]
+    assert "--tensor GLOB" in program.fails("not_found", *arguments, "--tensor", "none*")
+
+
+def test_gemm_refuses_a_reference_of_another_shape(program: Program, model: pathlib.Path):
+    file = model / "config.json"
+    message = program.fails(
+        "not_found", "gemm", "--weights", model, "--reference", file.parent / "x"
+    )
+    assert str(file.parent / "x") in message
+
+
+def test_bench_quantize(program: Program):
+    arguments = ["bench", "quantize", "--rows", 64, "--k", 256, "--repeats", 1]
+    report = program.json(*arguments, "--recipe", "nvfp4", "--recipe", "fp8_128x128")
+    assert [case["recipe"] for case in report["cases"]] == ["nvfp4", "fp8_128x128"]
+    for case in report["cases"]:
+        assert case["dtype"] == "bf16"
+        assert case["seconds"] > 0
+        assert case["input_gb_per_second"] == pytest.approx(64 * 256 * 2e-9 / case["seconds"])
+        assert case["memcpy_share"] > 0
+    text = program.ok(*arguments, "--dtype", "f32", "--layout", "row_major")
+    assert text.splitlines()[0].startswith("Recipe ")
+    assert re.search(r"^nvfp4 +f32 +row_major +1 ", text, re.MULTILINE)
+    assert "is 250" in program.fails(
+        "invalid_argument", "bench", "quantize", "--k", 250, "--rows", 4, "--recipe", "nvfp4"
+    )
+
+
+def test_bench_gemm(program: Program):
+    arguments = ["bench", "gemm", "-m", 8, "-n", 16, "-k", 256, "--repeats", 1]
+    report = program.json(*arguments, "--pair", "bf16:nvfp4", "--pair", "mxfp4")
+    pairs = [(case["recipe_a"], case["recipe_b"]) for case in report["cases"]]
+    assert pairs == [("bf16", "nvfp4"), ("mxfp4", "mxfp4")]
+    assert all(case["seconds"] > 0 and case["gflops"] > 0 for case in report["cases"])
+    lines = program.ok(*arguments).splitlines()
+    assert lines[0].split() == ["A", "B", "Time", "Median", "GFLOP/s"]
+    assert len(lines) >= 10
+
+
+def test_bench_copy(program: Program):
+    report = program.json("bench", "copy", "--size", "1MiB", "--repeats", 1, "--threads", 2)
+    assert (report["bytes"], report["threads"]) == (1 << 20, 2)
+    assert report["bytes_per_second"] > 1e6
+    assert "memcpy of 1.0 MiB on 1 thread: " in program.ok("bench", "copy", "--size", "1MiB")
+
+
+def test_doctor(program: Program):
+    report = program.json("doctor")
+    assert report["cpu"]["threads"] >= 1
+    assert report["cpu"]["logical_cpus"] == os.cpu_count()
+    assert report["cpu"]["simd_target"] in report["cpu"]["simd_targets_compiled"]
+    assert {"blockscale", "oneTBB", "Highway", "CLI11", "compiler"} <= set(report["versions"])
+    assert report["versions"]["blockscale"] == report["version"]
+    assert report["log_level"] == "warning"
+    memory = pathlib.Path("/proc/meminfo").read_text()
+    total = int(re.search(r"MemTotal: +(\d+) kB", memory)[1]) * 1024
+    assert report["memory"]["total_bytes"] == total
+    assert report["used"].startswith("the CPU, with " + report["cpu"]["simd_target"])
+    nodes = sorted(str(node) for node in pathlib.Path("/dev").glob("nvidia*"))
+    assert report["gpu"]["device_nodes"] == nodes
+    text = program.ok("doctor")
+    for label in ("Uses", "CPU", "Features", "SIMD", "Memory", "GPU", "Versions", "Log"):
+        assert re.search(rf"^{label} +\S", text, re.MULTILINE), label
+    if not report["gpu"]["devices"]:
+        assert "no usable GPU" in report["used"]
+    else:
+        assert "no CUDA kernels" in report["used"]
+
+
+def test_json_is_one_object(program: Program, model: pathlib.Path):
+    for arguments in (["doctor"], ["inspect", model], ["compare", model, model]):
+        assert isinstance(json.loads(program.ok(*arguments, "--json")), dict)
