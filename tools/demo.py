@@ -34,6 +34,10 @@ class Result:
     bytes: int
     layers: list[Layer]
 
+    def recipe(self) -> str:
+        """The name without the dialect."""
+        return self.name.split("-")[0]
+
     def layer_bytes(self) -> int:
         return sum(layer.bytes for layer in self.layers)
 
@@ -78,11 +82,13 @@ def megabytes(count: int) -> str:
 
 
 def layer_table(results: list[Result]) -> str:
+    """One column a recipe: where two dialects have the same one, the last stands for both."""
+    columns = {result.recipe(): result.layers for result in results}
     rows = [
-        [layer.name, *(decibels(result.layers[i].sqnr_db) for result in results)]
+        [layer.name, *(decibels(layers[i].sqnr_db) for layers in columns.values())]
         for i, layer in enumerate(results[0].layers)
     ]
-    return table(["SQNR in dB", *(result.name for result in results)], rows)
+    return table(["SQNR in dB", *columns], rows)
 
 
 def summary_table(original: Result, results: list[Result]) -> str:
