@@ -1,6 +1,8 @@
 // blockscale bench: rates of the library's operations on this machine.
 #include "blockscale/bench.h"
 
+#include <spdlog/spdlog.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -169,10 +171,13 @@ ExitCode run_gemm(const BenchGemm& command) {
                {"cases", Json::array()}};
   Table table(
       {{"A"}, {"B"}, {"Time", Align::right}, {"Median", Align::right}, {"GFLOP/s", Align::right}});
+  check_gemm_memory(command.m, command.n, command.k);
   const std::vector<float> a = random_normal(command.m, command.k, 1, command.threads);
   const std::vector<float> b = random_normal(command.n, command.k, 2, command.threads);
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
     const GemmTime time = time_pair(command, a, b, recipe_a, recipe_b);
+    spdlog::info("{} x {}: {}", recipe_traits(recipe_a).name, recipe_traits(recipe_b).name,
+                 format_duration(time.fastest));
     const double gflops = gemm_gflops(command.m, command.n, command.k, time.fastest);
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;

@@ -1,4 +1,6 @@
 // blockscale convert: a checkpoint in one recipe and dialect from one in any other.
+#include <spdlog/spdlog.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -76,6 +78,8 @@ ConvertReport run_convert(const ConvertCommand& command) {
   const StopSignals signals;
   ConvertOptions options = command.options;
   options.progress = [&](const ConvertProgress& state) {
+    spdlog::trace("{} of {} bytes: {}", state.source_bytes_done, state.source_bytes_total,
+                  printable(state.tensor));
     progress.update(state, seconds_now());
     return !stop_requested;
   };
@@ -175,8 +179,18 @@ void print_report(const ConvertCommand& command, const ConvertReport& report) {
   print(text + "\n");
 }
 
+void log_tensors(const ConvertReport& report) {
+  for (const ConvertedTensor& tensor : report.tensors) {
+    const std::string fate =
+        tensor.converted ? std::string("to ") + recipe_traits(tensor.recipe).name : "kept";
+    const std::string reason = tensor.reason.empty() ? "" : ", " + printable(tensor.reason);
+    spdlog::debug("{}: {}{}", printable(tensor.name), fate, reason);
+  }
+}
+
 ExitCode run(const ConvertCommand& command) {
   const ConvertReport report = run_convert(command);
+  log_tensors(report);
   if (command.json) {
     print_json(report_json(command, report));
   } else if (!command.quiet) {

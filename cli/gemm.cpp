@@ -33,6 +33,7 @@ GemmResult multiply_random(const GemmCommand& command) {
   const std::int64_t m = *command.m;
   const std::int64_t n = *command.n;
   const std::int64_t k = *command.k;
+  check_gemm_memory(m, n, k);
   const auto random_operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
     const std::vector<float> values = random_normal(rows, k, seed, command.threads);
     return in_recipe({values.data(), Format::f32, rows, k}, recipe, command.threads);
@@ -210,6 +211,19 @@ GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {
   }
   std::sort(seconds.begin(), seconds.end());
   return {seconds.front(), seconds[seconds.size() / 2]};
+}
+
+void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto rows = static_cast<double>(m) + static_cast<double>(n);
+  // A and B in f32 and in their recipe, which may be f32 too, and D.
+  const double needed =
+      4.0 * (2.0 * rows * static_cast<double>(k) + static_cast<double>(m) * static_cast<double>(n));
+  const auto available = static_cast<double>(memory_info().available);
+  if (available != 0 && needed > available) {
+    throw Error(ErrorCode::invalid_argument, "m, n, k",
+                "need " + format_bytes(needed) + " of memory, of which " + format_bytes(available) +
+                    " are free; choose smaller sizes");
+  }
 }
 
 double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {

@@ -43,6 +43,10 @@ struct GemmTime {
 /// Runs `arguments` once to warm up, then `repeats` times.
 GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats);
 
+/// Throws invalid_argument if random operands of these sizes would not fit into the memory that is
+/// free: better than to be killed half way.
+void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k);
+
 double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds);
 
 ExitCode run_gemm_weights(const GemmCommand& command);

@@ -1,4 +1,6 @@
 // blockscale gemm --weights: what a recipe does to the outputs of a checkpoint's linear layers.
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -13,6 +15,7 @@
 #include "gemm.h"
 #include "output.h"
 #include "table.h"
+#include "text.h"
 
 namespace blockscale::cli {
 namespace {
@@ -174,6 +177,8 @@ std::vector<Layer> measure_all(const GemmCommand& command) {
     if (!is_selected(tensor, command)) continue;
     layers.push_back(measure(weights.view(tensor), reference.view(true_tensor(reference, tensor)),
                              tensor.name, layers.size(), command));
+    spdlog::info("{}: error {:.3g}", printable(tensor.name),
+                 layers.back().products.front().relative_error());
   }
   if (layers.empty()) {
     throw Error(ErrorCode::not_found, "weights",

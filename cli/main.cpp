@@ -1,4 +1,6 @@
 // The blockscale command: parse, run the action that the command set, turn errors into exit codes.
+#include <spdlog/spdlog.h>
+
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -82,8 +84,11 @@ int run(int argc, char** argv) {
     const Action action = parse(app, argc, argv);
     set_up_log();
     exit_on_truncated_mapping(static_cast<int>(ExitCode::io));
+    spdlog::debug("blockscale {}, {} code on up to {} threads: {}", library_version(),
+                  simd_target(), cpu_info().threads, command_name(app));
     const ExitCode code = action();
     finish_output();
+    spdlog::debug("done, exit code {}", static_cast<int>(code));
     return static_cast<int>(code);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);

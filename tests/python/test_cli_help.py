@@ -151,6 +151,14 @@ def test_log_levels(program: Program, level: str):
     assert result.json()["log_level"] == level
 
 
+def test_logs_go_to_standard_error(program: Program):
+    result = program("doctor", "--json", BLOCKSCALE_LOG="debug")
+    lines = result.err.splitlines()
+    assert re.fullmatch(r"blockscale: debug: blockscale [\d.]+, \w+ code on .*: doctor", lines[0])
+    assert lines[-1] == "blockscale: debug: done, exit code 0"
+    assert result.json()["log_level"] == "debug"
+
+
 def test_output_that_cannot_be_written_is_an_io_error(cli: pathlib.Path):
     with pathlib.Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -67,6 +67,11 @@ def test_gemm_text(program: Program):
         ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --samples 0", "usage", "--samples"),
         ("--weights model -n 4", "usage", "-n and -k come from --weights"),
         ("--weights missing", "not_found", "missing"),
+        (
+            "-m 16777216 -n 16777216 -k 16777216 --recipe-a f32 --recipe-b f32",
+            "invalid_argument",
+            "m, n, k: need 5.0 PiB of memory, of which",
+        ),
         ("-m 4 -n 4 -k 40 --recipe-a nvfp4 --recipe-b nvfp4", "invalid_argument", "40"),
         ("-m 4 -n 4 -k 128 --recipe-a nvfp4 --recipe-b fp8_row", "unsupported", "nvfp4"),
     ],
