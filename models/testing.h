@@ -17,11 +17,11 @@
 
 namespace blockscale::test {
 
-/// A new folder, removed with its contents at the end.
+/// A new folder within `parent`, removed with its contents at the end.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string name = ::testing::TempDir() + "blockscale-XXXXXX";
+  explicit ScratchFolder(const std::filesystem::path& parent = ::testing::TempDir()) {
+    std::string name = parent / "blockscale-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = name;
   }
