@@ -365,15 +365,16 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
   const WeightParts& stored = source_.parts(planned.source);
   const TensorScaleSense sense = plan_.destination->sense;
   for (std::size_t part = 0; part < planned.parts.size(); ++part) {
-    const TensorInfo& info = planned.parts[part].info;
-    std::vector<float> factors(info.bytes / sizeof(float));
+    const Part kind = planned.parts[part].part;
     const bool requantised = planned.method == Method::requantise;
-    switch (planned.parts[part].part) {
-      case Part::values: continue;
-      case Part::scales:
-        if (!requantised || recipe_traits(planned.recipe).block_rows != 0) continue;
-        factors = scales_[static_cast<std::size_t>(planned.group)];
-        break;
+    const bool written_by_pieces =
+        kind == Part::values ||
+        (kind == Part::scales && (!requantised || recipe_traits(planned.recipe).block_rows != 0));
+    if (written_by_pieces) continue;
+    std::vector<float> factors(planned.parts[part].info.bytes / sizeof(float));
+    switch (kind) {
+      case Part::values: break;
+      case Part::scales: factors = scales_[static_cast<std::size_t>(planned.group)]; break;
       case Part::tensor_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
           factors[i] = requantised ? scales_[static_cast<std::size_t>(planned.group)][0]

@@ -11,6 +11,7 @@
 #include "models/atomic_file.h"
 #include "models/index_file.h"
 #include "models/io_error.h"
+#include "models/staging.h"
 #include "models/text.h"
 
 namespace blockscale::models {
@@ -83,6 +84,7 @@ void copy_folder(const fs::path& from, const fs::path& to, const fs::path& home,
       copy_flushed(entry.path(), to / name);
     }
   }
+  sync_folder(to);
 }
 
 }  // namespace

@@ -143,6 +143,8 @@ std::int64_t first_nonfinite(const MatrixView& matrix) {
 
 std::vector<RowRange> cut_rows(const MatrixShape& shape, std::int64_t rows_per_piece) {
   std::vector<RowRange> ranges;
+  // Any number of empty rows or matrices costs a file no byte.
+  if (shape.rows == 0 || shape.k == 0) return ranges;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     for (std::int64_t row = 0; row < shape.rows; row += rows_per_piece) {
       ranges.push_back({b, row, std::min(rows_per_piece, shape.rows - row)});

@@ -135,12 +135,10 @@ class Selector {
     if (!StoredCheckpoint::has_view(tensor)) {
       return "holds " + std::string(dtype_name(tensor.dtype));
     }
+    if (tensor.bytes == 0) return "empty";
     if (is_plain(recipe)) return "";
     const std::size_t rank = tensor.shape.size();
     if (rank < 2 || rank > 3) return dimension_reason(rank);
-    if (tensor.shape[0] * tensor.shape[1] * (rank == 3 ? tensor.shape[2] : 1) == 0) {
-      return "empty";
-    }
     const RecipeTraits& t = recipe_traits(recipe);
     if (!t.ragged && tensor.shape.back() % t.block_k != 0) {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +

@@ -84,7 +84,18 @@ int rename_over(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return 0;
   const fs::path old = from.parent_path() / "replaced";
   if (::rename(to.c_str(), old.c_str()) != 0) return errno;
-  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  if (::rename(from.c_str(), to.c_str()) == 0) return 0;
+  const int failed = errno;
+  (void)::rename(old.c_str(), to.c_str());
+  return failed;
+}
+
+/// What tells a file or folder from any other while it exists, whatever its name; null if there is
+/// none.
+nlohmann::json inode_of(const fs::path& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0) return nullptr;
+  return {{"device", status.st_dev}, {"inode", status.st_ino}};
 }
 
 }  // namespace
@@ -183,8 +194,8 @@ void Staging::load(bool resume) {
                       "; run without resume to start anew");
     }
     manifest_ = std::move(found);
-    if (manifest_.contains("publishing") && !fs::exists(staged(), ignored) &&
-        fs::exists(destination_, ignored)) {
+    // Not "nothing is staged": what was replaced takes the place of what is published.
+    if (manifest_.contains("publishing") && manifest_["publishing"] == inode_of(destination_)) {
       was_published_ = true;
       return;
     }
@@ -231,7 +242,7 @@ void Staging::record(const std::string& shard) {
 
 void Staging::publish(bool overwrite) {
   sync_folder(result_);
-  manifest_["publishing"] = true;
+  manifest_["publishing"] = inode_of(staged());
   save();
   const int failed =
       overwrite ? rename_over(staged(), destination_) : rename_new(staged(), destination_);
@@ -246,6 +257,11 @@ void Staging::publish(bool overwrite) {
 
 void Staging::discard() noexcept {
   std::error_code ignored;
+  // The manifest goes last: whoever resumes after a kill in between learns from it what was done.
+  for (fs::directory_iterator entry(folder_, ignored), end; entry != end;
+       entry.increment(ignored)) {
+    if (entry->path().filename() != kManifest) fs::remove_all(entry->path(), ignored);
+  }
   fs::remove_all(folder_, ignored);
 }
 

@@ -144,11 +144,21 @@ class ConvertKill : public ::testing::Test {
       ASSERT_EQ(traced.status, 0);
       killed = traced.killed;
       check_destination(folder, destination, before, expected);
-      if (killed) run();
+      if (killed) resume(run, read_tree(folder) == expected);
       ASSERT_EQ(read_tree(folder), expected);
       ASSERT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
     }
     EXPECT_GT(kill_at, 40);  // the test saw the calls it is about
+  }
+
+  /// A process that was killed when its work was done but for removing an empty folder cannot know
+  /// that: the destination exists, and is the result.
+  static void resume(const std::function<void()>& run, bool done) {
+    try {
+      run();
+    } catch (const Error& error) {
+      if (!done || error.code() != ErrorCode::already_exists) throw;
+    }
   }
 
   /// After a kill the destination is what was there before, or the result; never a part.

@@ -104,6 +104,7 @@ std::string match_values(const FoundWeight& found, const RecipeTraits& t, Stored
   if (values.shape.size() < 2 || values.shape.size() > 3) {
     return "its values have shape " + shape_text(values.shape) + ", must have 2 or 3 dimensions";
   }
+  if (values.bytes == 0) return "its values of shape " + shape_text(values.shape) + " are empty";
   weight.shape = values.shape;
   weight.shape.back() = logical_k(t.element, values.dtype, values.shape.back());
   const bool divides =

@@ -24,6 +24,7 @@ StoredWeight stored_weight(const std::string& name, const TensorInfo* blocks,
   if (blocks->dtype != DType::U8 || blocks->shape.size() != 4 || blocks->shape[3] != 16) {
     fail("its values " + blocks->name + " must be U8 [experts, rows, k/32, 16]");
   }
+  if (blocks->bytes == 0) fail("its values " + blocks->name + " are empty");
   const std::vector<std::int64_t> grid(blocks->shape.begin(), blocks->shape.end() - 1);
   if (scales->dtype != DType::U8 || scales->shape != grid) {
     fail("its scales " + scales->name + " must be U8 of the shape of " + blocks->name +
