@@ -1,0 +1,212 @@
+#include "arrays.h"
+
+#include <string>
+#include <utility>
+
+#include "blockscale/error.h"
+
+namespace blockscale::python {
+namespace {
+
+[[noreturn]] void fail(const char* argument, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, argument, message);
+}
+
+template <class Array>
+void require_cpu(const char* argument, const Array& array) {
+  if (array.device_type() != nb::device::cpu::value) {
+    fail(argument, "is not in CPU memory, and this build computes on the CPU; move it there first");
+  }
+}
+
+template <class Array>
+std::string shape_text(const Array& array) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(array.shape(i));
+  }
+  return text + ")";
+}
+
+/// Elements between consecutive indices of dimension `axis`; 0 where there is only one.
+template <class Array>
+std::int64_t stride_of(const char* argument, const Array& array, std::size_t axis) {
+  const auto stride = static_cast<std::int64_t>(array.stride(axis));
+  if (array.shape(axis) <= 1) return 0;
+  if (stride <= 0) {
+    fail(argument, "stride of dimension " + std::to_string(axis) + " is " +
+                       std::to_string(stride) + " elements, must be positive; copy it first");
+  }
+  return stride;
+}
+
+template <bool Mutable, class Array>
+BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Format dtype) {
+  require_cpu(argument, array);
+  if (array.ndim() != 2 && array.ndim() != 3) {
+    fail(argument, "shape is " + shape_text(array) + ", must be (rows, columns) or (batch, rows, "
+                   "columns)");
+  }
+  const auto bytes = static_cast<std::size_t>(format_traits(dtype).bits) / 8;
+  if (array.itemsize() != bytes) {
+    fail(argument, "has " + std::to_string(array.itemsize()) + "-byte elements, must have " +
+                       std::to_string(bytes) + " for " + format_traits(dtype).name);
+  }
+  const std::size_t last = array.ndim() - 1;
+  if (array.shape(last) > 1 && array.stride(last) != 1) {
+    fail(argument, "stride of its last dimension is " + std::to_string(array.stride(last)) +
+                       " elements, must be 1; copy it first");
+  }
+  BasicMatrixView<Mutable> view;
+  view.data = array.data();
+  view.dtype = dtype;
+  view.rows = static_cast<std::int64_t>(array.shape(last - 1));
+  view.columns = static_cast<std::int64_t>(array.shape(last));
+  view.row_stride = stride_of(argument, array, last - 1);
+  if (array.ndim() == 3) {
+    view.batch = static_cast<std::int64_t>(array.shape(0));
+    view.batch_stride = stride_of(argument, array, 0);
+  }
+  return resolved(view, argument);
+}
+
+InputArray cast_array(const std::string& argument, nb::handle object, Access access) {
+  InputArray array;
+  if (!nb::try_cast<InputArray>(object, array, false)) {
+    fail(argument.c_str(), "is no array that DLPack or the buffer protocol can carry");
+  }
+  OutputArray writable;
+  if (access == Access::write && !nb::try_cast<OutputArray>(object, writable, false)) {
+    fail(argument.c_str(), "is read-only, must be writable");
+  }
+  require_cpu(argument.c_str(), array);
+  return array;
+}
+
+/// The data of an array that a MutableScaledTensorView points to (see ScaledArgument).
+void* data_of(const InputArray& array) { return const_cast<void*>(array.data()); }
+
+/// Values are bytes, [rows, row bytes] or [batch, rows, row bytes]; `view.k` is known.
+void set_values(const std::string& name, const InputArray& values, MutableScaledTensorView& view) {
+  if (values.ndim() != 2 && values.ndim() != 3) {
+    fail(name.c_str(), "shape is " + shape_text(values) + ", must have 2 or 3 dimensions");
+  }
+  const std::size_t last = values.ndim() - 1;
+  if (values.itemsize() != 1 || (values.shape(last) > 1 && values.stride(last) != 1)) {
+    fail(name.c_str(), "must be bytes whose last dimension is contiguous");
+  }
+  if (static_cast<std::int64_t>(values.shape(last)) != row_bytes(view.recipe, view.k)) {
+    fail(name.c_str(), "shape is " + shape_text(values) + ", rows must have " +
+                           std::to_string(row_bytes(view.recipe, view.k)) + " bytes");
+  }
+  view.rows = static_cast<std::int64_t>(values.shape(last - 1));
+  view.values = data_of(values);
+  view.value_row_stride = stride_of(name.c_str(), values, last - 1);
+  if (values.ndim() == 3) {
+    view.batch = static_cast<std::int64_t>(values.shape(0));
+    view.value_batch_stride = stride_of(name.c_str(), values, 0);
+  }
+}
+
+/// The scales' strides: their last dimension is contiguous; the one before gives the leading
+/// stride of a strided layout, the first of three the batch stride.
+void set_scale_strides(const std::string& name, const InputArray& scales,
+                       MutableScaledTensorView& view) {
+  if (scales.ndim() != 2 && scales.ndim() != 3) {
+    fail(name.c_str(), "shape is " + shape_text(scales) + ", must have 2 or 3 dimensions");
+  }
+  const std::size_t last = scales.ndim() - 1;
+  if (scales.shape(last) > 1 && scales.stride(last) != 1) {
+    fail(name.c_str(), "its last dimension must be contiguous");
+  }
+  if (!is_swizzled(view.layout)) {
+    view.scale_leading_stride = stride_of(name.c_str(), scales, last - 1);
+  }
+  if (scales.ndim() == 3) view.scale_batch_stride = stride_of(name.c_str(), scales, 0);
+}
+
+/// Each array must hold what the recipe and the layout ask for.
+void check_scale_shape(const std::string& name, const InputArray& scales,
+                       const MutableScaledTensorView& view) {
+  const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
+  const ScaleLayoutTraits& t = scale_layout_traits(view.layout);
+  std::int64_t rows = ceil_div(grid.rows, t.tile_rows) * t.tile_rows;
+  std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
+  if (view.layout == ScaleLayout::mn_major) std::swap(rows, columns);
+  const std::size_t last = scales.ndim() - 1;
+  const std::int64_t batch = scales.ndim() == 3 ? static_cast<std::int64_t>(scales.shape(0)) : 1;
+  if (static_cast<std::int64_t>(scales.shape(last - 1)) != rows ||
+      static_cast<std::int64_t>(scales.shape(last)) != columns || batch != view.batch) {
+    fail(name.c_str(), "shape is " + shape_text(scales) + ", must be (" +
+                           (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
+                           std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
+                           recipe_traits(view.recipe).name + " in " + t.name);
+  }
+  const auto bytes =
+      static_cast<std::size_t>(format_traits(recipe_traits(view.recipe).scale).bits) / 8;
+  if (scales.itemsize() != bytes) {
+    fail(name.c_str(), "has " + std::to_string(scales.itemsize()) + "-byte elements, must have " +
+                           std::to_string(bytes));
+  }
+}
+
+void set_tensor_scale(const std::string& name, const InputArray& factors,
+                      MutableScaledTensorView& view) {
+  const auto count = static_cast<std::int64_t>(factors.size());
+  if (factors.itemsize() != sizeof(float) || (count != 1 && count != view.batch)) {
+    fail(name.c_str(), "must hold one f32, or one for each matrix of the batch");
+  }
+  view.tensor_scale = static_cast<float*>(data_of(factors));
+  view.tensor_scale_batch_stride = count == 1 ? 0 : 1;
+}
+
+}  // namespace
+
+MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype) {
+  return view_of<false>(argument, array, dtype);
+}
+
+MutableMatrixView matrix_view(const char* argument, const OutputArray& array, Format dtype) {
+  return view_of<true>(argument, array, dtype);
+}
+
+ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access) {
+  const std::string name = argument;
+  const std::string values_name = name + ".values";
+  ScaledArgument result;
+  MutableScaledTensorView& view = result.view;
+  view.recipe = nb::cast<Recipe>(tensor.attr("recipe"));
+  view.layout = nb::cast<ScaleLayout>(tensor.attr("layout"));
+  view.sense = nb::cast<TensorScaleSense>(tensor.attr("sense"));
+  view.k = nb::cast<std::int64_t>(tensor.attr("_k"));
+
+  result.values = cast_array(values_name, tensor.attr("_values"), access);
+  set_values(values_name, result.values, view);
+  const std::string scales_name = name + ".scales";
+  result.scales = cast_array(scales_name, tensor.attr("_scales"), access);
+  set_scale_strides(scales_name, result.scales, view);
+  check_scale_shape(scales_name, result.scales, view);
+  view.scales = data_of(result.scales);
+  if (recipe_traits(view.recipe).tensor_scale) {
+    const std::string factor_name = name + ".tensor_scale";
+    result.tensor_scale = cast_array(factor_name, tensor.attr("_tensor_scale"), access);
+    set_tensor_scale(factor_name, result.tensor_scale, view);
+  }
+  view = resolved(view, argument);
+  return result;
+}
+
+Operand operand_argument(const char* argument, nb::handle object) {
+  Operand operand;
+  if (nb::isinstance<nb::tuple>(object)) {
+    const auto pair = nb::cast<nb::tuple>(object);
+    operand.plain = nb::cast<InputArray>(pair[0]);
+    operand.view = as_scaled(matrix_view(argument, operand.plain, nb::cast<Format>(pair[1])));
+  } else {
+    operand.scaled = scaled_argument(argument, object, Access::read);
+    operand.view = operand.scaled.view;
+  }
+  return operand;
+}
+
+}  // namespace blockscale::python

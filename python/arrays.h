@@ -1,0 +1,44 @@
+// Crossing from Python arrays to the library's views. Python passes raw numpy-like arrays (unsigned
+// integers and floats that DLPack or the buffer protocol can carry) with the format they stand for;
+// here they are checked and become views that point into them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "blockscale/tensor.h"
+
+namespace blockscale::python {
+
+namespace nb = nanobind;
+
+using InputArray = nb::ndarray<nb::ro>;
+using OutputArray = nb::ndarray<>;
+
+/// A [rows, columns] or [batch, rows, columns] array of `dtype`, columns contiguous.
+MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype);
+MutableMatrixView matrix_view(const char* argument, const OutputArray& array, Format dtype);
+
+enum class Access { read, write };
+
+/// A Python ScaledTensor as a view, with the arrays that keep its memory alive. Written through
+/// only if it was asked for with Access::write, which refuses read-only arrays.
+struct ScaledArgument {
+  InputArray values;
+  InputArray scales;
+  InputArray tensor_scale;  // invalid where the recipe has none
+  MutableScaledTensorView view;
+};
+
+/// Reads the attributes of a ScaledTensor (python/blockscale/_tensor.py).
+ScaledArgument scaled_argument(const char* argument, nb::handle scaled_tensor, Access access);
+
+/// An operand of a product: a ScaledTensor, or a pair (array, Format).
+struct Operand {
+  InputArray plain;
+  ScaledArgument scaled;
+  ScaledTensorView view;
+};
+Operand operand_argument(const char* argument, nb::handle object);
+
+}  // namespace blockscale::python

@@ -1,0 +1,49 @@
+"""Block-scaled low-precision matrices: quantise, multiply, and convert checkpoints.
+
+>>> import numpy as np, blockscale
+>>> x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+>>> w = blockscale.quantize(x, "nvfp4")
+>>> blockscale.gemm(x, w).shape
+(4, 4)
+"""
+
+from ._checkpoint import Checkpoint, compare, convert, inspect
+from ._native import (
+    CompareReport,
+    ConvertedTensor,
+    ConvertReport,
+    Dialect,
+    Format,
+    Layout,
+    Recipe,
+    ScaleMode,
+    Sense,
+    TensorComparison,
+    TensorInfo,
+)
+from ._ops import dequantize, gemm, quantize
+from ._tensor import ScaledTensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Checkpoint",
+    "CompareReport",
+    "ConvertReport",
+    "ConvertedTensor",
+    "Dialect",
+    "Format",
+    "Layout",
+    "Recipe",
+    "ScaleMode",
+    "ScaledTensor",
+    "Sense",
+    "TensorComparison",
+    "TensorInfo",
+    "compare",
+    "convert",
+    "dequantize",
+    "gemm",
+    "inspect",
+    "quantize",
+]

@@ -1,0 +1,206 @@
+"""Checkpoints: read any dialect lazily, convert, compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._native import CompareReport, ConvertReport, Dialect, Format, Recipe, ScaleMode, TensorInfo
+from ._arrays import to_library
+from ._tensor import ScaledTensor, enum_member
+
+Path = str | os.PathLike[str]
+
+_NUMPY_DTYPES = {
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16,
+    "U32": np.uint32, "I32": np.int32, "U64": np.uint64, "I64": np.int64,
+    "F16": np.float16, "F32": np.float32, "F64": np.float64, "C64": np.complex64,
+}  # fmt: skip
+_FORMATS = {
+    "BF16": Format.bf16, "F8_E4M3": Format.e4m3, "F8_E5M2": Format.e5m2, "F8_E8M0": Format.ue8m0,
+}  # fmt: skip
+
+
+class Checkpoint(Mapping[str, Any]):
+    """A checkpoint in any readable dialect: a mapping of weight names to lazily read tensors.
+
+    Quantised weights come as ScaledTensor, others as read-only numpy arrays (bf16 and FP8 ones
+    typed by ml_dtypes); both are views of the mapped file, and keep it open.
+
+    Args:
+        path: a safetensors file, or a folder with one or with an index and its shards.
+
+    Raises:
+        FileNotFoundError: nothing there.
+        ValueError: a file that breaks the rules of its format, with the rule.
+
+    >>> from blockscale import Checkpoint
+    >>> def rows(path, name):
+    ...     with_shape = Checkpoint(path)[name]
+    ...     return with_shape.shape[0]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._native = _native.Checkpoint.open(os.fspath(path))
+        self._infos = {info.name: info for info in self._native.tensors}
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect that it is stored in."""
+        return self._native.dialect
+
+    def info(self, name: str) -> TensorInfo:
+        """Name, logical shape, recipe and stored bytes of a tensor, without reading it."""
+        return self._infos[name]
+
+    def __getitem__(self, name: str) -> Any:
+        info = self._infos[name]
+        return self._scaled(info) if info.quantized else self._plain(info)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def _plain(self, info: TensorInfo) -> np.ndarray:
+        data, dtype, shape = self._native.plain_parts(info.name)
+        if dtype in _NUMPY_DTYPES:
+            return data.view(_NUMPY_DTYPES[dtype]).reshape(shape)
+        if dtype == "BF16":
+            return to_library(data.view(np.uint16).reshape(shape), Format.bf16, "numpy")
+        if dtype in _FORMATS:
+            return to_library(data.reshape(shape), _FORMATS[dtype], "numpy")
+        return data
+
+    def _scaled(self, info: TensorInfo) -> ScaledTensor:
+        parts = self._native.scaled_parts(info.name)
+        traits = _native.recipe_traits(parts["recipe"])
+        batch, rows, k = parts["shape"]
+        lead = (batch,) if len(info.shape) > 2 else ()
+        grid = _native.scale_shape(parts["recipe"], parts["layout"], rows, k)
+        scales = parts["scales"]
+        if traits["scale"] == Format.f32:
+            scales = scales.view(np.float32)
+        factors = parts.get("tensor_scale")
+        return ScaledTensor(
+            parts["values"].reshape((*lead, rows, -1)),
+            scales.reshape((*lead, *grid)),
+            parts["recipe"],
+            layout=parts["layout"],
+            tensor_scale=None if factors is None else factors.view(np.float32),
+            sense=parts["sense"],
+        )
+
+
+def inspect(path: Path) -> list[TensorInfo]:
+    """Every weight of a checkpoint with its logical shape, recipe and stored bytes, by name.
+
+    Args:
+        path: a safetensors file or a folder.
+
+    Raises:
+        FileNotFoundError, ValueError: as `Checkpoint`.
+
+    >>> import blockscale
+    >>> def quantised_bytes(path):
+    ...     return sum(t.bytes for t in blockscale.inspect(path) if t.quantized)
+    """
+    return list(_native.Checkpoint.open(os.fspath(path)).tensors)
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    recipe: Recipe | str,
+    *,
+    dialect: Dialect | str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    map: Sequence[tuple[str, Recipe | str]] = (),
+    activation_scales: Path | None = None,
+    scale_mode: ScaleMode | str | None = None,
+    amax_floor: float = 0.0,
+    shard_bytes: int = 5_000_000_000,
+    memory_bytes: int = 2 << 30,
+    threads: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_nonfinite: bool = False,
+    progress: Callable[[int, int, str], object] | None = None,
+) -> ConvertReport:
+    """Convert a checkpoint; nothing appears at `destination` before it is complete.
+
+    Args:
+        source: a safetensors file or a folder, in any readable dialect.
+        destination: a new file (if the source is one) or folder.
+        recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantise.
+        dialect: "plain", "deepseek", "modelopt" or "compressed_tensors"; default: the recipe's own.
+        include, exclude: globs of weight names.
+        map: pairs (glob, recipe), the first match wins.
+        activation_scales: safetensors or JSON file: weight name -> absmax of its input.
+        scale_mode: MX exponent rule; default "ceil", "even" in compressed-tensors.
+        amax_floor: FP8: a block's largest magnitude counts as at least this.
+        shard_bytes: largest shard.
+        memory_bytes: resident memory to keep to, beyond mapped files.
+        threads: 0 for all of the machine's.
+        resume: continue an interrupted conversion with the same options.
+        overwrite: replace an existing destination.
+        allow_nonfinite: quantise NaN and Inf instead of refusing them.
+        progress: called as progress(done bytes, total bytes, tensor name) in this thread; an
+            exception that it raises stops the conversion.
+
+    Raises:
+        FileNotFoundError, FileExistsError, OSError, ValueError: with the library's text.
+        KeyboardInterrupt: Ctrl-C; what was done can be resumed.
+
+    >>> import blockscale
+    >>> blockscale.convert("no/such/model", "out", "nvfp4")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: ...
+    """
+    options = _native.ConvertOptions()
+    options.recipe = enum_member(recipe, Recipe, "recipe")
+    if dialect is not None:
+        name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
+        options.dialect = enum_member(name, Dialect, "dialect")
+    options.include = list(include)
+    options.exclude = list(exclude)
+    options.map = [(glob, enum_member(r, Recipe, "map")) for glob, r in map]
+    if activation_scales is not None:
+        options.activation_scales = os.fspath(activation_scales)
+    if scale_mode is not None:
+        options.scale_mode = enum_member(scale_mode, ScaleMode, "scale_mode")
+    options.amax_floor = amax_floor
+    options.shard_bytes = shard_bytes
+    options.memory_bytes = memory_bytes
+    options.threads = threads
+    options.resume = resume
+    options.overwrite = overwrite
+    options.allow_nonfinite = allow_nonfinite
+    return _native.convert(os.fspath(source), os.fspath(destination), options, progress)
+
+
+def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
+    """Compare two checkpoints value by value (dequantised); `a` is the reference.
+
+    Args:
+        a, b: safetensors files or folders in any readable dialect.
+        threads: 0 for all of the machine's.
+
+    Returns:
+        Per tensor and in total: SQNR in dB, largest and mean absolute error, bytes.
+
+    Raises:
+        FileNotFoundError, ValueError: as `Checkpoint`.
+
+    >>> import blockscale
+    >>> def total_sqnr(a, b):
+    ...     return blockscale.compare(a, b).total.sqnr_db
+    """
+    return _native.compare(os.fspath(a), os.fspath(b), threads)

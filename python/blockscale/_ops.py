@@ -1,0 +1,232 @@
+"""quantize, dequantize and gemm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arrays import describe, empty, format_of, plain, to_library
+from ._native import Layout, Recipe, ScaleMode, Sense
+from ._tensor import ScaledTensor, enum_member
+from ._tensor import empty as empty_scaled
+
+
+def _require_matrix(array: np.ndarray, argument: str) -> None:
+    if array.ndim not in (2, 3):
+        raise ValueError(
+            f"{argument}: shape is {array.shape}, must be (rows, columns) or (batch, rows, columns)"
+        )
+
+
+def quantize(
+    x: Any,
+    recipe: Recipe | str,
+    *,
+    layout: Layout | str = Layout.row_major,
+    scale_mode: ScaleMode | str = ScaleMode.ceil,
+    tensor_scale: Any = None,
+    sense: Sense | str = Sense.divisor,
+    scales: Any = None,
+    amax_floor: float = 0.0,
+    out: ScaledTensor | None = None,
+    threads: int = 0,
+) -> ScaledTensor:
+    """Quantise f32, f16 or bf16 values; the rules are in docs/numerics.md.
+
+    Args:
+        x: [rows, k] or [batch, rows, k], k contiguous; numpy, torch, DLPack or buffer protocol.
+        recipe: a `Recipe` or its name, e.g. "nvfp4", "mxfp8_e4m3", "fp8_128x128".
+        layout: where the scales go: "row_major", "mn_major", "swizzled_128x4", "swizzled_8x4".
+        scale_mode: "floor", "ceil" or "even": how an MX block's exponent is chosen.
+        tensor_scale: NVFP4: use this tensor scale (in `sense`) instead of the data's.
+        sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax) or "multiplier".
+        scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales, shaped as the result's.
+        amax_floor: FP8: a block's largest magnitude counts as at least this.
+        out: write here; its recipe, layout and shape must be those asked for.
+        threads: 0 for all of the machine's.
+
+    Returns:
+        A ScaledTensor of `x`'s shape in `x`'s library, or `out`.
+
+    Raises:
+        TypeError: `x` is no array of f32, f16 or bf16.
+        ValueError: a shape, stride, device or option that is not allowed.
+
+    >>> import numpy as np, blockscale
+    >>> t = blockscale.quantize(np.array([[1.0, -2.0, 0.5, 6.0] * 8], np.float32), "mxfp4")
+    >>> t.scales.view(np.uint8).item()  # 2^0, biased by 127
+    127
+    """
+    array, fmt, library = plain(x, "x")
+    _require_matrix(array, "x")
+    recipe = enum_member(recipe, Recipe, "recipe")
+    layout = enum_member(layout, Layout, "layout")
+    mode = enum_member(scale_mode, ScaleMode, "scale_mode")
+    sense = enum_member(sense, Sense, "sense")
+    if _native.recipe_traits(recipe)["plain"]:
+        raise ValueError(f"recipe: {recipe.name} is a plain format, nothing to quantise to")
+    if out is None:
+        out = empty_scaled(array.shape, recipe, layout, sense, library)
+    else:
+        _require_out(out, array.shape, recipe, layout, sense)
+    given = _take_given_scales(out, tensor_scale, scales)
+    _native.quantize(array, fmt, out, mode, given, amax_floor, threads)
+    return out
+
+
+def _require_out(
+    out: ScaledTensor, shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense
+) -> None:
+    if not isinstance(out, ScaledTensor):
+        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
+    wanted = (shape, recipe.name, layout.name)
+    got = (out.shape, out.recipe.name, out.layout.name)
+    if got != wanted:
+        raise ValueError(f"out: (shape, recipe, layout) is {got}, must be {wanted}")
+    if _native.recipe_traits(recipe)["tensor_scale"] and out.sense != sense:
+        raise ValueError(f"out: sense is {out.sense.name}, must be {sense.name}")
+
+
+def _take_given_scales(out: ScaledTensor, tensor_scale: Any, scales: Any) -> bool:
+    """Puts scales that the caller gave where the native module reads them; True if there are any."""
+    if tensor_scale is not None:
+        if out._tensor_scale is None:
+            raise ValueError(f"tensor_scale: is given, but {out.recipe.name} has none")
+        out._tensor_scale[...] = _floats(tensor_scale, "tensor_scale", out._tensor_scale.shape)
+    if scales is not None:
+        if out.recipe.name not in ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row"):
+            raise ValueError(
+                f"scales: are given, but {out.recipe.name} takes its own; "
+                "only fp8_tensor, fp8_tensor_e5m2 and fp8_row can be told"
+            )
+        out._scales[...] = _floats(scales, "scales", out._scales.shape)
+    return tensor_scale is not None or scales is not None
+
+
+def _floats(value: Any, argument: str, shape: tuple[int, ...]) -> np.ndarray:
+    if isinstance(value, (int, float)):
+        return np.full(shape, value, np.float32)
+    array, dtype, _ = describe(value, argument)
+    if dtype != "float32":
+        raise TypeError(f"{argument}: has dtype {dtype}, must be float32")
+    if array.size == 1:
+        return np.full(shape, array.reshape(-1)[0], np.float32)
+    if array.shape != shape:
+        raise ValueError(f"{argument}: shape is {array.shape}, must be {shape}")
+    return array
+
+
+def dequantize(
+    x: ScaledTensor, *, out_dtype: Any = "float32", out: Any = None, threads: int = 0
+) -> Any:
+    """Values of a ScaledTensor, rounded once (to nearest even) into `out_dtype`.
+
+    Args:
+        x: a ScaledTensor.
+        out_dtype: float32, float16 or bfloat16, as a name or a dtype of numpy or torch.
+        out: an array of `x.shape` to write into; its dtype decides.
+        threads: 0 for all of the machine's.
+
+    Returns:
+        An array of `x.shape` in `x`'s library, or `out`.
+
+    Raises:
+        TypeError: `x` is no ScaledTensor, or a dtype that is not allowed.
+        ValueError: `out` has another shape, is read-only, or overlaps `x`.
+
+    >>> import numpy as np, blockscale
+    >>> t = blockscale.quantize(np.full((1, 32), 3.0, np.float32), "mxfp4")
+    >>> float(blockscale.dequantize(t)[0, 0])
+    3.0
+    """
+    if not isinstance(x, ScaledTensor):
+        raise TypeError(f"x: is a {type(x).__name__}, must be a ScaledTensor")
+    result, array, fmt = _output(out, x.shape, out_dtype)
+    _native.dequantize(x, array, fmt, threads)
+    return to_library(array, fmt, x._library) if result is None else result
+
+
+def _output(
+    out: Any, shape: tuple[int, ...], out_dtype: Any
+) -> tuple[Any, np.ndarray, _native.Format]:
+    """(caller's array or None, its memory or new memory, its format)."""
+    if out is None:
+        fmt = format_of(out_dtype, "out_dtype")
+        return None, empty(shape, fmt), fmt
+    array, fmt, _ = plain(out, "out")
+    if array.shape != shape:
+        raise ValueError(f"out: shape is {array.shape}, must be {shape}")
+    if not array.flags.writeable:
+        raise ValueError("out: is read-only, must be writable")
+    return out, array, fmt
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    bias: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    threads: int = 0,
+) -> Any:
+    """alpha * a b^T + beta * c + bias.
+
+    Args:
+        a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16.
+        b: [N, K] or [batch, N, K]; likewise. Which pairs are possible: docs/numerics.md.
+        alpha, beta: factors. With beta 0, `c` is not read.
+        c: [M, N] or [batch, M, N] of f32, f16 or bf16.
+        bias: [N], added to each row.
+        out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
+        out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
+        threads: 0 for all of the machine's.
+
+    Returns:
+        An array in `a`'s library, or `out`.
+
+    Raises:
+        TypeError: an argument of the wrong kind or dtype.
+        ValueError: shapes, strides, devices or a pair of recipes that are not allowed.
+
+    >>> import numpy as np, blockscale
+    >>> w = blockscale.quantize(np.eye(32, dtype=np.float32), "nvfp4")
+    >>> blockscale.gemm(np.ones((1, 32), np.float32), w).sum().item()
+    32.0
+    """
+    left, left_shape, left_format, library = _operand(a, "a")
+    right, right_shape, _, _ = _operand(b, "b")
+    batches = {s[0] for s in (left_shape, right_shape) if len(s) == 3 and s[0] != 1}
+    if len(batches) > 1:
+        raise ValueError(f"a, b: batches are {left_shape[0]} and {right_shape[0]}, must be equal or 1")
+    batched = len(left_shape) == 3 or len(right_shape) == 3
+    batch = (max(batches, default=1),) if batched else ()
+    shape = (*batch, left_shape[-2], right_shape[-2])
+    result, array, fmt = _output(out, shape, out_dtype or left_format or "float32")
+    if beta != 0.0 and c is None:
+        raise ValueError(f"c: is missing, must be given with beta = {beta}")
+    c_pair = None if c is None or beta == 0.0 else plain(c, "c")[:2]
+    bias_pair = None if bias is None else _bias(bias)
+    _native.gemm(left, right, array, fmt, alpha, beta, c_pair, bias_pair, threads)
+    return to_library(array, fmt, library) if result is None else result
+
+
+def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Any, str]:
+    """(what the native module takes, shape, plain format or None, library)."""
+    if isinstance(x, ScaledTensor):
+        return x, x.shape, None, x._library
+    array, fmt, library = plain(x, argument)
+    _require_matrix(array, argument)
+    return (array, fmt), array.shape, fmt, library
+
+
+def _bias(bias: Any) -> tuple[np.ndarray, _native.Format]:
+    array, fmt, _ = plain(bias, "bias")
+    if array.ndim != 1:
+        raise ValueError(f"bias: shape is {array.shape}, must be (N,)")
+    return array.reshape(1, -1), fmt

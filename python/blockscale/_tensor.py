@@ -1,0 +1,197 @@
+"""ScaledTensor: values + scales + layout + recipe + optional tensor scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arrays import describe, to_library
+from ._native import Layout, Recipe, Sense
+
+
+def enum_member(value: Any, kind: Any, argument: str) -> Any:
+    """A member of `kind` given as itself or by name.
+
+    Raises:
+        ValueError: no member has that name.
+        TypeError: neither a member nor a name.
+    """
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{argument}: is a {type(value).__name__}, must be a {kind.__name__} or str")
+    try:
+        return kind[value]
+    except KeyError:
+        names = ", ".join(member.name for member in kind)
+        raise ValueError(f"{argument}: is {value!r}, must be one of {names}") from None
+
+
+class ScaledTensor:
+    """A quantised matrix, or a batch of them: what every operation takes.
+
+    Args:
+        values: packed values, [rows, row bytes] or [batch, rows, row bytes]; uint8, or the FP8 or
+            FP4 dtype of ml_dtypes or torch.
+        scales: the scale grid in `layout`; float32 or one byte each (uint8, float8_e4m3fn,
+            float8_e8m0fnu). row_major: [grid rows, grid columns]; mn_major: [grid columns, grid
+            rows]; swizzled: rows and columns rounded up to whole tiles. One more leading dimension
+            for a batch.
+        recipe: a `Recipe` or its name.
+        layout: a `Layout` or its name.
+        tensor_scale: NVFP4's f32 factor; a float or an array of 1 or `batch` of them.
+        sense: whether `tensor_scale` multiplies or divides values.
+
+    Memory is shared with the arguments, never copied; `values` and `scales` give it back as arrays
+    of the caller's library.
+
+    Raises:
+        ValueError: an array whose shape or strides do not fit recipe and layout.
+        TypeError: an argument of the wrong kind or dtype.
+
+    >>> import numpy as np, blockscale
+    >>> t = blockscale.quantize(np.ones((2, 32), np.float32), "mxfp4")
+    >>> t.shape, t.values.shape, t.scales.shape
+    ((2, 32), (2, 16), (2, 1))
+    """
+
+    __slots__ = ("_k", "_library", "_scales", "_tensor_scale", "_values", "layout", "recipe", "sense")
+
+    recipe: Recipe
+    layout: Layout
+    sense: Sense
+
+    def __init__(
+        self,
+        values: Any,
+        scales: Any,
+        recipe: Recipe | str,
+        *,
+        layout: Layout | str = Layout.row_major,
+        tensor_scale: Any = None,
+        sense: Sense | str = Sense.divisor,
+    ) -> None:
+        self.recipe = enum_member(recipe, Recipe, "recipe")
+        self.layout = enum_member(layout, Layout, "layout")
+        self.sense = enum_member(sense, Sense, "sense")
+        traits = _native.recipe_traits(self.recipe)
+        if traits["plain"]:
+            raise ValueError(f"recipe: {self.recipe.name} has no scales; pass the array itself")
+        array, dtype, self._library = describe(values, "values")
+        self._values = _as_bytes(array, dtype, "values")
+        self._scales = _as_scales(scales, traits["scale"])
+        self._tensor_scale = _as_factors(tensor_scale, traits["tensor_scale"])
+        self._k = _elements_per_row(self._values.shape[-1], traits["element"])
+        if self._values.ndim not in (2, 3):
+            raise ValueError(f"values: shape is {self._values.shape}, must have 2 or 3 dimensions")
+        _check_scale_shape(self)
+
+    @property
+    def values(self) -> Any:
+        """Packed values as an array of the caller's library (FP8 dtypes where it has them)."""
+        return to_library(self._values, _native.recipe_traits(self.recipe)["element"], self._library)
+
+    @property
+    def scales(self) -> Any:
+        """Scales as they lie in memory, in the caller's library."""
+        return to_library(self._scales, _native.recipe_traits(self.recipe)["scale"], self._library)
+
+    @property
+    def tensor_scale(self) -> Any:
+        """The stored tensor scale(s), f32 [1] or [batch], or None where the recipe has none."""
+        if self._tensor_scale is None:
+            return None
+        return to_library(self._tensor_scale, _native.Format.f32, self._library)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, k) or (batch, rows, k), in elements."""
+        return (*self._values.shape[:-1], self._k)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values, scales and tensor scales."""
+        factors = 0 if self._tensor_scale is None else self._tensor_scale.nbytes
+        return self._values.nbytes + self._scales.nbytes + factors
+
+    def __repr__(self) -> str:
+        return f"ScaledTensor({self.recipe.name}, shape={self.shape}, layout={self.layout.name})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("recipe", "layout", "sense"):
+            state[name] = state[name].name
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kinds = {"recipe": Recipe, "layout": Layout, "sense": Sense}
+        for name, value in state.items():
+            setattr(self, name, kinds[name][value] if name in kinds else value)
+
+
+def empty(
+    shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense, library: str
+) -> ScaledTensor:
+    """An uninitialised ScaledTensor of (rows, k) or (batch, rows, k).
+
+    Raises:
+        ValueError: a shape or layout that the recipe does not allow.
+    """
+    *batch, rows, k = shape
+    traits = _native.recipe_traits(recipe)
+    dtype = np.float32 if traits["scale"] == _native.Format.f32 else np.uint8
+    values = np.empty((*batch, rows, _native.row_bytes(recipe, k)), np.uint8)
+    scales = np.empty((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
+    factors = np.ones(batch or 1, np.float32) if traits["tensor_scale"] else None
+    tensor = ScaledTensor(
+        values, scales, recipe, layout=layout, tensor_scale=factors, sense=sense
+    )
+    tensor._library = library
+    return tensor
+
+
+def _elements_per_row(row_bytes: int, element: Any) -> int:
+    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(element.name, 8)
+    return row_bytes * 8 // bits
+
+
+def _as_bytes(array: np.ndarray, dtype: str, argument: str) -> np.ndarray:
+    if array.dtype.itemsize != 1:
+        raise TypeError(f"{argument}: has dtype {dtype}, must be uint8 or a packed FP8/FP4 dtype")
+    return array.view(np.uint8)
+
+
+def _as_scales(scales: Any, scale_format: Any) -> np.ndarray:
+    array, dtype, _ = describe(scales, "scales")
+    if scale_format != _native.Format.f32:
+        return _as_bytes(array, dtype, "scales")
+    if dtype != "float32":
+        raise TypeError(f"scales: has dtype {dtype}, must be float32")
+    return array
+
+
+def _as_factors(tensor_scale: Any, wanted: bool) -> np.ndarray | None:
+    if not wanted:
+        if tensor_scale is not None:
+            raise ValueError("tensor_scale: is given, but the recipe has none")
+        return None
+    if tensor_scale is None:
+        return np.ones(1, np.float32)
+    if isinstance(tensor_scale, (int, float)):
+        return np.full(1, tensor_scale, np.float32)
+    array, dtype, _ = describe(tensor_scale, "tensor_scale")
+    if dtype != "float32" or array.ndim > 1:
+        raise TypeError(f"tensor_scale: is {dtype} {array.shape}, must be float32 [1] or [batch]")
+    return array.reshape(-1)
+
+
+def _check_scale_shape(tensor: ScaledTensor) -> None:
+    *batch, rows, k = tensor.shape
+    wanted = (*batch, *_native.scale_shape(tensor.recipe, tensor.layout, rows, k))
+    if tensor._scales.shape != wanted:
+        raise ValueError(
+            f"scales: shape is {tensor._scales.shape}, must be {wanted} for {tensor.recipe.name} "
+            f"in {tensor.layout.name}"
+        )

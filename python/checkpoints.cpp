@@ -1,0 +1,224 @@
+// Checkpoint, convert and compare.
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+
+#include "blockscale/convert.h"
+#include "module.h"
+
+namespace blockscale::python {
+namespace {
+
+using ByteArray = nb::ndarray<nb::numpy, const std::uint8_t>;
+
+/// Bytes of a mapping as an array that keeps the checkpoint open.
+ByteArray mapped_array(const Checkpoint& checkpoint, const void* data,
+                       std::initializer_list<std::size_t> shape) {
+  auto* owner = new Checkpoint(checkpoint);
+  const nb::capsule capsule(owner, [](void* p) noexcept { delete static_cast<Checkpoint*>(p); });
+  return ByteArray(data, shape, capsule);
+}
+
+const CheckpointTensor& require_tensor(const Checkpoint& checkpoint, const std::string& name) {
+  const CheckpointTensor* tensor = checkpoint.find(name);
+  if (tensor == nullptr) throw nb::key_error(name.c_str());
+  return *tensor;
+}
+
+std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+/// What the Python half needs to build a ScaledTensor over the mapping; arrays are flat bytes.
+nb::dict scaled_parts(const Checkpoint& checkpoint, const std::string& name) {
+  const ScaledTensorView view = checkpoint.view(require_tensor(checkpoint, name));
+  nb::dict parts;
+  parts["recipe"] = view.recipe;
+  parts["layout"] = view.layout;
+  parts["sense"] = view.sense;
+  parts["shape"] = nb::make_tuple(view.batch, view.rows, view.k);
+  parts["values"] = mapped_array(checkpoint, view.values,
+                                 {size(view.batch), size(view.rows), size(view.value_row_stride)});
+  const std::int64_t bytes = scale_bytes(view.recipe, view.layout, view.rows, view.k, view.batch);
+  parts["scales"] = mapped_array(checkpoint, view.scales, {size(bytes)});
+  if (view.tensor_scale != nullptr) {
+    const std::size_t count = view.tensor_scale_batch_stride == 0 ? 1 : size(view.batch);
+    parts["tensor_scale"] = mapped_array(checkpoint, view.tensor_scale, {count * sizeof(float)});
+  }
+  return parts;
+}
+
+/// Stored bytes of a plain tensor and the name of its dtype in the file.
+nb::tuple plain_parts(const Checkpoint& checkpoint, const std::string& name) {
+  (void)require_tensor(checkpoint, name);
+  const TensorStore::Entry* entry = checkpoint.store().find(name);
+  if (entry == nullptr) throw nb::key_error(name.c_str());
+  const std::span<const std::byte> data = checkpoint.store().data(*entry);
+  return nb::make_tuple(mapped_array(checkpoint, data.data(), {data.size()}),
+                        std::string(dtype_name(entry->info.dtype)), entry->info.shape);
+}
+
+/// Runs `convert` on another thread, so that this one (which holds Python's signal handling) can
+/// react to Ctrl-C and call `progress` with the GIL.
+class ConversionRun {
+ public:
+  ConversionRun(std::filesystem::path source, std::filesystem::path destination,
+                ConvertOptions options)
+      : options_(std::move(options)) {
+    options_.progress = [this](const ConvertProgress& progress) {
+      const std::lock_guard lock(mutex_);
+      latest_ = progress;
+      return !stop_;
+    };
+    future_ = std::async(std::launch::async, [this, from = std::move(source),
+                                              to = std::move(destination)] {
+      return convert(from, to, options_);
+    });
+  }
+
+  /// False once the conversion has ended.
+  bool wait() {
+    const nb::gil_scoped_release release;
+    return future_.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready;
+  }
+
+  std::optional<ConvertProgress> take_progress() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(latest_, std::nullopt);
+  }
+
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+
+  ConvertReport result() { return future_.get(); }
+
+ private:
+  ConvertOptions options_;
+  std::mutex mutex_;
+  std::optional<ConvertProgress> latest_;
+  bool stop_ = false;
+  std::future<ConvertReport> future_;
+};
+
+ConvertReport run_conversion(const std::filesystem::path& source,
+                             const std::filesystem::path& destination,
+                             const ConvertOptions& options, nb::object progress) {
+  ConversionRun run(source, destination, options);
+  const auto report_progress = [&] {
+    const std::optional<ConvertProgress> latest = run.take_progress();
+    if (latest && !progress.is_none()) {
+      progress(latest->source_bytes_done, latest->source_bytes_total, latest->tensor);
+    }
+  };
+  try {
+    while (run.wait()) {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      report_progress();
+    }
+  } catch (...) {
+    run.stop();
+    while (run.wait()) {
+    }
+    throw;
+  }
+  report_progress();
+  return run.result();
+}
+
+void bind_reports(nb::module_& module) {
+  nb::class_<ConvertedTensor>(module, "ConvertedTensor", "What became of one tensor.")
+      .def_ro("name", &ConvertedTensor::name)
+      .def_ro("source_recipe", &ConvertedTensor::source_recipe)
+      .def_ro("recipe", &ConvertedTensor::recipe)
+      .def_ro("converted", &ConvertedTensor::converted)
+      .def_ro("reason", &ConvertedTensor::reason)
+      .def_ro("source_bytes", &ConvertedTensor::source_bytes)
+      .def_ro("bytes", &ConvertedTensor::bytes);
+  nb::class_<ConvertReport>(module, "ConvertReport", "Result of a conversion; sizes in bytes.")
+      .def_ro("source_dialect", &ConvertReport::source_dialect)
+      .def_ro("dialect", &ConvertReport::dialect)
+      .def_ro("tensors", &ConvertReport::tensors)
+      .def_ro("source_bytes", &ConvertReport::source_bytes)
+      .def_ro("bytes", &ConvertReport::bytes)
+      .def_ro("shards_reused", &ConvertReport::shards_reused)
+      .def_ro("seconds", &ConvertReport::seconds);
+  nb::class_<TensorComparison>(module, "TensorComparison",
+                               "Difference of one tensor: sqnr_db = 10 log10(sum a^2 / sum "
+                               "(a - b)^2), errors absolute, sizes in bytes.")
+      .def_ro("name", &TensorComparison::name)
+      .def_ro("recipe_a", &TensorComparison::recipe_a)
+      .def_ro("recipe_b", &TensorComparison::recipe_b)
+      .def_ro("shape", &TensorComparison::shape)
+      .def_ro("sqnr_db", &TensorComparison::sqnr_db)
+      .def_ro("max_error", &TensorComparison::max_error)
+      .def_ro("mean_error", &TensorComparison::mean_error)
+      .def_ro("bytes_a", &TensorComparison::bytes_a)
+      .def_ro("bytes_b", &TensorComparison::bytes_b);
+  nb::class_<CompareReport>(module, "CompareReport", "Differences of two checkpoints.")
+      .def_ro("tensors", &CompareReport::tensors)
+      .def_ro("total", &CompareReport::total)
+      .def_ro("only_a", &CompareReport::only_a)
+      .def_ro("only_b", &CompareReport::only_b)
+      .def_ro("different_shape", &CompareReport::different_shape);
+}
+
+void bind_options(nb::module_& module) {
+  nb::enum_<Dialect>(module, "Dialect", "How quantised weights are named and described on disk.")
+      .value("plain", Dialect::plain)
+      .value("deepseek", Dialect::deepseek)
+      .value("modelopt", Dialect::modelopt)
+      .value("compressed_tensors", Dialect::compressed_tensors);
+  nb::class_<ConvertOptions>(module, "ConvertOptions")
+      .def(nb::init<>())
+      .def_rw("recipe", &ConvertOptions::recipe)
+      .def_rw("dialect", &ConvertOptions::dialect)
+      .def_rw("include", &ConvertOptions::include)
+      .def_rw("exclude", &ConvertOptions::exclude)
+      .def_rw("map", &ConvertOptions::map)
+      .def_rw("activation_scales", &ConvertOptions::activation_scales)
+      .def_rw("scale_mode", &ConvertOptions::mx_scale_mode)
+      .def_rw("amax_floor", &ConvertOptions::fp8_amax_floor)
+      .def_rw("shard_bytes", &ConvertOptions::shard_bytes)
+      .def_rw("memory_bytes", &ConvertOptions::memory_bytes)
+      .def_rw("threads", &ConvertOptions::threads)
+      .def_rw("resume", &ConvertOptions::resume)
+      .def_rw("overwrite", &ConvertOptions::overwrite)
+      .def_rw("allow_nonfinite", &ConvertOptions::allow_nonfinite);
+}
+
+}  // namespace
+
+void bind_checkpoints(nb::module_& module) {
+  bind_options(module);
+  bind_reports(module);
+  nb::class_<CheckpointTensor>(module, "TensorInfo", "A weight as the model knows it.")
+      .def_ro("name", &CheckpointTensor::name)
+      .def_ro("shape", &CheckpointTensor::shape)
+      .def_ro("quantized", &CheckpointTensor::quantized)
+      .def_ro("recipe", &CheckpointTensor::recipe)
+      .def_prop_ro("dtype", [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })
+      .def_ro("bytes", &CheckpointTensor::bytes);
+  nb::class_<Checkpoint>(module, "Checkpoint")
+      .def_static("open", &Checkpoint::open, nb::arg("path"),
+                  nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("dialect", &Checkpoint::dialect)
+      .def_prop_ro("tensors", &Checkpoint::tensors)
+      .def("info", &require_tensor, nb::arg("name"), nb::rv_policy::reference_internal)
+      .def("scaled_parts", &scaled_parts, nb::arg("name"))
+      .def("plain_parts", &plain_parts, nb::arg("name"));
+  module.def("convert", &run_conversion, nb::arg("source"), nb::arg("destination"),
+             nb::arg("options"), nb::arg("progress").none());
+  module.def("compare", &compare, nb::arg("a"), nb::arg("b"), nb::arg("threads") = 0,
+             nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace blockscale::python

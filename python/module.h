@@ -1,0 +1,12 @@
+// The parts that python/module.cpp assembles.
+#pragma once
+
+#include "arrays.h"
+#include "blockscale/quantize.h"
+
+namespace blockscale::python {
+
+void bind_operations(nb::module_& module);   // quantize, dequantize, gemm
+void bind_checkpoints(nb::module_& module);  // Checkpoint, convert, compare
+
+}  // namespace blockscale::python
