@@ -1,0 +1,11 @@
+"""One self-contained HTML page about what converting a checkpoint cost and saved.
+
+    python -m blockscale.report ORIGINAL CONVERTED... --output report.html
+
+`blockscale compare A B --html report.html` calls this. Plots need matplotlib:
+`pip install blockscale[report]`.
+"""
+
+from .page import write_report
+
+__all__ = ["write_report"]
