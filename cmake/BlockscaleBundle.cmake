@@ -1,13 +1,19 @@
-# Installs the shared libraries that `target` needs beside it, but for those of every Linux system,
-# so that a wheel needs no system package. They find each other through the target's RPATH $ORIGIN
-# and because the target names them all itself.
-function(blockscale_bundle_libraries target destination component)
+# Makes a wheel need no system package: installs the shared libraries that a module and a program
+# need into `destination`, but for those of every Linux system.
+#
+# DT_RPATH (not DT_RUNPATH) is used because it also holds for what those libraries need themselves.
+function(blockscale_bundle_libraries module program destination component)
+  target_link_options(${module} PRIVATE -Wl,--disable-new-dtags)
+  target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+  set_target_properties(${module} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/..")
   install(CODE "
     file(GET_RUNTIME_DEPENDENCIES
-      LIBRARIES \"$<TARGET_FILE:${target}>\"
+      LIBRARIES \"$<TARGET_FILE:${module}>\"
+      EXECUTABLES \"$<TARGET_FILE:${program}>\"
       RESOLVED_DEPENDENCIES_VAR libraries
       UNRESOLVED_DEPENDENCIES_VAR unresolved
-      PRE_EXCLUDE_REGEXES \"^ld-linux\" \"^lib(c|m|dl|rt|pthread|gcc_s|stdc\\\\+\\\\+)\\\\.so\" \"^libpython\")
+      PRE_EXCLUDE_REGEXES \"^ld-linux\" \"^lib(c|m|dl|rt|pthread|gcc_s|stdc[+][+])[.]so\" \"^libpython\")
     if(unresolved)
       message(FATAL_ERROR \"libraries not found: \${unresolved}\")
     endif()

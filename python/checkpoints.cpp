@@ -38,7 +38,8 @@ std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 /// What the Python half needs to build a ScaledTensor over the mapping; arrays are flat bytes.
 nb::dict scaled_parts(const Checkpoint& checkpoint, const std::string& name) {
-  const ScaledTensorView view = checkpoint.view(require_tensor(checkpoint, name));
+  const ScaledTensorView view =
+      resolved(checkpoint.view(require_tensor(checkpoint, name)), name.c_str());
   nb::dict parts;
   parts["recipe"] = view.recipe;
   parts["layout"] = view.layout;

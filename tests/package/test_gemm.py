@@ -1,0 +1,103 @@
+"""gemm: values against float64, every option, and what bad input gets."""
+
+from __future__ import annotations
+
+import blockscale
+import ml_dtypes
+import numpy as np
+import pytest
+
+PAIRS = [
+    ("nvfp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    ("mxfp8_e4m3", "mxfp4"),
+    ("mxfp8_e5m2", "mxfp6_e3m2"),
+    ("fp8_1x128", "fp8_128x128"),
+    ("fp8_row", "nvfp4"),
+    ("fp8_tensor", "fp8_tensor"),
+]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """docs/numerics.md, with c = 16 of normal inputs, and half an ulp of f32."""
+    product = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64).swapaxes(-1, -2)
+    return 17 * 2.0**-24 * product
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_pairs(left: str, right: str) -> None:
+    a, b = blockscale.quantize(normal(5, 256), left), blockscale.quantize(normal(7, 256), right)
+    x, y = blockscale.dequantize(a), blockscale.dequantize(b)
+    d = blockscale.gemm(a, b)
+    assert d.shape == (5, 7) and d.dtype == np.float32
+    assert (np.abs(d - x.astype(np.float64) @ y.T.astype(np.float64)) <= bound(x, y)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_plain_activations_keep_their_dtype(dtype: type) -> None:
+    a = normal(3, 128).astype(dtype)
+    w = blockscale.quantize(normal(4, 128), "mxfp8_e4m3")
+    d = blockscale.gemm(a, w)
+    assert d.dtype == dtype
+    exact = a.astype(np.float64) @ blockscale.dequantize(w).T.astype(np.float64)
+    assert np.allclose(d.astype(np.float64), exact, rtol=2.0**-8, atol=1e-3)
+
+
+def test_epilogue_is_exact_on_integers() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.integers(-4, 5, (6, 64)).astype(np.float32)
+    b = rng.integers(-4, 5, (9, 64)).astype(np.float32)
+    c = rng.integers(-9, 10, (6, 9)).astype(np.float32)
+    bias = rng.integers(-9, 10, 9).astype(np.float32)
+    d = blockscale.gemm(a, b, alpha=2.0, beta=-1.0, c=c, bias=bias)
+    assert np.array_equal(d, 2 * (a @ b.T) - c + bias)
+    assert blockscale.gemm(a, b, beta=1.0, c=c, out=c) is c
+
+
+def test_batches_and_broadcast() -> None:
+    a, b = normal(3, 4, 64), normal(5, 64)
+    d = blockscale.gemm(blockscale.quantize(a, "mxfp4"), blockscale.quantize(b, "mxfp4"))
+    assert d.shape == (3, 4, 5)
+    one = blockscale.gemm(blockscale.quantize(a[1], "mxfp4"), blockscale.quantize(b, "mxfp4"))
+    assert np.array_equal(d[1], one)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    a, b = blockscale.quantize(normal(70, 512), "nvfp4"), blockscale.quantize(normal(130, 512), "nvfp4")
+    one = blockscale.gemm(a, b, threads=1)
+    assert all(np.array_equal(one, blockscale.gemm(a, b, threads=t)) for t in (2, 3, 0))
+
+
+def w4(rows: int = 8, k: int = 64) -> blockscale.ScaledTensor:
+    return blockscale.quantize(normal(rows, k), "mxfp4")
+
+
+X = normal(4, 64)
+BAD = [
+    (lambda: blockscale.gemm(w4(), blockscale.quantize(X, "fp8_row")), ValueError, "no such pair"),
+    (lambda: blockscale.gemm(X, w4(k=96)), ValueError, "k"),
+    (lambda: blockscale.gemm(X, w4(), beta=1.0), ValueError, "c: is missing"),
+    (lambda: blockscale.gemm(X, w4(), beta=1.0, c=X), ValueError, "c"),
+    (lambda: blockscale.gemm(X, w4(), bias=X), ValueError, "bias: shape is"),
+    (lambda: blockscale.gemm(X, w4(), bias=X[0]), ValueError, "bias: has 64 elements"),
+    (lambda: blockscale.gemm(X, w4(), out=np.empty((4, 9), np.float32)), ValueError, "out: shape"),
+    (lambda: blockscale.gemm(X, w4(), out_dtype="int8"), TypeError, "out_dtype: is int8"),
+    (lambda: blockscale.gemm("x", w4()), TypeError, "a: is a str"),
+    (lambda: blockscale.gemm(X, None), TypeError, "b: is a NoneType"),
+    (lambda: blockscale.gemm(X, w4(), out=X[:, :8]), ValueError, "overlap"),
+    (
+        lambda: blockscale.gemm(normal(2, 4, 64), blockscale.quantize(normal(3, 4, 64), "mxfp4")),
+        ValueError,
+        "batches",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), BAD)
+def test_bad_input(call, kind: type, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call()

@@ -1,0 +1,220 @@
+"""quantize and dequantize: bytes against rules written here, arrays of any library, bad input."""
+
+from __future__ import annotations
+
+import array
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import blockscale
+import ml_dtypes
+import numpy as np
+import pytest
+
+QUANTISED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def e2m1_values(codes: np.ndarray) -> np.ndarray:
+    """Values of packed e2m1 codes, the low nibble first."""
+    nibbles = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+    return np.where(nibbles & 8, -1, 1) * E2M1[nibbles & 7]
+
+
+def test_mxfp4_bytes_follow_the_rules() -> None:
+    x = normal(16, 128)
+    blocks = x.reshape(16, 4, 32).astype(np.float64)
+    exponents = np.ceil(np.log2(np.abs(blocks).max(axis=-1) / 6.0))  # no amax here is on a boundary
+    t = blockscale.quantize(x, "mxfp4")
+    assert np.array_equal(t.scales.view(np.uint8), exponents + 127)
+    scaled = (blocks / 2.0 ** exponents[..., None]).reshape(16, 128)
+    nearest = np.abs(np.abs(scaled)[..., None] - E2M1).min(axis=-1)
+    assert np.array_equal(np.abs(e2m1_values(t.values) - scaled), nearest)
+
+
+def test_fp8_row_is_ml_dtypes_cast_of_the_quotient() -> None:
+    x = normal(8, 100)
+    t = blockscale.quantize(x, "fp8_row")
+    scales = np.abs(x).max(axis=1, keepdims=True) / np.float32(448)
+    assert np.array_equal(t.scales, scales)
+    assert np.array_equal(t.values.view(np.uint8), (x / scales).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+
+
+@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("shape", [(4, 256), (3, 4, 256)])
+def test_values_come_back(recipe: str, shape: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    t = blockscale.quantize(x, recipe)
+    assert t.shape == shape
+    y = blockscale.dequantize(t)
+    assert y.shape == shape and y.dtype == np.float32
+    largest = np.abs(x).max()
+    assert np.abs(x - y).max() <= largest / 4  # e2m1: half of the widest gap, 4 to 6
+    again = blockscale.quantize(y, recipe, scale_mode="ceil")
+    assert np.abs(blockscale.dequantize(again) - y).max() <= largest / 16
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8_e4m3", "mxfp6_e2m3"])
+@pytest.mark.parametrize("layout", [layout.name for layout in blockscale.Layout])
+def test_layouts_hold_the_same_scales(recipe: str, layout: str) -> None:
+    x = normal(130, 96)
+    expected = blockscale.dequantize(blockscale.quantize(x, recipe))
+    t = blockscale.quantize(x, recipe, layout=layout)
+    assert t.layout.name == layout
+    assert np.array_equal(blockscale.dequantize(t), expected)
+
+
+def test_swizzled_padding_is_zero() -> None:
+    t = blockscale.quantize(np.ones((1, 32), np.float32), "nvfp4", layout="swizzled_128x4")
+    scales = t.scales.view(np.uint8).reshape(-1)
+    assert np.count_nonzero(scales) == 2 and scales.size == 512
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_input_dtypes_agree(dtype: type) -> None:
+    x = normal(8, 64).astype(dtype)
+    t = blockscale.quantize(x, "nvfp4")
+    wide = blockscale.quantize(x.astype(np.float32), "nvfp4")
+    assert np.array_equal(t.values, wide.values)
+    assert blockscale.dequantize(t, out_dtype=dtype).dtype == dtype
+
+
+def test_buffers_and_strided_rows() -> None:
+    x = normal(4, 96)
+    flat = array.array("f", x[:, :64].ravel().tolist())
+    buffer = memoryview(flat).cast("B").cast("f", (4, 64))
+    a = blockscale.quantize(buffer, "mxfp8_e4m3")
+    b = blockscale.quantize(x[:, :64], "mxfp8_e4m3")
+    assert np.array_equal(a.values.view(np.uint8), b.values.view(np.uint8))
+
+
+def test_given_scales() -> None:
+    x = normal(8, 64)
+    t = blockscale.quantize(x, "nvfp4", tensor_scale=100.0)
+    assert t.tensor_scale.tolist() == [100.0]
+    m = blockscale.quantize(x, "nvfp4", tensor_scale=0.01, sense="multiplier")
+    assert np.array_equal(m.values, t.values)
+    r = blockscale.quantize(x, "fp8_row", scales=np.full((8, 1), 0.25, np.float32))
+    assert np.array_equal(r.scales, np.full((8, 1), 0.25, np.float32))
+    assert np.array_equal(
+        blockscale.dequantize(r), (x / 0.25).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) / 4
+    )
+
+
+def test_out_is_written_and_returned() -> None:
+    x = normal(8, 64)
+    out = blockscale.quantize(np.zeros_like(x), "nvfp4")
+    assert blockscale.quantize(x, "nvfp4", out=out) is out
+    assert np.array_equal(out.values, blockscale.quantize(x, "nvfp4").values)
+    target = np.empty_like(x)
+    assert blockscale.dequantize(out, out=target) is target
+
+
+def test_views_share_memory_and_survive_their_owner() -> None:
+    values, scales = np.zeros((2, 16), np.uint8), np.full((2, 1), 127, np.uint8)
+    t = blockscale.ScaledTensor(values, scales, "mxfp4")
+    values[0, 0] = 0x02
+    assert blockscale.dequantize(t)[0, 0] == 1.0
+    assert np.shares_memory(t.values, values)
+    del values, scales
+    assert blockscale.dequantize(t)[0, 0] == 1.0
+
+
+def test_pickle_and_copy() -> None:
+    t = blockscale.quantize(normal(130, 64), "nvfp4", layout="swizzled_128x4")
+    for other in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t), copy.copy(t)):
+        assert np.array_equal(blockscale.dequantize(other), blockscale.dequantize(t))
+        assert (other.recipe, other.layout, other.sense) == (t.recipe, t.layout, t.sense)
+
+
+def test_many_threads_give_the_same_bytes() -> None:
+    inputs = [normal(64, 512, seed=i) for i in range(16)]
+    expected = [blockscale.quantize(x, "nvfp4", threads=1).values for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda x: blockscale.quantize(x, "nvfp4").values, inputs))
+    assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def test_nan_and_infinity() -> None:
+    x = np.ones((1, 64), np.float32)
+    x[0, 3], x[0, 40] = np.nan, np.inf
+    t = blockscale.quantize(x, "mxfp8_e4m3")
+    assert t.scales.view(np.uint8)[0].tolist() == [0xFF, 247]  # 2^120 >= max / 448 > 2^119
+    assert not t.values.view(np.uint8)[0, :32].any()
+
+
+BAD = [
+    (lambda x: blockscale.quantize(x, "fp9"), ValueError, "recipe: is 'fp9'"),
+    (lambda x: blockscale.quantize(x, 7), TypeError, "recipe: is a int"),
+    (lambda x: blockscale.quantize(x, "bf16"), ValueError, "plain format"),
+    (lambda x: blockscale.quantize(x.tolist(), "nvfp4"), TypeError, "x: is a list"),
+    (lambda x: blockscale.quantize(x.astype(np.float64), "nvfp4"), TypeError, "float64"),
+    (lambda x: blockscale.quantize(x[0], "nvfp4"), ValueError, "shape is"),
+    (lambda x: blockscale.quantize(x[:, :31], "nvfp4"), ValueError, "multiple of 16"),
+    (lambda x: blockscale.quantize(x.T, "nvfp4"), ValueError, "stride of its last dimension"),
+    (lambda x: blockscale.quantize(x[::-1], "nvfp4"), ValueError, "stride of dimension 0"),
+    (lambda x: blockscale.quantize(x, "fp8_row", layout="swizzled_8x4"), ValueError, "swizzled"),
+    (lambda x: blockscale.quantize(x, "mxfp4", layout="diagonal"), ValueError, "layout: is"),
+    (lambda x: blockscale.quantize(x, "mxfp4", scale_mode="up"), ValueError, "scale_mode: is"),
+    (lambda x: blockscale.quantize(x, "mxfp4", tensor_scale=1.0), ValueError, "mxfp4 has none"),
+    (lambda x: blockscale.quantize(x, "nvfp4", tensor_scale=-1.0), ValueError, "tensor_scale"),
+    (lambda x: blockscale.quantize(x, "mxfp4", scales=x), ValueError, "takes its own"),
+    (lambda x: blockscale.quantize(x, "nvfp4", threads=-1), ValueError, "threads"),
+    (lambda x: blockscale.quantize(x, "nvfp4", out=x), TypeError, "out: is a ndarray"),
+    (lambda x: blockscale.dequantize(x), TypeError, "x: is a ndarray"),
+    (lambda x: blockscale.ScaledTensor(x, x, "nvfp4"), TypeError, "values: has dtype float32"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), BAD)
+def test_bad_input(call, kind: type, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call(normal(32, 64))
+
+
+def test_bad_out() -> None:
+    x = normal(4, 64)
+    good = blockscale.quantize(x, "nvfp4")
+    with pytest.raises(ValueError, match="out: "):
+        blockscale.quantize(x, "mxfp4", out=good)
+    locked = np.empty((4, 64), np.float32)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        blockscale.dequantize(good, out=locked)
+    with pytest.raises(ValueError, match="out: shape is"):
+        blockscale.dequantize(good, out=np.empty((4, 32), np.float32))
+    values = np.zeros((4, 32), np.uint8)
+    values.flags.writeable = False
+    frozen = blockscale.ScaledTensor(values, np.zeros((4, 4), np.uint8), "nvfp4")
+    with pytest.raises(ValueError, match="values: is read-only"):
+        blockscale.quantize(x, "nvfp4", out=frozen)
+
+
+def test_out_must_not_overlap_the_input() -> None:
+    memory = np.zeros(4 * 64 * 4, np.uint8)
+    x = memory.view(np.float32).reshape(4, 64)
+    out = blockscale.ScaledTensor(memory[:128].reshape(4, 32), np.zeros((4, 4), np.uint8), "nvfp4")
+    with pytest.raises(ValueError, match="overlap"):
+        blockscale.quantize(x, "nvfp4", out=out)
+
+
+class OnAnotherDevice:
+    """An array as DLPack describes one in the memory of a GPU."""
+
+    dtype = "float32"
+
+    def __dlpack__(self, **_: object) -> object:
+        raise AssertionError("must not be asked for")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+def test_device_arrays_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="x: is on cuda:0"):
+        blockscale.quantize(OnAnotherDevice(), "nvfp4")
