@@ -196,9 +196,7 @@ class Result:
     sentences_per_second: float
 
 
-def embed_all(
-    model: Model, tokenizer: Tokenizer, sentences: list[str]
-) -> tuple[np.ndarray, float]:
+def embed_all(model: Model, tokenizer: Tokenizer, sentences: list[str]) -> tuple[np.ndarray, float]:
     """(embeddings in the order of `sentences`, seconds)."""
     embeddings = np.empty((len(sentences), 384), np.float32)
     seconds = 0.0

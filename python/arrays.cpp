@@ -34,8 +34,8 @@ std::int64_t stride_of(const char* argument, const Array& array, std::size_t axi
   const auto stride = static_cast<std::int64_t>(array.stride(axis));
   if (array.shape(axis) <= 1) return 0;
   if (stride <= 0) {
-    fail(argument, "stride of dimension " + std::to_string(axis) + " is " +
-                       std::to_string(stride) + " elements, must be positive; copy it first");
+    fail(argument, "stride of dimension " + std::to_string(axis) + " is " + std::to_string(stride) +
+                       " elements, must be positive; copy it first");
   }
   return stride;
 }
@@ -44,8 +44,9 @@ template <bool Mutable, class Array>
 BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Format dtype) {
   require_cpu(argument, array);
   if (array.ndim() != 2 && array.ndim() != 3) {
-    fail(argument, "shape is " + shape_text(array) + ", must be (rows, columns) or (batch, rows, "
-                   "columns)");
+    fail(argument, "shape is " + shape_text(array) +
+                       ", must be (rows, columns) or (batch, rows, "
+                       "columns)");
   }
   const auto bytes = static_cast<std::size_t>(format_traits(dtype).bits) / 8;
   if (array.itemsize() != bytes) {
@@ -84,7 +85,9 @@ InputArray cast_array(const std::string& argument, nb::handle object, Access acc
 }
 
 /// The data of an array that a MutableScaledTensorView points to (see ScaledArgument).
-void* data_of(const InputArray& array) { return const_cast<void*>(array.data()); }
+void* data_of(const InputArray& array) {
+  return const_cast<void*>(array.data());
+}
 
 /// Values are bytes, [rows, row bytes] or [batch, rows, row bytes]; `view.k` is known.
 void set_values(const std::string& name, const InputArray& values, MutableScaledTensorView& view) {

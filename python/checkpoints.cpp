@@ -34,7 +34,9 @@ const CheckpointTensor& require_tensor(const Checkpoint& checkpoint, const std::
   return *tensor;
 }
 
-std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
 
 /// What the Python half needs to build a ScaledTensor over the mapping; arrays are flat bytes.
 nb::dict scaled_parts(const Checkpoint& checkpoint, const std::string& name) {
@@ -78,10 +80,10 @@ class ConversionRun {
       latest_ = progress;
       return !stop_;
     };
-    future_ = std::async(std::launch::async, [this, from = std::move(source),
-                                              to = std::move(destination)] {
-      return convert(from, to, options_);
-    });
+    future_ = std::async(std::launch::async,
+                         [this, from = std::move(source), to = std::move(destination)] {
+                           return convert(from, to, options_);
+                         });
   }
 
   /// False once the conversion has ended.
@@ -206,7 +208,8 @@ void bind_checkpoints(nb::module_& module) {
       .def_ro("shape", &CheckpointTensor::shape)
       .def_ro("quantized", &CheckpointTensor::quantized)
       .def_ro("recipe", &CheckpointTensor::recipe)
-      .def_prop_ro("dtype", [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })
+      .def_prop_ro("dtype",
+                   [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })
       .def_ro("bytes", &CheckpointTensor::bytes);
   nb::class_<Checkpoint>(module, "Checkpoint")
       .def_static("open", &Checkpoint::open, nb::arg("path"),

@@ -26,8 +26,7 @@ void dequantize_into(nb::handle x, const OutputArray& out, Format dtype, int thr
 
 /// c and bias are pairs (array, Format) or None.
 void gemm_into(nb::handle a, nb::handle b, const OutputArray& out, Format dtype, float alpha,
-               float beta, std::optional<nb::tuple> c, std::optional<nb::tuple> bias,
-               int threads) {
+               float beta, std::optional<nb::tuple> c, std::optional<nb::tuple> bias, int threads) {
   const Operand left = operand_argument("a", a);
   const Operand right = operand_argument("b", b);
   GemmArguments arguments;
@@ -47,8 +46,8 @@ void gemm_into(nb::handle a, nb::handle b, const OutputArray& out, Format dtype,
     const MatrixView row = matrix_view("bias", bias_array, nb::cast<Format>((*bias)[1]));
     if (row.rows != 1 || row.batch != 1 || row.columns != right.view.rows) {
       throw Error(ErrorCode::invalid_argument, "bias",
-                  "has " + std::to_string(row.columns) + " elements, must have N = " +
-                      std::to_string(right.view.rows));
+                  "has " + std::to_string(row.columns) +
+                      " elements, must have N = " + std::to_string(right.view.rows));
     }
     arguments.bias = row.data;
     arguments.bias_dtype = row.dtype;

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._native import CompareReport, ConvertReport, Dialect, Format, Recipe, ScaleMode, TensorInfo
 from ._arrays import to_library
+from ._native import CompareReport, ConvertReport, Dialect, Format, Recipe, ScaleMode, TensorInfo
 from ._tensor import ScaledTensor, enum_member
 
 Path = str | os.PathLike[str]

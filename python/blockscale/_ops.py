@@ -90,7 +90,7 @@ def _require_out(
 
 
 def _take_given_scales(out: ScaledTensor, tensor_scale: Any, scales: Any) -> bool:
-    """Puts scales that the caller gave where the native module reads them; True if there are any."""
+    """Puts scales that the caller gave where the native module reads them; True if any were."""
     if tensor_scale is not None:
         if out._tensor_scale is None:
             raise ValueError(f"tensor_scale: is given, but {out.recipe.name} has none")
@@ -203,7 +203,9 @@ def gemm(
     right, right_shape, _, _ = _operand(b, "b")
     batches = {s[0] for s in (left_shape, right_shape) if len(s) == 3 and s[0] != 1}
     if len(batches) > 1:
-        raise ValueError(f"a, b: batches are {left_shape[0]} and {right_shape[0]}, must be equal or 1")
+        raise ValueError(
+            f"a, b: batches are {left_shape[0]} and {right_shape[0]}, must be equal or 1"
+        )
     batched = len(left_shape) == 3 or len(right_shape) == 3
     batch = (max(batches, default=1),) if batched else ()
     shape = (*batch, left_shape[-2], right_shape[-2])

@@ -21,7 +21,9 @@ def enum_member(value: Any, kind: Any, argument: str) -> Any:
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{argument}: is a {type(value).__name__}, must be a {kind.__name__} or str")
+        raise TypeError(
+            f"{argument}: is a {type(value).__name__}, must be a {kind.__name__} or str"
+        )
     try:
         return kind[value]
     except KeyError:
@@ -57,7 +59,16 @@ class ScaledTensor:
     ((2, 32), (2, 16), (2, 1))
     """
 
-    __slots__ = ("_k", "_library", "_scales", "_tensor_scale", "_values", "layout", "recipe", "sense")
+    __slots__ = (
+        "_k",
+        "_library",
+        "_scales",
+        "_tensor_scale",
+        "_values",
+        "layout",
+        "recipe",
+        "sense",
+    )
 
     recipe: Recipe
     layout: Layout
@@ -91,7 +102,9 @@ class ScaledTensor:
     @property
     def values(self) -> Any:
         """Packed values as an array of the caller's library (FP8 dtypes where it has them)."""
-        return to_library(self._values, _native.recipe_traits(self.recipe)["element"], self._library)
+        return to_library(
+            self._values, _native.recipe_traits(self.recipe)["element"], self._library
+        )
 
     @property
     def scales(self) -> Any:
@@ -145,9 +158,7 @@ def empty(
     values = np.empty((*batch, rows, _native.row_bytes(recipe, k)), np.uint8)
     scales = np.empty((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
     factors = np.ones(batch or 1, np.float32) if traits["tensor_scale"] else None
-    tensor = ScaledTensor(
-        values, scales, recipe, layout=layout, tensor_scale=factors, sense=sense
-    )
+    tensor = ScaledTensor(values, scales, recipe, layout=layout, tensor_scale=factors, sense=sense)
     tensor._library = library
     return tensor
 

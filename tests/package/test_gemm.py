@@ -67,7 +67,10 @@ def test_batches_and_broadcast() -> None:
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    a, b = blockscale.quantize(normal(70, 512), "nvfp4"), blockscale.quantize(normal(130, 512), "nvfp4")
+    a, b = (
+        blockscale.quantize(normal(70, 512), "nvfp4"),
+        blockscale.quantize(normal(130, 512), "nvfp4"),
+    )
     one = blockscale.gemm(a, b, threads=1)
     assert all(np.array_equal(one, blockscale.gemm(a, b, threads=t)) for t in (2, 3, 0))
 

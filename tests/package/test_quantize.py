@@ -42,7 +42,9 @@ def test_fp8_row_is_ml_dtypes_cast_of_the_quotient() -> None:
     t = blockscale.quantize(x, "fp8_row")
     scales = np.abs(x).max(axis=1, keepdims=True) / np.float32(448)
     assert np.array_equal(t.scales, scales)
-    assert np.array_equal(t.values.view(np.uint8), (x / scales).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+    assert np.array_equal(
+        t.values.view(np.uint8), (x / scales).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    )
 
 
 @pytest.mark.parametrize("recipe", QUANTISED)

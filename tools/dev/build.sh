@@ -40,3 +40,13 @@ cuda_option() {
   [[ -d $folder ]] || folder=
   echo "-DBLOCKSCALE_CUDA_INCLUDE=$folder"
 }
+
+# The Python package as a folder, build/package, from the same build as the library.
+build_package() {
+  mkdir -p build
+  configure build/release -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++-12 \
+    "$(cuda_option)" -DBLOCKSCALE_PYTHON=ON -DPython_EXECUTABLE="$PWD/build/venv/bin/python"
+  ninja --quiet -C build/release -j"$jobs" _native _native_stub blockscale_cli
+  rm -rf build/package
+  cmake --install build/release --component python --prefix build/package >build/package.log
+}

@@ -55,6 +55,13 @@ find_python() {
   python_suffices "$python" || die "Python 3.11 or newer is needed; $python is older"
 }
 
+# The Python module needs the headers of the Python in build/venv.
+require_python_headers() {
+  build/venv/bin/python -c 'import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' ||
+    install_packages python3-dev
+}
+
 # Makes build/venv from tests/requirements.txt; again only when that file changed.
 make_venv() {
   find_python

@@ -1,7 +1,7 @@
 # ./dev test: steps in order, each with its own log, and one true closing line over all of them.
 # A step is a function `step_NAME`; a failed step does not stop the others.
 
-all_steps=(static release sanitized lint python install fuzz)
+all_steps=(static release sanitized lint python package install fuzz)
 logs=build/test
 passed=0 failed=0 skipped=0
 
@@ -126,6 +126,18 @@ run_pytest() {
   BLOCKSCALE_CLI=$PWD/build/release/cli/blockscale BLOCKSCALE_BUILD=$PWD/build/release \
     build/venv/bin/pytest tests/python -q -rs -p no:cacheprovider --basetemp=build/pytest \
     --junitxml="$logs/pytest.xml"
+}
+
+# --- package: the Python package ---------------------------------------------------------------------
+step_package() {
+  require_python_headers
+  check build-package build_package
+  check pytest-package run_package_pytest
+}
+
+run_package_pytest() {
+  PYTHONPATH=$PWD/build/package build/venv/bin/pytest tests/package -q -rs -p no:cacheprovider \
+    --basetemp=build/pytest-package --junitxml="$logs/pytest-package.xml"
 }
 
 # --- install: what a user of the installed library does --------------------------------------------
