@@ -1,9 +1,9 @@
 """A real model in every recipe: all-MiniLM-L6-v2 with its linear layers as block-scaled GEMMs.
 
 The forward pass is numpy; each of the 36 linear layers is one `blockscale.gemm` of quantised
-weights with activations that are quantised as they come. For every pair of recipes it reports how far the
-sentence embeddings move from f32's, whether the similarity ranking of the sentence pairs survives,
-what the weights weigh and how many sentences a second go through.
+weights with activations that are quantised as they come. For every pair of recipes it reports how
+far the sentence embeddings move from f32's, whether the similarity ranking of the sentence pairs
+survives, what the weights weigh and how many sentences a second go through.
 
     python examples/sentence_embedding.py build/demo/model
     python examples/sentence_embedding.py build/demo/model --only mxfp4-W4A8 --json result.json

@@ -1,8 +1,8 @@
 """Arrays of other libraries, in and out.
 
 Inside the package every array in CPU memory is a numpy array whose bytes the native module can
-read: bf16 as uint16, 8-bit and packed formats as uint8. `describe` brings a caller's array into that form
-without copying; `to_library` gives a result back as an array of the caller's library.
+read: bf16 as uint16, 8-bit and packed formats as uint8. `describe` brings a caller's array into
+that form without copying; `to_library` gives a result back as an array of the caller's library.
 """
 
 from __future__ import annotations
