@@ -34,7 +34,7 @@ inline std::string test_bytes(const TestTensor& tensor) {
 
 inline std::string floats(const std::vector<float>& values) {
   std::string bytes(values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
 }
 
