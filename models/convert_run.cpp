@@ -24,10 +24,11 @@ constexpr std::uint64_t kWaveBytes = std::uint64_t{256} << 20;
 
 /// Starts reading pages that will be needed soon; a hint, so failures do not matter.
 void prefetch(std::span<const std::byte> bytes) {
-  const std::uintptr_t page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
-  const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
-  if (!bytes.empty()) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+  if (bytes.empty()) return;
+  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t into_page = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
+  void* const begin = const_cast<std::byte*>(bytes.data() - into_page);
+  ::madvise(begin, bytes.size() + into_page, MADV_WILLNEED);
 }
 
 std::int64_t scale_bytes_of(Recipe recipe) {

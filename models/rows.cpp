@@ -65,7 +65,7 @@ void ScratchPool::give(std::unique_ptr<Scratch> scratch) noexcept {
   try {
     free_.push_back(std::move(scratch));
   } catch (const std::bad_alloc&) {
-    // It is freed instead; the next worker allocates its own.
+    scratch.reset();  // the next worker allocates its own
   }
 }
 
