@@ -1,5 +1,6 @@
 // Conversions that are stopped: what stays, what resume reuses, what it refuses.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "models/convert_testing.h"
 #include "models/staging.h"
@@ -145,7 +146,9 @@ TEST_F(ResumeTest, AfterAKillBetweenPublishingAndCleaning) {
   fs::remove_all(staging_ / "result");
   fs::copy(folder_ / "whole", out_);
   test::Json manifest = test::Json::parse(test::read_text(staging_ / "manifest.json"));
-  manifest["publishing"] = true;
+  struct stat status;
+  ASSERT_EQ(::stat(out_.c_str(), &status), 0);
+  manifest["publishing"] = {{"device", status.st_dev}, {"inode", status.st_ino}};
   test::write_text(staging_ / "manifest.json", manifest.dump());
   const ConvertReport report = resume();
   EXPECT_GT(report.shards_reused, 0);
