@@ -24,22 +24,35 @@ const char* name_of(Recipe recipe) {
   return recipe_traits(recipe).name;
 }
 
+/// What a product of random matrices needs, given in full.
+struct Product {
+  std::int64_t m, n, k;
+  Recipe recipe_a, recipe_b;
+};
+
+Product product_of(const GemmCommand& command) {
+  if (!command.m || !command.n || !command.k || !command.recipe_a || !command.recipe_b) {
+    throw UsageError("give -m, -n, -k, --recipe-a and --recipe-b, or --weights PATH");
+  }
+  return {*command.m, *command.n, *command.k, *command.recipe_a, *command.recipe_b};
+}
+
 struct GemmResult {
   GemmTime time;
   GemmCheck check;
 };
 
-GemmResult multiply_random(const GemmCommand& command) {
-  const std::int64_t m = *command.m;
-  const std::int64_t n = *command.n;
-  const std::int64_t k = *command.k;
+GemmResult multiply_random(const GemmCommand& command, const Product& product) {
+  const std::int64_t m = product.m;
+  const std::int64_t n = product.n;
+  const std::int64_t k = product.k;
   check_gemm_memory(m, n, k);
   const auto random_operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
     const std::vector<float> values = random_normal(rows, k, seed, command.threads);
     return in_recipe({values.data(), Format::f32, rows, k}, recipe, command.threads);
   };
-  const ScaledTensor a = random_operand(m, *command.recipe_a, 1);
-  const ScaledTensor b = random_operand(n, *command.recipe_b, 2);
+  const ScaledTensor a = random_operand(m, product.recipe_a, 1);
+  const ScaledTensor b = random_operand(n, product.recipe_b, 2);
   ScaledTensor d(plain_recipe(command.output_dtype), m, n);
   GemmArguments arguments;
   arguments.a = a.view();
@@ -51,18 +64,18 @@ GemmResult multiply_random(const GemmCommand& command) {
   return result;
 }
 
-Json result_json(const GemmCommand& command, const GemmResult& result) {
-  return {{"m", *command.m},
-          {"n", *command.n},
-          {"k", *command.k},
-          {"recipe_a", name_of(*command.recipe_a)},
-          {"recipe_b", name_of(*command.recipe_b)},
+Json result_json(const GemmCommand& command, const Product& product, const GemmResult& result) {
+  return {{"m", product.m},
+          {"n", product.n},
+          {"k", product.k},
+          {"recipe_a", name_of(product.recipe_a)},
+          {"recipe_b", name_of(product.recipe_b)},
           {"dtype", format_traits(command.output_dtype).name},
           {"threads", effective_threads(command.threads)},
           {"simd_target", simd_target()},
           {"seconds", result.time.fastest},
           {"median_seconds", result.time.median},
-          {"gflops", gemm_gflops(*command.m, *command.n, *command.k, result.time.fastest)},
+          {"gflops", gemm_gflops(product.m, product.n, product.k, result.time.fastest)},
           {"check",
            {{"elements", result.check.elements},
             {"largest_error", result.check.largest_error},
@@ -74,12 +87,12 @@ std::string size_text(std::int64_t rows, std::int64_t columns) {
   return shape_text({rows, columns});
 }
 
-void print_result(const GemmCommand& command, const GemmResult& result) {
-  const double gflops = gemm_gflops(*command.m, *command.n, *command.k, result.time.fastest);
+void print_result(const GemmCommand& command, const Product& product, const GemmResult& result) {
+  const double gflops = gemm_gflops(product.m, product.n, product.k, result.time.fastest);
   const GemmCheck& check = result.check;
-  print("D " + size_text(*command.m, *command.n) + " " + format_traits(command.output_dtype).name +
-        " = A " + size_text(*command.m, *command.k) + " " + name_of(*command.recipe_a) + " x B " +
-        size_text(*command.n, *command.k) + "^T " + name_of(*command.recipe_b) + "\n" + "time   " +
+  print("D " + size_text(product.m, product.n) + " " + format_traits(command.output_dtype).name +
+        " = A " + size_text(product.m, product.k) + " " + name_of(product.recipe_a) + " x B " +
+        size_text(product.n, product.k) + "^T " + name_of(product.recipe_b) + "\n" + "time   " +
         format_duration(result.time.fastest) + " (fastest of " + std::to_string(command.repeats) +
         "; median " + format_duration(result.time.median) + "), " + format_fixed(gflops, 1) +
         " GFLOP/s, " + plural(effective_threads(command.threads), "thread") + ", " + simd_target() +
@@ -90,17 +103,15 @@ void print_result(const GemmCommand& command, const GemmResult& result) {
 }
 
 ExitCode run_random(const GemmCommand& command) {
-  if (!command.m || !command.n || !command.k || !command.recipe_a || !command.recipe_b) {
-    throw UsageError("give -m, -n, -k, --recipe-a and --recipe-b, or --weights PATH");
-  }
+  const Product product = product_of(command);
   if (!command.reference.empty() || !command.selected.empty() || command.baselines) {
     throw UsageError("--reference, --tensor and --baselines go with --weights");
   }
-  const GemmResult result = multiply_random(command);
+  const GemmResult result = multiply_random(command, product);
   if (command.json) {
-    print_json(result_json(command, result));
+    print_json(result_json(command, product, result));
   } else {
-    print_result(command, result);
+    print_result(command, product, result);
   }
   if (result.check.passed()) return ExitCode::success;
   print_error("gemm",

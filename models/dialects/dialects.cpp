@@ -30,7 +30,8 @@ std::optional<Dialect> dialect_from_name(std::string_view name) {
 }
 
 Dialect default_dialect(Recipe recipe) {
-  if (is_plain(recipe)) return Dialect::plain;
+  const bool known = static_cast<int>(recipe) < kRecipeCount;  // convert refuses the others
+  if (known && is_plain(recipe)) return Dialect::plain;
   const bool square_blocks = recipe == Recipe::fp8_128x128 || recipe == Recipe::fp8_128x128_pow2 ||
                              recipe == Recipe::fp8_128x128_ue8m0;
   return square_blocks ? Dialect::deepseek : Dialect::compressed_tensors;
