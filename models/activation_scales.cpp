@@ -1,9 +1,9 @@
 #include "models/activation_scales.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "blockscale/safetensors.h"
+#include "blockscale/tensor.h"
 #include "models/json_file.h"
 #include "models/text.h"
 
@@ -16,8 +16,9 @@ namespace {
 }
 
 float checked(const std::filesystem::path& file, const std::string& name, double value) {
-  const float absmax = static_cast<float>(value);
-  if (!std::isfinite(absmax) || !(absmax > 0)) {
+  const bool fits = value <= double{format_traits(Format::f32).max};  // false for NaN
+  const float absmax = fits ? static_cast<float>(value) : 0.0f;
+  if (!(absmax > 0)) {
     fail(file, name, "is " + std::to_string(value) + ", must be finite and above 0 in f32");
   }
   return absmax;

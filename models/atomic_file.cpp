@@ -22,6 +22,7 @@ namespace blockscale {
 namespace {
 
 constexpr std::string_view kTemporarySuffix = ".blockscale-tmp";
+constexpr std::uint64_t kWritebackBytes = std::uint64_t{32} << 20;
 constexpr std::size_t kMaxNameBytes = 160;  // of the final name within the temporary one
 
 /// Repeats a system call that a signal interrupted.
@@ -119,7 +120,16 @@ void AtomicFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(static_cast<std::size_t>(written));
     offset += static_cast<std::uint64_t>(written);
+    start_writeback(static_cast<std::uint64_t>(written));
   }
+}
+
+/// Has the kernel write dirty pages while the producer is still at work, so that little is left
+/// for fsync. A hint, so failures do not matter.
+void AtomicFile::start_writeback(std::uint64_t written) {
+  const std::uint64_t before = written_.fetch_add(written, std::memory_order_relaxed);
+  if (before / kWritebackBytes == (before + written) / kWritebackBytes) return;
+  ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void AtomicFile::publish() {

@@ -1,6 +1,7 @@
 // A file that appears under its name whole or not at all.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -31,11 +32,13 @@ class AtomicFile {
  private:
   void create();
   void reserve(std::uint64_t bytes);
+  void start_writeback(std::uint64_t written);
 
   std::filesystem::path path_;
   std::filesystem::path folder_;
   std::filesystem::path temporary_;  // empty once published
   int descriptor_ = -1;
+  std::atomic<std::uint64_t> written_ = 0;
 };
 
 /// Whether `filename` (no folder) is a name that AtomicFile gives to temporary files.

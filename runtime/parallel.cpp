@@ -27,7 +27,8 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
     for (std::int64_t piece = 0; piece < pieces; ++piece) run_piece(piece);
     return;
   }
-  oneapi::tbb::task_arena arena(workers);
+  // More threads than the machine has would gain nothing, and TBB warns on stderr.
+  oneapi::tbb::task_arena arena(std::min(workers, effective_threads(0)));
   arena.execute([&] {
     oneapi::tbb::parallel_for(std::int64_t{0}, pieces, run_piece,
                               oneapi::tbb::simple_partitioner());
