@@ -26,6 +26,8 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <vector>
 
+#include "tests/simd_targets.h"
+
 namespace blockscale {
 HWY_EXPORT(decode_for_test);
 namespace {
@@ -53,19 +55,9 @@ void expect_same_value(float got, float want) {
 }
 
 class DecodeTest : public testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+ private:
+  test::UseSimdTarget use_{GetParam()};
 };
-
-/// The supported targets, one bit each.
-std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> result;
-  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    result.push_back(left & -left);
-  }
-  return result;
-}
 
 TEST_P(DecodeTest, EveryCodeAtEveryLengthAndStart) {
   for (const Format format : kElements) {
@@ -117,7 +109,7 @@ TEST_P(DecodeTest, AllCodesOfEveryFormat) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, DecodeTest, testing::ValuesIn(targets()),
+INSTANTIATE_TEST_SUITE_P(Targets, DecodeTest, testing::ValuesIn(test::simd_targets()),
                          [](const auto& param_info) {
                            return std::string(hwy::TargetName(param_info.param));
                          });

@@ -8,6 +8,7 @@
 #include "blockscale/quantize.h"
 #include "ops/quantize/test_support.h"
 #include "tests/oracles/quantize_oracle.h"
+#include "tests/simd_targets.h"
 
 namespace blockscale {
 namespace {
@@ -137,8 +138,8 @@ void check(const oracle::Rules& rules, Recipe recipe, ScaleLayout layout, Format
   const Operand x(recipe, layout, rows, k, strided, sense, seed);
   const auto size = static_cast<std::size_t>(format_traits(dtype).bits / 8);
   const std::int64_t row_stride = k + (strided ? 5 : 0);
-  for (const std::int64_t target : test::targets()) {
-    test::use_target(target);
+  for (const std::int64_t target : test::simd_targets()) {
+    const test::UseSimdTarget use(target);
     test::GuardedBytes out(2 * rows * row_stride * static_cast<std::int64_t>(size));
     std::vector<std::uint8_t> want = out.bytes();
     for (std::int64_t b = 0; b < 2; ++b) {
@@ -157,10 +158,7 @@ void check(const oracle::Rules& rules, Recipe recipe, ScaleLayout layout, Format
   }
 }
 
-class Dequantize : public testing::TestWithParam<oracle::Rules> {
- protected:
-  void TearDown() override { test::use_target(0); }
-};
+class Dequantize : public testing::TestWithParam<oracle::Rules> {};
 
 TEST_P(Dequantize, EveryLayoutAndDtype) {
   const oracle::Rules& rules = GetParam();
@@ -192,8 +190,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Dequantize, testing::ValuesIn(oracle::all_rule
 
 /// Plain matrices change their dtype with one rounding.
 TEST(DequantizePlain, EveryPairOfDtypes) {
-  for (const std::int64_t target : test::targets()) {
-    test::use_target(target);
+  for (const std::int64_t target : test::simd_targets()) {
+    const test::UseSimdTarget use(target);
     for (const Format from : {Format::f32, Format::f16, Format::bf16}) {
       for (const Format to : {Format::f32, Format::f16, Format::bf16}) {
         for (const test::Data data : test::kAllData) {
@@ -213,7 +211,6 @@ TEST(DequantizePlain, EveryPairOfDtypes) {
       }
     }
   }
-  test::use_target(0);
 }
 
 TEST(DequantizeTensorScale, NullReadsAsOne) {

@@ -26,9 +26,12 @@ using kernels::Scaling;
 enum class Method : std::uint8_t {
   multiply,
   divide,
-  reciprocal,  // divides by multiplying with 1 / s and correcting the quotient: for s >= 2^-90
+  reciprocal,  // divides by multiplying with 1 / s and correcting the quotient
 };
-inline constexpr float kSmallestForReciprocal = 0x1p-90f;
+/// From this scale on `reciprocal` is exact: the remainder of a quotient q that does not round to 0
+/// is a multiple of ulp(q) ulp(s), which must not be below the smallest f32, 2^-149.
+template <Format kElement>
+inline constexpr float kSmallestForReciprocal = kElement == Format::e5m2 ? 0x1p-80f : 0x1p-90f;
 
 /// Code of one element by core's conversions: what vectors must agree with, and their tails.
 template <Format kDtype, Format kElement, Method kMethod>
@@ -224,7 +227,7 @@ HWY_INLINE void encode_scaled_block(const std::uint8_t* x, std::int64_t count, f
     encode_block<kDtype, kElement, Method::multiply, kBlock>(x, count, factor, codes);
   } else {
 #if HWY_TARGET != HWY_SCALAR && HWY_NATIVE_FMA
-    if (HWY_LIKELY(factor >= kSmallestForReciprocal)) {
+    if (HWY_LIKELY(factor >= kSmallestForReciprocal<kElement>)) {
       encode_block<kDtype, kElement, Method::reciprocal, kBlock>(x, count, factor, codes);
       return;
     }

@@ -12,6 +12,7 @@
 
 #include "ops/quantize/test_support.h"
 #include "tests/oracles/quantize_oracle.h"
+#include "tests/simd_targets.h"
 
 namespace blockscale {
 namespace {
@@ -146,8 +147,8 @@ void check_case(const Case& c) {
                                                                   : (grid.rows + 127) / 128 * 512;
     const std::int64_t scale_batch = lines * used_leading + (strided ? 7 : 0);
     const std::int64_t value_batch = rows * row_stride + (strided ? 9 : 0);
-    for (const std::int64_t target : test::targets()) {
-      test::use_target(target);
+    for (const std::int64_t target : test::simd_targets()) {
+      const test::UseSimdTarget use(target);
       test::GuardedBytes values(batch * value_batch);
       test::GuardedBytes scales(batch * scale_batch * size);
       std::vector<float> tensor_scale(static_cast<std::size_t>(batch) + 1, -77.0f);
@@ -201,10 +202,7 @@ void check_case(const Case& c) {
   }
 }
 
-class QuantizeBytes : public testing::TestWithParam<oracle::Rules> {
- protected:
-  void TearDown() override { test::use_target(0); }
-};
+class QuantizeBytes : public testing::TestWithParam<oracle::Rules> {};
 
 TEST_P(QuantizeBytes, EveryShapeDtypeLayoutAndTarget) {
   std::uint32_t seed = 0;
@@ -308,8 +306,8 @@ TEST(Quantize, OracleKnowsEveryRecipe) {
 TEST(Quantize, Fp8DividesExactly) {
   std::mt19937 random(7);
   const oracle::Rules rules = oracle::rules_of("fp8_row");
-  for (const std::int64_t target : test::targets()) {
-    test::use_target(target);
+  for (const std::int64_t target : test::simd_targets()) {
+    const test::UseSimdTarget use(target);
     for (int trial = 0; trial < 200; ++trial) {
       const int exponent = static_cast<int>(random() % 200) - 95;
       const float scale = std::ldexp(1.0f + static_cast<float>(random() >> 9) * 0x1p-23f, exponent);
@@ -342,7 +340,6 @@ TEST(Quantize, Fp8DividesExactly) {
       ASSERT_EQ(codes, expected.codes) << "scale " << scale << " " << hwy::TargetName(target);
     }
   }
-  test::use_target(0);
 }
 
 TEST(Quantize, OneTensorScaleForAllMatrices) {
@@ -408,8 +405,8 @@ TEST(Quantize, IgnoresTheCallersFloatEnvironment) {
 }
 
 TEST(AbsoluteMaximum, EveryKindOfData) {
-  for (const std::int64_t target : test::targets()) {
-    test::use_target(target);
+  for (const std::int64_t target : test::simd_targets()) {
+    const test::UseSimdTarget use(target);
     for (const Format dtype : {Format::f32, Format::f16, Format::bf16}) {
       for (const Data data : test::kAllData) {
         for (const std::int64_t pad : {0, 3}) {
@@ -423,7 +420,6 @@ TEST(AbsoluteMaximum, EveryKindOfData) {
       }
     }
   }
-  test::use_target(0);
   float nothing = -1;
   absolute_maximum(MatrixView{nullptr, Format::f32, 0, 5}, &nothing);
   EXPECT_EQ(nothing, 0.0f);

@@ -1,9 +1,5 @@
-// What the quantiser's tests share: inputs of every kind, guarded buffers, choice of SIMD target.
+// What the quantiser's tests share: inputs of every kind, guarded buffers.
 #pragma once
-
-#include "ops/simd_targets.h"
-
-#include <hwy/highway.h>
 
 #include <array>
 #include <bit>
@@ -16,22 +12,6 @@
 #include "blockscale/tensor.h"
 
 namespace blockscale::test {
-
-/// The SIMD targets that this machine runs, one bit each; whatever `use_target` chose.
-inline std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> result;
-  hwy::SetSupportedTargetsForTest(0);
-  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    result.push_back(left & -left);
-  }
-  return result;
-}
-
-/// Makes the library run on `target`; 0: on the best.
-inline void use_target(std::int64_t target) {
-  hwy::SetSupportedTargetsForTest(target);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 enum class Data {
   normal,
