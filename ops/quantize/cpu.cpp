@@ -93,16 +93,47 @@ void place_piece_scales(const Job& job, const Piece& piece, const std::uint8_t* 
       reinterpret_cast<const Scale*>(scales), pitch);
 }
 
-/// Codes of rows [row, row + rows) of a piece, whose blocks share `factors`.
+/// Asks for `bytes` bytes to be read soon. Any address will do.
+void prefetch(const std::uint8_t* from, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+}
+
+/// Elements that are encoded between two prefetches: whole blocks of every recipe with short ones.
+constexpr std::int64_t kPrefetchStep = 256;
+
+/// What is read once the row of a piece is done: the row below, or, where all rows of a piece are
+/// read before the first is encoded, that row of the piece to the right. nullptr: something else.
+const std::uint8_t* read_next(const Job& job, const Piece& piece, std::int64_t row) {
+  if (job.recipe.block_rows > 1) {
+    const std::int64_t k = piece.k + piece.count;
+    return k < job.cut.k ? input_row(job, {piece.matrix, 0, 0, k, 0}, row) : nullptr;
+  }
+  return row + 1 < piece.row + piece.rows ? input_row(job, piece, row + 1) : nullptr;
+}
+
+/// Codes of rows [row, row + rows) of a piece, whose blocks share `factors`. Meanwhile what is read
+/// next comes into the cache: encoding leaves the memory idle, and finding maxima waits for it.
 void encode_rows(const Job& job, const Piece& piece, std::int64_t row, std::int64_t rows,
                  const float* factors) {
   const RecipeTraits& t = job.recipe;
   const bool multiply = t.family != Family::fp8 || t.power_of_two;
+  const Scaling scaling = multiply ? Scaling::multiply : Scaling::divide;
+  const std::int64_t block = std::min(job.cut.block_k, piece.count);
+  const bool divides = kPrefetchStep % block == 0 || block == piece.count;
+  const std::int64_t step = divides ? kPrefetchStep : piece.count;
+  const int size = format_traits(job.x.dtype).bits / 8;
   for (std::int64_t r = row; r < row + rows; ++r) {
-    kernels::encode_blocks(job.x.dtype, t.element, multiply ? Scaling::multiply : Scaling::divide,
-                           input_row(job, piece, r), piece.count,
-                           std::min(job.cut.block_k, piece.count), factors,
-                           output_row(job, piece, r));
+    const std::uint8_t* const x = input_row(job, piece, r);
+    const std::uint8_t* const next = read_next(job, piece, r);
+    std::uint8_t* const codes = output_row(job, piece, r);
+    for (std::int64_t k = 0; k < piece.count; k += step) {
+      const std::int64_t count = std::min(step, piece.count - k);
+      if (next != nullptr) prefetch(next + k * size, count * size);
+      kernels::encode_blocks(job.x.dtype, t.element, scaling, x + k * size, count,
+                             std::min(block, count), factors + k / block,
+                             codes + row_bytes(job.out.recipe, k));
+    }
   }
 }
 

@@ -80,22 +80,40 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, DU>> to_bytes(DU /*du*/, hn::Vec<DU>
   return hn::TruncateTo(hn::Rebind<std::uint8_t, DU>(), codes);
 }
 
-/// Stores 16 bytes of 6-bit codes as 12 bytes.
-template <class D8>
-HWY_INLINE void store_packed_6bit(D8 d8, hn::Vec<D8> codes, std::uint8_t* out) {
-  const hn::Repartition<std::uint16_t, D8> d16;
-  const hn::Repartition<std::uint32_t, D8> d32;
-  const auto pairs = hn::BitCast(d16, codes);
-  const auto twelve = hn::BitCast(
-      d32, hn::Or(hn::And(pairs, hn::Set(d16, std::uint16_t{0x3F})),
-                  hn::And(hn::ShiftRight<2>(pairs), hn::Set(d16, std::uint16_t{0xFC0}))));
-  const auto twenty_four = hn::Or(hn::And(twelve, hn::Set(d32, 0xFFFu)),
-                                  hn::And(hn::ShiftRight<4>(twelve), hn::Set(d32, 0xFFF000u)));
+/// Stores groups of 12 bits, one in the low bits of each 16-bit lane, without gaps: 12 bytes from
+/// each 16. The lanes' upper bits are arbitrary.
+template <class D16>
+HWY_INLINE void store_packed_12bit(D16 d16, hn::Vec<D16> groups, std::uint8_t* out) {
+  const hn::Repartition<std::uint8_t, D16> d8;
+  const hn::Repartition<std::uint32_t, D16> d32;
+  const auto pairs = hn::BitCast(d32, groups);
+  const auto packed = hn::Or(hn::And(pairs, hn::Set(d32, 0xFFFu)),
+                             hn::And(hn::ShiftRight<4>(pairs), hn::Set(d32, 0xFFF000u)));
   alignas(16) static constexpr std::uint8_t kOrder[16] = {0,  1,  2,  4,  5,  6,  8,  9,
                                                           10, 12, 13, 14, 14, 14, 14, 14};
-  alignas(16) std::uint8_t packed[16];
-  hn::Store(hn::TableLookupBytes(hn::BitCast(d8, twenty_four), hn::Load(d8, kOrder)), d8, packed);
-  std::memcpy(out, packed, 12);
+  const auto dense = hn::TableLookupBytes(hn::BitCast(d8, packed), hn::LoadDup128(d8, kOrder));
+  alignas(64) std::uint8_t bytes[hn::MaxLanes(d8)];
+  if constexpr (hn::MaxLanes(d8) == 32) {
+    // Two stores, of which the second overwrites what the first leaves behind its 12 bytes.
+    const hn::Half<decltype(d8)> half;
+    hn::StoreU(hn::LowerHalf(half, dense), half, out);
+    hn::Store(hn::UpperHalf(half, dense), half, bytes);
+    std::memcpy(out + 12, bytes, 12);
+  } else {
+    hn::Store(dense, d8, bytes);
+    std::memcpy(out, bytes, 12);
+  }
+}
+
+/// Stores bytes that hold one 6-bit code each, 16 as 12.
+template <class D8>
+HWY_INLINE void store_packed_6bit(D8 /*d8*/, hn::Vec<D8> codes, std::uint8_t* out) {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const auto pairs = hn::BitCast(d16, codes);
+  store_packed_12bit(d16,
+                     hn::Or(hn::And(pairs, hn::Set(d16, std::uint16_t{0x3F})),
+                            hn::And(hn::ShiftRight<2>(pairs), hn::Set(d16, std::uint16_t{0xFC0}))),
+                     out);
 }
 
 /// Stores Lanes(du) 4-bit codes, low nibble first.

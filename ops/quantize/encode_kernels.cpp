@@ -129,7 +129,7 @@ template <Format kElement, class Factor, class DF>
 HWY_INLINE bool encode_bf16_pairs(DF df, const std::uint8_t* x, const Factor& factor,
                                   std::uint8_t* codes) {
   constexpr FormatTraits t = format_traits(kElement);
-  constexpr int kUnit = t.bits == 4 ? 4 : 8;
+  constexpr int kUnit = t.bits;
   constexpr std::uint32_t kMagnitude = (1u << (t.bits - 1)) - 1;
   constexpr std::uint32_t kSign = 1u << (t.bits - 1);
   const hn::RebindToUnsigned<DF> du;
@@ -158,14 +158,7 @@ HWY_INLINE bool encode_bf16_pairs(DF df, const std::uint8_t* x, const Factor& fa
     hn::StoreU(hn::BitCast(bytes, hn::TruncateTo(narrow, packed)), bytes, codes);
   } else {
     const hn::Rebind<std::uint16_t, DF> narrow;
-    const hn::CappedTag<std::uint8_t, 16> sixteen;
-    alignas(64) std::uint16_t unpacked[kPairs<DF> / 2];
-    const auto mask = hn::Set(du, 0x3F3Fu);
-    hn::Store(hn::TruncateTo(narrow, hn::And(packed, mask)), narrow, unpacked);
-    for (int i = 0; i < kPairs<DF> / 16; ++i) {
-      const auto* const from = reinterpret_cast<const std::uint8_t*>(unpacked) + 16 * i;
-      store_packed_6bit(sixteen, hn::Load(sixteen, from), codes + 12 * i);
-    }
+    store_packed_12bit(narrow, hn::TruncateTo(narrow, packed), codes);
   }
   return true;
 }

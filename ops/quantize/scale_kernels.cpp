@@ -27,22 +27,8 @@ using kernels::NanRule;
 template <Format kDtype>
 using RawBits = std::conditional_t<kDtype == Format::f32, std::uint32_t, std::uint16_t>;
 
-/// Largest lane of `v`.
-template <class D>
-HWY_INLINE hn::TFromD<D> largest_lane(D d, hn::Vec<D> v) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) > 16) {
-    const hn::Half<D> half;
-    return largest_lane(half, hn::Max(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  } else
-#endif
-  {
-    return hn::GetLane(hn::MaxOfLanes(d, v));
-  }
-}
-
-/// Largest magnitude (raw bits) of `count` elements.
-template <Format kDtype, bool kIgnoreNan, int kBlock>
+/// Largest magnitude (raw bits) of `count` elements; NaN does not count with kIgnoreNan.
+template <Format kDtype, bool kIgnoreNan>
 HWY_INLINE RawBits<kDtype> largest_magnitude(const std::uint8_t* x, std::int64_t count) {
   using Raw = RawBits<kDtype>;
   constexpr auto kMask = static_cast<Raw>(Raw(~Raw{0}) >> 1);
@@ -50,7 +36,7 @@ HWY_INLINE RawBits<kDtype> largest_magnitude(const std::uint8_t* x, std::int64_t
   Raw result = 0;
   std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<Raw, kBlock == 16 ? 16 : 32> d;
+  const hn::CappedTag<Raw, 32> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Repartition<std::uint8_t, decltype(d)> d8;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
@@ -66,24 +52,65 @@ HWY_INLINE RawBits<kDtype> largest_magnitude(const std::uint8_t* x, std::int64_t
     }
     largest = hn::Max(largest, magnitude);
   }
-  result = largest_lane(d, largest);
+  result = hn::GetLane(hn::MaxOfLanes(d, largest));
 #endif
-  if constexpr (kHasTail<kBlock>) {
-    for (; i < count; ++i) {
-      const auto magnitude = static_cast<Raw>(load_code<kDtype>(x, i) & kMask);
-      if (!kIgnoreNan || magnitude <= kInfinityCode) result = std::max(result, magnitude);
-    }
+  for (; i < count; ++i) {
+    const auto magnitude = static_cast<Raw>(load_code<kDtype>(x, i) & kMask);
+    if (!kIgnoreNan || magnitude <= kInfinityCode) result = std::max(result, magnitude);
   }
   return result;
 }
 
 /// `largest_magnitude` under a NaN rule; a NaN under `ignore` costs a second scan.
-template <Format kDtype, int kBlock>
+template <Format kDtype>
 HWY_INLINE RawBits<kDtype> block_maximum(const std::uint8_t* x, std::int64_t count, NanRule rule) {
-  const auto largest = largest_magnitude<kDtype, false, kBlock>(x, count);
+  const auto largest = largest_magnitude<kDtype, false>(x, count);
   if (rule == NanRule::poison || largest <= format_traits(kDtype).max_code + 1) return largest;
-  return largest_magnitude<kDtype, true, kBlock>(x, count);
+  return largest_magnitude<kDtype, true>(x, count);
 }
+
+#if HWY_TARGET != HWY_SCALAR
+
+/// Vectors in which the maxima of several blocks are found together.
+template <Format kDtype>
+using MaximaTag = hn::CappedTag<RawBits<kDtype>, 32 / sizeof(RawBits<kDtype>)>;
+
+/// Maxima of `kCount` consecutive blocks of magnitudes: lane i holds one of block i % kCount, over
+/// a part of that block which kCount lanes share. With kCount lanes it is that of the whole block.
+template <Format kDtype, int kBlock, int kCount>
+HWY_INLINE hn::Vec<MaximaTag<kDtype>> merged_maxima(const std::uint8_t* x) {
+  using Raw = RawBits<kDtype>;
+  const MaximaTag<kDtype> d;
+  constexpr int kLanes = hn::MaxLanes(d);
+  if constexpr (kCount == 1) {
+    const hn::Repartition<std::uint8_t, decltype(d)> d8;
+    const auto mask = hn::Set(d, static_cast<Raw>(Raw(~Raw{0}) >> 1));
+    auto largest = hn::And(hn::BitCast(d, hn::LoadU(d8, x)), mask);
+    for (int i = kLanes; i < kBlock; i += kLanes) {
+      const auto bits = hn::BitCast(d, hn::LoadU(d8, x + i * static_cast<int>(sizeof(Raw))));
+      largest = hn::Max(largest, hn::And(bits, mask));
+    }
+    return largest;
+  } else {
+    constexpr int kHalf = kCount / 2;
+    constexpr int kHalfBytes = kHalf * static_cast<int>(sizeof(Raw));
+    const auto a = merged_maxima<kDtype, kBlock, kHalf>(x);
+    const auto b = merged_maxima<kDtype, kBlock, kHalf>(x + kBlock * kHalfBytes);
+    // Groups of kHalf lanes alternate between a and b; the two halves of either meet in Max.
+    if constexpr (kHalfBytes < 16) {
+      using Unit = hwy::UnsignedFromSize<kHalfBytes>;
+      const hn::Repartition<Unit, decltype(d)> du;
+      const auto unit_a = hn::BitCast(du, a);
+      const auto unit_b = hn::BitCast(du, b);
+      return hn::Max(hn::BitCast(d, hn::InterleaveLower(du, unit_a, unit_b)),
+                     hn::BitCast(d, hn::InterleaveUpper(du, unit_a, unit_b)));
+    } else {
+      return hn::Max(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+    }
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
 
 /// maxima[i] = max(maxima[i], raw[i] as f32 bits). Both arrays have room for a whole vector more.
 template <Format kDtype>
@@ -102,6 +129,36 @@ HWY_INLINE void fold_maxima(const RawBits<kDtype>* raw, std::int64_t count, Magn
 #endif
 }
 
+/// Raw maxima of `count` blocks of kBlock elements (0: of `block`, where `left` elements are left
+/// for the last ones).
+template <Format kDtype, int kBlock>
+HWY_INLINE void raw_maxima(const std::uint8_t* x, std::int64_t count, std::int64_t block,
+                           std::int64_t left, NanRule rule, RawBits<kDtype>* raw) {
+  constexpr int kSize = sizeof(RawBits<kDtype>);
+  std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kBlock != 0) {
+    const MaximaTag<kDtype> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    constexpr int kLanes = hn::MaxLanes(d);
+    const auto infinity =
+        hn::Set(di, static_cast<hn::TFromD<decltype(di)>>(format_traits(kDtype).max_code + 1));
+    for (; i + kLanes <= count; i += kLanes) {
+      const auto maxima = merged_maxima<kDtype, kBlock, kLanes>(x + i * kBlock * kSize);
+      if (rule == NanRule::ignore &&
+          HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(hn::BitCast(di, maxima), infinity)))) {
+        break;
+      }
+      hn::StoreU(maxima, d, raw + i);
+    }
+  }
+#endif
+  for (; i < count; ++i) {
+    const std::int64_t begin = i * block;
+    raw[i] = block_maximum<kDtype>(x + begin * kSize, std::min(block, left - begin), rule);
+  }
+}
+
 /// With kBlock == 0 the last block may be short.
 template <Format kDtype, int kBlock>
 void block_maxima_of(const std::uint8_t* x, std::int64_t count, std::int64_t block, NanRule rule,
@@ -112,11 +169,8 @@ void block_maxima_of(const std::uint8_t* x, std::int64_t count, std::int64_t blo
   for (std::int64_t first = 0; first < blocks; first += kAtOnce) {
     RawBits<kDtype> raw[kAtOnce + kernels::kArrayPadding] = {};
     const std::int64_t now = std::min(kAtOnce, blocks - first);
-    for (std::int64_t i = 0; i < now; ++i) {
-      const std::int64_t begin = (first + i) * block;
-      const std::int64_t length = kBlock != 0 ? kBlock : std::min(block, count - begin);
-      raw[i] = block_maximum<kDtype, kBlock>(x + begin * kSize, length, rule);
-    }
+    const std::int64_t begin = first * block;
+    raw_maxima<kDtype, kBlock>(x + begin * kSize, now, block, count - begin, rule, raw);
     fold_maxima<kDtype>(raw, now, maxima + first);
   }
 }
