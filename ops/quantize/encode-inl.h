@@ -83,7 +83,7 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, DU>> to_bytes(DU /*du*/, hn::Vec<DU>
 /// Stores groups of 12 bits, one in the low bits of each 16-bit lane, without gaps: 12 bytes from
 /// each 16. The lanes' upper bits are arbitrary.
 template <class D16>
-HWY_INLINE void store_packed_12bit(D16 d16, hn::Vec<D16> groups, std::uint8_t* out) {
+HWY_INLINE void store_packed_12bit(D16 /*d16*/, hn::Vec<D16> groups, std::uint8_t* out) {
   const hn::Repartition<std::uint8_t, D16> d8;
   const hn::Repartition<std::uint32_t, D16> d32;
   const auto pairs = hn::BitCast(d32, groups);

@@ -118,12 +118,14 @@ lint_sources() {
 
 # --- python: oracles from other people's packages, the command line, kill -9 -----------------------
 step_python() {
-  check build-cli build_release blockscale_cli tests_oracles_format_tables
+  check build-cli build_release blockscale_cli tests_oracles_format_tables tests_oracles_quantize_tensor
+  check fetch-model fetch_demo_model # for its weights
   check pytest run_pytest
 }
 
 run_pytest() {
   BLOCKSCALE_CLI=$PWD/build/release/cli/blockscale BLOCKSCALE_BUILD=$PWD/build/release \
+    BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
     build/venv/bin/pytest tests/python -q -rs -p no:cacheprovider --basetemp=build/pytest \
     --junitxml="$logs/pytest.xml"
 }
