@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "blockscale/convert.h"
 #include "command.h"
+#include "html_report.h"
 #include "output.h"
 #include "table.h"
 #include "text.h"
@@ -17,7 +18,9 @@ namespace {
 struct CompareCommand {
   std::string a;
   std::string b;
+  std::string html;  // empty: none
   int threads = 0;
+  bool overwrite = false;
   bool json = false;
 };
 
@@ -44,13 +47,15 @@ Json report_json(const CompareCommand& command, const CompareReport& report) {
     tensor.update(comparison_json(comparison));
     tensors.push_back(tensor);
   }
-  return {{"a", command.a},
-          {"b", command.b},
-          {"tensors", tensors},
-          {"total", comparison_json(report.total)},
-          {"only_a", report.only_a},
-          {"only_b", report.only_b},
-          {"different_shape", report.different_shape}};
+  Json json = {{"a", command.a},
+               {"b", command.b},
+               {"tensors", tensors},
+               {"total", comparison_json(report.total)},
+               {"only_a", report.only_a},
+               {"only_b", report.only_b},
+               {"different_shape", report.different_shape}};
+  if (!command.html.empty()) json["html"] = command.html;
+  return json;
 }
 
 std::string sqnr_text(double sqnr_db) {
@@ -73,7 +78,7 @@ std::string unmatched_text(const std::string& title, const std::vector<std::stri
   return text;
 }
 
-void print_report(const CompareReport& report) {
+void print_report(const CompareCommand& command, const CompareReport& report) {
   Table table({{"Tensor"},
                {"Shape"},
                {"A"},
@@ -91,25 +96,34 @@ void print_report(const CompareReport& report) {
   print(table.str() + unmatched_text("Only in A", report.only_a) +
         unmatched_text("Only in B", report.only_b) +
         unmatched_text("In both, but of different shapes", report.different_shape));
+  if (!command.html.empty()) print("\nThe same with plots: " + printable(command.html) + "\n");
 }
 
 ExitCode run(const CompareCommand& command) {
+  const HtmlReport html = {command.a, command.b, command.html, command.threads, command.overwrite};
+  if (!command.html.empty()) check_html_output(html);
   const CompareReport report = compare(command.a, command.b, command.threads);
+  if (!command.html.empty()) write_html_report(html);
   if (command.json) {
     print_json(report_json(command, report));
   } else {
-    print_report(report);
+    print_report(command, report);
   }
   return ExitCode::success;
 }
 
 constexpr const char* kExamples =
     R"help(SQNR is 10 log10(sum a^2 / sum (a - b)^2) in dB: higher is better, 6 dB are one bit. Values are
-compared as they dequantise, whatever their recipes and dialects.
+compared as they dequantise, whatever their recipes and dialects. --html needs the Python package
+with its plots (pip install 'blockscale[report]'), of the Python that BLOCKSCALE_PYTHON names, else
+of python3 on PATH.
 
 Examples:
   What NVFP4 cost:
     blockscale compare ./model ./model-nvfp4
+
+  The same as a page with plots, to look at or to send:
+    blockscale compare ./model ./model-nvfp4 --html nvfp4.html
 
   The five layers that lost most:
     blockscale compare ./model ./model-nvfp4 --json |
@@ -126,6 +140,13 @@ void add_compare(CLI::App& app, Action& action) {
       ->option_text(" ")
       ->required();
   command->add_option("B", state->b, "What is measured against it")->option_text(" ")->required();
+  CLI::Option* const html = command->add_option(
+      "--html", state->html,
+      help_text("Write a self-contained HTML page with plots to this file as well"));
+  html->option_text("FILE")->check([](const std::string& text) {
+    return text.empty() ? std::string("is empty, must name a file") : std::string();
+  });
+  command->add_flag("--overwrite", state->overwrite, "Replace FILE if it exists")->needs(html);
   add_threads(*command, state->threads);
   add_json(*command, state->json);
   command->footer(kExamples);

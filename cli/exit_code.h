@@ -36,7 +36,7 @@ inline constexpr std::array kExitCodes = {
     ExitCodeEntry{ExitCode::invalid_argument, "invalid_argument",
                   "a value, shape or combination is not allowed"},
     ExitCodeEntry{ExitCode::unsupported, "unsupported", "valid, but not implemented here"},
-    ExitCodeEntry{ExitCode::not_found, "not_found", "a file or tensor is not there"},
+    ExitCodeEntry{ExitCode::not_found, "not_found", "a file, tensor or program is not there"},
     ExitCodeEntry{ExitCode::already_exists, "already_exists", "the destination exists"},
     ExitCodeEntry{ExitCode::corrupt_file, "corrupt_file", "a file breaks the rules of its format"},
     ExitCodeEntry{ExitCode::io, "io", "the system refused: permission, no space, closed output"},

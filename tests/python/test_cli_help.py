@@ -14,7 +14,7 @@ OPTIONS = {
     "--memory --threads --resume --overwrite --allow-nonfinite --scale-mode --amax-floor --quiet "
     "--json",
     "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
-    "compare": "--threads --json",
+    "compare": "--html --overwrite --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --weights "
     "--reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --rows --k --threads --repeats --json",

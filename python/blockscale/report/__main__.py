@@ -1,4 +1,8 @@
-"""Command line of the report; see the package's docstring."""
+"""Command line of the report; see the package's docstring.
+
+Exit codes are the command line's (docs/cli.md), and an error is one line that starts with PREFIX:
+`blockscale compare --html` runs this program and passes both on.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +12,79 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .page import TITLE, write_report
 
-def _read_json(path: Path | None) -> list[dict[str, Any]]:
-    if path is None:
-        return []
+PREFIX = "blockscale report: error: "
+
+# In this order: FileNotFoundError and FileExistsError are OSErrors.
+EXIT_CODES: list[tuple[type[BaseException], int]] = [
+    (ImportError, 5),
+    (FileNotFoundError, 5),
+    (FileExistsError, 6),
+    (OSError, 8),
+    (ValueError, 3),
+    (KeyboardInterrupt, 130),
+    (MemoryError, 1),
+]
+
+
+def _read_json(path: Path, kind: type) -> Any:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: is no JSON: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path}: must hold a list of objects")
-    return rows
+    if not isinstance(value, kind):
+        raise ValueError(f"{path}: holds a {type(value).__name__}, must hold a {kind.__name__}")
+    return value
 
 
-def main() -> int:
-    """Writes the report; 0, or 1 with one line on stderr."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="blockscale report", description="An HTML page that compares checkpoints."
+        prog="python -m blockscale.report",
+        description="Writes an HTML page that compares checkpoints.",
     )
     parser.add_argument("original", type=Path, help="the reference checkpoint")
     parser.add_argument("converted", type=Path, nargs="+", help="checkpoints to compare with it")
     parser.add_argument("--output", type=Path, required=True, help="the HTML file")
-    parser.add_argument("--title", default="What block scaling costs and saves")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+    parser.add_argument("--title", default=TITLE)
     parser.add_argument("--embedding", type=Path, help="JSON of examples/sentence_embedding.py")
-    parser.add_argument("--bench", type=Path, help="JSON rows of `blockscale bench quantize`")
-    parser.add_argument("--threads", type=int, default=0)
-    arguments = parser.parse_args()
-    try:
-        from . import write_report
+    parser.add_argument(
+        "--bench",
+        type=Path,
+        action="append",
+        default=[],
+        help="JSON of `blockscale bench quantize` or `bench gemm`; repeatable",
+    )
+    parser.add_argument("--threads", type=int, default=0, help="0: all of the machine's")
+    return parser
 
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return f"plots need matplotlib ({error}); pip install 'blockscale[report]' brings it"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def main() -> int:
+    """Writes the report; 0, or an exit code of docs/cli.md with one line on stderr."""
+    arguments = _parser().parse_args()
+    try:
         write_report(
             arguments.original,
             arguments.converted,
             arguments.output,
             title=arguments.title,
-            embedding=_read_json(arguments.embedding),
-            bench=_read_json(arguments.bench),
+            embedding=_read_json(arguments.embedding, list) if arguments.embedding else [],
+            bench=[_read_json(path, dict) for path in arguments.bench],
             threads=arguments.threads,
+            overwrite=arguments.overwrite,
         )
-    except ImportError as error:
-        print(
-            f"blockscale report: {error}; plots need it: pip install 'blockscale[report]'",
-            file=sys.stderr,
-        )
-        return 1
-    except (OSError, ValueError) as error:
-        print(f"blockscale report: {error}", file=sys.stderr)
-        return 1
+    except tuple(kind for kind, _ in EXIT_CODES) as error:
+        print(PREFIX + _message(error), file=sys.stderr)
+        return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,25 +13,53 @@ from typing import Any
 from .. import __version__
 from . import data
 
+TITLE = "What smaller number formats save and cost"
+
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1e; background: #fff;
-       max-width: 46rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-img { width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .3rem .7rem .3rem 0; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+       max-width: 42rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.2; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .3rem; }
+p { margin: .5rem 0; }
+img { display: block; width: 100%; max-width: 38rem; height: auto; margin: .6rem 0; }
+.scroll { overflow-x: auto; margin: .8rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
+th, td { padding: .25rem 0 .25rem .8rem; text-align: right; overflow-wrap: normal; }
+td { white-space: nowrap; }
+th { vertical-align: bottom; line-height: 1.2; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal;
+                                 min-width: 6.5rem; }
 thead th { border-bottom: 2px solid #888; } tbody td { border-bottom: 1px solid #ddd; }
-footer { margin-top: 3rem; color: #666; font-size: .85rem; }
+dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0 0 0 1rem; }
+@media (max-width: 30rem) {
+  body { padding: .75rem; }
+  table { font-size: .75rem; } th, td { padding-left: .3rem; }
+  th:first-child, td:first-child { min-width: 5rem; }
+}
+footer { margin-top: 3rem; color: #555; font-size: .85rem; }
 """
+
+_WORDS = {
+    "Weight": "One number of a matrix that the model multiplies with.",
+    "Bits per weight": "Storage for one weight, its share of the scales included. f32 takes 32.",
+    "Recipe": "A number format with the scales that go with it. mxfp4 and nvfp4 keep a weight in 4 "
+    "bits, mxfp6 in 6, mxfp8 and fp8 in 8. A block of weights (16, 32, 128, a row or the whole "
+    "matrix) shares one scale, which brings the block into the range of so few bits.",
+    "SQNR, in dB": "Signal-to-quantisation-noise ratio: how much larger the weights are than the "
+    "error that rounding made. Higher is better. At 20 dB the error is a tenth of the weights "
+    "(root mean square), at 40 dB a hundredth; 6 dB are one bit.",
+}
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=True)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th scope='col'>{html.escape(h)}</th>" for h in head)
+    cells = "".join(f"<th scope='col'>{_escape(h)}</th>" for h in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         f"<div class='scroll'><table><thead><tr>{cells}</tr></thead>"
@@ -40,44 +69,164 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _section(title: str, text: str, uri: str, alternative: str) -> str:
     return (
-        f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
-        f"<img src='{uri}' alt='{html.escape(alternative, quote=True)}'>"
+        f"<h2>{_escape(title)}</h2><p>{_escape(text)}</p>"
+        f"<img src='{uri}' alt='{_escape(alternative)}'>"
     )
 
 
-def _summary(candidates: list[data.Candidate]) -> str:
+def _glossary() -> str:
+    entries = "".join(f"<dt>{_escape(w)}</dt><dd>{_escape(t)}</dd>" for w, t in _WORDS.items())
+    return f"<h2>Words used here</h2><dl>{entries}</dl>"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.2f}" if count < 1e8 else f"{count / 1e6:.0f}"
+
+
+def _summary(candidates: Sequence[data.Candidate]) -> str:
     rows = []
     for c in candidates:
-        ordered = sorted(c.layer_sqnr_db)
+        if not c.changed:
+            rows.append([c.name, *["–"] * 3, "equal", "equal"])
+            continue
+        sqnr_db = c.sqnr_db().values()
         rows.append(
             [
                 c.name,
-                ", ".join(c.recipes),
-                f"{c.original_bytes / 1e6:.1f}",
-                f"{c.quantized_bytes / 1e6:.1f}",
-                f"{c.ratio:.2f} x",
-                f"{ordered[0]:.1f}",
-                f"{ordered[len(ordered) // 2]:.1f}",
+                f"{c.bits_per_weight:.2f}",
+                _megabytes(c.bytes_after),
+                f"{c.bytes_before / c.bytes_after:.2f} ×",
+                f"{statistics.median(sqnr_db):.1f}" if sqnr_db else "equal",
+                f"{min(sqnr_db):.1f}" if sqnr_db else "equal",
             ]
         )
-    head = ["checkpoint", "recipe", "before MB", "after MB", "smaller", "worst dB", "median dB"]
+    head = ["checkpoint", "bits per weight", "MB", "smaller", "SQNR, dB", "SQNR of worst layer"]
     return _table(head, rows)
 
 
-def _embedding_table(rows: list[dict[str, Any]]) -> str:
-    return _table(
-        ["weights-activations", "cosine", "worst", "ranking", "weights MB", "sentences/s"],
+def _counted(candidates: Sequence[data.Candidate]) -> str:
+    """What the table counts, and what it leaves out."""
+    most = max(candidates, key=lambda c: len(c.changed))
+    text = f"Counted are only the {len(most.changed)} tensors that were converted"
+    if most.changed:
+        text += f", {_megabytes(most.bytes_before)} MB in the original"
+    text += f", of {len(most.report.tensors)} compared. SQNR is the median over them."
+    for names, what in (
+        (most.report.only_a, "only in the original"),
+        (most.report.only_b, f"only in {most.name}"),
+        (most.report.different_shape, "in both but of different shapes"),
+    ):
+        if names:
+            text += f" {len(names)} are {what}, and count nowhere."
+    return f"<p>{_escape(text)}</p>"
+
+
+def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
+    from . import plots  # matplotlib is an extra: only a report needs it
+
+    parts = []
+    if len(candidates) > 1:
+        parts.append(
+            _section(
+                "Size against accuracy",
+                "Each point is one checkpoint. Further left is smaller, further up more accurate: "
+                "the best are at the top left.",
+                plots.size_against_accuracy(candidates),
+                "Bits per weight against SQNR, one point a checkpoint",
+            )
+        )
+    shown = len(plots.layers_to_show(candidates))
+    total = len({name for c in candidates for name in c.sqnr_db()})
+    some = f" Shown are the {shown} of {total} that lost most." if shown < total else ""
+    return [
+        *parts,
+        _section(
+            "Accuracy layer by layer",
+            "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
+            "more than is usual in their column (black: 3 dB), bright ones less: "
+            "blockscale convert --exclude keeps a layer as it is, --map gives it another "
+            f"recipe.{some}",
+            plots.sqnr_by_layer(candidates),
+            "SQNR of each layer in each checkpoint",
+        ),
+        _section(
+            "How large the errors are",
+            "How many weights (height) have an error of which size (from left to right, on a "
+            "logarithmic scale), relative to the typical weight of their tensor (its root mean "
+            "square). The orange line is the median: half of the weights err less.",
+            plots.error_histograms(candidates),
+            "Histogram of the errors of single weights in each checkpoint",
+        ),
+    ]
+
+
+_EMBEDDING_TEXT = (
+    "Errors of weights matter as far as the model's answers change. Here the whole model turned "
+    "{sentences} sentences into embeddings (vectors whose cosine says how alike two sentences "
+    "are), with weights W and activations A in few bits: W4A8 is 4-bit weights times 8-bit "
+    "activations, A16 activations in bf16. The plot shows how far the embeddings moved from those "
+    "of the f32 model; 0.01 means a cosine of 0.99 between the two."
+)
+_EMBEDDING_COLUMNS = (
+    "Cosine: with f32's embedding of the same sentence, 1 is equal. Ranking: Spearman's "
+    "correlation with f32's ranking of {pairs} sentence pairs by similarity, 1 is the same order. "
+    "MB: of the quantised weights. Per second: sentences on this CPU; the recipes are made for "
+    "GPUs, which multiply their numbers directly."
+)
+
+
+def _embedding_sections(rows: Sequence[dict[str, Any]]) -> list[str]:
+    from . import plots
+
+    pairs = int(rows[0]["sentence_pairs"])
+    table = _table(
+        ["weights and activations", "cosine", "worst", "ranking", "MB", "per second"],
         [
             [
                 str(r["name"]),
-                f"{r['cosine_mean']:.5f}",
-                f"{r['cosine_min']:.5f}",
-                f"{r['rank_correlation']:.5f}",
-                f"{r['weight_bytes'] / 1e6:.2f}",
+                f"{r['cosine_mean']:.4f}",
+                f"{r['cosine_min']:.4f}",
+                f"{r['rank_correlation']:.4f}",
+                _megabytes(r["weight_bytes"]),
                 f"{r['sentences_per_second']:.0f}",
             ]
             for r in rows
         ],
+    )
+    quantised = [row for row in rows if row["weight"] != "f32"]
+    return [
+        _section(
+            "What the model makes of it",
+            _EMBEDDING_TEXT.format(sentences=2 * pairs),
+            plots.embedding_loss(quantised),
+            "Loss of cosine of the sentence embeddings by recipe",
+        ),
+        table,
+        f"<p>{_escape(_EMBEDDING_COLUMNS.format(pairs=pairs))}</p>",
+    ]
+
+
+def _bench_section(bench: dict[str, Any]) -> str:
+    from . import plots
+
+    cases = bench["cases"]
+    if "memcpy_share" in cases[0]:
+        return _section(
+            "How fast quantising is",
+            f"Bytes read and written a second while a {bench['rows']} x {bench['k']} matrix is "
+            f"quantised from {cases[0]['dtype']} on {cases[0]['threads']} thread(s) of this CPU, "
+            "in percent of what memcpy copies: nothing that reads and writes as much can be much "
+            "faster than 100 %.",
+            plots.quantise_rates(cases),
+            "Rate of quantising by recipe",
+        )
+    return _section(
+        "How fast products are",
+        f"Billions of operations a second of a {bench['m']} x {bench['n']} x {bench['k']} product "
+        f"on {bench['threads']} thread(s) of this CPU. Orange: plain f32 and bf16, to compare "
+        "with.",
+        plots.gemm_rates(cases),
+        "Rate of matrix products by recipes",
     )
 
 
@@ -85,66 +234,23 @@ def _body(
     title: str,
     original: Path,
     candidates: list[data.Candidate],
-    embedding: list[dict[str, Any]],
-    bench: list[dict[str, Any]],
+    embedding: Sequence[dict[str, Any]],
+    bench: Sequence[dict[str, Any]],
 ) -> str:
-    from . import plots  # matplotlib is an extra: only a report needs it
-
+    changed = [c for c in candidates if c.sqnr_db()]
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f"<p>The linear layers of <b>{html.escape(original.name)}</b> were stored in smaller "
-        "number formats. Each small block of weights shares a scale, so a weight needs only 4 to "
-        "8 bits. The table counts the layers that were converted; everything else was kept as it "
-        "was.</p>",
+        f"<h1>{_escape(title)}</h1>",
+        f"<p>The checkpoint <b>{_escape(original.name)}</b> was stored in other number formats. "
+        "Fewer bits per weight make it smaller and faster to load, but round every weight a "
+        "little. This page shows both sides.</p>",
         _summary(candidates),
-        "<p><b>dB</b> is the signal-to-quantisation-noise ratio (SQNR): how much larger the "
-        "weights are than the error that rounding them made. 20 dB means that the error is a "
-        "tenth of the weights (root mean square), 40 dB a hundredth; higher is better.</p>",
-        _section(
-            "Size against accuracy",
-            "Each point is one converted checkpoint. Left is smaller, up is more accurate.",
-            plots.size_against_accuracy(candidates),
-            "Scatter plot of megabytes against SQNR",
-        ),
-        _section(
-            "Accuracy layer by layer",
-            "SQNR of each converted layer. A layer far to the left of the others suffers most, "
-            "and is a candidate to be kept in a larger format (--map or --exclude).",
-            plots.sqnr_by_layer(candidates),
-            "SQNR of each layer",
-        ),
-        _section(
-            "How large the errors are",
-            "Weights by the size of their error, relative to the typical (root mean square) "
-            "weight of their tensor. Exact weights are not drawn.",
-            plots.error_histograms(candidates),
-            "Histogram of errors",
-        ),
+        _counted(candidates),
+        _glossary(),
+        *(_weight_sections(changed) if changed else []),
+        *(_embedding_sections(embedding) if embedding else []),
+        *map(_bench_section, bench),
+        f"<footer>Made by blockscale {_escape(__version__)}.</footer>",
     ]
-    if embedding:
-        parts.append(
-            _section(
-                "What the model makes of it",
-                "The whole model was run on pairs of sentences with weights and activations in "
-                "these formats (W4A8: 4-bit weights, 8-bit activations). The cosine says how "
-                "close each sentence's embedding stays to the one computed in f32 (1 is equal), "
-                "the ranking how well the order of the pairs' similarities is kept (Spearman's "
-                "correlation).",
-                plots.embedding_loss(embedding),
-                "Loss of cosine by recipe",
-            )
-        )
-        parts.append(_embedding_table(embedding))
-    if bench:
-        parts.append(
-            _section(
-                "How fast quantising is",
-                "Bytes read and written a second, relative to copying memory on the same machine.",
-                plots.quantise_rates(bench),
-                "Speed of quantisation by recipe",
-            )
-        )
-    parts.append(f"<footer>Made by blockscale {html.escape(__version__)}.</footer>")
     return "\n".join(parts)
 
 
@@ -153,46 +259,69 @@ def write_report(
     converted: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
-    title: str = "What block scaling costs and saves",
-    embedding: list[dict[str, Any]] | None = None,
-    bench: list[dict[str, Any]] | None = None,
+    title: str = TITLE,
+    embedding: Sequence[dict[str, Any]] = (),
+    bench: Sequence[dict[str, Any]] = (),
     threads: int = 0,
+    overwrite: bool = False,
 ) -> None:
     """Writes one self-contained HTML file; whole or not at all.
 
     Args:
         original: the reference checkpoint.
-        converted: checkpoints made from it.
+        converted: checkpoints made from it, at least one.
         output: the file.
         title: heading of the page.
         embedding: rows of `examples/sentence_embedding.py --json`.
-        bench: rows of `blockscale bench quantize --json`.
+        bench: results of `blockscale bench quantize --json` or `bench gemm --json`.
         threads: for comparing; 0: all.
+        overwrite: replace a file that exists.
 
     Raises:
         ImportError: matplotlib is missing (pip install 'blockscale[report]').
+        FileExistsError: there is such a file, and `overwrite` was not given.
         OSError, ValueError: a checkpoint or the output cannot be read or written.
     """
-    candidates = [data.candidate(Path(original), Path(path), threads) for path in converted]
-    body = _body(title, Path(original).resolve(), candidates, embedding or [], bench or [])
+    path = Path(output)
+    _check_output(path, overwrite)
+    import matplotlib  # noqa: F401  missing: known before minutes of comparing
+
+    candidates = data.candidates(Path(original), [Path(c) for c in converted], threads)
+    body = _body(title, Path(original).resolve(), candidates, embedding, bench)
     page = (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<title>{_escape(title)}</title><style>{_STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>\n"
     )
-    _write_whole(Path(output), page)
+    # Tensor and file names need not be UTF-8; Python keeps such bytes as lone surrogates.
+    _write_whole(path, page.encode("utf-8", "replace"), overwrite)
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _check_output(path: Path, overwrite: bool) -> None:
+    if path.is_dir():
+        raise ValueError(f"{path}: names a folder, not a file")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path}: exists; --overwrite replaces it")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: there is no such folder")
+
+
+def _write_whole(path: Path, contents: bytes, overwrite: bool) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(contents)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
+        _check_output(path, overwrite)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,9 +1,12 @@
-"""The plots of a report, each one an SVG that reads well at the width of a phone."""
+"""The plots of a report: SVG that reads at the width of a phone, and without seeing colours."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -11,111 +14,199 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from .data import BIN_EDGES, Candidate, short_layer
 
+WIDTH = 4.7  # inches: text of STYLE's size stays legible when the page is 390 pixels wide
 STYLE = {
-    "font.size": 11,
+    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "svg.hashsalt": "blockscale",
+    "svg.fonttype": "none",  # text stays text: a third of the size
+    "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
 }
-COLOURS = plt.get_cmap("tab10").colors
-MARKERS = "osD^vP*X<>"
+# Okabe and Ito's palette, told apart in every common form of colour blindness.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a00"]
+MARKERS = "osD^v*PX<>"
+LAYERS_SHOWN = 60
+LOSS_DB = 3.0
 
 
 def data_uri(figure: Figure) -> str:
     """The figure as a data URI, the same bytes for the same data."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(
+        buffer, format="svg", bbox_inches="tight", pad_inches=0.04, metadata={"Date": None}
+    )
     plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _style(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+def percent(value: float) -> str:
+    """A share as "0.01 %", "3 %", "100 %"."""
+    return f"{100 * value:.3g} %"
 
 
-def _legend_above(axes: Any, columns: int = 2) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, fontsize=10)
+@plt.rc_context(STYLE)
+def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
+    """Bits a weight against the mean SQNR of the layers; one point a checkpoint."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.2))
+    for index, candidate in enumerate(candidates):
+        values = list(candidate.sqnr_db().values())
+        axes.plot(
+            candidate.bits_per_weight,
+            sum(values) / len(values),
+            linestyle="none",
+            marker=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            markerfacecolor="none",
+            markeredgewidth=2,
+            markersize=10,
+            label=candidate.name,
+        )
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.margins(0.12)
+    axes.set_xlabel("bits per weight, scales included (← smaller)")
+    axes.set_ylabel("mean SQNR, dB (↑ better)")
+    figure.legend(
+        loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, fontsize=9, handletextpad=0.2
+    )
+    return data_uri(figure)
 
 
-def sqnr_by_layer(candidates: list[Candidate]) -> str:
-    """Signal to quantisation noise of each layer; one line a checkpoint, upwards is better."""
-    layers = candidates[0].layers
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, max(4.0, 0.19 * len(layers) + 1.5)))
-        for index, candidate in enumerate(candidates):
-            places = [layers.index(n) for n in candidate.layers if n in layers]
-            values = [
-                v for n, v in zip(candidate.layers, candidate.layer_sqnr_db, strict=True)
-                if n in layers
-            ]  # fmt: skip
-            axes.plot(values, places, linestyle="none", markersize=5, label=candidate.name,
-                      **_style(index))  # fmt: skip
-        axes.set_yticks(range(len(layers)), [short_layer(n) for n in layers], fontsize=8)
-        axes.set_ylim(len(layers) - 0.5, -0.5)
-        axes.set_xlabel("SQNR in dB (further right: closer to the original)")
-        _legend_above(axes)
-        return data_uri(figure)
+def layers_to_show(candidates: Sequence[Candidate]) -> list[str]:
+    """The changed layers in the model's order; of very many those that lost most."""
+    worst: dict[str, float] = {}
+    for candidate in candidates:
+        for name, sqnr_db in candidate.sqnr_db().items():
+            worst[name] = min(sqnr_db, worst.get(name, sqnr_db))
+    chosen = set(sorted(worst, key=lambda name: worst[name])[:LAYERS_SHOWN])
+    return [name for name in worst if name in chosen]
 
 
-def size_against_accuracy(candidates: list[Candidate]) -> str:
-    """Bits a weight against SQNR over all quantised tensors."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, 4.2))
-        for index, candidate in enumerate(candidates):
-            mean = sum(candidate.layer_sqnr_db) / len(candidate.layer_sqnr_db)
-            megabytes = candidate.quantized_bytes / 1e6
-            axes.plot(megabytes, mean, linestyle="none", markersize=9, label=candidate.name,
-                      **_style(index))  # fmt: skip
-        axes.set_xlim(left=0)
-        axes.set_xlabel("quantised weights, MB (further left: smaller)")
-        axes.set_ylabel("mean SQNR of layers, dB")
-        _legend_above(axes)
-        return data_uri(figure)
+@plt.rc_context(STYLE | {"axes.grid": False})
+def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
+    """A table of SQNRs in dB, one row a layer, one column a checkpoint.
+
+    Colour is the difference from the column's median, black to yellow from -LOSS_DB to LOSS_DB.
+    """
+    layers = layers_to_show(candidates)
+    table = [[c.sqnr_db().get(name, float("nan")) for c in candidates] for name in layers]
+    height = 0.21 * len(layers) + 0.9
+    figure, axes = plt.subplots(figsize=(WIDTH, height))
+    typical = [statistics.median(c.sqnr_db().values()) for c in candidates]
+    loss = [[value - usual for value, usual in zip(row, typical, strict=True)] for row in table]
+    axes.pcolormesh(loss, cmap="cividis", vmin=-LOSS_DB, vmax=LOSS_DB, edgecolor="white")
+    for row, values in enumerate(table):
+        for column, value in enumerate(values):
+            dark = loss[row][column] < LOSS_DB / 4
+            text = "–" if math.isnan(value) else f"{value:.1f}"
+            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7.5,
+                      color="white" if dark else "black")  # fmt: skip
+    axes.set_yticks([i + 0.5 for i in range(len(layers))], map(short_layer, layers), fontsize=7.5)
+    axes.set_xticks([i + 0.5 for i in range(len(candidates))], [c.name for c in candidates],
+                    rotation=50, ha="left", rotation_mode="anchor", fontsize=8)  # fmt: skip
+    axes.xaxis.tick_top()
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return data_uri(figure)
 
 
-def error_histograms(candidates: list[Candidate]) -> str:
-    """Share of weights by the size of their error, in units of the tensor's rms."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, 4.2))
-        for index, candidate in enumerate(candidates):
-            axes.stairs(100 * candidate.histogram, BIN_EDGES, label=candidate.name, linewidth=1.6,
-                        color=COLOURS[index % len(COLOURS)])  # fmt: skip
+@plt.rc_context(STYLE)
+def error_histograms(candidates: Sequence[Candidate]) -> str:
+    """Errors of single weights, one strip a checkpoint, on one axis."""
+    figure, strips = plt.subplots(
+        len(candidates), 1, sharex=True, squeeze=False, figsize=(WIDTH, 0.75 * len(candidates) + 1)
+    )
+    for axes, candidate in zip(strips[:, 0], candidates, strict=True):
+        histogram = candidate.histogram
+        assert histogram is not None, "only checkpoints with changed values are plotted"
+        axes.stairs(histogram.shares, BIN_EDGES, fill=True, color=COLOURS[0])
+        if histogram.median > BIN_EDGES[0]:
+            axes.axvline(histogram.median, color=COLOURS[1], linewidth=2)
         axes.set_xscale("log")
-        axes.set_xlabel("error of a weight / rms of its tensor (further left: smaller)")
-        axes.set_ylabel("share of weights, %")
-        _legend_above(axes)
-        return data_uri(figure)
+        axes.set_xlim(BIN_EDGES[0], 2)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        note = f"{candidate.name}\nmedian {percent(histogram.median)}"
+        if histogram.exact >= 0.005:
+            note += f"\n{histogram.exact:.0%} exact"
+        side = {"x": 1, "ha": "right"} if histogram.median < 1e-3 else {"x": 0, "ha": "left"}
+        axes.text(s=note, y=0.95, va="top", transform=axes.transAxes, fontsize=8.5, **side)
+    last = strips[-1, 0]
+    last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
+    last.set_xlabel("error of a weight, in % of its tensor's typical weight (← better)")
+    return data_uri(figure)
 
 
-def _bars(names: list[str], values: list[float], label: str, log: bool = False) -> str:
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, 0.28 * len(names) + 1.0))
-        axes.barh(range(len(names)), values, color=COLOURS[0], height=0.7)
-        axes.set_yticks(range(len(names)), names, fontsize=9)
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
-        if log:
-            axes.set_xscale("log")
-        axes.set_xlabel(label)
-        return data_uri(figure)
+def _bars(
+    names: Sequence[str],
+    values: Sequence[float],
+    label: str,
+    text: Callable[[float], str],
+    highlighted: Sequence[bool],
+) -> str:
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.26 * len(names) + 0.7))
+    colours = [COLOURS[1] if marked else COLOURS[0] for marked in highlighted]
+    bars = axes.barh(range(len(names)), values, color=colours, height=0.72)
+    axes.bar_label(bars, [text(value) for value in values], padding=3, fontsize=8.5)
+    axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, 1.15 * max(values))
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(label)
+    return data_uri(figure)
 
 
-def embedding_loss(rows: list[dict[str, Any]]) -> str:
-    """1 - cosine with f32's sentence embeddings, of each pair of recipes."""
-    shown = [row for row in rows if row["weight"] != "f32"]
-    loss = [max(1.0 - float(row["cosine_mean"]), 1e-7) for row in shown]
-    label = "1 - cosine with f32's embedding (shorter: closer; log scale)"
-    return _bars([str(row["name"]) for row in shown], loss, label, log=True)
+@plt.rc_context(STYLE)
+def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
+    """1 - cosine with f32's sentence embeddings: mean as a dot, worst sentence as a line's end."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.24 * len(rows) + 1))
+    for place, row in enumerate(rows):
+        mean, worst = (max(1.0 - float(row[key]), 1e-7) for key in ("cosine_mean", "cosine_min"))
+        axes.plot([mean, worst], [place, place], color=COLOURS[0], linewidth=1.5)
+        axes.plot(worst, place, marker="|", color=COLOURS[0], markersize=9)
+        axes.plot(mean, place, marker="o", color=COLOURS[1], markersize=7)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [str(row["name"]) for row in rows], fontsize=8.5)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel("1 − cosine with f32's embedding (← better, log scale)")
+    handles = [
+        plt.Line2D([], [], marker="o", linestyle="none", color=COLOURS[1], label="mean"),
+        plt.Line2D([], [], marker="|", markersize=9, color=COLOURS[0], label="worst sentence"),
+    ]
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
+    return data_uri(figure)
 
 
-def quantise_rates(rows: list[dict[str, Any]]) -> str:
-    """Speed of quantisation of each recipe as a share of memcpy's."""
-    names = [f"{row['recipe']} from {row['dtype']}" for row in rows]
-    shares = [float(row["share_of_memcpy"]) for row in rows]
-    return _bars(names, shares, "quantising, share of memcpy's rate (bytes read + written)")
+@plt.rc_context(STYLE)
+def quantise_rates(cases: Sequence[dict[str, Any]]) -> str:
+    """Bytes read and written a second by quantising, relative to memcpy's."""
+    shares = [float(case["memcpy_share"]) for case in cases]
+    names = [str(case["recipe"]) for case in cases]
+    label = "rate of quantising, in % of memcpy's (→ better)"
+    return _bars(
+        names, [100 * s for s in shares], label, lambda v: f"{v:.0f} %", [False] * len(names)
+    )
+
+
+@plt.rc_context(STYLE)
+def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
+    """GFLOP/s of matrix products; those of plain formats, to compare with, are highlighted."""
+    plain = ("f32", "f16", "bf16")
+    names = [f"{case['recipe_a']} × {case['recipe_b']}" for case in cases]
+    return _bars(
+        names,
+        [float(case["gflops"]) for case in cases],
+        "GFLOP/s of a product (→ better)",
+        lambda v: f"{v:.0f}",
+        [case["recipe_a"] in plain and case["recipe_b"] in plain for case in cases],
+    )
