@@ -27,9 +27,7 @@ from scipy.special import erf
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
-HEADS = 12
 MAX_TOKENS = 128
-LAYER_NORM_EPSILON = 1e-12
 Linear = Callable[[np.ndarray], np.ndarray]
 
 
@@ -43,12 +41,13 @@ class Pair:
 
 
 def pairs() -> list[Pair]:
-    """f32, bf16 and, for every recipe, the pairs that are in use."""
+    """The plain formats and, for every recipe of the library, the pairs that are in use."""
     fp8_block = [
         f"fp8_{rows}x128{scale}" for scale in ("", "_pow2", "_ue8m0") for rows in (1, 32, 64, 128)
     ]
     return [
         Pair("f32", "f32", "f32"),
+        Pair("f16", "f16", "f16"),
         Pair("bf16", "bf16", "bf16"),
         *(Pair(f"{r}-W8A8", r, r) for r in ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")),
         *(Pair(f"{r}-W8A8", r, "fp8_1x128") for r in fp8_block),
@@ -83,17 +82,28 @@ def in_recipe(x: np.ndarray, recipe: str) -> blockscale.ScaledTensor | np.ndarra
 
 
 class Model:
-    """The six transformer layers of all-MiniLM-L6-v2, with weights and activations in `pair`."""
+    """A BERT encoder such as all-MiniLM-L6-v2, with weights and activations in `pair`.
 
-    def __init__(self, checkpoint: blockscale.Checkpoint, pair: Pair, threads: int) -> None:
+    A weight that the recipe cannot divide into its blocks stays in f32, its layer's activations
+    too; `kept` says which and why. `weight_bytes` counts the linear layers.
+    """
+
+    def __init__(self, folder: Path, pair: Pair, threads: int) -> None:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self._layers: int = config["num_hidden_layers"]
+        self._heads: int = config["num_attention_heads"]
+        self.width: int = config["hidden_size"]
+        self._epsilon = np.float32(config["layer_norm_eps"])
         self._pair = pair
         self._threads = threads
+        checkpoint = blockscale.Checkpoint(folder)
         self._tensors = {
             name: np.asarray(checkpoint[name])
             for name in checkpoint
             if not name.startswith("pooler") and "position_ids" not in name
         }
         self.weight_bytes = 0
+        self.kept: dict[str, str] = {}
         self._linears = {
             name.removesuffix(".weight"): self._linear(name.removesuffix(".weight"))
             for name, tensor in self._tensors.items()
@@ -101,13 +111,19 @@ class Model:
         }
 
     def _linear(self, name: str) -> Linear:
-        weight = in_recipe(self._tensors[f"{name}.weight"], self._pair.weight)
+        weight = self._tensors[f"{name}.weight"]
         bias = self._tensors[f"{name}.bias"]
+        activation = self._pair.activation
+        try:
+            weight = in_recipe(weight, self._pair.weight)
+        except ValueError as error:
+            self.kept[name] = str(error)
+            activation = "f32"
         self.weight_bytes += weight.nbytes
 
         def apply(x: np.ndarray) -> np.ndarray:
             return blockscale.gemm(
-                in_recipe(x, self._pair.activation),
+                in_recipe(x, activation),
                 weight,
                 bias=bias,
                 out_dtype="float32",
@@ -117,10 +133,10 @@ class Model:
         return apply
 
     def embed(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Unit sentence embeddings [batch, 384] of token ids [batch, length] and their mask."""
+        """Unit sentence embeddings [batch, width] of token ids [batch, length] and their mask."""
         batch, length = ids.shape
         x = self._embeddings(ids).reshape(batch * length, -1)
-        for layer in range(6):
+        for layer in range(self._layers):
             x = self._layer(x, mask, f"encoder.layer.{layer}")
         x = x.reshape(batch, length, -1)
         weights = mask[:, :, None].astype(np.float32)
@@ -137,7 +153,7 @@ class Model:
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
-        scaled = centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON))
+        scaled = centred / np.sqrt(variance + self._epsilon)
         return scaled * self._tensors[f"{name}.weight"] + self._tensors[f"{name}.bias"]
 
     def _layer(self, x: np.ndarray, mask: np.ndarray, name: str) -> np.ndarray:
@@ -154,7 +170,7 @@ class Model:
 
         def heads(kind: str) -> np.ndarray:  # [batch, head, length, width]
             y = self._linears[f"{name}.{kind}"](x)
-            return y.reshape(batch, length, HEADS, -1).transpose(0, 2, 1, 3)
+            return y.reshape(batch, length, self._heads, -1).transpose(0, 2, 1, 3)
 
         query, key, value = heads("query"), heads("key"), heads("value")
         scores = query @ key.transpose(0, 1, 3, 2) / np.float32(query.shape[-1] ** 0.5)
@@ -193,18 +209,32 @@ class Result:
     cosine_mean: float
     rank_correlation: float
     weight_bytes: int
+    layers_kept: int  # that the recipe could not divide, and that stayed in f32
     sentences_per_second: float
+    sentence_pairs: int
 
 
-def embed_all(model: Model, tokenizer: Tokenizer, sentences: list[str]) -> tuple[np.ndarray, float]:
-    """(embeddings in the order of `sentences`, seconds)."""
-    embeddings = np.empty((len(sentences), 384), np.float32)
-    seconds = 0.0
+@dataclass
+class Run:
+    """A model, and what came out of it."""
+
+    model: Model
+    embeddings: np.ndarray  # [sentence, width]
+    seconds: float = 0.0
+
+
+def embed_all(models: list[Model], tokenizer: Tokenizer, sentences: list[str]) -> list[Run]:
+    """One run a model, in the order of `sentences`.
+
+    The models take turns batch by batch, so that what else the machine does slows them all alike.
+    """
+    runs = [Run(m, np.empty((len(sentences), m.width), np.float32)) for m in models]
     for chosen, ids, mask in batches(tokenizer, sentences, 64):
-        start = time.perf_counter()
-        embeddings[chosen] = model.embed(ids, mask)
-        seconds += time.perf_counter() - start
-    return embeddings, seconds
+        for run in runs:
+            start = time.perf_counter()
+            run.embeddings[chosen] = run.model.embed(ids, mask)
+            run.seconds += time.perf_counter() - start
+    return runs
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -220,36 +250,36 @@ def read_pairs(path: Path) -> tuple[list[str], list[str]]:
 
 
 def evaluate(
-    folder: Path, sentence_pairs: Path, chosen: list[Pair], threads: int
+    folder: Path, sentence_pairs: tuple[list[str], list[str]], chosen: list[Pair], threads: int
 ) -> tuple[list[Result], np.ndarray]:
     """A Result for each pair of recipes, and the f32 embeddings of all sentences."""
-    left, right = read_pairs(sentence_pairs)
-    sentences = left + right
-    tokenizer = load_tokenizer(folder)
-    checkpoint = blockscale.Checkpoint(folder)
+    left, right = sentence_pairs
+    # f32 comes first: it is what the others are compared with.
+    wanted = [pairs()[0], *(pair for pair in chosen if pair.name != "f32")]
+    models = [Model(folder, pair, threads) for pair in wanted]
+    runs = embed_all(models, load_tokenizer(folder), left + right)
+    reference = runs[0].embeddings
 
     def similarity(embeddings: np.ndarray) -> np.ndarray:
         return (embeddings[: len(left)] * embeddings[len(left) :]).sum(axis=1)
 
-    reference, _ = embed_all(Model(checkpoint, pairs()[0], threads), tokenizer, sentences)
     results = []
-    for pair in chosen:
-        model = Model(checkpoint, pair, threads)
-        embeddings, seconds = embed_all(model, tokenizer, sentences)
-        cosine = (embeddings * reference).sum(axis=1)
-        rank = spearmanr(similarity(embeddings), similarity(reference)).statistic
-        results.append(
-            Result(
-                pair.name,
-                pair.weight,
-                pair.activation,
-                float(cosine.min()),
-                float(cosine.mean()),
-                float(rank),
-                model.weight_bytes,
-                len(sentences) / seconds,
-            )
+    for pair, run in zip(wanted, runs, strict=True):
+        cosine = (run.embeddings * reference).sum(axis=1)
+        rank = spearmanr(similarity(run.embeddings), similarity(reference)).statistic
+        result = Result(
+            name=pair.name,
+            weight=pair.weight,
+            activation=pair.activation,
+            cosine_min=float(cosine.min()),
+            cosine_mean=float(cosine.mean()),
+            rank_correlation=float(rank),
+            weight_bytes=run.model.weight_bytes,
+            layers_kept=len(run.model.kept),
+            sentences_per_second=2 * len(left) / run.seconds,
+            sentence_pairs=len(left),
         )
+        results.append(result)
     return results, reference
 
 
@@ -263,6 +293,9 @@ def print_table(results: list[Result]) -> None:
             f"{r.name:24}{r.cosine_mean:12.5f}{r.cosine_min:9.5f}{r.rank_correlation:9.5f}"
             f"{r.weight_bytes / 1e6:12.2f}{r.sentences_per_second:13.0f}"
         )
+    for r in results:
+        if r.layers_kept:
+            print(f"{r.name}: {r.layers_kept} layers stay in f32, {r.weight} cannot divide them")
 
 
 def main() -> None:
@@ -270,6 +303,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--pairs", type=Path, default=Path(__file__).parent / "sentence_pairs.tsv")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="names of the first column")
+    parser.add_argument("--first", type=int, metavar="N", help="only the first N sentence pairs")
     parser.add_argument("--threads", type=int, default=0, help="0: all")
     parser.add_argument("--json", type=Path, help="write the results here as well")
     parser.add_argument("--save-embeddings", type=Path, help="write f32's embeddings (.npy)")
@@ -278,7 +312,11 @@ def main() -> None:
     unknown = set(arguments.only or ()) - {p.name for p in pairs()}
     if unknown:
         sys.exit(f"--only: unknown {', '.join(sorted(unknown))}; see the first column of the table")
-    results, reference = evaluate(arguments.model, arguments.pairs, chosen, arguments.threads)
+    left, right = read_pairs(arguments.pairs)
+    taken = (left[: arguments.first], right[: arguments.first])
+    if len(taken[0]) < 2:
+        sys.exit("--first, --pairs: a ranking needs at least 2 pairs of sentences")
+    results, reference = evaluate(arguments.model, taken, chosen, arguments.threads)
     print_table(results)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")

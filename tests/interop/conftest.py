@@ -24,6 +24,7 @@ FINDINGS = pytest.StashKey[Findings]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--blockscale", type=Path, required=True, help="the command line to test")
     parser.addoption("--llm-compressor-python", type=Path, help="interpreter with llm-compressor")
+    parser.addoption("--package-python", type=Path, help="interpreter with the blockscale package")
     parser.addoption("--report", type=Path, help="page to write when every test has passed")
 
 
@@ -46,6 +47,15 @@ def findings(pytestconfig: pytest.Config) -> Findings:
 @pytest.fixture(scope="session")
 def blockscale(pytestconfig: pytest.Config) -> Blockscale:
     return Blockscale(pytestconfig.getoption("--blockscale").resolve())
+
+
+@pytest.fixture(scope="session")
+def package_python(pytestconfig: pytest.Config) -> Path:
+    """A Python with the package blockscale and what examples/requirements.txt names."""
+    python = pytestconfig.getoption("--package-python")
+    if python is None:
+        pytest.skip("no --package-python")
+    return python
 
 
 @pytest.fixture(scope="session")

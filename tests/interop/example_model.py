@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +54,12 @@ def load(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, dict]:
     return model.eval(), report
 
 
-def embed(model: torch.nn.Module, tokenizer_folder: Path) -> np.ndarray:
-    """Unit-length mean-pooled embeddings of SENTENCES: [sentence, hidden], float64."""
+def embed(
+    model: torch.nn.Module, tokenizer_folder: Path, sentences: Sequence[str] = SENTENCES
+) -> np.ndarray:
+    """Unit-length mean-pooled embeddings: [sentence, hidden], float64."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    batch = tokenizer(list(sentences), padding=True, return_tensors="pt")
     with torch.inference_mode():
         hidden = model(**batch).last_hidden_state.double()
     mask = batch["attention_mask"][..., None].double()

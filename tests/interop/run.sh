@@ -4,6 +4,8 @@
 #   tests/interop/run.sh [--no-llm-compressor] [PYTEST OPTION...]
 #
 # BLOCKSCALE_CLI: the command line to test (default: build/release/cli/blockscale).
+# BLOCKSCALE_PYTHON: a Python with the package blockscale and examples/requirements.txt; without
+# one, the example is not checked and the page is left as it is.
 # PYTHON: a Python 3.11 to 3.14 to make the environments with (default: python3).
 #
 # The packages go to build/venv-interop and build/venv-llm-compressor, about 6 GB each: PyPI's
@@ -28,13 +30,14 @@ make_environment() {
 [[ -x $cli ]] || { echo "no command line at $cli: run ./dev build first" >&2; exit 2; }
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 options=(--blockscale "$cli")
+[[ -z ${BLOCKSCALE_PYTHON:-} ]] || options+=(--package-python "$BLOCKSCALE_PYTHON")
 make_environment build/venv-interop $here/requirements.txt
 if [[ ${1:-} == --no-llm-compressor ]]; then
   shift
 else
   make_environment build/venv-llm-compressor $here/requirements-llm-compressor.txt
   options+=(--llm-compressor-python build/venv-llm-compressor/bin/python)
-  (($# > 0)) || options+=(--report docs/interop.md)
+  (($# > 0)) || [[ -z ${BLOCKSCALE_PYTHON:-} ]] || options+=(--report docs/interop.md)
 fi
 exec build/venv-interop/bin/python -m pytest -q -p no:cacheprovider -c $here/pytest.ini \
   "${options[@]}" "$@" $here

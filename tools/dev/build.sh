@@ -50,3 +50,15 @@ build_package() {
   rm -rf build/package
   cmake --install build/release --component python --prefix build/package >build/package.log
 }
+
+# All that build_package needs as well, and build/package-python: an interpreter that has it, and the
+# libraries of the report and of the example.
+make_package() {
+  install_packages "${build_packages[@]}"
+  make_venv
+  require_python_headers
+  build_package
+  printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' \
+    "$PWD/build/package" "$PWD/build/venv/bin/python" >build/package-python
+  chmod +x build/package-python
+}
