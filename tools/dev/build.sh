@@ -41,7 +41,8 @@ cuda_option() {
   echo "-DBLOCKSCALE_CUDA_INCLUDE=$folder"
 }
 
-# The Python package as a folder, build/package, from the same build as the library.
+# The Python package as a folder, build/package, from the same build as the library; and
+# build/package-python, an interpreter that has it, with the libraries of the report and the example.
 build_package() {
   mkdir -p build
   configure build/release -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++-12 \
@@ -49,16 +50,15 @@ build_package() {
   ninja --quiet -C build/release -j"$jobs" _native _native_stub blockscale_cli
   rm -rf build/package
   cmake --install build/release --component python --prefix build/package >build/package.log
+  printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' \
+    "$PWD/build/package" "$PWD/build/venv/bin/python" >build/package-python
+  chmod +x build/package-python
 }
 
-# All that build_package needs as well, and build/package-python: an interpreter that has it, and the
-# libraries of the report and of the example.
+# As build_package, and before it all that it needs.
 make_package() {
   install_packages "${build_packages[@]}"
   make_venv
   require_python_headers
   build_package
-  printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' \
-    "$PWD/build/package" "$PWD/build/venv/bin/python" >build/package-python
-  chmod +x build/package-python
 }

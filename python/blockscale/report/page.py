@@ -170,8 +170,8 @@ _EMBEDDING_TEXT = (
 _EMBEDDING_COLUMNS = (
     "Cosine: with f32's embedding of the same sentence, 1 is equal. Ranking: Spearman's "
     "correlation with f32's ranking of {pairs} sentence pairs by similarity, 1 is the same order. "
-    "MB: of the quantised weights. Per second: sentences on this CPU; the recipes are made for "
-    "GPUs, which multiply their numbers directly."
+    "MB: of the linear layers that ran. Per second: sentences on this CPU; the recipes are made "
+    "for GPUs, which multiply their numbers directly."
 )
 
 
@@ -206,6 +206,10 @@ def _embedding_sections(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _threads(bench: dict[str, Any]) -> str:
+    return f"on {bench['threads']} thread{'s' * (bench['threads'] != 1)} of this CPU"
+
+
 def _bench_section(bench: dict[str, Any]) -> str:
     from . import plots
 
@@ -213,18 +217,16 @@ def _bench_section(bench: dict[str, Any]) -> str:
     if "memcpy_share" in cases[0]:
         return _section(
             "How fast quantising is",
-            f"Bytes read and written a second while a {bench['rows']} x {bench['k']} matrix is "
-            f"quantised from {cases[0]['dtype']} on {cases[0]['threads']} thread(s) of this CPU, "
-            "in percent of what memcpy copies: nothing that reads and writes as much can be much "
-            "faster than 100 %.",
+            f"Bytes read and written a second while a {bench['rows']} × {bench['k']} matrix is "
+            f"quantised from {cases[0]['dtype']} {_threads(cases[0])}, in percent of what "
+            "memcpy copies: nothing that reads and writes as much can be much faster than 100 %.",
             plots.quantise_rates(cases),
             "Rate of quantising by recipe",
         )
     return _section(
         "How fast products are",
-        f"Billions of operations a second of a {bench['m']} x {bench['n']} x {bench['k']} product "
-        f"on {bench['threads']} thread(s) of this CPU. Orange: plain f32 and bf16, to compare "
-        "with.",
+        f"Billions of operations a second of a {bench['m']} × {bench['n']} × {bench['k']} product "
+        f"{_threads(bench)}. Orange: plain f32 and bf16, to compare with.",
         plots.gemm_rates(cases),
         "Rate of matrix products by recipes",
     )
