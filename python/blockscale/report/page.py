@@ -138,15 +138,22 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
     shown = len(plots.layers_to_show(candidates))
     total = len({name for c in candidates for name in c.sqnr_db()})
     some = f" Shown are the {shown} of {total} that lost most." if shown < total else ""
+    advice = "blockscale convert --exclude keeps a layer as it is, --map gives it another recipe."
+    if len(candidates) == 1:
+        text = "SQNR of each layer's weights. Orange: layers 1 dB or more below the median."
+        uri = plots.sqnr_of_layers(candidates[0])
+    else:
+        text = (
+            "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
+            "more than is usual in their column (black: 3 dB), bright ones less."
+        )
+        uri = plots.sqnr_by_layer(candidates)
     return [
         *parts,
         _section(
             "Accuracy layer by layer",
-            "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
-            "more than is usual in their column (black: 3 dB), bright ones less: "
-            "blockscale convert --exclude keeps a layer as it is, --map gives it another "
-            f"recipe.{some}",
-            plots.sqnr_by_layer(candidates),
+            f"{text} {advice}{some}",
+            uri,
             "SQNR of each layer in each checkpoint",
         ),
         _section(

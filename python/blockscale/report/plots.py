@@ -91,6 +91,21 @@ def layers_to_show(candidates: Sequence[Candidate]) -> list[str]:
     return [name for name in worst if name in chosen]
 
 
+@plt.rc_context(STYLE)
+def sqnr_of_layers(candidate: Candidate) -> str:
+    """SQNR in dB of each layer of one checkpoint; those below the median by 1 dB highlighted."""
+    sqnr_db = candidate.sqnr_db()
+    layers = layers_to_show([candidate])
+    low = statistics.median(sqnr_db.values()) - 1
+    return _bars(
+        [short_layer(name) for name in layers],
+        [sqnr_db[name] for name in layers],
+        "SQNR, dB (→ better)",
+        lambda value: f"{value:.1f}",
+        [sqnr_db[name] < low for name in layers],
+    )
+
+
 @plt.rc_context(STYLE | {"axes.grid": False})
 def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     """A table of SQNRs in dB, one row a layer, one column a checkpoint.
@@ -160,7 +175,7 @@ def _bars(
     axes.bar_label(bars, [text(value) for value in values], padding=3, fontsize=8.5)
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, 1.15 * max(values))
+    axes.set_xlim(min(0, *values), 1.15 * max(1e-9, *values))
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(label)
     return data_uri(figure)
