@@ -189,13 +189,16 @@ def test_python_without_matplotlib(checkpoints: Path, tmp_path: Path) -> None:
     assert_fails(done, 5, output, "matplotlib", "pip install 'blockscale[report]'")
 
 
-def test_python_that_crashes(checkpoints: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("signal", "code"), [(2, 130), (15, 130), (9, 8)])
+def test_python_ended_by_a_signal(
+    checkpoints: Path, tmp_path: Path, signal: int, code: int
+) -> None:
     output = tmp_path / "report.html"
     killed = tmp_path / "killed"
-    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.write_text(f"#!/bin/sh\nkill -{signal} $$\n")
     killed.chmod(0o755)
     done = compare(checkpoints, output, BLOCKSCALE_PYTHON=str(killed))
-    assert_fails(done, 8, output, "signal 9")
+    assert_fails(done, code, output, f"signal {signal}")
 
 
 def test_existing_file_is_kept_unless_told(checkpoints: Path, tmp_path: Path) -> None:
