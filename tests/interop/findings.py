@@ -30,6 +30,17 @@ def in_words(cosines: np.ndarray) -> str:
     return f"{cosines.mean():.5f} ({cosines.min():.5f})"
 
 
+ADVICE = """
+## What to know
+
+- transformers 5.23 leaves kept `.weight` tensors of a DeepSeek checkpoint in the type of the file.
+  From an f32 source, load it as f32 or call `.to(torch.bfloat16)` on the loaded model.
+- It also derives the block size as rows / scale rows: sizes must be multiples of 128.
+- It drops `weight_global_scale` of NVFP4 experts, in llm-compressor's own files too.
+- Packed and MX formats of compressed-tensors unfold to bf16: load them with `dtype=torch.bfloat16`.
+"""
+
+
 class Findings:
     """Tables of results: section -> row -> column -> text, in the order of recording."""
 
@@ -51,7 +62,7 @@ class Findings:
     def page(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         sections = [self._section(title) for title in self._tables]
-        return INTRODUCTION + f"Packages: {versions}.\n" + "".join(sections)
+        return INTRODUCTION + f"Packages: {versions}.\n" + "".join(sections) + ADVICE
 
     def _section(self, title: str) -> str:
         rows = self._tables[title]
