@@ -1,7 +1,6 @@
-// What the tests of models/ share: a scratch folder, files made by hand, expected errors.
+// What the tests of models/ share: a scratch folder, files made by hand.
 #pragma once
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "blockscale/error.h"
+#include "tests/expect_error.h"
 
 namespace blockscale::test {
 
@@ -67,22 +66,6 @@ inline std::string safetensors_bytes(std::string_view header, std::string_view d
   bytes += header;
   bytes += data;
   return bytes;
-}
-
-/// Runs `body` and expects an Error of this code and argument whose message holds `reason`, on one
-/// line.
-template <class Body>
-void expect_error(ErrorCode code, const std::string& argument, const std::string& reason,
-                  Body body) {
-  try {
-    body();
-    ADD_FAILURE() << "no error, expected: " << reason;
-  } catch (const Error& error) {
-    EXPECT_STREQ(error_code_name(error.code()), error_code_name(code)) << error.what();
-    EXPECT_EQ(error.argument(), argument) << error.what();
-    EXPECT_THAT(error.what(), ::testing::HasSubstr(reason));
-    EXPECT_THAT(error.what(), ::testing::Not(::testing::HasSubstr("\n")));
-  }
 }
 
 }  // namespace blockscale::test

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
+#include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
@@ -31,14 +32,7 @@ class ValidateTest : public testing::Test {
 
   void expect_error(ErrorCode code, const char* argument, const char* text,
                     const GemmOptions& options = {}) {
-    try {
-      gemm(x_, options);
-      FAIL() << "no error for " << argument;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      EXPECT_EQ(error.argument(), argument) << error.what();
-      EXPECT_THAT(error.what(), testing::HasSubstr(text));
-    }
+    test::expect_error(code, argument, text, [&] { gemm(x_, options); });
     EXPECT_THAT(d_, testing::Each(poison()));
   }
   void expect_invalid(const char* argument, const char* text) {

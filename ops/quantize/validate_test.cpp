@@ -11,21 +11,12 @@
 
 #include "blockscale/bench.h"
 #include "ops/tensor/overlap.h"
+#include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
 
-template <class Body>
-void expect_invalid(const char* argument, const char* part_of_message, const Body& body) {
-  try {
-    body();
-    FAIL() << "no error for " << argument;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(error.argument(), argument) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part_of_message), std::string::npos) << error.what();
-  }
-}
+using test::expect_invalid;
 
 /// A valid call, to be spoiled; its output is poisoned and must stay so.
 struct Call {

@@ -6,9 +6,12 @@
 #include <cstdint>
 
 #include "blockscale/error.h"
+#include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
+
+using test::expect_invalid;
 
 TEST(DescribeScaleLayout, PrintsWhatTheFieldPrints) {
   EXPECT_EQ(describe_scale_layout(ScaleLayout::swizzled_128x4, 256, 128, 1, 16),
@@ -45,17 +48,6 @@ TEST(DescribeScaleLayout, OfTensors) {
   spread.scale_batch_stride = 100;
   spread.scale_leading_stride = 8;
   EXPECT_EQ(describe_scale_layout(spread), "((128,3),(128,2),2):((0,1),(0,8),100)");
-}
-
-template <class Body>
-void expect_invalid(const char* argument, Body body) {
-  try {
-    body();
-    FAIL() << "no error for " << argument;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(error.argument(), argument) << error.what();
-  }
 }
 
 TEST(DescribeScaleLayout, RejectsEachBadArgument) {

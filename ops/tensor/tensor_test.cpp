@@ -5,21 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "blockscale/error.h"
+#include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
 
-/// Runs `body`, expects an invalid_argument that names `argument`.
-template <class Body>
-void expect_invalid(const char* argument, Body body) {
-  try {
-    body();
-    FAIL() << "no error for " << argument;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(error.argument(), argument) << error.what();
-  }
-}
+using test::expect_invalid;
 
 TEST(ScaledTensor, SizesFollowTheRecipe) {
   EXPECT_EQ(value_bytes(Recipe::nvfp4, 3, 32), 48);

@@ -16,16 +16,6 @@ from safetensors.numpy import save_file
 WEIGHTS = [module + ".weight" for module in LINEAR]
 
 
-@pytest.fixture(name="program")
-def program_fixture(cli: pathlib.Path) -> Program:
-    return Program(cli)
-
-
-@pytest.fixture(name="model")
-def model_fixture(tmp_path: pathlib.Path) -> pathlib.Path:
-    return small_model(tmp_path / "model")
-
-
 def files_below(folder: pathlib.Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()

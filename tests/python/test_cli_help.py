@@ -24,11 +24,6 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(name="program")
-def program_fixture(cli: pathlib.Path) -> Program:
-    return Program(cli)
-
-
 @pytest.fixture(name="page")
 def page_fixture(root: pathlib.Path) -> str:
     return (root / "docs" / "cli.md").read_text()

@@ -7,18 +7,8 @@ import struct
 
 import numpy
 import pytest
-from cli_testing import LINEAR, Program, small_model
+from cli_testing import LINEAR, Program
 from safetensors.numpy import save_file
-
-
-@pytest.fixture(name="program")
-def program_fixture(cli: pathlib.Path) -> Program:
-    return Program(cli)
-
-
-@pytest.fixture(name="model")
-def model_fixture(tmp_path: pathlib.Path) -> pathlib.Path:
-    return small_model(tmp_path / "model")
 
 
 # Issue 4, section 1: what the layouts of the seeds print as.

@@ -6,19 +6,9 @@ import pathlib
 import re
 
 import pytest
-from cli_testing import LINEAR, Program, small_model
+from cli_testing import LINEAR, Program
 
 WEIGHTS = [module + ".weight" for module in LINEAR]
-
-
-@pytest.fixture(name="program")
-def program_fixture(cli: pathlib.Path) -> Program:
-    return Program(cli)
-
-
-@pytest.fixture(name="model")
-def model_fixture(tmp_path: pathlib.Path) -> pathlib.Path:
-    return small_model(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
