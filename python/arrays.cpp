@@ -45,8 +45,8 @@ BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Forma
   require_cpu(argument, array);
   if (array.ndim() != 2 && array.ndim() != 3) {
     fail(argument, "shape is " + shape_text(array) +
-                       ", must be (rows, columns) or (batch, rows, "
-                       "columns)");
+                       ", must be (rows, columns) or "
+                       "(batch, rows, columns)");
   }
   const auto bytes = static_cast<std::size_t>(format_traits(dtype).bits) / 8;
   if (array.itemsize() != bytes) {
@@ -72,16 +72,8 @@ BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Forma
 }
 
 InputArray cast_array(const std::string& argument, nb::handle object, Access access) {
-  InputArray array;
-  if (!nb::try_cast<InputArray>(object, array, false)) {
-    fail(argument.c_str(), "is no array that DLPack or the buffer protocol can carry");
-  }
-  OutputArray writable;
-  if (access == Access::write && !nb::try_cast<OutputArray>(object, writable, false)) {
-    fail(argument.c_str(), "is read-only, must be writable");
-  }
-  require_cpu(argument.c_str(), array);
-  return array;
+  return access == Access::write ? InputArray(output_array(argument, object))
+                                 : input_array(argument, object);
 }
 
 /// The data of an array that a MutableScaledTensorView points to (see ScaledArgument).
@@ -165,6 +157,25 @@ void set_tensor_scale(const std::string& name, const InputArray& factors,
 
 }  // namespace
 
+InputArray input_array(const std::string& argument, nb::handle object) {
+  InputArray array;
+  if (!nb::try_cast<InputArray>(object, array, false)) {
+    fail(argument.c_str(), "is no array that DLPack or the buffer protocol can carry; copy it");
+  }
+  require_cpu(argument.c_str(), array);
+  return array;
+}
+
+OutputArray output_array(const std::string& argument, nb::handle object) {
+  OutputArray array;
+  if (!nb::try_cast<OutputArray>(object, array, false)) {
+    (void)input_array(argument, object);
+    fail(argument.c_str(), "is read-only, must be writable");
+  }
+  require_cpu(argument.c_str(), array);
+  return array;
+}
+
 MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype) {
   return view_of<false>(argument, array, dtype);
 }
@@ -174,8 +185,8 @@ MutableMatrixView matrix_view(const char* argument, const OutputArray& array, Fo
 }
 
 ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access) {
-  const std::string name = argument;
-  const std::string values_name = name + ".values";
+  const std::string prefix = argument == nullptr ? "" : std::string(argument) + ".";
+  const std::string values_name = prefix + "values";
   ScaledArgument result;
   MutableScaledTensorView& view = result.view;
   view.recipe = nb::cast<Recipe>(tensor.attr("recipe"));
@@ -185,17 +196,17 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
 
   result.values = cast_array(values_name, tensor.attr("_values"), access);
   set_values(values_name, result.values, view);
-  const std::string scales_name = name + ".scales";
+  const std::string scales_name = prefix + "scales";
   result.scales = cast_array(scales_name, tensor.attr("_scales"), access);
   set_scale_strides(scales_name, result.scales, view);
   check_scale_shape(scales_name, result.scales, view);
   view.scales = data_of(result.scales);
   if (recipe_traits(view.recipe).tensor_scale) {
-    const std::string factor_name = name + ".tensor_scale";
+    const std::string factor_name = prefix + "tensor_scale";
     result.tensor_scale = cast_array(factor_name, tensor.attr("_tensor_scale"), access);
     set_tensor_scale(factor_name, result.tensor_scale, view);
   }
-  view = resolved(view, argument);
+  view = resolved(view, argument == nullptr ? "values" : argument);
   return result;
 }
 
@@ -203,7 +214,7 @@ Operand operand_argument(const char* argument, nb::handle object) {
   Operand operand;
   if (nb::isinstance<nb::tuple>(object)) {
     const auto pair = nb::cast<nb::tuple>(object);
-    operand.plain = nb::cast<InputArray>(pair[0]);
+    operand.plain = input_array(argument, pair[0]);
     operand.view = as_scaled(matrix_view(argument, operand.plain, nb::cast<Format>(pair[1])));
   } else {
     operand.scaled = scaled_argument(argument, object, Access::read);

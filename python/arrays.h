@@ -6,6 +6,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <string>
+
 #include "blockscale/tensor.h"
 
 namespace blockscale::python {
@@ -14,6 +16,11 @@ namespace nb = nanobind;
 
 using InputArray = nb::ndarray<nb::ro>;
 using OutputArray = nb::ndarray<>;
+
+/// The memory of a numpy array, without copying. Throws an Error naming `argument` for one whose
+/// memory cannot be described, is read-only where it must be written, or is not the CPU's.
+InputArray input_array(const std::string& argument, nb::handle object);
+OutputArray output_array(const std::string& argument, nb::handle object);
 
 /// A [rows, columns] or [batch, rows, columns] array of `dtype`, columns contiguous.
 MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype);
@@ -30,7 +37,8 @@ struct ScaledArgument {
   MutableScaledTensorView view;
 };
 
-/// Reads the attributes of a ScaledTensor (python/blockscale/_tensor.py).
+/// Reads the attributes of a ScaledTensor (python/blockscale/_tensor.py). `argument` null: errors
+/// name its parts alone.
 ScaledArgument scaled_argument(const char* argument, nb::handle scaled_tensor, Access access);
 
 /// An operand of a product: a ScaledTensor, or a pair (array, Format).

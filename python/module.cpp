@@ -3,6 +3,7 @@
 #include "module.h"
 
 #include "blockscale/error.h"
+#include "blockscale/system.h"
 
 namespace blockscale::python {
 namespace {
@@ -83,12 +84,14 @@ std::int64_t packed_row_bytes(Recipe recipe, std::int64_t k) {
 NB_MODULE(_native, module) {
   using namespace blockscale::python;
   module.doc() = "Native half of blockscale; use the package's public names instead.";
+  module.attr("__version__") = blockscale::library_version();
   nb::register_exception_translator(translate_error);
   bind_enums(module);
   module.def("recipe_traits", &recipe_dict, nb::arg("recipe"));
   module.def("scale_shape", &scale_shape, nb::arg("recipe"), nb::arg("layout"), nb::arg("rows"),
              nb::arg("k"));
   module.def("row_bytes", &packed_row_bytes, nb::arg("recipe"), nb::arg("k"));
+  bind_dlpack(module);
   bind_operations(module);
   bind_checkpoints(module);
 }

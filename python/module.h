@@ -6,6 +6,7 @@
 
 namespace blockscale::python {
 
+void bind_dlpack(nb::module_& module);       // arrays of any DLPack library
 void bind_operations(nb::module_& module);   // quantize, dequantize, gemm
 void bind_checkpoints(nb::module_& module);  // Checkpoint, convert, compare
 

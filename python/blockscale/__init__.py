@@ -20,11 +20,10 @@ from ._native import (
     Sense,
     TensorComparison,
     TensorInfo,
+    __version__,
 )
 from ._ops import dequantize, gemm, quantize
 from ._tensor import ScaledTensor
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Checkpoint",
@@ -40,6 +39,7 @@ __all__ = [
     "Sense",
     "TensorComparison",
     "TensorInfo",
+    "__version__",
     "compare",
     "convert",
     "dequantize",

@@ -7,99 +7,122 @@ that form without copying; `to_library` gives a result back as an array of the c
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _native
 from ._native import Format
 
 _CPU_DEVICES = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
 _DEVICE_NAMES = {2: "cuda", 10: "rocm", 13: "cuda managed memory", 8: "metal", 14: "oneapi"}
 
 _PLAIN_FORMATS = {"float32": Format.f32, "float16": Format.f16, "bfloat16": Format.bf16}
+_SHORT_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "half": "float16"}
 _STORAGE = {Format.f32: np.float32, Format.f16: np.float16, Format.bf16: np.uint16}
-_ML_DTYPES = {
+# Names of ml_dtypes' and torch's types. Only torch has one for packed FP4, none for packed FP6.
+_TYPED = {
     Format.bf16: "bfloat16",
     Format.e4m3: "float8_e4m3fn",
     Format.e5m2: "float8_e5m2",
     Format.ue4m3: "float8_e4m3fn",
     Format.ue8m0: "float8_e8m0fnu",
 }
-_TORCH_DTYPES = _ML_DTYPES | {Format.e2m1: "float4_e2m1fn_x2"}
+_PACKED_FP4 = "float4_e2m1fn_x2"
 
 
 class Described(NamedTuple):
-    """A caller's array: its bytes as numpy, the name of its dtype, and where it came from."""
+    """A caller's array: its memory as numpy, the name of its dtype, and where it came from."""
 
     array: np.ndarray
     dtype: str
     library: str
 
 
-def library_of(x: Any) -> str:
-    """Name of the module that an array's type comes from: "numpy", "torch", "jaxlib", ..."""
-    name = type(x).__module__.partition(".")[0]
-    return "jax" if name == "jaxlib" else name
-
-
-def _require_cpu(x: Any, argument: str) -> None:
-    device, index = x.__dlpack_device__()
-    if int(device) not in _CPU_DEVICES:
-        name = f"{_DEVICE_NAMES.get(int(device), f'device type {int(device)}')}:{index}"
-        raise ValueError(
-            f"{argument}: is on {name}, and this build computes on the CPU; move it there first"
-        )
-
-
-def _bytes_of_torch(x: Any, argument: str) -> np.ndarray:
-    """A torch tensor's memory: DLPack cannot carry its newest dtypes, its integer views can."""
-    torch = sys.modules["torch"]
-    _require_cpu(x, argument)
-    if x.layout != torch.strided:
-        raise TypeError(f"{argument}: is a {x.layout} tensor, must be strided")
-    x = x.detach()
-    if x.is_conj() or x.is_neg():
-        raise TypeError(f"{argument}: is a lazy view; call .resolve_conj().resolve_neg() first")
-    if x.dtype not in (torch.float32, torch.float16):
-        x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
-    return x.numpy()
-
-
 def describe(x: Any, argument: str) -> Described:
     """The memory of any array: numpy (ml_dtypes included), torch, DLPack or the buffer protocol.
 
     Raises:
-        TypeError: `x` is no array.
-        ValueError: `x` is on a device that this build does not compute on.
+        TypeError: `x` is no array, or one whose memory is not plain (sparse, lazy).
+        ValueError: it is on a device that this build does not compute on, requires grad, was
+            released, or its strides are no whole elements.
     """
-    library = library_of(x)
-    if library == "torch" and hasattr(x, "__dlpack_device__"):
-        dtype = str(x.dtype).removeprefix("torch.")
-        return Described(_bytes_of_torch(x, argument), dtype, library)
     if isinstance(x, (np.ndarray, np.generic)):
-        x, library = np.asarray(x), "numpy"
-    elif hasattr(x, "__dlpack__"):
-        _require_cpu(x, argument)
-        dtype = str(x.dtype).rpartition(".")[2]
-        try:
-            return Described(np.from_dlpack(x), dtype, library)
-        except (BufferError, RuntimeError, TypeError):
-            x = np.asarray(x)
-    else:
-        try:
-            x, library = np.asarray(memoryview(x)), "numpy"
-        except TypeError:
-            raise TypeError(
-                f"{argument}: is a {type(x).__name__}, must be an array "
-                "(numpy, torch, DLPack or the buffer protocol)"
-            ) from None
-    dtype = x.dtype.name
-    if x.dtype.kind == "V" or x.dtype.type.__module__.startswith("ml_dtypes"):
-        x = x.view({1: np.uint8, 2: np.uint16}[x.dtype.itemsize])
-    return Described(x, dtype, library)
+        return _of_numpy(np.asarray(x), argument)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _of_torch(torch, x, argument)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _of_dlpack(x, argument)
+    try:
+        return _of_numpy(np.asarray(memoryview(x)), argument)
+    except TypeError:
+        raise TypeError(
+            f"{argument}: is a {type(x).__name__}, must be an array "
+            "(numpy, torch, DLPack or the buffer protocol)"
+        ) from None
+    except ValueError as error:  # a memoryview that was released
+        raise ValueError(f"{argument}: {error}") from None
+
+
+def _of_numpy(x: np.ndarray, argument: str) -> Described:
+    name, storage = _numpy_storage(x.dtype)
+    if storage is not None:
+        x = x.view(storage)
+    itemsize = x.dtype.itemsize
+    if itemsize > 1 and any(stride % itemsize for stride in x.strides):
+        raise ValueError(
+            f"{argument}: strides are {x.strides} bytes, must be multiples of the element's "
+            f"{itemsize}; copy it first"
+        )
+    return Described(x, name, "numpy")
+
+
+@functools.cache
+def _numpy_storage(dtype: np.dtype) -> tuple[str, type | None]:
+    """Name of a dtype, and the type that its bytes are viewed as if DLPack does not know it."""
+    if not dtype.isnative:
+        return dtype.str, None
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return dtype.name, {1: np.uint8, 2: np.uint16}[dtype.itemsize]
+    return dtype.name, None
+
+
+def _of_torch(torch: Any, x: Any, argument: str) -> Described:
+    """A torch tensor's memory: numpy does not know its newest dtypes, its integer views it does."""
+    if x.device.type != "cpu":
+        raise ValueError(_refuse_device(argument, str(x.device)))
+    if x.layout != torch.strided:
+        raise TypeError(f"{argument}: is a {x.layout} tensor, must be strided")
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{argument}: requires grad, and no gradient flows through blockscale; "
+            "pass .detach(), or call under torch.no_grad()"
+        )
+    if x.is_conj() or x.is_neg():
+        raise TypeError(f"{argument}: is a lazy view; call .resolve_conj().resolve_neg() first")
+    dtype = str(x.dtype).removeprefix("torch.")
+    x = x.detach()
+    if x.dtype not in (torch.float32, torch.float16):
+        x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
+    return Described(x.numpy(), dtype, "torch")
+
+
+def _of_dlpack(x: Any, argument: str) -> Described:
+    device, index = (int(part) for part in x.__dlpack_device__())
+    if device not in _CPU_DEVICES:
+        name = _DEVICE_NAMES.get(device, f"device type {device}")
+        raise ValueError(_refuse_device(argument, f"{name}:{index}"))
+    array, dtype = _native.import_dlpack(argument, x)
+    library = type(x).__module__.partition(".")[0]
+    return Described(array, dtype, "jax" if library == "jaxlib" else library)
+
+
+def _refuse_device(argument: str, device: str) -> str:
+    return f"{argument}: is on {device}, and this build computes on the CPU; move it there first"
 
 
 def plain(x: Any, argument: str) -> tuple[np.ndarray, Format, str]:
@@ -109,11 +132,27 @@ def plain(x: Any, argument: str) -> tuple[np.ndarray, Format, str]:
         TypeError: any other dtype.
     """
     array, dtype, library = describe(x, argument)
-    if dtype not in _PLAIN_FORMATS:
+    fmt = _PLAIN_FORMATS.get(dtype)
+    if fmt is None:
         raise TypeError(
             f"{argument}: has dtype {dtype}, must be one of {', '.join(_PLAIN_FORMATS)}"
         )
-    return array, _PLAIN_FORMATS[dtype], library
+    return array, fmt, library
+
+
+def packed(x: Any, argument: str, fmt: Format) -> Described:
+    """`describe` for values or scales of an 8-bit or packed format: uint8, int8 or its own dtype.
+
+    Raises:
+        TypeError: any other dtype.
+    """
+    described = describe(x, argument)
+    own = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+    if described.dtype not in ("uint8", "int8", own):
+        raise TypeError(
+            f"{argument}: has dtype {described.dtype}, must be uint8{f' or {own}' if own else ''}"
+        )
+    return described._replace(array=described.array.view(np.uint8))
 
 
 def format_of(dtype: Any, argument: str) -> Format:
@@ -126,11 +165,10 @@ def format_of(dtype: Any, argument: str) -> Format:
         return dtype
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
     name = name.removeprefix("torch.")
-    short = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "half": "float16"}
-    name = short.get(name, name)
-    if name not in _PLAIN_FORMATS:
+    fmt = _PLAIN_FORMATS.get(_SHORT_NAMES.get(name, name))
+    if fmt is None:
         raise TypeError(f"{argument}: is {name}, must be one of {', '.join(_PLAIN_FORMATS)}")
-    return _PLAIN_FORMATS[name]
+    return fmt
 
 
 def empty(shape: tuple[int, ...], fmt: Format) -> np.ndarray:
@@ -138,32 +176,36 @@ def empty(shape: tuple[int, ...], fmt: Format) -> np.ndarray:
     return np.empty(shape, _STORAGE[fmt])
 
 
-def _ml_dtypes() -> ModuleType | None:
+@functools.cache
+def _ml_dtype(fmt: Format) -> type | None:
+    """ml_dtypes' type of a format; None where it has none or is not installed."""
+    if fmt not in _TYPED:
+        return None
     try:
-        return importlib.import_module("ml_dtypes")
+        return getattr(importlib.import_module("ml_dtypes"), _TYPED[fmt])
     except ImportError:
         return None
 
 
-def to_library(array: np.ndarray, fmt: Format, library: str) -> Any:
-    """`array` as one of `library`, typed as `fmt` where that library has the type; never copied.
+def require_type(fmt: Format, library: str) -> None:
+    """Checks, before any work, that `library` has arrays of a plain format.
 
     Raises:
-        TypeError: a bf16 result for numpy without ml_dtypes.
+        TypeError: bf16 for numpy without ml_dtypes.
     """
+    if fmt == Format.bf16 and library == "numpy" and _ml_dtype(fmt) is None:
+        raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
+
+
+def to_library(array: np.ndarray, fmt: Format, library: str) -> Any:
+    """`array` as one of `library`, typed as `fmt` where that library has the type; never copied."""
+    if library == "numpy":
+        typed = _ml_dtype(fmt)
+        return array if typed is None else array.view(typed)
     if library == "torch":
         torch = importlib.import_module("torch")
         tensor = torch.from_numpy(array) if array.flags.writeable else torch.asarray(array)
-        name = _TORCH_DTYPES.get(fmt)
-        return tensor.view(getattr(torch, name)) if name and hasattr(torch, name) else tensor
-    typed = array
-    if fmt in _ML_DTYPES:
-        ml_dtypes = _ml_dtypes()
-        if ml_dtypes is not None:
-            typed = array.view(getattr(ml_dtypes, _ML_DTYPES[fmt]))
-        elif fmt == Format.bf16:
-            raise TypeError("bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
-    if library in ("numpy", "builtins", "array"):
-        return typed
+        name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt, "")
+        return tensor.view(getattr(torch, name)) if hasattr(torch, name) else tensor
     module = importlib.import_module("jax.dlpack" if library == "jax" else library)
-    return module.from_dlpack(typed if typed.dtype.kind == "f" else array)
+    return module.from_dlpack(_native.export_dlpack(array, fmt))

@@ -11,7 +11,8 @@ import numpy as np
 from . import _native
 from ._arrays import to_library
 from ._native import CompareReport, ConvertReport, Dialect, Format, Recipe, ScaleMode, TensorInfo
-from ._tensor import ScaledTensor, enum_member
+from ._ops import count, number
+from ._tensor import TRAITS, ScaledTensor, enum_member
 
 Path = str | os.PathLike[str]
 
@@ -25,11 +26,35 @@ _FORMATS = {
 }  # fmt: skip
 
 
+def _path(value: Any, argument: str) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{argument}: is a {type(value).__name__}, must be a path") from None
+
+
+def _globs(value: Any, argument: str) -> list[str]:
+    globs = [] if isinstance(value, str) else list(value)
+    if isinstance(value, str) or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"{argument}: is {value!r}, must be a list of globs")
+    return globs
+
+
+def _glob_recipes(value: Any) -> list[tuple[str, Recipe]]:
+    try:
+        pairs = [(glob, recipe) for glob, recipe in value]
+    except (TypeError, ValueError):
+        raise TypeError(f"map: is {value!r}, must be a list of pairs (glob, recipe)") from None
+    _globs([glob for glob, _ in pairs], "map")
+    return [(glob, enum_member(recipe, Recipe, "map")) for glob, recipe in pairs]
+
+
 class Checkpoint(Mapping[str, Any]):
     """A checkpoint in any readable dialect: a mapping of weight names to lazily read tensors.
 
-    Quantised weights come as ScaledTensor, others as read-only numpy arrays (bf16 and FP8 ones
-    typed by ml_dtypes); both are views of the mapped file, and keep it open.
+    Quantised weights come as ScaledTensor, others as read-only numpy arrays: bf16 and FP8 ones
+    typed by ml_dtypes, those of types that numpy lacks (packed FP6, say) as their bytes. Both are
+    views of the mapped file, and keep it open.
 
     Args:
         path: a safetensors file, or a folder with one or with an index and its shards.
@@ -38,14 +63,16 @@ class Checkpoint(Mapping[str, Any]):
         FileNotFoundError: nothing there.
         ValueError: a file that breaks the rules of its format, with the rule.
 
-    >>> from blockscale import Checkpoint
-    >>> def rows(path, name):
-    ...     with_shape = Checkpoint(path)[name]
-    ...     return with_shape.shape[0]
+    >>> import blockscale
+    >>> model = blockscale.Checkpoint("model-nvfp4")
+    >>> model["layers.0.q_proj.weight"]
+    ScaledTensor(nvfp4, shape=(64, 128), layout=row_major)
+    >>> model["layers.0.q_proj.bias"].dtype
+    dtype('float32')
     """
 
     def __init__(self, path: Path) -> None:
-        self._native = _native.Checkpoint.open(os.fspath(path))
+        self._native = _native.Checkpoint.open(_path(path, "path"))
         self._infos = {info.name: info for info in self._native.tensors}
 
     @property
@@ -79,12 +106,11 @@ class Checkpoint(Mapping[str, Any]):
 
     def _scaled(self, info: TensorInfo) -> ScaledTensor:
         parts = self._native.scaled_parts(info.name)
-        traits = _native.recipe_traits(parts["recipe"])
         batch, rows, k = parts["shape"]
         lead = (batch,) if len(info.shape) > 2 else ()
         grid = _native.scale_shape(parts["recipe"], parts["layout"], rows, k)
         scales = parts["scales"]
-        if traits["scale"] == Format.f32:
+        if TRAITS[parts["recipe"]].scale == Format.f32:
             scales = scales.view(np.float32)
         factors = parts.get("tensor_scale")
         return ScaledTensor(
@@ -107,10 +133,10 @@ def inspect(path: Path) -> list[TensorInfo]:
         FileNotFoundError, ValueError: as `Checkpoint`.
 
     >>> import blockscale
-    >>> def quantised_bytes(path):
-    ...     return sum(t.bytes for t in blockscale.inspect(path) if t.quantized)
+    >>> sum(tensor.bytes for tensor in blockscale.inspect("model-nvfp4") if tensor.quantized)
+    9224
     """
-    return list(_native.Checkpoint.open(os.fspath(path)).tensors)
+    return list(_native.Checkpoint.open(_path(path, "path")).tensors)
 
 
 def convert(
@@ -159,31 +185,34 @@ def convert(
         KeyboardInterrupt: Ctrl-C; what was done can be resumed.
 
     >>> import blockscale
-    >>> blockscale.convert("no/such/model", "out", "nvfp4")
-    Traceback (most recent call last):
-        ...
-    FileNotFoundError: ...
+    >>> report = blockscale.convert("model", "model-mxfp8", "mxfp8_e4m3", exclude=["*.o_proj.*"])
+    >>> [tensor.name for tensor in report.tensors if tensor.converted]
+    ['layers.0.q_proj.weight']
     """
     options = _native.ConvertOptions()
     options.recipe = enum_member(recipe, Recipe, "recipe")
     if dialect is not None:
         name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
         options.dialect = enum_member(name, Dialect, "dialect")
-    options.include = list(include)
-    options.exclude = list(exclude)
-    options.map = [(glob, enum_member(r, Recipe, "map")) for glob, r in map]
+    options.include = _globs(include, "include")
+    options.exclude = _globs(exclude, "exclude")
+    options.map = _glob_recipes(map)
     if activation_scales is not None:
-        options.activation_scales = os.fspath(activation_scales)
+        options.activation_scales = _path(activation_scales, "activation_scales")
     if scale_mode is not None:
         options.scale_mode = enum_member(scale_mode, ScaleMode, "scale_mode")
-    options.amax_floor = amax_floor
-    options.shard_bytes = shard_bytes
-    options.memory_bytes = memory_bytes
-    options.threads = threads
-    options.resume = resume
-    options.overwrite = overwrite
-    options.allow_nonfinite = allow_nonfinite
-    return _native.convert(os.fspath(source), os.fspath(destination), options, progress)
+    options.amax_floor = number(amax_floor, "amax_floor")
+    options.shard_bytes = count(shard_bytes, "shard_bytes", 2**63)
+    options.memory_bytes = count(memory_bytes, "memory_bytes", 2**63)
+    options.threads = count(threads, "threads")
+    options.resume = bool(resume)
+    options.overwrite = bool(overwrite)
+    options.allow_nonfinite = bool(allow_nonfinite)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: is a {type(progress).__name__}, must be callable")
+    return _native.convert(
+        _path(source, "source"), _path(destination, "destination"), options, progress
+    )
 
 
 def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
@@ -200,7 +229,8 @@ def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
         FileNotFoundError, ValueError: as `Checkpoint`.
 
     >>> import blockscale
-    >>> def total_sqnr(a, b):
-    ...     return blockscale.compare(a, b).total.sqnr_db
+    >>> report = blockscale.compare("model", "model-nvfp4")
+    >>> 15 < report.total.sqnr_db < 25
+    True
     """
-    return _native.compare(os.fspath(a), os.fspath(b), threads)
+    return _native.compare(_path(a, "a"), _path(b, "b"), count(threads, "threads"))

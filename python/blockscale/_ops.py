@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from . import _native
-from ._arrays import describe, empty, format_of, plain, to_library
-from ._native import Layout, Recipe, ScaleMode, Sense
-from ._tensor import ScaledTensor, enum_member
+from ._arrays import describe, empty, format_of, plain, require_type, to_library
+from ._native import Format, Layout, Recipe, ScaleMode, Sense
+from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
+
+_GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
 
 
 def _require_matrix(array: np.ndarray, argument: str) -> None:
@@ -20,14 +23,42 @@ def _require_matrix(array: np.ndarray, argument: str) -> None:
         )
 
 
+def number(value: Any, argument: str) -> float:
+    """A float, or anything that Python can make one of.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    try:
+        return float(value if hasattr(value, "__float__") else operator.index(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{argument}: is {value!r}, must be a number") from None
+
+
+def count(value: Any, argument: str, limit: int = 2**31) -> int:
+    """An integer from 0 on, less than `limit`.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: out of range.
+    """
+    try:
+        result = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument}: is {value!r}, must be an integer") from None
+    if not 0 <= result < limit:
+        raise ValueError(f"{argument}: is {result}, must be from 0 to {limit - 1}")
+    return result
+
+
 def quantize(
     x: Any,
     recipe: Recipe | str,
     *,
-    layout: Layout | str = Layout.row_major,
+    layout: Layout | str | None = None,
     scale_mode: ScaleMode | str = ScaleMode.ceil,
     tensor_scale: Any = None,
-    sense: Sense | str = Sense.divisor,
+    sense: Sense | str | None = None,
     scales: Any = None,
     amax_floor: float = 0.0,
     out: ScaledTensor | None = None,
@@ -38,13 +69,17 @@ def quantize(
     Args:
         x: [rows, k] or [batch, rows, k], k contiguous; numpy, torch, DLPack or buffer protocol.
         recipe: a `Recipe` or its name, e.g. "nvfp4", "mxfp8_e4m3", "fp8_128x128".
-        layout: where the scales go: "row_major", "mn_major", "swizzled_128x4", "swizzled_8x4".
+        layout: where the scales go: "row_major" (default), "mn_major", "swizzled_128x4",
+            "swizzled_8x4".
         scale_mode: "floor", "ceil" or "even": how an MX block's exponent is chosen.
-        tensor_scale: NVFP4: use this tensor scale (in `sense`) instead of the data's.
-        sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax) or "multiplier".
-        scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales, shaped as the result's.
+        tensor_scale: NVFP4: use this tensor scale (in `sense`) instead of the data's; a float, or
+            float32 [1] or [batch].
+        sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax; default) or "multiplier".
+        scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales; a float, or float32 of
+            the shape of the result's.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
-        out: write here; its recipe, layout and shape must be those asked for.
+        out: write here. Of `x`'s shape and of `recipe`; its layout and sense are the defaults of
+            `layout` and `sense`. Must not share memory with `x`.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -52,7 +87,8 @@ def quantize(
 
     Raises:
         TypeError: `x` is no array of f32, f16 or bf16.
-        ValueError: a shape, stride, device or option that is not allowed.
+        ValueError: a shape, stride, device or option that is not allowed; `out` that is read-only
+            or shares memory with `x`. Nothing was written then.
 
     >>> import numpy as np, blockscale
     >>> t = blockscale.quantize(np.array([[1.0, -2.0, 0.5, 6.0] * 8], np.float32), "mxfp4")
@@ -62,59 +98,82 @@ def quantize(
     array, fmt, library = plain(x, "x")
     _require_matrix(array, "x")
     recipe = enum_member(recipe, Recipe, "recipe")
-    layout = enum_member(layout, Layout, "layout")
-    mode = enum_member(scale_mode, ScaleMode, "scale_mode")
-    sense = enum_member(sense, Sense, "sense")
-    if _native.recipe_traits(recipe)["plain"]:
+    if TRAITS[recipe].plain:
         raise ValueError(f"recipe: {recipe.name} is a plain format, nothing to quantise to")
+    if out is not None and not isinstance(out, ScaledTensor):
+        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
+    default_layout, default_sense = (
+        (Layout.row_major, Sense.divisor) if out is None else (out.layout, out.sense)
+    )
+    layout = default_layout if layout is None else enum_member(layout, Layout, "layout")
+    sense = default_sense if sense is None else enum_member(sense, Sense, "sense")
+    mode = enum_member(scale_mode, ScaleMode, "scale_mode")
+    amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
     if out is None:
         out = empty_scaled(array.shape, recipe, layout, sense, library)
     else:
         _require_out(out, array.shape, recipe, layout, sense)
-    given = _take_given_scales(out, tensor_scale, scales)
-    _native.quantize(array, fmt, out, mode, given, amax_floor, threads)
+    if tensor_scale is None and scales is None:
+        _native.quantize(array, fmt, out, mode, False, amax_floor, threads)
+    else:
+        _quantize_with_given(array, fmt, out, mode, amax_floor, threads, tensor_scale, scales)
     return out
 
 
 def _require_out(
     out: ScaledTensor, shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense
 ) -> None:
-    if not isinstance(out, ScaledTensor):
-        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
     wanted = (shape, recipe.name, layout.name)
     got = (out.shape, out.recipe.name, out.layout.name)
     if got != wanted:
         raise ValueError(f"out: (shape, recipe, layout) is {got}, must be {wanted}")
-    if _native.recipe_traits(recipe)["tensor_scale"] and out.sense != sense:
+    if TRAITS[recipe].tensor_scale and out.sense != sense:
         raise ValueError(f"out: sense is {out.sense.name}, must be {sense.name}")
 
 
-def _take_given_scales(out: ScaledTensor, tensor_scale: Any, scales: Any) -> bool:
-    """Puts scales that the caller gave where the native module reads them; True if any were."""
+def _quantize_with_given(
+    x: np.ndarray,
+    fmt: Format,
+    out: ScaledTensor,
+    mode: ScaleMode,
+    amax_floor: float,
+    threads: int,
+    tensor_scale: Any,
+    scales: Any,
+) -> None:
+    """The library reads given scales from `out`; what was there returns if it refuses the call."""
     if tensor_scale is not None:
         if out._tensor_scale is None:
             raise ValueError(f"tensor_scale: is given, but {out.recipe.name} has none")
-        out._tensor_scale[...] = _floats(tensor_scale, "tensor_scale", out._tensor_scale.shape)
+        target, argument = out._tensor_scale, "tensor_scale"
+        given = floats(tensor_scale, target.shape)
     if scales is not None:
-        if out.recipe.name not in ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row"):
+        if out.recipe.name not in _GIVEN_SCALES:
             raise ValueError(
                 f"scales: are given, but {out.recipe.name} takes its own; "
-                "only fp8_tensor, fp8_tensor_e5m2 and fp8_row can be told"
+                f"only {', '.join(_GIVEN_SCALES)} can be told"
             )
-        out._scales[...] = _floats(scales, "scales", out._scales.shape)
-    return tensor_scale is not None or scales is not None
+        target, argument = out._scales, "scales"
+        given = _given_scales(scales, target.shape)
+    if not target.flags.writeable:
+        raise ValueError(f"out.{argument}: is read-only, must be writable")
+    before = target.copy()
+    target[...] = given
+    try:
+        _native.quantize(x, fmt, out, mode, True, amax_floor, threads)
+    except BaseException:
+        target[...] = before
+        raise
 
 
-def _floats(value: Any, argument: str, shape: tuple[int, ...]) -> np.ndarray:
-    if isinstance(value, (int, float)):
-        return np.full(shape, value, np.float32)
-    array, dtype, _ = describe(value, argument)
+def _given_scales(scales: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if isinstance(scales, (int, float)):
+        return np.full(shape, scales, np.float32)
+    array, dtype, _ = describe(scales, "scales")
     if dtype != "float32":
-        raise TypeError(f"{argument}: has dtype {dtype}, must be float32")
-    if array.size == 1:
-        return np.full(shape, array.reshape(-1)[0], np.float32)
+        raise TypeError(f"scales: has dtype {dtype}, must be float32")
     if array.shape != shape:
-        raise ValueError(f"{argument}: shape is {array.shape}, must be {shape}")
+        raise ValueError(f"scales: shape is {array.shape}, must be {shape}")
     return array
 
 
@@ -134,7 +193,8 @@ def dequantize(
 
     Raises:
         TypeError: `x` is no ScaledTensor, or a dtype that is not allowed.
-        ValueError: `out` has another shape, is read-only, or overlaps `x`.
+        ValueError: `out` has another shape, is read-only, or shares memory with `x`. Nothing was
+            written then.
 
     >>> import numpy as np, blockscale
     >>> t = blockscale.quantize(np.full((1, 32), 3.0, np.float32), "mxfp4")
@@ -143,17 +203,18 @@ def dequantize(
     """
     if not isinstance(x, ScaledTensor):
         raise TypeError(f"x: is a {type(x).__name__}, must be a ScaledTensor")
-    result, array, fmt = _output(out, x.shape, out_dtype)
-    _native.dequantize(x, array, fmt, threads)
+    result, array, fmt = _output(out, x.shape, out_dtype, x._library)
+    _native.dequantize(x, array, fmt, count(threads, "threads"))
     return to_library(array, fmt, x._library) if result is None else result
 
 
 def _output(
-    out: Any, shape: tuple[int, ...], out_dtype: Any
-) -> tuple[Any, np.ndarray, _native.Format]:
+    out: Any, shape: tuple[int, ...], out_dtype: Any, library: str
+) -> tuple[Any, np.ndarray, Format]:
     """(caller's array or None, its memory or new memory, its format)."""
     if out is None:
         fmt = format_of(out_dtype, "out_dtype")
+        require_type(fmt, library)
         return None, empty(shape, fmt), fmt
     array, fmt, _ = plain(out, "out")
     if array.shape != shape:
@@ -192,7 +253,8 @@ def gemm(
 
     Raises:
         TypeError: an argument of the wrong kind or dtype.
-        ValueError: shapes, strides, devices or a pair of recipes that are not allowed.
+        ValueError: shapes, strides, devices or a pair of recipes that are not allowed; `out` that
+            is read-only or shares memory with an input. Nothing was written then.
 
     >>> import numpy as np, blockscale
     >>> w = blockscale.quantize(np.eye(32, dtype=np.float32), "nvfp4")
@@ -209,12 +271,14 @@ def gemm(
     batched = len(left_shape) == 3 or len(right_shape) == 3
     batch = (max(batches, default=1),) if batched else ()
     shape = (*batch, left_shape[-2], right_shape[-2])
-    result, array, fmt = _output(out, shape, out_dtype or left_format or "float32")
+    dtype = out_dtype if out_dtype is not None else left_format or Format.f32
+    result, array, fmt = _output(out, shape, dtype, library)
+    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
     c_pair = None if c is None or beta == 0.0 else plain(c, "c")[:2]
     bias_pair = None if bias is None else _bias(bias)
-    _native.gemm(left, right, array, fmt, alpha, beta, c_pair, bias_pair, threads)
+    _native.gemm(left, right, array, fmt, alpha, beta, c_pair, bias_pair, count(threads, "threads"))
     return to_library(array, fmt, library) if result is None else result
 
 
@@ -227,7 +291,7 @@ def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Any, str]:
     return (array, fmt), array.shape, fmt, library
 
 
-def _bias(bias: Any) -> tuple[np.ndarray, _native.Format]:
+def _bias(bias: Any) -> tuple[np.ndarray, Format]:
     array, fmt, _ = plain(bias, "bias")
     if array.ndim != 1:
         raise ValueError(f"bias: shape is {array.shape}, must be (N,)")

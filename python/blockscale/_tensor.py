@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _native
-from ._arrays import describe, to_library
-from ._native import Layout, Recipe, Sense
+from ._arrays import describe, packed, to_library
+from ._native import Format, Layout, Recipe, Sense
+
+
+class RecipeTraits(NamedTuple):
+    """A row of the table of recipes (core/recipe.h)."""
+
+    element: Format
+    scale: Format
+    block_rows: int
+    block_k: int
+    plain: bool
+    tensor_scale: bool
+
+
+TRAITS = {recipe: RecipeTraits(**_native.recipe_traits(recipe)) for recipe in Recipe}
 
 
 def enum_member(value: Any, kind: Any, argument: str) -> Any:
@@ -87,36 +101,33 @@ class ScaledTensor:
         self.recipe = enum_member(recipe, Recipe, "recipe")
         self.layout = enum_member(layout, Layout, "layout")
         self.sense = enum_member(sense, Sense, "sense")
-        traits = _native.recipe_traits(self.recipe)
-        if traits["plain"]:
+        traits = TRAITS[self.recipe]
+        if traits.plain:
             raise ValueError(f"recipe: {self.recipe.name} has no scales; pass the array itself")
-        array, dtype, self._library = describe(values, "values")
-        self._values = _as_bytes(array, dtype, "values")
-        self._scales = _as_scales(scales, traits["scale"])
-        self._tensor_scale = _as_factors(tensor_scale, traits["tensor_scale"])
-        self._k = _elements_per_row(self._values.shape[-1], traits["element"])
+        self._values, _, self._library = packed(values, "values", traits.element)
         if self._values.ndim not in (2, 3):
             raise ValueError(f"values: shape is {self._values.shape}, must have 2 or 3 dimensions")
-        _check_scale_shape(self)
+        self._scales = _as_scales(scales, traits.scale)
+        self._k = _elements_per_row(self._values.shape[-1], traits.element)
+        self._tensor_scale = _as_factors(tensor_scale, traits.tensor_scale, self.shape[:-2])
+        _native.check_scaled(self)
 
     @property
     def values(self) -> Any:
         """Packed values as an array of the caller's library (FP8 dtypes where it has them)."""
-        return to_library(
-            self._values, _native.recipe_traits(self.recipe)["element"], self._library
-        )
+        return to_library(self._values, TRAITS[self.recipe].element, self._library)
 
     @property
     def scales(self) -> Any:
         """Scales as they lie in memory, in the caller's library."""
-        return to_library(self._scales, _native.recipe_traits(self.recipe)["scale"], self._library)
+        return to_library(self._scales, TRAITS[self.recipe].scale, self._library)
 
     @property
     def tensor_scale(self) -> Any:
         """The stored tensor scale(s), f32 [1] or [batch], or None where the recipe has none."""
         if self._tensor_scale is None:
             return None
-        return to_library(self._tensor_scale, _native.Format.f32, self._library)
+        return to_library(self._tensor_scale, Format.f32, self._library)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -153,13 +164,15 @@ def empty(
         ValueError: a shape or layout that the recipe does not allow.
     """
     *batch, rows, k = shape
-    traits = _native.recipe_traits(recipe)
-    dtype = np.float32 if traits["scale"] == _native.Format.f32 else np.uint8
-    values = np.empty((*batch, rows, _native.row_bytes(recipe, k)), np.uint8)
-    scales = np.empty((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
-    factors = np.ones(batch or 1, np.float32) if traits["tensor_scale"] else None
-    tensor = ScaledTensor(values, scales, recipe, layout=layout, tensor_scale=factors, sense=sense)
-    tensor._library = library
+    traits = TRAITS[recipe]
+    tensor = object.__new__(ScaledTensor)
+    tensor.recipe, tensor.layout, tensor.sense = recipe, layout, sense
+    tensor._library, tensor._k = library, k
+    tensor._values = np.empty((*batch, rows, _native.row_bytes(recipe, k)), np.uint8)
+    dtype = np.float32 if traits.scale == Format.f32 else np.uint8
+    tensor._scales = np.empty((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
+    factors = batch[0] if batch else 1
+    tensor._tensor_scale = np.ones(factors, np.float32) if traits.tensor_scale else None
     return tensor
 
 
@@ -168,41 +181,37 @@ def _elements_per_row(row_bytes: int, element: Any) -> int:
     return row_bytes * 8 // bits
 
 
-def _as_bytes(array: np.ndarray, dtype: str, argument: str) -> np.ndarray:
-    if array.dtype.itemsize != 1:
-        raise TypeError(f"{argument}: has dtype {dtype}, must be uint8 or a packed FP8/FP4 dtype")
-    return array.view(np.uint8)
-
-
-def _as_scales(scales: Any, scale_format: Any) -> np.ndarray:
+def _as_scales(scales: Any, scale_format: Format) -> np.ndarray:
+    if scale_format != Format.f32:
+        return packed(scales, "scales", scale_format).array
     array, dtype, _ = describe(scales, "scales")
-    if scale_format != _native.Format.f32:
-        return _as_bytes(array, dtype, "scales")
     if dtype != "float32":
         raise TypeError(f"scales: has dtype {dtype}, must be float32")
     return array
 
 
-def _as_factors(tensor_scale: Any, wanted: bool) -> np.ndarray | None:
+def _as_factors(tensor_scale: Any, wanted: bool, batch: tuple[int, ...]) -> np.ndarray | None:
     if not wanted:
         if tensor_scale is not None:
             raise ValueError("tensor_scale: is given, but the recipe has none")
         return None
-    if tensor_scale is None:
-        return np.ones(1, np.float32)
+    return np.ones(1, np.float32) if tensor_scale is None else floats(tensor_scale, batch)
+
+
+def floats(tensor_scale: Any, batch: tuple[int, ...]) -> np.ndarray:
+    """A tensor scale as f32 [1] or [batch]; shared with the caller if it is such an array.
+
+    Raises:
+        TypeError: neither a number nor an array of float32.
+        ValueError: an array of another size.
+    """
     if isinstance(tensor_scale, (int, float)):
         return np.full(1, tensor_scale, np.float32)
     array, dtype, _ = describe(tensor_scale, "tensor_scale")
-    if dtype != "float32" or array.ndim > 1:
-        raise TypeError(f"tensor_scale: is {dtype} {array.shape}, must be float32 [1] or [batch]")
-    return array.reshape(-1)
-
-
-def _check_scale_shape(tensor: ScaledTensor) -> None:
-    *batch, rows, k = tensor.shape
-    wanted = (*batch, *_native.scale_shape(tensor.recipe, tensor.layout, rows, k))
-    if tensor._scales.shape != wanted:
+    if dtype != "float32":
+        raise TypeError(f"tensor_scale: has dtype {dtype}, must be float32")
+    if array.ndim > 1 or array.size not in (1, *batch):
         raise ValueError(
-            f"scales: shape is {tensor._scales.shape}, must be {wanted} for {tensor.recipe.name} "
-            f"in {tensor.layout.name}"
+            f"tensor_scale: shape is {array.shape}, must be (1,){f' or {batch}' if batch else ''}"
         )
+    return array.reshape(-1)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import blockscale
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-MODULES = ["_ops", "_tensor", "_checkpoint"]
+MODULES = ["", "._ops", "._tensor", "._checkpoint"]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.fixture
@@ -92,23 +101,91 @@ def test_an_exception_in_progress_stops_the_conversion(model: Path, tmp_path: Pa
         blockscale.convert(model, tmp_path / "out", "mxfp4", progress=fail)
 
 
-def test_keyboard_interrupt(tmp_path: Path) -> None:
-    big = {f"layer.{i}.weight": np.ones((2048, 4096), np.float32) for i in range(8)}
-    save_file(big, tmp_path / "model.safetensors")
+def test_ctrl_c_stops_a_conversion_that_can_be_resumed(tmp_path: Path) -> None:
+    big = {f"layer.{i}.weight": normal(512, 1024, seed=i) for i in range(16)}
+    source, destination = tmp_path / "big", tmp_path / "out"
+    source.mkdir()
+    save_file(big, source / "model.safetensors")
+    before = set(tmp_path.iterdir())
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        blockscale.convert(source, destination, "nvfp4", threads=1, progress=interrupt)
+    assert not destination.exists()
+    blockscale.convert(source, destination, "nvfp4", resume=True)
+    assert set(tmp_path.iterdir()) == before | {destination}
+    blockscale.convert(source, tmp_path / "straight", "nvfp4")
+    written = (destination / "model.safetensors").read_bytes()
+    assert written == (tmp_path / "straight" / "model.safetensors").read_bytes()
+
+
+def test_ctrl_c_without_a_callback(tmp_path: Path) -> None:
+    save_file({"layer.weight": np.ones((4096, 4096), np.float32)}, tmp_path / "big.safetensors")
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            while True:  # until the signal arrives during a conversion
-                blockscale.convert(
-                    tmp_path / "model.safetensors",
-                    tmp_path / "out.safetensors",
-                    "nvfp4",
-                    threads=1,
-                    overwrite=True,
-                )
-    finally:
-        timer.cancel()
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        while True:  # until the signal arrives
+            blockscale.convert(
+                tmp_path / "big.safetensors",
+                tmp_path / "out.safetensors",
+                "nvfp4",
+                threads=1,
+                overwrite=True,
+            )
+    blockscale.convert(
+        tmp_path / "big.safetensors", tmp_path / "out.safetensors", "nvfp4", overwrite=True
+    )
+    assert len(blockscale.Checkpoint(tmp_path / "out.safetensors")) == 1
+
+
+BAD_OPTIONS = [
+    ({"include": "*.weight"}, TypeError, "include: is '.*', must be a list of globs"),
+    ({"exclude": [1]}, TypeError, "exclude: is"),
+    ({"map": ["*"]}, TypeError, "map: is"),
+    ({"map": [("*", "int4")]}, ValueError, "map: is 'int4', must be one of"),
+    ({"progress": 3}, TypeError, "progress: is a int, must be callable"),
+    ({"threads": 1.5}, TypeError, "threads: is 1.5, must be an integer"),
+    ({"threads": -1}, ValueError, "threads: is -1"),
+    ({"shard_bytes": -1}, ValueError, "shard_bytes: is -1"),
+    ({"amax_floor": "x"}, TypeError, "amax_floor: is 'x', must be a number"),
+    ({"scale_mode": "up"}, ValueError, "scale_mode: is 'up', must be one of"),
+    ({"activation_scales": 3}, TypeError, "activation_scales: is a int, must be a path"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), BAD_OPTIONS)
+def test_bad_options(
+    model: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    before = set(tmp_path.iterdir())
+    with pytest.raises(kind, match=text):
+        blockscale.convert(model, tmp_path / "out", "mxfp4", **options)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_checkpoint_is_a_mapping(model: Path) -> None:
+    checkpoint = blockscale.Checkpoint(model)
+    assert isinstance(checkpoint, Mapping)
+    assert list(checkpoint) == sorted(checkpoint.keys()) and "nothing" not in checkpoint
+    assert checkpoint.get("nothing") is None
+    assert {name: value.shape for name, value in checkpoint.items()} == {
+        name: tuple(checkpoint.info(name).shape) for name in checkpoint
+    }
+    with pytest.raises(TypeError):
+        blockscale.Checkpoint(3)  # type: ignore[arg-type]
+
+
+def test_stored_tensors_outlive_the_file_and_pickle(model: Path, tmp_path: Path) -> None:
+    blockscale.convert(model, tmp_path / "out", "nvfp4")
+    weight = blockscale.Checkpoint(tmp_path / "out")["layers.0.q_proj.weight"]
+    before = blockscale.dequantize(weight)
+    shutil.rmtree(tmp_path / "out")
+    assert np.array_equal(blockscale.dequantize(weight), before)
+    assert np.array_equal(blockscale.dequantize(pickle.loads(pickle.dumps(weight))), before)
+    with pytest.raises(ValueError, match=r"out\.values: is read-only"):
+        blockscale.quantize(before, "nvfp4", out=weight)
 
 
 def test_module_is_the_command_line() -> None:
@@ -119,7 +196,19 @@ def test_module_is_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings(name: str) -> None:
-    module = sys.modules[f"blockscale.{name}"]
+def test_examples_in_docstrings(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blockscale.convert(model, tmp_path / "model-nvfp4", "nvfp4")
+    monkeypatch.chdir(tmp_path)  # where the examples find "model" and "model-nvfp4"
+    module = sys.modules[f"blockscale{name}"]
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted > 0 and result.failed == 0
+
+
+def test_everything_public_is_documented() -> None:
+    for name in set(blockscale.__all__) - {"__version__"}:
+        public = getattr(blockscale, name)
+        assert inspect.getdoc(public), name
+        if public.__module__ != "blockscale._native":  # enums and reports
+            assert ">>>" in public.__doc__ and "Raises:" in public.__doc__, name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import copy
 import pickle
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import blockscale
@@ -203,6 +205,136 @@ def test_out_must_not_overlap_the_input() -> None:
     out = blockscale.ScaledTensor(memory[:128].reshape(4, 32), np.zeros((4, 4), np.uint8), "nvfp4")
     with pytest.raises(ValueError, match="overlap"):
         blockscale.quantize(x, "nvfp4", out=out)
+
+
+def test_a_refused_call_writes_nothing() -> None:
+    memory = np.zeros(8 * 64 * 4 + 8 * 64, np.uint8)
+    x, values = memory[: 8 * 64 * 4].view(np.float32).reshape(8, 64), memory[-8 * 64 - 4 : -4]
+    scales = np.full((8, 1), 5.0, np.float32)
+    out = blockscale.ScaledTensor(values.reshape(8, 64), scales, "fp8_row")
+    with pytest.raises(ValueError, match="overlap"):
+        blockscale.quantize(x, "fp8_row", scales=0.5, out=out)
+    assert (scales == 5.0).all() and not memory.any()
+
+
+def test_out_brings_its_layout_and_sense() -> None:
+    x = normal(4, 64)
+    out = blockscale.quantize(x * 2, "nvfp4", layout="swizzled_128x4", sense="multiplier")
+    expected = blockscale.quantize(x, "nvfp4", layout="swizzled_128x4", sense="multiplier")
+    blockscale.quantize(x, "nvfp4", out=out)
+    assert np.array_equal(out.scales.view(np.uint8), expected.scales.view(np.uint8))
+    assert np.array_equal(out.tensor_scale, expected.tensor_scale)
+
+
+ROWS = np.zeros((4, 64), [("value", "<f4"), ("flag", "u1")])
+VALUES, SCALES = np.zeros((4, 32), np.uint8), np.zeros((4, 4), np.uint8)
+BAD_ARRAYS = [
+    (normal(4, 64).astype(">f4"), TypeError, "x: has dtype >f4"),
+    (normal(4, 128)[:, ::2], ValueError, "stride of its last dimension is 2"),
+    (normal(64, 4).T, ValueError, "stride of its last dimension is 4"),
+    (normal(4, 64)[::-1], ValueError, "stride of dimension 0 is -64"),
+    (ROWS["value"], ValueError, "strides are .* bytes, must be multiples"),
+    (np.zeros(4 * 64 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(4, 64), ValueError, "align"),
+    (np.float32(1), ValueError, "shape is"),
+    (bytearray(256), TypeError, "x: has dtype uint8"),
+]
+
+
+@pytest.mark.parametrize(("x", "kind", "text"), BAD_ARRAYS)
+def test_bad_arrays(x, kind: type, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        blockscale.quantize(x, "nvfp4")
+    if kind is ValueError:
+        with pytest.raises(kind, match=text):
+            blockscale.gemm(x, blockscale.quantize(normal(8, 64), "nvfp4"))
+
+
+BAD_PARTS = [
+    (VALUES.view(ml_dtypes.float4_e2m1fn), SCALES, TypeError, "values: has dtype float4_e2m1fn"),
+    (VALUES.view(ml_dtypes.float8_e5m2), SCALES, TypeError, "values: has dtype float8_e5m2"),
+    (VALUES, SCALES.view(ml_dtypes.float8_e8m0fnu), TypeError, "scales: has dtype float8_e8m0fnu"),
+    (VALUES, SCALES.astype(np.float32), TypeError, "scales: has dtype float32"),
+    (VALUES, SCALES[:, :3], ValueError, "scales: shape is"),
+    (VALUES[0], SCALES, ValueError, "values: shape is"),
+    (VALUES[:, ::2], SCALES, ValueError, "values: must be bytes whose last dimension"),
+    (VALUES[:, :31], SCALES, ValueError, "multiple of"),
+]
+
+
+@pytest.mark.parametrize(("values", "scales", "kind", "text"), BAD_PARTS)
+def test_bad_parts(values, scales, kind: type, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        blockscale.ScaledTensor(values, scales, "nvfp4")
+
+
+def test_bad_tensor_scale() -> None:
+    with pytest.raises(ValueError, match="tensor_scale: shape is"):
+        blockscale.ScaledTensor(VALUES, SCALES, "nvfp4", tensor_scale=np.ones(3, np.float32))
+    with pytest.raises(TypeError, match="tensor_scale: has dtype float64"):
+        blockscale.ScaledTensor(VALUES, SCALES, "nvfp4", tensor_scale=np.ones(1))
+    with pytest.raises(ValueError, match="the recipe has none"):
+        blockscale.ScaledTensor(VALUES, SCALES[:, :2], "mxfp4", tensor_scale=1.0)
+
+
+def test_owners_cannot_free_what_a_tensor_uses() -> None:
+    memory = bytearray(4 * 32)
+    t = blockscale.ScaledTensor(memoryview(memory).cast("B", (4, 32)), SCALES, "nvfp4")
+    with pytest.raises(BufferError):
+        memory.clear()
+    del t
+    memory.clear()
+    view = memoryview(bytearray(256))
+    view.release()
+    with pytest.raises(ValueError, match="x: .*released"):
+        blockscale.quantize(view, "nvfp4")
+
+
+class DLPackOnly:
+    """An array of a library of its own that speaks nothing but DLPack; counts its exports."""
+
+    __module__ = "tests_package_other_library"
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack_arrays_come_back_in_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = types.ModuleType(DLPackOnly.__module__)
+    library.from_dlpack = lambda x: DLPackOnly(np.from_dlpack(x))
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    x = normal(4, 64)
+    t = blockscale.quantize(DLPackOnly(x), "nvfp4")
+    y = blockscale.dequantize(t)
+    assert isinstance(y, DLPackOnly) and isinstance(t.values, DLPackOnly)
+    expected = blockscale.quantize(x, "nvfp4")
+    assert np.array_equal(t.values.array, expected.values)
+    assert np.array_equal(y.array, blockscale.dequantize(expected))
+    assert np.shares_memory(t.values.array, t._values)
+    out = DLPackOnly(np.empty_like(x))
+    assert blockscale.dequantize(t, out=out) is out
+    assert np.array_equal(out.array, y.array)
+    locked = np.empty_like(x)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="out: is read-only"):
+        blockscale.dequantize(t, out=DLPackOnly(locked))
+    with pytest.raises(TypeError, match="x: has dtype float64"):
+        blockscale.quantize(DLPackOnly(x.astype(np.float64)), "nvfp4")
+
+
+def test_numbers_may_be_numpys() -> None:
+    a, b = normal(2, 32), normal(3, 32)
+    d = blockscale.gemm(a, b, alpha=np.float32(2), threads=np.int64(1))
+    assert np.array_equal(d, 2 * blockscale.gemm(a, b))
+    with pytest.raises(TypeError, match="alpha: is 'x', must be a number"):
+        blockscale.gemm(a, b, alpha="x")
+    with pytest.raises(ValueError, match="threads: is -1"):
+        blockscale.quantize(a, "mxfp4", threads=-1)
 
 
 class OnAnotherDevice:

@@ -1,0 +1,109 @@
+// Arrays of libraries that speak DLPack only: numpy knows neither bf16 nor FP8 there, nanobind
+// does.
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blockscale/error.h"
+#include "module.h"
+
+namespace blockscale::python {
+namespace {
+
+using nb::dlpack::dtype_code;
+using DlpackArray = nb::ndarray<nb::array_api>;
+
+struct TypeRow {
+  dtype_code code;
+  std::uint8_t bits;
+  const char* name;  // as in ml_dtypes and torch
+  Format format;
+};
+constexpr TypeRow kTypes[] = {
+    {dtype_code::Float, 32, "float32", Format::f32},
+    {dtype_code::Float, 16, "float16", Format::f16},
+    {dtype_code::Bfloat, 16, "bfloat16", Format::bf16},
+    {dtype_code::Float8_E4M3FN, 8, "float8_e4m3fn", Format::e4m3},
+    {dtype_code::Float8_E4M3FN, 8, "float8_e4m3fn", Format::ue4m3},
+    {dtype_code::Float8_E5M2, 8, "float8_e5m2", Format::e5m2},
+    {dtype_code::Float8_E8M0FNU, 8, "float8_e8m0fnu", Format::ue8m0},
+};
+
+std::string type_name(nb::dlpack::dtype type) {
+  const auto code = static_cast<dtype_code>(type.code);
+  for (const TypeRow& row : kTypes) {
+    if (row.code == code && row.bits == type.bits && type.lanes == 1) return row.name;
+  }
+  const std::string bits = std::to_string(type.bits);
+  std::string name = "DLPack type " + std::to_string(type.code) + " of " + bits + " bits";
+  if (code == dtype_code::UInt) name = "uint" + bits;
+  if (code == dtype_code::Int) name = "int" + bits;
+  if (code == dtype_code::Float) name = "float" + bits;
+  if (code == dtype_code::Bool) name = "bool";
+  return type.lanes == 1 ? name : name + " x " + std::to_string(type.lanes);
+}
+
+/// The memory of `array` under another type, kept alive by it.
+template <class Result, class Array>
+Result retyped(const Array& array, nb::dlpack::dtype type) {
+  const nb::capsule owner(new Array(array),
+                          [](void* p) noexcept { delete static_cast<Array*>(p); });
+  std::vector<std::size_t> shape;
+  std::vector<std::int64_t> strides;
+  for (std::size_t axis = 0; axis < array.ndim(); ++axis) {
+    shape.push_back(array.shape(axis));
+    strides.push_back(array.stride(axis));
+  }
+  return Result(array.data(), shape.size(), shape.data(), owner, strides.data(), type,
+                nb::device::cpu::value);
+}
+
+/// (numpy array over the same memory, name of the dtype); what numpy has no type for comes as
+/// unsigned integers of its size.
+template <class Array, class Result>
+nb::tuple imported(const Array& array) {
+  nb::dlpack::dtype type = array.dtype();
+  const std::string name = type_name(type);
+  if (type.lanes != 1 || type.bits % 8 != 0 || type.bits > 64) {
+    throw nb::type_error(("has dtype " + name + ", which is not supported").c_str());
+  }
+  const auto code = static_cast<dtype_code>(type.code);
+  const bool numpy_has_it = code == dtype_code::Float || code == dtype_code::Int ||
+                            code == dtype_code::UInt || code == dtype_code::Bool;
+  if (!numpy_has_it) type.code = static_cast<std::uint8_t>(dtype_code::UInt);
+  return nb::make_tuple(nb::cast(retyped<Result>(array, type)), name);
+}
+
+nb::tuple import_dlpack(const char* argument, nb::handle object) {
+  nb::ndarray<> writable;
+  if (nb::try_cast(object, writable, false)) {
+    return imported<nb::ndarray<>, nb::ndarray<nb::numpy>>(writable);
+  }
+  InputArray array;
+  if (nb::try_cast(object, array, false)) {
+    return imported<InputArray, nb::ndarray<nb::numpy, nb::ro>>(array);
+  }
+  throw nb::type_error(
+      (std::string(argument) + ": its __dlpack__ does not give an array in CPU memory").c_str());
+}
+
+/// An array of bytes, uint16 or floats with the type that it stands for, for a library's
+/// from_dlpack. Formats that DLPack has no unpacked type for stay bytes.
+nb::object export_dlpack(const nb::ndarray<>& array, Format format) {
+  nb::dlpack::dtype type = array.dtype();
+  for (const TypeRow& row : kTypes) {
+    if (row.format == format) type = {static_cast<std::uint8_t>(row.code), row.bits, 1};
+  }
+  return nb::cast(retyped<DlpackArray>(array, type));
+}
+
+}  // namespace
+
+void bind_dlpack(nb::module_& module) {
+  module.def("import_dlpack", &import_dlpack, nb::arg("argument"), nb::arg("array"));
+  module.def("export_dlpack", &export_dlpack, nb::arg("array"), nb::arg("format"));
+}
+
+}  // namespace blockscale::python
