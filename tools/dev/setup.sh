@@ -62,18 +62,19 @@ sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' 
     install_packages python3-dev
 }
 
-# Makes build/venv from tests/requirements.txt; again only when that file changed.
-make_venv() {
+# make_environment FOLDER REQUIREMENTS: again only when that file changed.
+make_environment() {
   find_python
-  local stamp=build/venv/requirements.txt
-  cmp -s tests/requirements.txt "$stamp" && return
-  say "installing Python packages into build/venv:" \
-    "$(grep -v '^#' tests/requirements.txt | tr '\n' ' ')"
-  rm -rf build/venv
-  "$python" -m venv build/venv
-  build/venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
-  cp tests/requirements.txt "$stamp"
+  cmp -s "$2" "$1/requirements.txt" && return
+  say "installing Python packages into $1:" "$(grep -v '^#' "$2" | tr '\n' ' ')"
+  rm -rf "$1"
+  "$python" -m venv "$1"
+  "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
+  cp "$2" "$1/requirements.txt"
 }
+
+make_venv() { make_environment build/venv tests/requirements.txt; }
+make_torch_venv() { make_environment build/venv-torch tests/requirements-torch.txt; }
 
 # Prints the folder of cuda_fp8.h and libnvrtc's path, from CUDA's PyPI packages in build/venv: the
 # same pinned version on every machine, whether a toolkit is installed or not.

@@ -3,6 +3,7 @@
 
 all_steps=(static release sanitized lint python package install fuzz)
 logs=build/test
+with_torch=0
 passed=0 failed=0 skipped=0
 
 cpp_sources() { tracked '*.h' '*.cpp' '*.cuh' '*.cu'; }
@@ -12,6 +13,7 @@ run_tests() {
   while (($# > 0)); do
     case "$1" in
       --exhaustive) export BLOCKSCALE_EXHAUSTIVE=1 ;;
+      --torch) with_torch=1 ;;
       -*) die "unknown option '$1' of ./dev test" ;;
       *)
         [[ " ${all_steps[*]} " == *" $1 "* ]] || die "no test step '$1': ${all_steps[*]}"
@@ -135,11 +137,19 @@ step_package() {
   require_python_headers
   check build-package build_package
   check pytest-package run_package_pytest
+  if ((with_torch)); then
+    check install-torch make_torch_venv
+    check pytest-torch run_torch_pytest
+  fi
 }
 
-run_package_pytest() {
-  PYTHONPATH=$PWD/build/package build/venv/bin/pytest tests/package -q -rs -p no:cacheprovider \
-    --basetemp=build/pytest-package --junitxml="$logs/pytest-package.xml"
+# test_torch.py says that it is skipped here, and runs in an environment of its own with --torch.
+run_package_pytest() { package_pytest build/venv pytest-package tests/package; }
+run_torch_pytest() { package_pytest build/venv-torch pytest-torch tests/package/test_torch.py; }
+
+package_pytest() { # ENVIRONMENT NAME PATH
+  PYTHONPATH=$PWD/build/package "$1/bin/pytest" "$3" -q -rs -p no:cacheprovider \
+    --basetemp="build/$2" --junitxml="$logs/$2.xml"
 }
 
 # --- install: what a user of the installed library does --------------------------------------------

@@ -1,0 +1,220 @@
+"""torch tensors and its dtypes, both ways; `./dev test --torch` runs these."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from pathlib import Path
+
+import blockscale
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
+
+# recipe -> (dtype of values, dtype of scales)
+DTYPES = {
+    "nvfp4": ("float4_e2m1fn_x2", "float8_e4m3fn"),
+    "mxfp4": ("float4_e2m1fn_x2", "float8_e8m0fnu"),
+    "mxfp6_e2m3": ("uint8", "float8_e8m0fnu"),
+    "mxfp6_e3m2": ("uint8", "float8_e8m0fnu"),
+    "mxfp8_e4m3": ("float8_e4m3fn", "float8_e8m0fnu"),
+    "mxfp8_e5m2": ("float8_e5m2", "float8_e8m0fnu"),
+    "fp8_1x128": ("float8_e4m3fn", "float32"),
+    "fp8_128x128_ue8m0": ("float8_e4m3fn", "float8_e8m0fnu"),
+    "fp8_tensor_e5m2": ("float8_e5m2", "float32"),
+}
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same(a: torch.Tensor, b: np.ndarray) -> bool:
+    """Equal bytes: torch's type and ml_dtypes' are read as unsigned integers."""
+    return np.array_equal(a.view(torch.uint8).numpy(), b.view(np.uint8))
+
+
+@pytest.mark.parametrize("recipe", DTYPES)
+def test_quantize_gives_torchs_types_and_numpys_bytes(recipe: str) -> None:
+    x = normal(8, 128)
+    t = blockscale.quantize(x, recipe)
+    assert (str(t.values.dtype), str(t.scales.dtype)) == tuple(f"torch.{n}" for n in DTYPES[recipe])
+    expected = blockscale.quantize(x.numpy(), recipe)
+    assert same(t.values, expected.values) and same(t.scales, expected.scales)
+    if expected.tensor_scale is not None:
+        assert torch.equal(t.tensor_scale, torch.from_numpy(expected.tensor_scale))
+    y = blockscale.dequantize(t)
+    assert isinstance(y, torch.Tensor) and y.dtype == torch.float32
+    assert np.array_equal(y.numpy(), blockscale.dequantize(expected))
+
+
+@pytest.mark.parametrize("recipe", DTYPES)
+def test_scaled_tensor_shares_torchs_memory(recipe: str) -> None:
+    t = blockscale.quantize(normal(8, 128), recipe)
+    values, scales = t.values.clone(), t.scales.clone()
+    other = blockscale.ScaledTensor(values, scales, recipe, tensor_scale=t.tensor_scale)
+    assert other.values.data_ptr() == values.data_ptr() and other.values.dtype == values.dtype
+    assert other.scales.data_ptr() == scales.data_ptr() and other.scales.dtype == scales.dtype
+    if t.tensor_scale is not None:
+        assert other.tensor_scale.data_ptr() == t.tensor_scale.data_ptr()
+    assert torch.equal(blockscale.dequantize(other), blockscale.dequantize(t))
+
+
+def test_torchs_cast_to_fp8_agrees() -> None:
+    x = normal(16, 256)
+    t = blockscale.quantize(x, "fp8_row")
+    assert torch.equal(t.scales, x.abs().amax(1, keepdim=True) / 448)
+    expected = (x / t.scales).to(torch.float8_e4m3fn)
+    assert torch.equal(t.values.view(torch.uint8), expected.view(torch.uint8))
+    y = t.values.float() * t.scales
+    assert torch.equal(blockscale.dequantize(t), y)
+    m = blockscale.quantize(x, "mxfp8_e4m3")
+    blocks = m.values.float().unflatten(1, (8, 32)) * m.scales.float().unsqueeze(-1)
+    assert torch.equal(blockscale.dequantize(m), blocks.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_gemm_keeps_the_dtype_and_out(dtype: torch.dtype) -> None:
+    a, w = normal(3, 128).to(dtype), blockscale.quantize(normal(5, 128, seed=1), "nvfp4")
+    bias = normal(5, seed=2).to(dtype)
+    d = blockscale.gemm(a, w, bias=bias)
+    assert isinstance(d, torch.Tensor) and d.dtype == dtype
+    exact = a.double() @ blockscale.dequantize(w).double().T + bias.double()
+    assert torch.allclose(d.double(), exact, rtol=2.0**-8, atol=1e-3)
+    out = torch.empty(3, 5, dtype=dtype)
+    pointer = out.data_ptr()
+    assert blockscale.gemm(a, w, bias=bias, out=out) is out and out.data_ptr() == pointer
+    assert torch.equal(out, d)
+    assert blockscale.gemm(a, w, out_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_dequantize_into_torch() -> None:
+    t = blockscale.quantize(normal(4, 64).bfloat16(), "mxfp4")
+    assert blockscale.dequantize(t, out_dtype=torch.bfloat16).dtype == torch.bfloat16
+    wide = torch.full((4, 80), 9.0)
+    assert torch.equal(blockscale.dequantize(t, out=wide[:, :64]), blockscale.dequantize(t))
+    assert (wide[:, 64:] == 9.0).all()
+
+
+def test_batches_and_strides() -> None:
+    x = normal(3, 8, 128)[:, ::2, :64]
+    t = blockscale.quantize(x, "nvfp4")
+    assert t.shape == (3, 4, 64)
+    assert same(t.values, blockscale.quantize(x.contiguous().numpy(), "nvfp4").values)
+
+
+def test_memory_outlives_the_tensor() -> None:
+    values = blockscale.quantize(normal(64, 512), "mxfp8_e4m3")
+    expected = blockscale.dequantize(values).clone()
+    v, s = values.values.clone(), values.scales.clone()
+    t = blockscale.ScaledTensor(v, s, "mxfp8_e4m3")
+    storage = v.untyped_storage()
+    del v, s, values
+    gc.collect()
+    _ = [torch.rand(64, 512) for _ in range(20)]  # what would reuse freed memory
+    assert torch.equal(blockscale.dequantize(t), expected)
+    with pytest.raises(RuntimeError, match="resiz"):  # torch keeps it from being freed too early
+        storage.resize_(0)
+
+
+def test_pickle_and_copy() -> None:
+    t = blockscale.quantize(normal(4, 64), "nvfp4", layout="swizzled_128x4")
+    for other in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t), copy.copy(t)):
+        assert other.values.dtype == torch.float4_e2m1fn_x2
+        assert torch.equal(blockscale.dequantize(other), blockscale.dequantize(t))
+
+
+def test_parameters_need_no_grad() -> None:
+    layer = torch.nn.Linear(64, 8)
+    with pytest.raises(ValueError, match="x: requires grad"):
+        blockscale.quantize(layer.weight, "mxfp8_e4m3")
+    with pytest.raises(ValueError, match="a: requires grad"):
+        blockscale.gemm(normal(2, 64).requires_grad_(), normal(8, 64))
+    with pytest.raises(ValueError, match="out: requires grad"):
+        blockscale.gemm(normal(2, 64), normal(8, 64), out=torch.empty(2, 8, requires_grad=True))
+    detached = blockscale.quantize(layer.weight.detach(), "mxfp8_e4m3")
+    with torch.no_grad():
+        t = blockscale.quantize(layer.weight, "mxfp8_e4m3")
+    assert torch.equal(t.values.view(torch.uint8), detached.values.view(torch.uint8))
+
+
+def sparse() -> torch.Tensor:
+    return normal(4, 64).to_sparse()
+
+
+BAD = [
+    (lambda: torch.empty(4, 64, device="meta"), ValueError, "x: is on meta"),
+    (lambda: normal(4, 64).double(), TypeError, "x: has dtype float64"),
+    (lambda: normal(4, 64).to(torch.float8_e4m3fn), TypeError, "x: has dtype float8_e4m3fn"),
+    (lambda: torch.zeros(4, 64, dtype=torch.int32), TypeError, "x: has dtype int32"),
+    (lambda: torch.zeros(4, 64, dtype=torch.complex64), TypeError, "x: has dtype complex64"),
+    (lambda: normal(4, 128)[:, ::2], ValueError, "stride of its last dimension is 2"),
+    (lambda: normal(64, 4).T, ValueError, "stride of its last dimension is 4"),
+    (lambda: normal(64).expand(4, 64), ValueError, "stride of dimension 0 is 0"),
+    (lambda: normal(64), ValueError, "x: shape is"),
+    (sparse, TypeError, "x: is a torch.sparse_coo tensor"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), BAD)
+def test_bad_tensors(make, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        blockscale.quantize(make(), "nvfp4")
+
+
+def test_bad_parts_and_out() -> None:
+    t = blockscale.quantize(normal(4, 64), "mxfp8_e4m3")
+    with pytest.raises(TypeError, match=r"values: has dtype float8_e5m2, must be uint8"):
+        blockscale.ScaledTensor(t.values.view(torch.float8_e5m2), t.scales, "mxfp8_e4m3")
+    with pytest.raises(TypeError, match="scales: has dtype float8_e4m3fn"):
+        blockscale.ScaledTensor(t.values, t.scales.view(torch.float8_e4m3fn), "mxfp8_e4m3")
+    memory = torch.zeros(4 * 64)
+    with pytest.raises(ValueError, match="overlap"):
+        out = memory.view(torch.uint8)[: 4 * 64].view(4, 64)
+        blockscale.quantize(
+            memory.view(4, 64), "mxfp8_e4m3", out=blockscale.ScaledTensor(out, t.scales, t.recipe)
+        )
+    with pytest.raises(TypeError, match="out: has dtype float64"):
+        blockscale.dequantize(t, out=torch.empty(4, 64, dtype=torch.float64))
+
+
+class DLPackOnly:
+    """A tensor of which nothing but its DLPack methods is known."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+
+def test_dlpack_carries_bf16_and_fp8() -> None:
+    x = normal(4, 64).bfloat16()
+    t = blockscale.quantize(x, "mxfp8_e4m3")
+    from_dlpack = blockscale.quantize(DLPackOnly(x), "mxfp8_e4m3")
+    assert np.array_equal(from_dlpack._values, t._values)
+    values, scales = t.values.clone(), t.scales.clone()
+    parts = blockscale.ScaledTensor(DLPackOnly(values), DLPackOnly(scales), "mxfp8_e4m3")
+    assert parts._values.ctypes.data == values.data_ptr()
+    assert parts._scales.ctypes.data == scales.data_ptr()
+    for array, fmt, expected in (
+        (t._values, blockscale.Format.e4m3, t.values),
+        (t._scales, blockscale.Format.ue8m0, t.scales),
+        (np.asarray(x.view(torch.uint16)), blockscale.Format.bf16, x),
+    ):
+        back = torch.from_dlpack(blockscale._native.export_dlpack(array, fmt))
+        assert back.dtype == expected.dtype and back.data_ptr() == array.ctypes.data
+
+
+def test_checkpoint_weights_multiply_torch_activations(tmp_path: Path) -> None:
+    save_file({"layer.weight": normal(16, 64).numpy()}, tmp_path / "model.safetensors")
+    blockscale.convert(tmp_path / "model.safetensors", tmp_path / "out.safetensors", "nvfp4")
+    weight = blockscale.Checkpoint(tmp_path / "out.safetensors")["layer.weight"]
+    d = blockscale.gemm(normal(2, 64), weight)
+    assert isinstance(d, torch.Tensor) and d.shape == (2, 16)
