@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +101,25 @@ def test_an_exception_in_progress_stops_the_conversion(model: Path, tmp_path: Pa
         blockscale.convert(model, tmp_path / "out", "mxfp4", progress=fail)
 
 
-def test_ctrl_c_stops_a_conversion_that_can_be_resumed(tmp_path: Path) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Sends SIGINT to this process; a shell has its background commands ignore that otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stops_a_conversion_that_can_be_resumed(
+    tmp_path: Path, ctrl_c: Callable[[], None]
+) -> None:
     big = {f"layer.{i}.weight": normal(512, 1024, seed=i) for i in range(16)}
     source, destination = tmp_path / "big", tmp_path / "out"
     source.mkdir()
     save_file(big, source / "model.safetensors")
     before = set(tmp_path.iterdir())
 
-    def interrupt(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        blockscale.convert(source, destination, "nvfp4", threads=1, progress=interrupt)
+        blockscale.convert(source, destination, "nvfp4", threads=1, progress=lambda *_: ctrl_c())
     assert not destination.exists()
     blockscale.convert(source, destination, "nvfp4", resume=True)
     assert set(tmp_path.iterdir()) == before | {destination}
@@ -121,12 +128,12 @@ def test_ctrl_c_stops_a_conversion_that_can_be_resumed(tmp_path: Path) -> None:
     assert written == (tmp_path / "straight" / "model.safetensors").read_bytes()
 
 
-def test_ctrl_c_without_a_callback(tmp_path: Path) -> None:
+def test_ctrl_c_without_a_callback(tmp_path: Path, ctrl_c: Callable[[], None]) -> None:
     save_file({"layer.weight": np.ones((4096, 4096), np.float32)}, tmp_path / "big.safetensors")
-    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.05, ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         timer.start()
-        while True:  # until the signal arrives
+        for _ in range(100):  # until the signal arrives
             blockscale.convert(
                 tmp_path / "big.safetensors",
                 tmp_path / "out.safetensors",

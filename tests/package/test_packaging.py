@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import blockscale
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGE = Path(blockscale.__file__).parent
@@ -63,3 +66,15 @@ def test_import_needs_neither_torch_nor_ml_dtypes() -> None:
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
     )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_pages_show_what_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    save_file({"q_proj.weight": np.ones((64, 64), np.float32)}, tmp_path / "model/m.safetensors")
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"^```python\n(.*?)^```$", (SOURCE / page).read_text(), re.M | re.S)
+    assert shown
+    for block in shown:
+        exec(block, {})
+    assert blockscale.Checkpoint("model-nvfp4")["q_proj.weight"].recipe.name == "nvfp4"
