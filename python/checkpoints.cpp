@@ -89,7 +89,7 @@ class ConversionRun {
   /// False once the conversion has ended.
   bool wait() {
     const nb::gil_scoped_release release;
-    return future_.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready;
+    return future_.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready;
   }
 
   std::optional<ConvertProgress> take_progress() {
