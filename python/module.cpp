@@ -84,7 +84,7 @@ std::int64_t packed_row_bytes(Recipe recipe, std::int64_t k) {
 NB_MODULE(_native, module) {
   using namespace blockscale::python;
   module.doc() = "Native half of blockscale; use the package's public names instead.";
-  module.attr("__version__") = blockscale::library_version();
+  module.attr("version") = blockscale::library_version();
   nb::register_exception_translator(translate_error);
   bind_enums(module);
   module.def("recipe_traits", &recipe_dict, nb::arg("recipe"));

@@ -20,8 +20,8 @@ from ._native import (
     Sense,
     TensorComparison,
     TensorInfo,
-    __version__,
 )
+from ._native import version as __version__
 from ._ops import dequantize, gemm, quantize
 from ._tensor import ScaledTensor
 

@@ -177,7 +177,7 @@ def empty(shape: tuple[int, ...], fmt: Format) -> np.ndarray:
 
 
 @functools.cache
-def _ml_dtype(fmt: Format) -> type | None:
+def _ml_dtype(fmt: Format) -> Any:
     """ml_dtypes' type of a format; None where it has none or is not installed."""
     if fmt not in _TYPED:
         return None

@@ -94,7 +94,7 @@ class Checkpoint(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._infos)
 
-    def _plain(self, info: TensorInfo) -> np.ndarray:
+    def _plain(self, info: TensorInfo) -> Any:
         data, dtype, shape = self._native.plain_parts(info.name)
         if dtype in _NUMPY_DTYPES:
             return data.view(_NUMPY_DTYPES[dtype]).reshape(shape)

@@ -97,9 +97,9 @@ def quantize(
     """
     array, fmt, library = plain(x, "x")
     _require_matrix(array, "x")
-    recipe = enum_member(recipe, Recipe, "recipe")
-    if TRAITS[recipe].plain:
-        raise ValueError(f"recipe: {recipe.name} is a plain format, nothing to quantise to")
+    wanted = enum_member(recipe, Recipe, "recipe")
+    if TRAITS[wanted].plain:
+        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantise to")
     if out is not None and not isinstance(out, ScaledTensor):
         raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
     default_layout, default_sense = (
@@ -110,9 +110,9 @@ def quantize(
     mode = enum_member(scale_mode, ScaleMode, "scale_mode")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
     if out is None:
-        out = empty_scaled(array.shape, recipe, layout, sense, library)
+        out = empty_scaled(array.shape, wanted, layout, sense, library)
     else:
-        _require_out(out, array.shape, recipe, layout, sense)
+        _require_out(out, array.shape, wanted, layout, sense)
     if tensor_scale is None and scales is None:
         _native.quantize(array, fmt, out, mode, False, amax_floor, threads)
     else:

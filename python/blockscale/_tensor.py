@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +26,10 @@ class RecipeTraits(NamedTuple):
 TRAITS = {recipe: RecipeTraits(**_native.recipe_traits(recipe)) for recipe in Recipe}
 
 
-def enum_member(value: Any, kind: Any, argument: str) -> Any:
+E = TypeVar("E", bound=Enum)
+
+
+def enum_member(value: E | str, kind: type[E], argument: str) -> E:
     """A member of `kind` given as itself or by name.
 
     Raises:
