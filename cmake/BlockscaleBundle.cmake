@@ -17,8 +17,10 @@ function(blockscale_bundle_libraries module program destination component)
     if(unresolved)
       message(FATAL_ERROR \"libraries not found: \${unresolved}\")
     endif()
-    foreach(library IN LISTS libraries)
-      file(INSTALL \"\${library}\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\"
-        TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN)
+    foreach(library IN LISTS libraries) # as the name that the loader asks for: wheels have no links
+      file(REAL_PATH \"\${library}\" file)
+      cmake_path(GET library FILENAME name)
+      file(COPY_FILE \"\${file}\"
+        \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${destination}/\${name}\")
     endforeach()" COMPONENT ${component})
 endfunction()

@@ -37,6 +37,7 @@ def test_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
 
 def test_the_package_brings_its_libraries() -> None:
     assert (PACKAGE / "py.typed").exists() and (PACKAGE / "_native.pyi").exists()
+    assert not any(path.is_symlink() for path in PACKAGE.rglob("*"))  # wheels would copy the file
     program = "import blockscale, os; print(open(f'/proc/{os.getpid()}/maps').read())"
     run = subprocess.run(
         [sys.executable, "-c", program],
