@@ -172,7 +172,7 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
   const RecipeTraits& t = recipe_traits(weight.recipe);
   const bool packed = format_traits(t.element).bits < 8;
   std::vector<std::int64_t> grid = grid_shape(weight.recipe, weight.shape);
-  if (weight.recipe == Recipe::fp8_tensor && weight.shape.size() == 2) grid = {1};
+  if (weight.recipe == Recipe::fp8_tensor && weight.shape.size() == 2) grid.assign(1, 1);
   const DType scale = t.scale == Format::f32     ? DType::F32
                       : t.scale == Format::ue4m3 ? DType::F8_E4M3
                                                  : DType::U8;
