@@ -112,7 +112,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 def test_ctrl_c_stops_a_conversion_that_can_be_resumed(
     tmp_path: Path, ctrl_c: Callable[[], None]
 ) -> None:
-    big = {f"layer.{i}.weight": np.full((1024, 2048), i, np.float32) for i in range(16)}
+    big = {f"layer.{i}.weight": np.full((1024, 2048), i, np.float32) for i in range(48)}
     source, destination = tmp_path / "big", tmp_path / "out"
     source.mkdir()
     save_file(big, source / "model.safetensors")
