@@ -46,7 +46,8 @@ class Candidate:
     @property
     def bits_per_weight(self) -> float:
         """Of the changed tensors, scales included."""
-        return 8 * self.bytes_after / sum(math.prod(t.shape) for t in self.changed)
+        weights = sum(math.prod(t.shape) for t in self.changed)
+        return float(8 * self.bytes_after / weights)
 
     def sqnr_db(self) -> dict[str, float]:
         """SQNR of each changed tensor whose values differ, by name."""

@@ -124,17 +124,16 @@ def _counted(candidates: Sequence[data.Candidate]) -> str:
 def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
     from . import plots  # matplotlib is an extra: only a report needs it
 
-    parts = []
-    if len(candidates) > 1:
-        parts.append(
-            _section(
-                "Size against accuracy",
-                "Each point is one checkpoint. Further left is smaller, further up more accurate: "
-                "the best are at the top left.",
-                plots.size_against_accuracy(candidates),
-                "Bits per weight against SQNR, one point a checkpoint",
-            )
+    best = " The best are at the top left." if len(candidates) > 1 else ""
+    parts = [
+        _section(
+            "Size against accuracy",
+            "Each point is one checkpoint: further left is smaller, further up more accurate. The "
+            f"dotted line is what each bit buys where it halves the error.{best}",
+            plots.size_against_accuracy(candidates),
+            "Bits per weight against SQNR, one point a checkpoint",
         )
+    ]
     shown = len(plots.layers_to_show(candidates))
     total = len({name for c in candidates for name in c.sqnr_db()})
     some = f" Shown are the {shown} of {total} that lost most." if shown < total else ""

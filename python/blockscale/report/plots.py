@@ -7,6 +7,7 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import matplotlib
@@ -14,7 +15,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from .data import BIN_EDGES, Candidate, short_layer
 
@@ -38,6 +39,23 @@ LAYERS_SHOWN = 60
 LOSS_DB = 3.0
 
 
+DB_PER_BIT = 6.02  # what one more bit gains while the error halves: 20 log10(2)
+
+
+def _styled(**changes: Any) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Draws with STYLE and `changes` to it."""
+
+    def decorate(plot: Callable[..., str]) -> Callable[..., str]:
+        @wraps(plot)
+        def styled(*arguments: Any) -> str:
+            with plt.rc_context(STYLE | changes):
+                return plot(*arguments)
+
+        return styled
+
+    return decorate
+
+
 def data_uri(figure: Figure) -> str:
     """The figure as a data URI, the same bytes for the same data."""
     buffer = io.BytesIO()
@@ -53,7 +71,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
     """Bits a weight against the mean SQNR of the layers; one point a checkpoint."""
     figure, axes = plt.subplots(figsize=(WIDTH, 3.2))
@@ -70,9 +88,12 @@ def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
             markersize=10,
             label=candidate.name,
         )
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.margins(0.12)
+    most = 1.1 * max(candidate.bits_per_weight for candidate in candidates)
+    best = axes.dataLim.y1
+    line = {"color": "#888888", "linestyle": ":", "label": "6 dB a bit"}
+    axes.plot([0, most], [0, DB_PER_BIT * most], **line)
+    axes.set_xlim(0, most)
+    axes.set_ylim(0, 1.25 * best)
     axes.set_xlabel("bits per weight, scales included (← smaller)")
     axes.set_ylabel("mean SQNR, dB (↑ better)")
     figure.legend(
@@ -91,7 +112,7 @@ def layers_to_show(candidates: Sequence[Candidate]) -> list[str]:
     return [name for name in worst if name in chosen]
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def sqnr_of_layers(candidate: Candidate) -> str:
     """SQNR in dB of each layer of one checkpoint; those below the median by 1 dB highlighted."""
     sqnr_db = candidate.sqnr_db()
@@ -106,7 +127,7 @@ def sqnr_of_layers(candidate: Candidate) -> str:
     )
 
 
-@plt.rc_context(STYLE | {"axes.grid": False})
+@_styled(**{"axes.grid": False})
 def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     """A table of SQNRs in dB, one row a layer, one column a checkpoint.
 
@@ -135,7 +156,7 @@ def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     return data_uri(figure)
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def error_histograms(candidates: Sequence[Candidate]) -> str:
     """Errors of single weights, one strip a checkpoint, on one axis."""
     figure, strips = plt.subplots(
@@ -181,7 +202,7 @@ def _bars(
     return data_uri(figure)
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
     """1 - cosine with f32's sentence embeddings: mean as a dot, worst sentence as a line's end."""
     figure, axes = plt.subplots(figsize=(WIDTH, 0.24 * len(rows) + 1))
@@ -193,6 +214,7 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [str(row["name"]) for row in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("1 − cosine with f32's embedding (← better, log scale)")
     handles = [
         plt.Line2D([], [], marker="o", linestyle="none", color=COLOURS[1], label="mean"),
@@ -202,7 +224,7 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
     return data_uri(figure)
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def quantise_rates(cases: Sequence[dict[str, Any]]) -> str:
     """Bytes read and written a second by quantising, relative to memcpy's."""
     shares = [float(case["memcpy_share"]) for case in cases]
@@ -213,7 +235,7 @@ def quantise_rates(cases: Sequence[dict[str, Any]]) -> str:
     )
 
 
-@plt.rc_context(STYLE)
+@_styled()
 def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
     """GFLOP/s of matrix products; those of plain formats, to compare with, are highlighted."""
     plain = ("f32", "f16", "bf16")
