@@ -14,6 +14,8 @@ ExitCode exit_code_of(ErrorCode code) {
     case ErrorCode::io: return ExitCode::io;
     case ErrorCode::nonfinite: return ExitCode::nonfinite;
     case ErrorCode::interrupted: return ExitCode::interrupted;
+    case ErrorCode::device: return ExitCode::device;
+    case ErrorCode::compile_failed: return ExitCode::compile_failed;
   }
   return ExitCode::internal;
 }

@@ -20,6 +20,8 @@ enum class ExitCode : int {
   io = 8,
   nonfinite = 9,
   check_failed = 10,
+  device = 11,
+  compile_failed = 12,
   interrupted = 130,
 };
 
@@ -42,6 +44,8 @@ inline constexpr std::array kExitCodes = {
     ExitCodeEntry{ExitCode::io, "io", "the system refused: permission, no space, closed output"},
     ExitCodeEntry{ExitCode::nonfinite, "nonfinite", "weights hold NaN or Inf"},
     ExitCodeEntry{ExitCode::check_failed, "check_failed", "a result is outside its error bound"},
+    ExitCodeEntry{ExitCode::device, "device", "the GPU's driver refused or failed"},
+    ExitCodeEntry{ExitCode::compile_failed, "compile_failed", "a kernel does not compile"},
     ExitCodeEntry{ExitCode::interrupted, "interrupted", "stopped by SIGINT or SIGTERM"},
 };
 

@@ -12,7 +12,8 @@ namespace {
 constexpr std::array kErrorCodes = {
     ErrorCode::invalid_argument, ErrorCode::unsupported,  ErrorCode::not_found,
     ErrorCode::already_exists,   ErrorCode::corrupt_file, ErrorCode::io,
-    ErrorCode::nonfinite,        ErrorCode::interrupted,
+    ErrorCode::nonfinite,        ErrorCode::interrupted,  ErrorCode::device,
+    ErrorCode::compile_failed,
 };
 
 TEST(ExitCodes, EveryErrorHasOneOfItsOwnAndTheSameName) {

@@ -23,6 +23,8 @@ void translate_error(const std::exception_ptr& pointer, void*) {
       case ErrorCode::already_exists: kind = PyExc_FileExistsError; break;
       case ErrorCode::io: kind = PyExc_OSError; break;
       case ErrorCode::interrupted: kind = PyExc_KeyboardInterrupt; break;
+      case ErrorCode::device:
+      case ErrorCode::compile_failed: kind = PyExc_RuntimeError; break;
     }
     PyErr_SetString(kind, error.what());
   }

@@ -14,6 +14,8 @@ const char* error_code_name(ErrorCode code) noexcept {
     case ErrorCode::io: return "io";
     case ErrorCode::nonfinite: return "nonfinite";
     case ErrorCode::interrupted: return "interrupted";
+    case ErrorCode::device: return "device";
+    case ErrorCode::compile_failed: return "compile_failed";
   }
   return "unknown";
 }

@@ -17,6 +17,8 @@ enum class ErrorCode {
   io,                // the operating system refused: permission, no space, ...
   nonfinite,         // NaN or Inf where the caller asked to refuse them
   interrupted,       // the caller asked to stop
+  device,            // the GPU's driver refused or failed; the message holds its text
+  compile_failed,    // a kernel does not compile; the message holds the compiler's log
 };
 
 /// Stable lower-case name of a code, e.g. "invalid_argument".

@@ -24,6 +24,8 @@ EXIT_CODES = {
     "io": 8,
     "nonfinite": 9,
     "check_failed": 10,
+    "device": 11,
+    "compile_failed": 12,
     "interrupted": 130,
 }
 

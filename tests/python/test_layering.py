@@ -10,7 +10,7 @@ ACCEPTED = {
     "core/format.h": '#include "core/config.h"\n',
     "include/blockscale/error.h": "#include <string>\n",
     "include/blockscale/gemm.h": '#include "blockscale/error.h"\n#include "core/format.h"\n',
-    "runtime/error.cpp": '#include "blockscale/error.h"\n',
+    "runtime/error.cpp": '#include "blockscale/error.h"\n#include "core/launch_shape.h"\n',
     "ops/gemm/cpu.cpp": (
         '#include "blockscale/gemm.h"\n#include "ops/gemm/cpu.h"\n'
         '#include "device/ptx/mma.h"\n#include "runtime/load.h"\n#include <hwy/highway.h>\n'

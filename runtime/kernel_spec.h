@@ -1,0 +1,39 @@
+// One kernel of the finite list: what is compiled ahead into the kernel pack, as data.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace blockscale::runtime {
+
+/// A kernel is one instantiation of a function template of `header`, which takes its parameters as
+/// one struct by value. The `__global__` function around it is generated (`translation_unit`).
+struct KernelSpec {
+  std::string name;                 // unique, a C identifier, says the configuration
+  std::string header;               // "ops/quantize/kernel_sm90.cuh", as it is included
+  std::string parameters;           // "blockscale::QuantizeParams", the same struct on the host
+  std::size_t parameter_bytes = 0;  // its size on the host; the device's is checked to be equal
+  std::string call;  // "blockscale::quantize_blocks<blockscale::kQuantizeKernels[17]>"
+  int threads = 0;   // a block; launches must agree
+  int min_blocks_per_multiprocessor = 1;
+  std::string architecture = "sm_90a";
+  bool allows_local_memory = false;  // else spills and a stack in local memory fail the build
+};
+
+/// Sets `parameters` and `parameter_bytes`: `with_parameters<QuantizeParams>(spec,
+/// "blockscale::QuantizeParams")`.
+template <class Parameters>
+KernelSpec with_parameters(KernelSpec spec, std::string name) {
+  static_assert(std::is_trivially_copyable_v<Parameters> && sizeof(Parameters) <= 4096);
+  spec.parameters = std::move(name);
+  spec.parameter_bytes = sizeof(Parameters);
+  return spec;
+}
+
+/// The source that is compiled for this kernel. Throws invalid_argument, naming the kernel, if the
+/// description is not well formed.
+std::string translation_unit(const KernelSpec& spec);
+
+}  // namespace blockscale::runtime
