@@ -5,6 +5,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/tensor.h"
+#include "core/input_transform.h"
 
 namespace blockscale {
 
@@ -18,11 +19,33 @@ enum class ScaleSource : std::uint8_t {
             // still taken from the data. fp8_tensor, fp8_row: `out.scales` holds the scales.
 };
 
+/// What happens to the input on its way to the quantiser, in the same pass (docs/numerics.md,
+/// "Fused inputs"). Fields that belong to another transform stay as they are here. In CUDA calls
+/// the matrices lie on the device. Trivially copyable.
+struct QuantizeInput {
+  InputTransform transform = InputTransform::identity;
+
+  /// swiglu: x is [rows, 2K]; runs of `gate_group` columns of gate and of up alternate.
+  GateOrder gate_order = GateOrder::gate_first;
+  std::int64_t gate_group = 0;  // 0: K, so x is two halves; 1; or 64, which then divides K
+
+  /// modulate: [groups, K] of f32, f16 or bf16, each with its own dtype and stride. Groups are
+  /// equal runs of the rows of all matrices, one after the other: row r of matrix b belongs to
+  /// group (b * x.rows + r) / (x.batch * x.rows / groups), and groups divides x.batch * x.rows.
+  MatrixView scale = {};
+  MatrixView shift = {};
+
+  /// rms_norm: [1, K] of f32, f16 or bf16, and what is added to the mean (finite, above 0).
+  MatrixView weight = {};
+  float epsilon = 1e-6f;
+};
+
 struct QuantizeOptions {
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;
   ScaleSource scale_source = ScaleSource::dynamic;
   float fp8_amax_floor = 0.0f;  // FP8: a block's amax counts as at least this (DeepSeek: 1e-4)
   int threads = 0;              // 0: all of the machine's
+  QuantizeInput input = {};     // what is fused: `out` holds K columns of its result
 };
 
 /// Quantises `x` into `out`, whose recipe, shape and layout say how. Every byte of `out` that its

@@ -247,6 +247,9 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   if (options.scale_source == ScaleSource::given) {
     quantize_detail::check_given_scales(arguments.out);
   }
+  if (options.input.transform != InputTransform::identity) {
+    throw Error(ErrorCode::unsupported, "options.input.transform", "is not identity");
+  }
   const RecipeTraits& recipe = recipe_traits(out.recipe);
   Job job{arguments.x, arguments.out, options, recipe, Cut(recipe, x.batch, x.rows, x.columns), {}};
   if (recipe.tensor_scale) settle_tensor_scales(job);

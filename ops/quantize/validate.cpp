@@ -61,6 +61,21 @@ void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
   check_threads("options.threads", options.threads);
 }
 
+/// What is written must not overlap what the transform reads besides x.
+void check_apart_from_operands(const QuantizeArguments& a, const MemoryLines& values,
+                               const MemoryLines& scales, const MemoryLines& tensor_scales) {
+  const auto check = [&](const char* name, const MatrixView& operand) {
+    if (operand.data == nullptr) return;
+    const MemoryLines lines = lines_of(operand);
+    check_apart("out.values", values, name, lines);
+    check_apart("out.scales", scales, name, lines);
+    check_apart("out.tensor_scale", tensor_scales, name, lines);
+  };
+  check("options.input.scale", a.input.scale);
+  check("options.input.shift", a.input.shift);
+  check("options.input.weight", a.input.weight);
+}
+
 bool is_usable(float scale, float smallest) {
   return std::isfinite(scale) && scale > 0 && scale >= smallest;
 }
@@ -75,14 +90,14 @@ bool is_usable(float scale, float smallest) {
 
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options) {
-  const QuantizeArguments a{resolved(x, "x"), resolved(out, "out")};
+  QuantizeArguments a{resolved(x, "x"), resolved(out, "out"), {}};
   const RecipeTraits& t = recipe_traits(a.out.recipe);
   if (t.family == Family::plain) {
     fail("out.recipe", std::string("is ") + t.name + ", must be a scaled recipe");
   }
   check_equal("out.rows", a.out.rows, a.x.rows, "x.rows");
-  check_equal("out.k", a.out.k, a.x.columns, "x.columns");
   check_equal("out.batch", a.out.batch, a.x.batch, "x.batch");
+  a.input = validated(a.x, options.input, a.out.k);
   check_options(options, t);
   const bool dynamic = options.scale_source == ScaleSource::dynamic;
   if (t.tensor_scale && dynamic && a.out.tensor_scale == nullptr) {
@@ -98,6 +113,7 @@ QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& 
   check_apart("out.scales", scales, "out.values", values);
   check_apart("out.tensor_scale", tensor_scales, "out.values", values);
   check_apart("out.tensor_scale", tensor_scales, "out.scales", scales);
+  check_apart_from_operands(a, values, scales, tensor_scales);
   return a;
 }
 

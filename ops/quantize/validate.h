@@ -9,6 +9,7 @@ namespace blockscale::quantize_detail {
 struct QuantizeArguments {
   MatrixView x;
   MutableScaledTensorView out;
+  QuantizeInput input;  // gate_group as a number of columns, strides of operands filled in
 };
 struct DequantizeArguments {
   ScaledTensorView x;
@@ -19,6 +20,12 @@ struct DequantizeArguments {
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options);
 DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView& out, int threads);
+
+/// What is fused with `x` for a result of `k` columns, with its operands' strides filled in.
+QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k);
+
+/// Columns of the result of a transform of `x`.
+std::int64_t transformed_columns(const MatrixView& x, const QuantizeInput& input);
 
 /// Checks the scales that a caller gave (they are host memory here): each finite and above zero,
 /// tensor scales such that their inverse is finite too.

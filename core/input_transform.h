@@ -1,0 +1,50 @@
+// What a quantiser does to its input before it takes scales and codes: names, and where operands
+// lie. The arithmetic is in core/math.h, its order in docs/numerics.md ("Fused inputs").
+#pragma once
+
+#include "core/config.h"
+
+namespace blockscale {
+
+/// y, which is quantised, as a function of the input x. Everything is f32 from x on, and y is not
+/// rounded to a narrower type before it is quantised.
+enum class InputTransform : uint8_t {
+  identity,   // y = x
+  gelu_tanh,  // y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+  gelu_erf,   // y = x (1 + erf(x / sqrt 2)) / 2
+  swiglu,     // y = gate sigmoid(gate) up; x holds gate and up, twice the columns of y
+  modulate,   // y = x (1 + scale) + shift, where groups of rows have a scale and a shift each
+  rms_norm,   // y = x / sqrt(mean of x^2 along the row + epsilon) weight
+};
+inline constexpr int kInputTransformCount = 6;
+
+/// Names, in the order of InputTransform.
+BLOCKSCALE_TABLE const char* kInputTransformNames[kInputTransformCount] = {
+    "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate", "rms_norm"};
+
+/// Which of swiglu's operands comes first.
+enum class GateOrder : uint8_t { gate_first, up_first };
+
+/// Columns of x that swiglu reads for one column of y.
+struct GatedColumns {
+  int64_t gate;
+  int64_t up;
+};
+
+/// Runs of `group` columns of gate and of up alternate in x, and `order` says which is first. With
+/// `group` as the columns of y, x is two halves.
+BLOCKSCALE_HD constexpr GatedColumns gated_columns(GateOrder order, int64_t group, int64_t column) {
+  const int64_t first = column / group * 2 * group + column % group;
+  const int64_t second = first + group;
+  return order == GateOrder::gate_first ? GatedColumns{first, second} : GatedColumns{second, first};
+}
+
+/// rms_norm's sum of squares over a row, in an order that vectors and warps share. A row is cut
+/// into segments of kRmsSegment elements, as if zeros followed its last one. Within a segment,
+/// element i is added to partial sum i % kRmsPartials, in the order of i, by p = fma(x, x, p) from
+/// 0. A segment's partial sums are then added pairwise, neighbours first: p[j] = p[2j] + p[2j + 1]
+/// until one is left. Segments' sums are added one after the other, from 0.
+inline constexpr int kRmsSegment = 2048;
+inline constexpr int kRmsPartials = 256;
+
+}  // namespace blockscale
