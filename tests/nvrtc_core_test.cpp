@@ -1,8 +1,6 @@
 // core/ compiles for the GPU: with NVRTC, which has no C++ library, and with nvcc where it is.
 //
-// NVRTC is $BLOCKSCALE_NVRTC or the installed toolkit's, and the test says that it is skipped where
-// there is none. No GPU is needed.
-#include <dlfcn.h>
+// No GPU is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,89 +12,21 @@
 #include <string>
 #include <vector>
 
+#include "tests/find_nvrtc.h"
+
 namespace blockscale {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
 
-/// Loads the library beside `nvrtc` that it opens by its bare name: one that is loaded is found.
-void load_builtins(const std::filesystem::path& nvrtc) {
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(nvrtc.parent_path(), none)) {
-    if (!entry.path().filename().string().starts_with("libnvrtc-builtins.so.")) continue;
-    dlopen(entry.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+class CoreOnTheGpu : public test::WithNvrtc {
+ protected:
+  runtime::Nvrtc::Result compile(const std::string& source) const {
+    const std::vector<std::string> flags = {"--std=c++20", "--gpu-architecture=compute_90a",
+                                            std::string("--include-path=") + BLOCKSCALE_SOURCE_DIR};
+    return nvrtc_->compile("core.cu", source, {}, flags);
   }
-}
-
-/// The functions of NVRTC that the test calls; prototypes are those of nvrtc.h.
-class Nvrtc {
- public:
-  Nvrtc() {
-    const char* named = std::getenv("BLOCKSCALE_NVRTC");
-    for (const char* path : {named, "libnvrtc.so.13", "/usr/local/cuda/lib64/libnvrtc.so.13"}) {
-      if (path == nullptr || path[0] == '\0') continue;
-      load_builtins(path);
-      library_ = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-      if (library_ != nullptr) break;
-    }
-    if (library_ == nullptr) return;
-    load(create_, "nvrtcCreateProgram");
-    load(destroy_, "nvrtcDestroyProgram");
-    load(compile_, "nvrtcCompileProgram");
-    load(log_size_, "nvrtcGetProgramLogSize");
-    load(log_, "nvrtcGetProgramLog");
-    load(ptx_size_, "nvrtcGetPTXSize");
-    load(ptx_, "nvrtcGetPTX");
-  }
-
-  bool found() const { return library_ != nullptr; }
-
-  struct Result {
-    bool compiled = false;
-    std::string log;
-    std::string ptx;
-  };
-
-  Result compile(const std::string& source) const {
-    const std::string include = std::string("--include-path=") + BLOCKSCALE_SOURCE_DIR;
-    const char* const options[] = {"--std=c++20", "--gpu-architecture=compute_90a",
-                                   include.c_str()};
-    void* program = nullptr;
-    Result result;
-    EXPECT_EQ(create_(&program, source.c_str(), "core.cu", 0, nullptr, nullptr), 0);
-    result.compiled = compile_(program, 3, options) == 0;
-    result.log = text(program, log_size_, log_);
-    if (result.compiled) result.ptx = text(program, ptx_size_, ptx_);
-    destroy_(&program);
-    return result;
-  }
-
- private:
-  using Size = int (*)(void*, std::size_t*);
-  using Text = int (*)(void*, char*);
-
-  template <class Function>
-  void load(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library_, name));
-    ASSERT_NE(function, nullptr) << name;
-  }
-
-  static std::string text(void* program, Size size_of, Text text_of) {
-    std::size_t size = 0;  // with the terminating zero
-    size_of(program, &size);
-    std::string result(size, '\0');
-    text_of(program, result.data());
-    return result.c_str();
-  }
-
-  void* library_ = nullptr;  // stays open: NVRTC does not unload cleanly
-  int (*create_)(void**, const char*, const char*, int, const char* const*,
-                 const char* const*) = nullptr;
-  int (*destroy_)(void**) = nullptr;
-  int (*compile_)(void*, int, const char* const*) = nullptr;
-  Size log_size_ = nullptr, ptx_size_ = nullptr;
-  Text log_ = nullptr, ptx_ = nullptr;
 };
 
 /// #include lines of every header of core/ but those of tests.
@@ -172,26 +102,20 @@ std::string body_of(const std::string& ptx, const std::string& kernel) {
   return ptx.substr(start, ptx.find("\n}", start) - start);
 }
 
-TEST(CoreOnTheGpu, CompilesWithNvrtc) {
-  const Nvrtc nvrtc;
-  if (!nvrtc.found()) GTEST_SKIP() << "no libnvrtc: set BLOCKSCALE_NVRTC";
-  const Nvrtc::Result result = nvrtc.compile(kernels());
+TEST_F(CoreOnTheGpu, CompilesWithNvrtc) {
+  const runtime::Nvrtc::Result result = compile(kernels());
   ASSERT_TRUE(result.compiled) << result.log;
   EXPECT_EQ(result.log, "");
 }
 
-TEST(CoreOnTheGpu, NvrtcHasNoStandardLibraryToLeanOn) {
-  const Nvrtc nvrtc;
-  if (!nvrtc.found()) GTEST_SKIP() << "no libnvrtc: set BLOCKSCALE_NVRTC";
-  const Nvrtc::Result result = nvrtc.compile("#include <cstdint>\n" + kernels());
+TEST_F(CoreOnTheGpu, NvrtcHasNoStandardLibraryToLeanOn) {
+  const runtime::Nvrtc::Result result = compile("#include <cstdint>\n" + kernels());
   EXPECT_FALSE(result.compiled);
   EXPECT_THAT(result.log, HasSubstr("cstdint"));
 }
 
-TEST(CoreOnTheGpu, LayoutsBecomePlainArithmetic) {
-  const Nvrtc nvrtc;
-  if (!nvrtc.found()) GTEST_SKIP() << "no libnvrtc: set BLOCKSCALE_NVRTC";
-  const Nvrtc::Result result = nvrtc.compile(kernels());
+TEST_F(CoreOnTheGpu, LayoutsBecomePlainArithmetic) {
+  const runtime::Nvrtc::Result result = compile(kernels());
   ASSERT_TRUE(result.compiled) << result.log;
   const std::string offsets = body_of(result.ptx, "offsets");
   for (const char* costly : {"call", ".local", "div.", "rem.", "bra", "setp"}) {
@@ -200,7 +124,7 @@ TEST(CoreOnTheGpu, LayoutsBecomePlainArithmetic) {
   EXPECT_THAT(body_of(result.ptx, "dispatched"), Not(HasSubstr("call")));
 }
 
-TEST(CoreOnTheGpu, CompilesWithNvcc) {
+TEST(CoreWithNvcc, Compiles) {
   const char* found = std::getenv("BLOCKSCALE_NVCC");
   const std::string nvcc = found != nullptr ? found : "/usr/local/cuda/bin/nvcc";
   if (!std::filesystem::exists(nvcc)) GTEST_SKIP() << "no nvcc: set BLOCKSCALE_NVCC";

@@ -25,7 +25,8 @@ enum class ErrorCode {
 const char* error_code_name(ErrorCode code) noexcept;
 
 /// What every public function throws. `argument()` names the argument (or file) at fault; `what()`
-/// is one line with its name, its value and what is allowed.
+/// is one line with its name, its value and what is allowed; the compiler's log follows it where
+/// the code is compile_failed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string argument, std::string_view message);

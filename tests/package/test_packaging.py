@@ -30,8 +30,8 @@ def test_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
     lines = [line.strip() for line in run.stderr.splitlines() if "missing packages" in line]
     assert run.returncode != 0 and len(lines) == 1
     assert lines[0].endswith(
-        "apt-get install libhwy-dev libtbb-dev nlohmann-json3-dev libspdlog-dev libcli11-dev "
-        "libgtest-dev libgmock-dev"
+        "apt-get install libhwy-dev libtbb-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev "
+        "libcli11-dev libgtest-dev libgmock-dev"
     )
 
 

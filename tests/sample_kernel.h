@@ -1,0 +1,63 @@
+// A small kernel in a source tree of its own, for tests of what compiles, stores and loads kernels.
+#pragma once
+
+#include <string>
+
+#include "runtime/kernel_sources.h"
+#include "runtime/kernel_spec.h"
+
+namespace blockscale::test {
+
+struct ScaleParameters {
+  const float* x;
+  float* out;
+  float factor;
+  int count;
+};
+
+inline constexpr std::string_view kSampleParameters = R"(#pragma once
+#include "core/config.h"
+namespace sample {
+struct ScaleParameters {
+  const float* x;
+  float* out;
+  float factor;
+  int count;
+};
+}  // namespace sample
+)";
+
+inline constexpr std::string_view kSampleKernel = R"(#pragma once
+#include "sample/parameters.h"
+namespace sample {
+template <int kItems>
+__device__ __forceinline__ void scale(const ScaleParameters& p) {
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int at = (blockIdx.x * kItems + i) * blockDim.x + threadIdx.x;
+    if (at < p.count) p.out[at] = p.factor * p.x[at];
+  }
+}
+}  // namespace sample
+)";
+
+/// The embedded sources, and sample/kernel.cuh with sample/parameters.h.
+inline runtime::SourceTree sample_sources(std::string_view kernel = kSampleKernel,
+                                          std::string_view parameters = kSampleParameters) {
+  runtime::SourceTree tree = runtime::embedded_sources();
+  tree.add("sample/kernel.cuh", kernel);
+  tree.add("sample/parameters.h", parameters);
+  return tree;
+}
+
+/// out = factor * x, `items` elements a thread.
+inline runtime::KernelSpec sample_spec(int items = 4) {
+  runtime::KernelSpec spec;
+  spec.name = "sample_scale_" + std::to_string(items);
+  spec.header = "sample/kernel.cuh";
+  spec.call = "sample::scale<" + std::to_string(items) + ">";
+  spec.threads = 128;
+  return runtime::with_parameters<ScaleParameters>(std::move(spec), "sample::ScaleParameters");
+}
+
+}  // namespace blockscale::test
