@@ -123,7 +123,7 @@ def test_html_beside_the_table(checkpoints: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "SQNR dB" in done.stdout and str(output) in done.stdout
     page = assert_self_contained(output.read_text())
-    assert sum(tag == "img" for tag, _ in page.tags) == 2  # layers, histogram: one checkpoint
+    assert sum(tag == "img" for tag, _ in page.tags) == 3  # size, layers, errors
     assert "25 tensors" in page.text and "nvfp4" in page.text
     assert list(tmp_path.iterdir()) == [output]
 
