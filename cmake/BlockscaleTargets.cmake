@@ -54,3 +54,9 @@ function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
+
+# A test that runs kernels through device/emulator: a test that links it and has the flags under
+# which host arithmetic is the GPU's. Further arguments are libraries to link.
+function(blockscale_add_emulated_test source)
+  blockscale_add_test(${source} blockscale_emulator ${ARGN})
+endfunction()

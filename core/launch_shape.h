@@ -19,9 +19,9 @@ BLOCKSCALE_HD constexpr uint64_t product(const Dim3& shape) {
 }
 
 struct LaunchShape {
-  Dim3 grid;                          // blocks
-  Dim3 block;                         // threads
-  Dim3 cluster;                       // blocks; each divides the grid's
+  Dim3 grid = {};                     // blocks
+  Dim3 block = {};                    // threads
+  Dim3 cluster = {};                  // blocks; each divides the grid's
   uint32_t dynamic_shared_bytes = 0;  // beyond what the kernel declares itself
   /// The kernel may start before its predecessor in the stream has finished; it executes
   /// griddepcontrol.wait before it reads what that one wrote.

@@ -1,0 +1,113 @@
+#include "device/emulator/clock.h"
+
+#include <algorithm>
+
+namespace blockscale::emulator {
+namespace {
+
+/// Joins `from` into `into`; returns whether any clock rose.
+bool raise_foreign(std::shared_ptr<const ClusterClocks>& into,
+                   const std::shared_ptr<const ClusterClocks>& from) {
+  if (from == nullptr || from == into) return false;
+  if (into == nullptr) {
+    into = from;
+    return true;
+  }
+  auto joined = std::make_shared<ClusterClocks>(*into);
+  bool rose = false;
+  for (const auto& [cluster, clocks] : *from) {
+    rose = emulator::raise((*joined)[cluster], clocks) || rose;
+  }
+  if (rose) into = std::move(joined);
+  return rose;
+}
+
+bool raise_all(Clock& into, const Clock& from) {
+  const bool known = emulator::raise(into.known, from.known);
+  return raise_foreign(into.foreign, from.foreign) || known;
+}
+
+}  // namespace
+
+bool raise(Clocks& into, const Clocks& from) {
+  if (into.size() < from.size()) into.resize(from.size());
+  uint32_t rose = 0;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    rose |= static_cast<uint32_t>(from[i] > into[i]);
+    into[i] = std::max(into[i], from[i]);
+  }
+  return rose != 0;
+}
+
+void raise(Clocks& clocks, uint32_t index, uint32_t clock) {
+  if (clocks.size() <= index) clocks.resize(index + 1);
+  clocks[index] = std::max(clocks[index], clock);
+}
+
+ClockPointer ClockJoiner::join(const ClockPointer& a, const ClockPointer& b) {
+  if (a == b || b == nullptr) return a;
+  if (a == nullptr) return b;
+  for (const Result& result : results_) {
+    if (result.a == a && result.b == b) return result.joined;
+  }
+  Clock sum = *a;
+  ClockPointer joined = a;
+  if (raise_all(sum, *b)) {
+    Clock reverse = *b;
+    joined = raise_all(reverse, *a) ? std::make_shared<const Clock>(std::move(sum)) : b;
+  }
+  results_[next_] = {a, b, joined};
+  next_ = (next_ + 1) % results_.size();
+  return joined;
+}
+
+void ClockBuilder::add(const Knowledge& knowledge, uint32_t first) {
+  if (knowledge.base != nullptr && knowledge.base != last_added_) {
+    if (raise_all(value_, *knowledge.base)) frozen_ = nullptr;
+    last_added_ = knowledge.base;
+  }
+  for (uint32_t engine = 0; engine < kEngines; ++engine) {
+    if (knowledge.own[engine] != 0) raise(first + engine, knowledge.own[engine]);
+  }
+}
+
+void ClockBuilder::raise(uint32_t index, uint32_t clock) {
+  if (index < value_.known.size() && value_.known[index] >= clock) return;
+  emulator::raise(value_.known, index, clock);
+  frozen_ = nullptr;
+}
+
+ClockPointer ClockBuilder::freeze() {
+  if (frozen_ == nullptr) frozen_ = std::make_shared<const Clock>(value_);
+  return frozen_;
+}
+
+void GlobalClock::add(const Knowledge& knowledge, uint32_t cluster, uint32_t first) {
+  Clocks& clocks = clocks_[cluster];
+  if (knowledge.base != nullptr) {
+    raise(clocks, knowledge.base->known);
+    if (knowledge.base->foreign != nullptr) {
+      for (const auto& [other, known] : *knowledge.base->foreign) raise(clocks_[other], known);
+    }
+  }
+  for (uint32_t engine = 0; engine < kEngines; ++engine) {
+    raise(clocks_[cluster], first + engine, knowledge.own[engine]);
+  }
+}
+
+void GlobalClock::add(const GlobalClock& other) {
+  for (const auto& [cluster, known] : other.clocks_) raise(clocks_[cluster], known);
+}
+
+ClockPointer GlobalClock::view(uint32_t cluster) const {
+  auto clock = std::make_shared<Clock>();
+  auto foreign = std::make_shared<ClusterClocks>(clocks_);
+  if (const auto own = foreign->find(cluster); own != foreign->end()) {
+    clock->known = std::move(own->second);
+    foreign->erase(own);
+  }
+  if (!foreign->empty()) clock->foreign = std::move(foreign);
+  return clock;
+}
+
+}  // namespace blockscale::emulator

@@ -1,0 +1,95 @@
+// Vector clocks: what a thread knows to have happened.
+//
+// An *actor* is whoever accesses memory in an order of its own: a thread, and each asynchronous
+// engine. Its accesses carry its clock at the time. A is before B if who did B knows of A's actor a
+// clock of at least A's. The threads of a cluster mostly know the same after a barrier, so that
+// they share one immutable Clock and differ only in what they know of themselves: a barrier then
+// costs a pointer for each thread and not a vector.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace blockscale::emulator {
+
+/// An actor is 1 + (cluster << kActorBits) + (index in the cluster). 0 is nobody.
+using Actor = uint32_t;
+inline constexpr int kActorBits = 16;  // 4 engines of up to 8192 threads, and mbarriers
+
+/// Actors of a cluster, in this order: kEngines for each thread, then "the previous kernel", then
+/// one for each mbarrier that is initialised.
+enum Engine : uint32_t {
+  kThread = 0,     // ordinary instructions
+  kCpAsync = 1,    // cp.async: its clock counts the thread's groups
+  kBulkRead = 2,   // bulk stores: reads of shared memory, by groups
+  kBulkWrite = 3,  // bulk stores: writes of global memory, by groups
+};
+inline constexpr uint32_t kEngines = 4;
+
+/// Clocks by index in the cluster; those beyond the end are 0.
+using Clocks = std::vector<uint32_t>;
+
+/// Clocks of all clusters that something is known of.
+using ClusterClocks = std::map<uint32_t, Clocks>;
+
+struct Clock {
+  Clocks known;                                  // of this cluster
+  std::shared_ptr<const ClusterClocks> foreign;  // of others; often none
+};
+using ClockPointer = std::shared_ptr<const Clock>;
+
+/// What one thread knows: `base`, and the newest of its own engines.
+struct Knowledge {
+  ClockPointer base;
+  std::array<uint32_t, kEngines> own = {};
+};
+
+/// Raises each clock of `into` to that of `from`; returns whether any rose.
+bool raise(Clocks& into, const Clocks& from);
+void raise(Clocks& clocks, uint32_t index, uint32_t clock);
+
+/// The clock that knows what either does; one of the two where it knows all. Null knows nothing.
+/// Remembers its last results, because the threads of a warp ask for the same one.
+class ClockJoiner {
+ public:
+  ClockPointer join(const ClockPointer& a, const ClockPointer& b);
+
+ private:
+  struct Result {
+    ClockPointer a, b, joined;
+  };
+  std::array<Result, 8> results_;
+  std::size_t next_ = 0;
+};
+
+/// What has been released to a barrier.
+class ClockBuilder {
+ public:
+  /// `first` is the index of the thread's first engine in its cluster.
+  void add(const Knowledge& knowledge, uint32_t first);
+  void raise(uint32_t index, uint32_t clock);
+  ClockPointer freeze();
+
+ private:
+  Clock value_;
+  ClockPointer last_added_;
+  ClockPointer frozen_;  // of `value_` as it is, or null
+};
+
+/// What has been released to a word of global memory, by any cluster.
+class GlobalClock {
+ public:
+  bool empty() const { return clocks_.empty(); }
+  void add(const Knowledge& knowledge, uint32_t cluster, uint32_t first);
+  void add(const GlobalClock& other);
+  /// As it is seen in `cluster`.
+  ClockPointer view(uint32_t cluster) const;
+
+ private:
+  ClusterClocks clocks_;
+};
+
+}  // namespace blockscale::emulator

@@ -1,0 +1,200 @@
+// Collectives of a warp: the lanes named in the mask meet, the last one to come does the work.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "device/emulator/machine.h"
+#include "device/emulator/meaning/reduce.h"
+
+namespace blockscale::emulator {
+namespace {
+
+uint32_t lowest_lane(uint32_t mask) {
+  return static_cast<uint32_t>(std::countr_zero(mask));
+}
+
+std::string lanes_text(uint32_t mask) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%08X", mask);
+  return text;
+}
+
+void shuffle(Collective& c) {
+  for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
+    const uint32_t lane = lowest_lane(rest);
+    const uint32_t operand = c.operands[lane] & 31u;
+    const uint32_t control = c.parameter >> 2;
+    const uint32_t segment = control >> 8 & 31u, clamp = control & 31u;
+    const uint32_t low = lane & segment;
+    const uint32_t high = low | (clamp & ~segment);
+    uint32_t source = lane;
+    switch (static_cast<Shuffle>(c.parameter & 3u)) {
+      case Shuffle::up:
+        // Lanes below the start of the segment do not exist; `high` is that start here.
+        if (static_cast<int>(lane) - static_cast<int>(operand) >= static_cast<int>(high)) {
+          source = lane - operand;
+        }
+        break;
+      case Shuffle::down:
+        if (lane + operand <= high) source = lane + operand;
+        break;
+      case Shuffle::bfly:
+        if ((lane ^ operand) <= high) source = lane ^ operand;
+        break;
+      case Shuffle::idx:
+        if ((low | (operand & ~segment)) <= high) source = low | (operand & ~segment);
+        break;
+    }
+    if ((c.mask >> source & 1u) == 0) {
+      Machine& m = machine();
+      m.fail(FindingKind::divergent_collective, {c.at},
+             "shfl_sync at " + text_of(c.at) + " by " + m.describe(m.self()) + ": lane " +
+                 std::to_string(lane) + " reads lane " + std::to_string(source) +
+                 ", which the mask " + lanes_text(c.mask) + " does not name");
+    }
+    c.results[lane] = c.values[source];
+  }
+}
+
+/// Calls work(collective) once all lanes of `mask` are here; returns this lane's result.
+template <class Work>
+uint32_t meet(const char* name, uint32_t mask, uint32_t parameter, uint32_t value, uint32_t operand,
+              SourceLocation at, const Work& work) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  Warp& warp = *thread.warp;
+  const uint32_t lane = thread.identity.laneid;
+  const auto diverges = [&](const std::string& why, const Collective* other) {
+    std::vector<SourceLocation> lines = {at};
+    if (other != nullptr) lines.push_back(other->at);
+    m.fail(FindingKind::divergent_collective, lines,
+           std::string(name) + " at " + text_of(at) + " by " + m.describe(thread) + ", mask " +
+               lanes_text(mask) + ": " + why);
+  };
+  if ((mask >> lane & 1u) == 0) diverges("the mask does not name the lane itself", nullptr);
+  if ((mask & ~warp.live) != 0) {
+    diverges("the mask names lanes that have exited: " + lanes_text(mask & ~warp.live), nullptr);
+  }
+  Collective* c = nullptr;
+  for (Collective& other : warp.collectives) {
+    if ((other.mask & mask) == 0) continue;
+    if (other.mask != mask || !same_line(other.at, at) || std::strcmp(other.name, name) != 0 ||
+        other.parameter != parameter) {
+      diverges("lanes " + lanes_text(other.arrived) + " of the same warp are at " + other.name +
+                   " at " + text_of(other.at) + ", mask " + lanes_text(other.mask),
+               &other);
+    }
+    c = &other;
+  }
+  if (c == nullptr) {
+    c = &warp.collectives.emplace_back();
+    c->name = name;
+    c->mask = mask;
+    c->parameter = parameter;
+    c->at = at;
+  }
+  c->arrived |= 1u << lane;
+  c->values[lane] = value;
+  c->operands[lane] = operand;
+  if (c->arrived != mask) {
+    Wait wait;
+    wait.what = Wait::For::collective;
+    wait.at = at;
+    wait.mask = mask;
+    wait.name = name;
+    m.block(std::move(wait));
+    return thread.collective_result;
+  }
+  work(*c);
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    Thread& other = *warp.threads[lowest_lane(rest)];
+    other.collective_result = c->results[lowest_lane(rest)];
+    m.wake(other);
+  }
+  warp.collectives.erase(warp.collectives.begin() + (c - warp.collectives.data()));
+  m.progress();
+  return thread.collective_result;
+}
+
+/// The same result for all lanes.
+void give_all(Collective& c, uint32_t result) {
+  std::fill_n(c.results, kWarpSize, result);
+}
+
+}  // namespace
+
+uint32_t shfl_sync(Shuffle mode, uint32_t mask, uint32_t value, uint32_t operand, uint32_t control,
+                   SourceLocation at) {
+  return meet("shfl_sync", mask, control << 2 | static_cast<uint32_t>(mode), value, operand, at,
+              shuffle);
+}
+
+uint32_t vote_sync(uint32_t mask, bool predicate, SourceLocation at) {
+  return meet("vote_sync", mask, 0, predicate, 0, at, [](Collective& c) {
+    uint32_t votes = 0;
+    for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
+      votes |= c.values[lowest_lane(rest)] << lowest_lane(rest);
+    }
+    give_all(c, votes);
+  });
+}
+
+uint32_t match_any_sync(uint32_t mask, uint32_t value, SourceLocation at) {
+  return meet("match_any_sync", mask, 0, value, 0, at, [](Collective& c) {
+    for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t lane = lowest_lane(rest);
+      c.results[lane] = 0;
+      for (uint32_t others = c.mask; others != 0; others &= others - 1) {
+        const uint32_t other = lowest_lane(others);
+        if (c.values[other] == c.values[lane]) c.results[lane] |= 1u << other;
+      }
+    }
+  });
+}
+
+bool elect_sync(uint32_t mask, SourceLocation at) {
+  Machine& m = machine();
+  return meet("elect_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
+           // The same lane for the same mask: the lowest in order, any in random order.
+           uint32_t rest = c.mask;
+           if (m.random_order()) {
+             uint64_t skip = (m.seed() * 0x9E3779B97F4A7C15u ^ c.mask) * 0xD1B54A32D192ED03u >> 32;
+             for (skip %= static_cast<uint64_t>(std::popcount(c.mask)); skip != 0; --skip)
+               rest &= rest - 1;
+           }
+           give_all(c, 0);
+           c.results[lowest_lane(rest)] = 1;
+         }) != 0;
+}
+
+uint32_t redux_sync(ReduceOp op, uint32_t mask, uint32_t value, SourceLocation at) {
+  return meet("redux_sync", mask, static_cast<uint32_t>(op), value, 0, at, [op](Collective& c) {
+    uint32_t result = c.values[lowest_lane(c.mask)];
+    for (uint32_t rest = c.mask & (c.mask - 1); rest != 0; rest &= rest - 1) {
+      result = meaning::reduce(op, result, c.values[lowest_lane(rest)]);
+    }
+    give_all(c, result);
+  });
+}
+
+void bar_warp_sync(uint32_t mask, SourceLocation at) {
+  Machine& m = machine();
+  meet("bar_warp_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
+    Warp& warp = *m.self().warp;
+    ClockBuilder seen, published;
+    for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
+      const Thread& lane = *warp.threads[lowest_lane(rest)];
+      seen.add(lane.seen, lane.first);
+      published.add(lane.published, lane.first);
+    }
+    for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
+      Thread& lane = *warp.threads[lowest_lane(rest)];
+      lane.seen.base = seen.freeze();
+      lane.published.base = published.freeze();
+      m.tick(lane);
+    }
+    give_all(c, 0);
+  });
+}
+
+}  // namespace blockscale::emulator

@@ -1,0 +1,284 @@
+// The state of a launch: clusters of blocks of warps of threads, and who may run. Internal to the
+// emulator; instructions are functions over it.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/emulator/clock.h"
+#include "device/emulator/emulator.h"
+#include "device/emulator/fiber.h"
+#include "device/emulator/instructions.h"
+#include "device/emulator/shadow.h"
+
+namespace blockscale::emulator {
+
+inline constexpr uint32_t kWarpSize = 32;
+inline constexpr uint32_t kNamedBarriers = 16;
+inline constexpr uint32_t kMaxSharedBytes = 227 * 1024;  // of a block, on sm_90 and sm_100
+/// Where dynamic shared memory begins: the first KiB is the system's.
+inline constexpr uint32_t kSharedBase = 1024;
+
+struct Block;
+struct Cluster;
+struct Mbarrier;
+struct Thread;
+struct Transfer;
+struct Warp;
+
+/// Why a thread does not run.
+struct Wait {
+  enum class For : uint8_t { nothing, collective, named_barrier, mbarrier, poll };
+  For what = For::nothing;
+  SourceLocation at;
+  uint32_t mask = 0;                   // of a collective
+  const char* name = "";               // of a collective's instruction
+  uint32_t id = 0;                     // of a named barrier
+  std::shared_ptr<Mbarrier> mbarrier;  // with the parity awaited
+  uint32_t parity = 0;
+};
+
+struct Thread {
+  Identity identity;
+  Cluster* cluster = nullptr;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  uint32_t index = 0;  // in its block
+  uint32_t first = 0;  // index of its first engine in the cluster
+  Fiber fiber;
+  bool runnable = false;
+  bool finished = false;
+  Wait wait;
+  uint32_t collective_result = 0;
+
+  Knowledge seen;       // what happens before its next access; own[kThread] is its clock
+  Knowledge published;  // of it, what a proxy fence has published
+  /// `seen` and `published` at its last fence.acq_rel, which a relaxed atomic then releases.
+  Knowledge fenced, fenced_published;
+  bool has_fenced = false;
+  /// What relaxed atomics have read, which the next fence.acq_rel acquires.
+  GlobalClock to_acquire, to_acquire_published;
+
+  // Copies of its own: the number of the open group (the first is 1), and those not yet done.
+  uint32_t cp_async_group = 1;
+  uint32_t bulk_group = 1;
+  std::vector<std::shared_ptr<Transfer>> copies;
+};
+
+/// What the lanes of a warp do together.
+struct Collective {
+  const char* name = "";  // of the instruction
+  uint32_t mask = 0;
+  uint32_t arrived = 0;
+  uint32_t parameter = 0;  // a mode that all lanes share
+  SourceLocation at;
+  uint32_t values[kWarpSize], operands[kWarpSize], results[kWarpSize];
+};
+
+struct Warp {
+  uint32_t index = 0;  // in its block
+  uint32_t live = 0;   // lanes that have not exited
+  Thread* threads[kWarpSize] = {};
+  std::vector<Collective> collectives;  // that some lane waits in
+};
+
+/// bar.sync's barrier.
+struct NamedBarrier {
+  uint32_t expected = 0;          // threads; 0 while nobody has arrived
+  bool all = false;               // of the whole block: the expected ones are those alive
+  std::vector<uint32_t> arrived;  // lanes by warp
+  std::vector<Thread*> waiting;
+  SourceLocation at;  // of the first arrival
+  ClockBuilder seen, published;
+};
+
+/// An mbarrier, from init to inval.
+struct Mbarrier {
+  std::string name;
+  uint32_t offset = 0;    // in its block's shared memory
+  uint32_t index = 0;     // its actor's index in the cluster
+  uint32_t count = 0;     // arrivals a phase
+  uint32_t pending = 0;   // arrivals missing in this phase
+  int64_t bytes = 0;      // bytes missing in this phase; negative: came before they were expected
+  uint32_t phase = 0;     // the number of completed phases
+  uint32_t observed = 0;  // completed phases that some thread has waited for
+  Record init;
+  bool init_published = false;  // to the asynchronous proxy
+  SourceLocation last_arrival;
+  ClockBuilder seen, published;
+  ClockPointer seen_frozen, published_frozen;  // as of the last completed phase
+  std::vector<Thread*> waiting;
+  std::vector<std::shared_ptr<Transfer>> transfers;  // that will complete on it
+  uint32_t last_transfer_phase = 0;                  // 1 + the phase of the newest copy; 0: none
+  SourceLocation last_transfer;
+};
+
+/// An asynchronous copy that has been issued and is not yet done.
+struct Transfer {
+  const char* name = "";  // of the instruction
+  SourceLocation at;
+  Thread* thread = nullptr;
+  std::function<void()> perform;  // moves the bytes
+  uint64_t bytes = 0;
+  bool done = false;
+  // Completes on a thread's group, or on an mbarrier; none for one of cp.async not yet committed.
+  Engine engine = kThread;
+  uint32_t group = 0;
+  std::shared_ptr<Mbarrier> mbarrier;
+  Block* block = nullptr;
+  uint32_t phase = 0;  // of the mbarrier when it was issued
+};
+
+/// Shared memory, byte by byte.
+enum class SharedState : uint8_t { unwritten, written, mbarrier };
+
+struct Block {
+  Cluster* cluster = nullptr;
+  Dim3 position;
+  uint32_t rank = 0;  // in its cluster
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<std::unique_ptr<Warp>> warps;
+  uint32_t live_threads = 0;
+  std::vector<std::byte> shared;
+  std::vector<SharedState> shared_state;
+  std::unique_ptr<Shadow> shared_shadow;
+  NamedBarrier barriers[kNamedBarriers];
+  std::map<uint32_t, std::shared_ptr<Mbarrier>> mbarriers;  // by offset
+};
+
+struct Cluster {
+  uint32_t index = 0;  // in the grid
+  Actor first_actor = 0;
+  uint32_t next_actor = 0;                  // index of the next mbarrier's actor
+  std::vector<std::string> mbarrier_names;  // of actors, in order
+  std::vector<std::unique_ptr<Block>> blocks;
+  uint32_t live_threads = 0;
+};
+
+/// A registered buffer and its shadow.
+struct GlobalBuffer {
+  Buffer buffer;
+  std::unique_ptr<Shadow> shadow;  // none for inputs
+  std::vector<bool> written;       // of outputs, by byte
+  const std::byte* begin() const { return static_cast<const std::byte*>(buffer.data); }
+  const std::byte* end() const { return begin() + buffer.bytes; }
+};
+
+class Machine {
+ public:
+  Machine(const LaunchShape& shape, const std::vector<Buffer>& buffers, const Options& options,
+          const std::function<void()>& kernel);
+  Report run();
+
+  // --- for instructions ---
+
+  Thread& self() { return *current_; }
+  /// Leaves the fiber until `wake`; `wait` says why, for reports.
+  void block(Wait wait);
+  void wake(Thread& thread);
+  /// Lets others run before this thread goes on. A poll that finds nothing is no progress.
+  void yield_after_poll(SourceLocation at);
+  /// In random order: sometimes lets others run first.
+  void maybe_preempt();
+  /// Something happened that a polling thread may be waiting for.
+  void progress() { idle_polls_ = 0; }
+
+  /// Reports a defect, once for the same lines. The run goes on, unless it was the last one
+  /// allowed.
+  void report(FindingKind kind, std::vector<SourceLocation> lines, std::string text);
+  /// Reports a defect that the run cannot go on after; leaves the fiber for good.
+  [[noreturn]] void fail(FindingKind kind, std::vector<SourceLocation> lines, std::string text);
+
+  /// What `record` says, in words: "the write by block (0,0,0) warp 1 lane 3 at kernel.cuh:57".
+  std::string describe(const Record& record) const;
+  std::string describe(const Thread& thread) const;
+
+  Accessor accessor(Thread& thread, AccessKind kind, SourceLocation at);
+  /// An access by an engine of `thread`, or by an mbarrier's copies.
+  Accessor async_accessor(Thread& thread, AccessKind kind, uint32_t actor_index, uint32_t clock,
+                          bool async_proxy, SourceLocation at);
+  void report_conflict(const Conflict& conflict, const Accessor& accessor,
+                       const std::string& where);
+
+  /// Checks an access to global memory, remembers it, and says whether it may be done.
+  bool access_global(const void* p, uint64_t bytes, const Accessor& accessor, const char* name);
+  /// The same for shared memory of the thread's block, by offset from shared_base().
+  bool access_shared(Block& block, uint32_t address, uint64_t bytes, const Accessor& accessor,
+                     const char* name);
+  void check_prefetch(const void* p, uint64_t bytes, SourceLocation at);
+  /// Whether the kernel before this one is known to have ended.
+  bool previous_kernel_ended(const Accessor& accessor) const;
+  uint32_t previous_kernel_index() const { return thread_actors_; }
+
+  void add_transfer(std::shared_ptr<Transfer> transfer);
+  /// Moves the bytes now, if they have not been moved.
+  void complete(Transfer& transfer);
+
+  ClockPointer join(const ClockPointer& a, const ClockPointer& b) { return joiner_.join(a, b); }
+  /// Adds what `seen` and `published` say to what the thread knows.
+  void acquire(Thread& thread, const ClockPointer& seen, const ClockPointer& published);
+  /// After a release, later accesses of the thread are not covered by it.
+  void tick(Thread& thread) { ++thread.seen.own[kThread]; }
+
+  uint64_t draw(uint64_t below) { return random_() % below; }
+  bool random_order() const { return options_.random_order; }
+  uint64_t seed() const { return options_.seed; }
+  const LaunchShape& shape() const { return shape_; }
+
+  /// Clocks of words of global memory that atomics have released to.
+  struct SyncWord {
+    GlobalClock seen, published;
+  };
+  std::map<const void*, SyncWord> sync_words;
+
+ private:
+  bool check_launch();
+  bool can_begin_cluster() const;
+  void begin_cluster();
+  void begin_thread(Thread& thread);
+  void run_thread(Thread& thread);
+  void finish_thread(Thread& thread);
+  void finish_cluster(Cluster& cluster);
+  void check_thread_exit(Thread& thread);
+  void check_block_exit(Block& block);
+  Thread* take_runnable();
+  void report_deadlock(const char* headline);
+  void cancel_all();
+  GlobalBuffer* find_buffer(const void* p, uint64_t bytes);
+  std::string where_outside(const void* p, uint64_t bytes) const;
+
+  const LaunchShape shape_;
+  const Options options_;
+  const std::function<void()>& kernel_;
+  Report report_;
+  std::vector<GlobalBuffer> buffers_;  // by address
+  GlobalBuffer* last_buffer_ = nullptr;
+  std::mt19937_64 random_;
+  ClockJoiner joiner_;
+
+  uint32_t cluster_count_ = 0;
+  uint32_t next_cluster_ = 0;
+  std::vector<uint32_t> cluster_order_;
+  uint32_t thread_actors_ = 0;  // of a cluster
+  std::vector<std::unique_ptr<Cluster>> resident_;
+
+  std::deque<Thread*> runnable_;
+  std::vector<std::shared_ptr<Transfer>> transfers_;
+  Thread* current_ = nullptr;
+  uint64_t idle_polls_ = 0;
+  bool cancelled_ = false;
+};
+
+/// Ends the barrier's phase if all that it waits for have arrived; returns whether it did.
+bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier);
+
+/// The machine whose kernel is running on this thread of the operating system. A wrapper that is
+/// called outside of a launch ends the program with a message.
+Machine& machine();
+
+}  // namespace blockscale::emulator

@@ -1,0 +1,178 @@
+// Loads, stores and atomics of threads.
+#include <cstring>
+
+#include "device/emulator/machine.h"
+#include "device/emulator/meaning/reduce.h"
+
+namespace blockscale::emulator {
+namespace {
+
+uint64_t address_of(const void* p) {
+  return reinterpret_cast<std::uintptr_t>(p);
+}
+
+bool aligned(Machine& m, uint64_t address, uint32_t bytes, const char* name, SourceLocation at) {
+  if (address % bytes == 0) return true;
+  m.report(FindingKind::misaligned, {at},
+           std::string(name) + " at " + text_of(at) + " by " + m.describe(m.self()) +
+               ": its address is no multiple of its " + std::to_string(bytes) + " bytes");
+  return false;
+}
+
+/// Memory order of an atomic access. Without acquire and release, what it releases is what a fence
+/// before it has, and what it reads a fence after it acquires.
+struct Order {
+  bool acquire = false;
+  bool release = false;
+};
+
+void synchronize(Machine& m, const void* p, AccessKind kind, Order order) {
+  Thread& thread = m.self();
+  const uint32_t cluster = thread.cluster->index;
+  Machine::SyncWord& word = m.sync_words[p];
+  if (reads(kind) && !word.seen.empty()) {
+    if (order.acquire) {
+      m.acquire(thread, word.seen.view(cluster), word.published.view(cluster));
+    } else {
+      thread.to_acquire.add(word.seen);
+      thread.to_acquire_published.add(word.published);
+    }
+  }
+  if (writes(kind) && order.release) {
+    word.seen.add(thread.seen, cluster, thread.first);
+    word.published.add(thread.published, cluster, thread.first);
+    m.tick(thread);
+  } else if (writes(kind) && thread.has_fenced) {
+    word.seen.add(thread.fenced, cluster, thread.first);
+    word.published.add(thread.fenced_published, cluster, thread.first);
+  }
+}
+
+/// Checks an atomic access to global memory, and says whether it may be done.
+bool access_atomic(Machine& m, const void* p, uint32_t bytes, AccessKind kind, Order order,
+                   const char* name, SourceLocation at) {
+  if (!aligned(m, address_of(p), bytes, name, at)) return false;
+  if (!m.access_global(p, bytes, m.accessor(m.self(), kind, at), name)) return false;
+  synchronize(m, p, kind, order);
+  if (writes(kind)) m.progress();
+  return true;
+}
+
+constexpr const char* kLoadNames[] = {"ld_global", "ld_global_nc", "ld_relaxed_gpu_global",
+                                      "ld_acquire_gpu_global"};
+constexpr const char* kStoreNames[] = {"st_global", "st_relaxed_gpu_global",
+                                       "st_release_gpu_global"};
+constexpr const char* kAtomicNames[] = {"atom_global_add",  "atom_global_min", "atom_global_max",
+                                        "atom_global_and",  "atom_global_or",  "atom_global_xor",
+                                        "atom_global_exch", "atom_global_inc", "atom_global_dec"};
+
+}  // namespace
+
+void load_global(const void* p, uint32_t bytes, LoadKind kind, void* value, SourceLocation at) {
+  Machine& m = machine();
+  const char* name = kLoadNames[static_cast<int>(kind)];
+  std::memset(value, 0, bytes);
+  if (kind == LoadKind::relaxed || kind == LoadKind::acquire) {
+    m.yield_after_poll(at);  // before it reads, so that polling makes room for others
+    const Order order = {.acquire = kind == LoadKind::acquire};
+    if (!access_atomic(m, p, bytes, AccessKind::atomic_load, order, name, at)) return;
+  } else {
+    if (!aligned(m, address_of(p), bytes, name, at)) return;
+    if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::read, at), name)) return;
+  }
+  std::memcpy(value, p, bytes);
+}
+
+void store_global(void* p, uint32_t bytes, StoreKind kind, const void* value, SourceLocation at) {
+  Machine& m = machine();
+  const char* name = kStoreNames[static_cast<int>(kind)];
+  if (kind == StoreKind::weak) {
+    if (!aligned(m, address_of(p), bytes, name, at)) return;
+    if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::write, at), name)) return;
+    m.progress();
+  } else {
+    const Order order = {.release = kind == StoreKind::release};
+    if (!access_atomic(m, p, bytes, AccessKind::atomic_store, order, name, at)) return;
+  }
+  std::memcpy(p, value, bytes);
+}
+
+uint32_t atomic_global(ReduceOp op, uint32_t* p, uint32_t value, SourceLocation at,
+                       bool acquire_release) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  const char* name = kAtomicNames[static_cast<int>(op)];
+  const Order order = {acquire_release, acquire_release};
+  if (!access_atomic(m, p, 4, AccessKind::atomic_update, order, name, at)) return 0;
+  const uint32_t old = *p;
+  *p = meaning::reduce(op, old, value);
+  return old;
+}
+
+void atomic_global_add(float* p, float value, SourceLocation at) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  if (!access_atomic(m, p, 4, AccessKind::atomic_update, {}, "red_global_add", at)) return;
+  *p = meaning::atomic_add_f32(*p, value);
+}
+
+uint32_t atomic_global_cas(uint32_t* p, uint32_t expected, uint32_t value, SourceLocation at) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  if (*p != expected) m.yield_after_poll(at);  // a loop that waits for `expected` is a poll
+  if (!access_atomic(m, p, 4, AccessKind::atomic_update, {}, "atom_global_cas", at)) return 0;
+  const uint32_t old = *p;
+  if (old == expected) *p = value;
+  return old;
+}
+
+void prefetch(const void* p, uint32_t bytes, SourceLocation at) {
+  Machine& m = machine();
+  if (bytes != 1 && (address_of(p) % 16 != 0 || bytes % 16 != 0)) {
+    m.report(FindingKind::misaligned, {at},
+             "cp_async_bulk_prefetch_L2 at " + text_of(at) + " by " + m.describe(m.self()) +
+                 ": its address and its " + std::to_string(bytes) +
+                 " bytes are to be multiples of 16");
+  }
+  m.check_prefetch(p, bytes, at);
+}
+
+uint32_t shared_base() {
+  return kSharedBase;
+}
+
+void load_shared(uint32_t address, uint32_t bytes, void* value, SourceLocation at) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  std::memset(value, 0, bytes);
+  if (!aligned(m, address, bytes, "ld_shared", at)) return;
+  const Accessor accessor = m.accessor(thread, AccessKind::read, at);
+  if (!m.access_shared(*thread.block, address, bytes, accessor, "ld_shared")) return;
+  std::memcpy(value, thread.block->shared.data() + (address - kSharedBase), bytes);
+}
+
+void store_shared(uint32_t address, uint32_t bytes, const void* value, SourceLocation at) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  if (!aligned(m, address, bytes, "st_shared", at)) return;
+  const Accessor accessor = m.accessor(thread, AccessKind::write, at);
+  if (!m.access_shared(*thread.block, address, bytes, accessor, "st_shared")) return;
+  std::memcpy(thread.block->shared.data() + (address - kSharedBase), value, bytes);
+}
+
+uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLocation at) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  Thread& thread = m.self();
+  if (!aligned(m, address, 4, "atom_shared", at)) return 0;
+  const Accessor accessor = m.accessor(thread, AccessKind::atomic_update, at);
+  if (!m.access_shared(*thread.block, address, 4, accessor, "atom_shared")) return 0;
+  std::byte* p = thread.block->shared.data() + (address - kSharedBase);
+  uint32_t old;
+  std::memcpy(&old, p, sizeof(old));
+  const uint32_t result = meaning::reduce(op, old, value);
+  std::memcpy(p, &result, sizeof(result));
+  return old;
+}
+
+}  // namespace blockscale::emulator
