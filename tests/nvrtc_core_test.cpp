@@ -29,14 +29,15 @@ class CoreOnTheGpu : public test::WithNvrtc {
   }
 };
 
-/// #include lines of every header of core/ but those of tests.
+/// #include lines of every header of core/ but those of tests and of other headers (-inl.h).
 std::string include_all_of_core() {
   std::string result;
   int count = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(BLOCKSCALE_SOURCE_DIR) / "core")) {
     const std::string name = entry.path().filename().string();
-    if (entry.path().extension() != ".h" || name.find("_test_") != std::string::npos) continue;
+    if (!name.ends_with(".h") || name.ends_with("-inl.h")) continue;
+    if (name.find("_test_") != std::string::npos) continue;
     result += "#include \"core/" + name + "\"\n";
     ++count;
   }
@@ -84,6 +85,15 @@ extern "C" __global__ void dispatched(int layout, int64_t i, int64_t j, int64_t 
   out[1] = scale_coordinate(static_cast<ScaleLayout>(layout), i, 300, 20, leading).i;
 }
 
+extern "C" __global__ void functions(float x, float y, float z, int64_t column, float* out) {
+  const GatedColumns columns = gated_columns(GateOrder::up_first, 64, column);
+  out[columns.gate] = math::gelu_tanh(x);
+  out[columns.up] = math::gelu_erf(x);
+  out[2] = math::swiglu(x, y);
+  out[3] = math::modulate(x, y, z);
+  out[4] = math::rms_norm(x, math::reciprocal_sqrt(y), z);
+}
+
 struct Buffer {
   char* at;
   __device__ void operator()(char c) { *at++ = c; }
@@ -122,6 +132,18 @@ TEST_F(CoreOnTheGpu, LayoutsBecomePlainArithmetic) {
     EXPECT_THAT(offsets, Not(HasSubstr(costly)));
   }
   EXPECT_THAT(body_of(result.ptx, "dispatched"), Not(HasSubstr("call")));
+}
+
+TEST_F(CoreOnTheGpu, FunctionsRoundEveryStep) {
+  const runtime::Nvrtc::Result result = compile(kernels());
+  ASSERT_TRUE(result.compiled) << result.log;
+  const std::string functions = body_of(result.ptx, "functions");
+  for (const char* loose : {".approx", ".ftz", "mad.f32", ".local"}) {
+    EXPECT_THAT(functions, Not(HasSubstr(loose)));
+  }
+  for (const char* used : {"fma.rn.f32", "rcp.rn.f32", "sqrt.rn.f32"}) {
+    EXPECT_THAT(functions, HasSubstr(used));
+  }
 }
 
 TEST(CoreWithNvcc, Compiles) {

@@ -1,0 +1,103 @@
+"""Fits the polynomials of core/math-inl.h and prints them as hexadecimal f32 constants.
+
+Usage: fit_polynomials.py. Minimax fits by Remez' exchange on a dense grid, in f64. Coefficients are
+then rounded to f32 one after the other, the rest being fitted again, so that what is printed is
+near the best that f32 coefficients can do. Needs numpy and scipy (tests/requirements.txt).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import log_ndtr
+
+Function = Callable[[np.ndarray], np.ndarray]
+GRID = 20001
+
+
+def chebyshev_grid(low: float, high: float) -> np.ndarray:
+    return (low + high) / 2 - (high - low) / 2 * np.cos(np.linspace(0, np.pi, GRID))
+
+
+def extrema(error: np.ndarray, count: int) -> np.ndarray | None:
+    """Indices of `count` extrema of alternating sign, the largest ones; None if there are fewer."""
+    runs = np.split(np.arange(len(error)), np.flatnonzero(np.diff(np.sign(error))) + 1)
+    found = [run[np.argmax(np.abs(error[run]))] for run in runs]
+    while len(found) > count:
+        found.pop(0 if abs(error[found[0]]) < abs(error[found[-1]]) else -1)
+    return np.array(found) if len(found) == count else None
+
+
+def minimax(x: np.ndarray, target: np.ndarray, powers: list[int], weight: np.ndarray) -> np.ndarray:
+    """Coefficients of x^powers that minimise max |target - polynomial| / weight."""
+    matrix = np.stack([x**power for power in powers], axis=1) / weight[:, None]
+    y = target / weight
+    count = len(powers) + 1
+    signs = (-1.0) ** np.arange(count)
+    at = np.linspace(0, len(x) - 1, count).astype(int)
+    best, best_error = np.zeros(len(powers)), np.inf
+    for _ in range(100):
+        coefficients = np.linalg.solve(np.column_stack([matrix[at], signs]), y[at])[:-1]
+        error = y - matrix @ coefficients
+        if np.max(np.abs(error)) < best_error:
+            best, best_error = coefficients, np.max(np.abs(error))
+        following = extrema(error, count)
+        if following is None or np.array_equal(following, at):
+            break
+        at = following
+    return best
+
+
+def fit(
+    function: Function,
+    low: float,
+    high: float,
+    degree: int,
+    weight: Function,
+    fixed: dict[int, float],
+) -> tuple[list[float], float]:
+    """Coefficients of degree 0 to `degree`, each an f32, and the largest weighted error."""
+    x = chebyshev_grid(low, high)
+    y, w = function(x), weight(x)
+    known = dict(fixed)
+    while len(known) <= degree:
+        free = [power for power in range(degree + 1) if power not in known]
+        rest = y - sum(value * x**power for power, value in known.items())
+        known[free[0]] = float(np.float32(minimax(x, rest, free, w)[0]))
+    polynomial = sum(value * x**power for power, value in known.items())
+    coefficients = [known[power] for power in range(degree + 1)]
+    return coefficients, float(np.max(np.abs((y - polynomial) / w)))
+
+
+def hexadecimal(value: float) -> str:
+    """`value`, an f32, as a C++ constant."""
+    mantissa, exponent = float(value).hex().split("p")
+    return f"{mantissa.rstrip('0').rstrip('.')}p{int(exponent)}f"
+
+
+def show(name: str, coefficients: list[float], error: float) -> None:
+    print(f"{name}: largest weighted error {error:.3g} = 2^{np.log2(error):.1f}")
+    print("  " + ", ".join(hexadecimal(c) for c in coefficients))
+
+
+def fit_exp2() -> None:
+    """2^x on [-1/2, 1/2], relative error: of degree 6 with 1 at 0, and of degree 5 with the best
+    constant term among the f32 around 1."""
+    show("2^x, 6", *fit(np.exp2, -0.5, 0.5, 6, np.exp2, {0: 1.0}))
+    constants = (1.0, 1.0 - 2.0**-24, 1.0 + 2.0**-23)
+    fits = [fit(np.exp2, -0.5, 0.5, 5, np.exp2, {0: constant}) for constant in constants]
+    show("2^x, 5", *min(fits, key=lambda one: one[1]))
+
+
+def fit_normal_tail() -> None:
+    """log2 of the normal distribution's lower tail Phi(-x) on [0, 8], -1 at 0. An absolute error
+    here is a relative one of the tail; it may grow where the tail is below 1e-3."""
+
+    def weight(x: np.ndarray) -> np.ndarray:
+        return 1 + (x / 3) ** 4
+
+    show("log2 Phi(-x)", *fit(lambda x: log_ndtr(-x) / np.log(2), 0, 8, 10, weight, {0: -1.0}))
+
+
+if __name__ == "__main__":
+    fit_exp2()
+    fit_normal_tail()
