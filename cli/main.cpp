@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "blockscale/safetensors.h"
+#include "blockscale/files.h"
 #include "blockscale/system.h"
 #include "command.h"
 #include "log.h"

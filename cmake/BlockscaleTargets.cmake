@@ -49,6 +49,23 @@ function(blockscale_use_cuda_headers target)
   endforeach()
 endfunction()
 
+# A libcuda.so.1 without a GPU for `target`'s tests, which load it; and one that is too old.
+function(blockscale_use_fake_driver target)
+  foreach(name IN ITEMS fake old)
+    if(NOT TARGET blockscale_${name}_libcuda)
+      add_library(blockscale_${name}_libcuda MODULE ${PROJECT_SOURCE_DIR}/tests/fake_libcuda.cpp)
+      blockscale_compile_options(blockscale_${name}_libcuda)
+      target_include_directories(blockscale_${name}_libcuda PRIVATE ${PROJECT_SOURCE_DIR})
+      target_compile_features(blockscale_${name}_libcuda PRIVATE cxx_std_20)
+    endif()
+    string(TOUPPER ${name} upper)
+    add_dependencies(${target} blockscale_${name}_libcuda)
+    target_compile_definitions(${target} PRIVATE
+      BLOCKSCALE_${upper}_LIBCUDA="$<TARGET_FILE:blockscale_${name}_libcuda>")
+  endforeach()
+  target_compile_definitions(blockscale_old_libcuda PRIVATE BLOCKSCALE_OLD_DRIVER)
+endfunction()
+
 # A libFuzzer target. With BLOCKSCALE_FUZZ the library is instrumented, so that coverage guides it.
 function(blockscale_add_fuzzer source)
   blockscale_add_program(${source} name)

@@ -9,9 +9,9 @@
 #include <iterator>
 #include <set>
 
+#include "blockscale/files.h"
 #include "models/convert_plan.h"
 #include "models/convert_run.h"
-#include "models/io_error.h"
 #include "models/other_files.h"
 #include "models/staging.h"
 #include "models/text.h"

@@ -1,8 +1,8 @@
 #include "models/index_file.h"
 
 #include "blockscale/error.h"
+#include "blockscale/files.h"
 #include "models/json_file.h"
-#include "models/mapped_file.h"
 #include "models/text.h"
 
 namespace blockscale {

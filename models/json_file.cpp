@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "blockscale/error.h"
-#include "models/mapped_file.h"
+#include "blockscale/files.h"
 #include "models/text.h"
 
 namespace blockscale {

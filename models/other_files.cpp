@@ -8,9 +8,8 @@
 #include <cerrno>
 #include <string_view>
 
-#include "models/atomic_file.h"
+#include "blockscale/files.h"
 #include "models/index_file.h"
-#include "models/io_error.h"
 #include "models/staging.h"
 #include "models/text.h"
 

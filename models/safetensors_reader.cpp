@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "blockscale/files.h"
 #include "blockscale/safetensors.h"
-#include "models/mapped_file.h"
 #include "models/safetensors_header.h"
 #include "models/text.h"
 

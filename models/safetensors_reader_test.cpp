@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "blockscale/files.h"
 #include "blockscale/safetensors.h"
 #include "models/safetensors_header.h"
 #include "models/testing.h"

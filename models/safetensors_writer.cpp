@@ -3,8 +3,8 @@
 #include <mutex>
 #include <utility>
 
+#include "blockscale/files.h"
 #include "blockscale/safetensors.h"
-#include "models/atomic_file.h"
 #include "models/safetensors_header.h"
 #include "models/text.h"
 

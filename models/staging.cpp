@@ -10,10 +10,9 @@
 #include <cstring>
 #include <vector>
 
+#include "blockscale/files.h"
 #include "blockscale/parallel.h"
 #include "blockscale/safetensors.h"
-#include "models/atomic_file.h"
-#include "models/io_error.h"
 #include "models/json_file.h"
 
 namespace blockscale::models {

@@ -4,9 +4,9 @@
 #include <system_error>
 #include <utility>
 
+#include "blockscale/files.h"
 #include "blockscale/safetensors.h"
 #include "models/index_file.h"
-#include "models/io_error.h"
 #include "models/text.h"
 
 namespace blockscale {

@@ -1,6 +1,5 @@
 #include "blockscale/system.h"
 
-#include <dlfcn.h>
 #include <oneapi/tbb/version.h>
 #include <spdlog/version.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "blockscale/parallel.h"
+#include "runtime/driver.h"
 
 namespace blockscale {
 namespace {
@@ -80,71 +80,37 @@ std::vector<std::string> cpu_features() {
   return result;
 }
 
-/// The driver functions that gpu_info needs, with prototypes of our own.
-struct Driver {
-  using Status = int;  // CUresult; 0 is success
-  using Device = int;  // CUdevice
-  Status (*init)(unsigned) = nullptr;
-  Status (*driver_version)(int*) = nullptr;
-  Status (*device_count)(int*) = nullptr;
-  Status (*device_get)(Device*, int) = nullptr;
-  Status (*device_name)(char*, int, Device) = nullptr;
-  Status (*device_attribute)(int*, int, Device) = nullptr;
-  Status (*device_memory)(std::size_t*, Device) = nullptr;
-  Status (*error_string)(Status, const char**) = nullptr;
-
-  template <class Function>
-  static bool load(void* library, const char* name, Function*& function) {
-    function = reinterpret_cast<Function*>(dlsym(library, name));
-    return function != nullptr;
-  }
-
-  bool load_all(void* library) {
-    return load(library, "cuInit", init) && load(library, "cuDriverGetVersion", driver_version) &&
-           load(library, "cuDeviceGetCount", device_count) &&
-           load(library, "cuDeviceGet", device_get) &&
-           load(library, "cuDeviceGetName", device_name) &&
-           load(library, "cuDeviceGetAttribute", device_attribute) &&
-           load(library, "cuDeviceTotalMem_v2", device_memory) &&
-           load(library, "cuGetErrorString", error_string);
-  }
-
-  std::string explain(const char* function, Status status) const {
-    const char* text = nullptr;
-    error_string(status, &text);
-    return std::string(function) + " failed with error " + std::to_string(status) +
-           (text == nullptr ? "" : std::string(": ") + text);
-  }
-};
-
-constexpr int kComputeCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_*
-constexpr int kComputeCapabilityMinor = 76;
-
-void ask_driver(const Driver& driver, GpuInfo& info) {
-  if (const auto status = driver.init(0); status != 0) {
-    info.problem = driver.explain("cuInit", status);
-    return;
-  }
-  driver.driver_version(&info.driver_cuda_version);
+/// Fills in what the driver says. It may be one that is too old for kernels.
+void ask_driver(const runtime::DriverTable& driver, GpuInfo& info) {
+  using runtime::cu::DeviceAttribute;
+  const auto failed = [&](const auto& function, int status) {
+    if (status != 0) info.problem = driver.explain(function.name(), status);
+    return status != 0;
+  };
+  if (failed(driver.init, driver.init.status(0))) return;
+  (void)driver.driver_version.status(&info.driver_cuda_version);
   int count = 0;
-  if (const auto status = driver.device_count(&count); status != 0) {
-    info.problem = driver.explain("cuDeviceGetCount", status);
-    return;
-  }
+  if (failed(driver.device_count, driver.device_count.status(&count))) return;
   for (int i = 0; i < count; ++i) {
-    Driver::Device device = 0;
+    runtime::cu::Device device = 0;
     std::array<char, 256> name{};
     int major = 0;
     int minor = 0;
     std::size_t bytes = 0;
-    if (driver.device_get(&device, i) != 0) continue;
-    driver.device_name(name.data(), static_cast<int>(name.size()) - 1, device);
-    driver.device_attribute(&major, kComputeCapabilityMajor, device);
-    driver.device_attribute(&minor, kComputeCapabilityMinor, device);
-    driver.device_memory(&bytes, device);
+    if (driver.device_get.status(&device, i) != 0) continue;
+    (void)driver.device_name.status(name.data(), static_cast<int>(name.size()) - 1, device);
+    (void)driver.device_attribute.status(&major, DeviceAttribute::compute_capability_major, device);
+    (void)driver.device_attribute.status(&minor, DeviceAttribute::compute_capability_minor, device);
+    (void)driver.device_memory.status(&bytes, device);
     info.devices.push_back({name.data(), major * 10 + minor, bytes});
   }
   if (info.devices.empty()) info.problem = "the driver works but shows no device";
+}
+
+/// What every driver since CUDA 6 has.
+bool can_be_asked(const runtime::DriverTable& driver) {
+  return driver.init && driver.driver_version && driver.device_count && driver.device_get &&
+         driver.device_name && driver.device_attribute && driver.device_memory;
 }
 
 std::vector<std::string> nvidia_device_nodes() {
@@ -198,16 +164,21 @@ MemoryInfo memory_info() {
 GpuInfo gpu_info() {
   GpuInfo info;
   info.device_nodes = nvidia_device_nodes();
-  // Never closed: the driver keeps threads and state of its own once it is initialised.
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  info.driver_library = library != nullptr;
-  Driver driver;
-  if (library == nullptr) {
-    if (!info.device_nodes.empty()) info.problem = "libcuda.so.1 cannot be opened";
-  } else if (!driver.load_all(library)) {
-    info.problem = "libcuda.so.1 lacks a function that every driver since CUDA 6 has";
-  } else {
-    ask_driver(driver, info);
+  const runtime::DriverTable& driver = runtime::find_driver();
+  info.driver_library = driver.library().is_open();
+  if (!info.driver_library) {
+    if (!info.device_nodes.empty()) info.problem = driver.library().problem();
+    return info;
+  }
+  info.driver_path = driver.library().path();
+  if (!can_be_asked(driver)) {
+    info.problem = info.driver_path + " lacks a function that every driver since CUDA 6 has";
+    return info;
+  }
+  ask_driver(driver, info);
+  if (info.problem.empty() && !driver.missing().empty()) {
+    info.problem = "the driver has no " + driver.missing().front() +
+                   ", which kernels need: install one for CUDA 13";
   }
   return info;
 }

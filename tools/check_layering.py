@@ -20,7 +20,13 @@ ALLOWED = {
     "python": {"include"},
 }
 # runtime/ knows no operation: of the public API, only what it implements itself.
-RUNTIME_API = {"blockscale/error.h", "blockscale/parallel.h", "blockscale/system.h"}
+RUNTIME_API = {
+    "blockscale/device.h",
+    "blockscale/error.h",
+    "blockscale/files.h",
+    "blockscale/parallel.h",
+    "blockscale/system.h",
+}
 
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".hpp", ".cc", ".inl"}
 TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.h$|/testing\.h$")

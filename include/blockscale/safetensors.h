@@ -58,11 +58,6 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
-/// For programs, not libraries: if a mapped file is truncated by someone else while its data are
-/// being read, print one line that names it and exit with `status`, instead of dying of SIGBUS
-/// without a word. Other causes of SIGBUS go to the handler that was installed before.
-void exit_on_truncated_mapping(int status);
-
 /// A read-only safetensors file, mapped. Views stay valid as long as a copy of the object lives.
 /// The file must not be truncated meanwhile: `data` throws io if it was, and a later truncation
 /// raises SIGBUS in whoever reads the data (see `exit_on_truncated_mapping`).
@@ -145,8 +140,5 @@ class SafetensorsWriter {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// Writes a small file whole or not at all (temporary name, fsync, rename, fsync of the folder).
-void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace blockscale

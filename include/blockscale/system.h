@@ -49,9 +49,11 @@ struct GpuDevice {
 struct GpuInfo {
   std::vector<std::string> device_nodes;  // /dev/nvidia*, whether or not the driver works
   bool driver_library = false;            // libcuda.so.1 could be opened
+  std::string driver_path;                // where it is
   int driver_cuda_version = 0;            // 13000 stands for 13.0; 0: unknown
   std::vector<GpuDevice> devices;
-  std::string problem;  // why there is no device although something of a driver is there
+  std::string problem;  // why there is no device, or none that kernels run on, although something
+                        // of a driver is there
 };
 GpuInfo gpu_info();
 

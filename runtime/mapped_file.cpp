@@ -1,4 +1,4 @@
-#include "models/mapped_file.h"
+#include "blockscale/files.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "blockscale/error.h"
-#include "models/io_error.h"
 
 namespace blockscale {
 

@@ -1,4 +1,4 @@
-#include "models/mapping_faults.h"
+#include "blockscale/files.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "blockscale/error.h"
-#include "blockscale/safetensors.h"
 
 namespace blockscale {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/io_error.h"
+#include "blockscale/files.h"
 
 #include <cerrno>
 #include <string>

@@ -1,4 +1,4 @@
-#include "models/atomic_file.h"
+#include "blockscale/files.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -15,8 +15,6 @@
 #include <utility>
 
 #include "blockscale/error.h"
-#include "blockscale/safetensors.h"
-#include "models/io_error.h"
 
 namespace blockscale {
 namespace {

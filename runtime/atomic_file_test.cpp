@@ -1,5 +1,5 @@
 // Files appear whole or not at all: killed writers, full disks, folders that may not be written.
-#include "models/atomic_file.h"
+#include "blockscale/files.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,0 +1,45 @@
+// CUDA devices and the calling thread's device. Works, and says that there is none, without CUDA.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace blockscale::cuda {
+
+struct DeviceTraits {
+  int ordinal = 0;
+  std::string name;
+  int compute_capability = 0;  // 90 stands for 9.0
+  int multiprocessors = 0;
+  std::int64_t max_shared_bytes_per_block = 0;  // dynamic + static, with opt-in
+  std::int64_t l2_bytes = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+/// Every device that the driver shows, by ordinal. Asked once. Throws not_found, unsupported or
+/// device if there is no working driver.
+const std::vector<DeviceTraits>& devices();
+
+/// The device of the context that is current on the calling thread. Throws device if none is.
+const DeviceTraits& current_device();
+
+/// The device that holds the memory at `pointer`, or -1 if that is memory of the host that CUDA
+/// does not know. Throws device for memory that is gone.
+int device_of(const void* pointer);
+
+/// Makes a device's primary context (the one of the CUDA run-time API) current on the calling
+/// thread while it lives, unless a context of that device is current already.
+class DeviceScope {
+ public:
+  /// Throws invalid_argument naming `ordinal` if there is no such device.
+  explicit DeviceScope(int ordinal);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,181 @@
+#include "runtime/kernel_cache.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <exception>
+
+#include "blockscale/error.h"
+
+namespace blockscale::runtime {
+namespace {
+
+constexpr std::string_view kSuffix = ".kernel";
+constexpr int kLocks = 64;  // lock files; a lock guards all keys that it is chosen for
+
+/// Holds an exclusive lock on a file while it lives. Where the folder cannot be written or has no
+/// locks it holds none: then processes may compile the same kernel twice, which is only slower.
+class FileLock {
+ public:
+  explicit FileLock(const std::filesystem::path& path)
+      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (descriptor_ < 0) return;
+    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~FileLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+std::filesystem::path user_folder() {
+  if (const std::string named = environment("BLOCKSCALE_CACHE"); !named.empty()) return named;
+  if (const std::string base = environment("XDG_CACHE_HOME"); !base.empty()) {
+    return std::filesystem::path(base) / "blockscale";
+  }
+  if (const std::string home = environment("HOME"); !home.empty()) {
+    return std::filesystem::path(home) / ".cache/blockscale";
+  }
+  return {};
+}
+
+std::uint64_t limit_of_user() {
+  const std::string text = environment("BLOCKSCALE_CACHE_LIMIT");
+  if (text.empty()) return KernelCache::kDefaultLimit;
+  std::uint64_t limit = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Error(ErrorCode::invalid_argument, "BLOCKSCALE_CACHE_LIMIT",
+                "is '" + text + "'; a number of bytes is allowed");
+  }
+  return limit;
+}
+
+struct FileState {
+  std::filesystem::path path;
+  std::filesystem::file_time_type used;
+  std::uint64_t bytes = 0;
+};
+
+/// The files of entries; those that vanish meanwhile are left out.
+std::vector<FileState> entry_files(const std::filesystem::path& folder) {
+  std::vector<FileState> files;
+  std::error_code error;
+  for (const auto& item : std::filesystem::directory_iterator(folder, error)) {
+    if (item.path().extension() != kSuffix) continue;
+    std::error_code gone;
+    FileState file{item.path(), item.last_write_time(gone), 0};
+    file.bytes = gone ? 0 : item.file_size(gone);
+    if (!gone) files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace
+
+KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes)
+    : folder_(std::move(folder)), limit_(limit_bytes) {}
+
+KernelCache KernelCache::of_user() {
+  return KernelCache(user_folder(), limit_of_user());
+}
+
+std::filesystem::path KernelCache::entry_path(const Hash128& source,
+                                              const std::string& compiler) const {
+  const Hash128 key = Hasher().add(source).add(compiler).finish();
+  return folder_ / (hexadecimal(key) + std::string(kSuffix));
+}
+
+CompiledKernel KernelCache::get(const Hash128& source, const std::string& compiler,
+                                const std::function<CompiledKernel()>& compile) const {
+  if (folder_.empty()) return compile();
+  const std::filesystem::path path = entry_path(source, compiler);
+  if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
+  std::error_code ignored;
+  std::filesystem::create_directories(folder_, ignored);
+  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)));
+  if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
+  CompiledKernel kernel = compile();
+  try {
+    store(path, kernel);
+  } catch (const std::exception& error) {
+    spdlog::info("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
+  }
+  return kernel;
+}
+
+std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& path,
+                                                const Hash128& source,
+                                                const std::string& compiler) const {
+  try {
+    const KernelPack pack = KernelPack::open(path);
+    if (pack.kernels().size() != 1) return std::nullopt;
+    const PackedKernel& entry = pack.kernels().front();
+    const auto code = pack.cubin(entry);
+    if (entry.source != source || entry.compiler != compiler) return std::nullopt;
+    // The time of last use decides what is evicted; a folder that is read-only keeps its times.
+    (void)::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
+    return CompiledKernel{
+        entry.name,      entry.architecture,        entry.compiler, entry.flags, entry.source,
+        entry.resources, {code.begin(), code.end()}};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) {
+      spdlog::info("an entry of the kernel cache is made anew: {}", error.what());
+    }
+    return std::nullopt;
+  }
+}
+
+void KernelCache::store(const std::filesystem::path& path, const CompiledKernel& kernel) const {
+  (void)remove_stale_temporaries(folder_);
+  write_pack(path, {&kernel, 1});
+  evict(path);
+}
+
+/// Removes the entries that were not used for longest until the rest is within the limit. `kept`,
+/// the newest, stays whatever its size.
+void KernelCache::evict(const std::filesystem::path& kept) const {
+  std::vector<FileState> files = entry_files(folder_);
+  std::uint64_t total = 0;
+  for (const FileState& file : files) total += file.bytes;
+  std::sort(files.begin(), files.end(),
+            [](const FileState& a, const FileState& b) { return a.used < b.used; });
+  for (const FileState& file : files) {
+    if (total <= limit_) return;
+    if (file.path == kept) continue;
+    std::error_code ignored;  // another process may have removed it
+    std::filesystem::remove(file.path, ignored);
+    total -= file.bytes;
+  }
+}
+
+std::vector<KernelCache::Entry> KernelCache::entries() const {
+  std::vector<Entry> entries;
+  for (const FileState& file : entry_files(folder_)) {
+    try {
+      const KernelPack pack = KernelPack::open(file.path);
+      if (pack.kernels().size() != 1) continue;
+      (void)pack.cubin(pack.kernels().front());
+      entries.push_back({file.path, pack.kernels().front(), file.bytes});
+    } catch (const Error& error) {
+      spdlog::info("an entry of the kernel cache cannot be read: {}", error.what());
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.kernel.name != b.kernel.name ? a.kernel.name < b.kernel.name : a.path < b.path;
+  });
+  return entries;
+}
+
+}  // namespace blockscale::runtime

@@ -1,0 +1,62 @@
+// The on-disk cache of kernels that the pack lacks: one file each, for every process of the user.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/kernel_pack.h"
+
+namespace blockscale::runtime {
+
+/// Files are kernel packs of one kernel, named after a hash of compiler, flags, architecture and
+/// every source, and published by rename: a reader sees a whole entry or none. The folder is made
+/// when the first entry is stored.
+class KernelCache {
+ public:
+  struct Entry {
+    std::filesystem::path path;
+    PackedKernel kernel;
+    std::uint64_t file_bytes = 0;
+  };
+
+  /// The bytes that all entries may have together.
+  static constexpr std::uint64_t kDefaultLimit = std::uint64_t{512} << 20;
+
+  /// Without a folder (an empty path) nothing is stored.
+  explicit KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes = kDefaultLimit);
+
+  /// In BLOCKSCALE_CACHE, else blockscale/ in XDG_CACHE_HOME, else ~/.cache/blockscale, else
+  /// nowhere (never in a folder that others can write); at most
+  /// BLOCKSCALE_CACHE_LIMIT bytes (a decimal number). Throws invalid_argument naming that variable
+  /// if it is no number.
+  static KernelCache of_user();
+
+  /// The kernel with this source hash and compiler: found here, or made by `compile` and stored.
+  /// Processes that want the same kernel at once wait for the first of them. A damaged entry is
+  /// made anew. A folder that cannot be read, locked or written, or a full disk, costs the storing
+  /// only (the log tells, at level info). Throws what `compile` throws.
+  CompiledKernel get(const Hash128& source, const std::string& compiler,
+                     const std::function<CompiledKernel()>& compile) const;
+
+  /// Whole entries, by name of their kernel. Damaged ones are left out.
+  std::vector<Entry> entries() const;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  std::uint64_t limit_bytes() const { return limit_; }
+  std::filesystem::path entry_path(const Hash128& source, const std::string& compiler) const;
+
+ private:
+  std::optional<CompiledKernel> read(const std::filesystem::path& path, const Hash128& source,
+                                     const std::string& compiler) const;
+  void store(const std::filesystem::path& path, const CompiledKernel& kernel) const;
+  void evict(const std::filesystem::path& kept) const;
+
+  std::filesystem::path folder_;
+  std::uint64_t limit_;
+};
+
+}  // namespace blockscale::runtime

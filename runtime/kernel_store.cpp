@@ -1,0 +1,54 @@
+#include "runtime/kernel_store.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "blockscale/error.h"
+#include "runtime/nvrtc.h"
+
+namespace blockscale::runtime {
+
+KernelStore::KernelStore(SourceTree sources, FindPack find_pack, KernelCache cache)
+    : sources_(std::move(sources)), find_pack_(std::move(find_pack)), cache_(std::move(cache)) {}
+
+KernelStore& KernelStore::instance() {
+  static KernelStore* const store =
+      new KernelStore(embedded_sources(), find_pack, KernelCache::of_user());
+  return *store;
+}
+
+const KernelPack* KernelStore::pack(const std::string& architecture) {
+  const std::lock_guard lock(mutex_);
+  const auto found = packs_.find(architecture);
+  if (found != packs_.end()) return found->second.get();
+  const std::filesystem::path path = find_pack_(architecture);
+  auto pack = path.empty() ? nullptr : std::make_unique<KernelPack>(KernelPack::open(path));
+  return packs_.emplace(architecture, std::move(pack)).first->second.get();
+}
+
+KernelImage KernelStore::image(const KernelSpec& spec) {
+  const Hash128 source = source_hash(spec, sources_);
+  if (const KernelPack* const packed = pack(spec.architecture)) {
+    if (const PackedKernel* const kernel = packed->find(spec.name)) {
+      if (kernel->source != source) {
+        throw Error(ErrorCode::unsupported, packed->path().string(),
+                    "kernel " + spec.name + " in this pack was compiled from other sources (" +
+                        hexadecimal(kernel->source) + ") than those of this library (" +
+                        hexadecimal(source) +
+                        "): build the pack again with `blockscale kernels build`, or remove it");
+      }
+      return {packed->cubin(*kernel), kernel->resources, packed->path()};
+    }
+    spdlog::info("kernel {} is not in {}", spec.name, packed->path().string());
+  }
+  const Nvrtc& nvrtc = Nvrtc::instance();
+  CompiledKernel kernel =
+      cache_.get(source, nvrtc.version(), [&] { return compile_kernel(spec, sources_, nvrtc); });
+  const std::lock_guard lock(mutex_);
+  const auto& kept =
+      compiled_.try_emplace(spec.name + " " + spec.architecture, std::move(kernel)).first->second;
+  return {kept.cubin, kept.resources, {}};
+}
+
+}  // namespace blockscale::runtime

@@ -1,0 +1,255 @@
+// The functions of the fake driver. With BLOCKSCALE_OLD_DRIVER it lacks those of CUDA 12.
+#include "tests/fake_libcuda.h"
+
+#include <cstring>
+#include <deque>
+
+#include "runtime/driver.h"
+
+namespace {
+
+using blockscale::test::FakeCuda;
+using blockscale::test::FakeLaunch;
+namespace cu = blockscale::runtime::cu;
+
+FakeCuda& fake() {
+  static FakeCuda* const state = new FakeCuda();
+  return *state;
+}
+
+/// Counts a call; the error that it was told to return.
+int enter(const char* function) {
+  ++fake().calls[function];
+  const auto found = fake().failures.find(function);
+  return found == fake().failures.end() ? 0 : found->second;
+}
+
+#define ENTER(function)                          \
+  const std::lock_guard fake_lock(fake().mutex); \
+  if (const int failure = enter(function)) return failure
+
+thread_local std::vector<std::intptr_t> contexts;  // of this thread: device + 1
+
+cu::Context context_of(int device) {
+  return reinterpret_cast<cu::Context>(static_cast<std::intptr_t>(device) + 1);
+}
+
+#if !defined(BLOCKSCALE_OLD_DRIVER)
+/// Code that was loaded: up to the section table, where our fakes and real cubins end.
+std::deque<std::string>& libraries() {
+  static auto* const list = new std::deque<std::string>();
+  return *list;
+}
+
+/// Names; a handle points to one.
+std::deque<std::string>& kernels() {
+  static auto* const list = new std::deque<std::string>();
+  return *list;
+}
+
+std::string code_of(const void* data) {
+  std::uint64_t end = 0;
+  std::memcpy(&end, static_cast<const char*>(data) + 40, sizeof end);
+  return {static_cast<const char*>(data), end};
+}
+#endif
+
+}  // namespace
+
+extern "C" {
+
+FakeCuda* fake_cuda() {
+  return &fake();
+}
+
+int cuInit(unsigned) {
+  ENTER("cuInit");
+  return 0;
+}
+
+int cuDriverGetVersion(int* version) {
+  ENTER("cuDriverGetVersion");
+  *version = 13000;
+  return 0;
+}
+
+int cuGetErrorName(int error, const char** name) {
+  *name = error == 201 ? "CUDA_ERROR_INVALID_CONTEXT" : "CUDA_ERROR_OF_THE_FAKE";
+  return 0;
+}
+
+int cuGetErrorString(int error, const char** text) {
+  *text = error == 201 ? "invalid device context" : "the fake was told to fail";
+  return 0;
+}
+
+int cuDeviceGetCount(int* count) {
+  ENTER("cuDeviceGetCount");
+  *count = fake().devices;
+  return 0;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+  ENTER("cuDeviceGet");
+  if (ordinal < 0 || ordinal >= fake().devices) return 101;
+  *device = ordinal;
+  return 0;
+}
+
+int cuDeviceGetName(char* name, int size, int device) {
+  ENTER("cuDeviceGetName");
+  std::strncpy(name, ("Fake H200 number " + std::to_string(device)).c_str(),
+               static_cast<std::size_t>(size));
+  return 0;
+}
+
+int cuDeviceGetAttribute(int* value, cu::DeviceAttribute attribute, int) {
+  ENTER("cuDeviceGetAttribute");
+  switch (attribute) {
+    case cu::DeviceAttribute::multiprocessors: *value = 132; return 0;
+    case cu::DeviceAttribute::l2_bytes: *value = 60 << 20; return 0;
+    case cu::DeviceAttribute::compute_capability_major:
+      *value = fake().compute_capability / 10;
+      return 0;
+    case cu::DeviceAttribute::compute_capability_minor:
+      *value = fake().compute_capability % 10;
+      return 0;
+    case cu::DeviceAttribute::max_shared_bytes_per_block: *value = 227 << 10; return 0;
+  }
+  return cu::kInvalidValue;
+}
+
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  ENTER("cuDeviceTotalMem_v2");
+  *bytes = std::size_t{141} << 30;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(cu::Context* context, int device) {
+  ENTER("cuDevicePrimaryCtxRetain");
+  *context = context_of(device);
+  return 0;
+}
+
+int cuCtxGetCurrent(cu::Context* context) {
+  ENTER("cuCtxGetCurrent");
+  *context = contexts.empty() ? nullptr : reinterpret_cast<cu::Context>(contexts.back());
+  return 0;
+}
+
+int cuCtxGetDevice(int* device) {
+  ENTER("cuCtxGetDevice");
+  if (contexts.empty()) return cu::kInvalidContext;
+  *device = static_cast<int>(contexts.back()) - 1;
+  return 0;
+}
+
+int cuCtxPushCurrent_v2(cu::Context context) {
+  ENTER("cuCtxPushCurrent_v2");
+  contexts.push_back(reinterpret_cast<std::intptr_t>(context));
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(cu::Context* context) {
+  ENTER("cuCtxPopCurrent_v2");
+  if (contexts.empty()) return cu::kInvalidContext;
+  *context = reinterpret_cast<cu::Context>(contexts.back());
+  contexts.pop_back();
+  return 0;
+}
+
+/// Addresses below 2^40 belong to the device that their bits from 32 on say, less 1.
+int cuPointerGetAttribute(void* value, cu::PointerAttribute, cu::DevicePointer address) {
+  ENTER("cuPointerGetAttribute");
+  const auto device = static_cast<int>(address >> 32) - 1;
+  if (address >> 40 != 0 || device < 0 || device >= fake().devices) return cu::kInvalidValue;
+  std::memcpy(value, &device, sizeof device);
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
+  ENTER("cuThreadExchangeStreamCaptureMode");
+  const int before = fake().capture_mode;
+  fake().capture_mode = static_cast<int>(*mode);
+  *mode = static_cast<cu::CaptureMode>(before);
+  return 0;
+}
+
+#if !defined(BLOCKSCALE_OLD_DRIVER)
+int cuLibraryLoadData(cu::Library* library, const void* code, void*, void**, unsigned, void*,
+                      void**, unsigned) {
+  ENTER("cuLibraryLoadData");
+  fake().capture_mode_while_loading = fake().capture_mode;
+  if (std::memcmp(code,
+                  "\x7f"
+                  "ELF",
+                  4) != 0)
+    return cu::kInvalidImage;
+  *library = reinterpret_cast<cu::Library>(&libraries().emplace_back(code_of(code)));
+  return 0;
+}
+
+int cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {
+  ENTER("cuLibraryGetKernel");
+  if (reinterpret_cast<std::string*>(library)->find(name) == std::string::npos) {
+    return 500;
+  }
+  *kernel = reinterpret_cast<cu::Kernel>(&kernels().emplace_back(name));
+  return 0;
+}
+
+int cuKernelGetAttribute(int* value, cu::FunctionAttribute, cu::Kernel, int) {
+  ENTER("cuKernelGetAttribute");
+  *value = 0;
+  return 0;
+}
+
+int cuKernelSetAttribute(cu::FunctionAttribute attribute, int value, cu::Kernel kernel,
+                         int device) {
+  ENTER("cuKernelSetAttribute");
+  fake().attributes[{*reinterpret_cast<std::string*>(kernel), std::to_string(device),
+                     std::to_string(static_cast<int>(attribute))}] = value;
+  return 0;
+}
+
+int cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** parameters,
+                     void** extra) {
+  ENTER("cuLaunchKernelEx");
+  if (contexts.empty()) return cu::kInvalidContext;
+  if (extra != nullptr || function == nullptr) return 400;
+  FakeLaunch launch;
+  launch.kernel = *reinterpret_cast<std::string*>(function);
+  launch.device = static_cast<int>(contexts.back()) - 1;
+  launch.grid = {config->grid_x, config->grid_y, config->grid_z};
+  launch.block = {config->block_x, config->block_y, config->block_z};
+  launch.dynamic_shared_bytes = config->dynamic_shared_bytes;
+  launch.stream = config->stream;
+  for (std::uint32_t i = 0; i < config->attribute_count; ++i) {
+    const cu::LaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == cu::LaunchAttributeId::cluster_dimension) {
+      launch.cluster = {attribute.cluster[0], attribute.cluster[1], attribute.cluster[2]};
+    } else {
+      launch.programmatic_dependent_launch =
+          attribute.programmatic_stream_serialization_allowed != 0;
+    }
+  }
+  const auto* const bytes = static_cast<const std::byte*>(parameters[0]);
+  launch.parameters.assign(bytes, bytes + fake().parameter_bytes);
+  fake().launches.push_back(std::move(launch));
+  return 0;
+}
+
+int cuTensorMapEncodeTiled(blockscale::TensorMap* map, blockscale::TensorMapElement element,
+                           std::uint32_t rank, void* address, const std::uint64_t* sizes,
+                           const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int,
+                           blockscale::TensorMapSwizzle, blockscale::TensorMapL2Promotion,
+                           blockscale::TensorMapFill) {
+  ENTER("cuTensorMapEncodeTiled");
+  map->words[0] = reinterpret_cast<std::uintptr_t>(address);
+  map->words[1] = static_cast<std::uint64_t>(element) << 32 | rank;
+  map->words[2] = sizes[0];
+  return 0;
+}
+#endif
+
+}  // extern "C"
