@@ -155,6 +155,26 @@ TEST_F(KernelCompilerWithNvrtc, MakesACubinForEachArchitecture) {
   }
 }
 
+/// Also of wrappers that no kernel uses yet.
+TEST_F(KernelCompilerWithNvrtc, EveryEmbeddedHeaderCompilesByItself) {
+  const SourceTree& tree = embedded_sources();
+  std::vector<Nvrtc::Header> headers;
+  for (const auto& [path, text] : tree.files()) {
+    headers.push_back({std::string(path), std::string(text)});
+  }
+  for (const char* architecture : {"sm_90a", "sm_100f"}) {
+    const std::vector<std::string> flags = {"--std=c++20",
+                                            std::string("--gpu-architecture=") + architecture};
+    for (const auto& [path, text] : tree.files()) {
+      if (path.ends_with("-inl.h")) continue;  // included within another header only
+      const std::string source = "#include \"" + std::string(path) + "\"\n";
+      const auto result = nvrtc_->compile("header.cu", source, headers, flags);
+      EXPECT_TRUE(result.compiled) << path << " for " << architecture << "\n" << result.log;
+      EXPECT_EQ(result.log, "") << path << " for " << architecture;
+    }
+  }
+}
+
 TEST_F(KernelCompilerWithNvrtc, RaisesWithTheLog) {
   const std::string broken = std::string(test::kSampleKernel) + "int f() { return undeclared; }\n";
   const std::string log = log_of_failure(sample_spec(), broken);
