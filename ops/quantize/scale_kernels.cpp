@@ -12,6 +12,7 @@
 #include "core/packing.h"
 #include "ops/quantize/decode-inl.h"
 #include "ops/quantize/encode-inl.h"
+#include "ops/quantize/exponent_rounding.h"
 #include "ops/quantize/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -199,25 +200,13 @@ void block_maxima(Format dtype, const void* x, std::int64_t count, std::int64_t 
 
 // ---------------------------------------------------------------- scales
 
-/// What is added to the bits of an amax before its exponent is taken (numerics.md, MX modes).
-/// ceil: carries into the exponent iff the mantissa exceeds that of the element's largest value.
-inline std::uint32_t exponent_rounding(Format element, MxScaleMode mode) {
-  const FormatTraits t = format_traits(element);
-  switch (mode) {
-    case MxScaleMode::floor: return 0;
-    case MxScaleMode::ceil: return 0x007FFFFFu - (bit_cast<std::uint32_t>(t.max) & 0x007FFFFFu);
-    case MxScaleMode::even: return 1u << (22 - t.mantissa_bits);
-  }
-  return 0;
-}
-
 void mx_scales(Format element, MxScaleMode mode, const MagnitudeBits* maxima, std::int64_t count,
                std::uint8_t* bytes, float* factors) {
   const hn::ScalableTag<std::int32_t> di;
   const hn::RebindToFloat<decltype(di)> df;
   const hn::RebindToUnsigned<decltype(di)> du;
   const hn::Rebind<std::uint8_t, decltype(di)> d8;
-  const auto rounding = hn::Set(du, exponent_rounding(element, mode));
+  const auto rounding = hn::Set(du, quantize_detail::exponent_rounding(element, mode));
   const auto emax = hn::Set(di, format_traits(element).max_exponent);
   const auto infinity = hn::Set(di, static_cast<std::int32_t>(kernels::kInfinity));
   const auto largest = hn::Set(di, static_cast<std::int32_t>(kernels::kLargestFinite));

@@ -1,0 +1,414 @@
+#include "ops/quantize/cuda_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/recipe.h"
+#include "ops/quantize/exponent_rounding.h"
+
+namespace blockscale::quantize_detail {
+namespace {
+
+constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks", "tall",    "row",
+                                                          "scaled", "maximum", "norm"};
+constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
+constexpr std::int64_t kMostTiles = std::numeric_limits<std::int32_t>::max();
+
+std::int64_t format_bytes(Format dtype) {
+  return format_traits(dtype).bits / 8;
+}
+
+bool is_multiple(std::int64_t value, std::int64_t of) {
+  return value % of == 0;
+}
+bool is_multiple(const void* pointer, std::int64_t of) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(of) == 0;
+}
+
+DeviceMatrix device_matrix(const MatrixView& view) {
+  const std::int64_t size = format_bytes(view.dtype);
+  DeviceMatrix m;
+  m.data = static_cast<const std::uint8_t*>(view.data);
+  m.row_stride = view.row_stride * size;
+  m.batch_stride = view.batch_stride * size;
+  m.dtype = view.dtype;
+  m.vectors = is_multiple(view.data, 16) && (view.rows <= 1 || is_multiple(m.row_stride, 16)) &&
+              (view.batch <= 1 || is_multiple(m.batch_stride, 16));
+  return m;
+}
+
+/// Index of the kernel that agrees with these fields; the others are its tuning.
+int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
+                InputTransform transform) {
+  for (int i = 0; i < kQuantizeKernels.count; ++i) {
+    const QuantizeConfig& c = kQuantizeKernels[i];
+    if (c.kernel == kernel && c.input == input && c.element == element && c.rule == rule &&
+        c.block == block && c.transform == transform) {
+      return i;
+    }
+  }
+  throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel for this recipe on a GPU");
+}
+
+/// The plan while it is made.
+class Planner {
+ public:
+  Planner(const QuantizeArguments& a, const QuantizeOptions& options, const DeviceTraits& device,
+          void* workspace)
+      : a_(a),
+        options_(options),
+        device_(device),
+        workspace_(static_cast<std::uint8_t*>(workspace)),
+        recipe_(recipe_traits(a.out.recipe)) {}
+
+  QuantizePlan plan() {
+    base_ = base_params();
+    const bool given = options_.scale_source == ScaleSource::given;
+    const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
+    if (empty && !(recipe_.tensor_scale && !given)) return plan_;
+    const bool rms = a_.input.transform == InputTransform::rms_norm;
+    const bool whole_tensor = recipe_.block_rows == 0;
+    const bool needs_maximum = !given && (whole_tensor || recipe_.tensor_scale);
+    const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
+    const bool scales_known = whole_tensor || (by_row && given);
+    const bool tall = recipe_.block_rows > 1;
+    if (rms && (needs_maximum || scales_known || tall)) add_norm();
+    if (needs_maximum) add_maximum();
+    if (scales_known) {
+      add_scaled(by_row);
+    } else if (tall) {
+      add_tall();
+    } else if (by_row || rms) {
+      add_row();
+    } else {
+      add_blocks();
+    }
+    return plan_;
+  }
+
+ private:
+  ScaleRule rule() const {
+    return recipe_.family == Family::mx      ? ScaleRule::mx
+           : recipe_.family == Family::nvfp4 ? ScaleRule::nvfp4
+                                             : ScaleRule::fp8;
+  }
+
+  QuantizeParams base_params() const {
+    const MutableScaledTensorView& out = a_.out;
+    QuantizeParams p;
+    p.x = device_matrix(a_.x);
+    check_size("out.rows", out.rows);
+    check_size("out.k", out.k);
+    p.rows = static_cast<std::uint32_t>(out.rows);
+    p.k = static_cast<std::uint32_t>(out.k);
+    p.batch = static_cast<std::uint32_t>(out.batch);
+    p.transform = transform_params();
+    p.values = static_cast<std::uint8_t*>(out.values);
+    p.value_row_stride = out.value_row_stride;
+    p.value_batch_stride = out.value_batch_stride;
+    p.exponent_rounding =
+        recipe_.family == Family::mx ? exponent_rounding(recipe_.element, options_.mx_scale_mode)
+                                     : 0;
+    p.amax_floor = options_.fp8_amax_floor;
+    p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe_.block_rows));
+    set_scales(p);
+    set_tensor_scale(p);
+    return p;
+  }
+
+  TransformParams transform_params() const {
+    const QuantizeInput& input = a_.input;
+    TransformParams t;
+    t.gate_order = input.gate_order;
+    t.gate_group = input.gate_group;
+    if (input.transform == InputTransform::modulate) {
+      t.scale = device_matrix(input.scale);
+      t.shift = device_matrix(input.shift);
+      const std::int64_t rows = a_.x.batch * a_.x.rows;
+      check_tiles(rows);
+      t.rows_per_group = Divisor(static_cast<std::uint32_t>(
+          std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, input.scale.rows))));
+    }
+    if (input.transform == InputTransform::rms_norm) {
+      t.weight = device_matrix(input.weight);
+      t.epsilon = input.epsilon;
+    }
+    return t;
+  }
+
+  void set_scales(QuantizeParams& p) const {
+    const MutableScaledTensorView& out = a_.out;
+    p.scales = static_cast<std::uint8_t*>(out.scales);
+    p.layout = out.layout;
+    p.scale_leading_stride = out.scale_leading_stride;
+    p.scale_batch_stride = out.scale_batch_stride;
+    p.scale_row_step = scale_offset(out.layout, 1, 0, out.scale_leading_stride);
+    const ScaleGrid grid = scale_grid(out.recipe, out.rows, out.k);
+    const ScaleLayoutTraits& layout = scale_layout_traits(out.layout);
+    p.scale_rows =
+        static_cast<std::uint32_t>(ceil_div(grid.rows, layout.tile_rows) * layout.tile_rows);
+    p.scale_columns =
+        static_cast<std::uint32_t>(ceil_div(grid.columns, layout.tile_k) * layout.tile_k);
+    if (recipe_.family == Family::fp8) {
+      p.fp8_scale = recipe_.scale == Format::ue8m0 ? Fp8Scale::ue8m0
+                    : recipe_.power_of_two         ? Fp8Scale::f32_power_of_two
+                                                   : Fp8Scale::f32;
+    }
+  }
+
+  void set_tensor_scale(QuantizeParams& p) const {
+    if (!recipe_.tensor_scale) return;
+    const bool multiplier = a_.out.sense == TensorScaleSense::multiplier;
+    p.tensor_scale = a_.out.tensor_scale;
+    p.tensor_scale_stride = a_.out.tensor_scale_batch_stride;
+    p.store_multiplier = multiplier;
+    if (options_.scale_source == ScaleSource::given && p.tensor_scale != nullptr) {
+      p.tensor_source =
+          multiplier ? TensorScaleSource::multiplier : TensorScaleSource::stored;
+    }
+  }
+
+  static void check_size(const char* argument, std::int64_t size) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 30;
+    if (size < kMost) return;
+    throw Error(ErrorCode::unsupported, argument,
+                "is " + std::to_string(size) + ", must be below 2^30 on a GPU");
+  }
+
+  static void check_tiles(std::int64_t tiles) {
+    if (tiles <= kMostTiles) return;
+    throw Error(ErrorCode::unsupported, "x",
+                "needs " + std::to_string(tiles) + " tiles on a GPU, must be at most " +
+                    std::to_string(kMostTiles));
+  }
+
+  /// A part of the workspace, in whole 16 bytes.
+  template <class T>
+  T* take(std::int64_t count) {
+    std::uint8_t* const at = workspace_ == nullptr ? nullptr : workspace_ + plan_.workspace_bytes;
+    plan_.workspace_bytes += ceil_div(count * static_cast<std::int64_t>(sizeof(T)), 16) * 16;
+    return reinterpret_cast<T*>(at);
+  }
+
+  /// Numbers tiles of `rows` rows x 2^log2_chunks chunks over a matrix of `all_rows` x `all_chunks`.
+  TileGrid tile_grid(std::int64_t all_rows, std::int64_t all_chunks, std::int64_t rows,
+                     std::uint32_t log2_chunks) const {
+    const std::int64_t across = ceil_div(all_chunks, std::int64_t{1} << log2_chunks);
+    const std::int64_t down = ceil_div(all_rows, rows);
+    check_tiles(across);
+    check_tiles(down);
+    check_tiles(across * down);
+    check_tiles(std::max<std::int64_t>(1, across * down) * a_.out.batch);
+    TileGrid grid;
+    grid.tiles = static_cast<std::uint32_t>(across * down * a_.out.batch);
+    grid.across = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(1, across)));
+    grid.per_matrix = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(1, across * down)));
+    grid.log2_chunks = log2_chunks;
+    grid.rows = static_cast<std::uint32_t>(rows);
+    return grid;
+  }
+
+  /// As wide as a thread block, unless more than an eighth of its chunks lay beyond the row's end.
+  static std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) {
+    const int least = std::max(2, c.block / c.chunk);
+    int best = 0;
+    std::int64_t best_covered = std::numeric_limits<std::int64_t>::max();
+    for (int log2 = 0; 1 << log2 <= c.threads; ++log2) {
+      if (1 << log2 < least) continue;
+      const std::int64_t covered = ceil_div(chunks, std::int64_t{1} << log2) << log2;
+      if (covered > best_covered && covered * 8 > chunks * 9) continue;
+      best = log2;
+      best_covered = std::min(best_covered, covered);
+    }
+    return static_cast<std::uint32_t>(best);
+  }
+
+  /// Tiles of the kernels whose threads hold chunks of consecutive rows.
+  TileGrid chunk_grid(const QuantizeConfig& c, std::int64_t rows, std::int64_t columns) const {
+    const std::int64_t chunks = ceil_div(columns, c.chunk);
+    const std::uint32_t log2 = log2_chunks_of(chunks, c);
+    return tile_grid(rows, chunks, (c.threads >> log2) * c.chunks, log2);
+  }
+
+  std::int64_t value_store_bytes(const QuantizeConfig& c) const {
+    const int bytes = c.chunk * format_traits(c.element).bits / 8;
+    return (bytes & -bytes);  // the largest power of two that divides it
+  }
+
+  void add(int kernel, std::int64_t blocks, QuantizeParams params) {
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    const std::int64_t store = value_store_bytes(c);
+    params.value_vectors = is_multiple(params.values, store) &&
+                           is_multiple(params.value_row_stride, store) &&
+                           is_multiple(params.value_batch_stride, store);
+    const std::int64_t scale_size = format_bytes(recipe_.scale);
+    params.scale_vectors = params.layout == ScaleLayout::mn_major &&
+                           is_multiple(params.scales, scale_size * c.chunks) &&
+                           is_multiple(params.scale_leading_stride, c.chunks) &&
+                           is_multiple(params.scale_batch_stride, c.chunks);
+    QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
+    step.kernel = kernel;
+    step.shape.grid.x = static_cast<std::uint32_t>(
+        std::max<std::int64_t>(1, c.persistent ? std::min(blocks, fits) : blocks));
+    step.shape.block.x = static_cast<std::uint32_t>(c.threads);
+    step.shape.dynamic_shared_bytes = kQuantizeSharedBytes;
+    step.shape.programmatic_dependent_launch = plan_.count > 1;
+    step.params = params;
+  }
+
+  int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
+    return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform);
+  }
+
+  void add_norm() {
+    base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
+    const int kernel = kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
+    add_row_kernel(kernel, a_.out.rows, a_.out.k);
+    base_.transform.row_factors = base_.row_factors;
+  }
+
+  void add_maximum() {
+    const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const std::int64_t batch = std::max<std::int64_t>(1, a_.out.batch);
+    QuantizeParams p = base_;
+    p.grid = chunk_grid(c, a_.out.rows, a_.out.k);
+    const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    const std::int64_t count =
+        std::clamp<std::int64_t>(fits / batch, 1, std::max<std::int64_t>(1, p.grid.tiles / batch));
+    check_tiles(batch * count);
+    base_.maxima = p.maxima = take<std::uint32_t>(batch * count);
+    base_.maxima_count = p.maxima_count = static_cast<std::uint32_t>(count);
+    base_.maxima_of_all = recipe_.tensor_scale && a_.out.tensor_scale_batch_stride == 0;
+    base_.tensor_source = TensorScaleSource::maxima;
+    if (a_.out.batch == 0) return;  // nothing to read: the scale of no matrix is 1
+    add(kernel, batch * count, p);
+    plan_.steps[static_cast<std::size_t>(plan_.count - 1)].shape.grid.x =
+        static_cast<std::uint32_t>(batch * count);
+  }
+
+  void add_blocks() {
+    const int kernel =
+        kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
+    QuantizeParams p = base_;
+    const std::int64_t columns = std::int64_t{p.scale_columns} * recipe_.block_k;
+    p.grid = chunk_grid(kQuantizeKernels[kernel], p.scale_rows, columns);
+    add(kernel, p.grid.tiles, p);
+  }
+
+  void add_scaled(bool by_row) {
+    const int kernel = kernel_of(QuantizeKernel::scaled, recipe_.element, ScaleRule::fp8, 0);
+    QuantizeParams p = base_;
+    p.grid = chunk_grid(kQuantizeKernels[kernel], p.rows, p.k);
+    p.given_scales = by_row;
+    if (!by_row) {
+      p.tensor_scale = reinterpret_cast<float*>(p.scales);
+      p.tensor_scale_stride = p.scale_batch_stride;
+      if (p.tensor_source != TensorScaleSource::maxima) p.tensor_source = TensorScaleSource::stored;
+    }
+    add(kernel, p.grid.tiles, p);
+  }
+
+  void add_tall() {
+    const int kernel = kernel_of(QuantizeKernel::tall, recipe_.element, ScaleRule::fp8, 128);
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    QuantizeParams p = base_;
+    // 16 chunks are a block's 128 columns; a thread block holds as many blocks as fit.
+    const int chunks = c.threads * c.chunks / recipe_.block_rows;
+    std::uint32_t log2 = 0;
+    while (1 << log2 < chunks) ++log2;
+    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2);
+    add(kernel, p.grid.tiles, p);
+  }
+
+  void add_row() {
+    const bool norm = a_.input.transform == InputTransform::rms_norm;
+    const int block = recipe_.block_k;
+    const int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
+    add_row_kernel(kernel, norm && block > 0 ? base_.scale_rows : base_.rows,
+                   block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
+  }
+
+  /// As few warps a row as hold it, up to all of a thread block.
+  void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    std::uint32_t log2_warps = 0;
+    while (32 << (log2_warps + 1) <= c.threads &&
+           std::int64_t{kRowElementsPerWarp} << log2_warps < columns) {
+      ++log2_warps;
+    }
+    QuantizeParams p = base_;
+    p.grid = tile_grid(rows, 1, (c.threads / 32) >> log2_warps, 0);
+    p.grid.log2_chunks = log2_warps;
+    p.row_rounds = static_cast<std::uint32_t>(
+        ceil_div(columns, std::int64_t{kRowElementsPerWarp} << log2_warps));
+    add(kernel, p.grid.tiles, p);
+  }
+
+  const QuantizeArguments& a_;
+  const QuantizeOptions& options_;
+  const DeviceTraits& device_;
+  std::uint8_t* workspace_;
+  const RecipeTraits& recipe_;
+  QuantizeParams base_;
+  QuantizePlan plan_;
+};
+
+}  // namespace
+
+QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
+                           const DeviceTraits& device, void* workspace) {
+  return Planner(a, options, device, workspace).plan();
+}
+
+std::string quantize_kernel_name(const QuantizeConfig& c) {
+  std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
+  const bool writes = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
+  if (writes) {
+    name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
+            format_traits(c.element).name;
+    if (c.block != 0) name += "_" + std::to_string(c.block);
+  }
+  name += std::string("_") + format_traits(c.input).name;
+  if (c.kernel == QuantizeKernel::norm) return name;
+  return name + "_" + kInputTransformNames[static_cast<int>(c.transform)];
+}
+
+std::string QuantizePlan::str() const {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const Step& step = steps[static_cast<std::size_t>(i)];
+    const QuantizeConfig& c = kQuantizeKernels[step.kernel];
+    const QuantizeParams& p = step.params;
+    text += quantize_kernel_name(c) + ": " + std::to_string(p.grid.tiles) + " tiles of " +
+            std::to_string(p.grid.rows) + " rows, " + std::to_string(step.shape.grid.x) + " x " +
+            std::to_string(step.shape.block.x) + " threads with " + std::to_string(c.chunks) +
+            " chunks of " + std::to_string(c.chunk) +
+            (p.x.vectors ? ", vector loads" : ", element loads") +
+            (p.value_vectors ? ", vector stores" : ", byte stores");
+    text += std::string(", scales ") + scale_layout_traits(p.layout).name;
+    if (step.shape.programmatic_dependent_launch) text += ", starts before its predecessor ends";
+    text += "\n";
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
+}
+
+std::vector<runtime::KernelSpec> quantize_kernel_specs() {
+  std::vector<runtime::KernelSpec> specs;
+  for (int i = 0; i < kQuantizeKernels.count; ++i) {
+    const QuantizeConfig& c = kQuantizeKernels[i];
+    runtime::KernelSpec spec;
+    spec.name = quantize_kernel_name(c);
+    spec.header = "ops/quantize/kernel_sm90.cuh";
+    spec.call =
+        "blockscale::quantize_blocks<blockscale::kQuantizeKernels[" + std::to_string(i) + "]>";
+    spec.threads = c.threads;
+    spec.min_blocks_per_multiprocessor = c.min_blocks;
+    specs.push_back(
+        runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams"));
+  }
+  return specs;
+}
+
+}  // namespace blockscale::quantize_detail

@@ -1,0 +1,49 @@
+// How a quantiser's problem becomes kernel launches: a pure function, so it is tested without a GPU.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/launch_shape.h"
+#include "ops/quantize/kernels_sm90.h"
+#include "ops/quantize/validate.h"
+#include "runtime/kernel_spec.h"
+
+namespace blockscale::quantize_detail {
+
+/// What a plan depends on besides the problem. An H200 has 132 multiprocessors.
+struct DeviceTraits {
+  int multiprocessors = 132;
+};
+
+/// Launches in order, each of which reads what those before it wrote.
+struct QuantizePlan {
+  struct Step {
+    int kernel = 0;  // index into kQuantizeKernels
+    LaunchShape shape;
+    QuantizeParams params;
+  };
+  static constexpr int kMaxSteps = 3;
+
+  std::array<Step, kMaxSteps> steps;
+  int count = 0;
+  std::int64_t workspace_bytes = 0;  // 16-byte aligned
+
+  /// One line a launch: the kernel, its tiles, and where its scales come from.
+  std::string str() const;
+};
+
+/// The plan of `quantize`. `a` is validated; `workspace` holds the plan's workspace_bytes (it may be
+/// null to learn how many these are). Throws `unsupported` for more tiles than a grid has blocks.
+QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
+                           const DeviceTraits& device, void* workspace);
+
+/// Name of a kernel of the list: quantize_blocks_mx_e2m1_bf16_identity.
+std::string quantize_kernel_name(const QuantizeConfig& config);
+
+/// What the kernel pack compiles for this operation.
+std::vector<runtime::KernelSpec> quantize_kernel_specs();
+
+}  // namespace blockscale::quantize_detail

@@ -1,0 +1,35 @@
+// The quantisers' kernels for sm_90a: one function for each entry of kQuantizeKernels.
+//
+// They move bytes: an H200 copies at 4.3 TB/s (read + written) with about 60 KB in flight on each of
+// its 132 multiprocessors, and then has 17 instructions for an element that is read as 16 bits and
+// written as 4. So threads load all of a tile before they use any of it, in 16-byte vectors; blocks
+// of one row live in neighbouring lanes; and codes are found in packed arithmetic where it is exact
+// (kernel_sm90_codes.cuh). docs/performance.md has what was measured.
+#pragma once
+
+#include "device/kernel.h"
+#include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_row.cuh"
+#include "ops/quantize/kernel_sm90_tall.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale {
+
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  if constexpr (kConfig.kernel == QuantizeKernel::blocks) {
+    quantize_sm90::quantize_row_blocks<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
+    quantize_sm90::quantize_scaled<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+    quantize_sm90::find_maxima<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {
+    quantize_sm90::quantize_tall_blocks<kConfig>(params);
+  } else {
+    quantize_sm90::quantize_rows<kConfig>(params);
+  }
+}
+
+}  // namespace blockscale

@@ -1,0 +1,95 @@
+// Where a thread works, and what it quantises there: its elements, or what is fused with them.
+#pragma once
+
+#include "core/input_transform.h"
+#include "device/kernel.h"
+#include "device/ptx/special_registers.h"
+#include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// Format of the chunks that are quantised.
+template <QuantizeConfig kConfig>
+inline constexpr Format kValueFormat =
+    kConfig.transform == InputTransform::identity ? kConfig.input : Format::f32;
+
+template <QuantizeConfig kConfig>
+using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
+
+/// Calls body(tile) for each tile of the thread block: all that are `grid` apart, or just one.
+template <QuantizeConfig kConfig, class Body>
+BLOCKSCALE_DEVICE void each_tile(const QuantizeParams& p, const Body& body) {
+  if constexpr (kConfig.persistent) {
+    for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += ptx::nctaid_x()) body(tile);
+  } else if (ptx::ctaid_x() < p.grid.tiles) {
+    body(ptx::ctaid_x());
+  }
+}
+
+/// Place of a tile: the matrix, its first row, and its number along k.
+struct TilePlace {
+  uint32_t matrix;
+  uint32_t row;
+  uint32_t across;
+};
+
+BLOCKSCALE_DEVICE TilePlace tile_place(const TileGrid& grid, uint32_t tile) {
+  const uint32_t matrix = grid.per_matrix.quotient(tile);
+  const uint32_t in_matrix = tile - matrix * grid.per_matrix.divisor;
+  const uint32_t down = grid.across.quotient(in_matrix);
+  return {matrix, down * grid.rows, in_matrix - down * grid.across.divisor};
+}
+
+/// First element of a chunk in a batch of matrices.
+struct ChunkPlace {
+  uint32_t matrix;
+  uint32_t row;
+  uint32_t column;
+};
+
+BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
+  return {first.matrix, first.row + rows, first.column};
+}
+
+/// What is quantised at and around a place of a batch of matrices.
+template <QuantizeConfig kConfig>
+class Input {
+  static_assert(kConfig.transform == InputTransform::identity);
+  static constexpr int kBytes = ValueChunk<kConfig>::kElementBytes;
+
+ public:
+  BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place)
+      : p_(p), place_(place) {
+    from_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
+            int64_t{place.column} * kBytes;
+  }
+
+  /// The chunk `rows` below and `columns` to the right. All of it exists, and p.x.vectors holds.
+  BLOCKSCALE_DEVICE void load_whole(ValueChunk<kConfig>& chunk, uint32_t rows,
+                                    uint32_t columns = 0) const {
+    load_vectors(chunk, from_ + rows * p_.x.row_stride + columns * kBytes);
+  }
+
+  /// The chunk at the place itself. What lies beyond the matrix is 0.
+  BLOCKSCALE_DEVICE void load_part_of(ValueChunk<kConfig>& chunk) const {
+    if (place_.row < p_.rows) {
+      load_part(chunk, from_, static_cast<int32_t>(p_.k - place_.column), p_.x.vectors);
+    } else {
+      clear(chunk);
+    }
+  }
+
+ private:
+  const QuantizeParams& p_;
+  ChunkPlace place_;
+  const uint8_t* from_;
+};
+
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void load_part_of(ValueChunk<kConfig>& chunk, const QuantizeParams& p,
+                                    const ChunkPlace& place) {
+  Input<kConfig>(p, place).load_part_of(chunk);
+}
+
+}  // namespace blockscale::quantize_sm90

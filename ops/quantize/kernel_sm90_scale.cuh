@@ -1,0 +1,111 @@
+// The scale of a block from its largest magnitude, and what its elements are multiplied with.
+// The rules are those of docs/numerics.md; every f32 operation is one step of them.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/convert.h"
+#include "device/ptx/integer.h"
+#include "device/ptx/shared_memory.h"
+#include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+inline constexpr float kLargestFinite = 0x1.fffffep127f;
+
+/// What `encode_chunk` needs to know of a block.
+struct BlockScale {
+  uint32_t stored = 0;  // the scale as it is stored: a byte, or the bits of an f32
+  float factor = 0;     // mx: 2^-e, nvfp4: S / s, fp8: s
+  float reciprocal = 0;  // fp8: 1 / s
+  uint32_t keep = ~0u;   // mx, nvfp4: 0 where all codes are 0
+  /// An infinity among the elements, or numbers for which the short way of encoding is not exact.
+  bool exceptional = false;
+};
+
+/// a / kDivisor, correctly rounded where the quotient is a normal number (quotient_test.cpp has
+/// every significand): a product with the reciprocal, corrected by its remainder.
+template <int kDivisor>
+BLOCKSCALE_DEVICE float divide_by(float a) {
+  constexpr float kReciprocal = 1.0f / kDivisor;
+  const float quotient = ptx::mul_rn(a, kReciprocal);
+  const float remainder = ptx::fma_rn(quotient, -static_cast<float>(kDivisor), a);
+  return ptx::fma_rn(remainder, kReciprocal, quotient);
+}
+
+/// `amax`: bits of the largest magnitude in f32, above kInfinityBits where there is a NaN.
+template <Format kElement>
+BLOCKSCALE_DEVICE BlockScale mx_scale(uint32_t amax, uint32_t exponent_rounding) {
+  constexpr int32_t kMaxExponent = format_traits(kElement).max_exponent;
+  const uint32_t finite = bit_cast<uint32_t>(finite_magnitude(amax));
+  const int32_t wanted = static_cast<int32_t>((finite + exponent_rounding) >> 23) - kMaxExponent;
+  const uint32_t byte = wanted > 0 ? static_cast<uint32_t>(wanted) : 0u;
+  const bool is_nan = amax > kInfinityBits;
+  BlockScale scale;
+  scale.stored = is_nan ? 0xFFu : byte;
+  scale.factor = bit_cast<float>((254u - byte) << 23);  // byte <= 253: a normal number
+  scale.keep = is_nan || amax == 0 ? 0u : ~0u;
+  scale.exceptional = amax == kInfinityBits;
+  return scale;
+}
+
+/// `factors`: S / f32(s) for each code s, in shared memory.
+BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale,
+                                                ptx::SharedAddress factors) {
+  const float finite = finite_magnitude(amax);
+  // Below, a sixth may be subnormal, or its remainder too small for an f32.
+  const float sixth = finite < 0x1p-100f ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);
+  const float wanted = ptx::mul_rn(sixth, tensor_scale);
+  const uint32_t code = ptx::cvt_rn_satfinite_e4m3x2_f32(0.0f, wanted) & 0x7Fu;
+  const bool is_nan = amax > kInfinityBits;
+  BlockScale scale;
+  scale.stored = is_nan ? 0x7Fu : code;
+  scale.factor = ptx::ld_shared<float>(factors + 4 * code);
+  scale.keep = is_nan || code == 0 ? 0u : ~0u;
+  // A given S may be so large that scales saturate, and scaled elements leave e2m1's range by far.
+  scale.exceptional = amax == kInfinityBits || !(wanted <= 512.0f);
+  return scale;
+}
+
+/// From this scale on a quotient's remainder is exact (numerics.md: 2^-90, 2^-80 for e5m2).
+inline constexpr float kSmallestExactScale = 0x1p-64f;
+
+/// The scale s is known; elements are at most `amax` (bits, Inf included).
+template <Format kElement>
+BLOCKSCALE_DEVICE BlockScale known_fp8_scale(float s, uint32_t amax) {
+  constexpr float kEnough = static_cast<float>(4 << format_traits(kElement).max_exponent);
+  BlockScale scale;
+  scale.factor = s;
+  scale.reciprocal = ptx::rcp_rn(s);
+  scale.exceptional = amax >= kInfinityBits || !(s >= kSmallestExactScale) ||
+                      !(bit_cast<float>(amax) <= ptx::mul_rn(s, kEnough));
+  return scale;
+}
+
+/// The scale of FP8 for a largest magnitude (bits; no NaN).
+template <Format kElement>
+BLOCKSCALE_DEVICE float fp8_scale(uint32_t amax, float amax_floor, Fp8Scale kind) {
+  constexpr int kLargestElement = static_cast<int>(format_traits(kElement).max);
+  const float finite = finite_magnitude(amax);
+  const float wanted = ptx::max(finite, amax_floor);
+  // Quotients that are not normal numbers are raised to 2^-126.
+  float s = ptx::max(divide_by<kLargestElement>(wanted), 0x1p-126f);
+  if (wanted == 0) s = 1.0f;
+  if (kind == Fp8Scale::f32) return s;
+  return bit_cast<float>((bit_cast<uint32_t>(s) + 0x007FFFFFu) & kInfinityBits);
+}
+
+template <Format kElement>
+BLOCKSCALE_DEVICE BlockScale fp8_block_scale(uint32_t amax, float amax_floor, Fp8Scale kind) {
+  const float s = fp8_scale<kElement>(amax, amax_floor, kind);
+  BlockScale scale;
+  scale.factor = s;
+  scale.reciprocal = ptx::rcp_rn(s);
+  const uint32_t bits = bit_cast<uint32_t>(s);
+  scale.stored = kind == Fp8Scale::ue8m0 ? bits >> 23 : bits;
+  scale.exceptional = amax >= kInfinityBits || s < kSmallestExactScale;
+  return scale;
+}
+
+}  // namespace blockscale::quantize_sm90

@@ -1,0 +1,143 @@
+// QuantizeKernel::tall: one scale for blocks of 32, 64 or 128 rows x 128.
+//
+// A thread block takes 128 x 128 elements or as many in another shape: a block of 128 rows, two of
+// 64 or four of 32 side by side. Half a warp holds 128 columns of a row, a thread all its chunks at
+// once, so the matrix is read once.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/shared_memory.h"
+#include "device/ptx/special_registers.h"
+#include "device/ptx/warp.h"
+#include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_tensor_scale.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// Where a warp works: which of the blocks side by side, and its two rows of each pass.
+struct TallPlace {
+  uint32_t blocks;  // side by side, a power of two
+  uint32_t block;
+  ChunkPlace first;
+  uint32_t row_step;  // between a thread's chunks
+};
+
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_index) {
+  static_assert(kConfig.chunk == 8 && kConfig.block == 128);
+  constexpr uint32_t kWarps = kConfig.threads / 32;
+  constexpr uint32_t kLanes = 128 / kConfig.chunk;
+  const TilePlace tile = tile_place(p.grid, tile_index);
+  const uint32_t warp = ptx::tid_x() / 32;
+  const uint32_t lane = ptx::tid_x() % 32;
+  TallPlace place;
+  place.blocks = (1u << p.grid.log2_chunks) / kLanes;
+  place.block = warp % place.blocks;
+  place.row_step = 2 * (kWarps / place.blocks);
+  const uint32_t row = tile.row + warp / place.blocks * 2 + lane / kLanes;
+  const uint32_t chunk =
+      (tile.across << p.grid.log2_chunks) + place.block * kLanes + lane % kLanes;
+  place.first = {tile.matrix, row, chunk * kConfig.chunk};
+  return place;
+}
+
+/// Bits of the largest magnitude of a warp's block, from that of each lane. Collective.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
+  constexpr uint32_t kWarps = kConfig.threads / 32;
+  const ptx::SharedAddress words = device::shared_base() + kReductionOffset;
+  const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, of_lane);
+  ptx::barrier_sync_all();  // who still reads the words of the tile before
+  if (ptx::tid_x() % 32 == 0) ptx::st_shared(words + ptx::tid_x() / 32 * 4, of_warp);
+  ptx::barrier_sync_all();
+  uint32_t largest = 0;
+  for (uint32_t warp = place.block; warp < kWarps; warp += place.blocks) {
+    const uint32_t other = ptx::ld_shared<uint32_t>(words + warp * 4);
+    largest = other > largest ? other : largest;
+  }
+  return largest;
+}
+
+/// A thread's part of a block of several rows.
+template <QuantizeConfig kConfig>
+class TallTile {
+ public:
+  BLOCKSCALE_DEVICE TallTile(const QuantizeParams& p, uint32_t tile)
+      : p_(p), place_(tall_place<kConfig>(p, tile)) {
+    inside_ = p.x.vectors && p.value_vectors && chunk_place(kConfig.chunks - 1).row < p.rows &&
+              place_.first.column + kConfig.chunk <= p.k;
+  }
+
+  /// Collective, as what follows it is.
+  BLOCKSCALE_DEVICE void quantize() {
+    const uint32_t amax = tall_maximum<kConfig>(place_, load_and_find_maximum());
+    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
+    if (ptx::tid_x() % 32 == 0 && ptx::tid_x() / 32 < place_.blocks) store_scale_of_block(scale);
+    if (inside_ && !scale.exceptional) {
+      uint8_t* const to = codes_at<kConfig.element>(p_, place_.first);
+      const int64_t step = place_.row_step * p_.value_row_stride;
+      BLOCKSCALE_UNROLL
+      for (int u = 0; u < kConfig.chunks; ++u) {
+        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_[u], scale),
+                    to + u * step);
+      }
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        ValueChunk<kConfig> chunk;
+        load_part_of<kConfig>(chunk, p_, chunk_place(u));
+        store_exactly<kConfig>(p_, chunk_place(u), chunk, scale);
+      }
+    }
+  }
+
+ private:
+  BLOCKSCALE_DEVICE ChunkPlace chunk_place(uint32_t u) const {
+    return below(place_.first, u * place_.row_step);
+  }
+
+  /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ if all exist.
+  BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
+    Largest<kValueFormat<kConfig>, false> largest;
+    if (inside_) {
+      const Input<kConfig> input(p_, place_.first);
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        input.load_whole(chunks_[u], u * place_.row_step);
+      }
+      BLOCKSCALE_UNROLL
+      for (int u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_[u]);
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        ValueChunk<kConfig> chunk;
+        load_part_of<kConfig>(chunk, p_, chunk_place(u));
+        largest.fold(chunk);
+      }
+    }
+    return largest.f32_bits();
+  }
+
+  BLOCKSCALE_DEVICE void store_scale_of_block(const BlockScale& scale) const {
+    const uint32_t column = place_.first.column / kConfig.block;
+    if (column >= p_.scale_columns) return;
+    const uint32_t stored[1] = {scale.stored};
+    const uint32_t row = place_.first.row / p_.block_rows;
+    store_scales_at<kConfig>(p_, place_.first.matrix, row, column, stored);
+  }
+
+  const QuantizeParams& p_;
+  TallPlace place_;
+  bool inside_;
+  ValueChunk<kConfig> chunks_[kConfig.chunks];
+};
+
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_tall_blocks(const QuantizeParams& p) {
+  each_tile<kConfig>(p, [&](uint32_t tile) { TallTile<kConfig>(p, tile).quantize(); });
+}
+
+}  // namespace blockscale::quantize_sm90

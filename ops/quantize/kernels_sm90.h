@@ -1,0 +1,210 @@
+// The finite list of the quantisers' kernels for sm_90a, and what they are launched with.
+//
+// Compiled by the host, NVRTC and the emulator alike. A kernel is specialised on the type of its
+// input, its element, the rule of its scales, what is fused, and how much a thread has in flight;
+// shapes, strides, scale layouts and modes are run-time values (QuantizeParams).
+//
+// A thread owns *chunks*: `chunk` consecutive elements of one row. A *tile* is what a thread block
+// does at once: 2^log2_chunks chunks side by side along k, over `chunks` rows for each thread.
+#pragma once
+
+#include "core/config.h"
+#include "core/divisor.h"
+#include "core/format.h"
+#include "core/input_transform.h"
+#include "core/scale_layout.h"
+
+namespace blockscale {
+
+/// What a kernel does.
+enum class QuantizeKernel : uint8_t {
+  blocks,   // scales for blocks of one row (1 x 16, 1 x 32, 1 x 128), and codes
+  tall,     // scales for blocks of 32, 64 or 128 rows x 128, and codes
+  row,      // holds whole rows: scales for rows, or rms_norm and scales for blocks; codes
+  scaled,   // codes with scales that are known: fp8_tensor, and fp8_row with given scales
+  maximum,  // the largest magnitudes of parts of a matrix: the first half of fp8_tensor and nvfp4
+  norm,     // the factor of each row of rms_norm, for `tall`, `scaled` and `maximum`
+};
+inline constexpr int kQuantizeKernelKinds = 6;
+
+/// How a scale follows from a largest magnitude, and an element meets it (docs/numerics.md).
+enum class ScaleRule : uint8_t {
+  mx,     // ue8m0, multiply by its inverse
+  nvfp4,  // ue4m3, multiply by S / s
+  fp8,    // f32, f32 powers of two or ue8m0 (a run-time value): divide
+};
+
+/// One kernel of the list. Fields that a kernel of its kind does not depend on are as they are here.
+struct QuantizeConfig {
+  QuantizeKernel kernel = QuantizeKernel::blocks;
+  Format input = Format::bf16;
+  Format element = Format::e4m3;
+  ScaleRule rule = ScaleRule::fp8;
+  int block = 128;  // elements of k with one scale; 0: a whole row
+  InputTransform transform = InputTransform::identity;
+  int chunk = 16;   // consecutive elements of a thread
+  int chunks = 4;   // chunks of a thread in a tile: all of them are loaded before one is used
+  int threads = 256;
+  int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
+  bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
+
+  friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
+                                                 const QuantizeConfig&) = default;
+};
+
+/// FP8 scales in memory.
+enum class Fp8Scale : uint8_t { f32, f32_power_of_two, ue8m0 };
+
+/// Where the tensor scale (NVFP4's S, or the one scale of fp8_tensor) comes from.
+enum class TensorScaleSource : uint8_t {
+  none,        // the recipe has none, or its pointer is null: 1
+  multiplier,  // NVFP4: `tensor_scale` holds t, S = 1 / t
+  stored,      // `tensor_scale` holds S, or the scale
+  maxima,      // from `maxima`; the first tile of a matrix stores it
+};
+
+/// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
+struct DeviceMatrix {
+  const uint8_t* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t batch_stride = 0;
+  Format dtype = Format::f32;
+  bool vectors = false;  // each row starts at a multiple of 16 bytes
+};
+
+/// What is fused with the input (docs/numerics.md, "Fused inputs").
+struct TransformParams {
+  GateOrder gate_order = GateOrder::gate_first;
+  int64_t gate_group = 0;         // swiglu: as in gated_columns
+  DeviceMatrix scale = {};        // modulate: row = group
+  DeviceMatrix shift = {};
+  Divisor rows_per_group = {};    // modulate: rows, counted through all matrices, of one group
+  DeviceMatrix weight = {};       // rms_norm
+  float epsilon = 0;
+  const float* row_factors = nullptr;  // rms_norm where `norm` has run: batch x rows
+};
+
+/// Tiles are numbered along k first, then along rows, then through the matrices.
+struct TileGrid {
+  uint32_t tiles = 0;
+  Divisor across = {};      // tiles side by side along k
+  Divisor per_matrix = {};  // tiles of one matrix
+  uint32_t log2_chunks = 0;
+  uint32_t rows = 0;  // of a tile
+};
+
+struct QuantizeParams {
+  DeviceMatrix x = {};
+  uint32_t rows = 0;
+  uint32_t k = 0;  // columns of what is quantised; both are below 2^30
+  uint32_t batch = 0;
+  TileGrid grid = {};         // row, norm: log2_chunks is that of a row's warps
+  uint32_t row_rounds = 0;    // row, norm: times that a row's warps go on to its next elements
+  TransformParams transform = {};
+
+  uint8_t* values = nullptr;
+  int64_t value_row_stride = 0;  // bytes
+  int64_t value_batch_stride = 0;
+  bool value_vectors = false;  // each chunk's codes start at a multiple of their store's size
+
+  uint8_t* scales = nullptr;
+  ScaleLayout layout = ScaleLayout::row_major;
+  Fp8Scale fp8_scale = Fp8Scale::f32;
+  bool scale_vectors = false;        // mn_major: those of `chunks` rows may be stored at once
+  int64_t scale_leading_stride = 0;  // scales
+  int64_t scale_batch_stride = 0;    // scales
+  int64_t scale_row_step = 0;        // scales between neighbours of 8 aligned rows of the grid
+  uint32_t scale_rows = 0;           // of the grid, padding of the layout included
+  uint32_t scale_columns = 0;
+  uint32_t block_rows = 1;  // tall
+
+  uint32_t exponent_rounding = 0;  // mx: quantize_detail::exponent_rounding
+  float amax_floor = 0;            // fp8
+  bool given_scales = false;       // scaled, block 0: `scales` holds one for each row
+
+  TensorScaleSource tensor_source = TensorScaleSource::none;
+  bool store_multiplier = false;  // nvfp4, maxima: what is stored is t
+  float* tensor_scale = nullptr;
+  int64_t tensor_scale_stride = 0;
+  uint32_t* maxima = nullptr;   // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
+  uint32_t maxima_count = 0;    // of one matrix
+  bool maxima_of_all = false;   // one tensor scale for the batch
+  float* row_factors = nullptr;  // norm: batch x rows
+};
+
+/// Elements along k that the warps of a `row` kernel's row take at once, and bytes of dynamic shared
+/// memory that every kernel is given.
+inline constexpr int kRowElementsPerWarp = kRmsSegment;
+inline constexpr uint32_t kQuantizeSharedBytes = 1024;
+
+/// A list that is built by a constexpr function.
+struct QuantizeKernelList {
+  static constexpr int kCapacity = 320;
+  QuantizeConfig at[kCapacity] = {};
+  int count = 0;
+
+  BLOCKSCALE_HD constexpr void add(const QuantizeConfig& config) { at[count++] = config; }
+  BLOCKSCALE_HD constexpr const QuantizeConfig& operator[](int i) const { return at[i]; }
+};
+
+namespace detail {
+
+struct RowBlockRecipe {
+  Format element;
+  ScaleRule rule;
+  int block;
+};
+/// Recipes with scales for blocks of one row.
+inline constexpr RowBlockRecipe kRowBlockRecipes[] = {
+    {Format::e4m3, ScaleRule::mx, 32}, {Format::e5m2, ScaleRule::mx, 32},
+    {Format::e2m3, ScaleRule::mx, 32}, {Format::e3m2, ScaleRule::mx, 32},
+    {Format::e2m1, ScaleRule::mx, 32}, {Format::e2m1, ScaleRule::nvfp4, 16},
+    {Format::e4m3, ScaleRule::fp8, 128},
+};
+inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::f32};
+
+/// The tuning of a configuration: what the measurements in docs/performance.md favour.
+BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
+  const bool wide = c.input == Format::f32 || c.transform == InputTransform::swiglu;
+  if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
+    c.chunk = 8;
+    c.chunks = kRmsSegment / 32 / 8;  // a warp holds a segment of rms_norm's sum
+    c.min_blocks = 2;
+  } else if (c.kernel == QuantizeKernel::tall) {
+    c.chunk = 8;
+    c.chunks = 8;
+    c.min_blocks = 3;
+  } else if (wide || c.transform != InputTransform::identity) {
+    c.chunks = 2;
+    c.min_blocks = 3;
+  }
+  // These prepare something before their first tile.
+  c.persistent = c.kernel == QuantizeKernel::maximum || c.rule == ScaleRule::nvfp4;
+  return c;
+}
+
+BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
+  QuantizeKernelList list;
+  for (const Format input : kQuantizeInputs) {
+    for (int t = 0; t < 1; ++t) {
+      const auto transform = static_cast<InputTransform>(t);
+      const bool norm = transform == InputTransform::rms_norm;
+      for (const RowBlockRecipe& r : kRowBlockRecipes) {
+        list.add(tuned({norm ? QuantizeKernel::row : QuantizeKernel::blocks, input, r.element,
+                        r.rule, r.block, transform}));
+      }
+      list.add(tuned({QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
+      list.add(tuned({QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform}));
+      list.add(tuned({QuantizeKernel::scaled, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
+      list.add(tuned({QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform}));
+      list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
+    }
+  }
+  return list;
+}
+
+}  // namespace detail
+
+inline constexpr QuantizeKernelList kQuantizeKernels = detail::make_quantize_kernels();
+
+}  // namespace blockscale
