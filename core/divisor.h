@@ -25,9 +25,7 @@ struct Divisor {
     return static_cast<uint32_t>(uint64_t{n} * multiplier >> shift);
   }
   /// n - quotient(n) * divisor.
-  BLOCKSCALE_HD constexpr uint32_t remainder(uint32_t n) const {
-    return n - quotient(n) * divisor;
-  }
+  BLOCKSCALE_HD constexpr uint32_t remainder(uint32_t n) const { return n - quotient(n) * divisor; }
 };
 
 }  // namespace blockscale

@@ -106,9 +106,9 @@ class Planner {
     p.values = static_cast<std::uint8_t*>(out.values);
     p.value_row_stride = out.value_row_stride;
     p.value_batch_stride = out.value_batch_stride;
-    p.exponent_rounding =
-        recipe_.family == Family::mx ? exponent_rounding(recipe_.element, options_.mx_scale_mode)
-                                     : 0;
+    p.exponent_rounding = recipe_.family == Family::mx
+                              ? exponent_rounding(recipe_.element, options_.mx_scale_mode)
+                              : 0;
     p.amax_floor = options_.fp8_amax_floor;
     p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe_.block_rows));
     set_scales(p);
@@ -163,8 +163,7 @@ class Planner {
     p.tensor_scale_stride = a_.out.tensor_scale_batch_stride;
     p.store_multiplier = multiplier;
     if (options_.scale_source == ScaleSource::given && p.tensor_scale != nullptr) {
-      p.tensor_source =
-          multiplier ? TensorScaleSource::multiplier : TensorScaleSource::stored;
+      p.tensor_source = multiplier ? TensorScaleSource::multiplier : TensorScaleSource::stored;
     }
   }
 
@@ -190,7 +189,8 @@ class Planner {
     return reinterpret_cast<T*>(at);
   }
 
-  /// Numbers tiles of `rows` rows x 2^log2_chunks chunks over a matrix of `all_rows` x `all_chunks`.
+  /// Numbers tiles of `rows` rows x 2^log2_chunks chunks over a matrix of `all_rows` x
+  /// `all_chunks`.
   TileGrid tile_grid(std::int64_t all_rows, std::int64_t all_chunks, std::int64_t rows,
                      std::uint32_t log2_chunks) const {
     const std::int64_t across = ceil_div(all_chunks, std::int64_t{1} << log2_chunks);
@@ -230,15 +230,10 @@ class Planner {
     return tile_grid(rows, chunks, (c.threads >> log2) * c.chunks, log2);
   }
 
-  std::int64_t value_store_bytes(const QuantizeConfig& c) const {
-    const int bytes = c.chunk * format_traits(c.element).bits / 8;
-    return (bytes & -bytes);  // the largest power of two that divides it
-  }
-
   void add(int kernel, std::int64_t blocks, QuantizeParams params) {
     const QuantizeConfig& c = kQuantizeKernels[kernel];
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
-    const std::int64_t store = value_store_bytes(c);
+    const std::int64_t store = code_store_bytes(c.element, c.chunk);
     params.value_vectors = is_multiple(params.values, store) &&
                            is_multiple(params.value_row_stride, store) &&
                            is_multiple(params.value_batch_stride, store);
@@ -289,8 +284,7 @@ class Planner {
   }
 
   void add_blocks() {
-    const int kernel =
-        kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
+    const int kernel = kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
     QuantizeParams p = base_;
     const std::int64_t columns = std::int64_t{p.scale_columns} * recipe_.block_k;
     p.grid = chunk_grid(kQuantizeKernels[kernel], p.scale_rows, columns);

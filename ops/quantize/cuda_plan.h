@@ -1,4 +1,5 @@
-// How a quantiser's problem becomes kernel launches: a pure function, so it is tested without a GPU.
+// How a quantiser's problem becomes kernel launches: a pure function, so it is tested without a
+// GPU.
 #pragma once
 
 #include <array>
@@ -35,8 +36,9 @@ struct QuantizePlan {
   std::string str() const;
 };
 
-/// The plan of `quantize`. `a` is validated; `workspace` holds the plan's workspace_bytes (it may be
-/// null to learn how many these are). Throws `unsupported` for more tiles than a grid has blocks.
+/// The plan of `quantize`. `a` is validated; `workspace` holds the plan's workspace_bytes (it may
+/// be null to learn how many these are). Throws `unsupported` for more tiles than a grid has
+/// blocks.
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
                            const DeviceTraits& device, void* workspace);
 

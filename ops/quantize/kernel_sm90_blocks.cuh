@@ -14,15 +14,16 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// Makes the maxima of `kCount` chunks those of their blocks, which kLanes neighbouring lanes share.
+/// Makes the maxima of `kCount` chunks those of their blocks, which kLanes neighbouring lanes
+/// share.
 template <int kLanes, int kCount, class AnyLargest>
 BLOCKSCALE_DEVICE void share_maxima(AnyLargest (&largest)[kCount]) {
   BLOCKSCALE_UNROLL
   for (int lanes = 1; lanes < kLanes; lanes *= 2) {
     BLOCKSCALE_UNROLL
     for (int u = 0; u < kCount; ++u) {
-      largest[u].fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest[u].bits,
-                                                     static_cast<uint32_t>(lanes)));
+      largest[u].fold_magnitudes(
+          ptx::shfl_sync_bfly(ptx::kFullMask, largest[u].bits, static_cast<uint32_t>(lanes)));
     }
   }
 }
@@ -37,8 +38,8 @@ BLOCKSCALE_DEVICE ChunkPlace first_chunk(const TileGrid& grid, const TilePlace& 
   return {tile.matrix, tile.row + down * kConfig.chunks, chunk * kConfig.chunk};
 }
 
-/// How a warp takes its chunks: all of them at once, with whole vectors, where every lane has either
-/// all of its chunks or none; else one after the other, in the exact way.
+/// How a warp takes its chunks: all of them at once, with whole vectors, where every lane has
+/// either all of its chunks or none; else one after the other, in the exact way.
 struct TileShape {
   bool inside;  // all of this thread's chunks exist
   bool whole;   // the same in all lanes
@@ -210,8 +211,7 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   for (uint32_t i = part; i < tiles; i += p.maxima_count) {
     const TilePlace tile = tile_place(p.grid, matrix * tiles + i);
     const ChunkPlace first = first_chunk<kConfig>(p.grid, tile);
-    const bool inside =
-        first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
+    const bool inside = first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
     if (inside && p.x.vectors) {
       ValueChunk<kConfig> chunks[kConfig.chunks];
       load_tile<kConfig>(chunks, p, first, true);

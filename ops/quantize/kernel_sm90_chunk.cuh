@@ -93,8 +93,8 @@ BLOCKSCALE_DEVICE void load_part(Chunk<kFormat, kCount>& chunk, const uint8_t* f
 }
 
 /// Magnitudes of a chunk's format on their way to a maximum: two halves of a word for f16 and bf16,
-/// the bits of an f32 else. With kPoison a NaN makes the result a NaN (whose bits are above those of
-/// infinity), else it does not count.
+/// the bits of an f32 else. With kPoison a NaN makes the result a NaN (whose bits are above those
+/// of infinity), else it does not count.
 template <Format kFormat, bool kPoison>
 struct Largest {
   uint32_t bits = 0;

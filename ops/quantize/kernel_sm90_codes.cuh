@@ -73,7 +73,7 @@ struct ExactQuotient {
 /// Eight e2m1 codes from four words that hold two magnitudes each (bits 0..2 and 16..18, the rest
 /// of bytes 0 and 2 being 0), and from what is 0xFF in each byte of a negative element.
 BLOCKSCALE_DEVICE uint32_t pack_e2m1(const uint32_t (&pairs)[4], uint32_t negative_low,
-                                            uint32_t negative_high) {
+                                     uint32_t negative_high) {
   const uint32_t low = ptx::prmt(pairs[0], pairs[1], 0x6420) | (negative_low & 0x08080808u);
   const uint32_t high = ptx::prmt(pairs[2], pairs[3], 0x6420) | (negative_high & 0x08080808u);
   const uint32_t even = ptx::prmt(low, high, 0x6420);
@@ -208,11 +208,13 @@ BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_bytes(const ValueOf& value_of) 
     for (int i = 0; i < kCount / 4; ++i) {
       packed[i] = pack_fp6(fp8_bytes<kFp6Hardware<kElement>>(value_of, 4 * i));
     }
-    codes.word[0] = packed[0] | packed[1] << 24;
-    codes.word[1] = packed[1] >> 8;
-    if constexpr (kCount == 16) {
-      codes.word[1] |= packed[2] << 16;
-      codes.word[2] = packed[2] >> 16 | packed[3] << 8;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Codes<kElement, kCount>::kWords; ++i) {
+      // Bits [32 i, 32 i + 32) of the row of 24-bit groups.
+      const int group = 32 * i / 24;
+      const int skipped = 32 * i % 24;
+      codes.word[i] = packed[group] >> skipped;
+      if (group + 1 < kCount / 4) codes.word[i] |= packed[group + 1] << (24 - skipped);
     }
   }
   return codes;

@@ -59,8 +59,7 @@ class Input {
   static constexpr int kBytes = ValueChunk<kConfig>::kElementBytes;
 
  public:
-  BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place)
-      : p_(p), place_(place) {
+  BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
     from_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
             int64_t{place.column} * kBytes;
   }

@@ -11,11 +11,11 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// Stores all codes of a chunk, at a multiple of the largest power of two that divides their bytes.
+/// Stores all codes of a chunk, at a multiple of code_store_bytes.
 template <Format kElement, int kCount>
 BLOCKSCALE_DEVICE void store_codes(const Codes<kElement, kCount>& codes, uint8_t* to) {
   constexpr int kBytes = Codes<kElement, kCount>::kBytes;
-  constexpr int kUnit = kBytes & -kBytes;
+  constexpr int kUnit = code_store_bytes(kElement, kCount);
   if constexpr (kUnit >= 4) {
     using Unit = device::Vector<uint32_t, kUnit / 4>;
     BLOCKSCALE_UNROLL
@@ -97,9 +97,8 @@ BLOCKSCALE_DEVICE void store_scales(uint8_t* scales, int64_t offset, int64_t ste
 template <QuantizeConfig kConfig, int kCount>
 BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix, uint32_t grid_row,
                                        uint32_t grid_column, const uint32_t (&stored)[kCount]) {
-  const int64_t offset =
-      matrix * p.scale_batch_stride +
-      scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
+  const int64_t offset = matrix * p.scale_batch_stride +
+                         scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
   if (has_byte_scales<kConfig>(p)) {
     store_scales<uint8_t>(p.scales, offset, p.scale_row_step, p.scale_vectors, stored);
   } else {

@@ -1,5 +1,5 @@
-// QuantizeKernel::row and ::norm: thread blocks that hold whole rows, so that what depends on all of
-// a row costs no second read: the scale of fp8_row, the factor of rms_norm.
+// QuantizeKernel::row and ::norm: thread blocks that hold whole rows, so that what depends on all
+// of a row costs no second read: the scale of fp8_row, the factor of rms_norm.
 //
 // One to eight warps work on a row. In a *round* each of them takes a segment of 2048 elements, a
 // thread 8 of every 256: the order in which rms_norm's sum is pinned. Rows that need more than one
@@ -145,9 +145,8 @@ class RowTile {
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
-  each_tile<kConfig>(p, [&](uint32_t tile) {
-    RowTile<kConfig>(p, tile).quantize_with_one_scale();
-  });
+  each_tile<kConfig>(p,
+                     [&](uint32_t tile) { RowTile<kConfig>(p, tile).quantize_with_one_scale(); });
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -16,8 +16,8 @@ inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
 /// What `encode_chunk` needs to know of a block.
 struct BlockScale {
-  uint32_t stored = 0;  // the scale as it is stored: a byte, or the bits of an f32
-  float factor = 0;     // mx: 2^-e, nvfp4: S / s, fp8: s
+  uint32_t stored = 0;   // the scale as it is stored: a byte, or the bits of an f32
+  float factor = 0;      // mx: 2^-e, nvfp4: S / s, fp8: s
   float reciprocal = 0;  // fp8: 1 / s
   uint32_t keep = ~0u;   // mx, nvfp4: 0 where all codes are 0
   /// An infinity among the elements, or numbers for which the short way of encoding is not exact.
@@ -52,7 +52,7 @@ BLOCKSCALE_DEVICE BlockScale mx_scale(uint32_t amax, uint32_t exponent_rounding)
 
 /// `factors`: S / f32(s) for each code s, in shared memory.
 BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale,
-                                                ptx::SharedAddress factors) {
+                                         ptx::SharedAddress factors) {
   const float finite = finite_magnitude(amax);
   // Below, a sixth may be subnormal, or its remainder too small for an f32.
   const float sixth = finite < 0x1p-100f ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);

@@ -38,8 +38,7 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
   place.block = warp % place.blocks;
   place.row_step = 2 * (kWarps / place.blocks);
   const uint32_t row = tile.row + warp / place.blocks * 2 + lane / kLanes;
-  const uint32_t chunk =
-      (tile.across << p.grid.log2_chunks) + place.block * kLanes + lane % kLanes;
+  const uint32_t chunk = (tile.across << p.grid.log2_chunks) + place.block * kLanes + lane % kLanes;
   place.first = {tile.matrix, row, chunk * kConfig.chunk};
   return place;
 }

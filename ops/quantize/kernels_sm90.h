@@ -34,7 +34,8 @@ enum class ScaleRule : uint8_t {
   fp8,    // f32, f32 powers of two or ue8m0 (a run-time value): divide
 };
 
-/// One kernel of the list. Fields that a kernel of its kind does not depend on are as they are here.
+/// One kernel of the list. Fields that a kernel of its kind does not depend on are as they are
+/// here.
 struct QuantizeConfig {
   QuantizeKernel kernel = QuantizeKernel::blocks;
   Format input = Format::bf16;
@@ -42,8 +43,8 @@ struct QuantizeConfig {
   ScaleRule rule = ScaleRule::fp8;
   int block = 128;  // elements of k with one scale; 0: a whole row
   InputTransform transform = InputTransform::identity;
-  int chunk = 16;   // consecutive elements of a thread
-  int chunks = 4;   // chunks of a thread in a tile: all of them are loaded before one is used
+  int chunk = 16;  // consecutive elements of a thread
+  int chunks = 1;  // chunks of a thread in a tile: all of them are loaded before one is used
   int threads = 256;
   int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
@@ -51,6 +52,13 @@ struct QuantizeConfig {
   friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
                                                  const QuantizeConfig&) = default;
 };
+
+/// Bytes of the widest store that the codes of a chunk are a multiple of.
+BLOCKSCALE_HD constexpr int code_store_bytes(Format element, int chunk) {
+  const int bytes = chunk * format_traits(element).bits / 8;
+  const int divisor = bytes & -bytes;
+  return divisor < 16 ? divisor : 16;
+}
 
 /// FP8 scales in memory.
 enum class Fp8Scale : uint8_t { f32, f32_power_of_two, ue8m0 };
@@ -75,11 +83,11 @@ struct DeviceMatrix {
 /// What is fused with the input (docs/numerics.md, "Fused inputs").
 struct TransformParams {
   GateOrder gate_order = GateOrder::gate_first;
-  int64_t gate_group = 0;         // swiglu: as in gated_columns
-  DeviceMatrix scale = {};        // modulate: row = group
+  int64_t gate_group = 0;   // swiglu: as in gated_columns
+  DeviceMatrix scale = {};  // modulate: row = group
   DeviceMatrix shift = {};
-  Divisor rows_per_group = {};    // modulate: rows, counted through all matrices, of one group
-  DeviceMatrix weight = {};       // rms_norm
+  Divisor rows_per_group = {};  // modulate: rows, counted through all matrices, of one group
+  DeviceMatrix weight = {};     // rms_norm
   float epsilon = 0;
   const float* row_factors = nullptr;  // rms_norm where `norm` has run: batch x rows
 };
@@ -98,8 +106,8 @@ struct QuantizeParams {
   uint32_t rows = 0;
   uint32_t k = 0;  // columns of what is quantised; both are below 2^30
   uint32_t batch = 0;
-  TileGrid grid = {};         // row, norm: log2_chunks is that of a row's warps
-  uint32_t row_rounds = 0;    // row, norm: times that a row's warps go on to its next elements
+  TileGrid grid = {};       // row, norm: log2_chunks is that of a row's warps
+  uint32_t row_rounds = 0;  // row, norm: times that a row's warps go on to its next elements
   TransformParams transform = {};
 
   uint8_t* values = nullptr;
@@ -126,14 +134,14 @@ struct QuantizeParams {
   bool store_multiplier = false;  // nvfp4, maxima: what is stored is t
   float* tensor_scale = nullptr;
   int64_t tensor_scale_stride = 0;
-  uint32_t* maxima = nullptr;   // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
-  uint32_t maxima_count = 0;    // of one matrix
-  bool maxima_of_all = false;   // one tensor scale for the batch
+  uint32_t* maxima = nullptr;    // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
+  uint32_t maxima_count = 0;     // of one matrix
+  bool maxima_of_all = false;    // one tensor scale for the batch
   float* row_factors = nullptr;  // norm: batch x rows
 };
 
-/// Elements along k that the warps of a `row` kernel's row take at once, and bytes of dynamic shared
-/// memory that every kernel is given.
+/// Elements along k that the warps of a `row` kernel's row take at once, and bytes of dynamic
+/// shared memory that every kernel is given.
 inline constexpr int kRowElementsPerWarp = kRmsSegment;
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
 
@@ -156,16 +164,17 @@ struct RowBlockRecipe {
 };
 /// Recipes with scales for blocks of one row.
 inline constexpr RowBlockRecipe kRowBlockRecipes[] = {
-    {Format::e4m3, ScaleRule::mx, 32}, {Format::e5m2, ScaleRule::mx, 32},
-    {Format::e2m3, ScaleRule::mx, 32}, {Format::e3m2, ScaleRule::mx, 32},
-    {Format::e2m1, ScaleRule::mx, 32}, {Format::e2m1, ScaleRule::nvfp4, 16},
+    {Format::e4m3, ScaleRule::mx, 32},   {Format::e5m2, ScaleRule::mx, 32},
+    {Format::e2m3, ScaleRule::mx, 32},   {Format::e3m2, ScaleRule::mx, 32},
+    {Format::e2m1, ScaleRule::mx, 32},   {Format::e2m1, ScaleRule::nvfp4, 16},
     {Format::e4m3, ScaleRule::fp8, 128},
 };
 inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::f32};
 
-/// The tuning of a configuration: what the measurements in docs/performance.md favour.
+/// The tuning of a configuration: what the measurements in docs/performance.md favour. Where
+/// nothing but bytes is moved that is one chunk of 16 elements a thread in many small thread
+/// blocks.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
-  const bool wide = c.input == Format::f32 || c.transform == InputTransform::swiglu;
   if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.chunk = 8;
     c.chunks = kRmsSegment / 32 / 8;  // a warp holds a segment of rms_norm's sum
@@ -174,12 +183,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunk = 8;
     c.chunks = 8;
     c.min_blocks = 3;
-  } else if (wide || c.transform != InputTransform::identity) {
+  } else if (c.kernel == QuantizeKernel::maximum) {
     c.chunks = 2;
-    c.min_blocks = 3;
+    c.persistent = true;  // each thread block leaves one maximum
+  } else if (c.rule == ScaleRule::mx && c.element == Format::e2m1 && c.input != Format::f32) {
+    c.chunk = 32;
   }
-  // These prepare something before their first tile.
-  c.persistent = c.kernel == QuantizeKernel::maximum || c.rule == ScaleRule::nvfp4;
   return c;
 }
 

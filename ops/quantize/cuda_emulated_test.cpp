@@ -1,0 +1,330 @@
+// The quantisers' CUDA kernels in the emulator: every byte equal to the CPU's, and no race, no byte
+// out of bounds, no divergent collective.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blockscale/quantize.h"
+#include "core/recipe.h"
+#include "ops/quantize/cuda_test_emulation.h"
+#include "ops/quantize/test_support.h"
+
+namespace blockscale {
+namespace {
+
+using test::Data;
+
+struct Case {
+  Recipe recipe;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 1, k = 128, batch = 1;
+  /// Elements of padding behind each row of x, bytes behind each row of values.
+  std::int64_t x_padding = 0, value_padding = 0;
+  ScaleLayout layout = ScaleLayout::row_major;
+  Data data = Data::mixed;
+  QuantizeOptions options = {};
+  TensorScaleSense sense = TensorScaleSense::divisor;
+  std::int64_t tensor_scale_stride = 1;
+  float given = 0;  // tensor scale or scales, where options say so
+  std::uint64_t seed = 0;
+};
+
+std::string describe(const Case& c) {
+  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
+         " padding " + std::to_string(c.x_padding) + "/" + std::to_string(c.value_padding) + " " +
+         scale_layout_traits(c.layout).name + " " + test::data_name(c.data) + " mode " +
+         std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " source " +
+         std::to_string(static_cast<int>(c.options.scale_source)) + " seed " +
+         std::to_string(c.seed);
+}
+
+/// Outputs of one call, with garbage around and between them.
+struct Output {
+  Output(const Case& c, const MutableScaledTensorView& shape)
+      : values(c.batch * c.rows * shape.value_row_stride),
+        scales(c.batch * shape.scale_batch_stride * scale_size(c)),
+        tensor_scale(static_cast<std::size_t>(c.batch) + 1, c.given),
+        view(shape) {
+    view.values = values.data();
+    view.scales = scales.data();
+    if (recipe_traits(c.recipe).tensor_scale) view.tensor_scale = tensor_scale.data();
+    const bool fp8_given = c.options.scale_source == ScaleSource::given &&
+                           recipe_traits(c.recipe).family == Family::fp8;
+    if (!fp8_given) return;
+    const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      for (std::int64_t i = 0; i < grid.rows; ++i) {
+        auto* const at = reinterpret_cast<float*>(scales.data()) + b * shape.scale_batch_stride;
+        at[scale_offset(c.layout, i, 0, shape.scale_leading_stride)] =
+            c.given * static_cast<float>(1 + i % 3);
+      }
+    }
+  }
+  static std::int64_t scale_size(const Case& c) {
+    return format_traits(recipe_traits(c.recipe).scale).bits / 8;
+  }
+
+  test::GuardedBytes values;
+  test::GuardedBytes scales;
+  std::vector<float> tensor_scale;
+  MutableScaledTensorView view;
+};
+
+MutableScaledTensorView shape_of(const Case& c) {
+  MutableScaledTensorView v;
+  v.recipe = c.recipe;
+  v.rows = c.rows;
+  v.k = c.k;
+  v.batch = c.batch;
+  v.value_row_stride = row_bytes(c.recipe, c.k) + c.value_padding;
+  v.value_batch_stride = c.rows * v.value_row_stride;
+  v.layout = c.layout;
+  const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
+  v.scale_leading_stride = default_leading_stride(c.layout, grid.rows, grid.columns);
+  if (!is_swizzled(c.layout) && c.value_padding != 0) v.scale_leading_stride += 3;
+  v.scale_batch_stride =
+      default_batch_stride(c.layout, grid.rows, grid.columns, v.scale_leading_stride);
+  v.sense = c.sense;
+  v.tensor_scale_batch_stride = c.tensor_scale_stride;
+  return v;
+}
+
+void check(const Case& c) {
+  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, c.x_padding, c.data,
+                       static_cast<std::uint32_t>(c.seed + 11));
+  const MutableScaledTensorView shape = shape_of(c);
+  Output expected(c, shape);
+  Output actual(c, shape);
+  QuantizeOptions cpu = c.options;
+  cpu.threads = 1;
+  quantize(x.view(), expected.view, cpu);
+
+  const std::int64_t x_bytes =
+      c.batch * c.rows * (c.k + c.x_padding) * (format_traits(c.dtype).bits / 8);
+  const bool given = c.options.scale_source == ScaleSource::given;
+  const bool scales_read = given && recipe_traits(c.recipe).family == Family::fp8;
+  test::PlanBuffers buffers;
+  buffers.add("x", x.view().data, x_bytes, emulator::BufferUse::input);
+  buffers.add("values", actual.view.values, c.batch * c.rows * shape.value_row_stride,
+              emulator::BufferUse::output);
+  buffers.add("scales", actual.view.scales,
+              c.batch * shape.scale_batch_stride * Output::scale_size(c),
+              scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
+  buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
+              given ? emulator::BufferUse::input : emulator::BufferUse::output);
+  ASSERT_TRUE(test::emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed))
+      << describe(c);
+  ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
+  ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);
+  ASSERT_EQ(actual.tensor_scale, expected.tensor_scale) << describe(c);
+}
+
+std::vector<Recipe> scaled_recipes() {
+  std::vector<Recipe> result;
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family != Family::plain) result.push_back(t.recipe);
+  }
+  return result;
+}
+
+std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
+  if (format_traits(t.scale).bits == 8 && t.block_rows == 1) {
+    layouts.push_back(ScaleLayout::swizzled_128x4);
+    layouts.push_back(ScaleLayout::swizzled_8x4);
+  }
+  return layouts;
+}
+
+class EveryRecipe : public testing::TestWithParam<Recipe> {
+ protected:
+  Case a_case() const {
+    Case c;
+    c.recipe = GetParam();
+    return c;
+  }
+  bool ragged() const { return recipe_traits(GetParam()).ragged; }
+};
+
+TEST_P(EveryRecipe, WritesTheBytesOfTheCpuInEveryLayout) {
+  for (const ScaleLayout layout : layouts_of(GetParam())) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      Case c = a_case();
+      c.layout = layout;
+      c.dtype = dtype;
+      c.rows = 9;
+      c.k = 416;
+      c.seed = layout == ScaleLayout::row_major ? 5 : 0;
+      check(c);
+    }
+  }
+}
+
+TEST_P(EveryRecipe, TakesEveryKindOfData) {
+  for (const Data data : test::kAllData) {
+    Case c = a_case();
+    c.rows = 4;
+    c.k = 256;
+    c.data = data;
+    check(c);
+    c.dtype = Format::f16;
+    check(c);
+    c.dtype = Format::f32;
+    check(c);
+  }
+}
+
+TEST_P(EveryRecipe, TakesAnyShapeAndStride) {
+  for (const std::int64_t rows : {1, 2, 33}) {
+    for (const std::int64_t k : {16, 32, 96, 160, 17, 131}) {
+      const RecipeTraits& t = recipe_traits(GetParam());
+      if (!t.ragged && k % t.block_k != 0) continue;
+      Case c = a_case();
+      c.rows = rows;
+      c.k = k;
+      c.x_padding = rows % 2;
+      c.value_padding = rows % 3;
+      c.batch = rows == 2 ? 3 : 1;
+      check(c);
+    }
+  }
+}
+
+TEST_P(EveryRecipe, TakesEmptyMatrices) {
+  for (const auto& [rows, k, batch] :
+       {std::array{0, 64, 1}, std::array{3, 0, 2}, std::array{2, 64, 0}}) {
+    Case c = a_case();
+    c.rows = rows;
+    c.k = k;
+    c.batch = batch;
+    check(c);
+    c.tensor_scale_stride = 0;
+    check(c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, EveryRecipe, testing::ValuesIn(scaled_recipes()),
+                         [](const auto& p) { return recipe_traits(p.param).name; });
+
+TEST(CudaQuantize, FollowsTheModeOfMx) {
+  for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::mxfp8_e5m2, Recipe::mxfp6_e2m3,
+                              Recipe::mxfp6_e3m2, Recipe::mxfp4}) {
+    for (const MxScaleMode mode : {MxScaleMode::floor, MxScaleMode::even}) {
+      for (const Data data : {Data::boundaries, Data::any_bits, Data::huge}) {
+        for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+          Case c{recipe, dtype};
+          c.rows = 6;
+          c.k = 160;
+          c.data = data;
+          c.options.mx_scale_mode = mode;
+          check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, TakesTensorScalesAsGiven) {
+  for (const TensorScaleSense sense : {TensorScaleSense::divisor, TensorScaleSense::multiplier}) {
+    for (const float given : {1.0f, 0.37f, 1e6f, 1e-6f, 1e30f, 1e-30f}) {
+      for (const Data data : {Data::normal, Data::any_bits}) {
+        Case c{Recipe::nvfp4};
+        c.rows = 5;
+        c.k = 96;
+        c.batch = 2;
+        c.data = data;
+        c.sense = sense;
+        c.given = given;
+        c.options.scale_source = ScaleSource::given;
+        check(c);
+        c.dtype = Format::f32;
+        c.tensor_scale_stride = 0;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, StoresTensorScalesInEitherSense) {
+  for (const TensorScaleSense sense : {TensorScaleSense::divisor, TensorScaleSense::multiplier}) {
+    for (const std::int64_t stride : {0, 1}) {
+      for (const Data data : {Data::tiny, Data::denormal, Data::huge, Data::zero}) {
+        Case c{Recipe::nvfp4};
+        c.rows = 7;
+        c.k = 64;
+        c.batch = 3;
+        c.data = data;
+        c.sense = sense;
+        c.tensor_scale_stride = stride;
+        check(c);
+        c.dtype = Format::f32;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, TakesFp8ScalesAsGiven) {
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2, Recipe::fp8_row}) {
+    for (const float given : {1.0f, 0.03f, 1e-20f, 1e-36f, 1e-43f, 1e37f}) {
+      for (const Data data : {Data::normal, Data::any_bits, Data::tiny}) {
+        Case c{recipe};
+        c.rows = 5;
+        c.k = 80;
+        c.batch = 2;
+        c.data = data;
+        c.given = given;
+        c.options.scale_source = ScaleSource::given;
+        check(c);
+        c.dtype = Format::f32;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, AppliesTheFloorOfFp8) {
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_row,
+                              Recipe::fp8_tensor, Recipe::fp8_32x128_pow2}) {
+    for (const Data data : {Data::zero, Data::tiny, Data::normal}) {
+      Case c{recipe};
+      c.rows = 3;
+      c.k = 144;
+      c.data = data;
+      c.options.fp8_amax_floor = 1e-4f;
+      check(c);
+    }
+  }
+}
+
+TEST(CudaQuantize, HoldsRowsOfManyRounds) {
+  for (const std::int64_t k : {2048, 2056, 4097, 16384, 33000}) {
+    Case c{Recipe::fp8_row};
+    c.rows = 3;
+    c.k = k;
+    check(c);
+  }
+}
+
+TEST(CudaQuantize, TakesSeveralTilesEachWay) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0,
+                              Recipe::fp8_32x128, Recipe::fp8_tensor, Recipe::mxfp6_e2m3}) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+      Case c{recipe};
+      c.rows = 70;
+      c.k = 1312;
+      c.batch = 2;
+      c.layout = layout;
+      c.data = Data::normal;
+      check(c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,163 @@
+// Plans of the CUDA quantisers, without a GPU.
+#include "ops/quantize/cuda_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <set>
+
+#include "tests/expect_error.h"
+
+namespace blockscale {
+namespace {
+
+using quantize_detail::plan_quantize;
+using quantize_detail::QuantizePlan;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Problem {
+  Recipe recipe = Recipe::mxfp4;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 1024, k = 4096, batch = 1;
+  ScaleLayout layout = ScaleLayout::row_major;
+  QuantizeOptions options = {};
+  std::int64_t x_row_stride = 0;
+  std::uintptr_t x_address = 0x10000000;
+};
+
+/// Views of memory that is never read.
+quantize_detail::QuantizeArguments arguments_of(const Problem& p) {
+  MatrixView x{reinterpret_cast<const void*>(p.x_address), p.dtype, p.rows, p.k};
+  x.row_stride = p.x_row_stride;
+  x.batch = p.batch;
+  MutableScaledTensorView out;
+  out.recipe = p.recipe;
+  out.rows = p.rows;
+  out.k = p.k;
+  out.batch = p.batch;
+  out.values = reinterpret_cast<void*>(std::uintptr_t{1} << 50);
+  out.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 51);
+  out.layout = p.layout;
+  if (recipe_traits(p.recipe).tensor_scale) {
+    out.tensor_scale = reinterpret_cast<float*>(std::uintptr_t{1} << 52);
+  }
+  return quantize_detail::validated(x, out, p.options);
+}
+
+QuantizePlan plan_of(const Problem& p) {
+  return plan_quantize(arguments_of(p), p.options, {}, nullptr);
+}
+
+std::vector<QuantizeKernel> kinds_of(const QuantizePlan& plan) {
+  std::vector<QuantizeKernel> kinds;
+  for (int i = 0; i < plan.count; ++i) {
+    kinds.push_back(kQuantizeKernels[plan.steps[static_cast<std::size_t>(i)].kernel].kernel);
+  }
+  return kinds;
+}
+
+TEST(QuantizePlan, ExistsForEveryRecipeAndInput) {
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family == Family::plain) continue;
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      const QuantizePlan plan = plan_of({.recipe = t.recipe, .dtype = dtype});
+      ASSERT_GE(plan.count, 1) << t.name;
+      const auto& last = plan.steps[static_cast<std::size_t>(plan.count - 1)];
+      const QuantizeConfig& c = kQuantizeKernels[last.kernel];
+      EXPECT_EQ(c.input, dtype) << t.name;
+      EXPECT_EQ(c.element, t.element) << t.name;
+      EXPECT_TRUE(last.params.x.vectors && last.params.value_vectors) << t.name;
+    }
+  }
+}
+
+TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::mxfp4})), ElementsAre(QuantizeKernel::blocks));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_1x128})),
+              ElementsAre(QuantizeKernel::blocks));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_128x128})),
+              ElementsAre(QuantizeKernel::tall));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_row})), ElementsAre(QuantizeKernel::row));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_tensor})),
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4})),
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::blocks));
+  const QuantizeOptions given{.scale_source = ScaleSource::given};
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4, .options = given})),
+              ElementsAre(QuantizeKernel::blocks));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_row, .options = given})),
+              ElementsAre(QuantizeKernel::scaled));
+  EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_tensor_e5m2, .options = given})),
+              ElementsAre(QuantizeKernel::scaled));
+}
+
+TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
+  EXPECT_EQ(plan_of({.recipe = Recipe::mxfp8_e4m3}).workspace_bytes, 0);
+  const QuantizePlan plan = plan_of({.recipe = Recipe::nvfp4, .batch = 7});
+  const QuantizeParams& maximum = plan.steps[0].params;
+  EXPECT_EQ(plan.workspace_bytes % 16, 0);
+  EXPECT_GE(plan.workspace_bytes, 7 * 4 * std::int64_t{maximum.maxima_count});
+  EXPECT_EQ(plan.steps[0].shape.grid.x, 7 * maximum.maxima_count);
+  EXPECT_FALSE(plan.steps[0].shape.programmatic_dependent_launch);
+  EXPECT_TRUE(plan.steps[1].shape.programmatic_dependent_launch);
+}
+
+TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {
+  for (const std::int64_t k : {32, 96, 1536, 2880, 4096, 7168, 32768}) {
+    for (const std::int64_t rows : {1, 5, 128, 1000}) {
+      const QuantizePlan plan =
+          plan_of({.rows = rows, .k = k, .layout = ScaleLayout::swizzled_128x4});
+      const auto& step = plan.steps[0];
+      const QuantizeConfig& c = kQuantizeKernels[step.kernel];
+      const TileGrid& grid = step.params.grid;
+      const std::int64_t down = grid.per_matrix.divisor / grid.across.divisor;
+      EXPECT_GE(down * grid.rows, step.params.scale_rows);
+      EXPECT_LT((down - 1) * grid.rows, step.params.scale_rows);
+      const std::int64_t chunks = std::int64_t{grid.across.divisor} << grid.log2_chunks;
+      EXPECT_GE(chunks * c.chunk, 32 * std::int64_t{step.params.scale_columns});
+      EXPECT_EQ((c.threads >> grid.log2_chunks) * c.chunks, static_cast<int>(grid.rows));
+    }
+  }
+}
+
+TEST(QuantizePlan, SeesWhereVectorsFit) {
+  EXPECT_FALSE(plan_of({.x_address = 0x10000008}).steps[0].params.x.vectors);
+  EXPECT_FALSE(plan_of({.x_row_stride = 4100}).steps[0].params.x.vectors);
+  EXPECT_TRUE(plan_of({.x_row_stride = 4104}).steps[0].params.x.vectors);
+}
+
+TEST(QuantizePlan, RefusesWhatAGridCannotHold) {
+  constexpr auto kUnsupported = ErrorCode::unsupported;
+  test::expect_error(kUnsupported, "out.rows", "below 2^30",
+                     [] { plan_of({.rows = std::int64_t{1} << 30, .k = 32}); });
+  test::expect_error(kUnsupported, "out.k", "below 2^30",
+                     [] { plan_of({.rows = 1, .k = std::int64_t{1} << 30}); });
+  test::expect_error(kUnsupported, "x", "tiles",
+                     [] { plan_of({.rows = 1 << 20, .k = 1 << 20, .batch = 1 << 8}); });
+}
+
+TEST(QuantizePlan, SaysWhatItDoes) {
+  const std::string text = plan_of({.recipe = Recipe::nvfp4}).str();
+  EXPECT_THAT(text, HasSubstr("quantize_maximum_bf16_identity: "));
+  EXPECT_THAT(text, HasSubstr("quantize_blocks_nvfp4_e2m1_16_bf16_identity: "));
+  EXPECT_THAT(text, HasSubstr("starts before its predecessor ends"));
+  EXPECT_THAT(text, HasSubstr("workspace "));
+}
+
+TEST(QuantizeKernels, HaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const runtime::KernelSpec& spec : quantize_detail::quantize_kernel_specs()) {
+    EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
+    for (const char c : spec.name) {
+      EXPECT_TRUE(std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') << spec.name;
+    }
+    EXPECT_EQ(spec.parameter_bytes, sizeof(QuantizeParams));
+    EXPECT_FALSE(spec.allows_local_memory);
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kQuantizeKernels.count));
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,65 @@
+// Runs plans of the quantisers in the emulator, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "device/emulator/emulator.h"
+#include "ops/quantize/cuda_plan.h"
+#include "ops/quantize/kernel_sm90.cuh"
+
+namespace blockscale::test {
+
+using QuantizeFunction = void (*)(const QuantizeParams&);
+
+template <std::size_t... kIndices>
+constexpr auto quantize_functions(std::index_sequence<kIndices...>) {
+  return std::array<QuantizeFunction, sizeof...(kIndices)>{
+      &quantize_blocks<kQuantizeKernels[static_cast<int>(kIndices)]>...};
+}
+/// Every kernel of the list as a host function.
+inline constexpr auto kQuantizeFunctions = quantize_functions(
+    std::make_index_sequence<static_cast<std::size_t>(kQuantizeKernels.count)>());
+
+/// What a plan's kernels may touch.
+class PlanBuffers {
+ public:
+  void add(const char* name, const void* data, std::int64_t bytes, emulator::BufferUse use) {
+    if (bytes <= 0 || data == nullptr) return;
+    buffers_.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
+  }
+  const std::vector<emulator::Buffer>& all() const { return buffers_; }
+
+ private:
+  std::vector<emulator::Buffer> buffers_;
+};
+
+/// Makes the plan of a call with a workspace of its own, and runs it in order (seed 0) or in a
+/// random order. True if the emulator has nothing to report.
+inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
+                             const QuantizeOptions& options, PlanBuffers buffers,
+                             std::uint64_t seed = 0, int multiprocessors = 3) {
+  const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
+  const quantize_detail::DeviceTraits device{multiprocessors};
+  const auto bytes = quantize_detail::plan_quantize(a, options, device, nullptr).workspace_bytes;
+  std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
+  const auto plan = quantize_detail::plan_quantize(a, options, device, workspace.data());
+  buffers.add("workspace", workspace.data(), bytes, emulator::BufferUse::both);
+  const emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
+  for (int i = 0; i < plan.count; ++i) {
+    const auto& step = plan.steps[static_cast<std::size_t>(i)];
+    const auto function = kQuantizeFunctions[static_cast<std::size_t>(step.kernel)];
+    const QuantizeParams params = step.params;
+    const emulator::Report report =
+        emulator::launch(step.shape, buffers.all(), order, [&] { function(params); });
+    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+    if (!report.ok()) return false;
+  }
+  return true;
+}
+
+}  // namespace blockscale::test
