@@ -181,16 +181,14 @@ void bar_warp_sync(uint32_t mask, SourceLocation at) {
   Machine& m = machine();
   meet("bar_warp_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
     Warp& warp = *m.self().warp;
-    ClockBuilder seen, published;
+    ReleaseBuilder released;
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       const Thread& lane = *warp.threads[lowest_lane(rest)];
-      seen.add(lane.seen, lane.first);
-      published.add(lane.published, lane.first);
+      released.add(lane.views, lane.first);
     }
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       Thread& lane = *warp.threads[lowest_lane(rest)];
-      lane.seen.base = seen.freeze();
-      lane.published.base = published.freeze();
+      m.acquire(lane, released.freeze());
       m.tick(lane);
     }
     give_all(c, 0);
