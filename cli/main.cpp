@@ -1,10 +1,12 @@
 // The blockscale command: parse, run the action that the command set, turn errors into exit codes.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "blockscale/files.h"
 #include "blockscale/system.h"
@@ -26,7 +28,7 @@ constexpr const char* kExamples =
     "  blockscale COMMAND --help\n"
     "\n"
     "BLOCKSCALE_LOG=debug (trace, debug, info, warning, error, critical, off) logs to standard\n"
-    "error. A failed command prints one line there.\n"
+    "error. A failed command prints one line there, and a compiler's log after it.\n"
     "\n";
 
 /// "convert", "bench quantize"; empty if no command was named.
@@ -40,6 +42,17 @@ std::string command_name(const CLI::App& app) {
 int fail(const CLI::App& app, ExitCode code, const std::string& message) {
   print_error(command_name(app), message);
   return static_cast<int>(code);
+}
+
+/// A compiler's log follows its error on lines of its own.
+int fail(const CLI::App& app, const Error& error) {
+  const std::string_view text = error.what();
+  const std::size_t line = error.code() == ErrorCode::compile_failed
+                               ? std::min(text.find('\n'), text.size())
+                               : text.size();
+  const int code = fail(app, exit_code_of(error.code()), std::string(text.substr(0, line)));
+  if (line < text.size()) std::fwrite(text.data() + line + 1, 1, text.size() - line - 1, stderr);
+  return code;
 }
 
 std::string see_help(const CLI::App& app) {
@@ -73,6 +86,7 @@ Action parse(CLI::App& app, int argc, char** argv) {
   add_compare(app, action);
   add_gemm(app, action);
   add_bench(app, action);
+  add_kernels(app, action);
   add_doctor(app, action);
   app.parse(argc, argv);
   return action;
@@ -96,7 +110,7 @@ int run(int argc, char** argv) {
   } catch (const UsageError& error) {
     return fail(app, ExitCode::usage, error.what() + see_help(app));
   } catch (const Error& error) {
-    return fail(app, exit_code_of(error.code()), error.what());
+    return fail(app, error);
   } catch (const std::bad_alloc&) {
     return fail(app, ExitCode::internal,
                 "out of memory; ask for smaller sizes or a lower --memory");

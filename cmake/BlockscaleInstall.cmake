@@ -12,6 +12,7 @@ install(TARGETS blockscale EXPORT blockscale_targets
   INCLUDES DESTINATION ${header_folder})
 install(DIRECTORY include/blockscale core DESTINATION ${header_folder}
   FILES_MATCHING PATTERN "*.h")
+blockscale_install_kernel_pack(lib/blockscale Unspecified)
 install(EXPORT blockscale_targets FILE blockscaleTargets.cmake NAMESPACE blockscale::
   DESTINATION ${package_folder})
 if(BLOCKSCALE_CLI)

@@ -29,11 +29,29 @@ function(blockscale_add_program source result)
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
-# Further arguments are libraries to link.
+# Further arguments are libraries to link. A `*_gpu_test.cpp` needs a GPU, and says that it is
+# skipped without one; the target gpu_tests builds them, `ctest -L gpu` runs them.
 function(blockscale_add_test source)
   blockscale_add_program(${source} name)
   target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main ${ARGN})
-  gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 DISCOVERY_TIMEOUT 60)
+  if(name MATCHES "_gpu_test$")
+    set(label LABELS gpu)
+    blockscale_add_to_group(gpu_tests ${name})
+  endif()
+  gtest_discover_tests(${name} PROPERTIES TIMEOUT 600 ${label} DISCOVERY_TIMEOUT 60)
+endfunction()
+
+# A benchmark of GPU code: a program that prints one JSON object, or "no GPU" and exits with 77.
+function(blockscale_add_gpu_benchmark source)
+  blockscale_add_program(${source} name)
+  blockscale_add_to_group(gpu_benchmarks ${name})
+endfunction()
+
+function(blockscale_add_to_group group target)
+  if(NOT TARGET ${group})
+    add_custom_target(${group})
+  endif()
+  add_dependencies(${group} ${target})
 endfunction()
 
 # CUDA's headers for tests that compare with its host conversions: BLOCKSCALE_CUDA_INCLUDE, else the

@@ -181,14 +181,16 @@ void bar_warp_sync(uint32_t mask, SourceLocation at) {
   Machine& m = machine();
   meet("bar_warp_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
     Warp& warp = *m.self().warp;
-    ReleaseBuilder released;
+    ClockBuilder seen, published;
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       const Thread& lane = *warp.threads[lowest_lane(rest)];
-      released.add(lane.views, lane.first);
+      seen.add(lane.seen, lane.first);
+      published.add(lane.published, lane.first);
     }
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       Thread& lane = *warp.threads[lowest_lane(rest)];
-      m.acquire(lane, released.freeze());
+      lane.seen.base = seen.freeze();
+      lane.published.base = published.freeze();
       m.tick(lane);
     }
     give_all(c, 0);

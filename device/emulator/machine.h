@@ -56,19 +56,18 @@ struct Thread {
   Wait wait;
   uint32_t collective_result = 0;
 
-  Views views;  // views[kSeen].own[kThread] is its clock
-  /// `views` at its last fence.acq_rel, which a relaxed atomic then releases.
-  Views fenced;
+  Knowledge seen;       // what happens before its next access; own[kThread] is its clock
+  Knowledge published;  // of it, what a proxy fence has published
+  /// `seen` and `published` at its last fence.acq_rel, which a relaxed atomic then releases.
+  Knowledge fenced, fenced_published;
   bool has_fenced = false;
   /// What relaxed atomics have read, which the next fence.acq_rel acquires.
-  GlobalRelease to_acquire;
+  GlobalClock to_acquire, to_acquire_published;
 
-  // Copies that it has not waited for, and the numbers of the open groups (the first is 1). The
-  // clock of cp.async ticks with each group, and with each mbarrier that is to track the copies.
-  std::vector<std::shared_ptr<Transfer>> copies;
+  // Copies of its own: the number of the open group (the first is 1), and those not yet done.
   uint32_t cp_async_group = 1;
-  uint32_t cp_async_clock = 1;
   uint32_t bulk_group = 1;
+  std::vector<std::shared_ptr<Transfer>> copies;
 };
 
 /// What the lanes of a warp do together.
@@ -95,7 +94,7 @@ struct NamedBarrier {
   std::vector<uint32_t> arrived;  // lanes by warp
   std::vector<Thread*> waiting;
   SourceLocation at;  // of the first arrival
-  ReleaseBuilder released;
+  ClockBuilder seen, published;
 };
 
 /// An mbarrier, from init to inval.
@@ -111,26 +110,28 @@ struct Mbarrier {
   Record init;
   bool init_published = false;  // to the asynchronous proxy
   SourceLocation last_arrival;
-  ReleaseBuilder released;
-  ViewClocks completed;  // what was released when the last phase completed
+  ClockBuilder seen, published;
+  ClockPointer seen_frozen, published_frozen;  // as of the last completed phase
   std::vector<Thread*> waiting;
   std::vector<std::shared_ptr<Transfer>> transfers;  // that will complete on it
   uint32_t last_transfer_phase = 0;                  // 1 + the phase of the newest copy; 0: none
   SourceLocation last_transfer;
 };
 
-/// An asynchronous copy that has been issued.
+/// An asynchronous copy that has been issued and is not yet done.
 struct Transfer {
   const char* name = "";  // of the instruction
   SourceLocation at;
-  std::function<void()> perform;  // moves the bytes, then tells its mbarrier
-  bool done = false;
-  Engine engine = kThread;  // kCpAsync or kBulkRead: of a thread's group
-  uint32_t group = 0;
-  uint32_t clock = 0;
-  bool tracked = false;  // by an mbarrier that a later instruction has named
-  uint32_t phase = 0;    // of its mbarrier, when it was issued
+  Thread* thread = nullptr;
+  std::function<void()> perform;  // moves the bytes
   uint64_t bytes = 0;
+  bool done = false;
+  // Completes on a thread's group, or on an mbarrier; none for one of cp.async not yet committed.
+  Engine engine = kThread;
+  uint32_t group = 0;
+  std::shared_ptr<Mbarrier> mbarrier;
+  Block* block = nullptr;
+  uint32_t phase = 0;  // of the mbarrier when it was issued
 };
 
 /// Shared memory, byte by byte.
@@ -193,9 +194,6 @@ class Machine {
   /// Reports a defect that the run cannot go on after; leaves the fiber for good.
   [[noreturn]] void fail(FindingKind kind, std::vector<SourceLocation> lines, std::string text);
 
-  /// Ends the run. From within a fiber it goes on until it blocks.
-  void stop() { cancelled_ = true; }
-
   /// What `record` says, in words: "the write by block (0,0,0) warp 1 lane 3 at kernel.cuh:57".
   std::string describe(const Record& record) const;
   std::string describe(const Thread& thread) const;
@@ -207,10 +205,8 @@ class Machine {
   void report_conflict(const Conflict& conflict, const Accessor& accessor,
                        const std::string& where);
 
-  /// Checks an access to global memory, remembers it, and says whether it may be done. With `base`
-  /// it is to lie in the same buffer as that.
-  bool access_global(const void* p, uint64_t bytes, const Accessor& accessor, const char* name,
-                     const void* base = nullptr);
+  /// Checks an access to global memory, remembers it, and says whether it may be done.
+  bool access_global(const void* p, uint64_t bytes, const Accessor& accessor, const char* name);
   /// The same for shared memory of the thread's block, by offset from shared_base().
   bool access_shared(Block& block, uint32_t address, uint64_t bytes, const Accessor& accessor,
                      const char* name);
@@ -224,18 +220,21 @@ class Machine {
   void complete(Transfer& transfer);
 
   ClockPointer join(const ClockPointer& a, const ClockPointer& b) { return joiner_.join(a, b); }
-  /// Adds what was released to what the thread knows.
-  void acquire(Thread& thread, const ViewClocks& released);
+  /// Adds what `seen` and `published` say to what the thread knows.
+  void acquire(Thread& thread, const ClockPointer& seen, const ClockPointer& published);
   /// After a release, later accesses of the thread are not covered by it.
-  void tick(Thread& thread) { ++thread.views[kSeen].own[kThread]; }
+  void tick(Thread& thread) { ++thread.seen.own[kThread]; }
 
   uint64_t draw(uint64_t below) { return random_() % below; }
   bool random_order() const { return options_.random_order; }
   uint64_t seed() const { return options_.seed; }
   const LaunchShape& shape() const { return shape_; }
 
-  /// What atomics have released to words of global memory.
-  std::map<const void*, GlobalRelease> released_words;
+  /// Clocks of words of global memory that atomics have released to.
+  struct SyncWord {
+    GlobalClock seen, published;
+  };
+  std::map<const void*, SyncWord> sync_words;
 
  private:
   bool check_launch();
@@ -274,16 +273,6 @@ class Machine {
   uint64_t idle_polls_ = 0;
   bool cancelled_ = false;
 };
-
-/// Counts bytes that have come, and ends the phase if nothing more is missing.
-void complete_bytes(Machine& m, Mbarrier& mbarrier, uint64_t bytes);
-/// One arrival that an asynchronous engine makes; it releases the engine's clock.
-void complete_arrival(Machine& m, Mbarrier& mbarrier, uint32_t index, uint32_t clock);
-/// Finds the mbarrier at a shared address, ready for use by this thread. Fails where there is none.
-std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, uint32_t address, const char* name,
-                                       SourceLocation at);
-/// Makes this copy one that `mbarrier` waits for.
-void attach(Mbarrier& mbarrier, const std::shared_ptr<Transfer>& transfer);
 
 /// Ends the barrier's phase if all that it waits for have arrived; returns whether it did.
 bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier);

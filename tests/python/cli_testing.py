@@ -29,7 +29,8 @@ EXIT_CODES = {
     "interrupted": 130,
 }
 
-COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "doctor"]
+COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "kernels", "doctor"]
+KERNELS = ["list", "build"]
 BENCHMARKS = ["quantize", "gemm", "copy"]
 
 LINEAR = {

@@ -6,9 +6,10 @@ import re
 import subprocess
 
 import pytest
-from cli_testing import BENCHMARKS, COMMANDS, EXIT_CODES, Program
+from cli_testing import BENCHMARKS, COMMANDS, EXIT_CODES, KERNELS, Program
 
 SUBCOMMANDS = [[command] for command in COMMANDS] + [["bench", name] for name in BENCHMARKS]
+SUBCOMMANDS += [["kernels", name] for name in KERNELS]
 OPTIONS = {
     "convert": "--recipe --dialect --include --exclude --map --activation-scales --shard-size "
     "--memory --threads --resume --overwrite --allow-nonfinite --scale-mode --amax-floor --quiet "
@@ -20,6 +21,8 @@ OPTIONS = {
     "bench quantize": "--recipe --dtype --layout --rows --k --threads --repeats --json",
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --json",
     "bench copy": "--size --threads --repeats --json",
+    "kernels list": "--json",
+    "kernels build": "--architecture --output --rebuild --quiet --threads --json",
     "doctor": "--json",
 }
 
@@ -73,7 +76,7 @@ def test_help_lists_every_recipe(program: Program, command: str):
 
 
 def test_docs_describe_every_command_and_exit_code(page: str):
-    for command in [*COMMANDS, *(f"bench {name}" for name in BENCHMARKS)]:
+    for command in [" ".join(command) for command in SUBCOMMANDS]:
         assert f"`{command}" in page, command
     for name, code in EXIT_CODES.items():
         assert re.search(rf"^\| {code} \| {name} \| \S", page, re.MULTILINE), name

@@ -1,0 +1,181 @@
+// Loading and launching on a GPU: every kind of stream, threads, capture, clusters, shared memory.
+#include "runtime/kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "core/tensor_map.h"
+#include "models/testing.h"
+#include "runtime/tensor_map.h"
+#include "tests/gpu.h"
+#include "tests/sample_kernel.h"
+
+namespace blockscale::runtime {
+namespace {
+
+using test::DeviceBuffer;
+using test::gpu_driver;
+using test::sample_spec;
+using test::ScaleParameters;
+
+constexpr int kItems = 4;
+constexpr int kCount = 10'000;
+constexpr float kFactor = 2.5f;
+
+/// Reads a whole dynamic shared array that each block of the cluster fills.
+constexpr std::string_view kSharedKernel = R"(#pragma once
+#include "sample/parameters.h"
+namespace sample {
+template <int kWords>
+__device__ __forceinline__ void gather(const ScaleParameters& p) {
+  extern __shared__ float words[];
+  for (int i = threadIdx.x; i < kWords; i += blockDim.x) words[i] = p.x[i % p.count] * p.factor;
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;");
+  unsigned size;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+  for (int i = threadIdx.x; i < p.count; i += blockDim.x) {
+    p.out[blockIdx.x * p.count + i] = words[kWords - p.count + i] + size;
+  }
+}
+}  // namespace sample
+)";
+
+class KernelOnGpu : public test::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    const auto& device = cuda::current_device();
+    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
+    for (int i = 0; i < kCount; ++i) values_.push_back(static_cast<float>(i % 977));
+    x_.emplace(std::span<const float>(values_));
+    out_.emplace(static_cast<std::size_t>(kCount));
+  }
+
+  ScaleParameters parameters() { return {x_->data(), out_->data(), kFactor, kCount}; }
+  LaunchShape shape() const {
+    return {.grid = {static_cast<std::uint32_t>(ceil_div(kCount, 128 * kItems))}, .block = {128}};
+  }
+  void expect_scaled() const {
+    const std::vector<float> out = out_->download();
+    for (int i = 0; i < kCount; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      ASSERT_EQ(out[at], kFactor * values_[at]) << i;
+    }
+  }
+
+  test::ScratchFolder folder_;
+  KernelStore store_{test::sample_sources(), [](const std::string&) { return ""; },
+                     KernelCache(folder_.path())};
+  KernelSet set_{{sample_spec(kItems), sample_spec(2)}, store_};
+  std::vector<float> values_;
+  std::optional<DeviceBuffer<float>> x_;
+  std::optional<DeviceBuffer<float>> out_;
+};
+
+TEST_F(KernelOnGpu, RunsOnEveryKindOfStream) {
+  const test::Stream own;
+  void* const legacy = reinterpret_cast<void*>(1);      // CU_STREAM_LEGACY
+  void* const per_thread = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD
+  for (void* const stream :
+       {static_cast<void*>(nullptr), legacy, per_thread, static_cast<void*>(own.get())}) {
+    out_->fill(0xff);
+    gpu_driver().synchronize();
+    launch(set_.get(0), shape(), stream, parameters());
+    expect_scaled();
+  }
+}
+
+TEST_F(KernelOnGpu, RunsFromManyThreads) {
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      const cuda::DeviceScope device(0);
+      const test::Stream stream;
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        const LaunchShape wide = {.grid = {static_cast<std::uint32_t>(ceil_div(kCount, 256))},
+                                  .block = {128}};
+        launch(set_.get(i % 2), i % 2 == 0 ? shape() : wide, stream.get(), parameters());
+      }
+      stream.synchronize();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect_scaled();
+}
+
+TEST_F(KernelOnGpu, IsLoadedAndLaunchedWithinACapture) {
+  const test::Stream stream;
+  const auto graph = stream.capture(
+      [&] { launch(set_.get(0), shape(), stream.get(), parameters()); });  // first use of it
+  out_->fill(0xff);
+  gpu_driver().synchronize();
+  gpu_driver().graph_launch(graph, stream.get());
+  stream.synchronize();
+  expect_scaled();
+  gpu_driver().graph_executable_destroy(graph);
+}
+
+TEST_F(KernelOnGpu, RunsWithProgrammaticDependentLaunch) {
+  const test::Stream stream;
+  LaunchShape dependent = shape();
+  dependent.programmatic_dependent_launch = true;
+  for (int i = 0; i < 3; ++i) launch(set_.get(0), dependent, stream.get(), parameters());
+  stream.synchronize();
+  expect_scaled();
+}
+
+TEST_F(KernelOnGpu, UsesWhatTheCompilerSaid) {
+  const Kernel& kernel = set_.get(0);
+  int registers = 0, local = -1;
+  driver().kernel_attribute(&registers, cu::FunctionAttribute::registers, kernel.handle(), 0);
+  driver().kernel_attribute(&local, cu::FunctionAttribute::local_bytes, kernel.handle(), 0);
+  EXPECT_EQ(static_cast<std::uint32_t>(registers), kernel.resources().registers);
+  EXPECT_EQ(local, 0);
+}
+
+TEST_F(KernelOnGpu, HasLargeSharedMemoryAndClusters) {
+  constexpr int kWords = 50'000;  // 200 kB
+  constexpr int kRow = 1000;
+  KernelSpec spec = sample_spec();
+  spec.name = "sample_gather";
+  spec.call = "sample::gather<50000>";
+  KernelStore store(
+      test::sample_sources(kSharedKernel), [](const std::string&) { return ""; },
+      KernelCache(folder_.path()));
+  KernelSet set({spec}, store);
+  for (const std::uint32_t cluster : {1u, 2u, 8u, 16u}) {
+    DeviceBuffer<float> out(16 * kRow);
+    const LaunchShape shape = {
+        .grid = {16}, .block = {128}, .cluster = {cluster}, .dynamic_shared_bytes = kWords * 4};
+    launch(set.get(0), shape, nullptr, ScaleParameters{x_->data(), out.data(), kFactor, kRow});
+    const std::vector<float> result = out.download();
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const std::size_t word = kWords - kRow + i % kRow;
+      ASSERT_EQ(result[i], values_[word % kRow] * kFactor + static_cast<float>(cluster)) << i;
+    }
+  }
+}
+
+TEST_F(KernelOnGpu, DriverEncodesTensorMaps) {
+  TensorMapDescription d;
+  d.address = reinterpret_cast<std::uintptr_t>(x_->data());
+  d.rank = 2;
+  d.element = TensorMapElement::f32;
+  d.sizes[0] = 100;
+  d.sizes[1] = 100;
+  d.strides[0] = 400;
+  d.box[0] = 32;
+  d.box[1] = 64;
+  d.element_strides[0] = d.element_strides[1] = 1;
+  d.swizzle = TensorMapSwizzle::bytes_128;
+  const TensorMap map = encode_tensor_map(d), again = encode_tensor_map(d);
+  EXPECT_NE(map.words[0] | map.words[1] | map.words[2], 0u);
+  EXPECT_EQ(std::memcmp(&map, &again, sizeof map), 0);
+}
+
+}  // namespace
+}  // namespace blockscale::runtime

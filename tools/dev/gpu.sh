@@ -1,0 +1,208 @@
+# GPU kernels: compiling the pack, and testing and measuring on a machine with a GPU, which may have
+# no network and none of Debian's packages: build/bundle, made beforehand, then stands in for them.
+
+bundle=build/bundle
+bundle_root=$bundle/sysroot
+bundle_limit=$((40 << 20))
+gpu_results=bench/results
+exit_no_gpu=77
+
+# --- the kernel pack -------------------------------------------------------------------------------
+
+# Lets the library find NVRTC where it would not by itself: in build/venv. One that is installed is
+# as good; where there is none, the pinned PyPI package is fetched.
+use_nvrtc() {
+  if [[ -n ${BLOCKSCALE_NVRTC:-} ]]; then return; fi
+  if ! compgen -G "$(nvrtc_library)" >/dev/null; then
+    if system_has_nvrtc; then return; fi
+    make_venv
+  fi
+  export BLOCKSCALE_NVRTC
+  BLOCKSCALE_NVRTC=$(nvrtc_library)
+}
+
+system_has_nvrtc() {
+  compgen -G '/usr/local/cuda*/lib64/libnvrtc.so.13' >/dev/null ||
+    ldconfig -p 2>/dev/null | grep -q libnvrtc.so.13
+}
+
+build_kernel_pack() { # FOLDER OPTION...
+  use_nvrtc
+  "$1/cli/blockscale" kernels build --output "$1" "${@:2}"
+}
+
+# --- the bundle ------------------------------------------------------------------------------------
+
+# Debian packages that hold headers and libraries of the build, without those that every machine
+# with a compiler has.
+bundle_packages() {
+  local package
+  for package in "${build_packages[@]}"; do
+    case $package in
+      g++-* | cmake | ninja-build | ccache | libboost-*) ;;
+      *) printf '%s\n' "$package" ;;
+    esac
+  done
+}
+
+# Their own dependencies among libraries and their parts; boost's headers are 138 MB, and are taken
+# by the files that are included.
+with_dependencies() {
+  local seen=' ' pending=("$@") package needed
+  while ((${#pending[@]} > 0)); do
+    package=${pending[0]} pending=("${pending[@]:1}")
+    [[ $seen != *" $package "* ]] || continue
+    seen+="$package "
+    printf '%s\n' "$package"
+    while read -r needed; do pending+=("$needed"); done < <(
+      dpkg-query -W -f '${Depends}\n' "$package" | sed 's/[,|] */\n/g' | sed 's/[ (:].*//' |
+        grep -E '^(lib(hwy|tbb|spdlog|fmt|gtest|gmock|pkgconf|hwloc|xxhash)|pkgconf)' || true
+    )
+  done
+}
+
+bundle_files() {
+  local package packages
+  mapfile -t packages < <(bundle_packages)
+  while read -r package; do dpkg -L "$package"; done < <(with_dependencies "${packages[@]}") | grep -vE '^/usr/share/(doc|man|lintian|bash-completion|bug|aclocal|perl)|^/usr/src|^/etc|^/\.$' |
+    grep -E '\.|/pkgconf$' | grep -vE '/lib(hwy_(contrib|test)|xxhash)\.'
+  boost_files
+}
+
+# The headers of boost that the emulator includes, and the static library.
+boost_files() {
+  printf '#include <boost/context/fiber.hpp>\n#include <boost/context/protected_fixedsize_stack.hpp>\n' |
+    g++-12 -std=c++20 -M -x c++ - | grep -oE '/usr/include/boost/[^ ]+'
+  find /usr/lib -name 'libboost_context.a'
+}
+
+make_bundle() {
+  say "collecting what a machine without network and Debian packages lacks into $bundle"
+  install_packages "${build_packages[@]}"
+  make_venv
+  rm -rf "$bundle"
+  mkdir -p "$bundle_root" "$bundle/python" "$bundle/model"
+  bundle_files | sort -u | while read -r path; do
+    if [[ -f $path || -L $path ]]; then printf '%s\n' "${path#/}"; fi
+  done >"$bundle/files"
+  tar -C / --no-recursion -cf - -T "$bundle/files" | tar -C "$bundle_root" -xf -
+  write_pkg_config
+  bundle_python
+  fetch_demo_model
+  build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" \
+    "$bundle/model/model.safetensors"
+  git rev-parse HEAD >"$bundle/commit"
+  local bytes
+  bytes=$(du -sb "$bundle" | cut -f1)
+  ((bytes <= bundle_limit)) || die "$bundle has $bytes bytes; at most $bundle_limit are allowed"
+  say "$bundle: $((bytes >> 10)) KiB"
+}
+
+# A pkg-config that knows the bundle alone, wherever that is copied to.
+write_pkg_config() {
+  cat >"$bundle/pkg-config" <<'SH'
+#!/bin/sh
+root=$(cd "$(dirname "$0")/sysroot" && pwd)
+lib=$root/usr/lib/x86_64-linux-gnu
+export LD_LIBRARY_PATH="$lib" PKG_CONFIG_SYSROOT_DIR="$root"
+export PKG_CONFIG_LIBDIR="$lib/pkgconfig:$root/usr/share/pkgconfig"
+export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
+exec "$root/usr/bin/pkgconf" "$@"
+SH
+  chmod +x "$bundle/pkg-config"
+}
+
+# What the module's build and the tests need besides torch and numpy: pure Python, any version.
+bundle_python() {
+  local requirement requirements=()
+  for requirement in nanobind pytest; do
+    requirements+=("$(grep "^$requirement==" tests/requirements.txt)")
+  done
+  build/venv/bin/pip install --quiet --disable-pip-version-check --no-compile \
+    --target "$bundle/python" "${requirements[@]}"
+  rm -rf "$bundle"/python/bin
+}
+
+# --- on the machine with a GPU ---------------------------------------------------------------------
+
+require_gpu() {
+  find_gpu_python
+  "$gpu_python" - <<'PY' && return
+import ctypes, sys
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError:
+    sys.exit(1)
+count = ctypes.c_int()
+sys.exit(cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0)
+PY
+  say "no GPU"
+  exit "$exit_no_gpu"
+}
+
+# Sets gpu_python: one that has torch, if there is any.
+find_gpu_python() {
+  for gpu_python in python3 build/venv-torch/bin/python; do
+    if "$gpu_python" -c 'import torch' 2>/dev/null; then return; fi
+  done
+  gpu_python=python3
+}
+
+# Builds into build/gpu, with the bundle where there is one and with what is installed elsewhere.
+build_gpu() { # TARGET...
+  local options=() root=$PWD/$bundle_root/usr
+  if [[ -d $bundle ]]; then
+    export PYTHONPATH=$PWD/$bundle/python${PYTHONPATH:+:$PYTHONPATH}
+    options=("-DCMAKE_PREFIX_PATH=$root" "-DPKG_CONFIG_EXECUTABLE=$PWD/$bundle/pkg-config"
+      "-DBLOCKSCALE_PKG_CONFIG=$PWD/$bundle/pkg-config"
+      "-DCMAKE_EXE_LINKER_FLAGS=-L$root/lib/x86_64-linux-gnu"
+      -DCMAKE_POLICY_VERSION_MINIMUM=3.5)
+  else
+    install_packages "${build_packages[@]}"
+    make_venv
+    export PYTHONPATH
+    PYTHONPATH=$(echo "$PWD"/build/venv/lib/python3*/site-packages)
+  fi
+  if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  mkdir -p build
+  cmake -G Ninja -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DBLOCKSCALE_PYTHON=ON \
+    "-DPython_EXECUTABLE=$(command -v "$gpu_python")" "${options[@]}" >build/gpu.log 2>&1 ||
+    { cat build/gpu.log >&2 && die "CMake failed in build/gpu"; }
+  ninja --quiet -C build/gpu -j"$jobs" "$@"
+  build_kernel_pack build/gpu --quiet
+  rm -rf build/gpu-package
+  cmake --install build/gpu --component python --prefix build/gpu-package >build/gpu-package.log
+}
+
+model_weights() {
+  if [[ -d $bundle ]]; then echo "$PWD/$bundle/model/model.safetensors"; fi
+}
+
+# The commit that is tested, also in a copy of the tree without its history.
+tested_commit() {
+  git rev-parse HEAD 2>/dev/null || cat "$bundle/commit" 2>/dev/null || echo unknown
+}
+
+run_gpu_tests() {
+  require_gpu
+  build_gpu blockscale_cli _native gpu_tests
+  export BLOCKSCALE_REQUIRE_GPU=1 BLOCKSCALE_MODEL BLOCKSCALE_CLI=$PWD/build/gpu/cli/blockscale
+  BLOCKSCALE_MODEL=$(model_weights)
+  local failed=0
+  ctest --test-dir build/gpu -L gpu -j1 --output-on-failure --no-tests=error || failed=1
+  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" -m pytest tests/gpu -q -rs \
+    -p no:cacheprovider --basetemp=build/pytest-gpu || failed=1
+  say "gpu-test in ${SECONDS} s: $( ((failed)) && echo failed || echo passed)"
+  ((failed == 0))
+}
+
+# Each benchmark prints one JSON object; what was measured, where and how stands around it.
+run_gpu_benchmarks() {
+  require_gpu
+  build_gpu blockscale_cli gpu_benchmarks
+  export BLOCKSCALE_MODEL
+  BLOCKSCALE_MODEL=$(model_weights)
+  mkdir -p "$gpu_results"
+  "$gpu_python" tools/gpu_bench.py --build build/gpu --commit "$(tested_commit)" \
+    --output "$gpu_results" "$@"
+}
