@@ -11,7 +11,7 @@ struct alignas(sizeof(T) * N) Vector {
   static_assert(N > 0 && (N & (N - 1)) == 0);
   T at[N];
 
-  friend constexpr bool operator==(const Vector&, const Vector&) = default;
+  friend BLOCKSCALE_HD constexpr bool operator==(const Vector&, const Vector&) = default;
 };
 
 }  // namespace blockscale::device

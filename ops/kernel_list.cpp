@@ -1,9 +1,16 @@
 #include "ops/kernel_list.h"
 
+#include <utility>
+
+#include "ops/quantize/cuda_plan.h"
+
 namespace blockscale {
 
 std::vector<runtime::KernelSpec> kernel_list() {
   std::vector<runtime::KernelSpec> all;
+  for (auto specs : {quantize_detail::quantize_kernel_specs()}) {
+    for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
+  }
   return all;
 }
 

@@ -1,4 +1,4 @@
-"""Writes the linear layers' weights of a safetensors checkpoint as bf16: real operands to test with.
+"""Writes the linear layers' weights of a safetensors checkpoint as bf16: operands for tests.
 
 Usage: linear_weights.py MODEL.safetensors OUTPUT.safetensors
 """
