@@ -61,12 +61,23 @@ ScaledTensor quantize(const MatrixView& x, Recipe recipe,
                       std::optional<float> tensor_scale = std::nullopt,
                       TensorScaleSense sense = TensorScaleSense::divisor);
 
+/// Quantises x [M, K] twice from one read: into `out_rows` [M, K], and its transpose into
+/// `out_columns` [K, M], whose scales each cover 128 rows of x. Both are of the same recipe:
+/// fp8_1x128, fp8_1x128_pow2 or fp8_1x128_ue8m0. Each result has the bytes that `quantize` gives
+/// for that matrix. A fused input is computed once, and both are of its result.
+void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                               const MutableScaledTensorView& out_columns,
+                               const QuantizeOptions& options = {});
+
 /// Values of `x`, rounded once (to nearest even) from their f32 value into `out`'s dtype.
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out, int threads = 0);
 
 /// Largest magnitude of each matrix of `x`: Inf reads as the largest finite f32, NaN is ignored.
 /// `out` holds `x.batch` floats.
 void absolute_maximum(const MatrixView& x, float* out, int threads = 0);
+
+/// The same of what `input` makes of each matrix.
+void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out, int threads = 0);
 
 /// NVFP4's tensor scale S for a largest magnitude: 2688 / amax, at most the largest finite f32; 1
 /// if amax is 0.

@@ -134,7 +134,9 @@ inline void decode_rows(const OperandMatrix& x, std::int64_t first, std::int64_t
     rectangle.rows = grid_row(first + rows - 1) - rectangle.row + 1;
     rectangle.column = t.block_k == 0 ? 0 : begin / block;
     rectangle.columns = ceil_div(count, block);
-    rectangle.grid_rows = scale_grid(x.recipe, x.rows, x.k).rows;
+    const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+    rectangle.grid_rows = grid.rows;
+    rectangle.grid_columns = grid.columns;
     if (t.scale == Format::f32) {
       load_factors<float>(x, rectangle, factors);
     } else {

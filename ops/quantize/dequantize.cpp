@@ -29,7 +29,7 @@ struct Factors {
 template <class Scale>
 void load_factors(const Job& job, const Piece& piece, Factors& result) {
   const ScaledTensorView& x = job.x;
-  const Cut::Scales part = job.cut.scales_of(piece);
+  const ScaleRectangle part = job.cut.scales_of(piece);
   const std::int64_t pitch = part.columns + kArrayPadding;
   Scale scales[kPieceScaleRows * Factors::kPitch];
   const Scale* const matrix =
@@ -37,10 +37,8 @@ void load_factors(const Job& job, const Piece& piece, Factors& result) {
   for (std::int64_t i = 0; i < part.rows; ++i) {
     std::fill_n(scales + i * pitch + part.columns, kArrayPadding, Scale{0});
   }
-  gather_scales(
-      PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride},
-      {part.row, part.rows, part.column, part.columns, ceil_div(job.cut.rows, job.cut.block_rows)},
-      scales, pitch);
+  gather_scales(PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride}, part, scales,
+                pitch);
   const bool has_tensor_scale = job.recipe.tensor_scale && x.tensor_scale != nullptr;
   const float tensor_scale =
       has_tensor_scale ? x.tensor_scale[piece.matrix * x.tensor_scale_batch_stride] : 1.0f;
@@ -82,7 +80,8 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out, int thr
   const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, threads);
   const RecipeTraits& recipe = recipe_traits(x.recipe);
   const Job job{a.x, a.out, recipe, Cut(recipe, a.x.batch, a.x.rows, a.x.k)};
-  for_each_piece(job.cut, threads, [&](const Piece& piece) { dequantize_piece(job, piece); });
+  for_each_piece(job.cut, threads,
+                 [&](const Piece& piece, NoScratch&) { dequantize_piece(job, piece); });
 }
 
 }  // namespace blockscale

@@ -8,6 +8,7 @@
 
 #include "blockscale/quantize.h"
 #include "core/format.h"
+#include "core/input_transform.h"
 
 namespace blockscale::kernels {
 
@@ -61,5 +62,38 @@ void scale_factors(Format scale, const void* scales, std::int64_t count, float t
 /// range to infinity, NaN to its canonical NaN.
 void decode_blocks(Format element, Format dtype, const std::uint8_t* codes, std::int64_t count,
                    std::int64_t block, const float* factors, void* out);
+
+/// One row of f32, f16 or bf16 elements.
+struct RowOperand {
+  Format dtype = Format::f32;
+  const std::uint8_t* data = nullptr;
+};
+
+/// One row of a fused input (core/input_transform.h). Its operands are in f32, start at the first
+/// column that is asked for, and have kArrayPadding numbers of room after the last.
+struct TransformedRow {
+  InputTransform transform = InputTransform::identity;
+  RowOperand x;
+  GateOrder gate_order = GateOrder::gate_first;  // swiglu
+  std::int64_t gate_group = 1;                   // swiglu
+  const float* scale = nullptr;                  // modulate
+  const float* shift = nullptr;                  // modulate
+  const float* weight = nullptr;                 // rms_norm
+  float factor = 0;                              // rms_norm: 1 / root mean square
+};
+
+/// Columns [column, column + count) of the result. `out` has room for kArrayPadding more.
+void transform_run(const TransformedRow& row, std::int64_t column, std::int64_t count, float* out);
+
+/// Elements [column, column + count) as f32.
+void widen_run(const RowOperand& row, std::int64_t column, std::int64_t count, float* out);
+
+/// The sum of squares of rms_norm.
+float sum_of_squares(const RowOperand& x, std::int64_t count);
+
+/// out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns. Elements have
+/// 2 or 4 bytes; strides count elements.
+void transpose(int element_bytes, const void* in, std::int64_t in_stride, std::int64_t rows,
+               std::int64_t columns, void* out, std::int64_t out_stride);
 
 }  // namespace blockscale::kernels

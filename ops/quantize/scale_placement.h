@@ -9,12 +9,12 @@
 
 namespace blockscale {
 
-/// Rows [row, row + rows) x columns [column, column + columns) of a grid of `grid_rows` rows.
-/// `column` is a multiple of 4, or the columns lie between two multiples of 4.
+/// Rows [row, row + rows) x columns [column, column + columns) of a grid of so many rows and
+/// columns. `column` is a multiple of 4, or the columns lie between two multiples of 4.
 struct ScaleRectangle {
   std::int64_t row, rows;
   std::int64_t column, columns;
-  std::int64_t grid_rows;
+  std::int64_t grid_rows, grid_columns;
 };
 
 /// The scales of one matrix; `Scale` is const-qualified where they are only read.
@@ -54,21 +54,20 @@ void copy_run(Scale* to, const Scale* from, std::int64_t count) {
   }
 }
 
-/// Zeroes what a swizzled layout adds to a grid, as far as it adjoins the rectangle: beyond its
-/// last column, and beyond the grid's last row if the rectangle ends there.
+/// Zeroes what a swizzled layout adds to a grid beside the rectangle: beyond the grid's last column
+/// and row, if the rectangle ends there.
 inline void clear_padding(const PlacedScales<std::uint8_t>& out, const ScaleRectangle& r) {
   const ScaleLayoutTraits& t = scale_layout_traits(out.layout);
   const std::int64_t row_end = r.row + r.rows;
   const std::int64_t column_end = r.column + r.columns;
-  const std::int64_t padded_columns = ceil_div(column_end, t.tile_k) * t.tile_k;
+  const std::int64_t padded_columns =
+      column_end == r.grid_columns ? ceil_div(column_end, t.tile_k) * t.tile_k : column_end;
   for (std::int64_t i = r.row; column_end < padded_columns && i < row_end; ++i) {
     std::fill_n(out.at(i, column_end), padded_columns - column_end, std::uint8_t{0});
   }
   if (row_end != r.grid_rows) return;
   for (std::int64_t i = row_end; i < ceil_div(row_end, t.tile_rows) * t.tile_rows; ++i) {
-    for (std::int64_t j = r.column; j < padded_columns; j += t.tile_k) {
-      std::fill_n(out.at(i, j), t.tile_k, std::uint8_t{0});
-    }
+    for (std::int64_t j = r.column; j < padded_columns; ++j) *out.at(i, j) = 0;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "ops/tensor/overlap.h"
 
@@ -19,17 +20,49 @@ std::string text(float value) {
   return buffer;
 }
 
-void check_equal(const char* argument, std::int64_t value, std::int64_t expected,
+void check_equal(const std::string& argument, std::int64_t value, std::int64_t expected,
                  const char* expected_name) {
   if (value == expected) return;
-  fail(argument, "is " + std::to_string(value) + ", must be " + std::to_string(expected) + " (" +
-                     expected_name + ")");
+  fail(argument.c_str(), "is " + std::to_string(value) + ", must be " + std::to_string(expected) +
+                             " (" + expected_name + ")");
 }
 
-void check_apart(const char* argument, const MemoryLines& written, const char* other_argument,
-                 const MemoryLines& other) {
-  if (overlap(written, other)) {
-    fail(argument, std::string("overlaps ") + other_argument + ", must not share memory with it");
+/// Memory of one argument.
+struct Region {
+  std::string argument;
+  MemoryLines lines;
+};
+
+void check_apart(const Region& written, const Region& other) {
+  if (overlap(written.lines, other.lines)) {
+    fail(written.argument.c_str(),
+         "overlaps " + other.argument + ", must not share memory with it");
+  }
+}
+
+/// All that is read besides scales that the caller gives.
+std::vector<Region> regions_of(const MatrixView& x, const QuantizeInput& input) {
+  std::vector<Region> regions = {{"x.data", lines_of(x)}};
+  const auto add = [&](const char* name, const MatrixView& operand) {
+    if (operand.data != nullptr) regions.push_back({name, lines_of(operand)});
+  };
+  add("options.input.scale", input.scale);
+  add("options.input.shift", input.shift);
+  add("options.input.weight", input.weight);
+  return regions;
+}
+
+std::vector<Region> regions_of(const std::string& name, const ScaledTensorView& tensor) {
+  return {{name + ".values", values_of(tensor)},
+          {name + ".scales", scales_of(tensor)},
+          {name + ".tensor_scale", tensor_scales_of(tensor)}};
+}
+
+/// Nothing that is written may overlap what is read, nor another thing that is written.
+void check_apart(const std::vector<Region>& written, const std::vector<Region>& read) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    for (const Region& region : read) check_apart(written[i], region);
+    for (std::size_t j = 0; j < i; ++j) check_apart(written[i], written[j]);
   }
 }
 
@@ -61,21 +94,6 @@ void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
   check_threads("options.threads", options.threads);
 }
 
-/// What is written must not overlap what the transform reads besides x.
-void check_apart_from_operands(const QuantizeArguments& a, const MemoryLines& values,
-                               const MemoryLines& scales, const MemoryLines& tensor_scales) {
-  const auto check = [&](const char* name, const MatrixView& operand) {
-    if (operand.data == nullptr) return;
-    const MemoryLines lines = lines_of(operand);
-    check_apart("out.values", values, name, lines);
-    check_apart("out.scales", scales, name, lines);
-    check_apart("out.tensor_scale", tensor_scales, name, lines);
-  };
-  check("options.input.scale", a.input.scale);
-  check("options.input.shift", a.input.shift);
-  check("options.input.weight", a.input.weight);
-}
-
 bool is_usable(float scale, float smallest) {
   return std::isfinite(scale) && scale > 0 && scale >= smallest;
 }
@@ -88,32 +106,58 @@ bool is_usable(float scale, float smallest) {
 
 }  // namespace
 
+namespace {
+
+/// The checks of one output, named `name`, but for memory.
+void check_output(const MatrixView& x, const MutableScaledTensorView& out, const std::string& name,
+                  const QuantizeOptions& options) {
+  const RecipeTraits& t = recipe_traits(out.recipe);
+  if (t.family == Family::plain) {
+    fail((name + ".recipe").c_str(), std::string("is ") + t.name + ", must be a scaled recipe");
+  }
+  check_equal(name + ".rows", out.rows, x.rows, "x.rows");
+  check_equal(name + ".batch", out.batch, x.batch, "x.batch");
+  check_options(options, t);
+  const bool dynamic = options.scale_source == ScaleSource::dynamic;
+  if (t.tensor_scale && dynamic && out.tensor_scale == nullptr) {
+    fail((name + ".tensor_scale").c_str(),
+         "is null, must point to where the tensor scale is written");
+  }
+}
+
+}  // namespace
+
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options) {
   QuantizeArguments a{resolved(x, "x"), resolved(out, "out"), {}};
-  const RecipeTraits& t = recipe_traits(a.out.recipe);
-  if (t.family == Family::plain) {
-    fail("out.recipe", std::string("is ") + t.name + ", must be a scaled recipe");
+  check_output(a.x, a.out, "out", options);
+  a.input = validated(a.x, options.input, a.out.k, "out.k");
+  check_apart(regions_of("out", a.out), regions_of(a.x, a.input));
+  return a;
+}
+
+RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                                  const MutableScaledTensorView& out_columns,
+                                  const QuantizeOptions& options) {
+  RowsAndColumnsArguments a{
+      resolved(x, "x"), resolved(out_rows, "out_rows"), resolved(out_columns, "out_columns"), {}};
+  const RecipeTraits& t = recipe_traits(a.rows.recipe);
+  if (t.family != Family::fp8 || t.block_rows != 1 || t.block_k != 128) {
+    fail("out_rows.recipe",
+         std::string("is ") + t.name + ", must be fp8_1x128, fp8_1x128_pow2 or fp8_1x128_ue8m0");
   }
-  check_equal("out.rows", a.out.rows, a.x.rows, "x.rows");
-  check_equal("out.batch", a.out.batch, a.x.batch, "x.batch");
-  a.input = validated(a.x, options.input, a.out.k);
-  check_options(options, t);
-  const bool dynamic = options.scale_source == ScaleSource::dynamic;
-  if (t.tensor_scale && dynamic && a.out.tensor_scale == nullptr) {
-    fail("out.tensor_scale", "is null, must point to where the tensor scale is written");
+  if (a.columns.recipe != a.rows.recipe) {
+    fail("out_columns.recipe", std::string("is ") + recipe_traits(a.columns.recipe).name +
+                                   ", must be " + t.name + " (out_rows.recipe)");
   }
-  const MemoryLines input = lines_of(a.x);
-  const MemoryLines values = values_of(a.out);
-  const MemoryLines scales = scales_of(a.out);
-  const MemoryLines tensor_scales = tensor_scales_of(a.out);
-  check_apart("out.values", values, "x.data", input);
-  check_apart("out.scales", scales, "x.data", input);
-  check_apart("out.tensor_scale", tensor_scales, "x.data", input);
-  check_apart("out.scales", scales, "out.values", values);
-  check_apart("out.tensor_scale", tensor_scales, "out.values", values);
-  check_apart("out.tensor_scale", tensor_scales, "out.scales", scales);
-  check_apart_from_operands(a, values, scales, tensor_scales);
+  check_output(a.x, a.rows, "out_rows", options);
+  a.input = validated(a.x, options.input, a.rows.k, "out_rows.k");
+  check_equal("out_columns.rows", a.columns.rows, a.rows.k, "out_rows.k");
+  check_equal("out_columns.k", a.columns.k, a.x.rows, "x.rows");
+  check_equal("out_columns.batch", a.columns.batch, a.x.batch, "x.batch");
+  std::vector<Region> written = regions_of("out_rows", a.rows);
+  for (const Region& region : regions_of("out_columns", a.columns)) written.push_back(region);
+  check_apart(written, regions_of(a.x, a.input));
   return a;
 }
 
@@ -124,21 +168,21 @@ DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView
   check_equal("out.columns", a.out.columns, a.x.k, "x.k");
   check_equal("out.batch", a.out.batch, a.x.batch, "x.batch");
   check_threads("threads", threads);
-  const MemoryLines output = lines_of(a.out);
-  check_apart("out.data", output, "x.values", values_of(a.x));
-  check_apart("out.data", output, "x.scales", scales_of(a.x));
-  check_apart("out.data", output, "x.tensor_scale", tensor_scales_of(a.x));
+  check_apart({{"out.data", lines_of(a.out)}}, regions_of("x", a.x));
   return a;
 }
 
-MatrixView validated(const MatrixView& x, const float* out, int threads) {
-  const MatrixView input = resolved(x, "x");
-  if (out == nullptr && input.batch > 0) fail("out", "is null, must point to x.batch floats");
+AbsoluteMaximumArguments validated(const MatrixView& x, const QuantizeInput& input,
+                                   const float* out, int threads) {
+  AbsoluteMaximumArguments a{resolved(x, "x"), {}, 0};
+  if (out == nullptr && a.x.batch > 0) fail("out", "is null, must point to x.batch floats");
   check_threads("threads", threads);
+  a.k = transformed_columns(a.x, input);
+  a.input = validated(a.x, input, a.k, "x.columns");
   const std::int64_t size = sizeof(float);
   const auto address = reinterpret_cast<std::uintptr_t>(out);
-  check_apart("out", {address, input.batch * size, 1, 0, 1, 0}, "x.data", lines_of(input));
-  return input;
+  check_apart({{"out", {address, a.x.batch * size, 1, 0, 1, 0}}}, regions_of(a.x, a.input));
+  return a;
 }
 
 void check_given_scales(const MutableScaledTensorView& out) {

@@ -11,6 +11,16 @@ struct QuantizeArguments {
   MutableScaledTensorView out;
   QuantizeInput input;  // gate_group as a number of columns, strides of operands filled in
 };
+struct RowsAndColumnsArguments {
+  MatrixView x;
+  MutableScaledTensorView rows, columns;
+  QuantizeInput input;
+};
+struct AbsoluteMaximumArguments {
+  MatrixView x;
+  QuantizeInput input;
+  std::int64_t k;  // columns of the transform's result
+};
 struct DequantizeArguments {
   ScaledTensorView x;
   MutableMatrixView out;
@@ -19,10 +29,17 @@ struct DequantizeArguments {
 /// Throws invalid_argument, naming the argument, its value and what is allowed. Reads no data.
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options);
+RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                                  const MutableScaledTensorView& out_columns,
+                                  const QuantizeOptions& options);
+AbsoluteMaximumArguments validated(const MatrixView& x, const QuantizeInput& input,
+                                   const float* out, int threads);
 DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView& out, int threads);
 
-/// What is fused with `x` for a result of `k` columns, with its operands' strides filled in.
-QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k);
+/// What is fused with `x` for a result of `k` columns (the value of `k_argument`), with its
+/// operands' strides filled in.
+QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k,
+                        const char* k_argument);
 
 /// Columns of the result of a transform of `x`.
 std::int64_t transformed_columns(const MatrixView& x, const QuantizeInput& input);
@@ -30,8 +47,5 @@ std::int64_t transformed_columns(const MatrixView& x, const QuantizeInput& input
 /// Checks the scales that a caller gave (they are host memory here): each finite and above zero,
 /// tensor scales such that their inverse is finite too.
 void check_given_scales(const MutableScaledTensorView& out);
-
-/// The arguments of absolute_maximum.
-MatrixView validated(const MatrixView& x, const float* out, int threads);
 
 }  // namespace blockscale::quantize_detail

@@ -91,7 +91,8 @@ void check_rms_norm(QuantizeInput& input, std::int64_t k) {
 
 }  // namespace
 
-QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k) {
+QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k,
+                        const char* k_argument) {
   const int transform = static_cast<int>(input.transform);
   if (transform >= kInputTransformCount) {
     fail("transform",
@@ -102,7 +103,7 @@ QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::in
   if (input.transform == InputTransform::swiglu) {
     check_swiglu(x, result, k);
   } else if (x.columns != k) {
-    throw Error(ErrorCode::invalid_argument, "out.k",
+    throw Error(ErrorCode::invalid_argument, k_argument,
                 checks::is_but(k, std::to_string(x.columns)) + " (x.columns)");
   }
   if (input.transform == InputTransform::modulate) check_modulate(x, result, k);

@@ -158,5 +158,21 @@ TEST(QuantizeInputErrors, Overlap) {
           [](Call& c) { c.input().weight.data = c.values.data(); });
 }
 
+TEST(QuantizeInputErrors, AbsoluteMaximum) {
+  Call call(InputTransform::modulate);
+  float out = 0;
+  const auto refused = [&](const char* argument, const char* message, float* to) {
+    expect_invalid(argument, message, [&] { absolute_maximum(call.x, call.input(), to); });
+  };
+  refused("out", "overlaps options.input.shift", call.shift.data());
+  call.input().scale.rows = 5;
+  refused("options.input.scale.rows", "is 5", &out);
+  call.input() = {};
+  call.input().transform = InputTransform::swiglu;
+  call.x.columns = 127;
+  call.x.row_stride = 128;
+  refused("x.columns", "is 127, must be even", &out);
+}
+
 }  // namespace
 }  // namespace blockscale
