@@ -1,9 +1,12 @@
 // blockscale doctor: what this machine has, what will be used of it, and why.
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "arguments.h"
+#include "blockscale/kernels.h"
 #include "blockscale/system.h"
 #include "command.h"
 #include "log.h"
@@ -38,18 +41,68 @@ std::string gpu_text(const GpuInfo& gpu) {
   if (!gpu.devices.empty()) {
     std::vector<std::string> names;
     for (const GpuDevice& device : gpu.devices) names.push_back(describe(device));
-    return list_or_none(names) + "; driver for CUDA " + dotted_version(gpu.driver_cuda_version);
+    return list_or_none(names) + "; driver for CUDA " + dotted_version(gpu.driver_cuda_version) +
+           ", " + gpu.driver_path + (gpu.problem.empty() ? "" : "; " + gpu.problem);
   }
   if (!gpu.problem.empty()) return "none usable: " + gpu.problem;
   return "none: no NVIDIA driver (libcuda.so.1) and no /dev/nvidia* device";
 }
 
-/// The plain statement of what runs. This version has CPU code only.
-std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu) {
+/// Whether some kernel of this version is written for the device.
+bool has_kernels_for(const GpuDevice& device, const KernelListing& kernels) {
+  return std::any_of(kernels.packs.begin(), kernels.packs.end(), [&](const KernelPackInfo& pack) {
+    return architecture_runs_on(pack.architecture, device.compute_capability);
+  });
+}
+
+/// The plain statement of what runs.
+std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListing& kernels) {
   const std::string cpu_part =
       "the CPU, with " + simd_target() + " code on " + plural(cpu.threads, "thread");
   if (gpu.devices.empty()) return cpu_part + ", as there is no usable GPU";
-  return cpu_part + "; not the GPU, as this version has no CUDA kernels";
+  for (const GpuDevice& device : gpu.devices) {
+    if (!has_kernels_for(device, kernels)) continue;
+    return cpu_part + "; the GPU for data that is in its memory (" + device.name + ")";
+  }
+  return cpu_part + "; not the GPU, as this version has no kernels for " + gpu.devices.front().name;
+}
+
+std::string compiler_text(const KernelCompilerInfo& compiler) {
+  if (!compiler.problem.empty()) {
+    return "none: " + compiler.problem + ". Kernels of the pack and the cache run without it";
+  }
+  return compiler.version + ", " + compiler.path.string();
+}
+
+std::int64_t count_in(const KernelListing& kernels, KernelState state) {
+  return std::count_if(kernels.kernels.begin(), kernels.kernels.end(),
+                       [&](const KernelInfo& kernel) { return kernel.state == state; });
+}
+
+/// Where the kernels are, and what that means for the first call.
+std::string kernels_text(const KernelListing& kernels) {
+  std::string text;
+  for (const KernelPackInfo& pack : kernels.packs) {
+    if (!pack.problem.empty()) {
+      text += pack.problem + "; ";
+    } else if (!pack.path.empty()) {
+      text += plural(static_cast<std::int64_t>(pack.kernels), "kernel") + " in " +
+              pack.path.string() + "; ";
+    } else {
+      text += "no pack for " + pack.architecture + "; ";
+    }
+  }
+  text += std::to_string(count_in(kernels, KernelState::cached)) + " in the cache, " +
+          (kernels.cache.empty() ? "which has no folder" : kernels.cache.string());
+  if (const auto missing = count_in(kernels, KernelState::missing); missing > 0) {
+    text += "; " + plural(missing, "kernel") +
+            " would be compiled at their first launch (`blockscale kernels build` does it ahead)";
+  }
+  if (const auto outdated = count_in(kernels, KernelState::outdated); outdated > 0) {
+    text += "; " + plural(outdated, "kernel") +
+            " of the pack are from other sources and are refused: `blockscale kernels build`";
+  }
+  return text;
 }
 
 std::string memory_text(const MemoryInfo& memory) {
@@ -72,17 +125,40 @@ Json gpu_json(const GpuInfo& gpu) {
           {"driver_library", gpu.driver_library},
           {"driver_cuda_version", gpu.driver_cuda_version},
           {"device_nodes", gpu.device_nodes},
+          {"driver_path", gpu.driver_path},
           {"problem", gpu.problem}};
+}
+
+Json kernels_json(const KernelListing& kernels) {
+  const KernelCompilerInfo compiler = kernel_compiler_info();
+  Json packs = Json::array();
+  for (const KernelPackInfo& pack : kernels.packs) {
+    packs.push_back({{"architecture", pack.architecture},
+                     {"path", pack.path.string()},
+                     {"kernels", pack.kernels},
+                     {"problem", pack.problem}});
+  }
+  return {{"compiler",
+           {{"version", compiler.version},
+            {"path", compiler.path.string()},
+            {"problem", compiler.problem}}},
+          {"packs", packs},
+          {"packed", count_in(kernels, KernelState::packed)},
+          {"cached", count_in(kernels, KernelState::cached)},
+          {"outdated", count_in(kernels, KernelState::outdated)},
+          {"missing", count_in(kernels, KernelState::missing)},
+          {"cache", kernels.cache.string()}};
 }
 
 Json doctor_json() {
   const CpuInfo cpu = cpu_info();
   const MemoryInfo memory = memory_info();
   const GpuInfo gpu = gpu_info();
+  const KernelListing kernels = list_kernels();
   Json versions = Json::object();
   for (const Component& component : all_components()) versions[component.name] = component.version;
   return {{"version", library_version()},
-          {"used", used_text(cpu, gpu)},
+          {"used", used_text(cpu, gpu, kernels)},
           {"cpu",
            {{"model", cpu.model},
             {"logical_cpus", cpu.logical_cpus},
@@ -95,6 +171,7 @@ Json doctor_json() {
             {"available_bytes", memory.available},
             {"limit_bytes", memory.limit == 0 ? Json(nullptr) : Json(memory.limit)}}},
           {"gpu", gpu_json(gpu)},
+          {"kernels", kernels_json(kernels)},
           {"log_level", current_log_level()},
           {"versions", versions}};
 }
@@ -112,16 +189,19 @@ std::string paragraph(const std::string& label, const std::string& text) {
 std::string doctor_text() {
   const CpuInfo cpu = cpu_info();
   const GpuInfo gpu = gpu_info();
+  const KernelListing kernels = list_kernels();
   std::vector<std::string> versions;
   for (const Component& component : all_components()) {
     versions.push_back(component.name + " " + component.version);
   }
-  return paragraph("Uses", used_text(cpu, gpu)) +
+  return paragraph("Uses", used_text(cpu, gpu, kernels)) +
          paragraph("CPU", cpu.model + ", " + plural(cpu.logical_cpus, "logical CPU")) +
          paragraph("Features", list_or_none(cpu.features)) +
          paragraph("SIMD",
                    simd_target() + ", of " + list_or_none(simd_targets_compiled()) + " compiled") +
          paragraph("Memory", memory_text(memory_info())) + paragraph("GPU", gpu_text(gpu)) +
+         paragraph("NVRTC", compiler_text(kernel_compiler_info())) +
+         paragraph("Kernels", kernels_text(kernels)) +
          paragraph("Versions", list_or_none(versions)) +
          paragraph("Log", current_log_level() + " (set BLOCKSCALE_LOG to change it)");
 }

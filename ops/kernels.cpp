@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "blockscale/error.h"
+#include "blockscale/files.h"
 #include "blockscale/parallel.h"
 #include "ops/kernel_list.h"
 #include "runtime/dynamic_library.h"
+#include "runtime/kernel.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc.h"
 
@@ -108,6 +110,13 @@ class Builder {
   explicit Builder(const KernelBuildOptions& options)
       : options_(options), nvrtc_(runtime::Nvrtc::instance()) {}
 
+  /// The folder is made first: what cannot be written is not worth compiling.
+  void make_folder() const {
+    std::error_code error;
+    std::filesystem::create_directories(folder(), error);
+    if (error) throw_io(folder(), "make this folder", error.value());
+  }
+
   void build(const std::string& architecture, const std::vector<KernelSpec>& specs) {
     const auto path = folder() / runtime::pack_file_name(architecture);
     const std::optional<KernelPack> old = options_.rebuild ? std::nullopt : try_open(path);
@@ -156,6 +165,10 @@ class Builder {
 };
 
 }  // namespace
+
+bool architecture_runs_on(const std::string& architecture, int compute_capability) {
+  return runtime::runs_on(architecture, compute_capability);
+}
 
 KernelCompilerInfo kernel_compiler_info() {
   KernelCompilerInfo info;
@@ -221,6 +234,7 @@ KernelBuildReport build_kernels(const KernelBuildOptions& options) {
     ++total;
   }
   Builder builder(options);
+  builder.make_folder();
   builder.set_total(total);
   for (std::size_t i = 0; i < wanted.size(); ++i) builder.build(wanted[i], specs[i]);
   return builder.finish();

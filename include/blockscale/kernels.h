@@ -19,6 +19,9 @@ struct KernelCompilerInfo {
 };
 KernelCompilerInfo kernel_compiler_info();
 
+/// Whether kernels for `architecture` run on a device: sm_90a on 9.0 alone, sm_100f on 10.x.
+bool architecture_runs_on(const std::string& architecture, int compute_capability);
+
 /// Where a kernel of this library's list is, for who launches it next.
 enum class KernelState {
   packed,    // in the pack, from the sources of this library

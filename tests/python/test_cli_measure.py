@@ -171,12 +171,27 @@ def test_doctor(program: Program):
     nodes = sorted(str(node) for node in pathlib.Path("/dev").glob("nvidia*"))
     assert report["gpu"]["device_nodes"] == nodes
     text = program.ok("doctor")
-    for label in ("Uses", "CPU", "Features", "SIMD", "Memory", "GPU", "Versions", "Log"):
+    for label in (
+        "Uses",
+        "CPU",
+        "Features",
+        "SIMD",
+        "Memory",
+        "GPU",
+        "NVRTC",
+        "Kernels",
+        "Versions",
+        "Log",
+    ):
         assert re.search(rf"^{label} +\S", text, re.MULTILINE), label
     if not report["gpu"]["devices"]:
         assert "no usable GPU" in report["used"]
-    else:
-        assert "no CUDA kernels" in report["used"]
+    kernels = report["kernels"]
+    states = ("packed", "cached", "outdated", "missing")
+    assert sum(kernels[state] for state in states) > 0
+    assert [pack["architecture"] for pack in kernels["packs"]] == ["sm_90a"]
+    compiler = kernels["compiler"]
+    assert bool(compiler["version"]) != bool(compiler["problem"])
 
 
 def test_json_is_one_object(program: Program, model: pathlib.Path):

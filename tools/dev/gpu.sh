@@ -156,6 +156,7 @@ build_gpu() { # TARGET...
     options=("-DCMAKE_PREFIX_PATH=$root" "-DPKG_CONFIG_EXECUTABLE=$PWD/$bundle/pkg-config"
       "-DBLOCKSCALE_PKG_CONFIG=$PWD/$bundle/pkg-config"
       "-DCMAKE_EXE_LINKER_FLAGS=-L$root/lib/x86_64-linux-gnu"
+      "-DCMAKE_BUILD_RPATH=$root/lib/x86_64-linux-gnu"
       -DCMAKE_POLICY_VERSION_MINIMUM=3.5)
   else
     install_packages "${build_packages[@]}"

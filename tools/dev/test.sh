@@ -88,6 +88,7 @@ shellcheck_is_content() {
 # --- release and sanitized: the C++ tests, twice ---------------------------------------------------
 step_release() {
   check build-release build_release
+  check kernels build_pack_with_pinned_nvrtc
   check ctest-release run_ctest release
 }
 
@@ -96,11 +97,21 @@ step_sanitized() {
   check ctest-sanitized run_ctest sanitized
 }
 
+build_pack_with_pinned_nvrtc() {
+  use_pinned_nvrtc
+  build_kernel_pack build/release --quiet
+}
+
+# The same compiler on every machine, whatever else is installed.
+use_pinned_nvrtc() {
+  export BLOCKSCALE_NVRTC
+  BLOCKSCALE_NVRTC=$(nvrtc_library)
+}
+
 run_ctest() {
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-19/bin/llvm-symbolizer
   export UBSAN_OPTIONS=print_stacktrace=1
-  export BLOCKSCALE_NVRTC
-  BLOCKSCALE_NVRTC=$(nvrtc_library)
+  use_pinned_nvrtc
   ctest --test-dir "build/$1" -j"$jobs" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$logs/ctest-$1.xml"
 }
@@ -126,6 +137,7 @@ step_python() {
 }
 
 run_pytest() {
+  use_pinned_nvrtc
   BLOCKSCALE_CLI=$PWD/build/release/cli/blockscale BLOCKSCALE_BUILD=$PWD/build/release \
     BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
     build/venv/bin/pytest tests/python -q -rs -p no:cacheprovider --basetemp=build/pytest \

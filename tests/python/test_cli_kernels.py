@@ -1,0 +1,103 @@
+"""`blockscale kernels`, and what `doctor` says of kernels, with and without pack and compiler."""
+
+import pathlib
+
+import pytest
+from cli_testing import EXIT_CODES, Program
+
+NO_NVRTC = {"BLOCKSCALE_NVRTC": "/none/libnvrtc.so.13"}
+
+
+@pytest.fixture(name="pack", scope="session")
+def pack_fixture(tmp_path_factory: pytest.TempPathFactory, cli: pathlib.Path) -> pathlib.Path:
+    """A folder with the pack of sm_90a; what the build has already made is kept."""
+    folder = tmp_path_factory.mktemp("pack")
+    name = "blockscale-sm_90a.pack"
+    for made in (cli.parent / name, cli.parent.parent / name):
+        if made.exists():
+            (folder / name).write_bytes(made.read_bytes())
+    result = Program(cli)("kernels", "build", "--output", folder, "--json")
+    if result.code == EXIT_CODES["not_found"]:
+        pytest.skip("no libnvrtc: set BLOCKSCALE_NVRTC")
+    report = result.json()
+    assert report["compiled"] + report["reused"] == report["packs"][0]["kernels"] > 0
+    return folder
+
+
+def states(report: dict) -> set[str]:
+    return {kernel["state"] for kernel in report["kernels"]}
+
+
+def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Path):
+    empty = tmp_path / "empty.pack"
+    empty.write_bytes(b"")
+    result = program(
+        "kernels", "list", "--json", BLOCKSCALE_KERNELS=str(empty), BLOCKSCALE_CACHE=str(tmp_path)
+    )
+    report = result.json()
+    assert states(report) == {"missing"}
+    assert "is cut off within its header" in report["packs"][0]["problem"]
+    assert report["cache"] == {
+        "path": str(tmp_path),
+        "kernels": 0,
+        "bytes": 0,
+        "limit_bytes": 512 << 20,
+    }
+    doctor = program("doctor", BLOCKSCALE_KERNELS="/none", **NO_NVRTC)
+    assert doctor.code == 0
+    text = " ".join(doctor.out.split())
+    assert "BLOCKSCALE_KERNELS: there is no kernel pack at /none" in text
+    assert "NVRTC none: /none/libnvrtc.so.13: " in text
+
+
+def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
+    environment = {"BLOCKSCALE_KERNELS": str(pack), "BLOCKSCALE_CACHE": str(tmp_path)}
+    report = program("kernels", "list", "--json", **environment).json()
+    assert states(report) == {"packed"}
+    for kernel in report["kernels"]:
+        assert kernel["spill_bytes"] == kernel["stack_bytes"] == 0, kernel
+        assert 0 < kernel["registers"] <= 255
+        assert "--fmad=false" in kernel["flags"] and "--gpu-architecture=sm_90a" in kernel["flags"]
+        assert kernel["compiler"].startswith("NVRTC 13.")
+    text = program("kernels", "list", **environment).out
+    assert (
+        f"Pack for sm_90a: {pack}/blockscale-sm_90a.pack, {len(report['kernels'])} kernels" in text
+    )
+    assert program("doctor", "--json", **environment).json()["kernels"]["missing"] == 0
+
+
+def test_a_second_build_compiles_nothing(program: Program, pack: pathlib.Path):
+    before = (pack / "blockscale-sm_90a.pack").read_bytes()
+    report = program.json("kernels", "build", "--output", pack)
+    assert report["compiled"] == 0 and report["reused"] > 0
+    assert (pack / "blockscale-sm_90a.pack").read_bytes() == before
+
+
+def test_a_damaged_pack_is_built_anew(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
+    """Only its index is damaged, so nothing of it is kept."""
+    file = tmp_path / "blockscale-sm_90a.pack"
+    file.write_bytes((pack / file.name).read_bytes()[:-1])
+    listed = program("kernels", "list", "--json", BLOCKSCALE_KERNELS=str(tmp_path)).json()
+    assert "bytes long and says" in listed["packs"][0]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "message"),
+    [
+        (
+            ["--architecture", "sm_70"],
+            "invalid_argument",
+            "'sm_70'; kernels are written for sm_90a",
+        ),
+        (["--output", "/dev/null/here"], "not_found", "/dev/null/here: cannot make this folder"),
+    ],
+)
+def test_build_refuses(program: Program, pack: pathlib.Path, arguments, name, message):
+    del pack  # NVRTC is there
+    assert message in program.fails(name, "kernels", "build", "--quiet", *arguments)
+
+
+def test_build_without_a_compiler(program: Program, tmp_path: pathlib.Path):
+    result = program("kernels", "build", "--output", tmp_path, **NO_NVRTC)
+    assert result.code == EXIT_CODES["not_found"]
+    assert "/none/libnvrtc.so.13: " in result.err
