@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "blockscale/device.h"
 #include "blockscale/parallel.h"
 #include "blockscale/system.h"
 #include "command.h"
@@ -16,6 +17,7 @@
 #include "output.h"
 #include "table.h"
 #include "text.h"
+#include "units.h"
 
 namespace blockscale::cli {
 namespace {
@@ -38,10 +40,72 @@ std::string rate_text(double bytes_per_second) {
 
 struct BenchQuantize {
   QuantizeBenchmarkOptions options;
+  bool cuda = false;
+  std::vector<std::uint64_t> sizes;  // of the input, on CUDA
   bool json = false;
 };
 
+/// `--device`: whether it is a GPU.
+bool parse_device(const std::string& text) {
+  if (text == "cpu") return false;
+  if (text == "cuda") return true;
+  throw ParseError("'" + text + "' is no device; choose cpu or cuda");
+}
+
+std::uint64_t parse_input_bytes(const std::string& text) {
+  const std::uint64_t bytes = parse_bytes(text);
+  if (bytes > 0 && bytes <= std::uint64_t{1} << 36) return bytes;
+  throw ParseError("'" + text + "' is out of range; 1B to 64GiB are allowed");
+}
+
+ExitCode run_quantize_cuda(const BenchQuantize& command) {
+  const cuda::DeviceScope scope(0);
+  cuda::QuantizeBenchmarkOptions options;
+  options.recipes = command.options.recipes;
+  options.dtypes = command.options.dtypes;
+  options.layouts = command.options.layouts;
+  options.input_bytes.assign(command.sizes.begin(), command.sizes.end());
+  options.k = command.options.k;
+  options.repeats = command.options.repeats;
+  const std::vector<cuda::QuantizeBenchmarkRow> rows = cuda::benchmark_quantize(options);
+  Json json = {{"device", cuda::current_device().name}, {"cases", Json::array()}};
+  Table table({{"Recipe"},
+               {"From"},
+               {"Scale layout"},
+               {"Input", Align::right},
+               {"Time", Align::right},
+               {"Read + written GB/s", Align::right},
+               {"Copy kernel", Align::right},
+               {"Of copy", Align::right}});
+  for (const cuda::QuantizeBenchmarkRow& row : rows) {
+    const char* const recipe = recipe_traits(row.recipe).name;
+    const char* const dtype = format_traits(row.dtype).name;
+    const char* const layout = scale_layout_traits(row.layout).name;
+    json["cases"].push_back({{"recipe", recipe},
+                             {"dtype", dtype},
+                             {"layout", layout},
+                             {"rows", row.rows},
+                             {"k", row.k},
+                             {"input_bytes", row.input_bytes},
+                             {"moved_bytes", row.moved_bytes},
+                             {"seconds", row.seconds},
+                             {"copy_seconds", row.copy_seconds},
+                             {"bytes_per_second", row.bytes_per_second},
+                             {"copy_share", row.copy_share}});
+    table.add_row({recipe, dtype, layout, format_bytes(static_cast<double>(row.input_bytes)),
+                   format_duration(row.seconds), rate_text(row.bytes_per_second),
+                   format_duration(row.copy_seconds), format_fixed(row.copy_share, 3)});
+  }
+  if (command.json) {
+    print_json(json);
+  } else {
+    print(table.str());
+  }
+  return ExitCode::success;
+}
+
 ExitCode run_quantize(const BenchQuantize& command) {
+  if (command.cuda) return run_quantize_cuda(command);
   const std::vector<QuantizeBenchmarkRow> rows = benchmark_quantize(command.options);
   Json json = {{"rows", command.options.rows},
                {"k", command.options.k},
@@ -86,6 +150,9 @@ constexpr const char* kQuantizeExamples = R"help(Examples:
   NVFP4 and MXFP4 from f32, on all threads, with row-major scales:
     blockscale bench quantize --recipe nvfp4 --recipe mxfp4 --dtype f32 --layout row_major \
         --threads 0
+
+  Every recipe and layout on a GPU, next to a copy kernel, as JSON:
+    blockscale bench quantize --device cuda --json
 )help";
 
 void add_quantize(CLI::App& bench, Action& action) {
@@ -106,6 +173,12 @@ void add_quantize(CLI::App& bench, Action& action) {
   add_parsed(*command, "--repeats", "N", options.repeats, parse_repeats,
              "Timed runs of each case, of which the fastest counts. Default: 5");
   add_threads(*command, options.threads, 1);
+  add_parsed(*command, "--device", "D", state->cuda, parse_device,
+             "cpu (the default) or cuda, the first CUDA device. There every layout is measured "
+             "unless --layout is given, medians count, and --rows and --threads are not used");
+  add_repeated(*command, "--size", "SIZE", state->sizes, parse_input_bytes,
+               "With --device cuda: bytes of the input. Repeatable. Default: 1MiB, 8MiB, 64MiB and "
+               "512MiB");
   add_json(*command, state->json);
   command->footer(kQuantizeExamples);
   command->callback([&action, state] { action = [state] { return run_quantize(*state); }; });

@@ -41,4 +41,36 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 /// all): the fastest of `repeats`. Throws invalid_argument for sizes outside 1..2^40, or no repeat.
 double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
+namespace cuda {
+
+struct QuantizeBenchmarkOptions {
+  std::vector<Recipe> recipes;            // as above
+  std::vector<Format> dtypes;             // as above
+  std::vector<ScaleLayout> layouts;       // empty: every one that the recipe allows
+  std::vector<std::int64_t> input_bytes;  // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
+  std::int64_t k = 8192;                  // columns of the input
+  int repeats = 20;                       // timed replays of a graph; the median counts
+};
+
+/// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph
+/// of calls on buffers that are together larger than three times the level-2 cache.
+struct QuantizeBenchmarkRow {
+  Recipe recipe = Recipe::f32;
+  Format dtype = Format::bf16;
+  ScaleLayout layout = ScaleLayout::row_major;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  std::int64_t input_bytes = 0;
+  std::int64_t moved_bytes = 0;  // read + written; the input counts twice where it is read twice
+  double seconds = 0;
+  double copy_seconds = 0;
+  double bytes_per_second = 0;  // moved_bytes over seconds
+  double copy_share = 0;        // copy_seconds over seconds
+};
+
+/// Times cuda::quantize on the current device, on random normal inputs. Throws as cuda::quantize
+/// does.
+std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
+
+}  // namespace cuda
 }  // namespace blockscale

@@ -54,10 +54,11 @@ int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule r
 class Planner {
  public:
   Planner(const QuantizeArguments& a, const QuantizeOptions& options, const DeviceTraits& device,
-          void* workspace)
+          void* workspace, const PlanTuning& tuning)
       : a_(a),
         options_(options),
         device_(device),
+        tuning_(tuning),
         workspace_(static_cast<std::uint8_t*>(workspace)),
         recipe_(recipe_traits(a.out.recipe)) {}
 
@@ -223,15 +224,27 @@ class Planner {
     return static_cast<std::uint32_t>(best);
   }
 
+  /// The configuration of a plan's last kernel.
+  QuantizeConfig last_config(int kernel) const {
+    QuantizeConfig c = kQuantizeKernels[kernel];
+    if (tuning_.chunk != 0) c.chunk = tuning_.chunk;
+    if (tuning_.chunks != 0) c.chunks = tuning_.chunks;
+    if (tuning_.threads != 0) c.threads = tuning_.threads;
+    if (tuning_.min_blocks != 0) c.min_blocks = tuning_.min_blocks;
+    c.persistent |= tuning_.persistent;
+    return c;
+  }
+
   /// Tiles of the kernels whose threads hold chunks of consecutive rows.
   TileGrid chunk_grid(const QuantizeConfig& c, std::int64_t rows, std::int64_t columns) const {
     const std::int64_t chunks = ceil_div(columns, c.chunk);
-    const std::uint32_t log2 = log2_chunks_of(chunks, c);
+    const std::uint32_t log2 = tuning_.log2_chunks != 0
+                                   ? static_cast<std::uint32_t>(tuning_.log2_chunks)
+                                   : log2_chunks_of(chunks, c);
     return tile_grid(rows, chunks, (c.threads >> log2) * c.chunks, log2);
   }
 
-  void add(int kernel, std::int64_t blocks, QuantizeParams params) {
-    const QuantizeConfig& c = kQuantizeKernels[kernel];
+  void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     const std::int64_t store = code_store_bytes(c.element, c.chunk);
     params.value_vectors = is_multiple(params.values, store) &&
@@ -244,6 +257,7 @@ class Planner {
                            is_multiple(params.scale_batch_stride, c.chunks);
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
+    step.config = c;
     step.shape.grid.x = static_cast<std::uint32_t>(
         std::max<std::int64_t>(1, c.persistent ? std::min(blocks, fits) : blocks));
     step.shape.block.x = static_cast<std::uint32_t>(c.threads);
@@ -278,42 +292,44 @@ class Planner {
     base_.maxima_of_all = recipe_.tensor_scale && a_.out.tensor_scale_batch_stride == 0;
     base_.tensor_source = TensorScaleSource::maxima;
     if (a_.out.batch == 0) return;  // nothing to read: the scale of no matrix is 1
-    add(kernel, batch * count, p);
+    add(kernel, c, batch * count, p);
     plan_.steps[static_cast<std::size_t>(plan_.count - 1)].shape.grid.x =
         static_cast<std::uint32_t>(batch * count);
   }
 
   void add_blocks() {
     const int kernel = kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
+    const QuantizeConfig c = last_config(kernel);
     QuantizeParams p = base_;
     const std::int64_t columns = std::int64_t{p.scale_columns} * recipe_.block_k;
-    p.grid = chunk_grid(kQuantizeKernels[kernel], p.scale_rows, columns);
-    add(kernel, p.grid.tiles, p);
+    p.grid = chunk_grid(c, p.scale_rows, columns);
+    add(kernel, c, p.grid.tiles, p);
   }
 
   void add_scaled(bool by_row) {
     const int kernel = kernel_of(QuantizeKernel::scaled, recipe_.element, ScaleRule::fp8, 0);
+    const QuantizeConfig c = last_config(kernel);
     QuantizeParams p = base_;
-    p.grid = chunk_grid(kQuantizeKernels[kernel], p.rows, p.k);
+    p.grid = chunk_grid(c, p.rows, p.k);
     p.given_scales = by_row;
     if (!by_row) {
       p.tensor_scale = reinterpret_cast<float*>(p.scales);
       p.tensor_scale_stride = p.scale_batch_stride;
       if (p.tensor_source != TensorScaleSource::maxima) p.tensor_source = TensorScaleSource::stored;
     }
-    add(kernel, p.grid.tiles, p);
+    add(kernel, c, p.grid.tiles, p);
   }
 
   void add_tall() {
     const int kernel = kernel_of(QuantizeKernel::tall, recipe_.element, ScaleRule::fp8, 128);
-    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const QuantizeConfig c = last_config(kernel);
     QuantizeParams p = base_;
     // 16 chunks are a block's 128 columns; a thread block holds as many blocks as fit.
     const int chunks = c.threads * c.chunks / recipe_.block_rows;
     std::uint32_t log2 = 0;
     while (1 << log2 < chunks) ++log2;
     p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2);
-    add(kernel, p.grid.tiles, p);
+    add(kernel, c, p.grid.tiles, p);
   }
 
   void add_row() {
@@ -326,7 +342,7 @@ class Planner {
 
   /// As few warps a row as hold it, up to all of a thread block.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
-    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const QuantizeConfig c = last_config(kernel);
     std::uint32_t log2_warps = 0;
     while (32 << (log2_warps + 1) <= c.threads &&
            std::int64_t{kRowElementsPerWarp} << log2_warps < columns) {
@@ -337,12 +353,13 @@ class Planner {
     p.grid.log2_chunks = log2_warps;
     p.row_rounds = static_cast<std::uint32_t>(
         ceil_div(columns, std::int64_t{kRowElementsPerWarp} << log2_warps));
-    add(kernel, p.grid.tiles, p);
+    add(kernel, c, p.grid.tiles, p);
   }
 
   const QuantizeArguments& a_;
   const QuantizeOptions& options_;
   const DeviceTraits& device_;
+  const PlanTuning& tuning_;
   std::uint8_t* workspace_;
   const RecipeTraits& recipe_;
   QuantizeParams base_;
@@ -352,8 +369,8 @@ class Planner {
 }  // namespace
 
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
-                           const DeviceTraits& device, void* workspace) {
-  return Planner(a, options, device, workspace).plan();
+                           const DeviceTraits& device, void* workspace, const PlanTuning& tuning) {
+  return Planner(a, options, device, workspace, tuning).plan();
 }
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {
@@ -373,7 +390,7 @@ std::string QuantizePlan::str() const {
   std::string text;
   for (int i = 0; i < count; ++i) {
     const Step& step = steps[static_cast<std::size_t>(i)];
-    const QuantizeConfig& c = kQuantizeKernels[step.kernel];
+    const QuantizeConfig& c = step.config;
     const QuantizeParams& p = step.params;
     text += quantize_kernel_name(c) + ": " + std::to_string(p.grid.tiles) + " tiles of " +
             std::to_string(p.grid.rows) + " rows, " + std::to_string(step.shape.grid.x) + " x " +
@@ -388,19 +405,29 @@ std::string QuantizePlan::str() const {
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
+runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
+  const auto value = [](const char* type, auto v) {
+    return std::string("blockscale::") + type + "(" + std::to_string(static_cast<int>(v)) + "), ";
+  };
+  runtime::KernelSpec spec;
+  spec.name = std::move(name);
+  spec.header = "ops/quantize/kernel_sm90.cuh";
+  spec.call = "blockscale::quantize_blocks<blockscale::QuantizeConfig{" +
+              value("QuantizeKernel", c.kernel) + value("Format", c.input) +
+              value("Format", c.element) + value("ScaleRule", c.rule) + std::to_string(c.block) +
+              ", " + value("InputTransform", c.transform) + std::to_string(c.chunk) + ", " +
+              std::to_string(c.chunks) + ", " + std::to_string(c.threads) + ", " +
+              std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + "}>";
+  spec.threads = c.threads;
+  spec.min_blocks_per_multiprocessor = c.min_blocks;
+  return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
+}
+
 std::vector<runtime::KernelSpec> quantize_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     const QuantizeConfig& c = kQuantizeKernels[i];
-    runtime::KernelSpec spec;
-    spec.name = quantize_kernel_name(c);
-    spec.header = "ops/quantize/kernel_sm90.cuh";
-    spec.call =
-        "blockscale::quantize_blocks<blockscale::kQuantizeKernels[" + std::to_string(i) + "]>";
-    spec.threads = c.threads;
-    spec.min_blocks_per_multiprocessor = c.min_blocks;
-    specs.push_back(
-        runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams"));
+    specs.push_back(quantize_kernel_spec(c, quantize_kernel_name(c)));
   }
   return specs;
 }

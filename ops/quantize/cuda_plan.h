@@ -19,10 +19,23 @@ struct DeviceTraits {
   int multiprocessors = 132;
 };
 
+/// What a benchmark may change of the last kernel's configuration: 0 leaves it as the list has it.
+struct PlanTuning {
+  int chunk = 0;
+  int chunks = 0;
+  int threads = 0;
+  int min_blocks = 0;
+  int log2_chunks = 0;  // chunks of a tile along k
+  bool persistent = false;
+
+  friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
+};
+
 /// Launches in order, each of which reads what those before it wrote.
 struct QuantizePlan {
   struct Step {
-    int kernel = 0;  // index into kQuantizeKernels
+    int kernel = 0;         // index into kQuantizeKernels
+    QuantizeConfig config;  // that kernel's, unless it is tuned
     LaunchShape shape;
     QuantizeParams params;
   };
@@ -40,10 +53,14 @@ struct QuantizePlan {
 /// be null to learn how many these are). Throws `unsupported` for more tiles than a grid has
 /// blocks.
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
-                           const DeviceTraits& device, void* workspace);
+                           const DeviceTraits& device, void* workspace,
+                           const PlanTuning& tuning = {});
 
 /// Name of a kernel of the list: quantize_blocks_mx_e2m1_bf16_identity.
 std::string quantize_kernel_name(const QuantizeConfig& config);
+
+/// What is compiled for a configuration, which may be one that is not in the list.
+runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& config, std::string name);
 
 /// What the kernel pack compiles for this operation.
 std::vector<runtime::KernelSpec> quantize_kernel_specs();

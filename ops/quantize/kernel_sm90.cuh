@@ -17,6 +17,7 @@ namespace blockscale {
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
+  static_assert(kConfig.block % kConfig.chunk == 0, "a block is made of whole chunks");
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   if constexpr (kConfig.kernel == QuantizeKernel::blocks) {

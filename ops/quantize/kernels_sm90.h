@@ -216,4 +216,12 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
 
 inline constexpr QuantizeKernelList kQuantizeKernels = detail::make_quantize_kernels();
 
+/// A copy of 16-byte vectors (kernel_sm90_copy.cuh), for benchmarks.
+struct CopyParams {
+  const void* from = nullptr;
+  void* to = nullptr;
+  uint64_t vectors = 0;
+};
+inline constexpr int kCopyThreads = 256;
+
 }  // namespace blockscale

@@ -1,0 +1,34 @@
+// Operations on CUDA devices: the same views and options as on the CPU, with device pointers.
+//
+// A call validates its arguments, launches kernels on the caller's stream and returns: it neither
+// allocates device memory nor synchronises, so it may be captured in a graph. It runs on the device
+// that holds its output; the stream must belong to that device. The bytes are those of the CPU.
+// Values on the device are not read back: scales that were given are taken as they are.
+#pragma once
+
+#include <cstdint>
+
+#include "blockscale/device.h"
+#include "blockscale/quantize.h"
+
+namespace blockscale::cuda {
+
+/// Where a call runs.
+struct Execution {
+  void* stream = nullptr;     // a CUstream or cudaStream_t; null: the legacy default stream
+  void* workspace = nullptr;  // device memory, 16-byte aligned; in use until the call has finished
+  std::int64_t workspace_bytes = 0;
+};
+
+/// Bytes of workspace that `quantize` needs for these arguments: 0 for most recipes, a few KiB
+/// where a scale depends on the whole tensor. Throws as `quantize` does.
+std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
+                                      const QuantizeOptions& options = {});
+
+/// As blockscale::quantize. Also throws invalid_argument for memory that is not on the device of
+/// out.values or for a workspace that is too small, unsupported for a device other than sm_90 or
+/// for 2^30 rows or columns, and device if the driver refuses.
+void quantize(const MatrixView& x, const MutableScaledTensorView& out,
+              const QuantizeOptions& options = {}, const Execution& execution = {});
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,125 @@
+// Quantisers on CUDA devices: arguments -> plan -> launches.
+#include "blockscale/cuda.h"
+
+#include <string>
+#include <utility>
+
+#include "ops/quantize/cuda_kernels.h"
+#include "ops/quantize/cuda_plan.h"
+#include "ops/quantize/validate.h"
+#include "runtime/kernel.h"
+
+namespace blockscale {
+namespace quantize_detail {
+
+runtime::KernelSet& quantize_kernels() {
+  static runtime::KernelSet kernels(quantize_kernel_specs());
+  return kernels;
+}
+
+}  // namespace quantize_detail
+
+namespace cuda {
+namespace {
+
+using quantize_detail::QuantizeArguments;
+using quantize_detail::QuantizePlan;
+
+/// The device of a call: that of the first pointer that is not null, on which all others must lie.
+class CallDevice {
+ public:
+  void add(const char* argument, const void* pointer) {
+    if (pointer == nullptr) return;
+    const int device = device_of(pointer);
+    if (device < 0) {
+      throw Error(ErrorCode::invalid_argument, argument,
+                  "is memory of the host, must be on a CUDA device");
+    }
+    if (ordinal_ < 0) {
+      ordinal_ = device;
+      first_ = argument;
+    } else if (device != ordinal_) {
+      throw Error(ErrorCode::invalid_argument, argument,
+                  "is on CUDA device " + std::to_string(device) + ", must be on " +
+                      std::to_string(ordinal_) + " like " + first_);
+    }
+  }
+
+  bool is_known() const { return ordinal_ >= 0; }
+  int ordinal() const { return ordinal_; }
+
+  /// Its traits, if the kernels run on it.
+  const DeviceTraits& traits() const {
+    const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
+    if (device.compute_capability == 90) return device;
+    throw Error(ErrorCode::unsupported, first_,
+                "is on " + device.name + " (compute capability " +
+                    std::to_string(device.compute_capability / 10) + "." +
+                    std::to_string(device.compute_capability % 10) +
+                    "); the quantisers have kernels for 9.0");
+  }
+
+ private:
+  int ordinal_ = -1;
+  const char* first_ = "";
+};
+
+CallDevice device_of_call(const QuantizeArguments& a) {
+  CallDevice device;
+  device.add("out.values", a.out.values);
+  device.add("out.scales", a.out.scales);
+  device.add("out.tensor_scale", a.out.tensor_scale);
+  device.add("x.data", a.x.data);
+  device.add("options.input.scale", a.input.scale.data);
+  device.add("options.input.shift", a.input.shift.data);
+  device.add("options.input.weight", a.input.weight.data);
+  return device;
+}
+
+void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {
+  if (needed == 0) return;
+  if (execution.workspace_bytes < needed) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace_bytes",
+                "is " + std::to_string(execution.workspace_bytes) + ", must be at least " +
+                    std::to_string(needed));
+  }
+  if (execution.workspace == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is null, must point to workspace_bytes on the device");
+  }
+  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % 16 != 0) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is not a multiple of 16 bytes");
+  }
+  device.add("execution.workspace", execution.workspace);
+}
+
+}  // namespace
+
+std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
+                                      const QuantizeOptions& options) {
+  const QuantizeArguments a = quantize_detail::validated(x, out, options);
+  const CallDevice device = device_of_call(a);
+  if (!device.is_known()) return 0;
+  return plan_quantize(a, options, {device.traits().multiprocessors}, nullptr).workspace_bytes;
+}
+
+void quantize(const MatrixView& x, const MutableScaledTensorView& out,
+              const QuantizeOptions& options, const Execution& execution) {
+  const QuantizeArguments a = quantize_detail::validated(x, out, options);
+  CallDevice device = device_of_call(a);
+  if (!device.is_known()) return;  // no matrix has an element, and nothing is written
+  const QuantizePlan plan =
+      plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
+  check_workspace(execution, plan.workspace_bytes, device);
+  const DeviceScope scope(device.ordinal());
+  runtime::KernelSet& kernels = quantize_detail::quantize_kernels();
+  for (int i = 0; i < plan.count; ++i) {
+    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
+    runtime::launch(kernels.get(static_cast<std::size_t>(step.kernel)), step.shape,
+                    execution.stream, step.params);
+  }
+}
+
+}  // namespace cuda
+}  // namespace blockscale

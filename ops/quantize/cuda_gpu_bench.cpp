@@ -1,0 +1,58 @@
+// The rates of the CUDA quantisers next to a copy kernel: every recipe and layout, from bf16 at
+// four sizes and from f16 at one, as one JSON object. Without a GPU it exits with 77.
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+
+#include "blockscale/bench.h"
+#include "blockscale/device.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+constexpr int kNoGpu = 77;
+
+nlohmann::json cases(const cuda::QuantizeBenchmarkOptions& options) {
+  nlohmann::json result = nlohmann::json::array();
+  for (const cuda::QuantizeBenchmarkRow& row : cuda::benchmark_quantize(options)) {
+    result.push_back({{"recipe", recipe_traits(row.recipe).name},
+                      {"dtype", format_traits(row.dtype).name},
+                      {"layout", scale_layout_traits(row.layout).name},
+                      {"rows", row.rows},
+                      {"k", row.k},
+                      {"moved_bytes", row.moved_bytes},
+                      {"microseconds", row.seconds * 1e6},
+                      {"copy_microseconds", row.copy_seconds * 1e6},
+                      {"terabytes_per_second", row.bytes_per_second * 1e-12},
+                      {"copy_share", row.copy_share}});
+  }
+  return result;
+}
+
+int run() {
+  if (!test::has_gpu()) {
+    std::fputs("no GPU\n", stderr);
+    return kNoGpu;
+  }
+  const cuda::DeviceScope scope(0);
+  cuda::QuantizeBenchmarkOptions from_f16;
+  from_f16.dtypes = {Format::f16};
+  from_f16.input_bytes = {std::int64_t{64} << 20};
+  const nlohmann::json report = {
+      {"device", cuda::current_device().name}, {"bf16", cases({})}, {"f16", cases(from_f16)}};
+  std::printf("%s\n", report.dump(1).c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace blockscale
+
+int main() {
+  try {
+    return blockscale::run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,290 @@
+// cuda::quantize on a GPU: every byte equal to the CPU's. Skipped, and says so, without one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/quantize/test_support.h"
+#include "runtime/measure.h"
+#include "tests/expect_error.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::DeviceBuffer;
+using test::Data;
+
+class CudaGpu : public test::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    const auto& device = cuda::current_device();
+    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
+  }
+};
+
+struct Case {
+  Recipe recipe;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 1, k = 128, batch = 1;
+  ScaleLayout layout = ScaleLayout::row_major;
+  QuantizeOptions options = {};
+  TensorScaleSense sense = TensorScaleSense::divisor;
+};
+
+std::string describe(const Case& c) {
+  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
+         " " + scale_layout_traits(c.layout).name + " mode " +
+         std::to_string(static_cast<int>(c.options.mx_scale_mode));
+}
+
+std::size_t size_of(std::int64_t bytes) {
+  return static_cast<std::size_t>(bytes);
+}
+
+/// Position of the first difference, as text.
+std::string first_difference(const std::uint8_t* a, const std::vector<std::uint8_t>& b) {
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    return "byte " + std::to_string(i) + " of " + std::to_string(b.size()) + ": CPU " +
+           std::to_string(a[i]) + ", GPU " + std::to_string(b[i]);
+  }
+  return "none";
+}
+
+/// Runs one call on both, from packed elements.
+void check(const Case& c, const std::vector<std::uint8_t>& elements) {
+  const std::int64_t rows = c.rows * c.batch;
+  ScaledTensor cpu(c.recipe, c.rows, c.k, c.layout, c.batch, c.sense);
+  MatrixView x{elements.data(), c.dtype, c.rows, c.k};
+  x.batch = c.batch;
+  QuantizeOptions options = c.options;
+  options.threads = 0;
+  quantize(x, cpu.view(), options);
+
+  const std::int64_t values = value_bytes(c.recipe, c.rows, c.k, c.batch);
+  const std::int64_t scales = scale_bytes(c.recipe, c.layout, c.rows, c.k, c.batch);
+  DeviceBuffer device_x(elements.size());
+  DeviceBuffer device_values(size_of(values));
+  DeviceBuffer device_scales(size_of(scales));
+  DeviceBuffer device_tensor_scale(size_of(c.batch * 4));
+  device_x.copy_from_host(elements.data(), elements.size());
+  device_values.fill(0xA5);
+  device_scales.fill(0xA5);
+  MatrixView gpu_x = x;
+  gpu_x.data = device_x.data();
+  MutableScaledTensorView out = cpu.view();
+  out.values = device_values.data();
+  out.scales = device_scales.data();
+  if (out.tensor_scale != nullptr) {
+    out.tensor_scale = reinterpret_cast<float*>(device_tensor_scale.data());
+  }
+  const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out, c.options);
+  DeviceBuffer workspace(size_of(bytes));
+  workspace.fill(0xFF);
+  const runtime::DeviceStream stream;
+  cuda::quantize(gpu_x, out, c.options, {stream.handle(), workspace.data(), bytes});
+  stream.wait();
+
+  std::vector<std::uint8_t> actual(size_of(values));
+  device_values.copy_to_host(actual.data(), actual.size());
+  ASSERT_EQ(std::memcmp(actual.data(), cpu.view().values, actual.size()), 0)
+      << describe(c) << " (" << rows << " rows) values: "
+      << first_difference(static_cast<const std::uint8_t*>(cpu.view().values), actual);
+  actual.resize(size_of(scales));
+  device_scales.copy_to_host(actual.data(), actual.size());
+  ASSERT_EQ(std::memcmp(actual.data(), cpu.view().scales, actual.size()), 0)
+      << describe(c) << " scales: "
+      << first_difference(static_cast<const std::uint8_t*>(cpu.view().scales), actual);
+  if (out.tensor_scale == nullptr) return;
+  float stored = -1;
+  device_tensor_scale.copy_to_host(&stored, sizeof stored);
+  ASSERT_EQ(stored, *cpu.view().tensor_scale) << describe(c);
+}
+
+std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_t seed) {
+  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, 0, data, seed);
+  const auto* const bytes = static_cast<const std::uint8_t*>(x.view().data);
+  const std::int64_t size = c.batch * c.rows * c.k * (format_traits(c.dtype).bits / 8);
+  return {bytes, bytes + size};
+}
+
+std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
+  if (format_traits(t.scale).bits == 8 && t.block_rows == 1) {
+    layouts.push_back(ScaleLayout::swizzled_128x4);
+    layouts.push_back(ScaleLayout::swizzled_8x4);
+  }
+  return layouts;
+}
+
+std::vector<Recipe> scaled_recipes() {
+  std::vector<Recipe> result;
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family != Family::plain) result.push_back(t.recipe);
+  }
+  return result;
+}
+
+TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const ScaleLayout layout : layouts_of(recipe)) {
+      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+        for (const Data data : test::kAllData) {
+          Case c{recipe, dtype};
+          c.rows = 37;
+          c.k = 736;
+          c.batch = 2;
+          c.layout = layout;
+          check(c, random_elements(c, data, 3));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpu, TakesRaggedAndOddShapes) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const auto& [rows, k] : {std::pair{1, 16384}, std::pair{129, 2880}, std::pair{300, 96},
+                                  std::pair{3, 33}, std::pair{7, 20001}, std::pair{1, 1}}) {
+      const RecipeTraits& t = recipe_traits(recipe);
+      if (!t.ragged && k % t.block_k != 0) continue;
+      Case c{recipe};
+      c.rows = rows;
+      c.k = k;
+      check(c, random_elements(c, Data::mixed, 5));
+    }
+  }
+}
+
+/// All 65,536 values, each in every position of a block: row p holds them shifted by p.
+TEST_F(CudaGpu, TakesEverySixteenBitValueInEveryPosition) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const Format dtype : {Format::bf16, Format::f16}) {
+      for (const MxScaleMode mode : {MxScaleMode::ceil, MxScaleMode::floor, MxScaleMode::even}) {
+        const bool mx = recipe_traits(recipe).family == Family::mx;
+        if (!mx && mode != MxScaleMode::ceil) continue;
+        Case c{recipe, dtype};
+        c.rows = 128;
+        c.k = 65536;
+        c.options.mx_scale_mode = mode;
+        std::vector<std::uint8_t> elements(size_of(c.rows * c.k * 2));
+        for (std::int64_t r = 0; r < c.rows; ++r) {
+          for (std::int64_t i = 0; i < c.k; ++i) {
+            // Blocks mix neighbours, and numbers of all sizes (a stride that is odd visits all).
+            const std::int64_t value = r % 2 == 0 ? i + r / 2 : (i + r / 2) * 40503;
+            const auto bits = static_cast<std::uint16_t>(value);
+            std::memcpy(elements.data() + (r * c.k + i) * 2, &bits, 2);
+          }
+        }
+        check(c, elements);
+      }
+    }
+  }
+}
+
+/// 10^9 random elements over the recipes: bit patterns, and normal numbers.
+TEST_F(CudaGpu, TakesABillionRandomElements) {
+  const std::vector<Recipe> recipes = scaled_recipes();
+  const std::int64_t k = 8192;
+  const std::int64_t rows = 1'000'000'000 / static_cast<std::int64_t>(recipes.size()) / 2 / k + 1;
+  std::mt19937_64 random(2026);
+  std::vector<std::uint8_t> elements(size_of(rows * k * 2));
+  for (const bool normal : {false, true}) {
+    for (std::size_t i = 0; i < elements.size(); i += 8) {
+      std::uint64_t bits = random();
+      // Exponents 2^-16 to 2^15 in bf16.
+      if (normal) bits = (bits & 0x87FF87FF87FF87FFu) | 0x3800380038003800u;
+      std::memcpy(elements.data() + i, &bits, std::min<std::size_t>(8, elements.size() - i));
+    }
+    for (const Recipe recipe : recipes) {
+      Case c{recipe};
+      c.rows = rows;
+      c.k = k;
+      c.layout = layouts_of(recipe).back();
+      check(c, elements);
+    }
+  }
+}
+
+TEST_F(CudaGpu, CanBeCapturedInAGraph) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::mxfp4, Recipe::fp8_tensor}) {
+    Case c{recipe};
+    c.rows = 64;
+    c.k = 256;
+    const std::vector<std::uint8_t> first = random_elements(c, Data::normal, 1);
+    const std::vector<std::uint8_t> second = random_elements(c, Data::outlier, 2);
+    DeviceBuffer x(first.size());
+    DeviceBuffer values(size_of(value_bytes(recipe, c.rows, c.k)));
+    DeviceBuffer scales(size_of(scale_bytes(recipe, c.layout, c.rows, c.k)));
+    DeviceBuffer tensor_scale(4);
+    ScaledTensor expected(recipe, c.rows, c.k);
+    MutableScaledTensorView out = expected.view();
+    out.values = values.data();
+    out.scales = scales.data();
+    if (out.tensor_scale != nullptr) {
+      out.tensor_scale = reinterpret_cast<float*>(tensor_scale.data());
+    }
+    const MatrixView gpu_x{x.data(), c.dtype, c.rows, c.k};
+    const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out);
+    DeviceBuffer workspace(size_of(bytes));
+    const runtime::DeviceStream stream;
+    x.copy_from_host(first.data(), first.size());
+    cuda::quantize(gpu_x, out, {}, {stream.handle(), workspace.data(), bytes});  // loads kernels
+    stream.wait();
+    const runtime::DeviceGraph graph(stream, [&](void* captured) {
+      cuda::quantize(gpu_x, out, {}, {captured, workspace.data(), bytes});
+    });
+    for (const auto* elements : {&second, &first}) {
+      x.copy_from_host(elements->data(), elements->size());
+      values.fill(0x5A);
+      graph.launch(stream);
+      stream.wait();
+      quantize({elements->data(), c.dtype, c.rows, c.k}, expected.view());
+      std::vector<std::uint8_t> actual(values.bytes());
+      values.copy_to_host(actual.data(), actual.size());
+      EXPECT_EQ(std::memcmp(actual.data(), expected.view().values, actual.size()), 0)
+          << recipe_traits(recipe).name;
+    }
+  }
+}
+
+TEST_F(CudaGpu, NamesMemoryThatIsNotOnTheDevice) {
+  Case c{Recipe::nvfp4};
+  DeviceBuffer x(256), values(64), scales(8), tensor_scale(4), workspace(64);
+  ScaledTensor host(c.recipe, 1, 128);
+  const MatrixView gpu_x{x.data(), Format::bf16, 1, 128};
+  MutableScaledTensorView out = host.view();
+  out.values = values.data();
+  out.scales = scales.data();
+  out.tensor_scale = reinterpret_cast<float*>(tensor_scale.data());
+  const auto call = [&](const MatrixView& in, const MutableScaledTensorView& to, void* memory,
+                        std::int64_t bytes) {
+    return [=] { cuda::quantize(in, to, {}, {nullptr, memory, bytes}); };
+  };
+  test::expect_invalid("execution.workspace_bytes", "must be at least",
+                       call(gpu_x, out, workspace.data(), 0));
+  test::expect_invalid("execution.workspace", "is null", call(gpu_x, out, nullptr, 1 << 20));
+  test::expect_invalid("execution.workspace", "multiple of 16 bytes",
+                       call(gpu_x, out, workspace.data() + 4, 1 << 20));
+  MutableScaledTensorView bad = out;
+  bad.scales = host.view().scales;
+  test::expect_invalid("out.scales", "memory of the host",
+                       call(gpu_x, bad, workspace.data(), 1 << 20));
+  MatrixView host_x = gpu_x;
+  const std::vector<std::uint8_t> elements(256);
+  host_x.data = elements.data();
+  test::expect_invalid("x.data", "memory of the host",
+                       call(host_x, out, workspace.data(), 1 << 20));
+}
+
+}  // namespace
+}  // namespace blockscale

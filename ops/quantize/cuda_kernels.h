@@ -1,0 +1,11 @@
+// The quantisers' kernels in this process, each loaded when it is first launched.
+#pragma once
+
+#include "runtime/kernel.h"
+
+namespace blockscale::quantize_detail {
+
+/// Indices are those of kQuantizeKernels.
+runtime::KernelSet& quantize_kernels();
+
+}  // namespace blockscale::quantize_detail

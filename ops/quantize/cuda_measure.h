@@ -1,0 +1,42 @@
+// Times of the CUDA quantisers next to a copy kernel, for benchmarks and tuning.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blockscale/quantize.h"
+#include "ops/quantize/cuda_plan.h"
+
+namespace blockscale::quantize_detail {
+
+struct MeasuredProblem {
+  Recipe recipe = Recipe::mxfp4;
+  Format dtype = Format::bf16;
+  ScaleLayout layout = ScaleLayout::row_major;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;  // of the result
+  InputTransform transform = InputTransform::identity;
+  ScaleSource scale_source = ScaleSource::dynamic;
+};
+
+/// How one way of doing it fared.
+struct MeasuredTuning {
+  PlanTuning tuning;
+  std::string plan;    // as QuantizePlan::str
+  std::string failed;  // why there is no time
+  double seconds = 0;
+};
+
+struct Measurement {
+  std::int64_t input_bytes = 0;
+  std::int64_t moved_bytes = 0;  // the input as often as it is read, and all that is written
+  double copy_seconds = 0;       // of a copy that moves as many
+  std::vector<MeasuredTuning> tunings;
+};
+
+/// Times each tuning of a problem, and a copy, in turns on cold buffers of the current device.
+Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,
+                             int repeats);
+
+}  // namespace blockscale::quantize_detail

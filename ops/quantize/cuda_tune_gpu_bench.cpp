@@ -1,0 +1,157 @@
+// Compares ways of launching the CUDA quantisers on this machine's GPU: the tuning of
+// ops/quantize/kernels_sm90.h rests on what it prints. Kernels that are not in the list are
+// compiled by NVRTC as it runs.
+//
+//   ops_quantize_cuda_tune_gpu_bench [RECIPE...]
+//
+// Prints one JSON object to standard output, and to standard error a line for each variant, the
+// best first: its share of the rate of a copy kernel that moves as many bytes, in turns with which
+// it was timed. Without a GPU it exits with 77.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "ops/quantize/cuda_measure.h"
+
+namespace blockscale {
+namespace {
+
+using quantize_detail::MeasuredProblem;
+using quantize_detail::MeasuredTuning;
+using quantize_detail::Measurement;
+using quantize_detail::PlanTuning;
+
+constexpr int kNoGpu = 77;
+
+std::string text_of(const PlanTuning& t) {
+  if (t == PlanTuning{}) return "as listed";
+  const auto part = [](const char* name, int value) {
+    return value == 0 ? std::string() : std::string(" ") + name + " " + std::to_string(value);
+  };
+  return (part("chunk", t.chunk) + part("chunks", t.chunks) + part("threads", t.threads) +
+          part("min_blocks", t.min_blocks) + part("log2_chunks", t.log2_chunks) +
+          (t.persistent ? " persistent" : ""))
+      .substr(1);
+}
+
+/// Ways of launching the kernels whose threads hold chunks of single rows.
+std::vector<PlanTuning> row_block_tunings(const RecipeTraits& t) {
+  std::vector<PlanTuning> tunings = {{}};
+  for (const int chunk : {8, 16, 32}) {
+    if (t.block_k != 0 && t.block_k % chunk != 0) continue;
+    for (const int chunks : {1, 2}) {
+      for (const int min_blocks : {4, 6, 8}) {
+        if (chunk * chunks > 32 || chunk * chunks * min_blocks > 128) continue;
+        tunings.push_back({chunk, chunks, 256, min_blocks});
+      }
+    }
+    tunings.push_back({chunk, 1, 128, chunk == 32 ? 8 : 12});
+    tunings.push_back({chunk, 1, 512, chunk == 32 ? 2 : 3});
+    for (const int log2_chunks : {3, 4, 5}) tunings.push_back({chunk, 1, 256, 0, log2_chunks});
+  }
+  tunings.push_back({16, 1, 256, 6, 0, true});
+  return tunings;
+}
+
+std::vector<PlanTuning> tunings_of(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 4}};
+  if (t.block_rows == 1 && t.block_k == 0) return {{}, {0, 0, 0, 3}, {0, 0, 0, 4}};
+  return row_block_tunings(t);
+}
+
+nlohmann::json measure(const MeasuredProblem& problem) {
+  Measurement m = measure_quantize(problem, tunings_of(problem.recipe), 20);
+  const std::string name = std::string(recipe_traits(problem.recipe).name) + " " +
+                           format_traits(problem.dtype).name + " " +
+                           scale_layout_traits(problem.layout).name + " " +
+                           std::to_string(problem.rows) + "x" + std::to_string(problem.k);
+  const double copy_rate = static_cast<double>(m.moved_bytes) / m.copy_seconds * 1e-12;
+  std::fprintf(stderr, "\n%s: copy %.2f us, %.3f TB/s\n", name.c_str(), m.copy_seconds * 1e6,
+               copy_rate);
+  std::sort(m.tunings.begin(), m.tunings.end(), [](const auto& a, const auto& b) {
+    return std::pair(!a.failed.empty(), a.seconds) < std::pair(!b.failed.empty(), b.seconds);
+  });
+  nlohmann::json json = {{"problem", name},
+                         {"moved_bytes", m.moved_bytes},
+                         {"copy_seconds", m.copy_seconds},
+                         {"variants", nlohmann::json::array()}};
+  for (const MeasuredTuning& t : m.tunings) {
+    const std::string text = text_of(t.tuning);
+    if (t.failed.empty()) {
+      std::fprintf(stderr, "  %.3f  %9.2f us  %s\n", m.copy_seconds / t.seconds, t.seconds * 1e6,
+                   text.c_str());
+    } else {
+      std::fprintf(stderr, "  failed  %s: %s\n", text.c_str(), t.failed.substr(0, 300).c_str());
+    }
+    json["variants"].push_back({{"tuning", text},
+                                {"seconds", t.seconds},
+                                {"copy_share", t.failed.empty() ? m.copy_seconds / t.seconds : 0},
+                                {"failed", t.failed},
+                                {"plan", t.plan}});
+  }
+  return json;
+}
+
+std::vector<Recipe> recipes_of(int count, char** names) {
+  if (count == 0) {
+    return {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
+            Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
+  }
+  std::vector<Recipe> recipes;
+  for (int i = 0; i < count; ++i) {
+    for (const RecipeTraits& t : kRecipes) {
+      if (std::string(names[i]) == t.name) recipes.push_back(t.recipe);
+    }
+  }
+  return recipes;
+}
+
+std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (t.scale == Format::f32 || t.block_rows != 1) {
+    return t.block_k == 0 ? std::vector{ScaleLayout::row_major}
+                          : std::vector{ScaleLayout::row_major, ScaleLayout::mn_major};
+  }
+  return {ScaleLayout::row_major, ScaleLayout::mn_major, ScaleLayout::swizzled_128x4};
+}
+
+int run(int argc, char** argv) {
+  try {
+    if (cuda::devices().empty()) throw Error(ErrorCode::not_found, "device", "there is none");
+  } catch (const Error& error) {
+    std::fprintf(stderr, "no GPU: %s\n", error.what());
+    return kNoGpu;
+  }
+  const cuda::DeviceScope scope(0);
+  std::fprintf(stderr, "%s\n", cuda::current_device().name.c_str());
+  nlohmann::json results = nlohmann::json::array();
+  for (const Recipe recipe : recipes_of(std::max(0, argc - 1), argv + 1)) {
+    const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
+    for (const ScaleLayout layout : layouts_of(recipe)) {
+      for (const std::int64_t rows : {64, 4096, 32768}) {
+        MeasuredProblem problem{recipe, Format::bf16, layout, rows, 8192};
+        if (given) problem.scale_source = ScaleSource::given;
+        results.push_back(measure(problem));
+      }
+    }
+  }
+  const nlohmann::json report = {{"device", cuda::current_device().name}, {"problems", results}};
+  std::printf("%s\n", report.dump(1).c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace blockscale
+
+int main(int argc, char** argv) {
+  try {
+    return blockscale::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

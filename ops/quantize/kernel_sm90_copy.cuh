@@ -1,0 +1,20 @@
+// The yardstick of everything that moves bytes: a copy of 16 bytes a thread.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/special_registers.h"
+#include "device/vector.h"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale {
+
+BLOCKSCALE_DEVICE void copy_vectors(const CopyParams& p) {
+  using Words = device::Vector<uint32_t, 4>;
+  const uint64_t i = uint64_t{ptx::ctaid_x()} * kCopyThreads + ptx::tid_x();
+  if (i >= p.vectors) return;
+  ptx::st_global(static_cast<Words*>(p.to) + i,
+                 ptx::ld_global_nc(static_cast<const Words*>(p.from) + i));
+}
+
+}  // namespace blockscale
