@@ -58,11 +58,8 @@ std::string Machine::describe(const Record& record) const {
 
 Accessor Machine::accessor(Thread& thread, AccessKind kind, SourceLocation at) {
   const Actor first = thread.cluster->first_actor + thread.first;
-  return {{first, thread.seen.own[kThread], at, kind, false},
-          &thread.seen,
-          &thread.published,
-          first,
-          thread.cluster->first_actor};
+  const Record record = {first, thread.views[kSeen].own[kThread], at, kind, false};
+  return {record, &thread.views, kPublishedShared, first, thread.cluster->first_actor};
 }
 
 Accessor Machine::async_accessor(Thread& thread, AccessKind kind, uint32_t actor_index,
@@ -129,14 +126,15 @@ std::string Machine::where_outside(const void* p, uint64_t bytes) const {
 }
 
 bool Machine::previous_kernel_ended(const Accessor& accessor) const {
-  return knows(accessor, *accessor.seen, accessor.cluster_first + previous_kernel_index(), 1);
+  return knows(accessor, (*accessor.views)[kSeen], accessor.cluster_first + previous_kernel_index(),
+               1);
 }
 
 bool Machine::access_global(const void* p, uint64_t bytes, const Accessor& accessor,
-                            const char* name) {
+                            const char* name, const void* base) {
   const Record& now = accessor.record;
   GlobalBuffer* buffer = find_buffer(p, bytes);
-  if (buffer == nullptr) {
+  if (buffer == nullptr || (base != nullptr && find_buffer(base, 1) != buffer)) {
     report(FindingKind::out_of_bounds, {now.at},
            std::string(name) + " at " + text_of(now.at) + " by " + describe(self()) + " touches " +
                where_outside(p, bytes));
@@ -174,7 +172,9 @@ bool Machine::access_global(const void* p, uint64_t bytes, const Accessor& acces
   if (buffer->shadow != nullptr) {
     // Cells are of aligned words, of whatever alignment the buffer is.
     const std::size_t skew = reinterpret_cast<std::uintptr_t>(buffer->buffer.data) % 4;
-    const auto conflict = buffer->shadow->access(offset + skew, bytes, accessor);
+    Accessor global = accessor;
+    global.published = kPublishedGlobal;
+    const auto conflict = buffer->shadow->access(offset + skew, bytes, global);
     if (conflict) report_conflict(*conflict, accessor, where(conflict->offset - skew));
   }
   return true;
@@ -223,9 +223,10 @@ bool Machine::access_shared(Block& block, uint32_t address, uint64_t bytes,
   return true;
 }
 
-void Machine::acquire(Thread& thread, const ClockPointer& seen, const ClockPointer& published) {
-  thread.seen.base = join(thread.seen.base, seen);
-  thread.published.base = join(thread.published.base, published);
+void Machine::acquire(Thread& thread, const ViewClocks& released) {
+  for (uint32_t view = 0; view < kViews; ++view) {
+    thread.views[view].base = joiner_.join(thread.views[view].base, released[view]);
+  }
 }
 
 }  // namespace blockscale::emulator

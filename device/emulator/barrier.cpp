@@ -53,6 +53,8 @@ void arrive(uint32_t id, uint32_t threads, bool all, bool waits, const char* nam
                  std::to_string(other) + " at " + text_of(waiting->wait.at));
     }
   }
+  // One that does not wait would let lanes run ahead of those that have yet to arrive.
+  if (!waits) meet_lanes("bar_arrive", warp.live, id, at);
   NamedBarrier& barrier = block.barriers[id];
   for (const Thread* waiting : barrier.waiting) {
     if (waiting->warp != &warp || same_line(waiting->wait.at, at)) continue;
@@ -76,8 +78,7 @@ void arrive(uint32_t id, uint32_t threads, bool all, bool waits, const char* nam
            who + " arrives twice in one phase, which began at " + text_of(barrier.at));
   }
   barrier.arrived[warp.index] |= lane;
-  barrier.seen.add(thread.seen, thread.first);
-  barrier.published.add(thread.published, thread.first);
+  barrier.released.add(thread.views, thread.first);
   m.tick(thread);
   if (waits) barrier.waiting.push_back(&thread);
   if (try_complete_barrier(m, block, barrier)) return;
@@ -96,8 +97,7 @@ bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier) {
   const uint32_t here = warps_here(block, barrier), expected = warps_expected(block, barrier);
   if (here < expected) return false;
   for (Thread* waiting : barrier.waiting) {
-    waiting->seen.base = barrier.seen.freeze();  // which the thread has added to
-    waiting->published.base = barrier.published.freeze();
+    m.acquire(*waiting, barrier.released.freeze());
     m.wake(*waiting);
   }
   barrier = {};
@@ -121,16 +121,37 @@ void bar_arrive(uint32_t id, uint32_t threads, SourceLocation at) {
 void fence_acq_rel(SourceLocation) {
   Machine& m = machine();
   Thread& thread = m.self();
-  const uint32_t cluster = thread.cluster->index;
   if (!thread.to_acquire.empty()) {
-    m.acquire(thread, thread.to_acquire.view(cluster), thread.to_acquire_published.view(cluster));
+    m.acquire(thread, thread.to_acquire.view(thread.cluster->index));
     thread.to_acquire = {};
-    thread.to_acquire_published = {};
   }
-  thread.fenced = thread.seen;
-  thread.fenced_published = thread.published;
+  thread.fenced = thread.views;
   thread.has_fenced = true;
   m.tick(thread);
+}
+
+void fence_proxy_async(FenceSpace space, SourceLocation) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  if (space != FenceSpace::global) thread.views[kPublishedShared] = thread.views[kSeen];
+  if (space != FenceSpace::shared) thread.views[kPublishedGlobal] = thread.views[kSeen];
+  for (const auto& [offset, mbarrier] : thread.block->mbarriers) {
+    const Accessor self = m.accessor(thread, AccessKind::read, mbarrier->init.at);
+    if (space != FenceSpace::global &&
+        knows(self, thread.views[kSeen], mbarrier->init.actor, mbarrier->init.clock)) {
+      mbarrier->init_published = true;
+    }
+  }
+  m.tick(thread);
+}
+
+void fence_mbarrier_init(SourceLocation) {
+  Machine& m = machine();
+  Thread& thread = m.self();
+  const Actor self = thread.cluster->first_actor + thread.first;
+  for (const auto& [offset, mbarrier] : thread.block->mbarriers) {
+    if (mbarrier->init.actor == self) mbarrier->init_published = true;
+  }
 }
 
 void griddepcontrol_wait(SourceLocation) {
@@ -138,7 +159,7 @@ void griddepcontrol_wait(SourceLocation) {
   Thread& thread = m.self();
   auto ended = std::make_shared<Clock>();
   raise(ended->known, m.previous_kernel_index(), 1);
-  m.acquire(thread, ended, nullptr);
+  m.acquire(thread, {ended, nullptr, nullptr});
 }
 
 void griddepcontrol_launch_dependents(SourceLocation) {}

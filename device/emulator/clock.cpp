@@ -61,7 +61,7 @@ ClockPointer ClockJoiner::join(const ClockPointer& a, const ClockPointer& b) {
   return joined;
 }
 
-void ClockBuilder::add(const Knowledge& knowledge, uint32_t first) {
+void ReleaseBuilder::ClockBuilder::add(const Knowledge& knowledge, uint32_t first) {
   if (knowledge.base != nullptr && knowledge.base != last_added_) {
     if (raise_all(value_, *knowledge.base)) frozen_ = nullptr;
     last_added_ = knowledge.base;
@@ -71,43 +71,63 @@ void ClockBuilder::add(const Knowledge& knowledge, uint32_t first) {
   }
 }
 
-void ClockBuilder::raise(uint32_t index, uint32_t clock) {
+void ReleaseBuilder::ClockBuilder::raise(uint32_t index, uint32_t clock) {
   if (index < value_.known.size() && value_.known[index] >= clock) return;
   emulator::raise(value_.known, index, clock);
   frozen_ = nullptr;
 }
 
-ClockPointer ClockBuilder::freeze() {
+ClockPointer ReleaseBuilder::ClockBuilder::freeze() {
+  if (value_.known.empty() && value_.foreign == nullptr) return nullptr;
   if (frozen_ == nullptr) frozen_ = std::make_shared<const Clock>(value_);
   return frozen_;
 }
 
-void GlobalClock::add(const Knowledge& knowledge, uint32_t cluster, uint32_t first) {
-  Clocks& clocks = clocks_[cluster];
-  if (knowledge.base != nullptr) {
-    raise(clocks, knowledge.base->known);
-    if (knowledge.base->foreign != nullptr) {
-      for (const auto& [other, known] : *knowledge.base->foreign) raise(clocks_[other], known);
+void ReleaseBuilder::add(const Views& views, uint32_t first) {
+  for (uint32_t view = 0; view < kViews; ++view) parts_[view].add(views[view], first);
+}
+
+ViewClocks ReleaseBuilder::freeze() {
+  return {parts_[0].freeze(), parts_[1].freeze(), parts_[2].freeze()};
+}
+
+void GlobalRelease::add(const Views& views, uint32_t cluster, uint32_t first) {
+  for (uint32_t view = 0; view < kViews; ++view) {
+    const Knowledge& knowledge = views[view];
+    Clocks& clocks = parts_[view][cluster];
+    if (knowledge.base != nullptr) {
+      raise(clocks, knowledge.base->known);
+      if (knowledge.base->foreign != nullptr) {
+        for (const auto& [other, known] : *knowledge.base->foreign) {
+          raise(parts_[view][other], known);
+        }
+      }
+    }
+    for (uint32_t engine = 0; engine < kEngines; ++engine) {
+      if (knowledge.own[engine] != 0) raise(clocks, first + engine, knowledge.own[engine]);
     }
   }
-  for (uint32_t engine = 0; engine < kEngines; ++engine) {
-    raise(clocks_[cluster], first + engine, knowledge.own[engine]);
+}
+
+void GlobalRelease::add(const GlobalRelease& other) {
+  for (uint32_t view = 0; view < kViews; ++view) {
+    for (const auto& [cluster, known] : other.parts_[view]) raise(parts_[view][cluster], known);
   }
 }
 
-void GlobalClock::add(const GlobalClock& other) {
-  for (const auto& [cluster, known] : other.clocks_) raise(clocks_[cluster], known);
-}
-
-ClockPointer GlobalClock::view(uint32_t cluster) const {
-  auto clock = std::make_shared<Clock>();
-  auto foreign = std::make_shared<ClusterClocks>(clocks_);
-  if (const auto own = foreign->find(cluster); own != foreign->end()) {
-    clock->known = std::move(own->second);
-    foreign->erase(own);
+ViewClocks GlobalRelease::view(uint32_t cluster) const {
+  ViewClocks views;
+  for (uint32_t view = 0; view < kViews; ++view) {
+    auto clock = std::make_shared<Clock>();
+    auto foreign = std::make_shared<ClusterClocks>(parts_[view]);
+    if (const auto own = foreign->find(cluster); own != foreign->end()) {
+      clock->known = std::move(own->second);
+      foreign->erase(own);
+    }
+    if (!foreign->empty()) clock->foreign = std::move(foreign);
+    views[view] = std::move(clock);
   }
-  if (!foreign->empty()) clock->foreign = std::move(foreign);
-  return clock;
+  return views;
 }
 
 }  // namespace blockscale::emulator

@@ -65,31 +65,48 @@ class ClockJoiner {
   std::size_t next_ = 0;
 };
 
-/// What has been released to a barrier.
-class ClockBuilder {
+/// What a thread knows in three ways: all that happens before its next access, and of that the part
+/// which a proxy fence has published to asynchronous accesses of shared and of global memory.
+enum View : uint32_t { kSeen = 0, kPublishedShared = 1, kPublishedGlobal = 2 };
+inline constexpr uint32_t kViews = 3;
+using Views = std::array<Knowledge, kViews>;
+using ViewClocks = std::array<ClockPointer, kViews>;
+
+/// What has been released to a barrier: the views of all that have arrived.
+class ReleaseBuilder {
  public:
   /// `first` is the index of the thread's first engine in its cluster.
-  void add(const Knowledge& knowledge, uint32_t first);
-  void raise(uint32_t index, uint32_t clock);
-  ClockPointer freeze();
+  void add(const Views& views, uint32_t first);
+  /// Raises one actor's clock in the view of what was seen.
+  void raise(uint32_t index, uint32_t clock) { parts_[kSeen].raise(index, clock); }
+  ViewClocks freeze();
 
  private:
-  Clock value_;
-  ClockPointer last_added_;
-  ClockPointer frozen_;  // of `value_` as it is, or null
+  class ClockBuilder {
+   public:
+    void add(const Knowledge& knowledge, uint32_t first);
+    void raise(uint32_t index, uint32_t clock);
+    ClockPointer freeze();
+
+   private:
+    Clock value_;
+    ClockPointer last_added_;
+    ClockPointer frozen_;  // of `value_` as it is, or null
+  };
+  std::array<ClockBuilder, kViews> parts_;
 };
 
 /// What has been released to a word of global memory, by any cluster.
-class GlobalClock {
+class GlobalRelease {
  public:
-  bool empty() const { return clocks_.empty(); }
-  void add(const Knowledge& knowledge, uint32_t cluster, uint32_t first);
-  void add(const GlobalClock& other);
+  bool empty() const { return parts_[kSeen].empty(); }
+  void add(const Views& views, uint32_t cluster, uint32_t first);
+  void add(const GlobalRelease& other);
   /// As it is seen in `cluster`.
-  ClockPointer view(uint32_t cluster) const;
+  ViewClocks view(uint32_t cluster) const;
 
  private:
-  ClusterClocks clocks_;
+  std::array<ClusterClocks, kViews> parts_;
 };
 
 }  // namespace blockscale::emulator

@@ -123,6 +123,10 @@ void give_all(Collective& c, uint32_t result) {
 
 }  // namespace
 
+void meet_lanes(const char* name, uint32_t mask, uint32_t parameter, SourceLocation at) {
+  meet(name, mask, parameter, 0, 0, at, [](Collective& c) { give_all(c, 0); });
+}
+
 uint32_t shfl_sync(Shuffle mode, uint32_t mask, uint32_t value, uint32_t operand, uint32_t control,
                    SourceLocation at) {
   return meet("shfl_sync", mask, control << 2 | static_cast<uint32_t>(mode), value, operand, at,
@@ -181,16 +185,14 @@ void bar_warp_sync(uint32_t mask, SourceLocation at) {
   Machine& m = machine();
   meet("bar_warp_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
     Warp& warp = *m.self().warp;
-    ClockBuilder seen, published;
+    ReleaseBuilder released;
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       const Thread& lane = *warp.threads[lowest_lane(rest)];
-      seen.add(lane.seen, lane.first);
-      published.add(lane.published, lane.first);
+      released.add(lane.views, lane.first);
     }
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       Thread& lane = *warp.threads[lowest_lane(rest)];
-      lane.seen.base = seen.freeze();
-      lane.published.base = published.freeze();
+      m.acquire(lane, released.freeze());
       m.tick(lane);
     }
     give_all(c, 0);

@@ -1,6 +1,6 @@
 // The ends of threads, blocks and copies, and the report when nothing can go on.
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "device/emulator/machine.h"
 
@@ -28,16 +28,14 @@ void Machine::finish_thread(Thread& thread) {
 
 void Machine::check_thread_exit(Thread& thread) {
   for (const auto& copy : thread.copies) {
-    if (copy->engine == kCpAsync) {
-      report(FindingKind::outstanding_at_exit, {copy->at},
-             describe(thread) + " exits, and has not waited for its " + copy->name + " at " +
-                 text_of(copy->at));
-    } else if (copy->group > thread.seen.own[kBulkRead]) {
-      report(FindingKind::outstanding_at_exit, {copy->at},
-             describe(thread) + " exits, and has not waited until its " + copy->name + " at " +
-                 text_of(copy->at) + " has read shared memory: no cp_async_bulk_commit_group and " +
-                 "cp_async_bulk_wait_group or _wait_group_read after it");
-    }
+    if (copy->engine == kCpAsync && copy->tracked) continue;
+    report(
+        FindingKind::outstanding_at_exit, {copy->at},
+        describe(thread) + " exits, and has not waited for its " + copy->name + " at " +
+            text_of(copy->at) +
+            (copy->engine == kCpAsync ? ": no cp_async_wait_group or cp_async_wait_all covers it"
+                                      : " to read shared memory: no cp_async_bulk_commit_group and "
+                                        "cp_async_bulk_wait_group (or _wait_group_read) cover it"));
   }
 }
 
@@ -59,7 +57,7 @@ void Machine::add_transfer(std::shared_ptr<Transfer> transfer) {
 void Machine::complete(Transfer& transfer) {
   if (transfer.done) return;
   transfer.done = true;
-  transfer.perform();
+  std::exchange(transfer.perform, nullptr)();  // and lets go of its mbarrier
   std::erase_if(transfers_, [&](const auto& other) { return other.get() == &transfer; });
   progress();
 }

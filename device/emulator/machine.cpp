@@ -174,7 +174,7 @@ void Machine::begin_cluster() {
       thread->warp = &warp;
       thread->index = i;
       thread->first = kEngines * (rank * threads + i);
-      thread->seen.own[kThread] = 1;
+      thread->views[kSeen].own[kThread] = 1;
       warp.threads[i % kWarpSize] = thread.get();
       warp.live |= 1u << (i % kWarpSize);
       begin_thread(*thread);
@@ -295,8 +295,9 @@ void Machine::cancel_all() {
     }
   }
   current_ = nullptr;
-  resident_.clear();
+  for (const auto& transfer : transfers_) transfer->perform = nullptr;  // it holds its mbarrier
   transfers_.clear();
+  resident_.clear();
 }
 
 }  // namespace blockscale::emulator

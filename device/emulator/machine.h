@@ -56,18 +56,19 @@ struct Thread {
   Wait wait;
   uint32_t collective_result = 0;
 
-  Knowledge seen;       // what happens before its next access; own[kThread] is its clock
-  Knowledge published;  // of it, what a proxy fence has published
-  /// `seen` and `published` at its last fence.acq_rel, which a relaxed atomic then releases.
-  Knowledge fenced, fenced_published;
+  Views views;  // views[kSeen].own[kThread] is its clock
+  /// `views` at its last fence.acq_rel, which a relaxed atomic then releases.
+  Views fenced;
   bool has_fenced = false;
   /// What relaxed atomics have read, which the next fence.acq_rel acquires.
-  GlobalClock to_acquire, to_acquire_published;
+  GlobalRelease to_acquire;
 
-  // Copies of its own: the number of the open group (the first is 1), and those not yet done.
-  uint32_t cp_async_group = 1;
-  uint32_t bulk_group = 1;
+  // Copies that it has not waited for, and the numbers of the open groups (the first is 1). The
+  // clock of cp.async ticks with each group, and with each mbarrier that is to track the copies.
   std::vector<std::shared_ptr<Transfer>> copies;
+  uint32_t cp_async_group = 1;
+  uint32_t cp_async_clock = 1;
+  uint32_t bulk_group = 1;
 };
 
 /// What the lanes of a warp do together.
@@ -94,7 +95,7 @@ struct NamedBarrier {
   std::vector<uint32_t> arrived;  // lanes by warp
   std::vector<Thread*> waiting;
   SourceLocation at;  // of the first arrival
-  ClockBuilder seen, published;
+  ReleaseBuilder released;
 };
 
 /// An mbarrier, from init to inval.
@@ -110,28 +111,26 @@ struct Mbarrier {
   Record init;
   bool init_published = false;  // to the asynchronous proxy
   SourceLocation last_arrival;
-  ClockBuilder seen, published;
-  ClockPointer seen_frozen, published_frozen;  // as of the last completed phase
+  ReleaseBuilder released;
+  ViewClocks completed;  // what was released when the last phase completed
   std::vector<Thread*> waiting;
   std::vector<std::shared_ptr<Transfer>> transfers;  // that will complete on it
   uint32_t last_transfer_phase = 0;                  // 1 + the phase of the newest copy; 0: none
   SourceLocation last_transfer;
 };
 
-/// An asynchronous copy that has been issued and is not yet done.
+/// An asynchronous copy that has been issued.
 struct Transfer {
   const char* name = "";  // of the instruction
   SourceLocation at;
-  Thread* thread = nullptr;
-  std::function<void()> perform;  // moves the bytes
-  uint64_t bytes = 0;
+  std::function<void()> perform;  // moves the bytes, then tells its mbarrier
   bool done = false;
-  // Completes on a thread's group, or on an mbarrier; none for one of cp.async not yet committed.
-  Engine engine = kThread;
+  Engine engine = kThread;  // kCpAsync or kBulkRead: of a thread's group
   uint32_t group = 0;
-  std::shared_ptr<Mbarrier> mbarrier;
-  Block* block = nullptr;
-  uint32_t phase = 0;  // of the mbarrier when it was issued
+  uint32_t clock = 0;
+  bool tracked = false;  // by an mbarrier that a later instruction has named
+  uint32_t phase = 0;    // of its mbarrier, when it was issued
+  uint64_t bytes = 0;
 };
 
 /// Shared memory, byte by byte.
@@ -194,6 +193,9 @@ class Machine {
   /// Reports a defect that the run cannot go on after; leaves the fiber for good.
   [[noreturn]] void fail(FindingKind kind, std::vector<SourceLocation> lines, std::string text);
 
+  /// Ends the run. From within a fiber it goes on until it blocks.
+  void stop() { cancelled_ = true; }
+
   /// What `record` says, in words: "the write by block (0,0,0) warp 1 lane 3 at kernel.cuh:57".
   std::string describe(const Record& record) const;
   std::string describe(const Thread& thread) const;
@@ -205,8 +207,10 @@ class Machine {
   void report_conflict(const Conflict& conflict, const Accessor& accessor,
                        const std::string& where);
 
-  /// Checks an access to global memory, remembers it, and says whether it may be done.
-  bool access_global(const void* p, uint64_t bytes, const Accessor& accessor, const char* name);
+  /// Checks an access to global memory, remembers it, and says whether it may be done. With `base`
+  /// it is to lie in the same buffer as that.
+  bool access_global(const void* p, uint64_t bytes, const Accessor& accessor, const char* name,
+                     const void* base = nullptr);
   /// The same for shared memory of the thread's block, by offset from shared_base().
   bool access_shared(Block& block, uint32_t address, uint64_t bytes, const Accessor& accessor,
                      const char* name);
@@ -220,21 +224,18 @@ class Machine {
   void complete(Transfer& transfer);
 
   ClockPointer join(const ClockPointer& a, const ClockPointer& b) { return joiner_.join(a, b); }
-  /// Adds what `seen` and `published` say to what the thread knows.
-  void acquire(Thread& thread, const ClockPointer& seen, const ClockPointer& published);
+  /// Adds what was released to what the thread knows.
+  void acquire(Thread& thread, const ViewClocks& released);
   /// After a release, later accesses of the thread are not covered by it.
-  void tick(Thread& thread) { ++thread.seen.own[kThread]; }
+  void tick(Thread& thread) { ++thread.views[kSeen].own[kThread]; }
 
   uint64_t draw(uint64_t below) { return random_() % below; }
   bool random_order() const { return options_.random_order; }
   uint64_t seed() const { return options_.seed; }
   const LaunchShape& shape() const { return shape_; }
 
-  /// Clocks of words of global memory that atomics have released to.
-  struct SyncWord {
-    GlobalClock seen, published;
-  };
-  std::map<const void*, SyncWord> sync_words;
+  /// What atomics have released to words of global memory.
+  std::map<const void*, GlobalRelease> released_words;
 
  private:
   bool check_launch();
@@ -273,6 +274,19 @@ class Machine {
   uint64_t idle_polls_ = 0;
   bool cancelled_ = false;
 };
+
+/// Waits until the lanes of `mask` are all here, at the same instruction and line.
+void meet_lanes(const char* name, uint32_t mask, uint32_t parameter, SourceLocation at);
+
+/// Counts bytes that have come, and ends the phase if nothing more is missing.
+void complete_bytes(Machine& m, Mbarrier& mbarrier, uint64_t bytes);
+/// One arrival that an asynchronous engine makes; it releases the engine's clock.
+void complete_arrival(Machine& m, Mbarrier& mbarrier, uint32_t index, uint32_t clock);
+/// Finds the mbarrier at a shared address, ready for use by this thread. Fails where there is none.
+std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, uint32_t address, const char* name,
+                                       SourceLocation at);
+/// Makes this copy one that `mbarrier` waits for.
+void attach(Mbarrier& mbarrier, const std::shared_ptr<Transfer>& transfer);
 
 /// Ends the barrier's phase if all that it waits for have arrived; returns whether it did.
 bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier);

@@ -29,22 +29,19 @@ struct Order {
 void synchronize(Machine& m, const void* p, AccessKind kind, Order order) {
   Thread& thread = m.self();
   const uint32_t cluster = thread.cluster->index;
-  Machine::SyncWord& word = m.sync_words[p];
-  if (reads(kind) && !word.seen.empty()) {
+  GlobalRelease& word = m.released_words[p];
+  if (reads(kind) && !word.empty()) {
     if (order.acquire) {
-      m.acquire(thread, word.seen.view(cluster), word.published.view(cluster));
+      m.acquire(thread, word.view(cluster));
     } else {
-      thread.to_acquire.add(word.seen);
-      thread.to_acquire_published.add(word.published);
+      thread.to_acquire.add(word);
     }
   }
   if (writes(kind) && order.release) {
-    word.seen.add(thread.seen, cluster, thread.first);
-    word.published.add(thread.published, cluster, thread.first);
+    word.add(thread.views, cluster, thread.first);
     m.tick(thread);
   } else if (writes(kind) && thread.has_fenced) {
-    word.seen.add(thread.fenced, cluster, thread.first);
-    word.published.add(thread.fenced_published, cluster, thread.first);
+    word.add(thread.fenced, cluster, thread.first);
   }
 }
 

@@ -13,6 +13,7 @@ const char* name_of(FindingKind kind) {
     case FindingKind::transaction_bytes: return "wrong transaction bytes";
     case FindingKind::out_of_bounds: return "out of bounds";
     case FindingKind::misaligned: return "misaligned";
+    case FindingKind::invalid_operand: return "invalid operand";
     case FindingKind::divergent_collective: return "divergent collective";
     case FindingKind::uninitialized_read: return "uninitialized read";
     case FindingKind::write_to_input: return "write to input";

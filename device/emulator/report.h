@@ -16,6 +16,7 @@ enum class FindingKind : uint8_t {
   transaction_bytes,     // an mbarrier's expected bytes are not those of its copies
   out_of_bounds,         // of shared memory, a registered buffer or a tensor map's tensor
   misaligned,            // an address or size that the instruction does not take
+  invalid_operand,       // a tensor map, rank or type that the instruction does not take
   divergent_collective,  // lanes of a warp at different collectives, or a lane named that is not
                          // there
   uninitialized_read,    // shared memory or an output, read before anybody wrote it

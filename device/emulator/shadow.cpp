@@ -61,14 +61,14 @@ Shadow::Shadow(std::size_t bytes) {
 
 bool Shadow::ordered(const Packed& earlier, const Accessor& accessor, bool* only_unpublished) {
   const uint32_t clock = earlier.bits & kClock;
-  if (!knows(accessor, *accessor.seen, earlier.actor, clock)) return false;
+  if (!knows(accessor, (*accessor.views)[kSeen], earlier.actor, clock)) return false;
   // The asynchronous proxy sees an ordinary write only behind a proxy fence. (What it has read or
   // written itself it signals through an mbarrier or a group, which fence by themselves; and that
   // an ordinary read is over needs no fence.)
   const bool ordinary_write = (earlier.bits & kAsync) == 0 && writes(kind_of(earlier.bits));
   if (!accessor.record.async || !ordinary_write) return true;
   *only_unpublished = true;
-  return knows(accessor, *accessor.published, earlier.actor, clock);
+  return knows(accessor, (*accessor.views)[accessor.published], earlier.actor, clock);
 }
 
 void Shadow::check(const Packed& earlier, const Accessor& accessor, std::size_t offset,

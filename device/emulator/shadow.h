@@ -39,10 +39,10 @@ struct Record {
 /// Who accesses: the record to keep, and what decides whether earlier accesses happened before it.
 struct Accessor {
   Record record;
-  const Knowledge* seen;       // of the thread that issues the access
-  const Knowledge* published;  // of what it has seen, what a proxy fence has published
-  Actor first;                 // the thread's first actor
-  Actor cluster_first;         // the cluster's first actor
+  const Views* views;  // of the thread that issues the access
+  View published;      // the one that counts for the memory that is accessed
+  Actor first;         // the thread's first actor
+  Actor cluster_first;
 };
 
 /// Whether `accessor` knows of `actor`'s accesses up to `clock`, by `knowledge`.

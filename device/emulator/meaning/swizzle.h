@@ -1,0 +1,30 @@
+// Where TMA puts a byte of a box in shared memory: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor_map.h"
+
+namespace blockscale::emulator::meaning {
+
+/// Bytes of a row over which 16-byte chunks are exchanged; 0 without a swizzle.
+constexpr uint32_t swizzle_span(TensorMapSwizzle swizzle) {
+  switch (swizzle) {
+    case TensorMapSwizzle::none: return 0;
+    case TensorMapSwizzle::bytes_32: return 32;
+    case TensorMapSwizzle::bytes_64: return 64;
+    case TensorMapSwizzle::bytes_128: return 128;
+  }
+  return 0;
+}
+
+/// The address of the byte that lies at `address` without a swizzle. The chunk of 16 bytes within
+/// the span is exclusive-ored with the number of the 128-byte line, so that the pattern is one of
+/// addresses: it repeats every 256, 512 or 1024 bytes from address 0.
+constexpr uint32_t swizzle_address(uint32_t address, TensorMapSwizzle swizzle) {
+  if (swizzle == TensorMapSwizzle::none) return address;
+  const uint32_t chunks = swizzle_span(swizzle) / 16;
+  return address ^ ((address >> 7) & (chunks - 1)) << 4;
+}
+
+}  // namespace blockscale::emulator::meaning

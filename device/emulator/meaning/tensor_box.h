@@ -1,0 +1,103 @@
+// Which elements of a tensor a box covers, and where they lie: pure functions over a
+// TensorMapDescription. PTX ISA "Tensors", "Tiled mode".
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/tensor_map.h"
+
+namespace blockscale::emulator::meaning {
+
+constexpr uint32_t element_bytes(TensorMapElement element) {
+  switch (element) {
+    case TensorMapElement::u8: return 1;
+    case TensorMapElement::u16:
+    case TensorMapElement::f16:
+    case TensorMapElement::bf16: return 2;
+    case TensorMapElement::u32:
+    case TensorMapElement::s32:
+    case TensorMapElement::f32: return 4;
+    case TensorMapElement::u64:
+    case TensorMapElement::s64:
+    case TensorMapElement::f64: return 8;
+    default: return 0;  // the packed 4- and 6-bit ones, which sm_90 lacks
+  }
+}
+
+constexpr bool is_floating(TensorMapElement element) {
+  return element == TensorMapElement::f16 || element == TensorMapElement::bf16 ||
+         element == TensorMapElement::f32 || element == TensorMapElement::f64;
+}
+
+/// Elements between those of the box along dimension i. Without interleaving dimension 0 has none.
+constexpr uint32_t element_stride(const TensorMapDescription& map, uint32_t i) {
+  return i == 0 ? 1 : map.element_strides[i];
+}
+
+/// Elements of the box along dimension i: its extent is stepped through by the element stride.
+constexpr uint32_t box_elements(const TensorMapDescription& map, uint32_t i) {
+  return (map.box[i] + element_stride(map, i) - 1) / element_stride(map, i);
+}
+
+/// Bytes of the whole box in shared memory, which is also what a load completes.
+constexpr uint64_t box_bytes(const TensorMapDescription& map) {
+  uint64_t bytes = element_bytes(map.element);
+  for (uint32_t i = 0; i < map.rank; ++i) bytes *= box_elements(map, i);
+  return bytes;
+}
+
+/// Elements of the box along dimension 0 that lie side by side in global memory.
+struct BoxRun {
+  uint32_t shared_offset;  // of the first element from the start of the box, before the swizzle
+  uint64_t global_offset;  // of it from the map's address; meaningless if not inside
+  uint32_t elements;
+  bool inside;  // the tensor
+};
+
+/// visit(run) for each run of the box that starts at `coordinates`, in the order of shared memory.
+/// All elements of the box are visited once. Runs outside the tensor say so.
+template <class Visit>
+void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, const Visit& visit) {
+  const uint32_t bytes = element_bytes(map.element);
+  const uint32_t row = box_elements(map, 0);
+  uint32_t rows = 1;
+  for (uint32_t i = 1; i < map.rank; ++i) rows *= box_elements(map, i);
+  for (uint32_t r = 0; r < rows; ++r) {
+    bool row_inside = true;
+    int64_t row_offset = 0;
+    uint32_t rest = r;
+    for (uint32_t i = 1; i < map.rank; ++i) {
+      const int64_t position =
+          coordinates[i] + int64_t{rest % box_elements(map, i)} * element_stride(map, i);
+      rest /= box_elements(map, i);
+      row_inside = row_inside && position >= 0 && position < static_cast<int64_t>(map.sizes[i]);
+      row_offset += position * static_cast<int64_t>(map.strides[i - 1]);
+    }
+    const auto inside = [&](uint32_t e) {
+      const int64_t position = coordinates[0] + int64_t{e};
+      return row_inside && position >= 0 && position < static_cast<int64_t>(map.sizes[0]);
+    };
+    for (uint32_t first = 0; first < row;) {
+      uint32_t end = first + 1;
+      while (end < row && inside(end) == inside(first)) ++end;
+      const int64_t offset = row_offset + (coordinates[0] + int64_t{first}) * bytes;
+      visit(BoxRun{(r * row + first) * bytes, static_cast<uint64_t>(offset), end - first,
+                   inside(first)});
+      first = end;
+    }
+  }
+}
+
+/// The bits of an element outside the tensor.
+constexpr uint64_t fill_bits(const TensorMapDescription& map) {
+  if (map.fill == TensorMapFill::zero) return 0;
+  switch (map.element) {
+    case TensorMapElement::f16:
+    case TensorMapElement::bf16: return 0x7FFF;
+    case TensorMapElement::f64: return 0x7FFFFFFFFFFFFFFF;
+    default: return 0x7FFFFFFF;
+  }
+}
+
+}  // namespace blockscale::emulator::meaning

@@ -1,0 +1,198 @@
+// The emulator against what a GPU recorded: every wrapper, bit for bit. README.md.
+#include "device/golden/golden_file.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/emulator/emulator.h"
+#include "device/golden/tensor_cases.h"
+
+namespace blockscale::golden {
+namespace {
+
+const std::string kPath = BLOCKSCALE_SOURCE_DIR "/device/golden/data/h200.golden";
+
+const GoldenFile& golden() {
+  static const GoldenFile file = read_golden(kPath);
+  return file;
+}
+
+class Golden : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(kPath)) {
+      GTEST_SKIP() << "no golden files: device/golden/README.md says how a GPU writes them";
+    }
+  }
+};
+
+struct alignas(128) Memory {
+  std::array<uint32_t, kInWords> in;
+  std::array<uint32_t, kOutWords> out;
+};
+
+/// Runs a program as record.cu does, and compares what it leaves.
+template <class Program>
+void compare_program(ProgramParams params, Memory& memory, const std::string& name,
+                     uint32_t words) {
+  params.in = memory.in.data();
+  params.out = memory.out.data();
+  // In order, elect.sync names the lowest lane of its mask, as the GPU does.
+  const emulator::Report report = emulator::launch(
+      Program::kShape, {emulator::input("in", memory.in), emulator::in_out("out", memory.out)},
+      emulator::in_order(), [&] { Program::run(params); });
+  EXPECT_TRUE(report.ok()) << name << ": " << report.text();
+  const auto expected = golden().words.find(name);
+  ASSERT_NE(expected, golden().words.end()) << name << " is not recorded: record anew";
+  ASSERT_EQ(expected->second.size(), words) << name;
+  int shown = 0;
+  for (uint32_t i = 0; i < words; ++i) {
+    if (memory.out[i] == expected->second[i]) continue;
+    ADD_FAILURE() << name << " word " << i << std::hex << ": emulator 0x" << memory.out[i]
+                  << ", GPU 0x" << expected->second[i];
+    if (++shown == 8) break;
+  }
+}
+
+std::unique_ptr<Memory> make_memory() {
+  auto memory = std::make_unique<Memory>();
+  for (uint32_t i = 0; i < kInWords; ++i) memory->in[i] = static_cast<uint32_t>(mix(i + 1));
+  memory->out.fill(kOutFill);
+  return memory;
+}
+
+TEST_F(Golden, Programs) {
+  Programs::for_each([&](auto* program) {
+    using Program = std::remove_pointer_t<decltype(program)>;
+    const auto memory = make_memory();
+    compare_program<Program>({}, *memory, std::string("program/") + Program::kName, kOutWords);
+  });
+}
+
+TEST_F(Golden, TensorCopies) {
+  for (const TensorCase& c : kTensorCases) {
+    const std::string name = std::string("tensor/") + c.name;
+    const auto memory = make_memory();
+    const void* tensor = c.mode == TensorMode::load ? memory->in.data() : memory->out.data();
+    const auto encode = [&] {
+      return emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
+    };
+    if (golden().refused.contains(name)) {
+      EXPECT_THROW(encode(), std::invalid_argument) << name << ": " << golden().refused.at(name);
+      continue;
+    }
+    ProgramParams params = {};
+    params.map = encode();
+    std::copy_n(c.coordinates, 5, params.coordinates);
+    params.box_bytes = box_bytes(c);
+    params.box_offset = c.box_offset;
+    visit_program(c, [&](auto* program) {
+      using Program = std::remove_pointer_t<decltype(program)>;
+      compare_program<Program>(params, *memory, name, kTensorWords);
+    });
+  }
+}
+
+/// Compares the hashes of the chunks that `chosen` names.
+void compare_hashes(const std::string& name, uint64_t inputs, uint64_t chunk,
+                    const std::function<bool(std::size_t)>& chosen,
+                    const std::function<uint64_t(uint64_t)>& term) {
+  const auto expected = golden().hashes.find(name);
+  ASSERT_NE(expected, golden().hashes.end()) << name << " is not recorded: record anew";
+  chunk = std::min(chunk, inputs);
+  ASSERT_EQ(expected->second.size(), inputs / chunk) << name;
+  for (std::size_t i = 0; i < inputs / chunk; ++i) {
+    if (!chosen(i)) continue;
+    uint64_t sum = 0;
+    for (uint64_t index = i * chunk; index < (i + 1) * chunk; ++index) sum += term(index);
+    EXPECT_EQ(sum, expected->second[i])
+        << name << ", inputs 0x" << std::hex << i * chunk << " to 0x" << (i + 1) * chunk - 1;
+  }
+}
+
+TEST_F(Golden, RandomOperands) {
+  RandomOperations::for_each([&](auto* operation) {
+    using Operation = std::remove_pointer_t<decltype(operation)>;
+    compare_hashes(
+        std::string("random/") + Operation::kName, kRandomInputs, kRandomChunk,
+        [](std::size_t) { return true; }, random_term<Operation>);
+  });
+}
+
+// Chunks of f32: zeros and the smallest subnormals, 0.5 to 2, infinity and NaNs, and -4 to -2^-125;
+// with BLOCKSCALE_EXHAUSTIVE=1 all 2^32 inputs.
+bool chosen_chunk(std::size_t chunk) {
+  static const bool exhaustive = std::getenv("BLOCKSCALE_EXHAUSTIVE") != nullptr;
+  return exhaustive || chunk == 0x00 || chunk == 0x3F || chunk == 0x7F || chunk == 0xC0;
+}
+
+TEST_F(Golden, AllInputs) {
+  UnaryOperations::for_each([&](auto* operation) {
+    using Operation = std::remove_pointer_t<decltype(operation)>;
+    compare_hashes(std::string("unary/") + Operation::kName, uint64_t{1} << Operation::kInputBits,
+                   kUnaryChunk, chosen_chunk, [](uint64_t i) {
+                     return hash_term(i, Operation::apply(static_cast<uint32_t>(i)));
+                   });
+  });
+}
+
+// What is recorded is what the programs are: nothing is left from an older list.
+TEST_F(Golden, FileHoldsNothingElse) {
+  std::size_t words = 0, hashes = 0;
+  Programs::for_each([&](auto*) { ++words; });
+  RandomOperations::for_each([&](auto*) { ++hashes; });
+  UnaryOperations::for_each([&](auto*) { ++hashes; });
+  EXPECT_EQ(golden().words.size() + golden().refused.size(), words + std::size(kTensorCases));
+  EXPECT_EQ(golden().hashes.size(), hashes);
+}
+
+// Without a GPU's word for it: every program runs in the emulator without a finding, in any order.
+TEST(GoldenPrograms, AreCorrect) {
+  Programs::for_each([&](auto* program) {
+    using Program = std::remove_pointer_t<decltype(program)>;
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const auto memory = make_memory();
+      ProgramParams params = {};
+      params.in = memory->in.data();
+      params.out = memory->out.data();
+      const emulator::Report report = emulator::launch(
+          Program::kShape,
+          {emulator::input("in", memory->in), emulator::in_out("out", memory->out)},
+          seed == 0 ? emulator::in_order() : emulator::random_order(seed),
+          [&] { Program::run(params); });
+      EXPECT_TRUE(report.ok()) << Program::kName << ": " << report.text();
+    }
+  });
+}
+
+TEST(GoldenPrograms, TensorCopiesAreCorrect) {
+  for (const TensorCase& c : kTensorCases) {
+    const auto memory = make_memory();
+    const void* tensor = c.mode == TensorMode::load ? memory->in.data() : memory->out.data();
+    ProgramParams params = {};
+    params.map = emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
+    params.in = memory->in.data();
+    params.out = memory->out.data();
+    std::copy_n(c.coordinates, 5, params.coordinates);
+    params.box_bytes = box_bytes(c);
+    params.box_offset = c.box_offset;
+    visit_program(c, [&](auto* program) {
+      using Program = std::remove_pointer_t<decltype(program)>;
+      const emulator::Report report = emulator::launch(
+          Program::kShape,
+          {emulator::input("in", memory->in), emulator::in_out("out", memory->out)},
+          emulator::random_order(1), [&] { Program::run(params); });
+      EXPECT_TRUE(report.ok()) << c.name << ": " << report.text();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace blockscale::golden
