@@ -155,7 +155,6 @@ class DriverTable : public DriverLibrary {
   F<std::size_t*, D> device_memory{*this, "cuDeviceTotalMem_v2"};
 
   F<cu::Context*, D> primary_context_retain{*this, "cuDevicePrimaryCtxRetain"};
-  F<cu::Context*> context_current{*this, "cuCtxGetCurrent"};
   F<D*> context_device{*this, "cuCtxGetDevice"};
   F<cu::Context> context_push{*this, "cuCtxPushCurrent_v2"};
   F<cu::Context*> context_pop{*this, "cuCtxPopCurrent_v2"};

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <optional>
 #include <thread>
 
 #include "core/tensor_map.h"
 #include "models/testing.h"
+#include "runtime/measure.h"
 #include "runtime/tensor_map.h"
 #include "tests/gpu.h"
 #include "tests/sample_kernel.h"
@@ -16,8 +16,6 @@
 namespace blockscale::runtime {
 namespace {
 
-using test::DeviceBuffer;
-using test::gpu_driver;
 using test::sample_spec;
 using test::ScaleParameters;
 
@@ -51,16 +49,27 @@ class KernelOnGpu : public test::OnGpu {
     const auto& device = cuda::current_device();
     if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
     for (int i = 0; i < kCount; ++i) values_.push_back(static_cast<float>(i % 977));
-    x_.emplace(std::span<const float>(values_));
-    out_.emplace(static_cast<std::size_t>(kCount));
+    x_ = DeviceBuffer(kCount * sizeof(float));
+    x_.copy_from_host(values_.data(), x_.bytes());
+    out_ = DeviceBuffer(kCount * sizeof(float));
   }
 
-  ScaleParameters parameters() { return {x_->data(), out_->data(), kFactor, kCount}; }
+  static float* floats(const DeviceBuffer& buffer) {
+    return reinterpret_cast<float*>(buffer.data());
+  }
+  static std::vector<float> download(const DeviceBuffer& buffer) {
+    wait_for_device();
+    std::vector<float> values(buffer.bytes() / sizeof(float));
+    buffer.copy_to_host(values.data(), buffer.bytes());
+    return values;
+  }
+  const float* x() const { return floats(x_); }
+  ScaleParameters parameters() { return {x(), floats(out_), kFactor, kCount}; }
   LaunchShape shape() const {
     return {.grid = {static_cast<std::uint32_t>(ceil_div(kCount, 128 * kItems))}, .block = {128}};
   }
   void expect_scaled() const {
-    const std::vector<float> out = out_->download();
+    const std::vector<float> out = download(out_);
     for (int i = 0; i < kCount; ++i) {
       const auto at = static_cast<std::size_t>(i);
       ASSERT_EQ(out[at], kFactor * values_[at]) << i;
@@ -72,18 +81,16 @@ class KernelOnGpu : public test::OnGpu {
                      KernelCache(folder_.path())};
   KernelSet set_{{sample_spec(kItems), sample_spec(2)}, store_};
   std::vector<float> values_;
-  std::optional<DeviceBuffer<float>> x_;
-  std::optional<DeviceBuffer<float>> out_;
+  DeviceBuffer x_;
+  DeviceBuffer out_;
 };
 
 TEST_F(KernelOnGpu, RunsOnEveryKindOfStream) {
-  const test::Stream own;
+  const DeviceStream own;
   void* const legacy = reinterpret_cast<void*>(1);      // CU_STREAM_LEGACY
   void* const per_thread = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD
-  for (void* const stream :
-       {static_cast<void*>(nullptr), legacy, per_thread, static_cast<void*>(own.get())}) {
-    out_->fill(0xff);
-    gpu_driver().synchronize();
+  for (void* const stream : {static_cast<void*>(nullptr), legacy, per_thread, own.handle()}) {
+    out_.fill(0xff);
     launch(set_.get(0), shape(), stream, parameters());
     expect_scaled();
   }
@@ -94,13 +101,13 @@ TEST_F(KernelOnGpu, RunsFromManyThreads) {
   for (std::size_t i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
       const cuda::DeviceScope device(0);
-      const test::Stream stream;
+      const DeviceStream stream;
       for (int repeat = 0; repeat < 20; ++repeat) {
         const LaunchShape wide = {.grid = {static_cast<std::uint32_t>(ceil_div(kCount, 256))},
                                   .block = {128}};
-        launch(set_.get(i % 2), i % 2 == 0 ? shape() : wide, stream.get(), parameters());
+        launch(set_.get(i % 2), i % 2 == 0 ? shape() : wide, stream.handle(), parameters());
       }
-      stream.synchronize();
+      stream.wait();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -108,23 +115,22 @@ TEST_F(KernelOnGpu, RunsFromManyThreads) {
 }
 
 TEST_F(KernelOnGpu, IsLoadedAndLaunchedWithinACapture) {
-  const test::Stream stream;
-  const auto graph = stream.capture(
-      [&] { launch(set_.get(0), shape(), stream.get(), parameters()); });  // first use of it
-  out_->fill(0xff);
-  gpu_driver().synchronize();
-  gpu_driver().graph_launch(graph, stream.get());
-  stream.synchronize();
+  const DeviceStream stream;
+  const DeviceGraph graph(stream, [&](void* captured) {
+    launch(set_.get(0), shape(), captured, parameters());  // the first use of this kernel
+  });
+  out_.fill(0xff);
+  graph.launch(stream);
+  stream.wait();
   expect_scaled();
-  gpu_driver().graph_executable_destroy(graph);
 }
 
 TEST_F(KernelOnGpu, RunsWithProgrammaticDependentLaunch) {
-  const test::Stream stream;
+  const DeviceStream stream;
   LaunchShape dependent = shape();
   dependent.programmatic_dependent_launch = true;
-  for (int i = 0; i < 3; ++i) launch(set_.get(0), dependent, stream.get(), parameters());
-  stream.synchronize();
+  for (int i = 0; i < 3; ++i) launch(set_.get(0), dependent, stream.handle(), parameters());
+  stream.wait();
   expect_scaled();
 }
 
@@ -148,11 +154,11 @@ TEST_F(KernelOnGpu, HasLargeSharedMemoryAndClusters) {
       KernelCache(folder_.path()));
   KernelSet set({spec}, store);
   for (const std::uint32_t cluster : {1u, 2u, 8u, 16u}) {
-    DeviceBuffer<float> out(16 * kRow);
+    DeviceBuffer out(16 * kRow * sizeof(float));
     const LaunchShape shape = {
         .grid = {16}, .block = {128}, .cluster = {cluster}, .dynamic_shared_bytes = kWords * 4};
-    launch(set.get(0), shape, nullptr, ScaleParameters{x_->data(), out.data(), kFactor, kRow});
-    const std::vector<float> result = out.download();
+    launch(set.get(0), shape, nullptr, ScaleParameters{x(), floats(out), kFactor, kRow});
+    const std::vector<float> result = download(out);
     for (std::size_t i = 0; i < result.size(); ++i) {
       const std::size_t word = kWords - kRow + i % kRow;
       ASSERT_EQ(result[i], values_[word % kRow] * kFactor + static_cast<float>(cluster)) << i;
@@ -162,7 +168,7 @@ TEST_F(KernelOnGpu, HasLargeSharedMemoryAndClusters) {
 
 TEST_F(KernelOnGpu, DriverEncodesTensorMaps) {
   TensorMapDescription d;
-  d.address = reinterpret_cast<std::uintptr_t>(x_->data());
+  d.address = reinterpret_cast<std::uintptr_t>(x_.data());
   d.rank = 2;
   d.element = TensorMapElement::f32;
   d.sizes[0] = 100;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/kernel.h"
+#include "runtime/measure.h"
 #include "tests/gpu.h"
 #include "tests/sample_kernel.h"
 
@@ -37,7 +38,7 @@ double median(std::vector<double> values) {
 
 /// CPU time of one launch, the stream being empty at first.
 double time_launches(const std::function<void()>& launch_once) {
-  test::gpu_driver().synchronize();
+  wait_for_device();
   const auto begin = Clock::now();
   for (int i = 0; i < kLaunches; ++i) launch_once();
   return microseconds(begin, Clock::now()) / kLaunches;
@@ -105,7 +106,7 @@ json launches(const std::filesystem::path& folder) {
       test::sample_sources(), [](const std::string&) { return ""; }, KernelCache(folder));
   KernelSet set({test::sample_spec()}, store);
   const Kernel& kernel = set.get(0);
-  const test::Stream stream;
+  const DeviceStream stream;
   const LaunchShape plain = {.grid = {128}, .block = {128}};
   LaunchShape cluster = plain, dependent = plain, all = plain;
   cluster.cluster = {2};
@@ -113,31 +114,31 @@ json launches(const std::filesystem::path& folder) {
   all.cluster = {2};
   all.programmatic_dependent_launch = true;
   all.dynamic_shared_bytes = 100 << 10;
-  return {measure_launch("plain", kernel, plain, stream.get()),
-          measure_launch("cluster of 2", kernel, cluster, stream.get()),
-          measure_launch("programmatic dependent launch", kernel, dependent, stream.get()),
-          measure_launch("cluster, dependent launch, 100 KiB shared", kernel, all, stream.get())};
+  return {
+      measure_launch("plain", kernel, plain, stream.handle()),
+      measure_launch("cluster of 2", kernel, cluster, stream.handle()),
+      measure_launch("programmatic dependent launch", kernel, dependent, stream.handle()),
+      measure_launch("cluster, dependent launch, 100 KiB shared", kernel, all, stream.handle())};
 }
 
 /// In a process of its own: cuInit and the primary context, then the first launch from the pack up
 /// to its end, then the second one.
 json first_call(const std::filesystem::path& pack) {
   const auto start = Clock::now();
-  driver();
   const cuda::DeviceScope device(0);
-  const test::Stream stream;  // the context is complete
-  stream.synchronize();
+  const DeviceStream stream;  // the context is complete
+  stream.wait();
   const auto ready = Clock::now();
   KernelStore store(
       test::sample_sources(), [&](const std::string&) { return pack; }, KernelCache(""));
   KernelSet set({test::sample_spec()}, store);
   const test::ScaleParameters parameters = {nullptr, nullptr, 1.0f, 0};
   const LaunchShape shape = {.grid = {128}, .block = {128}};
-  launch(set.get(0), shape, stream.get(), parameters);
-  stream.synchronize();
+  launch(set.get(0), shape, stream.handle(), parameters);
+  stream.wait();
   const auto first = Clock::now();
-  launch(set.get(0), shape, stream.get(), parameters);
-  stream.synchronize();
+  launch(set.get(0), shape, stream.handle(), parameters);
+  stream.wait();
   return {{"init_and_context_ms", microseconds(start, ready) / 1e3},
           {"first_call_ms", microseconds(ready, first) / 1e3},
           {"second_call_ms", microseconds(first, Clock::now()) / 1e3}};

@@ -24,6 +24,7 @@ class MeasureTable : public DriverLibrary {
   F<cu::DevicePointer, unsigned char, std::size_t> fill{*this, "cuMemsetD8_v2"};
   F<cu::DevicePointer, const void*, std::size_t> copy_from_host{*this, "cuMemcpyHtoD_v2"};
   F<void*, cu::DevicePointer, std::size_t> copy_to_host{*this, "cuMemcpyDtoH_v2"};
+  F<> context_synchronize{*this, "cuCtxSynchronize"};
   F<cu::Stream*, unsigned> stream_create{*this, "cuStreamCreate"};
   F<cu::Stream> stream_destroy{*this, "cuStreamDestroy_v2"};
   F<cu::Stream> stream_wait{*this, "cuStreamSynchronize"};
@@ -97,6 +98,10 @@ void DeviceBuffer::copy_from_host(const void* from, std::size_t bytes, std::size
 
 void DeviceBuffer::copy_to_host(void* to, std::size_t bytes, std::size_t offset) const {
   if (bytes > 0) table().copy_to_host(to, address_ + offset, bytes);
+}
+
+void wait_for_device() {
+  table().context_synchronize();
 }
 
 DeviceStream::DeviceStream() {

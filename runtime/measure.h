@@ -38,6 +38,9 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// Waits for all work of the current context, on every stream.
+void wait_for_device();
+
 /// A stream of the current device, apart from the legacy default stream.
 class DeviceStream {
  public:
