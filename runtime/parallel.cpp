@@ -27,12 +27,18 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
     for (std::int64_t piece = 0; piece < pieces; ++piece) run_piece(piece);
     return;
   }
-  // More threads than the machine has would gain nothing, and TBB warns on stderr.
-  oneapi::tbb::task_arena arena(std::min(workers, effective_threads(0)));
-  arena.execute([&] {
+  const auto run_all = [&] {
     oneapi::tbb::parallel_for(std::int64_t{0}, pieces, run_piece,
                               oneapi::tbb::simple_partitioner());
-  });
+  };
+  // An arena costs microseconds to make, so all of the machine's threads go without. More would
+  // gain nothing, and TBB warns on stderr.
+  if (workers >= effective_threads(0)) {
+    run_all();
+  } else {
+    oneapi::tbb::task_arena arena(workers);
+    arena.execute(run_all);
+  }
 }
 
 }  // namespace blockscale

@@ -22,8 +22,9 @@ from ._native import (
     TensorInfo,
 )
 from ._native import version as __version__
-from ._ops import dequantize, gemm, quantize
+from ._ops import dequantize, gemm, quantize, quantize_rows_and_columns
 from ._tensor import ScaledTensor
+from ._transform import Modulate, RmsNorm, Swiglu
 
 __all__ = [
     "Checkpoint",
@@ -33,10 +34,13 @@ __all__ = [
     "Dialect",
     "Format",
     "Layout",
+    "Modulate",
     "Recipe",
+    "RmsNorm",
     "ScaleMode",
     "ScaledTensor",
     "Sense",
+    "Swiglu",
     "TensorComparison",
     "TensorInfo",
     "__version__",
@@ -46,4 +50,5 @@ __all__ = [
     "gemm",
     "inspect",
     "quantize",
+    "quantize_rows_and_columns",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from ._arrays import describe, empty, format_of, plain, require_type, to_library
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
+from ._transform import Transform, lower, result_shape
 
 _GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
+_ROWS_AND_COLUMNS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0")
 
 
 def _require_matrix(array: np.ndarray, argument: str) -> None:
@@ -61,6 +64,7 @@ def quantize(
     sense: Sense | str | None = None,
     scales: Any = None,
     amax_floor: float = 0.0,
+    transform: Transform = "identity",
     out: ScaledTensor | None = None,
     threads: int = 0,
 ) -> ScaledTensor:
@@ -78,15 +82,17 @@ def quantize(
         scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales; a float, or float32 of
             the shape of the result's.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
-        out: write here. Of `x`'s shape and of `recipe`; its layout and sense are the defaults of
-            `layout` and `sense`. Must not share memory with `x`.
+        transform: what is quantised instead of x, computed in f32 in the same pass: "gelu_tanh",
+            "gelu_erf", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
+        out: write here. Of the result's shape and of `recipe`; its layout and sense are the
+            defaults of `layout` and `sense`. Must not share memory with `x`.
         threads: 0 for all of the machine's.
 
     Returns:
-        A ScaledTensor of `x`'s shape in `x`'s library, or `out`.
+        A ScaledTensor of `x`'s shape (half the columns after SwiGLU) in `x`'s library, or `out`.
 
     Raises:
-        TypeError: `x` is no array of f32, f16 or bf16.
+        TypeError: `x`, or an operand of `transform`, is no array of f32, f16 or bf16.
         ValueError: a shape, stride, device or option that is not allowed; `out` that is read-only
             or shares memory with `x`. Nothing was written then.
 
@@ -109,37 +115,97 @@ def quantize(
     sense = default_sense if sense is None else enum_member(sense, Sense, "sense")
     mode = enum_member(scale_mode, ScaleMode, "scale_mode")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
+    fused = lower(transform)
+    shape = result_shape(array.shape, fused)
     if out is None:
-        out = empty_scaled(array.shape, wanted, layout, sense, library)
+        out = empty_scaled(shape, wanted, layout, sense, library)
     else:
-        _require_out(out, array.shape, wanted, layout, sense)
+        _require_out(out, "out", shape, wanted, layout, sense)
+
+    def run(given: bool) -> None:
+        _native.quantize(array, fmt, out, mode, given, amax_floor, threads, fused)
+
     if tensor_scale is None and scales is None:
-        _native.quantize(array, fmt, out, mode, False, amax_floor, threads)
+        run(False)
     else:
-        _quantize_with_given(array, fmt, out, mode, amax_floor, threads, tensor_scale, scales)
+        _with_given(out, tensor_scale, scales, run)
     return out
 
 
+def quantize_rows_and_columns(
+    x: Any,
+    recipe: Recipe | str,
+    *,
+    layout: Layout | str = Layout.row_major,
+    amax_floor: float = 0.0,
+    transform: Transform = "identity",
+    out: tuple[ScaledTensor, ScaledTensor] | None = None,
+    threads: int = 0,
+) -> tuple[ScaledTensor, ScaledTensor]:
+    """`quantize` of a matrix and of its transpose, from one read.
+
+    For training, where a product needs an activation or a gradient along one axis and its
+    derivative along the other.
+
+    Args:
+        x: [rows, k] or [batch, rows, k], as for `quantize`.
+        recipe: "fp8_1x128", "fp8_1x128_pow2" or "fp8_1x128_ue8m0".
+        layout: of both results' scales.
+        amax_floor, transform, threads: as for `quantize`; a transform is computed once.
+        out: write into this pair.
+
+    Returns:
+        ScaledTensors [..., rows, k] and [..., k, rows], each with scales for 128 of its own
+        columns, and the bytes that `quantize` gives.
+
+    Raises:
+        TypeError, ValueError: as for `quantize`. Nothing was written then.
+
+    >>> import numpy as np, blockscale
+    >>> a, b = blockscale.quantize_rows_and_columns(np.ones((2, 128), np.float32), "fp8_1x128")
+    >>> a.shape, b.shape
+    ((2, 128), (128, 2))
+    """
+    array, fmt, library = plain(x, "x")
+    _require_matrix(array, "x")
+    wanted = enum_member(recipe, Recipe, "recipe")
+    if wanted.name not in _ROWS_AND_COLUMNS:
+        raise ValueError(f"recipe: is {wanted.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
+    placed = enum_member(layout, Layout, "layout")
+    amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
+    fused = lower(transform)
+    shape = result_shape(array.shape, fused)
+    shapes = (shape, (*shape[:-2], shape[-1], shape[-2]))
+    if out is None:
+        rows, columns = (empty_scaled(s, wanted, placed, Sense.divisor, library) for s in shapes)
+    else:
+        if not (isinstance(out, tuple) and [type(t) for t in out] == [ScaledTensor] * 2):
+            raise TypeError(f"out: is {out!r}, must be a pair of ScaledTensors")
+        rows, columns = out
+        for i, tensor in enumerate(out):
+            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor)
+    _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, threads, fused)
+    return rows, columns
+
+
 def _require_out(
-    out: ScaledTensor, shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense
+    out: ScaledTensor,
+    argument: str,
+    shape: tuple[int, ...],
+    recipe: Recipe,
+    layout: Layout,
+    sense: Sense,
 ) -> None:
     wanted = (shape, recipe.name, layout.name)
     got = (out.shape, out.recipe.name, out.layout.name)
     if got != wanted:
-        raise ValueError(f"out: (shape, recipe, layout) is {got}, must be {wanted}")
+        raise ValueError(f"{argument}: (shape, recipe, layout) is {got}, must be {wanted}")
     if TRAITS[recipe].tensor_scale and out.sense != sense:
-        raise ValueError(f"out: sense is {out.sense.name}, must be {sense.name}")
+        raise ValueError(f"{argument}: sense is {out.sense.name}, must be {sense.name}")
 
 
-def _quantize_with_given(
-    x: np.ndarray,
-    fmt: Format,
-    out: ScaledTensor,
-    mode: ScaleMode,
-    amax_floor: float,
-    threads: int,
-    tensor_scale: Any,
-    scales: Any,
+def _with_given(
+    out: ScaledTensor, tensor_scale: Any, scales: Any, run: Callable[[bool], None]
 ) -> None:
     """The library reads given scales from `out`; what was there returns if it refuses the call."""
     if tensor_scale is not None:
@@ -160,7 +226,7 @@ def _quantize_with_given(
     before = target.copy()
     target[...] = given
     try:
-        _native.quantize(x, fmt, out, mode, True, amax_floor, threads)
+        run(True)
     except BaseException:
         target[...] = before
         raise

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-MODULES = ["", "._ops", "._tensor", "._checkpoint"]
+MODULES = ["", "._ops", "._tensor", "._transform", "._checkpoint"]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -1,0 +1,195 @@
+"""What quantize can compute on the way: GELU, SwiGLU, modulation, RMSNorm."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import _native
+from ._arrays import plain
+from ._native import Format
+
+_Operand: TypeAlias = tuple[np.ndarray, Format] | None
+#: What the native module takes: kind, order, group, scale, shift, weight, epsilon.
+Lowered: TypeAlias = tuple[int, int, int, _Operand, _Operand, _Operand, float]
+
+_KINDS = {name: kind for kind, name in enumerate(_native.input_transforms)}
+_ORDERS = ("gate_first", "up_first")
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Swiglu:
+    """gate * sigmoid(gate) * up, from x that holds both: [..., 2 k] gives [..., k].
+
+    Args:
+        order: "gate_first" or "up_first".
+        group: None if x is two halves; 1 or 64 if so many columns of gate and of up alternate.
+
+    Raises:
+        ValueError: another order or group.
+
+    >>> import numpy as np, blockscale
+    >>> x = np.ones((2, 128), np.float32)
+    >>> blockscale.quantize(x, "mxfp4", transform=blockscale.Swiglu(group=1)).shape
+    (2, 64)
+    """
+
+    order: str = "gate_first"
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        _order(self.order)
+        _group(self.group)
+
+
+@dataclass(frozen=True)
+class Modulate:
+    """x * (1 + scale) + shift, as diffusion transformers modulate what they have normalised.
+
+    Args:
+        scale, shift: [k], [groups, k] or [groups, 1, k] of f32, f16 or bf16. The rows of x, of all
+            its matrices one after the other, are cut into that many equal runs.
+
+    Raises:
+        TypeError: an operand that is no array of f32, f16 or bf16.
+        ValueError: an operand of another number of dimensions.
+
+    >>> import numpy as np, blockscale
+    >>> scale, shift = np.full(32, 2, np.float32), np.full(32, -3, np.float32)
+    >>> x = np.ones((2, 32), np.float32)
+    >>> t = blockscale.quantize(x, "mxfp4", transform=blockscale.Modulate(scale, shift))
+    >>> float(np.abs(blockscale.dequantize(t)).max())
+    0.0
+    """
+
+    scale: Any
+    shift: Any
+
+    def __post_init__(self) -> None:
+        _rows(self.scale, "transform.scale")
+        _rows(self.shift, "transform.shift")
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """x / sqrt(mean(x^2) + epsilon) * weight, the mean being that of a row.
+
+    Args:
+        weight: [k] of f32, f16 or bf16.
+        epsilon: above 0.
+
+    Raises:
+        TypeError: a weight that is no array of f32, f16 or bf16; an epsilon that is no number.
+        ValueError: a weight of another number of dimensions.
+
+    >>> import numpy as np, blockscale
+    >>> norm = blockscale.RmsNorm(np.full(32, 3, np.float32), epsilon=1e-5)
+    >>> t = blockscale.quantize(np.full((1, 32), 7, np.float32), "mxfp4", transform=norm)
+    >>> float(blockscale.dequantize(t)[0, 0])
+    3.0
+    """
+
+    weight: Any
+    epsilon: float = _EPSILON
+
+    def __post_init__(self) -> None:
+        _rows(self.weight, "transform.weight")
+        _number(self.epsilon)
+
+
+#: "identity", "gelu_tanh", "gelu_erf", "swiglu" (as Swiglu()), or an object with operands.
+Transform: TypeAlias = str | Swiglu | Modulate | RmsNorm
+
+
+def lower(transform: Transform) -> Lowered | None:
+    """`transform` in the native module's form; None for the identity.
+
+    Raises:
+        TypeError: no transform, or operands that are no arrays of f32, f16 or bf16.
+        ValueError: no such transform, or an operand of another shape.
+    """
+    if isinstance(transform, Swiglu):
+        return (_KINDS["swiglu"], _order(transform.order), _group(transform.group)) + _NO_OPERANDS
+    if isinstance(transform, Modulate):
+        scale = _rows(transform.scale, "transform.scale")
+        shift = _rows(transform.shift, "transform.shift")
+        return (_KINDS["modulate"], 0, 0, scale, shift, None, _EPSILON)
+    if isinstance(transform, RmsNorm):
+        weight = _rows(transform.weight, "transform.weight")
+        epsilon = _number(transform.epsilon)
+        return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon)
+    if not isinstance(transform, str):
+        raise TypeError(
+            f"transform: is a {type(transform).__name__}, must be a name, Swiglu, Modulate or "
+            "RmsNorm"
+        )
+    if transform in ("modulate", "rms_norm"):
+        needed = "Modulate(scale, shift)" if transform == "modulate" else "RmsNorm(weight)"
+        raise ValueError(f"transform: is {transform!r}, which has operands: pass {needed}")
+    if transform not in _KINDS:
+        raise ValueError(
+            f"transform: is {transform!r}, must be identity, gelu_tanh, gelu_erf or swiglu, or a "
+            "Swiglu, Modulate or RmsNorm"
+        )
+    if transform == "identity":
+        return None
+    return (_KINDS[transform], 0, 0) + _NO_OPERANDS
+
+
+_NO_OPERANDS: tuple[None, None, None, float] = (None, None, None, _EPSILON)
+
+
+def result_shape(shape: tuple[int, ...], lowered: Lowered | None) -> tuple[int, ...]:
+    """Shape of a transform of an array of `shape`.
+
+    Raises:
+        ValueError: an odd number of columns for SwiGLU.
+    """
+    if lowered is None or lowered[0] != _KINDS["swiglu"]:
+        return shape
+    if shape[-1] % 2 != 0:
+        raise ValueError(f"x: has {shape[-1]} columns, must be even: gate and up of each column")
+    return (*shape[:-1], shape[-1] // 2)
+
+
+def _order(order: Any) -> int:
+    if order not in _ORDERS:
+        raise ValueError(f"transform.order: is {order!r}, must be gate_first or up_first")
+    return _ORDERS.index(order)
+
+
+def _group(group: Any) -> int:
+    if group is None:
+        return 0
+    try:
+        value = operator.index(group)
+    except TypeError:
+        value = -1
+    if value not in (1, 64):
+        raise ValueError(f"transform.group: is {group!r}, must be None, 1 or 64")
+    return value
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"transform.epsilon: is {value!r}, must be a number") from None
+
+
+def _rows(operand: Any, argument: str) -> _Operand:
+    """[k], [rows, k] or [rows, 1, k] as [rows, k]."""
+    array, fmt, _ = plain(operand, argument)
+    if array.ndim == 1:
+        return array[np.newaxis], fmt
+    if array.ndim == 3 and array.shape[1] == 1:
+        return array[:, 0], fmt
+    if array.ndim == 2:
+        return array, fmt
+    raise ValueError(
+        f"{argument}: shape is {array.shape}, must be (k,), (groups, k) or (groups, 1, k)"
+    )
