@@ -33,7 +33,7 @@ def test_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
     assert run.returncode != 0 and len(lines) == 1
     assert lines[0].endswith(
         "apt-get install libhwy-dev libtbb-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev "
-        "libcli11-dev libgtest-dev libgmock-dev"
+        "libcli11-dev libgtest-dev libgmock-dev libboost-context-dev"
     )
 
 
