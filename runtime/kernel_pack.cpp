@@ -1,6 +1,5 @@
 #include "runtime/kernel_pack.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>

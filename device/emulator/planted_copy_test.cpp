@@ -484,6 +484,22 @@ TEST(PlantedCopy, BoxIsMisaligned) {
                  FindingKind::misaligned, bug, {"the shared address", "multiple of 128"});
 }
 
+TEST(PlantedCopy, BoxStartsWithinSixteenBytes) {
+  Mark bug;
+  Memory memory;
+  const TensorMap map = encode_tensor_map(matrix(memory.in, 32, 32));
+  expect_planted({kTwoWarps, memory.buffers(),
+                  [&] {
+                    init_barriers(1);
+                    if (ptx::tid_x() != 0) return;
+                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                    ptx::cp_async_bulk_tensor_shared_global<2>(stage(0), &map, {{-1, 0}}, full(),
+                                                               bug.here());
+                    device::mbarrier_wait(full(), 0);
+                  }},
+                 FindingKind::misaligned, bug, {"coordinate 0, in bytes,", "multiple of 16"});
+}
+
 TEST(PlantedCopy, ReductionThatTheElementsLack) {
   Mark bug;
   Memory memory;

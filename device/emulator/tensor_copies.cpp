@@ -47,6 +47,12 @@ Box use_map(Machine& m, const TensorMap* map, const int32_t* coordinates, int ra
   return box;
 }
 
+/// A copy starts at a multiple of 16 bytes of a row: the GPU stops at others.
+bool check_start(Machine& m, const Box& box, const char* name, SourceLocation at) {
+  const int64_t bytes = int64_t{box.coordinates[0]} * meaning::element_bytes(box.map.element);
+  return check_multiple(m, static_cast<uint64_t>(bytes), 16, "coordinate 0, in bytes,", name, at);
+}
+
 /// Checks the box's part of global memory, a run at a time: it lies in the buffer that the map's
 /// address is in.
 bool access_tensor(Machine& m, const Box& box, const Accessor& accessor, const char* name) {
@@ -102,7 +108,8 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
   }
   const uint64_t bytes = meaning::box_bytes(box.map);
   const AccessKind kind = reduces ? AccessKind::atomic_update : AccessKind::write;
-  if (!access_box(m, box, source, store_accessor(m, AccessKind::read, at), name) ||
+  if (!check_start(m, box, name, at) ||
+      !access_box(m, box, source, store_accessor(m, AccessKind::read, at), name) ||
       !access_tensor(m, box, store_accessor(m, kind, at), name)) {
     return;
   }
@@ -132,6 +139,7 @@ void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coor
   const Box box = use_map(m, map, coordinates, rank, name, at);
   const uint64_t bytes = meaning::box_bytes(box.map);
   const bool valid =
+      check_start(m, box, name, at) &&
       access_box(m, box, destination, load_accessor(m, *mbarrier, AccessKind::write, at), name) &&
       access_tensor(m, box, load_accessor(m, *mbarrier, AccessKind::read, at), name);
   // One that has been reported completes its bytes all the same, so that the run can go on.

@@ -10,7 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "device/golden/operations.h"
+
 namespace blockscale::golden {
+
+/// visit(static_cast<Type*>(nullptr)) for each type of the list.
+template <class... Types, class Visit>
+void for_each(TypeList<Types...>, const Visit& visit) {
+  (visit(static_cast<Types*>(nullptr)), ...);
+}
 
 /// By name: "unary/rcp_rn", "random/fma_rn", "program/shfl_sync", "tensor/load_3d".
 struct GoldenFile {

@@ -69,30 +69,53 @@ std::unique_ptr<Memory> make_memory() {
 }
 
 TEST_F(Golden, Programs) {
-  Programs::for_each([&](auto* program) {
+  for_each(Programs{}, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
     const auto memory = make_memory();
     compare_program<Program>({}, *memory, std::string("program/") + Program::kName, kOutWords);
   });
 }
 
+/// Parameters and map of a case. Throws std::invalid_argument if the map is refused.
+ProgramParams params_of(const TensorCase& c, Memory& memory) {
+  const void* tensor = c.mode == TensorMode::load ? memory.in.data() : memory.out.data();
+  ProgramParams params = {};
+  params.map = emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
+  params.in = memory.in.data();
+  params.out = memory.out.data();
+  std::copy_n(c.coordinates, 5, params.coordinates);
+  params.box_bytes = box_bytes(c);
+  params.box_offset = c.box_offset;
+  return params;
+}
+
+emulator::Report run_tensor(const TensorCase& c, Memory& memory, const emulator::Options& options) {
+  const ProgramParams params = params_of(c, memory);
+  emulator::Report report;
+  visit_program(c, [&](auto* program) {
+    using Program = std::remove_pointer_t<decltype(program)>;
+    report = emulator::launch(
+        Program::kShape, {emulator::input("in", memory.in), emulator::in_out("out", memory.out)},
+        options, [&] { Program::run(params); });
+  });
+  return report;
+}
+
 TEST_F(Golden, TensorCopies) {
   for (const TensorCase& c : kTensorCases) {
     const std::string name = std::string("tensor/") + c.name;
     const auto memory = make_memory();
-    const void* tensor = c.mode == TensorMode::load ? memory->in.data() : memory->out.data();
-    const auto encode = [&] {
-      return emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
-    };
-    if (golden().refused.contains(name)) {
-      EXPECT_THROW(encode(), std::invalid_argument) << name << ": " << golden().refused.at(name);
+    if (golden().refused.contains(name)) {  // by the driver, or by the GPU
+      bool refused = false;
+      try {
+        refused = !run_tensor(c, *memory, emulator::in_order()).ok();
+      } catch (const std::invalid_argument&) {
+        refused = true;
+      }
+      EXPECT_TRUE(refused) << name << ": " << golden().refused.at(name);
       continue;
     }
-    ProgramParams params = {};
-    params.map = encode();
-    std::copy_n(c.coordinates, 5, params.coordinates);
-    params.box_bytes = box_bytes(c);
-    params.box_offset = c.box_offset;
+    const ProgramParams params = params_of(c, *memory);
     visit_program(c, [&](auto* program) {
       using Program = std::remove_pointer_t<decltype(program)>;
       compare_program<Program>(params, *memory, name, kTensorWords);
@@ -118,7 +141,7 @@ void compare_hashes(const std::string& name, uint64_t inputs, uint64_t chunk,
 }
 
 TEST_F(Golden, RandomOperands) {
-  RandomOperations::for_each([&](auto* operation) {
+  for_each(RandomOperations{}, [&](auto* operation) {
     using Operation = std::remove_pointer_t<decltype(operation)>;
     compare_hashes(
         std::string("random/") + Operation::kName, kRandomInputs, kRandomChunk,
@@ -134,7 +157,7 @@ bool chosen_chunk(std::size_t chunk) {
 }
 
 TEST_F(Golden, AllInputs) {
-  UnaryOperations::for_each([&](auto* operation) {
+  for_each(UnaryOperations{}, [&](auto* operation) {
     using Operation = std::remove_pointer_t<decltype(operation)>;
     compare_hashes(std::string("unary/") + Operation::kName, uint64_t{1} << Operation::kInputBits,
                    kUnaryChunk, chosen_chunk, [](uint64_t i) {
@@ -146,16 +169,16 @@ TEST_F(Golden, AllInputs) {
 // What is recorded is what the programs are: nothing is left from an older list.
 TEST_F(Golden, FileHoldsNothingElse) {
   std::size_t words = 0, hashes = 0;
-  Programs::for_each([&](auto*) { ++words; });
-  RandomOperations::for_each([&](auto*) { ++hashes; });
-  UnaryOperations::for_each([&](auto*) { ++hashes; });
+  for_each(Programs{}, [&](auto*) { ++words; });
+  for_each(RandomOperations{}, [&](auto*) { ++hashes; });
+  for_each(UnaryOperations{}, [&](auto*) { ++hashes; });
   EXPECT_EQ(golden().words.size() + golden().refused.size(), words + std::size(kTensorCases));
   EXPECT_EQ(golden().hashes.size(), hashes);
 }
 
 // Without a GPU's word for it: every program runs in the emulator without a finding, in any order.
 TEST(GoldenPrograms, AreCorrect) {
-  Programs::for_each([&](auto* program) {
+  for_each(Programs{}, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
     for (uint64_t seed = 0; seed < 3; ++seed) {
       const auto memory = make_memory();
@@ -175,22 +198,13 @@ TEST(GoldenPrograms, AreCorrect) {
 TEST(GoldenPrograms, TensorCopiesAreCorrect) {
   for (const TensorCase& c : kTensorCases) {
     const auto memory = make_memory();
-    const void* tensor = c.mode == TensorMode::load ? memory->in.data() : memory->out.data();
-    ProgramParams params = {};
-    params.map = emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
-    params.in = memory->in.data();
-    params.out = memory->out.data();
-    std::copy_n(c.coordinates, 5, params.coordinates);
-    params.box_bytes = box_bytes(c);
-    params.box_offset = c.box_offset;
-    visit_program(c, [&](auto* program) {
-      using Program = std::remove_pointer_t<decltype(program)>;
-      const emulator::Report report = emulator::launch(
-          Program::kShape,
-          {emulator::input("in", memory->in), emulator::in_out("out", memory->out)},
-          emulator::random_order(1), [&] { Program::run(params); });
-      EXPECT_TRUE(report.ok()) << c.name << ": " << report.text();
-    });
+    const emulator::Report report = run_tensor(c, *memory, emulator::random_order(1));
+    const std::string_view name = c.name;
+    if (name.find("misaligned") != name.npos || name == "xor_s64") {
+      EXPECT_FALSE(report.ok()) << name;
+    } else {
+      EXPECT_TRUE(report.ok()) << name << ": " << report.text();
+    }
   }
 }
 

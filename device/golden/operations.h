@@ -146,12 +146,7 @@ BLOCKSCALE_RANDOM(min_s16x2, halves, ptx::min_s16x2(a, b))
 #undef BLOCKSCALE_RANDOM
 
 template <class... Types>
-struct TypeList {
-  template <class Visit>
-  static void for_each(const Visit& visit) {
-    (visit(static_cast<Types*>(nullptr)), ...);
-  }
-};
+struct TypeList {};
 
 /// All inputs of each.
 using UnaryOperations =

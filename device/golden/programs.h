@@ -392,4 +392,69 @@ using Programs =
     TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory, SharedMemory, Atomics,
              Barriers, MbarrierPhases, CpAsync, BulkCopies, BulkReductions>;
 
+// --- Boxes of tensors ---
+
+/// What becomes of the box. The reductions have the numbers of ptx::TensorReduce.
+enum class TensorMode : int {
+  load = -2,
+  store = -1,
+  add = 0,
+  min,
+  max,
+  inc,
+  dec,
+  bit_and,
+  bit_or,
+  bit_xor
+};
+
+// A box and its surroundings in shared memory, and the tensor of a store.
+inline constexpr uint32_t kTensorWords = 1024;
+
+/// Moves a box of rank kRank. Loads leave the surroundings of the box in `out`; stores and
+/// reductions change the tensor, which is `out`.
+template <int kRank, TensorMode kMode>
+struct TensorProgram {
+  static constexpr LaunchShape kShape = {.block = {32}, .dynamic_shared_bytes = 8192};
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    const ptx::SharedAddress barrier = device::shared_base(), region = barrier + 1024;
+    const uint32_t i = ptx::tid_x();
+    for (uint32_t word = i; word < kTensorWords; word += 32) {
+      const uint32_t value =
+          kMode == TensorMode::load ? kOutFill ^ word : ptx::ld_global_nc(p.in + word);
+      ptx::st_shared(region + 4 * word, value);
+    }
+    if (i == 0) ptx::mbarrier_init(barrier, 1, "box");
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async();
+    ptx::barrier_sync_all();
+    ptx::TensorCoordinates<kRank> c;
+    for (int d = 0; d < kRank; ++d) c.at[d] = p.coordinates[d];
+    const ptx::SharedAddress box = region + p.box_offset;
+    if constexpr (kMode == TensorMode::load) {
+      if (i == 0) {
+        ptx::prefetch_tensormap(&p.map);
+        ptx::cp_async_bulk_prefetch_tensor<kRank>(&p.map, c);
+        ptx::mbarrier_arrive_expect_tx(barrier, p.box_bytes);
+        ptx::cp_async_bulk_tensor_shared_global<kRank>(box, &p.map, c, barrier,
+                                                       ptx::createpolicy_evict_first());
+      }
+      device::mbarrier_wait(barrier, 0);
+      for (uint32_t word = i; word < kTensorWords; word += 32) {
+        ptx::st_global(p.out + word, ptx::ld_shared<uint32_t>(region + 4 * word));
+      }
+    } else {
+      if (i != 0) return;
+      if constexpr (kMode == TensorMode::store) {
+        ptx::cp_async_bulk_tensor_global_shared<kRank>(&p.map, c, box);
+      } else {
+        ptx::cp_reduce_async_bulk_tensor_global_shared<static_cast<ptx::TensorReduce>(kMode),
+                                                       kRank>(&p.map, c, box);
+      }
+      ptx::cp_async_bulk_commit_group();
+      ptx::cp_async_bulk_wait_group<0>();
+    }
+  }
+};
+
 }  // namespace blockscale::golden

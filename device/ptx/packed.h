@@ -1,6 +1,5 @@
 // Arithmetic on two f16 or two bf16 in one register. PTX ISA "Half Precision Floating Point
-// Instructions". Subnormals are kept; every NaN result is 0x7FFF, but that abs and neg only change
-// signs.
+// Instructions". Subnormals are kept; every NaN result is 0x7FFF, of abs and neg too.
 #pragma once
 
 #include "device/kernel.h"

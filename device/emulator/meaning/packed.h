@@ -11,13 +11,14 @@ namespace blockscale::emulator::meaning {
 inline constexpr uint32_t kNan16 = 0x7FFFu;  // the NaN that f16 and bf16 arithmetic produces
 
 /// a + b in double, rounded to odd: inexact results have an odd last bit, so that a second rounding
-/// to a format of at most 51 bits rounds as the exact sum would. a + b does not overflow.
+/// to a format of at most 51 bits rounds as the exact sum would. Finite a + b does not overflow.
 inline double add_to_odd(double a, double b) {
   const double sum = a + b;
+  if (!std::isfinite(sum)) return sum;
   const double b_part = sum - a;
   const double error = (a - (sum - b_part)) + (b - b_part);  // exact: Knuth's TwoSum
-  uint64_t bits = bit_cast<uint64_t>(sum);
-  if (error == 0 || (bits & 1u) != 0 || sum != sum) return sum;
+  const uint64_t bits = bit_cast<uint64_t>(sum);
+  if (error == 0 || (bits & 1u) != 0) return sum;
   // The exact sum lies between `sum` (even) and its neighbour on the side of the error (odd).
   const bool away_from_zero = (error > 0) == (sum > 0);
   return bit_cast<double>(away_from_zero ? bits + 1 : bits - 1);
@@ -129,11 +130,11 @@ uint32_t min_nan_x2(uint32_t a, uint32_t b) {
 }
 template <Format F>
 uint32_t abs_x2(uint32_t a) {
-  return a & 0x7FFF7FFFu;
+  return each_half([](uint32_t x) { return is_nan_code<F>(x) ? kNan16 : x & 0x7FFFu; }, a);
 }
 template <Format F>
 uint32_t neg_x2(uint32_t a) {
-  return a ^ 0x80008000u;
+  return each_half([](uint32_t x) { return is_nan_code<F>(x) ? kNan16 : x ^ 0x8000u; }, a);
 }
 
 }  // namespace blockscale::emulator::meaning

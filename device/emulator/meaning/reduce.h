@@ -48,7 +48,7 @@ constexpr bool can_reduce(ReduceOp op, TensorMapElement element) {
     case TensorMapElement::u32: return op != ReduceOp::kExchange;
     case TensorMapElement::s32: return op == ReduceOp::kAdd || order || bits;
     case TensorMapElement::u64: return op != ReduceOp::kExchange && !step;
-    case TensorMapElement::s64: return order || bits;
+    case TensorMapElement::s64: return order;
     case TensorMapElement::f16:
     case TensorMapElement::bf16: return op == ReduceOp::kAdd || order;
     case TensorMapElement::f32: return op == ReduceOp::kAdd;

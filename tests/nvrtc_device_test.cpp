@@ -1,0 +1,162 @@
+// Every wrapper of device/ptx compiles for the GPU: the golden programs, which use them all, with
+// NVRTC and no CUDA header. No GPU is needed.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "runtime/kernel_compiler.h"
+#include "runtime/kernel_sources.h"
+#include "tests/find_nvrtc.h"
+
+namespace blockscale {
+namespace {
+
+const std::filesystem::path kRoot = BLOCKSCALE_SOURCE_DIR;
+
+std::string text_of(const std::filesystem::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// All programs, and one instance of each operation and each kind of tensor copy, as one kernel.
+constexpr std::string_view kEverything = R"(#pragma once
+#include "device/golden/programs.h"
+namespace everything {
+using namespace blockscale;
+using namespace blockscale::golden;
+
+template <class... Programs>
+BLOCKSCALE_DEVICE void run_all(TypeList<Programs...>*, const ProgramParams& p) {
+  (Programs::run(p), ...);
+}
+template <class... Operations>
+BLOCKSCALE_DEVICE uint64_t sum_unary(TypeList<Operations...>*, uint32_t a) {
+  return (uint64_t{0} + ... + Operations::apply(a));
+}
+template <class... Operations>
+BLOCKSCALE_DEVICE uint64_t sum_random(TypeList<Operations...>*, uint64_t i) {
+  return (uint64_t{0} + ... + random_term<Operations>(i));
+}
+template <TensorMode kMode>
+BLOCKSCALE_DEVICE void each_rank(const ProgramParams& p) {
+  TensorProgram<1, kMode>::run(p);
+  TensorProgram<2, kMode>::run(p);
+  TensorProgram<3, kMode>::run(p);
+  TensorProgram<4, kMode>::run(p);
+  TensorProgram<5, kMode>::run(p);
+}
+
+template <int>
+BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
+  run_all(static_cast<Programs*>(nullptr), p);
+  each_rank<TensorMode::load>(p);
+  each_rank<TensorMode::store>(p);
+  each_rank<TensorMode::add>(p);
+  each_rank<TensorMode::min>(p);
+  each_rank<TensorMode::max>(p);
+  each_rank<TensorMode::inc>(p);
+  each_rank<TensorMode::dec>(p);
+  each_rank<TensorMode::bit_and>(p);
+  each_rank<TensorMode::bit_or>(p);
+  each_rank<TensorMode::bit_xor>(p);
+  const uint64_t sum = sum_unary(static_cast<UnaryOperations*>(nullptr), p.box_bytes) +
+                       sum_random(static_cast<RandomOperations*>(nullptr), p.box_offset);
+  ptx::st_global(reinterpret_cast<uint64_t*>(p.out), sum);
+}
+}  // namespace everything
+)";
+
+constexpr std::string_view kBlackwell = R"(#pragma once
+#include "device/ptx/convert_sm100.h"
+#include "device/ptx/global_memory.h"
+namespace blackwell {
+using namespace blockscale;
+struct Parameters {
+  const float* x;
+  uint32_t* out;
+};
+template <int>
+BLOCKSCALE_DEVICE void run(const Parameters& p) {
+  const float hi = ptx::ld_global(p.x), lo = ptx::ld_global(p.x + 1);
+  uint32_t sum = ptx::cvt_rn_satfinite_e2m1x2_f32(hi, lo);
+  sum += ptx::cvt_rn_satfinite_e2m3x2_f32(hi, lo) + ptx::cvt_rn_satfinite_e3m2x2_f32(hi, lo);
+  sum += ptx::cvt_rz_satfinite_ue8m0x2_f32(hi, lo) + ptx::cvt_rp_satfinite_ue8m0x2_f32(hi, lo);
+  sum += ptx::cvt_rn_f16x2_e2m1x2(static_cast<uint8_t>(sum));
+  const uint16_t codes = static_cast<uint16_t>(sum);
+  sum += ptx::cvt_rn_f16x2_e2m3x2(codes) + ptx::cvt_rn_f16x2_e3m2x2(codes);
+  sum += ptx::cvt_rn_bf16x2_ue8m0x2(codes);
+  ptx::st_global(p.out, sum);
+}
+}  // namespace blackwell
+)";
+
+using NvrtcDevice = test::WithNvrtc;
+
+runtime::KernelSpec spec_of(const std::string& name, const std::string& architecture) {
+  runtime::KernelSpec spec;
+  spec.name = "run_" + name;
+  spec.header = "test/" + name + ".cuh";
+  spec.call = name + "::run<0>";
+  spec.threads = 128;
+  spec.architecture = architecture;
+  return spec;
+}
+
+TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
+  runtime::SourceTree tree = runtime::embedded_sources();
+  std::map<std::string, std::string> texts;  // which the tree does not copy
+  for (const char* header : {"operations.h", "programs.h"}) {
+    const std::string path = std::string("device/golden/") + header;
+    texts[path] = text_of(kRoot / path);
+  }
+  for (const auto& [path, text] : texts) tree.add(path, text);
+  tree.add("test/everything.cuh", kEverything);
+  runtime::KernelSpec spec = spec_of("everything", "sm_90a");
+  spec.parameters = "blockscale::golden::ProgramParams";
+  spec.parameter_bytes = 192;
+  spec.allows_local_memory = true;
+  const runtime::CompiledKernel kernel = runtime::compile_kernel(spec, tree, *nvrtc_);
+  EXPECT_FALSE(kernel.cubin.empty());
+}
+
+TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
+  for (const char* architecture : {"sm_100f", "sm_120f"}) {
+    runtime::SourceTree tree = runtime::embedded_sources();
+    tree.add("test/blackwell.cuh", kBlackwell);
+    runtime::KernelSpec spec = spec_of("blackwell", architecture);
+    spec.parameters = "blackwell::Parameters";
+    spec.parameter_bytes = 16;
+    EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << architecture;
+  }
+}
+
+// A wrapper that no golden program calls would not be compared with a GPU.
+TEST(DeviceWrappers, AreAllInTheGoldenPrograms) {
+  std::string programs;
+  for (const char* header : {"operations.h", "programs.h"}) {
+    programs += text_of(kRoot / "device/golden" / header);
+  }
+  std::set<std::string> missing;
+  const std::regex function(R"(BLOCKSCALE_DEVICE [A-Za-z0-9_:]+ ([a-z][A-Za-z0-9_]*)\()");
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "device/ptx")) {
+    if (entry.path().filename() == "convert_sm100.h") continue;  // Hopper lacks them
+    const std::string header = text_of(entry.path());
+    for (std::sregex_iterator i(header.begin(), header.end(), function), end; i != end; ++i) {
+      const std::string name = (*i)[1];
+      if (!std::regex_search(programs, std::regex("\\b" + name + "\\b"))) missing.insert(name);
+    }
+  }
+  // A fence of global memory alone is a part of fence_proxy_async.
+  for (const char* known : {"fence_proxy_async_global", "fence_acq_rel_gpu"}) missing.erase(known);
+  EXPECT_TRUE(missing.empty()) << testing::PrintToString(missing);
+}
+
+}  // namespace
+}  // namespace blockscale
