@@ -10,7 +10,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <stdexcept>
 #include <thread>
 
 #include "models/testing.h"

@@ -1,5 +1,6 @@
 #include "runtime/kernel_pack.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>

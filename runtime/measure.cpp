@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "blockscale/error.h"
 #include "runtime/driver.h"
 
 namespace blockscale::runtime {
@@ -43,8 +44,13 @@ class MeasureTable : public DriverLibrary {
 
 const MeasureTable& table() {
   static const MeasureTable* const functions = [] {
-    (void)driver();  // throws where there is none that works
-    return new MeasureTable(DynamicLibrary(find_driver().library().path()));
+    const DynamicLibrary library = driver().library();  // throws where there is none that works
+    auto functions_found = std::make_unique<MeasureTable>(library);
+    if (!functions_found->missing().empty()) {
+      throw Error(ErrorCode::unsupported, library.path().string(),
+                  "has no " + functions_found->missing().front());
+    }
+    return functions_found.release();
   }();
   return *functions;
 }

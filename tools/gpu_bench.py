@@ -3,7 +3,8 @@
 Usage: gpu_bench.py --build FOLDER --output FOLDER --commit HASH [--only NAME]
 
 A benchmark is a program `*_gpu_bench` that prints one JSON object. The file, DATE-CHIP-NAME.json,
-has that under "results", with the date, the chip, the driver, the commit and the command.
+has that under "results", with the date, the chip, the driver, the commit and the command. Programs
+with "_tune_" in their name compare variants for developers, and run only when --only names them.
 """
 
 import argparse
@@ -71,9 +72,11 @@ def main() -> int:
     parser.add_argument("--commit", required=True)
     parser.add_argument("--only", default="", help="part of a program's name")
     options = parser.parse_args()
-    programs = sorted(
-        path for path in options.build.glob("*_gpu_bench") if options.only in path.name
-    )
+    programs = [
+        path
+        for path in sorted(options.build.glob("*_gpu_bench"))
+        if options.only in path.name and (options.only or "_tune_" not in path.name)
+    ]
     if not programs:
         print(f"no benchmark in {options.build} has {options.only!r} in its name")
         return 1
