@@ -48,6 +48,7 @@ build_package() {
   configure build/release -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=g++-12 \
     "$(cuda_option)" -DBLOCKSCALE_PYTHON=ON -DPython_EXECUTABLE="$PWD/build/venv/bin/python"
   ninja --quiet -C build/release -j"$jobs" _native _native_stub blockscale_cli
+  refresh_kernel_pack
   rm -rf build/package
   cmake --install build/release --component python --prefix build/package >build/package.log
   printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' \

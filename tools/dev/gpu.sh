@@ -31,6 +31,12 @@ build_kernel_pack() { # FOLDER OPTION...
   "$1/cli/blockscale" kernels build --output "$1" "${@:2}"
 }
 
+# A pack that was built once follows its sources: the library refuses one that does not.
+refresh_kernel_pack() {
+  if ! compgen -G 'build/release/blockscale-*.pack' >/dev/null; then return; fi
+  build_kernel_pack build/release --quiet >/dev/null
+}
+
 # --- the bundle ------------------------------------------------------------------------------------
 
 # Debian packages that hold headers and libraries of the build, without those that every machine
