@@ -46,6 +46,19 @@ BLOCKSCALE_DEVICE float div_rn(float a, float b){BLOCKSCALE_BINARY("div.rn", div
     float rcp_rn(float a){BLOCKSCALE_UNARY("rcp.rn", rcp)} BLOCKSCALE_DEVICE
     float sqrt_rn(float a){BLOCKSCALE_UNARY("sqrt.rn", sqrt)}
 
+/// 1 / a to about one unit of the last place; subnormal operands count as zero, subnormal results
+/// are flushed to it. The emulator gives the nearest number: a kernel's result may not depend on
+/// the difference.
+BLOCKSCALE_DEVICE float rcp_approx_ftz(float a) {
+#if BLOCKSCALE_GPU
+  float d;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
+  return d;
+#else
+  return emulator::meaning::rcp(a);
+#endif
+}
+
 /// The larger; of a number and a NaN the number; +0 above -0.
 BLOCKSCALE_DEVICE float max(float a, float b){BLOCKSCALE_BINARY("max", max)} BLOCKSCALE_DEVICE
     float min(float a, float b){BLOCKSCALE_BINARY("min", min)}

@@ -6,6 +6,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/tensor.h"
+#include "core/input_transform.h"
 
 namespace blockscale {
 
@@ -44,12 +45,13 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 namespace cuda {
 
 struct QuantizeBenchmarkOptions {
-  std::vector<Recipe> recipes;            // as above
-  std::vector<Format> dtypes;             // as above
-  std::vector<ScaleLayout> layouts;       // empty: every one that the recipe allows
-  std::vector<std::int64_t> input_bytes;  // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
-  std::int64_t k = 8192;                  // columns of the input
-  int repeats = 20;                       // timed replays of a graph; the median counts
+  std::vector<Recipe> recipes;             // as above
+  std::vector<Format> dtypes;              // as above
+  std::vector<ScaleLayout> layouts;        // empty: every one that the recipe allows
+  std::vector<InputTransform> transforms;  // fused inputs; empty: identity only
+  std::vector<std::int64_t> input_bytes;   // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
+  std::int64_t k = 8192;                   // columns of what is quantised
+  int repeats = 20;                        // timed replays of a graph; the median counts
 };
 
 /// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph
@@ -58,6 +60,7 @@ struct QuantizeBenchmarkRow {
   Recipe recipe = Recipe::f32;
   Format dtype = Format::bf16;
   ScaleLayout layout = ScaleLayout::row_major;
+  InputTransform transform = InputTransform::identity;
   std::int64_t rows = 0;
   std::int64_t k = 0;
   std::int64_t input_bytes = 0;

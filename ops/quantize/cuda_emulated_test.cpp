@@ -30,6 +30,9 @@ struct Case {
   std::int64_t tensor_scale_stride = 1;
   float given = 0;  // tensor scale or scales, where options say so
   std::uint64_t seed = 0;
+  /// What is fused: options.input's operands are made by `check`.
+  Format operand_dtype = Format::f32;
+  std::int64_t groups = 1;
 };
 
 std::string describe(const Case& c) {
@@ -38,8 +41,9 @@ std::string describe(const Case& c) {
          " padding " + std::to_string(c.x_padding) + "/" + std::to_string(c.value_padding) + " " +
          scale_layout_traits(c.layout).name + " " + test::data_name(c.data) + " mode " +
          std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " source " +
-         std::to_string(static_cast<int>(c.options.scale_source)) + " seed " +
-         std::to_string(c.seed);
+         std::to_string(static_cast<int>(c.options.scale_source)) + " " +
+         kInputTransformNames[static_cast<int>(c.options.input.transform)] + " group " +
+         std::to_string(c.options.input.gate_group) + " seed " + std::to_string(c.seed);
 }
 
 /// Outputs of one call, with garbage around and between them.
@@ -93,9 +97,23 @@ MutableScaledTensorView shape_of(const Case& c) {
   return v;
 }
 
-void check(const Case& c) {
-  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, c.x_padding, c.data,
-                       static_cast<std::uint32_t>(c.seed + 11));
+std::int64_t bytes_of(const MatrixView& m) {
+  return m.batch * m.rows * m.row_stride * (format_traits(m.dtype).bits / 8);
+}
+
+void check(Case c) {
+  const InputTransform transform = c.options.input.transform;
+  const std::int64_t x_columns = transform == InputTransform::swiglu ? 2 * c.k : c.k;
+  const auto seed = static_cast<std::uint32_t>(c.seed + 11);
+  const test::Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
+  const test::Matrix scale(c.operand_dtype, c.groups, c.k, 1, c.x_padding, Data::normal, seed + 1);
+  const test::Matrix shift(c.operand_dtype, c.groups, c.k, 1, 0, Data::normal, seed + 2);
+  const test::Matrix weight(c.operand_dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
+  if (transform == InputTransform::modulate) {
+    c.options.input.scale = scale.view();
+    c.options.input.shift = shift.view();
+  }
+  if (transform == InputTransform::rms_norm) c.options.input.weight = weight.view();
   const MutableScaledTensorView shape = shape_of(c);
   Output expected(c, shape);
   Output actual(c, shape);
@@ -103,17 +121,20 @@ void check(const Case& c) {
   cpu.threads = 1;
   quantize(x.view(), expected.view, cpu);
 
-  const std::int64_t x_bytes =
-      c.batch * c.rows * (c.k + c.x_padding) * (format_traits(c.dtype).bits / 8);
   const bool given = c.options.scale_source == ScaleSource::given;
   const bool scales_read = given && recipe_traits(c.recipe).family == Family::fp8;
   test::PlanBuffers buffers;
-  buffers.add("x", x.view().data, x_bytes, emulator::BufferUse::input);
+  for (const auto& [name, matrix] : {std::pair{"x", &x}, std::pair{"scale", &scale},
+                                     std::pair{"shift", &shift}, std::pair{"weight", &weight}}) {
+    buffers.add(name, matrix->view().data, bytes_of(matrix->view()), emulator::BufferUse::input);
+  }
   buffers.add("values", actual.view.values, c.batch * c.rows * shape.value_row_stride,
               emulator::BufferUse::output);
   buffers.add("scales", actual.view.scales,
               c.batch * shape.scale_batch_stride * Output::scale_size(c),
-              scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
+              scales_read                               ? emulator::BufferUse::input
+              : recipe_traits(c.recipe).block_rows == 0 ? emulator::BufferUse::both  // settled
+                                                        : emulator::BufferUse::output);
   buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
   ASSERT_TRUE(test::emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed))
@@ -321,6 +342,121 @@ TEST(CudaQuantize, TakesSeveralTilesEachWay) {
       c.batch = 2;
       c.layout = layout;
       c.data = Data::normal;
+      check(c);
+    }
+  }
+}
+
+class FusedInput : public testing::TestWithParam<InputTransform> {
+ protected:
+  Case a_case(Recipe recipe) const {
+    Case c{recipe};
+    c.options.input.transform = GetParam();
+    c.data = Data::normal;
+    return c;
+  }
+};
+
+TEST_P(FusedInput, WritesTheBytesOfTheCpuForEveryRecipe) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      Case c = a_case(recipe);
+      c.dtype = dtype;
+      c.rows = 6;
+      c.k = 160;
+      c.groups = 3;
+      c.operand_dtype = dtype;
+      c.layout = layouts_of(recipe).back();
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, TakesEveryKindOfData) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
+                              Recipe::fp8_tensor, Recipe::fp8_64x128}) {
+    for (const Data data : test::kAllData) {
+      Case c = a_case(recipe);
+      c.rows = 4;
+      c.k = 96;
+      c.data = data;
+      check(c);
+      c.dtype = Format::f32;
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, TakesAnyShapeAndStride) {
+  for (const Recipe recipe : {Recipe::mxfp6_e3m2, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row,
+                              Recipe::fp8_tensor, Recipe::fp8_32x128}) {
+    for (const std::int64_t k : {32, 160, 17, 2080}) {
+      const RecipeTraits& t = recipe_traits(recipe);
+      if (!t.ragged && k % t.block_k != 0) continue;
+      Case c = a_case(recipe);
+      c.rows = 3;
+      c.k = k;
+      c.batch = 2;
+      c.groups = 2;
+      c.x_padding = k % 2;
+      c.value_padding = k % 3;
+      c.operand_dtype = Format::bf16;
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, ComputesTheWholeTensorsScaleFromItsResult) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor_e5m2}) {
+    for (const std::int64_t stride : {0, 1}) {
+      Case c = a_case(recipe);
+      c.rows = 40;
+      c.k = 512;
+      c.batch = 2;
+      c.tensor_scale_stride = stride;
+      check(c);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, FusedInput,
+                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                         InputTransform::swiglu, InputTransform::modulate,
+                                         InputTransform::rms_norm),
+                         [](const auto& p) {
+                           return kInputTransformNames[static_cast<int>(p.param)];
+                         });
+
+TEST(CudaQuantize, TakesGatesAndUpsInEveryOrder) {
+  for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
+    for (const std::int64_t group : {0, 1, 64}) {
+      for (const Recipe recipe : {Recipe::mxfp4, Recipe::fp8_1x128, Recipe::fp8_row}) {
+        Case c{recipe};
+        c.rows = 3;
+        c.k = 192;
+        c.data = Data::normal;
+        c.options.input.transform = InputTransform::swiglu;
+        c.options.input.gate_order = order;
+        c.options.input.gate_group = group;
+        check(c);
+        c.x_padding = 1;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, SumsRowsOfManySegments) {
+  for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {
+    for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::fp8_row}) {
+      Case c{recipe};
+      c.rows = 2;
+      c.k = k;
+      c.data = Data::normal;
+      c.options.input.transform = InputTransform::rms_norm;
+      c.operand_dtype = Format::bf16;
+      check(c);
+      c.x_padding = 1;
       check(c);
     }
   }

@@ -19,6 +19,7 @@ nlohmann::json cases(const cuda::QuantizeBenchmarkOptions& options) {
     result.push_back({{"recipe", recipe_traits(row.recipe).name},
                       {"dtype", format_traits(row.dtype).name},
                       {"layout", scale_layout_traits(row.layout).name},
+                      {"input", kInputTransformNames[static_cast<int>(row.transform)]},
                       {"rows", row.rows},
                       {"k", row.k},
                       {"moved_bytes", row.moved_bytes},
@@ -39,6 +40,13 @@ int run() {
   cuda::QuantizeBenchmarkOptions from_f16;
   from_f16.dtypes = {Format::f16};
   from_f16.input_bytes = {std::int64_t{64} << 20};
+  cuda::QuantizeBenchmarkOptions fused;
+  fused.recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
+                   Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
+  fused.layouts = {ScaleLayout::row_major};
+  fused.input_bytes = {std::int64_t{128} << 20};
+  fused.transforms = {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
+                      InputTransform::modulate, InputTransform::rms_norm};
   const nlohmann::json report = {
       {"device", cuda::current_device().name}, {"bf16", cases({})}, {"f16", cases(from_f16)}};
   std::printf("%s\n", report.dump(1).c_str());

@@ -265,6 +265,7 @@ QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, i
   row.recipe = problem.recipe;
   row.dtype = problem.dtype;
   row.layout = problem.layout;
+  row.transform = problem.transform;
   row.rows = problem.rows;
   row.k = problem.k;
   row.input_bytes = m.input_bytes;
@@ -289,20 +290,30 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   const auto dtypes = options.dtypes.empty() ? std::vector{Format::bf16} : options.dtypes;
   std::vector<std::int64_t> sizes = options.input_bytes;
   if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
-  std::vector<QuantizeBenchmarkRow> result;
-  for (const Recipe recipe : recipes) {
-    for (const Format dtype : dtypes) {
-      for (const ScaleLayout layout : layouts_of(recipe)) {
-        const auto& wanted = options.layouts;
-        if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
-          continue;
-        }
-        for (const std::int64_t bytes : sizes) {
-          const std::int64_t row = options.k * (format_traits(dtype).bits / 8);
-          const std::int64_t rows = std::max<std::int64_t>(1, bytes / row);
-          result.push_back(measured({recipe, dtype, layout, rows, options.k}, options.repeats));
+  const auto transforms =
+      options.transforms.empty() ? std::vector{InputTransform::identity} : options.transforms;
+  std::vector<quantize_detail::MeasuredProblem> problems;
+  for (const InputTransform transform : transforms) {
+    for (const Recipe recipe : recipes) {
+      for (const Format dtype : dtypes) {
+        for (const ScaleLayout layout : layouts_of(recipe)) {
+          const auto& wanted = options.layouts;
+          if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
+            continue;
+          }
+          problems.push_back({recipe, dtype, layout, 0, options.k, transform});
         }
       }
+    }
+  }
+  std::vector<QuantizeBenchmarkRow> result;
+  for (quantize_detail::MeasuredProblem& problem : problems) {
+    const std::int64_t columns =
+        problem.transform == InputTransform::swiglu ? 2 * problem.k : problem.k;
+    const std::int64_t row = columns * (format_traits(problem.dtype).bits / 8);
+    for (const std::int64_t bytes : sizes) {
+      problem.rows = std::max<std::int64_t>(1, bytes / row);
+      result.push_back(measured(problem, options.repeats));
     }
   }
   return result;

@@ -9,8 +9,8 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks", "tall",    "row",
-                                                          "scaled", "maximum", "norm"};
+constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
+                                                          "maximum", "settle", "norm"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 constexpr std::int64_t kMostTiles = std::numeric_limits<std::int32_t>::max();
 
@@ -74,7 +74,11 @@ class Planner {
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
     if (rms && (needs_maximum || scales_known || tall)) add_norm();
-    if (needs_maximum) add_maximum();
+    if (needs_maximum) {
+      if (!empty) add_maximum();
+      add_settle();
+      if (empty) return plan_;
+    }
     if (scales_known) {
       add_scaled(by_row);
     } else if (tall) {
@@ -98,6 +102,7 @@ class Planner {
     const MutableScaledTensorView& out = a_.out;
     QuantizeParams p;
     p.x = device_matrix(a_.x);
+    p.x.vectors &= operands_have_vectors();
     check_size("out.rows", out.rows);
     check_size("out.k", out.k);
     p.rows = static_cast<std::uint32_t>(out.rows);
@@ -115,6 +120,19 @@ class Planner {
     set_scales(p);
     set_tensor_scale(p);
     return p;
+  }
+
+  /// Whether chunks of whatever is fused start at multiples of 16 bytes where those of x do.
+  bool operands_have_vectors() const {
+    const QuantizeInput& input = a_.input;
+    switch (input.transform) {
+      case InputTransform::swiglu:
+        return input.gate_group != a_.out.k || is_multiple(a_.out.k * format_bytes(a_.x.dtype), 16);
+      case InputTransform::modulate:
+        return device_matrix(input.scale).vectors && device_matrix(input.shift).vectors;
+      case InputTransform::rms_norm: return device_matrix(input.weight).vectors;
+      default: return true;
+    }
   }
 
   TransformParams transform_params() const {
@@ -162,7 +180,6 @@ class Planner {
     const bool multiplier = a_.out.sense == TensorScaleSense::multiplier;
     p.tensor_scale = a_.out.tensor_scale;
     p.tensor_scale_stride = a_.out.tensor_scale_batch_stride;
-    p.store_multiplier = multiplier;
     if (options_.scale_source == ScaleSource::given && p.tensor_scale != nullptr) {
       p.tensor_source = multiplier ? TensorScaleSource::multiplier : TensorScaleSource::stored;
     }
@@ -266,6 +283,8 @@ class Planner {
     step.params = params;
   }
 
+  QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
+
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
     return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform);
   }
@@ -280,7 +299,7 @@ class Planner {
   void add_maximum() {
     const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
     const QuantizeConfig& c = kQuantizeKernels[kernel];
-    const std::int64_t batch = std::max<std::int64_t>(1, a_.out.batch);
+    const std::int64_t batch = a_.out.batch;
     QuantizeParams p = base_;
     p.grid = chunk_grid(c, a_.out.rows, a_.out.k);
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
@@ -289,12 +308,34 @@ class Planner {
     check_tiles(batch * count);
     base_.maxima = p.maxima = take<std::uint32_t>(batch * count);
     base_.maxima_count = p.maxima_count = static_cast<std::uint32_t>(count);
-    base_.maxima_of_all = recipe_.tensor_scale && a_.out.tensor_scale_batch_stride == 0;
-    base_.tensor_source = TensorScaleSource::maxima;
-    if (a_.out.batch == 0) return;  // nothing to read: the scale of no matrix is 1
     add(kernel, c, batch * count, p);
-    plan_.steps[static_cast<std::size_t>(plan_.count - 1)].shape.grid.x =
-        static_cast<std::uint32_t>(batch * count);
+    last_step().shape.grid.x = static_cast<std::uint32_t>(batch * count);
+  }
+
+  /// One scale for each matrix, or one for all.
+  void add_settle() {
+    const bool nvfp4 = recipe_.tensor_scale;
+    const bool of_all = nvfp4 && a_.out.tensor_scale_batch_stride == 0;
+    const std::int64_t scales = of_all ? 1 : a_.out.batch;
+    if (scales == 0) return;
+    const int kernel = find_kernel(QuantizeKernel::settle, Format::f32, recipe_.element, rule(), 0,
+                                   InputTransform::identity);
+    QuantizeParams p = base_;
+    p.settled_maxima = p.maxima_count * static_cast<std::uint32_t>(of_all ? a_.out.batch : 1);
+    if (nvfp4) {
+      p.settled = take<float>(scales);
+      p.settled_stride = 1;
+      p.settled_copy = a_.out.tensor_scale;
+      p.settled_copy_stride = a_.out.tensor_scale_batch_stride;
+      p.copy_multiplier = a_.out.sense == TensorScaleSense::multiplier;
+      base_.tensor_scale = p.settled;
+      base_.tensor_scale_stride = of_all ? 0 : 1;
+      base_.tensor_source = TensorScaleSource::stored;
+    } else {
+      p.settled = reinterpret_cast<float*>(p.scales);
+      p.settled_stride = p.scale_batch_stride;
+    }
+    add(kernel, kQuantizeKernels[kernel], scales, p);
   }
 
   void add_blocks() {
@@ -315,7 +356,7 @@ class Planner {
     if (!by_row) {
       p.tensor_scale = reinterpret_cast<float*>(p.scales);
       p.tensor_scale_stride = p.scale_batch_stride;
-      if (p.tensor_source != TensorScaleSource::maxima) p.tensor_source = TensorScaleSource::stored;
+      p.tensor_source = TensorScaleSource::stored;
     }
     add(kernel, c, p.grid.tiles, p);
   }
@@ -375,12 +416,13 @@ QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& op
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {
   std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
-  const bool writes = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
-  if (writes) {
+  const bool scales = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
+  if (scales) {
     name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
             format_traits(c.element).name;
     if (c.block != 0) name += "_" + std::to_string(c.block);
   }
+  if (c.kernel == QuantizeKernel::settle) return name;
   name += std::string("_") + format_traits(c.input).name;
   if (c.kernel == QuantizeKernel::norm) return name;
   return name + "_" + kInputTransformNames[static_cast<int>(c.transform)];

@@ -39,7 +39,7 @@ struct QuantizePlan {
     LaunchShape shape;
     QuantizeParams params;
   };
-  static constexpr int kMaxSteps = 3;
+  static constexpr int kMaxSteps = 4;
 
   std::array<Step, kMaxSteps> steps;
   int count = 0;

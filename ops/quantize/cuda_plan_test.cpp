@@ -81,9 +81,9 @@ TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
               ElementsAre(QuantizeKernel::tall));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_row})), ElementsAre(QuantizeKernel::row));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_tensor})),
-              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::settle, QuantizeKernel::scaled));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4})),
-              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::blocks));
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::settle, QuantizeKernel::blocks));
   const QuantizeOptions given{.scale_source = ScaleSource::given};
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4, .options = given})),
               ElementsAre(QuantizeKernel::blocks));
@@ -102,6 +102,7 @@ TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   EXPECT_EQ(plan.steps[0].shape.grid.x, 7 * maximum.maxima_count);
   EXPECT_FALSE(plan.steps[0].shape.programmatic_dependent_launch);
   EXPECT_TRUE(plan.steps[1].shape.programmatic_dependent_launch);
+  EXPECT_TRUE(plan.steps[2].shape.programmatic_dependent_launch);
 }
 
 TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {

@@ -26,6 +26,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::quantize_scaled<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
     quantize_sm90::find_maxima<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
+    quantize_sm90::settle_tensor_scale<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {
     quantize_sm90::quantize_tall_blocks<kConfig>(params);
   } else {

@@ -91,38 +91,37 @@ BLOCKSCALE_DEVICE bool any_exceptional(const BlockScale (&scales)[kCount]) {
 /// maxima, which become those of whole blocks.
 template <QuantizeConfig kConfig, int kCount>
 BLOCKSCALE_DEVICE void find_block_scales(BlockScale (&scales)[kCount], const QuantizeParams& p,
-                                         const TensorContext<kConfig>& tensor,
-                                         const ChunkPlace& first,
+                                         float tensor_scale, const ChunkPlace& first,
                                          const ValueChunk<kConfig> (&chunks)[kCount]) {
   Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8> largest[kCount];
   BLOCKSCALE_UNROLL
   for (int u = 0; u < kCount; ++u) largest[u].fold(chunks[u]);
   share_maxima<kConfig.block / kConfig.chunk>(largest);
   BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u) scales[u] = tensor.block_scale(p, largest[u].f32_bits());
+  for (int u = 0; u < kCount; ++u)
+    scales[u] = block_scale<kConfig>(p, tensor_scale, largest[u].f32_bits());
   if (first.column % kConfig.block == 0) store_row_scales<kConfig>(p, first, scales);
 }
 
 /// A chunk of a row whose blocks need no other row, the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_exactly(const QuantizeParams& p,
-                                        const TensorContext<kConfig>& tensor,
+BLOCKSCALE_DEVICE void quantize_exactly(const QuantizeParams& p, float tensor_scale,
                                         const ChunkPlace& place) {
   ValueChunk<kConfig> chunk[1];
   BlockScale scale[1];
   load_part_of<kConfig>(chunk[0], p, place);
-  find_block_scales<kConfig>(scale, p, tensor, place, chunk);
+  find_block_scales<kConfig>(scale, p, tensor_scale, place, chunk);
   store_exactly<kConfig>(p, place, chunk[0], scale[0]);
 }
 
 /// A warp's part of a tile the short way. False, if it must be done (again) the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_tile(const QuantizeParams& p, const TensorContext<kConfig>& tensor,
+BLOCKSCALE_DEVICE bool quantize_tile(const QuantizeParams& p, float tensor_scale,
                                      const ChunkPlace& first, bool inside) {
   ValueChunk<kConfig> chunks[kConfig.chunks];
   BlockScale scales[kConfig.chunks];
   load_tile<kConfig>(chunks, p, first, inside);
-  find_block_scales<kConfig>(scales, p, tensor, first, chunks);
+  find_block_scales<kConfig>(scales, p, tensor_scale, first, chunks);
   if (any_exceptional(scales)) return false;
   if (inside) store_tile<kConfig>(p, first, chunks, scales);
   return true;
@@ -131,16 +130,14 @@ BLOCKSCALE_DEVICE bool quantize_tile(const QuantizeParams& p, const TensorContex
 /// QuantizeKernel::blocks.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
-  TensorContext<kConfig> tensor;
-  if constexpr (kConfig.rule == ScaleRule::nvfp4) store_tensor_scales<kConfig>(p);
   each_tile<kConfig>(p, [&](uint32_t tile) {
     const ChunkPlace first = first_chunk<kConfig>(p.grid, tile_place(p.grid, tile));
     const TileShape shape = tile_shape<kConfig>(p, first);
-    tensor.enter(p, first.matrix);
-    if (shape.whole && quantize_tile<kConfig>(p, tensor, first, shape.inside)) return;
+    const float tensor_scale = tensor_scale_of(p, first.matrix);
+    if (shape.whole && quantize_tile<kConfig>(p, tensor_scale, first, shape.inside)) return;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      quantize_exactly<kConfig>(p, tensor, below(first, u));
+      quantize_exactly<kConfig>(p, tensor_scale, below(first, u));
     }
   });
 }
@@ -180,16 +177,10 @@ BLOCKSCALE_DEVICE bool quantize_scaled_tile(const QuantizeParams& p, float tenso
 /// QuantizeKernel::scaled.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_scaled(const QuantizeParams& p) {
-  uint32_t matrix = ~0u;
-  float tensor_scale = 1.0f;
-  if (!p.given_scales) store_tensor_scales<kConfig>(p);
   each_tile<kConfig>(p, [&](uint32_t tile) {
     const ChunkPlace first = first_chunk<kConfig>(p.grid, tile_place(p.grid, tile));
     const TileShape shape = tile_shape<kConfig>(p, first);
-    if (!p.given_scales && first.matrix != matrix) {
-      matrix = first.matrix;
-      tensor_scale = tensor_scale_of<kConfig>(p, matrix);
-    }
+    const float tensor_scale = tensor_scale_of(p, first.matrix);
     if (shape.whole && quantize_scaled_tile<kConfig>(p, tensor_scale, first, shape.inside)) return;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {

@@ -81,7 +81,8 @@ BLOCKSCALE_DEVICE void load_elements(Chunk<kFormat, kCount>& chunk, const uint8_
   }
 }
 
-/// Loads `count` elements the faster way that is possible; those beyond are 0.
+/// Loads `count` elements the faster way that is possible; those beyond are 0, and count may be
+/// below 0. `vectors`: the address is a multiple of 16 bytes.
 template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_part(Chunk<kFormat, kCount>& chunk, const uint8_t* from, int32_t count,
                                  bool vectors) {

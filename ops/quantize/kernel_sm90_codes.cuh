@@ -33,20 +33,6 @@ BLOCKSCALE_DEVICE float limited_value(const AnyChunk& chunk, int i, float limit)
   return ptx::min_nan(ptx::max_nan(value_at(chunk, i), -limit), limit);
 }
 
-/// Scaled elements of an fp8 block: x / s, correctly rounded.
-///
-/// The remainder is taken with the opposite sign, so that a quotient of -0 stays -0.
-struct Quotient {
-  float scale;
-  float reciprocal;
-
-  BLOCKSCALE_DEVICE float operator()(float x) const {
-    const float quotient = ptx::mul_rn(x, reciprocal);
-    const float excess = ptx::fma_rn(quotient, scale, -x);
-    return ptx::fma_rn(excess, -reciprocal, quotient);
-  }
-};
-
 /// Quotient for any scale and any elements but infinite ones: what saturates anyway is cut off, and
 /// both operands grow by a power of two where remainders could be lost.
 template <Format kElement>

@@ -5,6 +5,7 @@
 #include "device/kernel.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
@@ -52,37 +53,81 @@ BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
 
-/// What is quantised at and around a place of a batch of matrices.
+/// What is quantised at and around a place of a batch of matrices: elements of x, or what is fused
+/// with them. Everything beyond the matrix is 0.
 template <QuantizeConfig kConfig>
 class Input {
-  static_assert(kConfig.transform == InputTransform::identity);
-  static constexpr int kBytes = ValueChunk<kConfig>::kElementBytes;
+  static constexpr InputTransform kTransform = kConfig.transform;
+  using Raw = Chunk<kConfig.input, kConfig.chunk>;
 
  public:
   BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
-    from_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
-            int64_t{place.column} * kBytes;
+    row_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
   }
 
   /// The chunk `rows` below and `columns` to the right. All of it exists, and p.x.vectors holds.
   BLOCKSCALE_DEVICE void load_whole(ValueChunk<kConfig>& chunk, uint32_t rows,
                                     uint32_t columns = 0) const {
-    load_vectors(chunk, from_ + rows * p_.x.row_stride + columns * kBytes);
+    load(chunk, rows, columns, kConfig.chunk, true);
   }
 
-  /// The chunk at the place itself. What lies beyond the matrix is 0.
+  /// The chunk at the place itself, which need not exist.
   BLOCKSCALE_DEVICE void load_part_of(ValueChunk<kConfig>& chunk) const {
-    if (place_.row < p_.rows) {
-      load_part(chunk, from_, static_cast<int32_t>(p_.k - place_.column), p_.x.vectors);
+    const int32_t left = static_cast<int32_t>(p_.k - place_.column);
+    if (place_.row < p_.rows && left > 0) {
+      load(chunk, 0, 0, left, p_.x.vectors && left >= kConfig.chunk);
     } else {
       clear(chunk);
     }
   }
 
+  /// As above, but x itself: what rms_norm sums.
+  BLOCKSCALE_DEVICE void load_raw(Raw& chunk, uint32_t columns) const {
+    load_vectors(chunk, raw_at(0, columns));
+  }
+  BLOCKSCALE_DEVICE void load_raw_part_of(Raw& chunk) const {
+    const int32_t left = place_.row < p_.rows ? static_cast<int32_t>(p_.k - place_.column) : 0;
+    load_part(chunk, raw_at(0, 0), left, p_.x.vectors);
+  }
+  /// rms_norm of such a chunk with the factor of its row.
+  BLOCKSCALE_DEVICE void normalize(ValueChunk<kConfig>& chunk, const Raw& raw, float factor,
+                                   uint32_t columns, bool whole) const {
+    const uint32_t column = place_.column + columns;
+    normalize_chunk(chunk, p_.transform, raw, factor, column, static_cast<int32_t>(p_.k - column),
+                    whole);
+  }
+
  private:
+  BLOCKSCALE_DEVICE const uint8_t* raw_at(uint32_t rows, uint32_t columns) const {
+    return row_ + rows * p_.x.row_stride + int64_t{place_.column + columns} * Raw::kElementBytes;
+  }
+
+  BLOCKSCALE_DEVICE void load(ValueChunk<kConfig>& chunk, uint32_t rows, uint32_t columns,
+                              int32_t left, bool whole) const {
+    if constexpr (kTransform == InputTransform::identity) {
+      load_part(chunk, raw_at(rows, columns), left, whole);
+    } else if constexpr (kTransform == InputTransform::swiglu) {
+      load_swiglu<kConfig.input>(chunk, p_, row_ + rows * p_.x.row_stride, place_.column + columns,
+                                 left, whole);
+    } else {
+      Raw raw;
+      load_part(raw, raw_at(rows, columns), left, whole);
+      const uint32_t column = place_.column + columns;
+      const uint32_t row = place_.matrix * p_.rows + place_.row + rows;
+      if constexpr (kTransform == InputTransform::modulate) {
+        modulate_chunk(chunk, p_.transform, raw, row, column, left, whole);
+      } else if constexpr (kTransform == InputTransform::rms_norm) {
+        const float factor = ptx::ld_global(p_.transform.row_factors + row);
+        normalize_chunk(chunk, p_.transform, raw, factor, column, left, whole);
+      } else {
+        gelu_chunk<kTransform>(chunk, raw);
+      }
+    }
+  }
+
   const QuantizeParams& p_;
   ChunkPlace place_;
-  const uint8_t* from_;
+  const uint8_t* row_;
 };
 
 template <QuantizeConfig kConfig>

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "device/math.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/convert.h"
 #include "device/ptx/integer.h"
-#include "device/ptx/shared_memory.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -34,6 +34,21 @@ BLOCKSCALE_DEVICE float divide_by(float a) {
   return ptx::fma_rn(remainder, kReciprocal, quotient);
 }
 
+/// x / s, correctly rounded where the remainder of the quotient is exact: r = 1 / s, correctly
+/// rounded, gives a quotient that one step corrects (numerics.md, "Exact division").
+///
+/// The remainder is taken with the opposite sign, so that a quotient of -0 stays -0.
+struct Quotient {
+  float scale;
+  float reciprocal;
+
+  BLOCKSCALE_DEVICE float operator()(float x) const {
+    const float quotient = ptx::mul_rn(x, reciprocal);
+    const float excess = ptx::fma_rn(quotient, scale, -x);
+    return ptx::fma_rn(excess, -reciprocal, quotient);
+  }
+};
+
 /// `amax`: bits of the largest magnitude in f32, above kInfinityBits where there is a NaN.
 template <Format kElement>
 BLOCKSCALE_DEVICE BlockScale mx_scale(uint32_t amax, uint32_t exponent_rounding) {
@@ -50,18 +65,27 @@ BLOCKSCALE_DEVICE BlockScale mx_scale(uint32_t amax, uint32_t exponent_rounding)
   return scale;
 }
 
-/// `factors`: S / f32(s) for each code s, in shared memory.
-BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale,
-                                         ptx::SharedAddress factors) {
+/// The value of an e4m3 code without a sign.
+BLOCKSCALE_DEVICE float e4m3_value(uint32_t code) {
+  const uint32_t pair = ptx::cvt_rn_f16x2_e4m3x2(static_cast<uint16_t>(code));
+  return ptx::cvt_f32_f16(static_cast<uint16_t>(pair));
+}
+
+BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale) {
   const float finite = finite_magnitude(amax);
-  // Below, a sixth may be subnormal, or its remainder too small for an f32.
-  const float sixth = finite < 0x1p-100f ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);
+  // Outside of these ranges quotients, or their remainders, may not be normal numbers.
+  const bool small = finite < 0x1p-100f;
+  const bool ordinary = tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f;
+  const float sixth = small ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);
   const float wanted = ptx::mul_rn(sixth, tensor_scale);
   const uint32_t code = ptx::cvt_rn_satfinite_e4m3x2_f32(0.0f, wanted) & 0x7Fu;
+  const float s = e4m3_value(code);
+  const float quotient = ordinary ? Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale)
+                                  : ptx::div_rn(tensor_scale, s);
   const bool is_nan = amax > kInfinityBits;
   BlockScale scale;
   scale.stored = is_nan ? 0x7Fu : code;
-  scale.factor = ptx::ld_shared<float>(factors + 4 * code);
+  scale.factor = ptx::min(quotient, kLargestFinite);
   scale.keep = is_nan || code == 0 ? 0u : ~0u;
   // A given S may be so large that scales saturate, and scaled elements leave e2m1's range by far.
   scale.exceptional = amax == kInfinityBits || !(wanted <= 512.0f);
@@ -70,6 +94,8 @@ BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale,
 
 /// From this scale on a quotient's remainder is exact (numerics.md: 2^-90, 2^-80 for e5m2).
 inline constexpr float kSmallestExactScale = 0x1p-64f;
+/// Up to it 1 / s is a normal number.
+inline constexpr float kLargestExactScale = 0x1p120f;
 
 /// The scale s is known; elements are at most `amax` (bits, Inf included).
 template <Format kElement>
@@ -77,8 +103,9 @@ BLOCKSCALE_DEVICE BlockScale known_fp8_scale(float s, uint32_t amax) {
   constexpr float kEnough = static_cast<float>(4 << format_traits(kElement).max_exponent);
   BlockScale scale;
   scale.factor = s;
-  scale.reciprocal = ptx::rcp_rn(s);
+  scale.reciprocal = device::reciprocal_of_normal(s);
   scale.exceptional = amax >= kInfinityBits || !(s >= kSmallestExactScale) ||
+                      !(s <= kLargestExactScale) ||
                       !(bit_cast<float>(amax) <= ptx::mul_rn(s, kEnough));
   return scale;
 }
@@ -100,8 +127,8 @@ template <Format kElement>
 BLOCKSCALE_DEVICE BlockScale fp8_block_scale(uint32_t amax, float amax_floor, Fp8Scale kind) {
   const float s = fp8_scale<kElement>(amax, amax_floor, kind);
   BlockScale scale;
-  scale.factor = s;
-  scale.reciprocal = ptx::rcp_rn(s);
+  scale.factor = s;  // at least 2^-126, at most 2^127 / 448 up to a power of two
+  scale.reciprocal = device::reciprocal_of_normal(s);
   const uint32_t bits = bit_cast<uint32_t>(s);
   scale.stored = kind == Fp8Scale::ue8m0 ? bits >> 23 : bits;
   scale.exceptional = amax >= kInfinityBits || s < kSmallestExactScale;

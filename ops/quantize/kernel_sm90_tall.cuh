@@ -47,7 +47,7 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
   constexpr uint32_t kWarps = kConfig.threads / 32;
-  const ptx::SharedAddress words = device::shared_base() + kReductionOffset;
+  const ptx::SharedAddress words = device::shared_base();
   const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, of_lane);
   ptx::barrier_sync_all();  // who still reads the words of the tile before
   if (ptx::tid_x() % 32 == 0) ptx::st_shared(words + ptx::tid_x() / 32 * 4, of_warp);

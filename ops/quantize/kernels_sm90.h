@@ -22,10 +22,11 @@ enum class QuantizeKernel : uint8_t {
   tall,     // scales for blocks of 32, 64 or 128 rows x 128, and codes
   row,      // holds whole rows: scales for rows, or rms_norm and scales for blocks; codes
   scaled,   // codes with scales that are known: fp8_tensor, and fp8_row with given scales
-  maximum,  // the largest magnitudes of parts of a matrix: the first half of fp8_tensor and nvfp4
+  maximum,  // the largest magnitudes of parts of a matrix
+  settle,   // the scale of a tensor from them: before fp8_tensor's and nvfp4's codes
   norm,     // the factor of each row of rms_norm, for `tall`, `scaled` and `maximum`
 };
-inline constexpr int kQuantizeKernelKinds = 6;
+inline constexpr int kQuantizeKernelKinds = 7;
 
 /// How a scale follows from a largest magnitude, and an element meets it (docs/numerics.md).
 enum class ScaleRule : uint8_t {
@@ -68,7 +69,6 @@ enum class TensorScaleSource : uint8_t {
   none,        // the recipe has none, or its pointer is null: 1
   multiplier,  // NVFP4: `tensor_scale` holds t, S = 1 / t
   stored,      // `tensor_scale` holds S, or the scale
-  maxima,      // from `maxima`; the first tile of a matrix stores it
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
@@ -131,12 +131,18 @@ struct QuantizeParams {
   bool given_scales = false;       // scaled, block 0: `scales` holds one for each row
 
   TensorScaleSource tensor_source = TensorScaleSource::none;
-  bool store_multiplier = false;  // nvfp4, maxima: what is stored is t
-  float* tensor_scale = nullptr;
+  const float* tensor_scale = nullptr;
   int64_t tensor_scale_stride = 0;
-  uint32_t* maxima = nullptr;    // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
-  uint32_t maxima_count = 0;     // of one matrix
-  bool maxima_of_all = false;    // one tensor scale for the batch
+
+  uint32_t* maxima = nullptr;   // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
+  uint32_t maxima_count = 0;    // of one matrix
+  uint32_t settled_maxima = 0;  // settle: that one thread block reduces to one scale
+  float* settled = nullptr;     // settle: S, or the scale, for whoever quantises
+  int64_t settled_stride = 0;
+  float* settled_copy = nullptr;  // settle: what the caller is given; may be null
+  int64_t settled_copy_stride = 0;
+  bool copy_multiplier = false;  // settle, nvfp4: as t
+
   float* row_factors = nullptr;  // norm: batch x rows
 };
 
@@ -182,11 +188,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
-    c.min_blocks = 3;
+    c.min_blocks = c.transform == InputTransform::identity ? 3 : 2;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = 2;
+    c.chunks = c.transform == InputTransform::identity ? 2 : 1;
     c.persistent = true;  // each thread block leaves one maximum
-  } else if (c.rule == ScaleRule::mx && c.element == Format::e2m1 && c.input != Format::f32) {
+  } else if (c.rule == ScaleRule::mx && c.element == Format::e2m1 && c.input != Format::f32 &&
+             c.transform == InputTransform::identity) {
     c.chunk = 32;
   }
   return c;
@@ -195,7 +202,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
 BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
   QuantizeKernelList list;
   for (const Format input : kQuantizeInputs) {
-    for (int t = 0; t < 1; ++t) {
+    for (int t = 0; t < kInputTransformCount; ++t) {
       const auto transform = static_cast<InputTransform>(t);
       const bool norm = transform == InputTransform::rms_norm;
       for (const RowBlockRecipe& r : kRowBlockRecipes) {
@@ -208,7 +215,12 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       list.add(tuned({QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform}));
       list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
     }
+    list.add(tuned(
+        {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0, InputTransform::rms_norm}));
   }
+  list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
+  list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
+  list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e5m2, ScaleRule::fp8, 0}));
   return list;
 }
 

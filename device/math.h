@@ -1,0 +1,42 @@
+// Arithmetic that is built from instructions, for kernels.
+#pragma once
+
+#include "core/math.h"
+#include "device/kernel.h"
+#include "device/ptx/arithmetic.h"
+
+namespace blockscale::device {
+
+/// 1 / a, correctly rounded, for 2^-126 <= |a| <= 2^126: rcp.rn without its branch for the numbers
+/// beyond. The approximation is within a unit of the last place, and one Newton step with a fused
+/// remainder rounds correctly from there (device/math_gpu_test.cpp has every significand).
+BLOCKSCALE_DEVICE float reciprocal_of_normal(float a) {
+  const float approximation = ptx::rcp_approx_ftz(a);
+  const float excess = ptx::fma_rn(a, approximation, -1.0f);
+  return ptx::fma_rn(approximation, -excess, approximation);
+}
+
+/// The arithmetic of core/math-inl.h in instructions.
+struct KernelMath {
+  using Number = float;
+
+  BLOCKSCALE_DEVICE static float set(float x) { return x; }
+  BLOCKSCALE_DEVICE static float add(float a, float b) { return ptx::add_rn(a, b); }
+  BLOCKSCALE_DEVICE static float sub(float a, float b) { return ptx::sub_rn(a, b); }
+  BLOCKSCALE_DEVICE static float mul(float a, float b) { return ptx::mul_rn(a, b); }
+  BLOCKSCALE_DEVICE static float fma(float a, float b, float c) { return ptx::fma_rn(a, b, c); }
+  BLOCKSCALE_DEVICE static float fms(float a, float b, float c) { return ptx::fma_rn(a, b, -c); }
+  BLOCKSCALE_DEVICE static float fnma(float a, float b, float c) { return ptx::fma_rn(-a, b, c); }
+  BLOCKSCALE_DEVICE static float reciprocal(float x) { return reciprocal_of_normal(x); }
+  BLOCKSCALE_DEVICE static float min(float a, float b) { return ptx::min(a, b); }
+  BLOCKSCALE_DEVICE static float max(float a, float b) { return ptx::max(a, b); }
+  BLOCKSCALE_DEVICE static float negate(float x) { return -x; }
+  BLOCKSCALE_DEVICE static float abs(float x) { return ptx::abs(x); }
+  BLOCKSCALE_DEVICE static float zero_if_negative(float x) { return x < 0.0f ? 0.0f : x; }
+  BLOCKSCALE_DEVICE static float at_least(float x, float bound) { return x < bound ? bound : x; }
+  BLOCKSCALE_DEVICE static float add_exponent(float x, float shifted) {
+    return bit_cast<float>(bit_cast<uint32_t>(x) + (bit_cast<uint32_t>(shifted) << 23));
+  }
+};
+
+}  // namespace blockscale::device
