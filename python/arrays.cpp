@@ -13,10 +13,17 @@ namespace {
 }
 
 template <class Array>
-void require_cpu(const char* argument, const Array& array) {
-  if (array.device_type() != nb::device::cpu::value) {
-    fail(argument, "is not in CPU memory, and this build computes on the CPU; move it there first");
-  }
+void require_place(const std::string& argument, const Array& array, const Place& place) {
+  const bool cuda = array.device_type() == nb::device::cuda::value;
+  const bool host = array.device_type() == nb::device::cpu::value;
+  if (place.cuda ? cuda : host) return;
+  fail(argument.c_str(), place.cuda ? "is not on a CUDA device" : "is not in CPU memory");
+}
+
+/// What nanobind makes an array of: on a device, the capsule of a stream.
+nb::object array_source(nb::handle object, const Place& place) {
+  if (!place.cuda) return nb::borrow(object);
+  return object.attr("__dlpack__")(nb::arg("stream") = place.dlpack_stream);
 }
 
 template <class Array>
@@ -42,7 +49,6 @@ std::int64_t stride_of(const char* argument, const Array& array, std::size_t axi
 
 template <bool Mutable, class Array>
 BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Format dtype) {
-  require_cpu(argument, array);
   if (array.ndim() != 2 && array.ndim() != 3) {
     fail(argument, "shape is " + shape_text(array) +
                        ", must be (rows, columns) or "
@@ -71,9 +77,10 @@ BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Forma
   return resolved(view, argument);
 }
 
-InputArray cast_array(const std::string& argument, nb::handle object, Access access) {
-  return access == Access::write ? InputArray(output_array(argument, object))
-                                 : input_array(argument, object);
+InputArray cast_array(const std::string& argument, nb::handle object, Access access,
+                      const Place& place) {
+  return access == Access::write ? InputArray(output_array(argument, object, place))
+                                 : input_array(argument, object, place);
 }
 
 /// The data of an array that a MutableScaledTensorView points to (see ScaledArgument).
@@ -157,22 +164,22 @@ void set_tensor_scale(const std::string& name, const InputArray& factors,
 
 }  // namespace
 
-InputArray input_array(const std::string& argument, nb::handle object) {
+InputArray input_array(const std::string& argument, nb::handle object, const Place& place) {
   InputArray array;
-  if (!nb::try_cast<InputArray>(object, array, false)) {
+  if (!nb::try_cast<InputArray>(array_source(object, place), array, false)) {
     fail(argument.c_str(), "is no array that DLPack or the buffer protocol can carry; copy it");
   }
-  require_cpu(argument.c_str(), array);
+  require_place(argument, array, place);
   return array;
 }
 
-OutputArray output_array(const std::string& argument, nb::handle object) {
+OutputArray output_array(const std::string& argument, nb::handle object, const Place& place) {
   OutputArray array;
-  if (!nb::try_cast<OutputArray>(object, array, false)) {
-    (void)input_array(argument, object);
+  if (!nb::try_cast<OutputArray>(array_source(object, place), array, false)) {
+    (void)input_array(argument, object, place);
     fail(argument.c_str(), "is read-only, must be writable");
   }
-  require_cpu(argument.c_str(), array);
+  require_place(argument, array, place);
   return array;
 }
 
@@ -184,7 +191,8 @@ MutableMatrixView matrix_view(const char* argument, const OutputArray& array, Fo
   return view_of<true>(argument, array, dtype);
 }
 
-ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access) {
+ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access,
+                               const Place& place) {
   const std::string prefix = argument == nullptr ? "" : std::string(argument) + ".";
   const std::string values_name = prefix + "values";
   ScaledArgument result;
@@ -194,16 +202,16 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
   view.sense = nb::cast<TensorScaleSense>(tensor.attr("sense"));
   view.k = nb::cast<std::int64_t>(tensor.attr("_k"));
 
-  result.values = cast_array(values_name, tensor.attr("_values"), access);
+  result.values = cast_array(values_name, tensor.attr("_values"), access, place);
   set_values(values_name, result.values, view);
   const std::string scales_name = prefix + "scales";
-  result.scales = cast_array(scales_name, tensor.attr("_scales"), access);
+  result.scales = cast_array(scales_name, tensor.attr("_scales"), access, place);
   set_scale_strides(scales_name, result.scales, view);
   check_scale_shape(scales_name, result.scales, view);
   view.scales = data_of(result.scales);
   if (recipe_traits(view.recipe).tensor_scale) {
     const std::string factor_name = prefix + "tensor_scale";
-    result.tensor_scale = cast_array(factor_name, tensor.attr("_tensor_scale"), access);
+    result.tensor_scale = cast_array(factor_name, tensor.attr("_tensor_scale"), access, place);
     set_tensor_scale(factor_name, result.tensor_scale, view);
   }
   view = resolved(view, argument == nullptr ? "values" : argument);

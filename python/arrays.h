@@ -17,10 +17,19 @@ namespace nb = nanobind;
 using InputArray = nb::ndarray<nb::ro>;
 using OutputArray = nb::ndarray<>;
 
-/// The memory of a numpy array, without copying. Throws an Error naming `argument` for one whose
-/// memory cannot be described, is read-only where it must be written, or is not the CPU's.
-InputArray input_array(const std::string& argument, nb::handle object);
-OutputArray output_array(const std::string& argument, nb::handle object);
+/// Where the arrays of a call lie: in memory of the CPU, or of a CUDA device.
+struct Place {
+  bool cuda = false;
+  /// DLPack's number of the stream on which they will be used; their library has that stream wait
+  /// for what it is still doing to them.
+  std::int64_t dlpack_stream = -1;
+};
+
+/// The memory of an array, without copying: a numpy array, or on a CUDA device one of any library
+/// that speaks DLPack. Throws an Error naming `argument` for one whose memory cannot be described,
+/// is read-only where it must be written, or is elsewhere.
+InputArray input_array(const std::string& argument, nb::handle object, const Place& place = {});
+OutputArray output_array(const std::string& argument, nb::handle object, const Place& place = {});
 
 /// A [rows, columns] or [batch, rows, columns] array of `dtype`, columns contiguous.
 MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype);
@@ -39,7 +48,8 @@ struct ScaledArgument {
 
 /// Reads the attributes of a ScaledTensor (python/blockscale/_tensor.py). `argument` null: errors
 /// name its parts alone.
-ScaledArgument scaled_argument(const char* argument, nb::handle scaled_tensor, Access access);
+ScaledArgument scaled_argument(const char* argument, nb::handle scaled_tensor, Access access,
+                               const Place& place = {});
 
 /// An operand of a product: a ScaledTensor, or a pair (array, Format).
 struct Operand {

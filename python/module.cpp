@@ -95,5 +95,6 @@ NB_MODULE(_native, module) {
   module.def("row_bytes", &packed_row_bytes, nb::arg("recipe"), nb::arg("k"));
   bind_dlpack(module);
   bind_operations(module);
+  bind_cuda_operations(module);
   bind_checkpoints(module);
 }

@@ -103,6 +103,10 @@ int device_of(const void* pointer) {
   return ordinal;
 }
 
+void synchronize(void* stream) {
+  runtime::driver().stream_synchronize(static_cast<runtime::cu::Stream>(stream));
+}
+
 DeviceScope::DeviceScope(int ordinal) {
   const auto& list = runtime::device_list();
   const auto count = static_cast<int>(list.traits().size());

@@ -160,6 +160,7 @@ class DriverTable : public DriverLibrary {
   F<cu::Context*> context_pop{*this, "cuCtxPopCurrent_v2"};
   F<void*, cu::PointerAttribute, cu::DevicePointer> pointer_attribute{*this,
                                                                       "cuPointerGetAttribute"};
+  F<cu::Stream> stream_synchronize{*this, "cuStreamSynchronize"};
   F<cu::CaptureMode*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
 
   /// The options of the just-in-time compiler and of libraries are not used.

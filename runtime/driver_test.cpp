@@ -243,6 +243,7 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(context_push, cuCtxPushCurrent);
   EXPECT_SAME(context_pop, cuCtxPopCurrent);
   EXPECT_SAME(pointer_attribute, cuPointerGetAttribute);
+  EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(library_load, cuLibraryLoadData);
   EXPECT_SAME(library_kernel, cuLibraryGetKernel);

@@ -167,6 +167,11 @@ int cuPointerGetAttribute(void* value, cu::PointerAttribute, cu::DevicePointer a
   return 0;
 }
 
+int cuStreamSynchronize(cu::Stream) {
+  ENTER("cuStreamSynchronize");
+  return 0;
+}
+
 int cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
   ENTER("cuThreadExchangeStreamCaptureMode");
   const int before = fake().capture_mode;

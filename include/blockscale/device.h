@@ -28,6 +28,10 @@ const DeviceTraits& current_device();
 /// does not know. Throws device for memory that is gone.
 int device_of(const void* pointer);
 
+/// Waits until everything is done that the current device's `stream` (a CUstream; null: the legacy
+/// default one) was given.
+void synchronize(void* stream);
+
 /// Makes a device's primary context (the one of the CUDA run-time API) current on the calling
 /// thread while it lives, unless a context of that device is current already.
 class DeviceScope {

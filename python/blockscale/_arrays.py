@@ -1,8 +1,9 @@
 """Arrays of other libraries, in and out.
 
 Inside the package every array in CPU memory is a numpy array whose bytes the native module can
-read: bf16 as uint16, 8-bit and packed formats as uint8. `describe` brings a caller's array into
-that form without copying; `to_library` gives a result back as an array of the caller's library.
+read: bf16 as uint16, 8-bit and packed formats as uint8. One on a CUDA device stays an array of its
+library, with 8-bit and packed formats as uint8. `describe` brings a caller's array into that form
+without copying; `to_library` gives a result back as an array of the caller's library.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native
+from ._device import LIBRARIES, Device, Place
 from ._native import Format
 
 _CPU_DEVICES = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
+_CUDA_DEVICE = 2
 _DEVICE_NAMES = {2: "cuda", 10: "rocm", 13: "cuda managed memory", 8: "metal", 14: "oneapi"}
 
 _PLAIN_FORMATS = {"float32": Format.f32, "float16": Format.f16, "bfloat16": Format.bf16}
@@ -35,11 +38,11 @@ _PACKED_FP4 = "float4_e2m1fn_x2"
 
 
 class Described(NamedTuple):
-    """A caller's array: its memory as numpy, the name of its dtype, and where it came from."""
+    """A caller's array: its memory, the name of its dtype, and where it came from."""
 
-    array: np.ndarray
+    array: Any  # numpy's, or on a device the library's own
     dtype: str
-    library: str
+    place: Place
 
 
 def describe(x: Any, argument: str) -> Described:
@@ -47,8 +50,8 @@ def describe(x: Any, argument: str) -> Described:
 
     Raises:
         TypeError: `x` is no array, or one whose memory is not plain (sparse, lazy).
-        ValueError: it is on a device that this build does not compute on, requires grad, was
-            released, or its strides are no whole elements.
+        ValueError: it is on another device than the CPU and CUDA's, requires grad, was released, or
+            its strides are no whole elements.
     """
     if isinstance(x, (np.ndarray, np.generic)):
         return _of_numpy(np.asarray(x), argument)
@@ -93,7 +96,7 @@ def _numpy_storage(dtype: np.dtype) -> tuple[str, type | None]:
 
 def _of_torch(torch: Any, x: Any, argument: str) -> Described:
     """A torch tensor's memory: numpy does not know its newest dtypes, its integer views it does."""
-    if x.device.type != "cpu":
+    if x.device.type not in ("cpu", "cuda"):
         raise ValueError(_refuse_device(argument, str(x.device)))
     if x.layout != torch.strided:
         raise TypeError(f"{argument}: is a {x.layout} tensor, must be strided")
@@ -106,6 +109,11 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
         raise TypeError(f"{argument}: is a lazy view; call .resolve_conj().resolve_neg() first")
     dtype = str(x.dtype).removeprefix("torch.")
     x = x.detach()
+    if x.device.type == "cuda":
+        typed = x.element_size() > 1 or x.dtype == torch.uint8
+        return Described(
+            x if typed else x.view(torch.uint8), dtype, Device("torch", x.device.index)
+        )
     if x.dtype not in (torch.float32, torch.float16):
         x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
     return Described(x.numpy(), dtype, "torch")
@@ -113,31 +121,49 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
 
 def _of_dlpack(x: Any, argument: str) -> Described:
     device, index = (int(part) for part in x.__dlpack_device__())
+    library = type(x).__module__.partition(".")[0]
+    library = "jax" if library == "jaxlib" else library
+    if device == _CUDA_DEVICE and library in LIBRARIES:
+        return Described(x, str(getattr(x.dtype, "name", x.dtype)), Device(library, index))
     if device not in _CPU_DEVICES:
         name = _DEVICE_NAMES.get(device, f"device type {device}")
         raise ValueError(_refuse_device(argument, f"{name}:{index}"))
     array, dtype = _native.import_dlpack(argument, x)
-    library = type(x).__module__.partition(".")[0]
-    return Described(array, dtype, "jax" if library == "jaxlib" else library)
+    return Described(array, dtype, library)
 
 
 def _refuse_device(argument: str, device: str) -> str:
-    return f"{argument}: is on {device}, and this build computes on the CPU; move it there first"
+    return (
+        f"{argument}: is on {device}; arrays in CPU memory are taken, and on CUDA devices those of "
+        f"{', '.join(LIBRARIES)}"
+    )
 
 
-def plain(x: Any, argument: str) -> tuple[np.ndarray, Format, str]:
-    """`describe` for f32, f16 and bf16: (array, format, library).
+def require_cpu(place: Place, argument: str, operation: str) -> None:
+    """Checks that an argument of an operation that has no GPU form is in CPU memory.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if isinstance(place, Device):
+        raise ValueError(
+            f"{argument}: is on {place}, and {operation} computes on the CPU; move it there first"
+        )
+
+
+def plain(x: Any, argument: str) -> tuple[Any, Format, Place]:
+    """`describe` for f32, f16 and bf16: (array, format, place).
 
     Raises:
         TypeError: any other dtype.
     """
-    array, dtype, library = describe(x, argument)
+    array, dtype, place = describe(x, argument)
     fmt = _PLAIN_FORMATS.get(dtype)
     if fmt is None:
         raise TypeError(
             f"{argument}: has dtype {dtype}, must be one of {', '.join(_PLAIN_FORMATS)}"
         )
-    return array, fmt, library
+    return array, fmt, place
 
 
 def packed(x: Any, argument: str, fmt: Format) -> Described:
@@ -152,6 +178,8 @@ def packed(x: Any, argument: str, fmt: Format) -> Described:
         raise TypeError(
             f"{argument}: has dtype {described.dtype}, must be uint8{f' or {own}' if own else ''}"
         )
+    if isinstance(described.place, Device):
+        return described
     return described._replace(array=described.array.view(np.uint8))
 
 
@@ -187,18 +215,24 @@ def _ml_dtype(fmt: Format) -> Any:
         return None
 
 
-def require_type(fmt: Format, library: str) -> None:
-    """Checks, before any work, that `library` has arrays of a plain format.
+def require_type(fmt: Format, place: Place) -> None:
+    """Checks, before any work, that a library has arrays of a plain format.
 
     Raises:
         TypeError: bf16 for numpy without ml_dtypes.
     """
-    if fmt == Format.bf16 and library == "numpy" and _ml_dtype(fmt) is None:
+    if fmt == Format.bf16 and place == "numpy" and _ml_dtype(fmt) is None:
         raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
 
 
-def to_library(array: np.ndarray, fmt: Format, library: str) -> Any:
-    """`array` as one of `library`, typed as `fmt` where that library has the type; never copied."""
+def to_library(array: Any, fmt: Format, place: Place) -> Any:
+    """`array` as one of its library, typed as `fmt` where that has the type; never copied (but by
+    jax on a device, whose views are copies)."""
+    library = place
+    if isinstance(place, Device):
+        name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+        one_byte = fmt not in _STORAGE and name is not None
+        return place.typed(array, name) if one_byte else array
     if library == "numpy":
         typed = _ml_dtype(fmt)
         return array if typed is None else array.view(typed)

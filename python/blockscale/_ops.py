@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._arrays import describe, empty, format_of, plain, require_type, to_library
+from ._arrays import describe, empty, format_of, plain, require_cpu, require_type, to_library
+from ._device import Device, Place, require_place
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
@@ -19,10 +20,11 @@ _GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
 _ROWS_AND_COLUMNS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0")
 
 
-def _require_matrix(array: np.ndarray, argument: str) -> None:
+def _require_matrix(array: Any, argument: str) -> None:
     if array.ndim not in (2, 3):
         raise ValueError(
-            f"{argument}: shape is {array.shape}, must be (rows, columns) or (batch, rows, columns)"
+            f"{argument}: shape is {tuple(array.shape)}, must be (rows, columns) or "
+            "(batch, rows, columns)"
         )
 
 
@@ -71,7 +73,9 @@ def quantize(
     """Quantise f32, f16 or bf16 values; the rules are in docs/numerics.md.
 
     Args:
-        x: [rows, k] or [batch, rows, k], k contiguous; numpy, torch, DLPack or buffer protocol.
+        x: [rows, k] or [batch, rows, k], k contiguous; numpy, torch, DLPack or buffer protocol; or
+            on a CUDA device, of torch, cupy or jax: then everything else is there too, and the work
+            is queued on that library's current stream.
         recipe: a `Recipe` or its name, e.g. "nvfp4", "mxfp8_e4m3", "fp8_128x128".
         layout: where the scales go: "row_major" (default), "mn_major", "swizzled_128x4",
             "swizzled_8x4".
@@ -101,7 +105,7 @@ def quantize(
     >>> t.scales.view(np.uint8).item()  # 2^0, biased by 127
     127
     """
-    array, fmt, library = plain(x, "x")
+    array, fmt, place = plain(x, "x")
     _require_matrix(array, "x")
     wanted = enum_member(recipe, Recipe, "recipe")
     if TRAITS[wanted].plain:
@@ -115,21 +119,34 @@ def quantize(
     sense = default_sense if sense is None else enum_member(sense, Sense, "sense")
     mode = enum_member(scale_mode, ScaleMode, "scale_mode")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
-    fused = lower(transform)
-    shape = result_shape(array.shape, fused)
+    fused = lower(transform, place)
+    shape = result_shape(tuple(array.shape), fused)
     if out is None:
-        out = empty_scaled(shape, wanted, layout, sense, library)
+        out = empty_scaled(shape, wanted, layout, sense, place)
     else:
         _require_out(out, "out", shape, wanted, layout, sense)
+        require_place(out._place, place, "out")
 
     def run(given: bool) -> None:
-        _native.quantize(array, fmt, out, mode, given, amax_floor, threads, fused)
+        if isinstance(place, Device):
+            _quantize_on_device(place, (array, fmt, out, mode, given, amax_floor, fused))
+        else:
+            _native.quantize(array, fmt, out, mode, given, amax_floor, fused, threads)
 
     if tensor_scale is None and scales is None:
         run(False)
     else:
         _with_given(out, tensor_scale, scales, run)
     return out
+
+
+def _quantize_on_device(device: Device, arguments: tuple[Any, ...]) -> None:
+    """Queues the work on the library's stream; what it needs besides is of the library, too."""
+    stream = device.stream()
+    size = _native.cuda_quantize_workspace(*arguments, stream)
+    workspace = device.empty((size,), "uint8") if size > 0 else None
+    _native.cuda_quantize(*arguments, stream, workspace)
+    device.finish(stream)
 
 
 def quantize_rows_and_columns(
@@ -166,25 +183,27 @@ def quantize_rows_and_columns(
     >>> a.shape, b.shape
     ((2, 128), (128, 2))
     """
-    array, fmt, library = plain(x, "x")
+    array, fmt, place = plain(x, "x")
+    require_cpu(place, "x", "quantize_rows_and_columns")
     _require_matrix(array, "x")
     wanted = enum_member(recipe, Recipe, "recipe")
     if wanted.name not in _ROWS_AND_COLUMNS:
         raise ValueError(f"recipe: is {wanted.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
     placed = enum_member(layout, Layout, "layout")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
-    fused = lower(transform)
+    fused = lower(transform, place)
     shape = result_shape(array.shape, fused)
     shapes = (shape, (*shape[:-2], shape[-1], shape[-2]))
     if out is None:
-        rows, columns = (empty_scaled(s, wanted, placed, Sense.divisor, library) for s in shapes)
+        rows, columns = (empty_scaled(s, wanted, placed, Sense.divisor, place) for s in shapes)
     else:
         if not (isinstance(out, tuple) and [type(t) for t in out] == [ScaledTensor] * 2):
             raise TypeError(f"out: is {out!r}, must be a pair of ScaledTensors")
         rows, columns = out
         for i, tensor in enumerate(out):
             _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor)
-    _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, threads, fused)
+            require_place(tensor._place, place, f"out[{i}]")
+    _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, fused, threads)
     return rows, columns
 
 
@@ -208,11 +227,12 @@ def _with_given(
     out: ScaledTensor, tensor_scale: Any, scales: Any, run: Callable[[bool], None]
 ) -> None:
     """The library reads given scales from `out`; what was there returns if it refuses the call."""
+    place = out._place
     if tensor_scale is not None:
         if out._tensor_scale is None:
             raise ValueError(f"tensor_scale: is given, but {out.recipe.name} has none")
         target, argument = out._tensor_scale, "tensor_scale"
-        given = floats(tensor_scale, target.shape)
+        given = floats(tensor_scale, tuple(target.shape), place)
     if scales is not None:
         if out.recipe.name not in _GIVEN_SCALES:
             raise ValueError(
@@ -220,10 +240,13 @@ def _with_given(
                 f"only {', '.join(_GIVEN_SCALES)} can be told"
             )
         target, argument = out._scales, "scales"
-        given = _given_scales(scales, target.shape)
-    if not target.flags.writeable:
+        given = _given_scales(scales, tuple(target.shape), place)
+    if isinstance(place, Device):
+        if place.library == "jax":
+            raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
+    elif not target.flags.writeable:
         raise ValueError(f"out.{argument}: is read-only, must be writable")
-    before = target.copy()
+    before = target.clone() if hasattr(target, "clone") else target.copy()
     target[...] = given
     try:
         run(True)
@@ -232,14 +255,15 @@ def _with_given(
         raise
 
 
-def _given_scales(scales: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _given_scales(scales: Any, shape: tuple[int, ...], place: Place) -> Any:
     if isinstance(scales, (int, float)):
-        return np.full(shape, scales, np.float32)
-    array, dtype, _ = describe(scales, "scales")
+        return scales
+    array, dtype, its_place = describe(scales, "scales")
     if dtype != "float32":
         raise TypeError(f"scales: has dtype {dtype}, must be float32")
-    if array.shape != shape:
-        raise ValueError(f"scales: shape is {array.shape}, must be {shape}")
+    if tuple(array.shape) != shape:
+        raise ValueError(f"scales: shape is {tuple(array.shape)}, must be {shape}")
+    require_place(its_place, place, "scales")
     return array
 
 
@@ -269,20 +293,22 @@ def dequantize(
     """
     if not isinstance(x, ScaledTensor):
         raise TypeError(f"x: is a {type(x).__name__}, must be a ScaledTensor")
-    result, array, fmt = _output(out, x.shape, out_dtype, x._library)
+    require_cpu(x._place, "x", "dequantize")
+    result, array, fmt = _output(out, x.shape, out_dtype, x._place)
     _native.dequantize(x, array, fmt, count(threads, "threads"))
-    return to_library(array, fmt, x._library) if result is None else result
+    return to_library(array, fmt, x._place) if result is None else result
 
 
 def _output(
-    out: Any, shape: tuple[int, ...], out_dtype: Any, library: str
+    out: Any, shape: tuple[int, ...], out_dtype: Any, place: Place
 ) -> tuple[Any, np.ndarray, Format]:
     """(caller's array or None, its memory or new memory, its format)."""
     if out is None:
         fmt = format_of(out_dtype, "out_dtype")
-        require_type(fmt, library)
+        require_type(fmt, place)
         return None, empty(shape, fmt), fmt
-    array, fmt, _ = plain(out, "out")
+    array, fmt, its_place = plain(out, "out")
+    require_place(its_place, place, "out")
     if array.shape != shape:
         raise ValueError(f"out: shape is {array.shape}, must be {shape}")
     if not array.flags.writeable:
@@ -327,7 +353,7 @@ def gemm(
     >>> blockscale.gemm(np.ones((1, 32), np.float32), w).sum().item()
     32.0
     """
-    left, left_shape, left_format, library = _operand(a, "a")
+    left, left_shape, left_format, place = _operand(a, "a")
     right, right_shape, _, _ = _operand(b, "b")
     batches = {s[0] for s in (left_shape, right_shape) if len(s) == 3 and s[0] != 1}
     if len(batches) > 1:
@@ -338,27 +364,35 @@ def gemm(
     batch = (max(batches, default=1),) if batched else ()
     shape = (*batch, left_shape[-2], right_shape[-2])
     dtype = out_dtype if out_dtype is not None else left_format or Format.f32
-    result, array, fmt = _output(out, shape, dtype, library)
+    result, array, fmt = _output(out, shape, dtype, place)
     alpha, beta = number(alpha, "alpha"), number(beta, "beta")
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
-    c_pair = None if c is None or beta == 0.0 else plain(c, "c")[:2]
+    c_pair = None if c is None or beta == 0.0 else _on_cpu(c, "c")[:2]
     bias_pair = None if bias is None else _bias(bias)
     _native.gemm(left, right, array, fmt, alpha, beta, c_pair, bias_pair, count(threads, "threads"))
-    return to_library(array, fmt, library) if result is None else result
+    return to_library(array, fmt, place) if result is None else result
 
 
-def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Any, str]:
-    """(what the native module takes, shape, plain format or None, library)."""
+def _on_cpu(x: Any, argument: str) -> tuple[np.ndarray, Format, Place]:
+    """`plain` for gemm."""
+    array, fmt, place = plain(x, argument)
+    require_cpu(place, argument, "gemm")
+    return array, fmt, place
+
+
+def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Any, Place]:
+    """(what the native module takes, shape, plain format or None, place)."""
     if isinstance(x, ScaledTensor):
-        return x, x.shape, None, x._library
-    array, fmt, library = plain(x, argument)
+        require_cpu(x._place, argument, "gemm")
+        return x, x.shape, None, x._place
+    array, fmt, place = _on_cpu(x, argument)
     _require_matrix(array, argument)
-    return (array, fmt), array.shape, fmt, library
+    return (array, fmt), array.shape, fmt, place
 
 
 def _bias(bias: Any) -> tuple[np.ndarray, Format]:
-    array, fmt, _ = plain(bias, "bias")
+    array, fmt, _ = _on_cpu(bias, "bias")
     if array.ndim != 1:
         raise ValueError(f"bias: shape is {array.shape}, must be (N,)")
     return array.reshape(1, -1), fmt

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe, packed, to_library
+from ._device import Device, Place, require_place
 from ._native import Format, Layout, Recipe, Sense
 
 
@@ -79,7 +80,7 @@ class ScaledTensor:
 
     __slots__ = (
         "_k",
-        "_library",
+        "_place",
         "_scales",
         "_tensor_scale",
         "_values",
@@ -108,30 +109,33 @@ class ScaledTensor:
         traits = TRAITS[self.recipe]
         if traits.plain:
             raise ValueError(f"recipe: {self.recipe.name} has no scales; pass the array itself")
-        self._values, _, self._library = packed(values, "values", traits.element)
+        self._values, _, self._place = packed(values, "values", traits.element)
         if self._values.ndim not in (2, 3):
             raise ValueError(f"values: shape is {self._values.shape}, must have 2 or 3 dimensions")
-        self._scales = _as_scales(scales, traits.scale)
+        self._scales = _as_scales(scales, traits.scale, self._place)
         self._k = _elements_per_row(self._values.shape[-1], traits.element)
-        self._tensor_scale = _as_factors(tensor_scale, traits.tensor_scale, self.shape[:-2])
-        _native.check_scaled(self)
+        self._tensor_scale = _as_factors(
+            tensor_scale, traits.tensor_scale, self.shape[:-2], self._place
+        )
+        stream = self._place.stream() or 1 if isinstance(self._place, Device) else None
+        _native.check_scaled(self, stream)
 
     @property
     def values(self) -> Any:
         """Packed values as an array of the caller's library (FP8 dtypes where it has them)."""
-        return to_library(self._values, TRAITS[self.recipe].element, self._library)
+        return to_library(self._values, TRAITS[self.recipe].element, self._place)
 
     @property
     def scales(self) -> Any:
         """Scales as they lie in memory, in the caller's library."""
-        return to_library(self._scales, TRAITS[self.recipe].scale, self._library)
+        return to_library(self._scales, TRAITS[self.recipe].scale, self._place)
 
     @property
     def tensor_scale(self) -> Any:
         """The stored tensor scale(s), f32 [1] or [batch], or None where the recipe has none."""
         if self._tensor_scale is None:
             return None
-        return to_library(self._tensor_scale, Format.f32, self._library)
+        return to_library(self._tensor_scale, Format.f32, self._place)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,7 +164,7 @@ class ScaledTensor:
 
 
 def empty(
-    shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense, library: str
+    shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense, place: Place
 ) -> ScaledTensor:
     """An uninitialised ScaledTensor of (rows, k) or (batch, rows, k).
 
@@ -171,13 +175,21 @@ def empty(
     traits = TRAITS[recipe]
     tensor = object.__new__(ScaledTensor)
     tensor.recipe, tensor.layout, tensor.sense = recipe, layout, sense
-    tensor._library, tensor._k = library, k
-    tensor._values = np.empty((*batch, rows, _native.row_bytes(recipe, k)), np.uint8)
-    dtype = np.float32 if traits.scale == Format.f32 else np.uint8
-    tensor._scales = np.empty((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
+    tensor._place, tensor._k = place, k
+    make = place.empty if isinstance(place, Device) else np.empty
+    tensor._values = make((*batch, rows, _native.row_bytes(recipe, k)), "uint8")
+    dtype = "float32" if traits.scale == Format.f32 else "uint8"
+    tensor._scales = make((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
     factors = batch[0] if batch else 1
-    tensor._tensor_scale = np.ones(factors, np.float32) if traits.tensor_scale else None
+    tensor._tensor_scale = _full((factors,), 1.0, place) if traits.tensor_scale else None
     return tensor
+
+
+def _full(shape: tuple[int, ...], value: float, place: Place) -> Any:
+    """float32 of one value where `place` says."""
+    if isinstance(place, Device):
+        return place.full(shape, value)
+    return np.full(shape, value, np.float32)
 
 
 def _elements_per_row(row_bytes: int, element: Any) -> int:
@@ -185,37 +197,41 @@ def _elements_per_row(row_bytes: int, element: Any) -> int:
     return row_bytes * 8 // bits
 
 
-def _as_scales(scales: Any, scale_format: Format) -> np.ndarray:
+def _as_scales(scales: Any, scale_format: Format, place: Place) -> Any:
     if scale_format != Format.f32:
-        return packed(scales, "scales", scale_format).array
-    array, dtype, _ = describe(scales, "scales")
-    if dtype != "float32":
-        raise TypeError(f"scales: has dtype {dtype}, must be float32")
+        array, dtype, its_place = packed(scales, "scales", scale_format)
+    else:
+        array, dtype, its_place = describe(scales, "scales")
+        if dtype != "float32":
+            raise TypeError(f"scales: has dtype {dtype}, must be float32")
+    require_place(its_place, place, "scales", "values")
     return array
 
 
-def _as_factors(tensor_scale: Any, wanted: bool, batch: tuple[int, ...]) -> np.ndarray | None:
+def _as_factors(tensor_scale: Any, wanted: bool, batch: tuple[int, ...], place: Place) -> Any:
     if not wanted:
         if tensor_scale is not None:
             raise ValueError("tensor_scale: is given, but the recipe has none")
         return None
-    return np.ones(1, np.float32) if tensor_scale is None else floats(tensor_scale, batch)
+    return floats(1.0 if tensor_scale is None else tensor_scale, batch, place, "values")
 
 
-def floats(tensor_scale: Any, batch: tuple[int, ...]) -> np.ndarray:
+def floats(tensor_scale: Any, batch: tuple[int, ...], place: Place, first: str = "x") -> Any:
     """A tensor scale as f32 [1] or [batch]; shared with the caller if it is such an array.
 
     Raises:
         TypeError: neither a number nor an array of float32.
-        ValueError: an array of another size.
+        ValueError: an array of another size, or elsewhere than `first`.
     """
     if isinstance(tensor_scale, (int, float)):
-        return np.full(1, tensor_scale, np.float32)
-    array, dtype, _ = describe(tensor_scale, "tensor_scale")
+        return _full((1,), tensor_scale, place)
+    array, dtype, its_place = describe(tensor_scale, "tensor_scale")
     if dtype != "float32":
         raise TypeError(f"tensor_scale: has dtype {dtype}, must be float32")
-    if array.ndim > 1 or array.size not in (1, *batch):
+    size = int(np.prod(array.shape))
+    if array.ndim > 1 or size not in (1, *batch):
         raise ValueError(
             f"tensor_scale: shape is {array.shape}, must be (1,){f' or {batch}' if batch else ''}"
         )
+    require_place(its_place, place, "tensor_scale", first)
     return array.reshape(-1)

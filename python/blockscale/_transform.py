@@ -6,13 +6,12 @@ import operator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from . import _native
 from ._arrays import plain
+from ._device import Place, require_place
 from ._native import Format
 
-_Operand: TypeAlias = tuple[np.ndarray, Format] | None
+_Operand: TypeAlias = tuple[Any, Format] | None
 #: What the native module takes: kind, order, group, scale, shift, weight, epsilon.
 Lowered: TypeAlias = tuple[int, int, int, _Operand, _Operand, _Operand, float]
 
@@ -105,21 +104,21 @@ class RmsNorm:
 Transform: TypeAlias = str | Swiglu | Modulate | RmsNorm
 
 
-def lower(transform: Transform) -> Lowered | None:
-    """`transform` in the native module's form; None for the identity.
+def lower(transform: Transform, place: Place) -> Lowered | None:
+    """`transform` of an array at `place` in the native module's form; None for the identity.
 
     Raises:
         TypeError: no transform, or operands that are no arrays of f32, f16 or bf16.
-        ValueError: no such transform, or an operand of another shape.
+        ValueError: no such transform, an operand of another shape, or one that is elsewhere.
     """
     if isinstance(transform, Swiglu):
         return (_KINDS["swiglu"], _order(transform.order), _group(transform.group)) + _NO_OPERANDS
     if isinstance(transform, Modulate):
-        scale = _rows(transform.scale, "transform.scale")
-        shift = _rows(transform.shift, "transform.shift")
+        scale = _rows(transform.scale, "transform.scale", place)
+        shift = _rows(transform.shift, "transform.shift", place)
         return (_KINDS["modulate"], 0, 0, scale, shift, None, _EPSILON)
     if isinstance(transform, RmsNorm):
-        weight = _rows(transform.weight, "transform.weight")
+        weight = _rows(transform.weight, "transform.weight", place)
         epsilon = _number(transform.epsilon)
         return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon)
     if not isinstance(transform, str):
@@ -181,15 +180,17 @@ def _number(value: Any) -> float:
         raise TypeError(f"transform.epsilon: is {value!r}, must be a number") from None
 
 
-def _rows(operand: Any, argument: str) -> _Operand:
+def _rows(operand: Any, argument: str, place: Place | None = None) -> _Operand:
     """[k], [rows, k] or [rows, 1, k] as [rows, k]."""
-    array, fmt, _ = plain(operand, argument)
+    array, fmt, its_place = plain(operand, argument)
+    if place is not None:
+        require_place(its_place, place, argument)
     if array.ndim == 1:
-        return array[np.newaxis], fmt
+        return array[None], fmt
     if array.ndim == 3 and array.shape[1] == 1:
         return array[:, 0], fmt
     if array.ndim == 2:
         return array, fmt
     raise ValueError(
-        f"{argument}: shape is {array.shape}, must be (k,), (groups, k) or (groups, 1, k)"
+        f"{argument}: shape is {tuple(array.shape)}, must be (k,), (groups, k) or (groups, 1, k)"
     )

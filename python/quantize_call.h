@@ -1,0 +1,52 @@
+// The arguments of quantize as Python passes them, on the CPU or a CUDA device.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "arrays.h"
+#include "blockscale/error.h"
+#include "blockscale/quantize.h"
+
+namespace blockscale::python {
+
+/// A transform and the arrays that its operands point into.
+struct InputArgument {
+  QuantizeInput input;
+  InputArray scale, shift, weight;
+};
+
+/// What `lower` of _transform.py gives: (kind, order, group, scale, shift, weight, epsilon), where
+/// operands are pairs (array, Format) or None; nothing is the identity.
+InputArgument input_argument(const std::optional<nb::tuple>& transform, const Place& place);
+
+/// Everything that `quantize` takes, with the arrays that keep its memory alive.
+struct QuantizeCall {
+  InputArray array;
+  MatrixView x;
+  ScaledArgument out;
+  InputArgument input;
+  QuantizeOptions options;
+};
+QuantizeCall quantize_call(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
+                           bool given_scales, float amax_floor,
+                           const std::optional<nb::tuple>& transform, const Place& place = {});
+
+/// Calls `call`, without the GIL; errors name a transform's fields as Python does.
+template <class Call>
+auto with_python_names(const Call& call) {
+  constexpr std::string_view kPrefix = "options.input.";
+  try {
+    const nb::gil_scoped_release release;
+    return call();
+  } catch (const Error& error) {
+    if (!error.argument().starts_with(kPrefix)) throw;
+    std::string field = error.argument().substr(kPrefix.size());
+    if (field.starts_with("gate_")) field.erase(0, 5);
+    const std::string_view text = error.what();
+    throw Error(error.code(), "transform." + field, text.substr(error.argument().size() + 2));
+  }
+}
+
+}  // namespace blockscale::python

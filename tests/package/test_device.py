@@ -1,0 +1,126 @@
+"""Arrays on CUDA devices without a device: what is refused, and with the tests' own driver, which
+runs nothing, that a call reaches its launch on the library's stream."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2]
+DRIVERS = sorted((SOURCE / "build").glob("release/**/*fake_libcuda.so"))
+NVRTC = sorted(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.*"))
+
+
+def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python with the fake cupy, in a process of its own: a driver is opened once."""
+    setup = (
+        "import sys, numpy as np\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import fake_cupy, blockscale\n"
+        "from fake_cupy import Array, asked, STREAM\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", setup + code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text.strip() else ""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4', "
+            "out=blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4'))",
+            "ValueError: out: is on the CPU, must be on cuda:0 like x",
+        ),
+        (
+            "blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4', "
+            "transform=blockscale.RmsNorm(Array((32,), 'float32')))",
+            "ValueError: transform.weight: is on cuda:0, must be on the CPU like x",
+        ),
+        (
+            "blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4', "
+            "transform=blockscale.RmsNorm(Array((32,), 'float32', 1)))",
+            "ValueError: transform.weight: is on cuda:1, must be on cuda:0 like x",
+        ),
+        (
+            "blockscale.quantize(Array((2, 32), 'float32'), 'fp8_row', "
+            "scales=np.ones((2, 1), np.float32))",
+            "ValueError: scales: is on the CPU, must be on cuda:0 like x",
+        ),
+        (
+            "blockscale.ScaledTensor(Array((2, 16), 'uint8'), np.ones((2, 1), 'uint8'), 'mxfp4')",
+            "ValueError: scales: is on the CPU, must be on cuda:0 like values",
+        ),
+        (
+            "blockscale.quantize(Array((2, 32), 'int32'), 'mxfp4')",
+            "TypeError: x: has dtype int32, must be one of float32, float16, bfloat16",
+        ),
+        (
+            "blockscale.gemm(np.ones((2, 32), np.float32), Array((2, 32), 'float32'))",
+            "ValueError: b: is on cuda:0, and gemm computes on the CPU; move it there first",
+        ),
+        (
+            "blockscale.dequantize(blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4'), "
+            "out=Array((2, 32), 'float32'))",
+            "ValueError: out: is on cuda:0, must be on the CPU like x",
+        ),
+    ],
+)
+def test_arrays_of_one_call_lie_on_one_device(call: str, message: str) -> None:
+    result = run(call)
+    assert last_line(result.stderr) == message
+
+
+def test_no_driver_is_said_so() -> None:
+    code = "blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4')"
+    result = run(code, BLOCKSCALE_LIBCUDA="/nowhere/libcuda.so.1")
+    assert "libcuda" in last_line(result.stderr)
+    assert last_line(result.stderr).startswith("FileNotFoundError")
+
+
+@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
+@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+def test_a_call_runs_on_the_stream_of_its_library(tmp_path: Path) -> None:
+    code = """
+x = Array((64, 256), 'float16', 1)
+t = blockscale.quantize(x, 'nvfp4', layout='swizzled_128x4')
+assert t.shape == (64, 256) and t.values.shape == (64, 128) and t.values.device == 1
+assert t.scales.shape == (128, 16) and t.tensor_scale.shape == (1,)
+assert t.nbytes == 64 * 128 + 128 * 16 + 4
+assert set(asked) == {STREAM + 1}, asked
+again = blockscale.quantize(x, 'nvfp4', layout='swizzled_128x4', out=t, tensor_scale=2.0)
+assert again is t and t._tensor_scale.assigned == [1.0, t._tensor_scale.assigned[1]]
+made = blockscale.ScaledTensor(t.values, t.scales, 'nvfp4', layout='swizzled_128x4',
+                               tensor_scale=t.tensor_scale)
+assert made.shape == (64, 256)
+print('done')
+"""
+    result = run(
+        code,
+        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
+        BLOCKSCALE_NVRTC=str(NVRTC[0]),
+        BLOCKSCALE_CACHE=str(tmp_path),
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+def test_other_libraries_on_a_device_are_refused() -> None:
+    code = """
+Array.__module__ = 'somelib'
+blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4')
+"""
+    assert last_line(run(code).stderr) == (
+        "ValueError: x: is on cuda:0; arrays in CPU memory are taken, and on CUDA devices those of "
+        "torch, cupy, jax"
+    )
