@@ -187,6 +187,20 @@ void Machine::check_prefetch(const void* p, uint64_t bytes, SourceLocation at) {
              where_outside(p, bytes));
 }
 
+void Machine::check_read_only(const void* p, uint64_t bytes, SourceLocation at) {
+  const GlobalBuffer* buffer = find_buffer(p, bytes);
+  if (buffer == nullptr || buffer->shadow == nullptr) return;
+  const std::size_t skew = reinterpret_cast<std::uintptr_t>(buffer->buffer.data) % 4;
+  const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(p) - buffer->begin());
+  const auto write = buffer->shadow->last_write(offset + skew, bytes);
+  if (!write) return;
+  report(FindingKind::race, {at, write->at},
+         "ld_global_nc at " + text_of(at) + " by " + describe(self()) + " reads offset " +
+             std::to_string(offset) + " of '" + buffer->buffer.name +
+             "' past the coherent caches, but this kernel writes it: " + describe(*write) +
+             "; ld_global sees it");
+}
+
 bool Machine::access_shared(Block& block, uint32_t address, uint64_t bytes,
                             const Accessor& accessor, const char* name) {
   const Record& now = accessor.record;

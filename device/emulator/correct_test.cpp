@@ -141,6 +141,36 @@ TEST(Correct, BlocksHandOverThroughAFlag) {
                });
 }
 
+// Many relaxed loads in a row are no polling.
+TEST(Correct, RelaxedLoadsOfManyWords) {
+  std::vector<uint32_t> words(64, 3);
+  expect_clean({{.grid = {4}, .block = {256}}, {input("words", words)}, [&] {
+                  uint32_t sum = 0;
+                  for (const uint32_t& word : words) sum += ptx::ld_relaxed_gpu_global(&word);
+                  EXPECT_EQ(sum, 192u);
+                }});
+}
+
+// A lock of compare-and-swap around plain accesses.
+TEST(Correct, BlocksTakeTurnsWithALock) {
+  std::vector<uint32_t> lock(1), sum(1);
+  expect_clean({{.grid = {6}, .block = {32}},
+                {in_out("lock", lock), in_out("sum", sum)},
+                [&] {
+                  if (ptx::tid_x() != 0) return;
+                  while (ptx::atom_global_cas(lock.data(), 0, 1) != 0) {
+                  }
+                  ptx::fence_acq_rel_gpu();
+                  ptx::st_global(sum.data(), ptx::ld_global(sum.data()) + 1);
+                  ptx::fence_acq_rel_gpu();
+                  ptx::atom_global_exch(lock.data(), 0);
+                }},
+               [&] {
+                 EXPECT_EQ(sum[0], 6u);
+                 sum[0] = 0;
+               });
+}
+
 // Two warps pass a buffer to and fro: one arrives without waiting, the other waits.
 TEST(Correct, NamedBarriersPassABuffer) {
   Words<32> out;

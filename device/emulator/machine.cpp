@@ -13,8 +13,6 @@ namespace {
 
 thread_local Machine* running_machine = nullptr;
 
-constexpr uint64_t kMaxIdlePolls = 20000;
-
 }  // namespace
 
 Machine& machine() {
@@ -108,7 +106,7 @@ Report Machine::run() {
     while (resident_.size() < options_.resident_clusters && can_begin_cluster()) begin_cluster();
     if (resident_.empty()) break;
     // A copy completes instead of a thread's turn: at random, or in order when nobody can run.
-    const bool stuck = runnable_.empty() || idle_polls_ > kMaxIdlePolls / 2;
+    const bool stuck = runnable_.empty() || idle_polls_ > max_idle_polls() / 2;
     const bool copy_next =
         !transfers_.empty() &&
         (stuck ||
@@ -120,7 +118,7 @@ Report Machine::run() {
       begin_cluster();
     } else if (runnable_.empty()) {
       report_deadlock("no thread can run");
-    } else if (idle_polls_ > kMaxIdlePolls) {
+    } else if (idle_polls_ > max_idle_polls()) {
       report_deadlock("threads poll for what nobody does");
     } else {
       run_thread(*take_runnable());
@@ -129,6 +127,11 @@ Report Machine::run() {
   cancel_all();
   running_machine = outer;
   return std::move(report_);
+}
+
+uint64_t Machine::max_idle_polls() const {
+  // All threads may read a word of their own that way, a few hundred times, without any polling.
+  return 20000 + 500 * resident_.size() * (thread_actors_ / kEngines);
 }
 
 bool Machine::can_begin_cluster() const {

@@ -51,7 +51,6 @@ bool access_atomic(Machine& m, const void* p, uint32_t bytes, AccessKind kind, O
   if (!aligned(m, address_of(p), bytes, name, at)) return false;
   if (!m.access_global(p, bytes, m.accessor(m.self(), kind, at), name)) return false;
   synchronize(m, p, kind, order);
-  if (writes(kind)) m.progress();
   return true;
 }
 
@@ -76,6 +75,7 @@ void load_global(const void* p, uint32_t bytes, LoadKind kind, void* value, Sour
   } else {
     if (!aligned(m, address_of(p), bytes, name, at)) return;
     if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::read, at), name)) return;
+    if (kind == LoadKind::read_only) m.check_read_only(p, bytes, at);
   }
   std::memcpy(value, p, bytes);
 }
@@ -86,11 +86,11 @@ void store_global(void* p, uint32_t bytes, StoreKind kind, const void* value, So
   if (kind == StoreKind::weak) {
     if (!aligned(m, address_of(p), bytes, name, at)) return;
     if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::write, at), name)) return;
-    m.progress();
   } else {
     const Order order = {.release = kind == StoreKind::release};
     if (!access_atomic(m, p, bytes, AccessKind::atomic_store, order, name, at)) return;
   }
+  m.progress();
   std::memcpy(p, value, bytes);
 }
 
@@ -103,6 +103,7 @@ uint32_t atomic_global(ReduceOp op, uint32_t* p, uint32_t value, SourceLocation 
   if (!access_atomic(m, p, 4, AccessKind::atomic_update, order, name, at)) return 0;
   const uint32_t old = *p;
   *p = meaning::reduce(op, old, value);
+  m.progress();
   return old;
 }
 
@@ -111,15 +112,20 @@ void atomic_global_add(float* p, float value, SourceLocation at) {
   m.maybe_preempt();
   if (!access_atomic(m, p, 4, AccessKind::atomic_update, {}, "red_global_add", at)) return;
   *p = meaning::atomic_add_f32(*p, value);
+  m.progress();
 }
 
 uint32_t atomic_global_cas(uint32_t* p, uint32_t expected, uint32_t value, SourceLocation at) {
   Machine& m = machine();
   m.maybe_preempt();
-  if (*p != expected) m.yield_after_poll(at);  // a loop that waits for `expected` is a poll
   if (!access_atomic(m, p, 4, AccessKind::atomic_update, {}, "atom_global_cas", at)) return 0;
   const uint32_t old = *p;
-  if (old == expected) *p = value;
+  if (old == expected) {
+    *p = value;
+    m.progress();
+  } else {
+    m.yield_after_poll(at);  // a loop that waits for `expected`
+  }
   return old;
 }
 
@@ -155,6 +161,7 @@ void store_shared(uint32_t address, uint32_t bytes, const void* value, SourceLoc
   const Accessor accessor = m.accessor(thread, AccessKind::write, at);
   if (!m.access_shared(*thread.block, address, bytes, accessor, "st_shared")) return;
   std::memcpy(thread.block->shared.data() + (address - kSharedBase), value, bytes);
+  m.progress();
 }
 
 uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLocation at) {
@@ -169,6 +176,7 @@ uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLoca
   std::memcpy(&old, p, sizeof(old));
   const uint32_t result = meaning::reduce(op, old, value);
   std::memcpy(p, &result, sizeof(result));
+  m.progress();
   return old;
 }
 

@@ -129,6 +129,19 @@ TEST(PlantedMemory, PlainReadBesideAtomics) {
                  FindingKind::race, bug, {"the atomic operation at", "of 'amax'"});
 }
 
+TEST(PlantedMemory, ReadOnlyLoadOfWhatTheKernelWrites) {
+  Mark bug;
+  std::vector<uint32_t> out(64);
+  expect_planted({kTwoWarps,
+                  {output("out", out)},
+                  [&] {
+                    ptx::st_global(&out[ptx::tid_x()], 1u);
+                    ptx::barrier_sync_all();
+                    ptx::ld_global_nc(&out[63 - ptx::tid_x()], bug.here());
+                  }},
+                 FindingKind::race, bug, {"of 'out' past the coherent caches", "the write at"});
+}
+
 TEST(PlantedMemory, SharedOutOfBounds) {
   Mark bug;
   expect_planted({kTwoWarps,

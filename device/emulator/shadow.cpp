@@ -187,4 +187,13 @@ std::optional<Conflict> Shadow::access(std::size_t offset, std::size_t bytes,
   return conflict;
 }
 
+std::optional<Record> Shadow::last_write(std::size_t offset, std::size_t bytes) const {
+  for (std::size_t i = offset; i < offset + bytes; ++i) {
+    const Cell& word = cells_[i / 4];
+    const Cell& cell = word.write.actor == kSplit ? split_[word.write.bits][i % 4] : word;
+    if (cell.write.actor != 0) return unpack(cell.write);
+  }
+  return std::nullopt;
+}
+
 }  // namespace blockscale::emulator

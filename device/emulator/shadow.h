@@ -65,6 +65,9 @@ class Shadow {
   /// that are only read and never written by the same launch need not come here.
   std::optional<Conflict> access(std::size_t offset, std::size_t bytes, const Accessor& accessor);
 
+  /// A plain write to one of the bytes.
+  std::optional<Record> last_write(std::size_t offset, std::size_t bytes) const;
+
  private:
   // A Record in 16 bytes. A cell of zeros is an empty one.
   struct Packed {
