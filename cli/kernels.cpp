@@ -173,6 +173,9 @@ void add_build(CLI::App& kernels, Action& action) {
                    help_text("Folder for the packs. Default: beside the library, where they "
                              "are found without being asked for"))
       ->option_text("FOLDER");
+  command->add_flag("--line-info", state->options.line_info,
+                    help_text("Keep source lines for profilers; the files become some four times "
+                              "as large"));
   command->add_flag("--rebuild", state->options.rebuild,
                     "Also what the pack has from the same sources");
   command->add_flag("--quiet", state->quiet, "Do not name each kernel on standard error");

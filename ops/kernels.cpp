@@ -84,9 +84,10 @@ KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
 
 /// What `old` has of `spec`, if that is what compiling it now would make.
 std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* old,
-                                    const std::string& compiler) {
+                                    const std::string& compiler, runtime::LineInfo line_info) {
   const PackedKernel* const packed = old == nullptr ? nullptr : old->find(spec.name);
   if (packed == nullptr || packed->compiler != compiler ||
+      packed->flags != recorded_flags(spec, line_info) ||
       packed->source != source_hash(spec, runtime::embedded_sources())) {
     return std::nullopt;
   }
@@ -145,9 +146,10 @@ class Builder {
   }
 
   CompiledKernel make(const KernelSpec& spec, const KernelPack* old) {
-    std::optional<CompiledKernel> kernel = reuse(spec, old, nvrtc_.version());
+    const auto line_info = options_.line_info ? runtime::LineInfo::yes : runtime::LineInfo::no;
+    std::optional<CompiledKernel> kernel = reuse(spec, old, nvrtc_.version(), line_info);
     const bool reused = kernel.has_value();
-    if (!reused) kernel = compile_kernel(spec, runtime::embedded_sources(), nvrtc_);
+    if (!reused) kernel = compile_kernel(spec, runtime::embedded_sources(), nvrtc_, line_info);
     const std::lock_guard lock(mutex_);
     ++(reused ? report_.reused : report_.compiled);
     if (options_.progress) {

@@ -237,7 +237,7 @@ TEST_F(Cache, ReadsAFolderThatItCannotWrite) {
 
 TEST_F(Cache, AFullDiskCostsTheStoringOnly) {
   const int status = wait_for(spawn([&] {
-    std::signal(SIGXFSZ, SIG_IGN);  // for the output of the test itself
+    std::signal(SIGXFSZ, SIG_IGN);   // for the output of the test itself
     const rlimit limit{2000, 2000};  // of a file's size: as a full disk, within AtomicFile
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 77;
     expect_whole(get(cache_, 1, 100'000), 1, 100'000);

@@ -31,6 +31,12 @@ std::optional<std::uint32_t> number_before(std::string_view line, std::string_vi
   return value;
 }
 
+std::vector<std::string> all_flags(const KernelSpec& spec, LineInfo line_info) {
+  std::vector<std::string> flags = compile_flags(spec);
+  if (line_info == LineInfo::yes) flags.emplace_back("--generate-line-info");
+  return flags;
+}
+
 bool says_resources(std::string_view line) {
   return line.starts_with("ptxas info") || line.find("bytes stack frame") != line.npos ||
          line.find_first_not_of(" \t\r") == line.npos;
@@ -86,9 +92,18 @@ std::string warnings_in_log(std::string_view log) {
   return warnings;
 }
 
-CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, const Nvrtc& nvrtc) {
+std::string recorded_flags(const KernelSpec& spec, LineInfo line_info) {
+  std::string text;
+  for (const std::string& flag : all_flags(spec, line_info)) {
+    text += (text.empty() ? "" : " ") + flag;
+  }
+  return text;
+}
+
+CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, const Nvrtc& nvrtc,
+                              LineInfo line_info) {
   const std::string source = translation_unit(spec);
-  const std::vector<std::string> flags = compile_flags(spec);
+  const std::vector<std::string> flags = all_flags(spec, line_info);
   std::vector<Nvrtc::Header> headers;
   for (const std::string_view path : tree.closure(spec.header)) {
     headers.push_back({std::string(path), std::string(tree.text(path))});
@@ -103,7 +118,7 @@ CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, co
   kernel.name = spec.name;
   kernel.architecture = spec.architecture;
   kernel.compiler = nvrtc.version();
-  for (const std::string& flag : flags) kernel.flags += (kernel.flags.empty() ? "" : " ") + flag;
+  kernel.flags = recorded_flags(spec, line_info);
   kernel.source = source_hash(spec, tree);
   kernel.resources = resources_in_log(result.log, spec.name);
   check_local_memory(spec, kernel.resources, result.log);

@@ -35,10 +35,18 @@ struct CompiledKernel {
   std::vector<std::byte> cubin;
 };
 
+/// Whether the code says which source lines it comes from, for profilers and compute-sanitizer. The
+/// instructions are the same, but the file is some four times as large: it holds the PTX too.
+enum class LineInfo : bool { no, yes };
+
+/// The flags that compiling with these options records.
+std::string recorded_flags(const KernelSpec& spec, LineInfo line_info);
+
 /// Throws compile_failed with the compiler's log if the kernel does not compile, if it compiles
 /// with warnings, or if it spills or uses a stack in local memory although its description does not
 /// allow that.
-CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, const Nvrtc& nvrtc);
+CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, const Nvrtc& nvrtc,
+                              LineInfo line_info = LineInfo::no);
 
 /// The resources in a log of `--ptxas-options=-v` about one kernel: sums of spills and the largest
 /// of the rest over its functions. Throws compile_failed if the log does not tell.

@@ -183,6 +183,17 @@ TEST_F(KernelCompilerWithNvrtc, RaisesWithTheLog) {
   EXPECT_THAT(log, HasSubstr("\"undeclared\" is undefined"));
 }
 
+TEST_F(KernelCompilerWithNvrtc, KeepsSourceLinesOnRequest) {
+  const CompiledKernel plain = compile(sample_spec());
+  const CompiledKernel lines =
+      compile_kernel(sample_spec(), sample_sources(), *nvrtc_, LineInfo::yes);
+  EXPECT_EQ(lines.source, plain.source);  // the same code
+  EXPECT_EQ(lines.resources, plain.resources);
+  EXPECT_GT(lines.cubin.size(), plain.cubin.size());
+  EXPECT_THAT(lines.flags, HasSubstr("--generate-line-info"));
+  EXPECT_THAT(plain.flags, Not(HasSubstr("--generate-line-info")));
+}
+
 TEST_F(KernelCompilerWithNvrtc, ChecksTheSizeOfTheParameters) {
   KernelSpec spec = sample_spec();
   spec.parameter_bytes += 8;

@@ -76,10 +76,9 @@ std::vector<std::string_view> quoted_includes(std::string_view text) {
 
 std::vector<std::string> compile_flags(const KernelSpec& spec) {
   return {
-      "--std=c++20",          "--gpu-architecture=" + spec.architecture,
-      "--fmad=false",          // fma only where the source says so: docs/numerics.md
-      "--generate-line-info",  // for profilers and compute-sanitizer
-      "--ptxas-options=-v",    // registers and spills, in the log
+      "--std=c++20", "--gpu-architecture=" + spec.architecture,
+      "--fmad=false",        // fma only where the source says so: docs/numerics.md
+      "--ptxas-options=-v",  // registers and spills, in the log
   };
 }
 

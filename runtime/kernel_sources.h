@@ -40,7 +40,7 @@ const SourceTree& embedded_sources();
 /// The targets of `#include "..."` lines, in order.
 std::vector<std::string_view> quoted_includes(std::string_view text);
 
-/// NVRTC's options for this kernel.
+/// NVRTC's options for this kernel: those that decide its code.
 std::vector<std::string> compile_flags(const KernelSpec& spec);
 
 /// Says what is compiled: the generated source, the texts of `spec.header`'s closure, the flags.

@@ -70,6 +70,7 @@ struct KernelBuildOptions {
       folder;                // that packs are written to; empty: where they are looked for first
   std::string architecture;  // "sm_90a"; empty: every one that kernels are written for
   int threads = 0;           // 0: all of the machine's
+  bool line_info = false;    // for profilers; files are some four times as large
   bool rebuild = false;      // also what the pack has from the same sources and compiler
   /// After each kernel, from any thread, one call at a time.
   std::function<void(std::size_t done, std::size_t total, const std::string& name)> progress;

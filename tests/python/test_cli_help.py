@@ -23,7 +23,7 @@ OPTIONS = {
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels list": "--json",
-    "kernels build": "--architecture --output --rebuild --quiet --threads --json",
+    "kernels build": "--architecture --output --line-info --rebuild --quiet --threads --json",
     "doctor": "--json",
 }
 
