@@ -172,7 +172,7 @@ uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLoca
   const Accessor accessor = m.accessor(thread, AccessKind::atomic_update, at);
   if (!m.access_shared(*thread.block, address, 4, accessor, "atom_shared")) return 0;
   std::byte* p = thread.block->shared.data() + (address - kSharedBase);
-  uint32_t old;
+  uint32_t old = 0;
   std::memcpy(&old, p, sizeof(old));
   const uint32_t result = meaning::reduce(op, old, value);
   std::memcpy(p, &result, sizeof(result));

@@ -1,50 +1,12 @@
-// Planted bugs in asynchronous copies: groups, mbarriers, proxies, tensor maps.
-#include "device/emulator/planted_test_support.h"
-#include "device/ptx/barrier.h"
+// Planted bugs in asynchronous copies: groups, mbarriers, proxies.
+#include "device/emulator/planted_copy_test_support.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/cp_async.h"
-#include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
-#include "device/ptx/mbarrier.h"
-#include "device/ptx/shared_memory.h"
-#include "device/ptx/special_registers.h"
-#include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
-#include "device/vector.h"
 
 namespace blockscale::emulator {
 namespace {
-
-using Four = device::Vector<uint32_t, 4>;
-
-/// Buffers that copies may name: 4 KiB each, aligned to 128.
-struct alignas(128) Memory {
-  uint32_t in[1024] = {};
-  uint32_t out[1024] = {};
-  std::vector<Buffer> buffers() { return {input("in", in), output("out", out)}; }
-};
-
-constexpr LaunchShape kTwoWarps = {.block = {64}, .dynamic_shared_bytes = 8192};
-
-// Shared memory of these programs: two mbarriers, then stages of 1 KiB from 1024 on.
-ptx::SharedAddress full() {
-  return device::shared_base();
-}
-ptx::SharedAddress empty() {
-  return device::shared_base() + 8;
-}
-ptx::SharedAddress stage(uint32_t i) {
-  return device::shared_base() + 1024 * (i + 1);
-}
-
-void init_barriers(uint32_t consumers) {
-  if (ptx::tid_x() == 0) {
-    ptx::mbarrier_init(full(), 1, "full");
-    ptx::mbarrier_init(empty(), consumers, "empty");
-    ptx::fence_mbarrier_init();
-  }
-  ptx::barrier_sync_all();
-}
 
 TEST(PlantedCopy, ReadBeforeTheWait) {
   Mark bug;
@@ -230,6 +192,34 @@ TEST(PlantedCopy, StoreWithoutProxyFence) {
                   [&] { write_and_store(memory, bug, [] { ptx::barrier_sync_all(); }); }},
                  FindingKind::missing_proxy_fence, bug,
                  {"bulk store", "asynchronous proxy", "no fence_proxy_async"});
+}
+
+/// Threads write global memory and one loads it again; `fence` comes before the barrier.
+void write_and_load(Memory& memory, Mark& bug, const std::function<void()>& fence) {
+  init_barriers(1);
+  ptx::st_global(reinterpret_cast<Four*>(memory.out) + ptx::tid_x(), Four{});
+  fence();
+  ptx::barrier_sync_all();
+  if (ptx::tid_x() == 0) {
+    ptx::mbarrier_arrive_expect_tx(full(), 1024);
+    ptx::cp_async_bulk_shared_global(stage(0), memory.out, 1024, full(), bug.here());
+  }
+  device::mbarrier_wait(full(), 0);
+  ptx::ld_shared<uint32_t>(stage(0) + 4 * ptx::tid_x());
+}
+
+TEST(PlantedCopy, LoadOfWrittenMemoryWithoutProxyFence) {
+  Mark bug;
+  Memory memory;
+  const auto with = [&](void (*fence)()) {
+    return Program{kTwoWarps, memory.buffers(),
+                   [&memory, &bug, fence] { write_and_load(memory, bug, fence); }};
+  };
+  expect_planted(with([] {}), FindingKind::missing_proxy_fence, bug,
+                 {"of 'out'", "the write at", "no fence_proxy_async"});
+  expect_planted(with([] { ptx::fence_proxy_async_shared(); }), FindingKind::missing_proxy_fence,
+                 bug, {"of 'out'"});
+  expect_clean(with([] { ptx::fence_proxy_async_global(); }));
 }
 
 TEST(PlantedCopy, ProxyFenceOfTheWrongMemory) {
@@ -421,122 +411,6 @@ TEST(PlantedCopy, CpAsyncAtExit) {
                     ptx::cp_async_commit_group();
                   }},
                  FindingKind::outstanding_at_exit, bug, {"exits", "cp_async_wait_group"});
-}
-
-TensorMapDescription matrix(void* data, uint64_t columns, uint64_t rows) {
-  TensorMapDescription d;
-  d.address = reinterpret_cast<uint64_t>(data);
-  d.sizes[0] = columns;
-  d.sizes[1] = rows;
-  d.strides[0] = columns * 4;
-  d.box[0] = 32;
-  d.box[1] = 8;
-  d.element_strides[0] = d.element_strides[1] = 1;
-  d.rank = 2;
-  d.element = TensorMapElement::u32;
-  return d;
-}
-
-TEST(PlantedCopy, TensorIsLargerThanItsBuffer) {
-  Mark bug;
-  Memory memory;
-  const TensorMap map = encode_tensor_map(matrix(memory.in, 32, 33));  // 32 rows are there
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() != 0) return;
-                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                    ptx::cp_async_bulk_tensor_shared_global<2>(stage(0), &map, {{0, 28}}, full(),
-                                                               bug.here());
-                    device::mbarrier_wait(full(), 0);
-                  }},
-                 FindingKind::out_of_bounds, bug,
-                 {"cp_async_bulk_tensor_shared_global", "128 bytes at offset 4096 of 'in'"});
-}
-
-TEST(PlantedCopy, RankOfTheMapIsAnother) {
-  Mark bug;
-  Memory memory;
-  const TensorMap map = encode_tensor_map(matrix(memory.in, 32, 32));
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() != 0) return;
-                    ptx::cp_async_bulk_tensor_shared_global<3>(stage(0), &map, {{0, 0, 0}}, full(),
-                                                               bug.here());
-                  }},
-                 FindingKind::invalid_operand, bug, {"3 coordinates", "rank 2"});
-}
-
-TEST(PlantedCopy, BoxIsMisaligned) {
-  Mark bug;
-  Memory memory;
-  const TensorMap map = encode_tensor_map(matrix(memory.in, 32, 32));
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() != 0) return;
-                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                    ptx::cp_async_bulk_tensor_shared_global<2>(stage(0) + 64, &map, {{0, 0}},
-                                                               full(), bug.here());
-                    device::mbarrier_wait(full(), 0);
-                  }},
-                 FindingKind::misaligned, bug, {"the shared address", "multiple of 128"});
-}
-
-TEST(PlantedCopy, BoxStartsWithinSixteenBytes) {
-  Mark bug;
-  Memory memory;
-  const TensorMap map = encode_tensor_map(matrix(memory.in, 32, 32));
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() != 0) return;
-                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                    ptx::cp_async_bulk_tensor_shared_global<2>(stage(0), &map, {{-1, 0}}, full(),
-                                                               bug.here());
-                    device::mbarrier_wait(full(), 0);
-                  }},
-                 FindingKind::misaligned, bug, {"coordinate 0, in bytes,", "multiple of 16"});
-}
-
-TEST(PlantedCopy, ReductionThatTheElementsLack) {
-  Mark bug;
-  Memory memory;
-  TensorMapDescription d = matrix(memory.out, 32, 32);
-  d.element = TensorMapElement::f32;
-  const TensorMap map = encode_tensor_map(d);
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    if (ptx::tid_x() != 0) return;
-                    ptx::cp_reduce_async_bulk_tensor_global_shared<ptx::TensorReduce::max, 2>(
-                        &map, {{0, 0}}, stage(0), bug.here());
-                  }},
-                 FindingKind::invalid_operand, bug, {"no such reduction"});
-}
-
-TEST(PlantedCopy, MapsThatTheEncoderRefuses) {
-  Memory memory;
-  const auto refused = [&](const char* text, const auto& change) {
-    TensorMapDescription d = matrix(memory.in, 32, 32);
-    change(d);
-    try {
-      encode_tensor_map(d);
-      ADD_FAILURE() << "accepted: " << text;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(text));
-    }
-  };
-  refused("strides[0] is 100", [](auto& d) { d.strides[0] = 100; });
-  refused("box[1] is 257", [](auto& d) { d.box[1] = 257; });
-  refused("sizes[0] is 0", [](auto& d) { d.sizes[0] = 0; });
-  refused("rank is 6", [](auto& d) { d.rank = 6; });
-  refused("multiple of 16", [](auto& d) { d.address += 8; });
-  refused("a row of the box has 8 bytes", [](auto& d) { d.box[0] = 2; });
-  refused("the swizzle allows 64", [](auto& d) { d.swizzle = TensorMapSwizzle::bytes_64; });
-  refused("element_strides[1] is 9", [](auto& d) { d.element_strides[1] = 9; });
-  refused("floating-point", [](auto& d) { d.fill = TensorMapFill::nan; });
-  refused("element 13", [](auto& d) { d.element = TensorMapElement::u4x16_packed; });
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ run_ctest() {
     --output-junit "$PWD/$logs/ctest-$1.xml"
 }
 
-# --- lint: clang-tidy over the library, the command line and their headers -------------------------
+# --- lint: clang-tidy over the library, the emulator, the command line and their headers -----------
 step_lint() {
   mkdir -p build
   check clang-tidy lint_sources
@@ -124,7 +124,7 @@ step_lint() {
 
 lint_sources() {
   [[ -f build/sanitized/compile_commands.json ]] || configure_sanitized
-  tracked 'runtime/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
+  tracked 'runtime/*.cpp' 'device/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
     grep -vE '_(test|bench|fuzz)\.cpp$' |
     xargs -P "$jobs" -n 1 clang-tidy-19 -p build/sanitized --quiet --warnings-as-errors='*'
 }

@@ -58,7 +58,7 @@ constexpr bool can_reduce(ReduceOp op, TensorMapElement element) {
 
 template <class T>
 void reduce_integer(ReduceOp op, void* old, const void* value) {
-  T a, b;
+  T a = 0, b = 0;
   std::memcpy(&a, old, sizeof(T));
   std::memcpy(&b, value, sizeof(T));
   a = reduce<T>(op, a, b);
@@ -67,7 +67,7 @@ void reduce_integer(ReduceOp op, void* old, const void* value) {
 
 template <Format F>
 void reduce_half(ReduceOp op, void* old, const void* value) {
-  uint16_t a, b;
+  uint16_t a = 0, b = 0;
   std::memcpy(&a, old, sizeof(a));
   std::memcpy(&b, value, sizeof(b));
   const uint32_t result = op == ReduceOp::kAdd   ? add_rn_x2<F>(a, b)
@@ -88,7 +88,7 @@ inline void reduce_element(ReduceOp op, TensorMapElement element, void* old, con
     case TensorMapElement::bf16: return reduce_half<Format::bf16>(op, old, value);
     default: break;
   }
-  float a, b;
+  float a = 0, b = 0;
   std::memcpy(&a, old, sizeof(a));
   std::memcpy(&b, value, sizeof(b));
   a = atomic_add_f32(a, b);

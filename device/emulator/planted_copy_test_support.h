@@ -1,0 +1,47 @@
+// What the programs with planted bugs in asynchronous copies share: buffers, mbarriers, stages.
+#pragma once
+
+#include <vector>
+
+#include "device/emulator/planted_test_support.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/fence.h"
+#include "device/ptx/mbarrier.h"
+#include "device/ptx/shared_memory.h"
+#include "device/ptx/special_registers.h"
+#include "device/vector.h"
+
+namespace blockscale::emulator {
+
+using Four = device::Vector<uint32_t, 4>;
+
+/// Buffers that copies may name: 4 KiB each, aligned to 128.
+struct alignas(128) Memory {
+  uint32_t in[1024] = {};
+  uint32_t out[1024] = {};
+  std::vector<Buffer> buffers() { return {input("in", in), output("out", out)}; }
+};
+
+inline constexpr LaunchShape kTwoWarps = {.block = {64}, .dynamic_shared_bytes = 8192};
+
+// Shared memory of these programs: two mbarriers, then stages of 1 KiB from 1024 on.
+inline ptx::SharedAddress full() {
+  return device::shared_base();
+}
+inline ptx::SharedAddress empty() {
+  return device::shared_base() + 8;
+}
+inline ptx::SharedAddress stage(uint32_t i) {
+  return device::shared_base() + 1024 * (i + 1);
+}
+
+inline void init_barriers(uint32_t consumers) {
+  if (ptx::tid_x() == 0) {
+    ptx::mbarrier_init(full(), 1, "full");
+    ptx::mbarrier_init(empty(), consumers, "empty");
+    ptx::fence_mbarrier_init();
+  }
+  ptx::barrier_sync_all();
+}
+
+}  // namespace blockscale::emulator
