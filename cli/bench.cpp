@@ -174,11 +174,12 @@ void add_quantize(CLI::App& bench, Action& action) {
              "Timed runs of each case, of which the fastest counts. Default: 5");
   add_threads(*command, options.threads, 1);
   add_parsed(*command, "--device", "D", state->cuda, parse_device,
-             "cpu (the default) or cuda, the first CUDA device. There every layout is measured "
-             "unless --layout is given, medians count, and --rows and --threads are not used");
+             help_text("cpu (the default) or cuda, the first CUDA device. There every layout is "
+                       "measured unless --layout is given, medians count, and --rows and "
+                       "--threads are not used"));
   add_repeated(*command, "--size", "SIZE", state->sizes, parse_input_bytes,
-               "With --device cuda: bytes of the input. Repeatable. Default: 1MiB, 8MiB, 64MiB and "
-               "512MiB");
+               help_text("With --device cuda: bytes of the input. Repeatable. Default: 1MiB, 8MiB, "
+                         "64MiB and 512MiB"));
   add_json(*command, state->json);
   command->footer(kQuantizeExamples);
   command->callback([&action, state] { action = [state] { return run_quantize(*state); }; });
