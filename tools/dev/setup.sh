@@ -58,9 +58,12 @@ find_python() {
 
 # The Python module needs the headers of the Python in build/venv.
 require_python_headers() {
-  build/venv/bin/python -c 'import pathlib, sys, sysconfig
-sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' ||
-    install_packages python3-dev
+  has_python_headers build/venv/bin/python || install_packages python3-dev
+}
+
+has_python_headers() { # PYTHON
+  "$1" -c 'import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
 }
 
 # make_environment FOLDER REQUIREMENTS: again only when that file changed.
