@@ -195,13 +195,19 @@ tested_commit() {
   git rev-parse HEAD 2>/dev/null || cat "$bundle/commit" 2>/dev/null || echo unknown
 }
 
+# run_gpu_tests [--sanitizer TOOL [GTEST OPTION...]]
 run_gpu_tests() {
   require_gpu
+  if [[ ${1:-} == --sanitizer ]]; then
+    run_compute_sanitizer "${@:2}"
+    return
+  fi
   local targets=(blockscale_cli gpu_tests)
   if has_python_headers "$gpu_python"; then
     build_gpu "${targets[@]}" _native _native_stub
     install_gpu_package
   else
+    rm -rf build/gpu-package
     build_gpu "${targets[@]}"
   fi
   export BLOCKSCALE_REQUIRE_GPU=1 BLOCKSCALE_MODEL BLOCKSCALE_CLI=$PWD/build/gpu/cli/blockscale
@@ -216,6 +222,20 @@ run_gpu_tests() {
       -p no:cacheprovider --basetemp=build/pytest-gpu || failed=1
   fi
   say "gpu-test in ${SECONDS} s: $( ((failed)) && echo failed || echo passed)"
+  ((failed == 0))
+}
+
+# memcheck, synccheck, racecheck or initcheck over the C++ tests, with source lines in its reports.
+run_compute_sanitizer() { # TOOL GTEST-OPTION...
+  command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
+  build_gpu blockscale_cli gpu_tests
+  build_kernel_pack build/gpu --line-info --quiet
+  local program failed=0
+  for program in build/gpu/*_gpu_test; do
+    say "-- $program under $1"
+    BLOCKSCALE_REQUIRE_GPU=1 compute-sanitizer --tool "$1" --error-exitcode 1 "$program" "${@:2}" ||
+      failed=1
+  done
   ((failed == 0))
 }
 
