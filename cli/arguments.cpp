@@ -56,6 +56,14 @@ ScaleLayout parse_scale_layout(std::string_view name) {
   return kScaleLayouts[index_of(name, "scale layout", scale_layout_names())].layout;
 }
 
+std::vector<std::string> input_transform_names() {
+  return {std::begin(kInputTransformNames), std::end(kInputTransformNames)};
+}
+
+InputTransform parse_input_transform(std::string_view name) {
+  return static_cast<InputTransform>(index_of(name, "transform", input_transform_names()));
+}
+
 Format parse_plain_format(std::string_view name) {
   const auto name_of = [](Format format) { return format_traits(format).name; };
   return kPlainFormats[index_of(name, "dtype", names_of(kPlainFormats, name_of))];

@@ -66,11 +66,13 @@ std::size_t index_of(std::string_view name, const char* kind,
 /// Names to values, as index_of.
 Recipe parse_recipe(std::string_view name);
 ScaleLayout parse_scale_layout(std::string_view name);
+InputTransform parse_input_transform(std::string_view name);
 Format parse_plain_format(std::string_view name);  // f32, f16, bf16
 MxScaleMode parse_mx_scale_mode(std::string_view name);
 
 std::vector<std::string> recipe_names();
 std::vector<std::string> scale_layout_names();
+std::vector<std::string> input_transform_names();
 
 /// The table of recipes for a command's help: name, bits a value, what it is made of.
 std::string recipe_help();

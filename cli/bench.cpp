@@ -38,6 +38,10 @@ std::string rate_text(double bytes_per_second) {
 
 // --- bench quantize ------------------------------------------------------------------------------
 
+const char* name_of(InputTransform transform) {
+  return kInputTransformNames[static_cast<int>(transform)];
+}
+
 struct BenchQuantize {
   QuantizeBenchmarkOptions options;
   bool cuda = false;
@@ -64,6 +68,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
   options.recipes = command.options.recipes;
   options.dtypes = command.options.dtypes;
   options.layouts = command.options.layouts;
+  options.transforms = command.options.transforms;
   options.input_bytes.assign(command.sizes.begin(), command.sizes.end());
   options.k = command.options.k;
   options.repeats = command.options.repeats;
@@ -72,6 +77,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
   Table table({{"Recipe"},
                {"From"},
                {"Scale layout"},
+               {"Fused"},
                {"Input", Align::right},
                {"Time", Align::right},
                {"Read + written GB/s", Align::right},
@@ -84,6 +90,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
     json["cases"].push_back({{"recipe", recipe},
                              {"dtype", dtype},
                              {"layout", layout},
+                             {"transform", name_of(row.transform)},
                              {"rows", row.rows},
                              {"k", row.k},
                              {"input_bytes", row.input_bytes},
@@ -92,9 +99,10 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
                              {"copy_seconds", row.copy_seconds},
                              {"bytes_per_second", row.bytes_per_second},
                              {"copy_share", row.copy_share}});
-    table.add_row({recipe, dtype, layout, format_bytes(static_cast<double>(row.input_bytes)),
-                   format_duration(row.seconds), rate_text(row.bytes_per_second),
-                   format_duration(row.copy_seconds), format_fixed(row.copy_share, 3)});
+    table.add_row({recipe, dtype, layout, name_of(row.transform),
+                   format_bytes(static_cast<double>(row.input_bytes)), format_duration(row.seconds),
+                   rate_text(row.bytes_per_second), format_duration(row.copy_seconds),
+                   format_fixed(row.copy_share, 3)});
   }
   if (command.json) {
     print_json(json);
@@ -114,6 +122,7 @@ ExitCode run_quantize(const BenchQuantize& command) {
   Table table({{"Recipe"},
                {"From"},
                {"Scale layout"},
+               {"Fused"},
                {"Threads", Align::right},
                {"Time", Align::right},
                {"Input GB/s", Align::right},
@@ -126,14 +135,15 @@ ExitCode run_quantize(const BenchQuantize& command) {
     json["cases"].push_back({{"recipe", recipe},
                              {"dtype", dtype},
                              {"layout", layout},
+                             {"transform", name_of(row.transform)},
                              {"threads", row.threads},
                              {"seconds", row.seconds},
                              {"input_gb_per_second", row.input_gb_per_second},
                              {"bytes_per_second", row.bytes_per_second},
                              {"memcpy_share", row.memcpy_share}});
-    table.add_row({recipe, dtype, layout, std::to_string(row.threads), format_duration(row.seconds),
-                   format_fixed(row.input_gb_per_second, 2), rate_text(row.bytes_per_second),
-                   format_fixed(row.memcpy_share, 2)});
+    table.add_row({recipe, dtype, layout, name_of(row.transform), std::to_string(row.threads),
+                   format_duration(row.seconds), format_fixed(row.input_gb_per_second, 2),
+                   rate_text(row.bytes_per_second), format_fixed(row.memcpy_share, 2)});
   }
   if (command.json) {
     print_json(json);
@@ -168,8 +178,12 @@ void add_quantize(CLI::App& bench, Action& action) {
                help_text("Scale layout: " + comma_list(scale_layout_names()) +
                          ". Repeatable. Default: swizzled_128x4 where the recipe allows it, else "
                          "row_major"));
+  add_repeated(*command, "--transform", "F", options.transforms, parse_input_transform,
+               help_text("What is fused with the input: " + comma_list(input_transform_names()) +
+                         ". Repeatable. Default: identity"));
   add_parsed(*command, "--rows", "N", options.rows, parse_size, "Rows of the input. Default: 8192");
-  add_parsed(*command, "--k", "K", options.k, parse_size, "Columns of the input. Default: 8192");
+  add_parsed(*command, "--k", "K", options.k, parse_size,
+             "Columns of what is quantised. Default: 8192");
   add_parsed(*command, "--repeats", "N", options.repeats, parse_repeats,
              "Timed runs of each case, of which the fastest counts. Default: 5");
   add_threads(*command, options.threads, 1);

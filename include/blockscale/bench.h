@@ -15,17 +15,19 @@ struct QuantizeBenchmarkOptions {
   std::vector<Format> dtypes;        // of the input; empty: bf16 only
   std::vector<ScaleLayout> layouts;  // empty: the layout most kernels read (swizzled_128x4 where
                                      // the recipe allows it, else row_major)
-  std::int64_t rows = 8192;          // inputs above the last-level cache measure memory, not cache
-  std::int64_t k = 8192;
-  int threads = 1;  // 0: all of the machine's
-  int repeats = 5;  // timed runs of each case and of memcpy; the fastest counts
+  std::vector<InputTransform> transforms;  // fused inputs; empty: identity only
+  std::int64_t rows = 8192;  // inputs above the last-level cache measure memory, not cache
+  std::int64_t k = 8192;     // columns of what is quantised
+  int threads = 1;           // 0: all of the machine's
+  int repeats = 5;           // timed runs of each case and of memcpy; the fastest counts
 };
 
-/// One case. memcpy is measured in the same run: as many threads, buffers of the input's size.
+/// One case. memcpy is measured in the same run: as many threads, rows * k elements of the dtype.
 struct QuantizeBenchmarkRow {
   Recipe recipe = Recipe::f32;
   Format dtype = Format::bf16;
   ScaleLayout layout = ScaleLayout::row_major;
+  InputTransform transform = InputTransform::identity;
   int threads = 1;
   double seconds = 0;
   double input_gb_per_second = 0;  // 1e9 bytes of input a second

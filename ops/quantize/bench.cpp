@@ -70,7 +70,7 @@ bool allows(Recipe recipe, ScaleLayout layout) {
   return !is_swizzled(layout) || is_swizzled(usual_layout(recipe));
 }
 
-/// The cases that `options` ask for, in the order of recipes, then dtypes, then layouts.
+/// The cases that `options` ask for, in the order of recipes, dtypes, layouts, transforms.
 std::vector<QuantizeBenchmarkRow> cases(const QuantizeBenchmarkOptions& options) {
   std::vector<Recipe> recipes = options.recipes;
   if (recipes.empty()) {
@@ -80,19 +80,24 @@ std::vector<QuantizeBenchmarkRow> cases(const QuantizeBenchmarkOptions& options)
   }
   const std::vector<Format> dtypes =
       options.dtypes.empty() ? std::vector{Format::bf16} : options.dtypes;
+  const std::vector<InputTransform> transforms =
+      options.transforms.empty() ? std::vector{InputTransform::identity} : options.transforms;
   std::vector<QuantizeBenchmarkRow> result;
+  QuantizeBenchmarkRow row;
+  row.threads = effective_threads(options.threads);
   for (const Recipe recipe : recipes) {
     const std::vector<ScaleLayout> layouts =
         options.layouts.empty() ? std::vector{usual_layout(recipe)} : options.layouts;
     for (const Format dtype : dtypes) {
       for (const ScaleLayout layout : layouts) {
         if (!allows(recipe, layout)) continue;
-        QuantizeBenchmarkRow row;
-        row.recipe = recipe;
-        row.dtype = dtype;
-        row.layout = layout;
-        row.threads = effective_threads(options.threads);
-        result.push_back(row);
+        for (const InputTransform transform : transforms) {
+          row.recipe = recipe;
+          row.dtype = dtype;
+          row.layout = layout;
+          row.transform = transform;
+          result.push_back(row);
+        }
       }
     }
   }
@@ -132,6 +137,15 @@ void check(const QuantizeBenchmarkOptions& options) {
   }
 }
 
+/// A transform whose operands, if it has any, are `row`.
+QuantizeInput fused_input(InputTransform transform, const MatrixView& row) {
+  QuantizeInput input;
+  input.transform = transform;
+  if (transform == InputTransform::modulate) input.scale = input.shift = row;
+  if (transform == InputTransform::rms_norm) input.weight = row;
+  return input;
+}
+
 }  // namespace
 
 double benchmark_copy(std::int64_t bytes, int threads, int repeats) {
@@ -144,22 +158,30 @@ double benchmark_copy(std::int64_t bytes, int threads, int repeats) {
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
   check(options);
   std::vector<QuantizeBenchmarkRow> result = cases(options);
+  const bool gated = std::any_of(result.begin(), result.end(), [](const QuantizeBenchmarkRow& row) {
+    return row.transform == InputTransform::swiglu;
+  });
+  const std::int64_t elements = options.rows * options.k;
   Bytes input;
   double copy_rate = 0;
   Format current = Format::e2m1;  // none of the dtypes
   for (QuantizeBenchmarkRow& row : result) {
+    const std::int64_t size = format_traits(row.dtype).bits / 8;
     if (row.dtype != current) {
       current = row.dtype;
-      input = random_numbers(row.dtype, options.rows * options.k);
-      Bytes copy(input.size(), 1);
-      copy_rate = memcpy_rate(input, copy, options.threads, options.repeats);
+      input = random_numbers(row.dtype, gated ? 2 * elements : elements);
+      const Bytes from(input.begin(), input.begin() + elements * size);
+      Bytes copy(from.size(), 1);
+      copy_rate = memcpy_rate(from, copy, options.threads, options.repeats);
     }
+    const bool halves = row.transform == InputTransform::swiglu;
+    const MatrixView x{input.data(), row.dtype, options.rows, halves ? 2 * options.k : options.k};
     ScaledTensor out(row.recipe, options.rows, options.k, row.layout);
     QuantizeOptions quantize_options;
     quantize_options.threads = options.threads;
-    const MatrixView x{input.data(), row.dtype, options.rows, options.k};
+    quantize_options.input = fused_input(row.transform, {input.data(), row.dtype, 1, options.k});
     row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
-    const auto read = static_cast<double>(input.size());
+    const auto read = static_cast<double>(x.rows * x.columns * size);
     const auto written =
         static_cast<double>(value_bytes(row.recipe, options.rows, options.k) +
                             scale_bytes(row.recipe, row.layout, options.rows, options.k));

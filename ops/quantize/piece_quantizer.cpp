@@ -57,12 +57,6 @@ void place_piece_scales(const QuantizeJob& job, const Piece& piece, const std::u
                job.cut.scales_of(piece), reinterpret_cast<const Scale*>(scales), pitch);
 }
 
-/// Asks for `bytes` bytes to be read soon. Any address will do.
-void prefetch(const std::uint8_t* from, std::int64_t bytes) {
-  constexpr std::int64_t kLine = 64;
-  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
-}
-
 /// Elements that are encoded between two prefetches: whole blocks of every recipe with short ones.
 constexpr std::int64_t kPrefetchStep = 256;
 

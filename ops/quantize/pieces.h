@@ -80,6 +80,12 @@ struct Cut {
   }
 };
 
+/// Asks for `bytes` bytes to be read soon. Any address will do.
+inline void prefetch(const std::uint8_t* from, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+}
+
 /// What a body that needs no scratch space is called with.
 struct NoScratch {};
 

@@ -18,8 +18,8 @@ OPTIONS = {
     "compare": "--html --overwrite --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --weights "
     "--reference --tensor --baselines --json",
-    "bench quantize": "--recipe --dtype --layout --rows --k --threads --repeats --device --size "
-    "--json",
+    "bench quantize": "--recipe --dtype --layout --transform --rows --k --threads --repeats "
+    "--device --size --json",
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels list": "--json",

@@ -132,7 +132,16 @@ def test_bench_quantize(program: Program):
         assert case["memcpy_share"] > 0
     text = program.ok(*arguments, "--dtype", "f32", "--layout", "row_major")
     assert text.splitlines()[0].startswith("Recipe ")
-    assert re.search(r"^nvfp4 +f32 +row_major +1 ", text, re.MULTILINE)
+    assert re.search(r"^nvfp4 +f32 +row_major +identity +1 ", text, re.MULTILINE)
+    fused = program.json(
+        *arguments, "--recipe", "mxfp4", "--transform", "swiglu", "--transform", "rms_norm"
+    )
+    assert [case["transform"] for case in fused["cases"]] == ["swiglu", "rms_norm"]
+    for case, columns in zip(fused["cases"], (512, 256), strict=True):
+        assert case["input_gb_per_second"] == pytest.approx(64 * columns * 2e-9 / case["seconds"])
+    assert "'relu' is no transform; choose one of identity, gelu_tanh" in program.fails(
+        "usage", "bench", "quantize", "--transform", "relu"
+    )
     assert "is 250" in program.fails(
         "invalid_argument", "bench", "quantize", "--k", 250, "--rows", 4, "--recipe", "nvfp4"
     )
