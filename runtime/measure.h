@@ -78,7 +78,7 @@ struct TimedWork {
 };
 
 /// Median seconds of one part of each work: all parts in one graph, graphs in turns, `repeats`
-/// times after `repeats` / 4 + 1 that are not counted.
+/// times after two that are not counted.
 std::vector<double> median_seconds(const std::vector<TimedWork>& works, int repeats);
 
 }  // namespace blockscale::runtime

@@ -1,14 +1,15 @@
 #include "ops/quantize/cuda_measure.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <map>
 #include <memory>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "blockscale/bench.h"
 #include "blockscale/device.h"
+#include "blockscale/parallel.h"
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/kernels_sm90.h"
 #include "runtime/kernel.h"
@@ -50,39 +51,108 @@ runtime::KernelSpec copy_spec() {
   return runtime::with_parameters<CopyParams>(std::move(spec), "blockscale::CopyParams");
 }
 
-/// What one call reads and writes. Buffers of different sets are cold to each other.
-struct BufferSet {
-  runtime::DeviceBuffer x;      // also what the copy reads
-  runtime::DeviceBuffer out;    // values, then scales; also what the copy writes
-  runtime::DeviceBuffer small;  // operands of the transform, tensor scale, workspace
+/// What is compiled for a configuration that is not in the list; it may spill.
+runtime::KernelSpec tuned_spec(const QuantizeConfig& c) {
+  runtime::KernelSpec spec = quantize_kernel_spec(
+      c, quantize_kernel_name(c) + "_chunk" + std::to_string(c.chunk) + "x" +
+             std::to_string(c.chunks) + "_threads" + std::to_string(c.threads) + "x" +
+             std::to_string(c.min_blocks) + (c.persistent ? "_persistent" : ""));
+  spec.allows_local_memory = true;
+  return spec;
+}
+
+/// Device memory that all cases share, so that it is allocated and filled once.
+class Arena {
+ public:
+  /// Memory of random numbers of `dtype`.
+  std::byte* numbers(Format dtype, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(numbers_.bytes()) < bytes || dtype != dtype_) {
+      if (static_cast<std::int64_t>(numbers_.bytes()) < bytes) {
+        numbers_ = {};
+        numbers_ = runtime::DeviceBuffer(size_of(bytes));
+      }
+      const std::vector<std::uint8_t> some = normal_numbers(dtype, kPiece);
+      for (std::size_t at = 0; at < numbers_.bytes(); at += some.size()) {
+        numbers_.copy_from_host(some.data(), std::min(some.size(), numbers_.bytes() - at), at);
+      }
+      dtype_ = dtype;
+    }
+    return numbers_.data();
+  }
+  /// Memory that is written.
+  std::byte* results(std::int64_t bytes) {
+    if (static_cast<std::int64_t>(results_.bytes()) < bytes) {
+      results_ = {};
+      results_ = runtime::DeviceBuffer(size_of(bytes));
+      results_.fill(0);
+    }
+    return results_.data();
+  }
+  /// kOnes floats of 1: operands of transforms, given tensor scales.
+  std::byte* ones() {
+    if (ones_.bytes() == 0) {
+      const std::vector<float> values(kOnes, 1.0f);
+      ones_ = runtime::DeviceBuffer(kOnes * sizeof(float));
+      ones_.copy_from_host(values.data(), kOnes * sizeof(float));
+    }
+    return ones_.data();
+  }
+  static constexpr std::size_t kOnes = std::size_t{1} << 20;
+
+ private:
+  static constexpr std::int64_t kPiece = std::int64_t{8} << 20;
+  runtime::DeviceBuffer numbers_, results_, ones_;
+  Format dtype_ = Format::e2m1;  // none of the inputs'
 };
+
+/// What one call reads and writes. Those of different sets are cold to each other.
+struct BufferSet {
+  std::byte* x;     // also what the copy reads
+  std::byte* out;   // values, then scales; also what the copy writes
+  std::byte* rest;  // tensor scale, workspace
+};
+
+/// The kernel of a configuration: the list's, or one that NVRTC compiles.
+const runtime::Kernel& kernel_of(const QuantizePlan::Step& step) {
+  if (step.config == kQuantizeKernels[step.kernel]) {
+    return quantize_kernels().get(static_cast<std::size_t>(step.kernel));
+  }
+  static std::map<std::string, runtime::Kernel> tuned;
+  runtime::KernelSpec spec = tuned_spec(step.config);
+  const auto found = tuned.find(spec.name);
+  if (found != tuned.end()) return found->second;
+  const std::string name = spec.name;
+  return tuned
+      .emplace(std::piecewise_construct, std::forward_as_tuple(name),
+               std::forward_as_tuple(std::move(spec), runtime::KernelStore::instance()))
+      .first->second;
+}
 
 class Bench {
  public:
   explicit Bench(const MeasuredProblem& problem) : problem_(problem) {
     const MeasuredProblem& m = problem;
-    const std::int64_t x_columns = m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
     const std::int64_t reads =
         m.scale_source == ScaleSource::dynamic &&
                 (recipe_traits(m.recipe).block_rows == 0 || recipe_traits(m.recipe).tensor_scale)
             ? 2
             : 1;
-    result_.input_bytes = m.rows * x_columns * format_bytes(m.dtype);
+    const std::int64_t scales = scale_bytes(m.recipe, m.layout, m.rows, m.k);
+    result_.input_bytes = m.rows * x_columns() * format_bytes(m.dtype);
     values_ = round_up(value_bytes(m.recipe, m.rows, m.k));
-    written_ = value_bytes(m.recipe, m.rows, m.k) + scale_bytes(m.recipe, m.layout, m.rows, m.k);
-    result_.moved_bytes = reads * result_.input_bytes + written_;
+    const std::int64_t written = value_bytes(m.recipe, m.rows, m.k) + scales;
+    result_.moved_bytes = reads * result_.input_bytes + written;
     copied_ = round_up(result_.moved_bytes / 2);
-    const std::int64_t l2 = std::max<std::int64_t>(cuda::current_device().l2_bytes, 1 << 20);
-    const std::int64_t footprint = std::min(result_.input_bytes + written_, 2 * copied_);
-    const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / footprint + 1, 2, 128);
-    allocate(count);
+    if (2 * m.k > static_cast<std::int64_t>(Arena::kOnes)) {
+      throw Error(ErrorCode::unsupported, "k", "has more columns than are measured");
+    }
+    make_sets(std::max(result_.input_bytes, copied_), std::max(values_ + scales, copied_));
   }
 
   Measurement run(const std::vector<PlanTuning>& tunings, int repeats) {
     static const runtime::Kernel copy(copy_spec(), runtime::KernelStore::instance());
     std::vector<runtime::TimedWork> works;
-    const int parts = static_cast<int>(sets_.size());
-    works.push_back({[this](void* stream, int i) { launch_copy(copy, stream, i); }, parts});
+    works.push_back({[this](void* stream, int i) { launch_copy(copy, stream, i); }, parts()});
     for (const PlanTuning& tuning : tunings) {
       result_.tunings.push_back({tuning, {}, {}, 0});
       try {
@@ -101,36 +171,33 @@ class Bench {
   }
 
  private:
-  /// The kernels of a plan, those of the list or others.
-  using Kernels = std::vector<std::shared_ptr<const runtime::Kernel>>;
+  static constexpr std::int64_t kRestBytes = std::int64_t{1} << 20;
+  static constexpr int kLeastParts = 20;
 
   static std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
-
-  void allocate(std::int64_t count) {
-    const MeasuredProblem& m = problem_;
-    const std::int64_t piece = std::min<std::int64_t>(result_.input_bytes, 32 << 20);
-    const std::vector<std::uint8_t> numbers = normal_numbers(m.dtype, piece);
-    for (std::int64_t i = 0; i < count; ++i) {
-      BufferSet set;
-      const std::int64_t scales = scale_bytes(m.recipe, m.layout, m.rows, m.k);
-      set.x = runtime::DeviceBuffer(size_of(std::max(result_.input_bytes, copied_)));
-      set.out = runtime::DeviceBuffer(size_of(std::max(values_ + scales, copied_)));
-      set.small = runtime::DeviceBuffer(size_of(kSmallBytes + 8 * m.k));
-      for (std::int64_t at = 0; at < result_.input_bytes; at += piece) {
-        set.x.copy_from_host(numbers.data(), size_of(std::min(piece, result_.input_bytes - at)),
-                             size_of(at));
-      }
-      // 1 as a given scale, and as bf16 a small number: 1.0f is 0x3F800000.
-      const std::vector<float> ones(size_of(2 * m.k) + 64, 1.0f);
-      set.small.copy_from_host(ones.data(), ones.size() * sizeof(float));
-      sets_.push_back(std::move(set));
-    }
+  std::int64_t x_columns() const {
+    return problem_.transform == InputTransform::swiglu ? 2 * problem_.k : problem_.k;
+  }
+  int parts() const { return std::max(kLeastParts, static_cast<int>(sets_.size())); }
+  const BufferSet& set_of(int part) const {
+    return sets_[static_cast<std::size_t>(part) % sets_.size()];
   }
 
-  MatrixView x_of(const BufferSet& set) const {
-    const std::int64_t columns =
-        problem_.transform == InputTransform::swiglu ? 2 * problem_.k : problem_.k;
-    return {set.x.data(), problem_.dtype, problem_.rows, columns};
+  /// As many sets as are together larger than three times the level-2 cache.
+  void make_sets(std::int64_t x_bytes, std::int64_t out_bytes) {
+    static Arena arena;
+    x_bytes = round_up(x_bytes);
+    out_bytes = round_up(out_bytes);
+    const std::int64_t l2 = std::max<std::int64_t>(cuda::current_device().l2_bytes, 1 << 20);
+    const std::int64_t touched = std::min(result_.moved_bytes, 2 * copied_);
+    const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / touched + 1, 2, 160);
+    std::byte* const numbers = arena.numbers(problem_.dtype, count * x_bytes);
+    std::byte* const results = arena.results(count * (out_bytes + kRestBytes));
+    ones_ = arena.ones();
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::byte* const out = results + i * (out_bytes + kRestBytes);
+      sets_.push_back({numbers + i * x_bytes, out, out + out_bytes});
+    }
   }
 
   MutableScaledTensorView out_of(const BufferSet& set) const {
@@ -139,19 +206,19 @@ class Bench {
     out.rows = problem_.rows;
     out.k = problem_.k;
     out.layout = problem_.layout;
-    out.values = set.out.data();
-    out.scales = set.out.data() + values_;
-    if (recipe_traits(problem_.recipe).tensor_scale) {
-      out.tensor_scale = reinterpret_cast<float*>(set.small.data());
-    }
+    out.values = set.out;
+    out.scales = set.out + values_;
+    if (!recipe_traits(problem_.recipe).tensor_scale) return out;
+    const bool given = problem_.scale_source == ScaleSource::given;
+    out.tensor_scale = reinterpret_cast<float*>(given ? ones_ : set.rest);
     return out;
   }
 
-  QuantizeOptions options_of(const BufferSet& set) const {
+  QuantizeOptions options() const {
     QuantizeOptions options;
     options.scale_source = problem_.scale_source;
     options.input.transform = problem_.transform;
-    const MatrixView ones{set.small.data() + 256, Format::f32, 1, problem_.k};
+    const MatrixView ones{ones_, Format::f32, 1, problem_.k};
     if (problem_.transform == InputTransform::modulate) options.input.scale = ones;
     if (problem_.transform == InputTransform::modulate) options.input.shift = ones;
     if (problem_.transform == InputTransform::rms_norm) options.input.weight = ones;
@@ -162,47 +229,33 @@ class Bench {
   void prepare(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
     const DeviceTraits device{cuda::current_device().multiprocessors};
+    constexpr std::int64_t kWorkspace = 256;  // where it begins, behind the tensor scale
     for (const BufferSet& set : sets_) {
-      const QuantizeOptions options = options_of(set);
-      const QuantizeArguments a = validated(x_of(set), out_of(set), options);
-      const std::int64_t offset = round_up(256 + 8 * problem_.k);
-      plans->push_back(plan_quantize(a, options, device, set.small.data() + offset, tuning.tuning));
-      if (offset + plans->back().workspace_bytes > static_cast<std::int64_t>(set.small.bytes())) {
+      const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
+      const QuantizeOptions o = options();
+      const QuantizeArguments a = validated(x, out_of(set), o);
+      plans->push_back(plan_quantize(a, o, device, set.rest + kWorkspace, tuning.tuning));
+      if (kWorkspace + plans->back().workspace_bytes > kRestBytes) {
         throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
       }
     }
     tuning.plan = plans->front().str();
-    const Kernels kernels = kernels_of(plans->front());
-    const auto launch = [plans, kernels](void* stream, int i) {
-      const QuantizePlan& plan = (*plans)[static_cast<std::size_t>(i)];
+    std::vector<const runtime::Kernel*> kernels;
+    for (int i = 0; i < plans->front().count; ++i) {
+      kernels.push_back(&kernel_of(plans->front().steps[static_cast<std::size_t>(i)]));
+    }
+    const auto launch = [plans, kernels](void* stream, int part) {
+      const QuantizePlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
       for (std::size_t s = 0; s < kernels.size(); ++s) {
         runtime::launch(*kernels[s], plan.steps[s].shape, stream, plan.steps[s].params);
       }
     };
-    works.push_back({launch, static_cast<int>(sets_.size())});
+    works.push_back({launch, parts()});
   }
 
-  static Kernels kernels_of(const QuantizePlan& plan) {
-    static int tuned = 0;
-    Kernels kernels;
-    for (int i = 0; i < plan.count; ++i) {
-      const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-      if (step.config == kQuantizeKernels[step.kernel]) {
-        const auto& kernel = quantize_kernels().get(static_cast<std::size_t>(step.kernel));
-        kernels.push_back({std::shared_ptr<void>(), &kernel});
-        continue;
-      }
-      auto spec = quantize_kernel_spec(
-          step.config, quantize_kernel_name(step.config) + "_tuned" + std::to_string(++tuned));
-      kernels.push_back(
-          std::make_shared<runtime::Kernel>(std::move(spec), runtime::KernelStore::instance()));
-    }
-    return kernels;
-  }
-
-  void launch_copy(const runtime::Kernel& copy, void* stream, int i) const {
-    const BufferSet& set = sets_[static_cast<std::size_t>(i)];
-    CopyParams params{set.x.data(), set.out.data(), static_cast<std::uint64_t>(copied_) / 16};
+  void launch_copy(const runtime::Kernel& copy, void* stream, int part) const {
+    const BufferSet& set = set_of(part);
+    const CopyParams params{set.x, set.out, static_cast<std::uint64_t>(copied_) / 16};
     LaunchShape shape;
     shape.grid.x = static_cast<std::uint32_t>(
         ceil_div(static_cast<std::int64_t>(params.vectors), kCopyThreads));
@@ -210,17 +263,60 @@ class Bench {
     runtime::launch(copy, shape, stream, params);
   }
 
-  static constexpr std::int64_t kSmallBytes = 1 << 20;
-
   MeasuredProblem problem_;
   Measurement result_;
   std::int64_t values_ = 0;  // bytes before the scales
-  std::int64_t written_ = 0;
   std::int64_t copied_ = 0;  // bytes that the copy reads, and writes
+  std::byte* ones_ = nullptr;
   std::vector<BufferSet> sets_;
 };
 
 }  // namespace
+
+void compile_tunings(const std::vector<MeasuredProblem>& problems,
+                     const std::vector<std::vector<PlanTuning>>& tunings) {
+  std::map<std::string, runtime::KernelSpec> specs;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    const MeasuredProblem& m = problems[i];
+    for (const PlanTuning& tuning : tunings[i]) {
+      // Only the shapes count; the memory is never touched.
+      const auto memory = [](int which) {
+        return reinterpret_cast<std::byte*>(std::uintptr_t{1} << (40 + which));
+      };
+      MutableScaledTensorView out;
+      out.recipe = m.recipe;
+      out.rows = m.rows;
+      out.k = m.k;
+      out.layout = m.layout;
+      out.values = memory(1);
+      out.scales = memory(2);
+      if (recipe_traits(m.recipe).tensor_scale) {
+        out.tensor_scale = reinterpret_cast<float*>(memory(3));
+      }
+      QuantizeOptions options;
+      options.scale_source = m.scale_source;
+      const QuantizeArguments a =
+          validated(MatrixView{memory(0), m.dtype, m.rows, m.k}, out, options);
+      const QuantizePlan plan = plan_quantize(a, options, {}, nullptr, tuning);
+      const auto& step = plan.steps[static_cast<std::size_t>(plan.count - 1)];
+      if (step.config == kQuantizeKernels[step.kernel]) continue;
+      runtime::KernelSpec spec = tuned_spec(step.config);
+      specs.insert_or_assign(spec.name, spec);
+    }
+  }
+  std::vector<runtime::KernelSpec> list;
+  for (auto& [name, spec] : specs) list.push_back(std::move(spec));
+  parallel_for(static_cast<std::int64_t>(list.size()), 1, 0,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   try {
+                     (void)runtime::KernelStore::instance().image(list[size_of(i)]);
+                   } catch (const Error&) {
+                     // A tuning that does not compile is reported where it is measured.
+                   }
+                 }
+               });
+}
 
 Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,
                              int repeats) {

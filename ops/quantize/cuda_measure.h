@@ -35,6 +35,11 @@ struct Measurement {
   std::vector<MeasuredTuning> tunings;
 };
 
+/// Compiles the kernels of all tunings of these problems on all of the machine's threads. Those of
+/// fused inputs are not.
+void compile_tunings(const std::vector<MeasuredProblem>& problems,
+                     const std::vector<std::vector<PlanTuning>>& tunings);
+
 /// Times each tuning of a problem, and a copy, in turns on cold buffers of the current device.
 Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,
                              int repeats);

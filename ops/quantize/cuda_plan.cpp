@@ -161,7 +161,7 @@ class Planner {
     p.layout = out.layout;
     p.scale_leading_stride = out.scale_leading_stride;
     p.scale_batch_stride = out.scale_batch_stride;
-    p.scale_row_step = scale_offset(out.layout, 1, 0, out.scale_leading_stride);
+    p.scale_column_step = scale_offset(out.layout, 0, 1, out.scale_leading_stride);
     const ScaleGrid grid = scale_grid(out.recipe, out.rows, out.k);
     const ScaleLayoutTraits& layout = scale_layout_traits(out.layout);
     p.scale_rows =
@@ -227,11 +227,14 @@ class Planner {
   }
 
   /// As wide as a thread block, unless more than an eighth of its chunks lay beyond the row's end.
-  static std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) {
+  /// Tall where the scales of a column lie together, so that a tile fills whole sectors of them.
+  std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
+    const bool tall = a_.out.layout == ScaleLayout::mn_major && c.kernel == QuantizeKernel::blocks;
     const int least = std::max(2, c.block / c.chunk);
+    const int most = tall ? std::max(8, least) : c.threads;
     int best = 0;
     std::int64_t best_covered = std::numeric_limits<std::int64_t>::max();
-    for (int log2 = 0; 1 << log2 <= c.threads; ++log2) {
+    for (int log2 = 0; 1 << log2 <= most; ++log2) {
       if (1 << log2 < least) continue;
       const std::int64_t covered = ceil_div(chunks, std::int64_t{1} << log2) << log2;
       if (covered > best_covered && covered * 8 > chunks * 9) continue;
@@ -267,11 +270,6 @@ class Planner {
     params.value_vectors = is_multiple(params.values, store) &&
                            is_multiple(params.value_row_stride, store) &&
                            is_multiple(params.value_batch_stride, store);
-    const std::int64_t scale_size = format_bytes(recipe_.scale);
-    params.scale_vectors = params.layout == ScaleLayout::mn_major &&
-                           is_multiple(params.scales, scale_size * c.chunks) &&
-                           is_multiple(params.scale_leading_stride, c.chunks) &&
-                           is_multiple(params.scale_batch_stride, c.chunks);
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;

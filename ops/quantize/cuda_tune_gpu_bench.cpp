@@ -37,34 +37,35 @@ std::string text_of(const PlanTuning& t) {
       .substr(1);
 }
 
-/// Ways of launching the kernels whose threads hold chunks of single rows.
-std::vector<PlanTuning> row_block_tunings(const RecipeTraits& t) {
+/// Ways of launching the kernels whose threads hold one chunk.
+std::vector<PlanTuning> chunk_tunings(const RecipeTraits& t, ScaleLayout layout) {
   std::vector<PlanTuning> tunings = {{}};
-  for (const int chunk : {8, 16, 32}) {
-    if (t.block_k != 0 && t.block_k % chunk != 0) continue;
-    for (const int chunks : {1, 2}) {
-      for (const int min_blocks : {4, 6, 8}) {
-        if (chunk * chunks > 32 || chunk * chunks * min_blocks > 128) continue;
-        tunings.push_back({chunk, chunks, 256, min_blocks});
+  for (const int chunk : {16, 32}) {
+    for (const int threads : {128, 256}) {
+      for (const int blocks : {4, 6, 8}) {
+        if (threads * blocks * 24 > 65536) continue;
+        tunings.push_back({chunk, 1, threads, threads == 128 ? 2 * blocks : blocks});
+      }
+      const bool lies_in_columns = layout != ScaleLayout::row_major && t.block_k != 0;
+      for (const int log2_chunks : {2, 3, 4}) {
+        if (!lies_in_columns || t.block_k > chunk << log2_chunks) continue;
+        tunings.push_back({chunk, 1, threads, threads == 128 ? 8 : 4, log2_chunks});
       }
     }
-    tunings.push_back({chunk, 1, 128, chunk == 32 ? 8 : 12});
-    tunings.push_back({chunk, 1, 512, chunk == 32 ? 2 : 3});
-    for (const int log2_chunks : {3, 4, 5}) tunings.push_back({chunk, 1, 256, 0, log2_chunks});
   }
-  tunings.push_back({16, 1, 256, 6, 0, true});
   return tunings;
 }
 
-std::vector<PlanTuning> tunings_of(Recipe recipe) {
+std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
   const RecipeTraits& t = recipe_traits(recipe);
-  if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 4}};
-  if (t.block_rows == 1 && t.block_k == 0) return {{}, {0, 0, 0, 3}, {0, 0, 0, 4}};
-  return row_block_tunings(t);
+  const bool row = t.block_rows == 1 && t.block_k == 0;
+  if (t.block_rows > 1 || row) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}, {0, 0, 0, 4}};
+  return chunk_tunings(t, layout);
 }
 
-nlohmann::json measure(const MeasuredProblem& problem) {
-  Measurement m = measure_quantize(problem, tunings_of(problem.recipe), 20);
+nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings) {
+  constexpr int kRepeats = 5;
+  Measurement m = measure_quantize(problem, tunings, kRepeats);
   const std::string name = std::string(recipe_traits(problem.recipe).name) + " " +
                            format_traits(problem.dtype).name + " " +
                            scale_layout_traits(problem.layout).name + " " +
@@ -128,16 +129,22 @@ int run(int argc, char** argv) {
   }
   const cuda::DeviceScope scope(0);
   std::fprintf(stderr, "%s\n", cuda::current_device().name.c_str());
-  nlohmann::json results = nlohmann::json::array();
+  std::vector<MeasuredProblem> problems;
+  std::vector<std::vector<PlanTuning>> tunings;
   for (const Recipe recipe : recipes_of(std::max(0, argc - 1), argv + 1)) {
     const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
     for (const ScaleLayout layout : layouts_of(recipe)) {
-      for (const std::int64_t rows : {64, 4096, 32768}) {
-        MeasuredProblem problem{recipe, Format::bf16, layout, rows, 8192};
-        if (given) problem.scale_source = ScaleSource::given;
-        results.push_back(measure(problem));
+      for (const std::int64_t rows : {4096, 32768}) {
+        problems.push_back({recipe, Format::bf16, layout, rows, 8192});
+        if (given) problems.back().scale_source = ScaleSource::given;
+        tunings.push_back(tunings_of(recipe, layout));
       }
     }
+  }
+  compile_tunings(problems, tunings);
+  nlohmann::json results = nlohmann::json::array();
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    results.push_back(measure(problems[i], tunings[i]));
   }
   const nlohmann::json report = {{"device", cuda::current_device().name}, {"problems", results}};
   std::printf("%s\n", report.dump(1).c_str());

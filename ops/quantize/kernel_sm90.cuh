@@ -17,7 +17,8 @@ namespace blockscale {
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
-  static_assert(kConfig.block % kConfig.chunk == 0, "a block is made of whole chunks");
+  static_assert(kConfig.block % kConfig.chunk == 0 || kConfig.chunk % kConfig.block == 0,
+                "a block is made of whole chunks, or a chunk of whole blocks");
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   if constexpr (kConfig.kernel == QuantizeKernel::blocks) {

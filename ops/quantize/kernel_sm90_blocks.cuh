@@ -1,5 +1,5 @@
-// Kernels whose threads hold chunks of consecutive rows: scales for blocks of one row, codes with
-// scales that are known, largest magnitudes.
+// Kernels whose threads hold one chunk, in many small thread blocks: scales for blocks of one row,
+// codes with scales that are known; and largest magnitudes.
 #pragma once
 
 #include "device/kernel.h"
@@ -14,23 +14,110 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// Makes the maxima of `kCount` chunks those of their blocks, which kLanes neighbouring lanes
-/// share.
-template <int kLanes, int kCount, class AnyLargest>
-BLOCKSCALE_DEVICE void share_maxima(AnyLargest (&largest)[kCount]) {
+/// The blocks of one row that a thread has a part in: neighbouring lanes share one that is longer
+/// than a chunk, and a chunk may hold several that are shorter.
+template <QuantizeConfig kConfig>
+struct Units {
+  static constexpr int kCount =
+      kConfig.block != 0 && kConfig.block < kConfig.chunk ? kConfig.chunk / kConfig.block : 1;
+  static constexpr int kSize = kConfig.chunk / kCount;
+  static constexpr int kLanes = kConfig.block == 0 ? 1 : kConfig.block / kSize;
+  BlockScale scale[kCount];
+};
+
+/// Elements [i * kSize, i * kSize + kSize) of a chunk.
+template <int kSize, Format kFormat, int kCount>
+BLOCKSCALE_DEVICE Chunk<kFormat, kSize> part_of(const Chunk<kFormat, kCount>& chunk, int i) {
+  Chunk<kFormat, kSize> part;
+  constexpr int kWords = Chunk<kFormat, kSize>::kWords;
   BLOCKSCALE_UNROLL
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+  for (int j = 0; j < kWords; ++j) part.word[j] = chunk.word[i * kWords + j];
+  return part;
+}
+
+/// Codes of a chunk with the scales of its units. kExact as in encode_chunk.
+template <QuantizeConfig kConfig, bool kExact>
+BLOCKSCALE_DEVICE Codes<kConfig.element, kConfig.chunk> encode_units(
+    const ValueChunk<kConfig>& chunk, const Units<kConfig>& units) {
+  using U = Units<kConfig>;
+  Codes<kConfig.element, kConfig.chunk> codes;
+  constexpr int kWords = Codes<kConfig.element, U::kSize>::kWords;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < U::kCount; ++i) {
+    const auto part = encode_chunk<kConfig.element, kConfig.rule, kExact>(
+        part_of<U::kSize>(chunk, i), units.scale[i]);
     BLOCKSCALE_UNROLL
-    for (int u = 0; u < kCount; ++u) {
-      largest[u].fold_magnitudes(
-          ptx::shfl_sync_bfly(ptx::kFullMask, largest[u].bits, static_cast<uint32_t>(lanes)));
-    }
+    for (int j = 0; j < kWords; ++j) codes.word[i * kWords + j] = part.word[j];
+  }
+  return codes;
+}
+
+/// Encodes and stores a chunk the exact way, as far as it exists.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_exactly(const QuantizeParams& p, const ChunkPlace& place,
+                                     const ValueChunk<kConfig>& chunk,
+                                     const Units<kConfig>& units) {
+  const int32_t left = static_cast<int32_t>(p.k - place.column);
+  if (place.row >= p.rows || left <= 0) return;
+  const auto codes = encode_units<kConfig, true>(chunk, units);
+  uint8_t* const to = codes_at<kConfig.element>(p, place);
+  if (p.value_vectors && left >= kConfig.chunk) {
+    store_codes(codes, to);
+  } else {
+    store_code_bytes(codes, left, to);
   }
 }
 
-/// The first of a thread's chunks in a tile: they lie below each other, in `chunks` rows.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE ChunkPlace first_chunk(const TileGrid& grid, const TilePlace& tile) {
+BLOCKSCALE_DEVICE void store_exactly(const QuantizeParams& p, const ChunkPlace& place,
+                                     const ValueChunk<kConfig>& chunk, const BlockScale& scale) {
+  static_assert(Units<kConfig>::kCount == 1);
+  store_exactly<kConfig>(p, place, chunk, Units<kConfig>{{scale}});
+}
+
+/// The same the short way: the chunk exists, and vectors fit.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_shortly(const QuantizeParams& p, const ChunkPlace& place,
+                                     const ValueChunk<kConfig>& chunk,
+                                     const Units<kConfig>& units) {
+  store_codes(encode_units<kConfig, false>(chunk, units), codes_at<kConfig.element>(p, place));
+}
+
+/// Whether a lane of the warp has an exceptional block.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool any_exceptional(const Units<kConfig>& units) {
+  bool exceptional = false;
+  BLOCKSCALE_UNROLL
+  for (const BlockScale& scale : units.scale) exceptional |= scale.exceptional;
+  return ptx::vote_sync_any(ptx::kFullMask, exceptional);
+}
+
+/// The scales of a chunk's blocks, which are stored. All lanes of a warp call it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, float tensor_scale,
+                                                   const ChunkPlace& place,
+                                                   const ValueChunk<kConfig>& chunk) {
+  using U = Units<kConfig>;
+  Units<kConfig> units;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < U::kCount; ++i) {
+    Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8> largest;
+    largest.fold(part_of<U::kSize>(chunk, i));
+    BLOCKSCALE_UNROLL
+    for (uint32_t lanes = 1; lanes < U::kLanes; lanes *= 2) {
+      largest.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest.bits, lanes));
+    }
+    units.scale[i] = block_scale<kConfig>(p, tensor_scale, largest.f32_bits());
+  }
+  if (place.column % kConfig.block == 0) {
+    store_row_scales<kConfig>(p, place, units.scale);
+  }
+  return units;
+}
+
+/// A thread's chunk of a tile.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE ChunkPlace chunk_place(const TileGrid& grid, const TilePlace& tile) {
   const uint32_t thread = ptx::tid_x();
   const uint32_t down = thread >> grid.log2_chunks;
   const uint32_t across = thread & ((1u << grid.log2_chunks) - 1);
@@ -38,92 +125,41 @@ BLOCKSCALE_DEVICE ChunkPlace first_chunk(const TileGrid& grid, const TilePlace& 
   return {tile.matrix, tile.row + down * kConfig.chunks, chunk * kConfig.chunk};
 }
 
-/// How a warp takes its chunks: all of them at once, with whole vectors, where every lane has
-/// either all of its chunks or none; else one after the other, in the exact way.
-struct TileShape {
-  bool inside;  // all of this thread's chunks exist
-  bool whole;   // the same in all lanes
+/// Whether a thread's chunk exists, and whether its warp can take the short way: with whole
+/// vectors, where each lane's chunk exists or is beyond the matrix.
+struct ChunkState {
+  bool inside;
+  bool whole;
 };
 
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE TileShape tile_shape(const QuantizeParams& p, const ChunkPlace& first) {
-  const bool inside = first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
-  const bool outside = first.row >= p.rows || first.column >= p.k;
+BLOCKSCALE_DEVICE ChunkState chunk_state(const QuantizeParams& p, const ChunkPlace& place) {
+  const bool inside = place.row < p.rows && place.column + kConfig.chunk <= p.k;
+  const bool outside = place.row >= p.rows || place.column >= p.k;
   const bool vectors = p.x.vectors && p.value_vectors;
   return {inside, vectors && ptx::vote_sync_all(ptx::kFullMask, inside || outside)};
 }
 
+/// The chunk of a thread whose warp takes the short way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void load_tile(ValueChunk<kConfig> (&chunks)[kConfig.chunks],
-                                 const QuantizeParams& p, const ChunkPlace& first, bool inside) {
-  if (inside) {
-    const Input<kConfig> input(p, first);
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) input.load_whole(chunks[u], u);
+BLOCKSCALE_DEVICE void load_chunk(ValueChunk<kConfig>& chunk, const QuantizeParams& p,
+                                  const ChunkPlace& place, const ChunkState& state) {
+  if (state.inside) {
+    Input<kConfig>(p, place).load_whole(chunk, 0);
   } else {
-    BLOCKSCALE_UNROLL
-    for (int u = 0; u < kConfig.chunks; ++u) clear(chunks[u]);
+    clear(chunk);
   }
 }
 
+/// A warp's chunks the short way. False, if they must be done (again) the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void store_tile(const QuantizeParams& p, const ChunkPlace& first,
-                                  const ValueChunk<kConfig> (&chunks)[kConfig.chunks],
-                                  const BlockScale (&scales)[kConfig.chunks]) {
-  uint8_t* const to = codes_at<kConfig.element>(p, first);
-  BLOCKSCALE_UNROLL
-  for (int u = 0; u < kConfig.chunks; ++u) {
-    store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks[u], scales[u]),
-                to + u * p.value_row_stride);
-  }
-}
-
-/// Whether a lane of the warp has an exceptional block.
-template <int kCount>
-BLOCKSCALE_DEVICE bool any_exceptional(const BlockScale (&scales)[kCount]) {
-  bool exceptional = false;
-  BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u) exceptional |= scales[u].exceptional;
-  return ptx::vote_sync_any(ptx::kFullMask, exceptional);
-}
-
-/// Scales and codes of blocks of one row, for kCount chunks below each other: the scales from their
-/// maxima, which become those of whole blocks.
-template <QuantizeConfig kConfig, int kCount>
-BLOCKSCALE_DEVICE void find_block_scales(BlockScale (&scales)[kCount], const QuantizeParams& p,
-                                         float tensor_scale, const ChunkPlace& first,
-                                         const ValueChunk<kConfig> (&chunks)[kCount]) {
-  Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8> largest[kCount];
-  BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u) largest[u].fold(chunks[u]);
-  share_maxima<kConfig.block / kConfig.chunk>(largest);
-  BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u)
-    scales[u] = block_scale<kConfig>(p, tensor_scale, largest[u].f32_bits());
-  if (first.column % kConfig.block == 0) store_row_scales<kConfig>(p, first, scales);
-}
-
-/// A chunk of a row whose blocks need no other row, the exact way.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_exactly(const QuantizeParams& p, float tensor_scale,
-                                        const ChunkPlace& place) {
-  ValueChunk<kConfig> chunk[1];
-  BlockScale scale[1];
-  load_part_of<kConfig>(chunk[0], p, place);
-  find_block_scales<kConfig>(scale, p, tensor_scale, place, chunk);
-  store_exactly<kConfig>(p, place, chunk[0], scale[0]);
-}
-
-/// A warp's part of a tile the short way. False, if it must be done (again) the exact way.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_tile(const QuantizeParams& p, float tensor_scale,
-                                     const ChunkPlace& first, bool inside) {
-  ValueChunk<kConfig> chunks[kConfig.chunks];
-  BlockScale scales[kConfig.chunks];
-  load_tile<kConfig>(chunks, p, first, inside);
-  find_block_scales<kConfig>(scales, p, tensor_scale, first, chunks);
-  if (any_exceptional(scales)) return false;
-  if (inside) store_tile<kConfig>(p, first, chunks, scales);
+BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scale,
+                                      const ChunkPlace& place, const ChunkState& state) {
+  ValueChunk<kConfig> chunk;
+  load_chunk<kConfig>(chunk, p, place, state);
+  const Units<kConfig> units = find_block_scales<kConfig>(p, tensor_scale, place, chunk);
+  if (any_exceptional(units)) return false;
+  if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
 }
 
@@ -131,22 +167,22 @@ BLOCKSCALE_DEVICE bool quantize_tile(const QuantizeParams& p, float tensor_scale
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
   each_tile<kConfig>(p, [&](uint32_t tile) {
-    const ChunkPlace first = first_chunk<kConfig>(p.grid, tile_place(p.grid, tile));
-    const TileShape shape = tile_shape<kConfig>(p, first);
-    const float tensor_scale = tensor_scale_of(p, first.matrix);
-    if (shape.whole && quantize_tile<kConfig>(p, tensor_scale, first, shape.inside)) return;
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      quantize_exactly<kConfig>(p, tensor_scale, below(first, u));
-    }
+    const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+    const ChunkState state = chunk_state<kConfig>(p, place);
+    const float tensor_scale = tensor_scale_of(p, place.matrix);
+    if (state.whole && quantize_chunk<kConfig>(p, tensor_scale, place, state)) return;
+    ValueChunk<kConfig> chunk;
+    load_part_of<kConfig>(chunk, p, place);
+    store_exactly<kConfig>(p, place, chunk,
+                           find_block_scales<kConfig>(p, tensor_scale, place, chunk));
   });
 }
 
 /// The scale of a chunk's row or tensor.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE BlockScale known_scale(const QuantizeParams& p, float tensor_scale,
-                                         const ChunkPlace& place,
-                                         const ValueChunk<kConfig>& chunk) {
+BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tensor_scale,
+                                             const ChunkPlace& place,
+                                             const ValueChunk<kConfig>& chunk) {
   Largest<kValueFormat<kConfig>, false> largest;
   largest.fold(chunk);
   float scale = tensor_scale;
@@ -155,22 +191,18 @@ BLOCKSCALE_DEVICE BlockScale known_scale(const QuantizeParams& p, float tensor_s
                        scale_offset(p.layout, place.row, 0, p.scale_leading_stride);
     scale = ptx::ld_global(reinterpret_cast<const float*>(p.scales) + at);
   }
-  return known_fp8_scale<kConfig.element>(scale, largest.f32_bits());
+  return {{known_fp8_scale<kConfig.element>(scale, largest.f32_bits())}};
 }
 
-/// As quantize_tile, with scales that are known.
+/// As quantize_chunk, with scales that are known.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_scaled_tile(const QuantizeParams& p, float tensor_scale,
-                                            const ChunkPlace& first, bool inside) {
-  ValueChunk<kConfig> chunks[kConfig.chunks];
-  BlockScale scales[kConfig.chunks];
-  load_tile<kConfig>(chunks, p, first, inside);
-  BLOCKSCALE_UNROLL
-  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-    scales[u] = known_scale<kConfig>(p, tensor_scale, below(first, u), chunks[u]);
-  }
-  if (any_exceptional(scales)) return false;
-  if (inside) store_tile<kConfig>(p, first, chunks, scales);
+BLOCKSCALE_DEVICE bool quantize_scaled_chunk(const QuantizeParams& p, float tensor_scale,
+                                             const ChunkPlace& place, const ChunkState& state) {
+  ValueChunk<kConfig> chunk;
+  load_chunk<kConfig>(chunk, p, place, state);
+  const Units<kConfig> units = known_scale<kConfig>(p, tensor_scale, place, chunk);
+  if (any_exceptional(units)) return false;
+  if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
 }
 
@@ -178,21 +210,18 @@ BLOCKSCALE_DEVICE bool quantize_scaled_tile(const QuantizeParams& p, float tenso
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_scaled(const QuantizeParams& p) {
   each_tile<kConfig>(p, [&](uint32_t tile) {
-    const ChunkPlace first = first_chunk<kConfig>(p.grid, tile_place(p.grid, tile));
-    const TileShape shape = tile_shape<kConfig>(p, first);
-    const float tensor_scale = tensor_scale_of(p, first.matrix);
-    if (shape.whole && quantize_scaled_tile<kConfig>(p, tensor_scale, first, shape.inside)) return;
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      const ChunkPlace place = below(first, u);
-      ValueChunk<kConfig> chunk;
-      load_part_of<kConfig>(chunk, p, place);
-      store_exactly<kConfig>(p, place, chunk, known_scale<kConfig>(p, tensor_scale, place, chunk));
-    }
+    const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+    const ChunkState state = chunk_state<kConfig>(p, place);
+    const float tensor_scale = tensor_scale_of(p, place.matrix);
+    if (state.whole && quantize_scaled_chunk<kConfig>(p, tensor_scale, place, state)) return;
+    ValueChunk<kConfig> chunk;
+    load_part_of<kConfig>(chunk, p, place);
+    store_exactly<kConfig>(p, place, chunk, known_scale<kConfig>(p, tensor_scale, place, chunk));
   });
 }
 
-/// QuantizeKernel::maximum. Each thread block goes through some of the tiles of one matrix.
+/// QuantizeKernel::maximum. Each thread block goes through some of the tiles of one matrix; a
+/// thread loads the chunks of `chunks` rows before it looks at one of them.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const uint32_t matrix = ptx::ctaid_x() / p.maxima_count;
@@ -201,13 +230,15 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   Largest<kValueFormat<kConfig>, false> largest;
   for (uint32_t i = part; i < tiles; i += p.maxima_count) {
     const TilePlace tile = tile_place(p.grid, matrix * tiles + i);
-    const ChunkPlace first = first_chunk<kConfig>(p.grid, tile);
+    const ChunkPlace first = chunk_place<kConfig>(p.grid, tile);
     const bool inside = first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
     if (inside && p.x.vectors) {
+      const Input<kConfig> input(p, first);
       ValueChunk<kConfig> chunks[kConfig.chunks];
-      load_tile<kConfig>(chunks, p, first, true);
       BLOCKSCALE_UNROLL
-      for (int u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) input.load_whole(chunks[u], u);
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {

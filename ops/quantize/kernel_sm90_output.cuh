@@ -53,71 +53,60 @@ BLOCKSCALE_DEVICE uint8_t* codes_at(const QuantizeParams& p, const ChunkPlace& p
          int64_t{place.column} * format_traits(kElement).bits / 8;
 }
 
-/// Encodes and stores a chunk the exact way, as far as it exists.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void store_exactly(const QuantizeParams& p, const ChunkPlace& place,
-                                     const ValueChunk<kConfig>& chunk, const BlockScale& scale) {
-  const int32_t left = static_cast<int32_t>(p.k - place.column);
-  if (place.row >= p.rows || left <= 0) return;
-  const auto codes = encode_chunk<kConfig.element, kConfig.rule, true>(chunk, scale);
-  uint8_t* const to = codes_at<kConfig.element>(p, place);
-  if (p.value_vectors && left >= kConfig.chunk) {
-    store_codes(codes, to);
-  } else {
-    store_code_bytes(codes, left, to);
-  }
-}
-
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
   return kConfig.rule != ScaleRule::fp8 || p.fp8_scale == Fp8Scale::ue8m0;
 }
 
-/// Stores kCount scales, `step` scales apart, or side by side in one store.
+/// Stores kCount scales of a row of the grid, `step` scales apart.
 template <class Scale, int kCount>
-BLOCKSCALE_DEVICE void store_scales(uint8_t* scales, int64_t offset, int64_t step, bool vector,
+BLOCKSCALE_DEVICE void store_scales(uint8_t* scales, int64_t offset, int64_t step,
                                     const uint32_t (&stored)[kCount]) {
   Scale* const to = reinterpret_cast<Scale*>(scales) + offset;
-  if constexpr (kCount == 2 || kCount == 4) {
-    if (vector) {
-      using Scales = device::Vector<Scale, kCount>;
-      Scales all;
-      BLOCKSCALE_UNROLL
-      for (int u = 0; u < kCount; ++u) all.at[u] = static_cast<Scale>(stored[u]);
-      ptx::st_global(reinterpret_cast<Scales*>(to), all);
+  if constexpr (kCount == 2 && sizeof(Scale) == 1) {
+    if (step == 1 && reinterpret_cast<uint64_t>(to) % 2 == 0) {
+      ptx::st_global(reinterpret_cast<uint16_t*>(to),
+                     static_cast<uint16_t>(stored[0] | stored[1] << 8));
       return;
     }
   }
   BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u) ptx::st_global(to + u * step, static_cast<Scale>(stored[u]));
+  for (int i = 0; i < kCount; ++i) ptx::st_global(to + i * step, static_cast<Scale>(stored[i]));
 }
 
-/// Stores the scales of kCount consecutive rows of the grid, the first a multiple of kCount. All of
-/// them exist as far as the layout is concerned.
+/// Stores kCount scales of a row of the grid from a column on, a multiple of kCount.
 template <QuantizeConfig kConfig, int kCount>
 BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix, uint32_t grid_row,
                                        uint32_t grid_column, const uint32_t (&stored)[kCount]) {
   const int64_t offset = matrix * p.scale_batch_stride +
                          scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
   if (has_byte_scales<kConfig>(p)) {
-    store_scales<uint8_t>(p.scales, offset, p.scale_row_step, p.scale_vectors, stored);
+    store_scales<uint8_t>(p.scales, offset, p.scale_column_step, stored);
   } else {
-    store_scales<uint32_t>(p.scales, offset, p.scale_row_step, p.scale_vectors, stored);
+    store_scales<uint32_t>(p.scales, offset, p.scale_column_step, stored);
   }
 }
 
-/// Stores the scales of blocks of single rows, for kCount chunks below each other that are first in
-/// their blocks: either all of their rows exist, or none. Padding of the layout becomes 0.
+/// Stores the scales of a chunk's blocks, which are blocks of single rows. Padding of the layout
+/// becomes 0.
 template <QuantizeConfig kConfig, int kCount>
-BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlace& first,
+BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlace& place,
                                         const BlockScale (&scales)[kCount]) {
-  const uint32_t column = first.column / kConfig.block;
-  if (column >= p.scale_columns || first.row >= p.scale_rows) return;
-  const bool exists = first.column < p.k && first.row < p.rows;
+  const uint32_t column = place.column / kConfig.block;
+  if (place.row >= p.scale_rows) return;
   uint32_t stored[kCount];
   BLOCKSCALE_UNROLL
-  for (int u = 0; u < kCount; ++u) stored[u] = exists ? scales[u].stored : 0u;
-  store_scales_at<kConfig>(p, first.matrix, first.row, column, stored);
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const bool exists = place.row < p.rows && place.column + i * kConfig.block < p.k;
+    stored[i] = exists ? scales[i].stored : 0u;
+  }
+  if (column + kCount <= p.scale_columns) {
+    store_scales_at<kConfig>(p, place.matrix, place.row, column, stored);
+  } else if (column < p.scale_columns) {
+    static_assert(kCount <= 2);
+    const uint32_t first[1] = {stored[0]};
+    store_scales_at<kConfig>(p, place.matrix, place.row, column, first);
+  }
 }
 
 }  // namespace blockscale::quantize_sm90

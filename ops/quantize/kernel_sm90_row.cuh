@@ -74,7 +74,7 @@ class RowTile {
     for (round_ = 0; round_ < p_.row_rounds; ++round_) {
       if (shortly) {
         each_held_chunk(false, [&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          if (exists(u)) store_shortly(u, chunk, scale);
+          if (exists(u)) store_shortly<kConfig>(p_, place(u), chunk, {{scale}});
         });
       } else {
         each_loaded_chunk([&](uint32_t u, const ValueChunk<kConfig>& chunk) {
@@ -92,14 +92,15 @@ class RowTile {
       bool exactly = !shortly;
       if (shortly) {
         each_held_chunk(false, [&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          const BlockScale scale = find_scale(tensor_scale, u, chunk);
-          exactly |= ptx::vote_sync_any(ptx::kFullMask, scale.exceptional);
-          if (exists(u)) store_shortly(u, chunk, scale);
+          const auto units = find_block_scales<kConfig>(p_, tensor_scale, place(u), chunk);
+          exactly |= any_exceptional(units);
+          if (exists(u)) store_shortly<kConfig>(p_, place(u), chunk, units);
         });
       }
       if (!exactly) continue;
       each_loaded_chunk([&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-        store_exactly<kConfig>(p_, place(u), chunk, find_scale(tensor_scale, u, chunk));
+        store_exactly<kConfig>(p_, place(u), chunk,
+                               find_block_scales<kConfig>(p_, tensor_scale, place(u), chunk));
       });
     }
   }
@@ -217,15 +218,6 @@ class RowTile {
     }
   }
 
-  /// The scale of a chunk's block, which is stored.
-  BLOCKSCALE_DEVICE BlockScale find_scale(float tensor_scale, uint32_t u,
-                                          const ValueChunk<kConfig>& chunk) const {
-    const ValueChunk<kConfig> chunks[1] = {chunk};
-    BlockScale scales[1];
-    find_block_scales<kConfig>(scales, p_, tensor_scale, place(u), chunks);
-    return scales[0];
-  }
-
   /// Words that each warp of the row gives, in order, to `fold`.
   template <class Fold>
   BLOCKSCALE_DEVICE void share_words(uint32_t word, const Fold& fold) const {
@@ -254,12 +246,6 @@ class RowTile {
     share_words(ptx::redux_sync_max(ptx::kFullMask, of_lane),
                 [&](uint32_t other) { largest = other > largest ? other : largest; });
     return largest;
-  }
-
-  BLOCKSCALE_DEVICE void store_shortly(uint32_t u, const ValueChunk<kConfig>& chunk,
-                                       const BlockScale& scale) const {
-    store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunk, scale),
-                codes_at<kConfig.element>(p_, place(u)));
   }
 
   const QuantizeParams& p_;

@@ -5,7 +5,8 @@
 // shapes, strides, scale layouts and modes are run-time values (QuantizeParams).
 //
 // A thread owns *chunks*: `chunk` consecutive elements of one row. A *tile* is what a thread block
-// does at once: 2^log2_chunks chunks side by side along k, over `chunks` rows for each thread.
+// does at once: 2^log2_chunks chunks side by side along k, over as many rows as there are threads
+// left (times `chunks`, where a thread has several).
 #pragma once
 
 #include "core/config.h"
@@ -118,10 +119,9 @@ struct QuantizeParams {
   uint8_t* scales = nullptr;
   ScaleLayout layout = ScaleLayout::row_major;
   Fp8Scale fp8_scale = Fp8Scale::f32;
-  bool scale_vectors = false;        // mn_major: those of `chunks` rows may be stored at once
   int64_t scale_leading_stride = 0;  // scales
   int64_t scale_batch_stride = 0;    // scales
-  int64_t scale_row_step = 0;        // scales between neighbours of 8 aligned rows of the grid
+  int64_t scale_column_step = 0;     // scales between neighbours of 2 aligned columns of the grid
   uint32_t scale_rows = 0;           // of the grid, padding of the layout included
   uint32_t scale_columns = 0;
   uint32_t block_rows = 1;  // tall
@@ -178,9 +178,10 @@ inline constexpr RowBlockRecipe kRowBlockRecipes[] = {
 inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::f32};
 
 /// The tuning of a configuration: what the measurements in docs/performance.md favour. Where
-/// nothing but bytes is moved that is one chunk of 16 elements a thread in many small thread
-/// blocks.
+/// nothing but bytes is moved that is one chunk a thread in many small thread blocks, and 32
+/// elements of it where codes are of 4 bits, so that their store is of 16 bytes too.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
+  const bool fused = c.transform != InputTransform::identity;
   if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.chunk = 8;
     c.chunks = kRmsSegment / 32 / 8;  // a warp holds a segment of rms_norm's sum
@@ -188,13 +189,14 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
-    c.min_blocks = c.transform == InputTransform::identity ? 3 : 2;
+    c.min_blocks = fused ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = c.transform == InputTransform::identity ? 2 : 1;
+    c.chunks = fused ? 1 : 2;
     c.persistent = true;  // each thread block leaves one maximum
-  } else if (c.rule == ScaleRule::mx && c.element == Format::e2m1 && c.input != Format::f32 &&
-             c.transform == InputTransform::identity) {
+  } else if (c.element == Format::e2m1 && c.input != Format::f32 && !fused) {
     c.chunk = 32;
+    c.threads = 128;
+    c.min_blocks = 8;
   }
   return c;
 }
