@@ -110,7 +110,7 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
   try {
     store(path, kernel);
   } catch (const std::exception& error) {
-    spdlog::info("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
+    spdlog::debug("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
   }
   return kernel;
 }
@@ -131,7 +131,7 @@ std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& pat
         entry.resources, {code.begin(), code.end()}};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) {
-      spdlog::info("an entry of the kernel cache is made anew: {}", error.what());
+      spdlog::debug("an entry of the kernel cache is made anew: {}", error.what());
     }
     return std::nullopt;
   }
@@ -169,7 +169,7 @@ std::vector<KernelCache::Entry> KernelCache::entries() const {
       (void)pack.cubin(pack.kernels().front());
       entries.push_back({file.path, pack.kernels().front(), file.bytes});
     } catch (const Error& error) {
-      spdlog::info("an entry of the kernel cache cannot be read: {}", error.what());
+      spdlog::debug("an entry of the kernel cache cannot be read: {}", error.what());
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {

@@ -38,7 +38,7 @@ class KernelCache {
   /// The kernel with this source hash and compiler: found here, or made by `compile` and stored.
   /// Processes that want the same kernel at once wait for the first of them. A damaged entry is
   /// made anew. A folder that cannot be read, locked or written, or a full disk, costs the storing
-  /// only (the log tells, at level info). Throws what `compile` throws.
+  /// only (the log tells, at level debug). Throws what `compile` throws.
   CompiledKernel get(const Hash128& source, const std::string& compiler,
                      const std::function<CompiledKernel()>& compile) const;
 

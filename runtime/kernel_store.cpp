@@ -40,7 +40,7 @@ KernelImage KernelStore::image(const KernelSpec& spec) {
       }
       return {packed->cubin(*kernel), kernel->resources, packed->path()};
     }
-    spdlog::info("kernel {} is not in {}", spec.name, packed->path().string());
+    spdlog::debug("kernel {} is not in {}", spec.name, packed->path().string());
   }
   const Nvrtc& nvrtc = Nvrtc::instance();
   CompiledKernel kernel =

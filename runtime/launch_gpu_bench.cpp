@@ -148,15 +148,16 @@ json first_call(const std::filesystem::path& pack) {
           {"second_call_ms", microseconds(first, Clock::now()) / 1e3}};
 }
 
-/// Runs `first_call` in a fresh child, before this process has touched the driver.
-json first_call_in_child(const std::filesystem::path& pack) {
+/// What `work` returns in a child process: one that has touched the driver (NVRTC does too) must
+/// not fork, and what it does first is to be measured.
+json in_child(const std::function<json()>& work) {
   int pipe_ends[2];
   if (::pipe(pipe_ends) != 0) throw std::runtime_error("no pipe");
   const pid_t child = ::fork();
   if (child == 0) {
     int status = 1;
     try {
-      const std::string text = first_call(pack).dump();
+      const std::string text = work().dump();
       status =
           ::write(pipe_ends[1], text.data(), text.size()) == static_cast<long>(text.size()) ? 0 : 1;
     } catch (const std::exception& error) {
@@ -169,7 +170,7 @@ json first_call_in_child(const std::filesystem::path& pack) {
   const auto bytes = ::read(pipe_ends[0], text.data(), text.size());
   ::close(pipe_ends[0]);
   ::waitpid(child, nullptr, 0);
-  if (bytes <= 0) throw std::runtime_error("the first call failed in its process");
+  if (bytes <= 0) throw std::runtime_error("a measurement failed in its process");
   return json::parse(text.substr(0, static_cast<std::size_t>(bytes)));
 }
 
@@ -190,13 +191,12 @@ int run() {
       std::filesystem::temp_directory_path() / ("blockscale-bench-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   const auto pack = folder / pack_file_name("sm_90a");
-  write_sample_pack(pack);
+  in_child([&] {
+    write_sample_pack(pack);
+    return json();
+  });
   json first = json::array();
-  for (int i = 0; i < 5; ++i) first.push_back(first_call_in_child(pack));
-  if (!test::has_gpu()) {
-    std::puts("no GPU");
-    return kExitNoGpu;
-  }
+  for (int i = 0; i < 5; ++i) first.push_back(in_child([&] { return first_call(pack); }));
   const cuda::DeviceScope device(0);
   const json result = {
       {"device", cuda::current_device().name}, {"launch", launches(folder)}, {"first_call", first}};
@@ -209,14 +209,10 @@ int run() {
 }  // namespace blockscale::runtime
 
 int main() {
-  // A driver must not be used before a fork, so whether there is a GPU is asked in a child too.
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(blockscale::test::has_gpu() ? 0 : blockscale::runtime::kExitNoGpu);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WEXITSTATUS(status) == blockscale::runtime::kExitNoGpu) {
+  using namespace blockscale;
+  if (runtime::in_child([] { return runtime::json(test::has_gpu()); }) == false) {
     std::puts("no GPU");
-    return blockscale::runtime::kExitNoGpu;
+    return runtime::kExitNoGpu;
   }
   return blockscale::runtime::run();
 }

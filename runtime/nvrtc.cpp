@@ -14,6 +14,8 @@ constexpr int kOldestMajor = 13;
 constexpr int kSuccess = 0;
 constexpr int kCompilationError = 6;  // NVRTC_ERROR_COMPILATION
 constexpr std::size_t kBuildIdDigits = 12;
+// Where there is a driver, NVRTC keeps results in the driver's compute cache, without their log.
+constexpr const char* kNoCache = "--no-cache";
 
 /// NVRTC opens libnvrtc-builtins.so.13.0 by its bare name. One that lies beside it but outside the
 /// loader's folders (a PyPI package has no RPATH) is found if it is open already.
@@ -135,6 +137,7 @@ Nvrtc::Result Nvrtc::compile(const std::string& name, const std::string& source,
     names.push_back(header.name.c_str());
   }
   for (const std::string& flag : flags) options.push_back(flag.c_str());
+  options.push_back(kNoCache);
 
   Program program = nullptr;
   check(create_(&program, source.c_str(), name.c_str(), static_cast<int>(headers.size()),

@@ -50,13 +50,18 @@ def run(program: pathlib.Path, options: argparse.Namespace, chip: str) -> bool:
     if done.returncode != 0:
         print(f"{name}: failed with {done.returncode}")
         return False
+    try:
+        results = json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        print(f"{name}: what it printed is no JSON ({error}): {done.stdout[:200]!r}")
+        return False
     report = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "chip": chip,
         "driver": driver_version(),
         "commit": options.commit,
         "command": f"./dev gpu-bench --only {program.name}",
-        "results": json.loads(done.stdout),
+        "results": results,
     }
     short_chip = chip.removeprefix("NVIDIA ").split()[0].lower()
     file = options.output / f"{report['date']}-{short_chip}-{name}.json"
