@@ -84,6 +84,42 @@ TEST(PlantedTensor, BoxStartsWithinSixteenBytes) {
                  FindingKind::misaligned, bug, {"coordinate 0, in bytes,", "multiple of 16"});
 }
 
+TEST(PlantedTensor, StoreAtANegativeCoordinate) {
+  Mark bug;
+  Memory memory;
+  const TensorMap map = encode_tensor_map(matrix(memory.out, 32, 32));
+  expect_planted({kTwoWarps, memory.buffers(),
+                  [&] {
+                    ptx::st_shared(stage(0) + 16 * ptx::tid_x(), Four{});
+                    ptx::fence_proxy_async_shared();
+                    ptx::barrier_sync_all();
+                    if (ptx::tid_x() != 0) return;
+                    ptx::cp_async_bulk_tensor_global_shared<2>(&map, {{0, -1}}, stage(0),
+                                                               bug.here());
+                  }},
+                 FindingKind::invalid_operand, bug, {"coordinate 1 is -1", "0 or above"});
+}
+
+// The last chunk of 16 bytes is written whole: 8 bytes behind the tensor and its buffer.
+TEST(PlantedTensor, StoreOfARaggedRowWithoutRoomBehindIt) {
+  Mark bug;
+  Memory memory;
+  TensorMapDescription d = matrix(memory.out, 1022, 1);
+  d.rank = 1;
+  const TensorMap map = encode_tensor_map(d);
+  expect_planted({kTwoWarps,
+                  {buffer("out", memory.out, 1022 * 4, BufferUse::output)},
+                  [&] {
+                    ptx::st_shared(stage(0) + 16 * ptx::tid_x(), Four{});
+                    ptx::fence_proxy_async_shared();
+                    ptx::barrier_sync_all();
+                    if (ptx::tid_x() != 0) return;
+                    ptx::cp_async_bulk_tensor_global_shared<1>(&map, {{992}}, stage(0), bug.here());
+                  }},
+                 FindingKind::out_of_bounds, bug,
+                 {"128 bytes at offset 3968 of 'out' (4088 bytes)"});
+}
+
 TEST(PlantedTensor, ReductionThatTheElementsLack) {
   Mark bug;
   Memory memory;

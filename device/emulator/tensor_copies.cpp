@@ -47,8 +47,18 @@ Box use_map(Machine& m, const TensorMap* map, const int32_t* coordinates, int ra
   return box;
 }
 
-/// A copy starts at a multiple of 16 bytes of a row: the GPU stops at others.
-bool check_start(Machine& m, const Box& box, const char* name, SourceLocation at) {
+/// A copy starts at a multiple of 16 bytes of a row; one that writes, at no negative coordinate. An
+/// H200 stops at others with "illegal instruction".
+bool check_start(Machine& m, const Box& box, bool writes, const char* name, SourceLocation at) {
+  const auto& c = box.coordinates;
+  if (const auto negative = std::find_if(c.begin(), c.end(), [](int32_t x) { return x < 0; });
+      writes && negative != c.end()) {
+    m.report(FindingKind::invalid_operand, {at},
+             by_whom(m, name, at) + ": coordinate " + std::to_string(negative - c.begin()) +
+                 " is " + std::to_string(*negative) +
+                 "; a box that is written starts at 0 or above");
+    return false;
+  }
   const int64_t bytes = int64_t{box.coordinates[0]} * meaning::element_bytes(box.map.element);
   return check_multiple(m, static_cast<uint64_t>(bytes), 16, "coordinate 0, in bytes,", name, at);
 }
@@ -84,7 +94,7 @@ bool access_box(Machine& m, const Box& box, uint32_t address, const Accessor& ac
                 const char* name) {
   if (!check_multiple(m, address, 128, "the shared address", name, accessor.record.at))
     return false;
-  uint64_t bytes = meaning::box_bytes(box.map);
+  uint64_t bytes = meaning::box_extent(box.map);
   if (box.map.swizzle != TensorMapSwizzle::none) bytes = (bytes + 127) / 128 * 128;
   return m.access_shared(*m.self().block, address, bytes, accessor, name);
 }
@@ -95,11 +105,20 @@ constexpr ReduceOp kTensorReductions[] = {
     ReduceOp::kDecrement, ReduceOp::kAnd, ReduceOp::kOr,  ReduceOp::kXor};
 constexpr int kNoReduction = -1;
 
+/// The map as a store bounds it: rows end at a multiple of 16 bytes, so that up to 15 bytes behind
+/// the tensor's last element of a row are written as well.
+TensorMapDescription bounds_of_store(TensorMapDescription map) {
+  const uint64_t bytes = meaning::element_bytes(map.element);
+  map.sizes[0] = (map.sizes[0] * bytes + 15) / 16 * 16 / bytes;
+  return map;
+}
+
 void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,
            const char* name, SourceLocation at) {
   Machine& m = machine();
   Block& block = *m.self().block;
-  const Box box = use_map(m, map, coordinates, rank, name, at);
+  Box box = use_map(m, map, coordinates, rank, name, at);
+  box.map = bounds_of_store(box.map);
   const bool reduces = op != kNoReduction;
   const ReduceOp reduction = reduces ? kTensorReductions[op] : ReduceOp::kExchange;
   if (reduces && !meaning::can_reduce(reduction, box.map.element)) {
@@ -108,7 +127,7 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
   }
   const uint64_t bytes = meaning::box_bytes(box.map);
   const AccessKind kind = reduces ? AccessKind::atomic_update : AccessKind::write;
-  if (!check_start(m, box, name, at) ||
+  if (!check_start(m, box, true, name, at) ||
       !access_box(m, box, source, store_accessor(m, AccessKind::read, at), name) ||
       !access_tensor(m, box, store_accessor(m, kind, at), name)) {
     return;
@@ -139,7 +158,7 @@ void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coor
   const Box box = use_map(m, map, coordinates, rank, name, at);
   const uint64_t bytes = meaning::box_bytes(box.map);
   const bool valid =
-      check_start(m, box, name, at) &&
+      check_start(m, box, false, name, at) &&
       access_box(m, box, destination, load_accessor(m, *mbarrier, AccessKind::write, at), name) &&
       access_tensor(m, box, load_accessor(m, *mbarrier, AccessKind::read, at), name);
   // One that has been reported completes its bytes all the same, so that the run can go on.

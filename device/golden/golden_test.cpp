@@ -195,16 +195,20 @@ TEST(GoldenPrograms, AreCorrect) {
   });
 }
 
+/// What the recording has as an illegal instruction.
+bool stops_the_gpu(const TensorCase& c) {
+  const bool aligned = c.coordinates[0] * static_cast<int32_t>(bytes_of(c.element)) % 16 == 0;
+  const bool negative = std::any_of(c.coordinates, c.coordinates + c.rank,
+                                    [](int32_t coordinate) { return coordinate < 0; });
+  return !aligned || (negative && c.mode != TensorMode::load) ||
+         (c.mode == TensorMode::bit_xor && c.element == TensorMapElement::s64);
+}
+
 TEST(GoldenPrograms, TensorCopiesAreCorrect) {
   for (const TensorCase& c : kTensorCases) {
     const auto memory = make_memory();
     const emulator::Report report = run_tensor(c, *memory, emulator::random_order(1));
-    const std::string_view name = c.name;
-    if (name.find("misaligned") != name.npos || name == "xor_s64") {
-      EXPECT_FALSE(report.ok()) << name;
-    } else {
-      EXPECT_TRUE(report.ok()) << name << ": " << report.text();
-    }
+    EXPECT_EQ(report.ok(), !stops_the_gpu(c)) << c.name << ": " << report.text();
   }
 }
 

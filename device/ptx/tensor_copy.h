@@ -2,11 +2,17 @@
 // "cp.reduce.async.bulk.tensor", "cp.async.bulk.prefetch.tensor", "Tensors".
 //
 // One thread issues a copy. The map is a kernel parameter (__grid_constant__). Coordinates are
-// those of the box's first element, dimension 0 (the contiguous one) first, and may lie outside the
-// tensor: outside elements read as the map's fill value and are not written. The box lies in shared
-// memory dimension 0 first without gaps, its 16-byte chunks exchanged by the map's swizzle; its
-// address is a multiple of 128. Loads complete the whole box's bytes on an mbarrier, stores in the
-// issuing thread's bulk groups.
+// those of the box's first element, dimension 0 (the contiguous one) first; that one times the
+// element's size is a multiple of 16 bytes. The box may reach outside the tensor. Loads may begin
+// outside it, at negative coordinates too, and fill in the map's value. Stores and reductions begin
+// at 0 or above and leave out what is outside, but rows are bounded in steps of 16 bytes: up to 15
+// bytes behind a row's last element are written, so the row's stride leaves room for them.
+//
+// The box lies in shared memory at a multiple of 128, dimension 0 first, without gaps; with a
+// swizzle each row takes the whole span of 32, 64 or 128 bytes, and its chunks of 16 bytes are
+// exchanged. Loads complete the bytes of the box's elements on an mbarrier, wherever the box lies;
+// stores complete in the issuing thread's bulk groups. (What the PTX ISA leaves open was recorded
+// on an H200: device/golden.)
 #pragma once
 
 #include "core/tensor_map.h"

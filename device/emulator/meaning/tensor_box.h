@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/tensor_map.h"
+#include "device/emulator/meaning/swizzle.h"
 
 namespace blockscale::emulator::meaning {
 
@@ -40,11 +41,30 @@ constexpr uint32_t box_elements(const TensorMapDescription& map, uint32_t i) {
   return (map.box[i] + element_stride(map, i) - 1) / element_stride(map, i);
 }
 
-/// Bytes of the whole box in shared memory, which is also what a load completes.
+/// Rows of the box: runs of elements along dimension 0.
+constexpr uint32_t box_rows(const TensorMapDescription& map) {
+  uint32_t rows = 1;
+  for (uint32_t i = 1; i < map.rank; ++i) rows *= box_elements(map, i);
+  return rows;
+}
+
+constexpr uint32_t row_bytes(const TensorMapDescription& map) {
+  return box_elements(map, 0) * element_bytes(map.element);
+}
+
+/// Bytes from one row to the next in shared memory: with a swizzle its whole span.
+constexpr uint32_t row_pitch(const TensorMapDescription& map) {
+  return map.swizzle == TensorMapSwizzle::none ? row_bytes(map) : swizzle_span(map.swizzle);
+}
+
+/// Bytes of the box's elements, which is what a load completes on its mbarrier.
 constexpr uint64_t box_bytes(const TensorMapDescription& map) {
-  uint64_t bytes = element_bytes(map.element);
-  for (uint32_t i = 0; i < map.rank; ++i) bytes *= box_elements(map, i);
-  return bytes;
+  return uint64_t{box_rows(map)} * row_bytes(map);
+}
+
+/// Bytes of shared memory that the box extends over.
+constexpr uint64_t box_extent(const TensorMapDescription& map) {
+  return uint64_t{box_rows(map)} * row_pitch(map);
 }
 
 /// Elements of the box along dimension 0 that lie side by side in global memory.
@@ -61,8 +81,7 @@ template <class Visit>
 void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, const Visit& visit) {
   const uint32_t bytes = element_bytes(map.element);
   const uint32_t row = box_elements(map, 0);
-  uint32_t rows = 1;
-  for (uint32_t i = 1; i < map.rank; ++i) rows *= box_elements(map, i);
+  const uint32_t rows = box_rows(map);
   for (uint32_t r = 0; r < rows; ++r) {
     bool row_inside = true;
     int64_t row_offset = 0;
@@ -82,22 +101,16 @@ void for_each_run(const TensorMapDescription& map, const int32_t* coordinates, c
       uint32_t end = first + 1;
       while (end < row && inside(end) == inside(first)) ++end;
       const int64_t offset = row_offset + (coordinates[0] + int64_t{first}) * bytes;
-      visit(BoxRun{(r * row + first) * bytes, static_cast<uint64_t>(offset), end - first,
+      visit(BoxRun{r * row_pitch(map) + first * bytes, static_cast<uint64_t>(offset), end - first,
                    inside(first)});
       first = end;
     }
   }
 }
 
-/// The bits of an element outside the tensor.
+/// The bits of an element outside the tensor: its low bytes. The NaN is 0x7FF7 in each 16 bits.
 constexpr uint64_t fill_bits(const TensorMapDescription& map) {
-  if (map.fill == TensorMapFill::zero) return 0;
-  switch (map.element) {
-    case TensorMapElement::f16:
-    case TensorMapElement::bf16: return 0x7FFF;
-    case TensorMapElement::f64: return 0x7FFFFFFFFFFFFFFF;
-    default: return 0x7FFFFFFF;
-  }
+  return map.fill == TensorMapFill::zero ? 0 : 0x7FF77FF77FF77FF7;
 }
 
 }  // namespace blockscale::emulator::meaning
