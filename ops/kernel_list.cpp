@@ -2,13 +2,15 @@
 
 #include <utility>
 
+#include "ops/quantize/cuda_dequantize_plan.h"
 #include "ops/quantize/cuda_plan.h"
 
 namespace blockscale {
 
 std::vector<runtime::KernelSpec> kernel_list() {
   std::vector<runtime::KernelSpec> all;
-  for (auto specs : {quantize_detail::quantize_kernel_specs()}) {
+  for (auto specs :
+       {quantize_detail::quantize_kernel_specs(), quantize_detail::dequantize_kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;

@@ -31,4 +31,8 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
+/// As blockscale::dequantize. Throws as `quantize` does; needs no workspace.
+void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
+                const Execution& execution = {});
+
 }  // namespace blockscale::cuda

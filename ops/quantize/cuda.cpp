@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/quantize/cuda_dequantize_plan.h"
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/cuda_plan.h"
 #include "ops/quantize/validate.h"
@@ -119,6 +120,23 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
     runtime::launch(kernels.get(static_cast<std::size_t>(step.kernel)), step.shape,
                     execution.stream, step.params);
   }
+}
+
+void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
+                const Execution& execution) {
+  const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, 0);
+  CallDevice device;
+  device.add("out.data", a.out.data);
+  device.add("x.values", a.x.values);
+  device.add("x.scales", a.x.scales);
+  device.add("x.tensor_scale", a.x.tensor_scale);
+  const quantize_detail::DequantizePlan plan = plan_dequantize(a);
+  if (plan.kernel < 0) return;
+  (void)device.traits();
+  const DeviceScope scope(device.ordinal());
+  static runtime::KernelSet kernels(quantize_detail::dequantize_kernel_specs());
+  runtime::launch(kernels.get(static_cast<std::size_t>(plan.kernel)), plan.shape, execution.stream,
+                  plan.params);
 }
 
 }  // namespace cuda

@@ -1,9 +1,9 @@
 #include "ops/quantize/cuda_plan.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/recipe.h"
+#include "ops/quantize/cuda_tiles.h"
 #include "ops/quantize/exponent_rounding.h"
 
 namespace blockscale::quantize_detail {
@@ -12,31 +12,6 @@ namespace {
 constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
                                                           "maximum", "settle", "norm"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
-constexpr std::int64_t kMostTiles = std::numeric_limits<std::int32_t>::max();
-
-std::int64_t format_bytes(Format dtype) {
-  return format_traits(dtype).bits / 8;
-}
-
-bool is_multiple(std::int64_t value, std::int64_t of) {
-  return value % of == 0;
-}
-bool is_multiple(const void* pointer, std::int64_t of) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(of) == 0;
-}
-
-DeviceMatrix device_matrix(const MatrixView& view) {
-  const std::int64_t size = format_bytes(view.dtype);
-  DeviceMatrix m;
-  m.data = static_cast<const std::uint8_t*>(view.data);
-  m.row_stride = view.row_stride * size;
-  m.batch_stride = view.batch_stride * size;
-  m.dtype = view.dtype;
-  m.vectors = is_multiple(view.data, 16) && (view.rows <= 1 || is_multiple(m.row_stride, 16)) &&
-              (view.batch <= 1 || is_multiple(m.batch_stride, 16));
-  return m;
-}
-
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
                 InputTransform transform) {
@@ -185,20 +160,6 @@ class Planner {
     }
   }
 
-  static void check_size(const char* argument, std::int64_t size) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 30;
-    if (size < kMost) return;
-    throw Error(ErrorCode::unsupported, argument,
-                "is " + std::to_string(size) + ", must be below 2^30 on a GPU");
-  }
-
-  static void check_tiles(std::int64_t tiles) {
-    if (tiles <= kMostTiles) return;
-    throw Error(ErrorCode::unsupported, "x",
-                "needs " + std::to_string(tiles) + " tiles on a GPU, must be at most " +
-                    std::to_string(kMostTiles));
-  }
-
   /// A part of the workspace, in whole 16 bytes.
   template <class T>
   T* take(std::int64_t count) {
@@ -207,41 +168,17 @@ class Planner {
     return reinterpret_cast<T*>(at);
   }
 
-  /// Numbers tiles of `rows` rows x 2^log2_chunks chunks over a matrix of `all_rows` x
-  /// `all_chunks`.
   TileGrid tile_grid(std::int64_t all_rows, std::int64_t all_chunks, std::int64_t rows,
                      std::uint32_t log2_chunks) const {
-    const std::int64_t across = ceil_div(all_chunks, std::int64_t{1} << log2_chunks);
-    const std::int64_t down = ceil_div(all_rows, rows);
-    check_tiles(across);
-    check_tiles(down);
-    check_tiles(across * down);
-    check_tiles(std::max<std::int64_t>(1, across * down) * a_.out.batch);
-    TileGrid grid;
-    grid.tiles = static_cast<std::uint32_t>(across * down * a_.out.batch);
-    grid.across = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(1, across)));
-    grid.per_matrix = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(1, across * down)));
-    grid.log2_chunks = log2_chunks;
-    grid.rows = static_cast<std::uint32_t>(rows);
-    return grid;
+    return make_tile_grid(a_.out.batch, all_rows, all_chunks, rows, log2_chunks);
   }
 
-  /// As wide as a thread block, unless more than an eighth of its chunks lay beyond the row's end.
-  /// Tall where the scales of a column lie together, so that a tile fills whole sectors of them.
+  /// As wide as a thread block; tall where the scales of a column lie together, so that a tile
+  /// fills whole sectors of them.
   std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
     const bool tall = a_.out.layout == ScaleLayout::mn_major && c.kernel == QuantizeKernel::blocks;
     const int least = std::max(2, c.block / c.chunk);
-    const int most = tall ? std::max(8, least) : c.threads;
-    int best = 0;
-    std::int64_t best_covered = std::numeric_limits<std::int64_t>::max();
-    for (int log2 = 0; 1 << log2 <= most; ++log2) {
-      if (1 << log2 < least) continue;
-      const std::int64_t covered = ceil_div(chunks, std::int64_t{1} << log2) << log2;
-      if (covered > best_covered && covered * 8 > chunks * 9) continue;
-      best = log2;
-      best_covered = std::min(best_covered, covered);
-    }
-    return static_cast<std::uint32_t>(best);
+    return fitting_log2_chunks(chunks, least, tall ? std::max(8, least) : c.threads);
   }
 
   /// The configuration of a plan's last kernel.
