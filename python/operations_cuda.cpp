@@ -43,6 +43,15 @@ void quantize_on_device(nb::handle x, Format dtype, nb::handle out, MxScaleMode 
   with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, execution); });
 }
 
+void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintptr_t stream) {
+  const Place place = place_on(stream);
+  const ScaledArgument source = scaled_argument("x", x, Access::read, place);
+  const OutputArray array = output_array("out", out, place);
+  const MutableMatrixView matrix = matrix_view("out", array, dtype);
+  const nb::gil_scoped_release release;
+  cuda::dequantize(source.view, matrix, {reinterpret_cast<void*>(stream)});
+}
+
 void synchronize(int device, std::uintptr_t stream) {
   const nb::gil_scoped_release release;
   const cuda::DeviceScope scope(device);
@@ -58,6 +67,8 @@ void bind_cuda_operations(nb::module_& module) {
   module.def("cuda_quantize", &quantize_on_device, nb::arg("x"), nb::arg("dtype"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
+  module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
+             nb::arg("dtype"), nb::arg("stream"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

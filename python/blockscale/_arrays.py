@@ -199,8 +199,10 @@ def format_of(dtype: Any, argument: str) -> Format:
     return fmt
 
 
-def empty(shape: tuple[int, ...], fmt: Format) -> np.ndarray:
+def empty(shape: tuple[int, ...], fmt: Format, place: Place) -> Any:
     """Memory for a plain result, in the form that the native module writes."""
+    if isinstance(place, Device):
+        return place.empty(shape, next(name for name, f in _PLAIN_FORMATS.items() if f == fmt))
     return np.empty(shape, _STORAGE[fmt])
 
 
@@ -219,8 +221,10 @@ def require_type(fmt: Format, place: Place) -> None:
     """Checks, before any work, that a library has arrays of a plain format.
 
     Raises:
-        TypeError: bf16 for numpy without ml_dtypes.
+        TypeError: bf16 for numpy without ml_dtypes, or for cupy.
     """
+    if fmt == Format.bf16 and isinstance(place, Device) and place.library == "cupy":
+        raise TypeError("out_dtype: cupy has no bf16")
     if fmt == Format.bf16 and place == "numpy" and _ml_dtype(fmt) is None:
         raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
 

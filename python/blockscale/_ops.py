@@ -293,10 +293,15 @@ def dequantize(
     """
     if not isinstance(x, ScaledTensor):
         raise TypeError(f"x: is a {type(x).__name__}, must be a ScaledTensor")
-    require_cpu(x._place, "x", "dequantize")
-    result, array, fmt = _output(out, x.shape, out_dtype, x._place)
-    _native.dequantize(x, array, fmt, count(threads, "threads"))
-    return to_library(array, fmt, x._place) if result is None else result
+    place, threads = x._place, count(threads, "threads")
+    result, array, fmt = _output(out, x.shape, out_dtype, place)
+    if isinstance(place, Device):
+        stream = place.stream()
+        _native.cuda_dequantize(x, array, fmt, stream)
+        place.finish(stream)
+    else:
+        _native.dequantize(x, array, fmt, threads)
+    return to_library(array, fmt, place) if result is None else result
 
 
 def _output(
@@ -306,12 +311,12 @@ def _output(
     if out is None:
         fmt = format_of(out_dtype, "out_dtype")
         require_type(fmt, place)
-        return None, empty(shape, fmt), fmt
+        return None, empty(shape, fmt, place), fmt
     array, fmt, its_place = plain(out, "out")
     require_place(its_place, place, "out")
-    if array.shape != shape:
-        raise ValueError(f"out: shape is {array.shape}, must be {shape}")
-    if not array.flags.writeable:
+    if tuple(array.shape) != shape:
+        raise ValueError(f"out: shape is {tuple(array.shape)}, must be {shape}")
+    if not isinstance(place, Device) and not array.flags.writeable:
         raise ValueError("out: is read-only, must be writable")
     return out, array, fmt
 

@@ -75,6 +75,19 @@ def test_fused_bytes_are_the_cpus(recipe: str, transform: Any) -> None:
     assert_same(device, blockscale.quantize(x, recipe, transform=transform))
 
 
+@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
+def test_values_are_the_cpus(recipe: str, out_dtype: str) -> None:
+    x = normal(2, 130, 512)
+    device = blockscale.dequantize(blockscale.quantize(x.cuda(), recipe), out_dtype=out_dtype)
+    host = blockscale.dequantize(blockscale.quantize(x, recipe), out_dtype=out_dtype)
+    assert device.device.type == "cuda" and device.dtype == host.dtype
+    assert torch.equal(device.cpu(), host)
+    out = torch.empty_like(device)
+    assert blockscale.dequantize(blockscale.quantize(x.cuda(), recipe), out=out) is out
+    assert torch.equal(out.cpu(), host)
+
+
 def test_work_is_queued_on_the_current_stream() -> None:
     x = normal(4096, 4096).cuda()
     want = blockscale.quantize(x, "nvfp4")

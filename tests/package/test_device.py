@@ -104,6 +104,11 @@ assert again is t and t._tensor_scale.assigned == [1.0, t._tensor_scale.assigned
 made = blockscale.ScaledTensor(t.values, t.scales, 'nvfp4', layout='swizzled_128x4',
                                tensor_scale=t.tensor_scale)
 assert made.shape == (64, 256)
+y = blockscale.dequantize(t, out_dtype='float16')
+assert y.shape == (64, 256) and y.dtype == np.float16 and y.device == 1
+out = Array((64, 256), 'float32', 1)
+assert blockscale.dequantize(t, out=out) is out
+assert set(asked) == {STREAM + 1}, asked
 print('done')
 """
     result = run(
