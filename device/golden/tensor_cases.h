@@ -171,6 +171,11 @@ inline constexpr TensorCase kTensorCases[] = {
     {"store_3d_edges", store, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, -1, 4}},
     {"store_4d_edges", store, u32, 4, {12, 5, 4, 3}, {8, 3, 3, 2}, {-4, 3, 2, 2}},
     {"store_5d_edges", store, u8, 5, {32, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {16, -1, 3, 2, 2}},
+    {"store_2d_corner", store, f16, 2, {37, 20}, {24, 8}, {24, 15}},
+    {"store_swizzle_128_corner", store, u8, 2, {139, 20}, {128, 16}, {32, 9}, k128},
+    {"store_3d_corner", store, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, 4, 4}},
+    {"store_4d_corner", store, u32, 4, {11, 5, 4, 3}, {8, 3, 3, 2}, {8, 3, 2, 2}},
+    {"store_5d_corner", store, u8, 5, {25, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {16, 3, 3, 2, 2}},
     {"store_stride_2_rows", store, u32, 2, {24, 30}, {12, 16}, {4, 3}, kNone, 0, {1, 2}},
     // Reductions.
     {"add_u32", add, u32, 2, {24, 30}, {12, 16}, {4, 20}},
@@ -200,7 +205,11 @@ inline constexpr TensorCase kTensorCases[] = {
     {"xor_s32", bit_xor, s32, 2, {24, 30}, {12, 16}, {4, 3}},
     {"and_u64", bit_and, u64, 2, {14, 30}, {6, 16}, {4, 3}},
     {"xor_u64", bit_xor, u64, 2, {14, 30}, {6, 16}, {4, 3}},
-    // What the GPU stops at: coordinate 0 is no multiple of 16 bytes, s64 has no bits.
+    {"add_f16_swizzle_128_corner", add, f16, 2, {67, 20}, {64, 16}, {16, 9}, k128},
+    {"add_u32_ragged", add, u32, 2, {23, 30}, {12, 16}, {12, 20}},
+    {"max_f16_ragged", max, f16, 2, {45, 30}, {24, 16}, {24, 3}},
+    // What the GPU stops at, besides writes at negative coordinates above: coordinate 0 is no
+    // multiple of 16 bytes, s64 has no bits.
     {"load_misaligned_u8", load, u8, 2, {80, 9}, {48, 8}, {5, 2}},
     {"load_misaligned_swizzle_128", load, u32, 2, {40, 40}, {32, 24}, {3, 2}, k128},
     {"store_misaligned_f16", store, f16, 2, {40, 20}, {24, 8}, {-3, 15}},

@@ -16,14 +16,14 @@ namespace blockscale::ptx {
 #define BLOCKSCALE_UNARY(op, name)           \
   float d;                                   \
   asm(op ".f32 %0, %1;" : "=f"(d) : "f"(a)); \
-  return d;
+  return d
 #define BLOCKSCALE_BINARY(op, name)                      \
   float d;                                               \
   asm(op ".f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b)); \
-  return d;
+  return d
 #else
-#define BLOCKSCALE_UNARY(op, name) return emulator::meaning::name(a);
-#define BLOCKSCALE_BINARY(op, name) return emulator::meaning::name(a, b);
+#define BLOCKSCALE_UNARY(op, name) return emulator::meaning::name(a)
+#define BLOCKSCALE_BINARY(op, name) return emulator::meaning::name(a, b)
 #endif
 
 /// a * b + c, rounded once.
@@ -37,40 +37,61 @@ BLOCKSCALE_DEVICE float fma_rn(float a, float b, float c) {
 #endif
 }
 
-BLOCKSCALE_DEVICE float add_rn(float a, float b){BLOCKSCALE_BINARY("add.rn", add)} BLOCKSCALE_DEVICE
-    float sub_rn(float a, float b){BLOCKSCALE_BINARY("sub.rn", sub)} BLOCKSCALE_DEVICE
-    float mul_rn(float a, float b){BLOCKSCALE_BINARY("mul.rn", mul)}
+BLOCKSCALE_DEVICE float add_rn(float a, float b) {
+  BLOCKSCALE_BINARY("add.rn", add);
+}
+BLOCKSCALE_DEVICE float sub_rn(float a, float b) {
+  BLOCKSCALE_BINARY("sub.rn", sub);
+}
+BLOCKSCALE_DEVICE float mul_rn(float a, float b) {
+  BLOCKSCALE_BINARY("mul.rn", mul);
+}
 
 /// IEEE division, subnormals included.
-BLOCKSCALE_DEVICE float div_rn(float a, float b){BLOCKSCALE_BINARY("div.rn", div)} BLOCKSCALE_DEVICE
-    float rcp_rn(float a){BLOCKSCALE_UNARY("rcp.rn", rcp)} BLOCKSCALE_DEVICE
-    float sqrt_rn(float a){BLOCKSCALE_UNARY("sqrt.rn", sqrt)}
+BLOCKSCALE_DEVICE float div_rn(float a, float b) {
+  BLOCKSCALE_BINARY("div.rn", div);
+}
+BLOCKSCALE_DEVICE float rcp_rn(float a) {
+  BLOCKSCALE_UNARY("rcp.rn", rcp);
+}
+BLOCKSCALE_DEVICE float sqrt_rn(float a) {
+  BLOCKSCALE_UNARY("sqrt.rn", sqrt);
+}
 
-/// 1 / a to about one unit of the last place; subnormal operands count as zero, subnormal results
-/// are flushed to it. The emulator gives the nearest number: a kernel's result may not depend on
-/// the difference.
+/// 1 / a to one unit of the last place; subnormal operands count as zero, subnormal results are
+/// flushed to it. The emulator gives the nearest number: that a kernel's result does not depend on
+/// the difference is for a test on a GPU to show.
 BLOCKSCALE_DEVICE float rcp_approx_ftz(float a) {
 #if BLOCKSCALE_GPU
   float d;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
   return d;
 #else
-  return emulator::meaning::rcp(a);
+  return emulator::meaning::rcp_ftz(a);
 #endif
 }
 
 /// The larger; of a number and a NaN the number; +0 above -0.
-BLOCKSCALE_DEVICE float max(float a, float b){BLOCKSCALE_BINARY("max", max)} BLOCKSCALE_DEVICE
-    float min(float a, float b){BLOCKSCALE_BINARY("min", min)}
+BLOCKSCALE_DEVICE float max(float a, float b) {
+  BLOCKSCALE_BINARY("max", max);
+}
+BLOCKSCALE_DEVICE float min(float a, float b) {
+  BLOCKSCALE_BINARY("min", min);
+}
 
 /// NaN where either is a NaN.
-BLOCKSCALE_DEVICE
-    float max_nan(float a, float b){BLOCKSCALE_BINARY("max.NaN", max_nan)} BLOCKSCALE_DEVICE
-    float min_nan(float a, float b){BLOCKSCALE_BINARY("min.NaN", min_nan)}
+BLOCKSCALE_DEVICE float max_nan(float a, float b) {
+  BLOCKSCALE_BINARY("max.NaN", max_nan);
+}
+BLOCKSCALE_DEVICE float min_nan(float a, float b) {
+  BLOCKSCALE_BINARY("min.NaN", min_nan);
+}
 
-BLOCKSCALE_DEVICE float abs(float a){BLOCKSCALE_UNARY("abs", abs)} BLOCKSCALE_DEVICE
-    float neg(float a) {
-  BLOCKSCALE_UNARY("neg", neg)
+BLOCKSCALE_DEVICE float abs(float a) {
+  BLOCKSCALE_UNARY("abs", abs);
+}
+BLOCKSCALE_DEVICE float neg(float a) {
+  BLOCKSCALE_UNARY("neg", neg);
 }
 
 #undef BLOCKSCALE_UNARY

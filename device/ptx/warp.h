@@ -25,14 +25,14 @@ BLOCKSCALE_HD constexpr uint32_t shfl_control(uint32_t width, uint32_t clamp) {
 #if BLOCKSCALE_GPU
 #define BLOCKSCALE_SHUFFLE(mode, word, operand, control)            \
   uint32_t result;                                                  \
-  asm volatile("shfl.sync." mode ".b32 %0, %1, %2, %3, %4;"         \
+  asm volatile("shfl.sync." #mode ".b32 %0, %1, %2, %3, %4;"        \
                : "=r"(result)                                       \
                : "r"(word), "r"(operand), "r"(control), "r"(mask)); \
-  return blockscale::bit_cast<T>(result);
+  return blockscale::bit_cast<T>(result)
 #else
 #define BLOCKSCALE_SHUFFLE(mode, word, operand, control) \
   return blockscale::bit_cast<T>(                        \
-      emulator::shfl_sync(emulator::Shuffle::mode, mask, word, operand, control, at));
+      emulator::shfl_sync(emulator::Shuffle::mode, mask, word, operand, control, at))
 #endif
 }  // namespace detail
 
@@ -42,11 +42,7 @@ BLOCKSCALE_DEVICE T shfl_sync_bfly(uint32_t mask, T value, uint32_t lanes,
                                    SourceLocation at = SourceLocation::current()) {
   const uint32_t word = blockscale::bit_cast<uint32_t>(value);
   const uint32_t control = detail::shfl_control(32, 31);
-#if BLOCKSCALE_GPU
-  BLOCKSCALE_SHUFFLE("bfly", word, lanes, control)
-#else
-  BLOCKSCALE_SHUFFLE(bfly, word, lanes, control)
-#endif
+  BLOCKSCALE_SHUFFLE(bfly, word, lanes, control);
 }
 
 /// Value of lane (laneid + delta) of the same segment, or the lane's own where there is none.
@@ -55,11 +51,7 @@ BLOCKSCALE_DEVICE T shfl_sync_down(uint32_t mask, T value, uint32_t delta, uint3
                                    SourceLocation at = SourceLocation::current()) {
   const uint32_t word = blockscale::bit_cast<uint32_t>(value);
   const uint32_t control = detail::shfl_control(width, 31);
-#if BLOCKSCALE_GPU
-  BLOCKSCALE_SHUFFLE("down", word, delta, control)
-#else
-  BLOCKSCALE_SHUFFLE(down, word, delta, control)
-#endif
+  BLOCKSCALE_SHUFFLE(down, word, delta, control);
 }
 
 /// Value of lane (laneid - delta) of the same segment, or the lane's own where there is none.
@@ -68,11 +60,7 @@ BLOCKSCALE_DEVICE T shfl_sync_up(uint32_t mask, T value, uint32_t delta, uint32_
                                  SourceLocation at = SourceLocation::current()) {
   const uint32_t word = blockscale::bit_cast<uint32_t>(value);
   const uint32_t control = detail::shfl_control(width, 0);
-#if BLOCKSCALE_GPU
-  BLOCKSCALE_SHUFFLE("up", word, delta, control)
-#else
-  BLOCKSCALE_SHUFFLE(up, word, delta, control)
-#endif
+  BLOCKSCALE_SHUFFLE(up, word, delta, control);
 }
 
 /// Value of lane `lane` of the same segment.
@@ -81,11 +69,7 @@ BLOCKSCALE_DEVICE T shfl_sync_idx(uint32_t mask, T value, uint32_t lane, uint32_
                                   SourceLocation at = SourceLocation::current()) {
   const uint32_t word = blockscale::bit_cast<uint32_t>(value);
   const uint32_t control = detail::shfl_control(width, 31);
-#if BLOCKSCALE_GPU
-  BLOCKSCALE_SHUFFLE("idx", word, lane, control)
-#else
-  BLOCKSCALE_SHUFFLE(idx, word, lane, control)
-#endif
+  BLOCKSCALE_SHUFFLE(idx, word, lane, control);
 }
 
 #undef BLOCKSCALE_SHUFFLE
@@ -166,26 +150,36 @@ BLOCKSCALE_DEVICE bool elect_sync(uint32_t mask = kFullMask,
 #define BLOCKSCALE_REDUX(op, type)                                                        \
   uint32_t result;                                                                        \
   asm volatile("redux.sync." type " %0, %1, %2;" : "=r"(result) : "r"(value), "r"(mask)); \
-  return result;
+  return result
 #else
 #define BLOCKSCALE_REDUX(op, type) \
-  return emulator::redux_sync(emulator::ReduceOp::k##op, mask, value, at);
+  return emulator::redux_sync(emulator::ReduceOp::k##op, mask, value, at)
 #endif
 
 /// Sum of the lanes' values, modulo 2^32.
 BLOCKSCALE_DEVICE uint32_t redux_sync_add(uint32_t mask, uint32_t value,
-                                          SourceLocation at = SourceLocation::current()){
-    BLOCKSCALE_REDUX(Add, "add.u32")} BLOCKSCALE_DEVICE uint32_t
-    redux_sync_min(uint32_t mask, uint32_t value, SourceLocation at = SourceLocation::current()){
-        BLOCKSCALE_REDUX(Min, "min.u32")} BLOCKSCALE_DEVICE uint32_t
-    redux_sync_max(uint32_t mask, uint32_t value, SourceLocation at = SourceLocation::current()){
-        BLOCKSCALE_REDUX(Max, "max.u32")} BLOCKSCALE_DEVICE uint32_t
-    redux_sync_and(uint32_t mask, uint32_t value, SourceLocation at = SourceLocation::current()){
-        BLOCKSCALE_REDUX(And, "and.b32")} BLOCKSCALE_DEVICE uint32_t
-    redux_sync_or(uint32_t mask, uint32_t value, SourceLocation at = SourceLocation::current()){
-        BLOCKSCALE_REDUX(Or, "or.b32")} BLOCKSCALE_DEVICE uint32_t
-    redux_sync_xor(uint32_t mask, uint32_t value, SourceLocation at = SourceLocation::current()) {
-  BLOCKSCALE_REDUX(Xor, "xor.b32")
+                                          SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(Add, "add.u32");
+}
+BLOCKSCALE_DEVICE uint32_t redux_sync_min(uint32_t mask, uint32_t value,
+                                          SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(Min, "min.u32");
+}
+BLOCKSCALE_DEVICE uint32_t redux_sync_max(uint32_t mask, uint32_t value,
+                                          SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(Max, "max.u32");
+}
+BLOCKSCALE_DEVICE uint32_t redux_sync_and(uint32_t mask, uint32_t value,
+                                          SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(And, "and.b32");
+}
+BLOCKSCALE_DEVICE uint32_t redux_sync_or(uint32_t mask, uint32_t value,
+                                         SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(Or, "or.b32");
+}
+BLOCKSCALE_DEVICE uint32_t redux_sync_xor(uint32_t mask, uint32_t value,
+                                          SourceLocation at = SourceLocation::current()) {
+  BLOCKSCALE_REDUX(Xor, "xor.b32");
 }
 
 #undef BLOCKSCALE_REDUX

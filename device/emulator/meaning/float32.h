@@ -32,6 +32,14 @@ inline float div(float a, float b) {
 inline float rcp(float a) {
   return canonical(1.0f / a);
 }
+/// Subnormals become zeros of their sign.
+inline float flush(float x) {
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  return (bits & 0x7F800000u) == 0 ? bit_cast<float>(bits & 0x80000000u) : x;
+}
+inline float rcp_ftz(float a) {
+  return flush(rcp(flush(a)));
+}
 inline float sqrt(float a) {
   return canonical(std::sqrt(a));
 }

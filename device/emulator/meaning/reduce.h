@@ -29,12 +29,7 @@ T reduce(ReduceOp op, T old, T value) {
   return old;
 }
 
-/// Subnormals become zeros of their sign: what f32 additions in L2 do.
-inline float flush(float x) {
-  const uint32_t bits = bit_cast<uint32_t>(x);
-  return (bits & 0x7F800000u) == 0 ? bit_cast<float>(bits & 0x80000000u) : x;
-}
-
+/// f32 additions in L2 flush subnormals.
 inline float atomic_add_f32(float old, float value) {
   return flush(add(flush(old), flush(value)));
 }
