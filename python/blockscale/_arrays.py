@@ -232,18 +232,15 @@ def require_type(fmt: Format, place: Place) -> None:
 def to_library(array: Any, fmt: Format, place: Place) -> Any:
     """`array` as one of its library, typed as `fmt` where that has the type; never copied (but by
     jax on a device, whose views are copies)."""
-    library = place
+    name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
     if isinstance(place, Device):
-        name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
-        one_byte = fmt not in _STORAGE and name is not None
-        return place.typed(array, name) if one_byte else array
-    if library == "numpy":
+        return array if fmt in _STORAGE or name is None else place.typed(array, name)
+    if place == "numpy":
         typed = _ml_dtype(fmt)
         return array if typed is None else array.view(typed)
-    if library == "torch":
+    if place == "torch":
         torch = importlib.import_module("torch")
         tensor = torch.from_numpy(array) if array.flags.writeable else torch.asarray(array)
-        name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt, "")
-        return tensor.view(getattr(torch, name)) if hasattr(torch, name) else tensor
-    module = importlib.import_module("jax.dlpack" if library == "jax" else library)
+        return tensor.view(getattr(torch, name)) if name and hasattr(torch, name) else tensor
+    module = importlib.import_module("jax.dlpack" if place == "jax" else place)
     return module.from_dlpack(_native.export_dlpack(array, fmt))

@@ -14,7 +14,7 @@ from ._device import Device, Place, require_place
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
-from ._transform import Transform, lower, result_shape
+from ._transform import Lowered, Transform, lower, result_shape
 
 _GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
 _ROWS_AND_COLUMNS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0")
@@ -129,7 +129,7 @@ def quantize(
 
     def run(given: bool) -> None:
         if isinstance(place, Device):
-            _quantize_on_device(place, (array, fmt, out, mode, given, amax_floor, fused))
+            _quantize_on_device(place, array, fmt, out, mode, given, amax_floor, fused)
         else:
             _native.quantize(array, fmt, out, mode, given, amax_floor, fused, threads)
 
@@ -140,12 +140,21 @@ def quantize(
     return out
 
 
-def _quantize_on_device(device: Device, arguments: tuple[Any, ...]) -> None:
+def _quantize_on_device(
+    device: Device,
+    x: Any,
+    fmt: Format,
+    out: ScaledTensor,
+    mode: ScaleMode,
+    given: bool,
+    amax_floor: float,
+    fused: Lowered | None,
+) -> None:
     """Queues the work on the library's stream; what it needs besides is of the library, too."""
     stream = device.stream()
-    size = _native.cuda_quantize_workspace(*arguments, stream)
+    size = _native.cuda_quantize_workspace(x, fmt, out, mode, given, amax_floor, fused, stream)
     workspace = device.empty((size,), "uint8") if size > 0 else None
-    _native.cuda_quantize(*arguments, stream, workspace)
+    _native.cuda_quantize(x, fmt, out, mode, given, amax_floor, fused, stream, workspace)
     device.finish(stream)
 
 

@@ -146,7 +146,7 @@ class ScaledTensor:
     def nbytes(self) -> int:
         """Bytes of values, scales and tensor scales."""
         factors = 0 if self._tensor_scale is None else self._tensor_scale.nbytes
-        return self._values.nbytes + self._scales.nbytes + factors
+        return int(self._values.nbytes + self._scales.nbytes + factors)
 
     def __repr__(self) -> str:
         return f"ScaledTensor({self.recipe.name}, shape={self.shape}, layout={self.layout.name})"
