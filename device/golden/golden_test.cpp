@@ -216,7 +216,7 @@ TEST(GoldenPrograms, AreCorrect) {
 
 /// What the recording has as an illegal instruction.
 bool stops_the_gpu(const TensorCase& c) {
-  const bool aligned = c.coordinates[0] * static_cast<int32_t>(bytes_of(c.element)) % 16 == 0;
+  const bool aligned = int64_t{c.coordinates[0]} * bytes_of(c.element) % 16 == 0;
   const bool negative = std::any_of(c.coordinates, c.coordinates + c.rank,
                                     [](int32_t coordinate) { return coordinate < 0; });
   return !aligned || (negative && c.mode != TensorMode::load) ||
