@@ -132,19 +132,35 @@ TEST_F(Golden, TensorCopies) {
   }
 }
 
+/// Sum of hash terms of the inputs from `first` on.
+using Sum = uint64_t (*)(uint64_t first, uint64_t count);
+
+template <class Operation>
+uint64_t sum_unary(uint64_t first, uint64_t count) {
+  uint64_t sum = 0;
+  for (uint64_t i = first; i < first + count; ++i) {
+    sum += hash_term(i, Operation::apply(static_cast<uint32_t>(i)));
+  }
+  return sum;
+}
+
+template <class Operation>
+uint64_t sum_random(uint64_t first, uint64_t count) {
+  uint64_t sum = 0;
+  for (uint64_t i = first; i < first + count; ++i) sum += random_term<Operation>(i);
+  return sum;
+}
+
 /// Compares the hashes of the chunks that `chosen` names.
 void compare_hashes(const std::string& name, uint64_t inputs, uint64_t chunk,
-                    const std::function<bool(std::size_t)>& chosen,
-                    const std::function<uint64_t(uint64_t)>& term) {
+                    const std::function<bool(std::size_t)>& chosen, Sum sum) {
   const auto expected = golden().hashes.find(name);
   ASSERT_NE(expected, golden().hashes.end()) << name << " is not recorded: record anew";
   chunk = std::min(chunk, inputs);
   ASSERT_EQ(expected->second.size(), inputs / chunk) << name;
   for (std::size_t i = 0; i < inputs / chunk; ++i) {
     if (!chosen(i)) continue;
-    uint64_t sum = 0;
-    for (uint64_t index = i * chunk; index < (i + 1) * chunk; ++index) sum += term(index);
-    EXPECT_EQ(sum, expected->second[i])
+    EXPECT_EQ(sum(i * chunk, chunk), expected->second[i])
         << name << ", inputs 0x" << std::hex << i * chunk << " to 0x" << (i + 1) * chunk - 1;
   }
 }
@@ -154,7 +170,7 @@ TEST_F(Golden, RandomOperands) {
     using Operation = std::remove_pointer_t<decltype(operation)>;
     compare_hashes(
         std::string("random/") + Operation::kName, kRandomInputs, kRandomChunk,
-        [](std::size_t) { return true; }, random_term<Operation>);
+        [](std::size_t) { return true; }, sum_random<Operation>);
   });
 }
 
@@ -165,15 +181,32 @@ bool chosen_chunk(std::size_t chunk) {
   return exhaustive || chunk == 0x00 || chunk == 0x3F || chunk == 0x7F || chunk == 0xC0;
 }
 
-TEST_F(Golden, AllInputs) {
+/// A unary operation as a value.
+struct Unary {
+  const char* name;
+  int input_bits;
+  Sum sum;
+};
+
+std::vector<Unary> all_unary() {
+  std::vector<Unary> all;
   for_each(UnaryOperations{}, [&](auto* operation) {
     using Operation = std::remove_pointer_t<decltype(operation)>;
-    compare_hashes(std::string("unary/") + Operation::kName, uint64_t{1} << Operation::kInputBits,
-                   kUnaryChunk, chosen_chunk, [](uint64_t i) {
-                     return hash_term(i, Operation::apply(static_cast<uint32_t>(i)));
-                   });
+    all.push_back({Operation::kName, Operation::kInputBits, sum_unary<Operation>});
   });
+  return all;
 }
+
+class GoldenUnary : public Golden, public testing::WithParamInterface<Unary> {};
+
+TEST_P(GoldenUnary, AllInputs) {
+  const Unary& u = GetParam();
+  compare_hashes(std::string("unary/") + u.name, uint64_t{1} << u.input_bits, kUnaryChunk,
+                 chosen_chunk, u.sum);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, GoldenUnary, testing::ValuesIn(all_unary()),
+                         [](const auto& unary) { return std::string(unary.param.name); });
 
 // What is recorded is what the programs are: nothing is left from an older list.
 TEST_F(Golden, FileHoldsNothingElse) {
