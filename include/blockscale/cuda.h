@@ -35,4 +35,10 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
                 const Execution& execution = {});
 
+/// As blockscale::absolute_maximum: `out` holds x.batch floats on the device. The workspace has
+/// absolute_maximum_workspace_bytes.
+std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input = {});
+void absolute_maximum(const MatrixView& x, float* out, const QuantizeInput& input = {},
+                      const Execution& execution = {});
+
 }  // namespace blockscale::cuda

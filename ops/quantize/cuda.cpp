@@ -23,6 +23,7 @@ runtime::KernelSet& quantize_kernels() {
 namespace cuda {
 namespace {
 
+using quantize_detail::AbsoluteMaximumArguments;
 using quantize_detail::QuantizeArguments;
 using quantize_detail::QuantizePlan;
 
@@ -95,6 +96,26 @@ void check_workspace(const Execution& execution, std::int64_t needed, CallDevice
   device.add("execution.workspace", execution.workspace);
 }
 
+CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
+  CallDevice device;
+  device.add("x.data", a.x.data);
+  device.add("input.scale", a.input.scale.data);
+  device.add("input.shift", a.input.shift.data);
+  device.add("input.weight", a.input.weight.data);
+  return device;
+}
+
+void launch(const QuantizePlan& plan, const Execution& execution, CallDevice& device) {
+  check_workspace(execution, plan.workspace_bytes, device);
+  const DeviceScope scope(device.ordinal());
+  runtime::KernelSet& kernels = quantize_detail::quantize_kernels();
+  for (int i = 0; i < plan.count; ++i) {
+    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
+    runtime::launch(kernels.get(static_cast<std::size_t>(step.kernel)), step.shape,
+                    execution.stream, step.params);
+  }
+}
+
 }  // namespace
 
 std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
@@ -112,14 +133,28 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
   const QuantizePlan plan =
       plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
-  check_workspace(execution, plan.workspace_bytes, device);
-  const DeviceScope scope(device.ordinal());
-  runtime::KernelSet& kernels = quantize_detail::quantize_kernels();
-  for (int i = 0; i < plan.count; ++i) {
-    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-    runtime::launch(kernels.get(static_cast<std::size_t>(step.kernel)), step.shape,
-                    execution.stream, step.params);
-  }
+  launch(plan, execution, device);
+}
+
+std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {
+  // The result's address does not count; any that is not null is valid.
+  float* const nowhere = reinterpret_cast<float*>(alignof(float));
+  const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, nowhere, 0);
+  CallDevice device = device_of_input(a);
+  if (!device.is_known()) return 0;
+  return plan_absolute_maximum(a, nowhere, {device.traits().multiprocessors}, nullptr)
+      .workspace_bytes;
+}
+
+void absolute_maximum(const MatrixView& x, float* out, const QuantizeInput& input,
+                      const Execution& execution) {
+  const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, out, 0);
+  CallDevice device = device_of_input(a);
+  device.add("out", out);
+  if (!device.is_known()) return;  // no matrix
+  const QuantizePlan plan =
+      plan_absolute_maximum(a, out, {device.traits().multiprocessors}, execution.workspace);
+  launch(plan, execution, device);
 }
 
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,

@@ -446,6 +446,33 @@ TEST(CudaQuantize, TakesGatesAndUpsInEveryOrder) {
   }
 }
 
+TEST(CudaAbsoluteMaximum, IsThatOfTheCpu) {
+  for (const Data data : test::kAllData) {
+    for (const InputTransform transform : {InputTransform::identity, InputTransform::rms_norm}) {
+      for (const std::int64_t rows : {37, 0}) {
+        const test::Matrix x(Format::bf16, rows, 96, 3, 0, data, 9);
+        const test::Matrix weight(Format::f32, 1, 96, 1, 0, Data::normal, 10);
+        QuantizeInput input;
+        input.transform = transform;
+        if (transform == InputTransform::rms_norm) input.weight = weight.view();
+        std::vector<float> expected(3, -1.0f), actual(3, -1.0f);
+        absolute_maximum(x.view(), input, expected.data(), 1);
+        test::PlanBuffers buffers;
+        buffers.add("x", x.view().data, bytes_of(x.view()), emulator::BufferUse::input);
+        buffers.add("weight", weight.view().data, 96 * 4, emulator::BufferUse::input);
+        buffers.add("out", actual.data(), 12, emulator::BufferUse::output);
+        const auto a = quantize_detail::validated(x.view(), input, actual.data(), 0);
+        ASSERT_TRUE(test::emulate_plan(
+            [&](void* workspace) {
+              return quantize_detail::plan_absolute_maximum(a, actual.data(), {3}, workspace);
+            },
+            buffers, 1));
+        EXPECT_EQ(actual, expected) << test::data_name(data) << " " << rows;
+      }
+    }
+  }
+}
+
 TEST(CudaQuantize, SumsRowsOfManySegments) {
   for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {
     for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::fp8_row}) {

@@ -66,6 +66,19 @@ class Planner {
     return plan_;
   }
 
+  /// Only the largest magnitudes, of an fp8_tensor that nothing is written to.
+  QuantizePlan plan_maximum(float* out) {
+    base_ = base_params();
+    const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
+    if (!empty && a_.input.transform == InputTransform::rms_norm) add_norm();
+    if (!empty) add_maximum();
+    base_.settle_maximum = true;
+    base_.scales = reinterpret_cast<std::uint8_t*>(out);
+    base_.scale_batch_stride = 1;
+    add_settle();
+    return plan_;
+  }
+
  private:
   ScaleRule rule() const {
     return recipe_.family == Family::mx      ? ScaleRule::mx
@@ -173,12 +186,16 @@ class Planner {
     return make_tile_grid(a_.out.batch, all_rows, all_chunks, rows, log2_chunks);
   }
 
-  /// As wide as a thread block; tall where the scales of a column lie together, so that a tile
-  /// fills whole sectors of them.
+  /// As wide as a thread block; narrower and taller where the scales of a column lie together, so
+  /// that a tile fills whole sectors of them.
   std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
-    const bool tall = a_.out.layout == ScaleLayout::mn_major && c.kernel == QuantizeKernel::blocks;
+    int most = c.threads;
+    if (c.kernel == QuantizeKernel::blocks) {
+      if (a_.out.layout == ScaleLayout::mn_major) most = 8;
+      if (is_swizzled(a_.out.layout)) most = 16;
+    }
     const int least = std::max(2, c.block / c.chunk);
-    return fitting_log2_chunks(chunks, least, tall ? std::max(8, least) : c.threads);
+    return fitting_log2_chunks(chunks, least, std::max(most, least));
   }
 
   /// The configuration of a plan's last kernel.
@@ -347,6 +364,17 @@ class Planner {
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
                            const DeviceTraits& device, void* workspace, const PlanTuning& tuning) {
   return Planner(a, options, device, workspace, tuning).plan();
+}
+
+QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
+                                   const DeviceTraits& device, void* workspace) {
+  MutableScaledTensorView shape;
+  shape.recipe = Recipe::fp8_tensor;
+  shape.rows = a.x.rows;
+  shape.k = a.k;
+  shape.batch = a.x.batch;
+  const QuantizeArguments arguments{a.x, shape, a.input};
+  return Planner(arguments, {}, device, workspace, {}).plan_maximum(out);
 }
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {

@@ -56,6 +56,10 @@ QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& op
                            const DeviceTraits& device, void* workspace,
                            const PlanTuning& tuning = {});
 
+/// The plan of `absolute_maximum`, whose x.batch results go to `out`.
+QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
+                                   const DeviceTraits& device, void* workspace);
+
 /// Name of a kernel of the list: quantize_blocks_mx_e2m1_bf16_identity.
 std::string quantize_kernel_name(const QuantizeConfig& config);
 

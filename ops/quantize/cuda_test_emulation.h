@@ -28,9 +28,11 @@ inline constexpr auto kQuantizeFunctions = quantize_functions(
 /// What a plan's kernels may touch.
 class PlanBuffers {
  public:
+  /// Inputs may be read before the plan's own earlier kernels have ended.
   void add(const char* name, const void* data, std::int64_t bytes, emulator::BufferUse use) {
     if (bytes <= 0 || data == nullptr) return;
     buffers_.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
+    buffers_.back().dependent = use != emulator::BufferUse::input;
   }
   const std::vector<emulator::Buffer>& all() const { return buffers_; }
 
@@ -38,16 +40,13 @@ class PlanBuffers {
   std::vector<emulator::Buffer> buffers_;
 };
 
-/// Makes the plan of a call with a workspace of its own, and runs it in order (seed 0) or in a
-/// random order. True if the emulator has nothing to report.
-inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
-                             const QuantizeOptions& options, PlanBuffers buffers,
-                             std::uint64_t seed = 0, int multiprocessors = 3) {
-  const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
-  const quantize_detail::DeviceTraits device{multiprocessors};
-  const auto bytes = quantize_detail::plan_quantize(a, options, device, nullptr).workspace_bytes;
+/// Makes a plan with a workspace of its own, and runs it in order (seed 0) or in a random order.
+/// `plan_with(workspace)` is called twice. True if the emulator has nothing to report.
+template <class PlanWith>
+bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t seed) {
+  const std::int64_t bytes = plan_with(nullptr).workspace_bytes;
   std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
-  const auto plan = quantize_detail::plan_quantize(a, options, device, workspace.data());
+  const quantize_detail::QuantizePlan plan = plan_with(workspace.data());
   buffers.add("workspace", workspace.data(), bytes, emulator::BufferUse::both);
   const emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
   for (int i = 0; i < plan.count; ++i) {
@@ -60,6 +59,18 @@ inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView&
     if (!report.ok()) return false;
   }
   return true;
+}
+
+inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
+                             const QuantizeOptions& options, const PlanBuffers& buffers,
+                             std::uint64_t seed = 0) {
+  const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
+  const quantize_detail::DeviceTraits device{3};
+  return emulate_plan(
+      [&](void* workspace) {
+        return quantize_detail::plan_quantize(a, options, device, workspace);
+      },
+      buffers, seed);
 }
 
 }  // namespace blockscale::test

@@ -20,7 +20,11 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   static_assert(kConfig.block % kConfig.chunk == 0 || kConfig.chunk % kConfig.block == 0,
                 "a block is made of whole chunks, or a chunk of whole blocks");
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
+  // Those that read nothing of their predecessors' but a tensor scale wait when they read it.
+  constexpr bool kWaitsLater =
+      (kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled) &&
+      kConfig.transform != InputTransform::rms_norm;
+  if constexpr (!kWaitsLater) ptx::griddepcontrol_wait();
   if constexpr (kConfig.kernel == QuantizeKernel::blocks) {
     quantize_sm90::quantize_row_blocks<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::scaled) {

@@ -153,10 +153,11 @@ BLOCKSCALE_DEVICE void load_chunk(ValueChunk<kConfig>& chunk, const QuantizePara
 
 /// A warp's chunks the short way. False, if they must be done (again) the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scale,
-                                      const ChunkPlace& place, const ChunkState& state) {
+BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace& place,
+                                      const ChunkState& state) {
   ValueChunk<kConfig> chunk;
   load_chunk<kConfig>(chunk, p, place, state);
+  const float tensor_scale = await_tensor_scale(p, place.matrix);
   const Units<kConfig> units = find_block_scales<kConfig>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
@@ -169,10 +170,10 @@ BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
   each_tile<kConfig>(p, [&](uint32_t tile) {
     const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
     const ChunkState state = chunk_state<kConfig>(p, place);
-    const float tensor_scale = tensor_scale_of(p, place.matrix);
-    if (state.whole && quantize_chunk<kConfig>(p, tensor_scale, place, state)) return;
+    if (state.whole && quantize_chunk<kConfig>(p, place, state)) return;
     ValueChunk<kConfig> chunk;
     load_part_of<kConfig>(chunk, p, place);
+    const float tensor_scale = await_tensor_scale(p, place.matrix);
     store_exactly<kConfig>(p, place, chunk,
                            find_block_scales<kConfig>(p, tensor_scale, place, chunk));
   });
@@ -196,10 +197,11 @@ BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tens
 
 /// As quantize_chunk, with scales that are known.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_scaled_chunk(const QuantizeParams& p, float tensor_scale,
-                                             const ChunkPlace& place, const ChunkState& state) {
+BLOCKSCALE_DEVICE bool quantize_scaled_chunk(const QuantizeParams& p, const ChunkPlace& place,
+                                             const ChunkState& state) {
   ValueChunk<kConfig> chunk;
   load_chunk<kConfig>(chunk, p, place, state);
+  const float tensor_scale = await_tensor_scale(p, place.matrix);
   const Units<kConfig> units = known_scale<kConfig>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
@@ -212,10 +214,10 @@ BLOCKSCALE_DEVICE void quantize_scaled(const QuantizeParams& p) {
   each_tile<kConfig>(p, [&](uint32_t tile) {
     const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
     const ChunkState state = chunk_state<kConfig>(p, place);
-    const float tensor_scale = tensor_scale_of(p, place.matrix);
-    if (state.whole && quantize_scaled_chunk<kConfig>(p, tensor_scale, place, state)) return;
+    if (state.whole && quantize_scaled_chunk<kConfig>(p, place, state)) return;
     ValueChunk<kConfig> chunk;
     load_part_of<kConfig>(chunk, p, place);
+    const float tensor_scale = await_tensor_scale(p, place.matrix);
     store_exactly<kConfig>(p, place, chunk, known_scale<kConfig>(p, tensor_scale, place, chunk));
   });
 }

@@ -135,16 +135,19 @@ struct PackedE2m1 {
 };
 
 /// Codes of two scaled magnitudes below 2^13, in bits 0..2 and 16..18: the lines of PackedE2m1 in
-/// f32, on numbers from 2^23 up, whose low bits are integers. Those compare as f16 subnormals.
+/// f32, on numbers from 2^23 up, whose low bits are integers. Two of them are put into one word by
+/// an integer multiply-add, which leaves the upper bits of the first in both upper halves alike;
+/// the halves then compare as f16.
 BLOCKSCALE_DEVICE uint32_t e2m1_pair(float y0, float y1) {
   constexpr float kBase = 0x1p23f;
-  const uint32_t steep = ptx::prmt(bit_cast<uint32_t>(ptx::fma_rn(y0, 2.0f, kBase)),
-                                   bit_cast<uint32_t>(ptx::fma_rn(y1, 2.0f, kBase)), 0x5410);
-  const uint32_t middle = ptx::prmt(bit_cast<uint32_t>(ptx::add_rn(y0, kBase + 2)),
-                                    bit_cast<uint32_t>(ptx::add_rn(y1, kBase + 2)), 0x5410);
-  const uint32_t flat = ptx::prmt(bit_cast<uint32_t>(ptx::fma_rn(y0, 0.5f, kBase + 4)),
-                                  bit_cast<uint32_t>(ptx::fma_rn(y1, 0.5f, kBase + 4)), 0x5410);
-  return ptx::min_f16x2(ptx::min_f16x2(steep, middle), ptx::min_f16x2(flat, 0x00070007u));
+  constexpr uint32_t kUpper = 0x4B000000u;  // of the bits of kBase
+  const auto both = [](float low, float high) {
+    return bit_cast<uint32_t>(high) * 0x10000u + bit_cast<uint32_t>(low);
+  };
+  const uint32_t steep = both(ptx::fma_rn(y0, 2.0f, kBase), ptx::fma_rn(y1, 2.0f, kBase));
+  const uint32_t middle = both(ptx::add_rn(y0, kBase + 2), ptx::add_rn(y1, kBase + 2));
+  const uint32_t flat = both(ptx::fma_rn(y0, 0.5f, kBase + 4), ptx::fma_rn(y1, 0.5f, kBase + 4));
+  return ptx::min_f16x2(ptx::min_f16x2(steep, middle), ptx::min_f16x2(flat, kUpper | 0x00070007u));
 }
 
 // ---------------------------------------------------------------- 8 and 6 bits

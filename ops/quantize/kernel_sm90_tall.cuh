@@ -67,8 +67,8 @@ class TallTile {
  public:
   BLOCKSCALE_DEVICE TallTile(const QuantizeParams& p, uint32_t tile)
       : p_(p), place_(tall_place<kConfig>(p, tile)) {
-    inside_ = p.x.vectors && p.value_vectors && chunk_place(kConfig.chunks - 1).row < p.rows &&
-              place_.first.column + kConfig.chunk <= p.k;
+    // Each chunk exists as a whole, or lies beyond the matrix.
+    may_hold_ = p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0;
   }
 
   /// Collective, as what follows it is.
@@ -76,11 +76,12 @@ class TallTile {
     const uint32_t amax = tall_maximum<kConfig>(place_, load_and_find_maximum());
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
     if (ptx::tid_x() % 32 == 0 && ptx::tid_x() / 32 < place_.blocks) store_scale_of_block(scale);
-    if (inside_ && !scale.exceptional) {
+    if (may_hold_ && !scale.exceptional) {
       uint8_t* const to = codes_at<kConfig.element>(p_, place_.first);
       const int64_t step = place_.row_step * p_.value_row_stride;
       BLOCKSCALE_UNROLL
-      for (int u = 0; u < kConfig.chunks; ++u) {
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        if (!exists(u)) continue;
         store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_[u], scale),
                     to + u * step);
       }
@@ -99,14 +100,22 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
-  /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ if all exist.
+  BLOCKSCALE_DEVICE bool exists(uint32_t u) const {
+    return chunk_place(u).row < p_.rows && place_.first.column < p_.k;
+  }
+
+  /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
   BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
     Largest<kValueFormat<kConfig>, false> largest;
-    if (inside_) {
+    if (may_hold_) {
       const Input<kConfig> input(p_, place_.first);
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        input.load_whole(chunks_[u], u * place_.row_step);
+        if (exists(u)) {
+          input.load_whole(chunks_[u], u * place_.row_step);
+        } else {
+          clear(chunks_[u]);
+        }
       }
       BLOCKSCALE_UNROLL
       for (int u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_[u]);
@@ -131,7 +140,7 @@ class TallTile {
 
   const QuantizeParams& p_;
   TallPlace place_;
-  bool inside_;
+  bool may_hold_;
   ValueChunk<kConfig> chunks_[kConfig.chunks];
 };
 

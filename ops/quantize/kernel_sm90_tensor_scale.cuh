@@ -6,6 +6,7 @@
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/global_memory.h"
+#include "device/ptx/grid.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -61,7 +62,8 @@ BLOCKSCALE_DEVICE void settle_tensor_scale(const QuantizeParams& p) {
   if constexpr (kConfig.rule == ScaleRule::nvfp4) {
     scale = nvfp4_tensor_scale(amax);
   } else {
-    scale = fp8_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
+    scale = p.settle_maximum ? finite_magnitude(amax)
+                             : fp8_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
   }
   ptx::st_global(p.settled + index * p.settled_stride, scale);
   if (p.settled_copy == nullptr) return;
@@ -75,6 +77,13 @@ BLOCKSCALE_DEVICE float tensor_scale_of(const QuantizeParams& p, uint32_t matrix
   const float stored = ptx::ld_global(p.tensor_scale + matrix * p.tensor_scale_stride);
   if (p.tensor_source == TensorScaleSource::stored) return stored;
   return ptx::min(ptx::rcp_rn(stored), kLargestFinite);
+}
+
+/// The same for a kernel that may have begun before its predecessors ended, which nothing that it
+/// has read so far depends on. After it their writes are seen, and may be written over.
+BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, uint32_t matrix) {
+  ptx::griddepcontrol_wait();
+  return tensor_scale_of(p, matrix);
 }
 
 /// The scale of a block of one row from the bits of its largest magnitude.

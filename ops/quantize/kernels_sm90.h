@@ -142,6 +142,7 @@ struct QuantizeParams {
   float* settled_copy = nullptr;  // settle: what the caller is given; may be null
   int64_t settled_copy_stride = 0;
   bool copy_multiplier = false;  // settle, nvfp4: as t
+  bool settle_maximum = false;   // settle: the largest magnitude itself, Inf as largest finite
 
   float* row_factors = nullptr;  // norm: batch x rows
 };
@@ -178,8 +179,7 @@ inline constexpr RowBlockRecipe kRowBlockRecipes[] = {
 inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::f32};
 
 /// The tuning of a configuration: what the measurements in docs/performance.md favour. Where
-/// nothing but bytes is moved that is one chunk a thread in many small thread blocks, and 32
-/// elements of it where codes are of 4 bits, so that their store is of 16 bytes too.
+/// nothing but bytes is moved that is one chunk a thread, as 64 bytes, in many small thread blocks.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   const bool fused = c.transform != InputTransform::identity;
   if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
@@ -193,10 +193,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::maximum) {
     c.chunks = fused ? 1 : 2;
     c.persistent = true;  // each thread block leaves one maximum
-  } else if (c.element == Format::e2m1 && c.input != Format::f32 && !fused) {
-    c.chunk = 32;
+  } else {
     c.threads = 128;
-    c.min_blocks = 8;
+    c.min_blocks = c.kernel == QuantizeKernel::scaled && !fused ? 12 : 8;
+    if (c.kernel == QuantizeKernel::blocks && c.input != Format::f32 && !fused) c.chunk = 32;
   }
   return c;
 }
