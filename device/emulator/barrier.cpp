@@ -11,7 +11,7 @@ namespace {
 uint32_t warps_here(const Block& block, const NamedBarrier& barrier) {
   uint32_t count = 0;
   for (const auto& warp : block.warps) {
-    const uint32_t arrived = barrier.arrived[warp->index];
+    const uint32_t arrived = barrier.warps[warp->index].lanes;
     if (arrived != 0 && (warp->live & ~arrived) == 0) ++count;
   }
   return count;
@@ -21,72 +21,91 @@ uint32_t warps_expected(const Block& block, const NamedBarrier& barrier) {
   if (!barrier.all) return barrier.expected / kWarpSize;
   return static_cast<uint32_t>(std::count_if(
       block.warps.begin(), block.warps.end(),
-      [&](const auto& warp) { return warp->live != 0 || barrier.arrived[warp->index] != 0; }));
+      [&](const auto& warp) { return warp->live != 0 || barrier.warps[warp->index].lanes != 0; }));
 }
 
-void arrive(uint32_t id, uint32_t threads, bool all, bool waits, const char* name,
-            SourceLocation at) {
+/// One execution of bar.sync or bar.arrive.
+struct Arrival {
+  const char* name;
+  uint32_t id;
+  uint32_t threads;  // expected, if not all
+  bool all;
+  bool waits;
+  SourceLocation at;
+
+  std::string who(Machine& m) const {
+    return std::string(name) + " " + std::to_string(id) + " at " + text_of(at) + " by " +
+           m.describe(m.self());
+  }
+};
+
+void check_operands(Machine& m, const Arrival& a, uint32_t block_threads) {
+  if (a.id >= kNamedBarriers) {
+    m.fail(FindingKind::barrier_misuse, {a.at}, a.who(m) + ": a block has barriers 0 to 15");
+  }
+  if (!a.all && (a.threads == 0 || a.threads % kWarpSize != 0 || a.threads > block_threads)) {
+    m.fail(FindingKind::barrier_misuse, {a.at},
+           a.who(m) + ": " + std::to_string(a.threads) + " threads are expected, which is to be " +
+               "a positive multiple of 32 of at most the block's " + std::to_string(block_threads));
+  }
+}
+
+/// The lanes of a warp execute the same aligned barrier at the same line.
+void check_warp_agrees(Machine& m, const Arrival& a, const Block& block, const Warp& warp) {
+  for (uint32_t id = 0; id < kNamedBarriers; ++id) {
+    const Thread* waiting = block.barriers[id].warps[warp.index].waiting;
+    if (waiting == nullptr || (id == a.id && same_line(waiting->wait.at, a.at))) continue;
+    m.fail(FindingKind::divergent_collective, {a.at, waiting->wait.at},
+           a.who(m) + ", while " + m.describe(*waiting) + " of the same warp waits in bar_sync " +
+               std::to_string(id) + " at " + text_of(waiting->wait.at));
+  }
+}
+
+/// The arrivals of one phase expect the same number of threads, and come once.
+void check_phase(Machine& m, const Arrival& a, const NamedBarrier& barrier, uint32_t arrived) {
+  if (barrier.expected == 0) return;
+  if (barrier.all != a.all || (!a.all && barrier.expected != a.threads)) {
+    m.fail(FindingKind::barrier_misuse, {a.at, barrier.at},
+           a.who(m) + " expects " + (a.all ? "all" : std::to_string(a.threads)) +
+               " threads, but the phase began at " + text_of(barrier.at) + " with " +
+               (barrier.all ? "all" : std::to_string(barrier.expected)));
+  }
+  if ((arrived >> m.self().identity.laneid & 1u) != 0) {
+    m.fail(FindingKind::barrier_misuse, {a.at, barrier.at},
+           a.who(m) + " arrives twice in one phase, which began at " + text_of(barrier.at));
+  }
+}
+
+void arrive(const Arrival& a) {
   Machine& m = machine();
   m.maybe_preempt();
   Thread& thread = m.self();
   Block& block = *thread.block;
   Warp& warp = *thread.warp;
-  const std::string who = std::string(name) + " " + std::to_string(id) + " at " + text_of(at) +
-                          " by " + m.describe(thread);
-  if (id >= kNamedBarriers) {
-    m.fail(FindingKind::barrier_misuse, {at}, who + ": a block has barriers 0 to 15");
-  }
-  const auto limit = kWarpSize * static_cast<uint32_t>(block.warps.size());
-  if (!all && (threads == 0 || threads % kWarpSize != 0 || threads > limit)) {
-    m.fail(FindingKind::barrier_misuse, {at},
-           who + ": " + std::to_string(threads) + " threads are expected, which is to be a " +
-               "positive multiple of 32 of at most the block's " + std::to_string(limit));
-  }
-  // The lanes of a warp execute the same aligned barrier.
-  for (uint32_t other = 0; other < kNamedBarriers; ++other) {
-    const uint32_t there = block.barriers[other].arrived[warp.index];
-    if (other == id || there == 0) continue;
-    for (const Thread* waiting : block.barriers[other].waiting) {
-      if (waiting->warp != &warp) continue;
-      m.fail(FindingKind::divergent_collective, {at, waiting->wait.at},
-             who + ", while " + m.describe(*waiting) + " of the same warp waits in bar_sync " +
-                 std::to_string(other) + " at " + text_of(waiting->wait.at));
-    }
-  }
+  const auto block_threads = kWarpSize * static_cast<uint32_t>(block.warps.size());
+  check_operands(m, a, block_threads);
+  check_warp_agrees(m, a, block, warp);
   // One that does not wait would let lanes run ahead of those that have yet to arrive.
-  if (!waits) meet_lanes("bar_arrive", warp.live, id, at);
-  NamedBarrier& barrier = block.barriers[id];
-  for (const Thread* waiting : barrier.waiting) {
-    if (waiting->warp != &warp || same_line(waiting->wait.at, at)) continue;
-    m.fail(FindingKind::divergent_collective, {at, waiting->wait.at},
-           who + ", while " + m.describe(*waiting) + " of the same warp is at " +
-               text_of(waiting->wait.at) + " in the same phase");
-  }
+  if (!a.waits) meet_lanes("bar_arrive", warp.live, a.id, a.at);
+  NamedBarrier& barrier = block.barriers[a.id];
+  NamedBarrier::WarpArrival& here = barrier.warps[warp.index];
+  check_phase(m, a, barrier, here.lanes);
   if (barrier.expected == 0) {
-    barrier.expected = all ? limit : threads;
-    barrier.all = all;
-    barrier.at = at;
-  } else if (barrier.all != all || (!all && barrier.expected != threads)) {
-    m.fail(FindingKind::barrier_misuse, {at, barrier.at},
-           who + " expects " + (all ? "all" : std::to_string(threads)) +
-               " threads, but the phase began at " + text_of(barrier.at) + " with " +
-               (barrier.all ? "all" : std::to_string(barrier.expected)));
+    barrier.expected = a.all ? block_threads : a.threads;
+    barrier.all = a.all;
+    barrier.at = a.at;
   }
-  const uint32_t lane = 1u << thread.identity.laneid;
-  if ((barrier.arrived[warp.index] & lane) != 0) {
-    m.fail(FindingKind::barrier_misuse, {at, barrier.at},
-           who + " arrives twice in one phase, which began at " + text_of(barrier.at));
-  }
-  barrier.arrived[warp.index] |= lane;
+  here.lanes |= 1u << thread.identity.laneid;
   barrier.released.add(thread.views, thread.first);
   m.tick(thread);
-  if (waits) barrier.waiting.push_back(&thread);
+  if (a.waits) barrier.waiting.push_back(&thread);
   if (try_complete_barrier(m, block, barrier)) return;
-  if (!waits) return;
+  if (!a.waits) return;
+  if (here.waiting == nullptr) here.waiting = &thread;
   Wait wait;
   wait.what = Wait::For::named_barrier;
-  wait.at = at;
-  wait.id = id;
+  wait.at = a.at;
+  wait.id = a.id;
   m.block(std::move(wait));
 }
 
@@ -101,21 +120,21 @@ bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier) {
     m.wake(*waiting);
   }
   barrier = {};
-  barrier.arrived.resize(block.warps.size());
+  barrier.warps.resize(block.warps.size());
   m.progress();
   return true;
 }
 
 void bar_sync_all(SourceLocation at) {
-  arrive(0, 0, true, true, "barrier_sync_all: bar_sync", at);
+  arrive({"barrier_sync_all: bar_sync", 0, 0, true, true, at});
 }
 
 void bar_sync(uint32_t id, uint32_t threads, SourceLocation at) {
-  arrive(id, threads, false, true, "bar_sync", at);
+  arrive({"bar_sync", id, threads, false, true, at});
 }
 
 void bar_arrive(uint32_t id, uint32_t threads, SourceLocation at) {
-  arrive(id, threads, false, false, "bar_arrive", at);
+  arrive({"bar_arrive", id, threads, false, false, at});
 }
 
 void fence_acq_rel(SourceLocation) {

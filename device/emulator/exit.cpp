@@ -91,7 +91,7 @@ std::string what_for(const Thread& thread) {
       std::string text = "wait in bar_sync " + std::to_string(wait.id) + " for ";
       text += barrier.all ? "all threads" : count_of(barrier.expected, "thread");
       uint32_t warps = 0;
-      for (const uint32_t arrived : barrier.arrived) warps += arrived != 0 ? 1 : 0;
+      for (const auto& arrival : barrier.warps) warps += arrival.lanes != 0 ? 1 : 0;
       return text + "; " + count_of(warps, "warp") + " of the block are there";
     }
     case Wait::For::mbarrier: {

@@ -185,7 +185,7 @@ void Machine::begin_cluster() {
     }
     block->live_threads = threads;
     cluster->live_threads += threads;
-    for (NamedBarrier& barrier : block->barriers) barrier.arrived.resize(block->warps.size());
+    for (NamedBarrier& barrier : block->barriers) barrier.warps.resize(block->warps.size());
     cluster->blocks.push_back(std::move(block));
   }
   resident_.push_back(std::move(cluster));

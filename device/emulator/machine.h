@@ -90,9 +90,14 @@ struct Warp {
 
 /// bar.sync's barrier.
 struct NamedBarrier {
-  uint32_t expected = 0;          // threads; 0 while nobody has arrived
-  bool all = false;               // of the whole block: the expected ones are those alive
-  std::vector<uint32_t> arrived;  // lanes by warp
+  /// What a warp has done in this phase.
+  struct WarpArrival {
+    uint32_t lanes = 0;               // that have arrived
+    const Thread* waiting = nullptr;  // the first of those that wait
+  };
+  uint32_t expected = 0;  // threads; 0 while nobody has arrived
+  bool all = false;       // of the whole block: the expected ones are those alive
+  std::vector<WarpArrival> warps;
   std::vector<Thread*> waiting;
   SourceLocation at;  // of the first arrival
   ReleaseBuilder released;

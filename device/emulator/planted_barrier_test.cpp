@@ -69,7 +69,8 @@ TEST(PlantedBarrier, HalvesOfAWarpAtTwoLines) {
                       ptx::barrier_sync_all();
                     }
                   }},
-                 FindingKind::divergent_collective, bug, {"of the same warp is at"});
+                 FindingKind::divergent_collective, bug,
+                 {"of the same warp waits in bar_sync 0 at"});
 }
 
 TEST(PlantedBarrier, ArrivesTwice) {
