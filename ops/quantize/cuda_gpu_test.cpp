@@ -35,6 +35,7 @@ struct Case {
   std::int64_t rows = 1, k = 128, batch = 1;
   ScaleLayout layout = ScaleLayout::row_major;
   QuantizeOptions options = {};
+  QuantizeOptions options_gpu = {};  // its operands lie on the device; else as `options`
   TensorScaleSense sense = TensorScaleSense::divisor;
 };
 
@@ -63,7 +64,8 @@ std::string first_difference(const std::uint8_t* a, const std::vector<std::uint8
 void check(const Case& c, const std::vector<std::uint8_t>& elements) {
   const std::int64_t rows = c.rows * c.batch;
   ScaledTensor cpu(c.recipe, c.rows, c.k, c.layout, c.batch, c.sense);
-  MatrixView x{elements.data(), c.dtype, c.rows, c.k};
+  const bool gated = c.options.input.transform == InputTransform::swiglu;
+  MatrixView x{elements.data(), c.dtype, c.rows, gated ? 2 * c.k : c.k};
   x.batch = c.batch;
   QuantizeOptions options = c.options;
   options.threads = 0;
@@ -86,11 +88,13 @@ void check(const Case& c, const std::vector<std::uint8_t>& elements) {
   if (out.tensor_scale != nullptr) {
     out.tensor_scale = reinterpret_cast<float*>(device_tensor_scale.data());
   }
-  const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out, c.options);
+  QuantizeOptions gpu_options = c.options;
+  gpu_options.input = c.options_gpu.input;
+  const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out, gpu_options);
   DeviceBuffer workspace(size_of(bytes));
   workspace.fill(0xFF);
   const runtime::DeviceStream stream;
-  cuda::quantize(gpu_x, out, c.options, {stream.handle(), workspace.data(), bytes});
+  cuda::quantize(gpu_x, out, gpu_options, {stream.handle(), workspace.data(), bytes});
   stream.wait();
 
   std::vector<std::uint8_t> actual(size_of(values));
@@ -110,9 +114,11 @@ void check(const Case& c, const std::vector<std::uint8_t>& elements) {
 }
 
 std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_t seed) {
-  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, 0, data, seed);
+  const bool gated = c.options.input.transform == InputTransform::swiglu;
+  const std::int64_t columns = gated ? 2 * c.k : c.k;
+  const test::Matrix x(c.dtype, c.rows, columns, c.batch, 0, data, seed);
   const auto* const bytes = static_cast<const std::uint8_t*>(x.view().data);
-  const std::int64_t size = c.batch * c.rows * c.k * (format_traits(c.dtype).bits / 8);
+  const std::int64_t size = c.batch * c.rows * columns * (format_traits(c.dtype).bits / 8);
   return {bytes, bytes + size};
 }
 
@@ -212,6 +218,105 @@ TEST_F(CudaGpu, TakesABillionRandomElements) {
       c.layout = layouts_of(recipe).back();
       check(c, elements);
     }
+  }
+}
+
+TEST_F(CudaGpu, FusesItsInput) {
+  const std::vector<float> numbers = [] {
+    std::vector<float> result(1024);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = 0.01f * static_cast<float>(i) - 3;
+    return result;
+  }();
+  DeviceBuffer operand(numbers.size() * sizeof(float));
+  operand.copy_from_host(numbers.data(), operand.bytes());
+  for (const InputTransform transform :
+       {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
+        InputTransform::modulate, InputTransform::rms_norm}) {
+    for (const Recipe recipe : scaled_recipes()) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{recipe, dtype};
+        c.rows = 70;
+        c.k = 512;
+        c.options.input.transform = transform;
+        c.options_gpu.input = c.options.input;
+        const auto use = [&](MatrixView QuantizeInput::* field) {
+          c.options.input.*field = {numbers.data(), Format::f32, 1, c.k};
+          c.options_gpu.input.*field = {operand.data(), Format::f32, 1, c.k};
+        };
+        if (transform == InputTransform::modulate) use(&QuantizeInput::scale);
+        if (transform == InputTransform::modulate) use(&QuantizeInput::shift);
+        if (transform == InputTransform::rms_norm) use(&QuantizeInput::weight);
+        check(c, random_elements(c, Data::normal, 8));
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpu, DequantizesToTheBytesOfTheCpu) {
+  for (const RecipeTraits& t : kRecipes) {
+    for (const ScaleLayout layout :
+         t.family == Family::plain ? std::vector{ScaleLayout::row_major} : layouts_of(t.recipe)) {
+      for (const Format output : {Format::bf16, Format::f16, Format::f32}) {
+        ScaledTensor x(t.recipe, 67, 1056, layout, 2);
+        const MutableScaledTensorView v = x.view();
+        const std::int64_t values = value_bytes(t.recipe, 67, 1056, 2);
+        const std::int64_t scales = scale_bytes(t.recipe, layout, 67, 1056, 2);
+        std::mt19937 random(4);
+        for (std::int64_t i = 0; i < values; ++i) {
+          static_cast<std::uint8_t*>(v.values)[i] = static_cast<std::uint8_t>(random());
+        }
+        for (std::int64_t i = 0; i < scales; ++i) {
+          static_cast<std::uint8_t*>(v.scales)[i] = static_cast<std::uint8_t>(random());
+        }
+        std::vector<std::uint8_t> expected(
+            size_of(std::int64_t{2} * 67 * 1056 * (format_traits(output).bits / 8)));
+        MutableMatrixView out{expected.data(), output, 67, 1056, 0, 2};
+        dequantize(v, out);
+        DeviceBuffer device_values(size_of(values)), device_scales(size_of(scales));
+        DeviceBuffer device_tensor_scale(8), device_out(expected.size());
+        device_values.copy_from_host(v.values, size_of(values));
+        if (scales > 0) device_scales.copy_from_host(v.scales, size_of(scales));
+        ScaledTensorView on_device = v;
+        on_device.values = device_values.data();
+        on_device.scales = device_scales.data();
+        if (v.tensor_scale != nullptr) {
+          device_tensor_scale.copy_from_host(v.tensor_scale, 8);
+          on_device.tensor_scale = reinterpret_cast<const float*>(device_tensor_scale.data());
+        }
+        out.data = device_out.data();
+        device_out.fill(0xA5);
+        const runtime::DeviceStream stream;
+        cuda::dequantize(on_device, out, {stream.handle(), nullptr, 0});
+        stream.wait();
+        std::vector<std::uint8_t> actual(expected.size());
+        device_out.copy_to_host(actual.data(), actual.size());
+        ASSERT_EQ(actual, expected) << t.name << " to " << format_traits(output).name;
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpu, FindsTheAbsoluteMaximumOfTheCpu) {
+  for (const Data data : test::kAllData) {
+    Case c{Recipe::nvfp4};
+    c.rows = 300;
+    c.k = 1000;
+    c.batch = 3;
+    const std::vector<std::uint8_t> elements = random_elements(c, data, 6);
+    MatrixView x{elements.data(), c.dtype, c.rows, c.k, 0, c.batch};
+    std::vector<float> expected(3), actual(3, -1.0f);
+    absolute_maximum(x, expected.data());
+    DeviceBuffer device_x(elements.size()), out(12);
+    device_x.copy_from_host(elements.data(), elements.size());
+    x.data = device_x.data();
+    const std::int64_t bytes = cuda::absolute_maximum_workspace_bytes(x);
+    DeviceBuffer workspace(size_of(bytes));
+    const runtime::DeviceStream stream;
+    cuda::absolute_maximum(x, reinterpret_cast<float*>(out.data()), {},
+                           {stream.handle(), workspace.data(), bytes});
+    stream.wait();
+    out.copy_to_host(actual.data(), 12);
+    EXPECT_EQ(actual, expected) << test::data_name(data);
   }
 }
 

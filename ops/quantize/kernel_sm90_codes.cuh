@@ -83,8 +83,8 @@ BLOCKSCALE_DEVICE uint32_t negatives(const Chunk<kFormat, kCount>& chunk, int i)
 ///
 /// As a function of y the code is concave and linear between powers of two, so it is the least of
 /// three lines: 2 y, 2 + y, 4 + y / 2, and at most 7. Each line is one fused multiply-add onto a
-/// number whose last place counts half a code step... so it is rounded once, to nearest even, and
-/// the least of the rounded lines is the rounded least. Products with powers of two are exact.
+/// number whose last place stands for one code, so it is rounded once, to nearest even, and the
+/// least of the rounded lines is the rounded least. cuda_math_emulated_test.cpp has every input.
 template <Format kFormat>
 struct PackedE2m1 {
   // The last place of `kBase` stands for one code; its low byte is 0.

@@ -1,0 +1,132 @@
+// The quantisers' short cuts on CUDA against core's conversions and against division: all inputs
+// for which they are claimed to be exact.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "core/format.h"
+#include "ops/quantize/kernel_sm90_codes.cuh"
+#include "ops/quantize/kernel_sm90_scale.cuh"
+
+namespace blockscale {
+namespace {
+
+namespace k = quantize_sm90;
+
+/// Every significand in one binade (quotients scale with powers of two), and the last binade whose
+/// quotients are normal numbers.
+template <int kDivisor>
+void check_division() {
+  for (const std::uint32_t exponent : {127u, 254u, 30u}) {
+    for (std::uint32_t fraction = 0; fraction < 1u << 23; ++fraction) {
+      const float a = bit_cast<float>(exponent << 23 | fraction);
+      ASSERT_EQ(k::divide_by<kDivisor>(a), a / static_cast<float>(kDivisor)) << a;
+    }
+  }
+}
+
+TEST(CudaMath, DividesBySix) {
+  check_division<6>();
+}
+TEST(CudaMath, DividesByTheLargestE4m3) {
+  check_division<448>();
+}
+TEST(CudaMath, DividesByTheLargestE5m2) {
+  check_division<57344>();
+}
+
+/// Quotients below 2^-126 are raised to it, so that they need not be exact.
+TEST(CudaMath, ScalesOfTinyMaximaAreTheSmallestNormalNumber) {
+  for (std::uint32_t amax = 1; amax < 0x06000000u; amax += 977) {
+    const float expected = std::max(bit_cast<float>(amax) / 448.0f, 0x1p-126f);
+    ASSERT_EQ(k::fp8_scale<Format::e4m3>(amax, 0.0f, Fp8Scale::f32), expected) << amax;
+  }
+}
+
+/// x / s of elements against division, for scales from the smallest that is claimed.
+TEST(CudaMath, QuotientsRoundAsDivisionDoes) {
+  std::uint32_t state = 1;
+  for (int i = 0; i < 2'000'000; ++i) {
+    state = state * 1664525u + 1013904223u;
+    const std::uint32_t exponent = 63 + state % 180;
+    const float s = bit_cast<float>(exponent << 23 | (state * 2654435761u >> 9));
+    const float ratio = bit_cast<float>((118 + (state >> 7) % 18) << 23 | (state >> 9));
+    const float x = s * ratio;  // about 2^-9 to 2^9
+    if (!std::isfinite(x)) continue;
+    const k::Quotient quotient{s, 1.0f / s};
+    ASSERT_EQ(quotient(x), x / s) << x << " / " << s;
+    ASSERT_EQ(k::ExactQuotient<Format::e4m3>(s).quotient(x), x / s);
+  }
+  EXPECT_TRUE(std::signbit(k::Quotient{3.0f, 1.0f / 3.0f}(-0.0f)));
+  EXPECT_FALSE(std::signbit(k::Quotient{3.0f, 1.0f / 3.0f}(0.0f)));
+}
+
+/// Calls check(chunk, scale, e) for chunks that hold every 16-bit finite number of either sign,
+/// with each exponent e that a block with it may have and some below.
+template <Format kInput, Format kElement, class Check>
+void for_all_numbers(const Check& check) {
+  constexpr std::uint32_t kInfinity = format_traits(kInput).max_code + 1;
+  for (std::uint32_t first = 0; first < kInfinity; first += 4) {
+    k::Chunk<kInput, 8> chunk;
+    for (std::uint32_t j = 0; j < 4; ++j) {
+      chunk.word[j] = (first + j) | (first + j) << 16 | (j % 2 == 0 ? 0x80000000u : 0x8000u);
+    }
+    const float largest = decode<kInput>(first + 3);
+    const int exponent = largest == 0 ? 0 : std::ilogb(largest);
+    // The largest element's exponent becomes that of the format's largest, as with the floor mode.
+    constexpr int kMost = format_traits(kElement).max_exponent;
+    for (int e = std::max(-127, exponent - kMost); e <= std::min(126, exponent + 9); ++e) {
+      if (kInput == Format::f16 && (e < -24 - kMost || e > 14))
+        continue;  // no f16 is so small or large
+      k::BlockScale scale;
+      scale.factor = std::ldexp(1.0f, -e);
+      check(chunk, scale, e);
+    }
+  }
+}
+
+template <Format kInput, Format kElement, bool kExact>
+void check_codes() {
+  for_all_numbers<kInput, kElement>(
+      [&](const k::Chunk<kInput, 8>& chunk, const k::BlockScale& scale, int e) {
+        const auto codes = k::encode_chunk<kElement, ScaleRule::mx, kExact>(chunk, scale);
+        for (int i = 0; i < 8; ++i) {
+          const double scaled = std::ldexp(static_cast<double>(k::value_at(chunk, i)), -e);
+          // What f32 cannot hold is far below half of the smallest code.
+          const auto expected = encode<kElement>(static_cast<float>(scaled));
+          constexpr int kBits = format_traits(kElement).bits;
+          std::uint32_t code = 0;
+          for (int b = 0; b < kBits; ++b) {
+            const int bit = i * kBits + b;
+            code |= (codes.word[bit / 32] >> (bit % 32) & 1u) << b;
+          }
+          ASSERT_EQ(code, expected) << k::value_at(chunk, i) << " * 2^" << -e;
+        }
+      });
+}
+
+TEST(CudaMath, PackedE2m1OfEveryBf16) {
+  check_codes<Format::bf16, Format::e2m1, false>();
+}
+TEST(CudaMath, PackedE2m1OfEveryF16) {
+  check_codes<Format::f16, Format::e2m1, false>();
+}
+TEST(CudaMath, E2m1OfEveryBf16) {
+  check_codes<Format::bf16, Format::e2m1, true>();
+}
+TEST(CudaMath, E2m3OfEveryBf16) {
+  check_codes<Format::bf16, Format::e2m3, false>();
+}
+TEST(CudaMath, E3m2OfEveryBf16) {
+  check_codes<Format::bf16, Format::e3m2, false>();
+}
+TEST(CudaMath, E2m3OfEveryF16) {
+  check_codes<Format::f16, Format::e2m3, false>();
+}
+TEST(CudaMath, E3m2OfEveryF16) {
+  check_codes<Format::f16, Format::e3m2, false>();
+}
+
+}  // namespace
+}  // namespace blockscale
