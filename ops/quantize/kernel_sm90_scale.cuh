@@ -24,8 +24,9 @@ struct BlockScale {
   bool exceptional = false;
 };
 
-/// a / kDivisor, correctly rounded where the quotient is a normal number (cuda_math_emulated_test.cpp has
-/// every significand): a product with the reciprocal, corrected by its remainder.
+/// a / kDivisor, correctly rounded where the quotient is a normal number
+/// (cuda_math_emulated_test.cpp has every significand): a product with the reciprocal, corrected by
+/// its remainder.
 template <int kDivisor>
 BLOCKSCALE_DEVICE float divide_by(float a) {
   constexpr float kReciprocal = 1.0f / kDivisor;
