@@ -4,13 +4,15 @@
 
 #include "ops/quantize/cuda_dequantize_plan.h"
 #include "ops/quantize/cuda_plan.h"
+#include "ops/quantize/rows_and_columns_cuda_plan.h"
 
 namespace blockscale {
 
 std::vector<runtime::KernelSpec> kernel_list() {
   std::vector<runtime::KernelSpec> all;
   for (auto specs :
-       {quantize_detail::quantize_kernel_specs(), quantize_detail::dequantize_kernel_specs()}) {
+       {quantize_detail::quantize_kernel_specs(), quantize_detail::rows_and_columns_kernel_specs(),
+        quantize_detail::dequantize_kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;

@@ -31,6 +31,13 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
+/// As blockscale::quantize_rows_and_columns, in one kernel that reads x once and needs no
+/// workspace. Throws as `quantize` does, and `unsupported` for a fused input.
+void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                               const MutableScaledTensorView& out_columns,
+                               const QuantizeOptions& options = {},
+                               const Execution& execution = {});
+
 /// As blockscale::dequantize. Throws as `quantize` does; needs no workspace.
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
                 const Execution& execution = {});

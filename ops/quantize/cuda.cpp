@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/quantize/cuda_call.h"
 #include "ops/quantize/cuda_dequantize_plan.h"
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/cuda_plan.h"
@@ -26,45 +27,6 @@ namespace {
 using quantize_detail::AbsoluteMaximumArguments;
 using quantize_detail::QuantizeArguments;
 using quantize_detail::QuantizePlan;
-
-/// The device of a call: that of the first pointer that is not null, on which all others must lie.
-class CallDevice {
- public:
-  void add(const char* argument, const void* pointer) {
-    if (pointer == nullptr) return;
-    const int device = device_of(pointer);
-    if (device < 0) {
-      throw Error(ErrorCode::invalid_argument, argument,
-                  "is memory of the host, must be on a CUDA device");
-    }
-    if (ordinal_ < 0) {
-      ordinal_ = device;
-      first_ = argument;
-    } else if (device != ordinal_) {
-      throw Error(ErrorCode::invalid_argument, argument,
-                  "is on CUDA device " + std::to_string(device) + ", must be on " +
-                      std::to_string(ordinal_) + " like " + first_);
-    }
-  }
-
-  bool is_known() const { return ordinal_ >= 0; }
-  int ordinal() const { return ordinal_; }
-
-  /// Its traits, if the kernels run on it.
-  const DeviceTraits& traits() const {
-    const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
-    if (device.compute_capability == 90) return device;
-    throw Error(ErrorCode::unsupported, first_,
-                "is on " + device.name + " (compute capability " +
-                    std::to_string(device.compute_capability / 10) + "." +
-                    std::to_string(device.compute_capability % 10) +
-                    "); the quantisers have kernels for 9.0");
-  }
-
- private:
-  int ordinal_ = -1;
-  const char* first_ = "";
-};
 
 CallDevice device_of_call(const QuantizeArguments& a) {
   CallDevice device;

@@ -10,6 +10,7 @@
 
 #include "blockscale/quantize.h"
 #include "core/math.h"
+#include "ops/quantize/rows_and_columns_test_support.h"
 #include "ops/quantize/test_support.h"
 #include "tests/expect_error.h"
 #include "tests/simd_targets.h"
@@ -19,6 +20,7 @@ namespace {
 
 using test::Data;
 using test::expect_invalid;
+using Output = test::GuardedOutput;
 
 /// The transposes of a batch of matrices, packed.
 class Transposed {
@@ -44,35 +46,6 @@ class Transposed {
   std::int64_t size_;
   std::vector<std::uint8_t> bytes_;
   MatrixView view_;
-};
-
-/// An output with guards around it and gaps between its lines.
-class Output {
- public:
-  Output(Recipe recipe, ScaleLayout layout, std::int64_t rows, std::int64_t k, std::int64_t batch,
-         bool strided)
-      : values_(batch * rows * (k + 9)), scales_(batch * 4 * ((rows + 128) * (k + 512) / 32)) {
-    view_.recipe = recipe;
-    view_.rows = rows;
-    view_.k = k;
-    view_.batch = batch;
-    view_.values = values_.data();
-    view_.value_row_stride = strided ? k + 9 : 0;
-    view_.scales = scales_.data();
-    view_.layout = layout;
-    const std::int64_t grid_rows = rows, grid_columns = (k + 127) / 128;
-    if (strided && !is_swizzled(layout)) {
-      view_.scale_leading_stride =
-          (layout == ScaleLayout::row_major ? grid_columns : grid_rows) + 2;
-    }
-  }
-  const MutableScaledTensorView& view() const { return view_; }
-  const std::vector<std::uint8_t>& values() const { return values_.bytes(); }
-  const std::vector<std::uint8_t>& scales() const { return scales_.bytes(); }
-
- private:
-  test::GuardedBytes values_, scales_;
-  MutableScaledTensorView view_;
 };
 
 struct Shape {

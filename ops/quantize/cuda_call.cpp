@@ -1,0 +1,37 @@
+#include "ops/quantize/cuda_call.h"
+
+#include <cstddef>
+#include <string>
+
+#include "blockscale/error.h"
+
+namespace blockscale::cuda {
+
+void CallDevice::add(const char* argument, const void* pointer) {
+  if (pointer == nullptr) return;
+  const int device = device_of(pointer);
+  if (device < 0) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "is memory of the host, must be on a CUDA device");
+  }
+  if (ordinal_ < 0) {
+    ordinal_ = device;
+    first_ = argument;
+  } else if (device != ordinal_) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "is on CUDA device " + std::to_string(device) + ", must be on " +
+                    std::to_string(ordinal_) + " like " + first_);
+  }
+}
+
+const DeviceTraits& CallDevice::traits() const {
+  const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
+  if (device.compute_capability == 90) return device;
+  throw Error(ErrorCode::unsupported, first_,
+              "is on " + device.name + " (compute capability " +
+                  std::to_string(device.compute_capability / 10) + "." +
+                  std::to_string(device.compute_capability % 10) +
+                  "); the quantisers have kernels for 9.0");
+}
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,25 @@
+// The device that a call on CUDA memory runs on.
+#pragma once
+
+#include "blockscale/device.h"
+
+namespace blockscale::cuda {
+
+/// The device of a call: that of the first pointer that is not null, on which all others must lie.
+class CallDevice {
+ public:
+  /// Throws invalid_argument, naming `argument`, for memory of the host or of another device.
+  void add(const char* argument, const void* pointer);
+
+  bool is_known() const { return ordinal_ >= 0; }
+  int ordinal() const { return ordinal_; }
+
+  /// Its traits. Throws `unsupported` unless the kernels run on it.
+  const DeviceTraits& traits() const;
+
+ private:
+  int ordinal_ = -1;
+  const char* first_ = "";
+};
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,236 @@
+// The kernels of cuda::quantize_rows_and_columns in the emulator: every byte equal to the CPU's,
+// and no race, no byte out of bounds, no divergent collective. And their plan.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blockscale/quantize.h"
+#include "device/emulator/emulator.h"
+#include "ops/quantize/kernel_sm90_transpose.cuh"
+#include "ops/quantize/rows_and_columns_cuda_plan.h"
+#include "ops/quantize/rows_and_columns_test_support.h"
+#include "ops/quantize/test_support.h"
+#include "tests/expect_error.h"
+
+namespace blockscale {
+namespace {
+
+using test::Data;
+using Output = test::GuardedOutput;
+
+constexpr Recipe kRecipes1x128[] = {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2,
+                                    Recipe::fp8_1x128_ue8m0};
+constexpr Format kInputs[] = {Format::bf16, Format::f16, Format::f32};
+constexpr ScaleLayout kLayouts[] = {ScaleLayout::row_major, ScaleLayout::mn_major,
+                                    ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4};
+constexpr std::array kFunctions = {&quantize_transpose_tile<kRowsAndColumnsKernels[0]>,
+                                   &quantize_transpose_tile<kRowsAndColumnsKernels[1]>,
+                                   &quantize_transpose_tile<kRowsAndColumnsKernels[2]>};
+static_assert(kFunctions.size() == kRowsAndColumnsKernelCount);
+
+struct Case {
+  Recipe recipe = Recipe::fp8_1x128;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 128, k = 128, batch = 1;
+  std::int64_t x_padding = 0;  // elements behind each row of x
+  bool strided = false;        // gaps between the lines of the outputs
+  ScaleLayout row_layout = ScaleLayout::row_major;
+  ScaleLayout column_layout = ScaleLayout::row_major;
+  Data data = Data::mixed;
+  float floor = 0;
+  std::uint64_t seed = 0;  // of the schedule; 0: in order
+};
+
+std::string describe(const Case& c) {
+  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
+         " padding " + std::to_string(c.x_padding) + " strided " + std::to_string(c.strided) + " " +
+         scale_layout_traits(c.row_layout).name + "/" + scale_layout_traits(c.column_layout).name +
+         " " + test::data_name(c.data) + " seed " + std::to_string(c.seed);
+}
+
+emulator::Buffer output_buffer(const char* name, const void* data,
+                               const std::vector<std::uint8_t>& guarded) {
+  return emulator::buffer(name, data, guarded.size() - 2 * test::kGuard,
+                          emulator::BufferUse::output);
+}
+
+void check(const Case& c) {
+  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, c.x_padding, c.data,
+                       static_cast<std::uint32_t>(c.seed + 7));
+  QuantizeOptions options;
+  options.threads = 1;
+  options.fp8_amax_floor = c.floor;
+  const auto outputs = [&] {
+    return std::array{Output(c.recipe, c.row_layout, c.rows, c.k, c.batch, c.strided),
+                      Output(c.recipe, c.column_layout, c.k, c.rows, c.batch, c.strided)};
+  };
+  auto expected = outputs();
+  auto actual = outputs();
+  quantize_rows_and_columns(x.view(), expected[0].view(), expected[1].view(), options);
+
+  const quantize_detail::RowsAndColumnsPlan plan = plan_rows_and_columns(
+      quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options), options);
+  ASSERT_GE(plan.kernel, 0);
+  const auto x_bytes = static_cast<std::size_t>(c.batch * c.rows * (c.k + c.x_padding) *
+                                                (format_traits(c.dtype).bits / 8));
+  const std::vector<emulator::Buffer> buffers = {
+      emulator::buffer("x", x.view().data, x_bytes, emulator::BufferUse::input),
+      output_buffer("out_rows.values", actual[0].view().values, actual[0].values()),
+      output_buffer("out_rows.scales", actual[0].view().scales, actual[0].scales()),
+      output_buffer("out_columns.values", actual[1].view().values, actual[1].values()),
+      output_buffer("out_columns.scales", actual[1].view().scales, actual[1].scales())};
+  const auto order = c.seed == 0 ? emulator::in_order() : emulator::random_order(c.seed);
+  const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
+  const emulator::Report report =
+      emulator::launch(plan.shape, buffers, order, [&] { function(plan.params); });
+  ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
+  ASSERT_EQ(actual[0].scales(), expected[0].scales()) << describe(c) << "\n" << plan.str();
+  ASSERT_EQ(actual[0].values(), expected[0].values()) << describe(c) << "\n" << plan.str();
+  ASSERT_EQ(actual[1].scales(), expected[1].scales()) << describe(c) << "\n" << plan.str();
+  ASSERT_EQ(actual[1].values(), expected[1].values()) << describe(c) << "\n" << plan.str();
+}
+
+TEST(CudaRowsAndColumns, WriteTheBytesOfTheCpuInEveryLayout) {
+  std::uint64_t seed = 0;
+  for (const Recipe recipe : kRecipes1x128) {
+    for (const Format dtype : kInputs) {
+      for (const ScaleLayout layout : kLayouts) {
+        if (is_swizzled(layout) && recipe != Recipe::fp8_1x128_ue8m0) continue;
+        Case c{recipe, dtype};
+        c.rows = 160;
+        c.k = 144;
+        c.batch = 2;
+        c.row_layout = layout;
+        c.column_layout = is_swizzled(layout) && seed % 2 == 0 ? ScaleLayout::mn_major : layout;
+        c.seed = seed++ % 3;
+        check(c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, TakeEveryKindOfData) {
+  for (const Data data : test::kAllData) {
+    for (const Format dtype : kInputs) {
+      Case c{Recipe::fp8_1x128, dtype};
+      c.data = data;
+      check(c);
+      c.recipe = Recipe::fp8_1x128_ue8m0;
+      c.floor = 1e-4f;
+      check(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, TakeAnyShapeAndStride) {
+  for (const std::int64_t rows : {1, 3, 127, 130}) {
+    for (const std::int64_t k : {1, 17, 128, 272}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{Recipe::fp8_1x128_pow2, dtype};
+        c.rows = rows;
+        c.k = k;
+        c.x_padding = rows % 2 * (k % 2 == 0 ? 8 : 1);
+        c.strided = rows == 3 || k == 128;
+        c.batch = rows == 3 ? 3 : 1;
+        check(c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, FillThePaddingOfSwizzledScales) {
+  for (const ScaleLayout layout : {ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
+    for (const auto& [rows, k] : {std::pair{1, 1}, std::pair{129, 5}, std::pair{5, 700}}) {
+      Case c{Recipe::fp8_1x128_ue8m0};
+      c.rows = rows;
+      c.k = k;
+      c.batch = 2;
+      c.row_layout = c.column_layout = layout;
+      check(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, AreRightUnderEverySchedule) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    Case c;
+    c.dtype = kInputs[seed % 3];
+    c.rows = 200;
+    c.k = 300;
+    c.seed = seed;
+    c.data = Data::normal;
+    check(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// A call on memory that is never touched.
+struct Problem {
+  MatrixView x{reinterpret_cast<const void*>(std::uintptr_t{1} << 40), Format::bf16, 256, 384};
+  MutableScaledTensorView rows = output(256, 384, 41), columns = output(384, 256, 42);
+  QuantizeOptions options;
+
+  static MutableScaledTensorView output(std::int64_t rows, std::int64_t k, int log2_address) {
+    MutableScaledTensorView out;
+    out.recipe = Recipe::fp8_1x128;
+    out.rows = rows;
+    out.k = k;
+    out.values = reinterpret_cast<void*>(std::uintptr_t{1} << log2_address);
+    out.scales = reinterpret_cast<void*>(std::uintptr_t{1} << (log2_address + 2));
+    return out;
+  }
+  quantize_detail::RowsAndColumnsPlan plan() const {
+    return plan_rows_and_columns(quantize_detail::validated(x, rows, columns, options), options);
+  }
+};
+
+TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
+  const Problem problem;
+  const auto plan = problem.plan();
+  EXPECT_EQ(plan.str(),
+            "quantize_rows_and_columns_fp8_e4m3_bf16: 6 tiles, vector loads, vector stores of "
+            "rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(plan.shape.grid.x, 6u);
+  EXPECT_EQ(plan.shape.block.x, 256u);
+  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 17408u);
+}
+
+TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
+  Problem problem;
+  problem.x.rows = problem.rows.rows = problem.columns.k = 0;
+  EXPECT_EQ(problem.plan().kernel, -1);
+  EXPECT_EQ(problem.plan().str(), "nothing to do\n");
+}
+
+void expect_unsupported(const Problem& problem, const char* argument, const char* message) {
+  test::expect_error(ErrorCode::unsupported, argument, message, [&] { (void)problem.plan(); });
+}
+
+TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
+  Problem fused;
+  fused.options.input.transform = InputTransform::gelu_erf;
+  expect_unsupported(fused, "options.input.transform", "is gelu_erf, must be identity");
+  Problem wide;
+  wide.x.columns = wide.rows.k = wide.columns.rows = std::int64_t{1} << 30;
+  wide.x.rows = wide.rows.rows = wide.columns.k = 1;
+  expect_unsupported(wide, "x.columns", "is 1073741824, must be below 2^30");
+  Problem large;
+  large.x.rows = large.rows.rows = large.columns.k = std::int64_t{1} << 23;
+  large.x.columns = large.rows.k = large.columns.rows = std::int64_t{1} << 23;
+  large.rows.values = reinterpret_cast<void*>(std::uintptr_t{1} << 52);
+  large.columns.values = reinterpret_cast<void*>(std::uintptr_t{1} << 54);
+  large.rows.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 56);
+  large.columns.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 58);
+  expect_unsupported(large, "x", "tiles");
+}
+
+}  // namespace
+}  // namespace blockscale

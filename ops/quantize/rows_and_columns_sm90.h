@@ -1,0 +1,39 @@
+// The kernels of quantize_rows_and_columns for sm_90a, and what they are launched with.
+//
+// Compiled by the host, NVRTC and the emulator alike. A configuration is that of the quantiser for
+// scales of 1 x 128 (kernels_sm90.h), but for its tile: a block of rows and of columns both ways.
+#pragma once
+
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale {
+
+/// Rows and columns of a tile: one block along k, and one along the rows of x.
+inline constexpr uint32_t kTransposeTile = 128;
+
+/// Both are what `quantize` of x, and of its transpose, would be launched with: rows.x is read and
+/// columns.x is not, and tiles of x are numbered by rows.grid.
+struct RowsAndColumnsParams {
+  QuantizeParams rows;
+  QuantizeParams columns;
+};
+
+/// What every kernel of the list does; where a thread holds f32 fewer fit on a multiprocessor.
+BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input) {
+  QuantizeConfig c;
+  c.input = input;
+  c.chunks = 4;
+  c.min_blocks = input == Format::f32 ? 2 : 3;
+  return c;
+}
+
+inline constexpr QuantizeConfig kRowsAndColumnsKernels[] = {
+    transpose_config(Format::bf16), transpose_config(Format::f16), transpose_config(Format::f32)};
+inline constexpr int kRowsAndColumnsKernelCount = 3;
+
+/// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of each warp's
+/// columns), then the scales of its columns and their reciprocals.
+inline constexpr uint32_t kTransposeCodesBytes = kTransposeTile * kTransposeTile;
+inline constexpr uint32_t kTransposeSharedBytes = kTransposeCodesBytes + 2 * 4 * kTransposeTile;
+
+}  // namespace blockscale
