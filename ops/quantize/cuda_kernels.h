@@ -7,5 +7,7 @@ namespace blockscale::quantize_detail {
 
 /// Indices are those of kQuantizeKernels.
 runtime::KernelSet& quantize_kernels();
+/// Indices are those of kRowsAndColumnsKernels.
+runtime::KernelSet& rows_and_columns_kernels();
 
 }  // namespace blockscale::quantize_detail

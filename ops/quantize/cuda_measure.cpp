@@ -12,6 +12,7 @@
 #include "blockscale/parallel.h"
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/kernels_sm90.h"
+#include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "runtime/kernel.h"
 #include "runtime/measure.h"
 
@@ -140,13 +141,20 @@ class Bench {
     const std::int64_t scales = scale_bytes(m.recipe, m.layout, m.rows, m.k);
     result_.input_bytes = m.rows * x_columns() * format_bytes(m.dtype);
     values_ = round_up(value_bytes(m.recipe, m.rows, m.k));
-    const std::int64_t written = value_bytes(m.recipe, m.rows, m.k) + scales;
+    std::int64_t written = value_bytes(m.recipe, m.rows, m.k) + scales;
+    std::int64_t out_bytes = values_ + scales;
+    if (m.columns_too) {
+      columns_ = round_up(out_bytes);
+      const std::int64_t column_scales = scale_bytes(m.recipe, m.layout, m.k, m.rows);
+      written += value_bytes(m.recipe, m.k, m.rows) + column_scales;
+      out_bytes = columns_ + round_up(value_bytes(m.recipe, m.k, m.rows)) + column_scales;
+    }
     result_.moved_bytes = reads * result_.input_bytes + written;
     copied_ = round_up(result_.moved_bytes / 2);
     if (2 * m.k > static_cast<std::int64_t>(Arena::kOnes)) {
       throw Error(ErrorCode::unsupported, "k", "has more columns than are measured");
     }
-    make_sets(std::max(result_.input_bytes, copied_), std::max(values_ + scales, copied_));
+    make_sets(std::max(result_.input_bytes, copied_), std::max(out_bytes, copied_));
   }
 
   Measurement run(const std::vector<PlanTuning>& tunings, int repeats) {
@@ -156,7 +164,11 @@ class Bench {
     for (const PlanTuning& tuning : tunings) {
       result_.tunings.push_back({tuning, {}, {}, 0});
       try {
-        prepare(result_.tunings.back(), works);
+        if (problem_.columns_too) {
+          prepare_rows_and_columns(result_.tunings.back(), works);
+        } else {
+          prepare(result_.tunings.back(), works);
+        }
       } catch (const Error& error) {
         result_.tunings.back().failed = error.what();
       }
@@ -253,6 +265,31 @@ class Bench {
     works.push_back({launch, parts()});
   }
 
+  MutableScaledTensorView columns_of(const BufferSet& set) const {
+    MutableScaledTensorView out = out_of(set);
+    std::swap(out.rows, out.k);
+    out.values = set.out + columns_;
+    out.scales = set.out + columns_ + round_up(value_bytes(problem_.recipe, out.rows, out.k));
+    return out;
+  }
+
+  /// The same for both results.
+  void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
+    auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
+    for (const BufferSet& set : sets_) {
+      const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
+      const QuantizeOptions o = options();
+      plans->push_back(plan_rows_and_columns(validated(x, out_of(set), columns_of(set), o), o));
+    }
+    tuning.plan = plans->front().str();
+    const runtime::Kernel& kernel = rows_and_columns_kernels().get(size_of(plans->front().kernel));
+    const auto launch = [plans, &kernel](void* stream, int part) {
+      const RowsAndColumnsPlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
+      runtime::launch(kernel, plan.shape, stream, plan.params);
+    };
+    works.push_back({launch, parts()});
+  }
+
   void launch_copy(const runtime::Kernel& copy, void* stream, int part) const {
     const BufferSet& set = set_of(part);
     const CopyParams params{set.x, set.out, static_cast<std::uint64_t>(copied_) / 16};
@@ -265,8 +302,9 @@ class Bench {
 
   MeasuredProblem problem_;
   Measurement result_;
-  std::int64_t values_ = 0;  // bytes before the scales
-  std::int64_t copied_ = 0;  // bytes that the copy reads, and writes
+  std::int64_t values_ = 0;   // bytes before the scales
+  std::int64_t columns_ = 0;  // bytes before the values of the transpose
+  std::int64_t copied_ = 0;   // bytes that the copy reads, and writes
   std::byte* ones_ = nullptr;
   std::vector<BufferSet> sets_;
 };

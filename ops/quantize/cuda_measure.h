@@ -18,6 +18,7 @@ struct MeasuredProblem {
   std::int64_t k = 0;  // of the result
   InputTransform transform = InputTransform::identity;
   ScaleSource scale_source = ScaleSource::dynamic;
+  bool columns_too = false;  // quantize_rows_and_columns, which has no tunings
 };
 
 /// How one way of doing it fared.

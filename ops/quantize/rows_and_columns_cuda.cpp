@@ -3,11 +3,23 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/cuda_call.h"
+#include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "ops/quantize/validate.h"
 #include "runtime/kernel.h"
 
-namespace blockscale::cuda {
+namespace blockscale {
+namespace quantize_detail {
+
+runtime::KernelSet& rows_and_columns_kernels() {
+  // Never destroyed: a process may launch until it ends.
+  static auto& kernels = *new runtime::KernelSet(rows_and_columns_kernel_specs());
+  return kernels;
+}
+
+}  // namespace quantize_detail
+
+namespace cuda {
 
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                const MutableScaledTensorView& out_columns,
@@ -24,10 +36,10 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   device.add("x.data", a.x.data);
   (void)device.traits();  // throws unless the kernels run there
   const DeviceScope scope(device.ordinal());
-  // Never destroyed: a process may launch until it ends.
-  static auto& kernels = *new runtime::KernelSet(quantize_detail::rows_and_columns_kernel_specs());
-  runtime::launch(kernels.get(static_cast<std::size_t>(plan.kernel)), plan.shape, execution.stream,
-                  plan.params);
+  const runtime::Kernel& kernel =
+      quantize_detail::rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
+  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
 }
 
-}  // namespace blockscale::cuda
+}  // namespace cuda
+}  // namespace blockscale

@@ -1,0 +1,199 @@
+// cuda::quantize_rows_and_columns on a GPU: every byte equal to the CPU's. Skipped, and says so,
+// without one.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/quantize/rows_and_columns_test_support.h"
+#include "ops/quantize/test_support.h"
+#include "runtime/measure.h"
+#include "tests/expect_error.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::DeviceBuffer;
+using test::Data;
+using Output = test::GuardedOutput;
+
+class RowsAndColumnsGpu : public test::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    const auto& device = cuda::current_device();
+    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
+  }
+};
+
+/// An output on the device with the bytes, guards included, of one on the host.
+class DeviceOutput {
+ public:
+  explicit DeviceOutput(const Output& host)
+      : values_(host.values().size()), scales_(host.scales().size()), view_(host.view()) {
+    values_.copy_from_host(host.values().data(), values_.bytes());
+    scales_.copy_from_host(host.scales().data(), scales_.bytes());
+    view_.values = values_.data() + test::kGuard;
+    view_.scales = scales_.data() + test::kGuard;
+  }
+  const MutableScaledTensorView& view() const { return view_; }
+
+  void expect_equal(const Output& expected, const std::string& text) const {
+    EXPECT_TRUE(holds(values_, expected.values())) << text << " values";
+    EXPECT_TRUE(holds(scales_, expected.scales())) << text << " scales";
+  }
+
+ private:
+  static bool holds(const DeviceBuffer& buffer, const std::vector<std::uint8_t>& expected) {
+    std::vector<std::uint8_t> actual(buffer.bytes());
+    buffer.copy_to_host(actual.data(), actual.size());
+    return actual == expected;
+  }
+
+  DeviceBuffer values_, scales_;
+  MutableScaledTensorView view_;
+};
+
+struct Case {
+  Recipe recipe = Recipe::fp8_1x128;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 128, k = 128, batch = 1;
+  ScaleLayout layout = ScaleLayout::row_major;
+  bool strided = false;
+};
+
+/// Both outputs of a call.
+template <class T>
+struct Pair {
+  T rows, columns;
+};
+
+Pair<Output> outputs_of(const Case& c) {
+  return {Output(c.recipe, c.layout, c.rows, c.k, c.batch, c.strided),
+          Output(c.recipe, c.layout, c.k, c.rows, c.batch, c.strided)};
+}
+
+std::string describe(const Case& c) {
+  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.k) + " " +
+         scale_layout_traits(c.layout).name + (c.strided ? " strided" : "");
+}
+
+/// Runs one call on both. `x` is on the host, and `bytes` long.
+void check(const Case& c, const MatrixView& x, std::int64_t bytes) {
+  Pair<Output> expected = outputs_of(c);
+  const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
+  quantize_rows_and_columns(x, expected.rows.view(), expected.columns.view());
+  DeviceBuffer elements(static_cast<std::size_t>(bytes));
+  elements.copy_from_host(x.data, elements.bytes());
+  MatrixView on_device = x;
+  on_device.data = elements.data();
+  const runtime::DeviceStream stream;
+  cuda::quantize_rows_and_columns(on_device, actual.rows.view(), actual.columns.view(), {},
+                                  {stream.handle(), nullptr, 0});
+  stream.wait();
+  actual.rows.expect_equal(expected.rows, describe(c) + " rows");
+  actual.columns.expect_equal(expected.columns, describe(c) + " columns");
+}
+
+void check(const Case& c, Data data, std::int64_t x_padding = 0) {
+  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, x_padding, data, 3);
+  check(c, x.view(), c.batch * c.rows * (c.k + x_padding) * (format_traits(c.dtype).bits / 8));
+}
+
+TEST_F(RowsAndColumnsGpu, WriteTheBytesOfTheCpu) {
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2, Recipe::fp8_1x128_ue8m0}) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major,
+                                     ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
+      if (is_swizzled(layout) && recipe != Recipe::fp8_1x128_ue8m0) continue;
+      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+        for (const Data data : test::kAllData) {
+          check({recipe, dtype, 304, 272, 2, layout}, data);
+          ASSERT_FALSE(HasFailure());
+        }
+      }
+    }
+  }
+}
+
+TEST_F(RowsAndColumnsGpu, TakeRaggedAndOddShapes) {
+  for (const auto& [rows, k] : {std::pair{1, 1}, std::pair{1, 5000}, std::pair{5000, 1},
+                                std::pair{129, 2880}, std::pair{333, 96}, std::pair{1000, 1001}}) {
+    for (const bool strided : {false, true}) {
+      check({Recipe::fp8_1x128, Format::bf16, rows, k, 1, ScaleLayout::row_major, strided},
+            Data::mixed, strided ? 3 : 0);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+/// All 65,536 values, which meet others of all sizes in their rows and in their columns.
+TEST_F(RowsAndColumnsGpu, TakeEverySixteenBitValue) {
+  for (const Format dtype : {Format::bf16, Format::f16}) {
+    Case c{Recipe::fp8_1x128, dtype};
+    c.rows = 512;
+    c.k = 1024;
+    std::vector<std::uint16_t> x(static_cast<std::size_t>(c.rows * c.k));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      // Each 64 rows have all of them: in order, and then with odd strides.
+      const std::size_t stride = 1 + (i >> 16) * 5038;
+      x[i] = static_cast<std::uint16_t>(i * stride);
+    }
+    check(c, {x.data(), dtype, c.rows, c.k}, static_cast<std::int64_t>(x.size() * 2));
+  }
+}
+
+TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
+  check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4096, 7168, 1, ScaleLayout::swizzled_128x4},
+        Data::normal);
+  check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
+}
+
+TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {
+  const Case c;
+  const test::Matrix first(c.dtype, c.rows, c.k, 1, 0, Data::normal, 1);
+  const test::Matrix second(c.dtype, c.rows, c.k, 1, 0, Data::outlier, 2);
+  Pair<Output> expected = outputs_of(c);
+  const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
+  DeviceBuffer elements(static_cast<std::size_t>(c.rows * c.k * 2));
+  elements.copy_from_host(first.view().data, elements.bytes());
+  const MatrixView x{elements.data(), c.dtype, c.rows, c.k};
+  const auto call = [&](void* stream) {
+    cuda::quantize_rows_and_columns(x, actual.rows.view(), actual.columns.view(), {},
+                                    {stream, nullptr, 0});
+  };
+  const runtime::DeviceStream stream;
+  call(stream.handle());  // loads the kernel
+  stream.wait();
+  const runtime::DeviceGraph graph(stream, call);
+  for (const test::Matrix* matrix : {&second, &first}) {
+    elements.copy_from_host(matrix->view().data, elements.bytes());
+    graph.launch(stream);
+    stream.wait();
+    quantize_rows_and_columns(matrix->view(), expected.rows.view(), expected.columns.view());
+    actual.rows.expect_equal(expected.rows, "rows");
+    actual.columns.expect_equal(expected.columns, "columns");
+  }
+}
+
+TEST_F(RowsAndColumnsGpu, NameMemoryThatIsNotOnTheDevice) {
+  const Case c;
+  const test::Matrix x(c.dtype, c.rows, c.k, 1, 0, Data::normal, 1);
+  const Pair<Output> host = outputs_of(c);
+  const Pair<DeviceOutput> device{DeviceOutput(host.rows), DeviceOutput(host.columns)};
+  test::expect_invalid("x.data", "memory of the host", [&] {
+    cuda::quantize_rows_and_columns(x.view(), device.rows.view(), device.columns.view());
+  });
+  test::expect_invalid("out_columns.values", "memory of the host", [&] {
+    cuda::quantize_rows_and_columns(x.view(), device.rows.view(), host.columns.view());
+  });
+}
+
+}  // namespace
+}  // namespace blockscale
