@@ -43,22 +43,18 @@ class TransposeTile {
  public:
   BLOCKSCALE_DEVICE TransposeTile(const RowsAndColumnsParams& p, uint32_t tile_index) : p_(p) {
     const TilePlace tile = tile_place(p.rows.grid, tile_index);
-    const uint32_t lane = ptx::tid_x() % 32;
-    warp_ = ptx::tid_x() / 32;
-    quad_ = lane / kRowLanes;
-    across_ = lane % kRowLanes;
+    thread_ = ptx::tid_x();
     tile_ = {tile.matrix, tile.row, tile.across * kTransposeTile};
-    first_ = {tile.matrix, tile.row + warp_ * 16 + quad_ * 4, tile_.column + across_ * 16};
     shared_ = device::shared_base();
-    inside_ = p.rows.x.vectors && first_.row + 4 <= p.rows.rows &&
-              first_.column + kConfig.chunk <= p.rows.k;
+    // Each chunk exists as a whole, or lies beyond the matrix.
+    may_hold_ = p.rows.x.vectors && p.rows.value_vectors && p.rows.k % kConfig.chunk == 0;
   }
 
   BLOCKSCALE_DEVICE void quantize() {
     load();
     share_column_maxima();
     ptx::barrier_sync_all();
-    if (ptx::tid_x() < kTransposeTile) find_column_scale(ptx::tid_x());
+    if (thread_ < kTransposeTile) find_column_scale(thread_);
     quantize_rows();
     ptx::barrier_sync_all();  // the maxima have been read, and the scales written
     transpose_codes();
@@ -67,16 +63,46 @@ class TransposeTile {
   }
 
  private:
+  /// A warp has rows 16 * warp() and the 15 below it; of them a thread rows 4 * quad() and the 3
+  /// below it, and columns 16 * across() and the 15 to its right.
+  BLOCKSCALE_DEVICE uint32_t warp() const { return thread_ / 32; }
+  BLOCKSCALE_DEVICE uint32_t quad() const { return thread_ / kRowLanes % 4; }
+  BLOCKSCALE_DEVICE uint32_t across() const { return thread_ % kRowLanes; }
+
+  BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const {
+    return {tile_.matrix, tile_.row + thread_ / kRowLanes * 4 + u, tile_.column + across() * 16};
+  }
+  BLOCKSCALE_DEVICE bool exists(uint32_t u) const {
+    return place(u).row < p_.rows.rows && place(u).column < p_.rows.k;
+  }
+
   BLOCKSCALE_DEVICE void load() {
-    if (inside_) {
-      const Input<kConfig> input(p_.rows, first_);
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < 4; ++u) input.load_whole(chunks_[u], u);
-    } else {
+    if (may_hold_) {
+      const Input<kConfig> input(p_.rows, place(0));
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < 4; ++u) {
-        load_part_of<kConfig>(chunks_[u], p_.rows, below(first_, u));
+        if (exists(u)) {
+          input.load_whole(chunks_[u], u);
+        } else {
+          clear(chunks_[u]);
+        }
       }
+      return;
+    }
+    each_in_turn([&](uint32_t u) { load_part_of<kConfig>(chunks_[3], p_.rows, place(u)); });
+  }
+
+  /// Calls body(u) for each chunk, which is then chunks_[3]: registers have no index that varies.
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_in_turn(const Body& body) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t u = 0; u < 4; ++u) {
+      const Values first = chunks_[0];
+      chunks_[0] = chunks_[1];
+      chunks_[1] = chunks_[2];
+      chunks_[2] = chunks_[3];
+      chunks_[3] = first;
+      body(u);
     }
   }
 
@@ -102,8 +128,8 @@ class TransposeTile {
         }
         words.at[i] = largest.bits;
       }
-      if (quad_ == 0) {
-        const uint32_t vector = warp_ * kRowLanes * kVectors + permuted(across_, v);
+      if (quad() == 0) {
+        const uint32_t vector = warp() * kRowLanes * kVectors + permuted(across(), v);
         ptx::st_shared(shared_ + vector * 16, words);
       }
     }
@@ -137,17 +163,23 @@ class TransposeTile {
     return shared_ + (kTransposeCodesBytes + permuted(across, v) * 16);
   }
 
-  BLOCKSCALE_DEVICE void quantize_rows() const {
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < 4; ++u) {
-      const ChunkPlace place = below(first_, u);
-      const Units<kConfig> units = find_block_scales<kConfig>(p_.rows, 1.0f, place, chunks_[u]);
-      if (inside_ && p_.rows.value_vectors && !units.scale[0].exceptional) {
-        store_shortly<kConfig>(p_.rows, place, chunks_[u], units);
-      } else {
-        store_exactly<kConfig>(p_.rows, place, chunks_[u], units);
+  BLOCKSCALE_DEVICE void quantize_rows() {
+    bool exactly = !may_hold_;
+    if (may_hold_) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < 4; ++u) {
+        const ChunkPlace at = place(u);
+        const Units<kConfig> units = find_block_scales<kConfig>(p_.rows, 1.0f, at, chunks_[u]);
+        exactly |= any_exceptional(units);
+        if (exists(u)) store_shortly<kConfig>(p_.rows, at, chunks_[u], units);
       }
     }
+    if (!exactly) return;
+    each_in_turn([&](uint32_t u) {
+      const ChunkPlace at = place(u);
+      store_exactly<kConfig>(p_.rows, at, chunks_[3],
+                             find_block_scales<kConfig>(p_.rows, 1.0f, at, chunks_[3]));
+    });
   }
 
   /// Address of the word with the codes of rows 16 * unit + 4 * quad and the three below it.
@@ -172,7 +204,7 @@ class TransposeTile {
   BLOCKSCALE_DEVICE void transpose_codes() const {
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < 4; ++v) {
-      const ptx::SharedAddress scales = scales_at(across_, v);
+      const ptx::SharedAddress scales = scales_at(across(), v);
       const Words factors = ptx::ld_shared<Words>(scales);
       const Words reciprocals = ptx::ld_shared<Words>(scales + kTransposeTile * 4);
       BLOCKSCALE_UNROLL
@@ -181,42 +213,50 @@ class TransposeTile {
         const uint32_t codes =
             column_codes(static_cast<int>(column), bit_cast<float>(factors.at[i]),
                          bit_cast<float>(reciprocals.at[i]));
-        ptx::st_shared(codes_at_unit(across_ * 16 + column, warp_) + quad_ * 4, codes);
+        ptx::st_shared(codes_at_unit(across() * 16 + column, warp()) + quad() * 4, codes);
       }
     }
   }
 
   BLOCKSCALE_DEVICE void store_columns() const {
+    constexpr uint32_t kStep = kConfig.threads / kUnits;
     const QuantizeParams& p = p_.columns;
-    const uint32_t unit = ptx::tid_x() % kUnits;
-    const int32_t left = static_cast<int32_t>(p.k - (tile_.row + unit * 16));
-    BLOCKSCALE_UNROLL
-    for (uint32_t step = 0; step < kTransposeTile; step += kConfig.threads / kUnits) {
-      const uint32_t column = step + ptx::tid_x() / kUnits;
-      if (tile_.column + column >= p.rows || left <= 0) continue;
-      const Words words = ptx::ld_shared<Words>(codes_at_unit(column, unit));
-      Codes<kConfig.element, 16> codes;
+    const uint32_t column = thread_ / kUnits;
+    const uint32_t unit = thread_ % kUnits;
+    const ChunkPlace first = {tile_.matrix, tile_.column + column, tile_.row + unit * 16};
+    const int32_t left = static_cast<int32_t>(p.k - first.column);
+    if (left <= 0) return;
+    if (p.value_vectors && left >= 16) {
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) codes.word[i] = words.at[i];
-      uint8_t* const to = codes_at<kConfig.element>(
-          p, {tile_.matrix, tile_.column + column, tile_.row + unit * 16});
-      if (p.value_vectors && left >= 16) {
-        store_codes(codes, to);
-      } else {
-        store_code_bytes(codes, left, to);
+      for (uint32_t down = 0; down < kTransposeTile; down += kStep) {
+        if (first.row + down >= p.rows) continue;
+        store_codes(load_codes(column + down, unit),
+                    codes_at<kConfig.element>(p, below(first, down)));
+      }
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t down = 0; down < kTransposeTile; down += kStep) {
+        if (first.row + down >= p.rows) break;
+        store_code_bytes(load_codes(column + down, unit), left < 16 ? left : 16,
+                         codes_at<kConfig.element>(p, below(first, down)));
       }
     }
   }
 
+  BLOCKSCALE_DEVICE Codes<kConfig.element, 16> load_codes(uint32_t column, uint32_t unit) const {
+    const Words words = ptx::ld_shared<Words>(codes_at_unit(column, unit));
+    Codes<kConfig.element, 16> codes;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) codes.word[i] = words.at[i];
+    return codes;
+  }
+
   const RowsAndColumnsParams& p_;
-  uint32_t warp_;    // rows 16 * warp_ and the 15 below it
-  uint32_t quad_;    // of them, rows 4 * quad_ and the 3 below it
-  uint32_t across_;  // columns 16 * across_ and the 15 right of it
+  uint32_t thread_;
   ChunkPlace tile_;
-  ChunkPlace first_;
   ptx::SharedAddress shared_;
-  bool inside_;  // the thread's elements exist, and are loaded as vectors
-  Values chunks_[kConfig.chunks];
+  bool may_hold_;
+  Values chunks_[kConfig.chunks] = {};
 };
 
 }  // namespace blockscale::quantize_sm90
