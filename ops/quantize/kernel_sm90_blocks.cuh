@@ -92,8 +92,9 @@ BLOCKSCALE_DEVICE bool any_exceptional(const Units<kConfig>& units) {
   return ptx::vote_sync_any(ptx::kFullMask, exceptional);
 }
 
-/// The scales of a chunk's blocks, which are stored. All lanes of a warp call it.
-template <QuantizeConfig kConfig>
+/// The scales of a chunk's blocks, which are stored. All lanes of a warp call it. kExact as in
+/// encode_chunk.
+template <QuantizeConfig kConfig, bool kExact>
 BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, float tensor_scale,
                                                    const ChunkPlace& place,
                                                    const ValueChunk<kConfig>& chunk) {
@@ -107,7 +108,7 @@ BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, floa
     for (uint32_t lanes = 1; lanes < U::kLanes; lanes *= 2) {
       largest.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest.bits, lanes));
     }
-    units.scale[i] = block_scale<kConfig>(p, tensor_scale, largest.f32_bits());
+    units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, largest.f32_bits());
   }
   if (place.column % kConfig.block == 0) {
     store_row_scales<kConfig>(p, place, units.scale);
@@ -158,7 +159,7 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace&
   ValueChunk<kConfig> chunk;
   load_chunk<kConfig>(chunk, p, place, state);
   const float tensor_scale = await_tensor_scale(p, place.matrix);
-  const Units<kConfig> units = find_block_scales<kConfig>(p, tensor_scale, place, chunk);
+  const Units<kConfig> units = find_block_scales<kConfig, false>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
@@ -175,7 +176,7 @@ BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
     load_part_of<kConfig>(chunk, p, place);
     const float tensor_scale = await_tensor_scale(p, place.matrix);
     store_exactly<kConfig>(p, place, chunk,
-                           find_block_scales<kConfig>(p, tensor_scale, place, chunk));
+                           find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
   });
 }
 

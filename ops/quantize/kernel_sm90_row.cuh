@@ -92,7 +92,7 @@ class RowTile {
       bool exactly = !shortly;
       if (shortly) {
         each_held_chunk(false, [&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          const auto units = find_block_scales<kConfig>(p_, tensor_scale, place(u), chunk);
+          const auto units = find_block_scales<kConfig, false>(p_, tensor_scale, place(u), chunk);
           exactly |= any_exceptional(units);
           if (exists(u)) store_shortly<kConfig>(p_, place(u), chunk, units);
         });
@@ -100,7 +100,7 @@ class RowTile {
       if (!exactly) continue;
       each_loaded_chunk([&](uint32_t u, const ValueChunk<kConfig>& chunk) {
         store_exactly<kConfig>(p_, place(u), chunk,
-                               find_block_scales<kConfig>(p_, tensor_scale, place(u), chunk));
+                               find_block_scales<kConfig, true>(p_, tensor_scale, place(u), chunk));
       });
     }
   }

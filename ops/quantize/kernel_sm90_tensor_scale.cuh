@@ -86,12 +86,13 @@ BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, uint32_t mat
   return tensor_scale_of(p, matrix);
 }
 
-/// The scale of a block of one row from the bits of its largest magnitude.
-template <QuantizeConfig kConfig>
+/// The scale of a block of one row from the bits of its largest magnitude. kExact as in
+/// nvfp4_scale.
+template <QuantizeConfig kConfig, bool kExact>
 BLOCKSCALE_DEVICE BlockScale block_scale(const QuantizeParams& p, float tensor_scale,
                                          uint32_t amax) {
   if constexpr (kConfig.rule == ScaleRule::nvfp4) {
-    return nvfp4_scale(amax, tensor_scale);
+    return nvfp4_scale<kExact>(amax, tensor_scale);
   } else if constexpr (kConfig.rule == ScaleRule::mx) {
     return mx_scale<kConfig.element>(amax, p.exponent_rounding);
   } else {
