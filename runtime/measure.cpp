@@ -96,10 +96,12 @@ DeviceBuffer::~DeviceBuffer() {
 
 void DeviceBuffer::fill(unsigned char value) {
   if (bytes_ > 0) table().fill(address_, value, bytes_);
+  wait_for_device();
 }
 
 void DeviceBuffer::copy_from_host(const void* from, std::size_t bytes, std::size_t offset) {
   if (bytes > 0) table().copy_from_host(address_ + offset, from, bytes);
+  wait_for_device();
 }
 
 void DeviceBuffer::copy_to_host(void* to, std::size_t bytes, std::size_t offset) const {

@@ -28,7 +28,8 @@ class DeviceBuffer {
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   std::size_t bytes() const { return bytes_; }
 
-  /// These wait until they are done.
+  /// These have finished when they return, also for streams that do not wait for the legacy one
+  /// (the driver's own calls may only have begun).
   void fill(unsigned char value);
   void copy_from_host(const void* from, std::size_t bytes, std::size_t offset = 0);
   void copy_to_host(void* to, std::size_t bytes, std::size_t offset = 0) const;
