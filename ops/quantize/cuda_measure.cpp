@@ -230,7 +230,8 @@ class Bench {
     QuantizeOptions options;
     options.scale_source = problem_.scale_source;
     options.input.transform = problem_.transform;
-    const MatrixView ones{ones_, Format::f32, 1, problem_.k};
+    // As wide as x; where that is 16 bits wide, zeros alternate with numbers near 1.
+    const MatrixView ones{ones_, problem_.dtype, 1, problem_.k};
     if (problem_.transform == InputTransform::modulate) options.input.scale = ones;
     if (problem_.transform == InputTransform::modulate) options.input.shift = ones;
     if (problem_.transform == InputTransform::rms_norm) options.input.weight = ones;
