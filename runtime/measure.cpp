@@ -78,12 +78,6 @@ class Event {
   cu::Event event_ = nullptr;
 };
 
-/// The driver's fills, and its copies from pageable memory, may return before they are done;
-/// streams that do not block do not wait for them.
-void wait_for_legacy_stream() {
-  table().stream_wait(nullptr);
-}
-
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -101,16 +95,12 @@ DeviceBuffer::~DeviceBuffer() {
 }
 
 void DeviceBuffer::fill(unsigned char value) {
-  if (bytes_ == 0) return;
-  table().fill(address_, value, bytes_);
-  wait_for_legacy_stream();
+  if (bytes_ > 0) table().fill(address_, value, bytes_);
   wait_for_device();
 }
 
 void DeviceBuffer::copy_from_host(const void* from, std::size_t bytes, std::size_t offset) {
-  if (bytes == 0) return;
-  table().copy_from_host(address_ + offset, from, bytes);
-  wait_for_legacy_stream();
+  if (bytes > 0) table().copy_from_host(address_ + offset, from, bytes);
   wait_for_device();
 }
 

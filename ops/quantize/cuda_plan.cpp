@@ -187,12 +187,17 @@ class Planner {
   }
 
   /// As wide as a thread block; narrower and taller where the scales of a column lie together, so
-  /// that a tile fills whole sectors of them.
+  /// that a tile fills whole sectors of them, and where rows share operands, so that they find
+  /// these in the level-1 cache.
   std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
     int most = c.threads;
     if (c.kernel == QuantizeKernel::blocks) {
       if (a_.out.layout == ScaleLayout::mn_major) most = 8;
       if (is_swizzled(a_.out.layout)) most = 16;
+    }
+    const InputTransform transform = a_.input.transform;
+    if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
+      most = std::min(most, 16);
     }
     const int least = std::max(2, c.block / c.chunk);
     return fitting_log2_chunks(chunks, least, std::max(most, least));
