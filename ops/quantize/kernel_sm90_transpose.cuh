@@ -169,7 +169,8 @@ class TransposeTile {
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < 4; ++u) {
         const ChunkPlace at = place(u);
-        const Units<kConfig> units = find_block_scales<kConfig>(p_.rows, 1.0f, at, chunks_[u]);
+        const Units<kConfig> units =
+            find_block_scales<kConfig, false>(p_.rows, 1.0f, at, chunks_[u]);
         exactly |= any_exceptional(units);
         if (exists(u)) store_shortly<kConfig>(p_.rows, at, chunks_[u], units);
       }
@@ -178,7 +179,7 @@ class TransposeTile {
     each_in_turn([&](uint32_t u) {
       const ChunkPlace at = place(u);
       store_exactly<kConfig>(p_.rows, at, chunks_[3],
-                             find_block_scales<kConfig>(p_.rows, 1.0f, at, chunks_[3]));
+                             find_block_scales<kConfig, true>(p_.rows, 1.0f, at, chunks_[3]));
     });
   }
 
