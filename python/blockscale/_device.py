@@ -58,8 +58,8 @@ class Device(NamedTuple):
         if self.library == "torch":
             module = self._module()
             return array.view(getattr(module, dtype)) if hasattr(module, dtype) else array
-        if self.library == "jax":
-            return array.view(dtype)
+        if self.library == "jax":  # jax.numpy has an attribute for each dtype that it takes
+            return array.view(dtype) if hasattr(self._module(), dtype) else array
         return array
 
     def finish(self, stream: int) -> None:
