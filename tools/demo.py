@@ -121,7 +121,7 @@ EXPLANATION = [
     'of precision. "GEMM error" is how far the layers\' outputs are from those of the f32 weights '
     "(relative, root mean square over the layers), for {rows} rows of random f32 inputs.",
     '"GEMM ms" is the time of all those products on this CPU with {threads} threads: compare it '
-    "with the rows of f32 and bf16. GPU kernels, where these recipes are fast, do not exist yet.",
+    "with the rows of f32 and bf16. GPU products, where these recipes are fast, do not exist yet.",
     "The converted checkpoints stay in {folder}/. To look inside one: ./dev run inspect "
     "{folder}/{name}",
 ]
