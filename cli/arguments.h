@@ -14,9 +14,9 @@
 namespace blockscale::cli {
 
 /// Adds an option whose one value goes through `parse` (which throws ParseError) into `out`.
-/// `placeholder` stands for the value in the help.
+/// The help calls the value `value_name`.
 template <class T, class Parse>
-CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* placeholder, T& out,
+CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* value_name, T& out,
                         Parse parse, const std::string& description) {
   const auto assign = [&out, parse, names](const std::string& text) {
     try {
@@ -26,13 +26,13 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* pla
     }
   };
   return app.add_option_function<std::string>(names, assign, description)
-      ->option_text(placeholder)
+      ->option_text(value_name)
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
 /// As add_parsed, for an option that may be given several times, with one value each.
 template <class T, class Parse>
-CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* placeholder,
+CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* value_name,
                           std::vector<T>& out, Parse parse, const std::string& description) {
   const auto assign = [&out, parse, names](const std::vector<std::string>& texts) {
     try {
@@ -42,7 +42,7 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* p
     }
   };
   return app.add_option_function<std::vector<std::string>>(names, assign, description)
-      ->option_text(placeholder)
+      ->option_text(value_name)
       ->allow_extra_args(false);
 }
 

@@ -121,6 +121,11 @@ BLOCKSCALE_HD constexpr bool is_plain(Recipe recipe) {
   return recipe_traits(recipe).family == Family::plain;
 }
 
+/// Whether the swizzled scale layouts hold its scales: those of one byte, for one row each.
+BLOCKSCALE_HD constexpr bool has_swizzled_scales(const RecipeTraits& t) {
+  return t.family != Family::plain && format_traits(t.scale).bits == 8 && t.block_rows == 1;
+}
+
 /// The plain recipe of an f32, f16 or bf16 matrix. Other formats have none.
 BLOCKSCALE_HD constexpr Recipe plain_recipe(Format format) {
   return format == Format::f16 ? Recipe::f16 : format == Format::bf16 ? Recipe::bf16 : Recipe::f32;

@@ -8,9 +8,9 @@
 namespace blockscale::device {
 
 /// 1 / a, correctly rounded, for 2^-126 <= |a| <= 2^126: rcp.rn without its branch for the numbers
-/// beyond. The approximation is within a unit of the last place, and one Newton step with a fused
-/// remainder rounds correctly from there (ops/quantize/cuda_math_gpu_test.cpp has every
-/// significand).
+/// beyond: one Newton step with a fused remainder from the hardware's approximation. That this
+/// rounds correctly is a fact about that approximation, not about every one within a unit of the
+/// last place: ops/quantize/cuda_math_gpu_test.cpp compares all such numbers on the device.
 BLOCKSCALE_DEVICE float reciprocal_of_normal(float a) {
   const float approximation = ptx::rcp_approx_ftz(a);
   const float excess = ptx::fma_rn(a, approximation, -1.0f);

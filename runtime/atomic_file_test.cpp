@@ -15,6 +15,7 @@
 
 #include "blockscale/safetensors.h"
 #include "models/testing.h"
+#include "tests/child_process.h"
 
 namespace blockscale {
 namespace {
@@ -23,31 +24,14 @@ namespace fs = std::filesystem;
 using test::expect_error;
 using test::read_text;
 using test::ScratchFolder;
+using test::spawn;
+using test::wait_for;
 using test::write_text;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
-}
-
-/// Runs `body` in a child process. Its result, below 100, is the exit status; 100 is an exception.
-pid_t spawn(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  int status = 100;
-  try {
-    status = body();
-  } catch (const std::exception& error) {
-    ::fputs(error.what(), stderr);
-  }
-  ::_exit(status);
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 constexpr int kRefused = 0;       // io, and the reason was stated

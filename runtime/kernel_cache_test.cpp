@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "models/testing.h"
+#include "tests/child_process.h"
 #include "tests/expect_error.h"
 
 namespace blockscale::runtime {
@@ -24,6 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::ScratchFolder;
+using test::spawn;
+using test::wait_for;
 
 constexpr const char* kCompiler = "NVRTC of the test";
 
@@ -35,25 +38,6 @@ CompiledKernel kernel_of(std::uint64_t number, std::size_t bytes = 1000) {
   kernel.source = {number, number};
   kernel.cubin.assign(bytes, static_cast<std::byte>(number));
   return kernel;
-}
-
-/// Runs `body` in a child process; its result is the exit status, 100 an exception.
-pid_t spawn(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  int status = 100;
-  try {
-    status = body();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-  }
-  ::_exit(status);
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 class Cache : public testing::Test {

@@ -41,13 +41,11 @@ __device__ __forceinline__ void gather(const ScaleParameters& p) {
 }  // namespace sample
 )";
 
-class KernelOnGpu : public test::OnGpu {
+class KernelOnGpu : public test::OnHopper {
  protected:
   void SetUp() override {
-    OnGpu::SetUp();
+    OnHopper::SetUp();
     if (IsSkipped()) return;
-    const auto& device = cuda::current_device();
-    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
     for (int i = 0; i < kCount; ++i) values_.push_back(static_cast<float>(i % 977));
     x_ = DeviceBuffer(kCount * sizeof(float));
     x_.copy_from_host(values_.data(), x_.bytes());

@@ -45,4 +45,15 @@ class OnGpu : public ::testing::Test {
   std::unique_ptr<cuda::DeviceScope> device_;
 };
 
+/// The same for kernels of sm_90a.
+class OnHopper : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    const auto& device = cuda::current_device();
+    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
+  }
+};
+
 }  // namespace blockscale::test

@@ -38,9 +38,8 @@ double error_constant(InputFamily family) {
 }
 
 bool allows(Recipe recipe, ScaleLayout layout) {
-  const RecipeTraits& t = recipe_traits(recipe);
   if (is_plain(recipe)) return layout == ScaleLayout::row_major;
-  return !is_swizzled(layout) || (format_traits(t.scale).bits == 8 && t.block_rows == 1);
+  return !is_swizzled(layout) || has_swizzled_scales(recipe_traits(recipe));
 }
 
 /// k of a test: a multiple of 32, or odd where both recipes allow it.

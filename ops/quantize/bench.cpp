@@ -61,13 +61,12 @@ double memcpy_rate(const Bytes& from, Bytes& to, int threads, int repeats) {
 }
 
 ScaleLayout usual_layout(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  const bool swizzles = t.scale != Format::f32 && t.block_rows == 1;
-  return swizzles ? ScaleLayout::swizzled_128x4 : ScaleLayout::row_major;
+  return has_swizzled_scales(recipe_traits(recipe)) ? ScaleLayout::swizzled_128x4
+                                                    : ScaleLayout::row_major;
 }
 
 bool allows(Recipe recipe, ScaleLayout layout) {
-  return !is_swizzled(layout) || is_swizzled(usual_layout(recipe));
+  return !is_swizzled(layout) || has_swizzled_scales(recipe_traits(recipe));
 }
 
 /// The cases that `options` ask for, in the order of recipes, dtypes, layouts, transforms.

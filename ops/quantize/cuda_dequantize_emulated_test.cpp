@@ -98,21 +98,10 @@ void check(const Case& c) {
   ASSERT_EQ(actual.bytes(), expected.bytes()) << describe(c);
 }
 
-std::vector<ScaleLayout> layouts_of(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
-  if (t.family == Family::plain) layouts.pop_back();
-  if (t.family != Family::plain && format_traits(t.scale).bits == 8 && t.block_rows == 1) {
-    layouts.push_back(ScaleLayout::swizzled_128x4);
-    layouts.push_back(ScaleLayout::swizzled_8x4);
-  }
-  return layouts;
-}
-
 class Dequantize : public testing::TestWithParam<Recipe> {};
 
 TEST_P(Dequantize, WritesTheBytesOfTheCpu) {
-  for (const ScaleLayout layout : layouts_of(GetParam())) {
+  for (const ScaleLayout layout : test::layouts_of(GetParam())) {
     for (const Format output : {Format::bf16, Format::f16, Format::f32}) {
       for (const bool calm : {false, true}) {
         Case c{GetParam(), output};

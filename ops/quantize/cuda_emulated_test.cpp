@@ -16,6 +16,8 @@ namespace blockscale {
 namespace {
 
 using test::Data;
+using test::layouts_of;
+using test::scaled_recipes;
 
 struct Case {
   Recipe recipe;
@@ -142,24 +144,6 @@ void check(Case c) {
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
   ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);
   ASSERT_EQ(actual.tensor_scale, expected.tensor_scale) << describe(c);
-}
-
-std::vector<Recipe> scaled_recipes() {
-  std::vector<Recipe> result;
-  for (const RecipeTraits& t : kRecipes) {
-    if (t.family != Family::plain) result.push_back(t.recipe);
-  }
-  return result;
-}
-
-std::vector<ScaleLayout> layouts_of(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
-  if (format_traits(t.scale).bits == 8 && t.block_rows == 1) {
-    layouts.push_back(ScaleLayout::swizzled_128x4);
-    layouts.push_back(ScaleLayout::swizzled_8x4);
-  }
-  return layouts;
 }
 
 class EveryRecipe : public testing::TestWithParam<Recipe> {
@@ -470,6 +454,31 @@ TEST(CudaAbsoluteMaximum, IsThatOfTheCpu) {
         EXPECT_EQ(actual, expected) << test::data_name(data) << " " << rows;
       }
     }
+  }
+}
+
+TEST(CudaQuantize, RunsEveryKernelOfTheList) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      for (int transform = 0; transform < kInputTransformCount; ++transform) {
+        Case c{recipe};
+        c.dtype = dtype;
+        c.rows = 2;
+        c.k = 160;
+        c.data = Data::normal;
+        c.options.input.transform = static_cast<InputTransform>(transform);
+        check(c);
+        const RecipeTraits& t = recipe_traits(recipe);
+        if (t.block_k != 0 && !t.tensor_scale) continue;
+        c.given = 0.5f;
+        c.options.scale_source = ScaleSource::given;
+        check(c);
+      }
+    }
+  }
+  for (int i = 0; i < kQuantizeKernels.count; ++i) {
+    EXPECT_TRUE(test::emulated_kernels().contains(i))
+        << quantize_detail::quantize_kernel_name(kQuantizeKernels[i]);
   }
 }
 

@@ -6,12 +6,10 @@
 
 #include "blockscale/bench.h"
 #include "blockscale/device.h"
-#include "tests/gpu.h"
+#include "tests/gpu_benchmark.h"
 
 namespace blockscale {
 namespace {
-
-constexpr int kNoGpu = 77;
 
 /// Measures and prints the cases of each recipe, one recipe after the other.
 nlohmann::json cases(cuda::QuantizeBenchmarkOptions options) {
@@ -48,12 +46,7 @@ nlohmann::json cases(cuda::QuantizeBenchmarkOptions options) {
   return result;
 }
 
-int run() {
-  if (!test::has_gpu()) {
-    std::fputs("no GPU\n", stderr);
-    return kNoGpu;
-  }
-  const cuda::DeviceScope scope(0);
+nlohmann::json measure_all() {
   cuda::QuantizeBenchmarkOptions from_f16;
   from_f16.dtypes = {Format::f16};
   from_f16.input_bytes = {std::int64_t{64} << 20};
@@ -64,22 +57,12 @@ int run() {
   fused.input_bytes = {std::int64_t{128} << 20};
   fused.transforms = {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
                       InputTransform::modulate, InputTransform::rms_norm};
-  const nlohmann::json report = {{"device", cuda::current_device().name},
-                                 {"bf16", cases({})},
-                                 {"f16", cases(from_f16)},
-                                 {"fused", cases(fused)}};
-  std::printf("%s\n", report.dump(1).c_str());
-  return 0;
+  return {{"bf16", cases({})}, {"f16", cases(from_f16)}, {"fused", cases(fused)}};
 }
 
 }  // namespace
 }  // namespace blockscale
 
 int main() {
-  try {
-    return blockscale::run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return blockscale::test::gpu_benchmark_main(blockscale::measure_all);
 }

@@ -18,16 +18,10 @@ namespace {
 
 using runtime::DeviceBuffer;
 using test::Data;
+using test::layouts_of;
+using test::scaled_recipes;
 
-class CudaGpu : public test::OnGpu {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    const auto& device = cuda::current_device();
-    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
-  }
-};
+using CudaGpu = test::OnHopper;
 
 struct Case {
   Recipe recipe;
@@ -120,24 +114,6 @@ std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_
   const auto* const bytes = static_cast<const std::uint8_t*>(x.view().data);
   const std::int64_t size = c.batch * c.rows * columns * (format_traits(c.dtype).bits / 8);
   return {bytes, bytes + size};
-}
-
-std::vector<ScaleLayout> layouts_of(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
-  if (format_traits(t.scale).bits == 8 && t.block_rows == 1) {
-    layouts.push_back(ScaleLayout::swizzled_128x4);
-    layouts.push_back(ScaleLayout::swizzled_8x4);
-  }
-  return layouts;
-}
-
-std::vector<Recipe> scaled_recipes() {
-  std::vector<Recipe> result;
-  for (const RecipeTraits& t : kRecipes) {
-    if (t.family != Family::plain) result.push_back(t.recipe);
-  }
-  return result;
 }
 
 TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
@@ -254,8 +230,7 @@ TEST_F(CudaGpu, FusesItsInput) {
 
 TEST_F(CudaGpu, DequantizesToTheBytesOfTheCpu) {
   for (const RecipeTraits& t : kRecipes) {
-    for (const ScaleLayout layout :
-         t.family == Family::plain ? std::vector{ScaleLayout::row_major} : layouts_of(t.recipe)) {
+    for (const ScaleLayout layout : layouts_of(t.recipe)) {
       for (const Format output : {Format::bf16, Format::f16, Format::f32}) {
         ScaledTensor x(t.recipe, 67, 1056, layout, 2);
         const MutableScaledTensorView v = x.view();

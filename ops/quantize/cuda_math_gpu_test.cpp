@@ -39,10 +39,9 @@ BLOCKSCALE_DEVICE void compare_reciprocals(const ReciprocalParameters& p) {
 }  // namespace sample
 )";
 
-using ReciprocalOnGpu = test::OnGpu;
+using ReciprocalOnGpu = test::OnHopper;
 
 TEST_F(ReciprocalOnGpu, IsRcpRnForEveryNormalNumberWhoseReciprocalIsNormal) {
-  if (cuda::current_device().compute_capability != 90) GTEST_SKIP() << "no sm_90a device";
   runtime::SourceTree sources = runtime::embedded_sources();
   sources.add("sample/reciprocal_parameters.h", kParameters);
   sources.add("sample/reciprocal.cuh", kKernel);

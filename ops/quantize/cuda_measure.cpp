@@ -362,21 +362,21 @@ Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<P
   return Bench(problem).run(tunings, repeats);
 }
 
-}  // namespace quantize_detail
-
-namespace cuda {
-namespace {
-
-std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+std::vector<ScaleLayout> measured_layouts(Recipe recipe) {
   const RecipeTraits& t = recipe_traits(recipe);
   std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major};
   if (t.block_k == 0) layouts.pop_back();  // one column of scales: the same
-  if (t.scale != Format::f32 && t.block_rows == 1) {
+  if (has_swizzled_scales(t)) {
     layouts.push_back(ScaleLayout::swizzled_128x4);
     layouts.push_back(ScaleLayout::swizzled_8x4);
   }
   return layouts;
 }
+
+}  // namespace quantize_detail
+
+namespace cuda {
+namespace {
 
 void check(const QuantizeBenchmarkOptions& options) {
   const auto fail = [](const char* argument, std::int64_t value, const char* allowed) {
@@ -431,7 +431,7 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   for (const InputTransform transform : transforms) {
     for (const Recipe recipe : recipes) {
       for (const Format dtype : dtypes) {
-        for (const ScaleLayout layout : layouts_of(recipe)) {
+        for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
           const auto& wanted = options.layouts;
           if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
             continue;

@@ -36,6 +36,9 @@ struct Measurement {
   std::vector<MeasuredTuning> tunings;
 };
 
+/// The scale layouts of a recipe that differ in memory.
+std::vector<ScaleLayout> measured_layouts(Recipe recipe);
+
 /// Compiles the kernels of all tunings of these problems on all of the machine's threads. Those of
 /// fused inputs are not.
 void compile_tunings(const std::vector<MeasuredProblem>& problems,

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,12 @@ constexpr auto quantize_functions(std::index_sequence<kIndices...>) {
 /// Every kernel of the list as a host function.
 inline constexpr auto kQuantizeFunctions = quantize_functions(
     std::make_index_sequence<static_cast<std::size_t>(kQuantizeKernels.count)>());
+
+/// Indices of the kernels that this process has emulated.
+inline std::set<int>& emulated_kernels() {
+  static std::set<int> kernels;
+  return kernels;
+}
 
 /// What a plan's kernels may touch.
 class PlanBuffers {
@@ -52,6 +59,7 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
   for (int i = 0; i < plan.count; ++i) {
     const auto& step = plan.steps[static_cast<std::size_t>(i)];
     const auto function = kQuantizeFunctions[static_cast<std::size_t>(step.kernel)];
+    emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;
     const emulator::Report report =
         emulator::launch(step.shape, buffers.all(), order, [&] { function(params); });

@@ -15,6 +15,7 @@
 
 #include "blockscale/device.h"
 #include "ops/quantize/cuda_measure.h"
+#include "tests/gpu_benchmark.h"
 
 namespace blockscale {
 namespace {
@@ -23,8 +24,6 @@ using quantize_detail::MeasuredProblem;
 using quantize_detail::MeasuredTuning;
 using quantize_detail::Measurement;
 using quantize_detail::PlanTuning;
-
-constexpr int kNoGpu = 77;
 
 std::string text_of(const PlanTuning& t) {
   if (t == PlanTuning{}) return "as listed";
@@ -111,29 +110,13 @@ std::vector<Recipe> recipes_of(int count, char** names) {
   return recipes;
 }
 
-std::vector<ScaleLayout> layouts_of(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  if (t.scale == Format::f32 || t.block_rows != 1) {
-    return t.block_k == 0 ? std::vector{ScaleLayout::row_major}
-                          : std::vector{ScaleLayout::row_major, ScaleLayout::mn_major};
-  }
-  return {ScaleLayout::row_major, ScaleLayout::mn_major, ScaleLayout::swizzled_128x4};
-}
-
-int run(int argc, char** argv) {
-  try {
-    if (cuda::devices().empty()) throw Error(ErrorCode::not_found, "device", "there is none");
-  } catch (const Error& error) {
-    std::fprintf(stderr, "no GPU: %s\n", error.what());
-    return kNoGpu;
-  }
-  const cuda::DeviceScope scope(0);
+nlohmann::json measure_all(int argc, char** argv) {
   std::fprintf(stderr, "%s\n", cuda::current_device().name.c_str());
   std::vector<MeasuredProblem> problems;
   std::vector<std::vector<PlanTuning>> tunings;
   for (const Recipe recipe : recipes_of(std::max(0, argc - 1), argv + 1)) {
     const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
-    for (const ScaleLayout layout : layouts_of(recipe)) {
+    for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
       for (const std::int64_t rows : {4096, 32768}) {
         problems.push_back({recipe, Format::bf16, layout, rows, 8192});
         if (given) problems.back().scale_source = ScaleSource::given;
@@ -146,19 +129,12 @@ int run(int argc, char** argv) {
   for (std::size_t i = 0; i < problems.size(); ++i) {
     results.push_back(measure(problems[i], tunings[i]));
   }
-  const nlohmann::json report = {{"device", cuda::current_device().name}, {"problems", results}};
-  std::printf("%s\n", report.dump(1).c_str());
-  return 0;
+  return nlohmann::json::object({{"problems", results}});
 }
 
 }  // namespace
 }  // namespace blockscale
 
 int main(int argc, char** argv) {
-  try {
-    return blockscale::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return blockscale::test::gpu_benchmark_main([&] { return blockscale::measure_all(argc, argv); });
 }

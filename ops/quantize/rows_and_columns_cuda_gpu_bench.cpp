@@ -9,7 +9,7 @@
 #include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "ops/quantize/cuda_measure.h"
-#include "tests/gpu.h"
+#include "tests/gpu_benchmark.h"
 
 namespace blockscale {
 namespace {
@@ -43,12 +43,7 @@ nlohmann::json measured(const quantize_detail::MeasuredProblem& problem) {
           {"copy_share", share}};
 }
 
-int run() {
-  if (!test::has_gpu()) {
-    std::fputs("no GPU\n", stderr);
-    return kNoGpu;
-  }
-  const cuda::DeviceScope scope(0);
+nlohmann::json measure_all() {
   nlohmann::json cases = nlohmann::json::array();
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
     for (const auto& [recipe, layout] :
@@ -68,20 +63,12 @@ int run() {
       }
     }
   }
-  const nlohmann::json report = {{"device", cuda::current_device().name},
-                                 {"rows_and_columns", cases}};
-  std::printf("%s\n", report.dump(1).c_str());
-  return 0;
+  return nlohmann::json::object({{"rows_and_columns", cases}});
 }
 
 }  // namespace
 }  // namespace blockscale
 
 int main() {
-  try {
-    return blockscale::run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return blockscale::test::gpu_benchmark_main(blockscale::measure_all);
 }

@@ -22,15 +22,7 @@ using runtime::DeviceBuffer;
 using test::Data;
 using Output = test::GuardedOutput;
 
-class RowsAndColumnsGpu : public test::OnGpu {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    const auto& device = cuda::current_device();
-    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
-  }
-};
+using RowsAndColumnsGpu = test::OnHopper;
 
 /// An output on the device with the bytes, guards included, of one on the host.
 class DeviceOutput {

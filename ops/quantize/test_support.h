@@ -100,6 +100,26 @@ inline std::uint32_t narrow(Format dtype, float x) {
   return sign | static_cast<std::uint32_t>(exponent + 15) << 10 | fraction;
 }
 
+/// Every recipe with scales.
+inline std::vector<Recipe> scaled_recipes() {
+  std::vector<Recipe> result;
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family != Family::plain) result.push_back(t.recipe);
+  }
+  return result;
+}
+
+/// The scale layouts that a recipe may have; for plain recipes the one that stands for none.
+inline std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+  std::vector<ScaleLayout> layouts = {ScaleLayout::row_major};
+  if (!is_plain(recipe)) layouts.push_back(ScaleLayout::mn_major);
+  if (has_swizzled_scales(recipe_traits(recipe))) {
+    layouts.push_back(ScaleLayout::swizzled_128x4);
+    layouts.push_back(ScaleLayout::swizzled_8x4);
+  }
+  return layouts;
+}
+
 /// Random matrices of a dtype; each row is followed by `padding` NaNs.
 class Matrix {
  public:

@@ -42,9 +42,7 @@ void check_recipe_shape(const char* argument, Recipe recipe, ScaleLayout layout,
     fail(argument, "k", is_but(k, "a multiple of " + std::to_string(t.block_k) + " for " + t.name));
   }
   checks::check_scale_layout(argument, "layout", layout);
-  const bool one_byte_one_row =
-      t.family != Family::plain && storage_bytes(t.scale) == 1 && t.block_rows == 1;
-  if (is_swizzled(layout) && !one_byte_one_row) {
+  if (is_swizzled(layout) && !has_swizzled_scales(t)) {
     fail(argument, "layout",
          std::string("is ") + scale_layout_traits(layout).name + ", which holds 1-byte scales of " +
              "one row each; " + t.name + " has none, use row_major or mn_major");
