@@ -36,6 +36,15 @@ std::string rate_text(double bytes_per_second) {
   return format_fixed(bytes_per_second * 1e-9, 2);
 }
 
+ExitCode print_result(const Json& json, const Table& table, bool as_json) {
+  if (as_json) {
+    print_json(json);
+  } else {
+    print(table.str());
+  }
+  return ExitCode::success;
+}
+
 // --- bench quantize ------------------------------------------------------------------------------
 
 const char* name_of(InputTransform transform) {
@@ -62,6 +71,37 @@ std::uint64_t parse_input_bytes(const std::string& text) {
   throw ParseError("'" + text + "' is out of range; 1B to 64GiB are allowed");
 }
 
+/// A row of either benchmark: what its case is called, as the first entries of its JSON object and
+/// the first cells of its line.
+struct CaseNames {
+  Json json;
+  std::vector<std::string> cells;
+};
+
+template <class Row>
+CaseNames case_names(const Row& row) {
+  const std::pair<const char*, std::string> names[] = {
+      {"recipe", recipe_traits(row.recipe).name},
+      {"dtype", format_traits(row.dtype).name},
+      {"layout", scale_layout_traits(row.layout).name},
+      {"transform", name_of(row.transform)}};
+  CaseNames result;
+  for (const auto& [key, name] : names) {
+    result.json[key] = name;
+    result.cells.push_back(name);
+  }
+  return result;
+}
+
+void add_case(const CaseNames& names, const Json& numbers, const std::vector<std::string>& cells,
+              Json& json, Table& table) {
+  json["cases"].push_back(names.json);
+  json["cases"].back().update(numbers);
+  std::vector<std::string> line = names.cells;
+  line.insert(line.end(), cells.begin(), cells.end());
+  table.add_row(line);
+}
+
 ExitCode run_quantize_cuda(const BenchQuantize& command) {
   const cuda::DeviceScope scope(0);
   cuda::QuantizeBenchmarkOptions options;
@@ -84,32 +124,21 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
                {"Copy kernel", Align::right},
                {"Of copy", Align::right}});
   for (const cuda::QuantizeBenchmarkRow& row : rows) {
-    const char* const recipe = recipe_traits(row.recipe).name;
-    const char* const dtype = format_traits(row.dtype).name;
-    const char* const layout = scale_layout_traits(row.layout).name;
-    json["cases"].push_back({{"recipe", recipe},
-                             {"dtype", dtype},
-                             {"layout", layout},
-                             {"transform", name_of(row.transform)},
-                             {"rows", row.rows},
-                             {"k", row.k},
-                             {"input_bytes", row.input_bytes},
-                             {"moved_bytes", row.moved_bytes},
-                             {"seconds", row.seconds},
-                             {"copy_seconds", row.copy_seconds},
-                             {"bytes_per_second", row.bytes_per_second},
-                             {"copy_share", row.copy_share}});
-    table.add_row({recipe, dtype, layout, name_of(row.transform),
-                   format_bytes(static_cast<double>(row.input_bytes)), format_duration(row.seconds),
-                   rate_text(row.bytes_per_second), format_duration(row.copy_seconds),
-                   format_fixed(row.copy_share, 3)});
+    const Json numbers = {{"rows", row.rows},
+                          {"k", row.k},
+                          {"input_bytes", row.input_bytes},
+                          {"moved_bytes", row.moved_bytes},
+                          {"seconds", row.seconds},
+                          {"copy_seconds", row.copy_seconds},
+                          {"bytes_per_second", row.bytes_per_second},
+                          {"copy_share", row.copy_share}};
+    add_case(case_names(row), numbers,
+             {format_bytes(static_cast<double>(row.input_bytes)), format_duration(row.seconds),
+              rate_text(row.bytes_per_second), format_duration(row.copy_seconds),
+              format_fixed(row.copy_share, 3)},
+             json, table);
   }
-  if (command.json) {
-    print_json(json);
-  } else {
-    print(table.str());
-  }
-  return ExitCode::success;
+  return print_result(json, table, command.json);
 }
 
 ExitCode run_quantize(const BenchQuantize& command) {
@@ -129,28 +158,18 @@ ExitCode run_quantize(const BenchQuantize& command) {
                {"Read + written GB/s", Align::right},
                {"Of memcpy", Align::right}});
   for (const QuantizeBenchmarkRow& row : rows) {
-    const char* const recipe = recipe_traits(row.recipe).name;
-    const char* const dtype = format_traits(row.dtype).name;
-    const char* const layout = scale_layout_traits(row.layout).name;
-    json["cases"].push_back({{"recipe", recipe},
-                             {"dtype", dtype},
-                             {"layout", layout},
-                             {"transform", name_of(row.transform)},
-                             {"threads", row.threads},
-                             {"seconds", row.seconds},
-                             {"input_gb_per_second", row.input_gb_per_second},
-                             {"bytes_per_second", row.bytes_per_second},
-                             {"memcpy_share", row.memcpy_share}});
-    table.add_row({recipe, dtype, layout, name_of(row.transform), std::to_string(row.threads),
-                   format_duration(row.seconds), format_fixed(row.input_gb_per_second, 2),
-                   rate_text(row.bytes_per_second), format_fixed(row.memcpy_share, 2)});
+    const Json numbers = {{"threads", row.threads},
+                          {"seconds", row.seconds},
+                          {"input_gb_per_second", row.input_gb_per_second},
+                          {"bytes_per_second", row.bytes_per_second},
+                          {"memcpy_share", row.memcpy_share}};
+    add_case(case_names(row), numbers,
+             {std::to_string(row.threads), format_duration(row.seconds),
+              format_fixed(row.input_gb_per_second, 2), rate_text(row.bytes_per_second),
+              format_fixed(row.memcpy_share, 2)},
+             json, table);
   }
-  if (command.json) {
-    print_json(json);
-  } else {
-    print(table.str());
-  }
-  return ExitCode::success;
+  return print_result(json, table, command.json);
 }
 
 constexpr const char* kQuantizeExamples = R"help(Examples:
@@ -277,12 +296,7 @@ ExitCode run_gemm(const BenchGemm& command) {
     table.add_row({name_a, name_b, format_duration(time.fastest), format_duration(time.median),
                    format_fixed(gflops, 1)});
   }
-  if (command.json) {
-    print_json(json);
-  } else {
-    print(table.str());
-  }
-  return ExitCode::success;
+  return print_result(json, table, command.json);
 }
 
 constexpr const char* kGemmExamples = R"help(Examples:

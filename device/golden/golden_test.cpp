@@ -186,6 +186,8 @@ struct Unary {
   const char* name;
   int input_bits;
   Sum sum;
+
+  friend void PrintTo(const Unary& unary, std::ostream* out) { *out << unary.name; }
 };
 
 std::vector<Unary> all_unary() {
