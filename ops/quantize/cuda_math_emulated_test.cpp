@@ -115,6 +115,26 @@ TEST(CudaMath, PackedE2m1OfEveryF16) {
 TEST(CudaMath, E2m1OfEveryBf16) {
   check_codes<Format::bf16, Format::e2m1, true>();
 }
+/// Magnitudes of 3 binades below the smallest tie to the largest that a block may have, all next to
+/// a tie among them, with the factors of the smallest and largest scales.
+TEST(CudaMath, E2m1OfF32NextToTiesAndInBetween) {
+  const auto check = [](float y) {
+    for (const int e : {-127, -3, 0, 126}) {
+      const float x = std::ldexp(y, e);
+      const k::E2m1Lines code(std::ldexp(1.0f, -e));
+      ASSERT_EQ(code(x) - k::E2m1Lines::kOffset, encode<Format::e2m1>(std::ldexp(x, -e)))
+          << x << " * 2^" << -e;
+    }
+  };
+  for (std::uint32_t bits = bit_cast<std::uint32_t>(0.03125f); bits < 0x41000000u; bits += 977) {
+    check(bit_cast<float>(bits));
+  }
+  for (const float tie : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f}) {
+    const std::uint32_t bits = bit_cast<std::uint32_t>(tie);
+    for (std::uint32_t i = bits - 1000; i <= bits + 1000; ++i) check(bit_cast<float>(i));
+  }
+  for (const float y : {0.0f, 0x1p-149f, 0x1p-126f, 0x1p-60f}) check(y);
+}
 TEST(CudaMath, E2m3OfEveryBf16) {
   check_codes<Format::bf16, Format::e2m3, false>();
 }

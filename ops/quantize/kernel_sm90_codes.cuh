@@ -55,100 +55,110 @@ struct ExactQuotient {
 };
 
 // ---------------------------------------------------------------- e2m1
+//
+// As a function of the scaled magnitude y the code is concave and linear between powers of two: it
+// is the least of 2 y, 2 + y, 4 + y / 2 and 7. Each line is a fused multiply-add onto a number
+// whose last place stands for one code, so it is rounded once, to nearest even, and the least of
+// the rounded lines is the rounded least. The first two lines are one: below a power of two the
+// last place is half of what it is above, and with y = 2 there, 2 y and 2 + y have the same slope.
+// So the bits of that sum, as an integer, are 4 less than the code from those of the power of two,
+// whose low bits are 0. cuda_math_emulated_test.cpp has every input.
 
-/// Eight e2m1 codes from four words that hold two magnitudes each (bits 0..2 and 16..18, the rest
-/// of bytes 0 and 2 being 0), and from what is 0xFF in each byte of a negative element.
-BLOCKSCALE_DEVICE uint32_t pack_e2m1(const uint32_t (&pairs)[4], uint32_t negative_low,
-                                     uint32_t negative_high) {
-  const uint32_t low = ptx::prmt(pairs[0], pairs[1], 0x6420) | (negative_low & 0x08080808u);
-  const uint32_t high = ptx::prmt(pairs[2], pairs[3], 0x6420) | (negative_high & 0x08080808u);
-  const uint32_t even = ptx::prmt(low, high, 0x6420);
-  const uint32_t odd = ptx::prmt(low, high, 0x7531);
-  return even + (odd << 4);
-}
-
-/// Bytes of 0xFF for negative elements among elements i to i + 3, 0 for the others.
+/// Signs of elements i to i + 7: bit 3 of each nibble, the other bits being 0.
 template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE uint32_t negatives(const Chunk<kFormat, kCount>& chunk, int i) {
-  if constexpr (kFormat == Format::f32) {
-    const uint32_t first = ptx::prmt(chunk.word[i], chunk.word[i + 1], 0x00FB);
-    const uint32_t second = ptx::prmt(chunk.word[i + 2], chunk.word[i + 3], 0x00FB);
-    return ptx::prmt(first, second, 0x5410);
-  } else {
-    return ptx::prmt(chunk.word[i / 2], chunk.word[i / 2 + 1], 0xFDB9);
-  }
+BLOCKSCALE_DEVICE uint32_t sign_nibbles(const Chunk<kFormat, kCount>& chunk, int i) {
+  // Bytes of 0xFF for the negative ones of four elements, two elements apart.
+  const auto every_second = [&](int first) {
+    if constexpr (kFormat == Format::f32) {
+      const uint32_t low = ptx::prmt(chunk.word[first], chunk.word[first + 2], 0x00FB);
+      const uint32_t high = ptx::prmt(chunk.word[first + 4], chunk.word[first + 6], 0x00FB);
+      return ptx::prmt(low, high, 0x5410);
+    } else {
+      const int word = first / 2;
+      const uint32_t selector = first % 2 == 0 ? 0x00D9u : 0x00FBu;
+      const uint32_t low = ptx::prmt(chunk.word[word], chunk.word[word + 1], selector);
+      const uint32_t high = ptx::prmt(chunk.word[word + 2], chunk.word[word + 3], selector);
+      return ptx::prmt(low, high, 0x5410);
+    }
+  };
+  return (every_second(i) & 0x08080808u) | (every_second(i + 1) & 0x80808080u);
 }
 
 /// Codes of magnitudes, two at once in f16 or bf16 arithmetic.
-///
-/// As a function of y the code is concave and linear between powers of two, so it is the least of
-/// three lines: 2 y, 2 + y, 4 + y / 2, and at most 7. Each line is one fused multiply-add onto a
-/// number whose last place stands for one code, so it is rounded once, to nearest even, and the
-/// least of the rounded lines is the rounded least. cuda_math_emulated_test.cpp has every input.
 template <Format kFormat>
-struct PackedE2m1 {
-  // The last place of `kBase` stands for one code; its low byte is 0.
+class PackedE2m1 {
+  // Above the powers of two that `kPower` holds the last place is a quarter or a half.
   static constexpr bool kIsBf16 = kFormat == Format::bf16;
-  static constexpr uint32_t kBase = kIsBf16 ? 0x42004200u : 0x60006000u;  // 32, 512
-  uint32_t before;    // f16: brings small elements into the range where 2^-e is an f16
-  uint32_t slope[3];  // in last places of kBase
+  static constexpr uint32_t kPower = kIsBf16 ? 0x42004200u : 0x60006000u;  // 32, 512
 
+ public:
   /// factor = 2^-e.
   BLOCKSCALE_DEVICE explicit PackedE2m1(float factor) {
     const uint32_t bits = bit_cast<uint32_t>(factor);
     if constexpr (kIsBf16) {
       const uint32_t both = ptx::prmt(bits, bits, 0x3232);
-      slope[0] = ptx::mul_rn_bf16x2(both, 0x3F003F00u);  // a half
-      slope[1] = ptx::mul_rn_bf16x2(both, 0x3E803E80u);
-      slope[2] = ptx::mul_rn_bf16x2(both, 0x3E003E00u);  // an eighth
+      slope_ = ptx::mul_rn_bf16x2(both, 0x3E803E80u);  // a quarter
+      flat_slope_ = ptx::mul_rn_bf16x2(both, 0x3E003E00u);
     } else {
       // -14 <= -e <= 26 for finite f16; beyond (blocks of zeros, of infinities) any factor will do.
       const int32_t exponent = static_cast<int32_t>(bits >> 23) - 127;
       const bool small = exponent > 12;
       const int32_t field = exponent + (small ? 15 - 12 : 15);
       const uint32_t code = static_cast<uint32_t>(field < 1 ? 1 : field > 30 ? 30 : field) << 10;
-      before = small ? 0x6C006C00u : 0x3C003C00u;  // 2^12, 1
-      slope[0] = code | code << 16;
-      slope[1] = ptx::mul_rn_f16x2(slope[0], 0x38003800u);
-      slope[2] = ptx::mul_rn_f16x2(slope[0], 0x34003400u);
+      before_ = small ? 0x6C006C00u : 0x3C003C00u;  // 2^12, 1
+      slope_ = ptx::mul_rn_f16x2(code | code << 16, 0x38003800u);
+      flat_slope_ = ptx::mul_rn_f16x2(code | code << 16, 0x34003400u);
     }
   }
 
-  /// Codes in bits 0..2 and 16..18; bytes 1 and 3 are those of kBase.
+  /// Codes, less 4, in the low bits of each half: modulo 8 in bits 0..2 and 16..18.
   BLOCKSCALE_DEVICE uint32_t operator()(uint32_t pair) const {
     const uint32_t y = pair & 0x7FFF7FFFu;
     constexpr uint32_t kOne = 0x00010001u;
+    // kPower less 2 of the slope's units: 31.5, 511.
+    constexpr uint32_t kStart = kPower - 4 * kOne;
     if constexpr (kIsBf16) {
-      const uint32_t steep = ptx::fma_rn_bf16x2(y, slope[0], kBase);
-      const uint32_t middle = ptx::fma_rn_bf16x2(y, slope[1], kBase + 2 * kOne);
-      const uint32_t flat = ptx::fma_rn_bf16x2(y, slope[2], kBase + 4 * kOne);
-      return ptx::min_bf16x2(ptx::min_bf16x2(steep, middle),
-                             ptx::min_bf16x2(flat, kBase + 7 * kOne));
+      const uint32_t steep = ptx::fma_rn_bf16x2(y, slope_, kStart);
+      const uint32_t flat = ptx::fma_rn_bf16x2(y, flat_slope_, kPower);
+      return ptx::min_bf16x2(ptx::min_bf16x2(steep, flat), kPower + 3 * kOne);
     } else {
-      const uint32_t x = ptx::mul_rn_f16x2(y, before);
-      const uint32_t steep = ptx::fma_rn_f16x2(x, slope[0], kBase);
-      const uint32_t middle = ptx::fma_rn_f16x2(x, slope[1], kBase + 2 * kOne);
-      const uint32_t flat = ptx::fma_rn_f16x2(x, slope[2], kBase + 4 * kOne);
-      return ptx::min_f16x2(ptx::min_f16x2(steep, middle), ptx::min_f16x2(flat, kBase + 7 * kOne));
+      const uint32_t x = ptx::mul_rn_f16x2(y, before_);
+      const uint32_t steep = ptx::fma_rn_f16x2(x, slope_, kStart);
+      const uint32_t flat = ptx::fma_rn_f16x2(x, flat_slope_, kPower);
+      return ptx::min_f16x2(ptx::min_f16x2(steep, flat), kPower + 3 * kOne);
     }
   }
+
+ private:
+  uint32_t before_ = 0;  // f16: brings small elements into the range where 2^-e is an f16
+  uint32_t slope_;       // of 2 + y, in last places above kPower
+  uint32_t flat_slope_;  // of 4 + y / 2
 };
 
-/// Codes of two scaled magnitudes below 2^13, in bits 0..2 and 16..18: the lines of PackedE2m1 in
-/// f32, on numbers from 2^23 up, whose low bits are integers. Two of them are put into one word by
-/// an integer multiply-add, which leaves the upper bits of the first in both upper halves alike;
-/// the halves then compare as f16.
-BLOCKSCALE_DEVICE uint32_t e2m1_pair(float y0, float y1) {
-  constexpr float kBase = 0x1p23f;
-  constexpr uint32_t kUpper = 0x4B000000u;  // of the bits of kBase
-  const auto both = [](float low, float high) {
-    return bit_cast<uint32_t>(high) * 0x10000u + bit_cast<uint32_t>(low);
-  };
-  const uint32_t steep = both(ptx::fma_rn(y0, 2.0f, kBase), ptx::fma_rn(y1, 2.0f, kBase));
-  const uint32_t middle = both(ptx::add_rn(y0, kBase + 2), ptx::add_rn(y1, kBase + 2));
-  const uint32_t flat = both(ptx::fma_rn(y0, 0.5f, kBase + 4), ptx::fma_rn(y1, 0.5f, kBase + 4));
-  return ptx::min_f16x2(ptx::min_f16x2(steep, middle), ptx::min_f16x2(flat, kUpper | 0x00070007u));
-}
+/// Codes of magnitudes y = factor x in f32. The product is not rounded by itself.
+class E2m1Lines {
+ public:
+  /// A quarter and an eighth of the factor must be exact.
+  BLOCKSCALE_DEVICE explicit E2m1Lines(float factor)
+      : slope_(ptx::mul_rn(factor, 0.25f)), flat_slope_(ptx::mul_rn(factor, 0.125f)) {}
+
+  /// The code, and kOffset.
+  BLOCKSCALE_DEVICE uint32_t operator()(float magnitude) const {
+    const float steep = ptx::fma_rn(magnitude, slope_, kPower - 0.5f);
+    const float flat = ptx::fma_rn(magnitude, flat_slope_, kPower);
+    // None of them is negative, so their bits compare as they do.
+    const auto least = [](int32_t a, int32_t b) { return a < b ? a : b; };
+    const int32_t line = least(bit_cast<int32_t>(steep), bit_cast<int32_t>(flat));
+    return static_cast<uint32_t>(least(line, static_cast<int32_t>(kOffset + 7)));
+  }
+
+  static constexpr float kPower = 0x1p21f;               // above it the last place is a quarter
+  static constexpr uint32_t kOffset = 0x4A000000u - 4u;  // the bits of kPower, less 4
+
+ private:
+  float slope_;
+  float flat_slope_;
+};
 
 // ---------------------------------------------------------------- 8 and 6 bits
 
@@ -209,16 +219,40 @@ BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_bytes(const ValueOf& value_of) 
   return codes;
 }
 
-/// e2m1 codes from a function that gives pairs of magnitudes as pack_e2m1 wants them.
+/// e2m1 codes from a function that gives pairs of codes as PackedE2m1 does.
 template <Format kFormat, int kCount, class PairOf>
-BLOCKSCALE_DEVICE Codes<Format::e2m1, kCount> encode_e2m1(const Chunk<kFormat, kCount>& chunk,
-                                                          const PairOf& pair_of) {
+BLOCKSCALE_DEVICE Codes<Format::e2m1, kCount> encode_e2m1_pairs(const Chunk<kFormat, kCount>& chunk,
+                                                                const PairOf& pair_of) {
   Codes<Format::e2m1, kCount> codes;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < kCount / 8; ++i) {
-    const uint32_t pairs[4] = {pair_of(8 * i), pair_of(8 * i + 2), pair_of(8 * i + 4),
-                               pair_of(8 * i + 6)};
-    codes.word[i] = pack_e2m1(pairs, negatives(chunk, 8 * i), negatives(chunk, 8 * i + 4));
+    const auto four = [&](int j) {
+      // Bytes 0 and 2 of each pair; and bit 3 is the sign.
+      const uint32_t bytes = ptx::prmt(pair_of(j), pair_of(j + 2), 0x6420);
+      const uint32_t negative = ptx::prmt(chunk.word[j / 2], chunk.word[j / 2 + 1], 0xFDB9);
+      return (bytes & ~0x08080808u) | (negative & 0x08080808u);
+    };
+    const uint32_t low = four(8 * i);
+    const uint32_t high = four(8 * i + 4);
+    const uint32_t even = ptx::prmt(low, high, 0x6420);
+    const uint32_t odd = ptx::prmt(low, high, 0x7531);
+    const uint32_t less_4 = (even & 0x0F0F0F0Fu) | (odd * 16 & 0xF0F0F0F0u);
+    codes.word[i] = less_4 ^ 0x44444444u;
+  }
+  return codes;
+}
+
+/// e2m1 codes from a function that gives one as E2m1Lines does.
+template <Format kFormat, int kCount, class CodeOf>
+BLOCKSCALE_DEVICE Codes<Format::e2m1, kCount> encode_e2m1(const Chunk<kFormat, kCount>& chunk,
+                                                          const CodeOf& code_of) {
+  Codes<Format::e2m1, kCount> codes;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kCount / 8; ++i) {
+    uint32_t magnitudes = 0u - E2m1Lines::kOffset * 0x11111111u;
+    BLOCKSCALE_UNROLL
+    for (int j = 0; j < 8; ++j) magnitudes += code_of(8 * i + j) * (1u << 4 * j);
+    codes.word[i] = magnitudes | sign_nibbles(chunk, 8 * i);
   }
   return codes;
 }
@@ -249,13 +283,14 @@ BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_products(const Chunk<kFormat, k
     return encode_bytes<kElement, kCount>([&](int i) { return ptx::mul_rn(finite(i), factor); });
   } else if constexpr (kRule == ScaleRule::mx && kFormat != Format::f32 && !kExact) {
     const PackedE2m1<kFormat> code_pair(scale.factor);
-    return encode_e2m1(chunk, [&](int i) { return code_pair(chunk.word[i / 2]); });
+    return encode_e2m1_pairs(chunk, [&](int i) { return code_pair(chunk.word[i / 2]); });
+  } else if constexpr (kRule == ScaleRule::mx) {
+    const E2m1Lines code(scale.factor);  // a power of two: the product is exact
+    return encode_e2m1(chunk, [&](int i) { return code(ptx::abs(finite(i))); });
   } else {
-    const auto magnitude = [&](int i) {
-      const float y = ptx::mul_rn(ptx::abs(finite(i)), scale.factor);
-      return kExact ? ptx::min(y, 8.0f) : y;
-    };
-    return encode_e2m1(chunk, [&](int i) { return e2m1_pair(magnitude(i), magnitude(i + 1)); });
+    const E2m1Lines code(1.0f);
+    return encode_e2m1(chunk,
+                       [&](int i) { return code(ptx::mul_rn(ptx::abs(finite(i)), scale.factor)); });
   }
 }
 
