@@ -69,19 +69,26 @@ BLOCKSCALE_MATH typename M::Number erf_tail(typename M::Number x) {
       -0x1.b00a6p-14f, 0x1.f41d66p-16f, -0x1.e62a92p-19f, 0x1.e447a6p-23f, -0x1.90e924p-28f));
 }
 
+/// max(x, 0) - magnitude tail, which is GELU where the magnitude is that of x and the tail its own.
+template <class M>
+BLOCKSCALE_MATH typename M::Number gelu_of_tail(typename M::Number x, typename M::Number magnitude,
+                                                typename M::Number tail) {
+  return M::fnma(magnitude, tail, M::zero_if_negative(x));
+}
+
 /// GELU with tanh: max(x, 0) - |x| tail(|x|). An |x| beyond 10 counts as 10 in the second term,
 /// which is 2^-122 there. Inf gives Inf, -Inf what -10 gives; NaN gives NaN.
 template <class M>
 BLOCKSCALE_MATH typename M::Number gelu_tanh(typename M::Number x) {
   const auto magnitude = M::min(M::abs(x), M::set(10.0f));
-  return M::fnma(magnitude, tanh_tail<M>(magnitude), M::zero_if_negative(x));
+  return gelu_of_tail<M>(x, magnitude, tanh_tail<M>(magnitude));
 }
 
 /// GELU with erf, likewise; an |x| beyond 8 counts as 8, where the second term is 2^-47.
 template <class M>
 BLOCKSCALE_MATH typename M::Number gelu_erf(typename M::Number x) {
   const auto magnitude = M::min(M::abs(x), M::set(8.0f));
-  return M::fnma(magnitude, erf_tail<M>(magnitude), M::zero_if_negative(x));
+  return gelu_of_tail<M>(x, magnitude, erf_tail<M>(magnitude));
 }
 
 /// 1 / (1 + e^-x), 1/2 at 0. NaN gives an arbitrary number.

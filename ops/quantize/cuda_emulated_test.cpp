@@ -35,6 +35,7 @@ struct Case {
   /// What is fused: options.input's operands are made by `check`.
   Format operand_dtype = Format::f32;
   std::int64_t groups = 1;
+  quantize_detail::TableUse table = quantize_detail::TableUse::by_size;
 };
 
 std::string describe(const Case& c) {
@@ -45,7 +46,9 @@ std::string describe(const Case& c) {
          std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " source " +
          std::to_string(static_cast<int>(c.options.scale_source)) + " " +
          kInputTransformNames[static_cast<int>(c.options.input.transform)] + " group " +
-         std::to_string(c.options.input.gate_group) + " seed " + std::to_string(c.seed);
+         std::to_string(c.options.input.gate_group) +
+         (c.table == quantize_detail::TableUse::always ? " table" : "") + " seed " +
+         std::to_string(c.seed);
 }
 
 /// Outputs of one call, with garbage around and between them.
@@ -139,7 +142,9 @@ void check(Case c) {
                                                         : emulator::BufferUse::output);
   buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
-  ASSERT_TRUE(test::emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed))
+  quantize_detail::PlanTuning tuning;
+  tuning.table = c.table;
+  ASSERT_TRUE(test::emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, tuning))
       << describe(c);
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
   ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);
@@ -468,6 +473,8 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.data = Data::normal;
         c.options.input.transform = static_cast<InputTransform>(transform);
         check(c);
+        c.table = quantize_detail::TableUse::always;
+        check(c);
         const RecipeTraits& t = recipe_traits(recipe);
         if (t.block_k != 0 && !t.tensor_scale) continue;
         c.given = 0.5f;
@@ -481,6 +488,55 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         << quantize_detail::quantize_kernel_name(kQuantizeKernels[i]);
   }
 }
+
+/// Kernels with a table, on rows of several tiles, in batches, with chunks that exist in part, and
+/// with elements that have no entry.
+class Tabulated : public testing::TestWithParam<InputTransform> {
+ protected:
+  Case a_case(Recipe recipe, Format dtype) const {
+    Case c{recipe, dtype};
+    c.options.input.transform = GetParam();
+    c.data = Data::normal;
+    c.table = quantize_detail::TableUse::always;
+    return c;
+  }
+};
+
+TEST_P(Tabulated, TakesSeveralTilesEachWay) {
+  for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+    Case c = a_case(Recipe::mxfp4, Format::bf16);
+    c.rows = 70;
+    c.k = 1312;
+    c.batch = 2;
+    c.layout = layout;
+    c.seed = layout == ScaleLayout::mn_major ? 3 : 0;
+    check(c);
+  }
+  Case c = a_case(Recipe::fp8_1x128, Format::f16);
+  c.rows = 300;
+  c.k = 656;  // the last chunk exists in part
+  c.x_padding = 8;
+  c.value_padding = 16;
+  check(c);
+}
+
+TEST_P(Tabulated, TakesEveryKindOfData) {
+  for (const Data data : test::kAllData) {
+    for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128}) {
+      Case c = a_case(recipe, data == Data::normal ? Format::f16 : Format::bf16);
+      c.rows = 12;
+      c.k = 512;
+      c.data = data;
+      check(c);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
+                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf),
+                         [](const auto& p) {
+                           return kInputTransformNames[static_cast<int>(p.param)];
+                         });
 
 TEST(CudaQuantize, SumsRowsOfManySegments) {
   for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {

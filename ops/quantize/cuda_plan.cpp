@@ -12,13 +12,17 @@ namespace {
 constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
                                                           "maximum", "settle", "norm"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
+/// Elements of a bf16 input for each multiprocessor from which on kernels with a table win; f16 has
+/// four times the entries that cost something.
+constexpr std::int64_t kTableElements = 1 << 14;
+
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
-                InputTransform transform) {
+                InputTransform transform, bool table = false) {
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     const QuantizeConfig& c = kQuantizeKernels[i];
     if (c.kernel == kernel && c.input == input && c.element == element && c.rule == rule &&
-        c.block == block && c.transform == transform) {
+        c.block == block && c.transform == transform && c.table == table) {
       return i;
     }
   }
@@ -223,19 +227,23 @@ class Planner {
     return tile_grid(rows, chunks, (c.threads >> log2) * c.chunks, log2);
   }
 
+  /// Whether the codes of each chunk start at a multiple of their widest store.
+  bool has_value_vectors(const QuantizeConfig& c) const {
+    const std::int64_t store = code_store_bytes(c.element, c.chunk);
+    return is_multiple(base_.values, store) && is_multiple(base_.value_row_stride, store) &&
+           is_multiple(base_.value_batch_stride, store);
+  }
+
   void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
-    const std::int64_t store = code_store_bytes(c.element, c.chunk);
-    params.value_vectors = is_multiple(params.values, store) &&
-                           is_multiple(params.value_row_stride, store) &&
-                           is_multiple(params.value_batch_stride, store);
+    params.value_vectors = has_value_vectors(c);
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
     step.shape.grid.x = static_cast<std::uint32_t>(
         std::max<std::int64_t>(1, c.persistent ? std::min(blocks, fits) : blocks));
     step.shape.block.x = static_cast<std::uint32_t>(c.threads);
-    step.shape.dynamic_shared_bytes = kQuantizeSharedBytes;
+    step.shape.dynamic_shared_bytes = c.table ? kTableSharedBytes : kQuantizeSharedBytes;
     step.shape.programmatic_dependent_launch = plan_.count > 1;
     step.params = params;
   }
@@ -243,7 +251,22 @@ class Planner {
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
 
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
-    return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform);
+    const auto find = [&](bool table) {
+      return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table);
+    };
+    if (!has_table(kind, a_.x.dtype, a_.input.transform)) return find(false);
+    const int with_table = find(true);
+    return wants_table(kQuantizeKernels[with_table]) ? with_table : find(false);
+  }
+
+  /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor
+  /// has enough elements to pay for filling it.
+  bool wants_table(const QuantizeConfig& c) const {
+    if (tuning_.table == TableUse::never) return false;
+    if (!base_.x.vectors || !has_value_vectors(c)) return false;
+    const std::int64_t least = c.input == Format::bf16 ? kTableElements : 2 * kTableElements;
+    return tuning_.table == TableUse::always ||
+           a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * least;
   }
 
   void add_norm() {
@@ -393,7 +416,8 @@ std::string quantize_kernel_name(const QuantizeConfig& c) {
   if (c.kernel == QuantizeKernel::settle) return name;
   name += std::string("_") + format_traits(c.input).name;
   if (c.kernel == QuantizeKernel::norm) return name;
-  return name + "_" + kInputTransformNames[static_cast<int>(c.transform)];
+  name += std::string("_") + kInputTransformNames[static_cast<int>(c.transform)];
+  return c.table ? name + "_table" : name;
 }
 
 std::string QuantizePlan::str() const {
@@ -427,7 +451,8 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
               value("Format", c.element) + value("ScaleRule", c.rule) + std::to_string(c.block) +
               ", " + value("InputTransform", c.transform) + std::to_string(c.chunk) + ", " +
               std::to_string(c.chunks) + ", " + std::to_string(c.threads) + ", " +
-              std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + "}>";
+              std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + ", " +
+              (c.table ? "true" : "false") + "}>";
   spec.threads = c.threads;
   spec.min_blocks_per_multiprocessor = c.min_blocks;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");

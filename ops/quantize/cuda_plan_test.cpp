@@ -160,5 +160,28 @@ TEST(QuantizeKernels, HaveNamesOfTheirOwn) {
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kQuantizeKernels.count));
 }
 
+TEST(QuantizePlan, LooksValuesUpWhereEnoughElementsPayForTheTable) {
+  Problem p;
+  p.rows = p.k = 8192;
+  p.options.input.transform = InputTransform::gelu_tanh;
+  const auto has_table = [](const Problem& problem) {
+    const QuantizePlan plan = plan_of(problem);
+    const auto& last = plan.steps[static_cast<std::size_t>(plan.count - 1)];
+    if (!last.config.table) return false;
+    EXPECT_EQ(last.shape.dynamic_shared_bytes, kTableSharedBytes);
+    EXPECT_LE(last.shape.grid.x, 132u);
+    return true;
+  };
+  EXPECT_TRUE(has_table(p));
+  p.rows = 64;
+  EXPECT_FALSE(has_table(p));
+  p.rows = 8192;
+  p.x_address += 2;
+  EXPECT_FALSE(has_table(p));
+  p.x_address -= 2;
+  p.dtype = Format::f32;
+  EXPECT_FALSE(has_table(p));
+}
+
 }  // namespace
 }  // namespace blockscale

@@ -71,12 +71,13 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
 
 inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                              const QuantizeOptions& options, const PlanBuffers& buffers,
-                             std::uint64_t seed = 0) {
+                             std::uint64_t seed = 0,
+                             const quantize_detail::PlanTuning& tuning = {}) {
   const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
   const quantize_detail::DeviceTraits device{3};
   return emulate_plan(
       [&](void* workspace) {
-        return quantize_detail::plan_quantize(a, options, device, workspace);
+        return quantize_detail::plan_quantize(a, options, device, workspace, tuning);
       },
       buffers, seed);
 }

@@ -2,8 +2,9 @@
 // ops/quantize/kernels_sm90.h rests on what it prints. Kernels that are not in the list are
 // compiled by NVRTC as it runs.
 //
-//   ops_quantize_cuda_tune_gpu_bench [RECIPE...]
+//   ops_quantize_cuda_tune_gpu_bench [RECIPE | INPUT]...
 //
+// Names of inputs (gelu_tanh, swiglu) ask for the kernels that these are fused with instead.
 // Prints one JSON object to standard output, and to standard error a line for each variant, the
 // best first: its share of the rate of a copy kernel that moves as many bytes, in turns with which
 // it was timed. Without a GPU it exits with 77.
@@ -24,6 +25,7 @@ using quantize_detail::MeasuredProblem;
 using quantize_detail::MeasuredTuning;
 using quantize_detail::Measurement;
 using quantize_detail::PlanTuning;
+using quantize_detail::TableUse;
 
 std::string text_of(const PlanTuning& t) {
   if (t == PlanTuning{}) return "as listed";
@@ -32,7 +34,10 @@ std::string text_of(const PlanTuning& t) {
   };
   return (part("chunk", t.chunk) + part("chunks", t.chunks) + part("threads", t.threads) +
           part("min_blocks", t.min_blocks) + part("log2_chunks", t.log2_chunks) +
-          (t.persistent ? " persistent" : ""))
+          (t.persistent ? " persistent" : "") +
+          (t.table == TableUse::always  ? " table"
+           : t.table == TableUse::never ? " no table"
+                                        : ""))
       .substr(1);
 }
 
@@ -62,12 +67,22 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
   return chunk_tunings(t, layout);
 }
 
+/// Ways of launching the kernels of functions of x.
+std::vector<PlanTuning> function_tunings() {
+  PlanTuning computed, looked_up, many_threads;
+  computed.table = TableUse::never;
+  looked_up.table = many_threads.table = TableUse::always;
+  many_threads.threads = 1024;
+  return {computed, looked_up, many_threads};
+}
+
 nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings) {
   constexpr int kRepeats = 5;
   Measurement m = measure_quantize(problem, tunings, kRepeats);
   const std::string name = std::string(recipe_traits(problem.recipe).name) + " " +
                            format_traits(problem.dtype).name + " " +
                            scale_layout_traits(problem.layout).name + " " +
+                           kInputTransformNames[static_cast<int>(problem.transform)] + " " +
                            std::to_string(problem.rows) + "x" + std::to_string(problem.k);
   const double copy_rate = static_cast<double>(m.moved_bytes) / m.copy_seconds * 1e-12;
   std::fprintf(stderr, "\n%s: copy %.2f us, %.3f TB/s\n", name.c_str(), m.copy_seconds * 1e6,
@@ -96,36 +111,72 @@ nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTun
   return json;
 }
 
-std::vector<Recipe> recipes_of(int count, char** names) {
-  if (count == 0) {
-    return {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
-            Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
+/// Recipes and fused inputs that are named on the command line.
+struct Wanted {
+  Wanted(int count, char** names) {
+    for (int i = 0; i < count; ++i) {
+      const std::string name = names[i];
+      for (const RecipeTraits& t : kRecipes) {
+        if (name == t.name) recipes.push_back(t.recipe);
+      }
+      for (int t = 1; t < kInputTransformCount; ++t) {
+        if (name == kInputTransformNames[t]) transforms.push_back(static_cast<InputTransform>(t));
+      }
+    }
+    if (!recipes.empty()) return;
+    recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
+               Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
   }
   std::vector<Recipe> recipes;
-  for (int i = 0; i < count; ++i) {
-    for (const RecipeTraits& t : kRecipes) {
-      if (std::string(names[i]) == t.name) recipes.push_back(t.recipe);
+  std::vector<InputTransform> transforms;
+};
+
+/// Every layout of a recipe at two sizes.
+std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
+  std::vector<MeasuredProblem> problems;
+  const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
+  for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
+    for (const std::int64_t rows : {4096, 32768}) {
+      problems.push_back({recipe, Format::bf16, layout, rows, 8192});
+      if (given) problems.back().scale_source = ScaleSource::given;
     }
   }
-  return recipes;
+  return problems;
+}
+
+/// An input at four sizes of x: 4, 16, 64 and 512 MiB.
+std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
+  std::vector<MeasuredProblem> problems;
+  for (const Format dtype : {Format::bf16, Format::f16}) {
+    for (const std::int64_t mebibytes : {4, 16, 64, 512}) {
+      const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
+      problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
+    }
+  }
+  return problems;
 }
 
 nlohmann::json measure_all(int argc, char** argv) {
   std::fprintf(stderr, "%s\n", cuda::current_device().name.c_str());
-  std::vector<MeasuredProblem> problems;
-  std::vector<std::vector<PlanTuning>> tunings;
-  for (const Recipe recipe : recipes_of(std::max(0, argc - 1), argv + 1)) {
-    const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
-    for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
-      for (const std::int64_t rows : {4096, 32768}) {
-        problems.push_back({recipe, Format::bf16, layout, rows, 8192});
-        if (given) problems.back().scale_source = ScaleSource::given;
-        tunings.push_back(tunings_of(recipe, layout));
+  const Wanted wanted(std::max(0, argc - 1), argv + 1);
+  nlohmann::json results = nlohmann::json::array();
+  for (const Recipe recipe : wanted.recipes) {
+    for (const InputTransform transform : wanted.transforms) {
+      for (const MeasuredProblem& problem : fused_problems(recipe, transform)) {
+        results.push_back(measure(problem, function_tunings()));
       }
     }
   }
+  if (!wanted.transforms.empty()) return nlohmann::json::object({{"problems", results}});
+  std::vector<MeasuredProblem> problems;
+  std::vector<std::vector<PlanTuning>> tunings;
+  for (const Recipe recipe : wanted.recipes) {
+    for (const MeasuredProblem& problem : plain_problems(recipe)) {
+      problems.push_back(problem);
+      tunings.push_back(tunings_of(recipe, problem.layout));
+    }
+  }
   compile_tunings(problems, tunings);
-  nlohmann::json results = nlohmann::json::array();
   for (std::size_t i = 0; i < problems.size(); ++i) {
     results.push_back(measure(problems[i], tunings[i]));
   }

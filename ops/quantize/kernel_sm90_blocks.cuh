@@ -9,6 +9,7 @@
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_table.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -99,16 +100,19 @@ BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, floa
                                                    const ChunkPlace& place,
                                                    const ValueChunk<kConfig>& chunk) {
   using U = Units<kConfig>;
+  // In a chunk from a table NaN may stand for what the table lacks.
+  constexpr bool kFromTable = kConfig.table && !kExact;
   Units<kConfig> units;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < U::kCount; ++i) {
-    Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8> largest;
+    Largest<kValueFormat<kConfig>, kFromTable || kConfig.rule != ScaleRule::fp8> largest;
     largest.fold(part_of<U::kSize>(chunk, i));
     BLOCKSCALE_UNROLL
     for (uint32_t lanes = 1; lanes < U::kLanes; lanes *= 2) {
       largest.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest.bits, lanes));
     }
     units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, largest.f32_bits());
+    if (kFromTable) units.scale[i].exceptional |= largest.f32_bits() >= kInfinityBits;
   }
   if (place.column % kConfig.block == 0) {
     store_row_scales<kConfig>(p, place, units.scale);
@@ -155,9 +159,7 @@ BLOCKSCALE_DEVICE void load_chunk(ValueChunk<kConfig>& chunk, const QuantizePara
 /// A warp's chunks the short way. False, if they must be done (again) the exact way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace& place,
-                                      const ChunkState& state) {
-  ValueChunk<kConfig> chunk;
-  load_chunk<kConfig>(chunk, p, place, state);
+                                      const ChunkState& state, const ValueChunk<kConfig>& chunk) {
   const float tensor_scale = await_tensor_scale(p, place.matrix);
   const Units<kConfig> units = find_block_scales<kConfig, false>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
@@ -165,19 +167,36 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace&
   return true;
 }
 
+/// A warp's chunks the exact way.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const ChunkPlace& place) {
+  ValueChunk<kConfig> chunk;
+  load_part_of<kConfig>(chunk, p, place);
+  const float tensor_scale = await_tensor_scale(p, place.matrix);
+  store_exactly<kConfig>(p, place, chunk,
+                         find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
+}
+
 /// QuantizeKernel::blocks.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
-  each_tile<kConfig>(p, [&](uint32_t tile) {
-    const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-    const ChunkState state = chunk_state<kConfig>(p, place);
-    if (state.whole && quantize_chunk<kConfig>(p, place, state)) return;
-    ValueChunk<kConfig> chunk;
-    load_part_of<kConfig>(chunk, p, place);
-    const float tensor_scale = await_tensor_scale(p, place.matrix);
-    store_exactly<kConfig>(p, place, chunk,
-                           find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
-  });
+  if constexpr (kConfig.table) {
+    each_queued_tile<kConfig>(p, [&](uint32_t tile, const auto& x) {
+      const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+      const ChunkState state = chunk_state<kConfig>(p, place);
+      if (state.whole && quantize_chunk<kConfig>(p, place, state, look_up<kConfig>(x))) return;
+      quantize_chunk_exactly<kConfig>(p, place);
+    });
+  } else {
+    each_tile<kConfig>(p, [&](uint32_t tile) {
+      const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+      const ChunkState state = chunk_state<kConfig>(p, place);
+      ValueChunk<kConfig> chunk;
+      if (state.whole) load_chunk<kConfig>(chunk, p, place, state);
+      if (state.whole && quantize_chunk<kConfig>(p, place, state, chunk)) return;
+      quantize_chunk_exactly<kConfig>(p, place);
+    });
+  }
 }
 
 /// The scale of a chunk's row or tensor.

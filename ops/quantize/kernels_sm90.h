@@ -50,6 +50,7 @@ struct QuantizeConfig {
   int threads = 256;
   int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
+  bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
 
   friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
                                                  const QuantizeConfig&) = default;
@@ -151,6 +152,16 @@ struct QuantizeParams {
 /// shared memory that every kernel is given.
 inline constexpr int kRowElementsPerWarp = kRmsSegment;
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
+/// The same for kernels with a table: all that a thread block may have.
+inline constexpr uint32_t kTableSharedBytes = 227 << 10;
+
+/// Whether the kernels of these inputs may look values up instead of computing them.
+BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
+                                       InputTransform transform) {
+  const bool tabulated =
+      transform == InputTransform::gelu_tanh || transform == InputTransform::gelu_erf;
+  return kernel == QuantizeKernel::blocks && tabulated && input != Format::f32;
+}
 
 /// A list that is built by a constexpr function.
 struct QuantizeKernelList {
@@ -182,7 +193,12 @@ inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::
 /// nothing but bytes is moved that is one chunk a thread, as 64 bytes, in many small thread blocks.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   const bool fused = c.transform != InputTransform::identity;
-  if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
+  if (c.table) {
+    c.chunk = 32;
+    c.threads = 512;
+    c.min_blocks = 1;
+    c.persistent = true;
+  } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.chunk = 8;
     c.chunks = kRmsSegment / 32 / 8;  // a warp holds a segment of rms_norm's sum
     c.min_blocks = 2;
@@ -201,6 +217,14 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   return c;
 }
 
+/// Adds a configuration, and where it may have a table the one with it.
+BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig c) {
+  list.add(tuned(c));
+  if (!has_table(c.kernel, c.input, c.transform)) return;
+  c.table = true;
+  list.add(tuned(c));
+}
+
 BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
   QuantizeKernelList list;
   for (const Format input : kQuantizeInputs) {
@@ -208,8 +232,8 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       const auto transform = static_cast<InputTransform>(t);
       const bool norm = transform == InputTransform::rms_norm;
       for (const RowBlockRecipe& r : kRowBlockRecipes) {
-        list.add(tuned({norm ? QuantizeKernel::row : QuantizeKernel::blocks, input, r.element,
-                        r.rule, r.block, transform}));
+        add_tuned(list, {norm ? QuantizeKernel::row : QuantizeKernel::blocks, input, r.element,
+                         r.rule, r.block, transform});
       }
       list.add(tuned({QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
       list.add(tuned({QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform}));
