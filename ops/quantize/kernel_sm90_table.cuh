@@ -210,8 +210,8 @@ class ChunkQueue {
 
   BLOCKSCALE_DEVICE void copy(ptx::SharedAddress slot, const TilePlace& tile) const {
     const ptx::SharedAddress to = slot + copy_to_;
-    const uint32_t column = tile.across * kConfig.chunk << p_.grid.log2_chunks;
-    const uint32_t columns = kConfig.chunk << p_.grid.log2_chunks;
+    const uint32_t columns = uint32_t{kConfig.chunk} << p_.grid.log2_chunks;
+    const uint32_t column = tile.across * columns;
     const uint8_t* const from = p_.x.data + tile.matrix * p_.x.batch_stride +
                                 tile.row * p_.x.row_stride + int64_t{column} * 2;
     if (tile.row + p_.grid.rows <= p_.rows && column + columns <= p_.k) {
