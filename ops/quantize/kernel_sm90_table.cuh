@@ -141,7 +141,8 @@ class ChunkQueue {
   using Table = FunctionTable<kConfig.transform, kConfig.input>;
   using Words = device::Vector<uint32_t, 4>;
   static constexpr uint32_t kWarps = kConfig.threads / 32;
-  static constexpr uint32_t kChunkBytes = 2 * kConfig.chunk;
+  static constexpr uint32_t kChunk = kConfig.chunk;
+  static constexpr uint32_t kChunkBytes = 2 * kChunk;
   static constexpr uint32_t kVectors = kChunkBytes / 16;  // of a chunk, and copies of a thread
   static constexpr uint32_t kChunksOfCopy = 32 / kVectors;
   static constexpr uint32_t kSlotBytes = 32 * kChunkBytes;
@@ -163,7 +164,7 @@ class ChunkQueue {
     for (uint32_t i = 0; i < kVectors; ++i) {
       const uint32_t chunk = warp * 32 + i * kChunksOfCopy + lane / kVectors;
       down_[i] = chunk >> p.grid.log2_chunks;
-      column_[i] = (chunk & across_mask) * kConfig.chunk;
+      column_[i] = (chunk & across_mask) * kChunk;
       offset_[i] = down_[i] * p.x.row_stride + column_[i] * 2 + lane % kVectors * 16;
     }
     BLOCKSCALE_UNROLL
@@ -194,7 +195,7 @@ class ChunkQueue {
     for (uint32_t j = 0; j < kVectors; ++j) {
       const Words words = ptx::ld_shared<Words>(ptx::SharedAddress{from ^ (16 * j)});
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) chunk.word[4 * j + i] = words.at[i];
+      for (uint32_t i = 0; i < 4; ++i) chunk.word[4 * j + i] = words.at[i];
     }
     ptx::bar_warp_sync(ptx::kFullMask);  // the slot may be written again
     return chunk;
@@ -210,7 +211,7 @@ class ChunkQueue {
 
   BLOCKSCALE_DEVICE void copy(ptx::SharedAddress slot, const TilePlace& tile) const {
     const ptx::SharedAddress to = slot + copy_to_;
-    const uint32_t columns = uint32_t{kConfig.chunk} << p_.grid.log2_chunks;
+    const uint32_t columns = kChunk << p_.grid.log2_chunks;
     const uint32_t column = tile.across * columns;
     const uint8_t* const from = p_.x.data + tile.matrix * p_.x.batch_stride +
                                 tile.row * p_.x.row_stride + int64_t{column} * 2;
@@ -223,8 +224,7 @@ class ChunkQueue {
     }
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kVectors; ++i) {
-      const bool exists =
-          tile.row + down_[i] < p_.rows && column + column_[i] + kConfig.chunk <= p_.k;
+      const bool exists = tile.row + down_[i] < p_.rows && column + column_[i] + kChunk <= p_.k;
       ptx::cp_async_cg(to + i * kChunksOfCopy * kChunkBytes, exists ? from + offset_[i] : p_.x.data,
                        exists ? 16 : 0);
     }
