@@ -428,6 +428,8 @@ TEST(CudaQuantize, TakesGatesAndUpsInEveryOrder) {
         c.options.input.gate_order = order;
         c.options.input.gate_group = group;
         check(c);
+        c.table = quantize_detail::TableUse::always;
+        check(c);
         c.x_padding = 1;
         check(c);
       }
@@ -533,7 +535,8 @@ TEST_P(Tabulated, TakesEveryKindOfData) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
-                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf),
+                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                         InputTransform::swiglu),
                          [](const auto& p) {
                            return kInputTransformNames[static_cast<int>(p.param)];
                          });

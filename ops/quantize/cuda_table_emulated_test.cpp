@@ -44,12 +44,13 @@ std::vector<float> looked_up() {
 /// Every number in [-infinity, limit) gives what `function` gives, bit for bit; the others give
 /// NaN.
 template <InputTransform kTransform, Format kFormat, class Function>
-void expect_function(const Function& function, float limit) {
+void expect_function(const Function& function, float highest,
+                     float lowest = std::numeric_limits<float>::quiet_NaN()) {
   const std::vector<float> values = looked_up<kTransform, kFormat>();
   for (std::uint32_t bits = 0; bits < 2 * kPairs; ++bits) {
     const float x = decode<kFormat>(bits);
     const float value = values[bits];
-    if (x < limit) {
+    if (x < highest && !(x <= lowest)) {
       ASSERT_EQ(bit_cast<std::uint32_t>(value), bit_cast<std::uint32_t>(function(x))) << x;
     } else {
       ASSERT_TRUE(std::isnan(value)) << x;
@@ -64,6 +65,12 @@ TEST(FunctionTable, HoldsGeluOfEveryNumber) {
   expect_function<InputTransform::gelu_tanh, Format::f16>(tanh, 128.0f);
   expect_function<InputTransform::gelu_erf, Format::bf16>(erf, 256.0f);
   expect_function<InputTransform::gelu_erf, Format::f16>(erf, 128.0f);
+}
+
+TEST(FunctionTable, HoldsSiluOfEveryNumber) {
+  const auto silu = [](float x) { return math::silu(x); };
+  expect_function<InputTransform::swiglu, Format::bf16>(silu, 256.0f);
+  expect_function<InputTransform::swiglu, Format::f16>(silu, 28.0f, -32.0f);
 }
 
 }  // namespace

@@ -181,10 +181,13 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const Chu
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
   if constexpr (kConfig.table) {
-    each_queued_tile<kConfig>(p, [&](uint32_t tile, const auto& x) {
+    each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
       const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
       const ChunkState state = chunk_state<kConfig>(p, place);
-      if (state.whole && quantize_chunk<kConfig>(p, place, state, look_up<kConfig>(x))) return;
+      if (state.whole &&
+          quantize_chunk<kConfig>(p, place, state, look_up<kConfig>(raw, p.transform))) {
+        return;
+      }
       quantize_chunk_exactly<kConfig>(p, place);
     });
   } else {

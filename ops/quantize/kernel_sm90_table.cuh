@@ -1,5 +1,6 @@
-// Functions of 16-bit elements from a table in shared memory: GELU and silu cost 20 to 25
-// instructions an element where an H200's memory leaves 19 for everything; a look-up costs four.
+// GELU and swiglu of 16-bit elements with a table of the function in shared memory: GELU and silu
+// cost 20 to 25 instructions an element where an H200's memory leaves 19 for everything; a look-up
+// costs four.
 //
 // One thread block fills a multiprocessor and goes through many tiles. Shared memory:
 //
@@ -20,11 +21,14 @@
 // eight neighbouring lanes reach all banks: vector j of lane c lies at place j ^ c / 2 % 4.
 #pragma once
 
+#include "core/input_transform.h"
 #include "core/math.h"
 #include "device/kernel.h"
 #include "device/math.h"
+#include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cp_async.h"
+#include "device/ptx/integer.h"
 #include "device/ptx/packed.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
@@ -54,19 +58,51 @@ BLOCKSCALE_HD constexpr uint32_t align_slot(uint32_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
+/// The functions that tables hold: GELU, and for swiglu silu.
+template <InputTransform kTransform>
+struct Tabulated {
+  using Math = device::KernelMath;
+  static constexpr bool kTanh = kTransform == InputTransform::gelu_tanh;
+  static constexpr bool kErf = kTransform == InputTransform::gelu_erf;
+  static_assert(kTanh || kErf || kTransform == InputTransform::swiglu);
+
+  /// Below its negative it is constant.
+  static constexpr float kLowest = kTanh ? 10.0f : kErf ? 8.0f : 87.0f;
+
+  BLOCKSCALE_DEVICE static float value(float x) {
+    if constexpr (kTanh) return math::gelu_tanh<Math>(x);
+    if constexpr (kErf) return math::gelu_erf<Math>(x);
+    return math::silu<Math>(x);
+  }
+
+  /// What is costly about it, at 0; and from that the function where |x| < 2^-27.
+  BLOCKSCALE_DEVICE static float costly_at_zero() {
+    if constexpr (kTanh) return math::tanh_tail<Math>(0.0f);
+    if constexpr (kErf) return math::erf_tail<Math>(0.0f);
+    return math::sigmoid<Math>(0.0f);
+  }
+  BLOCKSCALE_DEVICE static float near_zero(float x, float costly) {
+    if constexpr (kTanh || kErf) return math::gelu_of_tail<Math>(x, ptx::abs(x), costly);
+    return ptx::mul_rn(x, costly);
+  }
+};
+
 /// The values of a function of 16-bit numbers, and where they lie.
 template <InputTransform kTransform, Format kFormat>
 class FunctionTable {
-  static constexpr bool kTanh = kTransform == InputTransform::gelu_tanh;
-  static_assert(kTanh || kTransform == InputTransform::gelu_erf);
+  using Function = Tabulated<kTransform>;
   static constexpr bool kIsBf16 = kFormat == Format::bf16;
+  static constexpr bool kIsGelu = kTransform != InputTransform::swiglu;
 
-  /// Magnitudes of the last entries. Below -kLowest functions are constant; what reaches kHighest
-  /// is computed.
-  static constexpr uint32_t kLowest = bits_of<kFormat>(kTanh ? 10.0f : 8.0f);
-  static constexpr uint32_t kHighest = bits_of<kFormat>(kIsBf16 ? 256.0f : 128.0f);
-  /// Below 2^-27 the tails are what they are at 0.
-  static constexpr uint32_t kFlat = kIsBf16 ? bits_of<kFormat>(0x1p-27f) : 0;
+  /// Numbers below -kLowest have the value that it has, which is NaN where the function goes on:
+  /// the table of silu for f16 would be too long.
+  static constexpr bool kEnds = kIsGelu || kIsBf16;
+  static constexpr uint32_t kLowest = bits_of<kFormat>(kEnds ? Function::kLowest : 32.0f);
+  /// From here on numbers have no entry. Here f16 leaves room for 32 slots.
+  static constexpr uint32_t kHighest = bits_of<kFormat>(kIsBf16   ? 256.0f
+                                                        : kIsGelu ? 128.0f
+                                                                  : 28.0f);
+  static constexpr uint32_t kNearZero = kIsBf16 ? bits_of<kFormat>(0x1p-27f) : 0;
 
  public:
   static constexpr uint32_t kPositiveEnd = align_slot(4 * (kHighest + 1));
@@ -79,21 +115,26 @@ class FunctionTable {
   template <int kThreads>
   BLOCKSCALE_DEVICE static void fill() {
     const ptx::SharedAddress table = device::shared_base();
-    if constexpr (kFlat > 0) {
-      const float flat_tail = tail(0.0f);
-      for (uint32_t bits = ptx::tid_x(); bits < kFlat; bits += kThreads) {
+    if constexpr (kNearZero > 0) {
+      const float costly = Function::costly_at_zero();
+      for (uint32_t bits = ptx::tid_x(); bits < kNearZero; bits += kThreads) {
         const float x = magnitude(bits);
-        store(table, bits, math::gelu_of_tail<device::KernelMath>(x, x, flat_tail),
-              math::gelu_of_tail<device::KernelMath>(-x, x, flat_tail));
+        ptx::st_shared(table + 4 * bits, Function::near_zero(x, costly));
+        ptx::st_shared(table + (kNegative + 4 * bits), Function::near_zero(-x, costly));
       }
     }
-    for (uint32_t bits = kFlat + ptx::tid_x(); bits < kHighest; bits += kThreads) {
+    constexpr uint32_t kCount = kHighest > kLowest + kEnds ? kHighest : kLowest + kEnds;
+    for (uint32_t bits = kNearZero + ptx::tid_x(); bits < kCount; bits += kThreads) {
       const float x = magnitude(bits);
-      store(table, bits, function(x), function(-x));
+      if (bits < kHighest) ptx::st_shared(table + 4 * bits, Function::value(x));
+      if (bits < kLowest + kEnds) {
+        ptx::st_shared(table + (kNegative + 4 * bits), Function::value(-x));
+      }
     }
     if (ptx::tid_x() != 0) return;
     ptx::st_shared(table + 4 * kHighest, kQuietNan);
     ptx::st_shared(table + kNan, kQuietNan);
+    if constexpr (!kEnds) ptx::st_shared(table + (kNegative + 4 * kLowest), kQuietNan);
   }
 
   /// Values of the elements of a word of two.
@@ -120,19 +161,14 @@ class FunctionTable {
   BLOCKSCALE_DEVICE static float magnitude(uint32_t bits) {
     return value_at(Chunk<kFormat, 2>{{bits}}, 0);
   }
-  BLOCKSCALE_DEVICE static float tail(float x) {
-    if constexpr (kTanh) return math::tanh_tail<device::KernelMath>(x);
-    return math::erf_tail<device::KernelMath>(x);
-  }
-  BLOCKSCALE_DEVICE static float function(float x) {
-    if constexpr (kTanh) return math::gelu_tanh<device::KernelMath>(x);
-    return math::gelu_erf<device::KernelMath>(x);
-  }
-  BLOCKSCALE_DEVICE static void store(ptx::SharedAddress table, uint32_t bits, float positive,
-                                      float negative) {
-    ptx::st_shared(table + 4 * bits, positive);
-    if (bits <= kLowest) ptx::st_shared(table + (kNegative + 4 * bits), negative);
-  }
+};
+
+/// The elements of x that a thread's chunk is made of: for swiglu gates and ups, which lie in two
+/// runs, or alternate in one that `second` goes on with; else `first` alone.
+template <QuantizeConfig kConfig>
+struct RawChunk {
+  static constexpr uint32_t kParts = kConfig.transform == InputTransform::swiglu ? 2 : 1;
+  Chunk<kConfig.input, kConfig.chunk> part[kParts];
 };
 
 /// The elements of a thread's next tiles.
@@ -140,6 +176,8 @@ template <QuantizeConfig kConfig>
 class ChunkQueue {
   using Table = FunctionTable<kConfig.transform, kConfig.input>;
   using Words = device::Vector<uint32_t, 4>;
+  static constexpr bool kGated = kConfig.transform == InputTransform::swiglu;
+  static constexpr uint32_t kParts = RawChunk<kConfig>::kParts;
   static constexpr uint32_t kWarps = kConfig.threads / 32;
   static constexpr uint32_t kChunk = kConfig.chunk;
   static constexpr uint32_t kChunkBytes = 2 * kChunk;
@@ -148,12 +186,11 @@ class ChunkQueue {
   static constexpr uint32_t kSlotBytes = 32 * kChunkBytes;
   static constexpr uint32_t kLowerSlots = (Table::kNan - Table::kPositiveEnd) / kSlotBytes;
   static constexpr uint32_t kUpperSlots = (Table::kEnd - Table::kNegativeEnd) / kSlotBytes;
-  static_assert(kVectors == 4);
+  static_assert(kVectors == 2 || kVectors == 4);
 
  public:
-  using Raw = Chunk<kConfig.input, kConfig.chunk>;
   /// Tiles that are on their way at once.
-  static constexpr uint32_t kStages = (kLowerSlots + kUpperSlots) / kWarps;
+  static constexpr uint32_t kStages = (kLowerSlots + kUpperSlots) / (kWarps * kParts);
   static_assert(kStages >= 1);
 
   BLOCKSCALE_DEVICE explicit ChunkQueue(const QuantizeParams& p) : p_(p) {
@@ -165,19 +202,25 @@ class ChunkQueue {
       const uint32_t chunk = warp * 32 + i * kChunksOfCopy + lane / kVectors;
       down_[i] = chunk >> p.grid.log2_chunks;
       column_[i] = (chunk & across_mask) * kChunk;
-      offset_[i] = down_[i] * p.x.row_stride + column_[i] * 2 + lane % kVectors * 16;
+      offset_[i] = down_[i] * p.x.row_stride + x_bytes(column_[i]) + lane % kVectors * 16;
     }
     BLOCKSCALE_UNROLL
-    for (uint32_t s = 0; s < kStages; ++s) slots_[s] = slot_at(s * kWarps + warp);
-    const uint32_t turn = lane / 8 % 4;  // of the chunk that the lane copies to
+    for (uint32_t s = 0; s < kStages; ++s) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kParts; ++i) {
+        slots_[s].part[i] = slot_at((s * kWarps + warp) * kParts + i);
+      }
+    }
+    find_parts();
+    const uint32_t turn = lane / 8 % kVectors;  // of the chunk that the lane copies to
     copy_to_ = lane / kVectors * kChunkBytes + ((lane % kVectors) ^ turn) * 16;
-    read_from_ = lane * kChunkBytes + lane / 2 % 4 * 16;
+    read_from_ = lane * kChunkBytes + lane * kVectors / 8 % kVectors * 16;
   }
 
   /// Begins to copy the warp's chunks of a tile, if there is one, over those that were taken last.
   /// Chunks that do not exist as a whole become 0.
   BLOCKSCALE_DEVICE void begin(uint32_t tile_index) {
-    const ptx::SharedAddress slot = slots_[0];
+    const Slot slot = slots_[0];
     if (tile_index < p_.grid.tiles) copy(slot, tile_place(p_.grid, tile_index));
     ptx::cp_async_commit_group();
     BLOCKSCALE_UNROLL
@@ -186,22 +229,29 @@ class ChunkQueue {
   }
 
   /// The thread's chunk of the tile that was begun first of kStages.
-  BLOCKSCALE_DEVICE Raw take() {
+  BLOCKSCALE_DEVICE RawChunk<kConfig> take() {
     ptx::cp_async_wait_group<kStages - 1>();
     ptx::bar_warp_sync(ptx::kFullMask);
-    const uint32_t from = slots_[0].value + read_from_;
-    Raw chunk;
+    RawChunk<kConfig> raw;
     BLOCKSCALE_UNROLL
-    for (uint32_t j = 0; j < kVectors; ++j) {
-      const Words words = ptx::ld_shared<Words>(ptx::SharedAddress{from ^ (16 * j)});
+    for (uint32_t i = 0; i < kParts; ++i) {
+      const uint32_t from = slots_[0].part[i].value + read_from_;
       BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < 4; ++i) chunk.word[4 * j + i] = words.at[i];
+      for (uint32_t j = 0; j < kVectors; ++j) {
+        const Words words = ptx::ld_shared<Words>(ptx::SharedAddress{from ^ (16 * j)});
+        BLOCKSCALE_UNROLL
+        for (uint32_t k = 0; k < 4; ++k) raw.part[i].word[4 * j + k] = words.at[k];
+      }
     }
     ptx::bar_warp_sync(ptx::kFullMask);  // the slot may be written again
-    return chunk;
+    return raw;
   }
 
  private:
+  struct Slot {
+    ptx::SharedAddress part[kParts];
+  };
+
   BLOCKSCALE_DEVICE static ptx::SharedAddress slot_at(uint32_t index) {
     const uint32_t at = index < kLowerSlots
                             ? Table::kPositiveEnd + index * kSlotBytes
@@ -209,37 +259,64 @@ class ChunkQueue {
     return device::shared_base() + at;
   }
 
-  BLOCKSCALE_DEVICE void copy(ptx::SharedAddress slot, const TilePlace& tile) const {
-    const ptx::SharedAddress to = slot + copy_to_;
+  /// Bytes of a row of x before what a column of the result is made of, from the first part of that
+  /// of column 0. A sum of such columns may be taken apart at multiples of 64.
+  BLOCKSCALE_DEVICE int64_t x_bytes(uint32_t column) const {
+    const int64_t bytes = int64_t{column} * 2;
+    if constexpr (kGated) {
+      if (p_.transform.gate_group == 1) return 2 * bytes;
+      if (p_.transform.gate_group != p_.k) return 2 * bytes - column % 64 * 2;
+    }
+    return bytes;
+  }
+
+  /// Where the parts of column 0 lie in a row of x.
+  BLOCKSCALE_DEVICE void find_parts() {
+    part_[0] = 0;
+    if constexpr (kGated) {
+      const TransformParams& t = p_.transform;
+      const GatedColumns start = gated_columns(t.gate_order, t.gate_group, 0);
+      part_[0] = t.gate_group == 1 ? 0 : start.gate * 2;
+      part_[1] = t.gate_group == 1 ? int64_t{kChunkBytes} : start.up * 2;
+    }
+  }
+
+  BLOCKSCALE_DEVICE void copy(const Slot& slot, const TilePlace& tile) const {
     const uint32_t columns = kChunk << p_.grid.log2_chunks;
     const uint32_t column = tile.across * columns;
-    const uint8_t* const from = p_.x.data + tile.matrix * p_.x.batch_stride +
-                                tile.row * p_.x.row_stride + int64_t{column} * 2;
-    if (tile.row + p_.grid.rows <= p_.rows && column + columns <= p_.k) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kVectors; ++i) {
-        ptx::cp_async_cg(to + i * kChunksOfCopy * kChunkBytes, from + offset_[i]);
-      }
-      return;
-    }
+    const uint8_t* const from =
+        p_.x.data + tile.matrix * p_.x.batch_stride + tile.row * p_.x.row_stride + x_bytes(column);
+    const bool whole = tile.row + p_.grid.rows <= p_.rows && column + columns <= p_.k;
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kVectors; ++i) {
-      const bool exists = tile.row + down_[i] < p_.rows && column + column_[i] + kChunk <= p_.k;
-      ptx::cp_async_cg(to + i * kChunksOfCopy * kChunkBytes, exists ? from + offset_[i] : p_.x.data,
-                       exists ? 16 : 0);
+    for (uint32_t part = 0; part < kParts; ++part) {
+      const ptx::SharedAddress to = slot.part[part] + copy_to_;
+      if (whole) {
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < kVectors; ++i) {
+          ptx::cp_async_cg(to + i * kChunksOfCopy * kChunkBytes, from + part_[part] + offset_[i]);
+        }
+      } else {
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < kVectors; ++i) {
+          const bool exists = tile.row + down_[i] < p_.rows && column + column_[i] + kChunk <= p_.k;
+          ptx::cp_async_cg(to + i * kChunksOfCopy * kChunkBytes,
+                           exists ? from + part_[part] + offset_[i] : p_.x.data, exists ? 16 : 0);
+        }
+      }
     }
   }
 
   const QuantizeParams& p_;
-  uint32_t down_[kVectors];            // of what the thread copies, from the tile's first chunk
-  uint32_t column_[kVectors];          // likewise, elements
-  int64_t offset_[kVectors];           // likewise, bytes
-  ptx::SharedAddress slots_[kStages];  // of the tiles, that which was begun first in front
+  uint32_t down_[kVectors];    // of what the thread copies, from the tile's first chunk
+  uint32_t column_[kVectors];  // likewise, elements of the result
+  int64_t offset_[kVectors];   // likewise, bytes of x
+  int64_t part_[kParts];
+  Slot slots_[kStages];  // of the tiles, that which was begun first in front
   uint32_t copy_to_;
   uint32_t read_from_;
 };
 
-/// Calls body(tile, chunk) for each tile of the thread block, with the thread's chunk of x.
+/// Calls body(tile, raw) for each tile of the thread block, with the thread's elements of x.
 template <QuantizeConfig kConfig, class Body>
 BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& body) {
   using Queue = ChunkQueue<kConfig>;
@@ -251,21 +328,45 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   FunctionTable<kConfig.transform, kConfig.input>::template fill<kConfig.threads>();
   ptx::barrier_sync_all();
   for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += step) {
-    const typename Queue::Raw chunk = queue.take();
+    const RawChunk<kConfig> raw = queue.take();
     queue.begin(tile + Queue::kStages * step);
-    body(tile, chunk);
+    body(tile, raw);
+  }
+}
+
+/// Gates into the first part and ups into the second, if they alternate.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void part_gates_from_ups(RawChunk<kConfig>& raw, const TransformParams& t) {
+  if (t.gate_group != 1) return;
+  constexpr int kWords = Chunk<kConfig.input, kConfig.chunk>::kWords;
+  const bool gate_first = t.gate_order == GateOrder::gate_first;
+  const uint32_t gates = gate_first ? 0x5410u : 0x7632u;
+  const RawChunk<kConfig> mixed = raw;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kWords; ++i) {
+    const auto& from = mixed.part[2 * i / kWords];
+    const uint32_t first = from.word[2 * i % kWords];
+    const uint32_t second = from.word[2 * i % kWords + 1];
+    raw.part[0].word[i] = ptx::prmt(first, second, gates);
+    raw.part[1].word[i] = ptx::prmt(first, second, gates ^ 0x2222u);
   }
 }
 
 /// What is quantised, from the table.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE ValueChunk<kConfig> look_up(const Chunk<kConfig.input, kConfig.chunk>& x) {
+BLOCKSCALE_DEVICE ValueChunk<kConfig> look_up(RawChunk<kConfig> raw, const TransformParams& t) {
+  constexpr bool kGated = kConfig.transform == InputTransform::swiglu;
+  if constexpr (kGated) part_gates_from_ups(raw, t);
   ValueChunk<kConfig> values;
   BLOCKSCALE_UNROLL
-  for (int i = 0; i < kConfig.chunk / 2; ++i) {
-    const auto pair = FunctionTable<kConfig.transform, kConfig.input>::look_up(x.word[i]);
-    values.word[2 * i] = bit_cast<uint32_t>(pair.low);
-    values.word[2 * i + 1] = bit_cast<uint32_t>(pair.high);
+  for (int i = 0; i < kConfig.chunk; i += 2) {
+    auto pair = FunctionTable<kConfig.transform, kConfig.input>::look_up(raw.part[0].word[i / 2]);
+    if constexpr (kGated) {
+      pair.low = ptx::mul_rn(pair.low, value_at(raw.part[1], i));
+      pair.high = ptx::mul_rn(pair.high, value_at(raw.part[1], i + 1));
+    }
+    values.word[i] = bit_cast<uint32_t>(pair.low);
+    values.word[i + 1] = bit_cast<uint32_t>(pair.high);
   }
   return values;
 }

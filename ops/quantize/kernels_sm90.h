@@ -158,8 +158,9 @@ inline constexpr uint32_t kTableSharedBytes = 227 << 10;
 /// Whether the kernels of these inputs may look values up instead of computing them.
 BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                                        InputTransform transform) {
-  const bool tabulated =
-      transform == InputTransform::gelu_tanh || transform == InputTransform::gelu_erf;
+  const bool tabulated = transform == InputTransform::gelu_tanh ||
+                         transform == InputTransform::gelu_erf ||
+                         transform == InputTransform::swiglu;
   return kernel == QuantizeKernel::blocks && tabulated && input != Format::f32;
 }
 
