@@ -40,11 +40,14 @@ BLOCKSCALE_HD constexpr GatedColumns gated_columns(GateOrder order, int64_t grou
 }
 
 /// rms_norm's sum of squares over a row, in an order that vectors and warps share. A row is cut
-/// into segments of kRmsSegment elements, as if zeros followed its last one. Within a segment,
-/// element i is added to partial sum i % kRmsPartials, in the order of i, by p = fma(x, x, p) from
-/// 0. A segment's partial sums are then added pairwise, neighbours first: p[j] = p[2j] + p[2j + 1]
-/// until one is left. Segments' sums are added one after the other, from 0.
-inline constexpr int kRmsSegment = 2048;
-inline constexpr int kRmsPartials = 256;
+/// into segments of kRmsSegment elements, as if zeros followed its last one, and a segment into
+/// runs of kRmsRun. The squares of a run are added in their order, by s = fma(x, x, s) from 0; then
+/// neighbours are, s[j] = s[2j] + s[2j + 1], until one sum is left of the segment. The sums of
+/// segments are added one after the other, from 0.
+///
+/// So whoever holds 2^n >= kRmsRun consecutive elements, from a multiple of 2^n on, sums them
+/// alone.
+inline constexpr int kRmsRun = 4;
+inline constexpr int kRmsSegment = 8192;
 
 }  // namespace blockscale

@@ -60,9 +60,12 @@ void check_launch(const Kernel& kernel, const LaunchShape& shape, std::size_t by
     refuse(kernel, "its parameters are " + std::to_string(bytes) + " bytes; " +
                        std::to_string(spec.parameter_bytes) + " are needed");
   }
-  if (product(shape.block) != static_cast<std::uint64_t>(spec.threads)) [[unlikely]] {
-    refuse(kernel, "a block is launched with " + std::to_string(product(shape.block)) +
-                       " threads; it is compiled for " + std::to_string(spec.threads));
+  const std::uint64_t threads = product(shape.block);
+  const auto most = static_cast<std::uint64_t>(spec.threads);
+  if (threads != most && (!spec.fewer_threads || threads > most || threads == 0)) [[unlikely]] {
+    refuse(kernel, "a block is launched with " + std::to_string(threads) +
+                       " threads; it is compiled for " + (spec.fewer_threads ? "at most " : "") +
+                       std::to_string(most));
   }
   if (product(shape.grid) == 0 || product(shape.cluster) == 0 ||
       shape.grid.x % shape.cluster.x != 0 || shape.grid.y % shape.cluster.y != 0 ||

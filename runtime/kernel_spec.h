@@ -15,8 +15,9 @@ struct KernelSpec {
   std::string header;               // "ops/quantize/kernel_sm90.cuh", as it is included
   std::string parameters;           // "blockscale::QuantizeParams", the same struct on the host
   std::size_t parameter_bytes = 0;  // its size on the host; the device's is checked to be equal
-  std::string call;  // "blockscale::quantize_blocks<blockscale::kQuantizeKernels[17]>"
-  int threads = 0;   // a block; launches must agree
+  std::string call;            // "blockscale::quantize_blocks<blockscale::kQuantizeKernels[17]>"
+  int threads = 0;             // a block; launches must agree
+  bool fewer_threads = false;  // launches may have fewer
   int min_blocks_per_multiprocessor = 1;
   std::string architecture = "sm_90a";
   bool allows_local_memory = false;  // else spills and a stack in local memory fail the build

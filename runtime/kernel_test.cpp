@@ -233,6 +233,24 @@ TEST_F(Kernels, LaunchRefusesWhatDoesNotFitTheKernel) {
   EXPECT_TRUE(fake_.launches.empty());
 }
 
+TEST_F(Kernels, LaunchTakesFewerThreadsWhereTheKernelSaysSo) {
+  KernelSpec spec = sample_spec(2);
+  spec.fewer_threads = true;
+  KernelSet set({spec}, sample_store());
+  const cuda::DeviceScope device(0);
+  LaunchShape shape = shape_;
+  shape.block = {96};
+  launch(set.get(0), shape, nullptr, parameters_);
+  ASSERT_EQ(fake_.launches.size(), 1u);
+  EXPECT_EQ(fake_.launches[0].block, (Shape{96, 1, 1}));
+  for (const std::uint32_t threads : {0u, 160u}) {
+    shape.block = {threads};
+    expect_invalid("kernel sample_scale_2",
+                   "with " + std::to_string(threads) + " threads; it is compiled for at most 128",
+                   [&] { launch(set.get(0), shape, nullptr, parameters_); });
+  }
+}
+
 TEST_F(Kernels, LaunchFailsWithTheDriversTextAndTheShape) {
   KernelSet set({sample_spec(2)}, sample_store());
   const auto launch_it = [&] { launch(set.get(0), shape_, nullptr, parameters_); };

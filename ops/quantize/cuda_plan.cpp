@@ -143,6 +143,7 @@ class Planner {
     if (input.transform == InputTransform::rms_norm) {
       t.weight = device_matrix(input.weight);
       t.epsilon = input.epsilon;
+      t.reciprocal_k = 1.0f / static_cast<float>(a_.out.k);
     }
     return t;
   }
@@ -361,20 +362,27 @@ class Planner {
                    block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
   }
 
-  /// As few warps a row as hold it, up to all of a thread block.
+  /// As few warps a row as hold it, and as many rows a thread block as make eight warps.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig c = last_config(kernel);
-    std::uint32_t log2_warps = 0;
-    while (32 << (log2_warps + 1) <= c.threads &&
-           std::int64_t{kRowElementsPerWarp} << log2_warps < columns) {
-      ++log2_warps;
-    }
+    const std::int64_t all_warps = std::max<std::int64_t>(1, ceil_div(columns, 32 * c.chunk));
+    const std::int64_t row_warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
+    const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / row_warps);
+    const std::int64_t threads = tile_rows * row_warps * 32;
     QuantizeParams p = base_;
-    p.grid = tile_grid(rows, 1, (c.threads / 32) >> log2_warps, 0);
-    p.grid.log2_chunks = log2_warps;
-    p.row_rounds = static_cast<std::uint32_t>(
-        ceil_div(columns, std::int64_t{kRowElementsPerWarp} << log2_warps));
+    p.grid = tile_grid(rows, 1, tile_rows, 0);
+    p.row_warps = Divisor(static_cast<std::uint32_t>(row_warps));
+    p.row_rounds = static_cast<std::uint32_t>(ceil_div(all_warps, row_warps));
     add(kernel, c, p.grid.tiles, p);
+    LaunchShape& shape = last_step().shape;
+    shape.block.x = static_cast<std::uint32_t>(threads);
+    shape.dynamic_shared_bytes +=
+        shape.block.x *
+        static_cast<std::uint32_t>(row_operands(c.kernel, c.transform) * c.chunk * 4);
+    if (!c.persistent) return;
+    const std::int64_t fits = c.threads * c.min_blocks / threads * device_.multiprocessors;
+    shape.grid.x = static_cast<std::uint32_t>(
+        std::max<std::int64_t>(1, std::min<std::int64_t>(p.grid.tiles, fits)));
   }
 
   const QuantizeArguments& a_;
@@ -454,6 +462,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
               std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + ", " +
               (c.table ? "true" : "false") + "}>";
   spec.threads = c.threads;
+  spec.fewer_threads = c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm;
   spec.min_blocks_per_multiprocessor = c.min_blocks;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }

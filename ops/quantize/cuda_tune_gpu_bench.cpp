@@ -67,13 +67,24 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
   return chunk_tunings(t, layout);
 }
 
-/// Ways of launching the kernels of functions of x.
+/// Ways of launching the kernels of functions of x, and others that are fused.
 std::vector<PlanTuning> function_tunings() {
   PlanTuning computed, looked_up, many_threads;
   computed.table = TableUse::never;
   looked_up.table = many_threads.table = TableUse::always;
   many_threads.threads = 1024;
   return {computed, looked_up, many_threads};
+}
+
+/// Ways of launching the kernels that keep operands of rows: registers against threads.
+std::vector<PlanTuning> row_tunings() {
+  return {{}, {0, 0, 768, 1}, {0, 0, 1024, 1}, {16, 0, 512, 1}, {16, 0, 768, 1}, {16, 0, 512, 2}};
+}
+
+std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
+  const bool rows = transform == InputTransform::rms_norm ||
+                    (transform == InputTransform::modulate && recipe == Recipe::fp8_row);
+  return rows ? row_tunings() : function_tunings();
 }
 
 nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings) {
@@ -163,7 +174,7 @@ nlohmann::json measure_all(int argc, char** argv) {
   for (const Recipe recipe : wanted.recipes) {
     for (const InputTransform transform : wanted.transforms) {
       for (const MeasuredProblem& problem : fused_problems(recipe, transform)) {
-        results.push_back(measure(problem, function_tunings()));
+        results.push_back(measure(problem, fused_tunings(recipe, transform)));
       }
     }
   }

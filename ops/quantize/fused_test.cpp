@@ -53,21 +53,22 @@ std::int64_t source_column(const Case& test_case, std::int64_t c, bool gate) {
 /// The sum of squares of rms_norm as docs/numerics.md states it.
 float sum_of_squares(const float* x, std::int64_t count) {
   float total = 0;
-  for (std::int64_t segment = 0; segment < count; segment += 2048) {
-    std::vector<float> partial(256, 0.0f);
-    for (std::int64_t i = 0; i < 2048; ++i) {
-      const float value = segment + i < count ? x[segment + i] : 0.0f;
-      auto& p = partial[static_cast<std::size_t>(i % 256)];
-      p = std::fma(value, value, p);
-    }
-    while (partial.size() > 1) {
-      std::vector<float> half;
-      for (std::size_t j = 0; j < partial.size(); j += 2) {
-        half.push_back(partial[j] + partial[j + 1]);
+  for (std::int64_t segment = 0; segment < count; segment += 8192) {
+    std::vector<float> sums;
+    for (std::int64_t run = segment; run < segment + 8192; run += 4) {
+      float sum = 0;
+      for (std::int64_t i = run; i < run + 4; ++i) {
+        const float value = i < count ? x[i] : 0.0f;
+        sum = std::fma(value, value, sum);
       }
-      partial = half;
+      sums.push_back(sum);
     }
-    total += partial[0];
+    while (sums.size() > 1) {
+      std::vector<float> half;
+      for (std::size_t j = 0; j < sums.size(); j += 2) half.push_back(sums[j] + sums[j + 1]);
+      sums = half;
+    }
+    total += sums[0];
   }
   return total;
 }
@@ -90,8 +91,9 @@ class Problem {
       const std::int64_t columns = x_.view().columns;
       for (std::int64_t r = 0; r < c.rows; ++r) {
         const float* const row = x.data() + r * columns;
-        const float mean = c.k == 0 ? 0 : sum_of_squares(row, c.k) / static_cast<float>(c.k);
-        const float factor = 1.0f / std::sqrt(mean + c.epsilon);
+        const float reciprocal = 1.0f / static_cast<float>(c.k);
+        const float factor =
+            1.0f / std::sqrt(std::fma(sum_of_squares(row, c.k), reciprocal, c.epsilon));
         const std::int64_t group =
             (b * c.rows + r) / std::max<std::int64_t>(1, c.batch * c.rows / c.groups);
         for (std::int64_t k = 0; k < c.k; ++k) {

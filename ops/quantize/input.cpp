@@ -49,7 +49,8 @@ RowOperand Input::row(std::int64_t matrix, std::int64_t row) const {
 
 float Input::rms_factor(std::int64_t matrix, std::int64_t row) const {
   const float sum = kernels::sum_of_squares(row_of(x_, matrix, row), x_.columns);
-  return math::reciprocal_sqrt(sum / static_cast<float>(x_.columns) + fused_.epsilon);
+  const float reciprocal = 1.0f / static_cast<float>(x_.columns);
+  return math::reciprocal_sqrt(math::ScalarMath::fma(sum, reciprocal, fused_.epsilon));
 }
 
 float* PieceReader::Floats::reserve(std::int64_t count) {

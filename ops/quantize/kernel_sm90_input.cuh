@@ -81,22 +81,6 @@ class Input {
     }
   }
 
-  /// As above, but x itself: what rms_norm sums.
-  BLOCKSCALE_DEVICE void load_raw(Raw& chunk, uint32_t columns) const {
-    load_vectors(chunk, raw_at(0, columns));
-  }
-  BLOCKSCALE_DEVICE void load_raw_part_of(Raw& chunk) const {
-    const int32_t left = place_.row < p_.rows ? static_cast<int32_t>(p_.k - place_.column) : 0;
-    load_part(chunk, raw_at(0, 0), left, p_.x.vectors);
-  }
-  /// rms_norm of such a chunk with the factor of its row.
-  BLOCKSCALE_DEVICE void normalize(ValueChunk<kConfig>& chunk, const Raw& raw, float factor,
-                                   uint32_t columns, bool whole) const {
-    const uint32_t column = place_.column + columns;
-    normalize_chunk(chunk, p_.transform, raw, factor, column, static_cast<int32_t>(p_.k - column),
-                    whole);
-  }
-
  private:
   BLOCKSCALE_DEVICE const uint8_t* raw_at(uint32_t rows, uint32_t columns) const {
     return row_ + rows * p_.x.row_stride + int64_t{place_.column + columns} * Raw::kElementBytes;

@@ -1,9 +1,16 @@
 // QuantizeKernel::row and ::norm: thread blocks that hold whole rows, so that what depends on all
 // of a row costs no second read: the scale of fp8_row, the factor of rms_norm.
 //
-// One to eight warps work on a row. In a *round* each of them takes a segment of 2048 elements, a
-// thread 8 of every 256: the order in which rms_norm's sum is pinned. Rows that need more than one
-// round are read again from L2 or memory where they are needed again.
+// A thread holds one chunk of its row, the row's warps as many as cover it, up to kRowMostWarps;
+// longer rows take several *rounds* and are read again from L2 or memory for each use. A tile is
+// the rows that a thread block holds at once. What the warps of a row must tell each other goes
+// through shared memory, one barrier each time.
+//
+// A `persistent` kernel gives a thread block a run of consecutive tiles. Then
+// - the next tile's elements are on their way to registers while a tile is worked on;
+// - operands that rows share (the weight of rms_norm, a group's scale and shift) are converted
+//   once, into shared memory of the thread's own: a quarter of a load for each element and use, and
+//   no registers.
 #pragma once
 
 #include "device/kernel.h"
@@ -11,6 +18,7 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "device/vector.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
@@ -19,260 +27,450 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// One tile of a row kernel: a thread's part of a row, and what it knows of it. Functions are
-/// collective: all threads of the block call them.
-template <QuantizeConfig kConfig>
-class RowTile {
-  static constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
-  /// What a thread holds: x where the row's factor is not known yet.
-  using Held = Chunk<kNormalizes ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
-  using Maximum = Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8>;
-  /// Columns between a thread's chunks.
-  static constexpr uint32_t kStep = 32 * kConfig.chunk;
+/// A warp's place among the rows of its thread block, and what the warps of a row tell each other:
+/// a word each, through shared memory from its beginning on. Two buffers for the rows of a tile: so
+/// that one barrier lies between writing a word and reading it, and that of the next exchange
+/// between reading it and writing it again.
+class RowExchange {
+  using Words = device::Vector<uint32_t, 4>;
+  static constexpr uint32_t kRowBytes = 4 * kRowMostWarps;
+  static constexpr uint32_t kBufferBytes = kQuantizeSharedBytes / 2;
 
  public:
-  BLOCKSCALE_DEVICE RowTile(const QuantizeParams& p, uint32_t tile_index) : p_(p) {
-    static_assert(kConfig.chunk * kConfig.chunks * 32 == kRowElementsPerWarp);
-    static_assert(kConfig.chunk * 32 == kRmsPartials);
-    const TilePlace tile = tile_place(p.grid, tile_index);
+  /// Collective of the thread block.
+  BLOCKSCALE_DEVICE explicit RowExchange(const Divisor& row_warps) : row_warps_(row_warps.divisor) {
+    // Shared memory begins at a multiple of 1024 bytes: the word's address says whose it is.
+    const ptx::SharedAddress words = device::shared_base();
     const uint32_t warp = ptx::tid_x() / 32;
-    warps_ = 1u << p.grid.log2_chunks;
-    first_warp_ = warp & ~(warps_ - 1);
-    warp_ = warp & (warps_ - 1);
-    matrix_ = tile.matrix;
-    row_ = tile.row + (warp >> p.grid.log2_chunks);
-    may_hold_ = p.x.vectors && p.k % kConfig.chunk == 0;
-  }
-
-  /// rms_norm: the row's factor.
-  BLOCKSCALE_DEVICE void find_factor() {
-    float total = 0;
-    for (round_ = 0; round_ < p_.row_rounds; ++round_) total = add_segments(total, sum_segment());
-    const float mean = ptx::div_rn(total, ptx::cvt_rn_f32_u32(p_.k));
-    factor_ = ptx::rcp_rn(ptx::sqrt_rn(ptx::add_rn(mean, p_.transform.epsilon)));
-  }
-
-  BLOCKSCALE_DEVICE void store_factor() const {
-    if (!is_first_thread() || row_ >= p_.rows) return;
-    ptx::st_global(p_.row_factors + uint64_t{matrix_} * p_.rows + row_, factor_);
-  }
-
-  /// fp8_row: one scale for the row.
-  BLOCKSCALE_DEVICE void quantize_with_one_scale() {
-    Maximum largest;
-    for (round_ = 0; round_ < p_.row_rounds; ++round_) {
-      each_chunk(!kNormalizes,
-                 [&](uint32_t, const ValueChunk<kConfig>& chunk) { largest.fold(chunk); });
+    word_ = words + (row_warps.quotient(warp) * kRowBytes + row_warps.remainder(warp) * 4);
+    if (row_warps_ == 1) return;
+    for (uint32_t at = 4 * ptx::tid_x(); at < kQuantizeSharedBytes; at += 4 * ptx::ntid_x()) {
+      ptx::st_shared(words + at, 0u);
     }
-    const uint32_t amax = row_maximum(largest.f32_bits());
-    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
-    if (is_first_thread() && row_ < p_.rows) {
-      const uint32_t stored[1] = {scale.stored};
-      store_scales_at<kConfig>(p_, matrix_, row_, 0, stored);
+    ptx::barrier_sync_all();
+  }
+
+  BLOCKSCALE_DEVICE uint32_t row_of_tile() const { return word_.value % kBufferBytes / kRowBytes; }
+  BLOCKSCALE_DEVICE uint32_t warp_of_row() const { return word_.value % kRowBytes / 4; }
+
+  /// Each warp gives a word. Calls fold(words) for kCount words of consecutive warps at a time, the
+  /// first first; those of warps that do not exist are 0. Collective of the thread block.
+  template <uint32_t kCount, class Fold>
+  BLOCKSCALE_DEVICE void exchange(uint32_t word, const Fold& fold) {
+    static_assert(kRowMostWarps % kCount == 0);
+    if (row_warps_ == 1) {
+      const uint32_t words[kCount] = {word};
+      fold(words);
+      return;
     }
-    const bool shortly = may_hold_ && p_.value_vectors && !scale.exceptional;
-    for (round_ = 0; round_ < p_.row_rounds; ++round_) {
-      if (shortly) {
-        each_held_chunk(false, [&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          if (exists(u)) store_shortly<kConfig>(p_, place(u), chunk, {{scale}});
-        });
-      } else {
-        each_loaded_chunk([&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          store_exactly<kConfig>(p_, place(u), chunk, scale);
-        });
+    word_.value ^= kBufferBytes;
+    if (ptx::tid_x() % 32 == 0) ptx::st_shared(word_, word);
+    ptx::barrier_sync_all();
+    const ptx::SharedAddress row = {word_.value & ~(kRowBytes - 1)};
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t first = 0; first < row_warps_; first += kCount) {
+      uint32_t words[kCount];
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kCount; i += 4) {
+        const Words four = ptx::ld_shared<Words>(row + 4 * (first + i));
+        BLOCKSCALE_UNROLL
+        for (uint32_t j = 0; j < 4; ++j) words[i + j] = four.at[j];
       }
-    }
-  }
-
-  /// Scales for the blocks of the row.
-  BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
-    const float tensor_scale = tensor_scale_of(p_, matrix_);
-    const bool shortly = may_hold_ && p_.value_vectors;
-    for (round_ = 0; round_ < p_.row_rounds; ++round_) {
-      bool exactly = !shortly;
-      if (shortly) {
-        each_held_chunk(false, [&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-          const auto units = find_block_scales<kConfig, false>(p_, tensor_scale, place(u), chunk);
-          exactly |= any_exceptional(units);
-          if (exists(u)) store_shortly<kConfig>(p_, place(u), chunk, units);
-        });
-      }
-      if (!exactly) continue;
-      each_loaded_chunk([&](uint32_t u, const ValueChunk<kConfig>& chunk) {
-        store_exactly<kConfig>(p_, place(u), chunk,
-                               find_block_scales<kConfig, true>(p_, tensor_scale, place(u), chunk));
-      });
+      fold(words);
     }
   }
 
  private:
-  BLOCKSCALE_DEVICE bool is_first_thread() const { return warp_ == 0 && ptx::tid_x() % 32 == 0; }
+  const uint32_t row_warps_;
+  ptx::SharedAddress word_;  // the warp's, in the buffer that was used last
+};
 
-  BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const {
-    const uint32_t segment = round_ * warps_ + warp_;
-    return {matrix_, row_,
-            segment * kRowElementsPerWarp + u * kStep + ptx::tid_x() % 32 * kConfig.chunk};
-  }
-
-  BLOCKSCALE_DEVICE bool exists(uint32_t u) const {
-    return row_ < p_.rows && place(u).column + kConfig.chunk <= p_.k;
-  }
-
-  /// Loads the round's chunks into held_. Requires may_hold_: a chunk exists or lies beyond the
-  /// row.
-  BLOCKSCALE_DEVICE void hold_round() {
-    const Input<kConfig> input(p_, place(0));
+/// Sum of kCount numbers, a power of two: neighbours are added until one is left.
+template <uint32_t kCount>
+BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
+  if constexpr (kCount == 1) {
+    return numbers[0];
+  } else {
+    float sums[kCount / 2];
     BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if (!exists(u)) {
-        clear(held_[u]);
-      } else if constexpr (kNormalizes) {
-        input.load_raw(held_[u], u * kStep);
-      } else {
-        input.load_whole(held_[u], 0, u * kStep);
-      }
+    for (uint32_t i = 0; i < kCount / 2; ++i) {
+      sums[i] = ptx::add_rn(numbers[2 * i], numbers[2 * i + 1]);
+    }
+    return sum_of_neighbours(sums);
+  }
+}
+
+/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h.
+template <int kCount>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount>& chunk) {
+  constexpr int kRuns = kCount / kRmsRun;
+  float sums[kRuns];
+  BLOCKSCALE_UNROLL
+  for (int run = 0; run < kRuns; ++run) {
+    sums[run] = 0;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kRmsRun; ++i) {
+      const float x = value_at(chunk, run * kRmsRun + i);
+      sums[run] = ptx::fma_rn(x, x, sums[run]);
+    }
+  }
+  float sum = sum_of_neighbours(sums);
+  BLOCKSCALE_UNROLL
+  for (uint32_t lanes = 1; lanes < 32; lanes *= 2) {
+    sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
+  }
+  return sum;
+}
+
+/// rms_norm's factor of a row, from the sum of its squares.
+BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
+  const float root = ptx::sqrt_rn(ptx::fma_rn(sum, t.reciprocal_k, t.epsilon));
+  // The root of a number above 0 is far from the ends of f32's range.
+  const bool ordinary = bit_cast<uint32_t>(root) - 1 < kInfinityBits - 1;
+  return ordinary ? device::reciprocal_of_normal(root) : ptx::rcp_rn(root);
+}
+
+/// Operands of a thread's chunk as f32, in shared memory that no other thread touches: the weight
+/// of rms_norm; 1 + scale, and shift, of modulate.
+template <QuantizeConfig kConfig>
+class RowOperands {
+  static constexpr int kCount = row_operands(kConfig.kernel, kConfig.transform);
+  static constexpr uint32_t kVectors = kConfig.chunk / 4;
+  using Vector = device::Vector<uint32_t, 4>;
+  using Values = Chunk<Format::f32, kConfig.chunk>;
+
+ public:
+  BLOCKSCALE_DEVICE RowOperands() {
+    // Vectors of a warp's lanes lie side by side, so that its loads are free of bank conflicts.
+    const uint32_t lane = ptx::tid_x() % 32;
+    const uint32_t warp = ptx::tid_x() - lane;
+    at_ = device::shared_base() +
+          (kQuantizeSharedBytes + warp * kCount * uint32_t{sizeof(Values)} + 16 * lane);
+  }
+
+  /// Makes them those of a group's columns, from `column` on; `left` of these exist.
+  BLOCKSCALE_DEVICE void hold(const TransformParams& t, uint32_t group, uint32_t column,
+                              int32_t left, bool whole) const {
+    Values operand;
+    if constexpr (kConfig.transform == InputTransform::rms_norm) {
+      load_operand(operand, t.weight, 0, column, left, whole);
+      store(0, operand);
+    } else {
+      load_operand(operand, t.scale, group, column, left, whole);
+      fill_values(operand, [&](int i) { return ptx::add_rn(1.0f, value_at(operand, i)); });
+      store(0, operand);
+      load_operand(operand, t.shift, group, column, left, whole);
+      store(1, operand);
     }
   }
 
-  /// Calls body(u, chunk) for the round's chunks, held in registers. `first`: they are not yet.
-  template <class Body>
-  BLOCKSCALE_DEVICE void each_held_chunk(bool first, const Body& body) {
-    if (first || p_.row_rounds > 1) hold_round();
-    const Input<kConfig> input(p_, place(0));
+  /// values[i] = function(i, operands of element i...) for all i.
+  template <class Function>
+  BLOCKSCALE_DEVICE void apply(Values& values, const Function& function) const {
     BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if constexpr (kNormalizes) {
-        ValueChunk<kConfig> chunk;
-        if (exists(u)) {
-          input.normalize(chunk, held_[u], factor_, u * kStep, true);
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      float operands[kCount][4];
+      BLOCKSCALE_UNROLL
+      for (int o = 0; o < kCount; ++o) {
+        const Vector four = ptx::ld_shared<Vector>(place(o, v));
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) operands[o][i] = bit_cast<float>(four.at[i]);
+      }
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int element = static_cast<int>(4 * v) + i;
+        float result;
+        if constexpr (kCount == 1) {
+          result = function(element, operands[0][i]);
         } else {
-          clear(chunk);
+          result = function(element, operands[0][i], operands[1][i]);
         }
-        body(u, chunk);
-      } else {
-        body(u, held_[u]);
+        values.word[element] = bit_cast<uint32_t>(result);
       }
     }
   }
 
-  /// The same for chunks that are loaded one after the other, as far as they exist.
-  template <class Body>
-  BLOCKSCALE_DEVICE void each_loaded_chunk(const Body& body) const {
+ private:
+  BLOCKSCALE_DEVICE ptx::SharedAddress place(int operand, uint32_t vector) const {
+    return at_ + (static_cast<uint32_t>(operand) * kVectors + vector) * 512;
+  }
+
+  BLOCKSCALE_DEVICE void store(int operand, const Values& values) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      Vector four;
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) four.at[i] = values.word[4 * v + i];
+      ptx::st_shared(place(operand, v), four);
+    }
+  }
+
+  ptx::SharedAddress at_;
+};
+
+/// A thread's part of the rows that its thread block works on, one tile after the other. All
+/// threads of the block go through the same functions.
+template <QuantizeConfig kConfig>
+class RowWorker {
+  static constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
+  static constexpr bool kModulates = kConfig.transform == InputTransform::modulate;
+  static_assert(kConfig.persistent == (kNormalizes || kModulates));
+  static_assert(kConfig.threads >= 32 * kRowMostWarps, "rounds are of kRowMostWarps warps");
+  using Raw = Chunk<kConfig.input, kConfig.chunk>;
+  using Maximum = Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8>;
+  /// Warps that hold a segment of rms_norm's sum; a round is made of whole segments.
+  static constexpr uint32_t kSegmentWarps = kRmsSegment / (32 * kConfig.chunk);
+
+ public:
+  BLOCKSCALE_DEVICE explicit RowWorker(const QuantizeParams& p)
+      : p_(p), one_round_(p.row_rounds == 1), exchange_(p.row_warps) {
+    clear(raw_);
+    go_to_round(0);
+  }
+
+  /// One tile for a thread block, or with `persistent` consecutive ones.
+  BLOCKSCALE_DEVICE void work() {
+    const uint32_t block = ptx::ctaid_x();
+    if constexpr (!kConfig.persistent) {
+      go_to_tile(block);
+      work_on_tile(place_, false);
+    } else {
+      const uint32_t blocks = ptx::nctaid_x();
+      const uint32_t each = p_.grid.tiles / blocks;
+      const uint32_t more = p_.grid.tiles % blocks;  // thread blocks that have one tile more
+      go_to_tile(block * each + (block < more ? block : more));
+      if (one_round_) load_raw(place_);
+      if (kNormalizes && one_round_) hold_operands(0);
+      for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
+        const ChunkPlace next_place = place_of_next_tile();
+        work_on_tile(next_place, tiles > 1);
+        place_ = next_place;
+      }
+    }
+  }
+
+ private:
+  BLOCKSCALE_DEVICE void work_on_tile(const ChunkPlace& next_place, bool another) {
+    if (one_round_) take_tile(next_place, another);
+    if constexpr (kNormalizes) normalize_tile();
+    if constexpr (kConfig.kernel == QuantizeKernel::norm) {
+      store_factor();
+    } else if constexpr (kConfig.block == 0) {
+      quantize_with_one_scale();
+    } else {
+      quantize_blocks_of_row();
+    }
+  }
+
+  BLOCKSCALE_DEVICE void go_to_tile(uint32_t tile) {
+    const TilePlace place = tile_place(p_.grid, tile);
+    place_.matrix = place.matrix;
+    place_.row = place.row + exchange_.row_of_tile();
+  }
+
+  BLOCKSCALE_DEVICE ChunkPlace place_of_next_tile() const {
+    const uint32_t rows = p_.grid.rows;
+    ChunkPlace place = below(place_, rows);
+    if (place.row >= p_.grid.per_matrix.divisor * rows) {
+      place.row = exchange_.row_of_tile();
+      ++place.matrix;
+    }
+    return place;
+  }
+
+  BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
+    const uint32_t warp = round * p_.row_warps.divisor + exchange_.warp_of_row();
+    place_.column = (warp * 32 + ptx::tid_x() % 32) * kConfig.chunk;
+    inside_ = place_.column + kConfig.chunk <= p_.k;
+    constexpr bool kStores = kConfig.kernel != QuantizeKernel::norm;
+    const bool vectors = p_.x.vectors && (p_.value_vectors || !kStores);
+    whole_ = vectors && ptx::vote_sync_all(ptx::kFullMask, inside_ || place_.column >= p_.k);
+  }
+
+  BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
+
+  /// Gets the tile's elements, where one round has them all, and those of the next on their way:
+  /// into values_, but of rms_norm x itself.
+  BLOCKSCALE_DEVICE void take_tile(const ChunkPlace& next_place, bool another) {
+    if constexpr (kConfig.persistent) {
+      if (kModulates && group() != held_group_) hold_operands(group());
+      use_raw();
+      if (another) load_raw(next_place);
+    } else {
+      load_values();
+    }
+  }
+
+  /// raw_ becomes the chunk of x at a place in the current columns, or stays as it is where whole_
+  /// and there is none.
+  BLOCKSCALE_DEVICE void load_raw(const ChunkPlace& place) {
+    const uint8_t* const from = p_.x.data + place.matrix * p_.x.batch_stride +
+                                place.row * p_.x.row_stride +
+                                int64_t{place.column} * Raw::kElementBytes;
+    const bool exists = place.row < p_.rows;
+    if (!whole_) {
+      const int32_t left = exists ? static_cast<int32_t>(p_.k - place.column) : 0;
+      load_part(raw_, from, left, p_.x.vectors);
+    } else if (exists && inside_) {
+      load_vectors(raw_, from);
+    }
+  }
+
+  /// values_ from raw_, with the operands held but without the factor of rms_norm.
+  BLOCKSCALE_DEVICE void use_raw() {
+    if constexpr (kModulates) {
+      operands_.apply(values_, [&](int i, float one_plus_scale, float shift) {
+        return ptx::fma_rn(value_at(raw_, i), one_plus_scale, shift);
+      });
+    } else {
+      fill_values(values_, [&](int i) { return value_at(raw_, i); });
+    }
+  }
+
+  BLOCKSCALE_DEVICE void load_values() {
+    if constexpr (kConfig.persistent) {
+      if constexpr (kModulates) hold_operands(group());
+      clear(raw_);
+      load_raw(place_);
+      use_raw();
+    } else {
+      const Input<kConfig> input(p_, place_);
+      if (!whole_) {
+        input.load_part_of(values_);
+      } else if (exists() && inside_) {
+        input.load_whole(values_, 0);
+      } else {
+        clear(values_);
+      }
+    }
+  }
+
+  /// modulate: of the row, or of the last one that exists.
+  BLOCKSCALE_DEVICE uint32_t group() const {
+    const uint32_t row = exists() ? place_.row : p_.rows - 1;
+    return p_.transform.rows_per_group.quotient(place_.matrix * p_.rows + row);
+  }
+
+  BLOCKSCALE_DEVICE void hold_operands(uint32_t group) {
+    if constexpr (kConfig.kernel == QuantizeKernel::norm) return;
+    held_group_ = group;
+    operands_.hold(p_.transform, group, place_.column, static_cast<int32_t>(p_.k - place_.column),
+                   whole_ && inside_);
+  }
+
+  /// x (in values_) becomes rms_norm of it, with the operands held.
+  BLOCKSCALE_DEVICE void normalize() {
+    operands_.apply(values_, [&](int i, float weight) {
+      return math::rms_norm<device::KernelMath>(value_at(values_, i), factor_, weight);
+    });
+  }
+
+  /// Calls body() for each round, with its elements in values_: x of rms_norm with kOfX, else what
+  /// is quantised.
+  template <bool kOfX, class Body>
+  BLOCKSCALE_DEVICE void each_round(const Body& body) {
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      const Input<kConfig> input(p_, place(u));
-      ValueChunk<kConfig> chunk;
-      if constexpr (kNormalizes) {
-        Chunk<kConfig.input, kConfig.chunk> raw;
-        input.load_raw_part_of(raw);
-        input.normalize(chunk, raw, factor_, 0, false);
-      } else {
-        input.load_part_of(chunk);
+    for (uint32_t round = 0; round < p_.row_rounds; ++round) {
+      if (!one_round_) {
+        go_to_round(round);
+        if constexpr (kNormalizes && !kOfX) hold_operands(0);
+        load_values();
+        if constexpr (kNormalizes && !kOfX) normalize();
       }
-      body(u, chunk);
+      body();
     }
   }
 
-  template <class Body>
-  BLOCKSCALE_DEVICE void each_chunk(bool first, const Body& body) {
-    if (may_hold_) {
-      each_held_chunk(first, body);
-    } else {
-      each_loaded_chunk(body);
-    }
-  }
-
-  /// Sum of the squares of the warp's segment, in all its lanes.
-  BLOCKSCALE_DEVICE float sum_segment() {
-    float partial[kConfig.chunk] = {};
-    if (may_hold_) {
-      hold_round();
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) add_squares(partial, held_[u]);
-    } else {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        Held raw;
-        Input<kConfig>(p_, place(u)).load_raw_part_of(raw);
-        add_squares(partial, raw);
-      }
-    }
-    BLOCKSCALE_UNROLL
-    for (int half = kConfig.chunk / 2; half > 0; half /= 2) {
-      BLOCKSCALE_UNROLL
-      for (int j = 0; j < half; ++j) partial[j] = ptx::add_rn(partial[2 * j], partial[2 * j + 1]);
-    }
-    float sum = partial[0];
-    BLOCKSCALE_UNROLL
-    for (uint32_t lanes = 1; lanes < 32; lanes *= 2) {
-      sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
-    }
-    return sum;
-  }
-
-  BLOCKSCALE_DEVICE static void add_squares(float (&partial)[kConfig.chunk], const Held& raw) {
-    BLOCKSCALE_UNROLL
-    for (int j = 0; j < kConfig.chunk; ++j) {
-      const float x = value_at(raw, j);
-      partial[j] = ptx::fma_rn(x, x, partial[j]);
-    }
-  }
-
-  /// Words that each warp of the row gives, in order, to `fold`.
-  template <class Fold>
-  BLOCKSCALE_DEVICE void share_words(uint32_t word, const Fold& fold) const {
-    if (warps_ == 1) {
-      fold(word);
-      return;
-    }
-    const ptx::SharedAddress words = device::shared_base();
-    ptx::barrier_sync_all();  // who still reads the words before
-    if (ptx::tid_x() % 32 == 0) ptx::st_shared(words + (first_warp_ + warp_) * 4, word);
-    ptx::barrier_sync_all();
-    for (uint32_t i = 0; i < warps_; ++i) {
-      fold(ptx::ld_shared<uint32_t>(words + (first_warp_ + i) * 4));
+  /// The rows' factors; then values_ are normalised, if one round has them all.
+  BLOCKSCALE_DEVICE void normalize_tile() {
+    float total = 0;
+    each_round<true>([&] { total = add_segments(total, sum_of_squares(values_)); });
+    factor_ = rms_factor(total, p_.transform);
+    if constexpr (kConfig.kernel != QuantizeKernel::norm) {
+      if (one_round_) normalize();
     }
   }
 
   /// `total` and then the sums of the round's segments, one after the other.
-  BLOCKSCALE_DEVICE float add_segments(float total, float of_warp) const {
-    share_words(bit_cast<uint32_t>(of_warp),
-                [&](uint32_t sum) { total = ptx::add_rn(total, bit_cast<float>(sum)); });
+  BLOCKSCALE_DEVICE float add_segments(float total, float of_warp) {
+    const auto add_segment = [&](const uint32_t(&words)[kSegmentWarps]) {
+      float sums[kSegmentWarps];
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kSegmentWarps; ++i) sums[i] = bit_cast<float>(words[i]);
+      total = ptx::add_rn(total, sum_of_neighbours(sums));
+    };
+    exchange_.template exchange<kSegmentWarps>(bit_cast<uint32_t>(of_warp), add_segment);
     return total;
   }
 
-  BLOCKSCALE_DEVICE uint32_t row_maximum(uint32_t of_lane) const {
+  BLOCKSCALE_DEVICE uint32_t row_maximum(uint32_t of_lane) {
     uint32_t largest = 0;
-    share_words(ptx::redux_sync_max(ptx::kFullMask, of_lane),
-                [&](uint32_t other) { largest = other > largest ? other : largest; });
+    const auto fold = [&](const uint32_t(&words)[8]) {
+      BLOCKSCALE_UNROLL
+      for (const uint32_t word : words) largest = word > largest ? word : largest;
+    };
+    exchange_.template exchange<8>(ptx::redux_sync_max(ptx::kFullMask, of_lane), fold);
     return largest;
   }
 
+  BLOCKSCALE_DEVICE bool is_first_thread() const {
+    return exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists();
+  }
+
+  BLOCKSCALE_DEVICE void store_factor() const {
+    if (!is_first_thread()) return;
+    ptx::st_global(p_.row_factors + uint64_t{place_.matrix} * p_.rows + place_.row, factor_);
+  }
+
+  /// fp8_row.
+  BLOCKSCALE_DEVICE void quantize_with_one_scale() {
+    Maximum largest;
+    each_round<false>([&] { largest.fold(values_); });
+    const uint32_t amax = row_maximum(largest.f32_bits());
+    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
+    if (is_first_thread()) {
+      const uint32_t stored[1] = {scale.stored};
+      store_scales_at<kConfig>(p_, place_.matrix, place_.row, 0, stored);
+    }
+    each_round<false>([&] {
+      if (!whole_ || scale.exceptional) {
+        store_exactly<kConfig>(p_, place_, values_, scale);
+      } else if (exists() && inside_) {
+        store_shortly<kConfig>(p_, place_, values_, {{scale}});
+      }
+    });
+  }
+
+  /// Scales for the blocks of the row.
+  BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
+    const float tensor_scale = tensor_scale_of(p_, place_.matrix);
+    each_round<false>([&] {
+      const auto units = find_block_scales<kConfig, false>(p_, tensor_scale, place_, values_);
+      if (!whole_ || any_exceptional(units)) {
+        store_exactly<kConfig>(p_, place_, values_,
+                               find_block_scales<kConfig, true>(p_, tensor_scale, place_, values_));
+      } else if (exists() && inside_) {
+        store_shortly<kConfig>(p_, place_, values_, units);
+      }
+    });
+  }
+
   const QuantizeParams& p_;
-  uint32_t matrix_;
-  uint32_t row_;
-  uint32_t warps_;       // of this row, a power of two
-  uint32_t first_warp_;  // of this row
-  uint32_t warp_;        // in the row
-  uint32_t round_ = 0;
-  bool may_hold_;
+  const bool one_round_;
+  RowExchange exchange_;
+  RowOperands<kConfig> operands_;
+  uint32_t held_group_ = ~0u;
+  ChunkPlace place_ = {};
+  bool inside_;  // the chunk is a part of the row, if that exists
+  bool whole_;   // ChunkState: the warp's vectors fit, and each lane's chunk is inside or beyond
   float factor_ = 0;
-  Held held_[kConfig.chunks];
+  ValueChunk<kConfig> values_;
+  Raw raw_;  // persistent: x of the tile that comes
 };
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
-  each_tile<kConfig>(p, [&](uint32_t tile) {
-    RowTile<kConfig> row(p, tile);
-    if constexpr (kConfig.transform == InputTransform::rms_norm) row.find_factor();
-    if constexpr (kConfig.kernel == QuantizeKernel::norm) {
-      row.store_factor();
-    } else if constexpr (kConfig.block == 0) {
-      row.quantize_with_one_scale();
-    } else {
-      row.quantize_blocks_of_row();
-    }
-  });
+  RowWorker<kConfig>(p).work();
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -52,6 +52,9 @@ struct QuantizeConfig {
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
   bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
 
+  // row, norm: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are what a
+  // multiprocessor holds; the plan makes thread blocks as large as rows need.
+
   friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
                                                  const QuantizeConfig&) = default;
 };
@@ -91,6 +94,7 @@ struct TransformParams {
   Divisor rows_per_group = {};  // modulate: rows, counted through all matrices, of one group
   DeviceMatrix weight = {};     // rms_norm
   float epsilon = 0;
+  float reciprocal_k = 0;              // rms_norm: 1 / K, rounded
   const float* row_factors = nullptr;  // rms_norm where `norm` has run: batch x rows
 };
 
@@ -108,7 +112,8 @@ struct QuantizeParams {
   uint32_t rows = 0;
   uint32_t k = 0;  // columns of what is quantised; both are below 2^30
   uint32_t batch = 0;
-  TileGrid grid = {};       // row, norm: log2_chunks is that of a row's warps
+  TileGrid grid = {};
+  Divisor row_warps = {};   // row, norm: warps of a row; a tile's rows are those of a thread block
   uint32_t row_rounds = 0;  // row, norm: times that a row's warps go on to its next elements
   TransformParams transform = {};
 
@@ -148,9 +153,7 @@ struct QuantizeParams {
   float* row_factors = nullptr;  // norm: batch x rows
 };
 
-/// Elements along k that the warps of a `row` kernel's row take at once, and bytes of dynamic
-/// shared memory that every kernel is given.
-inline constexpr int kRowElementsPerWarp = kRmsSegment;
+/// Bytes of dynamic shared memory that every kernel is given.
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
 /// The same for kernels with a table: all that a thread block may have.
 inline constexpr uint32_t kTableSharedBytes = 227 << 10;
@@ -162,6 +165,17 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                          transform == InputTransform::gelu_erf ||
                          transform == InputTransform::swiglu;
   return kernel == QuantizeKernel::blocks && tabulated && input != Format::f32;
+}
+
+/// The most warps that work on a row of `row` and `norm`, and on one that takes several rounds.
+inline constexpr int kRowMostWarps = 16;
+
+/// Operands that all rows (of a group) share. `row` keeps them as f32 in shared memory behind
+/// kQuantizeSharedBytes.
+BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
+  if (kernel != QuantizeKernel::row) return 0;
+  if (transform == InputTransform::modulate) return 2;
+  return transform == InputTransform::rms_norm ? 1 : 0;
 }
 
 /// A list that is built by a constexpr function.
@@ -200,9 +214,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = 1;
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
-    c.chunk = 8;
-    c.chunks = kRmsSegment / 32 / 8;  // a warp holds a segment of rms_norm's sum
-    c.min_blocks = 2;
+    c.persistent = c.kernel == QuantizeKernel::norm || row_operands(c.kernel, c.transform) > 0;
+    c.chunk = c.input != Format::f32 && (!fused || c.persistent) ? 32 : 16;
+    c.threads = c.kernel == QuantizeKernel::norm ? 768 : 512;
+    c.min_blocks = c.persistent ? 1 : 2;
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;

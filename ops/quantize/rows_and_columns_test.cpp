@@ -102,15 +102,15 @@ TEST(RowsAndColumns, HaveTheBytesOfTwoCalls) {
 
 /// rms_norm's factor of a row of less than a segment (fused_test.cpp tests longer ones).
 float rms_factor(const float* row, int count, float epsilon) {
-  std::array<float, 256> partial{};
+  std::array<float, 256> sums{};
   for (int i = 0; i < count; ++i) {
-    auto& p = partial[static_cast<std::size_t>(i % 256)];
-    p = std::fma(row[i], row[i], p);
+    auto& sum = sums[static_cast<std::size_t>(i / 4)];
+    sum = std::fma(row[i], row[i], sum);
   }
   for (std::size_t half = 128; half > 0; half /= 2) {
-    for (std::size_t j = 0; j < half; ++j) partial[j] = partial[2 * j] + partial[2 * j + 1];
+    for (std::size_t j = 0; j < half; ++j) sums[j] = sums[2 * j] + sums[2 * j + 1];
   }
-  return math::reciprocal_sqrt(partial[0] / static_cast<float>(count) + epsilon);
+  return math::reciprocal_sqrt(std::fma(sums[0], 1.0f / static_cast<float>(count), epsilon));
 }
 
 TEST(RowsAndColumns, OfAFusedInput) {

@@ -132,11 +132,11 @@ void widen_run(const kernels::RowOperand& row, std::int64_t column, std::int64_t
 }
 
 /// p[j] = p[2j] + p[2j + 1] for j < count, in place.
-HWY_INLINE void add_neighbours(float* p, int count) {
-  int j = 0;
+HWY_INLINE void add_neighbours(float* p, std::int64_t count) {
+  std::int64_t j = 0;
 #if HWY_TARGET != HWY_SCALAR
   const FloatTag d;
-  for (; j + kLanes <= count; j += static_cast<int>(kLanes)) {
+  for (; j + kLanes <= count; j += kLanes) {
     const auto low = hn::Load(d, p + 2 * j);
     const auto high = hn::Load(d, p + 2 * j + kLanes);
     hn::Store(hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low)), d, p + j);
@@ -145,35 +145,61 @@ HWY_INLINE void add_neighbours(float* p, int count) {
   for (; j < count; ++j) p[j] = p[2 * j] + p[2 * j + 1];
 }
 
-/// Partial sums of a segment of `count` elements.
+/// Sums of squares of kLanes runs of four elements from element i on, the first run in lane 0.
 template <Format kDtype>
-void sum_segment(const std::uint8_t* data, std::int64_t count, float* partial) {
+HWY_INLINE Floats sum_runs(const Stream<kDtype>& x, std::int64_t i, std::int64_t count) {
+  static_assert(kRmsRun == 4);
+  const Floats a = x.load(i, count);
+  const Floats b = x.load(i + kLanes, count);
+  const Floats c = x.load(i + 2 * kLanes, count);
+  const Floats d = x.load(i + 3 * kLanes, count);
+  const auto sum = [](Floats x0, Floats x1, Floats x2, Floats x3) HWY_ATTR {
+    const Floats first = FloatMath::fma(x1, x1, FloatMath::mul(x0, x0));
+    return FloatMath::fma(x3, x3, FloatMath::fma(x2, x2, first));
+  };
+#if HWY_TARGET == HWY_SCALAR
+  return sum(a, b, c, d);
+#else
+  const FloatTag tag;
+  const Floats even_low = hn::ConcatEven(tag, b, a);
+  const Floats even_high = hn::ConcatEven(tag, d, c);
+  const Floats odd_low = hn::ConcatOdd(tag, b, a);
+  const Floats odd_high = hn::ConcatOdd(tag, d, c);
+  return sum(hn::ConcatEven(tag, even_high, even_low), hn::ConcatEven(tag, odd_high, odd_low),
+             hn::ConcatOdd(tag, even_high, even_low), hn::ConcatOdd(tag, odd_high, odd_low));
+#endif
+}
+
+/// Sum of squares of the first `count` elements of a segment, which has no others but zeros.
+template <Format kDtype>
+float sum_segment(const std::uint8_t* data, std::int64_t count) {
+  constexpr std::int64_t kMostRuns = kRmsSegment / kRmsRun;
+  HWY_ALIGN float sums[kMostRuns];
   const FloatTag d;
   const Stream<kDtype> x{data};
-  for (std::int64_t j = 0; j < kRmsPartials; j += kLanes) {
-    auto sum = hn::Zero(d);
-    for (std::int64_t i = j; i < count; i += kRmsPartials) {
-      const Floats value = x.load(i, count);
-      sum = FloatMath::fma(value, value, sum);
-    }
-    hn::Store(sum, d, partial + j);
+  std::int64_t runs = 0;
+  for (; runs * kRmsRun < count; runs += kLanes) {
+    hn::Store(sum_runs(x, runs * kRmsRun, count), d, sums + runs);
   }
+  // Runs of zeros beyond the next power of two would add nothing.
+  std::int64_t padded = kLanes;
+  while (padded < runs) padded *= 2;
+  std::fill(sums + runs, sums + padded, 0.0f);
+  for (std::int64_t half = padded / 2; half > 0; half /= 2) add_neighbours(sums, half);
+  return sums[0];
 }
 
 float sum_of_squares(const kernels::RowOperand& x, std::int64_t count) {
-  HWY_ALIGN float partial[kRmsPartials];
   const std::int64_t size = format_traits(x.dtype).bits / 8;
   float total = 0;
   for (std::int64_t begin = 0; begin < count; begin += kRmsSegment) {
     const std::uint8_t* const segment = x.data + begin * size;
     const std::int64_t length = std::min<std::int64_t>(kRmsSegment, count - begin);
     switch (x.dtype) {
-      case Format::f16: sum_segment<Format::f16>(segment, length, partial); break;
-      case Format::bf16: sum_segment<Format::bf16>(segment, length, partial); break;
-      default: sum_segment<Format::f32>(segment, length, partial); break;
+      case Format::f16: total += sum_segment<Format::f16>(segment, length); break;
+      case Format::bf16: total += sum_segment<Format::bf16>(segment, length); break;
+      default: total += sum_segment<Format::f32>(segment, length); break;
     }
-    for (int half = kRmsPartials / 2; half > 0; half /= 2) add_neighbours(partial, half);
-    total += partial[0];
   }
   return total;
 }
