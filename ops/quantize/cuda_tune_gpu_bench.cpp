@@ -78,7 +78,7 @@ std::vector<PlanTuning> function_tunings() {
 
 /// Ways of launching the kernels that keep operands of rows: registers against threads.
 std::vector<PlanTuning> row_tunings() {
-  return {{}, {0, 0, 768, 1}, {0, 0, 1024, 1}, {16, 0, 512, 1}, {16, 0, 768, 1}, {16, 0, 512, 2}};
+  return {{}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}, {16, 0, 512, 2}};
 }
 
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {

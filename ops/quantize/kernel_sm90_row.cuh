@@ -151,16 +151,14 @@ class RowOperands {
   /// Makes them those of a group's columns, from `column` on; `left` of these exist.
   BLOCKSCALE_DEVICE void hold(const TransformParams& t, uint32_t group, uint32_t column,
                               int32_t left, bool whole) const {
-    Values operand;
-    if constexpr (kConfig.transform == InputTransform::rms_norm) {
-      load_operand(operand, t.weight, 0, column, left, whole);
-      store(0, operand);
-    } else {
-      load_operand(operand, t.scale, group, column, left, whole);
-      fill_values(operand, [&](int i) { return ptx::add_rn(1.0f, value_at(operand, i)); });
-      store(0, operand);
-      load_operand(operand, t.shift, group, column, left, whole);
-      store(1, operand);
+    BLOCKSCALE_NO_UNROLL
+    for (int o = 0; o < kCount; ++o) {
+      Values operand;
+      load_operand(operand, matrix_of(t, o), group, column, left, whole);
+      if (kCount == 2 && o == 0) {
+        fill_values(operand, [&](int i) { return ptx::add_rn(1.0f, value_at(operand, i)); });
+      }
+      store(o, operand);
     }
   }
 
@@ -191,6 +189,11 @@ class RowOperands {
   }
 
  private:
+  BLOCKSCALE_DEVICE static const DeviceMatrix& matrix_of(const TransformParams& t, int operand) {
+    if constexpr (kCount == 1) return t.weight;
+    return operand == 0 ? t.scale : t.shift;
+  }
+
   BLOCKSCALE_DEVICE ptx::SharedAddress place(int operand, uint32_t vector) const {
     return at_ + (static_cast<uint32_t>(operand) * kVectors + vector) * 512;
   }
@@ -209,8 +212,8 @@ class RowOperands {
 };
 
 /// A thread's part of the rows that its thread block works on, one tile after the other. All
-/// threads of the block go through the same functions.
-template <QuantizeConfig kConfig>
+/// threads of the block go through the same functions. kOneRound: p.row_rounds is 1.
+template <QuantizeConfig kConfig, bool kOneRound>
 class RowWorker {
   static constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
   static constexpr bool kModulates = kConfig.transform == InputTransform::modulate;
@@ -222,8 +225,7 @@ class RowWorker {
   static constexpr uint32_t kSegmentWarps = kRmsSegment / (32 * kConfig.chunk);
 
  public:
-  BLOCKSCALE_DEVICE explicit RowWorker(const QuantizeParams& p)
-      : p_(p), one_round_(p.row_rounds == 1), exchange_(p.row_warps) {
+  BLOCKSCALE_DEVICE explicit RowWorker(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
     clear(raw_);
     go_to_round(0);
   }
@@ -239,8 +241,8 @@ class RowWorker {
       const uint32_t each = p_.grid.tiles / blocks;
       const uint32_t more = p_.grid.tiles % blocks;  // thread blocks that have one tile more
       go_to_tile(block * each + (block < more ? block : more));
-      if (one_round_) load_raw(place_);
-      if (kNormalizes && one_round_) hold_operands(0);
+      if constexpr (kOneRound) load_raw(place_);
+      if constexpr (kOneRound && kNormalizes) hold_operands(0);
       for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
         const ChunkPlace next_place = place_of_next_tile();
         work_on_tile(next_place, tiles > 1);
@@ -251,7 +253,7 @@ class RowWorker {
 
  private:
   BLOCKSCALE_DEVICE void work_on_tile(const ChunkPlace& next_place, bool another) {
-    if (one_round_) take_tile(next_place, another);
+    if constexpr (kOneRound) take_tile(next_place, another);
     if constexpr (kNormalizes) normalize_tile();
     if constexpr (kConfig.kernel == QuantizeKernel::norm) {
       store_factor();
@@ -289,8 +291,8 @@ class RowWorker {
 
   BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
 
-  /// Gets the tile's elements, where one round has them all, and those of the next on their way:
-  /// into values_, but of rms_norm x itself.
+  /// Gets the tile's elements, and those of the next on their way: into values_, but of rms_norm x
+  /// itself.
   BLOCKSCALE_DEVICE void take_tile(const ChunkPlace& next_place, bool another) {
     if constexpr (kConfig.persistent) {
       if (kModulates && group() != held_group_) hold_operands(group());
@@ -369,26 +371,26 @@ class RowWorker {
   /// is quantised.
   template <bool kOfX, class Body>
   BLOCKSCALE_DEVICE void each_round(const Body& body) {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t round = 0; round < p_.row_rounds; ++round) {
-      if (!one_round_) {
+    if constexpr (kOneRound) {
+      body();
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t round = 0; round < p_.row_rounds; ++round) {
         go_to_round(round);
         if constexpr (kNormalizes && !kOfX) hold_operands(0);
         load_values();
         if constexpr (kNormalizes && !kOfX) normalize();
+        body();
       }
-      body();
     }
   }
 
-  /// The rows' factors; then values_ are normalised, if one round has them all.
+  /// The rows' factors; with kOneRound values_ are normalised.
   BLOCKSCALE_DEVICE void normalize_tile() {
     float total = 0;
     each_round<true>([&] { total = add_segments(total, sum_of_squares(values_)); });
     factor_ = rms_factor(total, p_.transform);
-    if constexpr (kConfig.kernel != QuantizeKernel::norm) {
-      if (one_round_) normalize();
-    }
+    if constexpr (kOneRound && kConfig.kernel != QuantizeKernel::norm) normalize();
   }
 
   /// `total` and then the sums of the round's segments, one after the other.
@@ -456,7 +458,6 @@ class RowWorker {
   }
 
   const QuantizeParams& p_;
-  const bool one_round_;
   RowExchange exchange_;
   RowOperands<kConfig> operands_;
   uint32_t held_group_ = ~0u;
@@ -470,7 +471,11 @@ class RowWorker {
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
-  RowWorker<kConfig>(p).work();
+  if (p.row_rounds == 1) {
+    RowWorker<kConfig, true>(p).work();
+  } else {
+    RowWorker<kConfig, false>(p).work();
+  }
 }
 
 }  // namespace blockscale::quantize_sm90

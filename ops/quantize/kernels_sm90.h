@@ -208,6 +208,7 @@ inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::
 /// nothing but bytes is moved that is one chunk a thread, as 64 bytes, in many small thread blocks.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   const bool fused = c.transform != InputTransform::identity;
+  const bool norm = c.transform == InputTransform::rms_norm;
   if (c.table) {
     c.chunk = 32;
     c.threads = 512;
@@ -216,7 +217,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.persistent = c.kernel == QuantizeKernel::norm || row_operands(c.kernel, c.transform) > 0;
     c.chunk = c.input != Format::f32 && (!fused || c.persistent) ? 32 : 16;
-    c.threads = c.kernel == QuantizeKernel::norm ? 768 : 512;
+    c.threads = norm ? 768 : 512;  // three thread blocks of 256, with 80 registers a thread
     c.min_blocks = c.persistent ? 1 : 2;
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
