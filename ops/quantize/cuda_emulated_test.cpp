@@ -437,6 +437,28 @@ TEST(CudaQuantize, TakesGatesAndUpsInEveryOrder) {
   }
 }
 
+/// Groups that end between the rows of a thread, of a thread block, and of neither.
+TEST(CudaQuantize, ModulatesRowsOfManyGroups) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0,
+                              Recipe::fp8_32x128, Recipe::fp8_128x128}) {
+    for (const std::int64_t groups : {1, 2, 5, 28, 140}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{recipe, dtype};
+        c.rows = 70;
+        c.k = 288;
+        c.batch = 2;
+        c.groups = groups;
+        c.operand_dtype = dtype;
+        c.data = groups == 2 ? Data::any_bits : Data::normal;
+        c.layout = layouts_of(recipe)[static_cast<std::size_t>(groups) % 2];
+        c.seed = static_cast<std::uint64_t>(groups);
+        c.options.input.transform = InputTransform::modulate;
+        check(c);
+      }
+    }
+  }
+}
+
 TEST(CudaAbsoluteMaximum, IsThatOfTheCpu) {
   for (const Data data : test::kAllData) {
     for (const InputTransform transform : {InputTransform::identity, InputTransform::rms_norm}) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
@@ -25,7 +26,9 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
       (kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled) &&
       kConfig.transform != InputTransform::rms_norm;
   if constexpr (!kWaitsLater) ptx::griddepcontrol_wait();
-  if constexpr (kConfig.kernel == QuantizeKernel::blocks) {
+  if constexpr (kConfig.kernel == QuantizeKernel::blocks && kConfig.chunks > 1) {
+    quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::blocks) {
     quantize_sm90::quantize_row_blocks<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
     quantize_sm90::quantize_scaled<kConfig>(params);

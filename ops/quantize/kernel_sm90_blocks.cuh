@@ -177,6 +177,16 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const Chu
                          find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
 }
 
+/// A warp's chunks, which nobody has loaded, the way that they allow.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPlace& place) {
+  const ChunkState state = chunk_state<kConfig>(p, place);
+  ValueChunk<kConfig> chunk;
+  if (state.whole) load_chunk<kConfig>(chunk, p, place, state);
+  if (state.whole && quantize_chunk<kConfig>(p, place, state, chunk)) return;
+  quantize_chunk_exactly<kConfig>(p, place);
+}
+
 /// QuantizeKernel::blocks.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
@@ -192,12 +202,7 @@ BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
     });
   } else {
     each_tile<kConfig>(p, [&](uint32_t tile) {
-      const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-      const ChunkState state = chunk_state<kConfig>(p, place);
-      ValueChunk<kConfig> chunk;
-      if (state.whole) load_chunk<kConfig>(chunk, p, place, state);
-      if (state.whole && quantize_chunk<kConfig>(p, place, state, chunk)) return;
-      quantize_chunk_exactly<kConfig>(p, place);
+      quantize_row_block<kConfig>(p, chunk_place<kConfig>(p.grid, tile_place(p.grid, tile)));
     });
   }
 }

@@ -11,6 +11,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_held.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
@@ -66,9 +67,11 @@ template <QuantizeConfig kConfig>
 class TallTile {
  public:
   BLOCKSCALE_DEVICE TallTile(const QuantizeParams& p, uint32_t tile)
-      : p_(p), place_(tall_place<kConfig>(p, tile)) {
+      : p_(p), place_(tall_place<kConfig>(p, tile)), chunks_(p, place_.first, place_.row_step) {
     // Each chunk exists as a whole, or lies beyond the matrix.
-    may_hold_ = p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0;
+    const uint32_t last = place_.first.row + (kConfig.chunks - 1) * place_.row_step;
+    may_hold_ = p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0 &&
+                rows_share_operands<kConfig>(p, place_.first.matrix, place_.first.row, last);
   }
 
   /// Collective, as what follows it is.
@@ -81,8 +84,8 @@ class TallTile {
       const int64_t step = place_.row_step * p_.value_row_stride;
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (!exists(u)) continue;
-        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_[u], scale),
+        if (!chunks_.is_present(u)) continue;
+        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.value(u), scale),
                     to + u * step);
       }
     } else {
@@ -100,25 +103,25 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
-  BLOCKSCALE_DEVICE bool exists(uint32_t u) const {
-    return chunk_place(u).row < p_.rows && place_.first.column < p_.k;
+  /// Bit u: chunk u lies in the matrix.
+  BLOCKSCALE_DEVICE uint32_t present() const {
+    uint32_t mask = 0;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      if (chunk_place(u).row < p_.rows && place_.first.column < p_.k) mask |= 1u << u;
+    }
+    return mask;
   }
 
   /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
   BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
     Largest<kValueFormat<kConfig>, false> largest;
     if (may_hold_) {
-      const Input<kConfig> input(p_, place_.first);
+      chunks_.load(present());
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (exists(u)) {
-          input.load_whole(chunks_[u], u * place_.row_step);
-        } else {
-          clear(chunks_[u]);
-        }
+        if (chunks_.is_present(u)) largest.fold(chunks_.value(u));
       }
-      BLOCKSCALE_UNROLL
-      for (int u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_[u]);
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
@@ -140,8 +143,8 @@ class TallTile {
 
   const QuantizeParams& p_;
   TallPlace place_;
+  HeldChunks<kConfig> chunks_;
   bool may_hold_;
-  ValueChunk<kConfig> chunks_[kConfig.chunks];
 };
 
 template <QuantizeConfig kConfig>

@@ -44,52 +44,77 @@ BLOCKSCALE_DEVICE void fill_values(Chunk<Format::f32, kCount>& values, const Fun
   for (int i = 0; i < kCount; ++i) values.word[i] = bit_cast<uint32_t>(function(i));
 }
 
-/// swiglu of kCount columns whose gate and up lie in runs of their own.
+/// Gates and ups of kCount columns as they lie in x: a chunk of one and a chunk of the other, or,
+/// where they alternate, two chunks of pairs.
 template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void swiglu_of_runs(Chunk<Format::f32, kCount>& values, const uint8_t* gate_from,
-                                      const uint8_t* up_from, int32_t left, bool whole) {
-  Chunk<kFormat, kCount> gate, up;
-  load_part(gate, gate_from, left, whole);
-  load_part(up, up_from, left, whole);
-  fill_values(values, [&](int i) {
-    return math::swiglu<device::KernelMath>(value_at(gate, i), value_at(up, i));
-  });
-}
+struct GatedChunk {
+  Chunk<kFormat, kCount> part[2];
+};
 
-/// swiglu of kCount columns whose gates and ups alternate.
-template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void swiglu_of_pairs(Chunk<Format::f32, kCount>& values, const uint8_t* from,
-                                       bool gate_first, int32_t left, bool whole) {
-  Chunk<kFormat, kCount> both[2];
-  load_part(both[0], from, 2 * left, whole);
-  load_part(both[1], from + kCount * Chunk<kFormat, kCount>::kElementBytes, 2 * left - kCount,
-            whole);
-  fill_values(values, [&](int i) {
-    const float first = value_at(both[2 * i / kCount], 2 * i % kCount);
-    const float second = value_at(both[2 * i / kCount], 2 * i % kCount + 1);
-    return math::swiglu<device::KernelMath>(gate_first ? first : second,
-                                            gate_first ? second : first);
-  });
-}
+/// Where the parts of a GatedChunk begin, in bytes from the start of a row of x.
+struct GatedOffsets {
+  int64_t part[2];
+};
 
-/// swiglu at a column of a row of x.
 template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void load_swiglu(Chunk<Format::f32, kCount>& values, const QuantizeParams& p,
-                                   const uint8_t* row, uint32_t column, int32_t left, bool whole) {
+BLOCKSCALE_DEVICE GatedOffsets gated_offsets(const QuantizeParams& p, uint32_t column) {
   constexpr int64_t kBytes = Chunk<kFormat, kCount>::kElementBytes;
   const TransformParams& t = p.transform;
   if (t.gate_group == 1) {
-    swiglu_of_pairs<kFormat>(values, row + 2 * column * kBytes,
-                             t.gate_order == GateOrder::gate_first, left, whole);
-    return;
+    const int64_t first = int64_t{column} * 2 * kBytes;
+    return {{first, first + kCount * kBytes}};
   }
   // A chunk never crosses from one run to the next: runs are of 64 columns, or of all.
   const bool halves = t.gate_group == p.k;
   const GatedColumns start = halves ? gated_columns(t.gate_order, t.gate_group, 0)
                                     : gated_columns(t.gate_order, 64, column);
   const int64_t shift = halves ? column : 0;
-  swiglu_of_runs<kFormat>(values, row + (start.gate + shift) * kBytes,
-                          row + (start.up + shift) * kBytes, left, whole);
+  return {{(start.gate + shift) * kBytes, (start.up + shift) * kBytes}};
+}
+
+/// Elements that the columns from `left` on would need are 0.
+template <Format kFormat, int kCount>
+BLOCKSCALE_DEVICE void load_gated(GatedChunk<kFormat, kCount>& gated, const QuantizeParams& p,
+                                  const uint8_t* row, const GatedOffsets& offsets, int32_t left,
+                                  bool whole) {
+  const bool pairs = p.transform.gate_group == 1;
+  load_part(gated.part[0], row + offsets.part[0], pairs ? 2 * left : left, whole);
+  load_part(gated.part[1], row + offsets.part[1], pairs ? 2 * left - kCount : left, whole);
+}
+
+/// kPairs: gates and ups alternate. Else the parts are gates, ups.
+template <bool kPairs, Format kFormat, int kCount>
+BLOCKSCALE_DEVICE void swiglu_of(Chunk<Format::f32, kCount>& values, const TransformParams& t,
+                                 const GatedChunk<kFormat, kCount>& gated) {
+  const auto swiglu = [](float gate, float up) {
+    return math::swiglu<device::KernelMath>(gate, up);
+  };
+  if constexpr (kPairs) {
+    const bool gate_first = t.gate_order == GateOrder::gate_first;
+    fill_values(values, [&](int i) {
+      const Chunk<kFormat, kCount>& pairs = gated.part[2 * i / kCount];
+      const float first = value_at(pairs, 2 * i % kCount);
+      const float second = value_at(pairs, 2 * i % kCount + 1);
+      return gate_first ? swiglu(first, second) : swiglu(second, first);
+    });
+  } else {
+    fill_values(values, [&](int i) {
+      return swiglu(value_at(gated.part[0], i), value_at(gated.part[1], i));
+    });
+  }
+}
+
+/// swiglu at a column of a row of x.
+template <Format kFormat, int kCount>
+BLOCKSCALE_DEVICE void load_swiglu(Chunk<Format::f32, kCount>& values, const QuantizeParams& p,
+                                   const uint8_t* row, uint32_t column, int32_t left, bool whole) {
+  GatedChunk<kFormat, kCount> gated;
+  load_gated(gated, p, row, gated_offsets<kFormat, kCount>(p, column), left, whole);
+  if (p.transform.gate_group == 1) {
+    swiglu_of<true>(values, p.transform, gated);
+  } else {
+    swiglu_of<false>(values, p.transform, gated);
+  }
 }
 
 /// modulate, of a row counted through all matrices.

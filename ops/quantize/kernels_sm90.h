@@ -222,7 +222,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
-    c.min_blocks = fused ? 2 : 3;
+    // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
+    const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate ||
+                                                  c.transform == InputTransform::rms_norm);
+    c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
     c.chunks = fused ? 1 : 2;
     c.persistent = true;  // each thread block leaves one maximum
@@ -230,6 +233,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 128;
     c.min_blocks = c.kernel == QuantizeKernel::scaled && !fused ? 12 : 8;
     if (c.kernel == QuantizeKernel::blocks && c.input != Format::f32 && !fused) c.chunk = 32;
+    if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
+      c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
+      c.min_blocks = c.input == Format::f32 ? 6 : 5;
+    }
   }
   return c;
 }

@@ -1,0 +1,183 @@
+// Chunks of several rows that a thread holds in registers between loading them and quantising them.
+//
+// All of them are loaded before anything is computed. Operands that rows share (modulate's scale
+// and shift, rms_norm's weight) are loaded once; so cheap a function is computed anew whenever its
+// value is asked for, from x, which takes half the registers of its values. The others' values are
+// held.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/global_memory.h"
+#include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_transform.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// What is fused with all rows of a chunk's columns: modulate's 1 + scale and shift of one group of
+/// rows, or rms_norm's weight.
+template <QuantizeConfig kConfig>
+class SharedOperands {
+  static constexpr bool kModulate = kConfig.transform == InputTransform::modulate;
+  static constexpr bool kNorm = kConfig.transform == InputTransform::rms_norm;
+  using Operand = Chunk<Format::f32, kConfig.chunk>;
+
+ public:
+  static constexpr bool kExist = kModulate || kNorm;
+
+  /// Those of a row that is counted through all matrices. Each column exists, with vectors.
+  BLOCKSCALE_DEVICE void load(const TransformParams& t, uint32_t row, uint32_t column) {
+    if constexpr (kModulate) {
+      const uint32_t group = t.rows_per_group.quotient(row);
+      load_operand(factor_, t.scale, group, column, kConfig.chunk, true);
+      load_operand(shift_, t.shift, group, column, kConfig.chunk, true);
+      fill_values(factor_, [&](int i) { return ptx::add_rn(1.0f, value_at(factor_, i)); });
+    } else if constexpr (kNorm) {
+      load_operand(factor_, t.weight, 0, column, kConfig.chunk, true);
+    }
+  }
+
+  /// The value of x, where rms_norm needs the factor of its row too.
+  BLOCKSCALE_DEVICE void apply(Operand& values, const Chunk<kConfig.input, kConfig.chunk>& x,
+                               float row_factor) const {
+    fill_values(values, [&](int i) {
+      if constexpr (kModulate) {
+        return ptx::fma_rn(value_at(x, i), value_at(factor_, i), value_at(shift_, i));
+      } else {
+        return math::rms_norm<device::KernelMath>(value_at(x, i), row_factor, value_at(factor_, i));
+      }
+    });
+  }
+
+ private:
+  Operand factor_;
+  Operand shift_;
+};
+
+/// Whether rows of a matrix from `first` to `last`, as far as they exist, share their operands.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool rows_share_operands(const QuantizeParams& p, uint32_t matrix, uint32_t first,
+                                           uint32_t last) {
+  if constexpr (kConfig.transform == InputTransform::modulate) {
+    if (first >= p.rows) return true;
+    const Divisor& group = p.transform.rows_per_group;
+    const uint32_t end = last < p.rows ? last : p.rows - 1;
+    return group.quotient(matrix * p.rows + first) == group.quotient(matrix * p.rows + end);
+  } else {
+    return true;
+  }
+}
+
+/// A thread's chunks, `step` rows apart, which share their operands.
+template <QuantizeConfig kConfig>
+class HeldChunks {
+  static constexpr bool kIdentity = kConfig.transform == InputTransform::identity;
+  static constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
+  static constexpr bool kNorm = kConfig.transform == InputTransform::rms_norm;
+  static constexpr bool kShares = SharedOperands<kConfig>::kExist;
+  static constexpr uint32_t kCount = kConfig.chunks;
+  using Raw = Chunk<kConfig.input, kConfig.chunk>;
+  using Held = Chunk<kShares ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
+
+ public:
+  /// `first` is the place of chunk 0, which need not exist.
+  BLOCKSCALE_DEVICE HeldChunks(const QuantizeParams& p, const ChunkPlace& first, uint32_t step)
+      : p_(p), column_(first.column), row_(first.matrix * p.rows + first.row), step_(step) {
+    from_ = p.x.data + first.matrix * p.x.batch_stride + first.row * p.x.row_stride;
+  }
+
+  /// Loads the chunks of `present` (bit u: chunk u), each of which exists, with vectors. The others
+  /// become 0.
+  BLOCKSCALE_DEVICE void load(uint32_t present) {
+    present_ = present;
+    if constexpr (kSwiglu) {
+      load_gated_chunks();
+    } else if constexpr (kIdentity || kShares) {
+      load_raw(held_);
+      if constexpr (kNorm) load_row_factors();
+      if (kShares && present != 0) operands_.load(p_.transform, row_, column_);
+    } else {
+      Raw raw[kCount];
+      load_raw(raw);
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kCount; ++u) gelu_chunk<kConfig.transform>(held_[u], raw[u]);
+    }
+  }
+
+  BLOCKSCALE_DEVICE bool is_present(uint32_t u) const { return (present_ >> u & 1) != 0; }
+
+  BLOCKSCALE_DEVICE ValueChunk<kConfig> value(uint32_t u) const {
+    if constexpr (kShares) {
+      ValueChunk<kConfig> values;
+      operands_.apply(values, held_[u], row_factor_[kNorm ? u : 0]);
+      return values;
+    } else {
+      return held_[u];
+    }
+  }
+
+ private:
+  BLOCKSCALE_DEVICE const uint8_t* row_of(uint32_t u) const {
+    return from_ + u * step_ * p_.x.row_stride;
+  }
+
+  BLOCKSCALE_DEVICE void load_raw(Raw (&raw)[kCount]) const {
+    const int64_t offset = int64_t{column_} * Raw::kElementBytes;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      if (is_present(u)) {
+        load_vectors(raw[u], row_of(u) + offset);
+      } else {
+        clear(raw[u]);
+      }
+    }
+  }
+
+  BLOCKSCALE_DEVICE void load_row_factors() {
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      row_factor_[u] =
+          is_present(u) ? ptx::ld_global(p_.transform.row_factors + row_ + u * step_) : 0.0f;
+    }
+  }
+
+  /// All at once, or half of them where registers hold no more.
+  BLOCKSCALE_DEVICE void load_gated_chunks() {
+    constexpr uint32_t kAtOnce = kConfig.input == Format::f32 ? (kCount + 1) / 2 : kCount;
+    const GatedOffsets offsets = gated_offsets<kConfig.input, kConfig.chunk>(p_, column_);
+    const bool pairs = p_.transform.gate_group == 1;
+    BLOCKSCALE_UNROLL
+    for (uint32_t first = 0; first < kCount; first += kAtOnce) {
+      GatedChunk<kConfig.input, kConfig.chunk> gated[kAtOnce];
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (is_present(first + i)) {
+          load_gated(gated[i], p_, row_of(first + i), offsets, kConfig.chunk, true);
+        } else {
+          clear(gated[i].part[0]);
+          clear(gated[i].part[1]);
+        }
+      }
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (pairs) {
+          swiglu_of<true>(held_[first + i], p_.transform, gated[i]);
+        } else {
+          swiglu_of<false>(held_[first + i], p_.transform, gated[i]);
+        }
+      }
+    }
+  }
+
+  const QuantizeParams& p_;
+  const uint8_t* from_;
+  uint32_t column_;
+  uint32_t row_;  // counted through all matrices
+  uint32_t step_;
+  uint32_t present_ = 0;
+  Held held_[kCount];
+  float row_factor_[kNorm ? kCount : 1] = {};
+  SharedOperands<kConfig> operands_ = {};
+};
+
+}  // namespace blockscale::quantize_sm90
