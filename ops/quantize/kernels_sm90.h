@@ -235,7 +235,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     if (c.kernel == QuantizeKernel::blocks && c.input != Format::f32 && !fused) c.chunk = 32;
     if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
-      c.min_blocks = c.input == Format::f32 ? 6 : 5;
+      c.min_blocks = 5;
     }
   }
   return c;
