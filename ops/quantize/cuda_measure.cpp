@@ -129,6 +129,21 @@ const runtime::Kernel& kernel_of(const QuantizePlan::Step& step) {
       .first->second;
 }
 
+std::int64_t x_columns_of(const MeasuredProblem& m) {
+  return m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
+}
+
+/// What is fused, with operands that begin at `ones`.
+QuantizeInput input_of(const MeasuredProblem& m, const std::byte* ones) {
+  QuantizeInput input;
+  input.transform = m.transform;
+  // As wide as x; where that is 16 bits wide, zeros alternate with numbers near 1.
+  const MatrixView operand{ones, m.dtype, 1, m.k};
+  if (m.transform == InputTransform::modulate) input.scale = input.shift = operand;
+  if (m.transform == InputTransform::rms_norm) input.weight = operand;
+  return input;
+}
+
 class Bench {
  public:
   explicit Bench(const MeasuredProblem& problem) : problem_(problem) {
@@ -187,9 +202,7 @@ class Bench {
   static constexpr int kLeastParts = 20;
 
   static std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
-  std::int64_t x_columns() const {
-    return problem_.transform == InputTransform::swiglu ? 2 * problem_.k : problem_.k;
-  }
+  std::int64_t x_columns() const { return x_columns_of(problem_); }
   int parts() const { return std::max(kLeastParts, static_cast<int>(sets_.size())); }
   const BufferSet& set_of(int part) const {
     return sets_[static_cast<std::size_t>(part) % sets_.size()];
@@ -229,12 +242,7 @@ class Bench {
   QuantizeOptions options() const {
     QuantizeOptions options;
     options.scale_source = problem_.scale_source;
-    options.input.transform = problem_.transform;
-    // As wide as x; where that is 16 bits wide, zeros alternate with numbers near 1.
-    const MatrixView ones{ones_, problem_.dtype, 1, problem_.k};
-    if (problem_.transform == InputTransform::modulate) options.input.scale = ones;
-    if (problem_.transform == InputTransform::modulate) options.input.shift = ones;
-    if (problem_.transform == InputTransform::rms_norm) options.input.weight = ones;
+    options.input = input_of(problem_, ones_);
     return options;
   }
 
@@ -334,8 +342,9 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
       }
       QuantizeOptions options;
       options.scale_source = m.scale_source;
+      options.input = input_of(m, memory(4));
       const QuantizeArguments a =
-          validated(MatrixView{memory(0), m.dtype, m.rows, m.k}, out, options);
+          validated(MatrixView{memory(0), m.dtype, m.rows, x_columns_of(m)}, out, options);
       const QuantizePlan plan = plan_quantize(a, options, {}, nullptr, tuning);
       const auto& step = plan.steps[static_cast<std::size_t>(plan.count - 1)];
       if (step.config == kQuantizeKernels[step.kernel]) continue;

@@ -81,10 +81,25 @@ std::vector<PlanTuning> row_tunings() {
   return {{}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}, {16, 0, 512, 2}};
 }
 
+/// The same of those whose threads hold chunks of a few rows.
+std::vector<PlanTuning> modulate_tunings() {
+  return {{},
+          {16, 1, 128, 8},
+          {16, 1, 128, 12},
+          {16, 2, 128, 6},
+          {16, 4, 128, 4},
+          {32, 2, 128, 4},
+          {16, 2, 256, 3},
+          {16, 4, 128, 5, 3}};
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
-  const bool rows = transform == InputTransform::rms_norm ||
-                    (transform == InputTransform::modulate && recipe == Recipe::fp8_row);
-  return rows ? row_tunings() : function_tunings();
+  if (recipe_traits(recipe).block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
+  const bool modulate = transform == InputTransform::modulate;
+  if (transform == InputTransform::rms_norm || (modulate && recipe == Recipe::fp8_row)) {
+    return row_tunings();
+  }
+  return modulate ? modulate_tunings() : function_tunings();
 }
 
 nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings) {
@@ -171,17 +186,16 @@ nlohmann::json measure_all(int argc, char** argv) {
   std::fprintf(stderr, "%s\n", cuda::current_device().name.c_str());
   const Wanted wanted(std::max(0, argc - 1), argv + 1);
   nlohmann::json results = nlohmann::json::array();
-  for (const Recipe recipe : wanted.recipes) {
-    for (const InputTransform transform : wanted.transforms) {
-      for (const MeasuredProblem& problem : fused_problems(recipe, transform)) {
-        results.push_back(measure(problem, fused_tunings(recipe, transform)));
-      }
-    }
-  }
-  if (!wanted.transforms.empty()) return nlohmann::json::object({{"problems", results}});
   std::vector<MeasuredProblem> problems;
   std::vector<std::vector<PlanTuning>> tunings;
   for (const Recipe recipe : wanted.recipes) {
+    for (const InputTransform transform : wanted.transforms) {
+      for (const MeasuredProblem& problem : fused_problems(recipe, transform)) {
+        problems.push_back(problem);
+        tunings.push_back(fused_tunings(recipe, transform));
+      }
+    }
+    if (!wanted.transforms.empty()) continue;
     for (const MeasuredProblem& problem : plain_problems(recipe)) {
       problems.push_back(problem);
       tunings.push_back(tunings_of(recipe, problem.layout));
