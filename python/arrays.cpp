@@ -35,11 +35,17 @@ std::string shape_text(const Array& array) {
   return text + ")";
 }
 
+/// Whether strides say something: those of an array without elements are arbitrary.
+template <class Array>
+bool has_steps(const Array& array, std::size_t axis) {
+  return array.shape(axis) > 1 && array.size() > 0;
+}
+
 /// Elements between consecutive indices of dimension `axis`; 0 where there is only one.
 template <class Array>
 std::int64_t stride_of(const char* argument, const Array& array, std::size_t axis) {
   const auto stride = static_cast<std::int64_t>(array.stride(axis));
-  if (array.shape(axis) <= 1) return 0;
+  if (!has_steps(array, axis)) return 0;
   if (stride <= 0) {
     fail(argument, "stride of dimension " + std::to_string(axis) + " is " + std::to_string(stride) +
                        " elements, must be positive; copy it first");
@@ -60,7 +66,7 @@ BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Forma
                        std::to_string(bytes) + " for " + format_traits(dtype).name);
   }
   const std::size_t last = array.ndim() - 1;
-  if (array.shape(last) > 1 && array.stride(last) != 1) {
+  if (has_steps(array, last) && array.stride(last) != 1) {
     fail(argument, "stride of its last dimension is " + std::to_string(array.stride(last)) +
                        " elements, must be 1; copy it first");
   }
@@ -94,7 +100,7 @@ void set_values(const std::string& name, const InputArray& values, MutableScaled
     fail(name.c_str(), "shape is " + shape_text(values) + ", must have 2 or 3 dimensions");
   }
   const std::size_t last = values.ndim() - 1;
-  if (values.itemsize() != 1 || (values.shape(last) > 1 && values.stride(last) != 1)) {
+  if (values.itemsize() != 1 || (has_steps(values, last) && values.stride(last) != 1)) {
     fail(name.c_str(), "must be bytes whose last dimension is contiguous");
   }
   if (static_cast<std::int64_t>(values.shape(last)) != row_bytes(view.recipe, view.k)) {
@@ -111,18 +117,25 @@ void set_values(const std::string& name, const InputArray& values, MutableScaled
 }
 
 /// The scales' strides: their last dimension is contiguous; the one before gives the leading
-/// stride of a strided layout, the first of three the batch stride.
+/// stride of a strided layout and is packed in a swizzled one, the first of three gives the batch
+/// stride.
 void set_scale_strides(const std::string& name, const InputArray& scales,
                        MutableScaledTensorView& view) {
   if (scales.ndim() != 2 && scales.ndim() != 3) {
     fail(name.c_str(), "shape is " + shape_text(scales) + ", must have 2 or 3 dimensions");
   }
   const std::size_t last = scales.ndim() - 1;
-  if (scales.shape(last) > 1 && scales.stride(last) != 1) {
+  if (has_steps(scales, last) && scales.stride(last) != 1) {
     fail(name.c_str(), "its last dimension must be contiguous");
   }
+  const std::int64_t rows = stride_of(name.c_str(), scales, last - 1);
+  const auto columns = static_cast<std::int64_t>(scales.shape(last));
   if (!is_swizzled(view.layout)) {
-    view.scale_leading_stride = stride_of(name.c_str(), scales, last - 1);
+    view.scale_leading_stride = rows;
+  } else if (rows != 0 && rows != columns) {
+    fail(name.c_str(), "stride of its rows is " + std::to_string(rows) + " elements, must be " +
+                           std::to_string(columns) + " in " +
+                           scale_layout_traits(view.layout).name + "; copy it first");
   }
   if (scales.ndim() == 3) view.scale_batch_stride = stride_of(name.c_str(), scales, 0);
 }
@@ -157,6 +170,9 @@ void set_tensor_scale(const std::string& name, const InputArray& factors,
   const auto count = static_cast<std::int64_t>(factors.size());
   if (factors.itemsize() != sizeof(float) || (count != 1 && count != view.batch)) {
     fail(name.c_str(), "must hold one f32, or one for each matrix of the batch");
+  }
+  if (factors.ndim() > 1 || (count > 1 && factors.stride(0) != 1)) {
+    fail(name.c_str(), "its elements must be contiguous; copy it first");
   }
   view.tensor_scale = static_cast<float*>(data_of(factors));
   view.tensor_scale_batch_stride = count == 1 ? 0 : 1;

@@ -179,7 +179,8 @@ void bind_options(nb::module_& module) {
       .value("plain", Dialect::plain)
       .value("deepseek", Dialect::deepseek)
       .value("modelopt", Dialect::modelopt)
-      .value("compressed_tensors", Dialect::compressed_tensors);
+      .value("compressed_tensors", Dialect::compressed_tensors)
+      .value("gpt_oss", Dialect::gpt_oss);
   nb::class_<ConvertOptions>(module, "ConvertOptions")
       .def(nb::init<>())
       .def_rw("recipe", &ConvertOptions::recipe)

@@ -2,6 +2,15 @@
 
 namespace blockscale::python {
 
+std::string python_name(const std::string& argument) {
+  constexpr std::string_view kFused = "options.input.", kGate = "gate_";
+  if (argument == "options.fp8_amax_floor") return "amax_floor";
+  if (!argument.starts_with(kFused)) return argument;
+  std::string_view field = std::string_view(argument).substr(kFused.size());
+  if (field.starts_with(kGate)) field.remove_prefix(kGate.size());
+  return "transform." + std::string(field);
+}
+
 InputArgument input_argument(const std::optional<nb::tuple>& transform, const Place& place) {
   InputArgument result;
   if (!transform) return result;

@@ -33,19 +33,21 @@ QuantizeCall quantize_call(nb::handle x, Format dtype, nb::handle out, MxScaleMo
                            bool given_scales, float amax_floor,
                            const std::optional<nb::tuple>& transform, const Place& place = {});
 
-/// Calls `call`, without the GIL; errors name a transform's fields as Python does.
+/// What Python calls an argument of the library: options are arguments of their own, and what is
+/// fused is "transform".
+std::string python_name(const std::string& argument);
+
+/// Calls `call`, without the GIL; errors name arguments as Python does.
 template <class Call>
 auto with_python_names(const Call& call) {
-  constexpr std::string_view kPrefix = "options.input.";
   try {
     const nb::gil_scoped_release release;
     return call();
   } catch (const Error& error) {
-    if (!error.argument().starts_with(kPrefix)) throw;
-    std::string field = error.argument().substr(kPrefix.size());
-    if (field.starts_with("gate_")) field.erase(0, 5);
+    const std::string name = python_name(error.argument());
+    if (name == error.argument()) throw;
     const std::string_view text = error.what();
-    throw Error(error.code(), "transform." + field, text.substr(error.argument().size() + 2));
+    throw Error(error.code(), name, text.substr(error.argument().size() + 2));
   }
 }
 

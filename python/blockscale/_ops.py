@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -265,7 +266,7 @@ def _with_given(
 
 
 def _given_scales(scales: Any, shape: tuple[int, ...], place: Place) -> Any:
-    if isinstance(scales, (int, float)):
+    if isinstance(scales, Real):
         return scales
     array, dtype, its_place = describe(scales, "scales")
     if dtype != "float32":

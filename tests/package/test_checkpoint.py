@@ -57,6 +57,21 @@ def test_plain_tensors_are_read_lazily_and_typed(model: Path) -> None:
         blockscale.Checkpoint(model)["nothing"]
 
 
+def test_experts_of_gpt_oss(tmp_path: Path) -> None:
+    tensors = {
+        "experts.up_blocks": np.full((2, 4, 3, 16), 0x22, np.uint8),
+        "experts.up_scales": np.full((2, 4, 3), 128, np.uint8),
+    }
+    model = tmp_path / "model.safetensors"
+    save_file(tensors, model)
+    checkpoint = blockscale.Checkpoint(model)
+    assert checkpoint.dialect.name == "gpt_oss"
+    up = checkpoint["experts.up"]
+    assert up.shape == (2, 4, 96) and (blockscale.dequantize(up) == 2).all()
+    with pytest.raises(ValueError, match="gpt-oss"):
+        blockscale.convert(model, tmp_path / "copy.safetensors", "mxfp4", dialect="gpt_oss")
+
+
 @pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4", "mxfp8_e4m3", "fp8_row", "fp8_tensor"])
 def test_convert_stores_what_quantize_gives(model: Path, tmp_path: Path, recipe: str) -> None:
     seen: list[tuple[int, int, str]] = []

@@ -169,6 +169,7 @@ BAD = [
     (lambda x: blockscale.quantize(x, "nvfp4", tensor_scale=-1.0), ValueError, "tensor_scale"),
     (lambda x: blockscale.quantize(x, "mxfp4", scales=x), ValueError, "takes its own"),
     (lambda x: blockscale.quantize(x, "nvfp4", threads=-1), ValueError, "threads"),
+    (lambda x: blockscale.quantize(x, "fp8_row", amax_floor=-1), ValueError, "^amax_floor: is -1"),
     (lambda x: blockscale.quantize(x, "nvfp4", out=x), TypeError, "out: is a ndarray"),
     (lambda x: blockscale.dequantize(x), TypeError, "x: is a ndarray"),
     (lambda x: blockscale.ScaledTensor(x, x, "nvfp4"), TypeError, "values: has dtype float32"),
@@ -267,6 +268,44 @@ def test_bad_parts(values, scales, kind: type, text: str) -> None:
         blockscale.ScaledTensor(values, scales, "nvfp4")
 
 
+def wide(array: np.ndarray) -> np.ndarray:
+    """The same in every other column or element of a larger array."""
+    larger = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    larger[..., : array.shape[-1]] = array
+    return larger[..., : array.shape[-1]]
+
+
+def test_strides_that_a_view_cannot_say_are_refused() -> None:
+    t = blockscale.quantize(normal(256, 64), "nvfp4", layout="swizzled_128x4")
+    scales = t.scales.view(np.uint8)
+    apart = wide(scales)
+    repeated = np.broadcast_to(scales[:1], scales.shape)
+    for bad, text in [
+        (apart, "scales: stride of its rows is 8 elements, must be 4 in swizzled_128x4"),
+        (scales[::-1], "scales: stride of dimension 0 is -4"),
+        (repeated, "scales: stride of dimension 0 is 0"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            blockscale.ScaledTensor(t.values, bad, "nvfp4", layout="swizzled_128x4")
+    batch = blockscale.quantize(normal(3, 4, 64), "nvfp4")
+    factors = np.repeat(batch.tensor_scale, 2)
+    for bad in (factors[::2], factors[::-1][:3], np.broadcast_to(factors[:1], 3)):
+        with pytest.raises(ValueError, match="tensor_scale: its elements must be contiguous"):
+            blockscale.ScaledTensor(batch.values, batch.scales, "nvfp4", tensor_scale=bad)
+    gap = blockscale.quantize(normal(256, 64), "nvfp4")
+    same = blockscale.ScaledTensor(
+        gap.values, wide(gap.scales.view(np.uint8)), "nvfp4", tensor_scale=gap.tensor_scale
+    )
+    assert np.array_equal(blockscale.dequantize(same), blockscale.dequantize(gap))
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (4, 0), (0, 4, 64), (2, 0, 64)])
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4", "fp8_row", "fp8_128x128", "fp8_tensor"])
+def test_empty_matrices(shape: tuple[int, ...], recipe: str) -> None:
+    t = blockscale.quantize(np.zeros(shape, np.float32), recipe)
+    assert t.shape == shape and blockscale.dequantize(t).shape == shape
+
+
 def test_bad_tensor_scale() -> None:
     with pytest.raises(ValueError, match="tensor_scale: shape is"):
         blockscale.ScaledTensor(VALUES, SCALES, "nvfp4", tensor_scale=np.ones(3, np.float32))
@@ -331,6 +370,8 @@ def test_numbers_may_be_numpys() -> None:
     a, b = normal(2, 32), normal(3, 32)
     d = blockscale.gemm(a, b, alpha=np.float32(2), threads=np.int64(1))
     assert np.array_equal(d, 2 * blockscale.gemm(a, b))
+    given = blockscale.quantize(a, "fp8_row", scales=np.float32(0.5))
+    assert np.array_equal(given.scales, np.full((2, 1), 0.5, np.float32))
     with pytest.raises(TypeError, match="alpha: is 'x', must be a number"):
         blockscale.gemm(a, b, alpha="x")
     with pytest.raises(ValueError, match="threads: is -1"):
