@@ -1,6 +1,7 @@
 // dequantise's CUDA kernels in the emulator: every byte equal to the CPU's, and nothing to report.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <set>
@@ -9,6 +10,7 @@
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda_dequantize_plan.h"
 #include "ops/quantize/dequantize_sm90.cuh"
+#include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/test_support.h"
 
 namespace blockscale {
@@ -167,6 +169,38 @@ TEST(CudaDequantize, RunsEveryKernelOfTheList) {
   for (int i = 0; i < kDequantizeKernels.count; ++i) {
     EXPECT_TRUE(emulated.contains(i)) << format_traits(kDequantizeKernels[i].element).name;
   }
+}
+
+/// Codes come and go byte by byte, as many as there are: rows may go on for 2^30 - 1 more.
+template <Format kElement>
+void check_code_bytes() {
+  constexpr int kCodes = 16, kBits = format_traits(kElement).bits, kBytes = kCodes * kBits / 8;
+  std::array<std::uint8_t, kBytes> codes;
+  for (std::size_t i = 0; i < kBytes; ++i) codes[i] = static_cast<std::uint8_t>(1 + i);
+  for (const std::int32_t count :
+       {0, 1, 2, 7, 15, 16, 17, 1 << 27, 1 << 28, 1 << 29, (1 << 30) - 1}) {
+    std::array<std::uint8_t, kBytes> copy = {};
+    const emulator::Report report = emulator::launch(
+        {.block = {32}}, {emulator::input("codes", codes), emulator::output("copy", copy)},
+        emulator::in_order(), [&] {
+          if (ptx::tid_x() != 0) return;
+          quantize_sm90::Codes<kElement, kCodes> loaded;
+          quantize_sm90::load_codes(loaded, codes.data(), count, false);
+          quantize_sm90::store_code_bytes(loaded, count, copy.data());
+        });
+    EXPECT_TRUE(report.ok()) << report.text();
+    const int bytes = (std::min(count, kCodes) * kBits + 7) / 8;
+    for (int i = 0; i < kBytes; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      EXPECT_EQ(copy[at], i < bytes ? codes[at] : 0) << kBits << " bits, " << count << " codes";
+    }
+  }
+}
+
+TEST(CudaCodes, AreLoadedAndStoredHoweverLongTheRowIs) {
+  check_code_bytes<Format::e2m1>();
+  check_code_bytes<Format::e3m2>();
+  check_code_bytes<Format::e5m2>();
 }
 
 TEST(DequantizePlan, SaysWhatItDoes) {

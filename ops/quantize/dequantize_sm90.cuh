@@ -17,7 +17,7 @@
 namespace blockscale {
 namespace quantize_sm90 {
 
-/// Loads the codes of a chunk; those from `count` on are 0.
+/// Loads the codes of a chunk; those from `count` on, which may be any number, are 0.
 template <Format kElement, int kCount>
 BLOCKSCALE_DEVICE void load_codes(Codes<kElement, kCount>& codes, const uint8_t* from,
                                   int32_t count, bool vectors) {
@@ -39,7 +39,7 @@ BLOCKSCALE_DEVICE void load_codes(Codes<kElement, kCount>& codes, const uint8_t*
   for (int i = 0; i < C::kWords; ++i) codes.word[i] = 0;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < C::kBytes; ++i) {
-    if (8 * i >= count * kBits) continue;
+    if (8 * i / kBits >= count) continue;
     codes.word[i / 4] |= uint32_t{ptx::ld_global_nc(from + i)} << (8 * (i % 4));
   }
 }

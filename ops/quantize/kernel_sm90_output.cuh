@@ -35,14 +35,14 @@ BLOCKSCALE_DEVICE void store_codes(const Codes<kElement, kCount>& codes, uint8_t
   }
 }
 
-/// Stores the bytes of the first `count` codes, at any address.
+/// Stores the bytes of the first `count` codes, which may be more than there are, at any address.
 template <Format kElement, int kCount>
 BLOCKSCALE_DEVICE void store_code_bytes(const Codes<kElement, kCount>& codes, int32_t count,
                                         uint8_t* to) {
   constexpr int kBits = format_traits(kElement).bits;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Codes<kElement, kCount>::kBytes; ++i) {
-    if (i * 8 >= count * kBits) continue;
+    if (8 * i / kBits >= count) continue;
     ptx::st_global(to + i, static_cast<uint8_t>(codes.word[i / 4] >> (i % 4 * 8)));
   }
 }
