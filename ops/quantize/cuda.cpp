@@ -15,7 +15,12 @@ namespace blockscale {
 namespace quantize_detail {
 
 runtime::KernelSet& quantize_kernels() {
-  static runtime::KernelSet kernels(quantize_kernel_specs());
+  static auto& kernels = *new runtime::KernelSet(quantize_kernel_specs());
+  return kernels;
+}
+
+runtime::KernelSet& dequantize_kernels() {
+  static auto& kernels = *new runtime::KernelSet(dequantize_kernel_specs());
   return kernels;
 }
 
@@ -129,11 +134,11 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
   device.add("x.tensor_scale", a.x.tensor_scale);
   const quantize_detail::DequantizePlan plan = plan_dequantize(a);
   if (plan.kernel < 0) return;
-  (void)device.traits();
+  (void)device.traits();  // throws unless the kernels run there
   const DeviceScope scope(device.ordinal());
-  static runtime::KernelSet kernels(quantize_detail::dequantize_kernel_specs());
-  runtime::launch(kernels.get(static_cast<std::size_t>(plan.kernel)), plan.shape, execution.stream,
-                  plan.params);
+  const runtime::Kernel& kernel =
+      quantize_detail::dequantize_kernels().get(static_cast<std::size_t>(plan.kernel));
+  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
 }
 
 }  // namespace cuda

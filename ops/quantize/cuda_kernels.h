@@ -1,4 +1,5 @@
-// The quantisers' kernels in this process, each loaded when it is first launched.
+// The quantisers' kernels in this process, each loaded when it is first launched. They are never
+// destroyed: a process may launch until it ends.
 #pragma once
 
 #include "runtime/kernel.h"
@@ -7,6 +8,8 @@ namespace blockscale::quantize_detail {
 
 /// Indices are those of kQuantizeKernels.
 runtime::KernelSet& quantize_kernels();
+/// Indices are those of kDequantizeKernels.
+runtime::KernelSet& dequantize_kernels();
 /// Indices are those of kRowsAndColumnsKernels.
 runtime::KernelSet& rows_and_columns_kernels();
 

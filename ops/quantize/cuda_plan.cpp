@@ -271,6 +271,7 @@ class Planner {
   }
 
   void add_norm() {
+    check_tiles(a_.out.batch * a_.out.rows);  // kernels number the factors in 32 bits
     base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
     const int kernel = kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
     add_row_kernel(kernel, a_.out.rows, a_.out.k);
@@ -299,6 +300,7 @@ class Planner {
     const bool of_all = nvfp4 && a_.out.tensor_scale_batch_stride == 0;
     const std::int64_t scales = of_all ? 1 : a_.out.batch;
     if (scales == 0) return;
+    check_tiles(scales);
     const int kernel = find_kernel(QuantizeKernel::settle, Format::f32, recipe_.element, rule(), 0,
                                    InputTransform::identity);
     QuantizeParams p = base_;

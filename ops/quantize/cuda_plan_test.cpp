@@ -139,6 +139,20 @@ TEST(QuantizePlan, RefusesWhatAGridCannotHold) {
                      [] { plan_of({.rows = 1 << 20, .k = 1 << 20, .batch = 1 << 8}); });
 }
 
+/// Where the tiles of rows are few enough, but a number in the kernels is not.
+TEST(QuantizePlan, RefusesMoreMatricesOrRowsThanKernelsNumber) {
+  Problem norm{.recipe = Recipe::fp8_tensor, .rows = 1 << 29, .k = 1, .batch = 8};
+  norm.options.input.transform = InputTransform::rms_norm;
+  norm.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::f32,
+                               1, 1};
+  test::expect_error(ErrorCode::unsupported, "x", "tiles", [&] { plan_of(norm); });
+  quantize_detail::AbsoluteMaximumArguments empty{};
+  empty.x.batch = std::int64_t{1} << 32;
+  empty.x.dtype = Format::bf16;
+  test::expect_error(ErrorCode::unsupported, "x", "tiles",
+                     [&] { plan_absolute_maximum(empty, nullptr, {}, nullptr); });
+}
+
 TEST(QuantizePlan, SaysWhatItDoes) {
   const std::string text = plan_of({.recipe = Recipe::nvfp4}).str();
   EXPECT_THAT(text, HasSubstr("quantize_maximum_bf16_identity: "));

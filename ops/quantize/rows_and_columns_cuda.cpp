@@ -12,7 +12,6 @@ namespace blockscale {
 namespace quantize_detail {
 
 runtime::KernelSet& rows_and_columns_kernels() {
-  // Never destroyed: a process may launch until it ends.
   static auto& kernels = *new runtime::KernelSet(rows_and_columns_kernel_specs());
   return kernels;
 }
