@@ -27,6 +27,19 @@ const KernelPack* KernelStore::pack(const std::string& architecture) {
   return packs_.emplace(architecture, std::move(pack)).first->second.get();
 }
 
+const CompiledKernel& KernelStore::compiled(const KernelSpec& spec, const Hash128& source) {
+  const std::string key = hexadecimal(source);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = compiled_.find(key); found != compiled_.end()) return found->second;
+  }
+  const Nvrtc& nvrtc = Nvrtc::instance();
+  CompiledKernel kernel =
+      cache_.get(source, nvrtc.version(), [&] { return compile_kernel(spec, sources_, nvrtc); });
+  const std::lock_guard lock(mutex_);
+  return compiled_.try_emplace(key, std::move(kernel)).first->second;
+}
+
 KernelImage KernelStore::image(const KernelSpec& spec) {
   const Hash128 source = source_hash(spec, sources_);
   if (const KernelPack* const packed = pack(spec.architecture)) {
@@ -42,13 +55,8 @@ KernelImage KernelStore::image(const KernelSpec& spec) {
     }
     spdlog::debug("kernel {} is not in {}", spec.name, packed->path().string());
   }
-  const Nvrtc& nvrtc = Nvrtc::instance();
-  CompiledKernel kernel =
-      cache_.get(source, nvrtc.version(), [&] { return compile_kernel(spec, sources_, nvrtc); });
-  const std::lock_guard lock(mutex_);
-  const auto& kept =
-      compiled_.try_emplace(spec.name + " " + spec.architecture, std::move(kernel)).first->second;
-  return {kept.cubin, kept.resources, {}};
+  const CompiledKernel& kernel = compiled(spec, source);
+  return {kernel.cubin, kernel.resources, {}};
 }
 
 }  // namespace blockscale::runtime

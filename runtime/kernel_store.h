@@ -45,12 +45,15 @@ class KernelStore {
   const SourceTree& sources() const { return sources_; }
 
  private:
+  /// From the cache, or NVRTC.
+  const CompiledKernel& compiled(const KernelSpec& spec, const Hash128& source);
+
   SourceTree sources_;
   FindPack find_pack_;
   KernelCache cache_;
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<KernelPack>> packs_;  // null: looked for, and not there
-  std::map<std::string, CompiledKernel> compiled_;            // by name and architecture
+  std::map<std::string, CompiledKernel> compiled_;            // by source hash
 };
 
 }  // namespace blockscale::runtime

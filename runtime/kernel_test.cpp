@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -297,6 +298,15 @@ TEST_F(KernelsWithNvrtc, WhatThePackLacksIsCompiledAndCached) {
   EXPECT_EQ(store.cache().entries()[0].kernel.name, "sample_scale_8");
   KernelSet set({sample_spec(8)}, store);
   EXPECT_EQ(set.get(0).resources(), image.resources);
+}
+
+TEST_F(KernelsWithNvrtc, OtherCodeUnderOneNameIsAnotherKernel) {
+  KernelStore& store = store_with({});
+  KernelSpec other = sample_spec(8);
+  other.call = "sample::scale<16>";
+  const KernelImage first = store.image(sample_spec(8)), second = store.image(other);
+  EXPECT_FALSE(std::ranges::equal(first.cubin, second.cubin));
+  EXPECT_EQ(store.image(sample_spec(8)).cubin.data(), first.cubin.data());  // kept
 }
 
 }  // namespace
