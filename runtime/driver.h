@@ -1,5 +1,5 @@
 // The CUDA driver, libcuda.so.1, found at run time: one table of every function that is used, with
-// prototypes of our own. tests/driver_table_test.cpp compares them with cuda.h.
+// prototypes of our own. runtime/driver_test.cpp compares them with cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +26,8 @@ using Event = struct EventObject*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
-inline constexpr Result kNotInitialized = 3;
-inline constexpr Result kStubLibrary = 34;
-inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kInvalidContext = 201;
-inline constexpr Result kNoBinaryForGpu = 209;
 
 enum class DeviceAttribute : int {
   multiprocessors = 16,
@@ -42,8 +38,6 @@ enum class DeviceAttribute : int {
 };
 
 enum class FunctionAttribute : int {
-  max_threads_per_block = 0,
-  static_shared_bytes = 1,
   local_bytes = 3,
   registers = 4,
   max_dynamic_shared_bytes = 8,

@@ -74,7 +74,7 @@ void check_launch(const Kernel& kernel, const LaunchShape& shape, std::size_t by
   }
 }
 
-/// Sets the bit of a device; false if it was set before or the device has none.
+/// Devices from 64 on have no bit: what is to be set once a device is set at each launch there.
 bool is_set(const std::atomic<std::uint64_t>& bits, cu::Device device) {
   return device < 64 && (bits.load(std::memory_order_relaxed) >> device & 1) != 0;
 }

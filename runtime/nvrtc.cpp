@@ -82,9 +82,10 @@ Nvrtc::Nvrtc(const std::filesystem::path& path) {
   if (!library_.is_open()) throw Error(ErrorCode::not_found, path.string(), library_.problem());
   open_builtins(library_.path());
   load_functions();
-  check(get_version_(&major_, &minor_), "nvrtcVersion");
-  const std::string number = std::to_string(major_) + "." + std::to_string(minor_);
-  if (major_ < kOldestMajor) {
+  int major = 0, minor = 0;
+  check(get_version_(&major, &minor), "nvrtcVersion");
+  const std::string number = std::to_string(major) + "." + std::to_string(minor);
+  if (major < kOldestMajor) {
     throw Error(ErrorCode::unsupported, path.string(),
                 "is NVRTC " + number + "; 13.0 or newer is needed");
   }

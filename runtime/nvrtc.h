@@ -39,8 +39,6 @@ class Nvrtc {
   static std::vector<std::filesystem::path> search_paths();
 
   std::filesystem::path path() const { return library_.path(); }
-  int major() const { return major_; }
-  int minor() const { return minor_; }
   /// "NVRTC 13.0 65be0db342ad": with the beginning of the library's build id, which tells patch
   /// releases apart.
   const std::string& version() const { return version_; }
@@ -58,7 +56,6 @@ class Nvrtc {
   std::string read(Program program, Size size_of, Get get, std::string_view function) const;
 
   DynamicLibrary library_;
-  int major_ = 0, minor_ = 0;
   std::string version_;
   const char* (*error_string_)(int) = nullptr;
   int (*get_version_)(int*, int*) = nullptr;

@@ -131,12 +131,6 @@ int cuDevicePrimaryCtxRetain(cu::Context* context, int device) {
   return 0;
 }
 
-int cuCtxGetCurrent(cu::Context* context) {
-  ENTER("cuCtxGetCurrent");
-  *context = contexts.empty() ? nullptr : reinterpret_cast<cu::Context>(contexts.back());
-  return 0;
-}
-
 int cuCtxGetDevice(int* device) {
   ENTER("cuCtxGetDevice");
   if (contexts.empty()) return cu::kInvalidContext;

@@ -40,6 +40,8 @@ struct FakeCuda {
 
   void reset() {
     devices = 2;
+    compute_capability = 90;
+    parameter_bytes = 0;
     failures.clear();
     calls.clear();
     launches.clear();

@@ -243,7 +243,7 @@ TEST(Correct, CollectivesOfPartsOfAWarp) {
                });
 }
 
-// Four stages, a producer warp that elects, two consumer warps, a bulk store of what they made.
+// Three stages, a producer warp that elects, two consumer warps, a bulk store of what they made.
 TEST(Correct, BulkPipeline) {
   const auto in = counting<8 * 256>();
   Words<8 * 256> out;

@@ -106,7 +106,6 @@ struct NamedBarrier {
 /// An mbarrier, from init to inval.
 struct Mbarrier {
   std::string name;
-  uint32_t offset = 0;    // in its block's shared memory
   uint32_t index = 0;     // its actor's index in the cluster
   uint32_t count = 0;     // arrivals a phase
   uint32_t pending = 0;   // arrivals missing in this phase

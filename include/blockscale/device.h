@@ -36,7 +36,7 @@ void synchronize(void* stream);
 /// thread while it lives, unless a context of that device is current already.
 class DeviceScope {
  public:
-  /// Throws invalid_argument naming `ordinal` if there is no such device.
+  /// Throws invalid_argument (argument "device") if there is none of this ordinal.
   explicit DeviceScope(int ordinal);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;

@@ -1,11 +1,9 @@
 // The rates of the CUDA quantisers next to a copy kernel: every recipe and layout, from bf16 at
 // four sizes and from f16 at one, as one JSON object. Without a GPU it exits with 77.
 #include <cstdio>
-#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "blockscale/bench.h"
-#include "blockscale/device.h"
 #include "tests/gpu_benchmark.h"
 
 namespace blockscale {

@@ -2,7 +2,6 @@
 // one JSON object. Without a GPU it exits with 77.
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,7 +13,6 @@
 namespace blockscale {
 namespace {
 
-constexpr int kNoGpu = 77;
 constexpr int kRepeats = 20;
 
 nlohmann::json measured(const quantize_detail::MeasuredProblem& problem) {
