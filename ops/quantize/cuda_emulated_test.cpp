@@ -546,11 +546,26 @@ TEST_P(Tabulated, TakesSeveralTilesEachWay) {
 
 TEST_P(Tabulated, TakesEveryKindOfData) {
   for (const Data data : test::kAllData) {
-    for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128}) {
+    for (const Recipe recipe :
+         {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_64x128}) {
       Case c = a_case(recipe, data == Data::normal ? Format::f16 : Format::bf16);
       c.rows = 12;
       c.k = 512;
       c.data = data;
+      check(c);
+    }
+  }
+}
+
+TEST_P(Tabulated, SharesScalesInGroupsOfWarps) {
+  for (const Recipe recipe :
+       {Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0, Recipe::fp8_128x128, Recipe::fp8_row}) {
+    for (const std::int64_t k : {400, 1312, 4096}) {
+      Case c = a_case(recipe, k == 400 ? Format::f16 : Format::bf16);
+      c.rows = k == 400 ? 150 : 5;
+      c.k = k;
+      c.batch = k == 400 ? 1 : 2;
+      c.seed = k == 4096 ? 7 : 0;
       check(c);
     }
   }

@@ -29,6 +29,13 @@ int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule r
   throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel for this recipe on a GPU");
 }
 
+/// The least power of two, as an exponent, that is not below `value`.
+std::uint32_t log2_ceil(std::int64_t value) {
+  std::uint32_t log2 = 0;
+  while (std::int64_t{1} << log2 < value) ++log2;
+  return log2;
+}
+
 /// The plan while it is made.
 class Planner {
  public:
@@ -265,6 +272,10 @@ class Planner {
   bool wants_table(const QuantizeConfig& c) const {
     if (tuning_.table == TableUse::never) return false;
     if (!base_.x.vectors || !has_value_vectors(c)) return false;
+    if (c.kernel == QuantizeKernel::row &&
+        base_.k > static_cast<std::uint32_t>(c.threads * c.chunk)) {
+      return false;
+    }
     const std::int64_t least = c.input == Format::bf16 ? kTableElements : 2 * kTableElements;
     return tuning_.table == TableUse::always ||
            a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * least;
@@ -348,6 +359,12 @@ class Planner {
     const int kernel = kernel_of(QuantizeKernel::tall, recipe_.element, ScaleRule::fp8, 128);
     const QuantizeConfig c = last_config(kernel);
     QuantizeParams p = base_;
+    if (c.table) {
+      const int chunks = 128 / c.chunk;
+      p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), c.threads / chunks, log2_ceil(chunks));
+      add(kernel, c, p.grid.tiles, p);
+      return;
+    }
     // 16 chunks are a block's 128 columns; a thread block holds as many blocks as fit.
     const int chunks = c.threads * c.chunks / recipe_.block_rows;
     std::uint32_t log2 = 0;
@@ -360,8 +377,22 @@ class Planner {
     const bool norm = a_.input.transform == InputTransform::rms_norm;
     const int block = recipe_.block_k;
     const int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
+    if (kQuantizeKernels[kernel].table) {
+      add_row_table(kernel);
+      return;
+    }
     add_row_kernel(kernel, norm && block > 0 ? base_.scale_rows : base_.rows,
                    block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
+  }
+
+  /// As few warps a row as hold it, but no more groups than there are barriers.
+  void add_row_table(int kernel) {
+    const QuantizeConfig c = last_config(kernel);
+    QuantizeParams p = base_;
+    const std::int64_t chunks = ceil_div(p.k, c.chunk);
+    const std::uint32_t log2 = log2_ceil(std::max<std::int64_t>(chunks, c.threads / 8));
+    p.grid = tile_grid(p.rows, chunks, c.threads >> log2, log2);
+    add(kernel, c, p.grid.tiles, p);
   }
 
   /// As few warps a row as hold it, and as many rows a thread block as make eight warps.

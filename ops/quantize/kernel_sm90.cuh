@@ -11,6 +11,7 @@
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
+#include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -36,6 +37,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
     quantize_sm90::settle_tensor_scale<kConfig>(params);
+  } else if constexpr (kConfig.table) {
+    quantize_sm90::quantize_groups<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {
     quantize_sm90::quantize_tall_blocks<kConfig>(params);
   } else {

@@ -164,7 +164,9 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
   const bool tabulated = transform == InputTransform::gelu_tanh ||
                          transform == InputTransform::gelu_erf ||
                          transform == InputTransform::swiglu;
-  return kernel == QuantizeKernel::blocks && tabulated && input != Format::f32;
+  const bool quantizes = kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::tall ||
+                         kernel == QuantizeKernel::row;
+  return quantizes && tabulated && input != Format::f32;
 }
 
 /// The most warps that work on a row of `row` and `norm`, and on one that takes several rounds.
@@ -259,8 +261,8 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
         add_tuned(list, {norm ? QuantizeKernel::row : QuantizeKernel::blocks, input, r.element,
                          r.rule, r.block, transform});
       }
-      list.add(tuned({QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
-      list.add(tuned({QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform}));
+      add_tuned(list, {QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform});
+      add_tuned(list, {QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform});
       list.add(tuned({QuantizeKernel::scaled, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
       list.add(tuned({QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform}));
       list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
