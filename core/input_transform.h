@@ -18,6 +18,10 @@ enum class InputTransform : uint8_t {
 };
 inline constexpr int kInputTransformCount = 6;
 
+BLOCKSCALE_HD constexpr bool is_gelu(InputTransform transform) {
+  return transform == InputTransform::gelu_tanh || transform == InputTransform::gelu_erf;
+}
+
 /// Names, in the order of InputTransform.
 BLOCKSCALE_TABLE const char* kInputTransformNames[kInputTransformCount] = {
     "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate", "rms_norm"};

@@ -7,6 +7,7 @@
 
 #include "core/format.h"
 #include "ops/quantize/kernel_sm90_codes.cuh"
+#include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_scale.cuh"
 
 namespace blockscale {
@@ -146,6 +147,52 @@ TEST(CudaMath, E2m3OfEveryF16) {
 }
 TEST(CudaMath, E3m2OfEveryF16) {
   check_codes<Format::f16, Format::e3m2, false>();
+}
+
+/// What LargestGelu rests on: of all 16-bit numbers from 0 to infinity a larger one never has a
+/// smaller GELU, and that of a negative one is smaller than that of 1/2.
+template <Format kFormat, InputTransform kTransform>
+void check_order_of_gelu() {
+  constexpr std::uint32_t kInfinity = format_traits(kFormat).max_code + 1;
+  const float half = k::gelu<kTransform>(0.5f);
+  float before = 0;
+  for (std::uint32_t bits = 0; bits <= kInfinity; ++bits) {
+    const float x = decode<kFormat>(bits);
+    const float value = k::gelu<kTransform>(x);
+    ASSERT_GE(value, before) << x;
+    ASSERT_LT(std::fabs(k::gelu<kTransform>(-x)), half) << -x;
+    before = value;
+  }
+}
+
+TEST(CudaMath, GeluKeepsTheOrderOfPositiveNumbers) {
+  check_order_of_gelu<Format::bf16, InputTransform::gelu_tanh>();
+  check_order_of_gelu<Format::bf16, InputTransform::gelu_erf>();
+  check_order_of_gelu<Format::f16, InputTransform::gelu_tanh>();
+  check_order_of_gelu<Format::f16, InputTransform::gelu_erf>();
+}
+
+/// A maximum of chunks in any order: some without an x that decides, NaN and infinity among them.
+TEST(CudaMath, LargestGeluIsThatOfAllValues) {
+  std::uint32_t state = 1;
+  for (int i = 0; i < 20'000; ++i) {
+    const int chunks = 1 + i % 3;
+    const std::uint32_t mask = i % 2 == 0 ? 0xBEFFBEFFu : 0xFFFFFFFFu;  // small numbers: any
+    k::LargestGelu<InputTransform::gelu_tanh, Format::bf16> largest;
+    k::Largest<Format::f32, false> expected;
+    for (int c = 0; c < chunks; ++c) {
+      k::Chunk<Format::bf16, 4> x;
+      for (std::uint32_t& word : x.word) {
+        state = state * 1664525u + 1013904223u;
+        word = (state ^ state >> 15) & mask;
+      }
+      largest.fold(x);
+      k::Chunk<Format::f32, 4> values;
+      k::gelu_chunk<InputTransform::gelu_tanh>(values, x);
+      expected.fold(values);
+    }
+    ASSERT_EQ(largest.f32_bits(), expected.f32_bits()) << i;
+  }
 }
 
 }  // namespace

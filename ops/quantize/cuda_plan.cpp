@@ -367,9 +367,7 @@ class Planner {
     }
     // 16 chunks are a block's 128 columns; a thread block holds as many blocks as fit.
     const int chunks = c.threads * c.chunks / recipe_.block_rows;
-    std::uint32_t log2 = 0;
-    while (1 << log2 < chunks) ++log2;
-    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2);
+    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2_ceil(chunks));
     add(kernel, c, p.grid.tiles, p);
   }
 

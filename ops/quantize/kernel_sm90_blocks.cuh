@@ -7,6 +7,7 @@
 #include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_table.cuh"
@@ -250,6 +251,18 @@ BLOCKSCALE_DEVICE void quantize_scaled(const QuantizeParams& p) {
   });
 }
 
+/// What a `maximum` kernel folds: chunks of x where their order is that of the values, else values.
+template <QuantizeConfig kConfig, bool kOrdersGelu = orders_gelu(kConfig)>
+struct Folded {
+  static constexpr QuantizeConfig kChunks = kConfig;
+  using Maximum = Largest<kValueFormat<kConfig>, false>;
+};
+template <QuantizeConfig kConfig>
+struct Folded<kConfig, true> {
+  static constexpr QuantizeConfig kChunks = without_transform(kConfig);
+  using Maximum = LargestGelu<kConfig.transform, kConfig.input>;
+};
+
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles of one matrix; a
 /// thread loads the chunks of `chunks` rows before it looks at one of them.
 template <QuantizeConfig kConfig>
@@ -257,14 +270,15 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const uint32_t matrix = ptx::ctaid_x() / p.maxima_count;
   const uint32_t part = ptx::ctaid_x() % p.maxima_count;
   const uint32_t tiles = p.batch == 0 ? 0 : p.grid.tiles / p.batch;
-  Largest<kValueFormat<kConfig>, false> largest;
+  constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
+  typename Folded<kConfig>::Maximum largest;
   for (uint32_t i = part; i < tiles; i += p.maxima_count) {
     const TilePlace tile = tile_place(p.grid, matrix * tiles + i);
     const ChunkPlace first = chunk_place<kConfig>(p.grid, tile);
     const bool inside = first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
     if (inside && p.x.vectors) {
-      const Input<kConfig> input(p, first);
-      ValueChunk<kConfig> chunks[kConfig.chunks];
+      const Input<kChunks> input(p, first);
+      ValueChunk<kChunks> chunks[kConfig.chunks];
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) input.load_whole(chunks[u], u);
       BLOCKSCALE_UNROLL
@@ -272,8 +286,8 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        ValueChunk<kConfig> chunk;
-        load_part_of<kConfig>(chunk, p, below(first, u));
+        ValueChunk<kChunks> chunk;
+        load_part_of<kChunks>(chunk, p, below(first, u));
         largest.fold(chunk);
       }
     }

@@ -15,6 +15,12 @@ template <QuantizeConfig kConfig>
 inline constexpr Format kValueFormat =
     kConfig.transform == InputTransform::identity ? kConfig.input : Format::f32;
 
+/// The same with x itself.
+BLOCKSCALE_HD constexpr QuantizeConfig without_transform(QuantizeConfig config) {
+  config.transform = InputTransform::identity;
+  return config;
+}
+
 template <QuantizeConfig kConfig>
 using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
 

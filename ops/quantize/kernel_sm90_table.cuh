@@ -36,6 +36,7 @@
 #include "device/vector.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
@@ -70,8 +71,7 @@ struct Tabulated {
   static constexpr float kLowest = kTanh ? 10.0f : kErf ? 8.0f : 87.0f;
 
   BLOCKSCALE_DEVICE static float value(float x) {
-    if constexpr (kTanh) return math::gelu_tanh<Math>(x);
-    if constexpr (kErf) return math::gelu_erf<Math>(x);
+    if constexpr (kTanh || kErf) return gelu<kTransform>(x);
     return math::silu<Math>(x);
   }
 

@@ -144,16 +144,20 @@ BLOCKSCALE_DEVICE void normalize_chunk(Chunk<Format::f32, kCount>& values, const
   });
 }
 
+template <InputTransform kTransform>
+BLOCKSCALE_DEVICE float gelu(float x) {
+  static_assert(is_gelu(kTransform));
+  if constexpr (kTransform == InputTransform::gelu_tanh) {
+    return math::gelu_tanh<device::KernelMath>(x);
+  } else {
+    return math::gelu_erf<device::KernelMath>(x);
+  }
+}
+
 template <InputTransform kTransform, Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void gelu_chunk(Chunk<Format::f32, kCount>& values,
                                   const Chunk<kFormat, kCount>& x) {
-  fill_values(values, [&](int i) {
-    if constexpr (kTransform == InputTransform::gelu_tanh) {
-      return math::gelu_tanh<device::KernelMath>(value_at(x, i));
-    } else {
-      return math::gelu_erf<device::KernelMath>(value_at(x, i));
-    }
-  });
+  fill_values(values, [&](int i) { return gelu<kTransform>(value_at(x, i)); });
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -158,12 +158,15 @@ inline constexpr uint32_t kQuantizeSharedBytes = 1024;
 /// The same for kernels with a table: all that a thread block may have.
 inline constexpr uint32_t kTableSharedBytes = 227 << 10;
 
+/// Whether a `maximum` kernel compares x instead of its values (kernel_sm90_gelu_maximum.cuh).
+BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
+  return is_gelu(c.transform) && c.input != Format::f32;
+}
+
 /// Whether the kernels of these inputs may look values up instead of computing them.
 BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                                        InputTransform transform) {
-  const bool tabulated = transform == InputTransform::gelu_tanh ||
-                         transform == InputTransform::gelu_erf ||
-                         transform == InputTransform::swiglu;
+  const bool tabulated = is_gelu(transform) || transform == InputTransform::swiglu;
   const bool quantizes = kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::tall ||
                          kernel == QuantizeKernel::row;
   return quantizes && tabulated && input != Format::f32;
@@ -229,7 +232,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
                                                   c.transform == InputTransform::rms_norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = fused ? 1 : 2;
+    c.chunks = fused && !orders_gelu(c) ? 1 : 2;
     c.persistent = true;  // each thread block leaves one maximum
   } else {
     c.threads = 128;
