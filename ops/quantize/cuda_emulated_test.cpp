@@ -578,6 +578,27 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
                            return kInputTransformNames[static_cast<int>(p.param)];
                          });
 
+TEST(CudaQuantize, KeepsOperandsFromRowToRow) {
+  // Thread blocks have several rows at once, or several one after the other; groups of modulate
+  // begin within them.
+  for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+    for (const std::int64_t k : {64, 1056, 8192}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{Recipe::fp8_row, dtype};
+        c.rows = 21;
+        c.k = k;
+        c.batch = 2;
+        c.groups = 6;
+        c.data = Data::normal;
+        c.options.input.transform = transform;
+        c.operand_dtype = dtype;
+        c.seed = k == 1056 ? 3 : 0;
+        check(c);
+      }
+    }
+  }
+}
+
 TEST(CudaQuantize, SumsRowsOfManySegments) {
   for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {
     for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::fp8_row}) {

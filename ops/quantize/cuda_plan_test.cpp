@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <set>
 
@@ -120,6 +121,33 @@ TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {
       EXPECT_GE(chunks * c.chunk, 32 * std::int64_t{step.params.scale_columns});
       EXPECT_EQ((c.threads >> grid.log2_chunks) * c.chunks, static_cast<int>(grid.rows));
     }
+  }
+}
+
+TEST(QuantizePlan, WarpsOfARowHoldItOrTakeWholeRounds) {
+  QuantizeOptions options;
+  options.input.transform = InputTransform::rms_norm;
+  for (const std::int64_t k : {32, 96, 1024, 5120, 8192, 16384, 20000, 200000}) {
+    options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1,
+                            k};
+    const QuantizePlan plan =
+        plan_of({.recipe = Recipe::fp8_row, .rows = 100000, .k = k, .options = options});
+    ASSERT_EQ(plan.count, 1);
+    const auto& step = plan.steps[0];
+    const QuantizeConfig& c = step.config;
+    const std::int64_t warps = step.params.row_warps.divisor;
+    const std::int64_t round = warps * 32 * c.chunk;
+    EXPECT_EQ(step.params.row_rounds, (k + round - 1) / round) << k;
+    EXPECT_EQ(warps, std::min<std::int64_t>(kRowMostWarps, (k + 32 * c.chunk - 1) / (32 * c.chunk)))
+        << k;
+    EXPECT_EQ(step.shape.block.x, warps * 32 * step.params.grid.rows) << k;
+    EXPECT_LE(step.shape.block.x, 32u * kRowMostWarps) << k;
+    EXPECT_EQ(step.shape.dynamic_shared_bytes,
+              kQuantizeSharedBytes + step.shape.block.x * 4 * static_cast<unsigned>(c.chunk))
+        << k;
+    // All of them fit at once.
+    EXPECT_LE(step.shape.grid.x * step.shape.block.x, 132u * 768) << k;
+    EXPECT_LE(768 / step.shape.block.x * step.shape.dynamic_shared_bytes, 227u << 10) << k;
   }
 }
 
