@@ -321,6 +321,21 @@ TEST(CudaQuantize, HoldsRowsOfManyRounds) {
   }
 }
 
+TEST(CudaQuantize, HoldsManyChunksOfLongMatrices) {
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t k : {520, 8192, 33000, 70000}) {
+      Case c{Recipe::fp8_row, dtype};
+      c.rows = 200000 / k + 1;
+      c.k = k;
+      check(c);
+      c.k -= 3;
+      c.x_padding = 3;
+      c.value_padding = k % 16 == 0 ? 3 : 0;
+      check(c);
+    }
+  }
+}
+
 TEST(CudaQuantize, TakesSeveralTilesEachWay) {
   for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0,
                               Recipe::fp8_32x128, Recipe::fp8_tensor, Recipe::mxfp6_e2m3}) {
@@ -506,6 +521,9 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         check(c);
       }
     }
+  }
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    check({Recipe::fp8_row, dtype, 25, 8192});  // large enough to be held as several chunks
   }
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     EXPECT_TRUE(test::emulated_kernels().contains(i))

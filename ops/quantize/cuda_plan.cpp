@@ -16,13 +16,17 @@ constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 /// four times the entries that cost something.
 constexpr std::int64_t kTableElements = 1 << 14;
 
+/// Elements for each multiprocessor from which on rows are held as several chunks of a thread.
+constexpr std::int64_t kManyElements = 1 << 16;
+
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
-                InputTransform transform, bool table = false) {
+                InputTransform transform, bool table = false, bool many_chunks = false) {
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     const QuantizeConfig& c = kQuantizeKernels[i];
     if (c.kernel == kernel && c.input == input && c.element == element && c.rule == rule &&
-        c.block == block && c.transform == transform && c.table == table) {
+        c.block == block && c.transform == transform && c.table == table &&
+        holds_many_chunks(c) == many_chunks) {
       return i;
     }
   }
@@ -374,10 +378,15 @@ class Planner {
   void add_row() {
     const bool norm = a_.input.transform == InputTransform::rms_norm;
     const int block = recipe_.block_k;
-    const int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
+    int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
     if (kQuantizeKernels[kernel].table) {
       add_row_table(kernel);
       return;
+    }
+    if (a_.input.transform == InputTransform::identity &&
+        a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * kManyElements) {
+      kernel = find_kernel(QuantizeKernel::row, a_.x.dtype, recipe_.element, rule(), block,
+                           InputTransform::identity, false, true);
     }
     add_row_kernel(kernel, norm && block > 0 ? base_.scale_rows : base_.rows,
                    block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
@@ -396,7 +405,8 @@ class Planner {
   /// As few warps a row as hold it, and as many rows a thread block as make eight warps.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig c = last_config(kernel);
-    const std::int64_t all_warps = std::max<std::int64_t>(1, ceil_div(columns, 32 * c.chunk));
+    const std::int64_t all_warps =
+        std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
     const std::int64_t row_warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
     const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / row_warps);
     const std::int64_t threads = tile_rows * row_warps * 32;
@@ -456,6 +466,7 @@ std::string quantize_kernel_name(const QuantizeConfig& c) {
   name += std::string("_") + format_traits(c.input).name;
   if (c.kernel == QuantizeKernel::norm) return name;
   name += std::string("_") + kInputTransformNames[static_cast<int>(c.transform)];
+  if (holds_many_chunks(c)) name += "_" + std::to_string(c.chunks) + "_chunks";
   return c.table ? name + "_table" : name;
 }
 
@@ -493,7 +504,8 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
               std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + ", " +
               (c.table ? "true" : "false") + "}>";
   spec.threads = c.threads;
-  spec.fewer_threads = c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm;
+  spec.fewer_threads =
+      !c.table && (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm);
   spec.min_blocks_per_multiprocessor = c.min_blocks;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }

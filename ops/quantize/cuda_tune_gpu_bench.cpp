@@ -63,7 +63,17 @@ std::vector<PlanTuning> chunk_tunings(const RecipeTraits& t, ScaleLayout layout)
 std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
   const RecipeTraits& t = recipe_traits(recipe);
   const bool row = t.block_rows == 1 && t.block_k == 0;
-  if (t.block_rows > 1 || row) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}, {0, 0, 0, 4}};
+  if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}, {0, 0, 0, 4}};
+  if (row) {
+    return {{},
+            {8, 8, 512, 1},
+            {8, 8, 512, 2},
+            {8, 4, 512, 2},
+            {16, 4, 512, 1},
+            {16, 2, 512, 2},
+            {32, 1, 512, 2},
+            {32, 2, 512, 1}};
+  }
   return chunk_tunings(t, layout);
 }
 

@@ -1,20 +1,20 @@
 // QuantizeKernel::row and ::norm: thread blocks that hold whole rows, so that what depends on all
 // of a row costs no second read: the scale of fp8_row, the factor of rms_norm.
 //
-// A thread holds one chunk of its row, the row's warps as many as cover it, up to kRowMostWarps;
-// longer rows take several *rounds* and are read again from L2 or memory for each use. A tile is
-// the rows that a thread block holds at once. What the warps of a row must tell each other goes
-// through shared memory, one barrier each time.
+// As many warps work on a row as cover it, up to kRowMostWarps; longer rows take several *rounds*
+// and are read again from L2 or memory for each use. A tile is the rows that a thread block holds
+// at once. What the warps of a row must tell each other goes through shared memory, one barrier
+// each time (kernel_sm90_row_exchange.cuh). Without operands that rows share a thread block has one
+// tile (kernel_sm90_row_tile.cuh).
 //
-// A `persistent` kernel gives a thread block a run of consecutive tiles. Then
+// With such operands (the weight of rms_norm, a group's scale and shift) it has a run of
+// consecutive tiles, a thread one chunk of each. Then
 // - the next tile's elements are on their way to registers while a tile is worked on;
-// - operands that rows share (the weight of rms_norm, a group's scale and shift) are converted
-//   once, into shared memory of the thread's own: a quarter of a load for each element and use, and
-//   no registers.
+// - operands are converted once, into shared memory of the thread's own: a quarter of a load for
+//   each element and use, and no registers.
 #pragma once
 
 #include "device/kernel.h"
-#include "device/ptx/barrier.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -22,68 +22,12 @@
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_row_exchange.cuh"
+#include "ops/quantize/kernel_sm90_row_tile.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
-
-/// A warp's place among the rows of its thread block, and what the warps of a row tell each other:
-/// a word each, through shared memory from its beginning on. Two buffers for the rows of a tile: so
-/// that one barrier lies between writing a word and reading it, and that of the next exchange
-/// between reading it and writing it again.
-class RowExchange {
-  using Words = device::Vector<uint32_t, 4>;
-  static constexpr uint32_t kRowBytes = 4 * kRowMostWarps;
-  static constexpr uint32_t kBufferBytes = kQuantizeSharedBytes / 2;
-
- public:
-  /// Collective of the thread block.
-  BLOCKSCALE_DEVICE explicit RowExchange(const Divisor& row_warps) : row_warps_(row_warps.divisor) {
-    // Shared memory begins at a multiple of 1024 bytes: the word's address says whose it is.
-    const ptx::SharedAddress words = device::shared_base();
-    const uint32_t warp = ptx::tid_x() / 32;
-    word_ = words + (row_warps.quotient(warp) * kRowBytes + row_warps.remainder(warp) * 4);
-    if (row_warps_ == 1) return;
-    for (uint32_t at = 4 * ptx::tid_x(); at < kQuantizeSharedBytes; at += 4 * ptx::ntid_x()) {
-      ptx::st_shared(words + at, 0u);
-    }
-    ptx::barrier_sync_all();
-  }
-
-  BLOCKSCALE_DEVICE uint32_t row_of_tile() const { return word_.value % kBufferBytes / kRowBytes; }
-  BLOCKSCALE_DEVICE uint32_t warp_of_row() const { return word_.value % kRowBytes / 4; }
-
-  /// Each warp gives a word. Calls fold(words) for kCount words of consecutive warps at a time, the
-  /// first first; those of warps that do not exist are 0. Collective of the thread block.
-  template <uint32_t kCount, class Fold>
-  BLOCKSCALE_DEVICE void exchange(uint32_t word, const Fold& fold) {
-    static_assert(kRowMostWarps % kCount == 0);
-    if (row_warps_ == 1) {
-      const uint32_t words[kCount] = {word};
-      fold(words);
-      return;
-    }
-    word_.value ^= kBufferBytes;
-    if (ptx::tid_x() % 32 == 0) ptx::st_shared(word_, word);
-    ptx::barrier_sync_all();
-    const ptx::SharedAddress row = {word_.value & ~(kRowBytes - 1)};
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t first = 0; first < row_warps_; first += kCount) {
-      uint32_t words[kCount];
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kCount; i += 4) {
-        const Words four = ptx::ld_shared<Words>(row + 4 * (first + i));
-        BLOCKSCALE_UNROLL
-        for (uint32_t j = 0; j < 4; ++j) words[i + j] = four.at[j];
-      }
-      fold(words);
-    }
-  }
-
- private:
-  const uint32_t row_warps_;
-  ptx::SharedAddress word_;  // the warp's, in the buffer that was used last
-};
 
 /// Sum of kCount numbers, a power of two: neighbours are added until one is left.
 template <uint32_t kCount>
@@ -211,65 +155,53 @@ class RowOperands {
   ptx::SharedAddress at_;
 };
 
-/// A thread's part of the rows that its thread block works on, one tile after the other. All
-/// threads of the block go through the same functions. kOneRound: p.row_rounds is 1.
+/// A thread's part of a run of tiles whose rows share operands. All threads of the block go through
+/// the same functions. kOneRound: p.row_rounds is 1.
 template <QuantizeConfig kConfig, bool kOneRound>
-class RowWorker {
+class RowRun {
   static constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
-  static constexpr bool kModulates = kConfig.transform == InputTransform::modulate;
-  static_assert(kConfig.persistent == (kNormalizes || kModulates));
-  static_assert(kConfig.threads >= 32 * kRowMostWarps, "rounds are of kRowMostWarps warps");
+  static_assert(kNormalizes || kConfig.transform == InputTransform::modulate);
+  static_assert(kConfig.persistent && kConfig.chunks == 1);
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
   using Maximum = Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8>;
+  static constexpr uint32_t kWarpColumns = 32 * kConfig.chunk;
   /// Warps that hold a segment of rms_norm's sum; a round is made of whole segments.
-  static constexpr uint32_t kSegmentWarps = kRmsSegment / (32 * kConfig.chunk);
+  static constexpr uint32_t kSegmentWarps = kRmsSegment / kWarpColumns;
 
  public:
-  BLOCKSCALE_DEVICE explicit RowWorker(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
+  BLOCKSCALE_DEVICE explicit RowRun(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
     clear(raw_);
     go_to_round(0);
   }
 
-  /// One tile for a thread block, or with `persistent` consecutive ones.
-  BLOCKSCALE_DEVICE void work() {
+  BLOCKSCALE_DEVICE void quantize() {
     const uint32_t block = ptx::ctaid_x();
-    if constexpr (!kConfig.persistent) {
-      go_to_tile(block);
-      work_on_tile(place_, false);
-    } else {
-      const uint32_t blocks = ptx::nctaid_x();
-      const uint32_t each = p_.grid.tiles / blocks;
-      const uint32_t more = p_.grid.tiles % blocks;  // thread blocks that have one tile more
-      go_to_tile(block * each + (block < more ? block : more));
-      if constexpr (kOneRound) load_raw(place_);
-      if constexpr (kOneRound && kNormalizes) hold_operands(0);
-      for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
-        const ChunkPlace next_place = place_of_next_tile();
-        work_on_tile(next_place, tiles > 1);
-        place_ = next_place;
+    const uint32_t blocks = ptx::nctaid_x();
+    const uint32_t each = p_.grid.tiles / blocks;
+    const uint32_t more = p_.grid.tiles % blocks;  // thread blocks that have one tile more
+    const TilePlace first = tile_place(p_.grid, block * each + (block < more ? block : more));
+    place_.matrix = first.matrix;
+    place_.row = first.row + exchange_.row_of_tile();
+    if constexpr (kOneRound) {
+      load_raw(place_);
+      if constexpr (kNormalizes) hold_operands(0);
+    }
+    for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
+      const ChunkPlace next_place = place_of_next_tile();
+      if constexpr (kOneRound) take_tile(next_place, tiles > 1);
+      if constexpr (kNormalizes) normalize_tile();
+      if constexpr (kConfig.kernel == QuantizeKernel::norm) {
+        store_factor();
+      } else if constexpr (kConfig.block == 0) {
+        quantize_with_one_scale();
+      } else {
+        quantize_blocks_of_row();
       }
+      place_ = next_place;
     }
   }
 
  private:
-  BLOCKSCALE_DEVICE void work_on_tile(const ChunkPlace& next_place, bool another) {
-    if constexpr (kOneRound) take_tile(next_place, another);
-    if constexpr (kNormalizes) normalize_tile();
-    if constexpr (kConfig.kernel == QuantizeKernel::norm) {
-      store_factor();
-    } else if constexpr (kConfig.block == 0) {
-      quantize_with_one_scale();
-    } else {
-      quantize_blocks_of_row();
-    }
-  }
-
-  BLOCKSCALE_DEVICE void go_to_tile(uint32_t tile) {
-    const TilePlace place = tile_place(p_.grid, tile);
-    place_.matrix = place.matrix;
-    place_.row = place.row + exchange_.row_of_tile();
-  }
-
   BLOCKSCALE_DEVICE ChunkPlace place_of_next_tile() const {
     const uint32_t rows = p_.grid.rows;
     ChunkPlace place = below(place_, rows);
@@ -281,12 +213,12 @@ class RowWorker {
   }
 
   BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
-    const uint32_t warp = round * p_.row_warps.divisor + exchange_.warp_of_row();
-    place_.column = (warp * 32 + ptx::tid_x() % 32) * kConfig.chunk;
+    const uint32_t first = (round * p_.row_warps.divisor + exchange_.warp_of_row()) * kWarpColumns;
+    place_.column = first + ptx::tid_x() % 32 * kConfig.chunk;
     inside_ = place_.column + kConfig.chunk <= p_.k;
     constexpr bool kStores = kConfig.kernel != QuantizeKernel::norm;
-    const bool vectors = p_.x.vectors && (p_.value_vectors || !kStores);
-    whole_ = vectors && ptx::vote_sync_all(ptx::kFullMask, inside_ || place_.column >= p_.k);
+    whole_ = p_.x.vectors && (p_.value_vectors || !kStores) &&
+             has_whole_chunks<kConfig.chunk>(p_.k, first, kWarpColumns);
   }
 
   BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
@@ -294,13 +226,9 @@ class RowWorker {
   /// Gets the tile's elements, and those of the next on their way: into values_, but of rms_norm x
   /// itself.
   BLOCKSCALE_DEVICE void take_tile(const ChunkPlace& next_place, bool another) {
-    if constexpr (kConfig.persistent) {
-      if (kModulates && group() != held_group_) hold_operands(group());
-      use_raw();
-      if (another) load_raw(next_place);
-    } else {
-      load_values();
-    }
+    if (!kNormalizes && group() != held_group_) hold_operands(group());
+    use_raw();
+    if (another) load_raw(next_place);
   }
 
   /// raw_ becomes the chunk of x at a place in the current columns, or stays as it is where whole_
@@ -320,30 +248,12 @@ class RowWorker {
 
   /// values_ from raw_, with the operands held but without the factor of rms_norm.
   BLOCKSCALE_DEVICE void use_raw() {
-    if constexpr (kModulates) {
+    if constexpr (kNormalizes) {
+      fill_values(values_, [&](int i) { return value_at(raw_, i); });
+    } else {
       operands_.apply(values_, [&](int i, float one_plus_scale, float shift) {
         return ptx::fma_rn(value_at(raw_, i), one_plus_scale, shift);
       });
-    } else {
-      fill_values(values_, [&](int i) { return value_at(raw_, i); });
-    }
-  }
-
-  BLOCKSCALE_DEVICE void load_values() {
-    if constexpr (kConfig.persistent) {
-      if constexpr (kModulates) hold_operands(group());
-      clear(raw_);
-      load_raw(place_);
-      use_raw();
-    } else {
-      const Input<kConfig> input(p_, place_);
-      if (!whole_) {
-        input.load_part_of(values_);
-      } else if (exists() && inside_) {
-        input.load_whole(values_, 0);
-      } else {
-        clear(values_);
-      }
     }
   }
 
@@ -377,8 +287,11 @@ class RowWorker {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t round = 0; round < p_.row_rounds; ++round) {
         go_to_round(round);
+        if constexpr (!kNormalizes) hold_operands(group());
         if constexpr (kNormalizes && !kOfX) hold_operands(0);
-        load_values();
+        clear(raw_);
+        load_raw(place_);
+        use_raw();
         if constexpr (kNormalizes && !kOfX) normalize();
         body();
       }
@@ -405,16 +318,6 @@ class RowWorker {
     return total;
   }
 
-  BLOCKSCALE_DEVICE uint32_t row_maximum(uint32_t of_lane) {
-    uint32_t largest = 0;
-    const auto fold = [&](const uint32_t(&words)[8]) {
-      BLOCKSCALE_UNROLL
-      for (const uint32_t word : words) largest = word > largest ? word : largest;
-    };
-    exchange_.template exchange<8>(ptx::redux_sync_max(ptx::kFullMask, of_lane), fold);
-    return largest;
-  }
-
   BLOCKSCALE_DEVICE bool is_first_thread() const {
     return exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists();
   }
@@ -428,7 +331,7 @@ class RowWorker {
   BLOCKSCALE_DEVICE void quantize_with_one_scale() {
     Maximum largest;
     each_round<false>([&] { largest.fold(values_); });
-    const uint32_t amax = row_maximum(largest.f32_bits());
+    const uint32_t amax = exchange_.maximum(largest.f32_bits());
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
     if (is_first_thread()) {
       const uint32_t stored[1] = {scale.stored};
@@ -463,18 +366,29 @@ class RowWorker {
   uint32_t held_group_ = ~0u;
   ChunkPlace place_ = {};
   bool inside_;  // the chunk is a part of the row, if that exists
-  bool whole_;   // ChunkState: the warp's vectors fit, and each lane's chunk is inside or beyond
+  bool whole_;   // ChunkState, of the warp
   float factor_ = 0;
   ValueChunk<kConfig> values_;
-  Raw raw_;  // persistent: x of the tile that comes
+  Raw raw_;  // x; kOneRound: of the tile that comes
 };
 
+template <QuantizeConfig kConfig, bool kOneRound>
+BLOCKSCALE_DEVICE void quantize_rows_in(const QuantizeParams& p) {
+  static_assert(kConfig.threads >= 32 * kRowMostWarps, "rounds are of kRowMostWarps warps");
+  if constexpr (kConfig.persistent) {
+    RowRun<kConfig, kOneRound>(p).quantize();
+  } else {
+    RowTile<kConfig, kOneRound>(p).quantize();
+  }
+}
+
+/// QuantizeKernel::row and ::norm.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
   if (p.row_rounds == 1) {
-    RowWorker<kConfig, true>(p).work();
+    quantize_rows_in<kConfig, true>(p);
   } else {
-    RowWorker<kConfig, false>(p).work();
+    quantize_rows_in<kConfig, false>(p);
   }
 }
 

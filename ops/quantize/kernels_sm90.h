@@ -175,6 +175,11 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
 /// The most warps that work on a row of `row` and `norm`, and on one that takes several rounds.
 inline constexpr int kRowMostWarps = 16;
 
+/// Whether a kernel is the one of `row` for large inputs, whose threads have several chunks.
+BLOCKSCALE_HD constexpr bool holds_many_chunks(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::row && !c.table && c.chunks > 1;
+}
+
 /// Operands that all rows (of a group) share. `row` keeps them as f32 in shared memory behind
 /// kQuantizeSharedBytes.
 BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
@@ -220,10 +225,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = 1;
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
-    c.persistent = c.kernel == QuantizeKernel::norm || row_operands(c.kernel, c.transform) > 0;
-    c.chunk = c.input != Format::f32 && (!fused || c.persistent) ? 32 : 16;
+    c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
+    const bool many = !fused && c.chunks > 1;
+    c.chunk = many ? 8 : c.input != Format::f32 && (!fused || c.persistent) ? 32 : 16;
+    c.chunks = many ? (c.input == Format::f32 ? 4 : 8) : 1;
     c.threads = norm ? 768 : 512;  // three thread blocks of 256, with 80 registers a thread
-    c.min_blocks = c.persistent ? 1 : 2;
+    c.min_blocks = c.persistent || many ? 1 : 2;
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
@@ -257,6 +264,9 @@ BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig 
 BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
   QuantizeKernelList list;
   for (const Format input : kQuantizeInputs) {
+    QuantizeConfig many{QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0};
+    many.chunks = 8;
+    list.add(tuned(many));
     for (int t = 0; t < kInputTransformCount; ++t) {
       const auto transform = static_cast<InputTransform>(t);
       const bool norm = transform == InputTransform::rms_norm;

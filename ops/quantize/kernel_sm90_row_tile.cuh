@@ -1,0 +1,139 @@
+// fp8_row of x, or of a function of x alone: one tile for a thread block.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/special_registers.h"
+#include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_row_exchange.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// Whether each chunk of kChunk elements of a row of k exists as a whole or lies beyond the row,
+/// among those of `columns` columns from `first` on.
+template <uint32_t kChunk>
+BLOCKSCALE_DEVICE bool has_whole_chunks(uint32_t k, uint32_t first, uint32_t columns) {
+  return k % kChunk == 0 || k - first >= columns;  // below 0 it is large
+}
+
+/// A thread's chunks of a row, 32 chunks apart, so that a load of a warp is of consecutive bytes.
+/// All threads of the block go through the same functions. kOneRound: p.row_rounds is 1.
+template <QuantizeConfig kConfig, bool kOneRound>
+class RowTile {
+  static_assert(kConfig.kernel == QuantizeKernel::row && kConfig.block == 0);
+  using Values = ValueChunk<kConfig>;
+  using Maximum = Largest<kValueFormat<kConfig>, false>;
+  /// Columns between a thread's chunks, and of all of a warp's.
+  static constexpr uint32_t kStep = 32 * kConfig.chunk;
+  static constexpr uint32_t kWarpColumns = kStep * kConfig.chunks;
+
+ public:
+  BLOCKSCALE_DEVICE explicit RowTile(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
+    const TilePlace tile = tile_place(p.grid, ptx::ctaid_x());
+    place_.matrix = tile.matrix;
+    place_.row = tile.row + exchange_.row_of_tile();
+  }
+
+  BLOCKSCALE_DEVICE void quantize() {
+    Maximum largest;
+    each_round([&] { fold_into(largest); });
+    const uint32_t amax = exchange_.maximum(largest.f32_bits());
+    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
+    if (exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists()) {
+      const uint32_t stored[1] = {scale.stored};
+      store_scales_at<kConfig>(p_, place_.matrix, place_.row, 0, stored);
+    }
+    each_round([&] { store(scale); });
+  }
+
+ private:
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_round(const Body& body) {
+    if constexpr (kOneRound) {
+      go_to_round(0);
+      body();
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t round = 0; round < p_.row_rounds; ++round) {
+        go_to_round(round);
+        body();
+      }
+    }
+  }
+
+  BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
+    const uint32_t first = (round * p_.row_warps.divisor + exchange_.warp_of_row()) * kWarpColumns;
+    place_.column = first + ptx::tid_x() % 32 * kConfig.chunk;
+    whole_ = p_.x.vectors && p_.value_vectors &&
+             has_whole_chunks<kConfig.chunk>(p_.k, first, kWarpColumns);
+  }
+
+  BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
+
+  BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const {
+    return {place_.matrix, place_.row, place_.column + u * kStep};
+  }
+
+  /// Whether chunk u exists as a whole.
+  BLOCKSCALE_DEVICE bool inside(uint32_t u) const {
+    return exists() && place(u).column + kConfig.chunk <= p_.k;
+  }
+
+  /// Where whole_: the thread's chunks.
+  BLOCKSCALE_DEVICE void load() {
+    const Input<kConfig> input(p_, place_);
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      if (inside(u)) {
+        input.load_whole(values_[u], 0, u * kStep);
+      } else {
+        clear(values_[u]);
+      }
+    }
+  }
+
+  /// Calls body(place, chunk) for the thread's chunks one after the other, as far as they exist.
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_part(const Body& body) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      Values chunk;
+      load_part_of<kConfig>(chunk, p_, place(u));
+      body(place(u), chunk);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void fold_into(Maximum& largest) {
+    if (whole_) {
+      load();
+      BLOCKSCALE_UNROLL
+      for (const Values& chunk : values_) largest.fold(chunk);
+    } else {
+      each_part([&](const ChunkPlace&, const Values& chunk) { largest.fold(chunk); });
+    }
+  }
+
+  BLOCKSCALE_DEVICE void store(const BlockScale& scale) {
+    if (whole_ && !scale.exceptional) {
+      if constexpr (!kOneRound) load();
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        if (inside(u)) store_shortly<kConfig>(p_, place(u), values_[u], {{scale}});
+      }
+    } else {
+      each_part([&](const ChunkPlace& at, const Values& chunk) {
+        store_exactly<kConfig>(p_, at, chunk, scale);
+      });
+    }
+  }
+
+  const QuantizeParams& p_;
+  RowExchange exchange_;
+  ChunkPlace place_ = {};  // of the first chunk
+  bool whole_ = false;     // ChunkState, of the warp
+  Values values_[kConfig.chunks];
+};
+
+}  // namespace blockscale::quantize_sm90
