@@ -322,17 +322,15 @@ TEST(CudaQuantize, HoldsRowsOfManyRounds) {
 }
 
 TEST(CudaQuantize, HoldsManyChunksOfLongMatrices) {
-  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-    for (const std::int64_t k : {520, 8192, 33000, 70000}) {
-      Case c{Recipe::fp8_row, dtype};
-      c.rows = 200000 / k + 1;
-      c.k = k;
-      check(c);
-      c.k -= 3;
-      c.x_padding = 3;
-      c.value_padding = k % 16 == 0 ? 3 : 0;
-      check(c);
-    }
+  for (const std::int64_t k : {520, 8192, 33000}) {
+    Case c{Recipe::fp8_row, k == 8192 ? Format::f32 : Format::bf16};
+    c.rows = 200000 / k + 1;
+    c.k = k;
+    check(c);
+    c.k -= 3;
+    c.x_padding = 3;
+    c.value_padding = k % 16 == 0 ? 3 : 0;
+    check(c);
   }
 }
 
