@@ -75,14 +75,17 @@ struct Tabulated {
     return math::silu<Math>(x);
   }
 
-  /// What is costly about it, at 0; and from that the function where |x| < 2^-27.
+  /// What is costly about it, at 0; and from that the function of magnitudes below 2^-27 and of
+  /// their negatives.
   BLOCKSCALE_DEVICE static float costly_at_zero() {
     if constexpr (kTanh) return math::tanh_tail<Math>(0.0f);
     if constexpr (kErf) return math::erf_tail<Math>(0.0f);
     return math::sigmoid<Math>(0.0f);
   }
-  BLOCKSCALE_DEVICE static float near_zero(float x, float costly) {
-    if constexpr (kTanh || kErf) return math::gelu_of_tail<Math>(x, ptx::abs(x), costly);
+  BLOCKSCALE_DEVICE static float above_zero(float x, float costly) {
+    return kTanh || kErf ? ptx::fma_rn(-x, costly, x) : ptx::mul_rn(x, costly);
+  }
+  BLOCKSCALE_DEVICE static float below_zero(float x, float costly) {
     return ptx::mul_rn(x, costly);
   }
 };
@@ -117,18 +120,26 @@ class FunctionTable {
     const ptx::SharedAddress table = device::shared_base();
     if constexpr (kNearZero > 0) {
       const float costly = Function::costly_at_zero();
-      for (uint32_t bits = ptx::tid_x(); bits < kNearZero; bits += kThreads) {
-        const float x = magnitude(bits);
-        ptx::st_shared(table + 4 * bits, Function::near_zero(x, costly));
-        ptx::st_shared(table + (kNegative + 4 * bits), Function::near_zero(-x, costly));
+      for (uint32_t first = kEntries * ptx::tid_x(); first < kNearZero;
+           first += kEntries * kThreads) {
+        const Numbers x(first);
+        ptx::st_shared(table + 4 * first,
+                       x.map([&](float number) { return Function::above_zero(number, costly); }));
+        ptx::st_shared(table + (kNegative + 4 * first),
+                       x.map([&](float number) { return Function::below_zero(-number, costly); }));
       }
     }
-    constexpr uint32_t kCount = kHighest > kLowest + kEnds ? kHighest : kLowest + kEnds;
-    for (uint32_t bits = kNearZero + ptx::tid_x(); bits < kCount; bits += kThreads) {
-      const float x = magnitude(bits);
-      if (bits < kHighest) ptx::st_shared(table + 4 * bits, Function::value(x));
-      if (bits < kLowest + kEnds) {
-        ptx::st_shared(table + (kNegative + 4 * bits), Function::value(-x));
+    constexpr uint32_t kLength = kHighest > kBelowZero ? kHighest : kBelowZero;
+    for (uint32_t first = kNearZero + kEntries * ptx::tid_x(); first < kLength;
+         first += kEntries * kThreads) {
+      const Numbers x(first);
+      if (first < kHighest) {
+        ptx::st_shared(table + 4 * first,
+                       x.map([](float number) { return Function::value(number); }));
+      }
+      if (first < kBelowZero) {
+        ptx::st_shared(table + (kNegative + 4 * first),
+                       x.map([](float number) { return Function::value(-number); }));
       }
     }
     if (ptx::tid_x() != 0) return;
@@ -158,9 +169,27 @@ class FunctionTable {
  private:
   static constexpr uint32_t kQuietNan = 0x7FFFFFFFu;
 
-  BLOCKSCALE_DEVICE static float magnitude(uint32_t bits) {
-    return value_at(Chunk<kFormat, 2>{{bits}}, 0);
-  }
+  /// Entries that a thread computes at once. Some behind the last may be written; nobody reads
+  /// them.
+  static constexpr uint32_t kEntries = 4;
+  static constexpr uint32_t kBelowZero = kEnds ? kLowest + 1 : kLowest;
+  static_assert(kNearZero % kEntries == 0 && kHighest % kEntries == 0);
+  static_assert(kEnds || kLowest % kEntries == 0);
+
+  struct Numbers {
+    Chunk<kFormat, kEntries> x;
+
+    BLOCKSCALE_DEVICE explicit Numbers(uint32_t first)
+        : x{{first | (first + 1) << 16, (first + 2) | (first + 3) << 16}} {}
+
+    template <class Map>
+    BLOCKSCALE_DEVICE device::Vector<float, kEntries> map(const Map& value_of) const {
+      device::Vector<float, kEntries> values;
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) values.at[i] = value_of(value_at(x, i));
+      return values;
+    }
+  };
 };
 
 /// The elements of x that a thread's chunk is made of: for swiglu gates and ups, which lie in two
