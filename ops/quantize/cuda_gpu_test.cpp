@@ -197,6 +197,47 @@ TEST_F(CudaGpu, TakesABillionRandomElements) {
   }
 }
 
+/// Numbers of which all or, with `any`, three rows of four are normally distributed, and the others
+/// any bits.
+std::vector<std::uint8_t> mixed_rows(Format dtype, std::int64_t rows, std::int64_t columns,
+                                     bool any) {
+  std::mt19937_64 random(2027);
+  std::normal_distribution<float> normal(0.0f, 4.0f);
+  std::vector<std::uint8_t> elements(size_of(rows * columns * 2));
+  for (std::size_t i = 0; i < elements.size(); i += 2) {
+    const bool any_bits = any && i / size_of(columns * 2) % 4 == 0;
+    const std::uint32_t bits =
+        any_bits ? static_cast<std::uint32_t>(random() & 0xFFFFu) : encode(dtype, normal(random));
+    elements[i] = static_cast<std::uint8_t>(bits);
+    elements[i + 1] = static_cast<std::uint8_t>(bits >> 8);
+  }
+  return elements;
+}
+
+/// Functions that kernels with a table look up, which the plan takes for many elements.
+TEST_F(CudaGpu, LooksFunctionsUp) {
+  for (const Format dtype : {Format::bf16, Format::f16}) {
+    for (const bool any : {false, true}) {
+      Case c{Recipe::mxfp4, dtype};
+      c.rows = 1400;
+      c.k = 8224;  // a block of 128 exists in part
+      const std::vector<std::uint8_t> elements = mixed_rows(dtype, c.rows, 2 * c.k, any);
+      for (const InputTransform transform :
+           {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu}) {
+        c.options.input.transform = c.options_gpu.input.transform = transform;
+        for (const Recipe recipe :
+             {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2, Recipe::nvfp4,
+              Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_tensor, Recipe::fp8_32x128,
+              Recipe::fp8_128x128_ue8m0}) {
+          c.recipe = recipe;
+          c.layout = layouts_of(recipe).back();
+          check(c, elements);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaGpu, FusesItsInput) {
   const std::vector<float> numbers = [] {
     std::vector<float> result(1024);

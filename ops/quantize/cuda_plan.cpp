@@ -12,9 +12,13 @@ namespace {
 constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
                                                           "maximum", "settle", "norm"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
-/// Elements of a bf16 input for each multiprocessor from which on kernels with a table win; f16 has
-/// four times the entries that cost something.
-constexpr std::int64_t kTableElements = 1 << 14;
+/// Values for each multiprocessor from which on a kernel with a table wins. f16 has four times the
+/// entries that cost something, and silu of x and of -x share nothing.
+std::int64_t least_table_values(const QuantizeConfig& c) {
+  constexpr std::int64_t kOfBf16 = 1 << 14;
+  if (c.input == Format::bf16) return kOfBf16;
+  return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
+}
 
 /// Elements for each multiprocessor from which on rows are held as several chunks of a thread.
 constexpr std::int64_t kManyElements = 1 << 16;
@@ -280,9 +284,9 @@ class Planner {
         base_.k > static_cast<std::uint32_t>(c.threads * c.chunk)) {
       return false;
     }
-    const std::int64_t least = c.input == Format::bf16 ? kTableElements : 2 * kTableElements;
+    const std::int64_t values = a_.out.batch * a_.out.rows * a_.out.k;
     return tuning_.table == TableUse::always ||
-           a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * least;
+           values >= device_.multiprocessors * least_table_values(c);
   }
 
   void add_norm() {

@@ -3,8 +3,9 @@
 // They move bytes: an H200 copies at 4.3 TB/s (read + written) with about 60 KB in flight on each
 // of its 132 multiprocessors, and then has 17 instructions for an element that is read as 16 bits
 // and written as 4. So threads load all of a tile before they use any of it, in 16-byte vectors;
-// blocks of one row live in neighbouring lanes; and codes are found in packed arithmetic where it
-// is exact (kernel_sm90_codes.cuh). docs/performance.md has what was measured.
+// blocks of one row live in neighbouring lanes; codes are found in packed arithmetic where it is
+// exact (kernel_sm90_codes.cuh); and GELU and silu of 16-bit elements are looked up
+// (kernel_sm90_table.cuh). docs/performance.md has what was measured.
 #pragma once
 
 #include "device/kernel.h"
