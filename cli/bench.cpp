@@ -143,6 +143,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
 
 ExitCode run_quantize(const BenchQuantize& command) {
   if (command.cuda) return run_quantize_cuda(command);
+  if (!command.sizes.empty()) throw UsageError("--size goes with --device cuda");
   const std::vector<QuantizeBenchmarkRow> rows = benchmark_quantize(command.options);
   Json json = {{"rows", command.options.rows},
                {"k", command.options.k},

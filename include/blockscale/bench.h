@@ -36,7 +36,7 @@ struct QuantizeBenchmarkRow {
   double memcpy_share = 0;         // bytes_per_second over memcpy's (read + written too)
 };
 
-/// Times `quantize` on random normal inputs, outputs touched beforehand. Cases whose layout the
+/// Times `quantize` on random finite inputs, outputs touched beforehand. Cases whose layout the
 /// recipe does not allow are left out. Throws invalid_argument for sizes that a recipe cannot hold.
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
 

@@ -9,6 +9,7 @@
 
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
+#include "ops/quantize/bench_cases.h"
 
 namespace blockscale {
 namespace {
@@ -71,20 +72,13 @@ bool allows(Recipe recipe, ScaleLayout layout) {
 
 /// The cases that `options` ask for, in the order of recipes, dtypes, layouts, transforms.
 std::vector<QuantizeBenchmarkRow> cases(const QuantizeBenchmarkOptions& options) {
-  std::vector<Recipe> recipes = options.recipes;
-  if (recipes.empty()) {
-    for (const RecipeTraits& t : kRecipes) {
-      if (t.family != Family::plain) recipes.push_back(t.recipe);
-    }
-  }
-  const std::vector<Format> dtypes =
-      options.dtypes.empty() ? std::vector{Format::bf16} : options.dtypes;
+  const std::vector<Format> dtypes = quantize_detail::measured_dtypes(options.dtypes);
   const std::vector<InputTransform> transforms =
-      options.transforms.empty() ? std::vector{InputTransform::identity} : options.transforms;
+      quantize_detail::measured_transforms(options.transforms);
   std::vector<QuantizeBenchmarkRow> result;
   QuantizeBenchmarkRow row;
   row.threads = effective_threads(options.threads);
-  for (const Recipe recipe : recipes) {
+  for (const Recipe recipe : quantize_detail::measured_recipes(options.recipes)) {
     const std::vector<ScaleLayout> layouts =
         options.layouts.empty() ? std::vector{usual_layout(recipe)} : options.layouts;
     for (const Format dtype : dtypes) {
@@ -124,16 +118,6 @@ void check(const QuantizeBenchmarkOptions& options) {
   }
   if (options.threads < 0) fail("options.threads", options.threads, "0 (all) or above");
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
-  for (const Recipe recipe : options.recipes) {
-    if (!is_plain(recipe)) continue;
-    throw Error(ErrorCode::invalid_argument, "options.recipes",
-                std::string("has ") + recipe_traits(recipe).name + ", must be scaled recipes");
-  }
-  for (const Format dtype : options.dtypes) {
-    if (dtype == Format::f32 || dtype == Format::f16 || dtype == Format::bf16) continue;
-    throw Error(ErrorCode::invalid_argument, "options.dtypes",
-                std::string("has ") + format_traits(dtype).name + ", must be f32, f16 or bf16");
-  }
 }
 
 /// A transform whose operands, if it has any, are `row`.
@@ -146,6 +130,37 @@ QuantizeInput fused_input(InputTransform transform, const MatrixView& row) {
 }
 
 }  // namespace
+
+namespace quantize_detail {
+
+std::vector<Recipe> measured_recipes(const std::vector<Recipe>& wanted) {
+  for (const Recipe recipe : wanted) {
+    if (!is_plain(recipe)) continue;
+    throw Error(ErrorCode::invalid_argument, "options.recipes",
+                std::string("has ") + recipe_traits(recipe).name + ", must be scaled recipes");
+  }
+  if (!wanted.empty()) return wanted;
+  std::vector<Recipe> scaled;
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family != Family::plain) scaled.push_back(t.recipe);
+  }
+  return scaled;
+}
+
+std::vector<Format> measured_dtypes(const std::vector<Format>& wanted) {
+  for (const Format dtype : wanted) {
+    if (dtype == Format::f32 || dtype == Format::f16 || dtype == Format::bf16) continue;
+    throw Error(ErrorCode::invalid_argument, "options.dtypes",
+                std::string("has ") + format_traits(dtype).name + ", must be f32, f16 or bf16");
+  }
+  return wanted.empty() ? std::vector{Format::bf16} : wanted;
+}
+
+std::vector<InputTransform> measured_transforms(const std::vector<InputTransform>& wanted) {
+  return wanted.empty() ? std::vector{InputTransform::identity} : wanted;
+}
+
+}  // namespace quantize_detail
 
 double benchmark_copy(std::int64_t bytes, int threads, int repeats) {
   check_copy(bytes, threads, repeats);

@@ -10,7 +10,9 @@
 #include "blockscale/bench.h"
 #include "blockscale/device.h"
 #include "blockscale/parallel.h"
+#include "ops/quantize/bench_cases.h"
 #include "ops/quantize/cuda_kernels.h"
+#include "ops/quantize/cuda_tiles.h"
 #include "ops/quantize/kernels_sm90.h"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "runtime/kernel.h"
@@ -19,10 +21,6 @@
 namespace blockscale {
 namespace quantize_detail {
 namespace {
-
-std::int64_t format_bytes(Format dtype) {
-  return format_traits(dtype).bits / 8;
-}
 
 std::size_t size_of(std::int64_t bytes) {
   return static_cast<std::size_t>(bytes);
@@ -185,14 +183,14 @@ class Bench {
           prepare(result_.tunings.back(), works);
         }
       } catch (const Error& error) {
-        result_.tunings.back().failed = error.what();
+        result_.tunings.back().failed = error;
       }
     }
     const std::vector<double> seconds = runtime::median_seconds(works, repeats);
     result_.copy_seconds = seconds[0];
     std::size_t next = 1;
     for (MeasuredTuning& tuning : result_.tunings) {
-      if (tuning.failed.empty()) tuning.seconds = seconds[next++];
+      if (!tuning.failed) tuning.seconds = seconds[next++];
     }
     return result_;
   }
@@ -402,9 +400,7 @@ void check(const QuantizeBenchmarkOptions& options) {
 
 QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, int repeats) {
   const quantize_detail::Measurement m = measure_quantize(problem, {{}}, repeats);
-  if (!m.tunings[0].failed.empty()) {
-    throw Error(ErrorCode::device, "quantize", m.tunings[0].failed);
-  }
+  if (m.tunings[0].failed) throw Error(*m.tunings[0].failed);
   QuantizeBenchmarkRow row;
   row.recipe = problem.recipe;
   row.dtype = problem.dtype;
@@ -425,19 +421,12 @@ QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, i
 
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
   check(options);
-  std::vector<Recipe> recipes = options.recipes;
-  if (recipes.empty()) {
-    for (const RecipeTraits& t : kRecipes) {
-      if (t.family != Family::plain) recipes.push_back(t.recipe);
-    }
-  }
-  const auto dtypes = options.dtypes.empty() ? std::vector{Format::bf16} : options.dtypes;
+  const std::vector<Recipe> recipes = quantize_detail::measured_recipes(options.recipes);
+  const std::vector<Format> dtypes = quantize_detail::measured_dtypes(options.dtypes);
   std::vector<std::int64_t> sizes = options.input_bytes;
   if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
-  const auto transforms =
-      options.transforms.empty() ? std::vector{InputTransform::identity} : options.transforms;
   std::vector<quantize_detail::MeasuredProblem> problems;
-  for (const InputTransform transform : transforms) {
+  for (const InputTransform transform : quantize_detail::measured_transforms(options.transforms)) {
     for (const Recipe recipe : recipes) {
       for (const Format dtype : dtypes) {
         for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
@@ -454,7 +443,7 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   for (quantize_detail::MeasuredProblem& problem : problems) {
     const std::int64_t columns =
         problem.transform == InputTransform::swiglu ? 2 * problem.k : problem.k;
-    const std::int64_t row = columns * (format_traits(problem.dtype).bits / 8);
+    const std::int64_t row = columns * quantize_detail::format_bytes(problem.dtype);
     for (const std::int64_t bytes : sizes) {
       problem.rows = std::max<std::int64_t>(1, bytes / row);
       result.push_back(measured(problem, options.repeats));

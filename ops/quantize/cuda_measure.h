@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "blockscale/error.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/cuda_plan.h"
 
@@ -24,8 +26,8 @@ struct MeasuredProblem {
 /// How one way of doing it fared.
 struct MeasuredTuning {
   PlanTuning tuning;
-  std::string plan;    // as QuantizePlan::str
-  std::string failed;  // why there is no time
+  std::string plan;             // as QuantizePlan::str
+  std::optional<Error> failed;  // why there is no time
   double seconds = 0;
 };
 

@@ -124,7 +124,7 @@ nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTun
   std::fprintf(stderr, "\n%s: copy %.2f us, %.3f TB/s\n", name.c_str(), m.copy_seconds * 1e6,
                copy_rate);
   std::sort(m.tunings.begin(), m.tunings.end(), [](const auto& a, const auto& b) {
-    return std::pair(!a.failed.empty(), a.seconds) < std::pair(!b.failed.empty(), b.seconds);
+    return std::pair(a.failed.has_value(), a.seconds) < std::pair(b.failed.has_value(), b.seconds);
   });
   nlohmann::json json = {{"problem", name},
                          {"moved_bytes", m.moved_bytes},
@@ -132,16 +132,17 @@ nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTun
                          {"variants", nlohmann::json::array()}};
   for (const MeasuredTuning& t : m.tunings) {
     const std::string text = text_of(t.tuning);
-    if (t.failed.empty()) {
+    const std::string failed = t.failed ? t.failed->what() : "";
+    if (!t.failed) {
       std::fprintf(stderr, "  %.3f  %9.2f us  %s\n", m.copy_seconds / t.seconds, t.seconds * 1e6,
                    text.c_str());
     } else {
-      std::fprintf(stderr, "  failed  %s: %s\n", text.c_str(), t.failed.substr(0, 300).c_str());
+      std::fprintf(stderr, "  failed  %s: %s\n", text.c_str(), failed.substr(0, 300).c_str());
     }
     json["variants"].push_back({{"tuning", text},
                                 {"seconds", t.seconds},
-                                {"copy_share", t.failed.empty() ? m.copy_seconds / t.seconds : 0},
-                                {"failed", t.failed},
+                                {"copy_share", t.failed ? 0 : m.copy_seconds / t.seconds},
+                                {"failed", failed},
                                 {"plan", t.plan}});
   }
   return json;

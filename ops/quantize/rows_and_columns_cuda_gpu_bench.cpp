@@ -18,9 +18,7 @@ constexpr int kRepeats = 20;
 nlohmann::json measured(const quantize_detail::MeasuredProblem& problem) {
   const quantize_detail::Measurement m = measure_quantize(problem, {{}}, kRepeats);
   const quantize_detail::MeasuredTuning& result = m.tunings.front();
-  if (!result.failed.empty()) {
-    throw Error(ErrorCode::device, "quantize_rows_and_columns", result.failed);
-  }
+  if (result.failed) throw Error(*result.failed);
   const double share = m.copy_seconds / result.seconds;
   const char* const name = recipe_traits(problem.recipe).name;
   const char* const dtype = format_traits(problem.dtype).name;

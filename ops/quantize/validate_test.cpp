@@ -241,6 +241,21 @@ TEST(BenchmarkErrors, Options) {
   expect_invalid("options.recipes", "f16", [&] { benchmark_quantize(options); });
 }
 
+TEST(BenchmarkErrors, CudaOptions) {
+  cuda::QuantizeBenchmarkOptions options;
+  options.k = 1 << 30;
+  expect_invalid("options.k", "in 1..2^30-1", [&] { cuda::benchmark_quantize(options); });
+  options.k = 16;
+  options.input_bytes = {0};
+  expect_invalid("options.input_bytes", "is 0", [&] { cuda::benchmark_quantize(options); });
+  options.input_bytes = {};
+  options.dtypes = {Format::e2m1};
+  expect_invalid("options.dtypes", "e2m1", [&] { cuda::benchmark_quantize(options); });
+  options.dtypes = {};
+  options.recipes = {Recipe::f16};
+  expect_invalid("options.recipes", "f16", [&] { cuda::benchmark_quantize(options); });
+}
+
 TEST(Benchmark, HasARowForEveryCase) {
   QuantizeBenchmarkOptions options;
   options.rows = 4;

@@ -130,6 +130,7 @@ def test_docs_name_only_options_that_exist(page: str):
         (["compare", "a", "b", "--threads", "99999999999999999999"], "out of range"),
         (["bench", "copy", "--size", "2TiB"], "at most 1TiB"),
         (["bench", "quantize", "--repeats", "0"], "--repeats: '0' is out of range"),
+        (["bench", "quantize", "--size", "1MiB"], "--size goes with --device cuda"),
         (["bench", "gemm", "--pair", "mxfp8_e4m3:"], "'' is no recipe"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
