@@ -85,6 +85,7 @@ std::string listing_text(const KernelListing& listing) {
   for (const KernelPackInfo& pack : listing.packs) {
     text += "Pack for " + pack.architecture + ": " + printable(pack_text(pack)) + "\n";
   }
+  if (listing.cache.empty()) return text + "Cache: none, for want of a home folder\n";
   text += "Cache: " + printable(listing.cache.string()) + ", " +
           plural(static_cast<std::int64_t>(listing.cached_kernels), "kernel") + ", " +
           format_bytes(static_cast<double>(listing.cache_bytes)) + " of " +
