@@ -50,6 +50,11 @@ enum class TensorMapFill : uint32_t {
   nan = 1,  // floating-point elements only
 };
 
+BLOCKSCALE_HD constexpr bool is_floating(TensorMapElement element) {
+  return element == TensorMapElement::f16 || element == TensorMapElement::bf16 ||
+         element == TensorMapElement::f32 || element == TensorMapElement::f64;
+}
+
 inline constexpr int kMaxTensorMapRank = 5;
 
 /// Dimension 0 is contiguous. Entries at and beyond `rank` are 0, so that equal descriptions are

@@ -209,6 +209,10 @@ TEST_F(TensorMaps, RulesAreCheckedBeforeTheDriverIsAsked) {
   expect_refused("box[0] is 4; a row", [](D& d) { d.box[0] = 4; });
   expect_refused("fit the swizzle's 128 bytes, not take 144", [](D& d) { d.box[0] = 72; });
   expect_refused("element_strides[1] is 9", [](D& d) { d.element_strides[1] = 9; });
+  expect_refused("fill is 1; only floating-point", [](D& d) {
+    d.element = TensorMapElement::u16;
+    d.fill = TensorMapFill::nan;
+  });
   expect_refused("a multiple of 32", [](D& d) {
     d.element = TensorMapElement::u6x16_align16b;
     d.address = 4112;

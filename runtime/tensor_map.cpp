@@ -69,6 +69,8 @@ void check(const TensorMapDescription& d) {
     require(d.strides[i] % alignment == 0 && d.strides[i] < kMaxStride, at("strides", i),
             d.strides[i], multiple + ", below 2^40");
   }
+  require(d.fill == TensorMapFill::zero || is_floating(d.element), "fill",
+          static_cast<std::uint64_t>(d.fill), "only floating-point elements are filled with NaN");
   const std::uint64_t inner_bytes = d.box[0] * shared_bits(d.element) / 8;
   require(inner_bytes % kAlignment == 0, "box[0]", d.box[0],
           "a row of the box must be a multiple of 16 bytes, not " + std::to_string(inner_bytes));

@@ -56,7 +56,7 @@ void validate(const TensorMapDescription& d) {
   const uint32_t span = meaning::swizzle_span(d.swizzle);
   require(span == 0 || row <= span, "a row of the box has " + std::to_string(row) +
                                         " bytes; the swizzle allows " + std::to_string(span));
-  require(d.fill == TensorMapFill::zero || meaning::is_floating(d.element),
+  require(d.fill == TensorMapFill::zero || is_floating(d.element),
           "only floating-point elements are filled with NaN");
 }
 

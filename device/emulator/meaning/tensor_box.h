@@ -26,11 +26,6 @@ constexpr uint32_t element_bytes(TensorMapElement element) {
   }
 }
 
-constexpr bool is_floating(TensorMapElement element) {
-  return element == TensorMapElement::f16 || element == TensorMapElement::bf16 ||
-         element == TensorMapElement::f32 || element == TensorMapElement::f64;
-}
-
 /// Elements between those of the box along dimension i. Without interleaving dimension 0 has none.
 constexpr uint32_t element_stride(const TensorMapDescription& map, uint32_t i) {
   return i == 0 ? 1 : map.element_strides[i];
