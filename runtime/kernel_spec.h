@@ -15,7 +15,7 @@ struct KernelSpec {
   std::string header;               // "ops/quantize/kernel_sm90.cuh", as it is included
   std::string parameters;           // "blockscale::QuantizeParams", the same struct on the host
   std::size_t parameter_bytes = 0;  // its size on the host; the device's is checked to be equal
-  std::string call;            // "blockscale::quantize_blocks<blockscale::kQuantizeKernels[17]>"
+  std::string call;            // "blockscale::quantize_blocks<blockscale::QuantizeConfig{...}>"
   int threads = 0;             // a block; launches must agree
   bool fewer_threads = false;  // launches may have fewer
   int min_blocks_per_multiprocessor = 1;

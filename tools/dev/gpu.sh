@@ -77,7 +77,7 @@ bundle_files() {
 
 # The headers of boost that the emulator includes, and the static library.
 boost_files() {
-  printf '#include <boost/context/fiber.hpp>\n#include <boost/context/protected_fixedsize_stack.hpp>\n' |
+  printf '#include <boost/context/fiber.hpp>\n#include <boost/context/stack_context.hpp>\n' |
     g++-12 -std=c++20 -M -x c++ - | grep -oE '/usr/include/boost/[^ ]+'
   find /usr/lib -name 'libboost_context.a'
 }
