@@ -396,12 +396,13 @@ class Planner {
                    block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
   }
 
-  /// As few warps a row as hold it, but no more groups than there are barriers.
+  /// As few warps a row as hold it, but no more groups of several than there are barriers.
   void add_row_table(int kernel) {
     const QuantizeConfig c = last_config(kernel);
     QuantizeParams p = base_;
     const std::int64_t chunks = ceil_div(p.k, c.chunk);
-    const std::uint32_t log2 = log2_ceil(std::max<std::int64_t>(chunks, c.threads / 8));
+    const std::uint32_t log2 =
+        chunks <= 32 ? 5 : log2_ceil(std::max<std::int64_t>(chunks, c.threads / 8));
     p.grid = tile_grid(p.rows, chunks, c.threads >> log2, log2);
     add(kernel, c, p.grid.tiles, p);
   }

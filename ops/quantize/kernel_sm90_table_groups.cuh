@@ -67,11 +67,14 @@ BLOCKSCALE_DEVICE void quantize_groups(const QuantizeParams& p) {
   each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
     const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
     const ChunkState state = chunk_state<kConfig>(p, place);
+    const bool idle = !ptx::vote_sync_any(ptx::kFullMask, state.inside);
     ValueChunk<kConfig> chunk;
     uint32_t amax;
     // Where a value may be missing in the table the whole group computes its values.
     for (bool computed = false;; computed = true) {
-      if (state.whole && !computed) {
+      if (state.whole && idle) {
+        clear(chunk);
+      } else if (state.whole && !computed) {
         chunk = look_up<kConfig>(raw, p.transform);
       } else {
         load_part_of<kConfig>(chunk, p, place);
