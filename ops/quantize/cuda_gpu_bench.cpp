@@ -1,5 +1,6 @@
-// The rates of the CUDA quantisers next to a copy kernel: every recipe and layout, from bf16 at
-// four sizes and from f16 at one, as one JSON object. Without a GPU it exits with 77.
+// The rates of the CUDA quantisers next to a copy kernel, as one JSON object: every recipe and
+// layout, from bf16 at four sizes and from f16 at one; fused inputs from both at three. Without a
+// GPU it exits with 77.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -52,7 +53,8 @@ nlohmann::json measure_all() {
   fused.recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
                    Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
   fused.layouts = {ScaleLayout::row_major};
-  fused.input_bytes = {std::int64_t{128} << 20};
+  fused.dtypes = {Format::bf16, Format::f16};
+  fused.input_bytes = {8 << 20, 64 << 20, 256 << 20};
   fused.transforms = {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
                       InputTransform::modulate, InputTransform::rms_norm};
   return {{"bf16", cases({})}, {"f16", cases(from_f16)}, {"fused", cases(fused)}};
