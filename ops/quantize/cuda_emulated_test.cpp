@@ -562,8 +562,8 @@ TEST_P(Tabulated, TakesSeveralTilesEachWay) {
 
 TEST_P(Tabulated, TakesEveryKindOfData) {
   for (const Data data : test::kAllData) {
-    for (const Recipe recipe :
-         {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_64x128}) {
+    for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
+                                Recipe::fp8_64x128, Recipe::fp8_tensor}) {
       Case c = a_case(recipe, data == Data::normal ? Format::f16 : Format::bf16);
       c.rows = 12;
       c.k = 512;

@@ -30,10 +30,9 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   if constexpr (!kWaitsLater) ptx::griddepcontrol_wait();
   if constexpr (kConfig.kernel == QuantizeKernel::blocks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::blocks) {
-    quantize_sm90::quantize_row_blocks<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
-    quantize_sm90::quantize_scaled<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::blocks ||
+                       kConfig.kernel == QuantizeKernel::scaled) {
+    quantize_sm90::quantize_chunks<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {

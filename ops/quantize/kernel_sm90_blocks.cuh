@@ -94,6 +94,10 @@ BLOCKSCALE_DEVICE bool any_exceptional(const Units<kConfig>& units) {
   return ptx::vote_sync_any(ptx::kFullMask, exceptional);
 }
 
+/// Whether NaN may stand for a value that a table lacks: a chunk with one is done the exact way.
+template <QuantizeConfig kConfig, bool kExact>
+inline constexpr bool kMayLack = kConfig.table && !kExact;
+
 /// The scales of a chunk's blocks, which are stored. All lanes of a warp call it. kExact as in
 /// encode_chunk.
 template <QuantizeConfig kConfig, bool kExact>
@@ -101,19 +105,18 @@ BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, floa
                                                    const ChunkPlace& place,
                                                    const ValueChunk<kConfig>& chunk) {
   using U = Units<kConfig>;
-  // In a chunk from a table NaN may stand for what the table lacks.
-  constexpr bool kFromTable = kConfig.table && !kExact;
+  constexpr bool kLacks = kMayLack<kConfig, kExact>;
   Units<kConfig> units;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < U::kCount; ++i) {
-    Largest<kValueFormat<kConfig>, kFromTable || kConfig.rule != ScaleRule::fp8> largest;
+    Largest<kValueFormat<kConfig>, kLacks || kConfig.rule != ScaleRule::fp8> largest;
     largest.fold(part_of<U::kSize>(chunk, i));
     BLOCKSCALE_UNROLL
     for (uint32_t lanes = 1; lanes < U::kLanes; lanes *= 2) {
       largest.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest.bits, lanes));
     }
     units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, largest.f32_bits());
-    if (kFromTable) units.scale[i].exceptional |= largest.f32_bits() >= kInfinityBits;
+    if (kLacks) units.scale[i].exceptional |= largest.f32_bits() >= kInfinityBits;
   }
   if (place.column % kConfig.block == 0) {
     store_row_scales<kConfig>(p, place, units.scale);
@@ -157,12 +160,40 @@ BLOCKSCALE_DEVICE void load_chunk(ValueChunk<kConfig>& chunk, const QuantizePara
   }
 }
 
+/// The scale of a chunk's row or tensor. kExact as in encode_chunk.
+template <QuantizeConfig kConfig, bool kExact>
+BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tensor_scale,
+                                             const ChunkPlace& place,
+                                             const ValueChunk<kConfig>& chunk) {
+  Largest<kValueFormat<kConfig>, kMayLack<kConfig, kExact>> largest;
+  largest.fold(chunk);
+  float scale = tensor_scale;
+  if (p.given_scales && place.row < p.rows) {
+    const int64_t at = place.matrix * p.scale_batch_stride +
+                       scale_offset(p.layout, place.row, 0, p.scale_leading_stride);
+    scale = ptx::ld_global(reinterpret_cast<const float*>(p.scales) + at);
+  }
+  return {{known_fp8_scale<kConfig.element>(scale, largest.f32_bits())}};
+}
+
+/// The scales of a chunk's blocks, which are stored, or the one of its row or tensor.
+template <QuantizeConfig kConfig, bool kExact>
+BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor_scale,
+                                           const ChunkPlace& place,
+                                           const ValueChunk<kConfig>& chunk) {
+  if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
+    return known_scale<kConfig, kExact>(p, tensor_scale, place, chunk);
+  } else {
+    return find_block_scales<kConfig, kExact>(p, tensor_scale, place, chunk);
+  }
+}
+
 /// A warp's chunks the short way. False, if they must be done (again) the exact way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace& place,
                                       const ChunkState& state, const ValueChunk<kConfig>& chunk) {
   const float tensor_scale = await_tensor_scale(p, place.matrix);
-  const Units<kConfig> units = find_block_scales<kConfig, false>(p, tensor_scale, place, chunk);
+  const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
@@ -174,8 +205,7 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const Chu
   ValueChunk<kConfig> chunk;
   load_part_of<kConfig>(chunk, p, place);
   const float tensor_scale = await_tensor_scale(p, place.matrix);
-  store_exactly<kConfig>(p, place, chunk,
-                         find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
+  store_exactly<kConfig>(p, place, chunk, scales_of<kConfig, true>(p, tensor_scale, place, chunk));
 }
 
 /// A warp's chunks, which nobody has loaded, the way that they allow.
@@ -188,9 +218,9 @@ BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPl
   quantize_chunk_exactly<kConfig>(p, place);
 }
 
-/// QuantizeKernel::blocks.
+/// QuantizeKernel::blocks and QuantizeKernel::scaled.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
+BLOCKSCALE_DEVICE void quantize_chunks(const QuantizeParams& p) {
   if constexpr (kConfig.table) {
     each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
       const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
@@ -206,49 +236,6 @@ BLOCKSCALE_DEVICE void quantize_row_blocks(const QuantizeParams& p) {
       quantize_row_block<kConfig>(p, chunk_place<kConfig>(p.grid, tile_place(p.grid, tile)));
     });
   }
-}
-
-/// The scale of a chunk's row or tensor.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tensor_scale,
-                                             const ChunkPlace& place,
-                                             const ValueChunk<kConfig>& chunk) {
-  Largest<kValueFormat<kConfig>, false> largest;
-  largest.fold(chunk);
-  float scale = tensor_scale;
-  if (p.given_scales && place.row < p.rows) {
-    const int64_t at = place.matrix * p.scale_batch_stride +
-                       scale_offset(p.layout, place.row, 0, p.scale_leading_stride);
-    scale = ptx::ld_global(reinterpret_cast<const float*>(p.scales) + at);
-  }
-  return {{known_fp8_scale<kConfig.element>(scale, largest.f32_bits())}};
-}
-
-/// As quantize_chunk, with scales that are known.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_scaled_chunk(const QuantizeParams& p, const ChunkPlace& place,
-                                             const ChunkState& state) {
-  ValueChunk<kConfig> chunk;
-  load_chunk<kConfig>(chunk, p, place, state);
-  const float tensor_scale = await_tensor_scale(p, place.matrix);
-  const Units<kConfig> units = known_scale<kConfig>(p, tensor_scale, place, chunk);
-  if (any_exceptional(units)) return false;
-  if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
-  return true;
-}
-
-/// QuantizeKernel::scaled.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_scaled(const QuantizeParams& p) {
-  each_tile<kConfig>(p, [&](uint32_t tile) {
-    const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-    const ChunkState state = chunk_state<kConfig>(p, place);
-    if (state.whole && quantize_scaled_chunk<kConfig>(p, place, state)) return;
-    ValueChunk<kConfig> chunk;
-    load_part_of<kConfig>(chunk, p, place);
-    const float tensor_scale = await_tensor_scale(p, place.matrix);
-    store_exactly<kConfig>(p, place, chunk, known_scale<kConfig>(p, tensor_scale, place, chunk));
-  });
 }
 
 /// What a `maximum` kernel folds: chunks of x where their order is that of the values, else values.

@@ -168,7 +168,7 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                                        InputTransform transform) {
   const bool tabulated = is_gelu(transform) || transform == InputTransform::swiglu;
   const bool quantizes = kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::tall ||
-                         kernel == QuantizeKernel::row;
+                         kernel == QuantizeKernel::row || kernel == QuantizeKernel::scaled;
   return quantizes && tabulated && input != Format::f32;
 }
 
@@ -220,7 +220,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   const bool fused = c.transform != InputTransform::identity;
   const bool norm = c.transform == InputTransform::rms_norm;
   if (c.table) {
-    c.chunk = 32;
+    // Where 32 gates, ups, values and codes at once are more than 128 registers hold.
+    const bool wide = c.kernel == QuantizeKernel::scaled ||
+                      (c.rule == ScaleRule::mx && c.element != Format::e2m1);
+    c.chunk = c.transform == InputTransform::swiglu && wide ? 16 : 32;
     c.threads = 512;
     c.min_blocks = 1;
     c.persistent = true;
@@ -276,8 +279,8 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       }
       add_tuned(list, {QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform});
       add_tuned(list, {QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform});
-      list.add(tuned({QuantizeKernel::scaled, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
-      list.add(tuned({QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform}));
+      add_tuned(list, {QuantizeKernel::scaled, input, Format::e4m3, ScaleRule::fp8, 0, transform});
+      add_tuned(list, {QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform});
       list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
     }
     list.add(tuned(
