@@ -20,19 +20,15 @@ BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
       p.x.vectors && p.value_vectors && (beside || first.column + kConfig.chunk <= p.k) &&
       rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return kAll;
-  uint32_t present = 0;
-  BLOCKSCALE_UNROLL
-  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-    if (!beside && first.row + u < p.rows) present |= 1u << u;
-  }
+  const uint32_t rows = beside || first.row >= p.rows ? 0 : p.rows - first.row;
   HeldChunks<kConfig> chunks(p, first, 1);
-  chunks.load(present);
+  chunks.load(rows < kConfig.chunks ? rows : kConfig.chunks);
   const float tensor_scale = await_tensor_scale(p, first.matrix);
   uint32_t left = 0;
   BLOCKSCALE_UNROLL
   for (uint32_t u = 0; u < kConfig.chunks; ++u) {
     const ChunkPlace place = below(first, u);
-    const ValueChunk<kConfig> chunk = chunks.value(u);
+    const ValueChunk<kConfig> chunk = chunks.values(u);
     const Units<kConfig> units = find_block_scales<kConfig, false>(p, tensor_scale, place, chunk);
     if (any_exceptional(units)) {
       left |= 1u << u;

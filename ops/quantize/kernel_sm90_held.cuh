@@ -37,16 +37,13 @@ class SharedOperands {
     }
   }
 
-  /// The value of x, where rms_norm needs the factor of its row too.
-  BLOCKSCALE_DEVICE void apply(Operand& values, const Chunk<kConfig.input, kConfig.chunk>& x,
-                               float row_factor) const {
-    fill_values(values, [&](int i) {
-      if constexpr (kModulate) {
-        return ptx::fma_rn(value_at(x, i), value_at(factor_, i), value_at(shift_, i));
-      } else {
-        return math::rms_norm<device::KernelMath>(value_at(x, i), row_factor, value_at(factor_, i));
-      }
-    });
+  /// The value of x in column i of the chunk, where rms_norm needs the factor of its row too.
+  BLOCKSCALE_DEVICE float apply(float x, int i, float row_factor) const {
+    if constexpr (kModulate) {
+      return ptx::fma_rn(x, value_at(factor_, i), value_at(shift_, i));
+    } else {
+      return math::rms_norm<device::KernelMath>(x, row_factor, value_at(factor_, i));
+    }
   }
 
  private:
@@ -86,16 +83,15 @@ class HeldChunks {
     from_ = p.x.data + first.matrix * p.x.batch_stride + first.row * p.x.row_stride;
   }
 
-  /// Loads the chunks of `present` (bit u: chunk u), each of which exists, with vectors. The others
-  /// become 0.
-  BLOCKSCALE_DEVICE void load(uint32_t present) {
-    present_ = present;
+  /// Loads the first `count` chunks, each of which exists, with vectors. The others become 0.
+  BLOCKSCALE_DEVICE void load(uint32_t count) {
+    count_ = count;
     if constexpr (kSwiglu) {
       load_gated_chunks();
     } else if constexpr (kIdentity || kShares) {
       load_raw(held_);
       if constexpr (kNorm) load_row_factors();
-      if (kShares && present != 0) operands_.load(p_.transform, row_, column_);
+      if (kShares && count != 0) operands_.load(p_.transform, row_, column_);
     } else {
       Raw raw[kCount];
       load_raw(raw);
@@ -104,15 +100,25 @@ class HeldChunks {
     }
   }
 
-  BLOCKSCALE_DEVICE bool is_present(uint32_t u) const { return (present_ >> u & 1) != 0; }
+  BLOCKSCALE_DEVICE bool is_present(uint32_t u) const { return u < count_; }
 
-  BLOCKSCALE_DEVICE ValueChunk<kConfig> value(uint32_t u) const {
+  BLOCKSCALE_DEVICE ValueChunk<kConfig> values(uint32_t u) const {
     if constexpr (kShares) {
       ValueChunk<kConfig> values;
-      operands_.apply(values, held_[u], row_factor_[kNorm ? u : 0]);
+      fill_values(values, [&](int i) { return value(u, i); });
       return values;
     } else {
       return held_[u];
+    }
+  }
+
+  /// Element i of chunk u.
+  BLOCKSCALE_DEVICE float value(uint32_t u, int i) const {
+    const float held = value_at(held_[u], i);
+    if constexpr (kShares) {
+      return operands_.apply(held, i, row_factor_[kNorm ? u : 0]);
+    } else {
+      return held;
     }
   }
 
@@ -174,7 +180,7 @@ class HeldChunks {
   uint32_t column_;
   uint32_t row_;  // counted through all matrices
   uint32_t step_;
-  uint32_t present_ = 0;
+  uint32_t count_ = 0;
   Held held_[kCount];
   float row_factor_[kNorm ? kCount : 1] = {};
   SharedOperands<kConfig> operands_ = {};

@@ -85,7 +85,7 @@ class TallTile {
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
         if (!chunks_.is_present(u)) continue;
-        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.value(u), scale),
+        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.values(u), scale),
                     to + u * step);
       }
     } else {
@@ -103,24 +103,23 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
-  /// Bit u: chunk u lies in the matrix.
-  BLOCKSCALE_DEVICE uint32_t present() const {
-    uint32_t mask = 0;
+  /// Chunks that lie in the matrix.
+  BLOCKSCALE_DEVICE uint32_t count() const {
+    if (place_.first.column >= p_.k) return 0;
+    uint32_t chunks = 0;
     BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if (chunk_place(u).row < p_.rows && place_.first.column < p_.k) mask |= 1u << u;
-    }
-    return mask;
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) chunks += chunk_place(u).row < p_.rows ? 1 : 0;
+    return chunks;
   }
 
   /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
   BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
     Largest<kValueFormat<kConfig>, false> largest;
     if (may_hold_) {
-      chunks_.load(present());
+      chunks_.load(count());
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (chunks_.is_present(u)) largest.fold(chunks_.value(u));
+        if (chunks_.is_present(u)) largest.fold(chunks_.values(u));
       }
     } else {
       BLOCKSCALE_NO_UNROLL

@@ -199,8 +199,8 @@ TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
             "quantize_rows_and_columns_fp8_e4m3_bf16: 6 tiles, vector loads, vector stores of "
             "rows, vector stores of columns, scales row_major and row_major\n");
   EXPECT_EQ(plan.shape.grid.x, 6u);
-  EXPECT_EQ(plan.shape.block.x, 256u);
-  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 17408u);
+  EXPECT_EQ(plan.shape.block.x, 128u);
+  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 18464u);
 }
 
 TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {

@@ -18,13 +18,16 @@ struct RowsAndColumnsParams {
   QuantizeParams columns;
 };
 
-/// What every kernel of the list does. Three tiles of 16-bit elements on a multiprocessor, or two
-/// of f32, are 96 or 128 KiB in flight.
+/// What every kernel of the list does: threads of 16 columns of 8 rows, or of 4 rows where elements
+/// are as wide as registers. Four tiles of 16-bit elements on a multiprocessor, or two of f32, are
+/// 128 KiB in flight.
 BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input) {
+  const bool wide = input == Format::f32;
   QuantizeConfig c;
   c.input = input;
-  c.chunks = 4;
-  c.min_blocks = input == Format::f32 ? 2 : 3;
+  c.chunks = wide ? 4 : 8;
+  c.threads = wide ? 256 : 128;
+  c.min_blocks = wide ? 2 : 4;
   return c;
 }
 
@@ -32,9 +35,11 @@ inline constexpr QuantizeConfig kRowsAndColumnsKernels[] = {
     transpose_config(Format::bf16), transpose_config(Format::f16), transpose_config(Format::f32)};
 inline constexpr int kRowsAndColumnsKernelCount = 3;
 
-/// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of each warp's
-/// columns), then the scales of its columns and their reciprocals.
+/// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of its rows
+/// and columns), the scales of its columns and of its rows with their reciprocals, and a word of
+/// each warp.
 inline constexpr uint32_t kTransposeCodesBytes = kTransposeTile * kTransposeTile;
-inline constexpr uint32_t kTransposeSharedBytes = kTransposeCodesBytes + 2 * 4 * kTransposeTile;
+inline constexpr uint32_t kTransposeSharedBytes =
+    kTransposeCodesBytes + 4 * 4 * kTransposeTile + 8 * 4;
 
 }  // namespace blockscale
