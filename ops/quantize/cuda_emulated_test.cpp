@@ -35,7 +35,8 @@ struct Case {
   /// What is fused: options.input's operands are made by `check`.
   Format operand_dtype = Format::f32;
   std::int64_t groups = 1;
-  quantize_detail::TableUse table = quantize_detail::TableUse::by_size;
+  quantize_detail::Choice table = quantize_detail::Choice::by_size;
+  quantize_detail::Choice large = quantize_detail::Choice::by_size;
 };
 
 std::string describe(const Case& c) {
@@ -47,7 +48,8 @@ std::string describe(const Case& c) {
          std::to_string(static_cast<int>(c.options.scale_source)) + " " +
          kInputTransformNames[static_cast<int>(c.options.input.transform)] + " group " +
          std::to_string(c.options.input.gate_group) +
-         (c.table == quantize_detail::TableUse::always ? " table" : "") + " seed " +
+         (c.table == quantize_detail::Choice::always ? " table" : "") +
+         (c.large == quantize_detail::Choice::always ? " large" : "") + " seed " +
          std::to_string(c.seed);
 }
 
@@ -144,6 +146,7 @@ void check(Case c) {
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
   quantize_detail::PlanTuning tuning;
   tuning.table = c.table;
+  tuning.large = c.large;
   ASSERT_TRUE(test::emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, tuning))
       << describe(c);
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
@@ -312,25 +315,23 @@ TEST(CudaQuantize, AppliesTheFloorOfFp8) {
   }
 }
 
-TEST(CudaQuantize, HoldsRowsOfManyRounds) {
-  for (const std::int64_t k : {2048, 2056, 4097, 16384, 33000}) {
-    Case c{Recipe::fp8_row};
-    c.rows = 3;
-    c.k = k;
+/// Both forms of kernels of rows.
+void check_forms(Case c) {
+  for (const auto large : {quantize_detail::Choice::never, quantize_detail::Choice::always}) {
+    c.large = large;
     check(c);
   }
 }
 
-TEST(CudaQuantize, HoldsManyChunksOfLongMatrices) {
-  for (const std::int64_t k : {520, 8192, 33000}) {
-    Case c{Recipe::fp8_row, k == 8192 ? Format::f32 : Format::bf16};
-    c.rows = 200000 / k + 1;
-    c.k = k;
-    check(c);
-    c.k -= 3;
-    c.x_padding = 3;
-    c.value_padding = k % 16 == 0 ? 3 : 0;
-    check(c);
+TEST(CudaQuantize, HoldsRowsOfManyRounds) {
+  for (const std::int64_t k : {2048, 2056, 4097, 8190, 16384, 33000}) {
+    for (const Format dtype : {Format::bf16, Format::f32}) {
+      Case c{Recipe::fp8_row, dtype};
+      c.rows = 3;
+      c.k = k;
+      c.x_padding = k == 8190 ? 2 : 0;
+      check_forms(c);
+    }
   }
 }
 
@@ -441,7 +442,7 @@ TEST(CudaQuantize, TakesGatesAndUpsInEveryOrder) {
         c.options.input.gate_order = order;
         c.options.input.gate_group = group;
         check(c);
-        c.table = quantize_detail::TableUse::always;
+        c.table = quantize_detail::Choice::always;
         check(c);
         c.x_padding = 1;
         check(c);
@@ -510,7 +511,7 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.data = Data::normal;
         c.options.input.transform = static_cast<InputTransform>(transform);
         check(c);
-        c.table = quantize_detail::TableUse::always;
+        c.table = c.large = quantize_detail::Choice::always;
         check(c);
         const RecipeTraits& t = recipe_traits(recipe);
         if (t.block_k != 0 && !t.tensor_scale) continue;
@@ -519,9 +520,6 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         check(c);
       }
     }
-  }
-  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-    check({Recipe::fp8_row, dtype, 25, 8192});  // large enough to be held as several chunks
   }
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     EXPECT_TRUE(test::emulated_kernels().contains(i))
@@ -537,7 +535,7 @@ class Tabulated : public testing::TestWithParam<InputTransform> {
     Case c{recipe, dtype};
     c.options.input.transform = GetParam();
     c.data = Data::normal;
-    c.table = quantize_detail::TableUse::always;
+    c.table = quantize_detail::Choice::always;
     return c;
   }
 };
@@ -609,7 +607,7 @@ TEST(CudaQuantize, KeepsOperandsFromRowToRow) {
         c.options.input.transform = transform;
         c.operand_dtype = dtype;
         c.seed = k == 1056 ? 3 : 0;
-        check(c);
+        check_forms(c);
       }
     }
   }
@@ -624,9 +622,9 @@ TEST(CudaQuantize, SumsRowsOfManySegments) {
       c.data = Data::normal;
       c.options.input.transform = InputTransform::rms_norm;
       c.operand_dtype = Format::bf16;
-      check(c);
+      check_forms(c);
       c.x_padding = 1;
-      check(c);
+      check_forms(c);
     }
   }
 }

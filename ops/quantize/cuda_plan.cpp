@@ -20,17 +20,16 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
 }
 
-/// Elements for each multiprocessor from which on rows are held as several chunks of a thread.
-constexpr std::int64_t kManyElements = 1 << 16;
+/// Elements for each multiprocessor from which on kernels of rows take their form for large inputs.
+constexpr std::int64_t kLargeElements = 1 << 15;
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
-                InputTransform transform, bool table = false, bool many_chunks = false) {
+                InputTransform transform, bool table = false, bool large = false) {
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     const QuantizeConfig& c = kQuantizeKernels[i];
     if (c.kernel == kernel && c.input == input && c.element == element && c.rule == rule &&
-        c.block == block && c.transform == transform && c.table == table &&
-        holds_many_chunks(c) == many_chunks) {
+        c.block == block && c.transform == transform && c.table == table && c.large == large) {
       return i;
     }
   }
@@ -267,25 +266,32 @@ class Planner {
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
 
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
+    const bool large = has_large_form(kind, a_.x.dtype, a_.input.transform) && is_large();
     const auto find = [&](bool table) {
-      return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table);
+      return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table,
+                         large);
     };
     if (!has_table(kind, a_.x.dtype, a_.input.transform)) return find(false);
     const int with_table = find(true);
     return wants_table(kQuantizeKernels[with_table]) ? with_table : find(false);
   }
 
+  bool is_large() const {
+    if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
+    return a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * kLargeElements;
+  }
+
   /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor
   /// has enough elements to pay for filling it.
   bool wants_table(const QuantizeConfig& c) const {
-    if (tuning_.table == TableUse::never) return false;
+    if (tuning_.table == Choice::never) return false;
     if (!base_.x.vectors || !has_value_vectors(c)) return false;
     if (c.kernel == QuantizeKernel::row &&
         base_.k > static_cast<std::uint32_t>(c.threads * c.chunk)) {
       return false;
     }
     const std::int64_t values = a_.out.batch * a_.out.rows * a_.out.k;
-    return tuning_.table == TableUse::always ||
+    return tuning_.table == Choice::always ||
            values >= device_.multiprocessors * least_table_values(c);
   }
 
@@ -382,15 +388,10 @@ class Planner {
   void add_row() {
     const bool norm = a_.input.transform == InputTransform::rms_norm;
     const int block = recipe_.block_k;
-    int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
+    const int kernel = kernel_of(QuantizeKernel::row, recipe_.element, rule(), block);
     if (kQuantizeKernels[kernel].table) {
       add_row_table(kernel);
       return;
-    }
-    if (a_.input.transform == InputTransform::identity &&
-        a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * kManyElements) {
-      kernel = find_kernel(QuantizeKernel::row, a_.x.dtype, recipe_.element, rule(), block,
-                           InputTransform::identity, false, true);
     }
     add_row_kernel(kernel, norm && block > 0 ? base_.scale_rows : base_.rows,
                    block > 0 ? std::int64_t{base_.scale_columns} * block : base_.k);
@@ -469,9 +470,9 @@ std::string quantize_kernel_name(const QuantizeConfig& c) {
   }
   if (c.kernel == QuantizeKernel::settle) return name;
   name += std::string("_") + format_traits(c.input).name;
-  if (c.kernel == QuantizeKernel::norm) return name;
+  if (c.kernel == QuantizeKernel::norm) return c.large ? name + "_large" : name;
   name += std::string("_") + kInputTransformNames[static_cast<int>(c.transform)];
-  if (holds_many_chunks(c)) name += "_" + std::to_string(c.chunks) + "_chunks";
+  if (c.large) name += "_large";
   return c.table ? name + "_table" : name;
 }
 
@@ -507,7 +508,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
               ", " + value("InputTransform", c.transform) + std::to_string(c.chunk) + ", " +
               std::to_string(c.chunks) + ", " + std::to_string(c.threads) + ", " +
               std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + ", " +
-              (c.table ? "true" : "false") + "}>";
+              (c.table ? "true" : "false") + ", " + (c.large ? "true" : "false") + "}>";
   spec.threads = c.threads;
   spec.fewer_threads =
       !c.table && (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm);

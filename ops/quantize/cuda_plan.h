@@ -19,9 +19,10 @@ struct DeviceTraits {
   int multiprocessors = 132;
 };
 
-/// Which kernel takes a problem that has one with a table and one without. Without vectors of x and
-/// of the values it is always the one without.
-enum class TableUse : std::uint8_t { by_size, always, never };
+/// Which kernel takes a problem that has two: one with a table and one without, one for large
+/// inputs and one for small. Without vectors of x and of the values it is never the one with a
+/// table.
+enum class Choice : std::uint8_t { by_size, always, never };
 
 /// What a benchmark may change of the last kernel's configuration: 0 leaves it as the list has it.
 struct PlanTuning {
@@ -31,7 +32,8 @@ struct PlanTuning {
   int min_blocks = 0;
   int log2_chunks = 0;  // chunks of a tile along k
   bool persistent = false;
-  TableUse table = TableUse::by_size;
+  Choice table = Choice::by_size;
+  Choice large = Choice::by_size;  // the form for large inputs, where there are two
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

@@ -21,11 +21,11 @@
 namespace blockscale {
 namespace {
 
+using quantize_detail::Choice;
 using quantize_detail::MeasuredProblem;
 using quantize_detail::MeasuredTuning;
 using quantize_detail::Measurement;
 using quantize_detail::PlanTuning;
-using quantize_detail::TableUse;
 
 std::string text_of(const PlanTuning& t) {
   if (t == PlanTuning{}) return "as listed";
@@ -35,9 +35,12 @@ std::string text_of(const PlanTuning& t) {
   return (part("chunk", t.chunk) + part("chunks", t.chunks) + part("threads", t.threads) +
           part("min_blocks", t.min_blocks) + part("log2_chunks", t.log2_chunks) +
           (t.persistent ? " persistent" : "") +
-          (t.table == TableUse::always  ? " table"
-           : t.table == TableUse::never ? " no table"
-                                        : ""))
+          (t.table == Choice::always  ? " table"
+           : t.table == Choice::never ? " no table"
+                                      : "") +
+          (t.large == Choice::always  ? " large"
+           : t.large == Choice::never ? " small"
+                                      : ""))
       .substr(1);
 }
 
@@ -80,15 +83,18 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
 /// Ways of launching the kernels of functions of x, and others that are fused.
 std::vector<PlanTuning> function_tunings() {
   PlanTuning computed, looked_up, many_threads;
-  computed.table = TableUse::never;
-  looked_up.table = many_threads.table = TableUse::always;
+  computed.table = Choice::never;
+  looked_up.table = many_threads.table = Choice::always;
   many_threads.threads = 1024;
   return {computed, looked_up, many_threads};
 }
 
 /// Ways of launching the kernels that keep operands of rows: registers against threads.
 std::vector<PlanTuning> row_tunings() {
-  return {{}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}, {16, 0, 512, 2}};
+  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}};
+  tunings[1].large = Choice::never;
+  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  return tunings;
 }
 
 /// The same of those whose threads hold chunks of a few rows.

@@ -186,6 +186,7 @@ class RowRun {
       load_raw(place_);
       if constexpr (kNormalizes) hold_operands(0);
     }
+    exchange_.clear_words();
     for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
       const ChunkPlace next_place = place_of_next_tile();
       if constexpr (kOneRound) take_tile(next_place, tiles > 1);
@@ -249,7 +250,7 @@ class RowRun {
   /// values_ from raw_, with the operands held but without the factor of rms_norm.
   BLOCKSCALE_DEVICE void use_raw() {
     if constexpr (kNormalizes) {
-      fill_values(values_, [&](int i) { return value_at(raw_, i); });
+      fill_values(values_, [&](int i) { return device::in_register(value_at(raw_, i)); });
     } else {
       operands_.apply(values_, [&](int i, float one_plus_scale, float shift) {
         return ptx::fma_rn(value_at(raw_, i), one_plus_scale, shift);

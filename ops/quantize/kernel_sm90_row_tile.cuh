@@ -38,7 +38,12 @@ class RowTile {
 
   BLOCKSCALE_DEVICE void quantize() {
     Maximum largest;
-    each_round([&] { fold_into(largest); });
+    if constexpr (!kOneRound) exchange_.clear_words();
+    each_round([&] {
+      if (whole_) load();
+      if constexpr (kOneRound) exchange_.clear_words();
+      fold_into(largest);
+    });
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
     if (exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists()) {
@@ -107,7 +112,6 @@ class RowTile {
 
   BLOCKSCALE_DEVICE void fold_into(Maximum& largest) {
     if (whole_) {
-      load();
       BLOCKSCALE_UNROLL
       for (const Values& chunk : values_) largest.fold(chunk);
     } else {

@@ -51,6 +51,7 @@ struct QuantizeConfig {
   int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
   bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
+  bool large = false;       // of two forms the one for large inputs (has_large_form)
 
   // row, norm: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are what a
   // multiprocessor holds; the plan makes thread blocks as large as rows need.
@@ -175,17 +176,22 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
 /// The most warps that work on a row of `row` and `norm`, and on one that takes several rounds.
 inline constexpr int kRowMostWarps = 16;
 
-/// Whether a kernel is the one of `row` for large inputs, whose threads have several chunks.
-BLOCKSCALE_HD constexpr bool holds_many_chunks(const QuantizeConfig& c) {
-  return c.kernel == QuantizeKernel::row && !c.table && c.chunks > 1;
-}
-
 /// Operands that all rows (of a group) share. `row` keeps them as f32 in shared memory behind
 /// kQuantizeSharedBytes.
 BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
   if (kernel != QuantizeKernel::row) return 0;
   if (transform == InputTransform::modulate) return 2;
   return transform == InputTransform::rms_norm ? 1 : 0;
+}
+
+/// Whether a kernel has two forms: few rows are spread over many threads; of many rows a thread
+/// holds more, as one chunk where operands are shared, as several small ones where nothing but
+/// bytes is moved.
+BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
+                                            InputTransform transform) {
+  if (kernel == QuantizeKernel::row && transform == InputTransform::identity) return true;
+  const bool norm = kernel == QuantizeKernel::norm;
+  return (norm || row_operands(kernel, transform) > 0) && input != Format::f32;
 }
 
 /// A list that is built by a constexpr function.
@@ -229,11 +235,16 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
-    const bool many = !fused && c.chunks > 1;
-    c.chunk = many ? 8 : c.input != Format::f32 && (!fused || c.persistent) ? 32 : 16;
-    c.chunks = many ? (c.input == Format::f32 ? 4 : 8) : 1;
-    c.threads = norm ? 768 : 512;  // three thread blocks of 256, with 80 registers a thread
-    c.min_blocks = c.persistent || many ? 1 : 2;
+    c.threads = 512;
+    c.min_blocks = 2;
+    if (c.persistent && c.large) {
+      c.chunk = 32;
+      c.threads = norm ? 768 : 512;  // 80 or 128 registers a thread
+      c.min_blocks = 1;
+    } else if (!fused) {
+      c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
+      c.chunks = !c.large ? 1 : c.input == Format::f32 ? 4 : 8;
+    }
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
@@ -256,9 +267,14 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   return c;
 }
 
-/// Adds a configuration, and where it may have a table the one with it.
+/// Adds a configuration, and where it may have a table or a large form those.
 BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig c) {
   list.add(tuned(c));
+  if (has_large_form(c.kernel, c.input, c.transform)) {
+    QuantizeConfig large = c;
+    large.large = true;
+    list.add(tuned(large));
+  }
   if (!has_table(c.kernel, c.input, c.transform)) return;
   c.table = true;
   list.add(tuned(c));
@@ -267,9 +283,6 @@ BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig 
 BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
   QuantizeKernelList list;
   for (const Format input : kQuantizeInputs) {
-    QuantizeConfig many{QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0};
-    many.chunks = 8;
-    list.add(tuned(many));
     for (int t = 0; t < kInputTransformCount; ++t) {
       const auto transform = static_cast<InputTransform>(t);
       const bool norm = transform == InputTransform::rms_norm;
@@ -283,8 +296,8 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       add_tuned(list, {QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform});
       list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
     }
-    list.add(tuned(
-        {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0, InputTransform::rms_norm}));
+    add_tuned(list, {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0,
+                     InputTransform::rms_norm});
   }
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
