@@ -17,15 +17,6 @@ BLOCKSCALE_DEVICE float reciprocal_of_normal(float a) {
   return ptx::fma_rn(approximation, -excess, approximation);
 }
 
-/// The same number, which the compiler keeps in a register instead of computing it again from what
-/// it was made of, which may then be overwritten. No instruction.
-BLOCKSCALE_DEVICE float in_register(float a) {
-#if BLOCKSCALE_GPU
-  asm volatile("" : "+f"(a));
-#endif
-  return a;
-}
-
 /// The arithmetic of core/math-inl.h in instructions.
 struct KernelMath {
   using Number = float;

@@ -94,6 +94,15 @@ BLOCKSCALE_DEVICE float neg(float a) {
   BLOCKSCALE_UNARY("neg", neg);
 }
 
+/// The same number, which the compiler keeps in a register instead of computing it again from what
+/// it was made of, which may then be overwritten. No instruction at all.
+BLOCKSCALE_DEVICE float in_register(float a) {
+#if BLOCKSCALE_GPU
+  asm volatile("" : "+f"(a));
+#endif
+  return a;
+}
+
 #undef BLOCKSCALE_UNARY
 #undef BLOCKSCALE_BINARY
 

@@ -146,8 +146,9 @@ TEST(QuantizePlan, WarpsOfARowHoldItOrTakeWholeRounds) {
               kQuantizeSharedBytes + step.shape.block.x * 4 * static_cast<unsigned>(c.chunk))
         << k;
     // All of them fit at once.
-    EXPECT_LE(step.shape.grid.x * step.shape.block.x, 132u * 768) << k;
-    EXPECT_LE(768 / step.shape.block.x * step.shape.dynamic_shared_bytes, 227u << 10) << k;
+    const auto threads = static_cast<unsigned>(c.threads * c.min_blocks);
+    EXPECT_LE(step.shape.grid.x * step.shape.block.x, 132 * threads) << k;
+    EXPECT_LE(threads / step.shape.block.x * step.shape.dynamic_shared_bytes, 227u << 10) << k;
   }
 }
 

@@ -250,7 +250,8 @@ class RowRun {
   /// values_ from raw_, with the operands held but without the factor of rms_norm.
   BLOCKSCALE_DEVICE void use_raw() {
     if constexpr (kNormalizes) {
-      fill_values(values_, [&](int i) { return device::in_register(value_at(raw_, i)); });
+      // Unpacked once, so that raw_ is free for the next tile.
+      fill_values(values_, [&](int i) { return ptx::in_register(value_at(raw_, i)); });
     } else {
       operands_.apply(values_, [&](int i, float one_plus_scale, float shift) {
         return ptx::fma_rn(value_at(raw_, i), one_plus_scale, shift);

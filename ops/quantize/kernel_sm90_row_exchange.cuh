@@ -22,13 +22,17 @@ class RowExchange {
   static constexpr uint32_t kBufferBytes = kQuantizeSharedBytes / 2;
 
  public:
-  /// Collective of the thread block.
   BLOCKSCALE_DEVICE explicit RowExchange(const Divisor& row_warps) : row_warps_(row_warps.divisor) {
     // Shared memory begins at a multiple of 1024 bytes: the word's address says whose it is.
-    const ptx::SharedAddress words = device::shared_base();
     const uint32_t warp = ptx::tid_x() / 32;
-    word_ = words + (row_warps.quotient(warp) * kRowBytes + row_warps.remainder(warp) * 4);
+    word_ = device::shared_base() +
+            (row_warps.quotient(warp) * kRowBytes + row_warps.remainder(warp) * 4);
+  }
+
+  /// Before anything is exchanged. Collective of the thread block.
+  BLOCKSCALE_DEVICE void clear_words() const {
     if (row_warps_ == 1) return;
+    const ptx::SharedAddress words = device::shared_base();
     for (uint32_t at = 4 * ptx::tid_x(); at < kQuantizeSharedBytes; at += 4 * ptx::ntid_x()) {
       ptx::st_shared(words + at, 0u);
     }

@@ -236,10 +236,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
-    c.min_blocks = 2;
+    const bool many_registers = norm && c.block == 16 && c.input == Format::f32;
+    c.min_blocks = many_registers ? 1 : 2;
     if (c.persistent && c.large) {
       c.chunk = 32;
-      c.threads = norm ? 768 : 512;  // 80 or 128 registers a thread
+      // 80 registers a thread where they are enough, else up to 128.
+      c.threads = norm && c.block != 16 && c.block != 128 ? 768 : 512;
       c.min_blocks = 1;
     } else if (!fused) {
       c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
