@@ -196,7 +196,7 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
 
 /// A list that is built by a constexpr function.
 struct QuantizeKernelList {
-  static constexpr int kCapacity = 320;
+  static constexpr int kCapacity = 384;
   QuantizeConfig at[kCapacity] = {};
   int count = 0;
 
