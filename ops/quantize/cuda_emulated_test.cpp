@@ -139,9 +139,7 @@ void check(Case c) {
               emulator::BufferUse::output);
   buffers.add("scales", actual.view.scales,
               c.batch * shape.scale_batch_stride * Output::scale_size(c),
-              scales_read                               ? emulator::BufferUse::input
-              : recipe_traits(c.recipe).block_rows == 0 ? emulator::BufferUse::both  // settled
-                                                        : emulator::BufferUse::output);
+              scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
   buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
   quantize_detail::PlanTuning tuning;
@@ -257,6 +255,24 @@ TEST(CudaQuantize, TakesTensorScalesAsGiven) {
         check(c);
         c.dtype = Format::f32;
         c.tensor_scale_stride = 0;
+        check(c);
+      }
+    }
+  }
+}
+
+/// More tiles than thread blocks of the first kernel take at once, in any order of threads.
+TEST(CudaQuantize, ComputesScalesOfManyTiles) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2}) {
+    for (const Format dtype : {Format::bf16, Format::f32}) {
+      for (const std::int64_t rows : {1, 40, 150}) {
+        Case c{recipe, dtype};
+        c.rows = rows;
+        c.k = 1040;
+        c.batch = 2;
+        c.data = Data::normal;
+        c.tensor_scale_stride = rows % 2;
+        c.seed = static_cast<std::uint64_t>(rows);
         check(c);
       }
     }
@@ -473,29 +489,31 @@ TEST(CudaQuantize, ModulatesRowsOfManyGroups) {
   }
 }
 
+void check_absolute_maximum(Data data, InputTransform transform, std::int64_t rows) {
+  const test::Matrix x(Format::bf16, rows, 96, 3, 0, data, 9);
+  const test::Matrix weight(Format::f32, 1, 96, 1, 0, Data::normal, 10);
+  QuantizeInput input;
+  input.transform = transform;
+  if (transform == InputTransform::rms_norm) input.weight = weight.view();
+  std::vector<float> expected(3, -1.0f), actual(3, -1.0f);
+  absolute_maximum(x.view(), input, expected.data(), 1);
+  test::PlanBuffers buffers;
+  buffers.add("x", x.view().data, bytes_of(x.view()), emulator::BufferUse::input);
+  buffers.add("weight", weight.view().data, 96 * 4, emulator::BufferUse::input);
+  buffers.add("out", actual.data(), 12, emulator::BufferUse::output);
+  const auto a = quantize_detail::validated(x.view(), input, actual.data(), 0);
+  ASSERT_TRUE(test::emulate_plan(
+      [&](void* workspace) {
+        return quantize_detail::plan_absolute_maximum(a, actual.data(), {3}, workspace);
+      },
+      buffers, 1));
+  EXPECT_EQ(actual, expected) << test::data_name(data) << " " << rows;
+}
+
 TEST(CudaAbsoluteMaximum, IsThatOfTheCpu) {
   for (const Data data : test::kAllData) {
     for (const InputTransform transform : {InputTransform::identity, InputTransform::rms_norm}) {
-      for (const std::int64_t rows : {37, 0}) {
-        const test::Matrix x(Format::bf16, rows, 96, 3, 0, data, 9);
-        const test::Matrix weight(Format::f32, 1, 96, 1, 0, Data::normal, 10);
-        QuantizeInput input;
-        input.transform = transform;
-        if (transform == InputTransform::rms_norm) input.weight = weight.view();
-        std::vector<float> expected(3, -1.0f), actual(3, -1.0f);
-        absolute_maximum(x.view(), input, expected.data(), 1);
-        test::PlanBuffers buffers;
-        buffers.add("x", x.view().data, bytes_of(x.view()), emulator::BufferUse::input);
-        buffers.add("weight", weight.view().data, 96 * 4, emulator::BufferUse::input);
-        buffers.add("out", actual.data(), 12, emulator::BufferUse::output);
-        const auto a = quantize_detail::validated(x.view(), input, actual.data(), 0);
-        ASSERT_TRUE(test::emulate_plan(
-            [&](void* workspace) {
-              return quantize_detail::plan_absolute_maximum(a, actual.data(), {3}, workspace);
-            },
-            buffers, 1));
-        EXPECT_EQ(actual, expected) << test::data_name(data) << " " << rows;
-      }
+      for (const std::int64_t rows : {37, 0}) check_absolute_maximum(data, transform, rows);
     }
   }
 }
@@ -521,6 +539,10 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
       }
     }
   }
+  check_absolute_maximum(Data::normal, InputTransform::identity, 3);
+  Case empty{Recipe::nvfp4};
+  empty.rows = 0;
+  check(empty);
   for (int i = 0; i < kQuantizeKernels.count; ++i) {
     EXPECT_TRUE(test::emulated_kernels().contains(i))
         << quantize_detail::quantize_kernel_name(kQuantizeKernels[i]);

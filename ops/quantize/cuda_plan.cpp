@@ -68,9 +68,12 @@ class Planner {
     const bool tall = recipe_.block_rows > 1;
     if (rms && (needs_maximum || scales_known || tall)) add_norm();
     if (needs_maximum) {
-      if (!empty) add_maximum();
-      add_settle();
-      if (empty) return plan_;
+      set_computed_scale();
+      if (empty) {
+        add_settle();
+        return plan_;
+      }
+      add_maximum();
     }
     if (scales_known) {
       add_scaled(by_row);
@@ -89,10 +92,9 @@ class Planner {
     base_ = base_params();
     const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
     if (!empty && a_.input.transform == InputTransform::rms_norm) add_norm();
+    base_.maxima.scales = out;
+    base_.maxima.scale_stride = 1;
     if (!empty) add_maximum();
-    base_.settle_maximum = true;
-    base_.scales = reinterpret_cast<std::uint8_t*>(out);
-    base_.scale_batch_stride = 1;
     add_settle();
     return plan_;
   }
@@ -239,7 +241,7 @@ class Planner {
     const std::uint32_t log2 = tuning_.log2_chunks != 0
                                    ? static_cast<std::uint32_t>(tuning_.log2_chunks)
                                    : log2_chunks_of(chunks, c);
-    return tile_grid(rows, chunks, (c.threads >> log2) * c.chunks, log2);
+    return tile_grid(rows, chunks, (c.threads >> log2) * tile_rows_of_thread(c), log2);
   }
 
   /// Whether the codes of each chunk start at a multiple of their widest store.
@@ -303,47 +305,55 @@ class Planner {
     base_.transform.row_factors = base_.row_factors;
   }
 
+  /// Whether all matrices have one scale.
+  bool one_scale_for_all() const {
+    return recipe_.tensor_scale && a_.out.tensor_scale_batch_stride == 0;
+  }
+
+  /// The kernels after `maximum` make the scale of what it leaves.
+  void set_computed_scale() {
+    base_.tensor_source = TensorScaleSource::maxima;
+    base_.backwards = true;
+    MaximaParams& m = base_.maxima;
+    if (recipe_.tensor_scale) {
+      m.scales = a_.out.tensor_scale;
+      m.scale_stride = a_.out.tensor_scale_batch_stride;
+      m.as_multiplier = a_.out.sense == TensorScaleSense::multiplier;
+    } else {
+      m.scales = reinterpret_cast<float*>(base_.scales);
+      m.scale_stride = base_.scale_batch_stride;
+    }
+  }
+
   void add_maximum() {
     const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
     const QuantizeConfig& c = kQuantizeKernels[kernel];
-    const std::int64_t batch = a_.out.batch;
-    QuantizeParams p = base_;
-    p.grid = chunk_grid(c, a_.out.rows, a_.out.k);
+    const TileGrid grid = chunk_grid(c, a_.out.rows, a_.out.k);
+    const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    const std::int64_t most = std::min<std::int64_t>(fits, kMaxMaxima);
     const std::int64_t count =
-        std::clamp<std::int64_t>(fits / batch, 1, std::max<std::int64_t>(1, p.grid.tiles / batch));
-    check_tiles(batch * count);
-    base_.maxima = p.maxima = take<std::uint32_t>(batch * count);
-    base_.maxima_count = p.maxima_count = static_cast<std::uint32_t>(count);
-    add(kernel, c, batch * count, p);
-    last_step().shape.grid.x = static_cast<std::uint32_t>(batch * count);
+        std::clamp<std::int64_t>(most / scales, 1, std::max<std::int64_t>(1, grid.tiles / scales));
+    const std::int64_t words = ceil_div(count, 4) * 4;
+    check_tiles(scales * words);
+    base_.maxima.bits = take<std::uint32_t>(scales * words);
+    base_.maxima.count = static_cast<std::uint32_t>(count);
+    base_.maxima.parts = Divisor(base_.maxima.count);
+    base_.maxima.stride = static_cast<std::uint32_t>(one_scale_for_all() ? 0 : words);
+    QuantizeParams p = base_;
+    p.grid = grid;
+    add(kernel, c, scales * count, p);
+    last_step().shape.grid.x = static_cast<std::uint32_t>(scales * count);
   }
 
-  /// One scale for each matrix, or one for all.
+  /// One result for each matrix, or one for all.
   void add_settle() {
-    const bool nvfp4 = recipe_.tensor_scale;
-    const bool of_all = nvfp4 && a_.out.tensor_scale_batch_stride == 0;
-    const std::int64_t scales = of_all ? 1 : a_.out.batch;
+    const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     if (scales == 0) return;
     check_tiles(scales);
     const int kernel = find_kernel(QuantizeKernel::settle, Format::f32, recipe_.element, rule(), 0,
                                    InputTransform::identity);
-    QuantizeParams p = base_;
-    p.settled_maxima = p.maxima_count * static_cast<std::uint32_t>(of_all ? a_.out.batch : 1);
-    if (nvfp4) {
-      p.settled = take<float>(scales);
-      p.settled_stride = 1;
-      p.settled_copy = a_.out.tensor_scale;
-      p.settled_copy_stride = a_.out.tensor_scale_batch_stride;
-      p.copy_multiplier = a_.out.sense == TensorScaleSense::multiplier;
-      base_.tensor_scale = p.settled;
-      base_.tensor_scale_stride = of_all ? 0 : 1;
-      base_.tensor_source = TensorScaleSource::stored;
-    } else {
-      p.settled = reinterpret_cast<float*>(p.scales);
-      p.settled_stride = p.scale_batch_stride;
-    }
-    add(kernel, kQuantizeKernels[kernel], scales, p);
+    add(kernel, kQuantizeKernels[kernel], scales, base_);
   }
 
   void add_blocks() {
@@ -361,7 +371,7 @@ class Planner {
     QuantizeParams p = base_;
     p.grid = chunk_grid(c, p.rows, p.k);
     p.given_scales = by_row;
-    if (!by_row) {
+    if (!by_row && p.tensor_source == TensorScaleSource::none) {
       p.tensor_scale = reinterpret_cast<float*>(p.scales);
       p.tensor_scale_stride = p.scale_batch_stride;
       p.tensor_source = TensorScaleSource::stored;
@@ -487,7 +497,8 @@ std::string QuantizePlan::str() const {
             std::to_string(step.shape.block.x) + " threads with " + std::to_string(c.chunks) +
             " chunks of " + std::to_string(c.chunk) +
             (p.x.vectors ? ", vector loads" : ", element loads") +
-            (p.value_vectors ? ", vector stores" : ", byte stores");
+            (p.value_vectors ? ", vector stores" : ", byte stores") +
+            (p.backwards ? ", the last tile first" : "");
     text += std::string(", scales ") + scale_layout_traits(p.layout).name;
     if (step.shape.programmatic_dependent_launch) text += ", starts before its predecessor ends";
     text += "\n";

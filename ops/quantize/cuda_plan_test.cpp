@@ -82,9 +82,9 @@ TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
               ElementsAre(QuantizeKernel::tall));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_row})), ElementsAre(QuantizeKernel::row));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::fp8_tensor})),
-              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::settle, QuantizeKernel::scaled));
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4})),
-              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::settle, QuantizeKernel::blocks));
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::blocks));
   const QuantizeOptions given{.scale_source = ScaleSource::given};
   EXPECT_THAT(kinds_of(plan_of({.recipe = Recipe::nvfp4, .options = given})),
               ElementsAre(QuantizeKernel::blocks));
@@ -96,14 +96,26 @@ TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
 
 TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   EXPECT_EQ(plan_of({.recipe = Recipe::mxfp8_e4m3}).workspace_bytes, 0);
-  const QuantizePlan plan = plan_of({.recipe = Recipe::nvfp4, .batch = 7});
-  const QuantizeParams& maximum = plan.steps[0].params;
-  EXPECT_EQ(plan.workspace_bytes % 16, 0);
-  EXPECT_GE(plan.workspace_bytes, 7 * 4 * std::int64_t{maximum.maxima_count});
-  EXPECT_EQ(plan.steps[0].shape.grid.x, 7 * maximum.maxima_count);
-  EXPECT_FALSE(plan.steps[0].shape.programmatic_dependent_launch);
-  EXPECT_TRUE(plan.steps[1].shape.programmatic_dependent_launch);
-  EXPECT_TRUE(plan.steps[2].shape.programmatic_dependent_launch);
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
+    const QuantizePlan plan = plan_of({.recipe = recipe, .batch = 7});
+    const MaximaParams& maxima = plan.steps[0].params.maxima;
+    const std::uint32_t scales = recipe == Recipe::nvfp4 ? 1 : 7;  // one for all, or one each
+    EXPECT_LE(maxima.count, kMaxMaxima);
+    EXPECT_EQ(maxima.stride, scales == 1 ? 0u : (maxima.count + 3) / 4 * 4);
+    EXPECT_EQ(plan.workspace_bytes % 16, 0);
+    EXPECT_GE(plan.workspace_bytes, scales * 4 * std::int64_t{maxima.count});
+    EXPECT_EQ(plan.steps[0].shape.grid.x, scales * maxima.count);
+    EXPECT_FALSE(plan.steps[0].shape.programmatic_dependent_launch);
+    EXPECT_TRUE(plan.steps[1].shape.programmatic_dependent_launch);
+  }
+}
+
+TEST(QuantizePlan, GoesBackwardsWhereItComputesTheScale) {
+  const QuantizeOptions given{.scale_source = ScaleSource::given};
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
+    EXPECT_TRUE(plan_of({.recipe = recipe}).steps[1].params.backwards);
+    EXPECT_FALSE(plan_of({.recipe = recipe, .options = given}).steps[0].params.backwards);
+  }
 }
 
 TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {

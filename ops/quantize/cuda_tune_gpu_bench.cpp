@@ -2,9 +2,10 @@
 // ops/quantize/kernels_sm90.h rests on what it prints. Kernels that are not in the list are
 // compiled by NVRTC as it runs.
 //
-//   ops_quantize_cuda_tune_gpu_bench [RECIPE | INPUT]...
+//   ops_quantize_cuda_tune_gpu_bench [RECIPE | INPUT | computed]...
 //
-// Names of inputs (gelu_tanh, swiglu) ask for the kernels that these are fused with instead.
+// Names of inputs (gelu_tanh, swiglu) ask for the kernels that these are fused with instead,
+// `computed` for nvfp4 and fp8_tensor with scales that are computed, from 1 to 512 MiB.
 // Prints one JSON object to standard output, and to standard error a line for each variant, the
 // best first: its share of the rate of a copy kernel that moves as many bytes, in turns with which
 // it was timed. Without a GPU it exits with 77.
@@ -109,6 +110,18 @@ std::vector<PlanTuning> modulate_tunings() {
           {16, 4, 128, 5, 3}};
 }
 
+/// Ways of launching the second kernel where a tensor scale is computed.
+std::vector<PlanTuning> computed_scale_tunings() {
+  return {{},
+          {8, 1, 128, 12},
+          {8, 1, 256, 6},
+          {16, 1, 128, 12},
+          {16, 1, 256, 4},
+          {16, 1, 256, 6},
+          {32, 1, 128, 8},
+          {32, 1, 256, 4}};
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   if (recipe_traits(recipe).block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   const bool modulate = transform == InputTransform::modulate;
@@ -159,6 +172,7 @@ struct Wanted {
   Wanted(int count, char** names) {
     for (int i = 0; i < count; ++i) {
       const std::string name = names[i];
+      if (name == "computed") computed = true;
       for (const RecipeTraits& t : kRecipes) {
         if (name == t.name) recipes.push_back(t.recipe);
       }
@@ -167,11 +181,16 @@ struct Wanted {
       }
     }
     if (!recipes.empty()) return;
+    if (computed) {
+      recipes = {Recipe::nvfp4, Recipe::fp8_tensor};
+      return;
+    }
     recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
                Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
   }
   std::vector<Recipe> recipes;
   std::vector<InputTransform> transforms;
+  bool computed = false;
 };
 
 /// Every layout of a recipe at two sizes.
@@ -213,6 +232,13 @@ nlohmann::json measure_all(int argc, char** argv) {
       }
     }
     if (!wanted.transforms.empty()) continue;
+    if (wanted.computed) {
+      for (const std::int64_t rows : {64, 512, 1024, 4096, 32768}) {
+        problems.push_back({recipe, Format::bf16, ScaleLayout::row_major, rows, 8192});
+        tunings.push_back(computed_scale_tunings());
+      }
+      continue;
+    }
     for (const MeasuredProblem& problem : plain_problems(recipe)) {
       problems.push_back(problem);
       tunings.push_back(tunings_of(recipe, problem.layout));

@@ -23,7 +23,7 @@ BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
   const uint32_t rows = beside || first.row >= p.rows ? 0 : p.rows - first.row;
   HeldChunks<kConfig> chunks(p, first, 1);
   chunks.load(rows < kConfig.chunks ? rows : kConfig.chunks);
-  const float tensor_scale = await_tensor_scale(p, first.matrix);
+  const float tensor_scale = await_tensor_scale<kConfig>(p, first);
   uint32_t left = 0;
   BLOCKSCALE_UNROLL
   for (uint32_t u = 0; u < kConfig.chunks; ++u) {

@@ -131,7 +131,7 @@ BLOCKSCALE_DEVICE ChunkPlace chunk_place(const TileGrid& grid, const TilePlace& 
   const uint32_t down = thread >> grid.log2_chunks;
   const uint32_t across = thread & ((1u << grid.log2_chunks) - 1);
   const uint32_t chunk = (tile.across << grid.log2_chunks) + across;
-  return {tile.matrix, tile.row + down * kConfig.chunks, chunk * kConfig.chunk};
+  return {tile.matrix, tile.row + down * tile_rows_of_thread(kConfig), chunk * kConfig.chunk};
 }
 
 /// Whether a thread's chunk exists, and whether its warp can take the short way: with whole
@@ -192,7 +192,7 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace& place,
                                       const ChunkState& state, const ValueChunk<kConfig>& chunk) {
-  const float tensor_scale = await_tensor_scale(p, place.matrix);
+  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
   const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
@@ -204,7 +204,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const ChunkPlace& place) {
   ValueChunk<kConfig> chunk;
   load_part_of<kConfig>(chunk, p, place);
-  const float tensor_scale = await_tensor_scale(p, place.matrix);
+  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
   store_exactly<kConfig>(p, place, chunk, scales_of<kConfig, true>(p, tensor_scale, place, chunk));
 }
 
@@ -250,37 +250,66 @@ struct Folded<kConfig, true> {
   using Maximum = LargestGelu<kConfig.transform, kConfig.input>;
 };
 
-/// QuantizeKernel::maximum. Each thread block goes through some of the tiles of one matrix; a
-/// thread loads the chunks of `chunks` rows before it looks at one of them.
+/// A thread's chunk of a tile that a `maximum` kernel may look at.
+struct MaximumPlace {
+  ChunkPlace place;
+  bool exists;  // in part
+  bool whole;   // vectors fit
+};
+
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, uint32_t tile,
+                                             bool tile_exists) {
+  const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+  const bool exists = tile_exists && place.row < p.rows && place.column < p.k;
+  return {place, exists, exists && p.x.vectors && place.column + kConfig.chunk <= p.k};
+}
+
+/// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,
+/// `chunks` of them at once. The next kernel begins when its last elements are on their way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
-  const uint32_t matrix = ptx::ctaid_x() / p.maxima_count;
-  const uint32_t part = ptx::ctaid_x() % p.maxima_count;
-  const uint32_t tiles = p.batch == 0 ? 0 : p.grid.tiles / p.batch;
+  const MaximaParams& maxima = p.maxima;
+  const uint32_t matrix = maxima.parts.quotient(ptx::ctaid_x());
+  const uint32_t part = ptx::ctaid_x() - matrix * maxima.count;
+  const uint32_t tiles = maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
   constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
   typename Folded<kConfig>::Maximum largest;
-  for (uint32_t i = part; i < tiles; i += p.maxima_count) {
-    const TilePlace tile = tile_place(p.grid, matrix * tiles + i);
-    const ChunkPlace first = chunk_place<kConfig>(p.grid, tile);
-    const bool inside = first.row + kConfig.chunks <= p.rows && first.column + kConfig.chunk <= p.k;
-    if (inside && p.x.vectors) {
-      const Input<kChunks> input(p, first);
-      ValueChunk<kChunks> chunks[kConfig.chunks];
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) input.load_whole(chunks[u], u);
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
-    } else {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        ValueChunk<kChunks> chunk;
-        load_part_of<kChunks>(chunk, p, below(first, u));
-        largest.fold(chunk);
-      }
+  for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {
+    const auto place_of = [&](uint32_t u) {
+      const uint32_t tile = first + u * maxima.count;
+      return maximum_place<kConfig>(p, matrix * tiles + tile, tile < tiles);
+    };
+    ValueChunk<kChunks> chunks[kConfig.chunks];
+    bool all_whole = true;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      clear(chunks[u]);
+      if (u > 0 && first + maxima.count >= tiles) continue;  // small tensors go no further
+      const MaximumPlace at = place_of(u);
+      if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
+      all_whole &= at.whole || !at.exists;
+    }
+    if (first + kConfig.chunks * maxima.count >= tiles) ptx::griddepcontrol_launch_dependents();
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
+    if (all_whole) continue;
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      const MaximumPlace at = place_of(u);
+      if (at.whole || !at.exists) continue;
+      ValueChunk<kChunks> chunk;
+      load_part_of<kChunks>(chunk, p, at.place);
+      largest.fold(chunk);
     }
   }
   const uint32_t amax = block_maximum<kConfig.threads>(largest.f32_bits());
-  if (ptx::tid_x() == 0) ptx::st_global(p.maxima + ptx::ctaid_x(), amax);
+  uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  const uint32_t thread = ptx::tid_x();
+  if (thread == 0) ptx::st_global(bits + part, amax);
+  // Those who read them read whole vectors.
+  const uint32_t behind = maxima.count + thread;
+  if (part == 0 && behind < (maxima.count + 3) / 4 * 4) ptx::st_global(bits + behind, 0u);
 }
 
 }  // namespace blockscale::quantize_sm90

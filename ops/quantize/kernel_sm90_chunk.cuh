@@ -52,13 +52,19 @@ BLOCKSCALE_DEVICE void clear(Chunk<kFormat, kCount>& chunk) {
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = 0;
 }
 
+/// ptxas is free to move what ld.global.nc reads behind a griddepcontrol.wait that comes later in
+/// the program, and does; ld.global stays where it is.
+enum class LoadOrder : uint8_t { free, as_written };
+
 /// Loads a whole chunk from an address that is a multiple of 16 bytes.
-template <Format kFormat, int kCount>
+template <LoadOrder kOrder = LoadOrder::free, Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_vectors(Chunk<kFormat, kCount>& chunk, const uint8_t* from) {
   using Words = device::Vector<uint32_t, 4>;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords / 4; ++i) {
-    const Words words = ptx::ld_global_nc(reinterpret_cast<const Words*>(from) + i);
+    const auto* const at = reinterpret_cast<const Words*>(from) + i;
+    const Words words =
+        kOrder == LoadOrder::as_written ? ptx::ld_global(at) : ptx::ld_global_nc(at);
     BLOCKSCALE_UNROLL
     for (int j = 0; j < 4; ++j) chunk.word[4 * i + j] = words.at[j];
   }
@@ -83,11 +89,11 @@ BLOCKSCALE_DEVICE void load_elements(Chunk<kFormat, kCount>& chunk, const uint8_
 
 /// Loads `count` elements the faster way that is possible; those beyond are 0, and count may be
 /// below 0. `vectors`: the address is a multiple of 16 bytes.
-template <Format kFormat, int kCount>
+template <LoadOrder kOrder = LoadOrder::free, Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_part(Chunk<kFormat, kCount>& chunk, const uint8_t* from, int32_t count,
                                  bool vectors) {
   if (vectors && count >= kCount) {
-    load_vectors(chunk, from);
+    load_vectors<kOrder>(chunk, from);
   } else {
     load_elements(chunk, from, count);
   }

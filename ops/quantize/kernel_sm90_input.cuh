@@ -24,13 +24,27 @@ BLOCKSCALE_HD constexpr QuantizeConfig without_transform(QuantizeConfig config) 
 template <QuantizeConfig kConfig>
 using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
 
+/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
+/// that one, and takes its tiles backwards.
+template <QuantizeConfig kConfig>
+inline constexpr bool kFollowsMaximum =
+    (kConfig.kernel == QuantizeKernel::blocks && kConfig.rule == ScaleRule::nvfp4) ||
+    kConfig.kernel == QuantizeKernel::scaled;
+
+/// The only tile of a thread block, if p.grid has as many.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t tile_of_block(const QuantizeParams& p) {
+  const uint32_t block = ptx::ctaid_x();
+  return kFollowsMaximum<kConfig> && p.backwards ? p.grid.tiles - 1 - block : block;
+}
+
 /// Calls body(tile) for each tile of the thread block: all that are `grid` apart, or just one.
 template <QuantizeConfig kConfig, class Body>
 BLOCKSCALE_DEVICE void each_tile(const QuantizeParams& p, const Body& body) {
   if constexpr (kConfig.persistent) {
     for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += ptx::nctaid_x()) body(tile);
   } else if (ptx::ctaid_x() < p.grid.tiles) {
-    body(ptx::ctaid_x());
+    body(tile_of_block<kConfig>(p));
   }
 }
 
@@ -65,6 +79,8 @@ template <QuantizeConfig kConfig>
 class Input {
   static constexpr InputTransform kTransform = kConfig.transform;
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
+  static constexpr LoadOrder kOrder =
+      kFollowsMaximum<kConfig> ? LoadOrder::as_written : LoadOrder::free;
 
  public:
   BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
@@ -95,13 +111,13 @@ class Input {
   BLOCKSCALE_DEVICE void load(ValueChunk<kConfig>& chunk, uint32_t rows, uint32_t columns,
                               int32_t left, bool whole) const {
     if constexpr (kTransform == InputTransform::identity) {
-      load_part(chunk, raw_at(rows, columns), left, whole);
+      load_part<kOrder>(chunk, raw_at(rows, columns), left, whole);
     } else if constexpr (kTransform == InputTransform::swiglu) {
       load_swiglu<kConfig.input>(chunk, p_, row_ + rows * p_.x.row_stride, place_.column + columns,
                                  left, whole);
     } else {
       Raw raw;
-      load_part(raw, raw_at(rows, columns), left, whole);
+      load_part<kOrder>(raw, raw_at(rows, columns), left, whole);
       const uint32_t column = place_.column + columns;
       const uint32_t row = place_.matrix * p_.rows + place_.row + rows;
       if constexpr (kTransform == InputTransform::modulate) {

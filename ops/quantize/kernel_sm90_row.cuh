@@ -350,7 +350,7 @@ class RowRun {
 
   /// Scales for the blocks of the row.
   BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
-    const float tensor_scale = tensor_scale_of(p_, place_.matrix);
+    const float tensor_scale = await_tensor_scale<kConfig>(p_, place_);
     each_round<false>([&] {
       const auto units = find_block_scales<kConfig, false>(p_, tensor_scale, place_, values_);
       if (!whole_ || any_exceptional(units)) {

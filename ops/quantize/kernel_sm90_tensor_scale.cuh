@@ -1,5 +1,5 @@
-// The scale of a whole tensor: NVFP4's S and the one of fp8_tensor, as given, or as a `settle`
-// kernel makes it from the largest magnitudes that a `maximum` kernel has left.
+// The scale of a whole tensor: NVFP4's S and the one of fp8_tensor, as given, or made of the
+// largest magnitudes that a `maximum` kernel has left.
 #pragma once
 
 #include "device/kernel.h"
@@ -10,27 +10,27 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "device/vector.h"
+#include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_scale.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
 
-/// Largest of a word of each thread of the block. All threads call it; shared memory is its own.
+/// Largest of a word of each thread of the block, in the lanes of warp 0. All threads call it,
+/// once: shared memory is its own.
 template <int kThreads>
 BLOCKSCALE_DEVICE uint32_t block_maximum(uint32_t value) {
   constexpr uint32_t kWarps = kThreads / 32;
-  static_assert(4 * kWarps <= kQuantizeSharedBytes);
+  static_assert(4 * kWarps <= kQuantizeSharedBytes && kWarps <= 32);
   const ptx::SharedAddress words = device::shared_base();
+  const uint32_t thread = ptx::tid_x();
   const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, value);
-  if (ptx::tid_x() % 32 == 0) ptx::st_shared(words + ptx::tid_x() / 32 * 4, of_warp);
+  if (thread % 32 == 0) ptx::st_shared(words + thread / 32 * 4, of_warp);
   ptx::barrier_sync_all();
-  uint32_t result = 0;
-  BLOCKSCALE_UNROLL
-  for (uint32_t i = 0; i < kWarps; ++i) {
-    const uint32_t other = ptx::ld_shared<uint32_t>(words + i * 4);
-    result = other > result ? other : result;
-  }
-  return result;
+  if (thread >= 32) return 0;
+  const uint32_t other = thread < kWarps ? ptx::ld_shared<uint32_t>(words + thread * 4) : 0;
+  return ptx::redux_sync_max(ptx::kFullMask, other);
 }
 
 /// S for a largest magnitude (bits).
@@ -47,43 +47,77 @@ BLOCKSCALE_DEVICE float nvfp4_tensor_multiplier(uint32_t amax) {
                                  : ptx::div_rn(finite_magnitude(amax), 2688.0f);
 }
 
-/// QuantizeKernel::settle: one thread block for each scale.
+/// The scale of a whole tensor for its largest magnitude (bits).
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE float tensor_scale_for(const QuantizeParams& p, uint32_t amax) {
+  if constexpr (kConfig.rule == ScaleRule::nvfp4) {
+    return nvfp4_tensor_scale(amax);
+  } else {
+    return fp8_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
+  }
+}
+
+/// Stores it as the caller wants it, for the matrices that `matrix` stands for. One thread does.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_tensor_scale(const QuantizeParams& p, uint32_t matrix, uint32_t amax,
+                                          float scale) {
+  if (p.maxima.scales == nullptr) return;
+  if (kConfig.rule == ScaleRule::nvfp4 && p.maxima.as_multiplier) {
+    scale = nvfp4_tensor_multiplier(amax);
+  }
+  ptx::st_global(p.maxima.scales + matrix * p.maxima.scale_stride, scale);
+}
+
+/// The largest magnitude (bits) of the tensor that `matrix` belongs to, from those that a `maximum`
+/// kernel has left. All lanes of a warp call it, for the same matrix.
+BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t matrix) {
+  using Words = device::Vector<uint32_t, 4>;
+  const uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  uint32_t largest = 0;
+  BLOCKSCALE_UNROLL
+  for (uint32_t first = 0; first < kMaxMaxima; first += 4 * 32) {
+    const uint32_t at = first + ptx::tid_x() % 32 * 4;
+    if (at >= maxima.count) continue;
+    const Words words = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
+    BLOCKSCALE_UNROLL
+    for (const uint32_t word : words.at) largest = word > largest ? word : largest;
+  }
+  return ptx::redux_sync_max(ptx::kFullMask, largest);
+}
+
+/// QuantizeKernel::settle: one warp for each scale, which is nvfp4's, or the largest magnitude
+/// itself (Inf as the largest finite number).
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void settle_tensor_scale(const QuantizeParams& p) {
-  const uint32_t index = ptx::ctaid_x();
-  uint32_t largest = 0;
-  for (uint32_t i = ptx::tid_x(); i < p.settled_maxima; i += kConfig.threads) {
-    const uint32_t bits = ptx::ld_global(p.maxima + uint64_t{index} * p.maxima_count + i);
-    largest = bits > largest ? bits : largest;
-  }
-  const uint32_t amax = block_maximum<kConfig.threads>(largest);
+  static_assert(kConfig.threads == 32);
+  const uint32_t matrix = ptx::ctaid_x();
+  const uint32_t amax = tensor_maximum(p.maxima, matrix);
   if (ptx::tid_x() != 0) return;
-  float scale;
-  if constexpr (kConfig.rule == ScaleRule::nvfp4) {
-    scale = nvfp4_tensor_scale(amax);
-  } else {
-    scale = p.settle_maximum ? finite_magnitude(amax)
-                             : fp8_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
-  }
-  ptx::st_global(p.settled + index * p.settled_stride, scale);
-  if (p.settled_copy == nullptr) return;
-  const float copy = p.copy_multiplier ? nvfp4_tensor_multiplier(amax) : scale;
-  ptx::st_global(p.settled_copy + index * p.settled_copy_stride, copy);
+  float result = finite_magnitude(amax);
+  if constexpr (kConfig.rule == ScaleRule::nvfp4) result = nvfp4_tensor_scale(amax);
+  store_tensor_scale<kConfig>(p, matrix, amax, result);
 }
 
-/// The tensor scale that the elements of `matrix` are quantised with.
-BLOCKSCALE_DEVICE float tensor_scale_of(const QuantizeParams& p, uint32_t matrix) {
+/// The tensor scale that elements around a place are quantised with, for a kernel that may have
+/// begun before its predecessors ended, which nothing that it has read so far depends on. After it
+/// their writes are seen, and may be written over. All lanes of a warp call it; whoever is at the
+/// first element of a tensor also stores a scale that was computed.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, const ChunkPlace& place) {
+  ptx::griddepcontrol_wait();
+  if (p.tensor_source == TensorScaleSource::maxima) {
+    const uint32_t amax = tensor_maximum(p.maxima, place.matrix);
+    const float scale = tensor_scale_for<kConfig>(p, amax);
+    const bool first = place.row == 0 && place.column == 0;
+    if (first && (place.matrix == 0 || p.maxima.stride != 0)) {
+      store_tensor_scale<kConfig>(p, place.matrix, amax, scale);
+    }
+    return scale;
+  }
   if (p.tensor_source == TensorScaleSource::none) return 1.0f;
-  const float stored = ptx::ld_global(p.tensor_scale + matrix * p.tensor_scale_stride);
+  const float stored = ptx::ld_global(p.tensor_scale + place.matrix * p.tensor_scale_stride);
   if (p.tensor_source == TensorScaleSource::stored) return stored;
   return ptx::min(ptx::rcp_rn(stored), kLargestFinite);
-}
-
-/// The same for a kernel that may have begun before its predecessors ended, which nothing that it
-/// has read so far depends on. After it their writes are seen, and may be written over.
-BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, uint32_t matrix) {
-  ptx::griddepcontrol_wait();
-  return tensor_scale_of(p, matrix);
 }
 
 /// The scale of a block of one row from the bits of its largest magnitude. kExact as in

@@ -23,8 +23,8 @@ enum class QuantizeKernel : uint8_t {
   tall,     // scales for blocks of 32, 64 or 128 rows x 128, and codes
   row,      // holds whole rows: scales for rows, or rms_norm and scales for blocks; codes
   scaled,   // codes with scales that are known: fp8_tensor, and fp8_row with given scales
-  maximum,  // the largest magnitudes of parts of a matrix
-  settle,   // the scale of a tensor from them: before fp8_tensor's and nvfp4's codes
+  maximum,  // the largest magnitudes of parts of a tensor, for whoever makes its scale of them
+  settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
   norm,     // the factor of each row of rms_norm, for `tall`, `scaled` and `maximum`
 };
 inline constexpr int kQuantizeKernelKinds = 7;
@@ -46,7 +46,7 @@ struct QuantizeConfig {
   int block = 128;  // elements of k with one scale; 0: a whole row
   InputTransform transform = InputTransform::identity;
   int chunk = 16;  // consecutive elements of a thread
-  int chunks = 1;  // chunks of a thread in a tile: all of them are loaded before one is used
+  int chunks = 1;  // chunks that a thread loads before it uses one: of a tile; maximum: of tiles
   int threads = 256;
   int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
@@ -59,6 +59,11 @@ struct QuantizeConfig {
   friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
                                                  const QuantizeConfig&) = default;
 };
+
+/// Consecutive rows that a thread has chunks of in a tile.
+BLOCKSCALE_HD constexpr int tile_rows_of_thread(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::maximum ? 1 : c.chunks;
+}
 
 /// Bytes of the widest store that the codes of a chunk are a multiple of.
 BLOCKSCALE_HD constexpr int code_store_bytes(Format element, int chunk) {
@@ -75,6 +80,22 @@ enum class TensorScaleSource : uint8_t {
   none,        // the recipe has none, or its pointer is null: 1
   multiplier,  // NVFP4: `tensor_scale` holds t, S = 1 / t
   stored,      // `tensor_scale` holds S, or the scale
+  maxima,      // it follows from what a `maximum` kernel has left
+};
+
+/// Thread blocks of a `maximum` kernel for one scale. Each leaves one word, and every warp that
+/// needs the scale reduces them: two loads of 16 bytes a lane, which cost less than a launch.
+inline constexpr uint32_t kMaxMaxima = 256;
+
+/// Largest magnitudes on their way from `maximum` to the scale of a tensor.
+struct MaximaParams {
+  uint32_t* bits = nullptr;  // of f32 magnitudes; Inf stays Inf. Behind the last: zeros up to 16 B
+  uint32_t count = 0;        // for one scale, at most kMaxMaxima; none of an empty tensor
+  Divisor parts = {};        // maximum: thread blocks for one scale, `count`
+  uint32_t stride = 0;       // words between matrices, a multiple of 4; 0: one scale for all
+  float* scales = nullptr;   // where the scale goes for the caller; may be null
+  int64_t scale_stride = 0;  // between matrices
+  bool as_multiplier = false;  // nvfp4: it is stored as t
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
@@ -141,15 +162,10 @@ struct QuantizeParams {
   const float* tensor_scale = nullptr;
   int64_t tensor_scale_stride = 0;
 
-  uint32_t* maxima = nullptr;   // batch x maxima_count bits of f32 magnitudes; Inf stays Inf
-  uint32_t maxima_count = 0;    // of one matrix
-  uint32_t settled_maxima = 0;  // settle: that one thread block reduces to one scale
-  float* settled = nullptr;     // settle: S, or the scale, for whoever quantises
-  int64_t settled_stride = 0;
-  float* settled_copy = nullptr;  // settle: what the caller is given; may be null
-  int64_t settled_copy_stride = 0;
-  bool copy_multiplier = false;  // settle, nvfp4: as t
-  bool settle_maximum = false;   // settle: the largest magnitude itself, Inf as largest finite
+  MaximaParams maxima = {};
+  /// blocks, scaled: the last tile first. What a `maximum` kernel has read last is still in the
+  /// level-2 cache.
+  bool backwards = false;
 
   float* row_factors = nullptr;  // norm: batch x rows
 };
@@ -255,11 +271,20 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
                                                   c.transform == InputTransform::rms_norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = fused && !orders_gelu(c) ? 1 : 2;
-    c.persistent = true;  // each thread block leaves one maximum
+    // Two thread blocks, since each leaves one maximum, but small ones where bytes are all it
+    // costs.
+    const bool cheap = !fused || orders_gelu(c);
+    c.chunks = !cheap ? 1 : fused ? 2 : 4;
+    c.threads = cheap ? 256 : 512;
+    c.min_blocks = 2;
+    c.persistent = true;
+  } else if (c.kernel == QuantizeKernel::settle) {
+    c.threads = 32;
+    c.min_blocks = 1;
   } else {
     c.threads = 128;
-    c.min_blocks = c.kernel == QuantizeKernel::scaled && !fused ? 12 : 8;
+    const bool many = c.kernel == QuantizeKernel::scaled || c.rule == ScaleRule::nvfp4;
+    c.min_blocks = many && !fused ? 12 : 8;
     if (c.kernel == QuantizeKernel::blocks && c.input != Format::f32 && !fused) c.chunk = 32;
     if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
@@ -303,7 +328,6 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
   }
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
-  list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e5m2, ScaleRule::fp8, 0}));
   return list;
 }
 
