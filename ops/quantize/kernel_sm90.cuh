@@ -22,9 +22,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   static_assert(kConfig.block % kConfig.chunk == 0 || kConfig.chunk % kConfig.block == 0,
                 "a block is made of whole chunks, or a chunk of whole blocks");
-  if constexpr (kConfig.kernel != QuantizeKernel::maximum) {
-    ptx::griddepcontrol_launch_dependents();
-  }
+  ptx::griddepcontrol_launch_dependents();
   // Those that read nothing of their predecessors' but a tensor scale wait when they read it.
   constexpr bool kWaitsLater =
       (kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled) &&

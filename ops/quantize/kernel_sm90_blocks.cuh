@@ -266,7 +266,7 @@ BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, uint32_t t
 }
 
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,
-/// `chunks` of them at once. The next kernel begins when its last elements are on their way.
+/// `chunks` of them at once.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const MaximaParams& maxima = p.maxima;
@@ -290,7 +290,6 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
       if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
       all_whole &= at.whole || !at.exists;
     }
-    if (first + kConfig.chunks * maxima.count >= tiles) ptx::griddepcontrol_launch_dependents();
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
     if (all_whole) continue;

@@ -271,21 +271,17 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
                                                   c.transform == InputTransform::rms_norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    // Two thread blocks, since each leaves one maximum, but small ones where bytes are all it
-    // costs.
-    const bool cheap = !fused || orders_gelu(c);
-    c.chunks = !cheap ? 1 : fused ? 2 : 4;
-    c.threads = cheap ? 256 : 512;
-    c.min_blocks = 2;
+    c.chunks = fused && !orders_gelu(c) ? 1 : 2;
+    c.threads = 512;
+    c.min_blocks = 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
   } else {
     c.threads = 128;
-    const bool many = c.kernel == QuantizeKernel::scaled || c.rule == ScaleRule::nvfp4;
-    c.min_blocks = many && !fused ? 12 : 8;
-    if (c.kernel == QuantizeKernel::blocks && c.input != Format::f32 && !fused) c.chunk = 32;
+    c.min_blocks = c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
+    if (c.input != Format::f32 && !fused) c.chunk = 32;
     if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
       c.min_blocks = 5;
