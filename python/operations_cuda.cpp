@@ -24,23 +24,65 @@ std::int64_t quantize_workspace(nb::handle x, Format dtype, nb::handle out, MxSc
       [&] { return cuda::quantize_workspace_bytes(call.x, call.out.view, call.options); });
 }
 
-/// `workspace` is an array of bytes, or None where none is needed.
+/// A stream and a workspace, which is an array of bytes, or None where none is needed.
+struct DeviceWork {
+  DeviceWork(std::uintptr_t stream, nb::handle workspace) {
+    execution.stream = reinterpret_cast<void*>(stream);
+    if (workspace.is_none()) return;
+    bytes = output_array("workspace", workspace, place_on(stream));
+    execution.workspace = bytes.data();
+    execution.workspace_bytes = static_cast<std::int64_t>(bytes.nbytes());
+  }
+  OutputArray bytes;
+  cuda::Execution execution;
+};
+
 void quantize_on_device(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
                         bool given_scales, float amax_floor,
                         const std::optional<nb::tuple>& transform, std::uintptr_t stream,
                         nb::handle workspace) {
-  const Place place = place_on(stream);
   const QuantizeCall call =
-      quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place);
-  OutputArray bytes;
-  cuda::Execution execution;
-  execution.stream = reinterpret_cast<void*>(stream);
-  if (!workspace.is_none()) {
-    bytes = output_array("workspace", workspace, place);
-    execution.workspace = bytes.data();
-    execution.workspace_bytes = static_cast<std::int64_t>(bytes.nbytes());
-  }
-  with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, execution); });
+      quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place_on(stream));
+  const DeviceWork work(stream, workspace);
+  with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution); });
+}
+
+/// The arguments of quantize_rows_and_columns: those of `quantize`, and the second result.
+struct QuantizeTwiceCall {
+  QuantizeCall rows;
+  ScaledArgument columns;
+};
+QuantizeTwiceCall quantize_twice_call(nb::handle x, Format dtype, nb::handle out_rows,
+                                      nb::handle out_columns, float amax_floor,
+                                      const std::optional<nb::tuple>& transform,
+                                      const Place& place) {
+  return {quantize_call(x, dtype, out_rows, MxScaleMode::ceil, false, amax_floor, transform, place),
+          scaled_argument("out[1]", out_columns, Access::write, place)};
+}
+
+std::int64_t quantize_twice_workspace(nb::handle x, Format dtype, nb::handle out_rows,
+                                      nb::handle out_columns, float amax_floor,
+                                      const std::optional<nb::tuple>& transform,
+                                      std::uintptr_t stream) {
+  const QuantizeTwiceCall call =
+      quantize_twice_call(x, dtype, out_rows, out_columns, amax_floor, transform, place_on(stream));
+  return with_python_names([&] {
+    return cuda::quantize_rows_and_columns_workspace_bytes(call.rows.x, call.rows.out.view,
+                                                           call.columns.view, call.rows.options);
+  });
+}
+
+void quantize_twice_on_device(nb::handle x, Format dtype, nb::handle out_rows,
+                              nb::handle out_columns, float amax_floor,
+                              const std::optional<nb::tuple>& transform, std::uintptr_t stream,
+                              nb::handle workspace) {
+  const QuantizeTwiceCall call =
+      quantize_twice_call(x, dtype, out_rows, out_columns, amax_floor, transform, place_on(stream));
+  const DeviceWork work(stream, workspace);
+  with_python_names([&] {
+    cuda::quantize_rows_and_columns(call.rows.x, call.rows.out.view, call.columns.view,
+                                    call.rows.options, work.execution);
+  });
 }
 
 void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintptr_t stream) {
@@ -66,6 +108,12 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("transform").none(), nb::arg("stream"));
   module.def("cuda_quantize", &quantize_on_device, nb::arg("x"), nb::arg("dtype"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
+  module.def("cuda_quantize_rows_and_columns_workspace", &quantize_twice_workspace, nb::arg("x"),
+             nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("stream"));
+  module.def("cuda_quantize_rows_and_columns", &quantize_twice_on_device, nb::arg("x"),
+             nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
   module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("stream"));

@@ -24,6 +24,14 @@ runtime::KernelSet& dequantize_kernels() {
   return kernels;
 }
 
+void launch_steps(const QuantizePlan& plan, void* stream) {
+  for (int i = 0; i < plan.count; ++i) {
+    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
+    runtime::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
+                    stream, step.params);
+  }
+}
+
 }  // namespace quantize_detail
 
 namespace cuda {
@@ -45,24 +53,6 @@ CallDevice device_of_call(const QuantizeArguments& a) {
   return device;
 }
 
-void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {
-  if (needed == 0) return;
-  if (execution.workspace_bytes < needed) {
-    throw Error(ErrorCode::invalid_argument, "execution.workspace_bytes",
-                "is " + std::to_string(execution.workspace_bytes) + ", must be at least " +
-                    std::to_string(needed));
-  }
-  if (execution.workspace == nullptr) {
-    throw Error(ErrorCode::invalid_argument, "execution.workspace",
-                "is null, must point to workspace_bytes on the device");
-  }
-  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % 16 != 0) {
-    throw Error(ErrorCode::invalid_argument, "execution.workspace",
-                "is not a multiple of 16 bytes");
-  }
-  device.add("execution.workspace", execution.workspace);
-}
-
 CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
   CallDevice device;
   device.add("x.data", a.x.data);
@@ -75,12 +65,7 @@ CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
 void launch(const QuantizePlan& plan, const Execution& execution, CallDevice& device) {
   check_workspace(execution, plan.workspace_bytes, device);
   const DeviceScope scope(device.ordinal());
-  runtime::KernelSet& kernels = quantize_detail::quantize_kernels();
-  for (int i = 0; i < plan.count; ++i) {
-    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-    runtime::launch(kernels.get(static_cast<std::size_t>(step.kernel)), step.shape,
-                    execution.stream, step.params);
-  }
+  quantize_detail::launch_steps(plan, execution.stream);
 }
 
 }  // namespace

@@ -34,4 +34,22 @@ const DeviceTraits& CallDevice::traits() const {
                   "); the quantisers have kernels for 9.0");
 }
 
+void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {
+  if (needed == 0) return;
+  if (execution.workspace_bytes < needed) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace_bytes",
+                "is " + std::to_string(execution.workspace_bytes) + ", must be at least " +
+                    std::to_string(needed));
+  }
+  if (execution.workspace == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is null, must point to workspace_bytes on the device");
+  }
+  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % 16 != 0) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is not a multiple of 16 bytes");
+  }
+  device.add("execution.workspace", execution.workspace);
+}
+
 }  // namespace blockscale::cuda

@@ -1,6 +1,9 @@
 // The device that a call on CUDA memory runs on.
 #pragma once
 
+#include <cstdint>
+
+#include "blockscale/cuda.h"
 #include "blockscale/device.h"
 
 namespace blockscale::cuda {
@@ -21,5 +24,8 @@ class CallDevice {
   int ordinal_ = -1;
   const char* first_ = "";
 };
+
+/// Checks that a workspace of `needed` bytes is there, and its device with the others of the call.
+void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device);
 
 }  // namespace blockscale::cuda

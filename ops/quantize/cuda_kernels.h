@@ -2,6 +2,7 @@
 // destroyed: a process may launch until it ends.
 #pragma once
 
+#include "ops/quantize/cuda_plan.h"
 #include "runtime/kernel.h"
 
 namespace blockscale::quantize_detail {
@@ -12,5 +13,8 @@ runtime::KernelSet& quantize_kernels();
 runtime::KernelSet& dequantize_kernels();
 /// Indices are those of kRowsAndColumnsKernels.
 runtime::KernelSet& rows_and_columns_kernels();
+
+/// Launches the steps of a plan, in the caller's context.
+void launch_steps(const QuantizePlan& plan, void* stream);
 
 }  // namespace blockscale::quantize_detail

@@ -50,12 +50,20 @@ runtime::KernelSpec copy_spec() {
   return runtime::with_parameters<CopyParams>(std::move(spec), "blockscale::CopyParams");
 }
 
+std::string tuned_name(const QuantizeConfig& c) {
+  return quantize_kernel_name(c) + "_chunk" + std::to_string(c.chunk) + "x" +
+         std::to_string(c.chunks) + "_threads" + std::to_string(c.threads) + "x" +
+         std::to_string(c.min_blocks) + (c.persistent ? "_persistent" : "");
+}
+
 /// What is compiled for a configuration that is not in the list; it may spill.
 runtime::KernelSpec tuned_spec(const QuantizeConfig& c) {
-  runtime::KernelSpec spec = quantize_kernel_spec(
-      c, quantize_kernel_name(c) + "_chunk" + std::to_string(c.chunk) + "x" +
-             std::to_string(c.chunks) + "_threads" + std::to_string(c.threads) + "x" +
-             std::to_string(c.min_blocks) + (c.persistent ? "_persistent" : ""));
+  runtime::KernelSpec spec = quantize_kernel_spec(c, tuned_name(c));
+  spec.allows_local_memory = true;
+  return spec;
+}
+runtime::KernelSpec tuned_rows_and_columns_spec(const QuantizeConfig& c) {
+  runtime::KernelSpec spec = rows_and_columns_kernel_spec(c, "rows_and_columns_" + tuned_name(c));
   spec.allows_local_memory = true;
   return spec;
 }
@@ -111,13 +119,9 @@ struct BufferSet {
   std::byte* rest;  // tensor scale, workspace
 };
 
-/// The kernel of a configuration: the list's, or one that NVRTC compiles.
-const runtime::Kernel& kernel_of(const QuantizePlan::Step& step) {
-  if (step.config == kQuantizeKernels[step.kernel]) {
-    return quantize_kernels().get(static_cast<std::size_t>(step.kernel));
-  }
+/// A kernel that is in no list, which NVRTC compiles.
+const runtime::Kernel& tuned_kernel(runtime::KernelSpec spec) {
   static std::map<std::string, runtime::Kernel> tuned;
-  runtime::KernelSpec spec = tuned_spec(step.config);
   const auto found = tuned.find(spec.name);
   if (found != tuned.end()) return found->second;
   const std::string name = spec.name;
@@ -125,6 +129,18 @@ const runtime::Kernel& kernel_of(const QuantizePlan::Step& step) {
       .emplace(std::piecewise_construct, std::forward_as_tuple(name),
                std::forward_as_tuple(std::move(spec), runtime::KernelStore::instance()))
       .first->second;
+}
+
+/// The kernel of a configuration: the list's, or a tuned one.
+const runtime::Kernel& kernel_of(const QuantizePlan::Step& step) {
+  return step.config == kQuantizeKernels[step.kernel] ? quantize_kernels().get(size_of(step.kernel))
+                                                      : tuned_kernel(tuned_spec(step.config));
+}
+
+const runtime::Kernel& kernel_of(const RowsAndColumnsPlan& plan) {
+  return plan.config == kRowsAndColumnsKernels[plan.kernel]
+             ? rows_and_columns_kernels().get(size_of(plan.kernel))
+             : tuned_kernel(tuned_rows_and_columns_spec(plan.config));
 }
 
 std::int64_t x_columns_of(const MeasuredProblem& m) {
@@ -283,15 +299,21 @@ class Bench {
   /// The same for both results.
   void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
+    const DeviceTraits device{cuda::current_device().multiprocessors};
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
       const QuantizeOptions o = options();
-      plans->push_back(plan_rows_and_columns(validated(x, out_of(set), columns_of(set), o), o));
+      const RowsAndColumnsArguments a = validated(x, out_of(set), columns_of(set), o);
+      plans->push_back(plan_rows_and_columns(a, o, device, set.rest, tuning.tuning));
+      if (plans->back().factors.workspace_bytes > kRestBytes) {
+        throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
+      }
     }
     tuning.plan = plans->front().str();
-    const runtime::Kernel& kernel = rows_and_columns_kernels().get(size_of(plans->front().kernel));
+    const runtime::Kernel& kernel = kernel_of(plans->front());
     const auto launch = [plans, &kernel](void* stream, int part) {
       const RowsAndColumnsPlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
+      launch_steps(plan.factors, stream);
       runtime::launch(kernel, plan.shape, stream, plan.params);
     };
     works.push_back({launch, parts()});

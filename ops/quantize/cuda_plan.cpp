@@ -99,6 +99,14 @@ class Planner {
     return plan_;
   }
 
+  QuantizePlan plan_row_factors() {
+    base_ = base_params();
+    add_norm();
+    return plan_;
+  }
+
+  QuantizeParams params() const { return base_params(); }
+
  private:
   ScaleRule rule() const {
     return recipe_.family == Family::mx      ? ScaleRule::mx
@@ -459,6 +467,15 @@ QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& op
   return Planner(a, options, device, workspace, tuning).plan();
 }
 
+QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options) {
+  return Planner(a, options, {}, nullptr, {}).params();
+}
+
+QuantizePlan plan_row_factors(const QuantizeArguments& a, const QuantizeOptions& options,
+                              const DeviceTraits& device, void* workspace) {
+  return Planner(a, options, device, workspace, {}).plan_row_factors();
+}
+
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
                                    const DeviceTraits& device, void* workspace) {
   MutableScaledTensorView shape;
@@ -506,20 +523,24 @@ std::string QuantizePlan::str() const {
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
-runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
+std::string quantize_config_source(const QuantizeConfig& c) {
   const auto value = [](const char* type, auto v) {
     return std::string("blockscale::") + type + "(" + std::to_string(static_cast<int>(v)) + "), ";
   };
+  return "blockscale::QuantizeConfig{" + value("QuantizeKernel", c.kernel) +
+         value("Format", c.input) + value("Format", c.element) + value("ScaleRule", c.rule) +
+         std::to_string(c.block) + ", " + value("InputTransform", c.transform) +
+         std::to_string(c.chunk) + ", " + std::to_string(c.chunks) + ", " +
+         std::to_string(c.threads) + ", " + std::to_string(c.min_blocks) + ", " +
+         (c.persistent ? "true" : "false") + ", " + (c.table ? "true" : "false") + ", " +
+         (c.large ? "true" : "false") + "}";
+}
+
+runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
   runtime::KernelSpec spec;
   spec.name = std::move(name);
   spec.header = "ops/quantize/kernel_sm90.cuh";
-  spec.call = "blockscale::quantize_blocks<blockscale::QuantizeConfig{" +
-              value("QuantizeKernel", c.kernel) + value("Format", c.input) +
-              value("Format", c.element) + value("ScaleRule", c.rule) + std::to_string(c.block) +
-              ", " + value("InputTransform", c.transform) + std::to_string(c.chunk) + ", " +
-              std::to_string(c.chunks) + ", " + std::to_string(c.threads) + ", " +
-              std::to_string(c.min_blocks) + ", " + (c.persistent ? "true" : "false") + ", " +
-              (c.table ? "true" : "false") + ", " + (c.large ? "true" : "false") + "}>";
+  spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
   spec.threads = c.threads;
   spec.fewer_threads =
       !c.table && (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm);

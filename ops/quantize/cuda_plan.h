@@ -63,12 +63,23 @@ QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& op
                            const DeviceTraits& device, void* workspace,
                            const PlanTuning& tuning = {});
 
+/// What kernels that quantise `a` are launched with, but for their tiles.
+QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options);
+
+/// The plan of rms_norm's factors of the rows of a.x: one launch, whose params.row_factors points
+/// to them.
+QuantizePlan plan_row_factors(const QuantizeArguments& a, const QuantizeOptions& options,
+                              const DeviceTraits& device, void* workspace);
+
 /// The plan of `absolute_maximum`, whose x.batch results go to `out`.
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
                                    const DeviceTraits& device, void* workspace);
 
 /// Name of a kernel of the list: quantize_blocks_mx_e2m1_bf16_identity.
 std::string quantize_kernel_name(const QuantizeConfig& config);
+
+/// A configuration as C++ source.
+std::string quantize_config_source(const QuantizeConfig& config);
 
 /// What is compiled for a configuration, which may be one that is not in the list.
 runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& config, std::string name);

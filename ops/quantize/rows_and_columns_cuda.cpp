@@ -19,22 +19,49 @@ runtime::KernelSet& rows_and_columns_kernels() {
 }  // namespace quantize_detail
 
 namespace cuda {
+namespace {
 
-void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
-                               const MutableScaledTensorView& out_columns,
-                               const QuantizeOptions& options, const Execution& execution) {
-  const quantize_detail::RowsAndColumnsArguments a =
-      quantize_detail::validated(x, out_rows, out_columns, options);
-  const quantize_detail::RowsAndColumnsPlan plan = plan_rows_and_columns(a, options);
-  if (plan.kernel < 0) return;
+using quantize_detail::RowsAndColumnsArguments;
+using quantize_detail::RowsAndColumnsPlan;
+
+CallDevice device_of_call(const RowsAndColumnsArguments& a) {
   CallDevice device;
   device.add("out_rows.values", a.rows.values);
   device.add("out_rows.scales", a.rows.scales);
   device.add("out_columns.values", a.columns.values);
   device.add("out_columns.scales", a.columns.scales);
   device.add("x.data", a.x.data);
-  (void)device.traits();  // throws unless the kernels run there
+  device.add("options.input.scale", a.input.scale.data);
+  device.add("options.input.shift", a.input.shift.data);
+  device.add("options.input.weight", a.input.weight.data);
+  return device;
+}
+
+}  // namespace
+
+std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
+                                                       const MutableScaledTensorView& out_rows,
+                                                       const MutableScaledTensorView& out_columns,
+                                                       const QuantizeOptions& options) {
+  const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
+  const CallDevice device = device_of_call(a);
+  if (!device.is_known()) return 0;
+  const quantize_detail::DeviceTraits traits{device.traits().multiprocessors};
+  return plan_rows_and_columns(a, options, traits, nullptr).factors.workspace_bytes;
+}
+
+void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                               const MutableScaledTensorView& out_columns,
+                               const QuantizeOptions& options, const Execution& execution) {
+  const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
+  CallDevice device = device_of_call(a);
+  if (!device.is_known()) return;  // no matrix has an element
+  const RowsAndColumnsPlan plan =
+      plan_rows_and_columns(a, options, {device.traits().multiprocessors}, execution.workspace);
+  if (plan.kernel < 0) return;
+  check_workspace(execution, plan.factors.workspace_bytes, device);
   const DeviceScope scope(device.ordinal());
+  quantize_detail::launch_steps(plan.factors, execution.stream);
   const runtime::Kernel& kernel =
       quantize_detail::rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
   runtime::launch(kernel, plan.shape, execution.stream, plan.params);

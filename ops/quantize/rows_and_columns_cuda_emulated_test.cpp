@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blockscale/quantize.h"
 #include "device/emulator/emulator.h"
+#include "ops/quantize/kernel_sm90.cuh"
 #include "ops/quantize/kernel_sm90_transpose.cuh"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "ops/quantize/rows_and_columns_test_support.h"
@@ -26,10 +28,33 @@ constexpr Recipe kRecipes1x128[] = {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2,
 constexpr Format kInputs[] = {Format::bf16, Format::f16, Format::f32};
 constexpr ScaleLayout kLayouts[] = {ScaleLayout::row_major, ScaleLayout::mn_major,
                                     ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4};
-constexpr std::array kFunctions = {&quantize_transpose_tile<kRowsAndColumnsKernels[0]>,
-                                   &quantize_transpose_tile<kRowsAndColumnsKernels[1]>,
-                                   &quantize_transpose_tile<kRowsAndColumnsKernels[2]>};
-static_assert(kFunctions.size() == kRowsAndColumnsKernelCount);
+using Function = void (*)(const RowsAndColumnsParams&);
+
+template <std::size_t... kIndices>
+constexpr auto functions(std::index_sequence<kIndices...>) {
+  return std::array<Function, sizeof...(kIndices)>{
+      &quantize_transpose_tile<kRowsAndColumnsKernels[static_cast<int>(kIndices)]>...};
+}
+constexpr auto kFunctions =
+    functions(std::make_index_sequence<static_cast<std::size_t>(kRowsAndColumnsKernels.count)>());
+
+/// The kernel that finds rms_norm's factors.
+template <Format kInput>
+constexpr QuantizeConfig norm_config() {
+  for (int i = 0; i < kQuantizeKernels.count; ++i) {
+    const QuantizeConfig& c = kQuantizeKernels[i];
+    if (c.kernel == QuantizeKernel::norm && c.input == kInput) return c;
+  }
+  return {};
+}
+void find_row_factors(const quantize_detail::QuantizePlan::Step& step) {
+  ASSERT_EQ(step.config.kernel, QuantizeKernel::norm);
+  switch (step.config.input) {
+    case Format::bf16: return quantize_blocks<norm_config<Format::bf16>()>(step.params);
+    case Format::f16: return quantize_blocks<norm_config<Format::f16>()>(step.params);
+    default: return quantize_blocks<norm_config<Format::f32>()>(step.params);
+  }
+}
 
 struct Case {
   Recipe recipe = Recipe::fp8_1x128;
@@ -42,6 +67,9 @@ struct Case {
   Data data = Data::mixed;
   float floor = 0;
   std::uint64_t seed = 0;  // of the schedule; 0: in order
+  /// What is fused; operands are made by `check`.
+  QuantizeInput input = {};
+  std::int64_t groups = 1;
 };
 
 std::string describe(const Case& c) {
@@ -49,7 +77,10 @@ std::string describe(const Case& c) {
          std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
          " padding " + std::to_string(c.x_padding) + " strided " + std::to_string(c.strided) + " " +
          scale_layout_traits(c.row_layout).name + "/" + scale_layout_traits(c.column_layout).name +
-         " " + test::data_name(c.data) + " seed " + std::to_string(c.seed);
+         " " + test::data_name(c.data) + " " +
+         kInputTransformNames[static_cast<int>(c.input.transform)] + " group " +
+         std::to_string(c.input.gate_group) + " groups " + std::to_string(c.groups) + " seed " +
+         std::to_string(c.seed);
 }
 
 emulator::Buffer output_buffer(const char* name, const void* data,
@@ -59,11 +90,22 @@ emulator::Buffer output_buffer(const char* name, const void* data,
 }
 
 void check(const Case& c) {
-  const test::Matrix x(c.dtype, c.rows, c.k, c.batch, c.x_padding, c.data,
-                       static_cast<std::uint32_t>(c.seed + 7));
+  const auto seed = static_cast<std::uint32_t>(c.seed + 7);
+  const bool gated = c.input.transform == InputTransform::swiglu;
+  const std::int64_t x_columns = gated ? 2 * c.k : c.k;
+  const test::Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
+  const test::Matrix scale(c.dtype, c.groups, c.k, 1, 0, Data::normal, seed + 1);
+  const test::Matrix shift(Format::f32, c.groups, c.k, 1, 0, Data::normal, seed + 2);
+  const test::Matrix weight(c.dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
   QuantizeOptions options;
   options.threads = 1;
   options.fp8_amax_floor = c.floor;
+  options.input = c.input;
+  if (c.input.transform == InputTransform::modulate) {
+    options.input.scale = scale.view();
+    options.input.shift = shift.view();
+  }
+  if (c.input.transform == InputTransform::rms_norm) options.input.weight = weight.view();
   const auto outputs = [&] {
     return std::array{Output(c.recipe, c.row_layout, c.rows, c.k, c.batch, c.strided),
                       Output(c.recipe, c.column_layout, c.k, c.rows, c.batch, c.strided)};
@@ -72,19 +114,37 @@ void check(const Case& c) {
   auto actual = outputs();
   quantize_rows_and_columns(x.view(), expected[0].view(), expected[1].view(), options);
 
-  const quantize_detail::RowsAndColumnsPlan plan = plan_rows_and_columns(
-      quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options), options);
+  const quantize_detail::RowsAndColumnsArguments a =
+      quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options);
+  std::vector<float> workspace(static_cast<std::size_t>(
+      plan_rows_and_columns(a, options, {}, nullptr).factors.workspace_bytes / 4));
+  const quantize_detail::RowsAndColumnsPlan plan =
+      plan_rows_and_columns(a, options, {}, workspace.data());
   ASSERT_GE(plan.kernel, 0);
-  const auto x_bytes = static_cast<std::size_t>(c.batch * c.rows * (c.k + c.x_padding) *
-                                                (format_traits(c.dtype).bits / 8));
-  const std::vector<emulator::Buffer> buffers = {
-      emulator::buffer("x", x.view().data, x_bytes, emulator::BufferUse::input),
+  std::vector<emulator::Buffer> buffers = {
       output_buffer("out_rows.values", actual[0].view().values, actual[0].values()),
       output_buffer("out_rows.scales", actual[0].view().scales, actual[0].scales()),
       output_buffer("out_columns.values", actual[1].view().values, actual[1].values()),
       output_buffer("out_columns.scales", actual[1].view().scales, actual[1].scales())};
+  for (const test::Matrix* matrix : {&x, &scale, &shift, &weight}) {
+    const MatrixView& view = matrix->view();
+    const std::int64_t elements = view.batch * view.rows * view.row_stride;
+    buffers.push_back(emulator::buffer(
+        "input", view.data, static_cast<std::size_t>(elements * format_traits(view.dtype).bits / 8),
+        emulator::BufferUse::input));
+  }
+  if (!workspace.empty()) {
+    buffers.push_back(emulator::buffer("workspace", workspace.data(), workspace.size() * 4,
+                                       emulator::BufferUse::both));
+  }
   const auto order = c.seed == 0 ? emulator::in_order() : emulator::random_order(c.seed);
   const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
+  if (plan.factors.count > 0) {
+    const quantize_detail::QuantizePlan::Step& step = plan.factors.steps[0];
+    const emulator::Report report =
+        emulator::launch(step.shape, buffers, order, [&] { find_row_factors(step); });
+    ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
+  }
   const emulator::Report report =
       emulator::launch(plan.shape, buffers, order, [&] { function(plan.params); });
   ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
@@ -172,6 +232,48 @@ TEST(CudaRowsAndColumns, AreRightUnderEverySchedule) {
   }
 }
 
+TEST(CudaRowsAndColumns, TakeEveryFusedInput) {
+  for (int t = 1; t < kInputTransformCount; ++t) {
+    for (const Format dtype : kInputs) {
+      Case c{Recipe::fp8_1x128, dtype};
+      c.input.transform = static_cast<InputTransform>(t);
+      c.rows = 136;
+      c.k = 160;
+      c.batch = 2;
+      c.groups = 2;
+      c.data = Data::normal;
+      c.seed = static_cast<std::uint64_t>(t % 3);
+      check(c);
+      // Groups that end between the rows of a thread, and elements that are found one by one.
+      c.groups = 8;
+      c.k = 131;
+      c.x_padding = 1;
+      c.data = Data::any_bits;
+      check(c);
+      c.k = 144;
+      c.x_padding = 0;
+      check(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, TakeGatesAndUpsInEveryOrder) {
+  for (const std::int64_t group : {0, 1, 64}) {
+    for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
+      Case c{Recipe::fp8_1x128_ue8m0};
+      c.input.transform = InputTransform::swiglu;
+      c.input.gate_group = group;
+      c.input.gate_order = order;
+      c.rows = 40;
+      c.k = 192;
+      c.data = Data::normal;
+      check(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 /// A call on memory that is never touched.
 struct Problem {
   MatrixView x{reinterpret_cast<const void*>(std::uintptr_t{1} << 40), Format::bf16, 256, 384};
@@ -188,16 +290,18 @@ struct Problem {
     return out;
   }
   quantize_detail::RowsAndColumnsPlan plan() const {
-    return plan_rows_and_columns(quantize_detail::validated(x, rows, columns, options), options);
+    return plan_rows_and_columns(quantize_detail::validated(x, rows, columns, options), options, {},
+                                 nullptr);
   }
 };
 
 TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
   const Problem problem;
   const auto plan = problem.plan();
-  EXPECT_EQ(plan.str(),
-            "quantize_rows_and_columns_fp8_e4m3_bf16: 6 tiles, vector loads, vector stores of "
-            "rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(
+      plan.str(),
+      "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 6 tiles, vector loads, vector stores of "
+      "rows, vector stores of columns, scales row_major and row_major\n");
   EXPECT_EQ(plan.shape.grid.x, 6u);
   EXPECT_EQ(plan.shape.block.x, 128u);
   EXPECT_EQ(plan.shape.dynamic_shared_bytes, 18464u);
@@ -210,14 +314,24 @@ TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
   EXPECT_EQ(problem.plan().str(), "nothing to do\n");
 }
 
+TEST(CudaRowsAndColumnsPlan, FindsTheFactorsOfRmsNormBefore) {
+  Problem problem;
+  problem.options.input.transform = InputTransform::rms_norm;
+  problem.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 39),
+                                  Format::f32, 1, 384};
+  const auto plan = problem.plan();
+  EXPECT_EQ(plan.factors.count, 1);
+  EXPECT_EQ(plan.factors.workspace_bytes, 256 * 4);
+  problem.options.input = {};
+  EXPECT_EQ(problem.plan().factors.count, 0);
+  EXPECT_EQ(problem.plan().factors.workspace_bytes, 0);
+}
+
 void expect_unsupported(const Problem& problem, const char* argument, const char* message) {
   test::expect_error(ErrorCode::unsupported, argument, message, [&] { (void)problem.plan(); });
 }
 
 TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
-  Problem fused;
-  fused.options.input.transform = InputTransform::gelu_erf;
-  expect_unsupported(fused, "options.input.transform", "is gelu_erf, must be identity");
   Problem wide;
   wide.x.columns = wide.rows.k = wide.columns.rows = std::int64_t{1} << 30;
   wide.x.rows = wide.rows.rows = wide.columns.k = 1;

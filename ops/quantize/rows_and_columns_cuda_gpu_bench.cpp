@@ -1,9 +1,12 @@
 // The rate of cuda::quantize_rows_and_columns next to a copy kernel that moves as many bytes, as
-// one JSON object. Without a GPU it exits with 77.
+// one JSON object. Without a GPU it exits with 77. With `tune` as its argument it compares ways of
+// launching it, which NVRTC compiles as it runs. (rms_norm reads x twice, which counts once.)
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "blockscale/device.h"
 #include "blockscale/error.h"
@@ -15,32 +18,62 @@ namespace {
 
 constexpr int kRepeats = 20;
 
-nlohmann::json measured(const quantize_detail::MeasuredProblem& problem) {
-  const quantize_detail::Measurement m = measure_quantize(problem, {{}}, kRepeats);
-  const quantize_detail::MeasuredTuning& result = m.tunings.front();
-  if (result.failed) throw Error(*result.failed);
-  const double share = m.copy_seconds / result.seconds;
+using quantize_detail::MeasuredProblem;
+using quantize_detail::PlanTuning;
+
+/// The listed kernel, and with `tune` others: rows a thread, threads, thread blocks that fit.
+std::vector<PlanTuning> tunings_of(const MeasuredProblem& problem, bool tune) {
+  std::vector<PlanTuning> tunings = {{}};
+  if (tune && problem.dtype != Format::f32) {
+    tunings.push_back({0, 4, 256, 2});
+    tunings.push_back({0, 4, 256, 3});
+    tunings.push_back({0, 4, 256, 4});
+    tunings.push_back({0, 8, 128, 3});
+    tunings.push_back({0, 8, 128, 4});
+    tunings.push_back({0, 8, 128, 5});
+  }
+  return tunings;
+}
+
+void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
+  const quantize_detail::Measurement m =
+      measure_quantize(problem, tunings_of(problem, tune), kRepeats);
   const char* const name = recipe_traits(problem.recipe).name;
   const char* const dtype = format_traits(problem.dtype).name;
   const char* const layout = scale_layout_traits(problem.layout).name;
-  std::fprintf(stderr, "%-16s %-4s %-14s %6lld x %6lld %9.2f us, copy %9.2f us: %.3f\n", name,
-               dtype, layout, static_cast<long long>(problem.rows),
-               static_cast<long long>(problem.k), result.seconds * 1e6, m.copy_seconds * 1e6,
-               share);
-  return {{"recipe", name},
-          {"dtype", dtype},
-          {"layout", layout},
-          {"rows", problem.rows},
-          {"k", problem.k},
-          {"moved_bytes", m.moved_bytes},
-          {"microseconds", result.seconds * 1e6},
-          {"copy_microseconds", m.copy_seconds * 1e6},
-          {"terabytes_per_second", static_cast<double>(m.moved_bytes) / result.seconds * 1e-12},
-          {"copy_share", share}};
+  const char* const input = kInputTransformNames[static_cast<int>(problem.transform)];
+  for (const quantize_detail::MeasuredTuning& result : m.tunings) {
+    if (result.failed) throw Error(*result.failed);
+    const double share = m.copy_seconds / result.seconds;
+    std::fprintf(stderr,
+                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %d rows, %d threads x %d: %9.2f us, copy "
+                 "%9.2f us: %.3f\n",
+                 name, dtype, layout, input, static_cast<long long>(problem.rows),
+                 static_cast<long long>(problem.k), result.tuning.chunks, result.tuning.threads,
+                 result.tuning.min_blocks, result.seconds * 1e6, m.copy_seconds * 1e6, share);
+    cases.push_back(
+        {{"recipe", name},
+         {"dtype", dtype},
+         {"layout", layout},
+         {"input", input},
+         {"rows", problem.rows},
+         {"k", problem.k},
+         {"plan", result.plan},
+         {"moved_bytes", m.moved_bytes},
+         {"microseconds", result.seconds * 1e6},
+         {"copy_microseconds", m.copy_seconds * 1e6},
+         {"terabytes_per_second", static_cast<double>(m.moved_bytes) / result.seconds * 1e-12},
+         {"copy_share", share}});
+  }
 }
 
-nlohmann::json measure_all() {
-  nlohmann::json cases = nlohmann::json::array();
+std::vector<MeasuredProblem> problems() {
+  std::vector<MeasuredProblem> list;
+  const auto add = [&](Recipe recipe, Format dtype, ScaleLayout layout, std::int64_t rows,
+                       InputTransform transform) {
+    list.push_back({recipe, dtype, layout, rows, 8192, transform});
+    list.back().columns_too = true;
+  };
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
     for (const auto& [recipe, layout] :
          {std::pair{Recipe::fp8_1x128, ScaleLayout::row_major},
@@ -48,23 +81,29 @@ nlohmann::json measure_all() {
           std::pair{Recipe::fp8_1x128_ue8m0, ScaleLayout::swizzled_128x4}}) {
       for (const std::int64_t rows : {512, 4096, 32768}) {
         if (dtype != Format::bf16 && rows != 4096) continue;
-        quantize_detail::MeasuredProblem problem;
-        problem.recipe = recipe;
-        problem.dtype = dtype;
-        problem.layout = layout;
-        problem.rows = rows;
-        problem.k = 8192;
-        problem.columns_too = true;
-        cases.push_back(measured(problem));
+        add(recipe, dtype, layout, rows, InputTransform::identity);
       }
     }
   }
+  for (int t = 1; t < kInputTransformCount; ++t) {
+    for (const std::int64_t rows : {4096, 8192}) {
+      add(Recipe::fp8_1x128, Format::bf16, ScaleLayout::row_major, rows,
+          static_cast<InputTransform>(t));
+    }
+  }
+  return list;
+}
+
+nlohmann::json measure_all(bool tune) {
+  nlohmann::json cases = nlohmann::json::array();
+  for (const MeasuredProblem& problem : problems()) measure(problem, tune, cases);
   return nlohmann::json::object({{"rows_and_columns", cases}});
 }
 
 }  // namespace
 }  // namespace blockscale
 
-int main() {
-  return blockscale::test::gpu_benchmark_main(blockscale::measure_all);
+int main(int argc, char** argv) {
+  const bool tune = argc > 1 && std::string_view(argv[1]) == "tune";
+  return blockscale::test::gpu_benchmark_main([&] { return blockscale::measure_all(tune); });
 }

@@ -77,18 +77,26 @@ std::string describe(const Case& c) {
          scale_layout_traits(c.layout).name + (c.strided ? " strided" : "");
 }
 
-/// Runs one call on both. `x` is on the host, and `bytes` long.
-void check(const Case& c, const MatrixView& x, std::int64_t bytes) {
+/// Runs one call on both. `x` is on the host, and `bytes` long. `input` has the operands of the
+/// host, `input_there` those on the device.
+void check(const Case& c, const MatrixView& x, std::int64_t bytes, const QuantizeInput& input = {},
+           const QuantizeInput& input_there = {}) {
   Pair<Output> expected = outputs_of(c);
   const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
-  quantize_rows_and_columns(x, expected.rows.view(), expected.columns.view());
+  QuantizeOptions options;
+  options.input = input;
+  quantize_rows_and_columns(x, expected.rows.view(), expected.columns.view(), options);
   DeviceBuffer elements(static_cast<std::size_t>(bytes));
   elements.copy_from_host(x.data, elements.bytes());
   MatrixView on_device = x;
   on_device.data = elements.data();
+  options.input = input_there;
+  const std::int64_t needed = cuda::quantize_rows_and_columns_workspace_bytes(
+      on_device, actual.rows.view(), actual.columns.view(), options);
+  const DeviceBuffer workspace(static_cast<std::size_t>(needed));
   const runtime::DeviceStream stream;
-  cuda::quantize_rows_and_columns(on_device, actual.rows.view(), actual.columns.view(), {},
-                                  {stream.handle(), nullptr, 0});
+  cuda::quantize_rows_and_columns(on_device, actual.rows.view(), actual.columns.view(), options,
+                                  {stream.handle(), workspace.data(), needed});
   stream.wait();
   actual.rows.expect_equal(expected.rows, describe(c) + " rows");
   actual.columns.expect_equal(expected.columns, describe(c) + " columns");
@@ -145,6 +153,36 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
   check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4096, 7168, 1, ScaleLayout::swizzled_128x4},
         Data::normal);
   check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
+}
+
+TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    Case c{Recipe::fp8_1x128, dtype};
+    c.rows = 600;
+    c.k = 1040;
+    const test::Matrix operand(dtype, 4, c.k, 1, 0, Data::normal, 5);
+    const std::int64_t element = format_traits(dtype).bits / 8;
+    DeviceBuffer operand_there(static_cast<std::size_t>(4 * c.k * element));
+    operand_there.copy_from_host(operand.view().data, operand_there.bytes());
+    for (int t = 1; t < kInputTransformCount; ++t) {
+      QuantizeInput input, there;
+      there.transform = input.transform = static_cast<InputTransform>(t);
+      if (input.transform == InputTransform::modulate) {
+        input.scale = input.shift = operand.view();
+        there.scale = there.shift = {operand_there.data(), dtype, 4, c.k};
+      }
+      if (input.transform == InputTransform::rms_norm) {
+        input.weight = {operand.view().data, dtype, 1, c.k};
+        there.weight = {operand_there.data(), dtype, 1, c.k};
+      }
+      const std::int64_t columns = input.transform == InputTransform::swiglu ? 2 * c.k : c.k;
+      for (const Data data : {Data::normal, Data::any_bits}) {
+        const test::Matrix x(dtype, c.rows, columns, 1, 0, data, 7);
+        check(c, x.view(), c.rows * columns * element, input, there);
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
 }
 
 TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {

@@ -5,38 +5,43 @@
 #include <utility>
 
 #include "blockscale/error.h"
-#include "ops/quantize/cuda_plan.h"
 #include "ops/quantize/cuda_tiles.h"
 
 namespace blockscale::quantize_detail {
 namespace {
 
-int find_kernel(Format input) {
-  for (int i = 0; i < kRowsAndColumnsKernelCount; ++i) {
-    if (kRowsAndColumnsKernels[i].input == input) return i;
+int find_kernel(Format input, InputTransform transform) {
+  for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
+    const QuantizeConfig& c = kRowsAndColumnsKernels[i];
+    if (c.input == input && c.transform == transform) return i;
   }
   throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel on a GPU");
 }
 
-void check_supported(const RowsAndColumnsArguments& a) {
-  const InputTransform transform = a.input.transform;
-  if (transform != InputTransform::identity) {
-    throw Error(ErrorCode::unsupported, "options.input.transform",
-                std::string("is ") + kInputTransformNames[static_cast<int>(transform)] +
-                    ", must be identity for rows and columns on a GPU");
-  }
-  check_size("x.rows", a.x.rows);
-  check_size("x.columns", a.x.columns);
-}
-
-/// What the kernel for 1 x 128 blocks is launched with to quantise `x` into `out`, but for tiles.
-QuantizeParams params_of(const MatrixView& x, const MutableScaledTensorView& out,
-                         const QuantizeOptions& options) {
-  QuantizeParams p = plan_quantize({x, out, {}}, options, {}, nullptr).steps[0].params;
+/// What the kernel is launched with to quantise `x` into `out`, but for tiles.
+QuantizeParams params_of(const QuantizeArguments& a, const QuantizeOptions& options) {
+  QuantizeParams p = quantize_params(a, options);
   p.value_vectors = is_multiple(p.values, 16) &&
                     (p.rows <= 1 || is_multiple(p.value_row_stride, 16)) &&
                     (p.batch <= 1 || is_multiple(p.value_batch_stride, 16));
   return p;
+}
+
+/// The same for the transpose of the result, of which only its shape matters: nobody reads it.
+QuantizeParams column_params_of(const RowsAndColumnsArguments& a, const QuantizeOptions& options) {
+  MatrixView transpose = a.x;
+  transpose.rows = a.columns.rows;
+  transpose.columns = transpose.row_stride = a.columns.k;
+  QuantizeParams p = params_of({transpose, a.columns, {}}, options);
+  p.x = {};
+  return p;
+}
+
+QuantizeConfig tuned(QuantizeConfig c, const PlanTuning& tuning) {
+  if (tuning.chunks != 0) c.chunks = tuning.chunks;
+  if (tuning.threads != 0) c.threads = tuning.threads;
+  if (tuning.min_blocks != 0) c.min_blocks = tuning.min_blocks;
+  return c;
 }
 
 /// Tiles that cover both outputs, the padding of their scales included.
@@ -52,22 +57,25 @@ TileGrid tile_grid_of(const QuantizeParams& rows, const QuantizeParams& columns)
 }  // namespace
 
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
-                                         const QuantizeOptions& options) {
-  check_supported(a);
+                                         const QuantizeOptions& options, const DeviceTraits& device,
+                                         void* workspace, const PlanTuning& tuning) {
+  check_size("x.rows", a.x.rows);
+  check_size("x.columns", a.x.columns);
   RowsAndColumnsPlan plan;
-  if (a.x.rows == 0 || a.x.columns == 0 || a.x.batch == 0) return plan;
-  plan.kernel = find_kernel(a.x.dtype);
+  if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
+  plan.kernel = find_kernel(a.x.dtype, a.input.transform);
+  plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
+  const QuantizeArguments along_rows{a.x, a.rows, a.input};
   RowsAndColumnsParams& p = plan.params;
-  p.rows = params_of(a.x, a.rows, options);
-  // Of the transpose only its shape matters: nobody reads it.
-  MatrixView transpose = a.x;
-  std::swap(transpose.rows, transpose.columns);
-  transpose.row_stride = transpose.columns;
-  p.columns = params_of(transpose, a.columns, options);
-  p.columns.x = {};
+  p.rows = params_of(along_rows, options);
+  p.columns = column_params_of(a, options);
   p.rows.grid = tile_grid_of(p.rows, p.columns);
+  if (a.input.transform == InputTransform::rms_norm) {
+    plan.factors = plan_row_factors(along_rows, options, device, workspace);
+    p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
+  }
   plan.shape.grid.x = p.rows.grid.tiles;
-  plan.shape.block.x = static_cast<std::uint32_t>(kRowsAndColumnsKernels[plan.kernel].threads);
+  plan.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
   plan.shape.dynamic_shared_bytes = kTransposeSharedBytes;
   return plan;
 }
@@ -75,7 +83,9 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
 namespace {
 
 std::string kernel_name(const QuantizeConfig& c) {
-  return std::string("quantize_rows_and_columns_fp8_e4m3_") + format_traits(c.input).name;
+  const std::string name =
+      std::string("quantize_rows_and_columns_fp8_e4m3_") + format_traits(c.input).name;
+  return name + "_" + kInputTransformNames[static_cast<int>(c.transform)];
 }
 
 }  // namespace
@@ -83,27 +93,30 @@ std::string kernel_name(const QuantizeConfig& c) {
 std::string RowsAndColumnsPlan::str() const {
   if (kernel < 0) return "nothing to do\n";
   const auto stores = [](const QuantizeParams& p) { return p.value_vectors ? "vector" : "byte"; };
-  return kernel_name(kRowsAndColumnsKernels[kernel]) + ": " +
-         std::to_string(params.rows.grid.tiles) + " tiles, " +
+  const std::string before = factors.count == 0 ? "" : factors.str();
+  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) + " tiles, " +
          (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
          " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
          scale_layout_traits(params.rows.layout).name + " and " +
          scale_layout_traits(params.columns.layout).name + "\n";
 }
 
+runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& c, std::string name) {
+  runtime::KernelSpec spec;
+  spec.name = std::move(name);
+  spec.header = "ops/quantize/kernel_sm90_transpose.cuh";
+  spec.call = "blockscale::quantize_transpose_tile<" + quantize_config_source(c) + ">";
+  spec.threads = c.threads;
+  spec.min_blocks_per_multiprocessor = c.min_blocks;
+  return runtime::with_parameters<RowsAndColumnsParams>(std::move(spec),
+                                                        "blockscale::RowsAndColumnsParams");
+}
+
 std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
-  for (int i = 0; i < kRowsAndColumnsKernelCount; ++i) {
+  for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
     const QuantizeConfig& c = kRowsAndColumnsKernels[i];
-    runtime::KernelSpec spec;
-    spec.name = kernel_name(c);
-    spec.header = "ops/quantize/kernel_sm90_transpose.cuh";
-    spec.call = "blockscale::quantize_transpose_tile<blockscale::kRowsAndColumnsKernels[" +
-                std::to_string(i) + "]>";
-    spec.threads = c.threads;
-    spec.min_blocks_per_multiprocessor = c.min_blocks;
-    specs.push_back(runtime::with_parameters<RowsAndColumnsParams>(
-        std::move(spec), "blockscale::RowsAndColumnsParams"));
+    specs.push_back(rows_and_columns_kernel_spec(c, kernel_name(c)));
   }
   return specs;
 }

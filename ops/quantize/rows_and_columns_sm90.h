@@ -18,22 +18,39 @@ struct RowsAndColumnsParams {
   QuantizeParams columns;
 };
 
-/// What every kernel of the list does: threads of 16 columns of 8 rows, or of 4 rows where elements
-/// are as wide as registers. Four tiles of 16-bit elements on a multiprocessor, or two of f32, are
-/// 128 KiB in flight.
-BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input) {
-  const bool wide = input == Format::f32;
+namespace detail {
+
+/// Threads hold 16 columns of 8 rows where x is as narrow as its values are cheap; else of 4 rows.
+/// Four thread blocks of the former on a multiprocessor, or two of the latter, are 128 KiB of x in
+/// flight where it is not narrower.
+BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTransform transform) {
+  const bool holds_x = transform == InputTransform::identity ||
+                       transform == InputTransform::modulate ||
+                       transform == InputTransform::rms_norm;
+  const bool narrow = input != Format::f32 && holds_x;
   QuantizeConfig c;
   c.input = input;
-  c.chunks = wide ? 4 : 8;
-  c.threads = wide ? 256 : 128;
-  c.min_blocks = wide ? 2 : 4;
+  c.transform = transform;
+  c.chunks = narrow ? 8 : 4;
+  c.threads = narrow ? 128 : 256;
+  c.min_blocks = narrow ? 4 : 2;
   return c;
 }
 
-inline constexpr QuantizeConfig kRowsAndColumnsKernels[] = {
-    transpose_config(Format::bf16), transpose_config(Format::f16), transpose_config(Format::f32)};
-inline constexpr int kRowsAndColumnsKernelCount = 3;
+BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
+  QuantizeKernelList list;
+  for (const Format input : kQuantizeInputs) {
+    for (int t = 0; t < kInputTransformCount; ++t) {
+      list.add(transpose_config(input, static_cast<InputTransform>(t)));
+    }
+  }
+  return list;
+}
+
+}  // namespace detail
+
+inline constexpr QuantizeKernelList kRowsAndColumnsKernels =
+    detail::make_rows_and_columns_kernels();
 
 /// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of its rows
 /// and columns), the scales of its columns and of its rows with their reciprocals, and a word of

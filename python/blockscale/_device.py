@@ -53,6 +53,10 @@ class Device(NamedTuple):
                 return module.empty(shape, dtype)
         return module.empty(shape, dtype, device=self._jax_device()).block_until_ready()
 
+    def workspace(self, size: int) -> Any:
+        """`size` bytes there; None where no byte is needed."""
+        return self.empty((size,), "uint8") if size > 0 else None
+
     def typed(self, array: Any, dtype: str) -> Any:
         """Bytes as another dtype of one byte or a packed one; as they are if it has none such."""
         if self.library == "torch":

@@ -153,9 +153,9 @@ def _quantize_on_device(
 ) -> None:
     """Queues the work on the library's stream; what it needs besides is of the library, too."""
     stream = device.stream()
-    size = _native.cuda_quantize_workspace(x, fmt, out, mode, given, amax_floor, fused, stream)
-    workspace = device.empty((size,), "uint8") if size > 0 else None
-    _native.cuda_quantize(x, fmt, out, mode, given, amax_floor, fused, stream, workspace)
+    call = (x, fmt, out, mode, given, amax_floor, fused, stream)
+    size = _native.cuda_quantize_workspace(*call)
+    _native.cuda_quantize(*call, device.workspace(size))
     device.finish(stream)
 
 
@@ -194,7 +194,6 @@ def quantize_rows_and_columns(
     ((2, 128), (128, 2))
     """
     array, fmt, place = plain(x, "x")
-    require_cpu(place, "x", "quantize_rows_and_columns")
     _require_matrix(array, "x")
     wanted = enum_member(recipe, Recipe, "recipe")
     if wanted.name not in _ROWS_AND_COLUMNS:
@@ -213,7 +212,14 @@ def quantize_rows_and_columns(
         for i, tensor in enumerate(out):
             _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor)
             require_place(tensor._place, place, f"out[{i}]")
-    _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, fused, threads)
+    if isinstance(place, Device):
+        stream = place.stream()
+        call = (array, fmt, rows, columns, amax_floor, fused, stream)
+        size = _native.cuda_quantize_rows_and_columns_workspace(*call)
+        _native.cuda_quantize_rows_and_columns(*call, place.workspace(size))
+        place.finish(stream)
+    else:
+        _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, fused, threads)
     return rows, columns
 
 

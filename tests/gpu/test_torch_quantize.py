@@ -75,6 +75,37 @@ def test_fused_bytes_are_the_cpus(recipe: str, transform: Any) -> None:
     assert_same(device, blockscale.quantize(x, recipe, transform=transform))
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        "identity",
+        "gelu_erf",
+        Swiglu("up_first", 64),
+        Modulate(normal(4, 512, seed=1), normal(4, 512, seed=2)),
+        RmsNorm(normal(512, seed=3)),
+    ],
+    ids=lambda t: t if isinstance(t, str) else type(t).__name__,
+)
+@pytest.mark.parametrize("layout", ["row_major", "swizzled_128x4"])
+def test_rows_and_columns_are_the_cpus(layout: str, transform: Any) -> None:
+    x = normal(2, 130, 1024 if isinstance(transform, Swiglu) else 512)
+    call = blockscale.quantize_rows_and_columns
+    host = call(x, "fp8_1x128_ue8m0", layout=layout, transform=transform)
+    device = call(x.cuda(), "fp8_1x128_ue8m0", layout=layout, transform=moved(transform))
+    for got, want in zip(device, host, strict=True):
+        assert got.shape == want.shape
+        assert_same(got, want)
+    again = call(x.cuda(), "fp8_1x128_ue8m0", layout=layout, transform=moved(transform), out=device)
+    assert again[0] is device[0] and again[1] is device[1]
+
+
+def test_rows_and_columns_refuse_results_elsewhere() -> None:
+    x = normal(128, 128)
+    out = blockscale.quantize_rows_and_columns(x, "fp8_1x128")
+    with pytest.raises(ValueError, match=r"out\[0\]: is on the CPU, must be on cuda:0 like x"):
+        blockscale.quantize_rows_and_columns(x.cuda(), "fp8_1x128", out=out)
+
+
 @pytest.mark.parametrize("recipe", QUANTISED)
 @pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
 def test_values_are_the_cpus(recipe: str, out_dtype: str) -> None:

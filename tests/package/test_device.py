@@ -44,6 +44,11 @@ def last_line(text: str) -> str:
             "ValueError: out: is on the CPU, must be on cuda:0 like x",
         ),
         (
+            "blockscale.quantize_rows_and_columns(Array((2, 128), 'float32'), 'fp8_1x128', "
+            "out=blockscale.quantize_rows_and_columns(np.ones((2, 128), np.float32), 'fp8_1x128'))",
+            "ValueError: out[0]: is on the CPU, must be on cuda:0 like x",
+        ),
+        (
             "blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4', "
             "transform=blockscale.RmsNorm(Array((32,), 'float32')))",
             "ValueError: transform.weight: is on cuda:0, must be on the CPU like x",
@@ -106,6 +111,11 @@ made = blockscale.ScaledTensor(t.values, t.scales, 'nvfp4', layout='swizzled_128
 assert made.shape == (64, 256)
 y = blockscale.dequantize(t, out_dtype='float16')
 assert y.shape == (64, 256) and y.dtype == np.float16 and y.device == 1
+norm = blockscale.RmsNorm(Array((256,), 'float32', 1))
+pair = blockscale.quantize_rows_and_columns(x, 'fp8_1x128', transform=norm)
+assert [t.shape for t in pair] == [(64, 256), (256, 64)]
+assert [t.values.device for t in pair] == [1, 1]
+assert blockscale.quantize_rows_and_columns(x, 'fp8_1x128', out=pair)[1] is pair[1]
 out = Array((64, 256), 'float32', 1)
 assert blockscale.dequantize(t, out=out) is out
 assert set(asked) == {STREAM + 1}, asked
