@@ -66,7 +66,7 @@ class Planner {
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
-    if (rms && (needs_maximum || scales_known || tall)) add_norm();
+    if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
       if (empty) {
@@ -91,7 +91,6 @@ class Planner {
   QuantizePlan plan_maximum(float* out) {
     base_ = base_params();
     const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
-    if (!empty && a_.input.transform == InputTransform::rms_norm) add_norm();
     base_.maxima.scales = out;
     base_.maxima.scale_stride = 1;
     if (!empty) add_maximum();
@@ -306,9 +305,14 @@ class Planner {
   }
 
   void add_norm() {
+    const int kernel = kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
+    add_row_factors(kernel);
+  }
+
+  /// The kernel that finds the factors of rms_norm.
+  void add_row_factors(int kernel) {
     check_tiles(a_.out.batch * a_.out.rows);  // kernels number the factors in 32 bits
     base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
-    const int kernel = kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
     add_row_kernel(kernel, a_.out.rows, a_.out.k);
     base_.transform.row_factors = base_.row_factors;
   }
@@ -336,22 +340,26 @@ class Planner {
   void add_maximum() {
     const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
     const QuantizeConfig& c = kQuantizeKernels[kernel];
-    const TileGrid grid = chunk_grid(c, a_.out.rows, a_.out.k);
+    if (holds_rows(c.kernel, c.transform)) {
+      add_row_factors(kernel);
+    } else {
+      QuantizeParams p = base_;
+      p.grid = chunk_grid(c, a_.out.rows, a_.out.k);
+      add(kernel, c, p.grid.tiles, p);
+    }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
-    const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
-    const std::int64_t most = std::min<std::int64_t>(fits, kMaxMaxima);
-    const std::int64_t count =
-        std::clamp<std::int64_t>(most / scales, 1, std::max<std::int64_t>(1, grid.tiles / scales));
+    QuantizePlan::Step& step = last_step();
+    const std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
+    const std::int64_t count = std::clamp<std::int64_t>(
+        most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;
     check_tiles(scales * words);
     base_.maxima.bits = take<std::uint32_t>(scales * words);
     base_.maxima.count = static_cast<std::uint32_t>(count);
     base_.maxima.parts = Divisor(base_.maxima.count);
     base_.maxima.stride = static_cast<std::uint32_t>(one_scale_for_all() ? 0 : words);
-    QuantizeParams p = base_;
-    p.grid = grid;
-    add(kernel, c, scales * count, p);
-    last_step().shape.grid.x = static_cast<std::uint32_t>(scales * count);
+    step.params.maxima = base_.maxima;
+    step.shape.grid.x = static_cast<std::uint32_t>(scales * count);
   }
 
   /// One result for each matrix, or one for all.
@@ -542,8 +550,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
   spec.header = "ops/quantize/kernel_sm90.cuh";
   spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
   spec.threads = c.threads;
-  spec.fewer_threads =
-      !c.table && (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm);
+  spec.fewer_threads = !c.table && holds_rows(c.kernel, c.transform);
   spec.min_blocks_per_multiprocessor = c.min_blocks;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }

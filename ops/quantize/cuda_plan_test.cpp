@@ -94,6 +94,21 @@ TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
               ElementsAre(QuantizeKernel::scaled));
 }
 
+TEST(QuantizePlan, FactorsOfRmsNormCostNoReadOfTheirOwnWithAMaximum) {
+  QuantizeOptions options;
+  options.input.transform = InputTransform::rms_norm;
+  options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1,
+                          4096};
+  const auto kinds = [&](Recipe recipe) {
+    return kinds_of(plan_of({.recipe = recipe, .options = options}));
+  };
+  EXPECT_THAT(kinds(Recipe::mxfp4), ElementsAre(QuantizeKernel::row));
+  EXPECT_THAT(kinds(Recipe::nvfp4), ElementsAre(QuantizeKernel::maximum, QuantizeKernel::row));
+  EXPECT_THAT(kinds(Recipe::fp8_tensor),
+              ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
+  EXPECT_THAT(kinds(Recipe::fp8_128x128), ElementsAre(QuantizeKernel::norm, QuantizeKernel::tall));
+}
+
 TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   EXPECT_EQ(plan_of({.recipe = Recipe::mxfp8_e4m3}).workspace_bytes, 0);
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {

@@ -33,7 +33,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   } else if constexpr (kConfig.kernel == QuantizeKernel::blocks ||
                        kConfig.kernel == QuantizeKernel::scaled) {
     quantize_sm90::quantize_chunks<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+  } else if constexpr (kConfig.kernel == QuantizeKernel::maximum &&
+                       kConfig.transform != InputTransform::rms_norm) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
     quantize_sm90::settle_tensor_scale<kConfig>(params);

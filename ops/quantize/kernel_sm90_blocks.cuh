@@ -302,13 +302,7 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
       largest.fold(chunk);
     }
   }
-  const uint32_t amax = block_maximum<kConfig.threads>(largest.f32_bits());
-  uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
-  const uint32_t thread = ptx::tid_x();
-  if (thread == 0) ptx::st_global(bits + part, amax);
-  // Those who read them read whole vectors.
-  const uint32_t behind = maxima.count + thread;
-  if (part == 0 && behind < (maxima.count + 3) / 4 * 4) ptx::st_global(bits + behind, 0u);
+  leave_maximum(maxima, matrix, part, largest.f32_bits());
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -1,5 +1,6 @@
-// QuantizeKernel::row and ::norm: thread blocks that hold whole rows, so that what depends on all
-// of a row costs no second read: the scale of fp8_row, the factor of rms_norm.
+// QuantizeKernel::row, ::norm, and ::maximum of rms_norm: thread blocks that hold whole rows, so
+// that what depends on all of a row costs no second read: the scale of fp8_row, the factor of
+// rms_norm.
 //
 // As many warps work on a row as cover it, up to kRowMostWarps; longer rows take several *rounds*
 // and are read again from L2 or memory for each use. A tile is the rows that a thread block holds
@@ -171,53 +172,87 @@ class RowRun {
  public:
   BLOCKSCALE_DEVICE explicit RowRun(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
     clear(raw_);
-    go_to_round(0);
   }
 
-  BLOCKSCALE_DEVICE void quantize() {
-    const uint32_t block = ptx::ctaid_x();
-    const uint32_t blocks = ptx::nctaid_x();
-    const uint32_t each = p_.grid.tiles / blocks;
-    const uint32_t more = p_.grid.tiles % blocks;  // thread blocks that have one tile more
-    const TilePlace first = tile_place(p_.grid, block * each + (block < more ? block : more));
-    place_.matrix = first.matrix;
-    place_.row = first.row + exchange_.row_of_tile();
+  BLOCKSCALE_DEVICE void work() {
+    const TileRun run = tiles_of_block();
+    place_ = place_of(run.first, 0);
+    go_to_round(0);
     if constexpr (kOneRound) {
       load_raw(place_);
       if constexpr (kNormalizes) hold_operands(0);
     }
     exchange_.clear_words();
-    for (uint32_t tiles = each + (block < more ? 1 : 0); tiles > 0; --tiles) {
-      const ChunkPlace next_place = place_of_next_tile();
-      if constexpr (kOneRound) take_tile(next_place, tiles > 1);
-      if constexpr (kNormalizes) normalize_tile();
-      if constexpr (kConfig.kernel == QuantizeKernel::norm) {
-        store_factor();
-      } else if constexpr (kConfig.block == 0) {
-        quantize_with_one_scale();
-      } else {
-        quantize_blocks_of_row();
+    for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
+      const ChunkPlace next_place = place_of(tile + run.step, place_.column);
+      const bool another = tile + run.step < run.end;
+      if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+        if (!another) ptx::griddepcontrol_launch_dependents();
       }
+      if constexpr (kOneRound) take_tile(next_place, another);
+      work_on_tile();
       place_ = next_place;
+    }
+    if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+      ptx::barrier_sync_all();  // who still reads words of the exchange
+      leave_maximum(p_.maxima, run.scale, run.part, largest_.f32_bits());
     }
   }
 
  private:
-  BLOCKSCALE_DEVICE ChunkPlace place_of_next_tile() const {
-    const uint32_t rows = p_.grid.rows;
-    ChunkPlace place = below(place_, rows);
-    if (place.row >= p_.grid.per_matrix.divisor * rows) {
-      place.row = exchange_.row_of_tile();
-      ++place.matrix;
+  /// Every `step`th tile from `first` on, before `end`.
+  struct TileRun {
+    uint32_t first, end, step;
+    uint32_t scale, part;  // maximum: what they are a part of
+  };
+
+  BLOCKSCALE_DEVICE TileRun tiles_of_block() const {
+    const uint32_t block = ptx::ctaid_x();
+    const uint32_t blocks = ptx::nctaid_x();
+    const uint32_t tiles = p_.grid.tiles;
+    if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+      const MaximaParams& maxima = p_.maxima;
+      const uint32_t of_scale = maxima.stride == 0 ? tiles : p_.grid.per_matrix.divisor;
+      const uint32_t scale = maxima.parts.quotient(block);
+      const uint32_t part = block - scale * maxima.count;
+      return {scale * of_scale + part, (scale + 1) * of_scale, maxima.count, scale, part};
+    } else if constexpr (kNormalizes) {
+      return {block, tiles, blocks, 0, 0};
+    } else {
+      // Consecutive ones: of few groups.
+      const uint32_t each = tiles / blocks;
+      const uint32_t more = tiles % blocks;  // thread blocks that have one tile more
+      const uint32_t first = block * each + (block < more ? block : more);
+      return {first, first + each + (block < more ? 1 : 0), 1, 0, 0};
     }
-    return place;
+  }
+
+  /// The place in the tile's row.
+  BLOCKSCALE_DEVICE ChunkPlace place_of(uint32_t tile, uint32_t column) const {
+    if (kConfig.rule == ScaleRule::nvfp4 && p_.backwards) tile = p_.grid.tiles - 1 - tile;
+    const TilePlace place = tile_place(p_.grid, tile);
+    return {place.matrix, place.row + exchange_.row_of_tile(), column};
+  }
+
+  BLOCKSCALE_DEVICE void work_on_tile() {
+    if constexpr (kNormalizes) normalize_tile();
+    if constexpr (kConfig.kernel == QuantizeKernel::norm) {
+      store_factor();
+    } else if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
+      store_factor();
+      each_round<false>([&] { largest_.fold(values_); });
+    } else if constexpr (kConfig.block == 0) {
+      quantize_with_one_scale();
+    } else {
+      quantize_blocks_of_row();
+    }
   }
 
   BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
     const uint32_t first = (round * p_.row_warps.divisor + exchange_.warp_of_row()) * kWarpColumns;
     place_.column = first + ptx::tid_x() % 32 * kConfig.chunk;
     inside_ = place_.column + kConfig.chunk <= p_.k;
-    constexpr bool kStores = kConfig.kernel != QuantizeKernel::norm;
+    constexpr bool kStores = kConfig.kernel == QuantizeKernel::row;
     whole_ = p_.x.vectors && (p_.value_vectors || !kStores) &&
              has_whole_chunks<kConfig.chunk>(p_.k, first, kWarpColumns);
   }
@@ -350,12 +385,16 @@ class RowRun {
 
   /// Scales for the blocks of the row.
   BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
-    const float tensor_scale = await_tensor_scale<kConfig>(p_, place_);
+    if (place_.matrix != scaled_matrix_) {
+      scaled_matrix_ = place_.matrix;
+      tensor_scale_ = await_tensor_scale<kConfig>(p_, place_);
+    }
     each_round<false>([&] {
-      const auto units = find_block_scales<kConfig, false>(p_, tensor_scale, place_, values_);
+      const auto units = find_block_scales<kConfig, false>(p_, tensor_scale_, place_, values_);
       if (!whole_ || any_exceptional(units)) {
-        store_exactly<kConfig>(p_, place_, values_,
-                               find_block_scales<kConfig, true>(p_, tensor_scale, place_, values_));
+        store_exactly<kConfig>(
+            p_, place_, values_,
+            find_block_scales<kConfig, true>(p_, tensor_scale_, place_, values_));
       } else if (exists() && inside_) {
         store_shortly<kConfig>(p_, place_, values_, units);
       }
@@ -370,6 +409,9 @@ class RowRun {
   bool inside_;  // the chunk is a part of the row, if that exists
   bool whole_;   // ChunkState, of the warp
   float factor_ = 0;
+  uint32_t scaled_matrix_ = ~0u;
+  float tensor_scale_ = 1;  // of that matrix
+  Maximum largest_;         // maximum: of all tiles
   ValueChunk<kConfig> values_;
   Raw raw_;  // x; kOneRound: of the tile that comes
 };
@@ -378,13 +420,13 @@ template <QuantizeConfig kConfig, bool kOneRound>
 BLOCKSCALE_DEVICE void quantize_rows_in(const QuantizeParams& p) {
   static_assert(kConfig.threads >= 32 * kRowMostWarps, "rounds are of kRowMostWarps warps");
   if constexpr (kConfig.persistent) {
-    RowRun<kConfig, kOneRound>(p).quantize();
+    RowRun<kConfig, kOneRound>(p).work();
   } else {
     RowTile<kConfig, kOneRound>(p).quantize();
   }
 }
 
-/// QuantizeKernel::row and ::norm.
+/// Of kernels that hold rows (holds_rows).
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
   if (p.row_rounds == 1) {

@@ -19,18 +19,29 @@ namespace blockscale::quantize_sm90 {
 
 /// Largest of a word of each thread of the block, in the lanes of warp 0. All threads call it,
 /// once: shared memory is its own.
-template <int kThreads>
 BLOCKSCALE_DEVICE uint32_t block_maximum(uint32_t value) {
-  constexpr uint32_t kWarps = kThreads / 32;
-  static_assert(4 * kWarps <= kQuantizeSharedBytes && kWarps <= 32);
   const ptx::SharedAddress words = device::shared_base();
   const uint32_t thread = ptx::tid_x();
   const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, value);
   if (thread % 32 == 0) ptx::st_shared(words + thread / 32 * 4, of_warp);
   ptx::barrier_sync_all();
   if (thread >= 32) return 0;
-  const uint32_t other = thread < kWarps ? ptx::ld_shared<uint32_t>(words + thread * 4) : 0;
+  const bool is_warps = thread < ptx::ntid_x() / 32;
+  const uint32_t other = is_warps ? ptx::ld_shared<uint32_t>(words + thread * 4) : 0;
   return ptx::redux_sync_max(ptx::kFullMask, other);
+}
+
+/// Leaves the largest magnitude (bits) of the block's threads as that of a part of what one scale
+/// is for. All threads call it, once: shared memory is its own.
+BLOCKSCALE_DEVICE void leave_maximum(const MaximaParams& maxima, uint32_t matrix, uint32_t part,
+                                     uint32_t of_thread) {
+  const uint32_t amax = block_maximum(of_thread);
+  uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  const uint32_t thread = ptx::tid_x();
+  if (thread == 0) ptx::st_global(bits + part, amax);
+  // Those who read them read whole vectors.
+  const uint32_t behind = maxima.count + thread;
+  if (part == 0 && behind < (maxima.count + 3) / 4 * 4) ptx::st_global(bits + behind, 0u);
 }
 
 /// S for a largest magnitude (bits).

@@ -23,9 +23,10 @@ enum class QuantizeKernel : uint8_t {
   tall,     // scales for blocks of 32, 64 or 128 rows x 128, and codes
   row,      // holds whole rows: scales for rows, or rms_norm and scales for blocks; codes
   scaled,   // codes with scales that are known: fp8_tensor, and fp8_row with given scales
-  maximum,  // the largest magnitudes of parts of a tensor, for whoever makes its scale of them
-  settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
-  norm,     // the factor of each row of rms_norm, for `tall`, `scaled` and `maximum`
+  maximum,  // the largest magnitudes of parts of a tensor, for whoever makes its scale of them;
+            // with rms_norm the factors too
+  settle,  // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
+  norm,    // the factor of each row of rms_norm, for `tall` and `scaled`
 };
 inline constexpr int kQuantizeKernelKinds = 7;
 
@@ -53,8 +54,8 @@ struct QuantizeConfig {
   bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
   bool large = false;       // of two forms the one for large inputs (has_large_form)
 
-  // row, norm: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are what a
-  // multiprocessor holds; the plan makes thread blocks as large as rows need.
+  // Where a kernel holds_rows: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are
+  // what a multiprocessor holds; the plan makes thread blocks as large as rows need.
 
   friend BLOCKSCALE_HD constexpr bool operator==(const QuantizeConfig&,
                                                  const QuantizeConfig&) = default;
@@ -117,7 +118,7 @@ struct TransformParams {
   DeviceMatrix weight = {};     // rms_norm
   float epsilon = 0;
   float reciprocal_k = 0;              // rms_norm: 1 / K, rounded
-  const float* row_factors = nullptr;  // rms_norm where `norm` has run: batch x rows
+  const float* row_factors = nullptr;  // rms_norm where another kernel has found them
 };
 
 /// Tiles are numbered along k first, then along rows, then through the matrices.
@@ -135,8 +136,8 @@ struct QuantizeParams {
   uint32_t k = 0;  // columns of what is quantised; both are below 2^30
   uint32_t batch = 0;
   TileGrid grid = {};
-  Divisor row_warps = {};   // row, norm: warps of a row; a tile's rows are those of a thread block
-  uint32_t row_rounds = 0;  // row, norm: times that a row's warps go on to its next elements
+  Divisor row_warps = {};   // holds_rows: warps of a row; a tile's rows are those of a thread block
+  uint32_t row_rounds = 0;  // holds_rows: times that a row's warps go on to its next elements
   TransformParams transform = {};
 
   uint8_t* values = nullptr;
@@ -163,11 +164,11 @@ struct QuantizeParams {
   int64_t tensor_scale_stride = 0;
 
   MaximaParams maxima = {};
-  /// blocks, scaled: the last tile first. What a `maximum` kernel has read last is still in the
-  /// level-2 cache.
+  /// blocks, scaled, and row of nvfp4: the last tile first. What a `maximum` kernel has read last
+  /// is still in the level-2 cache.
   bool backwards = false;
 
-  float* row_factors = nullptr;  // norm: batch x rows
+  float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
 };
 
 /// Bytes of dynamic shared memory that every kernel is given.
@@ -192,10 +193,16 @@ BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
 /// The most warps that work on a row of `row` and `norm`, and on one that takes several rounds.
 inline constexpr int kRowMostWarps = 16;
 
-/// Operands that all rows (of a group) share. `row` keeps them as f32 in shared memory behind
-/// kQuantizeSharedBytes.
+/// Whether thread blocks of a kernel hold whole rows.
+BLOCKSCALE_HD constexpr bool holds_rows(QuantizeKernel kernel, InputTransform transform) {
+  return kernel == QuantizeKernel::row || kernel == QuantizeKernel::norm ||
+         (kernel == QuantizeKernel::maximum && transform == InputTransform::rms_norm);
+}
+
+/// Operands that all rows (of a group) share, and that a kernel which holds rows keeps as f32 in
+/// shared memory behind kQuantizeSharedBytes.
 BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
-  if (kernel != QuantizeKernel::row) return 0;
+  if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::norm) return 0;
   if (transform == InputTransform::modulate) return 2;
   return transform == InputTransform::rms_norm ? 1 : 0;
 }
@@ -249,7 +256,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 512;
     c.min_blocks = 1;
     c.persistent = true;
-  } else if (c.kernel == QuantizeKernel::row || c.kernel == QuantizeKernel::norm) {
+  } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
     const bool many_registers = norm && c.block == 16 && c.input == Format::f32;
@@ -317,7 +324,7 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       add_tuned(list, {QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform});
       add_tuned(list, {QuantizeKernel::scaled, input, Format::e4m3, ScaleRule::fp8, 0, transform});
       add_tuned(list, {QuantizeKernel::scaled, input, Format::e5m2, ScaleRule::fp8, 0, transform});
-      list.add(tuned({QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform}));
+      add_tuned(list, {QuantizeKernel::maximum, input, Format::e4m3, ScaleRule::fp8, 0, transform});
     }
     add_tuned(list, {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0,
                      InputTransform::rms_norm});
