@@ -25,8 +25,8 @@ enum class QuantizeKernel : uint8_t {
   scaled,   // codes with scales that are known: fp8_tensor, and fp8_row with given scales
   maximum,  // the largest magnitudes of parts of a tensor, for whoever makes its scale of them;
             // with rms_norm the factors too
-  settle,  // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
-  norm,    // the factor of each row of rms_norm, for `tall` and `scaled`
+  settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
+  norm,     // the factor of each row of rms_norm, for `tall` and `scaled`
 };
 inline constexpr int kQuantizeKernelKinds = 7;
 
@@ -208,13 +208,12 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
 }
 
 /// Whether a kernel has two forms: few rows are spread over many threads; of many rows a thread
-/// holds more, as one chunk where operands are shared, as several small ones where nothing but
-/// bytes is moved.
+/// holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is moved.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
                                             InputTransform transform) {
-  if (kernel == QuantizeKernel::row && transform == InputTransform::identity) return true;
-  const bool norm = kernel == QuantizeKernel::norm;
-  return (norm || row_operands(kernel, transform) > 0) && input != Format::f32;
+  if (!holds_rows(kernel, transform)) return false;
+  return transform == InputTransform::identity ||
+         (transform == InputTransform::rms_norm && input != Format::f32);
 }
 
 /// A list that is built by a constexpr function.
@@ -264,7 +263,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     if (c.persistent && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
-      c.threads = norm && c.block != 16 && c.block != 128 ? 768 : 512;
+      c.threads = c.block != 16 && c.block != 128 ? 768 : 512;
       c.min_blocks = 1;
     } else if (!fused) {
       c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
