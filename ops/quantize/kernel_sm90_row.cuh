@@ -184,14 +184,16 @@ class RowRun {
     }
     exchange_.clear_words();
     for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
-      const ChunkPlace next_place = place_of(tile + run.step, place_.column);
+      place_ = place_of(tile, place_.column);
       const bool another = tile + run.step < run.end;
       if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
         if (!another) ptx::griddepcontrol_launch_dependents();
       }
-      if constexpr (kOneRound) take_tile(next_place, another);
+      if constexpr (kOneRound) {
+        take_tile();
+        if (another) load_raw(place_of(tile + run.step, place_.column));
+      }
       work_on_tile();
-      place_ = next_place;
     }
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
       ptx::barrier_sync_all();  // who still reads words of the exchange
@@ -227,11 +229,12 @@ class RowRun {
     }
   }
 
-  /// The place in the tile's row.
+  /// The place in the tile's row; tiles lie one below the other.
   BLOCKSCALE_DEVICE ChunkPlace place_of(uint32_t tile, uint32_t column) const {
     if (kConfig.rule == ScaleRule::nvfp4 && p_.backwards) tile = p_.grid.tiles - 1 - tile;
-    const TilePlace place = tile_place(p_.grid, tile);
-    return {place.matrix, place.row + exchange_.row_of_tile(), column};
+    const uint32_t matrix = p_.grid.per_matrix.quotient(tile);
+    const uint32_t down = tile - matrix * p_.grid.per_matrix.divisor;
+    return {matrix, down * p_.grid.rows + exchange_.row_of_tile(), column};
   }
 
   BLOCKSCALE_DEVICE void work_on_tile() {
@@ -259,12 +262,10 @@ class RowRun {
 
   BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
 
-  /// Gets the tile's elements, and those of the next on their way: into values_, but of rms_norm x
-  /// itself.
-  BLOCKSCALE_DEVICE void take_tile(const ChunkPlace& next_place, bool another) {
+  /// The tile's elements, which are in raw_, become values_: of rms_norm x itself.
+  BLOCKSCALE_DEVICE void take_tile() {
     if (!kNormalizes && group() != held_group_) hold_operands(group());
     use_raw();
-    if (another) load_raw(next_place);
   }
 
   /// raw_ becomes the chunk of x at a place in the current columns, or stays as it is where whole_
@@ -385,9 +386,11 @@ class RowRun {
 
   /// Scales for the blocks of the row.
   BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
-    if (place_.matrix != scaled_matrix_) {
-      scaled_matrix_ = place_.matrix;
-      tensor_scale_ = await_tensor_scale<kConfig>(p_, place_);
+    if constexpr (kConfig.rule == ScaleRule::nvfp4) {
+      if (place_.matrix != scaled_matrix_) {
+        scaled_matrix_ = place_.matrix;
+        tensor_scale_ = await_tensor_scale<kConfig>(p_, place_);
+      }
     }
     each_round<false>([&] {
       const auto units = find_block_scales<kConfig, false>(p_, tensor_scale_, place_, values_);
@@ -410,7 +413,7 @@ class RowRun {
   bool whole_;   // ChunkState, of the warp
   float factor_ = 0;
   uint32_t scaled_matrix_ = ~0u;
-  float tensor_scale_ = 1;  // of that matrix
+  float tensor_scale_ = 1;  // of nvfp4: that matrix's
   Maximum largest_;         // maximum: of all tiles
   ValueChunk<kConfig> values_;
   Raw raw_;  // x; kOneRound: of the tile that comes

@@ -258,8 +258,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
-    const bool many_registers = norm && c.block == 16 && c.input == Format::f32;
-    c.min_blocks = many_registers ? 1 : 2;
+    c.min_blocks = c.persistent && c.input == Format::f32 ? 1 : 2;
     if (c.persistent && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
