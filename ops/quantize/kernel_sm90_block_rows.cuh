@@ -15,14 +15,12 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
                                                   const ChunkPlace& first) {
   constexpr uint32_t kAll = (1u << kConfig.chunks) - 1;
-  const bool beside = first.column >= p.k;
   const bool together =
-      p.x.vectors && p.value_vectors && (beside || first.column + kConfig.chunk <= p.k) &&
+      p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0 &&
       rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return kAll;
-  const uint32_t rows = beside || first.row >= p.rows ? 0 : p.rows - first.row;
   HeldChunks<kConfig> chunks(p, first, 1);
-  chunks.load(rows < kConfig.chunks ? rows : kConfig.chunks);
+  chunks.load();
   const float tensor_scale = await_tensor_scale<kConfig>(p, first);
   uint32_t left = 0;
   BLOCKSCALE_UNROLL

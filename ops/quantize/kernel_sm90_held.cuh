@@ -56,16 +56,21 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool rows_share_operands(const QuantizeParams& p, uint32_t matrix, uint32_t first,
                                            uint32_t last) {
   if constexpr (kConfig.transform == InputTransform::modulate) {
-    if (first >= p.rows) return true;
-    const Divisor& group = p.transform.rows_per_group;
-    const uint32_t end = last < p.rows ? last : p.rows - 1;
-    return group.quotient(matrix * p.rows + first) == group.quotient(matrix * p.rows + end);
+    const auto group_of = [&](uint32_t row) {
+      const uint32_t existing = row < p.rows ? row : p.rows - 1;
+      return p.transform.rows_per_group.quotient(matrix * p.rows + existing);
+    };
+    return group_of(first) == group_of(last);
   } else {
     return true;
   }
 }
 
-/// A thread's chunks, `step` rows apart, which share their operands.
+/// A thread's chunks, `step` rows apart, which share their operands. p.x.vectors holds, and k is a
+/// multiple of a chunk.
+///
+/// In place of a chunk beyond the matrix there is the nearest one within it, of the same block: no
+/// largest magnitude becomes another one by it, and loads need no conditions.
 template <QuantizeConfig kConfig>
 class HeldChunks {
   static constexpr bool kIdentity = kConfig.transform == InputTransform::identity;
@@ -79,19 +84,18 @@ class HeldChunks {
  public:
   /// `first` is the place of chunk 0, which need not exist.
   BLOCKSCALE_DEVICE HeldChunks(const QuantizeParams& p, const ChunkPlace& first, uint32_t step)
-      : p_(p), column_(first.column), row_(first.matrix * p.rows + first.row), step_(step) {
-    from_ = p.x.data + first.matrix * p.x.batch_stride + first.row * p.x.row_stride;
+      : p_(p), first_(first), step_(step) {
+    column_ = first.column < p.k ? first.column : p.k - kConfig.chunk;
+    from_ = p.x.data + first.matrix * p.x.batch_stride;
   }
 
-  /// Loads the first `count` chunks, each of which exists, with vectors. The others become 0.
-  BLOCKSCALE_DEVICE void load(uint32_t count) {
-    count_ = count;
+  BLOCKSCALE_DEVICE void load() {
     if constexpr (kSwiglu) {
       load_gated_chunks();
     } else if constexpr (kIdentity || kShares) {
       load_raw(held_);
       if constexpr (kNorm) load_row_factors();
-      if (kShares && count != 0) operands_.load(p_.transform, row_, column_);
+      if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
     } else {
       Raw raw[kCount];
       load_raw(raw);
@@ -100,7 +104,9 @@ class HeldChunks {
     }
   }
 
-  BLOCKSCALE_DEVICE bool is_present(uint32_t u) const { return u < count_; }
+  BLOCKSCALE_DEVICE bool is_present(uint32_t u) const {
+    return first_.row + u * step_ < p_.rows && first_.column < p_.k;
+  }
 
   BLOCKSCALE_DEVICE ValueChunk<kConfig> values(uint32_t u) const {
     if constexpr (kShares) {
@@ -123,27 +129,30 @@ class HeldChunks {
   }
 
  private:
+  /// The row of chunk u, or the last one.
+  BLOCKSCALE_DEVICE uint32_t row(uint32_t u) const {
+    const uint32_t row = first_.row + u * step_;
+    return row < p_.rows ? row : p_.rows - 1;
+  }
+  /// The same, counted through all matrices.
+  BLOCKSCALE_DEVICE uint32_t counted_row(uint32_t u) const {
+    return first_.matrix * p_.rows + row(u);
+  }
+
   BLOCKSCALE_DEVICE const uint8_t* row_of(uint32_t u) const {
-    return from_ + u * step_ * p_.x.row_stride;
+    return from_ + row(u) * p_.x.row_stride;
   }
 
   BLOCKSCALE_DEVICE void load_raw(Raw (&raw)[kCount]) const {
     const int64_t offset = int64_t{column_} * Raw::kElementBytes;
     BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kCount; ++u) {
-      if (is_present(u)) {
-        load_vectors(raw[u], row_of(u) + offset);
-      } else {
-        clear(raw[u]);
-      }
-    }
+    for (uint32_t u = 0; u < kCount; ++u) load_vectors(raw[u], row_of(u) + offset);
   }
 
   BLOCKSCALE_DEVICE void load_row_factors() {
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kCount; ++u) {
-      row_factor_[u] =
-          is_present(u) ? ptx::ld_global(p_.transform.row_factors + row_ + u * step_) : 0.0f;
+      row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));
     }
   }
 
@@ -157,12 +166,7 @@ class HeldChunks {
       GatedChunk<kConfig.input, kConfig.chunk> gated[kAtOnce];
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
-        if (is_present(first + i)) {
-          load_gated(gated[i], p_, row_of(first + i), offsets, kConfig.chunk, true);
-        } else {
-          clear(gated[i].part[0]);
-          clear(gated[i].part[1]);
-        }
+        load_gated(gated[i], p_, row_of(first + i), offsets, kConfig.chunk, true);
       }
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -176,11 +180,10 @@ class HeldChunks {
   }
 
   const QuantizeParams& p_;
-  const uint8_t* from_;
-  uint32_t column_;
-  uint32_t row_;  // counted through all matrices
+  ChunkPlace first_;
   uint32_t step_;
-  uint32_t count_ = 0;
+  uint32_t column_;      // of all chunks
+  const uint8_t* from_;  // the matrix
   Held held_[kCount];
   float row_factor_[kNorm ? kCount : 1] = {};
   SharedOperands<kConfig> operands_ = {};

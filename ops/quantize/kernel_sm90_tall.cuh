@@ -31,15 +31,17 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_index) {
   static_assert(kConfig.chunk == 8 && kConfig.block == 128);
   constexpr uint32_t kWarps = kConfig.threads / 32;
-  constexpr uint32_t kLanes = 128 / kConfig.chunk;
+  constexpr uint32_t kLog2Lanes = 4;  // 16 lanes hold 128 columns of a row
+  constexpr uint32_t kLanes = 1 << kLog2Lanes;
   const TilePlace tile = tile_place(p.grid, tile_index);
+  const uint32_t log2_blocks = p.grid.log2_chunks - kLog2Lanes;
   const uint32_t warp = ptx::tid_x() / 32;
   const uint32_t lane = ptx::tid_x() % 32;
   TallPlace place;
-  place.blocks = (1u << p.grid.log2_chunks) / kLanes;
-  place.block = warp % place.blocks;
-  place.row_step = 2 * (kWarps / place.blocks);
-  const uint32_t row = tile.row + warp / place.blocks * 2 + lane / kLanes;
+  place.blocks = 1u << log2_blocks;
+  place.block = warp & (place.blocks - 1);
+  place.row_step = 2 * kWarps >> log2_blocks;
+  const uint32_t row = tile.row + (warp >> log2_blocks) * 2 + lane / kLanes;
   const uint32_t chunk = (tile.across << p.grid.log2_chunks) + place.block * kLanes + lane % kLanes;
   place.first = {tile.matrix, row, chunk * kConfig.chunk};
   return place;
@@ -49,17 +51,19 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
   constexpr uint32_t kWarps = kConfig.threads / 32;
+  static_assert(kWarps <= 32);
   const ptx::SharedAddress words = device::shared_base();
+  const uint32_t warp = ptx::tid_x() / 32;
+  const uint32_t lane = ptx::tid_x() % 32;
   const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, of_lane);
-  ptx::barrier_sync_all();  // who still reads the words of the tile before
-  if (ptx::tid_x() % 32 == 0) ptx::st_shared(words + ptx::tid_x() / 32 * 4, of_warp);
+  // Who still reads the words of the tile before.
+  if constexpr (kConfig.persistent) ptx::barrier_sync_all();
+  if (lane == 0) ptx::st_shared(words + warp * 4, of_warp);
   ptx::barrier_sync_all();
-  uint32_t largest = 0;
-  for (uint32_t warp = place.block; warp < kWarps; warp += place.blocks) {
-    const uint32_t other = ptx::ld_shared<uint32_t>(words + warp * 4);
-    largest = other > largest ? other : largest;
-  }
-  return largest;
+  // Lane i has warp i's.
+  const bool is_of_block = lane < kWarps && (lane & (place.blocks - 1)) == place.block;
+  const uint32_t other = is_of_block ? ptx::ld_shared<uint32_t>(words + lane * 4) : 0;
+  return ptx::redux_sync_max(ptx::kFullMask, other);
 }
 
 /// A thread's part of a block of several rows.
@@ -103,24 +107,13 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
-  /// Chunks that lie in the matrix.
-  BLOCKSCALE_DEVICE uint32_t count() const {
-    if (place_.first.column >= p_.k) return 0;
-    uint32_t chunks = 0;
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) chunks += chunk_place(u).row < p_.rows ? 1 : 0;
-    return chunks;
-  }
-
   /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
   BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
     Largest<kValueFormat<kConfig>, false> largest;
     if (may_hold_) {
-      chunks_.load(count());
+      chunks_.load();
       BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (chunks_.is_present(u)) largest.fold(chunks_.values(u));
-      }
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_.values(u));
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {

@@ -38,7 +38,6 @@ class TransposeTile {
   using Words = device::Vector<uint32_t, 4>;
   using Values = ValueChunk<kConfig>;
   using Maximum = Largest<kValueFormat<kConfig>, false>;
-  static constexpr bool kIdentity = kConfig.transform == InputTransform::identity;
   static constexpr uint32_t kWarps = kConfig.threads / 32;
   static constexpr uint32_t kVectors = Values::kWords / 4;  // of 4 words with a maximum each
   static constexpr uint32_t kRowLanes = kTransposeTile / kConfig.chunk;
@@ -72,7 +71,7 @@ class TransposeTile {
 
   BLOCKSCALE_DEVICE void quantize() {
     if (holds_) {
-      chunks_.load(count());
+      chunks_.load();
       share_maxima_of_held();
     } else {
       share_maxima_row_by_row();
@@ -99,13 +98,6 @@ class TransposeTile {
   BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const {
     return {tile_.matrix, tile_.row + row_group() * kRows + u, tile_.column + across() * 16};
   }
-  /// Chunks that exist.
-  BLOCKSCALE_DEVICE uint32_t count() const {
-    const ChunkPlace first = place(0);
-    if (first.column >= p_.rows.k || first.row >= p_.rows.rows) return 0;
-    const uint32_t rows = p_.rows.rows - first.row;
-    return rows < kRows ? rows : kRows;
-  }
 
   // ---------------------------------------------------------------- 1. maxima
 
@@ -116,11 +108,7 @@ class TransposeTile {
       Words rows;
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
-        // What is beyond the matrix counts as 0, whatever is made of that.
-        const uint32_t u = 4 * v + i;
-        Maximum largest;
-        if (kIdentity || chunks_.is_present(u)) largest = fold(chunks_.values(u), columns);
-        rows.at[i] = largest.bits;
+        rows.at[i] = fold(chunks_.values(4 * v + i), columns).bits;
       }
       ptx::st_shared(row_maximum_at(across(), row_group() * kRows + 4 * v), rows);
     }
@@ -283,7 +271,6 @@ class TransposeTile {
   };
 
   BLOCKSCALE_DEVICE void store_rows() const {
-    const uint32_t rows = count();
     uint8_t* const to = codes_at<kConfig.element>(p_.rows, place(0));
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kRows / 4; ++v) {
@@ -291,7 +278,7 @@ class TransposeTile {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         const uint32_t u = 4 * v + i;
-        if (u >= rows) continue;
+        if (!chunks_.is_present(u)) continue;
         const Values values = chunks_.values(u);
         store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(values, scales.at(i)),
                     to + u * p_.rows.value_row_stride);
