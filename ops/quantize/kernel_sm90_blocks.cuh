@@ -10,7 +10,7 @@
 #include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
-#include "ops/quantize/kernel_sm90_table.cuh"
+#include "ops/quantize/kernel_sm90_queue.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 #include "ops/quantize/kernels_sm90.h"
 

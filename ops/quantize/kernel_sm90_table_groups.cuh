@@ -11,8 +11,8 @@
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_queue.cuh"
 #include "ops/quantize/kernel_sm90_scale.cuh"
-#include "ops/quantize/kernel_sm90_table.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
