@@ -149,18 +149,18 @@ TEST(CudaMath, E3m2OfEveryF16) {
   check_codes<Format::f16, Format::e3m2, false>();
 }
 
-/// What LargestGelu rests on: of all 16-bit numbers from 0 to infinity a larger one never has a
-/// smaller GELU, and that of a negative one is smaller than that of 1/2.
+/// What kernel_sm90_gelu_maximum.cuh rests on: of all 16-bit numbers from 0 to infinity a larger
+/// one never has a smaller GELU, and its bounds for negative and for larger numbers hold.
 template <Format kFormat, InputTransform kTransform>
 void check_order_of_gelu() {
   constexpr std::uint32_t kInfinity = format_traits(kFormat).max_code + 1;
-  const float half = k::gelu<kTransform>(0.5f);
+  ASSERT_GT(k::gelu<kTransform>(k::kLeastOrderedX), k::kGeluBelowZero);
   float before = 0;
   for (std::uint32_t bits = 0; bits <= kInfinity; ++bits) {
     const float x = decode<kFormat>(bits);
     const float value = k::gelu<kTransform>(x);
     ASSERT_GE(value, before) << x;
-    ASSERT_LT(std::fabs(k::gelu<kTransform>(-x)), half) << -x;
+    ASSERT_LT(std::fabs(k::gelu<kTransform>(-x)), k::kGeluBelowZero) << -x;
     before = value;
   }
 }

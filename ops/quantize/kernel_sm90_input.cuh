@@ -21,6 +21,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig without_transform(QuantizeConfig config) 
   return config;
 }
 
+/// The same by chunks of another size.
+BLOCKSCALE_HD constexpr QuantizeConfig with_chunk(QuantizeConfig config, int chunk) {
+  config.chunk = chunk;
+  return config;
+}
+
 template <QuantizeConfig kConfig>
 using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
 

@@ -92,9 +92,8 @@ class FunctionTable {
   static constexpr bool kEnds = kIsGelu || kIsBf16;
   static constexpr uint32_t kLowest = bits_of<kFormat>(kEnds ? Function::kLowest : 32.0f);
   /// From here on numbers have no entry. Here f16 leaves room for 32 slots.
-  static constexpr uint32_t kHighest = bits_of<kFormat>(kIsBf16   ? 256.0f
-                                                        : kIsGelu ? 128.0f
-                                                                  : 28.0f);
+  static constexpr float kBeyond = kIsBf16 ? 256.0f : kIsGelu ? 96.0f : 28.0f;
+  static constexpr uint32_t kHighest = bits_of<kFormat>(kBeyond);
   static constexpr uint32_t kNearZero = kIsBf16 ? bits_of<kFormat>(0x1p-27f) : 0;
 
  public:

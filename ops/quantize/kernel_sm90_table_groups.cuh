@@ -9,6 +9,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_queue.cuh"
@@ -52,13 +53,103 @@ class ScaleGroup {
   uint32_t turn_ = 0;
 };
 
-/// Bits of the largest magnitude. kPoison as in Largest.
-template <bool kPoison, int kCount>
-BLOCKSCALE_DEVICE uint32_t largest_bits(const Chunk<Format::f32, kCount>& chunk) {
-  Largest<Format::f32, kPoison> largest;
-  largest.fold(chunk);
-  return largest.f32_bits();
-}
+/// A thread's chunk of a tile. Functions are collective among its group.
+///
+/// GELU's values are looked up when they are encoded: the largest magnitude follows from the
+/// largest x. So no registers hold them while the group waits for each other, and warps that look
+/// up run beside warps that encode. Values of swiglu are held.
+template <QuantizeConfig kConfig>
+class GroupChunk {
+  static constexpr bool kHoldsX = is_gelu(kConfig.transform);
+  static constexpr QuantizeConfig kPiece = with_chunk(kConfig, 8);
+
+  /// How the largest magnitude is found; what comes later in this list is right for more inputs.
+  enum class Way : uint8_t { by_order, by_table, computed };
+
+ public:
+  BLOCKSCALE_DEVICE GroupChunk(const QuantizeParams& p, const ChunkPlace& place,
+                               const RawChunk<kConfig>& raw)
+      : p_(p), place_(place), state_(chunk_state<kConfig>(p, place)), raw_(raw) {
+    idle_ = state_.whole && !ptx::vote_sync_any(ptx::kFullMask, state_.inside);
+  }
+
+  BLOCKSCALE_DEVICE uint32_t find_maximum(ScaleGroup<kConfig>& group) {
+    way_ = kHoldsX ? Way::by_order : Way::by_table;
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      const uint32_t amax = group.maximum(idle_ ? 0u : largest_of_thread());
+      if (way_ == Way::computed) return amax;
+      if (amax >= kInfinityBits) {
+        way_ = Way::computed;
+      } else if (way_ == Way::by_order && amax < bit_cast<uint32_t>(kGeluBelowZero)) {
+        way_ = Way::by_table;
+      } else {
+        return amax;
+      }
+    }
+  }
+
+  BLOCKSCALE_DEVICE void encode(const BlockScale& scale) {
+    if (idle_) return;
+    if (state_.whole && way_ != Way::computed && !scale.exceptional) {
+      if (!state_.inside) return;
+      if constexpr (kHoldsX) values_ = look_up<kConfig>(raw_, p_.transform);
+      store_shortly<kConfig>(p_, place_, values_, {{scale}});
+    } else {
+      each_computed_piece([&](const ChunkPlace& place, const ValueChunk<kPiece>& piece) {
+        store_exactly<kPiece>(p_, place, piece, scale);
+      });
+    }
+  }
+
+ private:
+  BLOCKSCALE_DEVICE uint32_t largest_of_thread() {
+    if (!state_.whole || way_ == Way::computed) {
+      Largest<Format::f32, false> largest;
+      each_computed_piece(
+          [&](const ChunkPlace&, const ValueChunk<kPiece>& piece) { largest.fold(piece); });
+      return largest.f32_bits();
+    }
+    if constexpr (kHoldsX) {
+      if (way_ == Way::by_order) return gelu_of_largest_x();
+    }
+    values_ = look_up<kConfig>(raw_, p_.transform);
+    Largest<Format::f32, true> largest;
+    largest.fold(values_);
+    return largest.f32_bits();
+  }
+
+  /// Calls body(place, values) for the chunk in pieces, which keep few registers busy.
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_computed_piece(const Body& body) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t i = 0; i < kConfig.chunk; i += kPiece.chunk) {
+      const ChunkPlace place = {place_.matrix, place_.row, place_.column + i};
+      ValueChunk<kPiece> piece;
+      load_part_of<kPiece>(piece, p_, place);
+      body(place, piece);
+    }
+  }
+
+  /// Of 0, if all x are negative.
+  BLOCKSCALE_DEVICE uint32_t gelu_of_largest_x() const {
+    LargestX<kConfig.input> largest;
+    largest.fold(raw_.part[0]);
+    largest.fold(0u);
+    const auto both = FunctionTable<kConfig.transform, kConfig.input>::look_up(largest.word());
+    const uint32_t low = bit_cast<uint32_t>(both.low);
+    const uint32_t high = bit_cast<uint32_t>(both.high);
+    return low > high ? low : high;
+  }
+
+  const QuantizeParams& p_;
+  ChunkPlace place_;
+  ChunkState state_;
+  bool idle_;  // beyond the matrix, with the whole warp
+  const RawChunk<kConfig>& raw_;
+  Way way_;
+  ValueChunk<kConfig> values_;  // with kHoldsX only where they are needed at once
+};
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_groups(const QuantizeParams& p) {
@@ -66,33 +157,15 @@ BLOCKSCALE_DEVICE void quantize_groups(const QuantizeParams& p) {
   ScaleGroup<kConfig> group(p);
   each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
     const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-    const ChunkState state = chunk_state<kConfig>(p, place);
-    const bool idle = !ptx::vote_sync_any(ptx::kFullMask, state.inside);
-    ValueChunk<kConfig> chunk;
-    uint32_t amax;
-    // Where a value may be missing in the table the whole group computes its values.
-    for (bool computed = false;; computed = true) {
-      if (state.whole && idle) {
-        clear(chunk);
-      } else if (state.whole && !computed) {
-        chunk = look_up<kConfig>(raw, p.transform);
-      } else {
-        load_part_of<kConfig>(chunk, p, place);
-      }
-      amax = group.maximum(computed ? largest_bits<false>(chunk) : largest_bits<true>(chunk));
-      if (computed || amax < kInfinityBits) break;
-    }
+    GroupChunk<kConfig> chunk(p, place, raw);
+    const uint32_t amax = chunk.find_maximum(group);
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
     const uint32_t column = kConfig.block == 0 ? 0 : place.column / 128;
     if (group.is_first_thread() && place.row < p.rows && column < p.scale_columns) {
       const uint32_t stored[1] = {scale.stored};
       store_scales_at<kConfig>(p, place.matrix, place.row / p.block_rows, column, stored);
     }
-    if (!state.whole || scale.exceptional) {
-      store_exactly<kConfig>(p, place, chunk, scale);
-    } else if (state.inside) {
-      store_shortly<kConfig>(p, place, chunk, {{scale}});
-    }
+    chunk.encode(scale);
   });
 }
 

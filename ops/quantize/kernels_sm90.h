@@ -252,7 +252,9 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     const bool wide = c.kernel == QuantizeKernel::scaled ||
                       (c.rule == ScaleRule::mx && c.element != Format::e2m1);
     c.chunk = c.transform == InputTransform::swiglu && wide ? 16 : 32;
-    c.threads = 512;
+    // Groups of warps that wait for each other need others beside them; they hold x alone.
+    const bool waits = c.kernel == QuantizeKernel::tall || c.kernel == QuantizeKernel::row;
+    c.threads = waits && is_gelu(c.transform) ? 1024 : 512;
     c.min_blocks = 1;
     c.persistent = true;
   } else if (holds_rows(c.kernel, c.transform)) {
