@@ -190,9 +190,9 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor
 
 /// A warp's chunks the short way. False, if they must be done (again) the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace& place,
-                                      const ChunkState& state, const ValueChunk<kConfig>& chunk) {
-  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
+BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scale,
+                                      const ChunkPlace& place, const ChunkState& state,
+                                      const ValueChunk<kConfig>& chunk) {
   const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
@@ -201,10 +201,10 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, const ChunkPlace&
 
 /// A warp's chunks the exact way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, const ChunkPlace& place) {
+BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float tensor_scale,
+                                              const ChunkPlace& place) {
   ValueChunk<kConfig> chunk;
   load_part_of<kConfig>(chunk, p, place);
-  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
   store_exactly<kConfig>(p, place, chunk, scales_of<kConfig, true>(p, tensor_scale, place, chunk));
 }
 
@@ -214,22 +214,31 @@ BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPl
   const ChunkState state = chunk_state<kConfig>(p, place);
   ValueChunk<kConfig> chunk;
   if (state.whole) load_chunk<kConfig>(chunk, p, place, state);
-  if (state.whole && quantize_chunk<kConfig>(p, place, state, chunk)) return;
-  quantize_chunk_exactly<kConfig>(p, place);
+  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
+  if (state.whole && quantize_chunk<kConfig>(p, tensor_scale, place, state, chunk)) return;
+  quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
+}
+
+/// The same for chunks of x that a kernel with a table has.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_raw_chunk(const QuantizeParams& p, float tensor_scale,
+                                          const ChunkPlace& place, const RawChunk<kConfig>& raw) {
+  const ChunkState state = chunk_state<kConfig>(p, place);
+  if (state.whole &&
+      quantize_chunk<kConfig>(p, tensor_scale, place, state, look_up<kConfig>(raw, p.transform))) {
+    return;
+  }
+  quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
 }
 
 /// QuantizeKernel::blocks and QuantizeKernel::scaled.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunks(const QuantizeParams& p) {
   if constexpr (kConfig.table) {
+    KeptTensorScale<kConfig> tensor_scale;
     each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
       const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-      const ChunkState state = chunk_state<kConfig>(p, place);
-      if (state.whole &&
-          quantize_chunk<kConfig>(p, place, state, look_up<kConfig>(raw, p.transform))) {
-        return;
-      }
-      quantize_chunk_exactly<kConfig>(p, place);
+      quantize_raw_chunk<kConfig>(p, tensor_scale.await(p, place), place, raw);
     });
   } else {
     each_tile<kConfig>(p, [&](uint32_t tile) {

@@ -37,11 +37,10 @@ inline constexpr bool kFollowsMaximum =
     (kConfig.kernel == QuantizeKernel::blocks && kConfig.rule == ScaleRule::nvfp4) ||
     kConfig.kernel == QuantizeKernel::scaled;
 
-/// The only tile of a thread block, if p.grid has as many.
+/// The tile whose turn it is, of p.grid.tiles turns.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t tile_of_block(const QuantizeParams& p) {
-  const uint32_t block = ptx::ctaid_x();
-  return kFollowsMaximum<kConfig> && p.backwards ? p.grid.tiles - 1 - block : block;
+BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
+  return kFollowsMaximum<kConfig> && p.backwards ? p.grid.tiles - 1 - turn : turn;
 }
 
 /// Calls body(tile) for each tile of the thread block: all that are `grid` apart, or just one.
@@ -50,7 +49,7 @@ BLOCKSCALE_DEVICE void each_tile(const QuantizeParams& p, const Body& body) {
   if constexpr (kConfig.persistent) {
     for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += ptx::nctaid_x()) body(tile);
   } else if (ptx::ctaid_x() < p.grid.tiles) {
-    body(tile_of_block<kConfig>(p));
+    body(tile_in_turn<kConfig>(p, ptx::ctaid_x()));
   }
 }
 

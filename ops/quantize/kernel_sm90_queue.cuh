@@ -83,21 +83,21 @@ class ChunkQueue {
     read_from_ = lane * kChunkBytes + lane * kVectors / 8 % kVectors * 16;
   }
 
-  /// Begins to copy the warp's chunks of a tile, if there is one, over those that were taken last.
-  /// Chunks that do not exist as a whole become 0.
-  BLOCKSCALE_DEVICE void begin(uint32_t tile_index) {
+  /// Begins to copy the warp's chunks of the tile of a turn, if there is one, over those that were
+  /// taken last. Chunks that do not exist as a whole become 0.
+  BLOCKSCALE_DEVICE void begin(uint32_t turn) {
     const Slot slot = slots_[0];
-    if (tile_index < p_.grid.tiles) copy(slot, tile_place(p_.grid, tile_index));
+    if (turn < p_.grid.tiles) copy(slot, place_in_turn(turn));
     ptx::cp_async_commit_group();
     BLOCKSCALE_UNROLL
     for (uint32_t s = 0; s + 1 < kStages; ++s) slots_[s] = slots_[s + 1];
     slots_[kStages - 1] = slot;
   }
 
-  /// Brings a tile to the level-2 cache, if there is one and it exists as a whole.
-  BLOCKSCALE_DEVICE void prefetch(uint32_t tile_index) const {
-    if (tile_index >= p_.grid.tiles) return;
-    const TilePlace tile = tile_place(p_.grid, tile_index);
+  /// Brings the tile of a turn to the level-2 cache, if there is one and it exists as a whole.
+  BLOCKSCALE_DEVICE void prefetch(uint32_t turn) const {
+    if (turn >= p_.grid.tiles) return;
+    const TilePlace tile = place_in_turn(turn);
     const uint32_t columns = kChunk << p_.grid.log2_chunks;
     if (tile.row + p_.grid.rows > p_.rows || (tile.across + 1) * columns > p_.k) return;
     // The first lane of each row of the warp's chunks asks for all of them.
@@ -139,6 +139,10 @@ class ChunkQueue {
   struct Slot {
     ptx::SharedAddress part[kParts];
   };
+
+  BLOCKSCALE_DEVICE TilePlace place_in_turn(uint32_t turn) const {
+    return tile_place(p_.grid, tile_in_turn<kConfig>(p_, turn));
+  }
 
   BLOCKSCALE_DEVICE static ptx::SharedAddress slot_at(uint32_t index) {
     const uint32_t at = index < kLowerSlots
@@ -220,10 +224,10 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   }
   FunctionTable<kConfig.transform, kConfig.input>::template fill<kConfig.threads>();
   ptx::barrier_sync_all();
-  for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += step) {
+  for (uint32_t turn = ptx::ctaid_x(); turn < p.grid.tiles; turn += step) {
     const RawChunk<kConfig> raw = queue.take();
-    queue.begin(tile + Queue::kStages * step);
-    body(tile, raw);
+    queue.begin(turn + Queue::kStages * step);
+    body(tile_in_turn<kConfig>(p, turn), raw);
   }
 }
 

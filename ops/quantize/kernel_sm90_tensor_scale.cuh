@@ -131,6 +131,25 @@ BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, const ChunkP
   return ptx::min(ptx::rcp_rn(stored), kLargestFinite);
 }
 
+/// The same for a warp that goes through many tiles: it asks again where another matrix begins, or
+/// where the scale is stored.
+template <QuantizeConfig kConfig>
+class KeptTensorScale {
+ public:
+  BLOCKSCALE_DEVICE float await(const QuantizeParams& p, const ChunkPlace& place) {
+    const bool first = place.row == 0 && place.column == 0;
+    if (ptx::vote_sync_any(ptx::kFullMask, first || place.matrix != matrix_)) {
+      scale_ = await_tensor_scale<kConfig>(p, place);
+      matrix_ = place.matrix;
+    }
+    return scale_;
+  }
+
+ private:
+  uint32_t matrix_ = ~0u;
+  float scale_ = 0;
+};
+
 /// The scale of a block of one row from the bits of its largest magnitude. kExact as in
 /// nvfp4_scale.
 template <QuantizeConfig kConfig, bool kExact>
