@@ -106,35 +106,33 @@ class FunctionTable {
   /// Computes the entries, all threads of the block together; a barrier must follow.
   template <int kThreads>
   BLOCKSCALE_DEVICE static void fill() {
-    const ptx::SharedAddress table = device::shared_base();
-    if constexpr (kNearZero > 0) {
-      const float costly = Function::costly_at_zero();
-      for (uint32_t first = kEntries * ptx::tid_x(); first < kNearZero;
-           first += kEntries * kThreads) {
-        const Numbers x(first);
-        ptx::st_shared(table + 4 * first,
-                       x.map([&](float number) { return Function::above_zero(number, costly); }));
-        ptx::st_shared(table + (kNegative + 4 * first),
-                       x.map([&](float number) { return Function::below_zero(-number, costly); }));
-      }
-    }
-    constexpr uint32_t kLength = kHighest > kBelowZero ? kHighest : kBelowZero;
-    for (uint32_t first = kNearZero + kEntries * ptx::tid_x(); first < kLength;
-         first += kEntries * kThreads) {
-      const Numbers x(first);
-      if (first < kHighest) {
-        ptx::st_shared(table + 4 * first,
+    const ptx::SharedAddress above = device::shared_base();
+    const ptx::SharedAddress below = above + kNegative;
+    const float costly = Function::costly_at_zero();
+    each_group<kThreads>(0, kNearZero, [&](uint32_t first, const Numbers& x) {
+      ptx::st_shared(above + 4 * first,
+                     x.map([&](float number) { return Function::above_zero(number, costly); }));
+      ptx::st_shared(below + 4 * first,
+                     x.map([&](float number) { return Function::below_zero(-number, costly); }));
+    });
+    each_group<kThreads>(kNearZero, kComputed, [&](uint32_t first, const Numbers& x) {
+      if (kHighest >= kComputed || first < kHighest) {
+        ptx::st_shared(above + 4 * first,
                        x.map([](float number) { return Function::value(number); }));
       }
-      if (first < kBelowZero) {
-        ptx::st_shared(table + (kNegative + 4 * first),
-                       x.map([](float number) { return Function::value(-number); }));
-      }
+      ptx::st_shared(below + 4 * first,
+                     x.map([](float number) { return Function::value(-number); }));
+    });
+    // So far from 0 functions are what they are below 0, or x.
+    if constexpr (kComputed < kHighest) {
+      each_group<kThreads>(kComputed, kHighest, [&](uint32_t first, const Numbers& x) {
+        ptx::st_shared(above + 4 * first, x.map([](float number) { return number; }));
+      });
     }
     if (ptx::tid_x() != 0) return;
-    ptx::st_shared(table + 4 * kHighest, kQuietNan);
-    ptx::st_shared(table + kNan, kQuietNan);
-    if constexpr (!kEnds) ptx::st_shared(table + (kNegative + 4 * kLowest), kQuietNan);
+    ptx::st_shared(above + 4 * kHighest, kQuietNan);
+    ptx::st_shared(above + kNan, kQuietNan);
+    if constexpr (!kEnds) ptx::st_shared(below + 4 * kLowest, kQuietNan);
   }
 
   /// Values of the elements of a word of two.
@@ -161,7 +159,9 @@ class FunctionTable {
   /// Entries that a thread computes at once. Some behind the last may be written; nobody reads
   /// them.
   static constexpr uint32_t kEntries = 4;
-  static constexpr uint32_t kBelowZero = kEnds ? kLowest + 1 : kLowest;
+  /// The end of those that are computed for negative numbers.
+  static constexpr uint32_t kComputed =
+      (kLowest + (kEnds ? 1 : 0) + kEntries - 1) / kEntries * kEntries;
   static_assert(kNearZero % kEntries == 0 && kHighest % kEntries == 0);
   static_assert(kEnds || kLowest % kEntries == 0);
 
@@ -179,6 +179,16 @@ class FunctionTable {
       return values;
     }
   };
+
+  /// Calls body(first, numbers) for groups of entries from `begin` to `end`.
+  template <int kThreads, class Body>
+  BLOCKSCALE_DEVICE static void each_group(uint32_t begin, uint32_t end, const Body& body) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t first = begin + kEntries * ptx::tid_x(); first < end;
+         first += kEntries * kThreads) {
+      body(first, Numbers(first));
+    }
+  }
 };
 
 }  // namespace blockscale::quantize_sm90
