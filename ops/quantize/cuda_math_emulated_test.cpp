@@ -9,6 +9,7 @@
 #include "ops/quantize/kernel_sm90_codes.cuh"
 #include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_scale.cuh"
+#include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 
 namespace blockscale {
 namespace {
@@ -35,6 +36,18 @@ TEST(CudaMath, DividesByTheLargestE4m3) {
 }
 TEST(CudaMath, DividesByTheLargestE5m2) {
   check_division<57344>();
+}
+
+/// Every significand, at both ends of the range without branches and beyond it.
+TEST(CudaMath, TensorScalesOfNvfp4) {
+  for (const std::uint32_t exponent : {127u, 27u, 26u, 226u, 227u, 254u, 0u}) {
+    for (std::uint32_t fraction = 0; fraction < 1u << 23; ++fraction) {
+      const std::uint32_t bits = exponent << 23 | fraction;
+      const float expected =
+          bits == 0 ? 1.0f : std::min(2688.0f / bit_cast<float>(bits), k::kLargestFinite);
+      ASSERT_EQ(k::nvfp4_tensor_scale(bits), expected) << bits;
+    }
+  }
 }
 
 /// Quotients below 2^-126 are raised to it, so that they need not be exact.

@@ -58,20 +58,22 @@ BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
   return kConfig.rule != ScaleRule::fp8 || p.fp8_scale == Fp8Scale::ue8m0;
 }
 
-/// Stores kCount scales of a row of the grid, `step` scales apart.
+/// Stores kCount scales of a row of the grid, the first at an offset.
 template <class Scale, int kCount>
-BLOCKSCALE_DEVICE void store_scales(uint8_t* scales, int64_t offset, int64_t step,
+BLOCKSCALE_DEVICE void store_scales(const QuantizeParams& p, int64_t offset,
                                     const uint32_t (&stored)[kCount]) {
-  Scale* const to = reinterpret_cast<Scale*>(scales) + offset;
+  Scale* const to = reinterpret_cast<Scale*>(p.scales) + offset;
   if constexpr (kCount == 2 && sizeof(Scale) == 1) {
-    if (step == 1 && reinterpret_cast<uint64_t>(to) % 2 == 0) {
+    if (p.scale_pairs) {
       ptx::st_global(reinterpret_cast<uint16_t*>(to),
                      static_cast<uint16_t>(stored[0] | stored[1] << 8));
       return;
     }
   }
   BLOCKSCALE_UNROLL
-  for (int i = 0; i < kCount; ++i) ptx::st_global(to + i * step, static_cast<Scale>(stored[i]));
+  for (int i = 0; i < kCount; ++i) {
+    ptx::st_global(to + i * p.scale_column_step, static_cast<Scale>(stored[i]));
+  }
 }
 
 /// Stores kCount scales of a row of the grid from a column on, a multiple of kCount.
@@ -81,9 +83,9 @@ BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix,
   const int64_t offset = matrix * p.scale_batch_stride +
                          scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
   if (has_byte_scales<kConfig>(p)) {
-    store_scales<uint8_t>(p.scales, offset, p.scale_column_step, stored);
+    store_scales<uint8_t>(p, offset, stored);
   } else {
-    store_scales<uint32_t>(p.scales, offset, p.scale_column_step, stored);
+    store_scales<uint32_t>(p, offset, stored);
   }
 }
 

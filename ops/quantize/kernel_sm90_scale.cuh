@@ -73,26 +73,29 @@ BLOCKSCALE_DEVICE float e4m3_value(uint32_t code) {
 }
 
 /// kExact: for every input; else quotients without their branches, and a block for which they may
-/// be wrong is exceptional.
+/// be wrong, or that holds NaN, is exceptional.
 template <bool kExact>
 BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale) {
-  const float finite = finite_magnitude(amax);
+  const float finite = kExact ? finite_magnitude(amax) : bit_cast<float>(amax);
   const float sixth = kExact ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);
   const float wanted = ptx::mul_rn(sixth, tensor_scale);
   const uint32_t code = ptx::cvt_rn_satfinite_e4m3x2_f32(0.0f, wanted) & 0x7Fu;
   const float s = e4m3_value(code);
-  const float quotient = kExact ? ptx::div_rn(tensor_scale, s)
-                                : Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale);
-  const bool is_nan = amax > kInfinityBits;
+  const bool is_nan = kExact && amax > kInfinityBits;
   BlockScale scale;
   scale.stored = is_nan ? 0x7Fu : code;
-  scale.factor = ptx::min(quotient, kLargestFinite);
   scale.keep = is_nan || code == 0 ? 0u : ~0u;
-  // Outside of these ranges quotients, or their remainders, may not be normal numbers. And a given
-  // S may be so large that scales saturate, and scaled elements leave e2m1's range by far.
-  const bool ordinary = tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f;
-  const bool small = amax - 1 < bit_cast<uint32_t>(0x1p-100f) - 1;  // 0 is not
-  scale.exceptional = amax == kInfinityBits || small || !ordinary || !(wanted <= 512.0f);
+  if constexpr (kExact) {
+    scale.factor = ptx::min(ptx::div_rn(tensor_scale, s), kLargestFinite);
+  } else {
+    scale.factor = Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale);
+    // Outside of these ranges quotients, or their remainders, may not be normal numbers. And a
+    // given S may be so large that scales saturate, and scaled elements leave e2m1's range by far;
+    // so they do where amax is infinite or NaN.
+    const bool ordinary = tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f;
+    const bool small = amax - 1 < bit_cast<uint32_t>(0x1p-100f) - 1;  // 0 is not
+    scale.exceptional = small || !ordinary || !(wanted <= 512.0f);
+  }
   return scale;
 }
 

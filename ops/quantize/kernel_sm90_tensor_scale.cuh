@@ -44,10 +44,15 @@ BLOCKSCALE_DEVICE void leave_maximum(const MaximaParams& maxima, uint32_t matrix
   if (part == 0 && behind < (maxima.count + 3) / 4 * 4) ptx::st_global(bits + behind, 0u);
 }
 
-/// S for a largest magnitude (bits).
+/// S for a largest magnitude (bits). Without the branches of a division where the quotient and its
+/// remainder are normal numbers (cuda_math_emulated_test.cpp has every significand).
 BLOCKSCALE_DEVICE float nvfp4_tensor_scale(uint32_t amax) {
+  const float finite = finite_magnitude(amax);
+  if (finite >= 0x1p-100f && finite <= 0x1p100f) {
+    return Quotient{finite, device::reciprocal_of_normal(finite)}(2688.0f);
+  }
   if (amax == 0) return 1.0f;
-  return ptx::min(ptx::div_rn(2688.0f, finite_magnitude(amax)), kLargestFinite);
+  return ptx::min(ptx::div_rn(2688.0f, finite), kLargestFinite);
 }
 
 /// The same tensor scale as a multiplier.
@@ -119,8 +124,7 @@ BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, const ChunkP
   if (p.tensor_source == TensorScaleSource::maxima) {
     const uint32_t amax = tensor_maximum(p.maxima, place.matrix);
     const float scale = tensor_scale_for<kConfig>(p, amax);
-    const bool first = place.row == 0 && place.column == 0;
-    if (first && (place.matrix == 0 || p.maxima.stride != 0)) {
+    if ((place.row | place.column) == 0 && (place.matrix == 0 || p.maxima.stride != 0)) {
       store_tensor_scale<kConfig>(p, place.matrix, amax, scale);
     }
     return scale;

@@ -151,6 +151,7 @@ struct QuantizeParams {
   int64_t scale_leading_stride = 0;  // scales
   int64_t scale_batch_stride = 0;    // scales
   int64_t scale_column_step = 0;     // scales between neighbours of 2 aligned columns of the grid
+  bool scale_pairs = false;          // these are bytes side by side at an even address
   uint32_t scale_rows = 0;           // of the grid, padding of the layout included
   uint32_t scale_columns = 0;
   uint32_t block_rows = 1;  // tall
