@@ -20,8 +20,10 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
 }
 
-/// Elements for each multiprocessor from which on kernels of rows take their form for large inputs.
-constexpr std::int64_t kLargeElements = 1 << 15;
+/// Elements for each multiprocessor from which on kernels take their form for large inputs.
+constexpr std::int64_t large_elements(QuantizeKernel kernel) {
+  return kernel == QuantizeKernel::blocks ? 1 << 16 : 1 << 15;
+}
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
@@ -223,7 +225,8 @@ class Planner {
   std::uint32_t log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
     int most = c.threads;
     if (c.kernel == QuantizeKernel::blocks) {
-      if (a_.out.layout == ScaleLayout::mn_major) most = 8;
+      // Eight columns of scales.
+      if (a_.out.layout == ScaleLayout::mn_major) most = std::min(8, 8 * c.block / c.chunk);
       if (is_swizzled(a_.out.layout)) most = 16;
     }
     const InputTransform transform = a_.input.transform;
@@ -278,7 +281,8 @@ class Planner {
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
 
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
-    const bool large = has_large_form(kind, a_.x.dtype, a_.input.transform) && is_large();
+    const bool large =
+        has_large_form(kind, a_.x.dtype, scale_rule, a_.input.transform) && is_large(kind);
     const auto find = [&](bool table) {
       return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table,
                          large);
@@ -288,9 +292,9 @@ class Planner {
     return wants_table(kQuantizeKernels[with_table]) ? with_table : find(false);
   }
 
-  bool is_large() const {
+  bool is_large(QuantizeKernel kind) const {
     if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
-    return a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * kLargeElements;
+    return a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * large_elements(kind);
   }
 
   /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor

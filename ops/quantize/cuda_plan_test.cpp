@@ -125,6 +125,16 @@ TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   }
 }
 
+TEST(QuantizePlan, TakesTheFormOfNvfp4ThatSuitsItsSize) {
+  for (const bool large : {false, true}) {
+    const std::int64_t rows = large ? 4096 : 2048;
+    const QuantizePlan plan = plan_of({.recipe = Recipe::nvfp4, .rows = rows});
+    EXPECT_EQ(kQuantizeKernels[plan.steps[1].kernel].large, large) << rows;
+    const QuantizePlan f32 = plan_of({.recipe = Recipe::nvfp4, .dtype = Format::f32, .rows = rows});
+    EXPECT_FALSE(kQuantizeKernels[f32.steps[1].kernel].large);
+  }
+}
+
 TEST(QuantizePlan, GoesBackwardsWhereItComputesTheScale) {
   const QuantizeOptions given{.scale_source = ScaleSource::given};
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {

@@ -210,8 +210,13 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
 
 /// Whether a kernel has two forms: few rows are spread over many threads; of many rows a thread
 /// holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is moved.
-BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
+/// And nvfp4's blocks have registers to spare while one wave of thread blocks does them all.
+BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
+  if (kernel == QuantizeKernel::blocks) {
+    return rule == ScaleRule::nvfp4 && input != Format::f32 &&
+           transform == InputTransform::identity;
+  }
   if (!holds_rows(kernel, transform)) return false;
   return transform == InputTransform::identity ||
          (transform == InputTransform::rms_norm && input != Format::f32);
@@ -279,8 +284,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
                                                   c.transform == InputTransform::rms_norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = fused && !orders_gelu(c) ? 1 : 2;
-    c.threads = 512;
+    c.chunks = !fused ? 4 : orders_gelu(c) ? 2 : 1;
+    c.threads = fused ? 512 : 256;
     c.min_blocks = 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::settle) {
@@ -290,6 +295,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 128;
     c.min_blocks = c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
     if (c.input != Format::f32 && !fused) c.chunk = 32;
+    if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
+      c.threads = 256;
+      c.min_blocks = 4;
+    }
     if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
       c.min_blocks = 5;
@@ -301,7 +310,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
 /// Adds a configuration, and where it may have a table or a large form those.
 BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig c) {
   list.add(tuned(c));
-  if (has_large_form(c.kernel, c.input, c.transform)) {
+  if (has_large_form(c.kernel, c.input, c.rule, c.transform)) {
     QuantizeConfig large = c;
     large.large = true;
     list.add(tuned(large));
