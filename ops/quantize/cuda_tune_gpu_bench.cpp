@@ -112,14 +112,8 @@ std::vector<PlanTuning> modulate_tunings() {
 
 /// Ways of launching the second kernel where a tensor scale is computed.
 std::vector<PlanTuning> computed_scale_tunings() {
-  return {{},
-          {8, 1, 128, 12},
-          {8, 1, 256, 6},
-          {16, 1, 128, 12},
-          {16, 1, 256, 4},
-          {16, 1, 256, 6},
-          {32, 1, 128, 8},
-          {32, 1, 256, 4}};
+  return {
+      {}, {16, 1, 128, 12}, {16, 1, 256, 4}, {32, 1, 128, 8}, {32, 1, 128, 12}, {32, 1, 256, 4}};
 }
 
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
