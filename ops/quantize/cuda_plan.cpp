@@ -22,7 +22,7 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
 
 /// Elements for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t large_elements(QuantizeKernel kernel) {
-  return kernel == QuantizeKernel::blocks ? 1 << 16 : 1 << 15;
+  return kernel == QuantizeKernel::blocks ? 64 << 10 : 24 << 10;
 }
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
@@ -314,6 +314,7 @@ class Planner {
   void add_norm() {
     const int kernel = kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
     add_row_factors(kernel);
+    base_.backwards = true;
   }
 
   /// The kernel that finds the factors of rms_norm.

@@ -200,11 +200,11 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   return problems;
 }
 
-/// An input at four sizes of x: 4, 16, 64 and 512 MiB.
+/// An input at five sizes of x: 4, 8, 16, 64 and 512 MiB.
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    for (const std::int64_t mebibytes : {4, 16, 64, 512}) {
+    for (const std::int64_t mebibytes : {4, 8, 16, 64, 512}) {
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

@@ -98,12 +98,10 @@ BLOCKSCALE_DEVICE bool any_exceptional(const Units<kConfig>& units) {
 template <QuantizeConfig kConfig, bool kExact>
 inline constexpr bool kMayLack = kConfig.table && !kExact;
 
-/// The scales of a chunk's blocks, which are stored. All lanes of a warp call it. kExact as in
-/// encode_chunk.
+/// The scales of a chunk's blocks. All lanes of a warp call it. kExact as in encode_chunk.
 template <QuantizeConfig kConfig, bool kExact>
-BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, float tensor_scale,
-                                                   const ChunkPlace& place,
-                                                   const ValueChunk<kConfig>& chunk) {
+BLOCKSCALE_DEVICE Units<kConfig> block_scales(const QuantizeParams& p, float tensor_scale,
+                                              const ValueChunk<kConfig>& chunk) {
   using U = Units<kConfig>;
   constexpr bool kLacks = kMayLack<kConfig, kExact>;
   Units<kConfig> units;
@@ -118,9 +116,34 @@ BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, floa
     units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, largest.f32_bits());
     if (kLacks) units.scale[i].exceptional |= largest.f32_bits() >= kInfinityBits;
   }
-  if (place.column % kConfig.block == 0) {
-    store_row_scales<kConfig>(p, place, units.scale);
-  }
+  return units;
+}
+
+/// Stores the scales of the blocks that begin in a chunk, as far as they or their padding exist.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPlace& place,
+                                          const Units<kConfig>& units) {
+  if (place.column % kConfig.block == 0) store_row_scales<kConfig>(p, place, units.scale);
+}
+
+/// The same for a chunk that exists as a whole.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_whole_block_scales(const QuantizeParams& p, const ChunkPlace& place,
+                                                const Units<kConfig>& units) {
+  if (kConfig.block > kConfig.chunk && place.column % kConfig.block != 0) return;
+  uint32_t stored[Units<kConfig>::kCount];
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < Units<kConfig>::kCount; ++i) stored[i] = units.scale[i].stored;
+  store_scales_at<kConfig>(p, place.matrix, place.row, place.column / kConfig.block, stored);
+}
+
+/// Finds and stores the scales of a chunk's blocks. All lanes of a warp call it.
+template <QuantizeConfig kConfig, bool kExact>
+BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, float tensor_scale,
+                                                   const ChunkPlace& place,
+                                                   const ValueChunk<kConfig>& chunk) {
+  const Units<kConfig> units = block_scales<kConfig, kExact>(p, tensor_scale, chunk);
+  store_block_scales<kConfig>(p, place, units);
   return units;
 }
 

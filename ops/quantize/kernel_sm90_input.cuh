@@ -40,7 +40,10 @@ inline constexpr bool kFollowsMaximum =
 /// The tile whose turn it is, of p.grid.tiles turns.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
-  return kFollowsMaximum<kConfig> && p.backwards ? p.grid.tiles - 1 - turn : turn;
+  constexpr bool kFollowsNorm =
+      kConfig.kernel == QuantizeKernel::tall && kConfig.transform == InputTransform::rms_norm;
+  const bool backwards = (kFollowsMaximum<kConfig> || kFollowsNorm) && p.backwards;
+  return backwards ? p.grid.tiles - 1 - turn : turn;
 }
 
 /// Calls body(tile) for each tile of the thread block: all that are `grid` apart, or just one.

@@ -184,16 +184,14 @@ class RowRun {
     }
     exchange_.clear_words();
     for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
-      place_ = place_of(tile, place_.column);
+      const ChunkPlace next_place = place_after(run, tile);
       const bool another = tile + run.step < run.end;
-      if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
-        if (!another) ptx::griddepcontrol_launch_dependents();
-      }
       if constexpr (kOneRound) {
         take_tile();
-        if (another) load_raw(place_of(tile + run.step, place_.column));
+        if (another) load_raw(next_place);
       }
       work_on_tile();
+      place_ = next_place;
     }
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
       ptx::barrier_sync_all();  // who still reads words of the exchange
@@ -229,12 +227,25 @@ class RowRun {
     }
   }
 
+  BLOCKSCALE_DEVICE bool backwards() const {
+    return kConfig.rule == ScaleRule::nvfp4 && p_.backwards;
+  }
+
   /// The place in the tile's row; tiles lie one below the other.
   BLOCKSCALE_DEVICE ChunkPlace place_of(uint32_t tile, uint32_t column) const {
-    if (kConfig.rule == ScaleRule::nvfp4 && p_.backwards) tile = p_.grid.tiles - 1 - tile;
+    if (backwards()) tile = p_.grid.tiles - 1 - tile;
     const uint32_t matrix = p_.grid.per_matrix.quotient(tile);
     const uint32_t down = tile - matrix * p_.grid.per_matrix.divisor;
     return {matrix, down * p_.grid.rows + exchange_.row_of_tile(), column};
+  }
+
+  /// The place in the tile that comes after `tile`, which place_ is in.
+  BLOCKSCALE_DEVICE ChunkPlace place_after(const TileRun& run, uint32_t tile) const {
+    const uint32_t rows = run.step * p_.grid.rows;
+    const ChunkPlace place = below(place_, backwards() ? 0u - rows : rows);
+    // In the same matrix, or, if that is too small for the step, anywhere.
+    if (place.row < p_.grid.per_matrix.divisor * p_.grid.rows) return place;
+    return place_of(tile + run.step, place_.column);
   }
 
   BLOCKSCALE_DEVICE void work_on_tile() {
@@ -393,13 +404,16 @@ class RowRun {
       }
     }
     each_round<false>([&] {
-      const auto units = find_block_scales<kConfig, false>(p_, tensor_scale_, place_, values_);
+      const auto units = block_scales<kConfig, false>(p_, tensor_scale_, values_);
       if (!whole_ || any_exceptional(units)) {
         store_exactly<kConfig>(
             p_, place_, values_,
             find_block_scales<kConfig, true>(p_, tensor_scale_, place_, values_));
       } else if (exists() && inside_) {
+        store_whole_block_scales<kConfig>(p_, place_, units);
         store_shortly<kConfig>(p_, place_, values_, units);
+      } else {
+        store_block_scales<kConfig>(p_, place_, units);
       }
     });
   }

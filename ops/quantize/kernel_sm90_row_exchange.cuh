@@ -56,8 +56,7 @@ class RowExchange {
     if (ptx::tid_x() % 32 == 0) ptx::st_shared(word_, word);
     ptx::barrier_sync_all();
     const ptx::SharedAddress row = {word_.value & ~(kRowBytes - 1)};
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t first = 0; first < row_warps_; first += kCount) {
+    const auto fold_from = [&](uint32_t first) {
       uint32_t words[kCount];
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kCount; i += 4) {
@@ -66,6 +65,12 @@ class RowExchange {
         for (uint32_t j = 0; j < 4; ++j) words[i + j] = four.at[j];
       }
       fold(words);
+    };
+    fold_from(0);
+    if constexpr (kCount < kRowMostWarps) {
+      if (row_warps_ <= kCount) return;
+      BLOCKSCALE_UNROLL
+      for (uint32_t first = kCount; first < kRowMostWarps; first += kCount) fold_from(first);
     }
   }
 

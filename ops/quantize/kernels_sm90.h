@@ -165,8 +165,8 @@ struct QuantizeParams {
   int64_t tensor_scale_stride = 0;
 
   MaximaParams maxima = {};
-  /// blocks, scaled, and row of nvfp4: the last tile first. What a `maximum` kernel has read last
-  /// is still in the level-2 cache.
+  /// After a `maximum` or `norm` kernel: the last tile first, since what that one has read last is
+  /// still in the level-2 cache.
   bool backwards = false;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
@@ -270,7 +270,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     if (c.persistent && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
-      c.threads = c.block != 16 && c.block != 128 ? 768 : 512;
+      c.threads = c.kernel != QuantizeKernel::row || c.rule == ScaleRule::mx ? 768 : 512;
       c.min_blocks = 1;
     } else if (!fused) {
       c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
