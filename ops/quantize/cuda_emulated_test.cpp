@@ -331,11 +331,28 @@ TEST(CudaQuantize, AppliesTheFloorOfFp8) {
   }
 }
 
-/// Both forms of kernels of rows.
+/// Both forms of kernels that have two.
 void check_forms(Case c) {
   for (const auto large : {quantize_detail::Choice::never, quantize_detail::Choice::always}) {
     c.large = large;
     check(c);
+  }
+}
+
+TEST(CudaQuantize, TakesTallBlocksInBothForms) {
+  for (const Recipe recipe : {Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0, Recipe::fp8_128x128}) {
+    for (const Data data : {Data::normal, Data::any_bits, Data::tiny}) {
+      Case c{recipe};
+      c.rows = 150;
+      c.k = 392;
+      c.batch = 2;
+      c.data = data;
+      c.seed = 3;
+      check_forms(c);
+      c.dtype = Format::f32;
+      c.k = 131;
+      check_forms(c);
+    }
   }
 }
 

@@ -22,6 +22,7 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
 
 /// Elements for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t large_elements(QuantizeKernel kernel) {
+  if (kernel == QuantizeKernel::tall) return 32 << 10;
   return kernel == QuantizeKernel::blocks ? 64 << 10 : 24 << 10;
 }
 
@@ -413,10 +414,12 @@ class Planner {
       add(kernel, c, p.grid.tiles, p);
       return;
     }
-    // 16 chunks are a block's 128 columns; a thread block holds as many blocks as fit.
-    const int chunks = c.threads * c.chunks / recipe_.block_rows;
+    // 16 chunks are a block's 128 columns; a thread block holds one block, or as many as fit.
+    const int of_block = 128 / c.chunk;
+    const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / recipe_.block_rows;
     p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2_ceil(chunks));
     add(kernel, c, p.grid.tiles, p);
+    last_step().shape.block.x = static_cast<std::uint32_t>(chunks * recipe_.block_rows / c.chunks);
   }
 
   void add_row() {
@@ -558,7 +561,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
   spec.header = "ops/quantize/kernel_sm90.cuh";
   spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
   spec.threads = c.threads;
-  spec.fewer_threads = !c.table && holds_rows(c.kernel, c.transform);
+  spec.fewer_threads = may_have_fewer_threads(c);
   spec.min_blocks_per_multiprocessor = c.min_blocks;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }

@@ -1,8 +1,8 @@
 // QuantizeKernel::tall: one scale for blocks of 32, 64 or 128 rows x 128.
 //
 // A thread block takes 128 x 128 elements or as many in another shape: a block of 128 rows, two of
-// 64 or four of 32 side by side. Half a warp holds 128 columns of a row, a thread all its chunks at
-// once, so the matrix is read once.
+// 64 or four of 32 side by side; of a small input, one block. Half a warp holds 128 columns of a
+// row, a thread all its chunks at once, so the matrix is read once.
 #pragma once
 
 #include "device/kernel.h"
@@ -28,9 +28,13 @@ struct TallPlace {
 };
 
 template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t warps_of_block() {
+  return may_have_fewer_threads(kConfig) ? ptx::ntid_x() / 32 : kConfig.threads / 32;
+}
+
+template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_index) {
   static_assert(kConfig.chunk == 8 && kConfig.block == 128);
-  constexpr uint32_t kWarps = kConfig.threads / 32;
   constexpr uint32_t kLog2Lanes = 4;  // 16 lanes hold 128 columns of a row
   constexpr uint32_t kLanes = 1 << kLog2Lanes;
   const TilePlace tile = tile_place(p.grid, tile_index);
@@ -40,7 +44,7 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
   TallPlace place;
   place.blocks = 1u << log2_blocks;
   place.block = warp & (place.blocks - 1);
-  place.row_step = 2 * kWarps >> log2_blocks;
+  place.row_step = 2 * warps_of_block<kConfig>() >> log2_blocks;
   const uint32_t row = tile.row + (warp >> log2_blocks) * 2 + lane / kLanes;
   const uint32_t chunk = (tile.across << p.grid.log2_chunks) + place.block * kLanes + lane % kLanes;
   place.first = {tile.matrix, row, chunk * kConfig.chunk};
@@ -50,8 +54,7 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
 /// Bits of the largest magnitude of a warp's block, from that of each lane. Collective.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
-  constexpr uint32_t kWarps = kConfig.threads / 32;
-  static_assert(kWarps <= 32);
+  static_assert(kConfig.threads <= 1024);
   const ptx::SharedAddress words = device::shared_base();
   const uint32_t warp = ptx::tid_x() / 32;
   const uint32_t lane = ptx::tid_x() % 32;
@@ -61,7 +64,8 @@ BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane
   if (lane == 0) ptx::st_shared(words + warp * 4, of_warp);
   ptx::barrier_sync_all();
   // Lane i has warp i's.
-  const bool is_of_block = lane < kWarps && (lane & (place.blocks - 1)) == place.block;
+  const bool is_of_block =
+      lane < warps_of_block<kConfig>() && (lane & (place.blocks - 1)) == place.block;
   const uint32_t other = is_of_block ? ptx::ld_shared<uint32_t>(words + lane * 4) : 0;
   return ptx::redux_sync_max(ptx::kFullMask, other);
 }

@@ -208,11 +208,12 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
   return transform == InputTransform::rms_norm ? 1 : 0;
 }
 
-/// Whether a kernel has two forms: few rows are spread over many threads; of many rows a thread
-/// holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is moved.
-/// And nvfp4's blocks have registers to spare while one wave of thread blocks does them all.
+/// Whether a kernel has two forms: a small input is spread over many threads; of a large one a
+/// thread holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is
+/// moved. And nvfp4's blocks have registers to spare while one wave of thread blocks does them all.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
+  if (kernel == QuantizeKernel::tall) return transform == InputTransform::identity;
   if (kernel == QuantizeKernel::blocks) {
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
            transform == InputTransform::identity;
@@ -220,6 +221,17 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
   if (!holds_rows(kernel, transform)) return false;
   return transform == InputTransform::identity ||
          (transform == InputTransform::rms_norm && input != Format::f32);
+}
+
+/// Whether a kernel is `tall` in its form for small inputs.
+BLOCKSCALE_HD constexpr bool is_spread_tall(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::tall && !c.large &&
+         has_large_form(c.kernel, c.input, c.rule, c.transform);
+}
+
+/// Whether launches of a kernel may have fewer threads than its configuration.
+BLOCKSCALE_HD constexpr bool may_have_fewer_threads(const QuantizeConfig& c) {
+  return !c.table && (holds_rows(c.kernel, c.transform) || is_spread_tall(c));
 }
 
 /// A list that is built by a constexpr function.
@@ -279,6 +291,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
+    if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
+      c.chunks = 2;
+      c.threads = 1024;
+      c.min_blocks = 1;
+      return c;
+    }
     // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
     const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate ||
                                                   c.transform == InputTransform::rms_norm);
