@@ -70,6 +70,8 @@ struct Case {
   /// What is fused; operands are made by `check`.
   QuantizeInput input = {};
   std::int64_t groups = 1;
+  quantize_detail::Choice large = quantize_detail::Choice::never;
+  quantize_detail::DeviceTraits device = {1};
 };
 
 std::string describe(const Case& c) {
@@ -117,9 +119,11 @@ void check(const Case& c) {
   const quantize_detail::RowsAndColumnsArguments a =
       quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options);
   std::vector<float> workspace(static_cast<std::size_t>(
-      plan_rows_and_columns(a, options, {}, nullptr).factors.workspace_bytes / 4));
+      plan_rows_and_columns(a, options, c.device, nullptr).factors.workspace_bytes / 4));
+  quantize_detail::PlanTuning tuning;
+  tuning.large = c.large;
   const quantize_detail::RowsAndColumnsPlan plan =
-      plan_rows_and_columns(a, options, {}, workspace.data());
+      plan_rows_and_columns(a, options, c.device, workspace.data(), tuning);
   ASSERT_GE(plan.kernel, 0);
   std::vector<emulator::Buffer> buffers = {
       output_buffer("out_rows.values", actual[0].view().values, actual[0].values()),
@@ -180,6 +184,7 @@ TEST(CudaRowsAndColumns, TakeEveryKindOfData) {
       Case c{Recipe::fp8_1x128, dtype};
       c.data = data;
       check(c);
+      c.large = quantize_detail::Choice::always;
       c.recipe = Recipe::fp8_1x128_ue8m0;
       c.floor = 1e-4f;
       check(c);
@@ -215,6 +220,28 @@ TEST(CudaRowsAndColumns, FillThePaddingOfSwizzledScales) {
       c.row_layout = c.column_layout = layout;
       check(c);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// Runs of four tiles, of two, and shorter ones at the end of a matrix, with every way of storing
+/// their scales.
+TEST(CudaRowsAndColumns, TakeRunsOfTiles) {
+  std::uint64_t seed = 0;
+  for (const Format dtype : kInputs) {
+    for (const std::int64_t rows : {512, 1400, 260}) {
+      for (const ScaleLayout layout : kLayouts) {
+        Case c{is_swizzled(layout) ? Recipe::fp8_1x128_ue8m0 : Recipe::fp8_1x128, dtype};
+        c.rows = rows;
+        c.k = 144;
+        c.batch = rows == 260 ? 2 : 1;
+        c.row_layout = c.column_layout = layout;
+        c.large = quantize_detail::Choice::always;
+        c.data = seed % 4 == 3 ? Data::any_bits : Data::normal;
+        c.seed = seed++ % 5;
+        check(c);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -298,13 +325,25 @@ struct Problem {
 TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
   const Problem problem;
   const auto plan = problem.plan();
-  EXPECT_EQ(
-      plan.str(),
-      "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 6 tiles, vector loads, vector stores of "
-      "rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(plan.str(),
+            "quantize_rows_and_columns_fp8_e4m3_bf16_identity_small: 6 runs of 1 tiles, vector "
+            "loads, vector stores of "
+            "rows, vector stores of columns, scales row_major and row_major\n");
   EXPECT_EQ(plan.shape.grid.x, 6u);
+  EXPECT_EQ(plan.shape.block.x, 256u);
+  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 20512u);
+}
+
+TEST(CudaRowsAndColumnsPlan, GivesLargeInputsRunsOfTiles) {
+  Problem problem;
+  problem.x.rows = problem.rows.rows = problem.columns.k = 8192;
+  problem.x.columns = problem.rows.k = problem.columns.rows = 8192;
+  const auto plan = problem.plan();
+  EXPECT_EQ(plan.str(),
+            "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 1024 runs of 4 tiles, vector loads, "
+            "vector stores of rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(plan.shape.grid.x, 1024u);
   EXPECT_EQ(plan.shape.block.x, 128u);
-  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 18464u);
 }
 
 TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
@@ -337,8 +376,8 @@ TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
   wide.x.rows = wide.rows.rows = wide.columns.k = 1;
   expect_unsupported(wide, "x.columns", "is 1073741824, must be below 2^30");
   Problem large;
-  large.x.rows = large.rows.rows = large.columns.k = std::int64_t{1} << 23;
-  large.x.columns = large.rows.k = large.columns.rows = std::int64_t{1} << 23;
+  large.x.rows = large.rows.rows = large.columns.k = std::int64_t{1} << 25;
+  large.x.columns = large.rows.k = large.columns.rows = std::int64_t{1} << 25;
   large.rows.values = reinterpret_cast<void*>(std::uintptr_t{1} << 52);
   large.columns.values = reinterpret_cast<void*>(std::uintptr_t{1} << 54);
   large.rows.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 56);

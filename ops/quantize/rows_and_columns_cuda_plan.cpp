@@ -10,10 +10,11 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-int find_kernel(Format input, InputTransform transform) {
+int find_kernel(Format input, InputTransform transform, bool large) {
+  const bool wanted = large || !detail::has_small_transpose(input, transform);
   for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
     const QuantizeConfig& c = kRowsAndColumnsKernels[i];
-    if (c.input == input && c.transform == transform) return i;
+    if (c.input == input && c.transform == transform && c.large == wanted) return i;
   }
   throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel on a GPU");
 }
@@ -45,14 +46,25 @@ QuantizeConfig tuned(QuantizeConfig c, const PlanTuning& tuning) {
 }
 
 /// Tiles that cover both outputs, the padding of their scales included.
-TileGrid tile_grid_of(const QuantizeParams& rows, const QuantizeParams& columns) {
-  const auto tiles_of = [](std::uint32_t scale_rows, std::uint32_t scale_columns) {
+struct Tiles {
+  Tiles(const QuantizeParams& rows, const QuantizeParams& columns)
+      : down(count(rows.scale_rows, columns.scale_columns)),
+        across(count(columns.scale_rows, rows.scale_columns)) {}
+  static std::int64_t count(std::uint32_t scale_rows, std::uint32_t scale_columns) {
     return std::max<std::int64_t>(ceil_div(scale_rows, kTransposeTile), scale_columns);
-  };
-  const std::int64_t down = tiles_of(rows.scale_rows, columns.scale_columns);
-  const std::int64_t across = tiles_of(columns.scale_rows, rows.scale_columns);
-  return make_tile_grid(rows.batch, down * kTransposeTile, across, kTransposeTile, 0);
+  }
+  std::int64_t down, across;
+};
+
+/// Tiles of a thread block: as many as leave three thread blocks to each multiprocessor.
+std::int64_t tiles_of_run(std::int64_t tiles, const DeviceTraits& device) {
+  std::int64_t run = kTransposeRun;
+  while (run > 1 && tiles / run < 3 * device.multiprocessors) run /= 2;
+  return run;
 }
+
+/// Tiles for each multiprocessor from which on kernels take their form for large inputs.
+constexpr std::int64_t kLargeTiles = 4;
 
 }  // namespace
 
@@ -63,13 +75,20 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   check_size("x.columns", a.x.columns);
   RowsAndColumnsPlan plan;
   if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
-  plan.kernel = find_kernel(a.x.dtype, a.input.transform);
-  plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
   const QuantizeArguments along_rows{a.x, a.rows, a.input};
   RowsAndColumnsParams& p = plan.params;
   p.rows = params_of(along_rows, options);
   p.columns = column_params_of(a, options);
-  p.rows.grid = tile_grid_of(p.rows, p.columns);
+  const Tiles tiles(p.rows, p.columns);
+  const std::int64_t all = tiles.down * tiles.across * p.rows.batch;
+  const bool large = tuning.large == Choice::by_size ? all >= kLargeTiles * device.multiprocessors
+                                                     : tuning.large == Choice::always;
+  plan.kernel = find_kernel(a.x.dtype, a.input.transform, large);
+  plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
+  const std::int64_t run = plan.config.persistent ? tiles_of_run(all, device) : 1;
+  p.rows.grid = make_tile_grid(p.rows.batch, tiles.down * kTransposeTile, tiles.across,
+                               run * kTransposeTile, 0);
+  p.tiles_down = static_cast<std::uint32_t>(tiles.down);
   if (a.input.transform == InputTransform::rms_norm) {
     plan.factors = plan_row_factors(along_rows, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
@@ -85,7 +104,8 @@ namespace {
 std::string kernel_name(const QuantizeConfig& c) {
   const std::string name =
       std::string("quantize_rows_and_columns_fp8_e4m3_") + format_traits(c.input).name;
-  return name + "_" + kInputTransformNames[static_cast<int>(c.transform)];
+  const char* const form = c.large ? "" : "_small";
+  return name + "_" + kInputTransformNames[static_cast<int>(c.transform)] + form;
 }
 
 }  // namespace
@@ -94,7 +114,8 @@ std::string RowsAndColumnsPlan::str() const {
   if (kernel < 0) return "nothing to do\n";
   const auto stores = [](const QuantizeParams& p) { return p.value_vectors ? "vector" : "byte"; };
   const std::string before = factors.count == 0 ? "" : factors.str();
-  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) + " tiles, " +
+  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) +
+         " runs of " + std::to_string(params.rows.grid.rows / kTransposeTile) + " tiles, " +
          (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
          " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
          scale_layout_traits(params.rows.layout).name + " and " +
