@@ -553,6 +553,8 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.given = 0.5f;
         c.options.scale_source = ScaleSource::given;
         check(c);
+        c.large = quantize_detail::Choice::never;
+        check(c);
       }
     }
   }

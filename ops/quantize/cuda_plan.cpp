@@ -82,7 +82,7 @@ class Planner {
       add_scaled(by_row);
     } else if (tall) {
       add_tall();
-    } else if (by_row || rms) {
+    } else if (by_row || (rms && !needs_maximum)) {
       add_row();
     } else {
       add_blocks();

@@ -103,7 +103,7 @@ TEST(QuantizePlan, FactorsOfRmsNormCostNoReadOfTheirOwnWithAMaximum) {
     return kinds_of(plan_of({.recipe = recipe, .options = options}));
   };
   EXPECT_THAT(kinds(Recipe::mxfp4), ElementsAre(QuantizeKernel::row));
-  EXPECT_THAT(kinds(Recipe::nvfp4), ElementsAre(QuantizeKernel::maximum, QuantizeKernel::row));
+  EXPECT_THAT(kinds(Recipe::nvfp4), ElementsAre(QuantizeKernel::maximum, QuantizeKernel::blocks));
   EXPECT_THAT(kinds(Recipe::fp8_tensor),
               ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
   EXPECT_THAT(kinds(Recipe::fp8_128x128), ElementsAre(QuantizeKernel::norm, QuantizeKernel::tall));

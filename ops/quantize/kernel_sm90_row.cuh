@@ -227,13 +227,8 @@ class RowRun {
     }
   }
 
-  BLOCKSCALE_DEVICE bool backwards() const {
-    return kConfig.rule == ScaleRule::nvfp4 && p_.backwards;
-  }
-
   /// The place in the tile's row; tiles lie one below the other.
   BLOCKSCALE_DEVICE ChunkPlace place_of(uint32_t tile, uint32_t column) const {
-    if (backwards()) tile = p_.grid.tiles - 1 - tile;
     const uint32_t matrix = p_.grid.per_matrix.quotient(tile);
     const uint32_t down = tile - matrix * p_.grid.per_matrix.divisor;
     return {matrix, down * p_.grid.rows + exchange_.row_of_tile(), column};
@@ -241,8 +236,7 @@ class RowRun {
 
   /// The place in the tile that comes after `tile`, which place_ is in.
   BLOCKSCALE_DEVICE ChunkPlace place_after(const TileRun& run, uint32_t tile) const {
-    const uint32_t rows = run.step * p_.grid.rows;
-    const ChunkPlace place = below(place_, backwards() ? 0u - rows : rows);
+    const ChunkPlace place = below(place_, run.step * p_.grid.rows);
     // In the same matrix, or, if that is too small for the step, anywhere.
     if (place.row < p_.grid.per_matrix.divisor * p_.grid.rows) return place;
     return place_of(tile + run.step, place_.column);

@@ -317,8 +317,9 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.threads = 256;
       c.min_blocks = 4;
     }
-    if (c.kernel == QuantizeKernel::blocks && c.transform == InputTransform::modulate) {
-      c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share scale and shift
+    if (c.kernel == QuantizeKernel::blocks &&
+        (c.transform == InputTransform::modulate || c.transform == InputTransform::rms_norm)) {
+      c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
       c.min_blocks = 5;
     }
   }
@@ -345,8 +346,13 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       const auto transform = static_cast<InputTransform>(t);
       const bool norm = transform == InputTransform::rms_norm;
       for (const RowBlockRecipe& r : kRowBlockRecipes) {
-        add_tuned(list, {norm ? QuantizeKernel::row : QuantizeKernel::blocks, input, r.element,
-                         r.rule, r.block, transform});
+        // nvfp4 has known factors of rows where its tensor scale is computed.
+        const bool blocks = !norm || r.rule == ScaleRule::nvfp4;
+        if (blocks) {
+          add_tuned(list, {QuantizeKernel::blocks, input, r.element, r.rule, r.block, transform});
+        }
+        if (!norm) continue;
+        add_tuned(list, {QuantizeKernel::row, input, r.element, r.rule, r.block, transform});
       }
       add_tuned(list, {QuantizeKernel::row, input, Format::e4m3, ScaleRule::fp8, 0, transform});
       add_tuned(list, {QuantizeKernel::tall, input, Format::e4m3, ScaleRule::fp8, 128, transform});
