@@ -28,10 +28,11 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
       (kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled) &&
       kConfig.transform != InputTransform::rms_norm;
   if constexpr (!kWaitsLater) ptx::griddepcontrol_wait();
-  if constexpr (kConfig.kernel == QuantizeKernel::blocks && kConfig.chunks > 1) {
+  constexpr bool kChunks =
+      kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
+  if constexpr (kChunks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::blocks ||
-                       kConfig.kernel == QuantizeKernel::scaled) {
+  } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::maximum &&
                        kConfig.transform != InputTransform::rms_norm) {

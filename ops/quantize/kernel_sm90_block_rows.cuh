@@ -1,5 +1,5 @@
-// QuantizeKernel::blocks where a thread has chunks of several rows, which share the operands that
-// are fused with them.
+// QuantizeKernel::blocks and ::scaled where a thread has chunks of several rows, which share the
+// operands that are fused with them.
 #pragma once
 
 #include "device/kernel.h"
@@ -27,7 +27,7 @@ BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
   for (uint32_t u = 0; u < kConfig.chunks; ++u) {
     const ChunkPlace place = below(first, u);
     const ValueChunk<kConfig> chunk = chunks.values(u);
-    const Units<kConfig> units = find_block_scales<kConfig, false>(p, tensor_scale, place, chunk);
+    const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
     if (any_exceptional(units)) {
       left |= 1u << u;
     } else if (chunks.is_present(u)) {

@@ -317,10 +317,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.threads = 256;
       c.min_blocks = 4;
     }
-    if (c.kernel == QuantizeKernel::blocks &&
-        (c.transform == InputTransform::modulate || c.transform == InputTransform::rms_norm)) {
+    const bool blocks = c.kernel == QuantizeKernel::blocks;
+    if (norm || (blocks && c.transform == InputTransform::modulate)) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
-      c.min_blocks = 5;
+      c.min_blocks = blocks ? 5 : 6;
     }
   }
   return c;
