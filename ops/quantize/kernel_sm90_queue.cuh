@@ -13,7 +13,6 @@
 #include "device/ptx/barrier.h"
 #include "device/ptx/cp_async.h"
 #include "device/ptx/integer.h"
-#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -54,10 +53,6 @@ class ChunkQueue {
   /// Tiles that are on their way at once.
   static constexpr uint32_t kStages = (kLowerSlots + kUpperSlots) / (kWarps * kParts);
   static_assert(kStages >= 1);
-  /// Tiles behind them that the memory can bring to the level-2 cache while a table is filled.
-  static constexpr uint32_t kPrefetchedBytes = (kConfig.input == Format::bf16 ? 32 : 96) << 10;
-  static constexpr uint32_t kPrefetched =
-      (kPrefetchedBytes - 1) / (kWarps * kParts * kSlotBytes) + 1;
 
   BLOCKSCALE_DEVICE explicit ChunkQueue(const QuantizeParams& p) : p_(p) {
     const uint32_t warp = ptx::tid_x() / 32;
@@ -92,28 +87,6 @@ class ChunkQueue {
     BLOCKSCALE_UNROLL
     for (uint32_t s = 0; s + 1 < kStages; ++s) slots_[s] = slots_[s + 1];
     slots_[kStages - 1] = slot;
-  }
-
-  /// Brings the tile of a turn to the level-2 cache, if there is one and it exists as a whole.
-  BLOCKSCALE_DEVICE void prefetch(uint32_t turn) const {
-    if (turn >= p_.grid.tiles) return;
-    const TilePlace tile = place_in_turn(turn);
-    const uint32_t columns = kChunk << p_.grid.log2_chunks;
-    if (tile.row + p_.grid.rows > p_.rows || (tile.across + 1) * columns > p_.k) return;
-    // The first lane of each row of the warp's chunks asks for all of them.
-    const uint32_t across = ptx::tid_x() & ((1u << p_.grid.log2_chunks) - 1);
-    if (across % 32 != 0) return;
-    const uint32_t width = kChunk * (p_.grid.log2_chunks < 5 ? 1u << p_.grid.log2_chunks : 32u);
-    const uint32_t row = tile.row + (ptx::tid_x() >> p_.grid.log2_chunks);
-    const uint8_t* const from = p_.x.data + tile.matrix * p_.x.batch_stride +
-                                row * p_.x.row_stride +
-                                x_bytes(tile.across * columns + across * kChunk);
-    if (kGated && p_.transform.gate_group != p_.k) {
-      ptx::cp_async_bulk_prefetch_L2(from, 4 * width);
-      return;
-    }
-    BLOCKSCALE_UNROLL
-    for (const int64_t part : part_) ptx::cp_async_bulk_prefetch_L2(from + part, 2 * width);
   }
 
   /// The thread's chunk of the tile that was begun first of kStages.
@@ -217,11 +190,6 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   const uint32_t step = ptx::nctaid_x();
   BLOCKSCALE_UNROLL
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
-  // The memory works while the table is filled.
-  BLOCKSCALE_NO_UNROLL
-  for (uint32_t s = 0; s < Queue::kPrefetched; ++s) {
-    queue.prefetch(ptx::ctaid_x() + (Queue::kStages + s) * step);
-  }
   FunctionTable<kConfig.transform, kConfig.input>::template fill<kConfig.threads>();
   ptx::barrier_sync_all();
   for (uint32_t turn = ptx::ctaid_x(); turn < p.grid.tiles; turn += step) {
