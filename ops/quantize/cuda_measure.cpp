@@ -120,14 +120,13 @@ struct BufferSet {
 };
 
 /// A kernel that is in no list, which NVRTC compiles.
-const runtime::Kernel& tuned_kernel(runtime::KernelSpec spec) {
+const runtime::Kernel& tuned_kernel(const runtime::KernelSpec& spec) {
   static std::map<std::string, runtime::Kernel> tuned;
   const auto found = tuned.find(spec.name);
   if (found != tuned.end()) return found->second;
-  const std::string name = spec.name;
   return tuned
-      .emplace(std::piecewise_construct, std::forward_as_tuple(name),
-               std::forward_as_tuple(std::move(spec), runtime::KernelStore::instance()))
+      .emplace(std::piecewise_construct, std::forward_as_tuple(spec.name),
+               std::forward_as_tuple(spec, runtime::KernelStore::instance()))
       .first->second;
 }
 
@@ -422,7 +421,8 @@ void check(const QuantizeBenchmarkOptions& options) {
 
 QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, int repeats) {
   const quantize_detail::Measurement m = measure_quantize(problem, {{}}, repeats);
-  if (m.tunings[0].failed) throw Error(*m.tunings[0].failed);
+  const std::optional<Error>& failed = m.tunings[0].failed;
+  if (failed) throw Error(*failed);
   QuantizeBenchmarkRow row;
   row.recipe = problem.recipe;
   row.dtype = problem.dtype;
