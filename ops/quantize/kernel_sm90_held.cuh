@@ -14,6 +14,50 @@
 
 namespace blockscale::quantize_sm90 {
 
+/// Columns of a row of an operand as they lie in memory, in the first half of the words where they
+/// are 16 bits wide. Operands are all loaded before one of them is converted.
+template <int kCount>
+struct RawOperand {
+  uint32_t word[kCount];
+
+  /// Each column exists, with vectors.
+  BLOCKSCALE_DEVICE void load(const DeviceMatrix& operand, uint32_t row, uint32_t column) {
+    const uint8_t* const from = operand.data + row * operand.row_stride;
+    if (operand.dtype == Format::f32) {
+      load_words<kCount>(from + int64_t{column} * 4);
+    } else {
+      load_words<kCount / 2>(from + int64_t{column} * 2);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void convert(Chunk<Format::f32, kCount>& values, Format dtype) const {
+    if (dtype == Format::bf16) {
+      convert_from<Format::bf16>(values);
+    } else if (dtype == Format::f16) {
+      convert_from<Format::f16>(values);
+    } else {
+      convert_from<Format::f32>(values);
+    }
+  }
+
+ private:
+  template <int kWords>
+  BLOCKSCALE_DEVICE void load_words(const uint8_t* from) {
+    Chunk<Format::f32, kWords> words;
+    load_vectors(words, from);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kWords; ++i) word[i] = words.word[i];
+  }
+
+  template <Format kFormat>
+  BLOCKSCALE_DEVICE void convert_from(Chunk<Format::f32, kCount>& values) const {
+    Chunk<kFormat, kCount> chunk;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = word[i];
+    fill_values(values, [&](int i) { return value_at(chunk, i); });
+  }
+};
+
 /// What is fused with all rows of a chunk's columns: modulate's 1 + scale and shift of one group of
 /// rows, or rms_norm's weight.
 template <QuantizeConfig kConfig>
@@ -29,11 +73,16 @@ class SharedOperands {
   BLOCKSCALE_DEVICE void load(const TransformParams& t, uint32_t row, uint32_t column) {
     if constexpr (kModulate) {
       const uint32_t group = t.rows_per_group.quotient(row);
-      load_operand(factor_, t.scale, group, column, kConfig.chunk, true);
-      load_operand(shift_, t.shift, group, column, kConfig.chunk, true);
+      RawOperand<kConfig.chunk> scale, shift;
+      scale.load(t.scale, group, column);
+      shift.load(t.shift, group, column);
+      scale.convert(factor_, t.scale.dtype);
+      shift.convert(shift_, t.shift.dtype);
       fill_values(factor_, [&](int i) { return ptx::add_rn(1.0f, value_at(factor_, i)); });
     } else if constexpr (kNorm) {
-      load_operand(factor_, t.weight, 0, column, kConfig.chunk, true);
+      RawOperand<kConfig.chunk> weight;
+      weight.load(t.weight, 0, column);
+      weight.convert(factor_, t.weight.dtype);
     }
   }
 
