@@ -23,7 +23,7 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
 /// Elements for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t large_elements(QuantizeKernel kernel) {
   if (kernel == QuantizeKernel::tall) return 32 << 10;
-  return kernel == QuantizeKernel::blocks ? 64 << 10 : 24 << 10;
+  return kernel == QuantizeKernel::blocks ? 64 << 10 : 32 << 10;
 }
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.

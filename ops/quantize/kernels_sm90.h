@@ -278,7 +278,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
-    c.min_blocks = c.persistent && c.input == Format::f32 ? 1 : 2;
+    // Where 64 registers are not enough, one.
+    c.min_blocks = c.persistent && (c.input == Format::f32 || c.block == 16) ? 1 : 2;
     if (c.persistent && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
