@@ -138,9 +138,6 @@ class HeldChunks {
     from_ = p.x.data + first.matrix * p.x.batch_stride;
   }
 
-  /// Goes on to chunks further down, which are to be loaded.
-  BLOCKSCALE_DEVICE void move_down(uint32_t rows) { first_.row += rows; }
-
   BLOCKSCALE_DEVICE void load() {
     if constexpr (kSwiglu) {
       load_gated_chunks();

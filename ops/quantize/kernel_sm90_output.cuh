@@ -58,40 +58,15 @@ BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
   return kConfig.rule != ScaleRule::fp8 || p.fp8_scale == Fp8Scale::ue8m0;
 }
 
-/// Stores 2 or 4 scales at once, at a multiple of their size.
-template <class Scale, int kCount>
-BLOCKSCALE_DEVICE void store_neighbours(Scale* to, const uint32_t (&stored)[kCount]) {
-  static_assert(kCount == 2 || kCount == 4);
-  if constexpr (sizeof(Scale) == 1) {
-    uint32_t bytes = 0;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kCount; ++i) bytes |= stored[i] << (8 * i);
-    if constexpr (kCount == 2) {
-      ptx::st_global(reinterpret_cast<uint16_t*>(to), static_cast<uint16_t>(bytes));
-    } else {
-      ptx::st_global(reinterpret_cast<uint32_t*>(to), bytes);
-    }
-  } else {
-    using Words = device::Vector<uint32_t, kCount>;
-    Words words;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kCount; ++i) words.at[i] = stored[i];
-    ptx::st_global(reinterpret_cast<Words*>(to), words);
-  }
-}
-
 /// Stores kCount scales of a row of the grid, the first at an offset.
 template <class Scale, int kCount>
 BLOCKSCALE_DEVICE void store_scales(const QuantizeParams& p, int64_t offset,
                                     const uint32_t (&stored)[kCount]) {
   Scale* const to = reinterpret_cast<Scale*>(p.scales) + offset;
-  if constexpr (kCount > 1) {
-    constexpr uint64_t kBytes = kCount * sizeof(Scale);
-    const bool together =
-        kBytes == 2 ? p.scale_pairs
-                    : p.scale_column_step == 1 && reinterpret_cast<uint64_t>(to) % kBytes == 0;
-    if (together) {
-      store_neighbours<Scale>(to, stored);
+  if constexpr (kCount == 2 && sizeof(Scale) == 1) {
+    if (p.scale_pairs) {
+      ptx::st_global(reinterpret_cast<uint16_t*>(to),
+                     static_cast<uint16_t>(stored[0] | stored[1] << 8));
       return;
     }
   }

@@ -11,9 +11,6 @@
 //   3. Each thread stores the codes of its rows, and writes those of its columns.
 //   4. Columns are read back, 16 codes at a time, and stored.
 //
-// It may go on to a few tiles below, and stores the scales of a column for all of these at once,
-// since each alone would touch a sector of its own wherever the scales of a column lie in a row.
-//
 // In step 3 a thread's codes of a column are 4 or 8 bytes. 16 rows of a column are a *unit* of 16
 // bytes; the units of a column are permuted by its number / 16, so that all 32 banks are touched
 // once whether lanes of 8 such columns write, or 8 lanes read the units of one column. The maxima
@@ -35,10 +32,9 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// A run of tiles of x one below the other, and a thread's part of the present one. Functions are
-/// collective.
+/// A tile of x, and a thread's part of it. Functions are collective.
 template <QuantizeConfig kConfig>
-class TransposeRun {
+class TransposeTile {
   using Words = device::Vector<uint32_t, 4>;
   using Values = ValueChunk<kConfig>;
   using Maximum = Largest<kValueFormat<kConfig>, false>;
@@ -54,8 +50,7 @@ class TransposeRun {
   static constexpr uint32_t kRowMaximaStride = (kTransposeTile + 4) * 4;  // of a lane of a row
   static constexpr uint32_t kColumnScales = kTransposeCodesBytes;
   static constexpr uint32_t kRowScales = kColumnScales + 2 * kTransposeTile * 4;
-  static constexpr uint32_t kStoredScales = kRowScales + 2 * kTransposeTile * 4;
-  static constexpr uint32_t kExceptional = kStoredScales + kTransposeRun * kTransposeTile * 4;
+  static constexpr uint32_t kExceptional = kRowScales + 2 * kTransposeTile * 4;
   static_assert(kRowMaxima + kRowLanes * kRowMaximaStride <= kTransposeCodesBytes);
   static_assert(kExceptional + kWarps * 4 <= kTransposeSharedBytes);
   static_assert(kConfig.chunk == 16 && kConfig.threads / kRowLanes * kRows == kTransposeTile &&
@@ -63,60 +58,38 @@ class TransposeRun {
                 kConfig.rule == ScaleRule::fp8 && kConfig.element == Format::e4m3);
 
  public:
-  /// The run that begins with a tile.
-  BLOCKSCALE_DEVICE TransposeRun(const RowsAndColumnsParams& p, const TilePlace& tile)
+  BLOCKSCALE_DEVICE TransposeTile(const RowsAndColumnsParams& p, const TilePlace& tile)
       : p_(p),
         thread_(ptx::tid_x()),
         tile_{tile.matrix, tile.row, tile.across * kTransposeTile},
         shared_(device::shared_base()),
         chunks_(p.rows, place(0), 1) {
     // Each chunk exists as a whole, or lies beyond the matrix.
-    vectors_ = p.rows.x.vectors && p.rows.value_vectors && p.rows.k % kConfig.chunk == 0;
+    holds_ = p.rows.x.vectors && p.rows.value_vectors && p.rows.k % kConfig.chunk == 0 &&
+             rows_share_operands<kConfig>(p.rows, tile.matrix, place(0).row, place(kRows - 1).row);
   }
 
   BLOCKSCALE_DEVICE void quantize() {
-    const uint32_t tiles = tiles_of_run();
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = 0; i < tiles; ++i) {
-      if (i > 0) ptx::barrier_sync_all();  // the codes, whose place is taken, have been read
-      quantize_tile(i);
-      ptx::barrier_sync_all();
-      store_columns();
-      tile_.row += kTransposeTile;
-      chunks_.move_down(kTransposeTile);
-    }
-    store_column_scales(tiles);
-  }
-
- private:
-  BLOCKSCALE_DEVICE uint32_t tiles_of_run() const {
-    if constexpr (!kConfig.persistent) return 1;
-    const uint32_t left = p_.tiles_down - tile_.row / kTransposeTile;
-    const uint32_t most = p_.rows.grid.rows / kTransposeTile;
-    return left < most ? left : most;
-  }
-
-  /// Steps 1 to 3 of tile i of the run.
-  BLOCKSCALE_DEVICE void quantize_tile(uint32_t i) {
-    const bool holds = vectors_ && rows_share_operands<kConfig>(p_.rows, tile_.matrix, place(0).row,
-                                                                place(kRows - 1).row);
-    if (holds) {
+    if (holds_) {
       chunks_.load();
       share_maxima_of_held();
     } else {
       share_maxima_row_by_row();
     }
     ptx::barrier_sync_all();
-    find_scales(i);
+    find_scales();
     ptx::barrier_sync_all();  // the maxima have been read, and the scales written
-    if (holds && !any_exceptional_scale()) {
+    if (holds_ && !any_exceptional_scale()) {
       store_rows();
       transpose_codes();
     } else {
       quantize_exactly();
     }
+    ptx::barrier_sync_all();
+    store_columns();
   }
 
+ private:
   /// A thread has rows kRows * row_group() and the next ones, and columns 16 * across() and the 15
   /// to its right.
   BLOCKSCALE_DEVICE uint32_t row_group() const { return thread_ / kRowLanes; }
@@ -199,15 +172,15 @@ class TransposeRun {
 
   // ---------------------------------------------------------------- 2. scales
 
-  /// Finds the scales of the columns and of the rows of the tile, for this block's threads with
-  /// their reciprocals.
-  BLOCKSCALE_DEVICE void find_scales(uint32_t i) const {
+  /// Stores the scales of the columns and of the rows of the tile for the caller, and for this
+  /// block's threads with their reciprocals.
+  BLOCKSCALE_DEVICE void find_scales() const {
     bool exceptional = false;
     BLOCKSCALE_UNROLL
     for (uint32_t first = 0; first < 2 * kTransposeTile; first += kConfig.threads) {
       const uint32_t line = first + thread_;
-      exceptional |= line < kTransposeTile ? find_column_scale(i, line)
-                                           : find_row_scale(line - kTransposeTile);
+      exceptional |=
+          line < kTransposeTile ? find_column_scale(line) : find_row_scale(line - kTransposeTile);
     }
     const bool any = ptx::vote_sync_any(ptx::kFullMask, exceptional);
     if (thread_ % 32 != 0) return;
@@ -225,37 +198,11 @@ class TransposeRun {
     return any != 0;
   }
 
-  BLOCKSCALE_DEVICE bool find_column_scale(uint32_t i, uint32_t column) const {
-    const BlockScale scale = scale_of(p_.columns, column_maximum(column));
-    const bool exists = tile_.column + column < p_.columns.rows && tile_.row < p_.columns.k;
-    ptx::st_shared(stored_scales_at(column) + i * 4, exists ? scale.stored : 0u);
-    share_scale(column_scales_at(column / 16, column % 16 / 4) + column % 4 * 4, scale);
-    return scale.exceptional;
-  }
-
-  /// Scales of a column as they are stored, one for each tile of the run. Only the thread that
-  /// finds them reads them.
-  BLOCKSCALE_DEVICE ptx::SharedAddress stored_scales_at(uint32_t column) const {
-    return shared_ + (kStoredScales + column * kTransposeRun * 4);
-  }
-
-  /// Stores the scales of the columns for `tiles` tiles, behind which the run is now.
-  BLOCKSCALE_DEVICE void store_column_scales(uint32_t tiles) const {
-    const QuantizeParams& p = p_.columns;
-    const uint32_t row = tile_.column + thread_;
-    if (thread_ >= kTransposeTile || row >= p.scale_rows) return;
-    const uint32_t end = tile_.row / kTransposeTile;
-    const uint32_t first = end - tiles;
-    if (tiles == kTransposeRun && end <= p.scale_columns) {
-      const Words words = ptx::ld_shared<Words>(stored_scales_at(thread_));
-      store_scales_at<kConfig>(p, tile_.matrix, row, first, words.at);
-      return;
-    }
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = 0; i < tiles && first + i < p.scale_columns; ++i) {
-      const uint32_t scale[1] = {ptx::ld_shared<uint32_t>(stored_scales_at(thread_) + i * 4)};
-      store_scales_at<kConfig>(p, tile_.matrix, row, first + i, scale);
-    }
+  BLOCKSCALE_DEVICE bool find_column_scale(uint32_t column) const {
+    const BlockScale scale[1] = {scale_of(p_.columns, column_maximum(column))};
+    store_row_scales<kConfig>(p_.columns, {tile_.matrix, tile_.column + column, tile_.row}, scale);
+    share_scale(column_scales_at(column / 16, column % 16 / 4) + column % 4 * 4, scale[0]);
+    return scale[0].exceptional;
   }
 
   BLOCKSCALE_DEVICE bool find_row_scale(uint32_t row) const {
@@ -427,7 +374,7 @@ class TransposeRun {
   ChunkPlace tile_;
   ptx::SharedAddress shared_;
   HeldChunks<kConfig> chunks_;
-  bool vectors_;
+  bool holds_;
 };
 
 }  // namespace blockscale::quantize_sm90
@@ -438,7 +385,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_transpose_tile(const RowsAndColumnsParams& params) {
   if (ptx::ctaid_x() >= params.rows.grid.tiles) return;
   const auto tile = quantize_sm90::tile_place(params.rows.grid, ptx::ctaid_x());
-  quantize_sm90::TransposeRun<kConfig>(params, tile).quantize();
+  quantize_sm90::TransposeTile<kConfig>(params, tile).quantize();
 }
 
 }  // namespace blockscale

@@ -224,9 +224,8 @@ TEST(CudaRowsAndColumns, FillThePaddingOfSwizzledScales) {
   }
 }
 
-/// Runs of four tiles, of two, and shorter ones at the end of a matrix, with every way of storing
-/// their scales.
-TEST(CudaRowsAndColumns, TakeRunsOfTiles) {
+/// Several tiles of the form for large inputs, with every way of storing their scales.
+TEST(CudaRowsAndColumns, TakeTheLargeForm) {
   std::uint64_t seed = 0;
   for (const Format dtype : kInputs) {
     for (const std::int64_t rows : {512, 1400, 260}) {
@@ -326,23 +325,23 @@ TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
   const Problem problem;
   const auto plan = problem.plan();
   EXPECT_EQ(plan.str(),
-            "quantize_rows_and_columns_fp8_e4m3_bf16_identity_small: 6 runs of 1 tiles, vector "
+            "quantize_rows_and_columns_fp8_e4m3_bf16_identity_small: 6 tiles, vector "
             "loads, vector stores of "
             "rows, vector stores of columns, scales row_major and row_major\n");
   EXPECT_EQ(plan.shape.grid.x, 6u);
   EXPECT_EQ(plan.shape.block.x, 256u);
-  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 20512u);
+  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 18464u);
 }
 
-TEST(CudaRowsAndColumnsPlan, GivesLargeInputsRunsOfTiles) {
+TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
   Problem problem;
   problem.x.rows = problem.rows.rows = problem.columns.k = 8192;
   problem.x.columns = problem.rows.k = problem.columns.rows = 8192;
   const auto plan = problem.plan();
   EXPECT_EQ(plan.str(),
-            "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 1024 runs of 4 tiles, vector loads, "
+            "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 4096 tiles, vector loads, "
             "vector stores of rows, vector stores of columns, scales row_major and row_major\n");
-  EXPECT_EQ(plan.shape.grid.x, 1024u);
+  EXPECT_EQ(plan.shape.grid.x, 4096u);
   EXPECT_EQ(plan.shape.block.x, 128u);
 }
 

@@ -56,13 +56,6 @@ struct Tiles {
   std::int64_t down, across;
 };
 
-/// Tiles of a thread block: as many as leave three thread blocks to each multiprocessor.
-std::int64_t tiles_of_run(std::int64_t tiles, const DeviceTraits& device) {
-  std::int64_t run = kTransposeRun;
-  while (run > 1 && tiles / run < 3 * device.multiprocessors) run /= 2;
-  return run;
-}
-
 /// Tiles for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t kLargeTiles = 4;
 
@@ -85,10 +78,8 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
                                                      : tuning.large == Choice::always;
   plan.kernel = find_kernel(a.x.dtype, a.input.transform, large);
   plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
-  const std::int64_t run = plan.config.persistent ? tiles_of_run(all, device) : 1;
-  p.rows.grid = make_tile_grid(p.rows.batch, tiles.down * kTransposeTile, tiles.across,
-                               run * kTransposeTile, 0);
-  p.tiles_down = static_cast<std::uint32_t>(tiles.down);
+  p.rows.grid =
+      make_tile_grid(p.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
   if (a.input.transform == InputTransform::rms_norm) {
     plan.factors = plan_row_factors(along_rows, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
@@ -114,8 +105,7 @@ std::string RowsAndColumnsPlan::str() const {
   if (kernel < 0) return "nothing to do\n";
   const auto stores = [](const QuantizeParams& p) { return p.value_vectors ? "vector" : "byte"; };
   const std::string before = factors.count == 0 ? "" : factors.str();
-  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) +
-         " runs of " + std::to_string(params.rows.grid.rows / kTransposeTile) + " tiles, " +
+  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) + " tiles, " +
          (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
          " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
          scale_layout_traits(params.rows.layout).name + " and " +

@@ -11,16 +11,11 @@ namespace blockscale {
 /// Rows and columns of a tile: one block along k, and one along the rows of x.
 inline constexpr uint32_t kTransposeTile = 128;
 
-/// Tiles one below the other that a thread block may take, one after the other.
-inline constexpr uint32_t kTransposeRun = 4;
-
 /// Both are what `quantize` of x, and of its transpose, would be launched with: rows.x is read and
-/// columns.x is not, and runs of tiles of x are numbered by rows.grid, whose `rows` are those of a
-/// run.
+/// columns.x is not, and tiles of x are numbered by rows.grid.
 struct RowsAndColumnsParams {
   QuantizeParams rows;
   QuantizeParams columns;
-  uint32_t tiles_down = 0;  // of a matrix
 };
 
 namespace detail {
@@ -40,8 +35,6 @@ BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTrans
   c.chunks = narrow && large ? 8 : 4;
   c.threads = narrow && large ? 128 : 256;
   c.min_blocks = !narrow ? 2 : large ? 4 : 3;
-  // Runs of tiles, where registers allow.
-  c.persistent = large && transform == InputTransform::identity;
   c.large = large;
   return c;
 }
@@ -70,10 +63,10 @@ inline constexpr QuantizeKernelList kRowsAndColumnsKernels =
     detail::make_rows_and_columns_kernels();
 
 /// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of its rows
-/// and columns), the scales of its columns and of its rows with their reciprocals, those of
-/// columns as they are stored for each tile of a run, and a word of each warp.
+/// and columns), the scales of its columns and of its rows with their reciprocals, and a word of
+/// each warp.
 inline constexpr uint32_t kTransposeCodesBytes = kTransposeTile * kTransposeTile;
 inline constexpr uint32_t kTransposeSharedBytes =
-    kTransposeCodesBytes + (4 + kTransposeRun) * 4 * kTransposeTile + 8 * 4;
+    kTransposeCodesBytes + 4 * 4 * kTransposeTile + 8 * 4;
 
 }  // namespace blockscale
