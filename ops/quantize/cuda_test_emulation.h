@@ -3,28 +3,20 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdint>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda_plan.h"
-#include "ops/quantize/kernel_sm90.cuh"
+#include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::test {
 
 using QuantizeFunction = void (*)(const QuantizeParams&);
 
-template <std::size_t... kIndices>
-constexpr auto quantize_functions(std::index_sequence<kIndices...>) {
-  return std::array<QuantizeFunction, sizeof...(kIndices)>{
-      &quantize_blocks<kQuantizeKernels[static_cast<int>(kIndices)]>...};
-}
-/// Every kernel of the list as a host function.
-inline constexpr auto kQuantizeFunctions = quantize_functions(
-    std::make_index_sequence<static_cast<std::size_t>(kQuantizeKernels.count)>());
+/// A kernel of kQuantizeKernels as a host function.
+QuantizeFunction quantize_function(int kernel);
 
 /// Indices of the kernels that this process has emulated.
 inline std::set<int>& emulated_kernels() {
@@ -58,7 +50,7 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
   const emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
   for (int i = 0; i < plan.count; ++i) {
     const auto& step = plan.steps[static_cast<std::size_t>(i)];
-    const auto function = kQuantizeFunctions[static_cast<std::size_t>(step.kernel)];
+    const QuantizeFunction function = quantize_function(step.kernel);
     emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;
     const emulator::Report report =

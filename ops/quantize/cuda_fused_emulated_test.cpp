@@ -1,0 +1,244 @@
+// Fused inputs of the CUDA quantisers in the emulator, computed and looked up in tables.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "ops/quantize/cuda_test_cases.h"
+
+namespace blockscale {
+namespace {
+
+using test::Case;
+using test::check;
+using test::check_forms;
+using test::Data;
+using test::layouts_of;
+using test::scaled_recipes;
+
+class FusedInput : public testing::TestWithParam<InputTransform> {
+ protected:
+  Case a_case(Recipe recipe) const {
+    Case c{recipe};
+    c.options.input.transform = GetParam();
+    c.data = Data::normal;
+    return c;
+  }
+};
+
+TEST_P(FusedInput, WritesTheBytesOfTheCpuForEveryRecipe) {
+  for (const Recipe recipe : scaled_recipes()) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      Case c = a_case(recipe);
+      c.dtype = dtype;
+      c.rows = 6;
+      c.k = 160;
+      c.groups = 3;
+      c.operand_dtype = dtype;
+      c.layout = layouts_of(recipe).back();
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, TakesEveryKindOfData) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
+                              Recipe::fp8_tensor, Recipe::fp8_64x128}) {
+    for (const Data data : test::kAllData) {
+      Case c = a_case(recipe);
+      c.rows = 4;
+      c.k = 96;
+      c.data = data;
+      check(c);
+      c.dtype = Format::f32;
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, TakesAnyShapeAndStride) {
+  for (const Recipe recipe : {Recipe::mxfp6_e3m2, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row,
+                              Recipe::fp8_tensor, Recipe::fp8_32x128}) {
+    for (const std::int64_t k : {32, 160, 17, 2080}) {
+      const RecipeTraits& t = recipe_traits(recipe);
+      if (!t.ragged && k % t.block_k != 0) continue;
+      Case c = a_case(recipe);
+      c.rows = 3;
+      c.k = k;
+      c.batch = 2;
+      c.groups = 2;
+      c.x_padding = k % 2;
+      c.value_padding = k % 3;
+      c.operand_dtype = Format::bf16;
+      check(c);
+    }
+  }
+}
+
+TEST_P(FusedInput, ComputesTheWholeTensorsScaleFromItsResult) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor_e5m2}) {
+    for (const std::int64_t stride : {0, 1}) {
+      Case c = a_case(recipe);
+      c.rows = 40;
+      c.k = 512;
+      c.batch = 2;
+      c.tensor_scale_stride = stride;
+      check(c);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, FusedInput,
+                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                         InputTransform::swiglu, InputTransform::modulate,
+                                         InputTransform::rms_norm),
+                         [](const auto& p) {
+                           return kInputTransformNames[static_cast<int>(p.param)];
+                         });
+
+TEST(CudaFusedInput, TakesGatesAndUpsInEveryOrder) {
+  for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
+    for (const std::int64_t group : {0, 1, 64}) {
+      for (const Recipe recipe : {Recipe::mxfp4, Recipe::fp8_1x128, Recipe::fp8_row}) {
+        Case c{recipe};
+        c.rows = 3;
+        c.k = 192;
+        c.data = Data::normal;
+        c.options.input.transform = InputTransform::swiglu;
+        c.options.input.gate_order = order;
+        c.options.input.gate_group = group;
+        check(c);
+        c.table = quantize_detail::Choice::always;
+        check(c);
+        c.x_padding = 1;
+        check(c);
+      }
+    }
+  }
+}
+
+/// Groups that end between the rows of a thread, of a thread block, and of neither.
+TEST(CudaFusedInput, ModulatesRowsOfManyGroups) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0,
+                              Recipe::fp8_32x128, Recipe::fp8_128x128}) {
+    for (const std::int64_t groups : {1, 2, 5, 28, 140}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{recipe, dtype};
+        c.rows = 70;
+        c.k = 288;
+        c.batch = 2;
+        c.groups = groups;
+        c.operand_dtype = dtype;
+        c.data = groups == 2 ? Data::any_bits : Data::normal;
+        c.layout = layouts_of(recipe)[static_cast<std::size_t>(groups) % 2];
+        c.seed = static_cast<std::uint64_t>(groups);
+        c.options.input.transform = InputTransform::modulate;
+        check(c);
+      }
+    }
+  }
+}
+
+/// Kernels with a table, on rows of several tiles, in batches, with chunks that exist in part, and
+/// with elements that have no entry.
+class Tabulated : public testing::TestWithParam<InputTransform> {
+ protected:
+  Case a_case(Recipe recipe, Format dtype) const {
+    Case c{recipe, dtype};
+    c.options.input.transform = GetParam();
+    c.data = Data::normal;
+    c.table = quantize_detail::Choice::always;
+    return c;
+  }
+};
+
+TEST_P(Tabulated, TakesSeveralTilesEachWay) {
+  for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+    Case c = a_case(Recipe::mxfp4, Format::bf16);
+    c.rows = 70;
+    c.k = 1312;
+    c.batch = 2;
+    c.layout = layout;
+    c.seed = layout == ScaleLayout::mn_major ? 3 : 0;
+    check(c);
+  }
+  Case c = a_case(Recipe::fp8_1x128, Format::f16);
+  c.rows = 300;
+  c.k = 656;  // the last chunk exists in part
+  c.x_padding = 8;
+  c.value_padding = 16;
+  check(c);
+}
+
+TEST_P(Tabulated, TakesEveryKindOfData) {
+  for (const Data data : test::kAllData) {
+    for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
+                                Recipe::fp8_64x128, Recipe::fp8_tensor}) {
+      Case c = a_case(recipe, data == Data::normal ? Format::f16 : Format::bf16);
+      c.rows = 12;
+      c.k = 512;
+      c.data = data;
+      check(c);
+    }
+  }
+}
+
+TEST_P(Tabulated, SharesScalesInGroupsOfWarps) {
+  for (const Recipe recipe :
+       {Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0, Recipe::fp8_128x128, Recipe::fp8_row}) {
+    for (const std::int64_t k : {400, 1312, 5120}) {
+      Case c = a_case(recipe, k == 400 ? Format::f16 : Format::bf16);
+      c.rows = k == 400 ? 150 : 5;
+      c.k = k;
+      c.batch = k == 400 ? 1 : 2;
+      c.seed = k == 5120 ? 7 : 0;
+      check(c);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
+                         testing::Values(InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                         InputTransform::swiglu),
+                         [](const auto& p) {
+                           return kInputTransformNames[static_cast<int>(p.param)];
+                         });
+
+TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
+  // Thread blocks have several rows at once, or several one after the other; groups of modulate
+  // begin within them.
+  for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+    for (const std::int64_t k : {64, 1056, 8192}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{Recipe::fp8_row, dtype};
+        c.rows = 21;
+        c.k = k;
+        c.batch = 2;
+        c.groups = 6;
+        c.data = Data::normal;
+        c.options.input.transform = transform;
+        c.operand_dtype = dtype;
+        c.seed = k == 1056 ? 3 : 0;
+        check_forms(c);
+      }
+    }
+  }
+}
+
+TEST(CudaFusedInput, SumsRowsOfManySegments) {
+  for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {
+    for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::fp8_row}) {
+      Case c{recipe};
+      c.rows = 2;
+      c.k = k;
+      c.data = Data::normal;
+      c.options.input.transform = InputTransform::rms_norm;
+      c.operand_dtype = Format::bf16;
+      check_forms(c);
+      c.x_padding = 1;
+      check_forms(c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,162 @@
+// Cases of the CUDA quantisers for tests in the emulator: every byte equal to the CPU's, and no
+// race, no byte out of bounds, no divergent collective.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockscale/quantize.h"
+#include "core/recipe.h"
+#include "ops/quantize/cuda_test_emulation.h"
+#include "ops/quantize/test_support.h"
+
+namespace blockscale::test {
+
+/// A call of `quantize`.
+struct Case {
+  Recipe recipe;
+  Format dtype = Format::bf16;
+  std::int64_t rows = 1, k = 128, batch = 1;
+  /// Elements of padding behind each row of x, bytes behind each row of values.
+  std::int64_t x_padding = 0, value_padding = 0;
+  ScaleLayout layout = ScaleLayout::row_major;
+  Data data = Data::mixed;
+  QuantizeOptions options = {};
+  TensorScaleSense sense = TensorScaleSense::divisor;
+  std::int64_t tensor_scale_stride = 1;
+  float given = 0;  // tensor scale or scales, where options say so
+  std::uint64_t seed = 0;
+  /// What is fused: options.input's operands are made by `check`.
+  Format operand_dtype = Format::f32;
+  std::int64_t groups = 1;
+  quantize_detail::Choice table = quantize_detail::Choice::by_size;
+  quantize_detail::Choice large = quantize_detail::Choice::by_size;
+};
+
+inline std::string describe(const Case& c) {
+  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
+         " padding " + std::to_string(c.x_padding) + "/" + std::to_string(c.value_padding) + " " +
+         scale_layout_traits(c.layout).name + " " + data_name(c.data) + " mode " +
+         std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " source " +
+         std::to_string(static_cast<int>(c.options.scale_source)) + " " +
+         kInputTransformNames[static_cast<int>(c.options.input.transform)] + " group " +
+         std::to_string(c.options.input.gate_group) +
+         (c.table == quantize_detail::Choice::always ? " table" : "") +
+         (c.large == quantize_detail::Choice::always ? " large" : "") + " seed " +
+         std::to_string(c.seed);
+}
+
+/// Outputs of one call, with garbage around and between them.
+struct Output {
+  Output(const Case& c, const MutableScaledTensorView& shape)
+      : values(c.batch * c.rows * shape.value_row_stride),
+        scales(c.batch * shape.scale_batch_stride * scale_size(c)),
+        tensor_scale(static_cast<std::size_t>(c.batch) + 1, c.given),
+        view(shape) {
+    view.values = values.data();
+    view.scales = scales.data();
+    if (recipe_traits(c.recipe).tensor_scale) view.tensor_scale = tensor_scale.data();
+    const bool fp8_given = c.options.scale_source == ScaleSource::given &&
+                           recipe_traits(c.recipe).family == Family::fp8;
+    if (!fp8_given) return;
+    const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      for (std::int64_t i = 0; i < grid.rows; ++i) {
+        auto* const at = reinterpret_cast<float*>(scales.data()) + b * shape.scale_batch_stride;
+        at[scale_offset(c.layout, i, 0, shape.scale_leading_stride)] =
+            c.given * static_cast<float>(1 + i % 3);
+      }
+    }
+  }
+  static std::int64_t scale_size(const Case& c) {
+    return format_traits(recipe_traits(c.recipe).scale).bits / 8;
+  }
+
+  GuardedBytes values;
+  GuardedBytes scales;
+  std::vector<float> tensor_scale;
+  MutableScaledTensorView view;
+};
+
+inline MutableScaledTensorView shape_of(const Case& c) {
+  MutableScaledTensorView v;
+  v.recipe = c.recipe;
+  v.rows = c.rows;
+  v.k = c.k;
+  v.batch = c.batch;
+  v.value_row_stride = row_bytes(c.recipe, c.k) + c.value_padding;
+  v.value_batch_stride = c.rows * v.value_row_stride;
+  v.layout = c.layout;
+  const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
+  v.scale_leading_stride = default_leading_stride(c.layout, grid.rows, grid.columns);
+  if (!is_swizzled(c.layout) && c.value_padding != 0) v.scale_leading_stride += 3;
+  v.scale_batch_stride =
+      default_batch_stride(c.layout, grid.rows, grid.columns, v.scale_leading_stride);
+  v.sense = c.sense;
+  v.tensor_scale_batch_stride = c.tensor_scale_stride;
+  return v;
+}
+
+inline std::int64_t bytes_of(const MatrixView& m) {
+  return m.batch * m.rows * m.row_stride * (format_traits(m.dtype).bits / 8);
+}
+
+/// Quantises on the CPU and in the emulator: both must write the same bytes.
+inline void check(Case c) {
+  const InputTransform transform = c.options.input.transform;
+  const std::int64_t x_columns = transform == InputTransform::swiglu ? 2 * c.k : c.k;
+  const auto seed = static_cast<std::uint32_t>(c.seed + 11);
+  const Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
+  const Matrix scale(c.operand_dtype, c.groups, c.k, 1, c.x_padding, Data::normal, seed + 1);
+  const Matrix shift(c.operand_dtype, c.groups, c.k, 1, 0, Data::normal, seed + 2);
+  const Matrix weight(c.operand_dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
+  if (transform == InputTransform::modulate) {
+    c.options.input.scale = scale.view();
+    c.options.input.shift = shift.view();
+  }
+  if (transform == InputTransform::rms_norm) c.options.input.weight = weight.view();
+  const MutableScaledTensorView shape = shape_of(c);
+  Output expected(c, shape);
+  Output actual(c, shape);
+  QuantizeOptions cpu = c.options;
+  cpu.threads = 1;
+  quantize(x.view(), expected.view, cpu);
+
+  const bool given = c.options.scale_source == ScaleSource::given;
+  const bool scales_read = given && recipe_traits(c.recipe).family == Family::fp8;
+  PlanBuffers buffers;
+  for (const auto& [name, matrix] : {std::pair{"x", &x}, std::pair{"scale", &scale},
+                                     std::pair{"shift", &shift}, std::pair{"weight", &weight}}) {
+    buffers.add(name, matrix->view().data, bytes_of(matrix->view()), emulator::BufferUse::input);
+  }
+  buffers.add("values", actual.view.values, c.batch * c.rows * shape.value_row_stride,
+              emulator::BufferUse::output);
+  buffers.add("scales", actual.view.scales,
+              c.batch * shape.scale_batch_stride * Output::scale_size(c),
+              scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
+  buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
+              given ? emulator::BufferUse::input : emulator::BufferUse::output);
+  quantize_detail::PlanTuning tuning;
+  tuning.table = c.table;
+  tuning.large = c.large;
+  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, tuning))
+      << describe(c);
+  ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
+  ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);
+  ASSERT_EQ(actual.tensor_scale, expected.tensor_scale) << describe(c);
+}
+
+/// Both forms of kernels that have two.
+inline void check_forms(Case c) {
+  for (const auto large : {quantize_detail::Choice::never, quantize_detail::Choice::always}) {
+    c.large = large;
+    check(c);
+  }
+}
+
+}  // namespace blockscale::test
