@@ -69,8 +69,9 @@ struct QuantizeBenchmarkRow {
   std::int64_t moved_bytes = 0;  // read + written; the input counts twice where it is read twice
   double seconds = 0;
   double copy_seconds = 0;
-  double bytes_per_second = 0;  // moved_bytes over seconds
-  double copy_share = 0;        // copy_seconds over seconds
+  double dependent_copy_seconds = 0;  // of the copy launched as `quantize` launches its kernels
+  double bytes_per_second = 0;        // moved_bytes over seconds
+  double copy_share = 0;              // copy_seconds over seconds
 };
 
 /// Times cuda::quantize on the current device, on random normal inputs. Throws as cuda::quantize

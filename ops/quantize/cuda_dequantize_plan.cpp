@@ -70,6 +70,7 @@ DequantizePlan plan_dequantize(const DequantizeArguments& a) {
   p.out_vectors = out.vectors;
   plan.shape.grid.x = p.grid.tiles;
   plan.shape.block.x = static_cast<std::uint32_t>(c.threads);
+  plan.shape.programmatic_dependent_launch = true;
   return plan;
 }
 

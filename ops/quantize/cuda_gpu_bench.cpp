@@ -38,6 +38,7 @@ nlohmann::json cases(cuda::QuantizeBenchmarkOptions options) {
                         {"moved_bytes", row.moved_bytes},
                         {"microseconds", row.seconds * 1e6},
                         {"copy_microseconds", row.copy_seconds * 1e6},
+                        {"dependent_copy_microseconds", row.dependent_copy_seconds * 1e6},
                         {"terabytes_per_second", row.bytes_per_second * 1e-12},
                         {"copy_share", row.copy_share}});
     }

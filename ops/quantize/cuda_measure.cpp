@@ -188,7 +188,12 @@ class Bench {
   Measurement run(const std::vector<PlanTuning>& tunings, int repeats) {
     static const runtime::Kernel copy(copy_spec(), runtime::KernelStore::instance());
     std::vector<runtime::TimedWork> works;
-    works.push_back({[this](void* stream, int i) { launch_copy(copy, stream, i); }, parts()});
+    for (const bool dependent : {false, true}) {
+      const auto launch = [this, dependent](void* stream, int part) {
+        launch_copy(copy, dependent, stream, part);
+      };
+      works.push_back({launch, parts()});
+    }
     for (const PlanTuning& tuning : tunings) {
       result_.tunings.push_back({tuning, {}, {}, 0});
       try {
@@ -203,7 +208,8 @@ class Bench {
     }
     const std::vector<double> seconds = runtime::median_seconds(works, repeats);
     result_.copy_seconds = seconds[0];
-    std::size_t next = 1;
+    result_.dependent_copy_seconds = seconds[1];
+    std::size_t next = 2;
     for (MeasuredTuning& tuning : result_.tunings) {
       if (!tuning.failed) tuning.seconds = seconds[next++];
     }
@@ -318,13 +324,15 @@ class Bench {
     works.push_back({launch, parts()});
   }
 
-  void launch_copy(const runtime::Kernel& copy, void* stream, int part) const {
+  /// `dependent`: with programmatic dependent launch, as our kernels are launched.
+  void launch_copy(const runtime::Kernel& copy, bool dependent, void* stream, int part) const {
     const BufferSet& set = set_of(part);
     const CopyParams params{set.x, set.out, static_cast<std::uint64_t>(copied_) / 16};
     LaunchShape shape;
     shape.grid.x = static_cast<std::uint32_t>(
         ceil_div(static_cast<std::int64_t>(params.vectors), kCopyThreads));
     shape.block.x = kCopyThreads;
+    shape.programmatic_dependent_launch = dependent;
     runtime::launch(copy, shape, stream, params);
   }
 
@@ -434,6 +442,7 @@ QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, i
   row.moved_bytes = m.moved_bytes;
   row.seconds = m.tunings[0].seconds;
   row.copy_seconds = m.copy_seconds;
+  row.dependent_copy_seconds = m.dependent_copy_seconds;
   row.bytes_per_second = static_cast<double>(m.moved_bytes) / row.seconds;
   row.copy_share = row.copy_seconds / row.seconds;
   return row;

@@ -33,8 +33,9 @@ struct MeasuredTuning {
 
 struct Measurement {
   std::int64_t input_bytes = 0;
-  std::int64_t moved_bytes = 0;  // the input as often as it is read, and all that is written
-  double copy_seconds = 0;       // of a copy that moves as many
+  std::int64_t moved_bytes = 0;       // the input as often as it is read, and all that is written
+  double copy_seconds = 0;            // of a copy that moves as many
+  double dependent_copy_seconds = 0;  // of the same, which starts as early as our kernels may
   std::vector<MeasuredTuning> tunings;
 };
 

@@ -275,7 +275,7 @@ class Planner {
         std::max<std::int64_t>(1, c.persistent ? std::min(blocks, fits) : blocks));
     step.shape.block.x = static_cast<std::uint32_t>(c.threads);
     step.shape.dynamic_shared_bytes = c.table ? kTableSharedBytes : kQuantizeSharedBytes;
-    step.shape.programmatic_dependent_launch = plan_.count > 1;
+    step.shape.programmatic_dependent_launch = true;
     step.params = params;
   }
 
@@ -536,7 +536,6 @@ std::string QuantizePlan::str() const {
             (p.value_vectors ? ", vector stores" : ", byte stores") +
             (p.backwards ? ", the last tile first" : "");
     text += std::string(", scales ") + scale_layout_traits(p.layout).name;
-    if (step.shape.programmatic_dependent_launch) text += ", starts before its predecessor ends";
     text += "\n";
   }
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";

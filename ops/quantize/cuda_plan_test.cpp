@@ -120,8 +120,9 @@ TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
     EXPECT_EQ(plan.workspace_bytes % 16, 0);
     EXPECT_GE(plan.workspace_bytes, scales * 4 * std::int64_t{maxima.count});
     EXPECT_EQ(plan.steps[0].shape.grid.x, scales * maxima.count);
-    EXPECT_FALSE(plan.steps[0].shape.programmatic_dependent_launch);
-    EXPECT_TRUE(plan.steps[1].shape.programmatic_dependent_launch);
+    for (const int step : {0, 1}) {
+      EXPECT_TRUE(plan.steps[static_cast<std::size_t>(step)].shape.programmatic_dependent_launch);
+    }
   }
 }
 
@@ -223,7 +224,6 @@ TEST(QuantizePlan, SaysWhatItDoes) {
   const std::string text = plan_of({.recipe = Recipe::nvfp4}).str();
   EXPECT_THAT(text, HasSubstr("quantize_maximum_bf16_identity: "));
   EXPECT_THAT(text, HasSubstr("quantize_blocks_nvfp4_e2m1_16_bf16_identity: "));
-  EXPECT_THAT(text, HasSubstr("starts before its predecessor ends"));
   EXPECT_THAT(text, HasSubstr("workspace "));
 }
 

@@ -27,13 +27,19 @@ inline std::set<int>& emulated_kernels() {
 /// What a plan's kernels may touch.
 class PlanBuffers {
  public:
-  /// Inputs may be read before the plan's own earlier kernels have ended.
   void add(const char* name, const void* data, std::int64_t bytes, emulator::BufferUse use) {
     if (bytes <= 0 || data == nullptr) return;
     buffers_.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
-    buffers_.back().dependent = use != emulator::BufferUse::input;
   }
-  const std::vector<emulator::Buffer>& all() const { return buffers_; }
+  /// For a step of the plan: the first waits for whoever wrote its inputs, before it lets the
+  /// others start.
+  std::vector<emulator::Buffer> of_step(int step) const {
+    std::vector<emulator::Buffer> buffers = buffers_;
+    for (emulator::Buffer& buffer : buffers) {
+      buffer.dependent = step == 0 || buffer.use != emulator::BufferUse::input;
+    }
+    return buffers;
+  }
 
  private:
   std::vector<emulator::Buffer> buffers_;
@@ -54,7 +60,7 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
     emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;
     const emulator::Report report =
-        emulator::launch(step.shape, buffers.all(), order, [&] { function(params); });
+        emulator::launch(step.shape, buffers.of_step(i), order, [&] { function(params); });
     EXPECT_TRUE(report.ok()) << plan.str() << report.text();
     if (!report.ok()) return false;
   }

@@ -214,8 +214,8 @@ BLOCKSCALE_DEVICE void dequantize_chunk(const DequantizeParams& p, const ChunkPl
 
 template <DequantizeConfig kConfig>
 BLOCKSCALE_DEVICE void dequantize_blocks(const DequantizeParams& params) {
-  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   const quantize_sm90::TilePlace tile = quantize_sm90::tile_place(params.grid, ptx::ctaid_x());
   const uint32_t log2 = params.grid.log2_chunks;
   const uint32_t chunk = (tile.across << log2) + (ptx::tid_x() & ((1u << log2) - 1));

@@ -22,14 +22,14 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   static_assert(kConfig.block % kConfig.chunk == 0 || kConfig.chunk % kConfig.block == 0,
                 "a block is made of whole chunks, or a chunk of whole blocks");
-  ptx::griddepcontrol_launch_dependents();
-  // Those that read nothing of their predecessors' but a tensor scale wait when they read it.
-  constexpr bool kWaitsLater =
-      (kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled) &&
-      kConfig.transform != InputTransform::rms_norm;
-  if constexpr (!kWaitsLater) ptx::griddepcontrol_wait();
   constexpr bool kChunks =
       kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
+  // Whoever wrote what this kernel reads has ended when `maximum`, which has waited for it, lets
+  // this one start: what is left to wait for are the maxima, which are read later.
+  constexpr bool kMayWaitLater = kChunks && kConfig.transform != InputTransform::rms_norm;
+  const bool waits_later = kMayWaitLater && params.tensor_source == TensorScaleSource::maxima;
+  if (!waits_later) ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   if constexpr (kChunks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {

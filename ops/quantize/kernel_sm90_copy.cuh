@@ -3,6 +3,7 @@
 
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
+#include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "device/vector.h"
 #include "ops/quantize/kernels_sm90.h"
@@ -10,6 +11,8 @@
 namespace blockscale {
 
 BLOCKSCALE_DEVICE void copy_vectors(const CopyParams& p) {
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t i = uint64_t{ptx::ctaid_x()} * kCopyThreads + ptx::tid_x();
   if (i >= p.vectors) return;

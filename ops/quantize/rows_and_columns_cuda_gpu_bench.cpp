@@ -62,6 +62,7 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
          {"moved_bytes", m.moved_bytes},
          {"microseconds", result.seconds * 1e6},
          {"copy_microseconds", m.copy_seconds * 1e6},
+         {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
          {"terabytes_per_second", static_cast<double>(m.moved_bytes) / result.seconds * 1e-12},
          {"copy_share", share}});
   }

@@ -87,6 +87,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   plan.shape.grid.x = p.rows.grid.tiles;
   plan.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
   plan.shape.dynamic_shared_bytes = kTransposeSharedBytes;
+  plan.shape.programmatic_dependent_launch = true;
   return plan;
 }
 
