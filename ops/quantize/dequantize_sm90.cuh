@@ -28,7 +28,7 @@ BLOCKSCALE_DEVICE void load_codes(Codes<kElement, kCount>& codes, const uint8_t*
     using Unit = device::Vector<uint32_t, kUnit / 4>;
     BLOCKSCALE_UNROLL
     for (int i = 0; i < C::kBytes / kUnit; ++i) {
-      const Unit unit = ptx::ld_global_nc(reinterpret_cast<const Unit*>(from) + i);
+      const Unit unit = ptx::ld_global(reinterpret_cast<const Unit*>(from) + i);
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kUnit / 4; ++j) codes.word[i * (kUnit / 4) + j] = unit.at[j];
     }
@@ -40,7 +40,7 @@ BLOCKSCALE_DEVICE void load_codes(Codes<kElement, kCount>& codes, const uint8_t*
   BLOCKSCALE_UNROLL
   for (int i = 0; i < C::kBytes; ++i) {
     if (8 * i / kBits >= count) continue;
-    codes.word[i / 4] |= uint32_t{ptx::ld_global_nc(from + i)} << (8 * (i % 4));
+    codes.word[i / 4] |= uint32_t{ptx::ld_global(from + i)} << (8 * (i % 4));
   }
 }
 
@@ -107,9 +107,9 @@ BLOCKSCALE_DEVICE void decode_codes(float (&values)[kCount], const Codes<kElemen
 /// The scale at an offset, in f32.
 BLOCKSCALE_DEVICE float load_scale(const DequantizeParams& p, int64_t offset) {
   if (p.scale_format == Format::f32) {
-    return ptx::ld_global_nc(reinterpret_cast<const float*>(p.scales) + offset);
+    return ptx::ld_global(reinterpret_cast<const float*>(p.scales) + offset);
   }
-  const uint32_t code = ptx::ld_global_nc(p.scales + offset);
+  const uint32_t code = ptx::ld_global(p.scales + offset);
   if (p.scale_format == Format::ue4m3) return e4m3_value(code & 0x7Fu);
   return decode<Format::ue8m0>(code);
 }
@@ -122,7 +122,7 @@ BLOCKSCALE_DEVICE float scale_factor(const DequantizeParams& p, const ChunkPlace
                         scale_offset(p.layout, p.block_rows.quotient(place.row),
                                      p.block_k.quotient(place.column), p.scale_leading_stride));
   if (p.tensor_scale_use == TensorScaleUse::none) return scale;
-  const float t = ptx::ld_global_nc(p.tensor_scale + place.matrix * p.tensor_scale_stride);
+  const float t = ptx::ld_global(p.tensor_scale + place.matrix * p.tensor_scale_stride);
   return p.tensor_scale_use == TensorScaleUse::multiply ? ptx::mul_rn(scale, t)
                                                         : ptx::div_rn(scale, t);
 }
@@ -215,7 +215,6 @@ BLOCKSCALE_DEVICE void dequantize_chunk(const DequantizeParams& p, const ChunkPl
 template <DequantizeConfig kConfig>
 BLOCKSCALE_DEVICE void dequantize_blocks(const DequantizeParams& params) {
   ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
   const quantize_sm90::TilePlace tile = quantize_sm90::tile_place(params.grid, ptx::ctaid_x());
   const uint32_t log2 = params.grid.log2_chunks;
   const uint32_t chunk = (tile.across << log2) + (ptx::tid_x() & ((1u << log2) - 1));

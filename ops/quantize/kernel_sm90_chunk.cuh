@@ -52,19 +52,15 @@ BLOCKSCALE_DEVICE void clear(Chunk<kFormat, kCount>& chunk) {
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = 0;
 }
 
-/// ptxas is free to move what ld.global.nc reads behind a griddepcontrol.wait that comes later in
-/// the program, and does; ld.global stays where it is.
-enum class LoadOrder : uint8_t { free, as_written };
-
-/// Loads a whole chunk from an address that is a multiple of 16 bytes.
-template <LoadOrder kOrder = LoadOrder::free, Format kFormat, int kCount>
+/// Loads a whole chunk from an address that is a multiple of 16 bytes. With ld.global, as all that
+/// another kernel may have written is loaded: ptxas is free to move ld.global.nc to the other side
+/// of griddepcontrol.wait, and does.
+template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_vectors(Chunk<kFormat, kCount>& chunk, const uint8_t* from) {
   using Words = device::Vector<uint32_t, 4>;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords / 4; ++i) {
-    const auto* const at = reinterpret_cast<const Words*>(from) + i;
-    const Words words =
-        kOrder == LoadOrder::as_written ? ptx::ld_global(at) : ptx::ld_global_nc(at);
+    const Words words = ptx::ld_global(reinterpret_cast<const Words*>(from) + i);
     BLOCKSCALE_UNROLL
     for (int j = 0; j < 4; ++j) chunk.word[4 * i + j] = words.at[j];
   }
@@ -79,9 +75,9 @@ BLOCKSCALE_DEVICE void load_elements(Chunk<kFormat, kCount>& chunk, const uint8_
   for (int i = 0; i < kCount; ++i) {
     if (i >= count) continue;
     if constexpr (kFormat == Format::f32) {
-      chunk.word[i] = ptx::ld_global_nc(reinterpret_cast<const uint32_t*>(from) + i);
+      chunk.word[i] = ptx::ld_global(reinterpret_cast<const uint32_t*>(from) + i);
     } else {
-      const uint32_t bits = ptx::ld_global_nc(reinterpret_cast<const uint16_t*>(from) + i);
+      const uint32_t bits = ptx::ld_global(reinterpret_cast<const uint16_t*>(from) + i);
       chunk.word[i / 2] |= i % 2 == 0 ? bits : bits << 16;
     }
   }
@@ -89,11 +85,11 @@ BLOCKSCALE_DEVICE void load_elements(Chunk<kFormat, kCount>& chunk, const uint8_
 
 /// Loads `count` elements the faster way that is possible; those beyond are 0, and count may be
 /// below 0. `vectors`: the address is a multiple of 16 bytes.
-template <LoadOrder kOrder = LoadOrder::free, Format kFormat, int kCount>
+template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_part(Chunk<kFormat, kCount>& chunk, const uint8_t* from, int32_t count,
                                  bool vectors) {
   if (vectors && count >= kCount) {
-    load_vectors<kOrder>(chunk, from);
+    load_vectors(chunk, from);
   } else {
     load_elements(chunk, from, count);
   }

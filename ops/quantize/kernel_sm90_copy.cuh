@@ -12,12 +12,11 @@ namespace blockscale {
 
 BLOCKSCALE_DEVICE void copy_vectors(const CopyParams& p) {
   ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t i = uint64_t{ptx::ctaid_x()} * kCopyThreads + ptx::tid_x();
   if (i >= p.vectors) return;
   ptx::st_global(static_cast<Words*>(p.to) + i,
-                 ptx::ld_global_nc(static_cast<const Words*>(p.from) + i));
+                 ptx::ld_global(static_cast<const Words*>(p.from) + i));
 }
 
 }  // namespace blockscale

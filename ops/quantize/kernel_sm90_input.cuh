@@ -87,8 +87,6 @@ template <QuantizeConfig kConfig>
 class Input {
   static constexpr InputTransform kTransform = kConfig.transform;
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
-  static constexpr LoadOrder kOrder =
-      kFollowsMaximum<kConfig> ? LoadOrder::as_written : LoadOrder::free;
 
  public:
   BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
@@ -119,13 +117,13 @@ class Input {
   BLOCKSCALE_DEVICE void load(ValueChunk<kConfig>& chunk, uint32_t rows, uint32_t columns,
                               int32_t left, bool whole) const {
     if constexpr (kTransform == InputTransform::identity) {
-      load_part<kOrder>(chunk, raw_at(rows, columns), left, whole);
+      load_part(chunk, raw_at(rows, columns), left, whole);
     } else if constexpr (kTransform == InputTransform::swiglu) {
       load_swiglu<kConfig.input>(chunk, p_, row_ + rows * p_.x.row_stride, place_.column + columns,
                                  left, whole);
     } else {
       Raw raw;
-      load_part<kOrder>(raw, raw_at(rows, columns), left, whole);
+      load_part(raw, raw_at(rows, columns), left, whole);
       const uint32_t column = place_.column + columns;
       const uint32_t row = place_.matrix * p_.rows + place_.row + rows;
       if constexpr (kTransform == InputTransform::modulate) {
