@@ -262,6 +262,15 @@ void Machine::yield_after_poll(SourceLocation at) {
   block(std::move(wait));
 }
 
+void Machine::note_read(SourceLocation at) {
+  constexpr uint64_t kReadsOfAPoll = 16;
+  constexpr uint64_t kPollsOfATurn = 256;
+  if (++idle_reads_ < kReadsOfAPoll * kPollsOfATurn) return;
+  idle_reads_ = 0;
+  idle_polls_ += kPollsOfATurn - 1;
+  yield_after_poll(at);
+}
+
 void Machine::maybe_preempt() {
   if (!options_.random_order || draw(8) != 0) return;
   Thread& thread = self();

@@ -186,10 +186,13 @@ class Machine {
   void wake(Thread& thread);
   /// Lets others run before this thread goes on. A poll that finds nothing is no progress.
   void yield_after_poll(SourceLocation at);
+  /// A read, or an atomic operation, which may be one of a loop that waits for another thread: lets
+  /// others run now and then, so that they can end it, or that it is found out.
+  void note_read(SourceLocation at);
   /// In random order: sometimes lets others run first.
   void maybe_preempt();
   /// Something happened that a polling thread may be waiting for.
-  void progress() { idle_polls_ = 0; }
+  void progress() { idle_polls_ = idle_reads_ = 0; }
 
   /// Reports a defect, once for the same lines. The run goes on, unless it was the last one
   /// allowed.
@@ -280,6 +283,7 @@ class Machine {
   std::vector<std::shared_ptr<Transfer>> transfers_;
   Thread* current_ = nullptr;
   uint64_t idle_polls_ = 0;
+  uint64_t idle_reads_ = 0;
   bool cancelled_ = false;
 };
 

@@ -73,6 +73,7 @@ void load_global(const void* p, uint32_t bytes, LoadKind kind, void* value, Sour
     const Order order = {.acquire = kind == LoadKind::acquire};
     if (!access_atomic(m, p, bytes, AccessKind::atomic_load, order, name, at)) return;
   } else {
+    m.note_read(at);
     if (!aligned(m, address_of(p), bytes, name, at)) return;
     if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::read, at), name)) return;
     if (kind == LoadKind::read_only) m.check_read_only(p, bytes, at);
@@ -98,12 +99,13 @@ uint32_t atomic_global(ReduceOp op, uint32_t* p, uint32_t value, SourceLocation 
                        bool acquire_release) {
   Machine& m = machine();
   m.maybe_preempt();
+  m.note_read(at);
   const char* name = kAtomicNames[static_cast<int>(op)];
   const Order order = {acquire_release, acquire_release};
   if (!access_atomic(m, p, 4, AccessKind::atomic_update, order, name, at)) return 0;
   const uint32_t old = *p;
   *p = meaning::reduce(op, old, value);
-  m.progress();
+  if (*p != old) m.progress();
   return old;
 }
 
@@ -148,6 +150,7 @@ void load_shared(uint32_t address, uint32_t bytes, void* value, SourceLocation a
   Machine& m = machine();
   Thread& thread = m.self();
   std::memset(value, 0, bytes);
+  m.note_read(at);
   if (!aligned(m, address, bytes, "ld_shared", at)) return;
   const Accessor accessor = m.accessor(thread, AccessKind::read, at);
   if (!m.access_shared(*thread.block, address, bytes, accessor, "ld_shared")) return;
@@ -167,6 +170,7 @@ void store_shared(uint32_t address, uint32_t bytes, const void* value, SourceLoc
 uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLocation at) {
   Machine& m = machine();
   m.maybe_preempt();
+  m.note_read(at);
   Thread& thread = m.self();
   if (!aligned(m, address, 4, "atom_shared", at)) return 0;
   const Accessor accessor = m.accessor(thread, AccessKind::atomic_update, at);
@@ -176,7 +180,7 @@ uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLoca
   std::memcpy(&old, p, sizeof(old));
   const uint32_t result = meaning::reduce(op, old, value);
   std::memcpy(p, &result, sizeof(result));
-  m.progress();
+  if (result != old) m.progress();
   return old;
 }
 

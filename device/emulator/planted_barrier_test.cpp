@@ -149,6 +149,46 @@ TEST(PlantedBarrier, PollsForAFlagThatNobodySets) {
                  FindingKind::deadlock, bug, {"poll", "block (0,0,0) warp 0 lanes 0x00000001"});
 }
 
+TEST(PlantedBarrier, SpinsOnAnOrdinaryLoadThatNobodyAnswers) {
+  Mark bug;
+  std::vector<uint32_t> flag(1);
+  expect_planted({{.grid = {2}, .block = {32}},
+                  {in_out("flag", flag)},
+                  [&] {
+                    if (ptx::tid_x() != 0 || ptx::ctaid_x() != 0) return;
+                    while (ptx::ld_global(flag.data(), bug.here()) == 0) {
+                    }
+                  }},
+                 FindingKind::deadlock, bug, {"poll", "block (0,0,0) warp 0 lanes 0x00000001"});
+}
+
+TEST(PlantedBarrier, SpinsOnAnOrdinaryLoadWhileAnotherStores) {
+  Mark bug;
+  std::vector<uint32_t> flag(1);
+  expect_planted({{.grid = {2}, .block = {32}},
+                  {in_out("flag", flag)},
+                  [&] {
+                    if (ptx::tid_x() != 0) return;
+                    if (ptx::ctaid_x() == 1) ptx::st_global(flag.data(), 1u);
+                    while (ptx::ld_global(flag.data(), bug.here()) == 0) {
+                    }
+                  }},
+                 FindingKind::race, bug, {"flag"});
+}
+
+TEST(PlantedBarrier, TakesALockThatNobodyGivesBack) {
+  Mark bug;
+  std::vector<uint32_t> lock(1);
+  expect_planted({kTwoWarps,
+                  {in_out("lock", lock)},
+                  [&] {
+                    if (ptx::laneid() != 0) return;
+                    while (ptx::atom_global_exch(lock.data(), 1u, bug.here()) != 0) {
+                    }
+                  }},
+                 FindingKind::deadlock, bug, {"poll", "block (0,0,0) warp"});
+}
+
 TEST(PlantedBarrier, WaitsForABlockThatDoesNotFit) {
   Mark bug;
   std::vector<uint32_t> arrived(1);
