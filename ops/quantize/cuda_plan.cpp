@@ -20,6 +20,16 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
 }
 
+/// Elements for each multiprocessor up to which a plan's last kernel lets the next one in the
+/// stream start at once. A larger one does so as its thread blocks end: earlier, those of a
+/// successor that stays would be spread unevenly over the multiprocessors.
+constexpr std::int64_t kMostOvertaken = 64 << 10;
+
+/// Whether a kernel is followed by another one of its plan, which may always start at once.
+constexpr bool comes_first(QuantizeKernel kernel) {
+  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm;
+}
+
 /// Elements for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t large_elements(QuantizeKernel kernel) {
   if (kernel == QuantizeKernel::tall) return 32 << 10;
@@ -135,6 +145,8 @@ class Planner {
                               : 0;
     p.amax_floor = options_.fp8_amax_floor;
     p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe_.block_rows));
+    p.lets_next_start =
+        a_.out.batch * a_.out.rows * a_.out.k <= device_.multiprocessors * kMostOvertaken;
     set_scales(p);
     set_tensor_scale(p);
     return p;
@@ -268,6 +280,7 @@ class Planner {
   void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
+    params.lets_next_start |= comes_first(c.kernel);
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;

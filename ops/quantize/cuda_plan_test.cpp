@@ -126,6 +126,16 @@ TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   }
 }
 
+TEST(QuantizePlan, SmallCallsAndInnerKernelsLetTheNextStart) {
+  for (const bool small : {false, true}) {
+    const std::int64_t rows = small ? 512 : 16384;
+    const QuantizePlan plan = plan_of({.recipe = Recipe::nvfp4, .rows = rows, .k = 8192});
+    ASSERT_EQ(plan.count, 2);
+    EXPECT_TRUE(plan.steps[0].params.lets_next_start);
+    EXPECT_EQ(plan.steps[1].params.lets_next_start, small);
+  }
+}
+
 TEST(QuantizePlan, TakesTheFormOfNvfp4ThatSuitsItsSize) {
   for (const bool large : {false, true}) {
     const std::int64_t rows = large ? 4096 : 2048;

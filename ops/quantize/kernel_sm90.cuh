@@ -29,11 +29,7 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   constexpr bool kMayWaitLater = kChunks && kConfig.transform != InputTransform::rms_norm;
   const bool waits_later = kMayWaitLater && params.tensor_source == TensorScaleSource::maxima;
   if (!waits_later) ptx::griddepcontrol_wait();
-  // The plan's next kernel may start. The last one lets others start when its thread blocks have
-  // ended: earlier, theirs would be spread unevenly over the multiprocessors.
-  constexpr bool kComesFirst =
-      kConfig.kernel == QuantizeKernel::maximum || kConfig.kernel == QuantizeKernel::norm;
-  if constexpr (kComesFirst) ptx::griddepcontrol_launch_dependents();
+  if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
   if constexpr (kChunks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {

@@ -384,6 +384,7 @@ namespace blockscale {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_transpose_tile(const RowsAndColumnsParams& params) {
   ptx::griddepcontrol_wait();
+  if (params.rows.lets_next_start) ptx::griddepcontrol_launch_dependents();
   if (ptx::ctaid_x() >= params.rows.grid.tiles) return;
   const auto tile = quantize_sm90::tile_place(params.rows.grid, ptx::ctaid_x());
   quantize_sm90::TransposeTile<kConfig>(params, tile).quantize();

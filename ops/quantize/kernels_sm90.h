@@ -170,6 +170,9 @@ struct QuantizeParams {
   bool backwards = false;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
+
+  /// The kernel that comes next in the stream may be resident before this one ends.
+  bool lets_next_start = false;
 };
 
 /// Bytes of dynamic shared memory that every kernel is given.
