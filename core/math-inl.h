@@ -50,23 +50,38 @@ BLOCKSCALE_MATH typename M::Number exp2_short(typename M::Number x) {
   return M::add_exponent(power, shifted);
 }
 
-/// (1 - tanh(u)) / 2 = 1 / (1 + e^2u) with u = sqrt(2 / pi) (x + 0.044715 x^3), for 0 <= x <= 10.
-/// Unlike 1 - tanh it keeps its relative accuracy where tanh is near 1.
+/// GELU takes magnitudes beyond these for these.
+inline constexpr float kTanhTailEnd = 10.0f;
+inline constexpr float kErfTailEnd = 8.0f;
+
+/// 2u log2(e) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 template <class M>
-BLOCKSCALE_MATH typename M::Number tanh_tail(typename M::Number x) {
+BLOCKSCALE_MATH typename M::Number tanh_exponent(typename M::Number x) {
   constexpr float kLinear = 0x1.26aec2p1f;  // 2 sqrt(2 / pi) log2(e),
   constexpr float kCubic = 0x1.a5a7dp-4f;   // and that times 0.044715
-  const auto slope = M::fma(M::mul(x, x), M::set(kCubic), M::set(kLinear));
-  return M::reciprocal(M::add(M::set(1.0f), exp2_short<M>(M::mul(x, slope))));
+  return M::mul(x, M::fma(M::mul(x, x), M::set(kCubic), M::set(kLinear)));
+}
+
+/// (1 - tanh(u)) / 2 = 1 / (1 + e^2u) with this u, for 0 <= x <= 10. Unlike 1 - tanh it keeps its
+/// relative accuracy where tanh is near 1.
+template <class M>
+BLOCKSCALE_MATH typename M::Number tanh_tail(typename M::Number x) {
+  return M::reciprocal(M::add(M::set(1.0f), exp2_short<M>(tanh_exponent<M>(x))));
+}
+
+/// The logarithm, to base 2, of erf_tail.
+template <class M>
+BLOCKSCALE_MATH typename M::Number erf_exponent(typename M::Number x) {
+  return polynomial<M>(x, -1.0f, -0x1.26b01ap0f, -0x1.d613ecp-2f, -0x1.b12056p-5f, 0x1.ebfd68p-8f,
+                       -0x1.ab2426p-12f, -0x1.b00a6p-14f, 0x1.f41d66p-16f, -0x1.e62a92p-19f,
+                       0x1.e447a6p-23f, -0x1.90e924p-28f);
 }
 
 /// (1 - erf(x / sqrt 2)) / 2, the normal distribution's tail, for 0 <= x <= 8: 2 to the power of a
 /// polynomial, which needs no division and keeps its relative accuracy.
 template <class M>
 BLOCKSCALE_MATH typename M::Number erf_tail(typename M::Number x) {
-  return exp2_short<M>(polynomial<M>(
-      x, -1.0f, -0x1.26b01ap0f, -0x1.d613ecp-2f, -0x1.b12056p-5f, 0x1.ebfd68p-8f, -0x1.ab2426p-12f,
-      -0x1.b00a6p-14f, 0x1.f41d66p-16f, -0x1.e62a92p-19f, 0x1.e447a6p-23f, -0x1.90e924p-28f));
+  return exp2_short<M>(erf_exponent<M>(x));
 }
 
 /// max(x, 0) - magnitude tail, which is GELU where the magnitude is that of x and the tail its own.
@@ -80,14 +95,14 @@ BLOCKSCALE_MATH typename M::Number gelu_of_tail(typename M::Number x, typename M
 /// which is 2^-122 there. Inf gives Inf, -Inf what -10 gives; NaN gives NaN.
 template <class M>
 BLOCKSCALE_MATH typename M::Number gelu_tanh(typename M::Number x) {
-  const auto magnitude = M::min(M::abs(x), M::set(10.0f));
+  const auto magnitude = M::min(M::abs(x), M::set(kTanhTailEnd));
   return gelu_of_tail<M>(x, magnitude, tanh_tail<M>(magnitude));
 }
 
 /// GELU with erf, likewise; an |x| beyond 8 counts as 8, where the second term is 2^-47.
 template <class M>
 BLOCKSCALE_MATH typename M::Number gelu_erf(typename M::Number x) {
-  const auto magnitude = M::min(M::abs(x), M::set(8.0f));
+  const auto magnitude = M::min(M::abs(x), M::set(kErfTailEnd));
   return gelu_of_tail<M>(x, magnitude, erf_tail<M>(magnitude));
 }
 

@@ -71,6 +71,17 @@ BLOCKSCALE_DEVICE float rcp_approx_ftz(float a) {
 #endif
 }
 
+/// 2^a, likewise, to two units of the last place.
+BLOCKSCALE_DEVICE float ex2_approx_ftz(float a) {
+#if BLOCKSCALE_GPU
+  float d;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
+  return d;
+#else
+  return emulator::meaning::ex2_ftz(a);
+#endif
+}
+
 /// The larger; of a number and a NaN the number; +0 above -0.
 BLOCKSCALE_DEVICE float max(float a, float b) {
   BLOCKSCALE_BINARY("max", max);

@@ -203,6 +203,24 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
                            return kInputTransformNames[static_cast<int>(p.param)];
                          });
 
+/// So many elements that some have codes which approximate values leave open.
+TEST(CudaFusedInput, EncodesGeluFromApproximateValues) {
+  for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
+    for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_128x128}) {
+      for (const Format dtype : {Format::bf16, Format::f16}) {
+        Case c{recipe, dtype};
+        c.rows = 64;
+        c.k = 4096;
+        c.data = Data::normal;
+        c.seed = dtype == Format::f16 ? 5 : 0;
+        c.options.input.transform = transform;
+        c.table = quantize_detail::Choice::never;
+        check_forms(c);
+      }
+    }
+  }
+}
+
 TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
   // Thread blocks have several rows at once, or several one after the other; groups of modulate
   // begin within them.

@@ -2,11 +2,15 @@
 // for which they are claimed to be exact.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "core/format.h"
+#include "core/math.h"
 #include "ops/quantize/kernel_sm90_codes.cuh"
+#include "ops/quantize/kernel_sm90_gelu_codes.cuh"
 #include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_scale.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
@@ -206,6 +210,124 @@ TEST(CudaMath, LargestGeluIsThatOfAllValues) {
     }
     ASSERT_EQ(largest.f32_bits(), expected.f32_bits()) << i;
   }
+}
+
+/// Calls check(x, exact tail, approximate) for every finite 16-bit number.
+template <Format kFormat, InputTransform kTransform, class Check>
+void for_all_tails(const Check& check) {
+  constexpr std::uint32_t kInfinity = format_traits(kFormat).max_code + 1;
+  for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
+    if ((bits & 0x7FFFu) >= kInfinity) continue;
+    const float x = decode<kFormat>(bits);
+    const k::ApproximateGelu g = k::approximate_gelu<kTransform>(x);
+    const float tail = kTransform == InputTransform::gelu_tanh
+                           ? math::tanh_tail<math::ScalarMath>(g.magnitude)
+                           : math::erf_tail<math::ScalarMath>(g.magnitude);
+    check(x, tail, g);
+  }
+}
+
+/// The tails that approximations may give: with the largest error either way, and without.
+std::array<float, 3> tails_around(float tail) {
+  return {tail * (1 - k::kTailError), tail, tail * (1 + k::kTailError)};
+}
+
+template <class Check>
+void for_both_functions(const Check& check) {
+  check(std::integral_constant<InputTransform, InputTransform::gelu_tanh>());
+  check(std::integral_constant<InputTransform, InputTransform::gelu_erf>());
+}
+
+/// cuda_math_gpu_test.cpp has the same of the device's exponentials and reciprocals.
+TEST(CudaMath, ApproximateTailsAreAsNearAsIsSaid) {
+  for_both_functions([](auto transform) {
+    const auto check = [](float x, float tail, const k::ApproximateGelu& g) {
+      ASSERT_LE(std::fabs(g.tail - tail), k::kTailError * tail) << x;
+    };
+    for_all_tails<Format::bf16, transform()>(check);
+    for_all_tails<Format::f16, transform()>(check);
+  });
+}
+
+/// Codes of a value and of what its tail's error makes of it, for the exponents of all blocks whose
+/// largest magnitude is at least 2^least_amax.
+template <Format kFormat, Format kElement, InputTransform kTransform>
+void check_sure_codes(int least_amax) {
+  constexpr FormatTraits kTraits = format_traits(kElement);
+  ASSERT_TRUE(k::has_sure_codes<kElement>(bit_cast<std::uint32_t>(std::ldexp(1.0f, least_amax))));
+  ASSERT_FALSE(k::has_sure_codes<kElement>(bit_cast<std::uint32_t>(std::ldexp(0.99f, least_amax))));
+  // Half of what rounds to the smallest code.
+  const float least = std::ldexp(0.25f, 1 - kTraits.bias - kTraits.mantissa_bits);
+  for_all_tails<kFormat, kTransform>([&](float x, float tail, k::ApproximateGelu g) {
+    const float exact = k::gelu<kTransform>(x);
+    for (int e = least_amax - kTraits.max_exponent; std::ldexp(std::fabs(exact), -e) >= least;
+         ++e) {
+      const float scaled = std::ldexp(exact, -e);
+      if (std::fabs(scaled) >= std::ldexp(2.0f, kTraits.max_exponent)) continue;
+      for (const float near : tails_around(tail)) {
+        g.tail = near;
+        ASSERT_EQ(encode<kElement>(std::ldexp(g.value(), -e)), encode<kElement>(scaled))
+            << x << " * 2^" << -e;
+      }
+    }
+  });
+}
+
+TEST(CudaMath, NoGeluIsNextToATieOfItsBlock) {
+  for_both_functions([](auto transform) {
+    check_sure_codes<Format::bf16, Format::e2m1, transform()>(-8);
+    check_sure_codes<Format::bf16, Format::e2m3, transform()>(-8);
+    check_sure_codes<Format::bf16, Format::e3m2, transform()>(-8);
+    check_sure_codes<Format::bf16, Format::e4m3, transform()>(-2);
+    check_sure_codes<Format::f16, Format::e2m1, transform()>(-8);
+    check_sure_codes<Format::f16, Format::e2m3, transform()>(-8);
+    check_sure_codes<Format::f16, Format::e3m2, transform()>(-8);
+    check_sure_codes<Format::f16, Format::e4m3, transform()>(-2);
+  });
+}
+
+/// Quotients of every number with scales of every kind lie between the products that stand for
+/// them.
+TEST(CudaMath, QuotientsOfGeluLieWithinTheirBounds) {
+  for_both_functions([](auto transform) {
+    std::uint32_t state = 1;
+    for (const float power : {0x1p-64f, 0x1p-20f, 0x1p-6f, 1.0f, 0x1p100f}) {
+      for (int i = 0; i < 4; ++i) {
+        state = state * 1664525u + 1013904223u;
+        k::BlockScale scale;
+        scale.factor =
+            i == 0 ? power : bit_cast<float>(bit_cast<std::uint32_t>(power) | state >> 9);
+        scale.reciprocal = 1.0f / scale.factor;
+        const k::FactorBounds factors = k::factor_bounds<Format::e4m3, ScaleRule::fp8>(scale, 0);
+        ASSERT_LT(factors.low, factors.high);
+        for_all_tails<Format::f16, transform()>([&](float x, float tail, k::ApproximateGelu g) {
+          const float quotient = k::gelu<transform()>(x) / scale.factor;
+          if (std::fabs(quotient) < 0x1p-100f) return;
+          for (const float near : tails_around(tail)) {
+            g.tail = near;
+            const float low = g.value() * factors.low;
+            const float high = g.value() * factors.high;
+            ASSERT_LE(std::min(low, high), quotient) << x << " / " << scale.factor;
+            ASSERT_GE(std::max(low, high), quotient) << x << " / " << scale.factor;
+          }
+        });
+      }
+    }
+  });
+}
+
+/// Where codes are sure there is one factor.
+TEST(CudaMath, SureCodesComeFromOneFactor) {
+  k::BlockScale scale;
+  scale.factor = 0x1p-3f;
+  scale.reciprocal = 0x1p3f;
+  const auto e4m3 = k::factor_bounds<Format::e4m3, ScaleRule::fp8>(scale, 0x3F800000u);
+  EXPECT_EQ(e4m3.low, scale.reciprocal);
+  EXPECT_EQ(e4m3.high, scale.reciprocal);
+  const auto mx = k::factor_bounds<Format::e4m3, ScaleRule::mx>(scale, 0x3F800000u);
+  EXPECT_EQ(mx.low, scale.factor);
+  const auto e5m2 = k::factor_bounds<Format::e5m2, ScaleRule::mx>(scale, 0x3F800000u);
+  EXPECT_LT(e5m2.low, e5m2.high);
 }
 
 }  // namespace

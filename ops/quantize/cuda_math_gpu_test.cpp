@@ -1,5 +1,10 @@
-// On a GPU: the reciprocal without a branch is rcp.rn's, for every significand.
+// On a GPU, what rests on its approximations: the reciprocal without a branch is rcp.rn's, for
+// every significand; and approximate tails of GELU are as near as is said, for every 16-bit number.
 #include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "device/kernel.h"
 #include "runtime/kernel.h"
@@ -10,13 +15,13 @@
 namespace blockscale {
 namespace {
 
-struct ReciprocalParameters {
+struct SampleParameters {
   unsigned* differences;
 };
 
 constexpr std::string_view kParameters = R"(#pragma once
 namespace sample {
-struct ReciprocalParameters {
+struct SampleParameters {
   unsigned* differences;
 };
 }  // namespace sample
@@ -27,9 +32,9 @@ constexpr std::string_view kKernel = R"(#pragma once
 #include "device/math.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/special_registers.h"
-#include "sample/reciprocal_parameters.h"
+#include "sample/parameters.h"
 namespace sample {
-BLOCKSCALE_DEVICE void compare_reciprocals(const ReciprocalParameters& p) {
+BLOCKSCALE_DEVICE void compare_reciprocals(const SampleParameters& p) {
   using namespace blockscale;
   const uint32_t significand = ptx::ctaid_x() * 256 + ptx::tid_x();
   const float a = bit_cast<float>((1 + ptx::ctaid_y()) << 23 | significand);
@@ -39,33 +44,76 @@ BLOCKSCALE_DEVICE void compare_reciprocals(const ReciprocalParameters& p) {
 }  // namespace sample
 )";
 
-using ReciprocalOnGpu = test::OnHopper;
+/// Block y takes a function and a format, a thread one number of either sign.
+constexpr std::string_view kTailKernel = R"(#pragma once
+#include "device/ptx/atomic.h"
+#include "device/ptx/special_registers.h"
+#include "ops/quantize/kernel_sm90_gelu_codes.cuh"
+#include "sample/parameters.h"
+namespace sample {
+using namespace blockscale;
+template <InputTransform kTransform, Format kFormat>
+BLOCKSCALE_DEVICE bool is_near(uint32_t bits) {
+  const quantize_sm90::Chunk<kFormat, 2> chunk = {{bits}};
+  const auto g = quantize_sm90::approximate_gelu<kTransform>(value_at(chunk, 0));
+  const float tail = kTransform == InputTransform::gelu_tanh
+                         ? math::tanh_tail<device::KernelMath>(g.magnitude)
+                         : math::erf_tail<device::KernelMath>(g.magnitude);
+  return ptx::abs(g.tail - tail) <= quantize_sm90::kTailError * tail;
+}
+BLOCKSCALE_DEVICE void compare_tails(const SampleParameters& p) {
+  const uint32_t bits = ptx::ctaid_x() * 256 + ptx::tid_x();
+  bool near = false;
+  switch (ptx::ctaid_y()) {
+    case 0: near = is_near<InputTransform::gelu_tanh, Format::bf16>(bits); break;
+    case 1: near = is_near<InputTransform::gelu_erf, Format::bf16>(bits); break;
+    case 2: near = is_near<InputTransform::gelu_tanh, Format::f16>(bits); break;
+    default: near = is_near<InputTransform::gelu_erf, Format::f16>(bits); break;
+  }
+  if (!near) ptx::red_global_add(p.differences, 1u);
+}
+}  // namespace sample
+)";
 
-TEST_F(ReciprocalOnGpu, IsRcpRnForEveryNormalNumberWhoseReciprocalIsNormal) {
-  runtime::SourceTree sources = runtime::embedded_sources();
-  sources.add("sample/reciprocal_parameters.h", kParameters);
-  sources.add("sample/reciprocal.cuh", kKernel);
-  runtime::KernelStore store(
-      sources, [](const std::string&) { return ""; }, runtime::KernelCache({}));
-  runtime::KernelSpec spec;
-  spec.name = "sample_compare_reciprocals";
-  spec.header = "sample/reciprocal.cuh";
-  spec.call = "sample::compare_reciprocals";
-  spec.threads = 256;
-  const runtime::Kernel kernel(runtime::with_parameters<ReciprocalParameters>(
-                                   std::move(spec), "sample::ReciprocalParameters"),
-                               store);
-  runtime::DeviceBuffer differences(sizeof(unsigned));
-  differences.fill(0);
-  const ReciprocalParameters parameters{reinterpret_cast<unsigned*>(differences.data())};
-  const runtime::DeviceStream stream;
+class MathOnGpu : public test::OnHopper {
+ protected:
+  /// What sample::`function` of `source` counts, run with 256 threads a thread block.
+  static unsigned count(const char* function, std::string_view source, const LaunchShape& shape) {
+    runtime::SourceTree sources = runtime::embedded_sources();
+    sources.add("sample/parameters.h", kParameters);
+    sources.add("sample/kernel.cuh", source);
+    runtime::KernelStore store(
+        sources, [](const std::string&) { return ""; }, runtime::KernelCache({}));
+    runtime::KernelSpec spec;
+    spec.name = std::string("sample_") + function;
+    spec.header = "sample/kernel.cuh";
+    spec.call = std::string("sample::") + function;
+    spec.threads = 256;
+    const runtime::Kernel kernel(
+        runtime::with_parameters<SampleParameters>(std::move(spec), "sample::SampleParameters"),
+        store);
+    runtime::DeviceBuffer differences(sizeof(unsigned));
+    differences.fill(0);
+    const SampleParameters parameters{reinterpret_cast<unsigned*>(differences.data())};
+    const runtime::DeviceStream stream;
+    runtime::launch(kernel, shape, stream.handle(), parameters);
+    stream.wait();
+    unsigned count = 1;
+    differences.copy_to_host(&count, sizeof count);
+    return count;
+  }
+};
+
+TEST_F(MathOnGpu, ReciprocalIsRcpRnForEveryNormalNumberWhoseReciprocalIsNormal) {
   // Exponent fields 1 to 252: up to 2^126.
-  const LaunchShape shape{.grid = {(1u << 23) / 256, 252}, .block = {256}};
-  runtime::launch(kernel, shape, stream.handle(), parameters);
-  stream.wait();
-  unsigned count = 1;
-  differences.copy_to_host(&count, sizeof count);
-  EXPECT_EQ(count, 0u);
+  EXPECT_EQ(
+      count("compare_reciprocals", kKernel, {.grid = {(1u << 23) / 256, 252}, .block = {256}}), 0u);
+}
+
+/// NaN has the tail of the largest magnitude.
+TEST_F(MathOnGpu, ApproximateTailsOfGeluAreAsNearAsIsSaid) {
+  EXPECT_EQ(count("compare_tails", kTailKernel, {.grid = {(1u << 16) / 256, 4}, .block = {256}}),
+            0u);
 }
 
 }  // namespace

@@ -13,9 +13,16 @@ constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "
                                                           "maximum", "settle", "norm"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 /// Values for each multiprocessor from which on a kernel with a table wins. f16 has four times the
-/// entries that cost something, and silu of x and of -x share nothing.
+/// entries that cost something, and silu of x and of -x share nothing. Approximate values need no
+/// table while 8 bits of output leave time to compute them.
 std::int64_t least_table_values(const QuantizeConfig& c) {
   constexpr std::int64_t kOfBf16 = 1 << 14;
+  constexpr std::int64_t kNever = std::int64_t{1} << 50;
+  QuantizeConfig without = c;
+  without.table = false;
+  if (approximates_gelu(without)) {
+    return format_traits(c.element).bits == 8 ? kNever : 4 * kOfBf16;
+  }
   if (c.input == Format::bf16) return kOfBf16;
   return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
 }
@@ -30,7 +37,7 @@ constexpr bool comes_first(QuantizeKernel kernel) {
   return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm;
 }
 
-/// Elements for each multiprocessor from which on kernels take their form for large inputs.
+/// Elements of x for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t large_elements(QuantizeKernel kernel) {
   if (kernel == QuantizeKernel::tall) return 32 << 10;
   return kernel == QuantizeKernel::blocks ? 64 << 10 : 32 << 10;
@@ -299,7 +306,7 @@ class Planner {
         has_large_form(kind, a_.x.dtype, scale_rule, a_.input.transform) && is_large(kind);
     const auto find = [&](bool table) {
       return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table,
-                         large);
+                         large && !table);
     };
     if (!has_table(kind, a_.x.dtype, a_.input.transform)) return find(false);
     const int with_table = find(true);
@@ -308,7 +315,9 @@ class Planner {
 
   bool is_large(QuantizeKernel kind) const {
     if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
-    return a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * large_elements(kind);
+    const std::int64_t of_value = a_.input.transform == InputTransform::swiglu ? 2 : 1;
+    return a_.out.batch * a_.out.rows * a_.out.k * of_value >=
+           device_.multiprocessors * large_elements(kind);
   }
 
   /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor

@@ -7,6 +7,7 @@
 #include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "ops/quantize/kernel_sm90_gelu_codes.cuh"
 #include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
@@ -83,6 +84,33 @@ BLOCKSCALE_DEVICE void store_shortly(const QuantizeParams& p, const ChunkPlace& 
                                      const ValueChunk<kConfig>& chunk,
                                      const Units<kConfig>& units) {
   store_codes(encode_units<kConfig, false>(chunk, units), codes_at<kConfig.element>(p, place));
+}
+
+/// The same from approximate values of GELU of a chunk of x, in a block with the largest magnitude
+/// `amax` (bits). Returns the set of its pieces of 8
+/// elements that must be stored again.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t store_likely(const QuantizeParams& p, const ChunkPlace& place,
+                                        const HeldChunk<kConfig>& x, const BlockScale& scale,
+                                        uint32_t amax) {
+  const auto likely = encode_gelu<kConfig.element, kConfig.rule, kConfig.transform>(x, scale, amax);
+  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
+  return likely.doubtful;
+}
+
+/// Stores a set of pieces of 8 elements again, the exact way: piece i is the one at place_of(i).
+template <QuantizeConfig kConfig, class PlaceOf>
+BLOCKSCALE_DEVICE void store_again(const QuantizeParams& p, uint32_t pieces,
+                                   const BlockScale& scale, const PlaceOf& place_of) {
+  constexpr QuantizeConfig kPiece = with_chunk(kConfig, 8);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = 0; pieces >> i != 0; ++i) {
+    if ((pieces >> i & 1) == 0) continue;
+    const ChunkPlace place = place_of(i);
+    ValueChunk<kPiece> piece;
+    load_part_of<kPiece>(piece, p, place);
+    store_exactly<kPiece>(p, place, piece, scale);
+  }
 }
 
 /// Whether a lane of the warp has an exceptional block.
@@ -174,10 +202,10 @@ BLOCKSCALE_DEVICE ChunkState chunk_state(const QuantizeParams& p, const ChunkPla
 
 /// The chunk of a thread whose warp takes the short way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void load_chunk(ValueChunk<kConfig>& chunk, const QuantizeParams& p,
+BLOCKSCALE_DEVICE void load_chunk(HeldChunk<kConfig>& chunk, const QuantizeParams& p,
                                   const ChunkPlace& place, const ChunkState& state) {
   if (state.inside) {
-    Input<kConfig>(p, place).load_whole(chunk, 0);
+    Input<with_held(kConfig)>(p, place).load_whole(chunk, 0);
   } else {
     clear(chunk);
   }
@@ -222,6 +250,29 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scal
   return true;
 }
 
+/// The same of GELU from approximate values of chunks of x.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkPlace& place,
+                                           const ChunkState& state,
+                                           const HeldChunk<kConfig> (&x)[1]) {
+  static_assert(Units<kConfig>::kCount == 1);
+  constexpr bool kHasSureCodes = format_traits(kConfig.element).bits < 8;
+  constexpr bool kPoison = kConfig.rule != ScaleRule::fp8;
+  const uint32_t amax =
+      largest_gelu_of_lanes<kConfig.transform, kPoison, Units<kConfig>::kLanes>(x);
+  Units<kConfig> units = {{block_scale<kConfig, false>(p, 1.0f, amax)}};
+  const BlockScale& scale = units.scale[0];
+  store_block_scales<kConfig>(p, place, units);
+  if (kHasSureCodes) units.scale[0].exceptional |= !has_sure_codes<kConfig.element>(amax);
+  if (any_exceptional(units)) return false;
+  if (!state.inside) return true;
+  const uint32_t doubtful = store_likely<kConfig>(p, place, x[0], scale, amax);
+  store_again<kConfig>(p, doubtful, scale, [&](uint32_t i) {
+    return ChunkPlace{place.matrix, place.row, place.column + 8 * i};
+  });
+  return true;
+}
+
 /// A warp's chunks the exact way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float tensor_scale,
@@ -235,10 +286,16 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float ten
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPlace& place) {
   const ChunkState state = chunk_state<kConfig>(p, place);
-  ValueChunk<kConfig> chunk;
-  if (state.whole) load_chunk<kConfig>(chunk, p, place, state);
+  HeldChunk<kConfig> chunk[1];
+  if (state.whole) load_chunk<kConfig>(chunk[0], p, place, state);
   const float tensor_scale = await_tensor_scale<kConfig>(p, place);
-  if (state.whole && quantize_chunk<kConfig>(p, tensor_scale, place, state, chunk)) return;
+  if (state.whole) {
+    if constexpr (approximates_gelu(kConfig)) {
+      if (quantize_gelu_chunk<kConfig>(p, place, state, chunk)) return;
+    } else {
+      if (quantize_chunk<kConfig>(p, tensor_scale, place, state, chunk[0])) return;
+    }
+  }
   quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
 }
 

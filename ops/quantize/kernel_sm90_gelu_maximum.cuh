@@ -6,6 +6,7 @@
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/packed.h"
+#include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -17,8 +18,8 @@ inline constexpr float kGeluBelowZero = 0.25f;
 /// GELU of this and larger numbers has larger ones.
 inline constexpr float kLeastOrderedX = 0.5f;
 
-/// The largest x, NaN not counted, -infinity at first.
-template <Format kFormat>
+/// The largest x, -infinity at first. With kPoison a NaN makes it a NaN, else it does not count.
+template <Format kFormat, bool kPoison = false>
 class LargestX {
   static_assert(kFormat == Format::bf16 || kFormat == Format::f16);
   static constexpr bool kIsBf16 = kFormat == Format::bf16;
@@ -30,14 +31,19 @@ class LargestX {
     for (const uint32_t word : x.word) fold(word);
   }
   BLOCKSCALE_DEVICE void fold(uint32_t word) {
-    word_ = kIsBf16 ? ptx::max_bf16x2(word_, word) : ptx::max_f16x2(word_, word);
+    if constexpr (kPoison) {
+      word_ = kIsBf16 ? ptx::max_nan_bf16x2(word_, word) : ptx::max_nan_f16x2(word_, word);
+    } else {
+      word_ = kIsBf16 ? ptx::max_bf16x2(word_, word) : ptx::max_f16x2(word_, word);
+    }
   }
 
   /// Two numbers: the larger one is the largest.
   BLOCKSCALE_DEVICE uint32_t word() const { return word_; }
   BLOCKSCALE_DEVICE float value() const {
     const Chunk<kFormat, 2> x = {{word_}};
-    return ptx::max(value_at(x, 0), value_at(x, 1));
+    return kPoison ? ptx::max_nan(value_at(x, 0), value_at(x, 1))
+                   : ptx::max(value_at(x, 0), value_at(x, 1));
   }
 
  private:
@@ -68,5 +74,46 @@ class LargestGelu {
   LargestX<kFormat> largest_x_;
   Largest<Format::f32, false> computed_;  // while all x are below kLeastOrderedX
 };
+
+/// The largest of a word of each of kLanes neighbouring lanes. All lanes of a warp call it.
+template <uint32_t kLanes>
+BLOCKSCALE_DEVICE uint32_t largest_of_lanes(uint32_t word) {
+  if constexpr (kLanes == 32) {
+    return ptx::redux_sync_max(ptx::kFullMask, word);
+  } else {
+    BLOCKSCALE_UNROLL
+    for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
+      const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, lanes);
+      word = other > word ? other : word;
+    }
+    return word;
+  }
+}
+
+/// The bits of the largest magnitude of GELU of the chunks that kLanes neighbouring lanes hold,
+/// above kInfinityBits for NaN, which counts with kPoison. All lanes of a warp call it.
+template <InputTransform kTransform, bool kPoison, uint32_t kLanes, Format kFormat, int kCount,
+          int kChunks>
+BLOCKSCALE_DEVICE uint32_t largest_gelu_of_lanes(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+  LargestX<kFormat, kPoison> largest_x;
+  BLOCKSCALE_UNROLL
+  for (const Chunk<kFormat, kCount>& chunk : x) largest_x.fold(chunk);
+  // Numbers above 0 compare as their bits do.
+  const float of_thread = largest_x.value();
+  const uint32_t largest =
+      largest_of_lanes<kLanes>(of_thread <= 0 ? 0u : bit_cast<uint32_t>(of_thread));
+  const bool ordered = largest >= bit_cast<uint32_t>(kLeastOrderedX);
+  const uint32_t of_largest = bit_cast<uint32_t>(gelu<kTransform>(bit_cast<float>(largest)));
+  if (ptx::vote_sync_all(ptx::kFullMask, ordered)) return of_largest;
+  Largest<Format::f32, kPoison> computed;
+  BLOCKSCALE_UNROLL
+  for (const Chunk<kFormat, kCount>& chunk : x) {
+    Chunk<Format::f32, kCount> values;
+    gelu_chunk<kTransform>(values, chunk);
+    computed.fold(values);
+  }
+  const uint32_t of_all = largest_of_lanes<kLanes>(computed.f32_bits());
+  return ordered ? of_largest : of_all;
+}
 
 }  // namespace blockscale::quantize_sm90

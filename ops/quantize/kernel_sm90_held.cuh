@@ -126,9 +126,12 @@ class HeldChunks {
   static constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
   static constexpr bool kNorm = kConfig.transform == InputTransform::rms_norm;
   static constexpr bool kShares = SharedOperands<kConfig>::kExist;
+  static constexpr bool kApproximates =
+      kConfig.kernel == QuantizeKernel::tall && approximates_gelu(kConfig);
   static constexpr uint32_t kCount = kConfig.chunks;
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
-  using Held = Chunk<kShares ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
+  using Held =
+      Chunk<kShares || kApproximates ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
 
  public:
   /// `first` is the place of chunk 0, which need not exist.
@@ -141,7 +144,7 @@ class HeldChunks {
   BLOCKSCALE_DEVICE void load() {
     if constexpr (kSwiglu) {
       load_gated_chunks();
-    } else if constexpr (kIdentity || kShares) {
+    } else if constexpr (kIdentity || kShares || kApproximates) {
       load_raw(held_);
       if constexpr (kNorm) load_row_factors();
       if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
@@ -156,6 +159,9 @@ class HeldChunks {
   BLOCKSCALE_DEVICE bool is_present(uint32_t u) const {
     return first_.row + u * step_ < p_.rows && first_.column < p_.k;
   }
+
+  /// As they are held.
+  BLOCKSCALE_DEVICE const Held (&held() const)[kCount] { return held_; }
 
   BLOCKSCALE_DEVICE ValueChunk<kConfig> values(uint32_t u) const {
     if constexpr (kShares) {

@@ -30,6 +30,15 @@ BLOCKSCALE_HD constexpr QuantizeConfig with_chunk(QuantizeConfig config, int chu
 template <QuantizeConfig kConfig>
 using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
 
+/// The same with what a thread holds between loading its elements and encoding them: x where it
+/// encodes approximate values.
+BLOCKSCALE_HD constexpr QuantizeConfig with_held(const QuantizeConfig& config) {
+  return approximates_gelu(config) ? without_transform(config) : config;
+}
+template <QuantizeConfig kConfig>
+using HeldChunk =
+    Chunk<approximates_gelu(kConfig) ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
+
 /// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
 /// that one, and takes its tiles backwards.
 template <QuantizeConfig kConfig>

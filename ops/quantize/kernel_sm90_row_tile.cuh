@@ -24,6 +24,7 @@ template <QuantizeConfig kConfig, bool kOneRound>
 class RowTile {
   static_assert(kConfig.kernel == QuantizeKernel::row && kConfig.block == 0);
   using Values = ValueChunk<kConfig>;
+  using Held = HeldChunk<kConfig>;
   using Maximum = Largest<kValueFormat<kConfig>, false>;
   /// Columns between a thread's chunks, and of all of a warp's.
   static constexpr uint32_t kStep = 32 * kConfig.chunk;
@@ -50,7 +51,7 @@ class RowTile {
       const uint32_t stored[1] = {scale.stored};
       store_scales_at<kConfig>(p_, place_.matrix, place_.row, 0, stored);
     }
-    each_round([&] { store(scale); });
+    each_round([&] { store(scale, amax); });
   }
 
  private:
@@ -88,13 +89,13 @@ class RowTile {
 
   /// Where whole_: the thread's chunks.
   BLOCKSCALE_DEVICE void load() {
-    const Input<kConfig> input(p_, place_);
+    const Input<with_held(kConfig)> input(p_, place_);
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       if (inside(u)) {
-        input.load_whole(values_[u], 0, u * kStep);
+        input.load_whole(held_[u], 0, u * kStep);
       } else {
-        clear(values_[u]);
+        clear(held_[u]);
       }
     }
   }
@@ -111,21 +112,20 @@ class RowTile {
   }
 
   BLOCKSCALE_DEVICE void fold_into(Maximum& largest) {
-    if (whole_) {
-      BLOCKSCALE_UNROLL
-      for (const Values& chunk : values_) largest.fold(chunk);
-    } else {
+    if (!whole_) {
       each_part([&](const ChunkPlace&, const Values& chunk) { largest.fold(chunk); });
+    } else if constexpr (approximates_gelu(kConfig)) {
+      largest.fold_magnitudes(largest_gelu_of_lanes<kConfig.transform, false, 32>(held_));
+    } else {
+      BLOCKSCALE_UNROLL
+      for (const Held& chunk : held_) largest.fold(chunk);
     }
   }
 
-  BLOCKSCALE_DEVICE void store(const BlockScale& scale) {
+  BLOCKSCALE_DEVICE void store(const BlockScale& scale, uint32_t amax) {
     if (whole_ && !scale.exceptional) {
       if constexpr (!kOneRound) load();
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (inside(u)) store_shortly<kConfig>(p_, place(u), values_[u], {{scale}});
-      }
+      store_held(scale, amax);
     } else {
       each_part([&](const ChunkPlace& at, const Values& chunk) {
         store_exactly<kConfig>(p_, at, chunk, scale);
@@ -133,11 +133,28 @@ class RowTile {
     }
   }
 
+  BLOCKSCALE_DEVICE void store_held(const BlockScale& scale, [[maybe_unused]] uint32_t amax) const {
+    [[maybe_unused]] uint32_t doubtful = 0;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      if (!inside(u)) continue;
+      if constexpr (approximates_gelu(kConfig)) {
+        static_assert(kConfig.chunk == 8);
+        doubtful |= store_likely<kConfig>(p_, place(u), held_[u], scale, amax) << u;
+      } else {
+        store_shortly<kConfig>(p_, place(u), held_[u], {{scale}});
+      }
+    }
+    if constexpr (approximates_gelu(kConfig)) {
+      store_again<kConfig>(p_, doubtful, scale, [&](uint32_t u) { return place(u); });
+    }
+  }
+
   const QuantizeParams& p_;
   RowExchange exchange_;
   ChunkPlace place_ = {};  // of the first chunk
   bool whole_ = false;     // ChunkState, of the warp
-  Values values_[kConfig.chunks];
+  Held held_[kConfig.chunks];
 };
 
 }  // namespace blockscale::quantize_sm90

@@ -185,6 +185,15 @@ BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
   return is_gelu(c.transform) && c.input != Format::f32;
 }
 
+/// Whether a kernel encodes GELU from approximate values (kernel_sm90_gelu_codes.cuh), and until
+/// then holds x.
+BLOCKSCALE_HD constexpr bool approximates_gelu(const QuantizeConfig& c) {
+  const bool blocks = c.kernel == QuantizeKernel::blocks && c.rule != ScaleRule::nvfp4;
+  const bool quantizes =
+      blocks || c.kernel == QuantizeKernel::tall || c.kernel == QuantizeKernel::row;
+  return quantizes && !c.table && is_gelu(c.transform) && c.input != Format::f32;
+}
+
 /// Whether the kernels of these inputs may look values up instead of computing them.
 BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                                        InputTransform transform) {
@@ -216,7 +225,10 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
 /// moved. And nvfp4's blocks have registers to spare while one wave of thread blocks does them all.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
-  if (kernel == QuantizeKernel::tall) return transform == InputTransform::identity;
+  if (kernel == QuantizeKernel::tall) {
+    const bool of_x = is_gelu(transform) || transform == InputTransform::swiglu;
+    return transform == InputTransform::identity || (of_x && input != Format::f32);
+  }
   if (kernel == QuantizeKernel::blocks) {
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
            transform == InputTransform::identity;
@@ -288,6 +300,9 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       // 80 registers a thread where they are enough, else up to 128.
       c.threads = c.kernel != QuantizeKernel::row || c.rule == ScaleRule::mx ? 768 : 512;
       c.min_blocks = 1;
+    } else if (approximates_gelu(c)) {
+      c.chunk = 8;
+      c.chunks = 4;
     } else if (!fused) {
       c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
       c.chunks = !c.large ? 1 : c.input == Format::f32 ? 4 : 8;
@@ -296,14 +311,16 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunk = 8;
     c.chunks = 8;
     if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
-      c.chunks = 2;
-      c.threads = 1024;
-      c.min_blocks = 1;
+      const bool gelu = is_gelu(c.transform);  // two thread blocks at once
+      c.chunks = gelu ? 4 : 2;
+      c.threads = gelu ? 512 : 1024;
+      c.min_blocks = gelu ? 2 : 1;
       return c;
     }
     // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
-    const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate ||
-                                                  c.transform == InputTransform::rms_norm);
+    const bool cheap = approximates_gelu(c) ||
+                       (c.input != Format::f32 && (c.transform == InputTransform::modulate ||
+                                                   c.transform == InputTransform::rms_norm));
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
     c.chunks = !fused ? 4 : orders_gelu(c) ? 2 : 1;
@@ -316,7 +333,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else {
     c.threads = 128;
     c.min_blocks = c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
-    if (c.input != Format::f32 && !fused) c.chunk = 32;
+    if ((c.input != Format::f32 && !fused) || approximates_gelu(c)) c.chunk = 32;
     if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
       c.threads = 256;
       c.min_blocks = 4;
@@ -340,6 +357,7 @@ BLOCKSCALE_HD constexpr void add_tuned(QuantizeKernelList& list, QuantizeConfig 
   }
   if (!has_table(c.kernel, c.input, c.transform)) return;
   c.table = true;
+  c.large = false;
   list.add(tuned(c));
 }
 

@@ -40,6 +40,9 @@ inline float flush(float x) {
 inline float rcp_ftz(float a) {
   return flush(rcp(flush(a)));
 }
+inline float ex2_ftz(float a) {
+  return flush(canonical(static_cast<float>(std::exp2(static_cast<double>(flush(a))))));
+}
 inline float sqrt(float a) {
   return canonical(std::sqrt(a));
 }
