@@ -90,6 +90,25 @@ std::vector<PlanTuning> function_tunings() {
   return {computed, looked_up, many_threads};
 }
 
+/// Ways of launching the kernels that encode GELU from approximate values, and with a table.
+std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
+  std::vector<PlanTuning> tunings = {{}, {}};
+  if (t.block_rows > 1) {
+    tunings[1].large = Choice::always;
+    tunings[0].large = Choice::never;
+  } else if (t.block_k == 0) {
+    tunings[1] = {8, 8, 512, 2};
+  } else {
+    tunings[1] = {16, 1, 128, 12};
+    tunings.push_back({32, 1, 128, 6});
+    tunings.push_back({32, 1, 256, 4});
+  }
+  for (PlanTuning& tuning : tunings) tuning.table = Choice::never;
+  tunings.push_back({});
+  tunings.back().table = Choice::always;
+  return tunings;
+}
+
 /// Ways of launching the kernels that keep operands of rows: registers against threads.
 std::vector<PlanTuning> row_tunings() {
   std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}};
@@ -117,7 +136,9 @@ std::vector<PlanTuning> computed_scale_tunings() {
 }
 
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
-  if (recipe_traits(recipe).block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
+  if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   const bool modulate = transform == InputTransform::modulate;
   if (transform == InputTransform::rms_norm || (modulate && recipe == Recipe::fp8_row)) {
     return row_tunings();
