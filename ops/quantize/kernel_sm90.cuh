@@ -4,8 +4,9 @@
 // of its 132 multiprocessors, and then has 17 instructions for an element that is read as 16 bits
 // and written as 4. So threads load all of a tile before they use any of it, in 16-byte vectors;
 // blocks of one row live in neighbouring lanes; codes are found in packed arithmetic where it is
-// exact (kernel_sm90_codes.cuh); and GELU and silu of 16-bit elements are looked up
-// (kernel_sm90_table.cuh). docs/performance.md has what was measured.
+// exact (kernel_sm90_codes.cuh); GELU of 16-bit elements is approximated as far as codes do not
+// tell (kernel_sm90_gelu_codes.cuh), or like silu looked up (kernel_sm90_table.cuh).
+// docs/performance.md has what was measured.
 #pragma once
 
 #include "device/kernel.h"
