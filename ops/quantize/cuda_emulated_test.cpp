@@ -282,7 +282,10 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.data = Data::normal;
         c.options.input.transform = static_cast<InputTransform>(transform);
         check(c);
-        c.table = c.large = quantize_detail::Choice::always;
+        c.large = quantize_detail::Choice::always;
+        c.table = quantize_detail::Choice::never;
+        check(c);
+        c.table = quantize_detail::Choice::always;
         check(c);
         const RecipeTraits& t = recipe_traits(recipe);
         if (t.block_k != 0 && !t.tensor_scale) continue;
