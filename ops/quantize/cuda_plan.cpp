@@ -9,16 +9,15 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
-                                                          "maximum", "settle", "norm"};
-constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 /// Values for each multiprocessor from which on a kernel with a table wins. f16 has four times the
 /// entries that cost something, and silu of x and of -x share nothing. Approximate values of GELU
 /// need no table as long as there is time to compute them: with 8 bits of output more than with 4,
-/// and for tanh less than for erf.
-std::int64_t least_table_values(const QuantizeConfig& c) {
+/// and for tanh less than for erf. After a `maximum` kernel the table of GELU is filled before that
+/// ends.
+std::int64_t least_table_values(const QuantizeConfig& c, bool after_maximum) {
   constexpr std::int64_t kOfBf16 = 1 << 14;
   constexpr std::int64_t kNever = std::int64_t{1} << 50;
+  if (after_maximum && is_gelu(c.transform)) return kOfBf16 / 2;
   QuantizeConfig computed = c;
   computed.table = false;
   if (approximates_gelu(computed)) {
@@ -254,7 +253,9 @@ class Planner {
       if (is_swizzled(a_.out.layout)) most = 16;
     }
     const InputTransform transform = a_.input.transform;
-    if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
+    const bool shares =
+        transform == InputTransform::modulate || transform == InputTransform::rms_norm;
+    if (shares && !walks_columns(c)) {
       most = std::min(most, 16);
     }
     const int least = std::max(2, c.block / c.chunk);
@@ -266,7 +267,10 @@ class Planner {
     QuantizeConfig c = kQuantizeKernels[kernel];
     if (tuning_.chunk != 0) c.chunk = tuning_.chunk;
     if (tuning_.chunks != 0) c.chunks = tuning_.chunks;
-    if (tuning_.threads != 0) c.threads = tuning_.threads;
+    if (tuning_.threads != 0) {
+      c.threads = tuning_.threads;
+      c.beside = 0;
+    }
     if (tuning_.min_blocks != 0) c.min_blocks = tuning_.min_blocks;
     c.persistent |= tuning_.persistent;
     return c;
@@ -301,6 +305,12 @@ class Planner {
     step.shape.dynamic_shared_bytes = c.table ? kTableSharedBytes : kQuantizeSharedBytes;
     step.shape.programmatic_dependent_launch = true;
     step.params = params;
+    if (follows_maximum(c) && params.tensor_source == TensorScaleSource::maxima) {
+      // One wave, and what a table's thread blocks load before they wait.
+      const std::int64_t loads = c.table ? 3 : 1;
+      step.params.front_tiles =
+          static_cast<std::uint32_t>(std::min<std::int64_t>(loads * fits, params.grid.tiles));
+    }
   }
 
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
@@ -335,7 +345,8 @@ class Planner {
     }
     const std::int64_t values = a_.out.batch * a_.out.rows * a_.out.k;
     return tuning_.table == Choice::always ||
-           values >= device_.multiprocessors * least_table_values(c);
+           values >= device_.multiprocessors *
+                         least_table_values(c, base_.tensor_source == TensorScaleSource::maxima);
   }
 
   void add_norm() {
@@ -384,7 +395,8 @@ class Planner {
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     QuantizePlan::Step& step = last_step();
-    const std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
+    std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
+    if (walks_columns(c)) most = std::min<std::int64_t>(most, device_.multiprocessors);
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;
@@ -393,6 +405,11 @@ class Planner {
     base_.maxima.count = static_cast<std::uint32_t>(count);
     base_.maxima.parts = Divisor(base_.maxima.count);
     base_.maxima.stride = static_cast<std::uint32_t>(one_scale_for_all() ? 0 : words);
+    // What is prefetched has been in the level-2 cache for about a microsecond when it is loaded.
+    base_.maxima.prefetches = 3;
+    if (tuning_.prefetches != 0) {
+      base_.maxima.prefetches = static_cast<std::uint32_t>(tuning_.prefetches - 1);
+    }
     step.params.maxima = base_.maxima;
     step.shape.grid.x = static_cast<std::uint32_t>(scales * count);
   }
@@ -471,13 +488,19 @@ class Planner {
     add(kernel, c, p.grid.tiles, p);
   }
 
-  /// As few warps a row as hold it, and as many rows a thread block as make eight warps.
+  /// As few warps a row as hold it, and as many rows a thread block as make eight warps; or sixteen
+  /// for `maximum`, of whose thread blocks there are few, unless some multiprocessors had none.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig c = last_config(kernel);
     const std::int64_t all_warps =
         std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
     const std::int64_t row_warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
-    const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / row_warps);
+    const bool few_blocks =
+        c.kernel == QuantizeKernel::maximum &&
+        a_.out.batch * rows * row_warps >= std::int64_t{kRowMostWarps} * device_.multiprocessors;
+    const std::int64_t warps = few_blocks ? kRowMostWarps : kRowMostWarps / 2;
+    const std::int64_t tile_rows =
+        std::clamp<std::int64_t>(warps / row_warps, 1, kRowMostWarps / 2);
     const std::int64_t threads = tile_rows * row_warps * 32;
     QuantizeParams p = base_;
     p.grid = tile_grid(rows, 1, tile_rows, 0);
@@ -532,22 +555,6 @@ QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out
   return Planner(arguments, {}, device, workspace, {}).plan_maximum(out);
 }
 
-std::string quantize_kernel_name(const QuantizeConfig& c) {
-  std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
-  const bool scales = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
-  if (scales) {
-    name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
-            format_traits(c.element).name;
-    if (c.block != 0) name += "_" + std::to_string(c.block);
-  }
-  if (c.kernel == QuantizeKernel::settle) return name;
-  name += std::string("_") + format_traits(c.input).name;
-  if (c.kernel == QuantizeKernel::norm) return c.large ? name + "_large" : name;
-  name += std::string("_") + kInputTransformNames[static_cast<int>(c.transform)];
-  if (c.large) name += "_large";
-  return c.table ? name + "_table" : name;
-}
-
 std::string QuantizePlan::str() const {
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -565,39 +572,6 @@ std::string QuantizePlan::str() const {
     text += "\n";
   }
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
-}
-
-std::string quantize_config_source(const QuantizeConfig& c) {
-  const auto value = [](const char* type, auto v) {
-    return std::string("blockscale::") + type + "(" + std::to_string(static_cast<int>(v)) + "), ";
-  };
-  return "blockscale::QuantizeConfig{" + value("QuantizeKernel", c.kernel) +
-         value("Format", c.input) + value("Format", c.element) + value("ScaleRule", c.rule) +
-         std::to_string(c.block) + ", " + value("InputTransform", c.transform) +
-         std::to_string(c.chunk) + ", " + std::to_string(c.chunks) + ", " +
-         std::to_string(c.threads) + ", " + std::to_string(c.min_blocks) + ", " +
-         (c.persistent ? "true" : "false") + ", " + (c.table ? "true" : "false") + ", " +
-         (c.large ? "true" : "false") + "}";
-}
-
-runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
-  runtime::KernelSpec spec;
-  spec.name = std::move(name);
-  spec.header = "ops/quantize/kernel_sm90.cuh";
-  spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
-  spec.threads = c.threads;
-  spec.fewer_threads = may_have_fewer_threads(c);
-  spec.min_blocks_per_multiprocessor = c.min_blocks;
-  return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
-}
-
-std::vector<runtime::KernelSpec> quantize_kernel_specs() {
-  std::vector<runtime::KernelSpec> specs;
-  for (int i = 0; i < kQuantizeKernels.count; ++i) {
-    const QuantizeConfig& c = kQuantizeKernels[i];
-    specs.push_back(quantize_kernel_spec(c, quantize_kernel_name(c)));
-  }
-  return specs;
 }
 
 }  // namespace blockscale::quantize_detail

@@ -34,6 +34,7 @@ struct PlanTuning {
   bool persistent = false;
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
+  int prefetches = 0;              // of `maximum`, and 1 more; 0 as planned
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

@@ -154,6 +154,44 @@ TEST(QuantizePlan, GoesBackwardsWhereItComputesTheScale) {
   }
 }
 
+TEST(QuantizePlan, BeginsAtTheFrontWhileTheMaximumDoes) {
+  const QuantizeOptions given{.scale_source = ScaleSource::given};
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
+    const QuantizePlan::Step step = plan_of({.recipe = recipe, .rows = 65536}).steps[1];
+    EXPECT_EQ(step.params.front_tiles, 132u * static_cast<unsigned>(step.config.min_blocks));
+    const QuantizePlan::Step small = plan_of({.recipe = recipe, .rows = 1}).steps[1];
+    EXPECT_EQ(small.params.front_tiles, small.params.grid.tiles);
+    EXPECT_EQ(plan_of({.recipe = recipe, .options = given}).steps[0].params.front_tiles, 0u);
+  }
+}
+
+/// Registers of all threads of a multiprocessor's thread blocks, of which there are `blocks`.
+int most_registers(const QuantizeConfig& c, int blocks) {
+  const int of_thread = 65536 / ((c.threads + c.beside) * c.min_blocks) / 8 * 8;
+  return of_thread * c.threads * blocks;
+}
+
+TEST(QuantizePlan, AKernelWithATableFitsBesideTheMaximumBeforeIt) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2}) {
+    for (const Format dtype : {Format::bf16, Format::f16}) {
+      for (const std::int64_t rows : {512, 4096}) {
+        Problem p{.recipe = recipe, .dtype = dtype, .rows = rows, .k = 8192};
+        p.options.input.transform = InputTransform::gelu_erf;
+        const QuantizePlan plan = plan_of(p);
+        ASSERT_EQ(plan.count, 2);
+        const QuantizePlan::Step& maximum = plan.steps[0];
+        const QuantizePlan::Step& table = plan.steps[1];
+        EXPECT_TRUE(table.config.table);
+        EXPECT_EQ(maximum.shape.grid.x, 132u);
+        EXPECT_EQ(table.shape.grid.x, 132u);
+        EXPECT_LE(most_registers(maximum.config, 1) + most_registers(table.config, 1), 65536);
+        EXPECT_LE(maximum.shape.dynamic_shared_bytes + table.shape.dynamic_shared_bytes + 2048,
+                  228u << 10);
+      }
+    }
+  }
+}
+
 TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {
   for (const std::int64_t k : {32, 96, 1536, 2880, 4096, 7168, 32768}) {
     for (const std::int64_t rows : {1, 5, 128, 1000}) {

@@ -41,7 +41,8 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : ""))
+                                      : "") +
+          (t.prefetches == 0 ? "" : " prefetches " + std::to_string(t.prefetches - 1)))
       .substr(1);
 }
 
@@ -129,6 +130,16 @@ std::vector<PlanTuning> modulate_tunings() {
           {16, 4, 128, 5, 3}};
 }
 
+/// The same after a maximum.
+std::vector<PlanTuning> held_tunings() {
+  return {{}, {16, 2, 128, 8}, {16, 4, 128, 4}};
+}
+
+/// Whether the scale of the tensor is computed, unless it is given.
+bool has_computed_scale(Recipe recipe) {
+  return recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
+}
+
 /// Ways of launching the second kernel where a tensor scale is computed.
 std::vector<PlanTuning> computed_scale_tunings() {
   return {
@@ -140,6 +151,16 @@ std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
   if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   const bool modulate = transform == InputTransform::modulate;
+  const bool norm = transform == InputTransform::rms_norm;
+  if (has_computed_scale(recipe) && transform != InputTransform::swiglu) {
+    std::vector<PlanTuning> tunings = modulate || norm ? held_tunings() : function_tunings();
+    for (const int prefetches : {0, 1}) {
+      PlanTuning tuning;
+      tuning.prefetches = 1 + prefetches;
+      tunings.push_back(tuning);
+    }
+    return tunings;
+  }
   if (transform == InputTransform::rms_norm || (modulate && recipe == Recipe::fp8_row)) {
     return row_tunings();
   }
@@ -221,11 +242,12 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   return problems;
 }
 
-/// An input at five sizes of x: 4, 8, 16, 64 and 512 MiB.
+/// An input at five sizes of x: 4, 8, 16, 64 and 512 MiB; two where tensor scales are computed.
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
     for (const std::int64_t mebibytes : {4, 8, 16, 64, 512}) {
+      if (has_computed_scale(recipe) && mebibytes != 8 && mebibytes != 64) continue;
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

@@ -12,6 +12,7 @@
 #include "device/kernel.h"
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_column_maximum.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
 #include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
@@ -26,15 +27,20 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   constexpr bool kChunks =
       kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
   // Whoever wrote what this kernel reads has ended when `maximum`, which has waited for it, lets
-  // this one start: what is left to wait for are the maxima, which are read later.
-  constexpr bool kMayWaitLater = kChunks && kConfig.transform != InputTransform::rms_norm;
-  const bool waits_later = kMayWaitLater && params.tensor_source == TensorScaleSource::maxima;
-  if (!waits_later) ptx::griddepcontrol_wait();
-  if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
+  // this one start: what is left to wait for are the maxima and the factors of rms_norm, which are
+  // read later.
+  const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
+  constexpr bool kWaitsItself = kConfig.kernel == QuantizeKernel::maximum;
+  if constexpr (!kWaitsItself) {
+    if (!waits_later) ptx::griddepcontrol_wait();
+    if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
+  }
   if constexpr (kChunks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
+  } else if constexpr (walks_columns(kConfig)) {
+    quantize_sm90::ColumnMaximum<kConfig>(params).find();
   } else if constexpr (kConfig.kernel == QuantizeKernel::maximum &&
                        kConfig.transform != InputTransform::rms_norm) {
     quantize_sm90::find_maxima<kConfig>(params);

@@ -5,6 +5,7 @@
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
+#include "device/ptx/prefetch.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_gelu_codes.cuh"
@@ -285,6 +286,8 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float ten
 /// A warp's chunks, which nobody has loaded, the way that they allow.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPlace& place) {
+  // The factors of rows come from the kernel before this one.
+  if constexpr (kConfig.transform == InputTransform::rms_norm) ptx::griddepcontrol_wait();
   const ChunkState state = chunk_state<kConfig>(p, place);
   HeldChunk<kConfig> chunk[1];
   if (state.whole) load_chunk<kConfig>(chunk[0], p, place, state);
@@ -327,18 +330,6 @@ BLOCKSCALE_DEVICE void quantize_chunks(const QuantizeParams& p) {
   }
 }
 
-/// What a `maximum` kernel folds: chunks of x where their order is that of the values, else values.
-template <QuantizeConfig kConfig, bool kOrdersGelu = orders_gelu(kConfig)>
-struct Folded {
-  static constexpr QuantizeConfig kChunks = kConfig;
-  using Maximum = Largest<kValueFormat<kConfig>, false>;
-};
-template <QuantizeConfig kConfig>
-struct Folded<kConfig, true> {
-  static constexpr QuantizeConfig kChunks = without_transform(kConfig);
-  using Maximum = LargestGelu<kConfig.transform, kConfig.input>;
-};
-
 /// A thread's chunk of a tile that a `maximum` kernel may look at.
 struct MaximumPlace {
   ChunkPlace place;
@@ -354,6 +345,36 @@ BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, uint32_t t
   return {place, exists, exists && p.x.vectors && place.column + kConfig.chunk <= p.k};
 }
 
+/// What a tile is computed from into the level-2 cache: one thread does for each of its rows.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_tile(const QuantizeParams& p, uint32_t tile) {
+  constexpr uint32_t kElementBytes = Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
+  const uint32_t chunks = 1u << p.grid.log2_chunks;
+  if ((ptx::tid_x() & (chunks - 1)) != 0) return;
+  const MaximumPlace at = maximum_place<kConfig>(p, tile, tile < p.grid.tiles);
+  if (!at.whole) return;
+  const uint32_t column = at.place.column;
+  const uint8_t* const row =
+      p.x.data + at.place.matrix * p.x.batch_stride + at.place.row * p.x.row_stride;
+  const auto prefetch = [&](int64_t offset, uint32_t columns, uint32_t left) {
+    const uint32_t bytes = (columns < left ? columns : left) * kElementBytes / 16 * 16;
+    ptx::cp_async_bulk_prefetch_L2(row + offset, bytes);
+  };
+  if constexpr (kConfig.transform == InputTransform::swiglu) {
+    const GatedOffsets from = gated_offsets<kConfig.input, kConfig.chunk>(p, column);
+    if (p.transform.gate_group == p.k) {
+      prefetch(from.part[0], chunks * kConfig.chunk, p.k - column);
+      prefetch(from.part[1], chunks * kConfig.chunk, p.k - column);
+    } else {  // gates and ups alternate, one by one or in runs
+      const int64_t first = from.part[0] < from.part[1] ? from.part[0] : from.part[1];
+      const auto before = static_cast<uint32_t>(first / kElementBytes);
+      prefetch(first, 2 * chunks * kConfig.chunk, 2 * p.k - before);
+    }
+  } else {
+    prefetch(int64_t{column} * kElementBytes, chunks * kConfig.chunk, p.k - column);
+  }
+}
+
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,
 /// `chunks` of them at once.
 template <QuantizeConfig kConfig>
@@ -362,21 +383,22 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const uint32_t matrix = maxima.parts.quotient(ptx::ctaid_x());
   const uint32_t part = ptx::ctaid_x() - matrix * maxima.count;
   const uint32_t tiles = maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
-  constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
-  typename Folded<kConfig>::Maximum largest;
+  if (maxima.prefetches > 0) prefetch_tile<kConfig>(p, matrix * tiles + part);
+  await_predecessors();
+  Largest<kValueFormat<kConfig>, false> largest;
   for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {
     const auto place_of = [&](uint32_t u) {
       const uint32_t tile = first + u * maxima.count;
       return maximum_place<kConfig>(p, matrix * tiles + tile, tile < tiles);
     };
-    ValueChunk<kChunks> chunks[kConfig.chunks];
+    ValueChunk<kConfig> chunks[kConfig.chunks];
     bool all_whole = true;
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       clear(chunks[u]);
       if (u > 0 && first + maxima.count >= tiles) continue;  // small tensors go no further
       const MaximumPlace at = place_of(u);
-      if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
+      if (at.whole) Input<kConfig>(p, at.place).load_whole(chunks[u], 0);
       all_whole &= at.whole || !at.exists;
     }
     BLOCKSCALE_UNROLL
@@ -386,8 +408,8 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       const MaximumPlace at = place_of(u);
       if (at.whole || !at.exists) continue;
-      ValueChunk<kChunks> chunk;
-      load_part_of<kChunks>(chunk, p, at.place);
+      ValueChunk<kConfig> chunk;
+      load_part_of<kConfig>(chunk, p, at.place);
       largest.fold(chunk);
     }
   }

@@ -142,17 +142,30 @@ class HeldChunks {
   }
 
   BLOCKSCALE_DEVICE void load() {
+    if constexpr (kNorm) load_row_factors();
+    load_x();
+  }
+
+  /// All but the factors of rows that rms_norm needs, which another kernel has found.
+  BLOCKSCALE_DEVICE void load_x() {
     if constexpr (kSwiglu) {
       load_gated_chunks();
     } else if constexpr (kIdentity || kShares || kApproximates) {
       load_raw(held_);
-      if constexpr (kNorm) load_row_factors();
       if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
     } else {
       Raw raw[kCount];
       load_raw(raw);
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kCount; ++u) gelu_chunk<kConfig.transform>(held_[u], raw[u]);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void load_row_factors() {
+    static_assert(kNorm);
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));
     }
   }
 
@@ -202,13 +215,6 @@ class HeldChunks {
     const int64_t offset = int64_t{column_} * Raw::kElementBytes;
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kCount; ++u) load_vectors(raw[u], row_of(u) + offset);
-  }
-
-  BLOCKSCALE_DEVICE void load_row_factors() {
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kCount; ++u) {
-      row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));
-    }
   }
 
   /// All at once, or half of them where registers hold no more.

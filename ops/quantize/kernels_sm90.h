@@ -53,6 +53,8 @@ struct QuantizeConfig {
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
   bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
   bool large = false;       // of two forms the one for large inputs (has_large_form)
+  int beside = 0;  // registers are bounded as if thread blocks had so many threads more: these are
+                   // left to the kernel before or after it, which runs at the same time
 
   // Where a kernel holds_rows: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are
   // what a multiprocessor holds; the plan makes thread blocks as large as rows need.
@@ -94,6 +96,7 @@ struct MaximaParams {
   uint32_t count = 0;        // for one scale, at most kMaxMaxima; none of an empty tensor
   Divisor parts = {};        // maximum: thread blocks for one scale, `count`
   uint32_t stride = 0;       // words between matrices, a multiple of 4; 0: one scale for all
+  uint32_t prefetches = 0;   // maximum: loads that are prefetched into the level-2 cache before
   float* scales = nullptr;   // where the scale goes for the caller; may be null
   int64_t scale_stride = 0;  // between matrices
   bool as_multiplier = false;  // nvfp4: it is stored as t
@@ -168,6 +171,9 @@ struct QuantizeParams {
   /// After a `maximum` or `norm` kernel: the last tile first, since what that one has read last is
   /// still in the level-2 cache.
   bool backwards = false;
+  /// But so many from the beginning before them, which are loaded while that one runs, and begins
+  /// with the same.
+  uint32_t front_tiles = 0;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
 
@@ -177,12 +183,21 @@ struct QuantizeParams {
 
 /// Bytes of dynamic shared memory that every kernel is given.
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
-/// The same for kernels with a table: all that a thread block may have.
-inline constexpr uint32_t kTableSharedBytes = 227 << 10;
+/// The same for kernels with a table: all that a multiprocessor has (228 KiB, of which each thread
+/// block costs 1 KiB more than it asks for) but for one thread block of another kernel.
+inline constexpr uint32_t kTableSharedBytes = (228 << 10) - 1024 - (kQuantizeSharedBytes + 1024);
 
-/// Whether a `maximum` kernel compares x instead of its values (kernel_sm90_gelu_maximum.cuh).
-BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
-  return is_gelu(c.transform) && c.input != Format::f32;
+/// Whether a kernel compares x instead of its values (kernel_sm90_column_maximum.cuh).
+BLOCKSCALE_HD constexpr bool walks_columns(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::maximum && c.input != Format::f32 &&
+         (is_gelu(c.transform) || c.transform == InputTransform::modulate);
+}
+
+/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
+/// that one, and takes its tiles backwards.
+BLOCKSCALE_HD constexpr bool follows_maximum(const QuantizeConfig& c) {
+  return (c.kernel == QuantizeKernel::blocks && c.rule == ScaleRule::nvfp4) ||
+         c.kernel == QuantizeKernel::scaled;
 }
 
 /// Whether a kernel encodes GELU from approximate values (kernel_sm90_gelu_codes.cuh), and until
@@ -233,7 +248,7 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
            transform == InputTransform::identity;
   }
-  if (!holds_rows(kernel, transform)) return false;
+  if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::maximum) return false;
   return transform == InputTransform::identity ||
          (transform == InputTransform::rms_norm && input != Format::f32);
 }
@@ -290,12 +305,16 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = waits && is_gelu(c.transform) ? 1024 : 512;
     c.min_blocks = 1;
     c.persistent = true;
+    // 80 registers a thread do, and leave room for the maximum.
+    if (follows_maximum(c) && is_gelu(c.transform)) c.beside = 256;
   } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
     // Where 64 registers are not enough, one.
     c.min_blocks = c.persistent && (c.input == Format::f32 || c.block == 16) ? 1 : 2;
-    if (c.persistent && c.large) {
+    if (c.kernel == QuantizeKernel::maximum) {
+      if (c.input != Format::f32) c.chunk = 32;
+    } else if (c.persistent && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
       c.threads = c.kernel != QuantizeKernel::row || c.rule == ScaleRule::mx ? 768 : 512;
@@ -323,10 +342,16 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
                                                    c.transform == InputTransform::rms_norm));
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = !fused ? 4 : orders_gelu(c) ? 2 : 1;
+    c.chunks = fused ? 1 : 4;
     c.threads = fused ? 512 : 256;
     c.min_blocks = 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
+    if (walks_columns(c)) {  // one thread block a multiprocessor, with 96 registers a thread
+      c.chunk = 8;
+      c.chunks = is_gelu(c.transform) ? 8 : 6;
+      c.threads = 256;
+      c.beside = 64;
+    }
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
@@ -339,9 +364,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.min_blocks = 4;
     }
     const bool blocks = c.kernel == QuantizeKernel::blocks;
-    if (norm || (blocks && c.transform == InputTransform::modulate)) {
+    const bool modulate = c.transform == InputTransform::modulate;
+    if (norm || modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
-      c.min_blocks = blocks ? 5 : 6;
+      c.min_blocks = blocks || modulate ? 5 : 6;
     }
   }
   return c;
