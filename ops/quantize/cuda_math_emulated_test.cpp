@@ -275,7 +275,7 @@ TEST(CudaMath, QuotientsOfGeluLieWithinTheirBounds) {
         scale.factor =
             i == 0 ? power : bit_cast<float>(bit_cast<std::uint32_t>(power) | state >> 9);
         scale.reciprocal = 1.0f / scale.factor;
-        const k::FactorBounds factors = k::factor_bounds<Format::e4m3, ScaleRule::fp8>(scale, 0);
+        const k::Bounds factors = k::factor_bounds<Format::e4m3, ScaleRule::fp8>(scale, 0);
         ASSERT_LT(factors.low, factors.high);
         for_all_tails<Format::f16, transform()>([&](float x, float tail, k::ApproximateGelu g) {
           const float quotient = k::gelu<transform()>(x) / scale.factor;

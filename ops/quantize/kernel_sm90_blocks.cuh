@@ -251,6 +251,32 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scal
   return true;
 }
 
+/// The largest magnitude (bits) of GELU of the blocks of chunks of x, which is no larger than the
+/// exact one, and the scale, which is that of the exact one unless it is exceptional. All lanes of
+/// a warp call it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t find_gelu_scale(BlockScale& scale, const QuantizeParams& p,
+                                           const HeldChunk<kConfig> (&x)[1]) {
+  constexpr InputTransform kTransform = kConfig.transform;
+  constexpr uint32_t kLanes = Units<kConfig>::kLanes;
+  if constexpr (kConfig.rule == ScaleRule::fp8) {
+    const auto value_of = [](float y) { return gelu<kTransform>(y); };
+    const uint32_t amax = largest_gelu_of_lanes<kTransform, false, kLanes>(x, value_of).bits;
+    scale = block_scale<kConfig, false>(p, 1.0f, amax);
+    return amax;
+  } else {
+    const auto value_of = [](float y) { return approximate_gelu<kTransform>(y).value(); };
+    const auto largest = largest_gelu_of_lanes<kTransform, true, kLanes>(x, value_of);
+    const Bounds bounds(bit_cast<float>(largest.bits), largest.ordered);
+    const uint32_t amax = bit_cast<uint32_t>(bounds.low);
+    scale = block_scale<kConfig, false>(p, 1.0f, amax);
+    const BlockScale of_high =
+        block_scale<kConfig, false>(p, 1.0f, bit_cast<uint32_t>(bounds.high));
+    scale.exceptional |= scale.stored != of_high.stored;
+    return amax;
+  }
+}
+
 /// The same of GELU from approximate values of chunks of x.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkPlace& place,
@@ -258,13 +284,11 @@ BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkP
                                            const HeldChunk<kConfig> (&x)[1]) {
   static_assert(Units<kConfig>::kCount == 1);
   constexpr bool kHasSureCodes = format_traits(kConfig.element).bits < 8;
-  constexpr bool kPoison = kConfig.rule != ScaleRule::fp8;
-  const uint32_t amax =
-      largest_gelu_of_lanes<kConfig.transform, kPoison, Units<kConfig>::kLanes>(x);
-  Units<kConfig> units = {{block_scale<kConfig, false>(p, 1.0f, amax)}};
-  const BlockScale& scale = units.scale[0];
+  Units<kConfig> units;
+  BlockScale& scale = units.scale[0];
+  const uint32_t amax = find_gelu_scale<kConfig>(scale, p, x);
   store_block_scales<kConfig>(p, place, units);
-  if (kHasSureCodes) units.scale[0].exceptional |= !has_sure_codes<kConfig.element>(amax);
+  if (kHasSureCodes) scale.exceptional |= !has_sure_codes<kConfig.element>(amax);
   if (any_exceptional(units)) return false;
   if (!state.inside) return true;
   const uint32_t doubtful = store_likely<kConfig>(p, place, x[0], scale, amax);

@@ -60,26 +60,31 @@ BLOCKSCALE_DEVICE bool has_sure_codes(uint32_t amax) {
   }
 }
 
-/// Two numbers for what values are multiplied with before they become 8-bit codes. The exact value
-/// scaled exactly lies between the products with an approximate one; where codes are sure, the two
-/// are the same.
-struct FactorBounds {
+/// Two numbers that another one lies between.
+struct Bounds {
   /// Errors of the tail, which are no larger parts of the value, of 1 / s, and of six roundings.
   static constexpr float kError = 0x1.8p-20f;
   static_assert(kTailError + 7 * 0x1p-24f <= kError);
 
   float low;
   float high;
+
+  /// `number`, exactly or with that error: then no infinity.
+  BLOCKSCALE_DEVICE Bounds(float number, bool exact) {
+    low = exact ? number : ptx::fma_rn(number, -kError, number);
+    high = exact ? number : ptx::fma_rn(number, kError, number);
+  }
 };
 
-/// Of a block with the largest magnitude `amax` (bits).
+/// What values of a block with the largest magnitude `amax` (bits) are multiplied with before they
+/// become 8-bit codes: an exact value scaled exactly lies between the products with an approximate
+/// one. Where codes are sure, the two are the same.
 template <Format kElement, ScaleRule kRule>
-BLOCKSCALE_DEVICE FactorBounds factor_bounds(const BlockScale& scale, uint32_t amax) {
+BLOCKSCALE_DEVICE Bounds factor_bounds(const BlockScale& scale, uint32_t amax) {
   constexpr bool kQuotient = kRule == ScaleRule::fp8;
   const float factor = kQuotient ? scale.reciprocal : scale.factor;
   const bool power_of_two = !kQuotient || (bit_cast<uint32_t>(factor) & 0x007FFFFFu) == 0;
-  const float error = power_of_two && has_sure_codes<kElement>(amax) ? 0 : FactorBounds::kError;
-  return {ptx::fma_rn(factor, -error, factor), ptx::fma_rn(factor, error, factor)};
+  return Bounds(factor, power_of_two && has_sure_codes<kElement>(amax));
 }
 
 /// Codes of a chunk, and bit i of `doubtful` where some of elements 8 i to 8 i + 7 may be wrong.
@@ -98,7 +103,7 @@ BLOCKSCALE_DEVICE LikelyCodes<kElement, kCount> encode_gelu(const Chunk<kFormat,
   const auto gelu_at = [&](int i) { return approximate_gelu<kTransform>(value_at(x, i)).value(); };
   LikelyCodes<kElement, kCount> likely;
   if constexpr (format_traits(kElement).bits == 8) {
-    const FactorBounds factors = factor_bounds<kElement, kRule>(scale, amax);
+    const Bounds factors = factor_bounds<kElement, kRule>(scale, amax);
     BLOCKSCALE_UNROLL
     for (int eight = 0; eight < kCount / 8; ++eight) {
       uint32_t differences = 0;

@@ -65,11 +65,19 @@ BLOCKSCALE_DEVICE uint32_t largest_of_lanes(uint32_t word) {
   }
 }
 
-/// The bits of the largest magnitude of GELU of the chunks that kLanes neighbouring lanes hold,
-/// above kInfinityBits for NaN, which counts with kPoison. All lanes of a warp call it.
+/// The largest of what GELU gives.
+struct LargestGeluBits {
+  uint32_t bits;  // above kInfinityBits for NaN
+  bool ordered;   // it follows from the largest x
+};
+
+/// The largest magnitude of GELU of the chunks that kLanes neighbouring lanes hold, with kPoison
+/// NaN, if there is one. Where it does not follow from the largest x it is that of value_of(x): of
+/// exact values or others. All lanes of a warp call it.
 template <InputTransform kTransform, bool kPoison, uint32_t kLanes, Format kFormat, int kCount,
-          int kChunks>
-BLOCKSCALE_DEVICE uint32_t largest_gelu_of_lanes(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+          int kChunks, class ValueOf>
+BLOCKSCALE_DEVICE LargestGeluBits largest_gelu_of_lanes(const Chunk<kFormat, kCount> (&x)[kChunks],
+                                                        const ValueOf& value_of) {
   LargestX<kFormat, kPoison> largest_x;
   BLOCKSCALE_UNROLL
   for (const Chunk<kFormat, kCount>& chunk : x) largest_x.fold(chunk);
@@ -79,16 +87,24 @@ BLOCKSCALE_DEVICE uint32_t largest_gelu_of_lanes(const Chunk<kFormat, kCount> (&
       largest_of_lanes<kLanes>(of_thread <= 0 ? 0u : bit_cast<uint32_t>(of_thread));
   const bool ordered = largest >= bit_cast<uint32_t>(kLeastOrderedX);
   const uint32_t of_largest = bit_cast<uint32_t>(gelu<kTransform>(bit_cast<float>(largest)));
-  if (ptx::vote_sync_all(ptx::kFullMask, ordered)) return of_largest;
+  if (ptx::vote_sync_all(ptx::kFullMask, ordered)) return {of_largest, true};
   Largest<Format::f32, kPoison> computed;
   BLOCKSCALE_UNROLL
   for (const Chunk<kFormat, kCount>& chunk : x) {
     Chunk<Format::f32, kCount> values;
-    gelu_chunk<kTransform>(values, chunk);
+    fill_values(values, [&](int i) { return value_of(value_at(chunk, i)); });
     computed.fold(values);
   }
   const uint32_t of_all = largest_of_lanes<kLanes>(computed.f32_bits());
-  return ordered ? of_largest : of_all;
+  return {ordered ? of_largest : of_all, ordered};
+}
+
+/// The same of the whole warp's chunks, from exact values.
+template <InputTransform kTransform, Format kFormat, int kCount, int kChunks>
+BLOCKSCALE_DEVICE uint32_t largest_gelu_of_warp(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+  return largest_gelu_of_lanes<kTransform, false, 32>(x,
+                                                      [](float y) { return gelu<kTransform>(y); })
+      .bits;
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -2,8 +2,8 @@
 //
 // All of them are loaded before anything is computed. Operands that rows share (modulate's scale
 // and shift, rms_norm's weight) are loaded once; so cheap a function is computed anew whenever its
-// value is asked for, from x, which takes half the registers of its values. The others' values are
-// held.
+// value is asked for, from x, which takes half the registers of its values. x is also held of what
+// is encoded from approximate values. The others' values are held.
 #pragma once
 
 #include "device/kernel.h"

@@ -115,7 +115,7 @@ class RowTile {
     if (!whole_) {
       each_part([&](const ChunkPlace&, const Values& chunk) { largest.fold(chunk); });
     } else if constexpr (approximates_gelu(kConfig)) {
-      largest.fold_magnitudes(largest_gelu_of_lanes<kConfig.transform, false, 32>(held_));
+      largest.fold_magnitudes(largest_gelu_of_warp<kConfig.transform>(held_));
     } else {
       BLOCKSCALE_UNROLL
       for (const Held& chunk : held_) largest.fold(chunk);

@@ -128,8 +128,7 @@ class TallTile {
     if (may_hold_) {
       chunks_.load();
       if constexpr (approximates_gelu(kConfig)) {
-        largest.fold_magnitudes(
-            largest_gelu_of_lanes<kConfig.transform, false, 32>(chunks_.held()));
+        largest.fold_magnitudes(largest_gelu_of_warp<kConfig.transform>(chunks_.held()));
       } else {
         BLOCKSCALE_UNROLL
         for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_.values(u));
