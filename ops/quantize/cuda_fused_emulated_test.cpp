@@ -258,5 +258,68 @@ TEST(CudaFusedInput, SumsRowsOfManySegments) {
   }
 }
 
+/// rms_norm with blocks of several rows, by thread blocks that wait for each other.
+class Stripes : public testing::TestWithParam<Recipe> {
+ protected:
+  Case a_case(Format dtype, std::int64_t rows, std::int64_t k) const {
+    Case c{GetParam(), dtype};
+    c.rows = rows;
+    c.k = k;
+    c.data = Data::normal;
+    c.options.input.transform = InputTransform::rms_norm;
+    c.operand_dtype = dtype;
+    c.multiprocessors = 132;
+    return c;
+  }
+};
+
+TEST_P(Stripes, HaveAnyShape) {
+  int i = 0;
+  for (const std::int64_t rows : {1, 100, 300}) {
+    for (const std::int64_t k : {8, 131, 392}) {
+      Case c = a_case(detail::kQuantizeInputs[i++ % 3], rows, k);
+      c.batch = rows == 100 ? 2 : 1;
+      c.x_padding = (8 - k % 8) % 8;  // rows begin at multiples of 16 bytes
+      c.value_padding = rows % 3;
+      c.layout = k == 392 ? ScaleLayout::mn_major : ScaleLayout::row_major;
+      check(c);
+    }
+  }
+}
+
+TEST_P(Stripes, TakeEveryKindOfData) {
+  for (const Data data : test::kAllData) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      Case c = a_case(dtype, 140, 128);
+      c.data = data;
+      check(c);
+    }
+  }
+}
+
+TEST_P(Stripes, WaitInAnyOrder) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    Case c = a_case(seed % 2 == 0 ? Format::f32 : Format::bf16, 130, seed % 2 == 0 ? 260 : 520);
+    c.batch = 2;
+    c.seed = seed;
+    check(c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Stripes,
+                         testing::Values(Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0,
+                                         Recipe::fp8_128x128),
+                         [](const auto& p) { return recipe_traits(p.param).name; });
+
+TEST(CudaFusedInput, AddsUpStripesOfManySegments) {
+  Case c{Recipe::fp8_128x128};
+  c.rows = 3;
+  c.k = 8200;
+  c.data = Data::normal;
+  c.options.input.transform = InputTransform::rms_norm;
+  c.multiprocessors = 132;
+  check(c);
+}
+
 }  // namespace
 }  // namespace blockscale

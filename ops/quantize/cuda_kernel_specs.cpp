@@ -1,4 +1,4 @@
-// The quantisers' kernels as the kernel pack compiles them.
+// The quantisers' kernels as the kernel pack compiles them, and what plans say of them.
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,14 +8,15 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
-                                                          "maximum", "settle", "norm"};
+constexpr const char* kKindNames[kQuantizeKernelKinds] = {
+    "blocks", "tall", "row", "scaled", "maximum", "settle", "norm", "stripe", "clear"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 
 }  // namespace
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {
   std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
+  if (c.kernel == QuantizeKernel::clear) return name;
   const bool scales = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
   if (scales) {
     name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
@@ -51,8 +52,10 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
   spec.threads = c.threads + c.beside;
   spec.fewer_threads = may_have_fewer_threads(c) || c.beside > 0;
   spec.min_blocks_per_multiprocessor = c.min_blocks;
-  // What follows has a table.
-  spec.prefers_shared_memory = walks_columns(c) && is_gelu(c.transform);
+  // What follows has a table, or tiles in shared memory.
+  spec.prefers_shared_memory = (walks_columns(c) && is_gelu(c.transform)) ||
+                               c.kernel == QuantizeKernel::clear ||
+                               c.kernel == QuantizeKernel::stripe;
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }
 
@@ -63,6 +66,25 @@ std::vector<runtime::KernelSpec> quantize_kernel_specs() {
     specs.push_back(quantize_kernel_spec(c, quantize_kernel_name(c)));
   }
   return specs;
+}
+
+std::string QuantizePlan::str() const {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const Step& step = steps[static_cast<std::size_t>(i)];
+    const QuantizeConfig& c = step.config;
+    const QuantizeParams& p = step.params;
+    text += quantize_kernel_name(c) + ": " + std::to_string(p.grid.tiles) + " tiles of " +
+            std::to_string(p.grid.rows) + " rows, " + std::to_string(step.shape.grid.x) + " x " +
+            std::to_string(step.shape.block.x) + " threads with " + std::to_string(c.chunks) +
+            " chunks of " + std::to_string(c.chunk) +
+            (p.x.vectors ? ", vector loads" : ", element loads") +
+            (p.value_vectors ? ", vector stores" : ", byte stores") +
+            (p.backwards ? ", the last tile first" : "");
+    text += std::string(", scales ") + scale_layout_traits(p.layout).name;
+    text += "\n";
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
 }  // namespace blockscale::quantize_detail

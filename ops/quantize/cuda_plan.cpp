@@ -37,7 +37,8 @@ constexpr std::int64_t kMostOvertaken = 64 << 10;
 
 /// Whether a kernel is followed by another one of its plan, which may always start at once.
 constexpr bool comes_first(QuantizeKernel kernel) {
-  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm;
+  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm ||
+         kernel == QuantizeKernel::clear;
 }
 
 /// Elements of x for each multiprocessor from which on kernels take their form for large inputs.
@@ -89,6 +90,7 @@ class Planner {
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
+    if (rms && tall && add_stripes()) return plan_;
     if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
@@ -363,6 +365,38 @@ class Planner {
     base_.transform.row_factors = base_.row_factors;
   }
 
+  /// Only where x is copied by vectors, and thread blocks that wait for each other are at most a
+  /// quarter of what the device holds: others may run at the same time, and wait too.
+  bool add_stripes() {
+    const int kernel = find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
+                                   a_.input.transform);
+    const QuantizeConfig c = last_config(kernel);
+    const std::int64_t fit = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    const std::int64_t chunks = ceil_div(a_.out.k, c.chunk);
+    const std::int64_t tile_chunks = kStripeRowBytes / 16;
+    if (!base_.x.vectors || 4 * ceil_div(chunks, tile_chunks) > fit) return false;
+    base_.grid = tile_grid(base_.rows, chunks, kStripeRows, log2_ceil(tile_chunks));
+    const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
+    base_.stripes.words = static_cast<std::uint64_t>(words);
+    base_.stripes.sums = take<std::uint64_t>(words);
+    add_clear(1);
+    add(kernel, c, base_.grid.tiles, base_);
+    last_step().shape.dynamic_shared_bytes += kStripeRows * kStripeRowBytes;
+    return true;
+  }
+
+  /// A kernel that makes `counters` zeros, and what is in place of sums, for those after it.
+  void add_clear(std::int64_t counters) {
+    check_tiles(counters);
+    base_.stripes.count = static_cast<std::uint32_t>(counters);
+    base_.stripes.counters = take<std::uint32_t>(counters);
+    const int kernel = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
+                                   0, InputTransform::identity);
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const auto pairs = static_cast<std::int64_t>(base_.stripes.words / 2);
+    add(kernel, c, ceil_div(std::max(counters, pairs), c.threads), base_);
+  }
+
   /// Whether all matrices have one scale.
   bool one_scale_for_all() const {
     return recipe_.tensor_scale && a_.out.tensor_scale_batch_stride == 0;
@@ -553,25 +587,6 @@ QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out
   shape.batch = a.x.batch;
   const QuantizeArguments arguments{a.x, shape, a.input};
   return Planner(arguments, {}, device, workspace, {}).plan_maximum(out);
-}
-
-std::string QuantizePlan::str() const {
-  std::string text;
-  for (int i = 0; i < count; ++i) {
-    const Step& step = steps[static_cast<std::size_t>(i)];
-    const QuantizeConfig& c = step.config;
-    const QuantizeParams& p = step.params;
-    text += quantize_kernel_name(c) + ": " + std::to_string(p.grid.tiles) + " tiles of " +
-            std::to_string(p.grid.rows) + " rows, " + std::to_string(step.shape.grid.x) + " x " +
-            std::to_string(step.shape.block.x) + " threads with " + std::to_string(c.chunks) +
-            " chunks of " + std::to_string(c.chunk) +
-            (p.x.vectors ? ", vector loads" : ", element loads") +
-            (p.value_vectors ? ", vector stores" : ", byte stores") +
-            (p.backwards ? ", the last tile first" : "");
-    text += std::string(", scales ") + scale_layout_traits(p.layout).name;
-    text += "\n";
-  }
-  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
 }  // namespace blockscale::quantize_detail

@@ -146,9 +146,15 @@ std::vector<PlanTuning> computed_scale_tunings() {
       {}, {16, 1, 128, 12}, {16, 1, 256, 4}, {32, 1, 128, 8}, {32, 1, 128, 12}, {32, 1, 256, 4}};
 }
 
+/// Ways of launching the kernels that hold tiles of stripes.
+std::vector<PlanTuning> stripe_tunings() {
+  return {{}, {0, 0, 256, 2}, {0, 0, 256, 3}, {0, 0, 512, 1}, {0, 0, 512, 2}};
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
+  if (t.block_rows > 1 && transform == InputTransform::rms_norm) return stripe_tunings();
   if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   const bool modulate = transform == InputTransform::modulate;
   const bool norm = transform == InputTransform::rms_norm;

@@ -14,6 +14,7 @@
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_column_maximum.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
+#include "ops/quantize/kernel_sm90_stripe.cuh"
 #include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -30,7 +31,9 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   // this one start: what is left to wait for are the maxima and the factors of rms_norm, which are
   // read later.
   const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
-  constexpr bool kWaitsItself = kConfig.kernel == QuantizeKernel::maximum;
+  constexpr bool kWaitsItself = kConfig.kernel == QuantizeKernel::maximum ||
+                                kConfig.kernel == QuantizeKernel::stripe ||
+                                kConfig.kernel == QuantizeKernel::clear;
   if constexpr (!kWaitsItself) {
     if (!waits_later) ptx::griddepcontrol_wait();
     if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
@@ -46,6 +49,10 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
     quantize_sm90::settle_tensor_scale<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::stripe) {
+    quantize_sm90::quantize_stripes<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::clear) {
+    quantize_sm90::clear_stripes(params.stripes);
   } else if constexpr (kConfig.table) {
     quantize_sm90::quantize_groups<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {

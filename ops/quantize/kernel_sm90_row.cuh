@@ -25,57 +25,13 @@
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_rms.cuh"
 #include "ops/quantize/kernel_sm90_row_exchange.cuh"
 #include "ops/quantize/kernel_sm90_row_tile.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
-
-/// Sum of kCount numbers, a power of two: neighbours are added until one is left.
-template <uint32_t kCount>
-BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
-  if constexpr (kCount == 1) {
-    return numbers[0];
-  } else {
-    float sums[kCount / 2];
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kCount / 2; ++i) {
-      sums[i] = ptx::add_rn(numbers[2 * i], numbers[2 * i + 1]);
-    }
-    return sum_of_neighbours(sums);
-  }
-}
-
-/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h.
-template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount>& chunk) {
-  constexpr int kRuns = kCount / kRmsRun;
-  float sums[kRuns];
-  BLOCKSCALE_UNROLL
-  for (int run = 0; run < kRuns; ++run) {
-    sums[run] = 0;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kRmsRun; ++i) {
-      const float x = value_at(chunk, run * kRmsRun + i);
-      sums[run] = ptx::fma_rn(x, x, sums[run]);
-    }
-  }
-  float sum = sum_of_neighbours(sums);
-  BLOCKSCALE_UNROLL
-  for (uint32_t lanes = 1; lanes < 32; lanes *= 2) {
-    sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
-  }
-  return sum;
-}
-
-/// rms_norm's factor of a row, from the sum of its squares.
-BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
-  const float root = ptx::sqrt_rn(ptx::fma_rn(sum, t.reciprocal_k, t.epsilon));
-  // The root of a number above 0 is far from the ends of f32's range.
-  const bool ordinary = bit_cast<uint32_t>(root) - 1 < kInfinityBits - 1;
-  return ordinary ? device::reciprocal_of_normal(root) : ptx::rcp_rn(root);
-}
 
 /// Operands of a thread's chunk as f32, in shared memory that no other thread touches: the weight
 /// of rms_norm; 1 + scale, and shift, of modulate.
@@ -269,7 +225,7 @@ class RowRun {
 
   /// maximum, kOneRound: as work_on_tile, from raw_ alone, so that registers hold nothing else.
   BLOCKSCALE_DEVICE void fold_held_tile() {
-    factor_ = rms_factor(add_segments(0, sum_of_squares(raw_)), p_.transform);
+    factor_ = rms_factor(add_segments(0, sum_of_squares<32>(raw_)), p_.transform);
     store_factor();
     ValueChunk<kConfig> values;
     operands_.apply(values, [&](int i, float weight) {
@@ -386,7 +342,7 @@ class RowRun {
   /// The rows' factors; with kOneRound values_ are normalised.
   BLOCKSCALE_DEVICE void normalize_tile() {
     float total = 0;
-    each_round<true>([&] { total = add_segments(total, sum_of_squares(values_)); });
+    each_round<true>([&] { total = add_segments(total, sum_of_squares<32>(values_)); });
     factor_ = rms_factor(total, p_.transform);
     if constexpr (kOneRound && kConfig.kernel != QuantizeKernel::norm) normalize();
   }

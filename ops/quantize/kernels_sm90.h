@@ -27,8 +27,10 @@ enum class QuantizeKernel : uint8_t {
             // with rms_norm the factors too
   settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
   norm,     // the factor of each row of rms_norm, for `tall` and `scaled`
+  stripe,   // `tall` of rms_norm where thread blocks tell each other sums of their parts of rows
+  clear,    // what thread blocks of `stripe` tell each other, before they do
 };
-inline constexpr int kQuantizeKernelKinds = 7;
+inline constexpr int kQuantizeKernelKinds = 9;
 
 /// How a scale follows from a largest magnitude, and an element meets it (docs/numerics.md).
 enum class ScaleRule : uint8_t {
@@ -100,6 +102,18 @@ struct MaximaParams {
   float* scales = nullptr;   // where the scale goes for the caller; may be null
   int64_t scale_stride = 0;  // between matrices
   bool as_multiplier = false;  // nvfp4: it is stored as t
+};
+
+/// Rows of a stripe, and bytes of each that a thread block of a `stripe` kernel holds.
+inline constexpr uint32_t kStripeRows = 128;
+inline constexpr uint32_t kStripeRowBytes = 512;
+
+/// What thread blocks of a `stripe` kernel tell each other (kernel_sm90_stripe.cuh).
+struct StripeParams {
+  uint32_t* counters = nullptr;  // tickets: the next tile
+  uint32_t count = 0;            // of counters
+  uint64_t* sums = nullptr;      // of squares: stripes x tiles of a stripe x pairs of rows
+  uint64_t words = 0;            // of sums, an even number
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
@@ -176,6 +190,7 @@ struct QuantizeParams {
   uint32_t front_tiles = 0;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
+  StripeParams stripes = {};     // stripe, clear
 
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
@@ -352,6 +367,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.threads = 256;
       c.beside = 64;
     }
+  } else if (c.kernel == QuantizeKernel::stripe) {
+    c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
+    // As many thread blocks as shared memory holds; of f32, as registers do.
+    c.threads = c.input == Format::f32 ? 512 : 256;
+    c.min_blocks = c.input == Format::f32 ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
@@ -410,9 +430,12 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
     }
     add_tuned(list, {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0,
                      InputTransform::rms_norm});
+    add_tuned(list, {QuantizeKernel::stripe, input, Format::e4m3, ScaleRule::fp8, 128,
+                     InputTransform::rms_norm});
   }
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
+  list.add(tuned({QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
   return list;
 }
 

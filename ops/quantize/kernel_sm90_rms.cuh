@@ -1,0 +1,65 @@
+// rms_norm's factor of a row: its sum of squares in the order of core/input_transform.h, which
+// threads make of their parts, and what follows from it.
+#pragma once
+
+#include "core/input_transform.h"
+#include "device/kernel.h"
+#include "device/math.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/warp.h"
+#include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// Sum of kCount numbers, a power of two: neighbours are added until one is left.
+template <uint32_t kCount>
+BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
+  if constexpr (kCount == 1) {
+    return numbers[0];
+  } else {
+    float sums[kCount / 2];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kCount / 2; ++i) {
+      sums[i] = ptx::add_rn(numbers[2 * i], numbers[2 * i + 1]);
+    }
+    return sum_of_neighbours(sums);
+  }
+}
+
+/// The same of a number of each of kLanes neighbouring lanes, in all of them.
+template <uint32_t kLanes>
+BLOCKSCALE_DEVICE float sum_of_lanes(float number) {
+  BLOCKSCALE_UNROLL
+  for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
+    number = ptx::add_rn(number, ptx::shfl_sync_bfly(ptx::kFullMask, number, lanes));
+  }
+  return number;
+}
+
+/// Sum of the squares of the chunks of kLanes neighbouring lanes, in all of them.
+template <uint32_t kLanes, Format kFormat, int kCount>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount>& chunk) {
+  constexpr int kRuns = kCount / kRmsRun;
+  float sums[kRuns];
+  BLOCKSCALE_UNROLL
+  for (int run = 0; run < kRuns; ++run) {
+    sums[run] = 0;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kRmsRun; ++i) {
+      const float x = value_at(chunk, run * kRmsRun + i);
+      sums[run] = ptx::fma_rn(x, x, sums[run]);
+    }
+  }
+  return sum_of_lanes<kLanes>(sum_of_neighbours(sums));
+}
+
+/// The factor of a row, from the sum of its squares.
+BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
+  const float root = ptx::sqrt_rn(ptx::fma_rn(sum, t.reciprocal_k, t.epsilon));
+  // The root of a number above 0 is far from the ends of f32's range.
+  const bool ordinary = bit_cast<uint32_t>(root) - 1 < kInfinityBits - 1;
+  return ordinary ? device::reciprocal_of_normal(root) : ptx::rcp_rn(root);
+}
+
+}  // namespace blockscale::quantize_sm90
