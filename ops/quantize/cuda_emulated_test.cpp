@@ -281,6 +281,7 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.k = 160;
         c.data = Data::normal;
         c.options.input.transform = static_cast<InputTransform>(transform);
+        c.operand_dtype = dtype;
         check(c);
         c.large = quantize_detail::Choice::always;
         c.table = quantize_detail::Choice::never;

@@ -132,7 +132,7 @@ TEST(CudaFusedInput, ModulatesRowsOfManyGroups) {
         c.layout = layouts_of(recipe)[static_cast<std::size_t>(groups) % 2];
         c.seed = static_cast<std::uint64_t>(groups);
         c.options.input.transform = InputTransform::modulate;
-        check(c);
+        check_forms(c);
       }
     }
   }
@@ -237,6 +237,50 @@ TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
         c.operand_dtype = dtype;
         c.seed = k == 1056 ? 3 : 0;
         check_forms(c);
+      }
+    }
+  }
+}
+
+/// The forms for small inputs that load everything at once: chunks beyond a row and rows beyond a
+/// tile, padding of scales, rows of one and of several warps, groups that begin with tiles.
+TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2,
+                              Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row}) {
+    for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+      for (const std::int64_t k : {32, 672, 8192, 9248}) {
+        Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
+        c.operand_dtype = c.dtype;
+        c.rows = k > 8000 ? 3 : 38;
+        c.k = k;
+        c.batch = 2;
+        c.groups = k > 8000 ? 1 : 2;
+        c.layout = layouts_of(recipe)[static_cast<std::size_t>(k / 32) % layouts_of(recipe).size()];
+        c.data = Data::normal;
+        c.seed = static_cast<std::uint64_t>(k) % 5;
+        c.options.input.transform = transform;
+        c.large = quantize_detail::Choice::never;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
+  for (const Recipe recipe :
+       {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row}) {
+    for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+      for (const Data data : test::kAllData) {
+        Case c{recipe};
+        c.operand_dtype = Format::bf16;
+        c.rows = 5;
+        c.k = 1056;
+        c.data = data;
+        c.options.input.transform = transform;
+        c.large = quantize_detail::Choice::never;
+        check(c);
+        c.operand_dtype = Format::f32;
+        check(c);
       }
     }
   }

@@ -41,10 +41,11 @@ constexpr bool comes_first(QuantizeKernel kernel) {
          kernel == QuantizeKernel::clear;
 }
 
-/// Elements of x for each multiprocessor from which on kernels take their form for large inputs.
-constexpr std::int64_t large_elements(QuantizeKernel kernel) {
-  if (kernel == QuantizeKernel::tall) return 32 << 10;
-  return kernel == QuantizeKernel::blocks ? 64 << 10 : 32 << 10;
+/// Elements of x for each multiprocessor from which on kernels take their form for large inputs,
+/// where `small` is the one for small ones: what one wave of these holds, or twice as much.
+constexpr std::int64_t large_elements(const QuantizeConfig& small) {
+  if (small.kernel == QuantizeKernel::blocks && !loads_at_once(small)) return 64 << 10;
+  return 32 << 10;
 }
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
@@ -318,22 +319,42 @@ class Planner {
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
 
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
-    const bool large =
-        has_large_form(kind, a_.x.dtype, scale_rule, a_.input.transform) && is_large(kind);
-    const auto find = [&](bool table) {
+    const auto find = [&](bool table, bool large) {
       return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table,
-                         large && !table);
+                         large);
     };
-    if (!has_table(kind, a_.x.dtype, a_.input.transform)) return find(false);
-    const int with_table = find(true);
-    return wants_table(kQuantizeKernels[with_table]) ? with_table : find(false);
+    const int small = find(false, false);
+    const bool large = has_large_form(kind, a_.x.dtype, scale_rule, a_.input.transform) &&
+                       is_large(kQuantizeKernels[small]);
+    const int computed = large ? find(false, true) : small;
+    if (!has_table(kind, a_.x.dtype, a_.input.transform)) return computed;
+    const int with_table = find(true, false);
+    return wants_table(kQuantizeKernels[with_table]) ? with_table : computed;
   }
 
-  bool is_large(QuantizeKernel kind) const {
+  bool is_large(const QuantizeConfig& small) const {
+    if (loads_at_once(small) && !may_load_at_once(small)) return true;
     if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
     const std::int64_t of_value = a_.input.transform == InputTransform::swiglu ? 2 : 1;
     return a_.out.batch * a_.out.rows * a_.out.k * of_value >=
-           device_.multiprocessors * large_elements(kind);
+           device_.multiprocessors * large_elements(small);
+  }
+
+  /// What kernel_sm90_at_once.cuh asks for.
+  bool may_load_at_once(const QuantizeConfig& c) const {
+    if (!base_.x.vectors || !has_value_vectors(c) || !is_multiple(a_.out.k, c.chunk)) return false;
+    const QuantizeInput& input = a_.input;
+    if (c.kernel == QuantizeKernel::row) {
+      const bool norm = input.transform == InputTransform::rms_norm;
+      const Format first = norm ? input.weight.dtype : input.scale.dtype;
+      const Format second = norm ? first : input.shift.dtype;
+      return first == a_.x.dtype && second == a_.x.dtype && row_warps(c, a_.out.k) <= kRowMostWarps;
+    }
+    const std::int64_t rows = a_.out.rows;
+    const std::int64_t group_rows = base_.transform.rows_per_group.divisor;
+    const std::int64_t tile_rows = chunk_grid(c, rows, a_.out.k).rows;
+    return is_multiple(group_rows, rows) || (is_multiple(group_rows, tile_rows) &&
+                                             (a_.out.batch == 1 || is_multiple(rows, tile_rows)));
   }
 
   /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor
@@ -465,6 +486,9 @@ class Planner {
     const std::int64_t columns = std::int64_t{p.scale_columns} * recipe_.block_k;
     p.grid = chunk_grid(c, p.scale_rows, columns);
     add(kernel, c, p.grid.tiles, p);
+    if (loads_at_once(c)) {
+      last_step().shape.dynamic_shared_bytes += strip_bytes(c, 1u << p.grid.log2_chunks);
+    }
   }
 
   void add_scaled(bool by_row) {
@@ -522,31 +546,35 @@ class Planner {
     add(kernel, c, p.grid.tiles, p);
   }
 
+  /// Warps that hold a row.
+  static std::int64_t row_warps(const QuantizeConfig& c, std::int64_t columns) {
+    return std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
+  }
+
   /// As few warps a row as hold it, and as many rows a thread block as make eight warps; or sixteen
   /// for `maximum`, of whose thread blocks there are few, unless some multiprocessors had none.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig c = last_config(kernel);
-    const std::int64_t all_warps =
-        std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
-    const std::int64_t row_warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
+    const std::int64_t all_warps = row_warps(c, columns);
+    const std::int64_t warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
     const bool few_blocks =
         c.kernel == QuantizeKernel::maximum &&
-        a_.out.batch * rows * row_warps >= std::int64_t{kRowMostWarps} * device_.multiprocessors;
-    const std::int64_t warps = few_blocks ? kRowMostWarps : kRowMostWarps / 2;
+        a_.out.batch * rows * warps >= std::int64_t{kRowMostWarps} * device_.multiprocessors;
+    const std::int64_t block_warps = few_blocks ? kRowMostWarps : kRowMostWarps / 2;
     const std::int64_t tile_rows =
-        std::clamp<std::int64_t>(warps / row_warps, 1, kRowMostWarps / 2);
-    const std::int64_t threads = tile_rows * row_warps * 32;
+        std::clamp<std::int64_t>(block_warps / warps, 1, kRowMostWarps / 2);
+    const std::int64_t threads = tile_rows * warps * 32;
     QuantizeParams p = base_;
     p.grid = tile_grid(rows, 1, tile_rows, 0);
-    p.row_warps = Divisor(static_cast<std::uint32_t>(row_warps));
-    p.row_rounds = static_cast<std::uint32_t>(ceil_div(all_warps, row_warps));
+    p.row_warps = Divisor(static_cast<std::uint32_t>(warps));
+    p.row_rounds = static_cast<std::uint32_t>(ceil_div(all_warps, warps));
     add(kernel, c, p.grid.tiles, p);
     LaunchShape& shape = last_step().shape;
     shape.block.x = static_cast<std::uint32_t>(threads);
+    if (!c.persistent) return;
     shape.dynamic_shared_bytes +=
         shape.block.x *
         static_cast<std::uint32_t>(row_operands(c.kernel, c.transform) * c.chunk * 4);
-    if (!c.persistent) return;
     const std::int64_t fits = c.threads * c.min_blocks / threads * device_.multiprocessors;
     shape.grid.x = static_cast<std::uint32_t>(
         std::max<std::int64_t>(1, std::min<std::int64_t>(p.grid.tiles, fits)));

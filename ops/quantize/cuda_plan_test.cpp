@@ -253,7 +253,7 @@ TEST(QuantizePlan, WarpsOfARowHoldItOrTakeWholeRounds) {
     options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1,
                             k};
     const QuantizePlan plan =
-        plan_of({.recipe = Recipe::fp8_row, .rows = 100000, .k = k, .options = options});
+        plan_of({.recipe = Recipe::fp8_row, .rows = 200000, .k = k, .options = options});
     ASSERT_EQ(plan.count, 1);
     const auto& step = plan.steps[0];
     const QuantizeConfig& c = step.config;
@@ -272,6 +272,70 @@ TEST(QuantizePlan, WarpsOfARowHoldItOrTakeWholeRounds) {
     EXPECT_LE(step.shape.grid.x * step.shape.block.x, 132 * threads) << k;
     EXPECT_LE(threads / step.shape.block.x * step.shape.dynamic_shared_bytes, 227u << 10) << k;
   }
+}
+
+/// Operands that are of no other use than to be there.
+QuantizeOptions with_operands(InputTransform transform, Format dtype, std::int64_t groups,
+                              std::int64_t k) {
+  QuantizeOptions options;
+  options.input.transform = transform;
+  const MatrixView operand{reinterpret_cast<const void*>(std::uintptr_t{1} << 48), dtype, groups,
+                           k};
+  if (transform == InputTransform::rms_norm) {
+    options.input.weight = operand;
+  } else {
+    options.input.scale = options.input.shift = operand;
+  }
+  return options;
+}
+
+TEST(QuantizePlan, LoadsSmallInputsAtOnceWhereTheirChunksAreWhole) {
+  const auto at_once = [](const Problem& p) {
+    const QuantizePlan plan = plan_of(p);
+    EXPECT_EQ(plan.count, 1);
+    const auto& step = plan.steps[0];
+    if (!loads_at_once(step.config)) return false;
+    // One wave.
+    const auto waves_of = static_cast<unsigned>(step.config.threads * step.config.min_blocks);
+    EXPECT_LE(step.shape.grid.x * step.shape.block.x, 132 * waves_of);
+    EXPECT_LE(waves_of / step.shape.block.x * step.shape.dynamic_shared_bytes, 227u << 10);
+    EXPECT_EQ(step.shape.grid.x, step.params.grid.tiles);
+    return true;
+  };
+  for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+    for (const Recipe recipe : {Recipe::mxfp4, Recipe::fp8_1x128, Recipe::fp8_row}) {
+      Problem p{.recipe = recipe, .rows = 512, .k = 8192};
+      p.options = with_operands(transform, Format::bf16, 1, p.k);
+      EXPECT_TRUE(at_once(p));
+      p.x_address += 2;
+      EXPECT_FALSE(at_once(p));
+      p.x_address -= 2;
+      p.dtype = Format::f32;
+      EXPECT_FALSE(at_once(p));
+      p.dtype = Format::bf16;
+      p.options = with_operands(transform, Format::f32, 1, p.k);
+      // Thread blocks of `blocks` convert operands; threads of rows do not.
+      EXPECT_EQ(at_once(p), transform == InputTransform::modulate && recipe != Recipe::fp8_row);
+      p.rows = 1024;
+      p.options = with_operands(transform, Format::bf16, 1, p.k);
+      EXPECT_FALSE(at_once(p));
+      p.rows = 4;
+      p.k = 16416;  // more than a thread block holds of a row
+      p.options = with_operands(transform, Format::bf16, 1, p.k);
+      EXPECT_EQ(at_once(p), transform == InputTransform::modulate && recipe != Recipe::fp8_row);
+    }
+  }
+  // Groups begin with tiles of 8 rows, or with matrices.
+  Problem p{.rows = 64, .k = 1024, .batch = 2};
+  for (const std::int64_t groups : {1, 2, 4, 16}) {
+    p.options = with_operands(InputTransform::modulate, Format::bf16, groups, p.k);
+    EXPECT_TRUE(at_once(p)) << groups;
+  }
+  p.options = with_operands(InputTransform::modulate, Format::bf16, 32, p.k);
+  EXPECT_FALSE(at_once(p));
+  p.rows = 12;
+  p.options = with_operands(InputTransform::modulate, Format::bf16, 3, p.k);
+  EXPECT_FALSE(at_once(p));
 }
 
 TEST(QuantizePlan, SeesWhereVectorsFit) {

@@ -112,22 +112,31 @@ std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
 
 /// Ways of launching the kernels that keep operands of rows: registers against threads.
 std::vector<PlanTuning> row_tunings() {
-  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}};
-  tunings[1].large = Choice::never;
-  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  std::vector<PlanTuning> tunings = {
+      {}, {}, {16, 0, 512, 3}, {}, {0, 0, 512, 1}, {0, 0, 768, 1}, {0, 0, 1024, 1}};
+  for (std::size_t i = 1; i < 3; ++i) tunings[i].large = Choice::never;
+  for (std::size_t i = 3; i < tunings.size(); ++i) tunings[i].large = Choice::always;
   return tunings;
 }
 
-/// The same of those whose threads hold chunks of a few rows.
+/// The same of those whose threads hold chunks of a few rows, or one in the form for small inputs:
+/// narrower and wider tiles, smaller chunks.
 std::vector<PlanTuning> modulate_tunings() {
-  return {{},
-          {16, 1, 128, 8},
-          {16, 1, 128, 12},
-          {16, 2, 128, 6},
-          {16, 4, 128, 4},
-          {32, 2, 128, 4},
-          {16, 2, 256, 3},
-          {16, 4, 128, 5, 3}};
+  std::vector<PlanTuning> tunings = {
+      {},
+      {0, 0, 0, 0},
+      {0, 0, 128, 8, 2},
+      {0, 0, 128, 8, 3},
+      {0, 0, 256, 4, 4},
+      {16, 0, 128, 12},
+      {16, 0, 128, 8},
+      {0, 0, 0, 0},
+      {16, 2, 128, 8},
+      {32, 2, 128, 4},
+  };
+  for (std::size_t i = 1; i < 7; ++i) tunings[i].large = Choice::never;
+  for (std::size_t i = 7; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  return tunings;
 }
 
 /// The same after a maximum.
@@ -151,11 +160,19 @@ std::vector<PlanTuning> stripe_tunings() {
   return {{}, {0, 0, 256, 2}, {0, 0, 256, 3}, {0, 0, 512, 1}, {0, 0, 512, 2}};
 }
 
+/// The form of tall blocks for small inputs, where there is one, and registers against threads.
+std::vector<PlanTuning> tall_tunings() {
+  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}};
+  tunings[1].large = Choice::never;
+  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  return tunings;
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
   if (t.block_rows > 1 && transform == InputTransform::rms_norm) return stripe_tunings();
-  if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}};
+  if (t.block_rows > 1) return tall_tunings();
   const bool modulate = transform == InputTransform::modulate;
   const bool norm = transform == InputTransform::rms_norm;
   if (has_computed_scale(recipe) && transform != InputTransform::swiglu) {
@@ -248,11 +265,11 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   return problems;
 }
 
-/// An input at five sizes of x: 4, 8, 16, 64 and 512 MiB; two where tensor scales are computed.
+/// An input at six sizes of x, from 1 to 512 MiB; at two where tensor scales are computed.
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    for (const std::int64_t mebibytes : {4, 8, 16, 64, 512}) {
+    for (const std::int64_t mebibytes : {1, 4, 8, 16, 64, 512}) {
       if (has_computed_scale(recipe) && mebibytes != 8 && mebibytes != 64) continue;
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});

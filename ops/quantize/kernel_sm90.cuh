@@ -10,6 +10,7 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "ops/quantize/kernel_sm90_at_once.cuh"
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_column_maximum.cuh"
@@ -33,12 +34,14 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
   constexpr bool kWaitsItself = kConfig.kernel == QuantizeKernel::maximum ||
                                 kConfig.kernel == QuantizeKernel::stripe ||
-                                kConfig.kernel == QuantizeKernel::clear;
+                                kConfig.kernel == QuantizeKernel::clear || loads_at_once(kConfig);
   if constexpr (!kWaitsItself) {
     if (!waits_later) ptx::griddepcontrol_wait();
     if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
   }
-  if constexpr (kChunks && kConfig.chunks > 1) {
+  if constexpr (loads_at_once(kConfig)) {
+    quantize_sm90::quantize_at_once<kConfig>(params);
+  } else if constexpr (kChunks && kConfig.chunks > 1) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);

@@ -298,6 +298,35 @@ BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkP
   return true;
 }
 
+/// A warp's chunks of values in registers, any of which may be done the exact way.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_held_chunk(const QuantizeParams& p, float tensor_scale,
+                                           const ChunkState& state, const ChunkPlace& place,
+                                           const ValueChunk<kConfig>& chunk) {
+  const auto units = block_scales<kConfig, false>(p, tensor_scale, chunk);
+  if (!state.whole || any_exceptional(units)) {
+    store_exactly<kConfig>(p, place, chunk,
+                           find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
+  } else if (state.inside) {
+    store_whole_block_scales<kConfig>(p, place, units);
+    store_shortly<kConfig>(p, place, chunk, units);
+  } else {
+    store_block_scales<kConfig>(p, place, units);
+  }
+}
+
+/// The same with the scale of their row, which is known.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_with_scale(const QuantizeParams& p, const ChunkState& state,
+                                        const ChunkPlace& place, const ValueChunk<kConfig>& chunk,
+                                        const BlockScale& scale) {
+  if (!state.whole || scale.exceptional) {
+    store_exactly<kConfig>(p, place, chunk, scale);
+  } else if (state.inside) {
+    store_shortly<kConfig>(p, place, chunk, {{scale}});
+  }
+}
+
 /// A warp's chunks the exact way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float tensor_scale,

@@ -9,55 +9,12 @@
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
 #include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_queue.cuh"
 #include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
-
-/// Columns of a row of an operand as they lie in memory, in the first half of the words where they
-/// are 16 bits wide. Operands are all loaded before one of them is converted.
-template <int kCount>
-struct RawOperand {
-  uint32_t word[kCount];
-
-  /// Each column exists, with vectors.
-  BLOCKSCALE_DEVICE void load(const DeviceMatrix& operand, uint32_t row, uint32_t column) {
-    const uint8_t* const from = operand.data + row * operand.row_stride;
-    if (operand.dtype == Format::f32) {
-      load_words<kCount>(from + int64_t{column} * 4);
-    } else {
-      load_words<kCount / 2>(from + int64_t{column} * 2);
-    }
-  }
-
-  BLOCKSCALE_DEVICE void convert(Chunk<Format::f32, kCount>& values, Format dtype) const {
-    if (dtype == Format::bf16) {
-      convert_from<Format::bf16>(values);
-    } else if (dtype == Format::f16) {
-      convert_from<Format::f16>(values);
-    } else {
-      convert_from<Format::f32>(values);
-    }
-  }
-
- private:
-  template <int kWords>
-  BLOCKSCALE_DEVICE void load_words(const uint8_t* from) {
-    Chunk<Format::f32, kWords> words;
-    load_vectors(words, from);
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kWords; ++i) word[i] = words.word[i];
-  }
-
-  template <Format kFormat>
-  BLOCKSCALE_DEVICE void convert_from(Chunk<Format::f32, kCount>& values) const {
-    Chunk<kFormat, kCount> chunk;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = word[i];
-    fill_values(values, [&](int i) { return value_at(chunk, i); });
-  }
-};
 
 /// What is fused with all rows of a chunk's columns: modulate's 1 + scale and shift of one group of
 /// rows, or rms_norm's weight.

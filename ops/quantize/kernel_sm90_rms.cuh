@@ -8,6 +8,7 @@
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernel_sm90_row_exchange.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
@@ -60,6 +61,21 @@ BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
   // The root of a number above 0 is far from the ends of f32's range.
   const bool ordinary = bit_cast<uint32_t>(root) - 1 < kInfinityBits - 1;
   return ordinary ? device::reciprocal_of_normal(root) : ptx::rcp_rn(root);
+}
+
+/// `total` and then the sums of the segments of a round of warps, one after the other, of each of
+/// which kWarpColumns columns are summed in `of_warp`. Collective of the thread block.
+template <uint32_t kWarpColumns>
+BLOCKSCALE_DEVICE float add_segments(RowExchange& exchange, float total, float of_warp) {
+  constexpr uint32_t kSegmentWarps = kRmsSegment / kWarpColumns;
+  const auto add_segment = [&](const uint32_t(&words)[kSegmentWarps]) {
+    float sums[kSegmentWarps];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kSegmentWarps; ++i) sums[i] = bit_cast<float>(words[i]);
+    total = ptx::add_rn(total, sum_of_neighbours(sums));
+  };
+  exchange.template exchange<kSegmentWarps>(bit_cast<uint32_t>(of_warp), add_segment);
+  return total;
 }
 
 }  // namespace blockscale::quantize_sm90

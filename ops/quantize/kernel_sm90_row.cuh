@@ -21,9 +21,9 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
-#include "device/vector.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_rms.cuh"
 #include "ops/quantize/kernel_sm90_row_exchange.cuh"
@@ -39,7 +39,6 @@ template <QuantizeConfig kConfig>
 class RowOperands {
   static constexpr int kCount = row_operands(kConfig.kernel, kConfig.transform);
   static constexpr uint32_t kVectors = kConfig.chunk / 4;
-  using Vector = device::Vector<uint32_t, 4>;
   using Values = Chunk<Format::f32, kConfig.chunk>;
 
  public:
@@ -57,58 +56,21 @@ class RowOperands {
     BLOCKSCALE_NO_UNROLL
     for (int o = 0; o < kCount; ++o) {
       Values operand;
-      load_operand(operand, matrix_of(t, o), group, column, left, whole);
-      if (kCount == 2 && o == 0) {
-        fill_values(operand, [&](int i) { return ptx::add_rn(1.0f, value_at(operand, i)); });
-      }
-      store(o, operand);
+      load_operand(operand, operand_matrix<kConfig.transform>(t, o), group, column, left, whole);
+      make_applicable<kConfig.transform>(operand, o);
+      store_operand(operand, [&](uint32_t v) { return place(static_cast<uint32_t>(o), v); });
     }
   }
 
-  /// values[i] = function(i, operands of element i...) for all i.
+  /// As apply_operands.
   template <class Function>
   BLOCKSCALE_DEVICE void apply(Values& values, const Function& function) const {
-    BLOCKSCALE_UNROLL
-    for (uint32_t v = 0; v < kVectors; ++v) {
-      float operands[kCount][4];
-      BLOCKSCALE_UNROLL
-      for (int o = 0; o < kCount; ++o) {
-        const Vector four = ptx::ld_shared<Vector>(place(o, v));
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 4; ++i) operands[o][i] = bit_cast<float>(four.at[i]);
-      }
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int element = static_cast<int>(4 * v) + i;
-        float result;
-        if constexpr (kCount == 1) {
-          result = function(element, operands[0][i]);
-        } else {
-          result = function(element, operands[0][i], operands[1][i]);
-        }
-        values.word[element] = bit_cast<uint32_t>(result);
-      }
-    }
+    apply_operands<kCount>(values, [&](uint32_t o, uint32_t v) { return place(o, v); }, function);
   }
 
  private:
-  BLOCKSCALE_DEVICE static const DeviceMatrix& matrix_of(const TransformParams& t, int operand) {
-    if constexpr (kCount == 1) return t.weight;
-    return operand == 0 ? t.scale : t.shift;
-  }
-
-  BLOCKSCALE_DEVICE ptx::SharedAddress place(int operand, uint32_t vector) const {
-    return at_ + (static_cast<uint32_t>(operand) * kVectors + vector) * 512;
-  }
-
-  BLOCKSCALE_DEVICE void store(int operand, const Values& values) const {
-    BLOCKSCALE_UNROLL
-    for (uint32_t v = 0; v < kVectors; ++v) {
-      Vector four;
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < 4; ++i) four.at[i] = values.word[4 * v + i];
-      ptx::st_shared(place(operand, v), four);
-    }
+  BLOCKSCALE_DEVICE ptx::SharedAddress place(uint32_t operand, uint32_t vector) const {
+    return at_ + (operand * kVectors + vector) * 512;
   }
 
   ptx::SharedAddress at_;
@@ -124,8 +86,6 @@ class RowRun {
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
   using Maximum = Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8>;
   static constexpr uint32_t kWarpColumns = 32 * kConfig.chunk;
-  /// Warps that hold a segment of rms_norm's sum; a round is made of whole segments.
-  static constexpr uint32_t kSegmentWarps = kRmsSegment / kWarpColumns;
   /// Whether tiles on their way are but prefetched: so rows of many thread blocks fit at once.
   static constexpr bool kPrefetches = kConfig.kernel == QuantizeKernel::maximum && kOneRound;
 
@@ -145,20 +105,19 @@ class RowRun {
     }
     exchange_.clear_words();
     for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
-      const ChunkPlace next_place = place_after(run, tile);
       const bool another = tile + run.step < run.end;
       if constexpr (kPrefetches) {
         fold_held_tile();
-        if (another) load_raw(next_place);
+        if (another) load_raw(place_after(run, tile));
         if (p_.maxima.prefetches > 0) prefetch(run, tile + p_.maxima.prefetches * run.step);
       } else {
         if constexpr (kOneRound) {
           take_tile();
-          if (another) load_raw(next_place);
+          if (another) load_raw(place_after(run, tile));
         }
         work_on_tile();
       }
-      place_ = next_place;
+      place_ = place_after(run, tile);
     }
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
       ptx::barrier_sync_all();  // who still reads words of the exchange
@@ -225,7 +184,8 @@ class RowRun {
 
   /// maximum, kOneRound: as work_on_tile, from raw_ alone, so that registers hold nothing else.
   BLOCKSCALE_DEVICE void fold_held_tile() {
-    factor_ = rms_factor(add_segments(0, sum_of_squares<32>(raw_)), p_.transform);
+    factor_ = rms_factor(add_segments<kWarpColumns>(exchange_, 0, sum_of_squares<32>(raw_)),
+                         p_.transform);
     store_factor();
     ValueChunk<kConfig> values;
     operands_.apply(values, [&](int i, float weight) {
@@ -244,6 +204,7 @@ class RowRun {
   }
 
   BLOCKSCALE_DEVICE bool exists() const { return place_.row < p_.rows; }
+  BLOCKSCALE_DEVICE ChunkState state() const { return {exists() && inside_, whole_}; }
 
   /// The tile's elements, which are in raw_, become values_: of rms_norm x itself.
   BLOCKSCALE_DEVICE void take_tile() {
@@ -342,29 +303,14 @@ class RowRun {
   /// The rows' factors; with kOneRound values_ are normalised.
   BLOCKSCALE_DEVICE void normalize_tile() {
     float total = 0;
-    each_round<true>([&] { total = add_segments(total, sum_of_squares<32>(values_)); });
+    each_round<true>(
+        [&] { total = add_segments<kWarpColumns>(exchange_, total, sum_of_squares<32>(values_)); });
     factor_ = rms_factor(total, p_.transform);
     if constexpr (kOneRound && kConfig.kernel != QuantizeKernel::norm) normalize();
   }
 
-  /// `total` and then the sums of the round's segments, one after the other.
-  BLOCKSCALE_DEVICE float add_segments(float total, float of_warp) {
-    const auto add_segment = [&](const uint32_t(&words)[kSegmentWarps]) {
-      float sums[kSegmentWarps];
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kSegmentWarps; ++i) sums[i] = bit_cast<float>(words[i]);
-      total = ptx::add_rn(total, sum_of_neighbours(sums));
-    };
-    exchange_.template exchange<kSegmentWarps>(bit_cast<uint32_t>(of_warp), add_segment);
-    return total;
-  }
-
-  BLOCKSCALE_DEVICE bool is_first_thread() const {
-    return exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists();
-  }
-
   BLOCKSCALE_DEVICE void store_factor() const {
-    if (!is_first_thread()) return;
+    if (!exists() || !exchange_.is_first_lane()) return;
     ptx::st_global(p_.row_factors + uint64_t{place_.matrix} * p_.rows + place_.row, factor_);
   }
 
@@ -373,18 +319,8 @@ class RowRun {
     Maximum largest;
     each_round<false>([&] { largest.fold(values_); });
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
-    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
-    if (is_first_thread()) {
-      const uint32_t stored[1] = {scale.stored};
-      store_scales_at<kConfig>(p_, place_.matrix, place_.row, 0, stored);
-    }
-    each_round<false>([&] {
-      if (!whole_ || scale.exceptional) {
-        store_exactly<kConfig>(p_, place_, values_, scale);
-      } else if (exists() && inside_) {
-        store_shortly<kConfig>(p_, place_, values_, {{scale}});
-      }
-    });
+    const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
+    each_round<false>([&] { store_with_scale<kConfig>(p_, state(), place_, values_, scale); });
   }
 
   /// Scales for the blocks of the row.
@@ -395,19 +331,8 @@ class RowRun {
         tensor_scale_ = await_tensor_scale<kConfig>(p_, place_);
       }
     }
-    each_round<false>([&] {
-      const auto units = block_scales<kConfig, false>(p_, tensor_scale_, values_);
-      if (!whole_ || any_exceptional(units)) {
-        store_exactly<kConfig>(
-            p_, place_, values_,
-            find_block_scales<kConfig, true>(p_, tensor_scale_, place_, values_));
-      } else if (exists() && inside_) {
-        store_whole_block_scales<kConfig>(p_, place_, units);
-        store_shortly<kConfig>(p_, place_, values_, units);
-      } else {
-        store_block_scales<kConfig>(p_, place_, units);
-      }
-    });
+    each_round<false>(
+        [&] { quantize_held_chunk<kConfig>(p_, tensor_scale_, state(), place_, values_); });
   }
 
   const QuantizeParams& p_;

@@ -18,6 +18,19 @@ BLOCKSCALE_DEVICE bool has_whole_chunks(uint32_t k, uint32_t first, uint32_t col
   return k % kChunk == 0 || k - first >= columns;  // below 0 it is large
 }
 
+/// The scale of fp8_row for the largest magnitude (f32 bits) of the row of `place`, whose first
+/// thread stores it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE BlockScale store_row_scale(const QuantizeParams& p, const RowExchange& exchange,
+                                             const ChunkPlace& place, uint32_t amax) {
+  const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
+  if (place.row < p.rows && exchange.is_first_lane()) {
+    const uint32_t stored[1] = {scale.stored};
+    store_scales_at<kConfig>(p, place.matrix, place.row, 0, stored);
+  }
+  return scale;
+}
+
 /// A thread's chunks of a row, 32 chunks apart, so that a load of a warp is of consecutive bytes.
 /// All threads of the block go through the same functions. kOneRound: p.row_rounds is 1.
 template <QuantizeConfig kConfig, bool kOneRound>
@@ -46,11 +59,7 @@ class RowTile {
       fold_into(largest);
     });
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
-    const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
-    if (exchange_.warp_of_row() == 0 && ptx::tid_x() % 32 == 0 && exists()) {
-      const uint32_t stored[1] = {scale.stored};
-      store_scales_at<kConfig>(p_, place_.matrix, place_.row, 0, stored);
-    }
+    const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
     each_round([&] { store(scale, amax); });
   }
 

@@ -242,22 +242,36 @@ BLOCKSCALE_HD constexpr bool holds_rows(QuantizeKernel kernel, InputTransform tr
          (kernel == QuantizeKernel::maximum && transform == InputTransform::rms_norm);
 }
 
-/// Operands that all rows (of a group) share, and that a kernel which holds rows keeps as f32 in
-/// shared memory behind kQuantizeSharedBytes.
-BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
-  if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::norm) return 0;
+/// Operands that all rows (of a group) share.
+BLOCKSCALE_HD constexpr int shared_operands(InputTransform transform) {
   if (transform == InputTransform::modulate) return 2;
   return transform == InputTransform::rms_norm ? 1 : 0;
 }
 
+/// Those that a kernel which holds rows keeps as f32 in shared memory behind kQuantizeSharedBytes.
+BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
+  if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::norm) return 0;
+  return shared_operands(transform);
+}
+
+/// Whether the form for small inputs loads all that it needs at once (kernel_sm90_at_once.cuh).
+BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format input,
+                                                 ScaleRule rule, InputTransform transform) {
+  if (input == Format::f32 || rule == ScaleRule::nvfp4) return false;
+  if (kernel == QuantizeKernel::blocks) return transform == InputTransform::modulate;
+  return kernel == QuantizeKernel::row && shared_operands(transform) > 0;
+}
+
 /// Whether a kernel has two forms: a small input is spread over many threads; of a large one a
 /// thread holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is
-/// moved. And nvfp4's blocks have registers to spare while one wave of thread blocks does them all.
+/// moved. And while one wave of thread blocks does them all, nvfp4's blocks have registers to
+/// spare, and chunks with operands are not worth a loop.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
+  if (small_loads_at_once(kernel, input, rule, transform)) return true;
   if (kernel == QuantizeKernel::tall) {
-    const bool of_x = is_gelu(transform) || transform == InputTransform::swiglu;
-    return transform == InputTransform::identity || (of_x && input != Format::f32);
+    return transform == InputTransform::identity ||
+           (transform != InputTransform::rms_norm && input != Format::f32);
   }
   if (kernel == QuantizeKernel::blocks) {
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
@@ -272,6 +286,21 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
 BLOCKSCALE_HD constexpr bool is_spread_tall(const QuantizeConfig& c) {
   return c.kernel == QuantizeKernel::tall && !c.large &&
          has_large_form(c.kernel, c.input, c.rule, c.transform);
+}
+
+/// Whether a kernel loads all that it needs at once.
+BLOCKSCALE_HD constexpr bool loads_at_once(const QuantizeConfig& c) {
+  return !c.large && small_loads_at_once(c.kernel, c.input, c.rule, c.transform);
+}
+
+/// `blocks` that do keep the operands of a run of chunks in shared memory behind
+/// kQuantizeSharedBytes, one operand after the other: of each chunk so many bytes, which quarters
+/// of warps read without bank conflicts.
+BLOCKSCALE_HD constexpr uint32_t strip_chunk_bytes(const QuantizeConfig& c) {
+  return static_cast<uint32_t>(c.chunk) * 4 + 16;
+}
+BLOCKSCALE_HD constexpr uint32_t strip_bytes(const QuantizeConfig& c, uint32_t chunks) {
+  return static_cast<uint32_t>(shared_operands(c.transform)) * chunks * strip_chunk_bytes(c);
 }
 
 /// Whether launches of a kernel may have fewer threads than its configuration.
@@ -322,6 +351,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.persistent = true;
     // 80 registers a thread do, and leave room for the maximum.
     if (follows_maximum(c) && is_gelu(c.transform)) c.beside = 256;
+  } else if (loads_at_once(c)) {
+    // 64 registers a thread; thread blocks as large as rows need, or small ones.
+    const bool rows = holds_rows(c.kernel, c.transform);
+    c.chunk = 32;
+    c.threads = rows ? 512 : 128;
+    c.min_blocks = rows ? 2 : 8;
   } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
@@ -329,7 +364,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = c.persistent && (c.input == Format::f32 || c.block == 16) ? 1 : 2;
     if (c.kernel == QuantizeKernel::maximum) {
       if (c.input != Format::f32) c.chunk = 32;
-    } else if (c.persistent && c.large) {
+    } else if (norm && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
       c.threads = c.kernel != QuantizeKernel::row || c.rule == ScaleRule::mx ? 768 : 512;
@@ -345,10 +380,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunk = 8;
     c.chunks = 8;
     if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
-      const bool gelu = is_gelu(c.transform);  // two thread blocks at once
-      c.chunks = gelu ? 4 : 2;
-      c.threads = gelu ? 512 : 1024;
-      c.min_blocks = gelu ? 2 : 1;
+      // Two thread blocks at once where registers allow it.
+      const bool two = fused && c.transform != InputTransform::swiglu;
+      c.chunks = two ? 4 : 2;
+      c.threads = two ? 512 : 1024;
+      c.min_blocks = two ? 2 : 1;
       return c;
     }
     // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
