@@ -326,7 +326,7 @@ TEST_P(Stripes, HaveAnyShape) {
       c.x_padding = (8 - k % 8) % 8;  // rows begin at multiples of 16 bytes
       c.value_padding = rows % 3;
       c.layout = k == 392 ? ScaleLayout::mn_major : ScaleLayout::row_major;
-      check(c);
+      check_forms(c);
     }
   }
 }
@@ -336,7 +336,7 @@ TEST_P(Stripes, TakeEveryKindOfData) {
     for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
       Case c = a_case(dtype, 140, 128);
       c.data = data;
-      check(c);
+      check_forms(c);
     }
   }
 }
@@ -346,7 +346,7 @@ TEST_P(Stripes, WaitInAnyOrder) {
     Case c = a_case(seed % 2 == 0 ? Format::f32 : Format::bf16, 130, seed % 2 == 0 ? 260 : 520);
     c.batch = 2;
     c.seed = seed;
-    check(c);
+    check_forms(c);
   }
 }
 
@@ -362,7 +362,7 @@ TEST(CudaFusedInput, AddsUpStripesOfManySegments) {
   c.data = Data::normal;
   c.options.input.transform = InputTransform::rms_norm;
   c.multiprocessors = 132;
-  check(c);
+  check_forms(c);
 }
 
 }  // namespace

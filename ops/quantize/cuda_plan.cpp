@@ -389,13 +389,21 @@ class Planner {
   /// Only where x is copied by vectors, and thread blocks that wait for each other are at most a
   /// quarter of what the device holds: others may run at the same time, and wait too.
   bool add_stripes() {
-    const int kernel = find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
-                                   a_.input.transform);
+    const std::int64_t tile_chunks = 32;  // of 16 bytes
+    const std::int64_t chunks = ceil_div(a_.out.k * format_bytes(a_.x.dtype), 16);
+    const auto find = [&](bool large) {
+      return find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
+                         a_.input.transform, false, large);
+    };
+    const auto fit = [&](int kernel) {
+      const std::int64_t most =
+          std::int64_t{device_.multiprocessors} * last_config(kernel).min_blocks;
+      return 4 * ceil_div(chunks, tile_chunks) <= most;
+    };
+    int kernel = find(is_large(kQuantizeKernels[find(false)]));
+    if (!fit(kernel)) kernel = find(true);
+    if (!base_.x.vectors || !fit(kernel)) return false;
     const QuantizeConfig c = last_config(kernel);
-    const std::int64_t fit = std::int64_t{device_.multiprocessors} * c.min_blocks;
-    const std::int64_t chunks = ceil_div(a_.out.k, c.chunk);
-    const std::int64_t tile_chunks = kStripeRowBytes / 16;
-    if (!base_.x.vectors || 4 * ceil_div(chunks, tile_chunks) > fit) return false;
     base_.grid = tile_grid(base_.rows, chunks, kStripeRows, log2_ceil(tile_chunks));
     const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
     base_.stripes.words = static_cast<std::uint64_t>(words);

@@ -155,9 +155,12 @@ std::vector<PlanTuning> computed_scale_tunings() {
       {}, {16, 1, 128, 12}, {16, 1, 256, 4}, {32, 1, 128, 8}, {32, 1, 128, 12}, {32, 1, 256, 4}};
 }
 
-/// Ways of launching the kernels that hold tiles of stripes.
+/// Ways of launching the kernels that hold tiles of stripes: by size, small, large.
 std::vector<PlanTuning> stripe_tunings() {
-  return {{}, {0, 0, 256, 2}, {0, 0, 256, 3}, {0, 0, 512, 1}, {0, 0, 512, 2}};
+  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 256, 2}, {0, 0, 512, 2}};
+  tunings[1].large = Choice::never;
+  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  return tunings;
 }
 
 /// The form of tall blocks for small inputs, where there is one, and registers against threads.

@@ -4,7 +4,8 @@
 // A *stripe* is kStripeRows whole rows. Its tiles, kStripeRowBytes of each row, belong to as many
 // thread blocks, *mates*. Each copies its tile to shared memory, adds up its part of each row's sum
 // of squares, and leaves these sums in the workspace; there each finds those of its mates, and so
-// the factors of its rows. Largest magnitudes, scales and codes then come from shared memory.
+// the factors of its rows. Largest magnitudes, scales and codes then come from shared memory; of an
+// input that is small enough for one tile a multiprocessor, codes from values held in registers.
 //
 // A sum that is not there yet is kNoSum, which none can be: QuantizeKernel::clear comes before. So
 // nothing else says that sums are there, and no other memory is passed from block to block.
@@ -49,6 +50,7 @@ class StripeTile {
   static_assert(kConfig.transform == InputTransform::rms_norm && kConfig.block == 128);
   static_assert(Raw::kWords == 4 && 16 * 32 == kStripeRowBytes);
 
+  static constexpr bool kHolds = !kConfig.large;
   static constexpr uint32_t kChunk = kConfig.chunk;
   static constexpr uint32_t kWarps = kConfig.threads / 32;
   static constexpr uint32_t kWarpRows = kStripeRows / kWarps;
@@ -250,39 +252,61 @@ class StripeTile {
     load_operand(weight_, p_.transform.weight, 0, place_.column, left_, left_ >= kConfig.chunk);
   }
 
-  /// Calls body(row, factor, x) for the warp's rows, x the thread's elements of that row.
+  /// Calls body(row, factor, x) for four of the warp's rows, x the thread's elements of a row.
   template <class Body>
-  BLOCKSCALE_DEVICE void each_row(const Body& body) const {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t first = 0; first < kWarpRows; first += 4) {
-      const Words factors =
-          ptx::ld_shared<Words>(device::shared_base() + 4 * (warp_ * kWarpRows + first));
+  BLOCKSCALE_DEVICE void four_rows(uint32_t first, const Body& body) const {
+    const Words factors =
+        ptx::ld_shared<Words>(device::shared_base() + 4 * (warp_ * kWarpRows + first));
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const Words words = ptx::ld_shared<Words>(row_at(first + i) + 16 * lane_);
+      Raw raw;
       BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < 4; ++i) {
-        const Words words = ptx::ld_shared<Words>(row_at(first + i) + 16 * lane_);
-        Raw raw;
-        BLOCKSCALE_UNROLL
-        for (uint32_t j = 0; j < 4; ++j) raw.word[j] = words.at[j];
-        body(first + i, bit_cast<float>(factors.at[i]), raw);
-      }
+      for (uint32_t j = 0; j < 4; ++j) raw.word[j] = words.at[j];
+      body(first + i, bit_cast<float>(factors.at[i]), raw);
     }
   }
 
-  /// Bits of the largest magnitude in the warp's rows of the lane's block. The weight of a column
-  /// meets only the largest of its products with factors: rounding keeps their order, and what is
-  /// NaN then was NaN, or 0, before.
-  BLOCKSCALE_DEVICE uint32_t maximum_of_warp() const {
-    float of_column[kConfig.chunk] = {};
-    each_row([&](uint32_t, float factor, const Raw& raw) {
+  /// The same for all of them.
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_row(const Body& body) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t first = 0; first < kWarpRows; first += 4) four_rows(first, body);
+  }
+
+  BLOCKSCALE_DEVICE Values values_of(float factor, const Raw& raw) const {
+    Values values;
+    fill_values(values, [&](int i) {
+      return math::rms_norm<device::KernelMath>(value_at(raw, i), factor, value_at(weight_, i));
+    });
+    return values;
+  }
+
+  /// Bits of the largest magnitude in the warp's rows of the lane's block.
+  BLOCKSCALE_DEVICE uint32_t maximum_of_warp() {
+    Largest<Format::f32, false> largest;
+    if constexpr (kHolds) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t first = 0; first < kWarpRows; first += 4) {
+        four_rows(first, [&](uint32_t row, float factor, const Raw& raw) {
+          held_[row] = values_of(factor, raw);
+          largest.fold(held_[row]);
+        });
+      }
+    } else {
+      // The weight of a column meets only the largest of its products with factors: rounding keeps
+      // their order, and what is NaN then was NaN, or 0, before.
+      float of_column[kConfig.chunk] = {};
+      each_row([&](uint32_t, float factor, const Raw& raw) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < kConfig.chunk; ++i) {
+          of_column[i] = ptx::max(of_column[i], ptx::abs(ptx::mul_rn(value_at(raw, i), factor)));
+        }
+      });
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kConfig.chunk; ++i) {
-        of_column[i] = ptx::max(of_column[i], ptx::abs(ptx::mul_rn(value_at(raw, i), factor)));
+        largest.fold(bit_cast<uint32_t>(ptx::mul_rn(of_column[i], value_at(weight_, i))));
       }
-    });
-    Largest<Format::f32, false> largest;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kConfig.chunk; ++i) {
-      largest.fold(bit_cast<uint32_t>(ptx::mul_rn(of_column[i], value_at(weight_, i))));
     }
     return maximum_of_lanes(largest.bits);
   }
@@ -298,7 +322,7 @@ class StripeTile {
   }
 
   /// The scale of the lane's block, which one of its lanes stores.
-  BLOCKSCALE_DEVICE BlockScale scale_of_block() const {
+  BLOCKSCALE_DEVICE BlockScale scale_of_block() {
     const ptx::SharedAddress maxima =
         device::shared_base() + (kMaximaAt + lane_ / kBlockLanes * (4 * kWarps));
     const bool leads = lane_ % kBlockLanes == 0;
@@ -319,30 +343,35 @@ class StripeTile {
     return scale;
   }
 
-  BLOCKSCALE_DEVICE void store_blocks() const {
+  BLOCKSCALE_DEVICE void store_blocks() {
     const BlockScale scale = scale_of_block();
-    const auto values_of = [&](float factor, const Raw& raw) {
-      Values values;
-      fill_values(values, [&](int i) {
-        return math::rms_norm<device::KernelMath>(value_at(raw, i), factor, value_at(weight_, i));
-      });
-      return values;
-    };
     const bool is_part = left_ > 0 && left_ < kConfig.chunk;
     const bool exactly = !p_.value_vectors || is_part || scale.exceptional;
     if (ptx::vote_sync_any(ptx::kFullMask, exactly)) {
       each_row([&](uint32_t row, float factor, const Raw& raw) {
         store_exactly<kConfig>(p_, below(place_, row), values_of(factor, raw), scale);
       });
-      return;
+    } else if constexpr (kHolds) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t row = 0; row < kWarpRows; ++row) {
+        if (exists(row)) store_row(row, held_[row], scale);
+      }
+    } else {
+      each_row([&](uint32_t row, float factor, const Raw& raw) {
+        if (exists(row)) store_row(row, values_of(factor, raw), scale);
+      });
     }
-    uint8_t* const to = codes_at<kConfig.element>(p_, place_);
-    each_row([&](uint32_t row, float factor, const Raw& raw) {
-      if (place_.row + row >= p_.rows || left_ <= 0) return;
-      const Values values = values_of(factor, raw);
-      store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(values, scale),
-                  to + row * p_.value_row_stride);
-    });
+  }
+
+  /// Whether the thread has elements in one of the warp's rows.
+  BLOCKSCALE_DEVICE bool exists(uint32_t row) const {
+    return place_.row + row < p_.rows && left_ > 0;
+  }
+
+  BLOCKSCALE_DEVICE void store_row(uint32_t row, const Values& values,
+                                   const BlockScale& scale) const {
+    uint8_t* const to = codes_at<kConfig.element>(p_, place_) + row * p_.value_row_stride;
+    store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(values, scale), to);
   }
 
   const QuantizeParams& p_;
@@ -353,6 +382,7 @@ class StripeTile {
   ChunkPlace place_ = {};  // of the thread's chunk in the first of its warp's rows
   int32_t left_ = 0;       // columns from there on, below 0 beyond the matrix
   Chunk<Format::f32, kConfig.chunk> weight_ = {};
+  Values held_[kHolds ? kWarpRows : 1];
 };
 
 template <QuantizeConfig kConfig>

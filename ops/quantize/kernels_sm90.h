@@ -268,6 +268,7 @@ BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format i
 /// spare, and chunks with operands are not worth a loop.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
+  if (kernel == QuantizeKernel::stripe) return true;
   if (small_loads_at_once(kernel, input, rule, transform)) return true;
   if (kernel == QuantizeKernel::tall) {
     return transform == InputTransform::identity ||
@@ -405,9 +406,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     }
   } else if (c.kernel == QuantizeKernel::stripe) {
     c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
-    // As many thread blocks as shared memory holds; of f32, as registers do.
-    c.threads = c.input == Format::f32 ? 512 : 256;
-    c.min_blocks = c.input == Format::f32 ? 2 : 3;
+    c.threads = 512;
+    c.min_blocks = 1;
+    if (c.large) {  // as many thread blocks as shared memory holds; of f32, as registers do
+      c.threads = c.input == Format::f32 ? 512 : 256;
+      c.min_blocks = c.input == Format::f32 ? 2 : 3;
+    }
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
