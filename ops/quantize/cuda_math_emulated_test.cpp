@@ -189,6 +189,29 @@ TEST(CudaMath, GeluKeepsTheOrderOfPositiveNumbers) {
   check_order_of_gelu<Format::f16, InputTransform::gelu_erf>();
 }
 
+/// A maximum of chunks in any order: some without an x that decides, NaN and infinity among them.
+TEST(CudaMath, LargestGeluIsThatOfAllValues) {
+  std::uint32_t state = 1;
+  for (int i = 0; i < 20'000; ++i) {
+    const int chunks = 1 + i % 3;
+    const std::uint32_t mask = i % 2 == 0 ? 0xBEFFBEFFu : 0xFFFFFFFFu;  // small numbers: any
+    k::LargestGelu<InputTransform::gelu_tanh, Format::bf16> largest;
+    k::Largest<Format::f32, false> expected;
+    for (int c = 0; c < chunks; ++c) {
+      k::Chunk<Format::bf16, 4> x;
+      for (std::uint32_t& word : x.word) {
+        state = state * 1664525u + 1013904223u;
+        word = (state ^ state >> 15) & mask;
+      }
+      largest.fold(x);
+      k::Chunk<Format::f32, 4> values;
+      k::gelu_chunk<InputTransform::gelu_tanh>(values, x);
+      expected.fold(values);
+    }
+    ASSERT_EQ(largest.f32_bits(), expected.f32_bits()) << i;
+  }
+}
+
 /// Calls check(x, exact tail, approximate) for every finite 16-bit number.
 template <Format kFormat, InputTransform kTransform, class Check>
 void for_all_tails(const Check& check) {

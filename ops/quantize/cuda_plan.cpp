@@ -9,25 +9,29 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-/// Values for each multiprocessor from which on a kernel with a table wins. f16 has four times the
-/// entries that cost something, and silu of x and of -x share nothing. Approximate values of GELU
-/// need no table as long as there is time to compute them: with 8 bits of output more than with 4,
-/// and for tanh less than for erf. After a `maximum` kernel the table of GELU is filled before that
-/// ends.
-std::int64_t least_table_values(const QuantizeConfig& c, bool after_maximum) {
-  constexpr std::int64_t kOfBf16 = 1 << 14;
-  constexpr std::int64_t kNever = std::int64_t{1} << 50;
-  if (after_maximum && is_gelu(c.transform)) return kOfBf16 / 2;
-  QuantizeConfig computed = c;
-  computed.table = false;
-  if (approximates_gelu(computed)) {
-    const bool wide = format_traits(c.element).bits == 8;
-    const bool tanh = c.transform == InputTransform::gelu_tanh;
-    const bool has_time = wide && (tanh || c.kernel != QuantizeKernel::blocks);
-    return has_time ? kNever : 4 * kOfBf16;
+constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
+                                                          "maximum", "settle", "norm"};
+constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
+/// Values for each multiprocessor from which on a kernel with a table wins, as measured. That
+/// depends on how long it takes to fill (f16 has four times the entries that cost something, and
+/// silu of x and of -x share nothing), and on what is done without: a row waits for all its values,
+/// approximate values of tanh cost less than those of erf, and with 8 bits there is more time.
+std::int64_t least_table_values(const QuantizeConfig& c) {
+  constexpr std::int64_t kFew = 1 << 14;
+  constexpr std::int64_t kMany = 1 << 16;
+  const bool bf16 = c.input == Format::bf16;
+  if (!is_gelu(c.transform)) return bf16 ? kFew : 5 * kFew;
+  const bool erf = c.transform == InputTransform::gelu_erf;
+  switch (c.kernel) {
+    case QuantizeKernel::tall: return kMany;
+    case QuantizeKernel::row: return bf16 ? kFew : kMany;
+    case QuantizeKernel::blocks:
+      if (c.rule == ScaleRule::nvfp4) break;
+      if (erf) return bf16 ? kFew : kMany;
+      return !bf16 && format_traits(c.element).bits == 8 ? 4 * kMany : kMany;
+    default: break;
   }
-  if (c.input == Format::bf16) return kOfBf16;
-  return is_gelu(c.transform) ? 2 * kOfBf16 : 5 * kOfBf16;
+  return bf16 ? kFew : 2 * kFew;
 }
 
 /// Elements for each multiprocessor up to which a plan's last kernel lets the next one in the
@@ -37,15 +41,13 @@ constexpr std::int64_t kMostOvertaken = 64 << 10;
 
 /// Whether a kernel is followed by another one of its plan, which may always start at once.
 constexpr bool comes_first(QuantizeKernel kernel) {
-  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm ||
-         kernel == QuantizeKernel::clear;
+  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm;
 }
 
 /// Elements of x for each multiprocessor from which on kernels take their form for large inputs,
-/// where `small` is the one for small ones: what one wave of these holds, or twice as much.
+/// where `small` is the one for small ones: what one wave of these holds, or two.
 constexpr std::int64_t large_elements(const QuantizeConfig& small) {
-  if (small.kernel == QuantizeKernel::blocks && !loads_at_once(small)) return 64 << 10;
-  return 32 << 10;
+  return small.kernel == QuantizeKernel::blocks || loads_at_once(small) ? 64 << 10 : 32 << 10;
 }
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
@@ -91,7 +93,6 @@ class Planner {
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
-    if (rms && tall && add_stripes()) return plan_;
     if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
@@ -256,9 +257,7 @@ class Planner {
       if (is_swizzled(a_.out.layout)) most = 16;
     }
     const InputTransform transform = a_.input.transform;
-    const bool shares =
-        transform == InputTransform::modulate || transform == InputTransform::rms_norm;
-    if (shares && !walks_columns(c)) {
+    if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
       most = std::min(most, 16);
     }
     const int least = std::max(2, c.block / c.chunk);
@@ -270,10 +269,7 @@ class Planner {
     QuantizeConfig c = kQuantizeKernels[kernel];
     if (tuning_.chunk != 0) c.chunk = tuning_.chunk;
     if (tuning_.chunks != 0) c.chunks = tuning_.chunks;
-    if (tuning_.threads != 0) {
-      c.threads = tuning_.threads;
-      c.beside = 0;
-    }
+    if (tuning_.threads != 0) c.threads = tuning_.threads;
     if (tuning_.min_blocks != 0) c.min_blocks = tuning_.min_blocks;
     c.persistent |= tuning_.persistent;
     return c;
@@ -298,7 +294,8 @@ class Planner {
   void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
-    params.lets_next_start |= comes_first(c.kernel);
+    // One thread block a multiprocessor: nobody is in the way of those to come.
+    params.lets_next_start |= comes_first(c.kernel) || c.table;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
@@ -308,12 +305,6 @@ class Planner {
     step.shape.dynamic_shared_bytes = c.table ? kTableSharedBytes : kQuantizeSharedBytes;
     step.shape.programmatic_dependent_launch = true;
     step.params = params;
-    if (follows_maximum(c) && params.tensor_source == TensorScaleSource::maxima) {
-      // One wave, and what a table's thread blocks load before they wait.
-      const std::int64_t loads = c.table ? 3 : 1;
-      step.params.front_tiles =
-          static_cast<std::uint32_t>(std::min<std::int64_t>(loads * fits, params.grid.tiles));
-    }
   }
 
   QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
@@ -368,8 +359,7 @@ class Planner {
     }
     const std::int64_t values = a_.out.batch * a_.out.rows * a_.out.k;
     return tuning_.table == Choice::always ||
-           values >= device_.multiprocessors *
-                         least_table_values(c, base_.tensor_source == TensorScaleSource::maxima);
+           values >= device_.multiprocessors * least_table_values(c);
   }
 
   void add_norm() {
@@ -384,46 +374,6 @@ class Planner {
     base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
     add_row_kernel(kernel, a_.out.rows, a_.out.k);
     base_.transform.row_factors = base_.row_factors;
-  }
-
-  /// Only where x is copied by vectors, and thread blocks that wait for each other are at most a
-  /// quarter of what the device holds: others may run at the same time, and wait too.
-  bool add_stripes() {
-    const std::int64_t tile_chunks = 32;  // of 16 bytes
-    const std::int64_t chunks = ceil_div(a_.out.k * format_bytes(a_.x.dtype), 16);
-    const auto find = [&](bool large) {
-      return find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
-                         a_.input.transform, false, large);
-    };
-    const auto fit = [&](int kernel) {
-      const std::int64_t most =
-          std::int64_t{device_.multiprocessors} * last_config(kernel).min_blocks;
-      return 4 * ceil_div(chunks, tile_chunks) <= most;
-    };
-    int kernel = find(is_large(kQuantizeKernels[find(false)]));
-    if (!fit(kernel)) kernel = find(true);
-    if (!base_.x.vectors || !fit(kernel)) return false;
-    const QuantizeConfig c = last_config(kernel);
-    base_.grid = tile_grid(base_.rows, chunks, kStripeRows, log2_ceil(tile_chunks));
-    const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
-    base_.stripes.words = static_cast<std::uint64_t>(words);
-    base_.stripes.sums = take<std::uint64_t>(words);
-    add_clear(1);
-    add(kernel, c, base_.grid.tiles, base_);
-    last_step().shape.dynamic_shared_bytes += kStripeRows * kStripeRowBytes;
-    return true;
-  }
-
-  /// A kernel that makes `counters` zeros, and what is in place of sums, for those after it.
-  void add_clear(std::int64_t counters) {
-    check_tiles(counters);
-    base_.stripes.count = static_cast<std::uint32_t>(counters);
-    base_.stripes.counters = take<std::uint32_t>(counters);
-    const int kernel = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
-                                   0, InputTransform::identity);
-    const QuantizeConfig& c = kQuantizeKernels[kernel];
-    const auto pairs = static_cast<std::int64_t>(base_.stripes.words / 2);
-    add(kernel, c, ceil_div(std::max(counters, pairs), c.threads), base_);
   }
 
   /// Whether all matrices have one scale.
@@ -458,8 +408,7 @@ class Planner {
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     QuantizePlan::Step& step = last_step();
-    std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
-    if (walks_columns(c)) most = std::min<std::int64_t>(most, device_.multiprocessors);
+    const std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;
@@ -468,11 +417,6 @@ class Planner {
     base_.maxima.count = static_cast<std::uint32_t>(count);
     base_.maxima.parts = Divisor(base_.maxima.count);
     base_.maxima.stride = static_cast<std::uint32_t>(one_scale_for_all() ? 0 : words);
-    // What is prefetched has been in the level-2 cache for about a microsecond when it is loaded.
-    base_.maxima.prefetches = 3;
-    if (tuning_.prefetches != 0) {
-      base_.maxima.prefetches = static_cast<std::uint32_t>(tuning_.prefetches - 1);
-    }
     step.params.maxima = base_.maxima;
     step.shape.grid.x = static_cast<std::uint32_t>(scales * count);
   }
@@ -559,18 +503,12 @@ class Planner {
     return std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
   }
 
-  /// As few warps a row as hold it, and as many rows a thread block as make eight warps; or sixteen
-  /// for `maximum`, of whose thread blocks there are few, unless some multiprocessors had none.
+  /// As few warps a row as hold it, and as many rows a thread block as make eight warps.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig c = last_config(kernel);
     const std::int64_t all_warps = row_warps(c, columns);
     const std::int64_t warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
-    const bool few_blocks =
-        c.kernel == QuantizeKernel::maximum &&
-        a_.out.batch * rows * warps >= std::int64_t{kRowMostWarps} * device_.multiprocessors;
-    const std::int64_t block_warps = few_blocks ? kRowMostWarps : kRowMostWarps / 2;
-    const std::int64_t tile_rows =
-        std::clamp<std::int64_t>(block_warps / warps, 1, kRowMostWarps / 2);
+    const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / warps);
     const std::int64_t threads = tile_rows * warps * 32;
     QuantizeParams p = base_;
     p.grid = tile_grid(rows, 1, tile_rows, 0);
@@ -623,6 +561,74 @@ QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out
   shape.batch = a.x.batch;
   const QuantizeArguments arguments{a.x, shape, a.input};
   return Planner(arguments, {}, device, workspace, {}).plan_maximum(out);
+}
+
+std::string quantize_kernel_name(const QuantizeConfig& c) {
+  std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
+  const bool scales = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
+  if (scales) {
+    name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
+            format_traits(c.element).name;
+    if (c.block != 0) name += "_" + std::to_string(c.block);
+  }
+  if (c.kernel == QuantizeKernel::settle) return name;
+  name += std::string("_") + format_traits(c.input).name;
+  if (c.kernel == QuantizeKernel::norm) return c.large ? name + "_large" : name;
+  name += std::string("_") + kInputTransformNames[static_cast<int>(c.transform)];
+  if (c.large) name += "_large";
+  return c.table ? name + "_table" : name;
+}
+
+std::string QuantizePlan::str() const {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const Step& step = steps[static_cast<std::size_t>(i)];
+    const QuantizeConfig& c = step.config;
+    const QuantizeParams& p = step.params;
+    text += quantize_kernel_name(c) + ": " + std::to_string(p.grid.tiles) + " tiles of " +
+            std::to_string(p.grid.rows) + " rows, " + std::to_string(step.shape.grid.x) + " x " +
+            std::to_string(step.shape.block.x) + " threads with " + std::to_string(c.chunks) +
+            " chunks of " + std::to_string(c.chunk) +
+            (p.x.vectors ? ", vector loads" : ", element loads") +
+            (p.value_vectors ? ", vector stores" : ", byte stores") +
+            (p.backwards ? ", the last tile first" : "");
+    text += std::string(", scales ") + scale_layout_traits(p.layout).name;
+    text += "\n";
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
+}
+
+std::string quantize_config_source(const QuantizeConfig& c) {
+  const auto value = [](const char* type, auto v) {
+    return std::string("blockscale::") + type + "(" + std::to_string(static_cast<int>(v)) + "), ";
+  };
+  return "blockscale::QuantizeConfig{" + value("QuantizeKernel", c.kernel) +
+         value("Format", c.input) + value("Format", c.element) + value("ScaleRule", c.rule) +
+         std::to_string(c.block) + ", " + value("InputTransform", c.transform) +
+         std::to_string(c.chunk) + ", " + std::to_string(c.chunks) + ", " +
+         std::to_string(c.threads) + ", " + std::to_string(c.min_blocks) + ", " +
+         (c.persistent ? "true" : "false") + ", " + (c.table ? "true" : "false") + ", " +
+         (c.large ? "true" : "false") + "}";
+}
+
+runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
+  runtime::KernelSpec spec;
+  spec.name = std::move(name);
+  spec.header = "ops/quantize/kernel_sm90.cuh";
+  spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
+  spec.threads = c.threads;
+  spec.fewer_threads = may_have_fewer_threads(c);
+  spec.min_blocks_per_multiprocessor = c.min_blocks;
+  return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
+}
+
+std::vector<runtime::KernelSpec> quantize_kernel_specs() {
+  std::vector<runtime::KernelSpec> specs;
+  for (int i = 0; i < kQuantizeKernels.count; ++i) {
+    const QuantizeConfig& c = kQuantizeKernels[i];
+    specs.push_back(quantize_kernel_spec(c, quantize_kernel_name(c)));
+  }
+  return specs;
 }
 
 }  // namespace blockscale::quantize_detail

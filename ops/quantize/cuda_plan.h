@@ -34,8 +34,6 @@ struct PlanTuning {
   bool persistent = false;
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
-  int prefetches = 0;              // of `maximum`, and 1 more; 0 as planned
-  int band_rows = 0;               // rows and columns: rows of tiles of a band
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

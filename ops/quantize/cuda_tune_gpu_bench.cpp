@@ -41,8 +41,7 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : "") +
-          (t.prefetches == 0 ? "" : " prefetches " + std::to_string(t.prefetches - 1)))
+                                      : ""))
       .substr(1);
 }
 
@@ -139,28 +138,10 @@ std::vector<PlanTuning> modulate_tunings() {
   return tunings;
 }
 
-/// The same after a maximum.
-std::vector<PlanTuning> held_tunings() {
-  return {{}, {16, 2, 128, 8}, {16, 4, 128, 4}};
-}
-
-/// Whether the scale of the tensor is computed, unless it is given.
-bool has_computed_scale(Recipe recipe) {
-  return recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
-}
-
 /// Ways of launching the second kernel where a tensor scale is computed.
 std::vector<PlanTuning> computed_scale_tunings() {
   return {
       {}, {16, 1, 128, 12}, {16, 1, 256, 4}, {32, 1, 128, 8}, {32, 1, 128, 12}, {32, 1, 256, 4}};
-}
-
-/// Ways of launching the kernels that hold tiles of stripes: by size, small, large.
-std::vector<PlanTuning> stripe_tunings() {
-  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 256, 2}, {0, 0, 512, 2}};
-  tunings[1].large = Choice::never;
-  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
-  return tunings;
 }
 
 /// The form of tall blocks for small inputs, where there is one, and registers against threads.
@@ -174,19 +155,8 @@ std::vector<PlanTuning> tall_tunings() {
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
-  if (t.block_rows > 1 && transform == InputTransform::rms_norm) return stripe_tunings();
   if (t.block_rows > 1) return tall_tunings();
   const bool modulate = transform == InputTransform::modulate;
-  const bool norm = transform == InputTransform::rms_norm;
-  if (has_computed_scale(recipe) && transform != InputTransform::swiglu) {
-    std::vector<PlanTuning> tunings = modulate || norm ? held_tunings() : function_tunings();
-    for (const int prefetches : {0, 1}) {
-      PlanTuning tuning;
-      tuning.prefetches = 1 + prefetches;
-      tunings.push_back(tuning);
-    }
-    return tunings;
-  }
   if (transform == InputTransform::rms_norm || (modulate && recipe == Recipe::fp8_row)) {
     return row_tunings();
   }
@@ -268,12 +238,11 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   return problems;
 }
 
-/// An input at six sizes of x, from 1 to 512 MiB; at two where tensor scales are computed.
+/// An input at sizes of x from 1 to 512 MiB.
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
     for (const std::int64_t mebibytes : {1, 4, 8, 16, 64, 512}) {
-      if (has_computed_scale(recipe) && mebibytes != 8 && mebibytes != 64) continue;
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

@@ -13,9 +13,7 @@
 #include "ops/quantize/kernel_sm90_at_once.cuh"
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
-#include "ops/quantize/kernel_sm90_column_maximum.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
-#include "ops/quantize/kernel_sm90_stripe.cuh"
 #include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -29,12 +27,13 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   constexpr bool kChunks =
       kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
   // Whoever wrote what this kernel reads has ended when `maximum`, which has waited for it, lets
-  // this one start: what is left to wait for are the maxima and the factors of rms_norm, which are
-  // read later.
-  const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
-  constexpr bool kWaitsItself = kConfig.kernel == QuantizeKernel::maximum ||
-                                kConfig.kernel == QuantizeKernel::stripe ||
-                                kConfig.kernel == QuantizeKernel::clear || loads_at_once(kConfig);
+  // this one start: what is left to wait for are the maxima, which are read later.
+  constexpr bool kMayWaitLater = kChunks && kConfig.transform != InputTransform::rms_norm;
+  const bool waits_later = kMayWaitLater && params.tensor_source == TensorScaleSource::maxima;
+  // Some have something to do before they wait.
+  constexpr bool kFindsMaxima =
+      kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
+  constexpr bool kWaitsItself = loads_at_once(kConfig) || kConfig.table || kFindsMaxima;
   if constexpr (!kWaitsItself) {
     if (!waits_later) ptx::griddepcontrol_wait();
     if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
@@ -45,17 +44,10 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
-  } else if constexpr (walks_columns(kConfig)) {
-    quantize_sm90::ColumnMaximum<kConfig>(params).find();
-  } else if constexpr (kConfig.kernel == QuantizeKernel::maximum &&
-                       kConfig.transform != InputTransform::rms_norm) {
+  } else if constexpr (kFindsMaxima) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
     quantize_sm90::settle_tensor_scale<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::stripe) {
-    quantize_sm90::quantize_stripes<kConfig>(params);
-  } else if constexpr (kConfig.kernel == QuantizeKernel::clear) {
-    quantize_sm90::clear_stripes(params.stripes);
   } else if constexpr (kConfig.table) {
     quantize_sm90::quantize_groups<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {

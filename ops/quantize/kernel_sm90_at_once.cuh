@@ -143,7 +143,7 @@ class RowAtOnce {
     ValueChunk<kConfig> values;
     if constexpr (kNormalizes) {
       fill_values(values, [&](int i) { return value_at(x_, i); });
-      const float sum = add_segments<kWarpColumns>(exchange_, 0, sum_of_squares<32>(values));
+      const float sum = add_segments<kWarpColumns>(exchange_, 0, sum_of_squares(values));
       const float factor = rms_factor(sum, p_.transform);
       fill_values(values, [&](int i) {
         return math::rms_norm<device::KernelMath>(value_at(values, i), factor,

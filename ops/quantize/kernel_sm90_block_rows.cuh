@@ -3,7 +3,6 @@
 #pragma once
 
 #include "device/kernel.h"
-#include "device/ptx/grid.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_held.cuh"
@@ -21,11 +20,7 @@ BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
       rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return kAll;
   HeldChunks<kConfig> chunks(p, first, 1);
-  chunks.load_x();
-  if constexpr (kConfig.transform == InputTransform::rms_norm) {
-    ptx::griddepcontrol_wait();
-    chunks.load_row_factors();
-  }
+  chunks.load();
   const float tensor_scale = await_tensor_scale<kConfig>(p, first);
   uint32_t left = 0;
   BLOCKSCALE_UNROLL

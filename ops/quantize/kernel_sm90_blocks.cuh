@@ -339,8 +339,6 @@ BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float ten
 /// A warp's chunks, which nobody has loaded, the way that they allow.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPlace& place) {
-  // The factors of rows come from the kernel before this one.
-  if constexpr (kConfig.transform == InputTransform::rms_norm) ptx::griddepcontrol_wait();
   const ChunkState state = chunk_state<kConfig>(p, place);
   HeldChunk<kConfig> chunk[1];
   if (state.whole) load_chunk<kConfig>(chunk[0], p, place, state);
@@ -382,6 +380,18 @@ BLOCKSCALE_DEVICE void quantize_chunks(const QuantizeParams& p) {
     });
   }
 }
+
+/// What a `maximum` kernel folds: chunks of x where their order is that of the values, else values.
+template <QuantizeConfig kConfig, bool kOrdersGelu = orders_gelu(kConfig)>
+struct Folded {
+  static constexpr QuantizeConfig kChunks = kConfig;
+  using Maximum = Largest<kValueFormat<kConfig>, false>;
+};
+template <QuantizeConfig kConfig>
+struct Folded<kConfig, true> {
+  static constexpr QuantizeConfig kChunks = without_transform(kConfig);
+  using Maximum = LargestGelu<kConfig.transform, kConfig.input>;
+};
 
 /// A thread's chunk of a tile that a `maximum` kernel may look at.
 struct MaximumPlace {
@@ -436,22 +446,24 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const uint32_t matrix = maxima.parts.quotient(ptx::ctaid_x());
   const uint32_t part = ptx::ctaid_x() - matrix * maxima.count;
   const uint32_t tiles = maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
-  if (maxima.prefetches > 0) prefetch_tile<kConfig>(p, matrix * tiles + part);
-  await_predecessors();
-  Largest<kValueFormat<kConfig>, false> largest;
+  prefetch_tile<kConfig>(p, matrix * tiles + part);
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
+  typename Folded<kConfig>::Maximum largest;
   for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {
     const auto place_of = [&](uint32_t u) {
       const uint32_t tile = first + u * maxima.count;
       return maximum_place<kConfig>(p, matrix * tiles + tile, tile < tiles);
     };
-    ValueChunk<kConfig> chunks[kConfig.chunks];
+    ValueChunk<kChunks> chunks[kConfig.chunks];
     bool all_whole = true;
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       clear(chunks[u]);
       if (u > 0 && first + maxima.count >= tiles) continue;  // small tensors go no further
       const MaximumPlace at = place_of(u);
-      if (at.whole) Input<kConfig>(p, at.place).load_whole(chunks[u], 0);
+      if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
       all_whole &= at.whole || !at.exists;
     }
     BLOCKSCALE_UNROLL
@@ -461,8 +473,8 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       const MaximumPlace at = place_of(u);
       if (at.whole || !at.exists) continue;
-      ValueChunk<kConfig> chunk;
-      load_part_of<kConfig>(chunk, p, at.place);
+      ValueChunk<kChunks> chunk;
+      load_part_of<kChunks>(chunk, p, at.place);
       largest.fold(chunk);
     }
   }

@@ -50,6 +50,31 @@ class LargestX {
   uint32_t word_ = kIsBf16 ? 0xFF80FF80u : 0xFC00FC00u;
 };
 
+/// As Largest of the values of GELU, but folds chunks of x.
+template <InputTransform kTransform, Format kFormat>
+class LargestGelu {
+ public:
+  template <int kCount>
+  BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount>& x) {
+    largest_x_.fold(x);
+    if (largest_x_.value() >= kLeastOrderedX) return;
+    Chunk<Format::f32, kCount> values;
+    gelu_chunk<kTransform>(values, x);
+    computed_.fold(values);
+  }
+
+  /// The bits of the magnitude in f32.
+  BLOCKSCALE_DEVICE uint32_t f32_bits() const {
+    const float x = largest_x_.value();
+    if (!(x >= kLeastOrderedX)) return computed_.f32_bits();
+    return bit_cast<uint32_t>(gelu<kTransform>(x));
+  }
+
+ private:
+  LargestX<kFormat> largest_x_;
+  Largest<Format::f32, false> computed_;  // while all x are below kLeastOrderedX
+};
+
 /// The largest of a word of each of kLanes neighbouring lanes. All lanes of a warp call it.
 template <uint32_t kLanes>
 BLOCKSCALE_DEVICE uint32_t largest_of_lanes(uint32_t word) {

@@ -10,7 +10,6 @@
 #include "device/ptx/global_memory.h"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_operands.cuh"
-#include "ops/quantize/kernel_sm90_queue.cuh"
 #include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -84,12 +83,9 @@ class HeldChunks {
   static constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
   static constexpr bool kNorm = kConfig.transform == InputTransform::rms_norm;
   static constexpr bool kShares = SharedOperands<kConfig>::kExist;
-  static constexpr bool kApproximates =
-      kConfig.kernel == QuantizeKernel::tall && approximates_gelu(kConfig);
   static constexpr uint32_t kCount = kConfig.chunks;
-  using Raw = RawChunk<kConfig>;
-  using Held =
-      Chunk<kShares || kApproximates ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
+  using Raw = Chunk<kConfig.input, kConfig.chunk>;
+  using Held = Chunk<kShares ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
 
  public:
   /// `first` is the place of chunk 0, which need not exist.
@@ -100,62 +96,23 @@ class HeldChunks {
   }
 
   BLOCKSCALE_DEVICE void load() {
-    if constexpr (kNorm) load_row_factors();
-    load_x();
-  }
-
-  /// All but the factors of rows that rms_norm needs, which another kernel has found.
-  BLOCKSCALE_DEVICE void load_x() {
-    // All at once, or half of them where registers hold no more.
-    constexpr bool kHalf = kSwiglu && (kConfig.input == Format::f32 || kConfig.table);
-    constexpr uint32_t kAtOnce = kHalf ? (kCount + 1) / 2 : kCount;
-    BLOCKSCALE_UNROLL
-    for (uint32_t first = 0; first < kCount; first += kAtOnce) {
-      Raw raw[kAtOnce];
-      load_raw(raw, first);
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i) hold(first + i, raw[i]);
-    }
-    if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
-  }
-
-  /// Makes x chunk u, where it is loaded by others; load_operands() must follow.
-  BLOCKSCALE_DEVICE void hold(uint32_t u, const Raw& raw) {
-    if constexpr (kIdentity || kShares || kApproximates) {
-      held_[u] = raw.part[0];
-    } else if constexpr (kConfig.table) {
-      held_[u] = look_up<kConfig>(raw, p_.transform);
-    } else if constexpr (kSwiglu) {
-      const GatedChunk<kConfig.input, kConfig.chunk> gated = {{raw.part[0], raw.part[1]}};
-      if (p_.transform.gate_group == 1) {
-        swiglu_of<true>(held_[u], p_.transform, gated);
-      } else {
-        swiglu_of<false>(held_[u], p_.transform, gated);
-      }
+    if constexpr (kSwiglu) {
+      load_gated_chunks();
+    } else if constexpr (kIdentity || kShares) {
+      load_raw(held_);
+      if constexpr (kNorm) load_row_factors();
+      if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
     } else {
-      gelu_chunk<kConfig.transform>(held_[u], raw.part[0]);
-    }
-  }
-
-  BLOCKSCALE_DEVICE void load_operands() {
-    if constexpr (kNorm) load_row_factors();
-    if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
-  }
-
-  BLOCKSCALE_DEVICE void load_row_factors() {
-    static_assert(kNorm);
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kCount; ++u) {
-      row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));
+      Raw raw[kCount];
+      load_raw(raw);
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kCount; ++u) gelu_chunk<kConfig.transform>(held_[u], raw[u]);
     }
   }
 
   BLOCKSCALE_DEVICE bool is_present(uint32_t u) const {
     return first_.row + u * step_ < p_.rows && first_.column < p_.k;
   }
-
-  /// As they are held.
-  BLOCKSCALE_DEVICE const Held (&held() const)[kCount] { return held_; }
 
   BLOCKSCALE_DEVICE ValueChunk<kConfig> values(uint32_t u) const {
     if constexpr (kShares) {
@@ -192,23 +149,38 @@ class HeldChunks {
     return from_ + row(u) * p_.x.row_stride;
   }
 
-  /// What chunks from `first` on are made of.
-  template <uint32_t kLoaded>
-  BLOCKSCALE_DEVICE void load_raw(Raw (&raw)[kLoaded], uint32_t first) const {
-    int64_t offset[Raw::kParts];
-    if constexpr (kSwiglu) {
-      const GatedOffsets offsets = gated_offsets<kConfig.input, kConfig.chunk>(p_, column_);
-      offset[0] = offsets.part[0];
-      offset[1] = offsets.part[1];
-    } else {
-      offset[0] = int64_t{column_} * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
-    }
+  BLOCKSCALE_DEVICE void load_raw(Raw (&raw)[kCount]) const {
+    const int64_t offset = int64_t{column_} * Raw::kElementBytes;
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kLoaded; ++i) {
-      const uint8_t* const from = row_of(first + i);
+    for (uint32_t u = 0; u < kCount; ++u) load_vectors(raw[u], row_of(u) + offset);
+  }
+
+  BLOCKSCALE_DEVICE void load_row_factors() {
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));
+    }
+  }
+
+  /// All at once, or half of them where registers hold no more.
+  BLOCKSCALE_DEVICE void load_gated_chunks() {
+    constexpr uint32_t kAtOnce = kConfig.input == Format::f32 ? (kCount + 1) / 2 : kCount;
+    const GatedOffsets offsets = gated_offsets<kConfig.input, kConfig.chunk>(p_, column_);
+    const bool pairs = p_.transform.gate_group == 1;
+    BLOCKSCALE_UNROLL
+    for (uint32_t first = 0; first < kCount; first += kAtOnce) {
+      GatedChunk<kConfig.input, kConfig.chunk> gated[kAtOnce];
       BLOCKSCALE_UNROLL
-      for (uint32_t part = 0; part < Raw::kParts; ++part) {
-        load_vectors(raw[i].part[part], from + offset[part]);
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        load_gated(gated[i], p_, row_of(first + i), offsets, kConfig.chunk, true);
+      }
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        if (pairs) {
+          swiglu_of<true>(held_[first + i], p_.transform, gated[i]);
+        } else {
+          swiglu_of<false>(held_[first + i], p_.transform, gated[i]);
+        }
       }
     }
   }

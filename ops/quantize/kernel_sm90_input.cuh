@@ -39,13 +39,20 @@ template <QuantizeConfig kConfig>
 using HeldChunk =
     Chunk<approximates_gelu(kConfig) ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
 
+/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
+/// that one, and takes its tiles backwards.
+template <QuantizeConfig kConfig>
+inline constexpr bool kFollowsMaximum =
+    (kConfig.kernel == QuantizeKernel::blocks && kConfig.rule == ScaleRule::nvfp4) ||
+    kConfig.kernel == QuantizeKernel::scaled;
+
 /// The tile whose turn it is, of p.grid.tiles turns.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
   constexpr bool kFollowsNorm =
       kConfig.kernel == QuantizeKernel::tall && kConfig.transform == InputTransform::rms_norm;
-  if (!(follows_maximum(kConfig) || kFollowsNorm) || !p.backwards) return turn;
-  return turn < p.front_tiles ? turn : p.grid.tiles - 1 - (turn - p.front_tiles);
+  const bool backwards = (kFollowsMaximum<kConfig> || kFollowsNorm) && p.backwards;
+  return backwards ? p.grid.tiles - 1 - turn : turn;
 }
 
 /// Calls body(tile) for each tile of the thread block: all that are `grid` apart, or just one.

@@ -1,5 +1,4 @@
-// rms_norm's factor of a row: its sum of squares in the order of core/input_transform.h, which
-// threads make of their parts, and what follows from it.
+// The factor of rms_norm: a row's sum of squares in its pinned order (core/input_transform.h).
 #pragma once
 
 #include "core/input_transform.h"
@@ -28,19 +27,9 @@ BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
   }
 }
 
-/// The same of a number of each of kLanes neighbouring lanes, in all of them.
-template <uint32_t kLanes>
-BLOCKSCALE_DEVICE float sum_of_lanes(float number) {
-  BLOCKSCALE_UNROLL
-  for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
-    number = ptx::add_rn(number, ptx::shfl_sync_bfly(ptx::kFullMask, number, lanes));
-  }
-  return number;
-}
-
-/// Sum of the squares of the chunks of kLanes neighbouring lanes, in all of them.
-template <uint32_t kLanes, Format kFormat, int kCount>
-BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount>& chunk) {
+/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h.
+template <int kCount>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount>& chunk) {
   constexpr int kRuns = kCount / kRmsRun;
   float sums[kRuns];
   BLOCKSCALE_UNROLL
@@ -52,10 +41,15 @@ BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount>& chunk) {
       sums[run] = ptx::fma_rn(x, x, sums[run]);
     }
   }
-  return sum_of_lanes<kLanes>(sum_of_neighbours(sums));
+  float sum = sum_of_neighbours(sums);
+  BLOCKSCALE_UNROLL
+  for (uint32_t lanes = 1; lanes < 32; lanes *= 2) {
+    sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
+  }
+  return sum;
 }
 
-/// The factor of a row, from the sum of its squares.
+/// rms_norm's factor of a row, from the sum of its squares.
 BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
   const float root = ptx::sqrt_rn(ptx::fma_rn(sum, t.reciprocal_k, t.epsilon));
   // The root of a number above 0 is far from the ends of f32's range.

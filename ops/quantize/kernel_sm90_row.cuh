@@ -10,14 +10,12 @@
 //
 // With such operands (the weight of rms_norm, a group's scale and shift) it has a run of
 // consecutive tiles, a thread one chunk of each. Then
-// - the next tile's elements are on their way to registers while a tile is worked on, or, for
-//   `maximum`, to the level-2 cache alone;
+// - the next tile's elements are on their way to registers while a tile is worked on;
 // - operands are converted once, into shared memory of the thread's own: a quarter of a load for
 //   each element and use, and no registers.
 #pragma once
 
 #include "device/kernel.h"
-#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -86,8 +84,6 @@ class RowRun {
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
   using Maximum = Largest<kValueFormat<kConfig>, kConfig.rule != ScaleRule::fp8>;
   static constexpr uint32_t kWarpColumns = 32 * kConfig.chunk;
-  /// Whether tiles on their way are but prefetched: so rows of many thread blocks fit at once.
-  static constexpr bool kPrefetches = kConfig.kernel == QuantizeKernel::maximum && kOneRound;
 
  public:
   BLOCKSCALE_DEVICE explicit RowRun(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
@@ -98,26 +94,20 @@ class RowRun {
     const TileRun run = tiles_of_block();
     place_ = place_of(run.first, 0);
     go_to_round(0);
-    if constexpr (kConfig.kernel == QuantizeKernel::maximum) begin_early(run);
     if constexpr (kOneRound) {
       load_raw(place_);
       if constexpr (kNormalizes) hold_operands(0);
     }
     exchange_.clear_words();
     for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
+      const ChunkPlace next_place = place_after(run, tile);
       const bool another = tile + run.step < run.end;
-      if constexpr (kPrefetches) {
-        fold_held_tile();
-        if (another) load_raw(place_after(run, tile));
-        if (p_.maxima.prefetches > 0) prefetch(run, tile + p_.maxima.prefetches * run.step);
-      } else {
-        if constexpr (kOneRound) {
-          take_tile();
-          if (another) load_raw(place_after(run, tile));
-        }
-        work_on_tile();
+      if constexpr (kOneRound) {
+        take_tile();
+        if (another) load_raw(next_place);
       }
-      place_ = place_after(run, tile);
+      work_on_tile();
+      place_ = next_place;
     }
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
       ptx::barrier_sync_all();  // who still reads words of the exchange
@@ -182,18 +172,6 @@ class RowRun {
     }
   }
 
-  /// maximum, kOneRound: as work_on_tile, from raw_ alone, so that registers hold nothing else.
-  BLOCKSCALE_DEVICE void fold_held_tile() {
-    factor_ = rms_factor(add_segments<kWarpColumns>(exchange_, 0, sum_of_squares<32>(raw_)),
-                         p_.transform);
-    store_factor();
-    ValueChunk<kConfig> values;
-    operands_.apply(values, [&](int i, float weight) {
-      return math::rms_norm<device::KernelMath>(value_at(raw_, i), factor_, weight);
-    });
-    largest_.fold(values);
-  }
-
   BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
     const uint32_t first = (round * p_.row_warps.divisor + exchange_.warp_of_row()) * kWarpColumns;
     place_.column = first + ptx::tid_x() % 32 * kConfig.chunk;
@@ -225,26 +203,6 @@ class RowRun {
     } else if (exists && inside_) {
       load_vectors(raw_, from);
     }
-  }
-
-  /// Waits for the kernels before this one; only prefetches come before that.
-  BLOCKSCALE_DEVICE void begin_early(const TileRun& run) const {
-    if constexpr (kPrefetches) {
-      const uint32_t ahead = p_.maxima.prefetches;
-      for (uint32_t i = 0; i < ahead; ++i) prefetch(run, run.first + i * run.step);
-    }
-    await_predecessors();
-  }
-
-  /// The thread's row of a tile, into the level-2 cache. One thread does for its row.
-  BLOCKSCALE_DEVICE void prefetch(const TileRun& run, uint32_t tile) const {
-    if (tile >= run.end || !p_.x.vectors || ptx::tid_x() % 32 != 0) return;
-    if (exchange_.warp_of_row() != 0) return;
-    const ChunkPlace place = place_of(tile, 0);
-    const uint32_t bytes = p_.k * Raw::kElementBytes / 16 * 16;
-    if (place.row >= p_.rows || bytes == 0) return;
-    ptx::cp_async_bulk_prefetch_L2(
-        p_.x.data + place.matrix * p_.x.batch_stride + place.row * p_.x.row_stride, bytes);
   }
 
   /// values_ from raw_, with the operands held but without the factor of rms_norm.
@@ -304,7 +262,7 @@ class RowRun {
   BLOCKSCALE_DEVICE void normalize_tile() {
     float total = 0;
     each_round<true>(
-        [&] { total = add_segments<kWarpColumns>(exchange_, total, sum_of_squares<32>(values_)); });
+        [&] { total = add_segments<kWarpColumns>(exchange_, total, sum_of_squares(values_)); });
     factor_ = rms_factor(total, p_.transform);
     if constexpr (kOneRound && kConfig.kernel != QuantizeKernel::norm) normalize();
   }

@@ -90,9 +90,9 @@ class FunctionTable {
   /// Numbers below -kLowest have the value that it has, which is NaN where the function goes on:
   /// the table of silu for f16 would be too long.
   static constexpr bool kEnds = kIsGelu || kIsBf16;
-  static constexpr uint32_t kLowest = bits_of<kFormat>(kEnds ? Function::kLowest : 28.0f);
+  static constexpr uint32_t kLowest = bits_of<kFormat>(kEnds ? Function::kLowest : 32.0f);
   /// From here on numbers have no entry. Here f16 leaves room for 32 slots.
-  static constexpr float kBeyond = kIsBf16 ? 256.0f : kIsGelu ? 80.0f : 24.0f;
+  static constexpr float kBeyond = kIsBf16 ? 256.0f : kIsGelu ? 96.0f : 28.0f;
   static constexpr uint32_t kHighest = bits_of<kFormat>(kBeyond);
   static constexpr uint32_t kNearZero = kIsBf16 ? bits_of<kFormat>(0x1p-27f) : 0;
 

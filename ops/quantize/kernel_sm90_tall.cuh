@@ -88,9 +88,21 @@ class TallTile {
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
     if (ptx::tid_x() % 32 == 0 && ptx::tid_x() / 32 < place_.blocks) store_scale_of_block(scale);
     if (may_hold_ && !scale.exceptional) {
-      store_held(scale, amax);
+      uint8_t* const to = codes_at<kConfig.element>(p_, place_.first);
+      const int64_t step = place_.row_step * p_.value_row_stride;
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        if (!chunks_.is_present(u)) continue;
+        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.values(u), scale),
+                    to + u * step);
+      }
     } else {
-      store_chunks_again((1u << kConfig.chunks) - 1, scale);
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        ValueChunk<kConfig> chunk;
+        load_part_of<kConfig>(chunk, p_, chunk_place(u));
+        store_exactly<kConfig>(p_, chunk_place(u), chunk, scale);
+      }
     }
   }
 
@@ -99,40 +111,13 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
-  /// All chunks that exist, the short way.
-  BLOCKSCALE_DEVICE void store_held(const BlockScale& scale, [[maybe_unused]] uint32_t amax) const {
-    uint8_t* const to = codes_at<kConfig.element>(p_, place_.first);
-    const int64_t step = place_.row_step * p_.value_row_stride;
-    [[maybe_unused]] uint32_t doubtful = 0;
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if (!chunks_.is_present(u)) continue;
-      if constexpr (approximates_gelu(kConfig)) {
-        doubtful |= store_likely<kConfig>(p_, chunk_place(u), chunks_.held()[u], scale, amax) << u;
-      } else {
-        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.values(u), scale),
-                    to + u * step);
-      }
-    }
-    if constexpr (approximates_gelu(kConfig)) store_chunks_again(doubtful, scale);
-  }
-
-  /// The chunks in a set, the exact way.
-  BLOCKSCALE_DEVICE void store_chunks_again(uint32_t chunks, const BlockScale& scale) const {
-    store_again<kConfig>(p_, chunks, scale, [&](uint32_t u) { return chunk_place(u); });
-  }
-
   /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
   BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
     Largest<kValueFormat<kConfig>, false> largest;
     if (may_hold_) {
       chunks_.load();
-      if constexpr (approximates_gelu(kConfig)) {
-        largest.fold_magnitudes(largest_gelu_of_warp<kConfig.transform>(chunks_.held()));
-      } else {
-        BLOCKSCALE_UNROLL
-        for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_.values(u));
-      }
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_.values(u));
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {

@@ -17,13 +17,6 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// Waits for the kernels before a `maximum` kernel, which has but prefetched so far, and lets the
-/// one after it start.
-BLOCKSCALE_DEVICE void await_predecessors() {
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
-}
-
 /// Largest of a word of each thread of the block, in the lanes of warp 0. All threads call it,
 /// once: shared memory is its own.
 BLOCKSCALE_DEVICE uint32_t block_maximum(uint32_t value) {

@@ -27,10 +27,8 @@ enum class QuantizeKernel : uint8_t {
             // with rms_norm the factors too
   settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
   norm,     // the factor of each row of rms_norm, for `tall` and `scaled`
-  stripe,   // `tall` of rms_norm where thread blocks tell each other sums of their parts of rows
-  clear,    // what thread blocks of `stripe` tell each other, before they do
 };
-inline constexpr int kQuantizeKernelKinds = 9;
+inline constexpr int kQuantizeKernelKinds = 7;
 
 /// How a scale follows from a largest magnitude, and an element meets it (docs/numerics.md).
 enum class ScaleRule : uint8_t {
@@ -55,8 +53,6 @@ struct QuantizeConfig {
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
   bool table = false;       // values of a 16-bit input are looked up (kernel_sm90_table.cuh)
   bool large = false;       // of two forms the one for large inputs (has_large_form)
-  int beside = 0;  // registers are bounded as if thread blocks had so many threads more: these are
-                   // left to the kernel before or after it, which runs at the same time
 
   // Where a kernel holds_rows: `threads` is at least 32 kRowMostWarps, and threads * min_blocks are
   // what a multiprocessor holds; the plan makes thread blocks as large as rows need.
@@ -98,22 +94,9 @@ struct MaximaParams {
   uint32_t count = 0;        // for one scale, at most kMaxMaxima; none of an empty tensor
   Divisor parts = {};        // maximum: thread blocks for one scale, `count`
   uint32_t stride = 0;       // words between matrices, a multiple of 4; 0: one scale for all
-  uint32_t prefetches = 0;   // maximum: loads that are prefetched into the level-2 cache before
   float* scales = nullptr;   // where the scale goes for the caller; may be null
   int64_t scale_stride = 0;  // between matrices
   bool as_multiplier = false;  // nvfp4: it is stored as t
-};
-
-/// Rows of a stripe, and bytes of each that a thread block of a `stripe` kernel holds.
-inline constexpr uint32_t kStripeRows = 128;
-inline constexpr uint32_t kStripeRowBytes = 512;
-
-/// What thread blocks of a `stripe` kernel tell each other (kernel_sm90_stripe.cuh).
-struct StripeParams {
-  uint32_t* counters = nullptr;  // tickets: the next tile
-  uint32_t count = 0;            // of counters
-  uint64_t* sums = nullptr;      // of squares: stripes x tiles of a stripe x pairs of rows
-  uint64_t words = 0;            // of sums, an even number
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
@@ -185,12 +168,8 @@ struct QuantizeParams {
   /// After a `maximum` or `norm` kernel: the last tile first, since what that one has read last is
   /// still in the level-2 cache.
   bool backwards = false;
-  /// But so many from the beginning before them, which are loaded while that one runs, and begins
-  /// with the same.
-  uint32_t front_tiles = 0;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
-  StripeParams stripes = {};     // stripe, clear
 
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
@@ -198,30 +177,20 @@ struct QuantizeParams {
 
 /// Bytes of dynamic shared memory that every kernel is given.
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
-/// The same for kernels with a table: all that a multiprocessor has (228 KiB, of which each thread
-/// block costs 1 KiB more than it asks for) but for one thread block of another kernel.
-inline constexpr uint32_t kTableSharedBytes = (228 << 10) - 1024 - (kQuantizeSharedBytes + 1024);
+/// The same for kernels with a table: all that a thread block may have.
+inline constexpr uint32_t kTableSharedBytes = 227 << 10;
 
-/// Whether a kernel compares x instead of its values (kernel_sm90_column_maximum.cuh).
-BLOCKSCALE_HD constexpr bool walks_columns(const QuantizeConfig& c) {
-  return c.kernel == QuantizeKernel::maximum && c.input != Format::f32 &&
-         (is_gelu(c.transform) || c.transform == InputTransform::modulate);
-}
-
-/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
-/// that one, and takes its tiles backwards.
-BLOCKSCALE_HD constexpr bool follows_maximum(const QuantizeConfig& c) {
-  return (c.kernel == QuantizeKernel::blocks && c.rule == ScaleRule::nvfp4) ||
-         c.kernel == QuantizeKernel::scaled;
+/// Whether a `maximum` kernel compares x instead of its values (kernel_sm90_gelu_maximum.cuh).
+BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
+  return is_gelu(c.transform) && c.input != Format::f32;
 }
 
 /// Whether a kernel encodes GELU from approximate values (kernel_sm90_gelu_codes.cuh), and until
 /// then holds x.
 BLOCKSCALE_HD constexpr bool approximates_gelu(const QuantizeConfig& c) {
   const bool blocks = c.kernel == QuantizeKernel::blocks && c.rule != ScaleRule::nvfp4;
-  const bool quantizes =
-      blocks || c.kernel == QuantizeKernel::tall || c.kernel == QuantizeKernel::row;
-  return quantizes && !c.table && is_gelu(c.transform) && c.input != Format::f32;
+  return (blocks || c.kernel == QuantizeKernel::row) && !c.table && is_gelu(c.transform) &&
+         c.input != Format::f32;
 }
 
 /// Whether the kernels of these inputs may look values up instead of computing them.
@@ -268,17 +237,16 @@ BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format i
 /// spare, and chunks with operands are not worth a loop.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
-  if (kernel == QuantizeKernel::stripe) return true;
   if (small_loads_at_once(kernel, input, rule, transform)) return true;
   if (kernel == QuantizeKernel::tall) {
     return transform == InputTransform::identity ||
-           (transform != InputTransform::rms_norm && input != Format::f32);
+           (transform != InputTransform::rms_norm && !is_gelu(transform) && input != Format::f32);
   }
   if (kernel == QuantizeKernel::blocks) {
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
            transform == InputTransform::identity;
   }
-  if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::maximum) return false;
+  if (!holds_rows(kernel, transform)) return false;
   return transform == InputTransform::identity ||
          (transform == InputTransform::rms_norm && input != Format::f32);
 }
@@ -350,8 +318,6 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = waits && is_gelu(c.transform) ? 1024 : 512;
     c.min_blocks = 1;
     c.persistent = true;
-    // 80 registers a thread do, and leave room for the maximum.
-    if (follows_maximum(c) && is_gelu(c.transform)) c.beside = 256;
   } else if (loads_at_once(c)) {
     // 64 registers a thread; thread blocks as large as rows need, or small ones.
     const bool rows = holds_rows(c.kernel, c.transform);
@@ -363,9 +329,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 512;
     // Where 64 registers are not enough, one.
     c.min_blocks = c.persistent && (c.input == Format::f32 || c.block == 16) ? 1 : 2;
-    if (c.kernel == QuantizeKernel::maximum) {
-      if (c.input != Format::f32) c.chunk = 32;
-    } else if (norm && c.large) {
+    if (norm && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
       c.threads = c.kernel != QuantizeKernel::row || c.rule == ScaleRule::mx ? 768 : 512;
@@ -389,29 +353,13 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       return c;
     }
     // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
-    const bool cheap = approximates_gelu(c) ||
-                       (c.input != Format::f32 && (c.transform == InputTransform::modulate ||
-                                                   c.transform == InputTransform::rms_norm));
+    const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate || norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = fused ? 1 : 4;
+    c.chunks = !fused ? 4 : orders_gelu(c) ? 2 : 1;
     c.threads = fused ? 512 : 256;
     c.min_blocks = 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
-    if (walks_columns(c)) {  // one thread block a multiprocessor, with 96 registers a thread
-      c.chunk = 8;
-      c.chunks = is_gelu(c.transform) ? 8 : 6;
-      c.threads = 256;
-      c.beside = 64;
-    }
-  } else if (c.kernel == QuantizeKernel::stripe) {
-    c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
-    c.threads = 512;
-    c.min_blocks = 1;
-    if (c.large) {  // as many thread blocks as shared memory holds; of f32, as registers do
-      c.threads = c.input == Format::f32 ? 512 : 256;
-      c.min_blocks = c.input == Format::f32 ? 2 : 3;
-    }
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
@@ -423,11 +371,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.threads = 256;
       c.min_blocks = 4;
     }
-    const bool blocks = c.kernel == QuantizeKernel::blocks;
     const bool modulate = c.transform == InputTransform::modulate;
     if (norm || modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
-      c.min_blocks = blocks || modulate ? 5 : 6;
+      c.min_blocks = modulate || c.kernel == QuantizeKernel::blocks ? 5 : 6;
     }
   }
   return c;
@@ -470,12 +417,9 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
     }
     add_tuned(list, {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0,
                      InputTransform::rms_norm});
-    add_tuned(list, {QuantizeKernel::stripe, input, Format::e4m3, ScaleRule::fp8, 128,
-                     InputTransform::rms_norm});
   }
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
-  list.add(tuned({QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
   return list;
 }
 

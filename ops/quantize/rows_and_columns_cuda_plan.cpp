@@ -10,6 +10,15 @@
 namespace blockscale::quantize_detail {
 namespace {
 
+int find_kernel(Format input, InputTransform transform, bool large) {
+  const bool wanted = large || !detail::has_small_transpose(input, transform);
+  for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
+    const QuantizeConfig& c = kRowsAndColumnsKernels[i];
+    if (c.input == input && c.transform == transform && c.large == wanted) return i;
+  }
+  throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel on a GPU");
+}
+
 /// What the kernel is launched with to quantise `x` into `out`, but for tiles.
 QuantizeParams params_of(const QuantizeArguments& a, const QuantizeOptions& options) {
   QuantizeParams p = quantize_params(a, options);
@@ -48,46 +57,7 @@ struct Tiles {
 };
 
 /// Tiles for each multiprocessor from which on kernels take their form for large inputs.
-constexpr double kLargeTiles = 4;
-
-bool is_chosen(Choice choice, bool by_size) {
-  return choice == Choice::by_size ? by_size : choice == Choice::always;
-}
-
-/// The kernel for `tiles` tiles a multiprocessor.
-int find_kernel(const RowsAndColumnsArguments& a, const QuantizeParams& rows, double tiles,
-                const PlanTuning& tuning) {
-  const Format input = a.x.dtype;
-  const InputTransform transform = a.input.transform;
-  // Vectors of x come by themselves, and each chunk exists as a whole or not at all.
-  const bool whole = rows.x.vectors && rows.value_vectors && rows.k % 16 == 0;
-  const bool table = has_table(QuantizeKernel::blocks, input, transform) && whole &&
-                     tuning.table == Choice::always;
-  const bool large = table || (has_large_transpose(input, transform) && whole &&
-                               is_chosen(tuning.large, tiles >= kLargeTiles));
-  for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
-    const QuantizeConfig& c = kRowsAndColumnsKernels[i];
-    if (c.input == input && c.transform == transform && c.large == large && c.table == table) {
-      return i;
-    }
-  }
-  throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel on a GPU");
-}
-
-/// Rows of tiles of a band: eight scales of f32 are a sector of memory.
-constexpr std::int64_t kBandRows = 8;
-
-/// Numbers the tiles of the plan's kernel.
-void add_tiles(RowsAndColumnsPlan& plan, const Tiles& tiles, const PlanTuning& tuning) {
-  RowsAndColumnsParams& p = plan.params;
-  const std::int64_t band_rows =
-      std::min<std::int64_t>(tiles.down, tuning.band_rows != 0 ? tuning.band_rows : kBandRows);
-  p.rows.grid =
-      make_tile_grid(p.rows.batch, ceil_div(tiles.down, band_rows) * band_rows, tiles.across, 1, 0);
-  p.band_rows = Divisor(static_cast<std::uint32_t>(band_rows));
-  p.band_tiles = Divisor(static_cast<std::uint32_t>(band_rows * tiles.across));
-  p.down = static_cast<std::uint32_t>(tiles.down * kTransposeTile);
-}
+constexpr std::int64_t kLargeTiles = 4;
 
 }  // namespace
 
@@ -103,23 +73,21 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   p.rows = params_of(along_rows, options);
   p.columns = column_params_of(a, options);
   const Tiles tiles(p.rows, p.columns);
-  add_tiles(plan, tiles, tuning);
-  const double all = static_cast<double>(tiles.down * tiles.across * p.rows.batch);
-  plan.kernel = find_kernel(a, p.rows, all / device.multiprocessors, tuning);
+  const std::int64_t all = tiles.down * tiles.across * p.rows.batch;
+  const bool large = tuning.large == Choice::by_size ? all >= kLargeTiles * device.multiprocessors
+                                                     : tuning.large == Choice::always;
+  plan.kernel = find_kernel(a.x.dtype, a.input.transform, large);
   plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
+  p.rows.grid =
+      make_tile_grid(p.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
   if (a.input.transform == InputTransform::rms_norm) {
     plan.factors = plan_row_factors(along_rows, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
-    p.rows.backwards = true;
   }
-  const QuantizeConfig& c = plan.config;
-  const auto fit = static_cast<std::uint32_t>(device.multiprocessors * c.min_blocks);
-  LaunchShape& shape = plan.shape;
-  shape.grid.x = c.persistent ? std::min(p.rows.grid.tiles, fit) : p.rows.grid.tiles;
-  shape.block.x = static_cast<std::uint32_t>(c.threads);
-  shape.dynamic_shared_bytes = c.table ? kTableSharedBytes : kTransposeSharedBytes;
-  if (has_slot(c)) shape.dynamic_shared_bytes += transpose_slot_bytes(c);
-  shape.programmatic_dependent_launch = true;
+  plan.shape.grid.x = p.rows.grid.tiles;
+  plan.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
+  plan.shape.dynamic_shared_bytes = kTransposeSharedBytes;
+  plan.shape.programmatic_dependent_launch = true;
   return plan;
 }
 
@@ -128,7 +96,7 @@ namespace {
 std::string kernel_name(const QuantizeConfig& c) {
   const std::string name =
       std::string("quantize_rows_and_columns_fp8_e4m3_") + format_traits(c.input).name;
-  const char* const form = c.table ? "_table" : c.large ? "_large" : "";
+  const char* const form = c.large ? "" : "_small";
   return name + "_" + kInputTransformNames[static_cast<int>(c.transform)] + form;
 }
 
@@ -138,8 +106,7 @@ std::string RowsAndColumnsPlan::str() const {
   if (kernel < 0) return "nothing to do\n";
   const auto stores = [](const QuantizeParams& p) { return p.value_vectors ? "vector" : "byte"; };
   const std::string before = factors.count == 0 ? "" : factors.str();
-  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) +
-         " tiles in bands of " + std::to_string(params.band_rows.divisor) + ", " +
+  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) + " tiles, " +
          (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
          " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
          scale_layout_traits(params.rows.layout).name + " and " +
