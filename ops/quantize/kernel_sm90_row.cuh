@@ -100,14 +100,13 @@ class RowRun {
     }
     exchange_.clear_words();
     for (uint32_t tile = run.first; tile < run.end; tile += run.step) {
-      const ChunkPlace next_place = place_after(run, tile);
       const bool another = tile + run.step < run.end;
       if constexpr (kOneRound) {
         take_tile();
-        if (another) load_raw(next_place);
+        if (another) load_raw(place_after(run, tile));
       }
       work_on_tile();
-      place_ = next_place;
+      place_ = place_after(run, tile);
     }
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
       ptx::barrier_sync_all();  // who still reads words of the exchange

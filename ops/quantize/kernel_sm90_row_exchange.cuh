@@ -22,7 +22,7 @@ class RowExchange {
   static constexpr uint32_t kBufferBytes = kQuantizeSharedBytes / 2;
 
  public:
-  BLOCKSCALE_DEVICE explicit RowExchange(const Divisor& row_warps) : row_warps_(row_warps.divisor) {
+  BLOCKSCALE_DEVICE explicit RowExchange(const Divisor& row_warps) : row_warps_(row_warps) {
     // Shared memory begins at a multiple of 1024 bytes: the word's address says whose it is.
     const uint32_t warp = ptx::tid_x() / 32;
     word_ = device::shared_base() +
@@ -31,7 +31,7 @@ class RowExchange {
 
   /// Before anything is exchanged. Collective of the thread block.
   BLOCKSCALE_DEVICE void clear_words() const {
-    if (row_warps_ == 1) return;
+    if (row_warps_.divisor == 1) return;
     const ptx::SharedAddress words = device::shared_base();
     for (uint32_t at = 4 * ptx::tid_x(); at < kQuantizeSharedBytes; at += 4 * ptx::ntid_x()) {
       ptx::st_shared(words + at, 0u);
@@ -52,7 +52,7 @@ class RowExchange {
   template <uint32_t kCount, class Fold>
   BLOCKSCALE_DEVICE void exchange(uint32_t word, const Fold& fold) {
     static_assert(kRowMostWarps % kCount == 0);
-    if (row_warps_ == 1) {
+    if (row_warps_.divisor == 1) {
       const uint32_t words[kCount] = {word};
       fold(words);
       return;
@@ -73,7 +73,7 @@ class RowExchange {
     };
     fold_from(0);
     if constexpr (kCount < kRowMostWarps) {
-      if (row_warps_ <= kCount) return;
+      if (row_warps_.divisor <= kCount) return;
       BLOCKSCALE_UNROLL
       for (uint32_t first = kCount; first < kRowMostWarps; first += kCount) fold_from(first);
     }
@@ -90,8 +90,8 @@ class RowExchange {
   }
 
  private:
-  const uint32_t row_warps_;
-  ptx::SharedAddress word_;  // the warp's, in the buffer that was used last
+  const Divisor& row_warps_;  // a kernel parameter, which takes no register
+  ptx::SharedAddress word_;   // the warp's, in the buffer that was used last
 };
 
 }  // namespace blockscale::quantize_sm90
