@@ -136,30 +136,29 @@ TEST(PlantedBarrier, MaskNamesLanesThatHaveExited) {
                  FindingKind::divergent_collective, bug, {"exited"});
 }
 
-TEST(PlantedBarrier, PollsForAFlagThatNobodySets) {
-  Mark bug;
+/// Lets one thread wait for a flag that nobody sets: `load(flag)` in a loop.
+template <class Load>
+void expect_endless_poll(Mark& bug, const Load& load) {
   std::vector<uint32_t> flag(1);
   expect_planted({{.grid = {2}, .block = {32}},
                   {in_out("flag", flag)},
                   [&] {
                     if (ptx::tid_x() != 0 || ptx::ctaid_x() != 0) return;
-                    while (ptx::ld_acquire_gpu_global(flag.data(), bug.here()) == 0) {
+                    while (load(flag.data()) == 0) {
                     }
                   }},
                  FindingKind::deadlock, bug, {"poll", "block (0,0,0) warp 0 lanes 0x00000001"});
 }
 
+TEST(PlantedBarrier, PollsForAFlagThatNobodySets) {
+  Mark bug;
+  expect_endless_poll(bug,
+                      [&](uint32_t* flag) { return ptx::ld_acquire_gpu_global(flag, bug.here()); });
+}
+
 TEST(PlantedBarrier, SpinsOnAnOrdinaryLoadThatNobodyAnswers) {
   Mark bug;
-  std::vector<uint32_t> flag(1);
-  expect_planted({{.grid = {2}, .block = {32}},
-                  {in_out("flag", flag)},
-                  [&] {
-                    if (ptx::tid_x() != 0 || ptx::ctaid_x() != 0) return;
-                    while (ptx::ld_global(flag.data(), bug.here()) == 0) {
-                    }
-                  }},
-                 FindingKind::deadlock, bug, {"poll", "block (0,0,0) warp 0 lanes 0x00000001"});
+  expect_endless_poll(bug, [&](uint32_t* flag) { return ptx::ld_global(flag, bug.here()); });
 }
 
 TEST(PlantedBarrier, SpinsOnAnOrdinaryLoadWhileAnotherStores) {

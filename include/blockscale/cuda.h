@@ -4,7 +4,7 @@
 // allocates device memory nor synchronises, so it may be captured in a graph. It runs on the device
 // that holds its output; the stream must belong to that device. The bytes are those of the CPU.
 // Kernels are launched with programmatic dependent launch: one may be resident while its
-// predecessor in the stream still runs, but waits for the end of it before it touches memory.
+// predecessor in the stream still runs, but waits for its end before it reads or writes memory.
 // Values on the device are not read back: scales that were given are taken as they are.
 #pragma once
 
