@@ -135,7 +135,7 @@ void prefetch(const void* p, uint32_t bytes, SourceLocation at) {
   Machine& m = machine();
   if (bytes != 1 && (address_of(p) % 16 != 0 || bytes % 16 != 0)) {
     m.report(FindingKind::misaligned, {at},
-             "cp_async_bulk_prefetch_L2 at " + text_of(at) + " by " + m.describe(m.self()) +
+             "cp_async_bulk_prefetch_l2 at " + text_of(at) + " by " + m.describe(m.self()) +
                  ": its address and its " + std::to_string(bytes) +
                  " bytes are to be multiples of 16");
   }

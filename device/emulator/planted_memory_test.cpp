@@ -190,7 +190,7 @@ TEST(PlantedMemory, PrefetchOutOfBounds) {
   std::vector<uint32_t> x(32);
   expect_planted({{.block = {32}},
                   {input("x", x)},
-                  [&] { ptx::prefetch_global_L2(x.data() + 2 * ptx::tid_x(), bug.here()); }},
+                  [&] { ptx::prefetch_global_l2(x.data() + 2 * ptx::tid_x(), bug.here()); }},
                  FindingKind::out_of_bounds, bug, {"prefetch", "'x' (128 bytes)"});
 }
 

@@ -138,8 +138,8 @@ struct GlobalMemory {
     const uint32_t i = ptx::tid_x();
     ptx::st_relaxed_gpu_global(to + i, ptx::ld_relaxed_gpu_global(p.in + i));
     ptx::st_release_gpu_global(to + i + 32, ptx::ld_acquire_gpu_global(p.in + i + 32));
-    ptx::prefetch_global_L2(p.in + i);
-    ptx::cp_async_bulk_prefetch_L2(p.in, 512);
+    ptx::prefetch_global_l2(p.in + i);
+    ptx::cp_async_bulk_prefetch_l2(p.in, 512);
   }
 };
 

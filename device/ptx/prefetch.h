@@ -9,7 +9,7 @@
 namespace blockscale::ptx {
 
 /// prefetch.global.L2: the cache line that holds *p.
-BLOCKSCALE_DEVICE void prefetch_global_L2(const void* p,
+BLOCKSCALE_DEVICE void prefetch_global_l2(const void* p,
                                           SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
   asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
@@ -19,7 +19,7 @@ BLOCKSCALE_DEVICE void prefetch_global_L2(const void* p,
 }
 
 /// cp.async.bulk.prefetch.L2: `bytes` from p on, both multiples of 16.
-BLOCKSCALE_DEVICE void cp_async_bulk_prefetch_L2(const void* p, uint32_t bytes,
+BLOCKSCALE_DEVICE void cp_async_bulk_prefetch_l2(const void* p, uint32_t bytes,
                                                  SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(p), "r"(bytes) : "memory");

@@ -421,7 +421,7 @@ BLOCKSCALE_DEVICE void prefetch_tile(const QuantizeParams& p, uint32_t tile) {
       p.x.data + at.place.matrix * p.x.batch_stride + at.place.row * p.x.row_stride;
   const auto prefetch = [&](int64_t offset, uint32_t columns, uint32_t left) {
     const uint32_t bytes = (columns < left ? columns : left) * kElementBytes / 16 * 16;
-    ptx::cp_async_bulk_prefetch_L2(row + offset, bytes);
+    ptx::cp_async_bulk_prefetch_l2(row + offset, bytes);
   };
   if constexpr (kConfig.transform == InputTransform::swiglu) {
     const GatedOffsets from = gated_offsets<kConfig.input, kConfig.chunk>(p, column);
