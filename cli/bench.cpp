@@ -130,6 +130,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
                           {"moved_bytes", row.moved_bytes},
                           {"seconds", row.seconds},
                           {"copy_seconds", row.copy_seconds},
+                          {"dependent_copy_seconds", row.dependent_copy_seconds},
                           {"bytes_per_second", row.bytes_per_second},
                           {"copy_share", row.copy_share}};
     add_case(case_names(row), numbers,

@@ -304,8 +304,6 @@ class Planner {
     step.params = params;
   }
 
-  QuantizePlan::Step& last_step() { return plan_.steps[static_cast<std::size_t>(plan_.count - 1)]; }
-
   int kernel_of(QuantizeKernel kind, Format element, ScaleRule scale_rule, int block) const {
     const auto find = [&](bool table, bool large) {
       return find_kernel(kind, a_.x.dtype, element, scale_rule, block, a_.input.transform, table,
@@ -404,7 +402,7 @@ class Planner {
       add(kernel, c, p.grid.tiles, p);
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
-    QuantizePlan::Step& step = last_step();
+    QuantizePlan::Step& step = plan_.last();
     const std::int64_t most = std::min(step.shape.grid.x, kMaxMaxima);
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
@@ -436,7 +434,7 @@ class Planner {
     p.grid = chunk_grid(c, p.scale_rows, columns);
     add(kernel, c, p.grid.tiles, p);
     if (loads_at_once(c)) {
-      last_step().shape.dynamic_shared_bytes += strip_bytes(c, 1u << p.grid.log2_chunks);
+      plan_.last().shape.dynamic_shared_bytes += strip_bytes(c, 1u << p.grid.log2_chunks);
     }
   }
 
@@ -469,7 +467,7 @@ class Planner {
     const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / recipe_.block_rows;
     p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2_ceil(chunks));
     add(kernel, c, p.grid.tiles, p);
-    last_step().shape.block.x = static_cast<std::uint32_t>(chunks * recipe_.block_rows / c.chunks);
+    plan_.last().shape.block.x = static_cast<std::uint32_t>(chunks * recipe_.block_rows / c.chunks);
   }
 
   void add_row() {
@@ -512,7 +510,7 @@ class Planner {
     p.row_warps = Divisor(static_cast<std::uint32_t>(warps));
     p.row_rounds = static_cast<std::uint32_t>(ceil_div(all_warps, warps));
     add(kernel, c, p.grid.tiles, p);
-    LaunchShape& shape = last_step().shape;
+    LaunchShape& shape = plan_.last().shape;
     shape.block.x = static_cast<std::uint32_t>(threads);
     if (!c.persistent) return;
     shape.dynamic_shared_bytes +=

@@ -52,6 +52,10 @@ struct QuantizePlan {
   int count = 0;
   std::int64_t workspace_bytes = 0;  // 16-byte aligned
 
+  /// Of at least one launch.
+  Step& last() { return steps[static_cast<std::size_t>(count - 1)]; }
+  const Step& last() const { return steps[static_cast<std::size_t>(count - 1)]; }
+
   /// One line a launch: the kernel, its tiles, and where its scales come from.
   std::string str() const;
 };

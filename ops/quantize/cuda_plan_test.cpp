@@ -65,7 +65,7 @@ TEST(QuantizePlan, ExistsForEveryRecipeAndInput) {
     for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
       const QuantizePlan plan = plan_of({.recipe = t.recipe, .dtype = dtype});
       ASSERT_GE(plan.count, 1) << t.name;
-      const auto& last = plan.steps[static_cast<std::size_t>(plan.count - 1)];
+      const auto& last = plan.last();
       const QuantizeConfig& c = kQuantizeKernels[last.kernel];
       EXPECT_EQ(c.input, dtype) << t.name;
       EXPECT_EQ(c.element, t.element) << t.name;
@@ -320,7 +320,7 @@ TEST(QuantizePlan, LooksValuesUpWhereEnoughElementsPayForTheTable) {
   p.options.input.transform = InputTransform::gelu_tanh;
   const auto has_table = [](const Problem& problem) {
     const QuantizePlan plan = plan_of(problem);
-    const auto& last = plan.steps[static_cast<std::size_t>(plan.count - 1)];
+    const auto& last = plan.last();
     if (!last.config.table) return false;
     EXPECT_EQ(last.shape.dynamic_shared_bytes, kTableSharedBytes);
     EXPECT_LE(last.shape.grid.x, 132u);

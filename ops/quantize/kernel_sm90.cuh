@@ -34,10 +34,7 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   constexpr bool kFindsMaxima =
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
   constexpr bool kWaitsItself = loads_at_once(kConfig) || kConfig.table || kFindsMaxima;
-  if constexpr (!kWaitsItself) {
-    if (!waits_later) ptx::griddepcontrol_wait();
-    if (params.lets_next_start) ptx::griddepcontrol_launch_dependents();
-  }
+  if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);
   if constexpr (loads_at_once(kConfig)) {
     quantize_sm90::quantize_at_once<kConfig>(params);
   } else if constexpr (kChunks && kConfig.chunks > 1) {

@@ -10,7 +10,6 @@
 
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
-#include "device/ptx/grid.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
@@ -22,12 +21,6 @@
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
-
-/// Waits for what comes before in the stream, and lets what comes next start.
-BLOCKSCALE_DEVICE void await_turn(const QuantizeParams& p) {
-  ptx::griddepcontrol_wait();
-  if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();
-}
 
 /// modulate's operands of the columns of consecutive chunks, in shared memory: the rows of a tile
 /// load and convert them once, and they cost no registers.
@@ -56,9 +49,7 @@ class OperandStrip {
     if (!exists_) return;
     Chunk<Format::f32, kVector> values;
     raw_.convert(values, is_scale_ ? t.scale.dtype : t.shift.dtype);
-    if (is_scale_) {
-      fill_values(values, [&](int i) { return ptx::add_rn(1.0f, value_at(values, i)); });
-    }
+    make_applicable<kConfig.transform>(values, is_scale_ ? 0 : 1);
     const ptx::SharedAddress to =
         start() + ((is_scale_ ? 0 : bytes_) + column_ / kConfig.chunk * kChunkBytes +
                    column_ % kConfig.chunk * 4);

@@ -4,7 +4,6 @@
 
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
-#include "device/ptx/grid.h"
 #include "device/ptx/prefetch.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -88,8 +87,7 @@ BLOCKSCALE_DEVICE void store_shortly(const QuantizeParams& p, const ChunkPlace& 
 }
 
 /// The same from approximate values of GELU of a chunk of x, in a block with the largest magnitude
-/// `amax` (bits). Returns the set of its pieces of 8
-/// elements that must be stored again.
+/// `amax` (bits). Returns the set of its pieces of 8 elements that must be stored again.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t store_likely(const QuantizeParams& p, const ChunkPlace& place,
                                         const HeldChunk<kConfig>& x, const BlockScale& scale,
@@ -447,8 +445,7 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const uint32_t part = ptx::ctaid_x() - matrix * maxima.count;
   const uint32_t tiles = maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
   prefetch_tile<kConfig>(p, matrix * tiles + part);
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
+  await_turn(p);
   constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
   typename Folded<kConfig>::Maximum largest;
   for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {

@@ -2,8 +2,8 @@
 //
 // All of them are loaded before anything is computed. Operands that rows share (modulate's scale
 // and shift, rms_norm's weight) are loaded once; so cheap a function is computed anew whenever its
-// value is asked for, from x, which takes half the registers of its values. x is also held of what
-// is encoded from approximate values. The others' values are held.
+// value is asked for, from x, which takes half the registers of its values. The others' values are
+// held.
 #pragma once
 
 #include "device/kernel.h"
@@ -35,7 +35,7 @@ class SharedOperands {
       shift.load(t.shift, group, column);
       scale.convert(factor_, t.scale.dtype);
       shift.convert(shift_, t.shift.dtype);
-      fill_values(factor_, [&](int i) { return ptx::add_rn(1.0f, value_at(factor_, i)); });
+      make_applicable<kConfig.transform>(factor_, 0);
     } else if constexpr (kNorm) {
       RawOperand<kConfig.chunk> weight;
       weight.load(t.weight, 0, column);

@@ -3,12 +3,20 @@
 
 #include "core/input_transform.h"
 #include "device/kernel.h"
+#include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernel_sm90_transform.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
+
+/// Waits for what comes before in the stream, unless that is left for later, and lets what comes
+/// next start.
+BLOCKSCALE_DEVICE void await_turn(const QuantizeParams& p, bool waits_later = false) {
+  if (!waits_later) ptx::griddepcontrol_wait();
+  if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();
+}
 
 /// Format of the chunks that are quantised.
 template <QuantizeConfig kConfig>

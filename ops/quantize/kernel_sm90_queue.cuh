@@ -12,7 +12,6 @@
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cp_async.h"
-#include "device/ptx/grid.h"
 #include "device/ptx/integer.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
@@ -191,8 +190,7 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   const uint32_t step = ptx::nctaid_x();
   FunctionTable<kConfig.transform, kConfig.input>::template fill<kConfig.threads>();
   // After a `maximum`, x is there already.
-  if (p.tensor_source != TensorScaleSource::maxima) ptx::griddepcontrol_wait();
-  if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();
+  await_turn(p, p.tensor_source == TensorScaleSource::maxima);
   BLOCKSCALE_UNROLL
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
   ptx::barrier_sync_all();

@@ -239,8 +239,8 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
                                             InputTransform transform) {
   if (small_loads_at_once(kernel, input, rule, transform)) return true;
   if (kernel == QuantizeKernel::tall) {
-    return transform == InputTransform::identity ||
-           (transform != InputTransform::rms_norm && !is_gelu(transform) && input != Format::f32);
+    const bool fused = transform == InputTransform::swiglu || transform == InputTransform::modulate;
+    return transform == InputTransform::identity || (fused && input != Format::f32);
   }
   if (kernel == QuantizeKernel::blocks) {
     return rule == ScaleRule::nvfp4 && input != Format::f32 &&
@@ -346,7 +346,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunks = 8;
     if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
       // Two thread blocks at once where registers allow it.
-      const bool two = fused && c.transform != InputTransform::swiglu;
+      const bool two = c.transform == InputTransform::modulate;
       c.chunks = two ? 4 : 2;
       c.threads = two ? 512 : 1024;
       c.min_blocks = two ? 2 : 1;
