@@ -245,8 +245,9 @@ TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
 /// The forms for small inputs that load everything at once: chunks beyond a row and rows beyond a
 /// tile, padding of scales, rows of one and of several warps, groups that begin with tiles.
 TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
-  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2,
-                              Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row}) {
+  for (const Recipe recipe :
+       {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2, Recipe::fp8_1x128,
+        Recipe::fp8_1x128_ue8m0, Recipe::fp8_row, Recipe::nvfp4, Recipe::fp8_tensor}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const std::int64_t k : {32, 672, 8192, 9248}) {
         Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
@@ -267,8 +268,8 @@ TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
 }
 
 TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
-  for (const Recipe recipe :
-       {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row}) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row,
+                              Recipe::nvfp4, Recipe::fp8_tensor}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const Data data : test::kAllData) {
         Case c{recipe};

@@ -41,7 +41,12 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : ""))
+                                      : "") +
+          (t.large_maximum == Choice::always  ? " large_maximum"
+           : t.large_maximum == Choice::never ? " small_maximum"
+                                              : "") +
+          part("maximum_chunks", t.maximum_chunks) + part("maximum_threads", t.maximum_threads) +
+          part("maximum_min_blocks", t.maximum_min_blocks) + part("most_maxima", t.most_maxima))
       .substr(1);
 }
 
@@ -152,8 +157,59 @@ std::vector<PlanTuning> tall_tunings() {
   return tunings;
 }
 
+/// Both kernels where the scale of a whole tensor is computed of rms_norm or modulate: forms for
+/// small and large inputs, registers against threads, thread blocks of the first.
+std::vector<PlanTuning> computed_operand_tunings(InputTransform transform, bool nvfp4) {
+  std::vector<PlanTuning> tunings;
+  const auto add = [&](PlanTuning last, Choice large, PlanTuning maximum = {}) {
+    maximum.chunk = last.chunk;
+    maximum.chunks = last.chunks;
+    maximum.threads = last.threads;
+    maximum.min_blocks = last.min_blocks;
+    maximum.log2_chunks = last.log2_chunks;
+    maximum.large = large;
+    tunings.push_back(maximum);
+  };
+  PlanTuning few, one_row, two_rows, one_block;
+  few.most_maxima = 256;
+  one_row.maximum_chunks = 1;
+  one_row.maximum_threads = 512;
+  one_row.maximum_min_blocks = 2;
+  one_row.most_maxima = 256;
+  two_rows.maximum_chunks = 2;
+  two_rows.maximum_threads = 256;
+  two_rows.maximum_min_blocks = 3;
+  one_block.maximum_chunks = 4;
+  one_block.maximum_threads = 512;
+  one_block.maximum_min_blocks = 1;
+  add({}, Choice::by_size);
+  add({}, Choice::by_size, few);
+  if (transform == InputTransform::rms_norm) {
+    for (const Choice maximum : {Choice::never, Choice::always}) {
+      PlanTuning form;
+      form.large_maximum = maximum;
+      add({}, Choice::never, form);
+      add({}, Choice::always, form);
+      add({16, 4, 128, nvfp4 ? 6 : 5}, Choice::always, form);
+    }
+  } else {
+    for (const PlanTuning& maximum : {one_row, two_rows, one_block}) {
+      add({}, Choice::by_size, maximum);
+    }
+    add({}, Choice::never);
+    add({}, Choice::never, one_row);
+    add({}, Choice::always);
+    add({}, Choice::always, two_rows);
+    add({16, 4, 128, nvfp4 ? 4 : 6}, Choice::always);
+  }
+  return tunings;
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
+  if (shared_operands(transform) > 0 && (t.tensor_scale || t.block_rows == 0)) {
+    return computed_operand_tunings(transform, t.tensor_scale);
+  }
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
   if (t.block_rows > 1) return tall_tunings();
   const bool modulate = transform == InputTransform::modulate;
@@ -242,7 +298,7 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    for (const std::int64_t mebibytes : {1, 4, 8, 16, 64, 512}) {
+    for (const std::int64_t mebibytes : {1, 4, 8, 16, 64, 256}) {
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

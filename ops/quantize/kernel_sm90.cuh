@@ -27,9 +27,9 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   constexpr bool kChunks =
       kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
   // Whoever wrote what this kernel reads has ended when `maximum`, which has waited for it, lets
-  // this one start: what is left to wait for are the maxima, which are read later.
-  constexpr bool kMayWaitLater = kChunks && kConfig.transform != InputTransform::rms_norm;
-  const bool waits_later = kMayWaitLater && params.tensor_source == TensorScaleSource::maxima;
+  // this one start: what is left to wait for are the maxima, and factors of rows, which are read
+  // later.
+  const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
   // Some have something to do before they wait.
   constexpr bool kFindsMaxima =
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
@@ -41,6 +41,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
+  } else if constexpr (kFindsMaxima && tile_rows_of_thread(kConfig) > 1) {
+    quantize_sm90::find_maxima_of_rows<kConfig>(params);
   } else if constexpr (kFindsMaxima) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {

@@ -1,5 +1,5 @@
-// QuantizeKernel::blocks and ::scaled where a thread has chunks of several rows, which share the
-// operands that are fused with them.
+// QuantizeKernel::blocks, ::scaled and ::maximum where a thread has chunks of several rows, which
+// share the operands that are fused with them.
 #pragma once
 
 #include "device/kernel.h"
@@ -10,14 +10,19 @@
 
 namespace blockscale::quantize_sm90 {
 
+/// Whether HeldChunks may hold the chunks from `first` down.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool may_hold_rows(const QuantizeParams& p, const ChunkPlace& first) {
+  return p.x.vectors && p.k % kConfig.chunk == 0 &&
+         rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
+}
+
 /// The chunks of a warp that are left (bit u: `u` rows below `first`) after the short way.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
                                                   const ChunkPlace& first) {
   constexpr uint32_t kAll = (1u << kConfig.chunks) - 1;
-  const bool together =
-      p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0 &&
-      rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
+  const bool together = p.value_vectors && may_hold_rows<kConfig>(p, first);
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return kAll;
   HeldChunks<kConfig> chunks(p, first, 1);
   chunks.load();
@@ -48,6 +53,31 @@ BLOCKSCALE_DEVICE void quantize_blocks_of_rows(const QuantizeParams& p) {
       if ((left >> u & 1) != 0) quantize_row_block<kConfig>(p, below(first, u));
     }
   });
+}
+
+/// QuantizeKernel::maximum.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void find_maxima_of_rows(const QuantizeParams& p) {
+  const MaximumRun run = begin_maxima<kConfig>(p);
+  Largest<kValueFormat<kConfig>, false> largest;
+  for (uint32_t tile = run.part; tile < run.tiles; tile += p.maxima.count) {
+    const ChunkPlace first =
+        chunk_place<kConfig>(p.grid, tile_place(p.grid, run.matrix * run.tiles + tile));
+    if (ptx::vote_sync_all(ptx::kFullMask, may_hold_rows<kConfig>(p, first))) {
+      HeldChunks<kConfig> chunks(p, first, 1);
+      chunks.load();
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks.values(u));
+    } else {
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        ValueChunk<kConfig> chunk;
+        load_part_of<kConfig>(chunk, p, below(first, u));
+        largest.fold(chunk);
+      }
+    }
+  }
+  leave_maximum(p.maxima, run.matrix, run.part, largest.f32_bits());
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -399,24 +399,28 @@ struct MaximumPlace {
 };
 
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, uint32_t tile,
+BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, const ChunkPlace& place,
                                              bool tile_exists) {
-  const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
   const bool exists = tile_exists && place.row < p.rows && place.column < p.k;
   return {place, exists, exists && p.x.vectors && place.column + kConfig.chunk <= p.k};
 }
 
-/// What a tile is computed from into the level-2 cache: one thread does for each of its rows.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void prefetch_tile(const QuantizeParams& p, uint32_t tile) {
+BLOCKSCALE_DEVICE MaximumPlace maximum_place(const QuantizeParams& p, uint32_t tile,
+                                             bool tile_exists) {
+  return maximum_place<kConfig>(p, chunk_place<kConfig>(p.grid, tile_place(p.grid, tile)),
+                                tile_exists);
+}
+
+/// What is computed from a row of a tile into the level-2 cache: one thread does, whose chunk
+/// begins it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_row(const QuantizeParams& p, const ChunkPlace& place) {
   constexpr uint32_t kElementBytes = Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
   const uint32_t chunks = 1u << p.grid.log2_chunks;
-  if ((ptx::tid_x() & (chunks - 1)) != 0) return;
-  const MaximumPlace at = maximum_place<kConfig>(p, tile, tile < p.grid.tiles);
-  if (!at.whole) return;
-  const uint32_t column = at.place.column;
+  const uint32_t column = place.column;
   const uint8_t* const row =
-      p.x.data + at.place.matrix * p.x.batch_stride + at.place.row * p.x.row_stride;
+      p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
   const auto prefetch = [&](int64_t offset, uint32_t columns, uint32_t left) {
     const uint32_t bytes = (columns < left ? columns : left) * kElementBytes / 16 * 16;
     ptx::cp_async_bulk_prefetch_l2(row + offset, bytes);
@@ -436,16 +440,42 @@ BLOCKSCALE_DEVICE void prefetch_tile(const QuantizeParams& p, uint32_t tile) {
   }
 }
 
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_tile(const QuantizeParams& p, uint32_t tile) {
+  if ((ptx::tid_x() & ((1u << p.grid.log2_chunks) - 1)) != 0) return;
+  const ChunkPlace first = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+  BLOCKSCALE_UNROLL
+  for (uint32_t u = 0; u < tile_rows_of_thread(kConfig); ++u) {
+    const MaximumPlace at = maximum_place<kConfig>(p, below(first, u), tile < p.grid.tiles);
+    if (at.whole) prefetch_row<kConfig>(p, at.place);
+  }
+}
+
+/// The tiles of a thread block of a `maximum` kernel: every maxima.count-th from `part` on of those
+/// that its scale is for.
+struct MaximumRun {
+  uint32_t matrix;
+  uint32_t part;
+  uint32_t tiles;  // for the scale
+};
+
+/// What a thread block of a `maximum` kernel begins with.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE MaximumRun begin_maxima(const QuantizeParams& p) {
+  const uint32_t matrix = p.maxima.parts.quotient(ptx::ctaid_x());
+  const uint32_t part = ptx::ctaid_x() - matrix * p.maxima.count;
+  const uint32_t tiles = p.maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
+  prefetch_tile<kConfig>(p, matrix * tiles + part);
+  await_turn(p);
+  return {matrix, part, tiles};
+}
+
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,
 /// `chunks` of them at once.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const MaximaParams& maxima = p.maxima;
-  const uint32_t matrix = maxima.parts.quotient(ptx::ctaid_x());
-  const uint32_t part = ptx::ctaid_x() - matrix * maxima.count;
-  const uint32_t tiles = maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
-  prefetch_tile<kConfig>(p, matrix * tiles + part);
-  await_turn(p);
+  const auto [matrix, part, tiles] = begin_maxima<kConfig>(p);
   constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
   typename Folded<kConfig>::Maximum largest;
   for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {

@@ -100,8 +100,8 @@ class HeldChunks {
       load_gated_chunks();
     } else if constexpr (kIdentity || kShares) {
       load_raw(held_);
-      if constexpr (kNorm) load_row_factors();
       if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
+      if constexpr (kNorm) load_row_factors();
     } else {
       Raw raw[kCount];
       load_raw(raw);
@@ -156,6 +156,7 @@ class HeldChunks {
   }
 
   BLOCKSCALE_DEVICE void load_row_factors() {
+    await_row_factors<kConfig>();
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kCount; ++u) {
       row_factor_[u] = ptx::ld_global(p_.transform.row_factors + counted_row(u));

@@ -54,6 +54,13 @@ inline constexpr bool kFollowsMaximum =
     (kConfig.kernel == QuantizeKernel::blocks && kConfig.rule == ScaleRule::nvfp4) ||
     kConfig.kernel == QuantizeKernel::scaled;
 
+/// Before row factors of rms_norm are loaded: they may be what a `maximum` kernel has found, which
+/// has not been waited for yet.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void await_row_factors() {
+  if constexpr (kFollowsMaximum<kConfig>) ptx::griddepcontrol_wait();
+}
+
 /// The tile whose turn it is, of p.grid.tiles turns.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
@@ -146,6 +153,7 @@ class Input {
       if constexpr (kTransform == InputTransform::modulate) {
         modulate_chunk(chunk, p_.transform, raw, row, column, left, whole);
       } else if constexpr (kTransform == InputTransform::rms_norm) {
+        await_row_factors<kConfig>();
         const float factor = ptx::ld_global(p_.transform.row_factors + row);
         normalize_chunk(chunk, p_.transform, raw, factor, column, left, whole);
       } else {

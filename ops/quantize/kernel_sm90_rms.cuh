@@ -5,8 +5,10 @@
 #include "device/kernel.h"
 #include "device/math.h"
 #include "device/ptx/arithmetic.h"
+#include "device/ptx/global_memory.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
+#include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_row_exchange.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -55,6 +57,13 @@ BLOCKSCALE_DEVICE float rms_factor(float sum, const TransformParams& t) {
   // The root of a number above 0 is far from the ends of f32's range.
   const bool ordinary = bit_cast<uint32_t>(root) - 1 < kInfinityBits - 1;
   return ordinary ? device::reciprocal_of_normal(root) : ptx::rcp_rn(root);
+}
+
+/// The first thread of a row that exists stores its factor.
+BLOCKSCALE_DEVICE void store_row_factor(const QuantizeParams& p, const RowExchange& exchange,
+                                        const ChunkPlace& place, float factor) {
+  if (place.row >= p.rows || !exchange.is_first_lane()) return;
+  ptx::st_global(p.row_factors + uint64_t{place.matrix} * p.rows + place.row, factor);
 }
 
 /// `total` and then the sums of the segments of a round of warps, one after the other, of each of

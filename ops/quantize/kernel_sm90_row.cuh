@@ -266,10 +266,7 @@ class RowRun {
     if constexpr (kOneRound && kConfig.kernel != QuantizeKernel::norm) normalize();
   }
 
-  BLOCKSCALE_DEVICE void store_factor() const {
-    if (!exists() || !exchange_.is_first_lane()) return;
-    ptx::st_global(p_.row_factors + uint64_t{place_.matrix} * p_.rows + place_.row, factor_);
-  }
+  BLOCKSCALE_DEVICE void store_factor() const { store_row_factor(p_, exchange_, place_, factor_); }
 
   /// fp8_row.
   BLOCKSCALE_DEVICE void quantize_with_one_scale() {

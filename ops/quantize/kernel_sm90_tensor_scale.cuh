@@ -90,14 +90,18 @@ BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t m
   using Words = device::Vector<uint32_t, 4>;
   const uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
   uint32_t largest = 0;
-  BLOCKSCALE_UNROLL
-  for (uint32_t first = 0; first < kMaxMaxima; first += 4 * 32) {
-    const uint32_t at = first + ptx::tid_x() % 32 * 4;
-    if (at >= maxima.count) continue;
-    const Words words = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
+  const auto fold_few = [&](uint32_t begin) {
     BLOCKSCALE_UNROLL
-    for (const uint32_t word : words.at) largest = word > largest ? word : largest;
-  }
+    for (uint32_t first = begin; first < begin + kFewMaxima; first += 4 * 32) {
+      const uint32_t at = first + ptx::tid_x() % 32 * 4;
+      if (at >= maxima.count) continue;
+      const Words words = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
+      BLOCKSCALE_UNROLL
+      for (const uint32_t word : words.at) largest = word > largest ? word : largest;
+    }
+  };
+  fold_few(0);
+  if (maxima.count > kFewMaxima) fold_few(kFewMaxima);
   return ptx::redux_sync_max(ptx::kFullMask, largest);
 }
 

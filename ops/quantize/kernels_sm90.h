@@ -47,7 +47,8 @@ struct QuantizeConfig {
   int block = 128;  // elements of k with one scale; 0: a whole row
   InputTransform transform = InputTransform::identity;
   int chunk = 16;  // consecutive elements of a thread
-  int chunks = 1;  // chunks that a thread loads before it uses one: of a tile; maximum: of tiles
+  int chunks = 1;  // chunks that a thread loads before it uses one, of a tile (tile_rows_of_thread)
+                   // or, where that has one, of so many tiles of `maximum`
   int threads = 256;
   int min_blocks = 4;       // thread blocks that a multiprocessor must hold: bounds the registers
   bool persistent = false;  // no more thread blocks than fit at once; each does several tiles
@@ -63,7 +64,9 @@ struct QuantizeConfig {
 
 /// Consecutive rows that a thread has chunks of in a tile.
 BLOCKSCALE_HD constexpr int tile_rows_of_thread(const QuantizeConfig& c) {
-  return c.kernel == QuantizeKernel::maximum ? 1 : c.chunks;
+  const bool tiles_at_once =
+      c.kernel == QuantizeKernel::maximum && c.transform != InputTransform::modulate;
+  return tiles_at_once ? 1 : c.chunks;
 }
 
 /// Bytes of the widest store that the codes of a chunk are a multiple of.
@@ -85,8 +88,10 @@ enum class TensorScaleSource : uint8_t {
 };
 
 /// Thread blocks of a `maximum` kernel for one scale. Each leaves one word, and every warp that
-/// needs the scale reduces them: two loads of 16 bytes a lane, which cost less than a launch.
-inline constexpr uint32_t kMaxMaxima = 256;
+/// needs the scale reduces them: two loads of 16 bytes a lane, which cost less than a launch; four
+/// where the values have operands that rows share, whose many registers make small thread blocks.
+inline constexpr uint32_t kMaxMaxima = 512;
+inline constexpr uint32_t kFewMaxima = kMaxMaxima / 2;
 
 /// Largest magnitudes on their way from `maximum` to the scale of a tensor.
 struct MaximaParams {
@@ -226,9 +231,11 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
 /// Whether the form for small inputs loads all that it needs at once (kernel_sm90_at_once.cuh).
 BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format input,
                                                  ScaleRule rule, InputTransform transform) {
-  if (input == Format::f32 || rule == ScaleRule::nvfp4) return false;
-  if (kernel == QuantizeKernel::blocks) return transform == InputTransform::modulate;
-  return kernel == QuantizeKernel::row && shared_operands(transform) > 0;
+  if (input == Format::f32 || shared_operands(transform) == 0) return false;
+  if (kernel == QuantizeKernel::row) return rule != ScaleRule::nvfp4;
+  if (kernel == QuantizeKernel::maximum) return transform == InputTransform::rms_norm;
+  // With rms_norm these are told the factors of rows.
+  return kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::scaled;
 }
 
 /// Whether a kernel has two forms: a small input is spread over many threads; of a large one a
@@ -356,9 +363,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate || norm);
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
-    c.chunks = !fused ? 4 : orders_gelu(c) ? 2 : 1;
-    c.threads = fused ? 512 : 256;
-    c.min_blocks = 2;  // few, since each thread block leaves one maximum
+    // Rows that share operands; of f32 there are not enough registers for them.
+    const bool rows = c.transform == InputTransform::modulate && c.input != Format::f32;
+    c.chunks = !fused || rows ? 4 : orders_gelu(c) ? 2 : 1;
+    c.threads = fused && !rows ? 512 : 256;
+    c.min_blocks = rows ? 3 : 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
