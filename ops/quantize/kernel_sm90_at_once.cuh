@@ -118,22 +118,22 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   if (inside) load_raw_chunk<kConfig>(x, p, place);
   strip.fill(p.transform);
   ptx::barrier_sync_all();
-  float factor = 0;
+  ValueChunk<kConfig> values;
+  [[maybe_unused]] float factor = 0;
   if constexpr (kNormalizes) {
     await_row_factors<kConfig>();
     const uint32_t counted_row = place.matrix * p.rows + place.row;
     if (inside) factor = ptx::ld_global(p.transform.row_factors + counted_row);
-  }
-  float tensor_scale = 1;
-  if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, place);
-  ValueChunk<kConfig> values;
-  if constexpr (kNormalizes) {
-    strip.apply(values, chunk, [&](int i, float weight) {
-      return math::rms_norm<device::KernelMath>(value_at(x, i), factor, weight);
-    });
   } else {
     strip.apply(values, chunk, [&](int i, float one_plus_scale, float shift) {
       return ptx::fma_rn(value_at(x, i), one_plus_scale, shift);
+    });
+  }
+  float tensor_scale = 1;
+  if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, place);
+  if constexpr (kNormalizes) {
+    strip.apply(values, chunk, [&](int i, float weight) {
+      return math::rms_norm<device::KernelMath>(value_at(x, i), factor, weight);
     });
   }
   const ChunkState state = {inside, true};
