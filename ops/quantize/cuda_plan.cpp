@@ -204,6 +204,7 @@ class Planner {
     p.scale_leading_stride = out.scale_leading_stride;
     p.scale_batch_stride = out.scale_batch_stride;
     p.scale_column_step = scale_offset(out.layout, 0, 1, out.scale_leading_stride);
+    p.scale_row_step = scale_offset(out.layout, 1, 0, out.scale_leading_stride);
     p.scale_pairs = recipe_.scale != Format::f32 && p.scale_column_step == 1 &&
                     is_multiple(out.scales, 2) && is_multiple(out.scale_batch_stride, 2) &&
                     (is_swizzled(out.layout) || is_multiple(out.scale_leading_stride, 2));

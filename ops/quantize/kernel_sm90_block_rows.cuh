@@ -17,41 +17,83 @@ BLOCKSCALE_DEVICE bool may_hold_rows(const QuantizeParams& p, const ChunkPlace& 
          rows_share_operands<kConfig>(p, first.matrix, first.row, first.row + kConfig.chunks - 1);
 }
 
-/// The chunks of a warp that are left (bit u: `u` rows below `first`) after the short way.
+/// Where the results of a thread's chunks go, of aligned rows from `first` down.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t quantize_rows_together(const QuantizeParams& p,
-                                                  const ChunkPlace& first) {
-  constexpr uint32_t kAll = (1u << kConfig.chunks) - 1;
-  const bool together = p.value_vectors && may_hold_rows<kConfig>(p, first);
-  if (!ptx::vote_sync_all(ptx::kFullMask, together)) return kAll;
+class RowResults {
+  static constexpr bool kHasBlocks = kConfig.kernel == QuantizeKernel::blocks;
+
+ public:
+  BLOCKSCALE_DEVICE RowResults(const QuantizeParams& p, const ChunkPlace& first)
+      : p_(p), codes_(codes_at<kConfig.element>(p, first)) {
+    if constexpr (kHasBlocks) {
+      begins_block_ = first.column % kConfig.block == 0;
+      scales_ = scale_offset_of(p, first.matrix, first.row, first.column / kConfig.block);
+    }
+  }
+
+  /// Of the chunk u rows below, which exists.
+  BLOCKSCALE_DEVICE void store(uint32_t u, const Units<kConfig>& units,
+                               const Codes<kConfig.element, kConfig.chunk>& codes) const {
+    if (kHasBlocks && begins_block_) {
+      uint32_t stored[Units<kConfig>::kCount];
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < Units<kConfig>::kCount; ++i) stored[i] = units.scale[i].stored;
+      store_scales_from<kConfig>(p_, scales_ + u * p_.scale_row_step, stored);
+    }
+    store_codes(codes, codes_ + u * p_.value_row_stride);
+  }
+
+ private:
+  const QuantizeParams& p_;
+  uint8_t* codes_;
+  int64_t scales_ = 0;
+  bool begins_block_ = false;
+};
+
+/// The scales of a chunk's blocks, or the one of its row or tensor. Nothing is stored.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE Units<kConfig> likely_scales(const QuantizeParams& p, float tensor_scale,
+                                               const ChunkPlace& place,
+                                               const ValueChunk<kConfig>& chunk) {
+  if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
+    return known_scale<kConfig, false>(p, tensor_scale, place, chunk);
+  } else {
+    return block_scales<kConfig, false>(p, tensor_scale, chunk);
+  }
+}
+
+/// A warp's chunks the short way, from `first` down. False, if some must be done (again) the exact
+/// way.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool quantize_rows_together(const QuantizeParams& p, const ChunkPlace& first) {
+  const bool all_exist = first.row + kConfig.chunks <= p.rows && first.column < p.k;
+  const bool together = p.value_vectors && all_exist && may_hold_rows<kConfig>(p, first);
+  if (!ptx::vote_sync_all(ptx::kFullMask, together)) return false;
   HeldChunks<kConfig> chunks(p, first, 1);
   chunks.load();
   const float tensor_scale = await_tensor_scale<kConfig>(p, first);
-  uint32_t left = 0;
+  const RowResults<kConfig> results(p, first);
+  // Without a branch for each row, so that what is computed of them overlaps.
+  bool exceptional = false;
   BLOCKSCALE_UNROLL
   for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-    const ChunkPlace place = below(first, u);
     const ValueChunk<kConfig> chunk = chunks.values(u);
-    const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
-    if (any_exceptional(units)) {
-      left |= 1u << u;
-    } else if (chunks.is_present(u)) {
-      store_shortly<kConfig>(p, place, chunk, units);
-    }
+    const auto units = likely_scales<kConfig>(p, tensor_scale, below(first, u), chunk);
+    BLOCKSCALE_UNROLL
+    for (const BlockScale& scale : units.scale) exceptional |= scale.exceptional;
+    const auto codes = encode_units<kConfig, false>(chunk, units);
+    results.store(u, units, codes);
   }
-  return left;
+  return !ptx::vote_sync_any(ptx::kFullMask, exceptional);
 }
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks_of_rows(const QuantizeParams& p) {
   each_tile<kConfig>(p, [&](uint32_t tile) {
     const ChunkPlace first = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
-    const uint32_t left = quantize_rows_together<kConfig>(p, first);
-    if (left == 0) return;
+    if (quantize_rows_together<kConfig>(p, first)) return;
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if ((left >> u & 1) != 0) quantize_row_block<kConfig>(p, below(first, u));
-    }
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) quantize_row_block<kConfig>(p, below(first, u));
   });
 }
 

@@ -138,7 +138,8 @@ class HeldChunks {
   /// The row of chunk u, or the last one.
   BLOCKSCALE_DEVICE uint32_t row(uint32_t u) const {
     const uint32_t row = first_.row + u * step_;
-    return row < p_.rows ? row : p_.rows - 1;
+    const uint32_t last = p_.rows - 1;
+    return row < last ? row : last;
   }
   /// The same, counted through all matrices.
   BLOCKSCALE_DEVICE uint32_t counted_row(uint32_t u) const {

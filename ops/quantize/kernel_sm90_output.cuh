@@ -76,17 +76,29 @@ BLOCKSCALE_DEVICE void store_scales(const QuantizeParams& p, int64_t offset,
   }
 }
 
-/// Stores kCount scales of a row of the grid from a column on, a multiple of kCount.
+/// The same in the type that they have.
 template <QuantizeConfig kConfig, int kCount>
-BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix, uint32_t grid_row,
-                                       uint32_t grid_column, const uint32_t (&stored)[kCount]) {
-  const int64_t offset = matrix * p.scale_batch_stride +
-                         scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
+BLOCKSCALE_DEVICE void store_scales_from(const QuantizeParams& p, int64_t offset,
+                                         const uint32_t (&stored)[kCount]) {
   if (has_byte_scales<kConfig>(p)) {
     store_scales<uint8_t>(p, offset, stored);
   } else {
     store_scales<uint32_t>(p, offset, stored);
   }
+}
+
+/// Offset of a scale of a matrix.
+BLOCKSCALE_DEVICE int64_t scale_offset_of(const QuantizeParams& p, uint32_t matrix,
+                                          uint32_t grid_row, uint32_t grid_column) {
+  return matrix * p.scale_batch_stride +
+         scale_offset(p.layout, grid_row, grid_column, p.scale_leading_stride);
+}
+
+/// Stores kCount scales of a row of the grid from a column on, a multiple of kCount.
+template <QuantizeConfig kConfig, int kCount>
+BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix, uint32_t grid_row,
+                                       uint32_t grid_column, const uint32_t (&stored)[kCount]) {
+  store_scales_from<kConfig>(p, scale_offset_of(p, matrix, grid_row, grid_column), stored);
 }
 
 /// Stores the scales of a chunk's blocks, which are blocks of single rows. Padding of the layout

@@ -156,6 +156,7 @@ struct QuantizeParams {
   int64_t scale_leading_stride = 0;  // scales
   int64_t scale_batch_stride = 0;    // scales
   int64_t scale_column_step = 0;     // scales between neighbours of 2 aligned columns of the grid
+  int64_t scale_row_step = 0;        // and of 8 aligned rows of it
   bool scale_pairs = false;          // these are bytes side by side at an even address
   uint32_t scale_rows = 0;           // of the grid, padding of the layout included
   uint32_t scale_columns = 0;
