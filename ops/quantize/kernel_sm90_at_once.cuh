@@ -121,6 +121,7 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   ValueChunk<kConfig> values;
   [[maybe_unused]] float factor = 0;
   if constexpr (kNormalizes) {
+    fill_values(values, [&](int i) { return ptx::in_register(value_at(x, i)); });
     await_row_factors<kConfig>();
     const uint32_t counted_row = place.matrix * p.rows + place.row;
     if (inside) factor = ptx::ld_global(p.transform.row_factors + counted_row);
@@ -133,7 +134,7 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, place);
   if constexpr (kNormalizes) {
     strip.apply(values, chunk, [&](int i, float weight) {
-      return math::rms_norm<device::KernelMath>(value_at(x, i), factor, weight);
+      return math::rms_norm<device::KernelMath>(value_at(values, i), factor, weight);
     });
   }
   const ChunkState state = {inside, true};

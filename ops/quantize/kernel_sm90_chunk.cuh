@@ -126,8 +126,20 @@ struct Largest {
 
   template <int kCount>
   BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount>& chunk) {
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) fold(chunk.word[i]);
+    constexpr int kWords = Chunk<kFormat, kCount>::kWords;
+    if constexpr (kFormat == Format::f32 && kPoison && kWords % 4 == 0) {
+      // Two pairs at a time: magnitudes, NaN included, compare as their bits do, three at once.
+      const auto pair = [&](int i) {
+        const float a = ptx::abs(bit_cast<float>(chunk.word[i]));
+        return bit_cast<uint32_t>(ptx::max_nan(a, ptx::abs(bit_cast<float>(chunk.word[i + 1]))));
+      };
+      const auto larger = [](uint32_t a, uint32_t b) { return a > b ? a : b; };
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kWords; i += 4) bits = larger(larger(bits, pair(i)), pair(i + 2));
+    } else {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kWords; ++i) fold(chunk.word[i]);
+    }
   }
 
   /// The bits of the magnitude in f32; above kInfinityBits for NaN.
