@@ -215,6 +215,45 @@ QuantizeOptions with_operands(InputTransform transform, Format dtype, std::int64
   return options;
 }
 
+TEST(QuantizePlan, FindsMaximaOfSmallRowsAtOnce) {
+  const auto maximum_of = [](std::int64_t rows, std::int64_t k, Format weight = Format::bf16) {
+    Problem p{.recipe = Recipe::nvfp4, .rows = rows, .k = k};
+    p.options = with_operands(InputTransform::rms_norm, weight, 1, k);
+    const QuantizePlan plan = plan_of(p);
+    EXPECT_EQ(plan.count, 2);
+    const auto& step = plan.steps[0];
+    EXPECT_EQ(step.config.kernel, QuantizeKernel::maximum);
+    EXPECT_EQ(step.shape.grid.x, step.params.maxima.count);
+    EXPECT_LE(step.params.maxima.count, kMaxMaxima);
+    // What a row exchange has words for.
+    EXPECT_LE(step.params.grid.rows, static_cast<unsigned>(kRowMostWarps / 2));
+    if (loads_at_once(step.config)) {
+      EXPECT_EQ(step.shape.grid.x, step.params.grid.tiles);
+      EXPECT_LE(step.shape.block.x, static_cast<unsigned>(step.config.threads));
+      EXPECT_EQ(step.params.row_rounds, 1u);
+    }
+    return step;
+  };
+  const auto small = maximum_of(64, 8192);
+  EXPECT_TRUE(loads_at_once(small.config));
+  EXPECT_EQ(small.shape.grid.x, 64u);
+  EXPECT_EQ(small.shape.block.x, 256u);
+  // So many rows that two share a maximum.
+  const auto wave = maximum_of(512, 8192);
+  EXPECT_TRUE(loads_at_once(wave.config));
+  EXPECT_EQ(wave.shape.grid.x, 256u);
+  EXPECT_EQ(wave.shape.block.x, 512u);
+  EXPECT_TRUE(loads_at_once(maximum_of(2048, 2048).config));
+  EXPECT_TRUE(loads_at_once(maximum_of(256, 16384).config));
+  // More than one wave, longer rows, operands of another type: in runs of tiles.
+  const auto runs = maximum_of(2048, 8192);
+  EXPECT_FALSE(loads_at_once(runs.config));
+  EXPECT_EQ(runs.shape.grid.x, 132u * 3);
+  EXPECT_FALSE(loads_at_once(maximum_of(8192, 512).config));
+  EXPECT_FALSE(loads_at_once(maximum_of(4, 16416).config));
+  EXPECT_FALSE(loads_at_once(maximum_of(512, 8192, Format::f32).config));
+}
+
 TEST(QuantizePlan, LoadsSmallInputsAtOnceWhereTheirChunksAreWhole) {
   const auto at_once = [](const Problem& p) {
     const QuantizePlan plan = plan_of(p);
