@@ -245,9 +245,8 @@ TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
 /// The forms for small inputs that load everything at once: chunks beyond a row and rows beyond a
 /// tile, padding of scales, rows of one and of several warps, groups that begin with tiles.
 TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
-  for (const Recipe recipe :
-       {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2, Recipe::fp8_1x128,
-        Recipe::fp8_1x128_ue8m0, Recipe::fp8_row, Recipe::nvfp4, Recipe::fp8_tensor}) {
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2,
+                              Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const std::int64_t k : {32, 672, 8192, 9248}) {
         Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
@@ -268,8 +267,8 @@ TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
 }
 
 TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
-  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row,
-                              Recipe::nvfp4, Recipe::fp8_tensor}) {
+  for (const Recipe recipe :
+       {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const Data data : test::kAllData) {
         Case c{recipe};
@@ -282,6 +281,56 @@ TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
         check(c);
         c.operand_dtype = Format::f32;
         check(c);
+      }
+    }
+  }
+}
+
+/// Rows of one and of several warps and of two segments, tiles that thread blocks go on to, rows
+/// and chunks beyond a tile; in turn with what takes rows that are no whole chunks.
+TEST(CudaFusedInput, FindsMaximaOfWholeRows) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
+    for (const std::int64_t k : {16, 672, 1088, 8192, 9248, 16384}) {
+      Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
+      c.operand_dtype = c.dtype;
+      c.rows = k > 8000 ? 17 : 147;
+      c.k = k;
+      c.batch = 2;
+      c.data = Data::normal;
+      c.seed = static_cast<std::uint64_t>(k) % 5;
+      c.options.input.transform = InputTransform::rms_norm;
+      check_forms(c);
+    }
+    for (const Data data : test::kAllData) {
+      Case c{recipe};
+      c.operand_dtype = Format::bf16;
+      c.rows = 5;
+      c.k = 1056;
+      c.data = data;
+      c.options.input.transform = InputTransform::rms_norm;
+      check_forms(c);
+    }
+  }
+}
+
+/// Threads with several rows, in the first kernel and in the second.
+TEST(CudaFusedInput, SharesOperandsAmongRowsBehindAMaximum) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
+    for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        for (const std::int64_t rows : {1, 64, 203}) {
+          Case c{recipe, dtype};
+          c.operand_dtype = dtype;
+          c.rows = rows;
+          c.k = rows == 64 ? 512 : 304;
+          c.batch = rows == 64 ? 3 : 1;
+          c.groups = rows == 203 ? 7 : rows == 64 ? 3 : 1;
+          c.layout = layouts_of(recipe)[static_cast<std::size_t>(rows) % layouts_of(recipe).size()];
+          c.data = Data::normal;
+          c.seed = static_cast<std::uint64_t>(rows) % 7;
+          c.options.input.transform = transform;
+          check(c);
+        }
       }
     }
   }

@@ -373,12 +373,10 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
       const QuantizeArguments a =
           validated(MatrixView{memory(0), m.dtype, m.rows, x_columns_of(m)}, out, options);
       const QuantizePlan plan = plan_quantize(a, options, {}, nullptr, tuning);
-      for (int s = 0; s < plan.count; ++s) {
-        const auto& step = plan.steps[static_cast<std::size_t>(s)];
-        if (step.config == kQuantizeKernels[step.kernel]) continue;
-        runtime::KernelSpec spec = tuned_spec(step.config);
-        specs.insert_or_assign(spec.name, spec);
-      }
+      const auto& step = plan.last();
+      if (step.config == kQuantizeKernels[step.kernel]) continue;
+      runtime::KernelSpec spec = tuned_spec(step.config);
+      specs.insert_or_assign(spec.name, spec);
     }
   }
   std::vector<runtime::KernelSpec> list;

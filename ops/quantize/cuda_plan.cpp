@@ -262,16 +262,10 @@ class Planner {
     return fitting_log2_chunks(chunks, least, std::max(most, least));
   }
 
-  /// The configuration of a kernel of the plan.
-  QuantizeConfig tuned_config(int kernel) const {
+  /// The configuration of a kernel of the plan. The last one's may be tuned.
+  QuantizeConfig config_of(int kernel) const {
     QuantizeConfig c = kQuantizeKernels[kernel];
-    if (c.kernel == QuantizeKernel::norm) return c;
-    if (c.kernel == QuantizeKernel::maximum) {
-      if (tuning_.maximum_chunks != 0) c.chunks = tuning_.maximum_chunks;
-      if (tuning_.maximum_threads != 0) c.threads = tuning_.maximum_threads;
-      if (tuning_.maximum_min_blocks != 0) c.min_blocks = tuning_.maximum_min_blocks;
-      return c;
-    }
+    if (comes_first(c.kernel)) return c;
     if (tuning_.chunk != 0) c.chunk = tuning_.chunk;
     if (tuning_.chunks != 0) c.chunks = tuning_.chunks;
     if (tuning_.threads != 0) c.threads = tuning_.threads;
@@ -328,10 +322,8 @@ class Planner {
 
   bool is_large(const QuantizeConfig& small) const {
     if (loads_at_once(small) && !may_load_at_once(small)) return true;
-    const bool of_maximum =
-        small.kernel == QuantizeKernel::maximum && tuning_.large_maximum != Choice::by_size;
-    const Choice choice = of_maximum ? tuning_.large_maximum : tuning_.large;
-    if (choice != Choice::by_size) return choice == Choice::always;
+    if (streams_rows(small)) return !may_stream_rows(small) || tuning_.large == Choice::always;
+    if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
     const std::int64_t of_value = a_.input.transform == InputTransform::swiglu ? 2 : 1;
     return a_.out.batch * a_.out.rows * a_.out.k * of_value >=
            device_.multiprocessors * large_elements(small);
@@ -339,26 +331,28 @@ class Planner {
 
   /// What kernel_sm90_at_once.cuh asks for.
   bool may_load_at_once(const QuantizeConfig& c) const {
-    const bool stores = c.kernel != QuantizeKernel::maximum;
-    if (stores && !has_value_vectors(c)) return false;
-    if (!base_.x.vectors || !is_multiple(a_.out.k, c.chunk)) return false;
-    const QuantizeInput& input = a_.input;
-    if (holds_rows(c.kernel, input.transform)) {
-      const bool norm = input.transform == InputTransform::rms_norm;
-      const Format first = norm ? input.weight.dtype : input.scale.dtype;
-      const Format second = norm ? first : input.shift.dtype;
-      const std::int64_t warps = row_warps(c, a_.out.k);
-      if (first != a_.x.dtype || second != a_.x.dtype || warps > kRowMostWarps) return false;
-      const std::int64_t tiles = a_.out.batch * ceil_div(a_.out.rows, row_tile_rows(c, warps));
-      return stores ||
-             tiles <= std::min<std::int64_t>(kMaxMaxima, device_.multiprocessors * c.min_blocks);
+    if (!base_.x.vectors || !has_value_vectors(c) || !is_multiple(a_.out.k, c.chunk)) return false;
+    if (c.kernel == QuantizeKernel::row) {
+      return has_operands_of_x() && row_warps(c, a_.out.k) <= kRowMostWarps;
     }
-    if (input.transform == InputTransform::rms_norm) return true;
     const std::int64_t rows = a_.out.rows;
     const std::int64_t group_rows = base_.transform.rows_per_group.divisor;
     const std::int64_t tile_rows = chunk_grid(c, rows, a_.out.k).rows;
     return is_multiple(group_rows, rows) || (is_multiple(group_rows, tile_rows) &&
                                              (a_.out.batch == 1 || is_multiple(rows, tile_rows)));
+  }
+
+  /// What kernel_sm90_row_maximum.cuh asks for.
+  bool may_stream_rows(const QuantizeConfig& c) const {
+    return base_.x.vectors && is_multiple(a_.out.k, c.chunk) && has_operands_of_x() &&
+           row_warps(c, a_.out.k) <= kRowMostWarps;
+  }
+
+  /// Whether operands that rows share are of the type of x.
+  bool has_operands_of_x() const {
+    const QuantizeInput& input = a_.input;
+    if (input.transform == InputTransform::rms_norm) return input.weight.dtype == a_.x.dtype;
+    return input.scale.dtype == a_.x.dtype && input.shift.dtype == a_.x.dtype;
   }
 
   /// Whether a kernel with a table can work with vectors, and is the faster: each multiprocessor
@@ -411,7 +405,7 @@ class Planner {
 
   void add_maximum() {
     const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
     if (holds_rows(c.kernel, c.transform)) {
       add_row_factors(kernel);
     } else {
@@ -450,24 +444,19 @@ class Planner {
 
   void add_blocks() {
     const int kernel = kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     QuantizeParams p = base_;
     const std::int64_t columns = std::int64_t{p.scale_columns} * recipe_.block_k;
     p.grid = chunk_grid(c, p.scale_rows, columns);
     add(kernel, c, p.grid.tiles, p);
-    add_strip();
-  }
-
-  /// Shared memory of the last step for operands that rows share.
-  void add_strip() {
-    QuantizePlan::Step& step = plan_.last();
-    if (!loads_at_once(step.config)) return;
-    step.shape.dynamic_shared_bytes += strip_bytes(step.config, 1u << step.params.grid.log2_chunks);
+    if (loads_at_once(c)) {
+      plan_.last().shape.dynamic_shared_bytes += strip_bytes(c, 1u << p.grid.log2_chunks);
+    }
   }
 
   void add_scaled(bool by_row) {
     const int kernel = kernel_of(QuantizeKernel::scaled, recipe_.element, ScaleRule::fp8, 0);
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     QuantizeParams p = base_;
     p.grid = chunk_grid(c, p.rows, p.k);
     p.given_scales = by_row;
@@ -477,12 +466,11 @@ class Planner {
       p.tensor_source = TensorScaleSource::stored;
     }
     add(kernel, c, p.grid.tiles, p);
-    add_strip();
   }
 
   void add_tall() {
     const int kernel = kernel_of(QuantizeKernel::tall, recipe_.element, ScaleRule::fp8, 128);
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     QuantizeParams p = base_;
     if (c.table) {
       const int chunks = 128 / c.chunk;
@@ -512,7 +500,7 @@ class Planner {
 
   /// As few warps a row as hold it, but no more groups of several than there are barriers.
   void add_row_table(int kernel) {
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     QuantizeParams p = base_;
     const std::int64_t chunks = ceil_div(p.k, c.chunk);
     const std::uint32_t log2 =
@@ -526,21 +514,12 @@ class Planner {
     return std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
   }
 
-  /// Rows that a thread block holds at once, with so many warps each: as many as make eight warps,
-  /// or sixteen where too many thread blocks would leave a maximum of what they hold.
-  std::int64_t row_tile_rows(const QuantizeConfig& c, std::int64_t warps) const {
-    constexpr std::int64_t kFewWarps = kRowMostWarps / 2;
-    const bool many = c.kernel == QuantizeKernel::maximum && loads_at_once(c) &&
-                      a_.out.batch * a_.out.rows * warps > kFewWarps * kFewMaxima;
-    return std::clamp<std::int64_t>((many ? kRowMostWarps : kFewWarps) / warps, 1, kFewWarps);
-  }
-
-  /// As few warps a row as hold it.
+  /// As few warps a row as hold it, and as many rows a thread block as make eight warps.
   void add_row_kernel(int kernel, std::int64_t rows, std::int64_t columns) {
-    const QuantizeConfig c = tuned_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     const std::int64_t all_warps = row_warps(c, columns);
     const std::int64_t warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
-    const std::int64_t tile_rows = row_tile_rows(c, warps);
+    const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / warps);
     const std::int64_t threads = tile_rows * warps * 32;
     QuantizeParams p = base_;
     p.grid = tile_grid(rows, 1, tile_rows, 0);
@@ -550,9 +529,7 @@ class Planner {
     LaunchShape& shape = plan_.last().shape;
     shape.block.x = static_cast<std::uint32_t>(threads);
     if (!c.persistent) return;
-    shape.dynamic_shared_bytes +=
-        shape.block.x *
-        static_cast<std::uint32_t>(row_operands(c.kernel, c.transform) * c.chunk * 4);
+    shape.dynamic_shared_bytes += shape.block.x * row_operand_bytes(c);
     const std::int64_t fits = c.threads * c.min_blocks / threads * device_.multiprocessors;
     shape.grid.x = static_cast<std::uint32_t>(
         std::max<std::int64_t>(1, std::min<std::int64_t>(p.grid.tiles, fits)));

@@ -34,12 +34,7 @@ struct PlanTuning {
   bool persistent = false;
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
-  // Of the `maximum` kernel before it.
-  Choice large_maximum = Choice::by_size;  // as `large`
-  int maximum_chunks = 0;
-  int maximum_threads = 0;
-  int maximum_min_blocks = 0;
-  int most_maxima = 0;
+  int most_maxima = 0;             // of a scale
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

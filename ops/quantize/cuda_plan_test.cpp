@@ -215,43 +215,38 @@ QuantizeOptions with_operands(InputTransform transform, Format dtype, std::int64
   return options;
 }
 
-TEST(QuantizePlan, FindsMaximaOfSmallRowsAtOnce) {
-  const auto maximum_of = [](std::int64_t rows, std::int64_t k, Format weight = Format::bf16) {
-    Problem p{.recipe = Recipe::nvfp4, .rows = rows, .k = k};
-    p.options = with_operands(InputTransform::rms_norm, weight, 1, k);
+TEST(QuantizePlan, FindsMaximaOfWholeRowsWithVectors) {
+  const auto maximum_of = [](const Problem& p) {
     const QuantizePlan plan = plan_of(p);
     EXPECT_EQ(plan.count, 2);
     const auto& step = plan.steps[0];
     EXPECT_EQ(step.config.kernel, QuantizeKernel::maximum);
     EXPECT_EQ(step.shape.grid.x, step.params.maxima.count);
     EXPECT_LE(step.params.maxima.count, kMaxMaxima);
-    // What a row exchange has words for.
-    EXPECT_LE(step.params.grid.rows, static_cast<unsigned>(kRowMostWarps / 2));
-    if (loads_at_once(step.config)) {
-      EXPECT_EQ(step.shape.grid.x, step.params.grid.tiles);
-      EXPECT_LE(step.shape.block.x, static_cast<unsigned>(step.config.threads));
-      EXPECT_EQ(step.params.row_rounds, 1u);
-    }
+    EXPECT_EQ(step.shape.dynamic_shared_bytes,
+              kQuantizeSharedBytes + step.shape.block.x * row_operand_bytes(step.config));
+    EXPECT_TRUE(!streams_rows(step.config) || step.params.row_rounds == 1);
     return step;
   };
-  const auto small = maximum_of(64, 8192);
-  EXPECT_TRUE(loads_at_once(small.config));
-  EXPECT_EQ(small.shape.grid.x, 64u);
-  EXPECT_EQ(small.shape.block.x, 256u);
-  // So many rows that two share a maximum.
-  const auto wave = maximum_of(512, 8192);
-  EXPECT_TRUE(loads_at_once(wave.config));
-  EXPECT_EQ(wave.shape.grid.x, 256u);
-  EXPECT_EQ(wave.shape.block.x, 512u);
-  EXPECT_TRUE(loads_at_once(maximum_of(2048, 2048).config));
-  EXPECT_TRUE(loads_at_once(maximum_of(256, 16384).config));
-  // More than one wave, longer rows, operands of another type: in runs of tiles.
-  const auto runs = maximum_of(2048, 8192);
-  EXPECT_FALSE(loads_at_once(runs.config));
-  EXPECT_EQ(runs.shape.grid.x, 132u * 3);
-  EXPECT_FALSE(loads_at_once(maximum_of(8192, 512).config));
-  EXPECT_FALSE(loads_at_once(maximum_of(4, 16416).config));
-  EXPECT_FALSE(loads_at_once(maximum_of(512, 8192, Format::f32).config));
+  const auto problem = [](std::int64_t rows, std::int64_t k, Format weight = Format::bf16) {
+    Problem p{.recipe = Recipe::fp8_tensor, .rows = rows, .k = k};
+    p.options = with_operands(InputTransform::rms_norm, weight, 1, k);
+    return p;
+  };
+  for (const std::int64_t k : {8, 1032, 8192, 16384}) {
+    for (const std::int64_t rows : {1, 64, 512, 4096}) {
+      const auto step = maximum_of(problem(rows, k));
+      EXPECT_TRUE(streams_rows(step.config)) << rows << " " << k;
+      EXPECT_EQ(step.shape.grid.x,
+                std::min(step.params.grid.tiles, k > 8192 ? 2 * 132 : kMaxMaxima));
+    }
+  }
+  EXPECT_FALSE(streams_rows(maximum_of(problem(64, 1028)).config));
+  EXPECT_FALSE(streams_rows(maximum_of(problem(4, 16392)).config));
+  EXPECT_FALSE(streams_rows(maximum_of(problem(64, 8192, Format::f32)).config));
+  Problem unaligned = problem(64, 8192);
+  unaligned.x_address += 2;
+  EXPECT_FALSE(streams_rows(maximum_of(unaligned).config));
 }
 
 TEST(QuantizePlan, LoadsSmallInputsAtOnceWhereTheirChunksAreWhole) {

@@ -42,11 +42,7 @@ std::string text_of(const PlanTuning& t) {
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
                                       : "") +
-          (t.large_maximum == Choice::always  ? " large_maximum"
-           : t.large_maximum == Choice::never ? " small_maximum"
-                                              : "") +
-          part("maximum_chunks", t.maximum_chunks) + part("maximum_threads", t.maximum_threads) +
-          part("maximum_min_blocks", t.maximum_min_blocks) + part("most_maxima", t.most_maxima))
+          part("most_maxima", t.most_maxima))
       .substr(1);
 }
 
@@ -157,58 +153,19 @@ std::vector<PlanTuning> tall_tunings() {
   return tunings;
 }
 
-/// Both kernels where the scale of a whole tensor is computed of rms_norm or modulate: forms for
-/// small and large inputs, registers against threads, thread blocks of the first.
-std::vector<PlanTuning> computed_operand_tunings(InputTransform transform, bool nvfp4) {
-  std::vector<PlanTuning> tunings;
-  const auto add = [&](PlanTuning last, Choice large, PlanTuning maximum = {}) {
-    maximum.chunk = last.chunk;
-    maximum.chunks = last.chunks;
-    maximum.threads = last.threads;
-    maximum.min_blocks = last.min_blocks;
-    maximum.log2_chunks = last.log2_chunks;
-    maximum.large = large;
-    tunings.push_back(maximum);
-  };
-  PlanTuning few, one_row, two_rows, one_block;
-  few.most_maxima = 256;
-  one_row.maximum_chunks = 1;
-  one_row.maximum_threads = 512;
-  one_row.maximum_min_blocks = 2;
-  one_row.most_maxima = 256;
-  two_rows.maximum_chunks = 2;
-  two_rows.maximum_threads = 256;
-  two_rows.maximum_min_blocks = 3;
-  one_block.maximum_chunks = 4;
-  one_block.maximum_threads = 512;
-  one_block.maximum_min_blocks = 1;
-  add({}, Choice::by_size);
-  add({}, Choice::by_size, few);
-  if (transform == InputTransform::rms_norm) {
-    for (const Choice maximum : {Choice::never, Choice::always}) {
-      PlanTuning form;
-      form.large_maximum = maximum;
-      add({}, Choice::never, form);
-      add({}, Choice::always, form);
-      add({16, 4, 128, nvfp4 ? 6 : 5}, Choice::always, form);
-    }
-  } else {
-    for (const PlanTuning& maximum : {one_row, two_rows, one_block}) {
-      add({}, Choice::by_size, maximum);
-    }
-    add({}, Choice::never);
-    add({}, Choice::never, one_row);
-    add({}, Choice::always);
-    add({}, Choice::always, two_rows);
-    add({16, 4, 128, nvfp4 ? 4 : 6}, Choice::always);
-  }
+/// Ways of launching the second kernel where the scale of a whole tensor is computed of rms_norm or
+/// modulate, and fewer thread blocks of the first.
+std::vector<PlanTuning> computed_operand_tunings() {
+  std::vector<PlanTuning> tunings = {
+      {}, {}, {16, 4, 128, 4}, {16, 4, 128, 6}, {16, 4, 64, 11}, {16, 2, 128, 8}};
+  tunings[1].most_maxima = 256;
   return tunings;
 }
 
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
   if (shared_operands(transform) > 0 && (t.tensor_scale || t.block_rows == 0)) {
-    return computed_operand_tunings(transform, t.tensor_scale);
+    return computed_operand_tunings();
   }
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
   if (t.block_rows > 1) return tall_tunings();

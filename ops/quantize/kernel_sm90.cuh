@@ -14,6 +14,7 @@
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
+#include "ops/quantize/kernel_sm90_row_maximum.cuh"
 #include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -33,7 +34,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   // Some have something to do before they wait.
   constexpr bool kFindsMaxima =
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
-  constexpr bool kWaitsItself = loads_at_once(kConfig) || kConfig.table || kFindsMaxima;
+  constexpr bool kWaitsItself =
+      loads_at_once(kConfig) || kConfig.table || kFindsMaxima || streams_rows(kConfig);
   if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);
   if constexpr (loads_at_once(kConfig)) {
     quantize_sm90::quantize_at_once<kConfig>(params);
@@ -41,6 +43,8 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::quantize_blocks_of_rows<kConfig>(params);
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
+  } else if constexpr (streams_rows(kConfig)) {
+    quantize_sm90::find_maxima_of_whole_rows<kConfig>(params);
   } else if constexpr (kFindsMaxima && tile_rows_of_thread(kConfig) > 1) {
     quantize_sm90::find_maxima_of_rows<kConfig>(params);
   } else if constexpr (kFindsMaxima) {

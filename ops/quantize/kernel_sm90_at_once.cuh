@@ -1,16 +1,15 @@
-// QuantizeKernel::blocks, ::scaled, ::row and ::maximum of small inputs with operands that rows
-// share (modulate, rms_norm): a thread has one chunk, and all that a thread block needs is on its
-// way before any of it is used. One wave of thread blocks does it all, so that nothing is gained by
-// threads with several rows; what counts is the time from the last element's arrival on, thus many
-// threads with few instructions each.
+// QuantizeKernel::blocks and ::row of small inputs with operands that rows share (modulate,
+// rms_norm): a thread has one chunk, and all that a thread block needs is on its way before any of
+// it is used. One wave of thread blocks does it all, so that nothing is gained by threads with
+// several rows; what counts is the time from the last element's arrival on, thus many threads with
+// few instructions each.
 //
-// The plan sees to it that rows are whole chunks, that vectors fit, that the operands of rows are
-// of the type of x, and that the rows of a tile of the others share theirs.
+// The plan sees to it that rows are whole chunks, that vectors fit, that the operands of `row` are
+// of the type of x, and that the rows of a tile of `blocks` share theirs.
 #pragma once
 
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
-#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
@@ -23,12 +22,11 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// Operands of the columns of consecutive chunks, in shared memory: the rows of a tile load and
-/// convert them once, and they cost no registers.
+/// modulate's operands of the columns of consecutive chunks, in shared memory: the rows of a tile
+/// load and convert them once, and they cost no registers.
 template <QuantizeConfig kConfig>
 class OperandStrip {
-  static constexpr uint32_t kOperands = shared_operands(kConfig.transform);
-  static_assert(kOperands == 1 || kOperands == 2);
+  static_assert(shared_operands(kConfig.transform) == 2);
   static constexpr uint32_t kChunkBytes = strip_chunk_bytes(kConfig);
   /// Columns that a thread loads of one operand; half of the threads load all of it.
   static constexpr uint32_t kVector = 8;
@@ -38,22 +36,23 @@ class OperandStrip {
   BLOCKSCALE_DEVICE OperandStrip(const TransformParams& t, uint32_t group, uint32_t chunks,
                                  uint32_t first, uint32_t k)
       : bytes_(chunks * kChunkBytes) {
-    const uint32_t threads = ptx::ntid_x() / kOperands;
-    operand_ = kOperands == 2 && ptx::tid_x() >= threads ? 1 : 0;
-    column_ = (ptx::tid_x() - operand_ * threads) * kVector;
+    const uint32_t half = ptx::ntid_x() / 2;
+    is_scale_ = ptx::tid_x() < half;
+    column_ = (is_scale_ ? ptx::tid_x() : ptx::tid_x() - half) * kVector;
     exists_ = column_ < chunks * kConfig.chunk;
-    if (exists_ && first + column_ < k) raw_.load(matrix(t), group, first + column_);
+    const DeviceMatrix& matrix = is_scale_ ? t.scale : t.shift;
+    if (exists_ && first + column_ < k) raw_.load(matrix, group, first + column_);
   }
 
   /// Stores them in shared memory, 0 for columns beyond the matrix. A barrier must follow.
   BLOCKSCALE_DEVICE void fill(const TransformParams& t) const {
     if (!exists_) return;
     Chunk<Format::f32, kVector> values;
-    raw_.convert(values, matrix(t).dtype);
-    make_applicable<kConfig.transform>(values, static_cast<int>(operand_));
+    raw_.convert(values, is_scale_ ? t.scale.dtype : t.shift.dtype);
+    make_applicable<kConfig.transform>(values, is_scale_ ? 0 : 1);
     const ptx::SharedAddress to =
-        start() +
-        (operand_ * bytes_ + column_ / kConfig.chunk * kChunkBytes + column_ % kConfig.chunk * 4);
+        start() + ((is_scale_ ? 0 : bytes_) + column_ / kConfig.chunk * kChunkBytes +
+                   column_ % kConfig.chunk * 4);
     store_operand(values, [&](uint32_t v) { return to + v * 16; });
   }
 
@@ -62,7 +61,7 @@ class OperandStrip {
   BLOCKSCALE_DEVICE void apply(Chunk<Format::f32, kConfig.chunk>& values, uint32_t chunk,
                                const Function& function) const {
     const ptx::SharedAddress at = start() + chunk * kChunkBytes;
-    apply_operands<int{kOperands}>(
+    apply_operands<2>(
         values, [&](uint32_t o, uint32_t v) { return at + (o * bytes_ + v * 16); }, function);
   }
 
@@ -71,23 +70,12 @@ class OperandStrip {
     return device::shared_base() + kQuantizeSharedBytes;
   }
 
-  BLOCKSCALE_DEVICE const DeviceMatrix& matrix(const TransformParams& t) const {
-    return operand_matrix<kConfig.transform>(t, static_cast<int>(operand_));
-  }
-
   uint32_t bytes_;  // of an operand
   // What this thread fills.
-  uint32_t operand_;
-  bool exists_;
+  bool is_scale_, exists_;
   uint32_t column_;
   RawOperand<kVector> raw_ = {};
 };
-
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE const uint8_t* x_at(const QuantizeParams& p, const ChunkPlace& place) {
-  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
-         int64_t{place.column} * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
-}
 
 /// The chunk of x at a place that exists.
 template <QuantizeConfig kConfig>
@@ -96,20 +84,17 @@ BLOCKSCALE_DEVICE void load_raw_chunk(Chunk<kConfig.input, kConfig.chunk>& raw,
   load_vectors(raw, x_at<kConfig>(p, place));
 }
 
-/// QuantizeKernel::blocks and ::scaled. After a `maximum` kernel all is there when that ends but
-/// its results.
+/// QuantizeKernel::blocks.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
-  constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
   const TilePlace tile = tile_place(p.grid, ptx::ctaid_x());
   const ChunkPlace place = chunk_place<kConfig>(p.grid, tile);
   // Of rows of padding: those of the last row.
   const uint32_t row = tile.row < p.rows ? tile.row : p.rows - 1;
-  const uint32_t group =
-      kNormalizes ? 0 : p.transform.rows_per_group.quotient(tile.matrix * p.rows + row);
+  const uint32_t group = p.transform.rows_per_group.quotient(tile.matrix * p.rows + row);
   const uint32_t chunks = 1u << p.grid.log2_chunks;
   const uint32_t chunk = ptx::tid_x() & (chunks - 1);
-  await_turn(p, kFollowsMaximum<kConfig> && p.tensor_source == TensorScaleSource::maxima);
+  await_turn(p);
   const OperandStrip<kConfig> strip(p.transform, group, chunks,
                                     place.column - chunk * kConfig.chunk, p.k);
   Chunk<kConfig.input, kConfig.chunk> x;
@@ -119,38 +104,17 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   strip.fill(p.transform);
   ptx::barrier_sync_all();
   ValueChunk<kConfig> values;
-  [[maybe_unused]] float factor = 0;
-  if constexpr (kNormalizes) {
-    fill_values(values, [&](int i) { return ptx::in_register(value_at(x, i)); });
-    await_row_factors<kConfig>();
-    const uint32_t counted_row = place.matrix * p.rows + place.row;
-    if (inside) factor = ptx::ld_global(p.transform.row_factors + counted_row);
-  } else {
-    strip.apply(values, chunk, [&](int i, float one_plus_scale, float shift) {
-      return ptx::fma_rn(value_at(x, i), one_plus_scale, shift);
-    });
-  }
-  float tensor_scale = 1;
-  if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, place);
-  if constexpr (kNormalizes) {
-    strip.apply(values, chunk, [&](int i, float weight) {
-      return math::rms_norm<device::KernelMath>(value_at(values, i), factor, weight);
-    });
-  }
-  const ChunkState state = {inside, true};
-  if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
-    const auto units = known_scale<kConfig, false>(p, tensor_scale, place, values);
-    store_with_scale<kConfig>(p, state, place, values, units.scale[0]);
-  } else {
-    quantize_held_chunk<kConfig>(p, tensor_scale, state, place, values);
-  }
+  strip.apply(values, chunk, [&](int i, float one_plus_scale, float shift) {
+    return ptx::fma_rn(value_at(x, i), one_plus_scale, shift);
+  });
+  constexpr float kNoTensorScale = 1;
+  quantize_held_chunk<kConfig>(p, kNoTensorScale, {inside, true}, place, values);
 }
 
-/// QuantizeKernel::row and ::maximum, a tile for a thread block. Its rows lie in few of these, so
-/// that each thread has the operands of its columns to itself.
+/// QuantizeKernel::row. Its rows lie in few thread blocks, so that each thread has the operands of
+/// its columns to itself.
 template <QuantizeConfig kConfig>
 class RowAtOnce {
-  static constexpr bool kFindsMaxima = kConfig.kernel == QuantizeKernel::maximum;
   static constexpr bool kNormalizes = kConfig.transform == InputTransform::rms_norm;
   static constexpr uint32_t kWarpColumns = 32 * kConfig.chunk;
   using Raw = Chunk<kConfig.input, kConfig.chunk>;
@@ -163,16 +127,14 @@ class RowAtOnce {
   }
 
   BLOCKSCALE_DEVICE void quantize() {
-    if constexpr (kFindsMaxima) prefetch();
     exchange_.clear_words();
     await_turn(p_);
     load();
     ValueChunk<kConfig> values;
-    [[maybe_unused]] float factor = 0;
     if constexpr (kNormalizes) {
       fill_values(values, [&](int i) { return value_at(x_, i); });
       const float sum = add_segments<kWarpColumns>(exchange_, 0, sum_of_squares(values));
-      factor = rms_factor(sum, p_.transform);
+      const float factor = rms_factor(sum, p_.transform);
       fill_values(values, [&](int i) {
         return math::rms_norm<device::KernelMath>(value_at(values, i), factor,
                                                   value_at(operand_[0], i));
@@ -184,15 +146,7 @@ class RowAtOnce {
       });
     }
     const ChunkState state = {place_.row < p_.rows && place_.column < p_.k, true};
-    if constexpr (kFindsMaxima) {
-      store_row_factor(p_, exchange_, place_, factor);
-      Largest<Format::f32, false> largest;
-      largest.fold(values);
-      // In words of the exchange's other buffer, which has been used once.
-      const uint32_t block = ptx::ctaid_x();
-      const uint32_t scale = p_.maxima.parts.quotient(block);
-      leave_maximum(p_.maxima, scale, block - scale * p_.maxima.count, largest.f32_bits());
-    } else if constexpr (kConfig.block == 0) {
+    if constexpr (kConfig.block == 0) {
       Largest<Format::f32, false> largest;
       largest.fold(values);
       const uint32_t amax = exchange_.maximum(largest.f32_bits());
@@ -205,15 +159,6 @@ class RowAtOnce {
   }
 
  private:
-  /// x of the warp into the level-2 cache.
-  BLOCKSCALE_DEVICE void prefetch() const {
-    if (ptx::tid_x() % 32 != 0 || place_.row >= p_.rows || place_.column >= p_.k) return;
-    const uint32_t left = p_.k - place_.column;
-    ptx::cp_async_bulk_prefetch_l2(
-        x_at<kConfig>(p_, place_),
-        (left < kWarpColumns ? left : kWarpColumns) * uint32_t{Raw::kElementBytes});
-  }
-
   /// x and the operands, which are of the same type. Beyond the matrix they are 0, for values of 0;
   /// but of rms_norm it is enough that x is.
   BLOCKSCALE_DEVICE void load() {
@@ -249,7 +194,7 @@ class RowAtOnce {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_at_once(const QuantizeParams& p) {
   static_assert(loads_at_once(kConfig) && kConfig.chunks == 1 && !kConfig.persistent);
-  if constexpr (holds_rows(kConfig.kernel, kConfig.transform)) {
+  if constexpr (kConfig.kernel == QuantizeKernel::row) {
     RowAtOnce<kConfig>(p).quantize();
   } else {
     quantize_blocks_at_once<kConfig>(p);

@@ -70,8 +70,9 @@ BLOCKSCALE_DEVICE bool quantize_rows_together(const QuantizeParams& p, const Chu
   const bool together = p.value_vectors && all_exist && may_hold_rows<kConfig>(p, first);
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return false;
   HeldChunks<kConfig> chunks(p, first, 1);
-  chunks.load();
-  const float tensor_scale = await_tensor_scale<kConfig>(p, first);
+  static_assert(SharedOperands<kConfig>::kExist);
+  float tensor_scale;
+  chunks.load([&] { tensor_scale = await_tensor_scale<kConfig>(p, first); });
   const RowResults<kConfig> results(p, first);
   // Without a branch for each row, so that what is computed of them overlaps.
   bool exceptional = false;

@@ -459,15 +459,19 @@ struct MaximumRun {
   uint32_t tiles;  // for the scale
 };
 
-/// What a thread block of a `maximum` kernel begins with.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE MaximumRun begin_maxima(const QuantizeParams& p) {
+BLOCKSCALE_DEVICE MaximumRun maximum_run(const QuantizeParams& p) {
   const uint32_t matrix = p.maxima.parts.quotient(ptx::ctaid_x());
   const uint32_t part = ptx::ctaid_x() - matrix * p.maxima.count;
-  const uint32_t tiles = p.maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor;
-  prefetch_tile<kConfig>(p, matrix * tiles + part);
+  return {matrix, part, p.maxima.stride == 0 ? p.grid.tiles : p.grid.per_matrix.divisor};
+}
+
+/// The same after what thread blocks that do not hold rows begin with.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE MaximumRun begin_maxima(const QuantizeParams& p) {
+  const MaximumRun run = maximum_run(p);
+  prefetch_tile<kConfig>(p, run.matrix * run.tiles + run.part);
   await_turn(p);
-  return {matrix, part, tiles};
+  return run;
 }
 
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,

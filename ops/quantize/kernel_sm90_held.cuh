@@ -27,18 +27,23 @@ class SharedOperands {
   static constexpr bool kExist = kModulate || kNorm;
 
   /// Those of a row that is counted through all matrices. Each column exists, with vectors.
-  BLOCKSCALE_DEVICE void load(const TransformParams& t, uint32_t row, uint32_t column) {
+  /// load_more() loads what else is needed, before the first of them is waited for.
+  template <class LoadMore>
+  BLOCKSCALE_DEVICE void load(const TransformParams& t, uint32_t row, uint32_t column,
+                              const LoadMore& load_more) {
     if constexpr (kModulate) {
       const uint32_t group = t.rows_per_group.quotient(row);
       RawOperand<kConfig.chunk> scale, shift;
       scale.load(t.scale, group, column);
       shift.load(t.shift, group, column);
+      load_more();
       scale.convert(factor_, t.scale.dtype);
       shift.convert(shift_, t.shift.dtype);
       make_applicable<kConfig.transform>(factor_, 0);
     } else if constexpr (kNorm) {
       RawOperand<kConfig.chunk> weight;
       weight.load(t.weight, 0, column);
+      load_more();
       weight.convert(factor_, t.weight.dtype);
     }
   }
@@ -96,12 +101,22 @@ class HeldChunks {
   }
 
   BLOCKSCALE_DEVICE void load() {
+    load([] {});
+  }
+
+  /// Calls load_more() before it waits for what it has loaded, where operands are shared.
+  template <class LoadMore>
+  BLOCKSCALE_DEVICE void load(const LoadMore& load_more) {
     if constexpr (kSwiglu) {
       load_gated_chunks();
     } else if constexpr (kIdentity || kShares) {
       load_raw(held_);
-      if constexpr (kShares) operands_.load(p_.transform, counted_row(0), column_);
-      if constexpr (kNorm) load_row_factors();
+      if constexpr (kShares) {
+        operands_.load(p_.transform, counted_row(0), column_, [&] {
+          if constexpr (kNorm) load_row_factors();
+          load_more();
+        });
+      }
     } else {
       Raw raw[kCount];
       load_raw(raw);

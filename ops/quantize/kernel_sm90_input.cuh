@@ -105,6 +105,13 @@ BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
 
+/// x at a place that exists.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE const uint8_t* x_at(const QuantizeParams& p, const ChunkPlace& place) {
+  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
+         int64_t{place.column} * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
+}
+
 /// What is quantised at and around a place of a batch of matrices: elements of x, or what is fused
 /// with them. Everything beyond the matrix is 0.
 template <QuantizeConfig kConfig>

@@ -29,9 +29,8 @@ BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
   }
 }
 
-/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h.
 template <int kCount>
-BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount>& chunk) {
+BLOCKSCALE_DEVICE float sum_of_squares_of_thread(const Chunk<Format::f32, kCount>& chunk) {
   constexpr int kRuns = kCount / kRmsRun;
   float sums[kRuns];
   BLOCKSCALE_UNROLL
@@ -43,12 +42,45 @@ BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount>& chunk) 
       sums[run] = ptx::fma_rn(x, x, sums[run]);
     }
   }
-  float sum = sum_of_neighbours(sums);
+  return sum_of_neighbours(sums);
+}
+
+/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h:
+/// of those of a thread, which are 32 chunks apart, the lanes' sums come first. Halves of the lanes
+/// go on with halves of their sums.
+template <int kCount, uint32_t kChunks>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount> (&chunks)[kChunks]) {
+  float sums[kChunks];
   BLOCKSCALE_UNROLL
-  for (uint32_t lanes = 1; lanes < 32; lanes *= 2) {
-    sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
+  for (uint32_t u = 0; u < kChunks; ++u) sums[u] = sum_of_squares_of_thread(chunks[u]);
+  const auto add_other = [](float mine, float given, uint32_t lanes) {
+    return ptx::add_rn(mine, ptx::shfl_sync_bfly(ptx::kFullMask, given, lanes));
+  };
+  uint32_t lanes = 1;
+  BLOCKSCALE_UNROLL
+  for (uint32_t half = kChunks / 2; half > 0; half /= 2) {
+    const bool upper = (ptx::tid_x() & lanes) != 0;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < half; ++u) {
+      const float low = sums[u];
+      const float high = sums[u + half];
+      sums[u] = add_other(upper ? high : low, upper ? low : high, lanes);
+    }
+    lanes *= 2;
   }
+  float sum = sums[0];
+  BLOCKSCALE_UNROLL
+  for (; lanes < 32; lanes *= 2) sum = add_other(sum, sum, lanes);
+  // Chunks that are neighbours went to lanes that differ in the last half's bit.
+  BLOCKSCALE_UNROLL
+  for (lanes = kChunks / 2; lanes > 0; lanes /= 2) sum = add_other(sum, sum, lanes);
   return sum;
+}
+
+template <int kCount>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount>& chunk) {
+  const Chunk<Format::f32, kCount> chunks[1] = {chunk};
+  return sum_of_squares(chunks);
 }
 
 /// rms_norm's factor of a row, from the sum of its squares.

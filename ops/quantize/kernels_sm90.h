@@ -223,7 +223,7 @@ BLOCKSCALE_HD constexpr int shared_operands(InputTransform transform) {
   return transform == InputTransform::rms_norm ? 1 : 0;
 }
 
-/// Those that a kernel which holds rows keeps as f32 in shared memory behind kQuantizeSharedBytes.
+/// Those that a kernel which holds rows keeps in shared memory (row_operand_bytes).
 BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
   if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::norm) return 0;
   return shared_operands(transform);
@@ -232,11 +232,9 @@ BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform t
 /// Whether the form for small inputs loads all that it needs at once (kernel_sm90_at_once.cuh).
 BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format input,
                                                  ScaleRule rule, InputTransform transform) {
-  if (input == Format::f32 || shared_operands(transform) == 0) return false;
-  if (kernel == QuantizeKernel::row) return rule != ScaleRule::nvfp4;
-  if (kernel == QuantizeKernel::maximum) return transform == InputTransform::rms_norm;
-  // With rms_norm these are told the factors of rows.
-  return kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::scaled;
+  if (input == Format::f32 || rule == ScaleRule::nvfp4) return false;
+  if (kernel == QuantizeKernel::blocks) return transform == InputTransform::modulate;
+  return kernel == QuantizeKernel::row && shared_operands(transform) > 0;
 }
 
 /// Whether a kernel has two forms: a small input is spread over many threads; of a large one a
@@ -268,6 +266,20 @@ BLOCKSCALE_HD constexpr bool is_spread_tall(const QuantizeConfig& c) {
 /// Whether a kernel loads all that it needs at once.
 BLOCKSCALE_HD constexpr bool loads_at_once(const QuantizeConfig& c) {
   return !c.large && small_loads_at_once(c.kernel, c.input, c.rule, c.transform);
+}
+
+/// Whether a kernel goes through whole rows with vectors (kernel_sm90_row_maximum.cuh). The form
+/// for large inputs is the one for all that this one does not take.
+BLOCKSCALE_HD constexpr bool streams_rows(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::maximum && c.transform == InputTransform::rms_norm &&
+         c.input != Format::f32 && !c.large;
+}
+
+/// Bytes of operands that a thread of a persistent kernel which holds rows keeps behind
+/// kQuantizeSharedBytes: f32, or of streams_rows as they lie in memory.
+BLOCKSCALE_HD constexpr uint32_t row_operand_bytes(const QuantizeConfig& c) {
+  const int bytes = streams_rows(c) ? format_traits(c.input).bits / 8 : 4;
+  return static_cast<uint32_t>(row_operands(c.kernel, c.transform) * c.chunks * c.chunk * bytes);
 }
 
 /// `blocks` that do keep the operands of a run of chunks in shared memory behind
@@ -332,6 +344,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunk = 32;
     c.threads = rows ? 512 : 128;
     c.min_blocks = rows ? 2 : 8;
+  } else if (streams_rows(c)) {
+    c.chunk = 8;
+    c.chunks = 4;
+    c.threads = 512;
+    c.min_blocks = 2;
+    c.persistent = true;
   } else if (holds_rows(c.kernel, c.transform)) {
     c.persistent = norm || row_operands(c.kernel, c.transform) > 0;
     c.threads = 512;
@@ -384,7 +402,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     const bool modulate = c.transform == InputTransform::modulate;
     if (norm || modulate) {
       c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
-      c.min_blocks = modulate || c.kernel == QuantizeKernel::blocks ? 5 : 6;
+      c.min_blocks = 5;
     }
   }
   return c;
