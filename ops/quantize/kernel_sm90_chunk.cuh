@@ -127,7 +127,9 @@ struct Largest {
   template <int kCount>
   BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount>& chunk) {
     constexpr int kWords = Chunk<kFormat, kCount>::kWords;
-    if constexpr (kFormat == Format::f32 && kPoison && kWords % 4 == 0) {
+    // With more words registers for pairs are lacking.
+    constexpr bool kPairs = kFormat == Format::f32 && kPoison && kWords % 4 == 0 && kWords <= 16;
+    if constexpr (kPairs) {
       // Two pairs at a time: magnitudes, NaN included, compare as their bits do, three at once.
       const auto pair = [&](int i) {
         const float a = ptx::abs(bit_cast<float>(chunk.word[i]));
