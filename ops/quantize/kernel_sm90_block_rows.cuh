@@ -71,8 +71,10 @@ BLOCKSCALE_DEVICE bool quantize_rows_together(const QuantizeParams& p, const Chu
   if (!ptx::vote_sync_all(ptx::kFullMask, together)) return false;
   HeldChunks<kConfig> chunks(p, first, 1);
   static_assert(SharedOperands<kConfig>::kExist);
-  float tensor_scale;
-  chunks.load([&] { tensor_scale = await_tensor_scale<kConfig>(p, first); });
+  float tensor_scale = 1;
+  chunks.load([&] {
+    if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, first);
+  });
   const RowResults<kConfig> results(p, first);
   // Without a branch for each row, so that what is computed of them overlaps.
   bool exceptional = false;
