@@ -34,7 +34,6 @@ struct PlanTuning {
   bool persistent = false;
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
-  int most_maxima = 0;             // of a scale
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

@@ -41,8 +41,7 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : "") +
-          part("most_maxima", t.most_maxima))
+                                      : ""))
       .substr(1);
 }
 
@@ -154,12 +153,9 @@ std::vector<PlanTuning> tall_tunings() {
 }
 
 /// Ways of launching the second kernel where the scale of a whole tensor is computed of rms_norm or
-/// modulate, and fewer thread blocks of the first.
+/// modulate.
 std::vector<PlanTuning> computed_operand_tunings() {
-  std::vector<PlanTuning> tunings = {
-      {}, {}, {16, 4, 128, 4}, {16, 4, 128, 6}, {16, 4, 64, 11}, {16, 2, 128, 8}};
-  tunings[1].most_maxima = 256;
-  return tunings;
+  return {{}, {16, 4, 128, 4}, {16, 4, 128, 6}, {16, 4, 64, 11}, {16, 2, 128, 8}};
 }
 
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
