@@ -243,6 +243,42 @@ TEST(Correct, CollectivesOfPartsOfAWarp) {
                });
 }
 
+// A slot that cp.async fills again and again: that its own copies are over a producer hears from
+// the consumers alone, who have waited for them.
+TEST(Correct, ProducersHearOfTheirCopiesFromConsumers) {
+  constexpr uint32_t kRounds = 5;
+  const auto in = counting<4 * 32 * kRounds>();
+  Words<4 * 32 * kRounds> out;
+  const auto kernel = [&] {
+    const ptx::SharedAddress full = device::shared_base();
+    const ptx::SharedAddress empty = device::shared_base() + 8;
+    if (ptx::tid_x() == 0) {
+      ptx::mbarrier_init(full, 32, "full");
+      ptx::mbarrier_init(empty, 32, "empty");
+    }
+    ptx::barrier_sync_all();
+    const uint32_t lane = ptx::tid_x() % 32;
+    const ptx::SharedAddress slot = device::shared_base() + (16 + 16 * lane);
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const uint32_t at = 4 * (32 * round + lane);
+      if (ptx::tid_x() < 32) {
+        if (round > 0) device::mbarrier_wait(empty, (round - 1) % 2);
+        ptx::cp_async_cg(slot, in.data() + at);
+        ptx::cp_async_mbarrier_arrive_noinc(full);
+      } else {
+        device::mbarrier_wait(full, round % 2);
+        const Four v = ptx::ld_shared<Four>(slot);
+        ptx::mbarrier_arrive(empty);
+        ptx::st_global(reinterpret_cast<Four*>(out.data() + at), v);
+      }
+    }
+  };
+  expect_clean({{.block = {64}, .dynamic_shared_bytes = 16 + 512},
+                {input("in", in), output("out", out)},
+                kernel},
+               [&] { EXPECT_EQ(out.at[4 * 32 * kRounds - 1], in.at[4 * 32 * kRounds - 1]); });
+}
+
 // Three stages, a producer warp that elects, two consumer warps, a bulk store of what they made.
 TEST(Correct, BulkPipeline) {
   const auto in = counting<8 * 256>();

@@ -105,12 +105,15 @@ Report Machine::run() {
   while (!cancelled_) {
     while (resident_.size() < options_.resident_clusters && can_begin_cluster()) begin_cluster();
     if (resident_.empty()) break;
-    // A copy completes instead of a thread's turn: at random, or in order when nobody can run.
+    // A copy completes instead of a thread's turn: at random, or in order when nobody can run, or
+    // all who can have polled in vain. Clusters begin, and deadlocks are reported, only after many
+    // polls.
     const bool stuck = runnable_.empty() || idle_polls_ > max_idle_polls() / 2;
-    const bool copy_next =
-        !transfers_.empty() &&
-        (stuck ||
-         (options_.random_order && draw(runnable_.size() + transfers_.size()) >= runnable_.size()));
+    const auto is_turn_of_copy = [&] {
+      if (!options_.random_order) return idle_polls_ > runnable_.size();
+      return draw(runnable_.size() + transfers_.size()) >= runnable_.size();
+    };
+    const bool copy_next = !transfers_.empty() && (stuck || is_turn_of_copy());
     if (copy_next) {
       const std::size_t i = options_.random_order ? draw(transfers_.size()) : 0;
       complete(*std::shared_ptr<Transfer>(transfers_[i]));
