@@ -8,14 +8,15 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-constexpr const char* kKindNames[kQuantizeKernelKinds] = {"blocks",  "tall",   "row", "scaled",
-                                                          "maximum", "settle", "norm"};
+constexpr const char* kKindNames[kQuantizeKernelKinds] = {
+    "blocks", "tall", "row", "scaled", "maximum", "settle", "norm", "stripe", "clear"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 
 }  // namespace
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {
   std::string name = std::string("quantize_") + kKindNames[static_cast<int>(c.kernel)];
+  if (c.kernel == QuantizeKernel::clear) return name;
   const bool scales = c.kernel != QuantizeKernel::maximum && c.kernel != QuantizeKernel::norm;
   if (scales) {
     name += std::string("_") + kRuleNames[static_cast<int>(c.rule)] + "_" +
@@ -70,6 +71,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
   spec.threads = c.threads;
   spec.fewer_threads = may_have_fewer_threads(c);
   spec.min_blocks_per_multiprocessor = c.min_blocks;
+  spec.prefers_shared_memory = c.kernel == QuantizeKernel::clear;  // what follows needs it
   return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
 }
 

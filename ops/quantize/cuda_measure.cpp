@@ -217,7 +217,7 @@ class Bench {
   }
 
  private:
-  static constexpr std::int64_t kRestBytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t kRestBytes = 8 << 20;
   static constexpr int kLeastParts = 20;
 
   static std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }

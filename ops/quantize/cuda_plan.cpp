@@ -38,7 +38,8 @@ constexpr std::int64_t kMostOvertaken = 64 << 10;
 
 /// Whether a kernel is followed by another one of its plan, which may always start at once.
 constexpr bool comes_first(QuantizeKernel kernel) {
-  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm;
+  return kernel == QuantizeKernel::maximum || kernel == QuantizeKernel::norm ||
+         kernel == QuantizeKernel::clear;
 }
 
 /// Elements of x for each multiprocessor from which on kernels take their form for large inputs,
@@ -46,6 +47,10 @@ constexpr bool comes_first(QuantizeKernel kernel) {
 constexpr std::int64_t large_elements(const QuantizeConfig& small) {
   return small.kernel == QuantizeKernel::blocks || loads_at_once(small) ? 64 << 10 : 32 << 10;
 }
+
+/// The same from which on rms_norm with blocks of several rows is faster from one read, whose
+/// thread blocks wait for each other, than in two launches.
+constexpr std::int64_t kLeastStripes = 8 << 10;
 
 /// Index of the kernel that agrees with these fields; the others are its tuning.
 int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule rule, int block,
@@ -90,6 +95,7 @@ class Planner {
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
+    if (rms && tall && add_stripes()) return plan_;
     if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
@@ -294,7 +300,8 @@ class Planner {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
     // One thread block a multiprocessor: nobody is in the way of those to come.
-    params.lets_next_start |= comes_first(c.kernel) || c.table;
+    params.lets_next_start |=
+        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
@@ -381,6 +388,39 @@ class Planner {
     base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
     add_row_kernel(kernel, a_.out.rows, a_.out.k);
     base_.transform.row_factors = base_.row_factors;
+  }
+
+  /// Only where rows of x are whole vectors, and thread blocks that wait for each other are at most
+  /// a quarter of what the device holds: others may run at the same time, and wait too.
+  bool add_stripes() {
+    const bool large =
+        a_.out.batch * a_.out.rows * a_.out.k >= device_.multiprocessors * kLeastStripes;
+    if (!base_.x.vectors || tuning_.large == Choice::never) return false;
+    if (!is_multiple(a_.out.k * format_bytes(a_.x.dtype), 16)) return false;
+    if (tuning_.large == Choice::by_size && !large) return false;
+    const int kernel = find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
+                                   a_.input.transform);
+    const QuantizeConfig c = last_config(kernel);
+    const std::int64_t chunks = ceil_div(a_.out.k, c.chunk);
+    const std::int64_t mates = ceil_div(chunks, 32);
+    const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    if (mates > kMaxMates || 4 * mates > fits) return false;
+    base_.grid = tile_grid(base_.rows, chunks, kStripeRows, 5);
+    const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
+    base_.stripes.words = static_cast<std::uint64_t>(words);
+    base_.stripes.sums = take<std::uint64_t>(words);
+    base_.stripes.tickets = take<std::uint32_t>(1);
+    base_.stripes.stripes = static_cast<std::uint32_t>(base_.grid.tiles / mates);
+    base_.stripes.per_matrix =
+        Divisor(base_.stripes.stripes / static_cast<std::uint32_t>(a_.out.batch));
+    base_.stripes.teams = std::min(static_cast<std::uint32_t>(fits / mates), base_.stripes.stripes);
+    const int clear = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
+                                  0, InputTransform::identity);
+    const QuantizeConfig& clear_config = kQuantizeKernels[clear];
+    add(clear, clear_config, ceil_div(words, 2 * clear_config.threads), base_);
+    add(kernel, c, base_.stripes.teams * mates, base_);
+    plan_.last().shape.dynamic_shared_bytes += kStripeWeightBytes + kStripeSlots * kStripeSlotBytes;
+    return true;
   }
 
   /// Whether all matrices have one scale.

@@ -106,7 +106,47 @@ TEST(QuantizePlan, FactorsOfRmsNormCostNoReadOfTheirOwnWithAMaximum) {
   EXPECT_THAT(kinds(Recipe::nvfp4), ElementsAre(QuantizeKernel::maximum, QuantizeKernel::blocks));
   EXPECT_THAT(kinds(Recipe::fp8_tensor),
               ElementsAre(QuantizeKernel::maximum, QuantizeKernel::scaled));
-  EXPECT_THAT(kinds(Recipe::fp8_128x128), ElementsAre(QuantizeKernel::norm, QuantizeKernel::tall));
+  EXPECT_THAT(kinds(Recipe::fp8_128x128),
+              ElementsAre(QuantizeKernel::clear, QuantizeKernel::stripe));
+}
+
+/// Thread blocks wait for each other only where a quarter of the device holds all who do.
+TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
+  Problem p{.recipe = Recipe::fp8_64x128, .rows = 300, .batch = 2};
+  p.options.input.transform = InputTransform::rms_norm;
+  const auto plan_with = [&](std::int64_t k, Format dtype, int multiprocessors) {
+    p.k = k;
+    p.dtype = dtype;
+    p.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), dtype, 1, k};
+    return plan_quantize(arguments_of(p), p.options, {multiprocessors}, nullptr);
+  };
+  const auto are = [](const QuantizePlan& plan, QuantizeKernel first, QuantizeKernel second) {
+    EXPECT_THAT(kinds_of(plan), ElementsAre(first, second)) << plan.str();
+  };
+  const QuantizePlan plan = plan_with(8192, Format::bf16, 132);
+  are(plan, QuantizeKernel::clear, QuantizeKernel::stripe);
+  const auto& [clear, stripe] = std::pair(plan.steps[0], plan.steps[1]);
+  EXPECT_EQ(stripe.shape.grid.x, 4u * 32);  // 4 of the 6 stripes have a team, which do the others
+  EXPECT_EQ(stripe.params.stripes.teams, 4u);
+  EXPECT_EQ(stripe.params.stripes.stripes, 2u * 3);
+  EXPECT_EQ(stripe.params.grid.tiles, 2u * 3 * 32);
+  EXPECT_EQ(stripe.params.grid.across.divisor, 32u);
+  EXPECT_EQ(clear.params.stripes.words, 2u * 3 * 32 * 64);
+  EXPECT_GE(clear.shape.grid.x * clear.shape.block.x * 2, clear.params.stripes.words);
+  EXPECT_EQ(plan.workspace_bytes, 16 + 2 * 3 * 32 * 128 * 4);
+  EXPECT_LE(stripe.shape.dynamic_shared_bytes, 227u << 10);
+
+  are(plan_with(8188, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  are(plan_with(8200, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  are(plan_with(8200, Format::bf16, 1000), QuantizeKernel::norm, QuantizeKernel::tall);
+  are(plan_with(4096, Format::f32, 132), QuantizeKernel::clear, QuantizeKernel::stripe);
+  are(plan_with(4100, Format::f32, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  are(plan_with(8192, Format::bf16, 127), QuantizeKernel::norm, QuantizeKernel::tall);
+  are(plan_with(8192, Format::bf16, 128), QuantizeKernel::clear, QuantizeKernel::stripe);
+  are(plan_with(8184, Format::bf16, 132), QuantizeKernel::clear, QuantizeKernel::stripe);
+  EXPECT_EQ(plan_with(8184, Format::bf16, 132).last().params.stripes.per_matrix.divisor, 3u);
+  p.x_address += 2;
+  are(plan_with(8192, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
 }
 
 TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {

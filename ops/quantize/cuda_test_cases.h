@@ -35,6 +35,7 @@ struct Case {
   std::int64_t groups = 1;
   quantize_detail::Choice table = quantize_detail::Choice::by_size;
   quantize_detail::Choice large = quantize_detail::Choice::by_size;
+  int multiprocessors = 3;
 };
 
 inline std::string describe(const Case& c) {
@@ -144,7 +145,8 @@ inline void check(Case c) {
   quantize_detail::PlanTuning tuning;
   tuning.table = c.table;
   tuning.large = c.large;
-  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, tuning))
+  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, tuning,
+                               {c.multiprocessors}))
       << describe(c);
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
   ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);

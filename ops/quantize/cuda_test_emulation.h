@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -53,9 +54,13 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
   std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
   const quantize_detail::QuantizePlan plan = plan_with(workspace.data());
   buffers.add("workspace", workspace.data(), bytes, emulator::BufferUse::both);
-  const emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
   for (int i = 0; i < plan.count; ++i) {
     const auto& step = plan.steps[static_cast<std::size_t>(i)];
+    emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
+    // Those that wait for each other run at once, not only when some have waited long in vain.
+    if (step.config.kernel == QuantizeKernel::stripe) {
+      order.resident_clusters = std::max(order.resident_clusters, step.params.grid.across.divisor);
+    }
     const QuantizeFunction function = quantize_function(step.kernel);
     emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;
@@ -69,10 +74,9 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
 
 inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                              const QuantizeOptions& options, const PlanBuffers& buffers,
-                             std::uint64_t seed = 0,
-                             const quantize_detail::PlanTuning& tuning = {}) {
+                             std::uint64_t seed = 0, const quantize_detail::PlanTuning& tuning = {},
+                             const quantize_detail::DeviceTraits& device = {3}) {
   const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
-  const quantize_detail::DeviceTraits device{3};
   return emulate_plan(
       [&](void* workspace) {
         return quantize_detail::plan_quantize(a, options, device, workspace, tuning);

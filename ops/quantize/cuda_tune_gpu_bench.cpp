@@ -158,15 +158,24 @@ std::vector<PlanTuning> computed_operand_tunings() {
   return {{}, {16, 4, 128, 4}, {16, 4, 128, 6}, {16, 4, 64, 11}, {16, 2, 128, 8}};
 }
 
+/// Ways of doing rms_norm with blocks of several rows: by size, in two launches, from one read.
+std::vector<PlanTuning> stripe_tunings() {
+  std::vector<PlanTuning> tunings(3);
+  tunings[1].large = Choice::never;
+  tunings[2].large = Choice::always;
+  return tunings;
+}
+
 std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   const RecipeTraits& t = recipe_traits(recipe);
   if (shared_operands(transform) > 0 && (t.tensor_scale || t.block_rows == 0)) {
     return computed_operand_tunings();
   }
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
-  if (t.block_rows > 1) return tall_tunings();
+  const bool norm = transform == InputTransform::rms_norm;
+  if (t.block_rows > 1) return norm ? stripe_tunings() : tall_tunings();
   const bool modulate = transform == InputTransform::modulate;
-  if (transform == InputTransform::rms_norm || (modulate && recipe == Recipe::fp8_row)) {
+  if (norm || (modulate && recipe == Recipe::fp8_row)) {
     return row_tunings();
   }
   return modulate ? modulate_tunings() : function_tunings();

@@ -15,6 +15,7 @@
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
 #include "ops/quantize/kernel_sm90_row_maximum.cuh"
+#include "ops/quantize/kernel_sm90_stripe.cuh"
 #include "ops/quantize/kernel_sm90_table_groups.cuh"
 #include "ops/quantize/kernel_sm90_tall.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -34,8 +35,10 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
   // Some have something to do before they wait.
   constexpr bool kFindsMaxima =
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
-  constexpr bool kWaitsItself =
-      loads_at_once(kConfig) || kConfig.table || kFindsMaxima || streams_rows(kConfig);
+  constexpr bool kStripes =
+      kConfig.kernel == QuantizeKernel::stripe || kConfig.kernel == QuantizeKernel::clear;
+  constexpr bool kWaitsItself = loads_at_once(kConfig) || kConfig.table || kFindsMaxima ||
+                                streams_rows(kConfig) || kStripes;
   if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);
   if constexpr (loads_at_once(kConfig)) {
     quantize_sm90::quantize_at_once<kConfig>(params);
@@ -51,6 +54,10 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {
     quantize_sm90::settle_tensor_scale<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::stripe) {
+    quantize_sm90::quantize_stripes<kConfig>(params);
+  } else if constexpr (kConfig.kernel == QuantizeKernel::clear) {
+    quantize_sm90::clear_stripes(params.stripes);
   } else if constexpr (kConfig.table) {
     quantize_sm90::quantize_groups<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {

@@ -6,6 +6,7 @@
 #include "device/math.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/global_memory.h"
+#include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
@@ -29,8 +30,9 @@ BLOCKSCALE_DEVICE float sum_of_neighbours(const float (&numbers)[kCount]) {
   }
 }
 
-template <int kCount>
-BLOCKSCALE_DEVICE float sum_of_squares_of_thread(const Chunk<Format::f32, kCount>& chunk) {
+/// Sum of the squares of a chunk, in the order of core/input_transform.h.
+template <Format kFormat, int kCount>
+BLOCKSCALE_DEVICE float sum_of_chunk(const Chunk<kFormat, kCount>& chunk) {
   constexpr int kRuns = kCount / kRmsRun;
   float sums[kRuns];
   BLOCKSCALE_UNROLL
@@ -45,35 +47,46 @@ BLOCKSCALE_DEVICE float sum_of_squares_of_thread(const Chunk<Format::f32, kCount
   return sum_of_neighbours(sums);
 }
 
+/// kCount sums, each of a number of all lanes that differ in their bits from kLanes on; neighbours
+/// are added first. A lane gets one of these sums: each of those bits, the lowest first, says in
+/// which half of what is left it lies, until one is left.
+template <uint32_t kLanes, uint32_t kCount>
+BLOCKSCALE_DEVICE float scattered_sum(const float (&numbers)[kCount]) {
+  if constexpr (kLanes == 32) {
+    static_assert(kCount == 1, "there are lanes for all sums");
+    return numbers[0];
+  } else if constexpr (kCount == 1) {
+    const float other = ptx::shfl_sync_bfly(ptx::kFullMask, numbers[0], kLanes);
+    const float sums[1] = {ptx::add_rn(numbers[0], other)};
+    return scattered_sum<2 * kLanes>(sums);
+  } else {
+    const bool upper = (ptx::tid_x() & kLanes) != 0;
+    float sums[kCount / 2];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kCount / 2; ++i) {
+      const float lower_half = numbers[i];
+      const float upper_half = numbers[i + kCount / 2];
+      const float other =
+          ptx::shfl_sync_bfly(ptx::kFullMask, upper ? lower_half : upper_half, kLanes);
+      sums[i] = ptx::add_rn(upper ? upper_half : lower_half, other);
+    }
+    return scattered_sum<2 * kLanes>(sums);
+  }
+}
+
 /// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h:
-/// of those of a thread, which are 32 chunks apart, the lanes' sums come first. Halves of the lanes
-/// go on with halves of their sums.
-template <int kCount, uint32_t kChunks>
-BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<Format::f32, kCount> (&chunks)[kChunks]) {
+/// of those of a thread, which are 32 chunks apart, the lanes' sums come first.
+template <Format kFormat, int kCount, uint32_t kChunks>
+BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount> (&chunks)[kChunks]) {
   float sums[kChunks];
   BLOCKSCALE_UNROLL
-  for (uint32_t u = 0; u < kChunks; ++u) sums[u] = sum_of_squares_of_thread(chunks[u]);
-  const auto add_other = [](float mine, float given, uint32_t lanes) {
-    return ptx::add_rn(mine, ptx::shfl_sync_bfly(ptx::kFullMask, given, lanes));
-  };
-  uint32_t lanes = 1;
-  BLOCKSCALE_UNROLL
-  for (uint32_t half = kChunks / 2; half > 0; half /= 2) {
-    const bool upper = (ptx::tid_x() & lanes) != 0;
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < half; ++u) {
-      const float low = sums[u];
-      const float high = sums[u + half];
-      sums[u] = add_other(upper ? high : low, upper ? low : high, lanes);
-    }
-    lanes *= 2;
-  }
-  float sum = sums[0];
-  BLOCKSCALE_UNROLL
-  for (; lanes < 32; lanes *= 2) sum = add_other(sum, sum, lanes);
+  for (uint32_t u = 0; u < kChunks; ++u) sums[u] = sum_of_chunk(chunks[u]);
+  float sum = scattered_sum<1>(sums);
   // Chunks that are neighbours went to lanes that differ in the last half's bit.
   BLOCKSCALE_UNROLL
-  for (lanes = kChunks / 2; lanes > 0; lanes /= 2) sum = add_other(sum, sum, lanes);
+  for (uint32_t lanes = kChunks / 2; lanes > 0; lanes /= 2) {
+    sum = ptx::add_rn(sum, ptx::shfl_sync_bfly(ptx::kFullMask, sum, lanes));
+  }
   return sum;
 }
 

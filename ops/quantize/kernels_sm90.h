@@ -27,8 +27,10 @@ enum class QuantizeKernel : uint8_t {
             // with rms_norm the factors too
   settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
   norm,     // the factor of each row of rms_norm, for `tall` and `scaled`
+  stripe,   // `norm` and `tall` at once: x is read once
+  clear,    // what thread blocks of `stripe` tell each other, before they do
 };
-inline constexpr int kQuantizeKernelKinds = 7;
+inline constexpr int kQuantizeKernelKinds = 9;
 
 /// How a scale follows from a largest magnitude, and an element meets it (docs/numerics.md).
 enum class ScaleRule : uint8_t {
@@ -104,6 +106,26 @@ struct MaximaParams {
   bool as_multiplier = false;  // nvfp4: it is stored as t
 };
 
+/// Rows of a stripe, bytes of each that a thread block of a `stripe` kernel has in a tile, and
+/// tiles that it has room for.
+inline constexpr uint32_t kStripeRows = 128;
+inline constexpr uint32_t kStripeRowBytes = 512;
+inline constexpr uint32_t kStripeSlots = 3;
+inline constexpr uint32_t kStripeSlotBytes = kStripeRows * kStripeRowBytes;
+inline constexpr uint32_t kStripeWeightBytes = 2 * kStripeRowBytes;  // as f32, of 16-bit columns
+/// The most tiles of a stripe: a segment of a row's sum.
+inline constexpr uint32_t kMaxMates = 32;
+
+/// What thread blocks of a `stripe` kernel tell each other (kernel_sm90_stripe.cuh).
+struct StripeParams {
+  uint64_t* sums = nullptr;     // of squares: for each tile, of each pair of rows
+  uint64_t words = 0;           // of sums, an even number
+  uint32_t* tickets = nullptr;  // thread blocks that have begun
+  uint32_t stripes = 0;         // through all matrices
+  Divisor per_matrix = {};      // stripes of one matrix
+  uint32_t teams = 0;
+};
+
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
 struct DeviceMatrix {
   const uint8_t* data = nullptr;
@@ -176,6 +198,7 @@ struct QuantizeParams {
   bool backwards = false;
 
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
+  StripeParams stripes = {};     // stripe, clear
 
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
@@ -388,6 +411,15 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = fused && !rows ? 512 : 256;
     c.min_blocks = rows ? 3 : 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
+  } else if (c.kernel == QuantizeKernel::stripe) {
+    c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
+    c.threads = 512;
+    c.min_blocks = 1;
+    c.persistent = true;
+  } else if (c.kernel == QuantizeKernel::clear) {  // all of it runs at once
+    c.threads = 256;
+    c.min_blocks = 1;
+    c.persistent = true;
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
@@ -445,7 +477,10 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
     }
     add_tuned(list, {QuantizeKernel::norm, input, Format::e4m3, ScaleRule::fp8, 0,
                      InputTransform::rms_norm});
+    add_tuned(list, {QuantizeKernel::stripe, input, Format::e4m3, ScaleRule::fp8, 128,
+                     InputTransform::rms_norm});
   }
+  list.add(tuned({QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0}));
   list.add(tuned({QuantizeKernel::settle, Format::f32, Format::e4m3, ScaleRule::fp8, 0}));
   return list;
