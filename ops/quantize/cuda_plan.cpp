@@ -300,8 +300,7 @@ class Planner {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
     // One thread block a multiprocessor: nobody is in the way of those to come.
-    params.lets_next_start |=
-        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
+    params.lets_next_start |= comes_first(c.kernel) || c.table;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
