@@ -399,7 +399,7 @@ class Planner {
     if (tuning_.large == Choice::by_size && !large) return false;
     const int kernel = find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
                                    a_.input.transform);
-    const QuantizeConfig c = last_config(kernel);
+    const QuantizeConfig c = config_of(kernel);
     const std::int64_t chunks = ceil_div(a_.out.k, c.chunk);
     const std::int64_t mates = ceil_div(chunks, 32);
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
