@@ -454,8 +454,7 @@ class Planner {
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     QuantizePlan::Step& step = plan_.last();
-    const std::uint32_t limit = shared_operands(c.transform) > 0 ? kMaxMaxima : kFewMaxima;
-    const std::int64_t most = std::min(step.shape.grid.x, limit);
+    const std::int64_t most = std::min(step.shape.grid.x, most_maxima(c));
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;

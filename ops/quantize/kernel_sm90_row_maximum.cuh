@@ -44,17 +44,22 @@ class RowMaximum {
     const MaximumRun run = maximum_run(p_);
     const uint32_t first = run.matrix * run.tiles + run.part;
     const uint32_t end = (run.matrix + 1) * run.tiles;
-    prefetch(place_of(first));
+    ChunkPlace place = place_of(first);
+    prefetch(place);
     exchange_.clear_words();
     await_turn(p_);
     Raw next[kChunks];
-    load(next, place_of(first));
+    load(next, place);
     hold_weight();
     for (uint32_t tile = first; tile < end; tile += p_.maxima.count) {
       Raw x[kChunks];
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kChunks; ++u) x[u] = next[u];
-      if (tile + p_.maxima.count < end) load(next, place_of(tile + p_.maxima.count));
+      const ChunkPlace row = place;
+      if (tile + p_.maxima.count < end) {
+        place = place_of(tile + p_.maxima.count);
+        load(next, place);
+      }
       Values values[kChunks];
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kChunks; ++u) {
@@ -62,7 +67,7 @@ class RowMaximum {
       }
       const float sum = add_segments<kWarpColumns>(exchange_, 0, sum_of_squares(values));
       const float factor = rms_factor(sum, p_.transform);
-      store_row_factor(p_, exchange_, place_of(tile), factor);
+      store_row_factor(p_, exchange_, row, factor);
       fold(x, factor);
     }
     ptx::barrier_sync_all();  // who still reads words of the exchange

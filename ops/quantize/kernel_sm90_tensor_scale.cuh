@@ -86,22 +86,23 @@ BLOCKSCALE_DEVICE void store_tensor_scale(const QuantizeParams& p, uint32_t matr
 
 /// The largest magnitude (bits) of the tensor that `matrix` belongs to, from those that a `maximum`
 /// kernel has left. All lanes of a warp call it, for the same matrix.
+template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t matrix) {
   using Words = device::Vector<uint32_t, 4>;
+  constexpr uint32_t kLoads = most_maxima(kConfig) / (4 * 32);
   const uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  Words words[kLoads] = {};
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < kLoads; ++i) {
+    const uint32_t at = (i * 32 + ptx::tid_x() % 32) * 4;
+    if (at < maxima.count) words[i] = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
+  }
   uint32_t largest = 0;
-  const auto fold_few = [&](uint32_t begin) {
+  BLOCKSCALE_UNROLL
+  for (const Words& four : words) {
     BLOCKSCALE_UNROLL
-    for (uint32_t first = begin; first < begin + kFewMaxima; first += 4 * 32) {
-      const uint32_t at = first + ptx::tid_x() % 32 * 4;
-      if (at >= maxima.count) continue;
-      const Words words = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
-      BLOCKSCALE_UNROLL
-      for (const uint32_t word : words.at) largest = word > largest ? word : largest;
-    }
-  };
-  fold_few(0);
-  if (maxima.count > kFewMaxima) fold_few(kFewMaxima);
+    for (const uint32_t word : four.at) largest = word > largest ? word : largest;
+  }
   return ptx::redux_sync_max(ptx::kFullMask, largest);
 }
 
@@ -111,7 +112,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void settle_tensor_scale(const QuantizeParams& p) {
   static_assert(kConfig.threads == 32);
   const uint32_t matrix = ptx::ctaid_x();
-  const uint32_t amax = tensor_maximum(p.maxima, matrix);
+  const uint32_t amax = tensor_maximum<kConfig>(p.maxima, matrix);
   if (ptx::tid_x() != 0) return;
   float result = finite_magnitude(amax);
   if constexpr (kConfig.rule == ScaleRule::nvfp4) result = nvfp4_tensor_scale(amax);
@@ -126,7 +127,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, const ChunkPlace& place) {
   ptx::griddepcontrol_wait();
   if (p.tensor_source == TensorScaleSource::maxima) {
-    const uint32_t amax = tensor_maximum(p.maxima, place.matrix);
+    const uint32_t amax = tensor_maximum<kConfig>(p.maxima, place.matrix);
     const float scale = tensor_scale_for<kConfig>(p, amax);
     if ((place.row | place.column) == 0 && (place.matrix == 0 || p.maxima.stride != 0)) {
       store_tensor_scale<kConfig>(p, place.matrix, amax, scale);

@@ -246,6 +246,13 @@ BLOCKSCALE_HD constexpr int shared_operands(InputTransform transform) {
   return transform == InputTransform::rms_norm ? 1 : 0;
 }
 
+/// The most maxima for one scale, as the kernel that leaves them or one that reads them knows.
+/// `settle` reads those of any kernel.
+BLOCKSCALE_HD constexpr uint32_t most_maxima(const QuantizeConfig& c) {
+  const bool many = c.kernel == QuantizeKernel::settle || shared_operands(c.transform) > 0;
+  return many ? kMaxMaxima : kFewMaxima;
+}
+
 /// Those that a kernel which holds rows keeps in shared memory (row_operand_bytes).
 BLOCKSCALE_HD constexpr int row_operands(QuantizeKernel kernel, InputTransform transform) {
   if (!holds_rows(kernel, transform) || kernel == QuantizeKernel::norm) return 0;
