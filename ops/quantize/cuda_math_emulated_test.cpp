@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <type_traits>
@@ -122,6 +123,46 @@ void check_codes() {
           ASSERT_EQ(code, expected) << k::value_at(chunk, i) << " * 2^" << -e;
         }
       });
+}
+
+/// Ties of e4m3 are odd multiples, up to 31, of half the distance of codes. Of the numbers next to
+/// a tie times s roundings may decide on which side of the tie their quotient lies; all others are
+/// far away from it. What is left out are the scales that are exceptional.
+TEST(CudaMath, ShortQuotientsHaveTheCodesOfQuotients) {
+  for (std::uint32_t significand = 1u << 23; significand < 1u << 24; ++significand) {
+    const float s = static_cast<float>(significand);
+    if (k::ShortQuotient::is_exceptional(s)) continue;
+    const k::ShortQuotient quotient(s);
+    ASSERT_GE(quotient.low, 0.0f) << s;
+    for (std::uint32_t tie = 1; tie < 32; tie += 2) {
+      const std::uint64_t product = std::uint64_t{significand} * tie;
+      const int dropped = static_cast<int>(std::bit_width(product)) - 24;
+      const float t = static_cast<float>(tie);
+      for (int beyond = -2; beyond <= 3; ++beyond) {
+        const std::uint64_t kept = (product >> dropped) + static_cast<std::uint64_t>(beyond);
+        const float x = static_cast<float>(kept << dropped);
+        const float exact = x / s;
+        const float found = quotient(x);
+        ASSERT_TRUE((exact < t) == (found < t) && (exact > t) == (found > t)) << x << " / " << s;
+      }
+    }
+  }
+}
+
+/// Both ends of the scales that it takes, and signs of 0.
+TEST(CudaMath, ShortQuotientsHaveRangeAndSigns) {
+  for (const float s : {k::kSmallestExactScale, 0x1.4p-60f, 1.0f, 1.1f, 0x1.8p95f, 0x1p96f}) {
+    ASSERT_FALSE(k::ShortQuotient::is_exceptional(s));
+    const k::ShortQuotient quotient(s);
+    ASSERT_NEAR(quotient(s * 448), 448.0f, 1e-4f);
+    ASSERT_NEAR(quotient(s * -0x1p-9f), -0x1p-9f, 1e-9f);
+    ASSERT_EQ(bit_cast<std::uint32_t>(quotient(0.0f)), 0u);
+    ASSERT_EQ(bit_cast<std::uint32_t>(quotient(-0.0f)), 0x80000000u);
+  }
+  ASSERT_TRUE(k::ShortQuotient::is_exceptional(0x1p97f));
+  for (const std::uint32_t bits : {0x3FFFFFFFu, 0x3FDFFFFDu, 0x3FDFFFFEu}) {
+    ASSERT_TRUE(k::ShortQuotient::is_exceptional(bit_cast<float>(bits)));
+  }
 }
 
 TEST(CudaMath, PackedE2m1OfEveryBf16) {

@@ -175,6 +175,7 @@ class Bench {
       columns_ = round_up(out_bytes);
       const std::int64_t column_scales = scale_bytes(m.recipe, m.layout, m.k, m.rows);
       written += value_bytes(m.recipe, m.k, m.rows) + column_scales;
+      rest_bytes_ += round_up(2 * (scales + column_scales));
       out_bytes = columns_ + round_up(value_bytes(m.recipe, m.k, m.rows)) + column_scales;
     }
     result_.moved_bytes = reads * result_.input_bytes + written;
@@ -217,7 +218,6 @@ class Bench {
   }
 
  private:
-  static constexpr std::int64_t kRestBytes = 8 << 20;
   static constexpr int kLeastParts = 20;
 
   static std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
@@ -236,10 +236,10 @@ class Bench {
     const std::int64_t touched = std::min(result_.moved_bytes, 2 * copied_);
     const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / touched + 1, 2, 160);
     std::byte* const numbers = arena.numbers(problem_.dtype, count * x_bytes);
-    std::byte* const results = arena.results(count * (out_bytes + kRestBytes));
+    std::byte* const results = arena.results(count * (out_bytes + rest_bytes_));
     ones_ = arena.ones();
     for (std::int64_t i = 0; i < count; ++i) {
-      std::byte* const out = results + i * (out_bytes + kRestBytes);
+      std::byte* const out = results + i * (out_bytes + rest_bytes_);
       sets_.push_back({numbers + i * x_bytes, out, out + out_bytes});
     }
   }
@@ -275,7 +275,7 @@ class Bench {
       const QuantizeOptions o = options();
       const QuantizeArguments a = validated(x, out_of(set), o);
       plans->push_back(plan_quantize(a, o, device, set.rest + kWorkspace, tuning.tuning));
-      if (kWorkspace + plans->back().workspace_bytes > kRestBytes) {
+      if (kWorkspace + plans->back().workspace_bytes > rest_bytes_) {
         throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
       }
     }
@@ -310,7 +310,7 @@ class Bench {
       const QuantizeOptions o = options();
       const RowsAndColumnsArguments a = validated(x, out_of(set), columns_of(set), o);
       plans->push_back(plan_rows_and_columns(a, o, device, set.rest, tuning.tuning));
-      if (plans->back().factors.workspace_bytes > kRestBytes) {
+      if (plans->back().workspace_bytes > rest_bytes_) {
         throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
       }
     }
@@ -320,6 +320,9 @@ class Bench {
       const RowsAndColumnsPlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
       launch_steps(plan.factors, stream);
       runtime::launch(kernel, plan.shape, stream, plan.params);
+      if (plan.move_kernel < 0) return;
+      runtime::launch(rows_and_columns_kernels().get(size_of(plan.move_kernel)), plan.move_shape,
+                      stream, plan.moves);
     };
     works.push_back({launch, parts()});
   }
@@ -341,6 +344,7 @@ class Bench {
   std::int64_t values_ = 0;   // bytes before the scales
   std::int64_t columns_ = 0;  // bytes before the values of the transpose
   std::int64_t copied_ = 0;   // bytes that the copy reads, and writes
+  std::int64_t rest_bytes_ = std::int64_t{8} << 20;
   std::byte* ones_ = nullptr;
   std::vector<BufferSet> sets_;
 };
@@ -370,8 +374,21 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
       QuantizeOptions options;
       options.scale_source = m.scale_source;
       options.input = input_of(m, memory(4));
-      const QuantizeArguments a =
-          validated(MatrixView{memory(0), m.dtype, m.rows, x_columns_of(m)}, out, options);
+      const MatrixView x{memory(0), m.dtype, m.rows, x_columns_of(m)};
+      if (m.columns_too) {
+        MutableScaledTensorView columns = out;
+        std::swap(columns.rows, columns.k);
+        columns.values = memory(5);
+        columns.scales = memory(6);
+        const RowsAndColumnsPlan plan = plan_rows_and_columns(validated(x, out, columns, options),
+                                                              options, {}, nullptr, tuning);
+        runtime::KernelSpec spec = plan.config == kRowsAndColumnsKernels[plan.kernel]
+                                       ? rows_and_columns_kernels().spec(size_of(plan.kernel))
+                                       : tuned_rows_and_columns_spec(plan.config);
+        specs.insert_or_assign(spec.name, spec);
+        continue;
+      }
+      const QuantizeArguments a = validated(x, out, options);
       const QuantizePlan plan = plan_quantize(a, options, {}, nullptr, tuning);
       const auto& step = plan.last();
       if (step.config == kQuantizeKernels[step.kernel]) continue;

@@ -33,7 +33,8 @@ struct PlanTuning {
   int log2_chunks = 0;  // chunks of a tile along k
   bool persistent = false;
   Choice table = Choice::by_size;
-  Choice large = Choice::by_size;  // the form for large inputs, where there are two
+  Choice large = Choice::by_size;         // the form for large inputs, where there are two
+  Choice moved_scales = Choice::by_size;  // rows and columns: row_major scales in two steps
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

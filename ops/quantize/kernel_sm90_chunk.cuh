@@ -52,17 +52,20 @@ BLOCKSCALE_DEVICE void clear(Chunk<kFormat, kCount>& chunk) {
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = 0;
 }
 
-/// Loads a whole chunk from an address that is a multiple of 16 bytes. With ld.global, as all that
-/// another kernel may have written is loaded: ptxas is free to move ld.global.nc to the other side
-/// of griddepcontrol.wait, and does.
+/// Loads a whole chunk from an address that is a multiple of 16 bytes, or of its size. With
+/// ld.global, as all that another kernel may have written is loaded: ptxas is free to move
+/// ld.global.nc to the other side of griddepcontrol.wait, and does.
 template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_vectors(Chunk<kFormat, kCount>& chunk, const uint8_t* from) {
-  using Words = device::Vector<uint32_t, 4>;
+  constexpr int kWords = Chunk<kFormat, kCount>::kWords;
+  constexpr int kAtOnce = kWords < 4 ? kWords : 4;
+  static_assert(kWords % kAtOnce == 0);
+  using Words = device::Vector<uint32_t, kAtOnce>;
   BLOCKSCALE_UNROLL
-  for (int i = 0; i < Chunk<kFormat, kCount>::kWords / 4; ++i) {
+  for (int i = 0; i < kWords / kAtOnce; ++i) {
     const Words words = ptx::ld_global(reinterpret_cast<const Words*>(from) + i);
     BLOCKSCALE_UNROLL
-    for (int j = 0; j < 4; ++j) chunk.word[4 * i + j] = words.at[j];
+    for (int j = 0; j < kAtOnce; ++j) chunk.word[kAtOnce * i + j] = words.at[j];
   }
 }
 

@@ -104,7 +104,8 @@ class HeldChunks {
     load([] {});
   }
 
-  /// Calls load_more() before it waits for what it has loaded, where operands are shared.
+  /// Calls load_more() where operands are shared, once x and these are on their way: before factors
+  /// of rows are loaded, and before anything that is loaded is waited for.
   template <class LoadMore>
   BLOCKSCALE_DEVICE void load(const LoadMore& load_more) {
     if constexpr (kSwiglu) {
@@ -113,8 +114,8 @@ class HeldChunks {
       load_raw(held_);
       if constexpr (kShares) {
         operands_.load(p_.transform, counted_row(0), column_, [&] {
-          if constexpr (kNorm) load_row_factors();
           load_more();
+          if constexpr (kNorm) load_row_factors();
         });
       }
     } else {

@@ -50,6 +50,39 @@ struct Quotient {
   }
 };
 
+/// x / s as far as its e4m3 code tells: the product with 1 / s in two parts, which is rounded once
+/// but for the last bits of x * low. It lies on the same side of each tie as the rounded quotient,
+/// or both are that tie: x would have to be so close to a multiple of s as for three significands
+/// of s only (cuda_math_emulated_test.cpp has every one).
+///
+/// low is not negative, so that a quotient of -0 stays -0.
+struct ShortQuotient {
+  float high;
+  float low;
+
+  BLOCKSCALE_DEVICE explicit ShortQuotient(float s) {
+    high = device::reciprocal_of_normal(s);
+    float rest = ptx::fma_rn(-s, high, 1.0f);
+    if (rest < 0) {
+      high = bit_cast<float>(bit_cast<uint32_t>(high) - 1);
+      rest = ptx::fma_rn(-s, high, 1.0f);
+    }
+    low = ptx::mul_rn(rest, high);
+  }
+  BLOCKSCALE_DEVICE ShortQuotient(float high_part, float low_part)
+      : high(high_part), low(low_part) {}
+
+  /// Whether it may be wrong for this scale, at least kSmallestExactScale.
+  BLOCKSCALE_DEVICE static bool is_exceptional(float s) {
+    constexpr uint32_t kOnes = 0x001FFFFCu;  // which the three have, and few others
+    return (bit_cast<uint32_t>(s) & kOnes) == kOnes || s > 0x1p96f;
+  }
+
+  BLOCKSCALE_DEVICE float operator()(float x) const {
+    return ptx::fma_rn(x, high, ptx::mul_rn(x, low));
+  }
+};
+
 /// `amax`: bits of the largest magnitude in f32, above kInfinityBits where there is a NaN.
 template <Format kElement>
 BLOCKSCALE_DEVICE BlockScale mx_scale(uint32_t amax, uint32_t exponent_rounding) {

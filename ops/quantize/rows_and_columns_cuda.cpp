@@ -47,7 +47,7 @@ std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
   const CallDevice device = device_of_call(a);
   if (!device.is_known()) return 0;
   const quantize_detail::DeviceTraits traits{device.traits().multiprocessors};
-  return plan_rows_and_columns(a, options, traits, nullptr).factors.workspace_bytes;
+  return plan_rows_and_columns(a, options, traits, nullptr).workspace_bytes;
 }
 
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
@@ -59,12 +59,16 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   const RowsAndColumnsPlan plan =
       plan_rows_and_columns(a, options, {device.traits().multiprocessors}, execution.workspace);
   if (plan.kernel < 0) return;
-  check_workspace(execution, plan.factors.workspace_bytes, device);
+  check_workspace(execution, plan.workspace_bytes, device);
   const DeviceScope scope(device.ordinal());
   quantize_detail::launch_steps(plan.factors, execution.stream);
-  const runtime::Kernel& kernel =
-      quantize_detail::rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  runtime::KernelSet& kernels = quantize_detail::rows_and_columns_kernels();
+  const auto kernel = [&](int index) -> const runtime::Kernel& {
+    return kernels.get(static_cast<std::size_t>(index));
+  };
+  runtime::launch(kernel(plan.kernel), plan.shape, execution.stream, plan.params);
+  if (plan.move_kernel < 0) return;
+  runtime::launch(kernel(plan.move_kernel), plan.move_shape, execution.stream, plan.moves);
 }
 
 }  // namespace cuda

@@ -18,20 +18,35 @@ namespace {
 
 constexpr int kRepeats = 20;
 
+using quantize_detail::Choice;
 using quantize_detail::MeasuredProblem;
 using quantize_detail::PlanTuning;
 
-/// The listed kernel, and with `tune` others: rows a thread, threads, thread blocks that fit.
+/// The listed kernel, and with `tune` others: columns a thread, threads, thread blocks that fit.
 std::vector<PlanTuning> tunings_of(const MeasuredProblem& problem, bool tune) {
   std::vector<PlanTuning> tunings = {{}};
-  if (tune && problem.dtype != Format::f32) {
-    tunings.push_back({0, 4, 256, 2});
-    tunings.push_back({0, 4, 256, 3});
-    tunings.push_back({0, 4, 256, 4});
-    tunings.push_back({0, 8, 128, 3});
-    tunings.push_back({0, 8, 128, 4});
-    tunings.push_back({0, 8, 128, 5});
+  if (!tune) return tunings;
+  const auto add = [&](int chunk, int threads, int min_blocks, Choice moved_scales) {
+    PlanTuning tuning;
+    tuning.chunk = chunk;
+    tuning.threads = threads;
+    tuning.min_blocks = min_blocks;
+    tuning.moved_scales = moved_scales;
+    tuning.large = Choice::always;
+    tunings.push_back(tuning);
+  };
+  if (problem.layout == ScaleLayout::row_major) {
+    add(0, 0, 0, Choice::always);
+    add(0, 0, 0, Choice::never);
   }
+  if (problem.dtype == Format::f32) {
+    add(16, 256, 2, Choice::by_size);
+    return tunings;
+  }
+  add(8, 128, 4, Choice::by_size);
+  add(8, 256, 3, Choice::by_size);
+  add(16, 256, 2, Choice::by_size);
+  add(16, 256, 3, Choice::by_size);
   return tunings;
 }
 
@@ -46,11 +61,13 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
     if (result.failed) throw Error(*result.failed);
     const double share = m.copy_seconds / result.seconds;
     std::fprintf(stderr,
-                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %d rows, %d threads x %d: %9.2f us, copy "
+                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %d columns, %d threads x %d, moved %d: "
+                 "%9.2f us, copy "
                  "%9.2f us: %.3f\n",
                  name, dtype, layout, input, static_cast<long long>(problem.rows),
-                 static_cast<long long>(problem.k), result.tuning.chunks, result.tuning.threads,
-                 result.tuning.min_blocks, result.seconds * 1e6, m.copy_seconds * 1e6, share);
+                 static_cast<long long>(problem.k), result.tuning.chunk, result.tuning.threads,
+                 result.tuning.min_blocks, static_cast<int>(result.tuning.moved_scales),
+                 result.seconds * 1e6, m.copy_seconds * 1e6, share);
     cases.push_back(
         {{"recipe", name},
          {"dtype", dtype},
@@ -97,6 +114,11 @@ std::vector<MeasuredProblem> problems() {
 
 nlohmann::json measure_all(bool tune) {
   nlohmann::json cases = nlohmann::json::array();
+  if (tune) {
+    std::vector<std::vector<PlanTuning>> tunings;
+    for (const MeasuredProblem& problem : problems()) tunings.push_back(tunings_of(problem, tune));
+    quantize_detail::compile_tunings(problems(), tunings);
+  }
   for (const MeasuredProblem& problem : problems()) measure(problem, tune, cases);
   return nlohmann::json::object({{"rows_and_columns", cases}});
 }

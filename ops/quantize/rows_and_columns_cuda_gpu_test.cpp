@@ -153,6 +153,11 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
   check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4096, 7168, 1, ScaleLayout::swizzled_128x4},
         Data::normal);
   check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
+  // row_major scales, which come in two steps, with and without vectors.
+  check({Recipe::fp8_1x128, Format::bf16, 4096, 7168}, Data::normal);
+  check({Recipe::fp8_1x128, Format::f16, 3072, 3300, 2}, Data::mixed);
+  check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4100, 3000, 1, ScaleLayout::row_major, true},
+        Data::any_bits);
 }
 
 TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {

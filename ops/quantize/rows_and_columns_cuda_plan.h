@@ -14,17 +14,21 @@
 namespace blockscale::quantize_detail {
 
 struct RowsAndColumnsPlan {
-  QuantizePlan factors;   // rms_norm: launches before the kernel, and the workspace of both
+  QuantizePlan factors;   // rms_norm: launches before the kernel
   int kernel = -1;        // index into kRowsAndColumnsKernels; -1: nothing is to be done
   QuantizeConfig config;  // that kernel's, unless it is tuned
   LaunchShape shape;
   RowsAndColumnsParams params;
+  int move_kernel = -1;  // index into what follows these kernels; -1: scales are where they belong
+  LaunchShape move_shape;
+  ScaleMoves moves;
+  std::int64_t workspace_bytes = 0;
 
   /// One line a launch: the kernel, its tiles, how it loads and stores.
   std::string str() const;
 };
 
-/// `a` is validated; `workspace` holds the plan's factors.workspace_bytes (it may be null to learn
+/// `a` is validated; `workspace` holds the plan's workspace_bytes (it may be null to learn
 /// how many these are). Throws `unsupported` for sizes that a grid cannot hold.
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
                                          const QuantizeOptions& options, const DeviceTraits& device,
@@ -33,7 +37,8 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
 /// What is compiled for a configuration, which may be one that is not in the list.
 runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& config, std::string name);
 
-/// What the kernel pack compiles for this operation.
+/// What the kernel pack compiles for this operation: the listed kernels, and then those that move
+/// scales of 4 bytes and of one.
 std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs();
 
 }  // namespace blockscale::quantize_detail

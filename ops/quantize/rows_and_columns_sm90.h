@@ -18,23 +18,56 @@ struct RowsAndColumnsParams {
   QuantizeParams columns;
 };
 
+/// A grid of scales that lies column after column, and where it goes row after row. Strides are
+/// scales; those of `from` between columns, those of `to` between rows.
+struct ScaleMove {
+  const uint8_t* from = nullptr;
+  int64_t from_stride = 0;
+  int64_t from_batch_stride = 0;
+  uint8_t* to = nullptr;
+  int64_t to_stride = 0;
+  int64_t to_batch_stride = 0;
+  uint32_t rows = 0;
+  uint32_t columns = 0;
+  bool vectors = false;           // each eighth column of each row of `to` starts a vector
+  Divisor blocks_of_column = {};  // thread blocks for kMovedScales columns
+  Divisor blocks_of_matrix = {};
+  uint32_t blocks = 0;  // of the batch; 0: nothing is moved
+};
+
+struct ScaleMoves {
+  ScaleMove rows;
+  ScaleMove columns;
+};
+
+inline constexpr uint32_t kScaleMoveThreads = 128;
+inline constexpr uint32_t kMovedScales = 8;  // of a thread
+
 namespace detail {
 
-/// Threads hold 16 columns of 8 rows where x is as narrow as its values are cheap; else of 4 rows.
-/// Four thread blocks of the former on a multiprocessor, or two of the latter, are 128 KiB of x in
-/// flight where it is not narrower. Small inputs take more threads a tile where nothing is fused.
+/// Columns of a thread. 16 bytes, so that a warp loads whole sectors, where that pays; where much
+/// is computed, 16 columns, whose codes a thread stores at once.
+BLOCKSCALE_HD constexpr int transpose_columns(Format input, InputTransform transform) {
+  if (is_gelu(transform) || transform == InputTransform::swiglu) return 16;
+  return input == Format::f32 ? 4 : 8;
+}
+
+/// The more a thread has in registers, the fewer of them fit: f32 (of swiglu the values), two
+/// operands of modulate, factors of rows; x of a large input itself, four tiles of which are 128
+/// KiB in flight.
 BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTransform transform,
                                                         bool large) {
-  const bool holds_x = transform == InputTransform::identity ||
-                       transform == InputTransform::modulate ||
-                       transform == InputTransform::rms_norm;
-  const bool narrow = input != Format::f32 && holds_x;
+  const bool wide = input == Format::f32 || transform == InputTransform::swiglu;
+  const bool four =
+      !wide && large &&
+      (transform == InputTransform::identity || transform == InputTransform::modulate);
   QuantizeConfig c;
   c.input = input;
   c.transform = transform;
-  c.chunks = narrow && large ? 8 : 4;
-  c.threads = narrow && large ? 128 : 256;
-  c.min_blocks = !narrow ? 2 : large ? 4 : 3;
+  c.chunk = transpose_columns(input, transform);
+  c.threads = four ? 128 : 256;
+  c.chunks = static_cast<int>(kTransposeTile * kTransposeTile) / (c.chunk * c.threads);
+  c.min_blocks = wide ? 2 : four ? 4 : 3;
   c.large = large;
   return c;
 }
@@ -63,10 +96,9 @@ inline constexpr QuantizeKernelList kRowsAndColumnsKernels =
     detail::make_rows_and_columns_kernels();
 
 /// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of its rows
-/// and columns), the scales of its columns and of its rows with their reciprocals, and a word of
-/// each warp.
+/// and columns), three words of each column and row about its scale, and a word of each warp.
 inline constexpr uint32_t kTransposeCodesBytes = kTransposeTile * kTransposeTile;
 inline constexpr uint32_t kTransposeSharedBytes =
-    kTransposeCodesBytes + 4 * 4 * kTransposeTile + 8 * 4;
+    kTransposeCodesBytes + 6 * 4 * kTransposeTile + 8 * 4;
 
 }  // namespace blockscale

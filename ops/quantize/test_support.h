@@ -144,6 +144,18 @@ class Matrix {
     }
   }
 
+  /// Elements become value_of(row, column), which the dtype holds, in each matrix.
+  template <class ValueOf>
+  void assign(const ValueOf& value_of) {
+    const std::size_t size = static_cast<std::size_t>(format_traits(dtype_).bits) / 8;
+    for (std::int64_t i = 0; i < batch_ * rows_; ++i) {
+      for (std::int64_t c = 0; c < columns_; ++c) {
+        const std::uint32_t bits = narrow(dtype_, value_of(i % rows_, c));
+        std::memcpy(bytes_.data() + index(0, i, c) * size, &bits, size);
+      }
+    }
+  }
+
   MatrixView view() const {
     return {bytes_.data(), dtype_, rows_, columns_, stride_, batch_, rows_ * stride_};
   }
