@@ -207,7 +207,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Tabulated,
 /// So many elements that some have codes which approximate values leave open.
 TEST(CudaFusedInput, EncodesGeluFromApproximateValues) {
   for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
-    for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_128x128}) {
+    for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
+                                Recipe::fp8_128x128, Recipe::fp8_tensor}) {
       for (const Format dtype : {Format::bf16, Format::f16}) {
         Case c{recipe, dtype};
         c.rows = 64;

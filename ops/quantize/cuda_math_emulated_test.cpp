@@ -239,15 +239,17 @@ TEST(CudaMath, LargestGeluIsThatOfAllValues) {
     k::LargestGelu<InputTransform::gelu_tanh, Format::bf16> largest;
     k::Largest<Format::f32, false> expected;
     for (int c = 0; c < chunks; ++c) {
-      k::Chunk<Format::bf16, 4> x;
-      for (std::uint32_t& word : x.word) {
-        state = state * 1664525u + 1013904223u;
-        word = (state ^ state >> 15) & mask;
+      k::Chunk<Format::bf16, 4> x[2];
+      for (k::Chunk<Format::bf16, 4>& chunk : x) {
+        for (std::uint32_t& word : chunk.word) {
+          state = state * 1664525u + 1013904223u;
+          word = (state ^ state >> 15) & mask;
+        }
+        k::Chunk<Format::f32, 4> values;
+        k::gelu_chunk<InputTransform::gelu_tanh>(values, chunk);
+        expected.fold(values);
       }
       largest.fold(x);
-      k::Chunk<Format::f32, 4> values;
-      k::gelu_chunk<InputTransform::gelu_tanh>(values, x);
-      expected.fold(values);
     }
     ASSERT_EQ(largest.f32_bits(), expected.f32_bits()) << i;
   }
@@ -355,6 +357,33 @@ TEST(CudaMath, QuotientsOfGeluLieWithinTheirBounds) {
       }
     }
   });
+}
+
+/// Numbers around ties and in between, with the largest error either way: whoever has another code
+/// than the exact one is doubtful, as few are.
+TEST(CudaMath, LikelyE2m1KnowsWhatItDoesNotKnow) {
+  using Likely = k::LikelyE2m1;
+  int doubtful = 0, all = 0;
+  const auto check = [&](float y) {
+    const std::uint32_t expected = encode<Format::e2m1>(y);
+    for (const float error : {-k::Bounds::kError, 0.0f, k::Bounds::kError}) {
+      const std::uint32_t likely = Likely::code(y + y * error);
+      ++all;
+      if ((likely & 0xFFFFFu) < Likely::kDoubtful) {
+        ++doubtful;
+      } else {
+        ASSERT_EQ((likely >> 20 & 7u) ^ 4u, expected) << y;
+      }
+    }
+  };
+  for (std::uint32_t bits = 0; bits < bit_cast<std::uint32_t>(7.9f); bits += 977) {
+    check(bit_cast<float>(bits));
+  }
+  EXPECT_LT(doubtful, all / 20000);
+  for (const float tie : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f}) {
+    const std::uint32_t bits = bit_cast<std::uint32_t>(tie);
+    for (std::uint32_t i = bits - 2000; i <= bits + 2000; ++i) check(bit_cast<float>(i));
+  }
 }
 
 /// Where codes are sure there is one factor.

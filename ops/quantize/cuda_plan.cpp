@@ -11,8 +11,8 @@ namespace {
 
 /// Values for each multiprocessor from which on a kernel with a table wins, as measured. That
 /// depends on how long it takes to fill (f16 has four times the entries that cost something, and
-/// silu of x and of -x share nothing), and on what is done without: a row waits for all its values,
-/// approximate values of tanh cost less than those of erf, and with 8 bits there is more time.
+/// silu of x and of -x share nothing), and on what is done without: approximate values of tanh cost
+/// less than those of erf, and with 8 bits there is more time.
 std::int64_t least_table_values(const QuantizeConfig& c) {
   constexpr std::int64_t kFew = 1 << 14;
   constexpr std::int64_t kMany = 1 << 16;
@@ -21,14 +21,16 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   const bool erf = c.transform == InputTransform::gelu_erf;
   switch (c.kernel) {
     case QuantizeKernel::tall: return kMany;
-    case QuantizeKernel::row: return bf16 ? kFew : kMany;
+    case QuantizeKernel::row:
+      if (erf) return bf16 ? kFew : 3 * kFew;
+      return kMany;
     case QuantizeKernel::blocks:
-      if (c.rule == ScaleRule::nvfp4) break;
-      if (erf) return bf16 ? kFew : kMany;
+      if (c.rule == ScaleRule::nvfp4) return 3 * kFew;
+      if (erf) return 3 * kFew;
       return !bf16 && format_traits(c.element).bits == 8 ? 4 * kMany : kMany;
     default: break;
   }
-  return bf16 ? kFew : 2 * kFew;
+  return 3 * kFew;
 }
 
 /// Elements for each multiprocessor up to which a plan's last kernel lets the next one in the
@@ -296,10 +298,18 @@ class Planner {
            is_multiple(base_.value_batch_stride, store);
   }
 
+  /// QuantizeParams::prefetches, where it was measured to gain.
+  bool prefetches(const QuantizeConfig& c, bool small) const {
+    if (comes_first(c.kernel)) return small;
+    if (tuning_.prefetch != Choice::by_size) return tuning_.prefetch == Choice::always;
+    return c.table || (small && prefetches_tile(c));
+  }
+
   void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
     // One thread block a multiprocessor: nobody is in the way of those to come.
+    params.prefetches = prefetches(c, params.lets_next_start);
     params.lets_next_start |= comes_first(c.kernel) || c.table;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
@@ -442,6 +452,14 @@ class Planner {
     }
   }
 
+  /// Thread blocks of a `maximum` kernel, at most. For small inputs of GELU one a multiprocessor,
+  /// so that many of the next kernel's find room beside it.
+  std::int64_t most_thread_blocks(const QuantizeConfig& c) const {
+    if (tuning_.maxima != 0) return tuning_.maxima;
+    const bool small = orders_gelu(c) && base_.lets_next_start;
+    return small ? device_.multiprocessors : std::int64_t{most_maxima(c)};
+  }
+
   void add_maximum() {
     const int kernel = kernel_of(QuantizeKernel::maximum, Format::e4m3, ScaleRule::fp8, 0);
     const QuantizeConfig& c = kQuantizeKernels[kernel];
@@ -454,7 +472,7 @@ class Planner {
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     QuantizePlan::Step& step = plan_.last();
-    const std::int64_t most = std::min(step.shape.grid.x, most_maxima(c));
+    const std::int64_t most = std::min<std::int64_t>(step.shape.grid.x, most_thread_blocks(c));
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;

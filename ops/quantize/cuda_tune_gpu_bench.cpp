@@ -41,7 +41,11 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : ""))
+                                      : "") +
+          (t.prefetch == Choice::always  ? " prefetches"
+           : t.prefetch == Choice::never ? " no prefetch"
+                                         : "") +
+          part("maxima", t.maxima))
       .substr(1);
 }
 
@@ -83,11 +87,32 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
 
 /// Ways of launching the kernels of functions of x, and others that are fused.
 std::vector<PlanTuning> function_tunings() {
-  PlanTuning computed, looked_up, many_threads;
+  PlanTuning computed, looked_up, more_threads, most_threads;
   computed.table = Choice::never;
-  looked_up.table = many_threads.table = Choice::always;
-  many_threads.threads = 1024;
-  return {computed, looked_up, many_threads};
+  looked_up.table = more_threads.table = most_threads.table = Choice::always;
+  more_threads.threads = 768;
+  most_threads.threads = 1024;
+  return {computed, looked_up, more_threads, most_threads};
+}
+
+/// Of GELU after a maximum: more of its thread blocks, no prefetches before a launch waits, tables
+/// with more threads.
+std::vector<PlanTuning> computed_gelu_tunings() {
+  std::vector<PlanTuning> tunings;
+  const auto add = [&](Choice table, Choice prefetch, int maxima, int shape) {
+    PlanTuning t;
+    t.table = table;
+    t.prefetch = prefetch;
+    t.maxima = maxima;
+    (table == Choice::always ? t.threads : t.min_blocks) = shape;
+    tunings.push_back(t);
+  };
+  add(Choice::never, Choice::by_size, 0, 0);
+  add(Choice::never, Choice::by_size, 0, 9);
+  add(Choice::never, Choice::by_size, 256, 0);
+  add(Choice::never, Choice::never, 0, 0);
+  for (const int threads : {512, 768, 1024}) add(Choice::always, Choice::by_size, 0, threads);
+  return tunings;
 }
 
 /// Ways of launching the kernels that encode GELU from approximate values, and with a table.
@@ -104,8 +129,13 @@ std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
     tunings.push_back({32, 1, 256, 4});
   }
   for (PlanTuning& tuning : tunings) tuning.table = Choice::never;
-  tunings.push_back({});
-  tunings.back().table = Choice::always;
+  tunings.push_back(tunings[0]);
+  tunings.back().prefetch = Choice::never;
+  for (const Choice prefetch : {Choice::never, Choice::always}) {
+    tunings.push_back({});
+    tunings.back().table = Choice::always;
+    tunings.back().prefetch = prefetch;
+  }
   return tunings;
 }
 
@@ -172,6 +202,7 @@ std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
     return computed_operand_tunings();
   }
   if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
+  if (is_gelu(transform)) return computed_gelu_tunings();
   const bool norm = transform == InputTransform::rms_norm;
   if (t.block_rows > 1) return norm ? stripe_tunings() : tall_tunings();
   const bool modulate = transform == InputTransform::modulate;

@@ -37,8 +37,17 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
   constexpr bool kStripes =
       kConfig.kernel == QuantizeKernel::stripe || kConfig.kernel == QuantizeKernel::clear;
-  constexpr bool kWaitsItself = loads_at_once(kConfig) || kConfig.table || kFindsMaxima ||
-                                streams_rows(kConfig) || kStripes;
+  constexpr bool kWaitsItself =
+      loads_at_once(kConfig) || kConfig.table || kFindsMaxima || streams_rows(kConfig) || kStripes;
+  if constexpr (approximates_gelu(kConfig)) {
+    if (params.prefetches) {
+      if constexpr (kConfig.kernel == QuantizeKernel::row) {
+        quantize_sm90::prefetch_rows<kConfig>(params);
+      } else {
+        quantize_sm90::prefetch_tile_in_turn<kConfig>(params);
+      }
+    }
+  }
   if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);
   if constexpr (loads_at_once(kConfig)) {
     quantize_sm90::quantize_at_once<kConfig>(params);

@@ -10,6 +10,7 @@
 
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
+#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
@@ -77,11 +78,8 @@ class OperandStrip {
   RawOperand<kVector> raw_ = {};
 };
 
-/// The chunk of x at a place that exists.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void load_raw_chunk(Chunk<kConfig.input, kConfig.chunk>& raw,
-                                      const QuantizeParams& p, const ChunkPlace& place) {
-  load_vectors(raw, x_at<kConfig>(p, place));
+BLOCKSCALE_DEVICE bool is_inside(const QuantizeParams& p, const ChunkPlace& place) {
+  return place.row < p.rows && place.column < p.k;
 }
 
 /// QuantizeKernel::blocks.
@@ -94,13 +92,16 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   const uint32_t group = p.transform.rows_per_group.quotient(tile.matrix * p.rows + row);
   const uint32_t chunks = 1u << p.grid.log2_chunks;
   const uint32_t chunk = ptx::tid_x() & (chunks - 1);
+  if (p.prefetches && is_inside(p, place)) {
+    ptx::prefetch_global_l2(x_at<kConfig>(p, place));
+  }
   await_turn(p);
   const OperandStrip<kConfig> strip(p.transform, group, chunks,
                                     place.column - chunk * kConfig.chunk, p.k);
   Chunk<kConfig.input, kConfig.chunk> x;
   clear(x);
-  const bool inside = place.row < p.rows && place.column < p.k;
-  if (inside) load_raw_chunk<kConfig>(x, p, place);
+  const bool inside = is_inside(p, place);
+  if (inside) load_vectors(x, x_at<kConfig>(p, place));
   strip.fill(p.transform);
   ptx::barrier_sync_all();
   ValueChunk<kConfig> values;
@@ -128,6 +129,9 @@ class RowAtOnce {
 
   BLOCKSCALE_DEVICE void quantize() {
     exchange_.clear_words();
+    if (p_.prefetches && is_inside(p_, place_)) {
+      ptx::prefetch_global_l2(x_at<kConfig>(p_, place_));
+    }
     await_turn(p_);
     load();
     ValueChunk<kConfig> values;
@@ -145,7 +149,7 @@ class RowAtOnce {
                                                   value_at(operand_[1], i));
       });
     }
-    const ChunkState state = {place_.row < p_.rows && place_.column < p_.k, true};
+    const ChunkState state = {is_inside(p_, place_), true};
     if constexpr (kConfig.block == 0) {
       Largest<Format::f32, false> largest;
       largest.fold(values);
@@ -163,7 +167,7 @@ class RowAtOnce {
   /// but of rms_norm it is enough that x is.
   BLOCKSCALE_DEVICE void load() {
     clear(x_);
-    if (place_.row < p_.rows && place_.column < p_.k) load_raw_chunk<kConfig>(x_, p_, place_);
+    if (is_inside(p_, place_)) load_vectors(x_, x_at<kConfig>(p_, place_));
     if constexpr (kNormalizes) {
       load_operand_at(0, 0, place_.column < p_.k ? place_.column : 0);
     } else {

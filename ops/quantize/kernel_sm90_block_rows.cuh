@@ -55,10 +55,11 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE Units<kConfig> likely_scales(const QuantizeParams& p, float tensor_scale,
                                                const ChunkPlace& place,
                                                const ValueChunk<kConfig>& chunk) {
+  const auto maxima = unit_maxima<kConfig, false>(chunk);
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
-    return known_scale<kConfig, false>(p, tensor_scale, place, chunk);
+    return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
   } else {
-    return block_scales<kConfig, false>(p, tensor_scale, chunk);
+    return block_scales<kConfig, false>(p, tensor_scale, maxima);
   }
 }
 
@@ -73,7 +74,7 @@ BLOCKSCALE_DEVICE bool quantize_rows_together(const QuantizeParams& p, const Chu
   static_assert(SharedOperands<kConfig>::kExist);
   float tensor_scale = 1;
   chunks.load([&] {
-    if constexpr (kFollowsMaximum<kConfig>) tensor_scale = await_tensor_scale<kConfig>(p, first);
+    if constexpr (follows_maximum(kConfig)) tensor_scale = await_tensor_scale<kConfig>(p, first);
   });
   const RowResults<kConfig> results(p, first);
   // Without a branch for each row, so that what is computed of them overlaps.

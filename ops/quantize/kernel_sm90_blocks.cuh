@@ -86,28 +86,35 @@ BLOCKSCALE_DEVICE void store_shortly(const QuantizeParams& p, const ChunkPlace& 
   store_codes(encode_units<kConfig, false>(chunk, units), codes_at<kConfig.element>(p, place));
 }
 
-/// The same from approximate values of GELU of a chunk of x, in a block with the largest magnitude
-/// `amax` (bits). Returns the set of its pieces of 8 elements that must be stored again.
-template <QuantizeConfig kConfig>
+/// The same from approximate values of GELU of a chunk of x (encode_gelu), in a block with the
+/// largest magnitude `amax` (bits). Returns the set of its pieces of 8 elements that must be stored
+/// again.
+template <QuantizeConfig kConfig, class GeluAt>
 BLOCKSCALE_DEVICE uint32_t store_likely(const QuantizeParams& p, const ChunkPlace& place,
-                                        const HeldChunk<kConfig>& x, const BlockScale& scale,
-                                        uint32_t amax) {
-  const auto likely = encode_gelu<kConfig.element, kConfig.rule, kConfig.transform>(x, scale, amax);
+                                        const HeldChunk<kConfig>& x, const GeluAt& gelu_at,
+                                        const BlockScale& scale, uint32_t amax) {
+  const auto likely = encode_gelu<kConfig.element, kConfig.rule>(x, gelu_at, scale, amax);
   store_codes(likely.codes, codes_at<kConfig.element>(p, place));
   return likely.doubtful;
 }
 
-/// Stores a set of pieces of 8 elements again, the exact way: piece i is the one at place_of(i).
+/// Stores a set of pieces of 8 elements again, the exact way: piece i is the one at place_of(i), of
+/// unit i * 8 / kSize.
 template <QuantizeConfig kConfig, class PlaceOf>
 BLOCKSCALE_DEVICE void store_again(const QuantizeParams& p, uint32_t pieces,
-                                   const BlockScale& scale, const PlaceOf& place_of) {
+                                   const Units<kConfig>& units, const PlaceOf& place_of) {
   constexpr QuantizeConfig kPiece = with_chunk(kConfig, 8);
+  constexpr uint32_t kPieces = Units<kConfig>::kSize / 8;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t i = 0; pieces >> i != 0; ++i) {
     if ((pieces >> i & 1) == 0) continue;
     const ChunkPlace place = place_of(i);
     ValueChunk<kPiece> piece;
     load_part_of<kPiece>(piece, p, place);
+    BlockScale scale = units.scale[0];
+    if constexpr (Units<kConfig>::kCount == 2) {
+      if (i >= kPieces) scale = units.scale[1];
+    }
     store_exactly<kPiece>(p, place, piece, scale);
   }
 }
@@ -125,23 +132,40 @@ BLOCKSCALE_DEVICE bool any_exceptional(const Units<kConfig>& units) {
 template <QuantizeConfig kConfig, bool kExact>
 inline constexpr bool kMayLack = kConfig.table && !kExact;
 
-/// The scales of a chunk's blocks. All lanes of a warp call it. kExact as in encode_chunk.
+/// The largest magnitudes (f32 bits) of a chunk's units.
+template <QuantizeConfig kConfig>
+struct UnitMaxima {
+  uint32_t bits[Units<kConfig>::kCount];
+};
+
+/// All lanes of a warp call it. kExact as in encode_chunk.
 template <QuantizeConfig kConfig, bool kExact>
-BLOCKSCALE_DEVICE Units<kConfig> block_scales(const QuantizeParams& p, float tensor_scale,
-                                              const ValueChunk<kConfig>& chunk) {
+BLOCKSCALE_DEVICE UnitMaxima<kConfig> unit_maxima(const ValueChunk<kConfig>& chunk) {
   using U = Units<kConfig>;
-  constexpr bool kLacks = kMayLack<kConfig, kExact>;
-  Units<kConfig> units;
+  constexpr bool kPoison = kMayLack<kConfig, kExact> || kConfig.rule != ScaleRule::fp8;
+  UnitMaxima<kConfig> maxima;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < U::kCount; ++i) {
-    Largest<kValueFormat<kConfig>, kLacks || kConfig.rule != ScaleRule::fp8> largest;
+    Largest<kValueFormat<kConfig>, kPoison> largest;
     largest.fold(part_of<U::kSize>(chunk, i));
     BLOCKSCALE_UNROLL
     for (uint32_t lanes = 1; lanes < U::kLanes; lanes *= 2) {
       largest.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, largest.bits, lanes));
     }
-    units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, largest.f32_bits());
-    if (kLacks) units.scale[i].exceptional |= largest.f32_bits() >= kInfinityBits;
+    maxima.bits[i] = largest.f32_bits();
+  }
+  return maxima;
+}
+
+/// The scales of blocks with these largest magnitudes. kExact as in encode_chunk.
+template <QuantizeConfig kConfig, bool kExact>
+BLOCKSCALE_DEVICE Units<kConfig> block_scales(const QuantizeParams& p, float tensor_scale,
+                                              const UnitMaxima<kConfig>& maxima) {
+  Units<kConfig> units;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < Units<kConfig>::kCount; ++i) {
+    units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, maxima.bits[i]);
+    if (kMayLack<kConfig, kExact>) units.scale[i].exceptional |= maxima.bits[i] >= kInfinityBits;
   }
   return units;
 }
@@ -162,16 +186,6 @@ BLOCKSCALE_DEVICE void store_whole_block_scales(const QuantizeParams& p, const C
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Units<kConfig>::kCount; ++i) stored[i] = units.scale[i].stored;
   store_scales_at<kConfig>(p, place.matrix, place.row, place.column / kConfig.block, stored);
-}
-
-/// Finds and stores the scales of a chunk's blocks. All lanes of a warp call it.
-template <QuantizeConfig kConfig, bool kExact>
-BLOCKSCALE_DEVICE Units<kConfig> find_block_scales(const QuantizeParams& p, float tensor_scale,
-                                                   const ChunkPlace& place,
-                                                   const ValueChunk<kConfig>& chunk) {
-  const Units<kConfig> units = block_scales<kConfig, kExact>(p, tensor_scale, chunk);
-  store_block_scales<kConfig>(p, place, units);
-  return units;
 }
 
 /// A thread's chunk of a tile.
@@ -210,31 +224,31 @@ BLOCKSCALE_DEVICE void load_chunk(HeldChunk<kConfig>& chunk, const QuantizeParam
   }
 }
 
-/// The scale of a chunk's row or tensor. kExact as in encode_chunk.
-template <QuantizeConfig kConfig, bool kExact>
+/// The scale of the row or tensor of a chunk with this largest magnitude (bits).
+template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tensor_scale,
-                                             const ChunkPlace& place,
-                                             const ValueChunk<kConfig>& chunk) {
-  Largest<kValueFormat<kConfig>, kMayLack<kConfig, kExact>> largest;
-  largest.fold(chunk);
+                                             const ChunkPlace& place, uint32_t amax) {
   float scale = tensor_scale;
   if (p.given_scales && place.row < p.rows) {
     const int64_t at = place.matrix * p.scale_batch_stride +
                        scale_offset(p.layout, place.row, 0, p.scale_leading_stride);
     scale = ptx::ld_global(reinterpret_cast<const float*>(p.scales) + at);
   }
-  return {{known_fp8_scale<kConfig.element>(scale, largest.f32_bits())}};
+  return {{known_fp8_scale<kConfig.element>(scale, amax)}};
 }
 
-/// The scales of a chunk's blocks, which are stored, or the one of its row or tensor.
+/// The scales of a chunk's blocks, which are stored, or the one of its row or tensor. kExact as in
+/// encode_chunk.
 template <QuantizeConfig kConfig, bool kExact>
 BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor_scale,
                                            const ChunkPlace& place,
-                                           const ValueChunk<kConfig>& chunk) {
+                                           const UnitMaxima<kConfig>& maxima) {
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
-    return known_scale<kConfig, kExact>(p, tensor_scale, place, chunk);
+    return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
   } else {
-    return find_block_scales<kConfig, kExact>(p, tensor_scale, place, chunk);
+    const Units<kConfig> units = block_scales<kConfig, kExact>(p, tensor_scale, maxima);
+    store_block_scales<kConfig>(p, place, units);
+    return units;
   }
 }
 
@@ -242,8 +256,9 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scale,
                                       const ChunkPlace& place, const ChunkState& state,
-                                      const ValueChunk<kConfig>& chunk) {
-  const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, chunk);
+                                      const ValueChunk<kConfig>& chunk,
+                                      const UnitMaxima<kConfig>& maxima) {
+  const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, maxima);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
@@ -289,8 +304,11 @@ BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkP
   if (kHasSureCodes) scale.exceptional |= !has_sure_codes<kConfig.element>(amax);
   if (any_exceptional(units)) return false;
   if (!state.inside) return true;
-  const uint32_t doubtful = store_likely<kConfig>(p, place, x[0], scale, amax);
-  store_again<kConfig>(p, doubtful, scale, [&](uint32_t i) {
+  const auto gelu_at = [&](int i) {
+    return approximate_gelu<kConfig.transform>(value_at(x[0], i)).value();
+  };
+  const uint32_t doubtful = store_likely<kConfig>(p, place, x[0], gelu_at, scale, amax);
+  store_again<kConfig>(p, doubtful, units, [&](uint32_t i) {
     return ChunkPlace{place.matrix, place.row, place.column + 8 * i};
   });
   return true;
@@ -301,10 +319,12 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_held_chunk(const QuantizeParams& p, float tensor_scale,
                                            const ChunkState& state, const ChunkPlace& place,
                                            const ValueChunk<kConfig>& chunk) {
-  const auto units = block_scales<kConfig, false>(p, tensor_scale, chunk);
+  const auto units =
+      block_scales<kConfig, false>(p, tensor_scale, unit_maxima<kConfig, false>(chunk));
   if (!state.whole || any_exceptional(units)) {
+    const auto maxima = unit_maxima<kConfig, true>(chunk);
     store_exactly<kConfig>(p, place, chunk,
-                           find_block_scales<kConfig, true>(p, tensor_scale, place, chunk));
+                           scales_of<kConfig, true>(p, tensor_scale, place, maxima));
   } else if (state.inside) {
     store_whole_block_scales<kConfig>(p, place, units);
     store_shortly<kConfig>(p, place, chunk, units);
@@ -325,30 +345,134 @@ BLOCKSCALE_DEVICE void store_with_scale(const QuantizeParams& p, const ChunkStat
   }
 }
 
-/// A warp's chunks the exact way.
+/// A warp's chunks the exact way: one unit after the other, which keeps few registers busy.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float tensor_scale,
                                               const ChunkPlace& place) {
-  ValueChunk<kConfig> chunk;
-  load_part_of<kConfig>(chunk, p, place);
-  store_exactly<kConfig>(p, place, chunk, scales_of<kConfig, true>(p, tensor_scale, place, chunk));
+  constexpr QuantizeConfig kUnit = with_chunk(kConfig, Units<kConfig>::kSize);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = 0; i < Units<kConfig>::kCount; ++i) {
+    const ChunkPlace at = {place.matrix, place.row, place.column + i * kUnit.chunk};
+    ValueChunk<kUnit> unit;
+    load_part_of<kUnit>(unit, p, at);
+    const auto maxima = unit_maxima<kUnit, true>(unit);
+    store_exactly<kUnit>(p, at, unit, scales_of<kUnit, true>(p, tensor_scale, at, maxima));
+  }
+}
+
+/// Approximate values of GELU of a warp's chunks, and the largest ones of their units. False, if
+/// they must be done the exact way.
+///
+/// This is done before a tensor scale is waited for, and after all elements have come. Left to
+/// itself the compiler puts off what nobody uses yet, and loads until they are used.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool approximate_chunk(ValueChunk<kConfig>& values, UnitMaxima<kConfig>& maxima,
+                                         const HeldChunk<kConfig>& x) {
+  LargestX<kConfig.input, true> largest;
+  largest.fold(x);
+  if (!ptx::vote_sync_all(ptx::kFullMask, largest.value() <= kLargestFinite)) return false;
+  fill_values(values, [&](int i) {
+    return ptx::in_register(approximate_gelu<kConfig.transform>(value_at(x, i)).value());
+  });
+  maxima = unit_maxima<kConfig, false>(values);
+  BLOCKSCALE_UNROLL
+  for (uint32_t& bits : maxima.bits) {
+    bits = bit_cast<uint32_t>(ptx::in_register(bit_cast<float>(bits)));
+  }
+  return true;
+}
+
+/// The scales of units with approximate maxima. Those that are not exceptional are right.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, float tensor_scale,
+                                                       const ChunkPlace& place,
+                                                       const UnitMaxima<kConfig>& maxima) {
+  if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
+    return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
+  } else {
+    Units<kConfig> units;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Units<kConfig>::kCount; ++i) {
+      const Bounds bounds(bit_cast<float>(maxima.bits[i]), false);
+      units.scale[i] = block_scale<kConfig, false>(p, tensor_scale, bit_cast<uint32_t>(bounds.low));
+      const BlockScale of_high =
+          block_scale<kConfig, false>(p, tensor_scale, bit_cast<uint32_t>(bounds.high));
+      units.scale[i].exceptional |= units.scale[i].stored != of_high.stored;
+    }
+    store_block_scales<kConfig>(p, place, units);
+    return units;
+  }
+}
+
+/// As store_shortly, from approximate values. Returns what store_likely does.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t store_approximate(const QuantizeParams& p, const ChunkPlace& place,
+                                             const ValueChunk<kConfig>& values,
+                                             const Units<kConfig>& units) {
+  using U = Units<kConfig>;
+  LikelyCodes<kConfig.element, kConfig.chunk> likely;
+  constexpr int kWords = Codes<kConfig.element, U::kSize>::kWords;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < U::kCount; ++i) {
+    const auto unit = part_of<U::kSize>(values, i);
+    LikelyCodes<kConfig.element, U::kSize> part;
+    if constexpr (kConfig.rule == ScaleRule::nvfp4) {
+      part = encode_likely_products(unit, units.scale[i]);
+    } else {  // nothing is known of the tensor's largest magnitude
+      part = encode_gelu<kConfig.element, kConfig.rule>(
+          unit, [&](int j) { return value_at(unit, j); }, units.scale[i], 0);
+    }
+    likely.doubtful |= part.doubtful << (i * U::kSize / 8);
+    BLOCKSCALE_UNROLL
+    for (int j = 0; j < kWords; ++j) likely.codes.word[i * kWords + j] = part.codes.word[j];
+  }
+  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
+  return likely.doubtful;
+}
+
+/// As quantize_chunk, from approximate values of GELU.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool quantize_approximate_chunk(const QuantizeParams& p, float tensor_scale,
+                                                  const ChunkPlace& place, const ChunkState& state,
+                                                  const ValueChunk<kConfig>& values,
+                                                  const UnitMaxima<kConfig>& maxima) {
+  const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, maxima);
+  if (any_exceptional(units)) return false;
+  if (!state.inside) return true;
+  const uint32_t doubtful = store_approximate<kConfig>(p, place, values, units);
+  store_again<kConfig>(p, doubtful, units, [&](uint32_t i) {
+    return ChunkPlace{place.matrix, place.row, place.column + 8 * i};
+  });
+  return true;
 }
 
 /// A warp's chunks, which nobody has loaded, the way that they allow.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPlace& place) {
   const ChunkState state = chunk_state<kConfig>(p, place);
-  HeldChunk<kConfig> chunk[1];
-  if (state.whole) load_chunk<kConfig>(chunk[0], p, place, state);
-  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
-  if (state.whole) {
-    if constexpr (approximates_gelu(kConfig)) {
-      if (quantize_gelu_chunk<kConfig>(p, place, state, chunk)) return;
-    } else {
-      if (quantize_chunk<kConfig>(p, tensor_scale, place, state, chunk[0])) return;
+  HeldChunk<kConfig> held[1];
+  if (state.whole) load_chunk<kConfig>(held[0], p, place, state);
+  if constexpr (!approximates_gelu(kConfig)) {
+    const float tensor_scale = await_tensor_scale<kConfig>(p, place);
+    if (state.whole) {
+      const auto maxima = unit_maxima<kConfig, false>(held[0]);
+      if (quantize_chunk<kConfig>(p, tensor_scale, place, state, held[0], maxima)) return;
     }
+    quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
+  } else if constexpr (!follows_maximum(kConfig)) {
+    if (state.whole && quantize_gelu_chunk<kConfig>(p, place, state, held)) return;
+    quantize_chunk_exactly<kConfig>(p, 1.0f, place);
+  } else {
+    ValueChunk<kConfig> values;
+    UnitMaxima<kConfig> maxima;
+    const bool ready = state.whole && approximate_chunk<kConfig>(values, maxima, held[0]);
+    const float tensor_scale = await_tensor_scale<kConfig>(p, place);
+    if (ready &&
+        quantize_approximate_chunk<kConfig>(p, tensor_scale, place, state, values, maxima)) {
+      return;
+    }
+    quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
   }
-  quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
 }
 
 /// The same for chunks of x that a kernel with a table has.
@@ -356,9 +480,10 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_raw_chunk(const QuantizeParams& p, float tensor_scale,
                                           const ChunkPlace& place, const RawChunk<kConfig>& raw) {
   const ChunkState state = chunk_state<kConfig>(p, place);
-  if (state.whole &&
-      quantize_chunk<kConfig>(p, tensor_scale, place, state, look_up<kConfig>(raw, p.transform))) {
-    return;
+  if (state.whole) {
+    const ValueChunk<kConfig> chunk = look_up<kConfig>(raw, p.transform);
+    const auto maxima = unit_maxima<kConfig, false>(chunk);
+    if (quantize_chunk<kConfig>(p, tensor_scale, place, state, chunk, maxima)) return;
   }
   quantize_chunk_exactly<kConfig>(p, tensor_scale, place);
 }
@@ -469,9 +594,21 @@ BLOCKSCALE_DEVICE MaximumRun maximum_run(const QuantizeParams& p) {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE MaximumRun begin_maxima(const QuantizeParams& p) {
   const MaximumRun run = maximum_run(p);
-  prefetch_tile<kConfig>(p, run.matrix * run.tiles + run.part);
+  const uint32_t ahead = orders_gelu(kConfig) && p.prefetches ? 2 * kConfig.chunks : 1;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t u = 0; u < ahead; ++u) {
+    const uint32_t tile = run.part + u * p.maxima.count;
+    if (u == 0 || tile < run.tiles) prefetch_tile<kConfig>(p, run.matrix * run.tiles + tile);
+  }
   await_turn(p);
   return run;
+}
+
+/// The same of the thread block's tile, before it waits for whoever may still be writing it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_tile_in_turn(const QuantizeParams& p) {
+  if (ptx::ctaid_x() >= p.grid.tiles) return;
+  prefetch_tile<kConfig>(p, tile_in_turn<kConfig>(p, ptx::ctaid_x()));
 }
 
 /// QuantizeKernel::maximum. Each thread block goes through some of the tiles that one scale is for,
@@ -497,15 +634,14 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
       if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
       all_whole &= at.whole || !at.exists;
     }
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks[u]);
+    largest.fold(chunks);
     if (all_whole) continue;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       const MaximumPlace at = place_of(u);
       if (at.whole || !at.exists) continue;
-      ValueChunk<kChunks> chunk;
-      load_part_of<kChunks>(chunk, p, at.place);
+      ValueChunk<kChunks> chunk[1];
+      load_part_of<kChunks>(chunk[0], p, at.place);
       largest.fold(chunk);
     }
   }

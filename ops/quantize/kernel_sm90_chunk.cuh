@@ -147,6 +147,12 @@ struct Largest {
     }
   }
 
+  template <int kCount, int kChunks>
+  BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount> (&chunks)[kChunks]) {
+    BLOCKSCALE_UNROLL
+    for (const Chunk<kFormat, kCount>& chunk : chunks) fold(chunk);
+  }
+
   /// The bits of the magnitude in f32; above kInfinityBits for NaN.
   BLOCKSCALE_DEVICE uint32_t f32_bits() const {
     if constexpr (kFormat == Format::f32) {

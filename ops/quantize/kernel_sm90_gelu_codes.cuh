@@ -63,7 +63,7 @@ BLOCKSCALE_DEVICE bool has_sure_codes(uint32_t amax) {
 /// Two numbers that another one lies between.
 struct Bounds {
   /// Errors of the tail, which are no larger parts of the value, of 1 / s, and of six roundings.
-  static constexpr float kError = 0x1.8p-20f;
+  static constexpr float kError = 0x1.2p-20f;
   static_assert(kTailError + 7 * 0x1p-24f <= kError);
 
   float low;
@@ -87,6 +87,28 @@ BLOCKSCALE_DEVICE Bounds factor_bounds(const BlockScale& scale, uint32_t amax) {
   return Bounds(factor, power_of_two && has_sure_codes<kElement>(amax));
 }
 
+/// e2m1 codes of scaled magnitudes y that are known but for Bounds::kError, as E2m1Lines gives
+/// those of exact ones: the least of the same two lines and 7, with 20 bits behind the point. What
+/// y may be off by (4.5 of the last place) and what a line is rounded by (0.5) are at most kWindow.
+class LikelyE2m1 {
+ public:
+  /// In bits 20 to 22 the code, less 4. What lies below is less than kDoubtful if it may be wrong.
+  BLOCKSCALE_DEVICE static uint32_t code(float y) {
+    const float steep = ptx::add_rn(y, kPower - 2.0f);
+    const float flat = ptx::fma_rn(y, 0.5f, kPower);
+    const auto least = [](int32_t a, int32_t b) { return a < b ? a : b; };
+    const int32_t line = least(bit_cast<int32_t>(steep), bit_cast<int32_t>(flat));
+    return static_cast<uint32_t>(least(line + kHalf, kLargest));
+  }
+  static constexpr int32_t kWindow = 5;
+  static constexpr uint32_t kDoubtful = 2 * kWindow + 1;
+
+ private:
+  static constexpr float kPower = 8.0f;                  // above it the last place is 2^-20
+  static constexpr int32_t kHalf = (1 << 19) + kWindow;  // a tie becomes kWindow
+  static constexpr int32_t kLargest = 0x41000000 + (3 << 20) + (1 << 19);  // kPower, 7 less 4
+};
+
 /// Codes of a chunk, and bit i of `doubtful` where some of elements 8 i to 8 i + 7 may be wrong.
 template <Format kElement, int kCount>
 struct LikelyCodes {
@@ -94,13 +116,14 @@ struct LikelyCodes {
   uint32_t doubtful = 0;
 };
 
-/// Codes of GELU of x, with a scale that is not exceptional, of a block with the largest magnitude
-/// `amax` (bits). Codes of 4 and 6 bits are those of blocks that have sure ones.
-template <Format kElement, ScaleRule kRule, InputTransform kTransform, Format kFormat, int kCount>
+/// Codes of GELU of x from approximate values, of which gelu_at(i) gives that of element i, with a
+/// scale that is not exceptional, of a block with the largest magnitude `amax` (bits). Codes of 4
+/// and 6 bits are those of blocks that have sure ones.
+template <Format kElement, ScaleRule kRule, Format kFormat, int kCount, class GeluAt>
 BLOCKSCALE_DEVICE LikelyCodes<kElement, kCount> encode_gelu(const Chunk<kFormat, kCount>& x,
+                                                            const GeluAt& gelu_at,
                                                             const BlockScale& scale,
                                                             uint32_t amax) {
-  const auto gelu_at = [&](int i) { return approximate_gelu<kTransform>(value_at(x, i)).value(); };
   LikelyCodes<kElement, kCount> likely;
   if constexpr (format_traits(kElement).bits == 8) {
     const Bounds factors = factor_bounds<kElement, kRule>(scale, amax);
@@ -133,6 +156,36 @@ BLOCKSCALE_DEVICE LikelyCodes<kElement, kCount> encode_gelu(const Chunk<kFormat,
     BLOCKSCALE_UNROLL
     for (uint32_t& word : likely.codes.word) word &= scale.keep;
   }
+  return likely;
+}
+
+/// The same of nvfp4, from approximate values of GELU of one block.
+template <int kCount>
+BLOCKSCALE_DEVICE LikelyCodes<Format::e2m1, kCount> encode_likely_products(
+    const Chunk<Format::f32, kCount>& values, const BlockScale& scale) {
+  LikelyCodes<Format::e2m1, kCount> likely;
+  BLOCKSCALE_UNROLL
+  for (int eight = 0; eight < kCount / 8; ++eight) {
+    uint32_t nearest = ~0u;  // to a tie, in the upper 20 bits
+    const auto two = [&](int i) {
+      uint32_t code[2];
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const float magnitude = ptx::abs(value_at(values, 8 * eight + i + 2 * j));
+        code[j] = LikelyE2m1::code(ptx::mul_rn(magnitude, scale.factor));
+        const uint32_t distance = code[j] << 12;
+        nearest = distance < nearest ? distance : nearest;
+      }
+      return ptx::prmt(code[0], code[1], 0x0062);
+    };
+    const uint32_t even = ptx::prmt(two(0), two(4), 0x5410);
+    const uint32_t odd = ptx::prmt(two(1), two(5), 0x5410);
+    const uint32_t less_4 = (even >> 4 & 0x07070707u) | (odd & 0x70707070u);
+    const uint32_t magnitudes = (less_4 ^ 0x44444444u) & scale.keep;
+    likely.codes.word[eight] = magnitudes | (sign_nibbles(values, 8 * eight) & scale.keep);
+    if (nearest < LikelyE2m1::kDoubtful << 12) likely.doubtful |= 1u << eight;
+  }
+  if (scale.keep == 0) likely.doubtful = 0;
   return likely;
 }
 

@@ -1,6 +1,6 @@
 // The largest magnitude of GELU of 16-bit elements, without computing it for each: it grows with x
-// where x >= 0, and stays below 1/4 where x < 0. So where GELU of the largest x is at least that,
-// it is the largest magnitude (cuda_math_emulated_test.cpp has every number).
+// where x >= 0, and stays below 0.1705 where x < 0. So where GELU of the largest x is at least
+// that, it is the largest magnitude (cuda_math_emulated_test.cpp has every number).
 #pragma once
 
 #include "device/kernel.h"
@@ -14,9 +14,9 @@
 namespace blockscale::quantize_sm90 {
 
 /// GELU of negative numbers has smaller magnitudes.
-inline constexpr float kGeluBelowZero = 0.25f;
+inline constexpr float kGeluBelowZero = 0.1705f;
 /// GELU of this and larger numbers has larger ones.
-inline constexpr float kLeastOrderedX = 0.5f;
+inline constexpr float kLeastOrderedX = 0.28125f;
 
 /// The largest x, -infinity at first. With kPoison a NaN makes it a NaN, else it does not count.
 template <Format kFormat, bool kPoison = false>
@@ -50,17 +50,22 @@ class LargestX {
   uint32_t word_ = kIsBf16 ? 0xFF80FF80u : 0xFC00FC00u;
 };
 
-/// As Largest of the values of GELU, but folds chunks of x.
+/// As Largest of the values of GELU, but folds chunks of x: the more at once, the fewer must be
+/// computed.
 template <InputTransform kTransform, Format kFormat>
 class LargestGelu {
  public:
-  template <int kCount>
-  BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount>& x) {
-    largest_x_.fold(x);
+  template <int kCount, int kChunks>
+  BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+    BLOCKSCALE_UNROLL
+    for (const Chunk<kFormat, kCount>& chunk : x) largest_x_.fold(chunk);
     if (largest_x_.value() >= kLeastOrderedX) return;
-    Chunk<Format::f32, kCount> values;
-    gelu_chunk<kTransform>(values, x);
-    computed_.fold(values);
+    BLOCKSCALE_UNROLL
+    for (const Chunk<kFormat, kCount>& chunk : x) {
+      Chunk<Format::f32, kCount> values;
+      gelu_chunk<kTransform>(values, chunk);
+      computed_.fold(values);
+    }
   }
 
   /// The bits of the magnitude in f32.

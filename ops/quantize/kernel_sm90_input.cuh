@@ -38,8 +38,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig with_chunk(QuantizeConfig config, int chu
 template <QuantizeConfig kConfig>
 using ValueChunk = Chunk<kValueFormat<kConfig>, kConfig.chunk>;
 
-/// The same with what a thread holds between loading its elements and encoding them: x where it
-/// encodes approximate values.
+/// The same with what a thread loads: x where it encodes approximate values.
 BLOCKSCALE_HD constexpr QuantizeConfig with_held(const QuantizeConfig& config) {
   return approximates_gelu(config) ? without_transform(config) : config;
 }
@@ -47,18 +46,11 @@ template <QuantizeConfig kConfig>
 using HeldChunk =
     Chunk<approximates_gelu(kConfig) ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
 
-/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
-/// that one, and takes its tiles backwards.
-template <QuantizeConfig kConfig>
-inline constexpr bool kFollowsMaximum =
-    (kConfig.kernel == QuantizeKernel::blocks && kConfig.rule == ScaleRule::nvfp4) ||
-    kConfig.kernel == QuantizeKernel::scaled;
-
 /// Before row factors of rms_norm are loaded: they may be what a `maximum` kernel has found, which
 /// has not been waited for yet.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void await_row_factors() {
-  if constexpr (kFollowsMaximum<kConfig>) ptx::griddepcontrol_wait();
+  if constexpr (follows_maximum(kConfig)) ptx::griddepcontrol_wait();
 }
 
 /// The tile whose turn it is, of p.grid.tiles turns.
@@ -66,7 +58,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
   constexpr bool kFollowsNorm =
       kConfig.kernel == QuantizeKernel::tall && kConfig.transform == InputTransform::rms_norm;
-  const bool backwards = (kFollowsMaximum<kConfig> || kFollowsNorm) && p.backwards;
+  const bool backwards = (follows_maximum(kConfig) || kFollowsNorm) && p.backwards;
   return backwards ? p.grid.tiles - 1 - turn : turn;
 }
 

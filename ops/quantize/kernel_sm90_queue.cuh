@@ -13,6 +13,7 @@
 #include "device/ptx/barrier.h"
 #include "device/ptx/cp_async.h"
 #include "device/ptx/integer.h"
+#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
@@ -89,6 +90,20 @@ class ChunkQueue {
     slots_[kStages - 1] = slot;
   }
 
+  /// The chunks of a tile into the level-2 cache, if all of it exists.
+  BLOCKSCALE_DEVICE void prefetch(uint32_t turn) const {
+    if (turn >= p_.grid.tiles) return;
+    const TilePlace tile = place_in_turn(turn);
+    if (!is_whole(tile)) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t part = 0; part < kParts; ++part) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kVectors; ++i) {
+        ptx::prefetch_global_l2(start_of(tile) + part_[part] + offset_[i]);
+      }
+    }
+  }
+
   /// The thread's chunk of the tile that was begun first of kStages.
   BLOCKSCALE_DEVICE RawChunk<kConfig> take() {
     ptx::cp_async_wait_group<kStages - 1>();
@@ -146,12 +161,22 @@ class ChunkQueue {
     }
   }
 
+  BLOCKSCALE_DEVICE uint32_t first_column(const TilePlace& tile) const {
+    return (tile.across << p_.grid.log2_chunks) * kChunk;
+  }
+  BLOCKSCALE_DEVICE const uint8_t* start_of(const TilePlace& tile) const {
+    return p_.x.data + tile.matrix * p_.x.batch_stride + tile.row * p_.x.row_stride +
+           x_bytes(first_column(tile));
+  }
+  BLOCKSCALE_DEVICE bool is_whole(const TilePlace& tile) const {
+    const uint32_t end = first_column(tile) + (kChunk << p_.grid.log2_chunks);
+    return tile.row + p_.grid.rows <= p_.rows && end <= p_.k;
+  }
+
   BLOCKSCALE_DEVICE void copy(const Slot& slot, const TilePlace& tile) const {
-    const uint32_t columns = kChunk << p_.grid.log2_chunks;
-    const uint32_t column = tile.across * columns;
-    const uint8_t* const from =
-        p_.x.data + tile.matrix * p_.x.batch_stride + tile.row * p_.x.row_stride + x_bytes(column);
-    const bool whole = tile.row + p_.grid.rows <= p_.rows && column + columns <= p_.k;
+    const uint32_t column = first_column(tile);
+    const uint8_t* const from = start_of(tile);
+    const bool whole = is_whole(tile);
     BLOCKSCALE_UNROLL
     for (uint32_t part = 0; part < kParts; ++part) {
       const ptx::SharedAddress to = slot.part[part] + copy_to_;
@@ -188,9 +213,14 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   static_assert(kConfig.persistent && kConfig.min_blocks == 1);
   Queue queue(p);
   const uint32_t step = ptx::nctaid_x();
+  // After a `maximum` x is there already.
+  const bool has_x = follows_maximum(kConfig) && p.tensor_source == TensorScaleSource::maxima;
+  if (p.prefetches && !has_x) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t s = 0; s < Queue::kStages; ++s) queue.prefetch(ptx::ctaid_x() + s * step);
+  }
   FunctionTable<kConfig.transform, kConfig.input>::template fill<kConfig.threads>();
-  // After a `maximum`, x is there already.
-  await_turn(p, p.tensor_source == TensorScaleSource::maxima);
+  await_turn(p, has_x);
   BLOCKSCALE_UNROLL
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
   ptx::barrier_sync_all();

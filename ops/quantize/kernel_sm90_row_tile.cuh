@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "device/ptx/prefetch.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
@@ -39,6 +40,9 @@ class RowTile {
   using Values = ValueChunk<kConfig>;
   using Held = HeldChunk<kConfig>;
   using Maximum = Largest<kValueFormat<kConfig>, false>;
+  /// Approximate values of GELU are found before the warps of a row wait for each other, while some
+  /// of their elements are still on their way, and held instead of x.
+  static constexpr bool kHoldsValues = kOneRound && approximates_gelu(kConfig);
   /// Columns between a thread's chunks, and of all of a warp's.
   static constexpr uint32_t kStep = 32 * kConfig.chunk;
   static constexpr uint32_t kWarpColumns = kStep * kConfig.chunks;
@@ -58,6 +62,7 @@ class RowTile {
       if constexpr (kOneRound) exchange_.clear_words();
       fold_into(largest);
     });
+    if constexpr (kHoldsValues) approximate();
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
     const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
     each_round([&] { store(scale, amax); });
@@ -131,6 +136,17 @@ class RowTile {
     }
   }
 
+  BLOCKSCALE_DEVICE void approximate() {
+    if (!whole_) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      fill_values(values_[u], [&](int i) {
+        const float x = value_at(held_[u], i);
+        return ptx::in_register(approximate_gelu<kConfig.transform>(x).value());
+      });
+    }
+  }
+
   BLOCKSCALE_DEVICE void store(const BlockScale& scale, uint32_t amax) {
     if (whole_ && !scale.exceptional) {
       if constexpr (!kOneRound) load();
@@ -149,13 +165,17 @@ class RowTile {
       if (!inside(u)) continue;
       if constexpr (approximates_gelu(kConfig)) {
         static_assert(kConfig.chunk == 8);
-        doubtful |= store_likely<kConfig>(p_, place(u), held_[u], scale, amax) << u;
+        const auto gelu_at = [&](int i) {
+          if constexpr (kHoldsValues) return value_at(values_[u], i);
+          return approximate_gelu<kConfig.transform>(value_at(held_[u], i)).value();
+        };
+        doubtful |= store_likely<kConfig>(p_, place(u), held_[u], gelu_at, scale, amax) << u;
       } else {
         store_shortly<kConfig>(p_, place(u), held_[u], {{scale}});
       }
     }
     if constexpr (approximates_gelu(kConfig)) {
-      store_again<kConfig>(p_, doubtful, scale, [&](uint32_t u) { return place(u); });
+      store_again<kConfig>(p_, doubtful, {{scale}}, [&](uint32_t u) { return place(u); });
     }
   }
 
@@ -164,6 +184,20 @@ class RowTile {
   ChunkPlace place_ = {};  // of the first chunk
   bool whole_ = false;     // ChunkState, of the warp
   Held held_[kConfig.chunks];
+  Chunk<Format::f32, kConfig.chunk> values_[kHoldsValues ? kConfig.chunks : 1];
 };
+
+/// Rows that are held at once into the level-2 cache, before their thread block waits for whoever
+/// may still be writing them.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_rows(const QuantizeParams& p) {
+  const RowExchange exchange(p.row_warps);
+  const TilePlace tile = tile_place(p.grid, ptx::ctaid_x());
+  const uint32_t row = tile.row + exchange.row_of_tile();
+  if (!p.x.vectors || p.row_rounds > 1 || row >= p.rows || !exchange.is_first_lane()) return;
+  const uint32_t bytes = p.k * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
+  ptx::cp_async_bulk_prefetch_l2(p.x.data + tile.matrix * p.x.batch_stride + row * p.x.row_stride,
+                                 bytes / 16 * 16);
+}
 
 }  // namespace blockscale::quantize_sm90

@@ -91,7 +91,8 @@ enum class TensorScaleSource : uint8_t {
 
 /// Thread blocks of a `maximum` kernel for one scale. Each leaves one word, and every warp that
 /// needs the scale reduces them: two loads of 16 bytes a lane, which cost less than a launch; four
-/// where the values have operands that rows share, whose many registers make small thread blocks.
+/// where the values have operands that rows share, whose many registers make small thread blocks,
+/// and of large GELU.
 inline constexpr uint32_t kMaxMaxima = 512;
 inline constexpr uint32_t kFewMaxima = kMaxMaxima / 2;
 
@@ -202,6 +203,9 @@ struct QuantizeParams {
 
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
+  /// Thread blocks prefetch their tile before they wait, those of `maximum` two rounds of tiles,
+  /// and those with a table their first ones before they fill it.
+  bool prefetches = false;
 };
 
 /// Bytes of dynamic shared memory that every kernel is given.
@@ -217,9 +221,16 @@ BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
 /// Whether a kernel encodes GELU from approximate values (kernel_sm90_gelu_codes.cuh), and until
 /// then holds x.
 BLOCKSCALE_HD constexpr bool approximates_gelu(const QuantizeConfig& c) {
-  const bool blocks = c.kernel == QuantizeKernel::blocks && c.rule != ScaleRule::nvfp4;
-  return (blocks || c.kernel == QuantizeKernel::row) && !c.table && is_gelu(c.transform) &&
-         c.input != Format::f32;
+  const bool encodes = c.kernel == QuantizeKernel::blocks || c.kernel == QuantizeKernel::row ||
+                       c.kernel == QuantizeKernel::scaled;
+  return encodes && !c.table && is_gelu(c.transform) && c.input != Format::f32;
+}
+
+/// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
+/// that one, and takes its tiles backwards.
+BLOCKSCALE_HD constexpr bool follows_maximum(const QuantizeConfig& c) {
+  return (c.kernel == QuantizeKernel::blocks && c.rule == ScaleRule::nvfp4) ||
+         c.kernel == QuantizeKernel::scaled;
 }
 
 /// Whether the kernels of these inputs may look values up instead of computing them.
@@ -249,7 +260,8 @@ BLOCKSCALE_HD constexpr int shared_operands(InputTransform transform) {
 /// The most maxima for one scale, as the kernel that leaves them or one that reads them knows.
 /// `settle` reads those of any kernel.
 BLOCKSCALE_HD constexpr uint32_t most_maxima(const QuantizeConfig& c) {
-  const bool many = c.kernel == QuantizeKernel::settle || shared_operands(c.transform) > 0;
+  const bool many =
+      c.kernel == QuantizeKernel::settle || shared_operands(c.transform) > 0 || orders_gelu(c);
   return many ? kMaxMaxima : kFewMaxima;
 }
 
@@ -312,6 +324,11 @@ BLOCKSCALE_HD constexpr uint32_t row_operand_bytes(const QuantizeConfig& c) {
   return static_cast<uint32_t>(row_operands(c.kernel, c.transform) * c.chunks * c.chunk * bytes);
 }
 
+/// Whether thread blocks of a kernel, each of which has one tile, may prefetch it before they wait.
+BLOCKSCALE_HD constexpr bool prefetches_tile(const QuantizeConfig& c) {
+  return approximates_gelu(c) || loads_at_once(c);
+}
+
 /// `blocks` that do keep the operands of a run of chunks in shared memory behind
 /// kQuantizeSharedBytes, one operand after the other: of each chunk so many bytes, which quarters
 /// of warps read without bank conflicts.
@@ -329,7 +346,7 @@ BLOCKSCALE_HD constexpr bool may_have_fewer_threads(const QuantizeConfig& c) {
 
 /// A list that is built by a constexpr function.
 struct QuantizeKernelList {
-  static constexpr int kCapacity = 384;
+  static constexpr int kCapacity = 400;
   QuantizeConfig at[kCapacity] = {};
   int count = 0;
 
@@ -366,6 +383,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     // Groups of warps that wait for each other need others beside them; they hold x alone.
     const bool waits = c.kernel == QuantizeKernel::tall || c.kernel == QuantizeKernel::row;
     c.threads = waits && is_gelu(c.transform) ? 1024 : 512;
+    // The more an element costs, the more warps; so many that no registers spill.
+    if (is_gelu(c.transform) && c.rule == ScaleRule::nvfp4) c.threads = 768;
     c.min_blocks = 1;
     c.persistent = true;
   } else if (loads_at_once(c)) {
@@ -416,7 +435,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     const bool rows = c.transform == InputTransform::modulate && c.input != Format::f32;
     c.chunks = !fused || rows ? 4 : orders_gelu(c) ? 2 : 1;
     c.threads = fused && !rows ? 512 : 256;
-    c.min_blocks = rows ? 3 : 2;  // few, since each thread block leaves one maximum
+    c.min_blocks =
+        rows || orders_gelu(c) ? 3 : 2;  // few, since each thread block leaves one maximum
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::stripe) {
     c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
@@ -433,7 +453,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else {
     c.threads = 128;
     c.min_blocks = c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
-    if ((c.input != Format::f32 && !fused) || approximates_gelu(c)) c.chunk = 32;
+    // GELU: while a tensor scale is not known yet, 8 MiB of x become values in one wave.
+    if (c.input != Format::f32 && (!fused || is_gelu(c.transform))) c.chunk = 32;
     if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
       c.threads = 256;
       c.min_blocks = 4;
