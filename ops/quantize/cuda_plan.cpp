@@ -298,19 +298,23 @@ class Planner {
            is_multiple(base_.value_batch_stride, store);
   }
 
-  /// QuantizeParams::prefetches, where it was measured to gain.
-  bool prefetches(const QuantizeConfig& c, bool small) const {
+  /// QuantizeParams::prefetches, where it was measured to gain: of small inputs, unless a `maximum`
+  /// has just read them, and before a table is filled.
+  bool prefetches(const QuantizeConfig& c, const QuantizeParams& p) const {
+    const bool small = p.lets_next_start;
     if (comes_first(c.kernel)) return small;
     if (tuning_.prefetch != Choice::by_size) return tuning_.prefetch == Choice::always;
-    return c.table || (small && prefetches_tile(c));
+    const bool is_near = p.tensor_source == TensorScaleSource::maxima;
+    return c.table || (small && prefetches_tile(c) && !is_near);
   }
 
   void add(int kernel, const QuantizeConfig& c, std::int64_t blocks, QuantizeParams params) {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(c);
     // One thread block a multiprocessor: nobody is in the way of those to come.
-    params.prefetches = prefetches(c, params.lets_next_start);
-    params.lets_next_start |= comes_first(c.kernel) || c.table;
+    params.prefetches = prefetches(c, params);
+    params.lets_next_start |=
+        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;

@@ -85,7 +85,7 @@ class TeamStripes {
 
   BLOCKSCALE_DEVICE void quantize() {
     prefetch();
-    ptx::griddepcontrol_wait();
+    await_turn(p_);
     join_team();
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kStripeSlots; ++i) copy(i, stripe_ + i * teams());
@@ -101,8 +101,6 @@ class TeamStripes {
       tell_maximum(amax, parity);
       copy(slot, stripe_ + kStripeSlots * teams());
       leave_sums(stripe_ + kAhead * teams());
-      // All of x has come: while the last codes are made, memory has time for what comes next.
-      if (stripe_ + (kAhead + 1) * teams() >= stripes()) ptx::griddepcontrol_launch_dependents();
       ask_for_sums(stripe_ + teams());
       store_codes_of_tile(parity);
       stripe_ += teams();
@@ -405,39 +403,17 @@ BLOCKSCALE_DEVICE void quantize_stripes(const QuantizeParams& p) {
   TeamStripes<kConfig>(p).quantize();
 }
 
-/// Into L2 the rows that thread blocks of the next kernel need first, kClearAhead tiles each. The
-/// first thread blocks do, which find room on a device that another such kernel leaves.
-BLOCKSCALE_DEVICE void prefetch_stripes(const QuantizeParams& p) {
-  constexpr uint32_t kClearAhead = 2;
-  constexpr uint32_t kBlocks = 32;
-  const uint32_t stripes = kClearAhead * p.stripes.teams;
-  const uint32_t rows = kStripeRows * (stripes < p.stripes.stripes ? stripes : p.stripes.stripes);
-  const uint32_t blocks = ptx::nctaid_x() < kBlocks ? ptx::nctaid_x() : kBlocks;
-  const uint32_t bytes = p.k * (p.x.dtype == Format::f32 ? 4 : 2);
-  if (ptx::ctaid_x() >= blocks) return;
-  const uint32_t step = blocks * ptx::ntid_x();
-  for (uint32_t i = ptx::tid_x() * blocks + ptx::ctaid_x(); i < rows; i += step) {
-    const uint32_t stripe = i / kStripeRows;
-    const uint32_t matrix = p.stripes.per_matrix.quotient(stripe);
-    const uint32_t row = i - matrix * p.stripes.per_matrix.divisor * kStripeRows;
-    if (row >= p.rows) continue;
-    ptx::cp_async_bulk_prefetch_l2(p.x.data + matrix * p.x.batch_stride + row * p.x.row_stride,
-                                   bytes);
-  }
-}
-
 /// QuantizeKernel::clear. The next kernel may start at once, since it waits for this one, and so
 /// for those before, ahead of all that it reads and writes.
-BLOCKSCALE_DEVICE void clear_stripes(const QuantizeParams& p) {
+BLOCKSCALE_DEVICE void clear_stripes(const StripeParams& stripes) {
   ptx::griddepcontrol_launch_dependents();
-  prefetch_stripes(p);
   ptx::griddepcontrol_wait();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t thread = uint64_t{ptx::ctaid_x()} * ptx::ntid_x() + ptx::tid_x();
-  if (thread == 0) ptx::st_global(p.stripes.tickets, 0u);
+  if (thread == 0) ptx::st_global(stripes.tickets, 0u);
   const uint64_t threads = uint64_t{ptx::nctaid_x()} * ptx::ntid_x();
-  for (uint64_t pair = thread; 2 * pair < p.stripes.words; pair += threads) {
-    ptx::st_global(reinterpret_cast<Words*>(p.stripes.sums) + pair,
+  for (uint64_t pair = thread; 2 * pair < stripes.words; pair += threads) {
+    ptx::st_global(reinterpret_cast<Words*>(stripes.sums) + pair,
                    Words{{kNoSum, kNoSum, kNoSum, kNoSum}});
   }
 }
