@@ -98,7 +98,9 @@ class LikelyE2m1 {
     const float flat = ptx::fma_rn(y, 0.5f, kPower);
     const auto least = [](int32_t a, int32_t b) { return a < b ? a : b; };
     const int32_t line = least(bit_cast<int32_t>(steep), bit_cast<int32_t>(flat));
-    return static_cast<uint32_t>(least(line + kHalf, kLargest));
+    // Of NaN, in a block that is done again, the sum wraps.
+    const auto rounded = static_cast<int32_t>(static_cast<uint32_t>(line) + kHalf);
+    return static_cast<uint32_t>(least(rounded, kLargest));
   }
   static constexpr int32_t kWindow = 5;
   static constexpr uint32_t kDoubtful = 2 * kWindow + 1;
