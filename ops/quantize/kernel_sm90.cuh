@@ -13,6 +13,7 @@
 #include "ops/quantize/kernel_sm90_at_once.cuh"
 #include "ops/quantize/kernel_sm90_block_rows.cuh"
 #include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_maximum.cuh"
 #include "ops/quantize/kernel_sm90_row.cuh"
 #include "ops/quantize/kernel_sm90_row_maximum.cuh"
 #include "ops/quantize/kernel_sm90_stripe.cuh"

@@ -13,12 +13,12 @@
 #include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
-#include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_rms.cuh"
 #include "ops/quantize/kernel_sm90_row_exchange.cuh"
 #include "ops/quantize/kernel_sm90_row_tile.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {

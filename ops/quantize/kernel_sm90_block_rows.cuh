@@ -4,8 +4,9 @@
 
 #include "device/kernel.h"
 #include "device/ptx/warp.h"
-#include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_held.cuh"
+#include "ops/quantize/kernel_sm90_maximum.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {

@@ -4,10 +4,11 @@
 #include "device/kernel.h"
 #include "device/ptx/prefetch.h"
 #include "device/ptx/special_registers.h"
-#include "ops/quantize/kernel_sm90_blocks.cuh"
+#include "ops/quantize/kernel_sm90_gelu_chunk.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_row_exchange.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {

@@ -35,11 +35,11 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_rms.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {

@@ -28,11 +28,11 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/quantize/kernel_sm90_blocks.cuh"
 #include "ops/quantize/kernel_sm90_held.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_transpose_lines.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/rows_and_columns_sm90.h"
 
 namespace blockscale::quantize_sm90 {

@@ -1,0 +1,192 @@
+// A thread's chunk of one row, as kernel_sm90_units.cuh has it, from approximate values of GELU.
+#pragma once
+
+#include "device/kernel.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/warp.h"
+#include "ops/quantize/kernel_sm90_gelu_codes.cuh"
+#include "ops/quantize/kernel_sm90_gelu_maximum.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
+#include "ops/quantize/kernels_sm90.h"
+
+namespace blockscale::quantize_sm90 {
+
+/// As store_shortly, from approximate values of GELU of a chunk of x (encode_gelu), in a block with
+/// the largest magnitude `amax` (bits). Returns the set of its pieces of 8 elements that must be
+/// stored again.
+template <QuantizeConfig kConfig, class GeluAt>
+BLOCKSCALE_DEVICE uint32_t store_likely(const QuantizeParams& p, const ChunkPlace& place,
+                                        const HeldChunk<kConfig>& x, const GeluAt& gelu_at,
+                                        const BlockScale& scale, uint32_t amax) {
+  const auto likely = encode_gelu<kConfig.element, kConfig.rule>(x, gelu_at, scale, amax);
+  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
+  return likely.doubtful;
+}
+
+/// Stores a set of pieces of 8 elements again, the exact way: piece i is the one at place_of(i), of
+/// unit i * 8 / kSize.
+template <QuantizeConfig kConfig, class PlaceOf>
+BLOCKSCALE_DEVICE void store_again(const QuantizeParams& p, uint32_t pieces,
+                                   const Units<kConfig>& units, const PlaceOf& place_of) {
+  constexpr QuantizeConfig kPiece = with_chunk(kConfig, 8);
+  constexpr uint32_t kPieces = Units<kConfig>::kSize / 8;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = 0; pieces >> i != 0; ++i) {
+    if ((pieces >> i & 1) == 0) continue;
+    const ChunkPlace place = place_of(i);
+    ValueChunk<kPiece> piece;
+    load_part_of<kPiece>(piece, p, place);
+    BlockScale scale = units.scale[0];
+    if constexpr (Units<kConfig>::kCount == 2) {
+      if (i >= kPieces) scale = units.scale[1];
+    }
+    store_exactly<kPiece>(p, place, piece, scale);
+  }
+}
+
+/// The same of pieces that lie side by side, the first at `place`.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_chunk_again(const QuantizeParams& p, uint32_t pieces,
+                                         const Units<kConfig>& units, const ChunkPlace& place) {
+  store_again<kConfig>(p, pieces, units, [&](uint32_t i) {
+    return ChunkPlace{place.matrix, place.row, place.column + 8 * i};
+  });
+}
+
+/// The scale of a block whose largest magnitude lies between bounds: exceptional, unless it is the
+/// same for both.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE BlockScale scale_between(const QuantizeParams& p, float tensor_scale,
+                                           const Bounds& amax) {
+  const auto scale_of = [&](float magnitude) {
+    return block_scale<kConfig, false>(p, tensor_scale, bit_cast<uint32_t>(magnitude));
+  };
+  BlockScale scale = scale_of(amax.low);
+  scale.exceptional |= scale.stored != scale_of(amax.high).stored;
+  return scale;
+}
+
+/// The largest magnitude (bits) of GELU of the blocks of chunks of x, which is no larger than the
+/// exact one, and the scale, which is that of the exact one unless it is exceptional. All lanes of
+/// a warp call it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t find_gelu_scale(BlockScale& scale, const QuantizeParams& p,
+                                           const HeldChunk<kConfig> (&x)[1]) {
+  constexpr InputTransform kTransform = kConfig.transform;
+  constexpr uint32_t kLanes = Units<kConfig>::kLanes;
+  if constexpr (kConfig.rule == ScaleRule::fp8) {
+    const auto value_of = [](float y) { return gelu<kTransform>(y); };
+    const uint32_t amax = largest_gelu_of_lanes<kTransform, false, kLanes>(x, value_of).bits;
+    scale = block_scale<kConfig, false>(p, 1.0f, amax);
+    return amax;
+  } else {
+    const auto value_of = [](float y) { return approximate_gelu<kTransform>(y).value(); };
+    const auto largest = largest_gelu_of_lanes<kTransform, true, kLanes>(x, value_of);
+    const Bounds bounds(bit_cast<float>(largest.bits), largest.ordered);
+    scale = scale_between<kConfig>(p, 1.0f, bounds);
+    return bit_cast<uint32_t>(bounds.low);
+  }
+}
+
+/// As quantize_chunk, of GELU from approximate values of chunks of x.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkPlace& place,
+                                           const ChunkState& state,
+                                           const HeldChunk<kConfig> (&x)[1]) {
+  static_assert(Units<kConfig>::kCount == 1);
+  constexpr bool kHasSureCodes = format_traits(kConfig.element).bits < 8;
+  Units<kConfig> units;
+  BlockScale& scale = units.scale[0];
+  const uint32_t amax = find_gelu_scale<kConfig>(scale, p, x);
+  store_block_scales<kConfig>(p, place, units);
+  if (kHasSureCodes) scale.exceptional |= !has_sure_codes<kConfig.element>(amax);
+  if (any_exceptional(units)) return false;
+  if (!state.inside) return true;
+  const auto gelu_at = [&](int i) {
+    return approximate_gelu<kConfig.transform>(value_at(x[0], i)).value();
+  };
+  const uint32_t doubtful = store_likely<kConfig>(p, place, x[0], gelu_at, scale, amax);
+  store_chunk_again<kConfig>(p, doubtful, units, place);
+  return true;
+}
+
+/// Approximate values of GELU of a warp's chunks, and the largest ones of their units. False, if
+/// they must be done the exact way.
+///
+/// This is done before a tensor scale is waited for, and after all elements have come. Left to
+/// itself the compiler puts off what nobody uses yet, and loads until they are used.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool approximate_chunk(ValueChunk<kConfig>& values, UnitMaxima<kConfig>& maxima,
+                                         const HeldChunk<kConfig>& x) {
+  LargestX<kConfig.input, true> largest;
+  largest.fold(x);
+  if (!ptx::vote_sync_all(ptx::kFullMask, largest.value() <= kLargestFinite)) return false;
+  fill_values(values, [&](int i) {
+    return ptx::in_register(approximate_gelu<kConfig.transform>(value_at(x, i)).value());
+  });
+  maxima = unit_maxima<kConfig, false>(values);
+  BLOCKSCALE_UNROLL
+  for (uint32_t& bits : maxima.bits) {
+    bits = bit_cast<uint32_t>(ptx::in_register(bit_cast<float>(bits)));
+  }
+  return true;
+}
+
+/// The scales of units with approximate maxima. Those that are not exceptional are right.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, float tensor_scale,
+                                                       const ChunkPlace& place,
+                                                       const UnitMaxima<kConfig>& maxima) {
+  if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
+    return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
+  } else {
+    Units<kConfig> units;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Units<kConfig>::kCount; ++i) {
+      const Bounds amax(bit_cast<float>(maxima.bits[i]), false);
+      units.scale[i] = scale_between<kConfig>(p, tensor_scale, amax);
+    }
+    store_block_scales<kConfig>(p, place, units);
+    return units;
+  }
+}
+
+/// As store_shortly, from approximate values. Returns what store_likely does.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t store_approximate(const QuantizeParams& p, const ChunkPlace& place,
+                                             const ValueChunk<kConfig>& values,
+                                             const Units<kConfig>& units) {
+  using U = Units<kConfig>;
+  LikelyCodes<kConfig.element, kConfig.chunk> likely;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < U::kCount; ++i) {
+    const auto unit = part_of<U::kSize>(values, i);
+    LikelyCodes<kConfig.element, U::kSize> part;
+    if constexpr (kConfig.rule == ScaleRule::nvfp4) {
+      part = encode_likely_products(unit, units.scale[i]);
+    } else {  // nothing is known of the tensor's largest magnitude
+      part = encode_gelu<kConfig.element, kConfig.rule>(
+          unit, [&](int j) { return value_at(unit, j); }, units.scale[i], 0);
+    }
+    likely.doubtful |= part.doubtful << (i * U::kSize / 8);
+    set_part(likely.codes, i, part.codes);
+  }
+  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
+  return likely.doubtful;
+}
+
+/// As quantize_chunk, of approximate_chunk's values.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool quantize_approximate_chunk(const QuantizeParams& p, float tensor_scale,
+                                                  const ChunkPlace& place, const ChunkState& state,
+                                                  const ValueChunk<kConfig>& values,
+                                                  const UnitMaxima<kConfig>& maxima) {
+  const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, maxima);
+  if (any_exceptional(units)) return false;
+  if (!state.inside) return true;
+  const uint32_t doubtful = store_approximate<kConfig>(p, place, values, units);
+  store_chunk_again<kConfig>(p, doubtful, units, place);
+  return true;
+}
+
+}  // namespace blockscale::quantize_sm90
