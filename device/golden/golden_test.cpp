@@ -79,7 +79,7 @@ TEST_F(Golden, Programs) {
 
 /// Parameters and map of a case. Throws std::invalid_argument if the map is refused.
 ProgramParams params_of(const TensorCase& c, Memory& memory) {
-  const void* tensor = c.mode == TensorMode::load ? memory.in.data() : memory.out.data();
+  const void* tensor = is_load(c.mode) ? memory.in.data() : memory.out.data();
   ProgramParams params = {};
   params.map = emulator::encode_tensor_map(description_of(c, reinterpret_cast<uint64_t>(tensor)));
   params.in = memory.in.data();
@@ -254,7 +254,7 @@ bool stops_the_gpu(const TensorCase& c) {
   const bool aligned = int64_t{c.coordinates[0]} * bytes_of(c.element) % 16 == 0;
   const bool negative = std::any_of(c.coordinates, c.coordinates + c.rank,
                                     [](int32_t coordinate) { return coordinate < 0; });
-  return !aligned || (negative && c.mode != TensorMode::load) ||
+  return !aligned || (negative && !is_load(c.mode)) ||
          (c.mode == TensorMode::bit_xor && c.element == TensorMapElement::s64);
 }
 

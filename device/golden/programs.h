@@ -335,6 +335,38 @@ struct BulkCopies {
   }
 };
 
+/// The last of four thread blocks adds up what all have written, and copies it.
+struct Fences {
+  static constexpr const char* kName = "fence";
+  static constexpr LaunchShape kShape = {.grid = {4}, .block = {32}, .dynamic_shared_bytes = 1024};
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    const uint32_t i = ptx::ctaid_x() * 32 + ptx::tid_x();
+    uint32_t* const count = p.out + 256;
+    uint32_t* const sums = p.out + 260;
+    ptx::st_global(p.out + i, ptx::ld_global_nc(p.in + i));
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::tid_x() != 0) return;
+    ptx::fence_acq_rel_gpu();
+    if (ptx::atom_global_add(count, 1) != kOutFill + 3) return;
+    ptx::fence_acq_rel_gpu();
+    for (uint32_t n = 0; n < 4; ++n) {
+      uint32_t sum = 0;
+      for (uint32_t lane = 0; lane < 32; ++lane) sum += ptx::ld_global(p.out + 32 * n + lane);
+      ptx::st_global(sums + n, sum);
+    }
+    const ptx::SharedAddress s = device::shared_base(), barrier = s + 16;
+    ptx::mbarrier_init(barrier, 1, "sums");
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_global();
+    ptx::mbarrier_arrive_expect_tx(barrier, 16);
+    ptx::cp_async_bulk_shared_global(s, sums, 16, barrier);
+    device::mbarrier_wait(barrier, 0);
+    ptx::cp_async_bulk_global_shared(p.out + 264, s, 16);
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group<0>();
+  }
+};
+
 template <ptx::BulkReduce kOp>
 BLOCKSCALE_DEVICE void reduce_once(const ProgramParams& p) {
   constexpr uint32_t kIndex = static_cast<uint32_t>(kOp);
@@ -390,14 +422,15 @@ struct BulkReductions {
 
 using Programs =
     TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory, SharedMemory, Atomics,
-             Barriers, MbarrierPhases, CpAsync, BulkCopies, BulkReductions>;
+             Barriers, MbarrierPhases, CpAsync, BulkCopies, Fences, BulkReductions>;
 
 // --- Boxes of tensors ---
 
 /// What becomes of the box. The reductions have the numbers of ptx::TensorReduce.
 enum class TensorMode : int {
-  load = -2,
-  store = -1,
+  load = -3,
+  load_once,  // with an L2 policy
+  store,
   add = 0,
   min,
   max,
@@ -407,6 +440,10 @@ enum class TensorMode : int {
   bit_or,
   bit_xor
 };
+
+BLOCKSCALE_HD constexpr bool is_load(TensorMode mode) {
+  return mode == TensorMode::load || mode == TensorMode::load_once;
+}
 
 // A box and its surroundings in shared memory, and the tensor of a store.
 inline constexpr uint32_t kTensorWords = 1024;
@@ -420,8 +457,7 @@ struct TensorProgram {
     const ptx::SharedAddress barrier = device::shared_base(), region = barrier + 1024;
     const uint32_t i = ptx::tid_x();
     for (uint32_t word = i; word < kTensorWords; word += 32) {
-      const uint32_t value =
-          kMode == TensorMode::load ? kOutFill ^ word : ptx::ld_global_nc(p.in + word);
+      const uint32_t value = is_load(kMode) ? kOutFill ^ word : ptx::ld_global_nc(p.in + word);
       ptx::st_shared(region + 4 * word, value);
     }
     if (i == 0) ptx::mbarrier_init(barrier, 1, "box");
@@ -431,13 +467,17 @@ struct TensorProgram {
     ptx::TensorCoordinates<kRank> c;
     for (int d = 0; d < kRank; ++d) c.at[d] = p.coordinates[d];
     const ptx::SharedAddress box = region + p.box_offset;
-    if constexpr (kMode == TensorMode::load) {
+    if constexpr (is_load(kMode)) {
       if (i == 0) {
         ptx::prefetch_tensormap(&p.map);
         ptx::cp_async_bulk_prefetch_tensor<kRank>(&p.map, c);
         ptx::mbarrier_arrive_expect_tx(barrier, p.box_bytes);
-        ptx::cp_async_bulk_tensor_shared_global<kRank>(box, &p.map, c, barrier,
-                                                       ptx::createpolicy_evict_first());
+        if constexpr (kMode == TensorMode::load) {
+          ptx::cp_async_bulk_tensor_shared_global<kRank>(box, &p.map, c, barrier);
+        } else {
+          ptx::cp_async_bulk_tensor_shared_global<kRank>(box, &p.map, c, barrier,
+                                                         ptx::createpolicy_evict_first());
+        }
       }
       device::mbarrier_wait(barrier, 0);
       for (uint32_t word = i; word < kTensorWords; word += 32) {

@@ -134,7 +134,7 @@ struct Job {
 
 Result tensor_result(const TensorCase& c) {
   ProgramParams params = {};
-  void* tensor = c.mode == TensorMode::load ? buffers().in : buffers().out;
+  void* tensor = is_load(c.mode) ? buffers().in : buffers().out;
   const TensorMapDescription d = description_of(c, reinterpret_cast<uint64_t>(tensor));
   const int status = find_encoder()(
       &params.map, static_cast<uint32_t>(d.element), d.rank, tensor, d.sizes, d.strides, d.box,

@@ -70,6 +70,7 @@ void visit_program(const TensorCase& c, const Visit& visit) {
   };
   switch (c.mode) {
     case TensorMode::load: return moved.template operator()<TensorMode::load>();
+    case TensorMode::load_once: return moved.template operator()<TensorMode::load_once>();
     case TensorMode::store: return moved.template operator()<TensorMode::store>();
     case TensorMode::add: return visit(static_cast<TensorProgram<2, TensorMode::add>*>(nullptr));
     case TensorMode::min: return visit(static_cast<TensorProgram<2, TensorMode::min>*>(nullptr));
@@ -153,6 +154,13 @@ inline constexpr TensorCase kTensorCases[] = {
     {"load_stride_8_of_3d", load, u16, 3, {40, 6, 30}, {16, 3, 25}, {8, 1, 2}, kNone, 0, {1, 1, 8}},
     {"load_stride_2_columns", load, u32, 2, {40, 30}, {16, 8}, {4, 3}, kNone, 0, {2, 1}},
     {"load_stride_2_swizzle_128", load, u32, 2, {40, 40}, {32, 32}, {4, 2}, k128, 0, {1, 2}},
+    // With an L2 policy.
+    {"load_once_1d_end", load_once, u8, 1, {200}, {64}, {176}},
+    {"load_once_2d_edges", load_once, f32, 2, {40, 9}, {12, 8}, {32, -1}},
+    {"load_once_swizzle_128", load_once, u32, 2, {40, 40}, {32, 24}, {4, 2}, k128},
+    {"load_once_3d_edges", load_once, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, -1, 4}},
+    {"load_once_4d_edges", load_once, u32, 4, {12, 5, 4, 3}, {8, 3, 3, 2}, {-4, 3, 2, 2}},
+    {"load_once_5d_edges", load_once, u8, 5, {41, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {32, -1, 3, 2, 2}},
     // Stores.
     {"store_1d", store, u8, 1, {200}, {64}, {16}},
     {"store_1d_end", store, u8, 1, {200}, {64}, {176}},
