@@ -36,6 +36,17 @@ enum class TensorMapSwizzle : uint32_t {
   bytes_128 = 3,
 };
 
+/// Bytes of a row over which 16-byte chunks are exchanged; 0 without a swizzle.
+BLOCKSCALE_HD constexpr uint32_t swizzle_span(TensorMapSwizzle swizzle) {
+  switch (swizzle) {
+    case TensorMapSwizzle::none: return 0;
+    case TensorMapSwizzle::bytes_32: return 32;
+    case TensorMapSwizzle::bytes_64: return 64;
+    case TensorMapSwizzle::bytes_128: return 128;
+  }
+  return 0;
+}
+
 /// Bytes that a miss brings into L2. Values are those of CUtensorMapL2promotion.
 enum class TensorMapL2Promotion : uint32_t {
   none = 0,

@@ -152,8 +152,8 @@ TEST(PlantedTensor, MapsThatTheEncoderRefuses) {
   refused("sizes[0] is 0", [](auto& d) { d.sizes[0] = 0; });
   refused("rank is 6", [](auto& d) { d.rank = 6; });
   refused("multiple of 16", [](auto& d) { d.address += 8; });
-  refused("a row of the box has 8 bytes", [](auto& d) { d.box[0] = 2; });
-  refused("the swizzle allows 64", [](auto& d) { d.swizzle = TensorMapSwizzle::bytes_64; });
+  refused("a multiple of 16 bytes, not 8", [](auto& d) { d.box[0] = 2; });
+  refused("the swizzle's 64", [](auto& d) { d.swizzle = TensorMapSwizzle::bytes_64; });
   refused("element_strides[1] is 9", [](auto& d) { d.element_strides[1] = 9; });
   refused("floating-point", [](auto& d) { d.fill = TensorMapFill::nan; });
   refused("element 13", [](auto& d) { d.element = TensorMapElement::u4x16_packed; });

@@ -1,11 +1,12 @@
 #include "device/emulator/tensor_map.h"
 
 #include <cstring>
+#include <ios>
+#include <sstream>
 #include <stdexcept>
-#include <string>
 
+#include "core/tensor_map_rules.h"
 #include "device/emulator/emulator.h"
-#include "device/emulator/meaning/swizzle.h"
 #include "device/emulator/meaning/tensor_box.h"
 
 namespace blockscale::emulator {
@@ -24,40 +25,12 @@ struct Packed {
 };
 static_assert(sizeof(Packed) <= sizeof(TensorMap));
 
-void require(bool holds, const std::string& text) {
-  if (!holds) throw std::invalid_argument("tensor map: " + text);
-}
-
-std::string number(const char* name, uint64_t i, uint64_t value) {
-  return std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(value);
-}
-
 void validate(const TensorMapDescription& d) {
-  const uint32_t bytes = meaning::element_bytes(d.element);
-  require(bytes != 0, "element " + std::to_string(static_cast<uint32_t>(d.element)) +
-                          " is none that the emulator knows");
-  require(d.rank >= 1 && d.rank <= 5, "rank is " + std::to_string(d.rank) + "; 1 to 5 are allowed");
-  require(d.address != 0 && d.address % 16 == 0, "the address is to be a multiple of 16");
-  for (uint32_t i = 0; i < d.rank; ++i) {
-    require(d.sizes[i] >= 1 && d.sizes[i] <= uint64_t{1} << 32,
-            number("sizes", i, d.sizes[i]) + "; 1 to 2^32 are allowed");
-    require(d.box[i] >= 1 && d.box[i] <= 256,
-            number("box", i, d.box[i]) + "; 1 to 256 are allowed");
-    require(d.element_strides[i] >= 1 && d.element_strides[i] <= 8,
-            number("element_strides", i, d.element_strides[i]) + "; 1 to 8 are allowed");
-  }
-  for (uint32_t i = 0; i + 1 < d.rank; ++i) {
-    require(d.strides[i] % 16 == 0 && d.strides[i] < uint64_t{1} << 40,
-            number("strides", i, d.strides[i]) + "; multiples of 16 below 2^40 are allowed");
-  }
-  const uint64_t row = uint64_t{meaning::box_elements(d, 0)} * bytes;
-  require(row % 16 == 0,
-          "a row of the box has " + std::to_string(row) + " bytes; multiples of 16 are allowed");
-  const uint32_t span = meaning::swizzle_span(d.swizzle);
-  require(span == 0 || row <= span, "a row of the box has " + std::to_string(row) +
-                                        " bytes; the swizzle allows " + std::to_string(span));
-  require(d.fill == TensorMapFill::zero || is_floating(d.element),
-          "only floating-point elements are filled with NaN");
+  std::ostringstream text("tensor map: ", std::ios::ate);
+  if (print_broken_rule(text, d)) throw std::invalid_argument(text.str());
+  if (meaning::element_bytes(d.element) != 0) return;
+  text << "element " << static_cast<uint32_t>(d.element) << " is none that the emulator knows";
+  throw std::invalid_argument(text.str());
 }
 
 }  // namespace

@@ -7,17 +7,6 @@
 
 namespace blockscale::emulator::meaning {
 
-/// Bytes of a row over which 16-byte chunks are exchanged; 0 without a swizzle.
-constexpr uint32_t swizzle_span(TensorMapSwizzle swizzle) {
-  switch (swizzle) {
-    case TensorMapSwizzle::none: return 0;
-    case TensorMapSwizzle::bytes_32: return 32;
-    case TensorMapSwizzle::bytes_64: return 64;
-    case TensorMapSwizzle::bytes_128: return 128;
-  }
-  return 0;
-}
-
 /// The address of the byte that lies at `address` without a swizzle. The chunk of 16 bytes within
 /// the span is exclusive-ored with the number of the 128-byte line, so that the pattern is one of
 /// addresses: it repeats every 256, 512 or 1024 bytes from address 0.
