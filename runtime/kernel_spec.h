@@ -11,10 +11,8 @@ namespace blockscale::runtime {
 /// A kernel is one instantiation of a function template of `header`, which takes its parameters as
 /// one struct by value. The `__global__` function around it is generated (`translation_unit`).
 struct KernelSpec {
-  std::string name;                 // unique, a C identifier, says the configuration
-  std::string header;               // "ops/quantize/kernel_sm90.cuh", as it is included
-  std::string parameters;           // "blockscale::QuantizeParams", the same struct on the host
-  std::size_t parameter_bytes = 0;  // its size on the host; the device's is checked to be equal
+  std::string name;            // unique, a C identifier, says the configuration
+  std::string header;          // "ops/quantize/kernel_sm90.cuh", as it is included
   std::string call;            // "blockscale::quantize_blocks<blockscale::QuantizeConfig{...}>"
   int threads = 0;             // a block; launches must agree
   bool fewer_threads = false;  // launches may have fewer
@@ -24,9 +22,13 @@ struct KernelSpec {
   /// much of it may start there before this one ends.
   bool prefers_shared_memory = false;
   bool allows_local_memory = false;  // else spills and a stack in local memory fail the build
+
+  // Set by with_parameters:
+  std::string parameters = {};      // "blockscale::QuantizeParams", the same struct on the host
+  std::size_t parameter_bytes = 0;  // its size on the host; the device's is checked to be equal
 };
 
-/// Sets `parameters` and `parameter_bytes`: `with_parameters<QuantizeParams>(spec,
+/// The kernel of `spec` with its parameters: `with_parameters<QuantizeParams>({.name = ...},
 /// "blockscale::QuantizeParams")`.
 template <class Parameters>
 KernelSpec with_parameters(KernelSpec spec, std::string name) {

@@ -52,12 +52,12 @@ inline runtime::SourceTree sample_sources(std::string_view kernel = kSampleKerne
 
 /// out = factor * x, `items` elements a thread.
 inline runtime::KernelSpec sample_spec(int items = 4) {
-  runtime::KernelSpec spec;
-  spec.name = "sample_scale_" + std::to_string(items);
-  spec.header = "sample/kernel.cuh";
-  spec.call = "sample::scale<" + std::to_string(items) + ">";
-  spec.threads = 128;
-  return runtime::with_parameters<ScaleParameters>(std::move(spec), "sample::ScaleParameters");
+  return runtime::with_parameters<ScaleParameters>(
+      {.name = "sample_scale_" + std::to_string(items),
+       .header = "sample/kernel.cuh",
+       .call = "sample::scale<" + std::to_string(items) + ">",
+       .threads = 128},
+      "sample::ScaleParameters");
 }
 
 }  // namespace blockscale::test

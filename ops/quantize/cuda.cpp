@@ -46,10 +46,7 @@ CallDevice device_of_call(const QuantizeArguments& a) {
   device.add("out.values", a.out.values);
   device.add("out.scales", a.out.scales);
   device.add("out.tensor_scale", a.out.tensor_scale);
-  device.add("x.data", a.x.data);
-  device.add("options.input.scale", a.input.scale.data);
-  device.add("options.input.shift", a.input.shift.data);
-  device.add("options.input.weight", a.input.weight.data);
+  device.add_input(a.x, a.input);
   return device;
 }
 

@@ -24,6 +24,13 @@ void CallDevice::add(const char* argument, const void* pointer) {
   }
 }
 
+void CallDevice::add_input(const MatrixView& x, const QuantizeInput& input) {
+  add("x.data", x.data);
+  add("options.input.scale", input.scale.data);
+  add("options.input.shift", input.shift.data);
+  add("options.input.weight", input.weight.data);
+}
+
 const DeviceTraits& CallDevice::traits() const {
   const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
   if (device.compute_capability == 90) return device;

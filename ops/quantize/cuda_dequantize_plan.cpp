@@ -91,15 +91,14 @@ std::vector<runtime::KernelSpec> dequantize_kernel_specs() {
   std::vector<runtime::KernelSpec> specs;
   for (int i = 0; i < kDequantizeKernels.count; ++i) {
     const DequantizeConfig& c = kDequantizeKernels[i];
-    runtime::KernelSpec spec;
-    spec.name = dequantize_kernel_name(c);
-    spec.header = "ops/quantize/dequantize_sm90.cuh";
-    spec.call =
-        "blockscale::dequantize_blocks<blockscale::kDequantizeKernels[" + std::to_string(i) + "]>";
-    spec.threads = c.threads;
-    spec.min_blocks_per_multiprocessor = c.min_blocks;
-    specs.push_back(runtime::with_parameters<DequantizeParams>(std::move(spec),
-                                                               "blockscale::DequantizeParams"));
+    specs.push_back(runtime::with_parameters<DequantizeParams>(
+        {.name = dequantize_kernel_name(c),
+         .header = "ops/quantize/dequantize_sm90.cuh",
+         .call = "blockscale::dequantize_blocks<blockscale::kDequantizeKernels[" +
+                 std::to_string(i) + "]>",
+         .threads = c.threads,
+         .min_blocks_per_multiprocessor = c.min_blocks},
+        "blockscale::DequantizeParams"));
   }
   return specs;
 }

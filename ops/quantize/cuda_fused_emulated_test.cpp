@@ -16,12 +16,20 @@ using test::Data;
 using test::layouts_of;
 using test::scaled_recipes;
 
+/// What is fused has operands of the type of x.
+Case fused_case(Recipe recipe, InputTransform transform, Format dtype = Format::bf16) {
+  Case c{recipe, dtype};
+  c.options.input.transform = transform;
+  c.operand_dtype = dtype;
+  c.data = Data::normal;
+  return c;
+}
+
 class FusedInput : public testing::TestWithParam<InputTransform> {
  protected:
   Case a_case(Recipe recipe) const {
-    Case c{recipe};
-    c.options.input.transform = GetParam();
-    c.data = Data::normal;
+    Case c = fused_case(recipe, GetParam());
+    c.operand_dtype = Format::f32;
     return c;
   }
 };
@@ -100,11 +108,9 @@ TEST(CudaFusedInput, TakesGatesAndUpsInEveryOrder) {
   for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
     for (const std::int64_t group : {0, 1, 64}) {
       for (const Recipe recipe : {Recipe::mxfp4, Recipe::fp8_1x128, Recipe::fp8_row}) {
-        Case c{recipe};
+        Case c = fused_case(recipe, InputTransform::swiglu);
         c.rows = 3;
         c.k = 192;
-        c.data = Data::normal;
-        c.options.input.transform = InputTransform::swiglu;
         c.options.input.gate_order = order;
         c.options.input.gate_group = group;
         check(c);
@@ -123,16 +129,14 @@ TEST(CudaFusedInput, ModulatesRowsOfManyGroups) {
                               Recipe::fp8_32x128, Recipe::fp8_128x128}) {
     for (const std::int64_t groups : {1, 2, 5, 28, 140}) {
       for (const Format dtype : {Format::bf16, Format::f32}) {
-        Case c{recipe, dtype};
+        Case c = fused_case(recipe, InputTransform::modulate, dtype);
         c.rows = 70;
         c.k = 288;
         c.batch = 2;
         c.groups = groups;
-        c.operand_dtype = dtype;
         c.data = groups == 2 ? Data::any_bits : Data::normal;
         c.layout = layouts_of(recipe)[static_cast<std::size_t>(groups) % 2];
         c.seed = static_cast<std::uint64_t>(groups);
-        c.options.input.transform = InputTransform::modulate;
         check_forms(c);
       }
     }
@@ -144,9 +148,7 @@ TEST(CudaFusedInput, ModulatesRowsOfManyGroups) {
 class Tabulated : public testing::TestWithParam<InputTransform> {
  protected:
   Case a_case(Recipe recipe, Format dtype) const {
-    Case c{recipe, dtype};
-    c.options.input.transform = GetParam();
-    c.data = Data::normal;
+    Case c = fused_case(recipe, GetParam(), dtype);
     c.table = quantize_detail::Choice::always;
     return c;
   }
@@ -210,12 +212,10 @@ TEST(CudaFusedInput, EncodesGeluFromApproximateValues) {
     for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,
                                 Recipe::fp8_128x128, Recipe::fp8_tensor}) {
       for (const Format dtype : {Format::bf16, Format::f16}) {
-        Case c{recipe, dtype};
+        Case c = fused_case(recipe, transform, dtype);
         c.rows = 64;
         c.k = 4096;
-        c.data = Data::normal;
         c.seed = dtype == Format::f16 ? 5 : 0;
-        c.options.input.transform = transform;
         c.table = quantize_detail::Choice::never;
         check_forms(c);
       }
@@ -229,14 +229,11 @@ TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
   for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
     for (const std::int64_t k : {64, 1056, 8192}) {
       for (const Format dtype : {Format::bf16, Format::f32}) {
-        Case c{Recipe::fp8_row, dtype};
+        Case c = fused_case(Recipe::fp8_row, transform, dtype);
         c.rows = 21;
         c.k = k;
         c.batch = 2;
         c.groups = 6;
-        c.data = Data::normal;
-        c.options.input.transform = transform;
-        c.operand_dtype = dtype;
         c.seed = k == 1056 ? 3 : 0;
         check_forms(c);
       }
@@ -251,16 +248,13 @@ TEST(CudaFusedInput, LoadsSmallInputsAtOnce) {
                               Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0, Recipe::fp8_row}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const std::int64_t k : {32, 672, 8192, 9248}) {
-        Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
-        c.operand_dtype = c.dtype;
+        Case c = fused_case(recipe, transform, k == 672 ? Format::f16 : Format::bf16);
         c.rows = k > 8000 ? 3 : 38;
         c.k = k;
         c.batch = 2;
         c.groups = k > 8000 ? 1 : 2;
         c.layout = layouts_of(recipe)[static_cast<std::size_t>(k / 32) % layouts_of(recipe).size()];
-        c.data = Data::normal;
         c.seed = static_cast<std::uint64_t>(k) % 5;
-        c.options.input.transform = transform;
         c.large = quantize_detail::Choice::never;
         check(c);
       }
@@ -273,12 +267,10 @@ TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
        {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_row}) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const Data data : test::kAllData) {
-        Case c{recipe};
-        c.operand_dtype = Format::bf16;
+        Case c = fused_case(recipe, transform);
         c.rows = 5;
         c.k = 1056;
         c.data = data;
-        c.options.input.transform = transform;
         c.large = quantize_detail::Choice::never;
         check(c);
         c.operand_dtype = Format::f32;
@@ -293,23 +285,18 @@ TEST(CudaFusedInput, LoadsEveryKindOfDataAtOnce) {
 TEST(CudaFusedInput, FindsMaximaOfWholeRows) {
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
     for (const std::int64_t k : {16, 672, 1088, 8192, 9248, 16384}) {
-      Case c{recipe, k == 672 ? Format::f16 : Format::bf16};
-      c.operand_dtype = c.dtype;
+      Case c = fused_case(recipe, InputTransform::rms_norm, k == 672 ? Format::f16 : Format::bf16);
       c.rows = k > 8000 ? 17 : 147;
       c.k = k;
       c.batch = 2;
-      c.data = Data::normal;
       c.seed = static_cast<std::uint64_t>(k) % 5;
-      c.options.input.transform = InputTransform::rms_norm;
       check_forms(c);
     }
     for (const Data data : test::kAllData) {
-      Case c{recipe};
-      c.operand_dtype = Format::bf16;
+      Case c = fused_case(recipe, InputTransform::rms_norm);
       c.rows = 5;
       c.k = 1056;
       c.data = data;
-      c.options.input.transform = InputTransform::rms_norm;
       check_forms(c);
     }
   }
@@ -321,16 +308,13 @@ TEST(CudaFusedInput, SharesOperandsAmongRowsBehindAMaximum) {
     for (const InputTransform transform : {InputTransform::modulate, InputTransform::rms_norm}) {
       for (const Format dtype : {Format::bf16, Format::f32}) {
         for (const std::int64_t rows : {1, 64, 203}) {
-          Case c{recipe, dtype};
-          c.operand_dtype = dtype;
+          Case c = fused_case(recipe, transform, dtype);
           c.rows = rows;
           c.k = rows == 64 ? 512 : 304;
           c.batch = rows == 64 ? 3 : 1;
           c.groups = rows == 203 ? 7 : rows == 64 ? 3 : 1;
           c.layout = layouts_of(recipe)[static_cast<std::size_t>(rows) % layouts_of(recipe).size()];
-          c.data = Data::normal;
           c.seed = static_cast<std::uint64_t>(rows) % 7;
-          c.options.input.transform = transform;
           check(c);
         }
       }
@@ -341,12 +325,9 @@ TEST(CudaFusedInput, SharesOperandsAmongRowsBehindAMaximum) {
 TEST(CudaFusedInput, SumsRowsOfManySegments) {
   for (const std::int64_t k : {2048, 2080, 6144, 16416, 40000}) {
     for (const Recipe recipe : {Recipe::mxfp8_e4m3, Recipe::fp8_row}) {
-      Case c{recipe};
+      Case c = fused_case(recipe, InputTransform::rms_norm);
       c.rows = 2;
       c.k = k;
-      c.data = Data::normal;
-      c.options.input.transform = InputTransform::rms_norm;
-      c.operand_dtype = Format::bf16;
       check_forms(c);
       c.x_padding = 1;
       check_forms(c);
@@ -416,11 +397,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Stripes,
 
 TEST(CudaFusedInput, AddsUpStripesOfManyMates) {
   for (const std::int64_t k : {8192, 5000}) {
-    Case c{Recipe::fp8_128x128};
+    Case c = fused_case(Recipe::fp8_128x128, InputTransform::rms_norm);
+    c.operand_dtype = Format::f32;
     c.rows = 3;
     c.k = k;
-    c.data = Data::normal;
-    c.options.input.transform = InputTransform::rms_norm;
     c.multiprocessors = 132;
     c.seed = 1;  // copies come among polls, not after all of them
     check(c);

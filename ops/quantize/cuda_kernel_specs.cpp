@@ -64,15 +64,15 @@ std::string quantize_config_source(const QuantizeConfig& c) {
 }
 
 runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string name) {
-  runtime::KernelSpec spec;
-  spec.name = std::move(name);
-  spec.header = "ops/quantize/kernel_sm90.cuh";
-  spec.call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">";
-  spec.threads = c.threads;
-  spec.fewer_threads = may_have_fewer_threads(c);
-  spec.min_blocks_per_multiprocessor = c.min_blocks;
-  spec.prefers_shared_memory = c.kernel == QuantizeKernel::clear;  // what follows needs it
-  return runtime::with_parameters<QuantizeParams>(std::move(spec), "blockscale::QuantizeParams");
+  return runtime::with_parameters<QuantizeParams>(
+      {.name = std::move(name),
+       .header = "ops/quantize/kernel_sm90.cuh",
+       .call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">",
+       .threads = c.threads,
+       .fewer_threads = may_have_fewer_threads(c),
+       .min_blocks_per_multiprocessor = c.min_blocks,
+       .prefers_shared_memory = c.kernel == QuantizeKernel::clear},  // what follows needs it
+      "blockscale::QuantizeParams");
 }
 
 std::vector<runtime::KernelSpec> quantize_kernel_specs() {

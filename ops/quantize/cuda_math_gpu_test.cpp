@@ -84,13 +84,12 @@ class MathOnGpu : public test::OnHopper {
     sources.add("sample/kernel.cuh", source);
     runtime::KernelStore store(
         sources, [](const std::string&) { return ""; }, runtime::KernelCache({}));
-    runtime::KernelSpec spec;
-    spec.name = std::string("sample_") + function;
-    spec.header = "sample/kernel.cuh";
-    spec.call = std::string("sample::") + function;
-    spec.threads = 256;
     const runtime::Kernel kernel(
-        runtime::with_parameters<SampleParameters>(std::move(spec), "sample::SampleParameters"),
+        runtime::with_parameters<SampleParameters>({.name = std::string("sample_") + function,
+                                                    .header = "sample/kernel.cuh",
+                                                    .call = std::string("sample::") + function,
+                                                    .threads = 256},
+                                                   "sample::SampleParameters"),
         store);
     runtime::DeviceBuffer differences(sizeof(unsigned));
     differences.fill(0);

@@ -7,10 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "blockscale/bench.h"
 #include "blockscale/device.h"
 #include "blockscale/parallel.h"
-#include "ops/quantize/bench_cases.h"
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/cuda_tiles.h"
 #include "ops/quantize/kernels_sm90.h"
@@ -18,8 +16,7 @@
 #include "runtime/kernel.h"
 #include "runtime/measure.h"
 
-namespace blockscale {
-namespace quantize_detail {
+namespace blockscale::quantize_detail {
 namespace {
 
 std::size_t size_of(std::int64_t bytes) {
@@ -42,18 +39,17 @@ std::vector<std::uint8_t> normal_numbers(Format dtype, std::int64_t bytes) {
 }
 
 runtime::KernelSpec copy_spec() {
-  runtime::KernelSpec spec;
-  spec.name = "quantize_yardstick_copy";
-  spec.header = "ops/quantize/kernel_sm90_copy.cuh";
-  spec.call = "blockscale::copy_vectors";
-  spec.threads = kCopyThreads;
-  return runtime::with_parameters<CopyParams>(std::move(spec), "blockscale::CopyParams");
+  return runtime::with_parameters<CopyParams>({.name = "quantize_yardstick_copy",
+                                               .header = "ops/quantize/kernel_sm90_copy.cuh",
+                                               .call = "blockscale::copy_vectors",
+                                               .threads = kCopyThreads},
+                                              "blockscale::CopyParams");
 }
 
 std::string tuned_name(const QuantizeConfig& c) {
   return quantize_kernel_name(c) + "_chunk" + std::to_string(c.chunk) + "x" +
          std::to_string(c.chunks) + "_threads" + std::to_string(c.threads) + "x" +
-         std::to_string(c.min_blocks) + (c.persistent ? "_persistent" : "");
+         std::to_string(c.min_blocks);
 }
 
 /// What is compiled for a configuration that is not in the list; it may spill.
@@ -157,6 +153,35 @@ QuantizeInput input_of(const MeasuredProblem& m, const std::byte* ones) {
   return input;
 }
 
+QuantizeOptions options_of(const MeasuredProblem& m, const std::byte* ones) {
+  QuantizeOptions options;
+  options.scale_source = m.scale_source;
+  options.input = input_of(m, ones);
+  return options;
+}
+
+MutableScaledTensorView output_of(const MeasuredProblem& m, std::byte* values, std::byte* scales,
+                                  std::byte* tensor_scale) {
+  MutableScaledTensorView out;
+  out.recipe = m.recipe;
+  out.rows = m.rows;
+  out.k = m.k;
+  out.layout = m.layout;
+  out.values = values;
+  out.scales = scales;
+  if (recipe_traits(m.recipe).tensor_scale) {
+    out.tensor_scale = reinterpret_cast<float*>(tensor_scale);
+  }
+  return out;
+}
+
+/// The same of columns, as quantize_rows_and_columns writes them.
+MutableScaledTensorView columns_of(const MeasuredProblem& m, std::byte* values, std::byte* scales) {
+  MutableScaledTensorView out = output_of(m, values, scales, nullptr);
+  std::swap(out.rows, out.k);
+  return out;
+}
+
 class Bench {
  public:
   explicit Bench(const MeasuredProblem& problem) : problem_(problem) {
@@ -176,7 +201,8 @@ class Bench {
       const std::int64_t column_scales = scale_bytes(m.recipe, m.layout, m.k, m.rows);
       written += value_bytes(m.recipe, m.k, m.rows) + column_scales;
       rest_bytes_ += round_up(2 * (scales + column_scales));
-      out_bytes = columns_ + round_up(value_bytes(m.recipe, m.k, m.rows)) + column_scales;
+      column_scales_ = columns_ + round_up(value_bytes(m.recipe, m.k, m.rows));
+      out_bytes = column_scales_ + column_scales;
     }
     result_.moved_bytes = reads * result_.input_bytes + written;
     copied_ = round_up(result_.moved_bytes / 2);
@@ -245,24 +271,8 @@ class Bench {
   }
 
   MutableScaledTensorView out_of(const BufferSet& set) const {
-    MutableScaledTensorView out;
-    out.recipe = problem_.recipe;
-    out.rows = problem_.rows;
-    out.k = problem_.k;
-    out.layout = problem_.layout;
-    out.values = set.out;
-    out.scales = set.out + values_;
-    if (!recipe_traits(problem_.recipe).tensor_scale) return out;
     const bool given = problem_.scale_source == ScaleSource::given;
-    out.tensor_scale = reinterpret_cast<float*>(given ? ones_ : set.rest);
-    return out;
-  }
-
-  QuantizeOptions options() const {
-    QuantizeOptions options;
-    options.scale_source = problem_.scale_source;
-    options.input = input_of(problem_, ones_);
-    return options;
+    return output_of(problem_, set.out, set.out + values_, given ? ones_ : set.rest);
   }
 
   /// Adds a work that runs the tuning's plan on every set.
@@ -270,9 +280,9 @@ class Bench {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
     const DeviceTraits device{cuda::current_device().multiprocessors};
     constexpr std::int64_t kWorkspace = 256;  // where it begins, behind the tensor scale
+    const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
-      const QuantizeOptions o = options();
       const QuantizeArguments a = validated(x, out_of(set), o);
       plans->push_back(plan_quantize(a, o, device, set.rest + kWorkspace, tuning.tuning));
       if (kWorkspace + plans->back().workspace_bytes > rest_bytes_) {
@@ -293,22 +303,15 @@ class Bench {
     works.push_back({launch, parts()});
   }
 
-  MutableScaledTensorView columns_of(const BufferSet& set) const {
-    MutableScaledTensorView out = out_of(set);
-    std::swap(out.rows, out.k);
-    out.values = set.out + columns_;
-    out.scales = set.out + columns_ + round_up(value_bytes(problem_.recipe, out.rows, out.k));
-    return out;
-  }
-
   /// The same for both results.
   void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
     const DeviceTraits device{cuda::current_device().multiprocessors};
+    const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
-      const QuantizeOptions o = options();
-      const RowsAndColumnsArguments a = validated(x, out_of(set), columns_of(set), o);
+      const auto columns = columns_of(problem_, set.out + columns_, set.out + column_scales_);
+      const RowsAndColumnsArguments a = validated(x, out_of(set), columns, o);
       plans->push_back(plan_rows_and_columns(a, o, device, set.rest, tuning.tuning));
       if (plans->back().workspace_bytes > rest_bytes_) {
         throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
@@ -341,9 +344,10 @@ class Bench {
 
   MeasuredProblem problem_;
   Measurement result_;
-  std::int64_t values_ = 0;   // bytes before the scales
-  std::int64_t columns_ = 0;  // bytes before the values of the transpose
-  std::int64_t copied_ = 0;   // bytes that the copy reads, and writes
+  std::int64_t values_ = 0;         // bytes before the scales
+  std::int64_t columns_ = 0;        // bytes before the values of the transpose
+  std::int64_t column_scales_ = 0;  // and before its scales
+  std::int64_t copied_ = 0;         // bytes that the copy reads, and writes
   std::int64_t rest_bytes_ = std::int64_t{8} << 20;
   std::byte* ones_ = nullptr;
   std::vector<BufferSet> sets_;
@@ -361,25 +365,11 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
       const auto memory = [](int which) {
         return reinterpret_cast<std::byte*>(std::uintptr_t{1} << (40 + which));
       };
-      MutableScaledTensorView out;
-      out.recipe = m.recipe;
-      out.rows = m.rows;
-      out.k = m.k;
-      out.layout = m.layout;
-      out.values = memory(1);
-      out.scales = memory(2);
-      if (recipe_traits(m.recipe).tensor_scale) {
-        out.tensor_scale = reinterpret_cast<float*>(memory(3));
-      }
-      QuantizeOptions options;
-      options.scale_source = m.scale_source;
-      options.input = input_of(m, memory(4));
+      const MutableScaledTensorView out = output_of(m, memory(1), memory(2), memory(3));
+      const QuantizeOptions options = options_of(m, memory(4));
       const MatrixView x{memory(0), m.dtype, m.rows, x_columns_of(m)};
       if (m.columns_too) {
-        MutableScaledTensorView columns = out;
-        std::swap(columns.rows, columns.k);
-        columns.values = memory(5);
-        columns.scales = memory(6);
+        const MutableScaledTensorView columns = columns_of(m, memory(5), memory(6));
         const RowsAndColumnsPlan plan = plan_rows_and_columns(validated(x, out, columns, options),
                                                               options, {}, nullptr, tuning);
         runtime::KernelSpec spec = plan.config == kRowsAndColumnsKernels[plan.kernel]
@@ -426,79 +416,4 @@ std::vector<ScaleLayout> measured_layouts(Recipe recipe) {
   return layouts;
 }
 
-}  // namespace quantize_detail
-
-namespace cuda {
-namespace {
-
-void check(const QuantizeBenchmarkOptions& options) {
-  const auto fail = [](const char* argument, std::int64_t value, const char* allowed) {
-    throw Error(ErrorCode::invalid_argument, argument,
-                "is " + std::to_string(value) + ", must be " + allowed);
-  };
-  constexpr std::int64_t kMost = std::int64_t{1} << 36;
-  for (const std::int64_t bytes : options.input_bytes) {
-    if (bytes < 1 || bytes > kMost) fail("options.input_bytes", bytes, "in 1..2^36");
-  }
-  if (options.k < 1 || options.k >= 1 << 30) fail("options.k", options.k, "in 1..2^30-1");
-  if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
-}
-
-QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, int repeats) {
-  const quantize_detail::Measurement m = measure_quantize(problem, {{}}, repeats);
-  const std::optional<Error>& failed = m.tunings[0].failed;
-  if (failed) throw Error(*failed);
-  QuantizeBenchmarkRow row;
-  row.recipe = problem.recipe;
-  row.dtype = problem.dtype;
-  row.layout = problem.layout;
-  row.transform = problem.transform;
-  row.rows = problem.rows;
-  row.k = problem.k;
-  row.input_bytes = m.input_bytes;
-  row.moved_bytes = m.moved_bytes;
-  row.seconds = m.tunings[0].seconds;
-  row.copy_seconds = m.copy_seconds;
-  row.dependent_copy_seconds = m.dependent_copy_seconds;
-  row.bytes_per_second = static_cast<double>(m.moved_bytes) / row.seconds;
-  row.copy_share = row.copy_seconds / row.seconds;
-  return row;
-}
-
-}  // namespace
-
-std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
-  check(options);
-  const std::vector<Recipe> recipes = quantize_detail::measured_recipes(options.recipes);
-  const std::vector<Format> dtypes = quantize_detail::measured_dtypes(options.dtypes);
-  std::vector<std::int64_t> sizes = options.input_bytes;
-  if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
-  std::vector<quantize_detail::MeasuredProblem> problems;
-  for (const InputTransform transform : quantize_detail::measured_transforms(options.transforms)) {
-    for (const Recipe recipe : recipes) {
-      for (const Format dtype : dtypes) {
-        for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
-          const auto& wanted = options.layouts;
-          if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
-            continue;
-          }
-          problems.push_back({recipe, dtype, layout, 0, options.k, transform});
-        }
-      }
-    }
-  }
-  std::vector<QuantizeBenchmarkRow> result;
-  for (quantize_detail::MeasuredProblem& problem : problems) {
-    const std::int64_t columns =
-        problem.transform == InputTransform::swiglu ? 2 * problem.k : problem.k;
-    const std::int64_t row = columns * quantize_detail::format_bytes(problem.dtype);
-    for (const std::int64_t bytes : sizes) {
-      problem.rows = std::max<std::int64_t>(1, bytes / row);
-      result.push_back(measured(problem, options.repeats));
-    }
-  }
-  return result;
-}
-
-}  // namespace cuda
-}  // namespace blockscale
+}  // namespace blockscale::quantize_detail

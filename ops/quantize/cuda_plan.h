@@ -31,7 +31,6 @@ struct PlanTuning {
   int threads = 0;
   int min_blocks = 0;
   int log2_chunks = 0;  // chunks of a tile along k
-  bool persistent = false;
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
   Choice prefetch = Choice::by_size;
@@ -69,9 +68,6 @@ struct QuantizePlan {
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
                            const DeviceTraits& device, void* workspace,
                            const PlanTuning& tuning = {});
-
-/// What kernels that quantise `a` are launched with, but for their tiles.
-QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options);
 
 /// The plan of rms_norm's factors of the rows of a.x: one launch, whose params.row_factors points
 /// to them.

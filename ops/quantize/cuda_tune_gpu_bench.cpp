@@ -35,7 +35,6 @@ std::string text_of(const PlanTuning& t) {
   };
   return (part("chunk", t.chunk) + part("chunks", t.chunks) + part("threads", t.threads) +
           part("min_blocks", t.min_blocks) + part("log2_chunks", t.log2_chunks) +
-          (t.persistent ? " persistent" : "") +
           (t.table == Choice::always  ? " table"
            : t.table == Choice::never ? " no table"
                                       : "") +

@@ -30,10 +30,7 @@ CallDevice device_of_call(const RowsAndColumnsArguments& a) {
   device.add("out_rows.scales", a.rows.scales);
   device.add("out_columns.values", a.columns.values);
   device.add("out_columns.scales", a.columns.scales);
-  device.add("x.data", a.x.data);
-  device.add("options.input.scale", a.input.scale.data);
-  device.add("options.input.shift", a.input.shift.data);
-  device.add("options.input.weight", a.input.weight.data);
+  device.add_input(a.x, a.input);
   return device;
 }
 

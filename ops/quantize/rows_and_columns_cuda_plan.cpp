@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "blockscale/error.h"
+#include "ops/quantize/cuda_params.h"
 #include "ops/quantize/cuda_tiles.h"
 
 namespace blockscale::quantize_detail {
@@ -184,14 +185,13 @@ std::string RowsAndColumnsPlan::str() const {
 }
 
 runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& c, std::string name) {
-  runtime::KernelSpec spec;
-  spec.name = std::move(name);
-  spec.header = "ops/quantize/kernel_sm90_transpose.cuh";
-  spec.call = "blockscale::quantize_transpose_tile<" + quantize_config_source(c) + ">";
-  spec.threads = c.threads;
-  spec.min_blocks_per_multiprocessor = c.min_blocks;
-  return runtime::with_parameters<RowsAndColumnsParams>(std::move(spec),
-                                                        "blockscale::RowsAndColumnsParams");
+  return runtime::with_parameters<RowsAndColumnsParams>(
+      {.name = std::move(name),
+       .header = "ops/quantize/kernel_sm90_transpose.cuh",
+       .call = "blockscale::quantize_transpose_tile<" + quantize_config_source(c) + ">",
+       .threads = c.threads,
+       .min_blocks_per_multiprocessor = c.min_blocks},
+      "blockscale::RowsAndColumnsParams");
 }
 
 std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs() {
@@ -201,13 +201,12 @@ std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs() {
     specs.push_back(rows_and_columns_kernel_spec(c, kernel_name(c)));
   }
   for (const char* const bits : {"32", "8"}) {
-    runtime::KernelSpec spec;
-    spec.name = std::string("move_scales_into_rows_") + bits;
-    spec.header = "ops/quantize/kernel_sm90_scale_rows.cuh";
-    spec.call = std::string("blockscale::move_scales_into_rows<") + bits + ">";
-    spec.threads = static_cast<int>(kScaleMoveThreads);
-    specs.push_back(
-        runtime::with_parameters<ScaleMoves>(std::move(spec), "blockscale::ScaleMoves"));
+    specs.push_back(runtime::with_parameters<ScaleMoves>(
+        {.name = std::string("move_scales_into_rows_") + bits,
+         .header = "ops/quantize/kernel_sm90_scale_rows.cuh",
+         .call = std::string("blockscale::move_scales_into_rows<") + bits + ">",
+         .threads = static_cast<int>(kScaleMoveThreads)},
+        "blockscale::ScaleMoves"));
   }
   return specs;
 }

@@ -1,0 +1,85 @@
+// benchmark_quantize on CUDA devices.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/bench.h"
+#include "ops/quantize/bench_cases.h"
+#include "ops/quantize/cuda_measure.h"
+#include "ops/quantize/cuda_tiles.h"
+
+namespace blockscale::cuda {
+namespace {
+
+void check(const QuantizeBenchmarkOptions& options) {
+  const auto fail = [](const char* argument, std::int64_t value, const char* allowed) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "is " + std::to_string(value) + ", must be " + allowed);
+  };
+  constexpr std::int64_t kMost = std::int64_t{1} << 36;
+  for (const std::int64_t bytes : options.input_bytes) {
+    if (bytes < 1 || bytes > kMost) fail("options.input_bytes", bytes, "in 1..2^36");
+  }
+  if (options.k < 1 || options.k >= 1 << 30) fail("options.k", options.k, "in 1..2^30-1");
+  if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
+}
+
+QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, int repeats) {
+  const quantize_detail::Measurement m = measure_quantize(problem, {{}}, repeats);
+  const std::optional<Error>& failed = m.tunings[0].failed;
+  if (failed) throw Error(*failed);
+  QuantizeBenchmarkRow row;
+  row.recipe = problem.recipe;
+  row.dtype = problem.dtype;
+  row.layout = problem.layout;
+  row.transform = problem.transform;
+  row.rows = problem.rows;
+  row.k = problem.k;
+  row.input_bytes = m.input_bytes;
+  row.moved_bytes = m.moved_bytes;
+  row.seconds = m.tunings[0].seconds;
+  row.copy_seconds = m.copy_seconds;
+  row.dependent_copy_seconds = m.dependent_copy_seconds;
+  row.bytes_per_second = static_cast<double>(m.moved_bytes) / row.seconds;
+  row.copy_share = row.copy_seconds / row.seconds;
+  return row;
+}
+
+}  // namespace
+
+std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
+  check(options);
+  const std::vector<Recipe> recipes = quantize_detail::measured_recipes(options.recipes);
+  const std::vector<Format> dtypes = quantize_detail::measured_dtypes(options.dtypes);
+  std::vector<std::int64_t> sizes = options.input_bytes;
+  if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
+  std::vector<quantize_detail::MeasuredProblem> problems;
+  for (const InputTransform transform : quantize_detail::measured_transforms(options.transforms)) {
+    for (const Recipe recipe : recipes) {
+      for (const Format dtype : dtypes) {
+        for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
+          const auto& wanted = options.layouts;
+          if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
+            continue;
+          }
+          problems.push_back({recipe, dtype, layout, 0, options.k, transform});
+        }
+      }
+    }
+  }
+  std::vector<QuantizeBenchmarkRow> result;
+  for (quantize_detail::MeasuredProblem& problem : problems) {
+    const std::int64_t columns =
+        problem.transform == InputTransform::swiglu ? 2 * problem.k : problem.k;
+    const std::int64_t row = columns * quantize_detail::format_bytes(problem.dtype);
+    for (const std::int64_t bytes : sizes) {
+      problem.rows = std::max<std::int64_t>(1, bytes / row);
+      result.push_back(measured(problem, options.repeats));
+    }
+  }
+  return result;
+}
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,120 @@
+#include "ops/quantize/cuda_params.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/recipe.h"
+#include "ops/quantize/cuda_tiles.h"
+#include "ops/quantize/exponent_rounding.h"
+
+namespace blockscale::quantize_detail {
+namespace {
+
+/// Whether chunks of whatever is fused start at multiples of 16 bytes where those of x do.
+bool operands_have_vectors(const QuantizeArguments& a) {
+  const QuantizeInput& input = a.input;
+  switch (input.transform) {
+    case InputTransform::swiglu:
+      return input.gate_group != a.out.k || is_multiple(a.out.k * format_bytes(a.x.dtype), 16);
+    case InputTransform::modulate:
+      return device_matrix(input.scale).vectors && device_matrix(input.shift).vectors;
+    case InputTransform::rms_norm: return device_matrix(input.weight).vectors;
+    default: return true;
+  }
+}
+
+TransformParams transform_params(const QuantizeArguments& a) {
+  const QuantizeInput& input = a.input;
+  TransformParams t;
+  t.gate_order = input.gate_order;
+  t.gate_group = input.gate_group;
+  if (input.transform == InputTransform::modulate) {
+    t.scale = device_matrix(input.scale);
+    t.shift = device_matrix(input.shift);
+    const std::int64_t rows = a.x.batch * a.x.rows;
+    check_tiles(rows);
+    t.rows_per_group = Divisor(static_cast<std::uint32_t>(
+        std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, input.scale.rows))));
+  }
+  if (input.transform == InputTransform::rms_norm) {
+    t.weight = device_matrix(input.weight);
+    t.epsilon = input.epsilon;
+    t.reciprocal_k = 1.0f / static_cast<float>(a.out.k);
+  }
+  return t;
+}
+
+/// Where the scales of blocks go.
+void set_scales(QuantizeParams& p, const MutableScaledTensorView& out) {
+  const RecipeTraits& recipe = recipe_traits(out.recipe);
+  p.scales = static_cast<std::uint8_t*>(out.scales);
+  p.layout = out.layout;
+  p.scale_leading_stride = out.scale_leading_stride;
+  p.scale_batch_stride = out.scale_batch_stride;
+  p.scale_column_step = scale_offset(out.layout, 0, 1, out.scale_leading_stride);
+  p.scale_row_step = scale_offset(out.layout, 1, 0, out.scale_leading_stride);
+  p.scale_pairs = recipe.scale != Format::f32 && p.scale_column_step == 1 &&
+                  is_multiple(out.scales, 2) && is_multiple(out.scale_batch_stride, 2) &&
+                  (is_swizzled(out.layout) || is_multiple(out.scale_leading_stride, 2));
+  const ScaleGrid grid = scale_grid(out.recipe, out.rows, out.k);
+  const ScaleLayoutTraits& layout = scale_layout_traits(out.layout);
+  p.scale_rows =
+      static_cast<std::uint32_t>(ceil_div(grid.rows, layout.tile_rows) * layout.tile_rows);
+  p.scale_columns =
+      static_cast<std::uint32_t>(ceil_div(grid.columns, layout.tile_k) * layout.tile_k);
+}
+
+/// How scales follow from magnitudes.
+void set_scale_rule(QuantizeParams& p, const RecipeTraits& recipe, const QuantizeOptions& options) {
+  p.amax_floor = options.fp8_amax_floor;
+  if (recipe.family == Family::mx) {
+    p.exponent_rounding = exponent_rounding(recipe.element, options.mx_scale_mode);
+  }
+  if (recipe.family == Family::fp8) {
+    p.fp8_scale = recipe.scale == Format::ue8m0 ? Fp8Scale::ue8m0
+                  : recipe.power_of_two         ? Fp8Scale::f32_power_of_two
+                                                : Fp8Scale::f32;
+  }
+}
+
+void set_tensor_scale(QuantizeParams& p, const MutableScaledTensorView& out, ScaleSource source) {
+  if (!recipe_traits(out.recipe).tensor_scale) return;
+  const bool multiplier = out.sense == TensorScaleSense::multiplier;
+  p.tensor_scale = out.tensor_scale;
+  p.tensor_scale_stride = out.tensor_scale_batch_stride;
+  if (source == ScaleSource::given && p.tensor_scale != nullptr) {
+    p.tensor_source = multiplier ? TensorScaleSource::multiplier : TensorScaleSource::stored;
+  }
+}
+
+}  // namespace
+
+QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options) {
+  const MutableScaledTensorView& out = a.out;
+  const RecipeTraits& recipe = recipe_traits(out.recipe);
+  QuantizeParams p;
+  p.x = device_matrix(a.x);
+  p.x.vectors &= operands_have_vectors(a);
+  check_size("out.rows", out.rows);
+  check_size("out.k", out.k);
+  p.rows = static_cast<std::uint32_t>(out.rows);
+  p.k = static_cast<std::uint32_t>(out.k);
+  p.batch = static_cast<std::uint32_t>(out.batch);
+  p.transform = transform_params(a);
+  p.values = static_cast<std::uint8_t*>(out.values);
+  p.value_row_stride = out.value_row_stride;
+  p.value_batch_stride = out.value_batch_stride;
+  p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe.block_rows));
+  set_scales(p, out);
+  set_scale_rule(p, recipe, options);
+  set_tensor_scale(p, out, options.scale_source);
+  return p;
+}
+
+bool has_value_vectors(const QuantizeParams& p, const QuantizeConfig& c) {
+  const std::int64_t store = code_store_bytes(c.element, c.chunk);
+  return is_multiple(p.values, store) && is_multiple(p.value_row_stride, store) &&
+         is_multiple(p.value_batch_stride, store);
+}
+
+}  // namespace blockscale::quantize_detail
