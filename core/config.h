@@ -39,6 +39,31 @@ BLOCKSCALE_HD constexpr To bit_cast(const From& value) {
   return __builtin_bit_cast(To, value);
 }
 
+namespace detail {
+template <int kBits>
+struct Unsigned;
+template <>
+struct Unsigned<8> {
+  using Type = uint8_t;
+};
+template <>
+struct Unsigned<16> {
+  using Type = uint16_t;
+};
+template <>
+struct Unsigned<32> {
+  using Type = uint32_t;
+};
+template <>
+struct Unsigned<64> {
+  using Type = uint64_t;
+};
+}  // namespace detail
+
+/// The unsigned integer of so many bits.
+template <int kBits>
+using UnsignedOf = typename detail::Unsigned<kBits>::Type;
+
 /// ceil(numerator / denominator) for numerator >= 0 and denominator > 0; never overflows.
 BLOCKSCALE_HD constexpr int64_t ceil_div(int64_t numerator, int64_t denominator) {
   return numerator / denominator + (numerator % denominator != 0 ? 1 : 0);

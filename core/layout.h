@@ -91,23 +91,14 @@ BLOCKSCALE_HD constexpr Tuple<First, Rest...> prepend(const First& first,
   return {first, rest};
 }
 
-/// The unsigned type of a quotient: operands are >= 0, and unsigned division is cheaper.
-template <int Bytes>
-struct UnsignedOf {
-  using Type = uint32_t;
-};
-template <>
-struct UnsignedOf<8> {
-  using Type = uint64_t;
-};
-
+/// Of operands that are >= 0, as unsigned integers: their division is cheaper.
 template <class A, class B>
 BLOCKSCALE_HD constexpr auto quotient(const A& a, const B& b) {
   using Signed = decltype(a * b);
   if constexpr (kIsStatic<A> && kIsStatic<B>) {
     return Int<A::value / B::value>{};
   } else {
-    using Unsigned = typename UnsignedOf<sizeof(Signed)>::Type;
+    using Unsigned = UnsignedOf<8 * sizeof(Signed)>;
     return static_cast<Signed>(static_cast<Unsigned>(a) / static_cast<Unsigned>(b));
   }
 }
@@ -118,7 +109,7 @@ BLOCKSCALE_HD constexpr auto remainder(const A& a, const B& b) {
   if constexpr (kIsStatic<A> && kIsStatic<B>) {
     return Int<A::value % B::value>{};
   } else {
-    using Unsigned = typename UnsignedOf<sizeof(Signed)>::Type;
+    using Unsigned = UnsignedOf<8 * sizeof(Signed)>;
     return static_cast<Signed>(static_cast<Unsigned>(a) % static_cast<Unsigned>(b));
   }
 }

@@ -6,6 +6,7 @@
 // neighbours of a row, which are whole sectors on both sides.
 #pragma once
 
+#include "core/config.h"
 #include "device/kernel.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
@@ -14,15 +15,6 @@
 #include "ops/quantize/rows_and_columns_sm90.h"
 
 namespace blockscale::quantize_sm90 {
-
-template <int kBits>
-struct ScaleOf {
-  using Type = uint8_t;
-};
-template <>
-struct ScaleOf<32> {
-  using Type = uint32_t;
-};
 
 /// Eight scales of a row of the grid, of which `count` exist.
 template <class Scale>
@@ -67,7 +59,7 @@ namespace blockscale {
 /// Scales of 32 bits, f32, or of 8, ue8m0.
 template <int kBits>
 BLOCKSCALE_DEVICE void move_scales_into_rows(const ScaleMoves& params) {
-  using Scale = typename quantize_sm90::ScaleOf<kBits>::Type;
+  using Scale = UnsignedOf<kBits>;
   ptx::griddepcontrol_wait();
   const bool of_rows = ptx::ctaid_x() < params.rows.blocks;
   const ScaleMove& move = of_rows ? params.rows : params.columns;
