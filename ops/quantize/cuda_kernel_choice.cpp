@@ -125,10 +125,16 @@ bool KernelChoice::wants_table(const QuantizeConfig& c) const {
          values() >= device_.multiprocessors * least_table_values(c);
 }
 
+/// Rows of a stripe beyond the matrix are encoded in vain, as those of a block are.
+bool KernelChoice::fills_stripes() const {
+  const auto covered = [&](std::int64_t rows) { return ceil_div(a_.out.rows, rows) * rows; };
+  return covered(kStripeRows) <= 2 * covered(params_.block_rows);
+}
+
 bool KernelChoice::reads_stripes() const {
   if (!params_.x.vectors || !is_multiple(a_.out.k * format_bytes(a_.x.dtype), 16)) return false;
   if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
-  return values() >= device_.multiprocessors * kLeastStripes;
+  return fills_stripes() && values() >= device_.multiprocessors * kLeastStripes;
 }
 
 QuantizeConfig KernelChoice::config_of(int kernel) const {

@@ -62,6 +62,7 @@ class KernelChoice {
   bool may_stream_rows(const QuantizeConfig& c) const;
   bool has_operands_of_x() const;
   bool wants_table(const QuantizeConfig& c) const;
+  bool fills_stripes() const;
 
   const QuantizeArguments& a_;
   const QuantizeParams& params_;

@@ -147,6 +147,14 @@ TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
   EXPECT_EQ(plan_with(8184, Format::bf16, 132).last().params.stripes.per_matrix.divisor, 3u);
   p.x_address += 2;
   are(plan_with(8192, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  // Small matrices would leave most of their stripes empty; their blocks are not.
+  p.x_address -= 2;
+  p.rows = 32;
+  p.batch = 16;
+  p.recipe = Recipe::fp8_32x128;
+  are(plan_with(8192, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  p.rows = 33;
+  are(plan_with(8192, Format::bf16, 132), QuantizeKernel::clear, QuantizeKernel::stripe);
 }
 
 TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
