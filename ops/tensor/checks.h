@@ -1,6 +1,7 @@
 // Checks of sizes, strides and pointers, with the errors that every operation throws for them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -44,14 +45,15 @@ inline void check_size(const char* argument, const char* field, std::int64_t val
   }
 }
 
-/// `stride`, or `packed` for 0. A stride matters only where there is more than one step.
+/// `stride`, or `packed` for 0. Where there is no more than one step any will do; it becomes no
+/// less than `packed`, so that nothing that is counted from it overlaps.
 inline std::int64_t resolve_stride(const char* argument, const char* field, std::int64_t stride,
                                    std::int64_t packed, std::int64_t steps) {
   if (stride == 0) return packed;
   if (stride < 0 || stride > kMaxSize || (steps > 1 && stride < packed)) {
     fail(argument, field, is_but(stride, "0 (packed) or at least " + std::to_string(packed)));
   }
-  return stride;
+  return std::max(stride, packed);
 }
 
 inline void check_pointer(const char* argument, const char* field, const void* pointer, bool needed,

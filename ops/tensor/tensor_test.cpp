@@ -67,5 +67,30 @@ TEST(MatrixView, RejectsEachBadField) {
                  with([](MatrixView& v) { v.data = static_cast<const char*>(v.data) + 1; }));
 }
 
+/// The stride of one row may be anything, and says nothing of where the next matrix lies.
+TEST(MatrixView, TakesAnyStrideOfOneRow) {
+  float data[8] = {};
+  MatrixView view{data, Format::f32, 1, 4, 1, 2, 0};
+  EXPECT_EQ(resolved(view, "x").row_stride, 4);
+  EXPECT_EQ(resolved(view, "x").batch_stride, 4);
+  view.batch_stride = 3;
+  expect_invalid("x.batch_stride", [&] { (void)resolved(view, "x"); });
+}
+
+TEST(ScaledTensorView, HasMatricesOfOneRowApart) {
+  std::uint8_t values[64] = {}, scales[4] = {};
+  MutableScaledTensorView view;
+  view.recipe = Recipe::mxfp4;
+  view.rows = 1;
+  view.k = 64;
+  view.batch = 2;
+  view.values = values;
+  view.scales = scales;
+  view.value_row_stride = 8;
+  EXPECT_EQ(resolved(view, "x").value_batch_stride, 32);
+  view.value_batch_stride = 16;
+  expect_invalid("x.value_batch_stride", [&] { (void)resolved(view, "x"); });
+}
+
 }  // namespace
 }  // namespace blockscale
