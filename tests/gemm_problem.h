@@ -120,11 +120,6 @@ class TestOperand {
   ScaledTensorView view() const { return view_; }
   MutableScaledTensorView mutable_view() { return view_; }
 
-  void set_element(std::int64_t row, std::int64_t k, std::uint32_t code) {
-    const Format format = recipe_traits(view_.recipe).element;
-    const std::int64_t row_bits = view_.value_row_stride * 8;
-    store_number(values_, format, row * row_bits / format_traits(format).bits + k, code);
-  }
   void set_scale(std::int64_t i, std::int64_t j, std::uint32_t code) {
     store_number(scales_, recipe_traits(view_.recipe).scale,
                  scale_offset(view_.layout, i, j, view_.scale_leading_stride), code);

@@ -23,8 +23,8 @@ struct Execution {
 };
 
 /// Bytes of workspace that `quantize` needs for these arguments: 0 for most recipes, a few KiB
-/// where a scale depends on the whole tensor, 4 bytes for each 512 of x where rms_norm
-/// goes into blocks of several rows. Throws as `quantize` does.
+/// where a scale depends on the whole tensor, 4 bytes for each 512 of x where rms_norm goes into
+/// blocks of several rows (of each matrix in whole 128 rows). Throws as `quantize` does.
 std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
                                       const QuantizeOptions& options = {});
 

@@ -20,7 +20,7 @@ struct MeasuredProblem {
   std::int64_t k = 0;  // of the result
   InputTransform transform = InputTransform::identity;
   ScaleSource scale_source = ScaleSource::dynamic;
-  bool columns_too = false;  // quantize_rows_and_columns, which has no tunings
+  bool columns_too = false;  // quantize_rows_and_columns
 };
 
 /// How one way of doing it fared.
@@ -42,8 +42,8 @@ struct Measurement {
 /// The scale layouts of a recipe that differ in memory.
 std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 
-/// Compiles the kernels of all tunings of these problems on all of the machine's threads. Those of
-/// fused inputs are not.
+/// Compiles the kernels of all tunings of these problems that are not in the list, on all of the
+/// machine's threads.
 void compile_tunings(const std::vector<MeasuredProblem>& problems,
                      const std::vector<std::vector<PlanTuning>>& tunings);
 
