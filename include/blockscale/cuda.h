@@ -15,10 +15,11 @@
 
 namespace blockscale::cuda {
 
-/// Where a call runs.
+/// Where a call runs. A workspace is in use until the call has finished: calls of one stream may
+/// share one, calls that may run at once may not.
 struct Execution {
   void* stream = nullptr;     // a CUstream or cudaStream_t; null: the legacy default stream
-  void* workspace = nullptr;  // device memory, 16-byte aligned; in use until the call has finished
+  void* workspace = nullptr;  // device memory, 16-byte aligned
   std::int64_t workspace_bytes = 0;
 };
 
