@@ -402,7 +402,10 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
 
 }  // namespace detail
 
+// Kernels are given their configuration: with the list 13 KB of data would lie in each cubin.
+#if !defined(__CUDACC_RTC__)
 inline constexpr QuantizeKernelList kQuantizeKernels = detail::make_quantize_kernels();
+#endif
 
 /// A copy of 16-byte vectors (kernel_sm90_copy.cuh), for benchmarks.
 struct CopyParams {

@@ -92,8 +92,10 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
 
 }  // namespace detail
 
+#if !defined(__CUDACC_RTC__)  // as kQuantizeKernels
 inline constexpr QuantizeKernelList kRowsAndColumnsKernels =
     detail::make_rows_and_columns_kernels();
+#endif
 
 /// Dynamic shared memory: the transposed codes of a tile (and before them the maxima of its rows
 /// and columns), three words of each column and row about its scale, and a word of each warp.
