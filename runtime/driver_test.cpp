@@ -9,6 +9,7 @@
 
 #include "blockscale/device.h"
 #include "blockscale/system.h"
+#include "runtime/device.h"
 #include "runtime/tensor_map.h"
 #include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
@@ -58,7 +59,7 @@ TEST_F(Driver, OneThatIsTooOldIsRefusedAndStillDescribed) {
   EXPECT_THAT(old.missing(), Contains("cuLibraryLoadData"));
   EXPECT_TRUE(old.device_count);
   EXPECT_FALSE(old.launch);
-  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuLibraryLoadData",
+  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuStreamGetCtx_v2",
                [&] { require_usable(old); });
 }
 
@@ -126,6 +127,18 @@ TEST_F(Devices, ScopeMakesTheDeviceCurrentAndRestores) {
 TEST_F(Devices, ScopeRefusesOneThatIsNotThere) {
   expect_invalid("device", "is 2; this machine has 2", [] { const cuda::DeviceScope scope(2); });
   expect_invalid("device", "is -1", [] { const cuda::DeviceScope scope(-1); });
+}
+
+TEST_F(Devices, StreamsMayHaveFewerMultiprocessors) {
+  EXPECT_EQ(stream_multiprocessors(nullptr), 1);  // of no context
+  const cuda::DeviceScope scope(1);
+  EXPECT_EQ(stream_multiprocessors(nullptr), 132);
+  fake_.context_multiprocessors = 66;
+  EXPECT_EQ(stream_multiprocessors(nullptr), 66);
+  fake_.green_multiprocessors = 16;
+  EXPECT_EQ(stream_multiprocessors(nullptr), 16);
+  fake_.failures["cuGreenCtxGetDevResource"] = 915;
+  EXPECT_EQ(stream_multiprocessors(nullptr), 1);
 }
 
 TEST_F(Devices, PointersTellTheirs) {
@@ -248,6 +261,9 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(context_pop, cuCtxPopCurrent);
   EXPECT_SAME(pointer_attribute, cuPointerGetAttribute);
   EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
+  EXPECT_SAME(stream_contexts, cuStreamGetCtx_v2);
+  EXPECT_SAME(context_resource, cuCtxGetDevResource);
+  EXPECT_SAME(green_context_resource, cuGreenCtxGetDevResource);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(library_load, cuLibraryLoadData);
   EXPECT_SAME(library_kernel, cuLibraryGetKernel);
@@ -263,6 +279,8 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
   static_assert(offsetof(cu::LaunchConfig, attribute_count) == offsetof(CUlaunchConfig, numAttrs));
   static_assert(sizeof(cu::LaunchAttribute) == sizeof(CUlaunchAttribute));
   static_assert(offsetof(cu::LaunchAttribute, cluster) == offsetof(CUlaunchAttribute, value));
+  static_assert(sizeof(cu::Resource) == sizeof(CUdevResource));
+  static_assert(offsetof(cu::Resource, multiprocessors) == offsetof(CUdevResource, sm.smCount));
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   static_assert(alignof(TensorMap) >= 64);  // CUDA 13 says 128; the hardware asks for 64
   const auto same = [](auto ours, auto theirs) {
@@ -288,6 +306,7 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
   EXPECT_TRUE(same(cu::FunctionAttribute::registers, CU_FUNC_ATTRIBUTE_NUM_REGS));
   EXPECT_TRUE(same(cu::FunctionAttribute::local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
   EXPECT_TRUE(same(cu::PointerAttribute::device_ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
+  EXPECT_TRUE(same(cu::ResourceType::multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
   EXPECT_TRUE(same(cu::CaptureMode::relaxed, CU_STREAM_CAPTURE_MODE_RELAXED));
   EXPECT_TRUE(
       same(cu::LaunchAttributeId::cluster_dimension, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));

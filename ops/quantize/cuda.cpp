@@ -9,6 +9,7 @@
 #include "ops/quantize/cuda_kernels.h"
 #include "ops/quantize/cuda_plan.h"
 #include "ops/quantize/validate.h"
+#include "runtime/device.h"
 #include "runtime/kernel.h"
 
 namespace blockscale {
@@ -59,6 +60,18 @@ CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
   return device;
 }
 
+/// What a plan for the stream depends on.
+quantize_detail::DeviceTraits traits_of(const QuantizeArguments& a, const CallDevice& device,
+                                        void* stream) {
+  quantize_detail::DeviceTraits traits{device.traits().multiprocessors};
+  if (may_wait_for_each_other(a)) {
+    const DeviceScope scope(device.ordinal());
+    traits.stream_multiprocessors =
+        runtime::stream_multiprocessors(static_cast<runtime::cu::Stream>(stream));
+  }
+  return traits;
+}
+
 void launch(const QuantizePlan& plan, const Execution& execution, CallDevice& device) {
   check_workspace(execution, plan.workspace_bytes, device);
   const DeviceScope scope(device.ordinal());
@@ -81,7 +94,7 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   CallDevice device = device_of_call(a);
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
   const QuantizePlan plan =
-      plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
+      plan_quantize(a, options, traits_of(a, device, execution.stream), execution.workspace);
   launch(plan, execution, device);
 }
 

@@ -9,6 +9,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/test_support.h"
+#include "runtime/device.h"
 #include "runtime/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
@@ -54,8 +55,8 @@ std::string first_difference(const std::uint8_t* a, const std::vector<std::uint8
   return "none";
 }
 
-/// Runs one call on both, from packed elements.
-void check(const Case& c, const std::vector<std::uint8_t>& elements) {
+/// Runs one call on both, from packed elements: on the GPU in `stream`, or null: in one of its own.
+void check(const Case& c, const std::vector<std::uint8_t>& elements, void* stream = nullptr) {
   const std::int64_t rows = c.rows * c.batch;
   ScaledTensor cpu(c.recipe, c.rows, c.k, c.layout, c.batch, c.sense);
   const bool gated = c.options.input.transform == InputTransform::swiglu;
@@ -87,9 +88,11 @@ void check(const Case& c, const std::vector<std::uint8_t>& elements) {
   const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out, gpu_options);
   DeviceBuffer workspace(size_of(bytes));
   workspace.fill(0xFF);
-  const runtime::DeviceStream stream;
-  cuda::quantize(gpu_x, out, gpu_options, {stream.handle(), workspace.data(), bytes});
-  stream.wait();
+  const runtime::DeviceStream own;
+  if (stream == nullptr) stream = own.handle();
+  runtime::wait_for_device();
+  cuda::quantize(gpu_x, out, gpu_options, {stream, workspace.data(), bytes});
+  cuda::synchronize(stream);
 
   std::vector<std::uint8_t> actual(size_of(values));
   device_values.copy_to_host(actual.data(), actual.size());
@@ -266,6 +269,75 @@ TEST_F(CudaGpu, FusesItsInput) {
         check(c, random_elements(c, Data::normal, 8));
       }
     }
+  }
+}
+
+/// A stream of a green context, which may use `multiprocessors` of device 0.
+class GreenStream {
+ public:
+  explicit GreenStream(unsigned multiprocessors) {
+    namespace cu = runtime::cu;
+    constexpr auto kType = cu::ResourceType::multiprocessors;
+    cu::Device device = 0;
+    runtime::driver().device_get(&device, 0);
+    cu::Resource all{}, part{};
+    call<cu::Device, cu::Resource*, cu::ResourceType>("cuDeviceGetDevResource", device, &all,
+                                                      kType);
+    unsigned groups = 1;
+    call<cu::Resource*, unsigned*, const cu::Resource*, cu::Resource*, unsigned, unsigned>(
+        "cuDevSmResourceSplitByCount", &part, &groups, &all, nullptr, 0u, multiprocessors);
+    void* description = nullptr;
+    call<void**, cu::Resource*, unsigned>("cuDevResourceGenerateDesc", &description, &part, 1u);
+    constexpr unsigned kDefaultStream = 1, kNonBlocking = 1;
+    call<cu::GreenContext*, void*, cu::Device, unsigned>("cuGreenCtxCreate", &context_, description,
+                                                         device, kDefaultStream);
+    call<cu::Stream*, cu::GreenContext, unsigned, int>("cuGreenCtxStreamCreate", &stream_, context_,
+                                                       kNonBlocking, 0);
+  }
+  ~GreenStream() {
+    (void)status<runtime::cu::Stream>("cuStreamDestroy_v2", stream_);
+    (void)status<runtime::cu::GreenContext>("cuGreenCtxDestroy", context_);
+  }
+  GreenStream(const GreenStream&) = delete;
+  GreenStream& operator=(const GreenStream&) = delete;
+
+  void* handle() const { return stream_; }
+
+ private:
+  template <class... Arguments>
+  static runtime::cu::Result status(const char* name, Arguments... arguments) {
+    runtime::cu::Result (*function)(Arguments...) = nullptr;
+    const bool found = runtime::driver().library().load(name, function);
+    return found ? function(arguments...) : runtime::cu::kInvalidValue;
+  }
+  template <class... Arguments>
+  static void call(const char* name, Arguments... arguments) {
+    const runtime::cu::Result result = status<Arguments...>(name, arguments...);
+    if (result != runtime::cu::kSuccess) runtime::driver().raise(name, result);
+  }
+
+  runtime::cu::GreenContext context_ = nullptr;
+  runtime::cu::Stream stream_ = nullptr;
+};
+
+/// Thread blocks that wait for each other do not where their stream has no room for all of them.
+TEST_F(CudaGpu, EndsInStreamsOfFewMultiprocessors) {
+  constexpr std::int64_t kColumns = 8192;  // 32 thread blocks
+  const std::vector<float> weight(kColumns, 0.5f);
+  DeviceBuffer device_weight(kColumns * sizeof(float));
+  device_weight.copy_from_host(weight.data(), device_weight.bytes());
+  Case c{Recipe::fp8_128x128};
+  c.rows = 400;
+  c.k = kColumns;
+  c.options.input.transform = InputTransform::rms_norm;
+  c.options_gpu.input = c.options.input;
+  c.options.input.weight = {weight.data(), Format::f32, 1, kColumns};
+  c.options_gpu.input.weight = {device_weight.data(), Format::f32, 1, kColumns};
+  const std::vector<std::uint8_t> elements = random_elements(c, Data::normal, 4);
+  check(c, elements);
+  for (const unsigned multiprocessors : {16u, 64u}) {
+    const GreenStream stream(multiprocessors);
+    check(c, elements, stream.handle());
   }
 }
 

@@ -42,7 +42,7 @@ class Planner {
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
-    if (rms && tall && add_stripes()) return plan_;
+    if (may_wait_for_each_other(a_) && add_stripes()) return plan_;
     if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
@@ -133,7 +133,7 @@ class Planner {
   }
 
   /// Only where rows of x are whole vectors, and thread blocks that wait for each other are at most
-  /// a quarter of what the device holds: others may run at the same time, and wait too.
+  /// a quarter of what there is room for: others may run at the same time, and wait too.
   bool add_stripes() {
     if (!choice_.reads_stripes()) return false;
     const int kernel = find_kernel(QuantizeKernel::stripe, a_.x.dtype, recipe_.element, rule(), 128,
@@ -141,7 +141,9 @@ class Planner {
     const QuantizeConfig c = choice_.config_of(kernel);
     const std::int64_t chunks = ceil_div(a_.out.k, c.chunk);
     const std::int64_t mates = ceil_div(chunks, 32);
-    const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
+    const int limit = device_.stream_multiprocessors;
+    const std::int64_t fits =
+        std::int64_t{limit == 0 ? device_.multiprocessors : limit} * c.min_blocks;
     if (mates > kMaxMates || 4 * mates > fits) return false;
     base_.grid = tile_grid(base_.rows, chunks, kStripeRows, 5);
     const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
@@ -319,6 +321,11 @@ class Planner {
 };
 
 }  // namespace
+
+bool may_wait_for_each_other(const QuantizeArguments& a) {
+  return a.input.transform == InputTransform::rms_norm &&
+         recipe_traits(a.out.recipe).block_rows > 1;
+}
 
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
                            const DeviceTraits& device, void* workspace, const PlanTuning& tuning) {

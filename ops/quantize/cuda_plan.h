@@ -17,6 +17,8 @@ namespace blockscale::quantize_detail {
 /// What a plan depends on besides the problem. An H200 has 132 multiprocessors.
 struct DeviceTraits {
   int multiprocessors = 132;
+  /// Those that may run thread blocks which wait for each other: of the call's stream. 0: all.
+  int stream_multiprocessors = 0;
 };
 
 /// Which kernel takes a problem that has two: one with a table and one without, one for large
@@ -61,6 +63,10 @@ struct QuantizePlan {
   /// One line a launch: the kernel, its tiles, and where its scales come from.
   std::string str() const;
 };
+
+/// Whether thread blocks may wait for each other: the plan then depends on the stream's
+/// multiprocessors. With fewer it needs no larger workspace.
+bool may_wait_for_each_other(const QuantizeArguments& a);
 
 /// The plan of `quantize`. `a` is validated; `workspace` holds the plan's workspace_bytes (it may
 /// be null to learn how many these are). Throws `unsupported` for more tiles than a grid has

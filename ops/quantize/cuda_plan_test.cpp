@@ -147,6 +147,21 @@ TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
   EXPECT_EQ(plan_with(8184, Format::bf16, 132).last().params.stripes.per_matrix.divisor, 3u);
   p.x_address += 2;
   are(plan_with(8192, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
+  // In a stream with fewer multiprocessors, of those there.
+  p.x_address -= 2;
+  const auto limited = [&](int multiprocessors) {
+    const auto a = arguments_of(p);
+    const QuantizePlan all = plan_quantize(a, p.options, {132}, nullptr);
+    const QuantizePlan some = plan_quantize(a, p.options, {132, multiprocessors}, nullptr);
+    EXPECT_LE(some.workspace_bytes, all.workspace_bytes);
+    return some;
+  };
+  are(limited(127), QuantizeKernel::norm, QuantizeKernel::tall);
+  EXPECT_EQ(limited(128).last().params.stripes.teams, 4u);
+  p.k = 2048;
+  EXPECT_EQ(limited(32).last().params.stripes.teams, 4u);
+  are(limited(1), QuantizeKernel::norm, QuantizeKernel::tall);
+  p.x_address += 2;
   // Small matrices would leave most of their stripes empty; their blocks are not.
   p.x_address -= 2;
   p.rows = 32;
