@@ -102,8 +102,8 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
   p.batch = static_cast<std::uint32_t>(out.batch);
   p.transform = transform_params(a);
   p.values = static_cast<std::uint8_t*>(out.values);
-  p.value_row_stride = out.value_row_stride;
-  p.value_batch_stride = out.value_batch_stride;
+  p.value_row_stride = device_stride(out.value_row_stride, out.rows);
+  p.value_batch_stride = device_stride(out.value_batch_stride, out.batch);
   p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe.block_rows));
   set_scales(p, out);
   set_scale_rule(p, recipe, options);

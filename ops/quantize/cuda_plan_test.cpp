@@ -364,6 +364,9 @@ TEST(QuantizePlan, SeesWhereVectorsFit) {
   EXPECT_FALSE(plan_of({.x_address = 0x10000008}).steps[0].params.x.vectors);
   EXPECT_FALSE(plan_of({.x_row_stride = 4100}).steps[0].params.x.vectors);
   EXPECT_TRUE(plan_of({.x_row_stride = 4104}).steps[0].params.x.vectors);
+  const auto one_row = plan_of({.rows = 1, .x_row_stride = std::int64_t{1} << 56}).steps[0].params;
+  EXPECT_TRUE(one_row.x.vectors);
+  EXPECT_EQ(one_row.x.row_stride, 0);
 }
 
 TEST(QuantizePlan, RefusesWhatAGridCannotHold) {

@@ -12,11 +12,11 @@ DeviceMatrix device_matrix(const MatrixView& view) {
   const std::int64_t size = format_bytes(view.dtype);
   DeviceMatrix m;
   m.data = static_cast<const std::uint8_t*>(view.data);
-  m.row_stride = view.row_stride * size;
-  m.batch_stride = view.batch_stride * size;
+  m.row_stride = device_stride(view.row_stride * size, view.rows);
+  m.batch_stride = device_stride(view.batch_stride * size, view.batch);
   m.dtype = view.dtype;
-  m.vectors = is_multiple(view.data, 16) && (view.rows <= 1 || is_multiple(m.row_stride, 16)) &&
-              (view.batch <= 1 || is_multiple(m.batch_stride, 16));
+  m.vectors = is_multiple(view.data, 16) && is_multiple(m.row_stride, 16) &&
+              is_multiple(m.batch_stride, 16);
   return m;
 }
 

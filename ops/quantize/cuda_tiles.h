@@ -18,6 +18,12 @@ inline bool is_multiple(const void* pointer, std::int64_t of) {
   return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(of) == 0;
 }
 
+/// A stride of `steps` rows or matrices as kernels take it. That of one, which may be anything, is
+/// 0: they also multiply it by numbers of rows that do not exist.
+inline std::int64_t device_stride(std::int64_t stride, std::int64_t steps) {
+  return steps > 1 ? stride : 0;
+}
+
 /// A matrix as kernels take it. `view` is resolved.
 DeviceMatrix device_matrix(const MatrixView& view);
 
