@@ -140,6 +140,7 @@ BLOCKSCALE_HALVES(min_nan, a, b)
 #undef BLOCKSCALE_HALVES
 BLOCKSCALE_RANDOM(prmt, halves, ptx::prmt(a, b, c))
 BLOCKSCALE_RANDOM(min_s16x2, halves, ptx::min_s16x2(a, b))
+BLOCKSCALE_RANDOM(dp2a_lo_u32, halves, ptx::dp2a_lo_u32(a, b, c))
 }  // namespace random
 
 #undef BLOCKSCALE_UNARY
@@ -167,7 +168,8 @@ using RandomOperations =
              random::sub_rn_f16x2, random::sub_rn_bf16x2, random::mul_rn_f16x2,
              random::mul_rn_bf16x2, random::max_f16x2, random::max_bf16x2, random::min_f16x2,
              random::min_bf16x2, random::max_nan_f16x2, random::max_nan_bf16x2,
-             random::min_nan_f16x2, random::min_nan_bf16x2, random::prmt, random::min_s16x2>;
+             random::min_nan_f16x2, random::min_nan_bf16x2, random::prmt, random::min_s16x2,
+             random::dp2a_lo_u32>;
 
 /// Inputs that share a hash: 2^24 of 2^32, all of 2^16.
 inline constexpr uint64_t kUnaryChunk = uint64_t{1} << 24;

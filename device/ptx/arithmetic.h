@@ -113,6 +113,19 @@ BLOCKSCALE_DEVICE float in_register(float a) {
 #endif
   return a;
 }
+BLOCKSCALE_DEVICE uint32_t in_register(uint32_t a) {
+#if BLOCKSCALE_GPU
+  asm volatile("" : "+r"(a));
+#endif
+  return a;
+}
+template <class T>
+BLOCKSCALE_DEVICE const T* in_register(const T* a) {
+#if BLOCKSCALE_GPU
+  asm volatile("" : "+l"(a));
+#endif
+  return a;
+}
 
 #undef BLOCKSCALE_UNARY
 #undef BLOCKSCALE_BINARY

@@ -1,4 +1,5 @@
-// Integer and byte instructions that C++ has no operator for. PTX ISA "prmt", "min".
+// Integer and byte instructions that C++ has no operator for. PTX ISA "prmt",
+// "dp2a", "min".
 #pragma once
 
 #include "device/kernel.h"
@@ -22,6 +23,17 @@ BLOCKSCALE_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     d |= chosen << (8 * i);
   }
   return d;
+#endif
+}
+
+/// c and the halves of a, times bytes 0 (lower half) and 1 of b, all of them unsigned.
+BLOCKSCALE_DEVICE uint32_t dp2a_lo_u32(uint32_t a, uint32_t b, uint32_t c) {
+#if BLOCKSCALE_GPU
+  uint32_t d;
+  asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+#else
+  return c + (a & 0xFFFFu) * (b & 0xFFu) + (a >> 16) * (b >> 8 & 0xFFu);
 #endif
 }
 

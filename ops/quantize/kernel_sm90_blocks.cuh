@@ -30,12 +30,10 @@ BLOCKSCALE_DEVICE void quantize_row_block(const QuantizeParams& p, const ChunkPl
     if (state.whole && quantize_gelu_chunk<kConfig>(p, place, state, held)) return;
     quantize_chunk_exactly<kConfig>(p, 1.0f, place);
   } else {
-    ValueChunk<kConfig> values;
-    UnitMaxima<kConfig> maxima;
-    const bool ready = state.whole && approximate_chunk<kConfig>(values, maxima, held[0]);
+    ApproximateChunk<kConfig> chunk;
+    if (state.whole) approximate_chunk(chunk, held[0]);
     const float tensor_scale = await_tensor_scale<kConfig>(p, place);
-    if (ready &&
-        quantize_approximate_chunk<kConfig>(p, tensor_scale, place, state, values, maxima)) {
+    if (state.whole && quantize_approximate_chunk<kConfig>(p, tensor_scale, place, state, chunk)) {
       return;
     }
     quantize_chunk_exactly<kConfig>(p, tensor_scale, place);

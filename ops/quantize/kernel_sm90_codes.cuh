@@ -67,21 +67,25 @@ struct ExactQuotient {
 /// Signs of elements i to i + 7: bit 3 of each nibble, the other bits being 0.
 template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE uint32_t sign_nibbles(const Chunk<kFormat, kCount>& chunk, int i) {
-  // Bytes of 0xFF for the negative ones of four elements, two elements apart.
-  const auto every_second = [&](int first) {
-    if constexpr (kFormat == Format::f32) {
-      const uint32_t low = ptx::prmt(chunk.word[first], chunk.word[first + 2], 0x00FB);
-      const uint32_t high = ptx::prmt(chunk.word[first + 4], chunk.word[first + 6], 0x00FB);
-      return ptx::prmt(low, high, 0x5410);
-    } else {
-      const int word = first / 2;
-      const uint32_t selector = first % 2 == 0 ? 0x00D9u : 0x00FBu;
-      const uint32_t low = ptx::prmt(chunk.word[word], chunk.word[word + 1], selector);
-      const uint32_t high = ptx::prmt(chunk.word[word + 2], chunk.word[word + 3], selector);
-      return ptx::prmt(low, high, 0x5410);
-    }
-  };
-  return (every_second(i) & 0x08080808u) | (every_second(i + 1) & 0x80808080u);
+  // Bytes of 0xFF for the negative ones, first of elements next to each other, then of every
+  // second.
+  uint32_t even, odd;
+  if constexpr (kFormat == Format::f32) {
+    const auto two = [&](int j) {
+      return ptx::prmt(chunk.word[i + j], chunk.word[i + j + 2], 0x00FB);
+    };
+    even = ptx::prmt(two(0), two(4), 0x5410);
+    odd = ptx::prmt(two(1), two(5), 0x5410);
+  } else {
+    const auto four = [&](int j) {
+      return ptx::prmt(chunk.word[(i + j) / 2], chunk.word[(i + j) / 2 + 1], 0xFDB9);
+    };
+    const uint32_t low = four(0);
+    const uint32_t high = four(4);
+    even = ptx::prmt(low, high, 0x6420);
+    odd = ptx::prmt(low, high, 0x7531);
+  }
+  return (even & 0x08080808u) | (odd & 0x80808080u);
 }
 
 /// Codes of magnitudes, two at once in f16 or bf16 arithmetic.

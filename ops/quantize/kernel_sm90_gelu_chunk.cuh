@@ -98,7 +98,7 @@ BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkP
   Units<kConfig> units;
   BlockScale& scale = units.scale[0];
   const uint32_t amax = find_gelu_scale<kConfig>(scale, p, x);
-  store_block_scales<kConfig>(p, place, units);
+  store_block_scales<kConfig>(p, place, units, state.inside);
   if (kHasSureCodes) scale.exceptional |= !has_sure_codes<kConfig.element>(amax);
   if (any_exceptional(units)) return false;
   if (!state.inside) return true;
@@ -110,60 +110,104 @@ BLOCKSCALE_DEVICE bool quantize_gelu_chunk(const QuantizeParams& p, const ChunkP
   return true;
 }
 
-/// Approximate values of GELU of a warp's chunks, and the largest ones of their units. False, if
-/// they must be done the exact way.
+/// Approximate values of GELU of a chunk: for nvfp4 magnitudes (gelu_magnitude) and signs.
+template <QuantizeConfig kConfig>
+struct ApproximateChunk {
+  static constexpr bool kHasSigns = kConfig.rule == ScaleRule::nvfp4;
+  static constexpr int kEights = kConfig.chunk / 8;
+
+  ValueChunk<kConfig> values;
+  uint32_t signs[kHasSigns ? kEights : 1];
+  UnitMaxima<kConfig> maxima;
+  bool exceptional;  // the values may be wrong
+};
+
+/// Whether gelu_magnitude may be wrong for one of these, but for those that it gives NaN for.
+template <InputTransform kTransform, Format kFormat, int kCount>
+BLOCKSCALE_DEVICE bool has_too_low_x(const Chunk<kFormat, kCount>& x) {
+  if constexpr (kTransform == InputTransform::gelu_tanh || kFormat == Format::f16) {
+    return false;
+  } else {
+    uint32_t lowest = x.word[0];
+    BLOCKSCALE_UNROLL
+    for (const uint32_t word : x.word) lowest = ptx::min_bf16x2(lowest, word);
+    const Chunk<kFormat, 2> both = {{lowest}};
+    return !(ptx::min(value_at(both, 0), value_at(both, 1)) >= kLeastShortX);
+  }
+}
+
+/// Approximate values of a warp's chunks, and the largest ones of their units.
 ///
 /// This is done before a tensor scale is waited for, and after all elements have come. Left to
 /// itself the compiler puts off what nobody uses yet, and loads until they are used.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool approximate_chunk(ValueChunk<kConfig>& values, UnitMaxima<kConfig>& maxima,
+BLOCKSCALE_DEVICE void approximate_chunk(ApproximateChunk<kConfig>& chunk,
                                          const HeldChunk<kConfig>& x) {
-  LargestX<kConfig.input, true> largest;
-  largest.fold(x);
-  if (!ptx::vote_sync_all(ptx::kFullMask, largest.value() <= kLargestFinite)) return false;
-  fill_values(values, [&](int i) {
-    return ptx::in_register(approximate_gelu<kConfig.transform>(value_at(x, i)).value());
-  });
-  maxima = unit_maxima<kConfig, false>(values);
-  BLOCKSCALE_UNROLL
-  for (uint32_t& bits : maxima.bits) {
-    bits = bit_cast<uint32_t>(ptx::in_register(bit_cast<float>(bits)));
+  using Approximate = ApproximateChunk<kConfig>;
+  constexpr InputTransform kTransform = kConfig.transform;
+  if constexpr (Approximate::kHasSigns) {
+    chunk.exceptional = has_too_low_x<kTransform>(x);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < Approximate::kEights; ++i) {
+      chunk.signs[i] = ptx::in_register(sign_nibbles(x, 8 * i));
+    }
+    fill_values(chunk.values, [&](int i) {
+      return ptx::in_register(gelu_magnitude<kTransform>(value_at(x, i)));
+    });
+  } else {
+    LargestX<kConfig.input, true> largest;
+    largest.fold(x);
+    chunk.exceptional = !(largest.value() <= kLargestFinite);
+    fill_values(chunk.values, [&](int i) {
+      return ptx::in_register(approximate_gelu<kTransform>(value_at(x, i)).value());
+    });
   }
-  return true;
+  chunk.maxima = unit_maxima<kConfig, false>(chunk.values);
+  BLOCKSCALE_UNROLL
+  for (uint32_t& bits : chunk.maxima.bits) bits = ptx::in_register(bits);
 }
 
 /// The scales of units with approximate maxima. Those that are not exceptional are right.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, float tensor_scale,
-                                                       const ChunkPlace& place,
-                                                       const UnitMaxima<kConfig>& maxima) {
+                                                       const ChunkPlace& place, bool inside,
+                                                       const ApproximateChunk<kConfig>& chunk) {
+  Units<kConfig> units;
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
-    return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
+    units = known_scale<kConfig>(p, tensor_scale, place, chunk.maxima.bits[0]);
+    units.scale[0].exceptional |= chunk.exceptional;
   } else {
-    Units<kConfig> units;
+    constexpr float kError = LikelyE2m1<kConfig.transform>::kError;
+    constexpr uint32_t kLeast = bit_cast<uint32_t>(kLeastShortAmax<kConfig.transform>);
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Units<kConfig>::kCount; ++i) {
-      const Bounds amax(bit_cast<float>(maxima.bits[i]), false);
-      units.scale[i] = scale_between<kConfig>(p, tensor_scale, amax);
+      const uint32_t amax = chunk.maxima.bits[i];
+      units.scale[i] =
+          scale_between<kConfig>(p, tensor_scale, Bounds(bit_cast<float>(amax), false, kError));
+      units.scale[i].exceptional |= chunk.exceptional || amax - 1 < kLeast - 1;  // 0 is not small
     }
-    store_block_scales<kConfig>(p, place, units);
-    return units;
+    store_block_scales<kConfig>(p, place, units, inside);
   }
+  return units;
 }
 
 /// As store_shortly, from approximate values. Returns what store_likely does.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t store_approximate(const QuantizeParams& p, const ChunkPlace& place,
-                                             const ValueChunk<kConfig>& values,
+                                             const ApproximateChunk<kConfig>& chunk,
                                              const Units<kConfig>& units) {
   using U = Units<kConfig>;
   LikelyCodes<kConfig.element, kConfig.chunk> likely;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < U::kCount; ++i) {
-    const auto unit = part_of<U::kSize>(values, i);
+    const auto unit = part_of<U::kSize>(chunk.values, i);
     LikelyCodes<kConfig.element, U::kSize> part;
     if constexpr (kConfig.rule == ScaleRule::nvfp4) {
-      part = encode_likely_products(unit, units.scale[i]);
+      constexpr int kEights = U::kSize / 8;
+      uint32_t signs[kEights];
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kEights; ++j) signs[j] = chunk.signs[i * kEights + j];
+      part = encode_likely_products<kConfig.transform>(unit, signs, units.scale[i]);
     } else {  // nothing is known of the tensor's largest magnitude
       part = encode_gelu<kConfig.element, kConfig.rule>(
           unit, [&](int j) { return value_at(unit, j); }, units.scale[i], 0);
@@ -179,12 +223,11 @@ BLOCKSCALE_DEVICE uint32_t store_approximate(const QuantizeParams& p, const Chun
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_approximate_chunk(const QuantizeParams& p, float tensor_scale,
                                                   const ChunkPlace& place, const ChunkState& state,
-                                                  const ValueChunk<kConfig>& values,
-                                                  const UnitMaxima<kConfig>& maxima) {
-  const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, maxima);
+                                                  const ApproximateChunk<kConfig>& chunk) {
+  const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, state.inside, chunk);
   if (any_exceptional(units)) return false;
   if (!state.inside) return true;
-  const uint32_t doubtful = store_approximate<kConfig>(p, place, values, units);
+  const uint32_t doubtful = store_approximate<kConfig>(p, place, chunk, units);
   store_chunk_again<kConfig>(p, doubtful, units, place);
   return true;
 }

@@ -48,6 +48,43 @@ BLOCKSCALE_DEVICE ApproximateGelu approximate_gelu(float x) {
   return g;
 }
 
+/// The least |x| tail(|x|) for which short_tail is as near as kShortTailError says, and the least
+/// largest magnitude of a block that codes can be found for from what it gives.
+template <InputTransform kTransform>
+inline constexpr float kLeastShort = kTransform == InputTransform::gelu_tanh ? 0x1p-90f : 0x1p-12f;
+template <InputTransform kTransform>
+inline constexpr float kLeastShortAmax = 4 * kLeastShort<kTransform>;
+
+/// The most that short_tail differs from the exact tail, as a part of that. Where |x| tail(|x|) is
+/// below kLeastShort, it is that part of kLeastShort that the product differs by.
+template <InputTransform kTransform>
+inline constexpr float kShortTailError =
+    kTransform == InputTransform::gelu_tanh ? kTailError : 0x1.2p-18f;
+
+/// The tail of |x| for codes that tell how near to a tie they are: of erf from a shorter polynomial
+/// (tools/fit_polynomials.py), which costs as much as tanh. Beyond 13 erf has its tail there.
+template <InputTransform kTransform>
+BLOCKSCALE_DEVICE float short_tail(float x) {
+  using Math = device::KernelMath;
+  if constexpr (kTransform == InputTransform::gelu_tanh) {
+    const float power = ptx::ex2_approx_ftz(math::tanh_exponent<Math>(ptx::abs(x)));
+    return ptx::rcp_approx_ftz(ptx::add_rn(1.0f, power));
+  } else {
+    return ptx::ex2_approx_ftz(
+        math::polynomial<Math>(ptx::min(ptx::abs(x), 13.0f), -1.0f, -0x1.26afcep0f, -0x1.d5f944p-2f,
+                               -0x1.b4526ap-5f, 0x1.0767cep-7f, -0x1.931b1cp-11f, 0x1.1dd6c8p-15f));
+  }
+}
+
+/// The magnitude of GELU of x, whose sign is that of x: max(x, 0) - x tail. NaN or infinity for
+/// those. A finite x that is below kLeastShortX gives an arbitrary number.
+template <InputTransform kTransform>
+BLOCKSCALE_DEVICE float gelu_magnitude(float x) {
+  const float tail = short_tail<kTransform>(x);
+  return ptx::fma_rn(-x, tail, device::KernelMath::zero_if_negative(x));
+}
+inline constexpr float kLeastShortX = -0x1p60f;
+
 /// Whether codes of GELU of a block with this largest magnitude (bits) are sure where they are
 /// scaled with a power of two: none of its 16-bit numbers is near enough to a tie.
 template <Format kElement>
@@ -60,19 +97,23 @@ BLOCKSCALE_DEVICE bool has_sure_codes(uint32_t amax) {
   }
 }
 
+/// With what comes to the error of a tail, which is no larger a part of the value: the error of
+/// 1 / s, and six roundings.
+BLOCKSCALE_HD constexpr float error_of_scaled(float tail_error) {
+  return tail_error + 7 * 0x1p-24f;
+}
+
 /// Two numbers that another one lies between.
 struct Bounds {
-  /// Errors of the tail, which are no larger parts of the value, of 1 / s, and of six roundings.
-  static constexpr float kError = 0x1.2p-20f;
-  static_assert(kTailError + 7 * 0x1p-24f <= kError);
+  static constexpr float kError = error_of_scaled(kTailError);
 
   float low;
   float high;
 
-  /// `number`, exactly or with that error: then no infinity.
-  BLOCKSCALE_DEVICE Bounds(float number, bool exact) {
-    low = exact ? number : ptx::fma_rn(number, -kError, number);
-    high = exact ? number : ptx::fma_rn(number, kError, number);
+  /// `number`, exactly or with an error: then no infinity.
+  BLOCKSCALE_DEVICE Bounds(float number, bool exact, float error = kError) {
+    low = exact ? number : ptx::fma_rn(number, -error, number);
+    high = exact ? number : ptx::fma_rn(number, error, number);
   }
 };
 
@@ -87,28 +128,39 @@ BLOCKSCALE_DEVICE Bounds factor_bounds(const BlockScale& scale, uint32_t amax) {
   return Bounds(factor, power_of_two && has_sure_codes<kElement>(amax));
 }
 
-/// e2m1 codes of scaled magnitudes y that are known but for Bounds::kError, as E2m1Lines gives
-/// those of exact ones: the least of the same two lines and 7, with 20 bits behind the point. What
-/// y may be off by (4.5 of the last place) and what a line is rounded by (0.5) are at most kWindow.
+/// e2m1 codes of magnitudes of GELU that are known but for their tail's error, scaled: as E2m1Lines
+/// gives those of exact ones, the least of the same two lines and 7, with 20 bits behind the point.
+/// At ties a line is off by at most four times the error of the scaled magnitude y: it is 2 y to 2,
+/// 2 + y to 4, and 4 + y / 2 to the last tie, 5. Where y is known but for a part of kLeastShort, it
+/// is at most 4.5 times, since y is at most 9 / 4 for that. kWindow is that and half a last place,
+/// which a line is rounded by.
+template <InputTransform kTransform>
 class LikelyE2m1 {
  public:
+  BLOCKSCALE_DEVICE explicit LikelyE2m1(float factor)
+      : factor_(factor), half_(ptx::mul_rn(factor, 0.5f)) {}
+
   /// In bits 20 to 22 the code, less 4. What lies below is less than kDoubtful if it may be wrong.
-  BLOCKSCALE_DEVICE static uint32_t code(float y) {
-    const float steep = ptx::add_rn(y, kPower - 2.0f);
-    const float flat = ptx::fma_rn(y, 0.5f, kPower);
+  BLOCKSCALE_DEVICE uint32_t code(float magnitude) const {
+    const float steep = ptx::fma_rn(magnitude, factor_, kPower - 2.0f);
+    const float flat = ptx::fma_rn(magnitude, half_, kPower);
     const auto least = [](int32_t a, int32_t b) { return a < b ? a : b; };
     const int32_t line = least(bit_cast<int32_t>(steep), bit_cast<int32_t>(flat));
     // Of NaN, in a block that is done again, the sum wraps.
     const auto rounded = static_cast<int32_t>(static_cast<uint32_t>(line) + kHalf);
     return static_cast<uint32_t>(least(rounded, kLargest));
   }
-  static constexpr int32_t kWindow = 5;
+  static constexpr float kError = error_of_scaled(kShortTailError<kTransform>);
+  static constexpr auto kWindow = static_cast<int32_t>(4.5f * kError * 0x1p20f + 1.5f);
   static constexpr uint32_t kDoubtful = 2 * kWindow + 1;
 
  private:
   static constexpr float kPower = 8.0f;                  // above it the last place is 2^-20
   static constexpr int32_t kHalf = (1 << 19) + kWindow;  // a tie becomes kWindow
   static constexpr int32_t kLargest = 0x41000000 + (3 << 20) + (1 << 19);  // kPower, 7 less 4
+
+  float factor_;
+  float half_;
 };
 
 /// Codes of a chunk, and bit i of `doubtful` where some of elements 8 i to 8 i + 7 may be wrong.
@@ -161,10 +213,14 @@ BLOCKSCALE_DEVICE LikelyCodes<kElement, kCount> encode_gelu(const Chunk<kFormat,
   return likely;
 }
 
-/// The same of nvfp4, from approximate values of GELU of one block.
-template <int kCount>
+/// The same of nvfp4, from gelu_magnitude of elements of one block, and signs of eight at a time
+/// (sign_nibbles).
+template <InputTransform kTransform, int kCount>
 BLOCKSCALE_DEVICE LikelyCodes<Format::e2m1, kCount> encode_likely_products(
-    const Chunk<Format::f32, kCount>& values, const BlockScale& scale) {
+    const Chunk<Format::f32, kCount>& magnitudes, const uint32_t (&signs)[kCount / 8],
+    const BlockScale& scale) {
+  using Likely = LikelyE2m1<kTransform>;
+  const Likely likely_code(scale.factor);
   LikelyCodes<Format::e2m1, kCount> likely;
   BLOCKSCALE_UNROLL
   for (int eight = 0; eight < kCount / 8; ++eight) {
@@ -173,8 +229,7 @@ BLOCKSCALE_DEVICE LikelyCodes<Format::e2m1, kCount> encode_likely_products(
       uint32_t code[2];
       BLOCKSCALE_UNROLL
       for (int j = 0; j < 2; ++j) {
-        const float magnitude = ptx::abs(value_at(values, 8 * eight + i + 2 * j));
-        code[j] = LikelyE2m1::code(ptx::mul_rn(magnitude, scale.factor));
+        code[j] = likely_code.code(value_at(magnitudes, 8 * eight + i + 2 * j));
         const uint32_t distance = code[j] << 12;
         nearest = distance < nearest ? distance : nearest;
       }
@@ -183,9 +238,8 @@ BLOCKSCALE_DEVICE LikelyCodes<Format::e2m1, kCount> encode_likely_products(
     const uint32_t even = ptx::prmt(two(0), two(4), 0x5410);
     const uint32_t odd = ptx::prmt(two(1), two(5), 0x5410);
     const uint32_t less_4 = (even >> 4 & 0x07070707u) | (odd & 0x70707070u);
-    const uint32_t magnitudes = (less_4 ^ 0x44444444u) & scale.keep;
-    likely.codes.word[eight] = magnitudes | (sign_nibbles(values, 8 * eight) & scale.keep);
-    if (nearest < LikelyE2m1::kDoubtful << 12) likely.doubtful |= 1u << eight;
+    likely.codes.word[eight] = ((less_4 ^ 0x44444444u) | signs[eight]) & scale.keep;
+    if (nearest < Likely::kDoubtful << 12) likely.doubtful |= 1u << eight;
   }
   if (scale.keep == 0) likely.doubtful = 0;
   return likely;

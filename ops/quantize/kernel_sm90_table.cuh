@@ -21,6 +21,7 @@
 #include "device/kernel.h"
 #include "device/math.h"
 #include "device/ptx/arithmetic.h"
+#include "device/ptx/integer.h"
 #include "device/ptx/packed.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
@@ -60,23 +61,20 @@ struct Tabulated {
   /// Below its negative it is constant.
   static constexpr float kLowest = kTanh ? 10.0f : kErf ? 8.0f : 87.0f;
 
-  BLOCKSCALE_DEVICE static float value(float x) {
-    if constexpr (kTanh || kErf) return gelu<kTransform>(x);
-    return math::silu<Math>(x);
+  /// What is costly about it: GELU has it in common for x and -x, where x >= 0.
+  static constexpr bool kIsEven = kTanh || kErf;
+  BLOCKSCALE_DEVICE static float costly(float x) {
+    if constexpr (kTanh) return math::tanh_tail<Math>(x);
+    if constexpr (kErf) return math::erf_tail<Math>(x);
+    return math::sigmoid<Math>(x);
   }
 
-  /// What is costly about it, at 0; and from that the function of magnitudes below 2^-27 and of
-  /// their negatives.
-  BLOCKSCALE_DEVICE static float costly_at_zero() {
-    if constexpr (kTanh) return math::tanh_tail<Math>(0.0f);
-    if constexpr (kErf) return math::erf_tail<Math>(0.0f);
-    return math::sigmoid<Math>(0.0f);
-  }
+  /// From that the function of magnitudes up to kLowest, and of their negatives.
   BLOCKSCALE_DEVICE static float above_zero(float x, float costly) {
-    return kTanh || kErf ? ptx::fma_rn(-x, costly, x) : ptx::mul_rn(x, costly);
+    return kIsEven ? ptx::fma_rn(-x, costly, x) : ptx::mul_rn(x, costly);
   }
   BLOCKSCALE_DEVICE static float below_zero(float x, float costly) {
-    return ptx::mul_rn(x, costly);
+    return ptx::mul_rn(-x, costly);
   }
 };
 
@@ -108,25 +106,29 @@ class FunctionTable {
   BLOCKSCALE_DEVICE static void fill() {
     const ptx::SharedAddress above = device::shared_base();
     const ptx::SharedAddress below = above + kNegative;
-    const float costly = Function::costly_at_zero();
+    const auto itself = [](float number) { return number; };
+    const float at_zero = Function::costly(0.0f);
     each_group<kThreads>(0, kNearZero, [&](uint32_t first, const Numbers& x) {
-      ptx::st_shared(above + 4 * first,
-                     x.map([&](float number) { return Function::above_zero(number, costly); }));
-      ptx::st_shared(below + 4 * first,
-                     x.map([&](float number) { return Function::below_zero(-number, costly); }));
+      const auto costly = x.map([&](float) { return at_zero; });
+      ptx::st_shared(above + 4 * first, x.map(Function::above_zero, costly));
+      ptx::st_shared(below + 4 * first, x.map(Function::below_zero, costly));
     });
     each_group<kThreads>(kNearZero, kComputed, [&](uint32_t first, const Numbers& x) {
-      if (kHighest >= kComputed || first < kHighest) {
-        ptx::st_shared(above + 4 * first,
-                       x.map([](float number) { return Function::value(number); }));
+      const auto costly = x.map(Function::costly);
+      if (first < kPlain) {
+        ptx::st_shared(above + 4 * first, x.map(Function::above_zero, costly));
+      } else if (first < kHighest) {
+        ptx::st_shared(above + 4 * first, x.map(itself));
       }
-      ptx::st_shared(below + 4 * first,
-                     x.map([](float number) { return Function::value(-number); }));
+      const auto of_negative = Function::kIsEven
+                                   ? costly
+                                   : x.map([](float number) { return Function::costly(-number); });
+      ptx::st_shared(below + 4 * first, x.map(Function::below_zero, of_negative));
     });
     // So far from 0 functions are what they are below 0, or x.
     if constexpr (kComputed < kHighest) {
       each_group<kThreads>(kComputed, kHighest, [&](uint32_t first, const Numbers& x) {
-        ptx::st_shared(above + 4 * first, x.map([](float number) { return number; }));
+        ptx::st_shared(above + 4 * first, x.map(itself));
       });
     }
     if (ptx::tid_x() != 0) return;
@@ -148,9 +150,10 @@ class FunctionTable {
     } else {
       word = ptx::min_nan_f16x2(ptx::max_nan_f16x2(word, kBottom), kTop);
     }
-    const ptx::SharedAddress table = device::shared_base();
-    return {ptx::ld_shared<float>(table + (word & 0xFFFFu) * 4),
-            ptx::ld_shared<float>(table + (word >> 16) * 4)};
+    // One instruction finds an address: the table's and four times a half.
+    const uint32_t table = device::shared_base().value;
+    return {ptx::ld_shared<float>(ptx::SharedAddress{ptx::dp2a_lo_u32(word, 0x0004u, table)}),
+            ptx::ld_shared<float>(ptx::SharedAddress{ptx::dp2a_lo_u32(word, 0x0400u, table)})};
   }
 
  private:
@@ -162,20 +165,27 @@ class FunctionTable {
   /// The end of those that are computed for negative numbers.
   static constexpr uint32_t kComputed =
       (kLowest + (kEnds ? 1 : 0) + kEntries - 1) / kEntries * kEntries;
+  /// From here on positive numbers have themselves, or no entry.
+  static constexpr uint32_t kPlain =
+      (kLowest < kHighest ? kLowest : kHighest) / kEntries * kEntries;
   static_assert(kNearZero % kEntries == 0 && kHighest % kEntries == 0);
   static_assert(kEnds || kLowest % kEntries == 0);
 
+  using Entries = device::Vector<float, kEntries>;
   struct Numbers {
     Chunk<kFormat, kEntries> x;
 
     BLOCKSCALE_DEVICE explicit Numbers(uint32_t first)
         : x{{first | (first + 1) << 16, (first + 2) | (first + 3) << 16}} {}
 
-    template <class Map>
-    BLOCKSCALE_DEVICE device::Vector<float, kEntries> map(const Map& value_of) const {
-      device::Vector<float, kEntries> values;
+    /// of(number), or of(number, costly number), for each.
+    template <class Of, class... Costly>
+    BLOCKSCALE_DEVICE Entries map(const Of& of, const Costly&... costly) const {
+      Entries values;
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < 4; ++i) values.at[i] = value_of(value_at(x, i));
+      for (uint32_t i = 0; i < kEntries; ++i) {
+        values.at[i] = of(value_at(x, static_cast<int>(i)), costly.at[i]...);
+      }
       return values;
     }
   };

@@ -89,13 +89,17 @@ BLOCKSCALE_DEVICE void store_tensor_scale(const QuantizeParams& p, uint32_t matr
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t matrix) {
   using Words = device::Vector<uint32_t, 4>;
-  constexpr uint32_t kLoads = most_maxima(kConfig) / (4 * 32);
-  const uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  constexpr auto kLoads = static_cast<int32_t>(most_maxima(kConfig) / (4 * 32));
+  const uint32_t first = ptx::tid_x() % 32 * 4;
+  // One address for all loads.
+  const uint32_t* const bits =
+      ptx::in_register(maxima.bits + uint64_t{matrix} * maxima.stride + first);
+  const auto left = static_cast<int32_t>(maxima.count - first);
   Words words[kLoads] = {};
   BLOCKSCALE_UNROLL
-  for (uint32_t i = 0; i < kLoads; ++i) {
-    const uint32_t at = (i * 32 + ptx::tid_x() % 32) * 4;
-    if (at < maxima.count) words[i] = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
+  for (int32_t i = 0; i < kLoads; ++i) {
+    const int32_t at = i * (4 * 32);
+    if (at < left) words[i] = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
   }
   uint32_t largest = 0;
   BLOCKSCALE_UNROLL

@@ -136,16 +136,20 @@ BLOCKSCALE_DEVICE Units<kConfig> block_scales(const QuantizeParams& p, float ten
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Units<kConfig>::kCount; ++i) {
     units.scale[i] = block_scale<kConfig, kExact>(p, tensor_scale, maxima.bits[i]);
-    if (kMayLack<kConfig, kExact>) units.scale[i].exceptional |= maxima.bits[i] >= kInfinityBits;
+    // Of nvfp4 these are exceptional anyway.
+    if (kMayLack<kConfig, kExact> && kConfig.rule != ScaleRule::nvfp4) {
+      units.scale[i].exceptional |= maxima.bits[i] >= kInfinityBits;
+    }
   }
   return units;
 }
 
 /// Stores the scales of the blocks that begin in a chunk, as far as they or their padding exist.
+/// `inside` as in store_row_scales.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPlace& place,
-                                          const Units<kConfig>& units) {
-  if (place.column % kConfig.block == 0) store_row_scales<kConfig>(p, place, units.scale);
+                                          const Units<kConfig>& units, bool inside) {
+  if (place.column % kConfig.block == 0) store_row_scales<kConfig>(p, place, units.scale, inside);
 }
 
 /// The same for a chunk that exists as a whole.
@@ -209,16 +213,16 @@ BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tens
 }
 
 /// The scales of a chunk's blocks, which are stored, or the one of its row or tensor. kExact as in
-/// encode_chunk.
+/// encode_chunk, `inside` as in store_row_scales.
 template <QuantizeConfig kConfig, bool kExact>
 BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor_scale,
                                            const ChunkPlace& place,
-                                           const UnitMaxima<kConfig>& maxima) {
+                                           const UnitMaxima<kConfig>& maxima, bool inside) {
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
     return known_scale<kConfig>(p, tensor_scale, place, maxima.bits[0]);
   } else {
     const Units<kConfig> units = block_scales<kConfig, kExact>(p, tensor_scale, maxima);
-    store_block_scales<kConfig>(p, place, units);
+    store_block_scales<kConfig>(p, place, units, inside);
     return units;
   }
 }
@@ -229,7 +233,8 @@ BLOCKSCALE_DEVICE bool quantize_chunk(const QuantizeParams& p, float tensor_scal
                                       const ChunkPlace& place, const ChunkState& state,
                                       const ValueChunk<kConfig>& chunk,
                                       const UnitMaxima<kConfig>& maxima) {
-  const Units<kConfig> units = scales_of<kConfig, false>(p, tensor_scale, place, maxima);
+  const Units<kConfig> units =
+      scales_of<kConfig, false>(p, tensor_scale, place, maxima, state.inside);
   if (any_exceptional(units)) return false;
   if (state.inside) store_shortly<kConfig>(p, place, chunk, units);
   return true;
@@ -245,12 +250,12 @@ BLOCKSCALE_DEVICE void quantize_held_chunk(const QuantizeParams& p, float tensor
   if (!state.whole || any_exceptional(units)) {
     const auto maxima = unit_maxima<kConfig, true>(chunk);
     store_exactly<kConfig>(p, place, chunk,
-                           scales_of<kConfig, true>(p, tensor_scale, place, maxima));
+                           scales_of<kConfig, true>(p, tensor_scale, place, maxima, false));
   } else if (state.inside) {
     store_whole_block_scales<kConfig>(p, place, units);
     store_shortly<kConfig>(p, place, chunk, units);
   } else {
-    store_block_scales<kConfig>(p, place, units);
+    store_block_scales<kConfig>(p, place, units, false);
   }
 }
 
@@ -266,18 +271,22 @@ BLOCKSCALE_DEVICE void store_with_scale(const QuantizeParams& p, const ChunkStat
   }
 }
 
-/// A warp's chunks the exact way: one unit after the other, which keeps few registers busy.
+/// A warp's chunks the exact way: where values must be computed one unit after the other, which
+/// keeps few registers busy.
+///
+/// Not in a loop: what it would load of p each time ptxas loads before its branch, for all chunks.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunk_exactly(const QuantizeParams& p, float tensor_scale,
                                               const ChunkPlace& place) {
-  constexpr QuantizeConfig kUnit = with_chunk(kConfig, Units<kConfig>::kSize);
-  BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = 0; i < Units<kConfig>::kCount; ++i) {
-    const ChunkPlace at = {place.matrix, place.row, place.column + i * kUnit.chunk};
-    ValueChunk<kUnit> unit;
-    load_part_of<kUnit>(unit, p, at);
-    const auto maxima = unit_maxima<kUnit, true>(unit);
-    store_exactly<kUnit>(p, at, unit, scales_of<kUnit, true>(p, tensor_scale, at, maxima));
+  constexpr bool kComputes = kConfig.transform != InputTransform::identity;
+  constexpr QuantizeConfig kPart = kComputes ? with_chunk(kConfig, Units<kConfig>::kSize) : kConfig;
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < kConfig.chunk / kPart.chunk; ++i) {
+    const ChunkPlace at = {place.matrix, place.row, place.column + i * kPart.chunk};
+    ValueChunk<kPart> part;
+    load_part_of<kPart>(part, p, at);
+    const auto maxima = unit_maxima<kPart, true>(part);
+    store_exactly<kPart>(p, at, part, scales_of<kPart, true>(p, tensor_scale, at, maxima, false));
   }
 }
 
