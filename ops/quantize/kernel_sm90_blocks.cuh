@@ -58,8 +58,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_chunks(const QuantizeParams& p) {
   if constexpr (kConfig.table) {
     KeptTensorScale<kConfig> tensor_scale;
-    each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
-      const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+    each_queued_tile<kConfig>(p, [&](const ChunkPlace& place, const RawChunk<kConfig>& raw) {
       quantize_raw_chunk<kConfig>(p, tensor_scale.await(p, place), place, raw);
     });
   } else {

@@ -21,6 +21,7 @@
 #include "ops/quantize/kernel_sm90_chunk.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_table.cuh"
+#include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
 namespace blockscale::quantize_sm90 {
@@ -82,8 +83,11 @@ class ChunkQueue {
   /// Begins to copy the warp's chunks of the tile of a turn, if there is one, over those that were
   /// taken last. Chunks that do not exist as a whole become 0.
   BLOCKSCALE_DEVICE void begin(uint32_t turn) {
-    const Slot slot = slots_[0];
-    if (turn < p_.grid.tiles) copy(slot, place_in_turn(turn));
+    Slot slot = slots_[0];
+    if (turn < p_.grid.tiles) {
+      slot.tile = place_in_turn(turn);
+      copy(slot);
+    }
     ptx::cp_async_commit_group();
     BLOCKSCALE_UNROLL
     for (uint32_t s = 0; s + 1 < kStages; ++s) slots_[s] = slots_[s + 1];
@@ -104,7 +108,8 @@ class ChunkQueue {
     }
   }
 
-  /// The thread's chunk of the tile that was begun first of kStages.
+  /// The tile that was begun first of kStages, and the thread's chunk of it.
+  BLOCKSCALE_DEVICE const TilePlace& first_tile() const { return slots_[0].tile; }
   BLOCKSCALE_DEVICE RawChunk<kConfig> take() {
     ptx::cp_async_wait_group<kStages - 1>();
     ptx::bar_warp_sync(ptx::kFullMask);
@@ -125,6 +130,7 @@ class ChunkQueue {
 
  private:
   struct Slot {
+    TilePlace tile;  // that is copied to it
     ptx::SharedAddress part[kParts];
   };
 
@@ -173,7 +179,8 @@ class ChunkQueue {
     return tile.row + p_.grid.rows <= p_.rows && end <= p_.k;
   }
 
-  BLOCKSCALE_DEVICE void copy(const Slot& slot, const TilePlace& tile) const {
+  BLOCKSCALE_DEVICE void copy(const Slot& slot) const {
+    const TilePlace& tile = slot.tile;
     const uint32_t column = first_column(tile);
     const uint8_t* const from = start_of(tile);
     const bool whole = is_whole(tile);
@@ -206,7 +213,8 @@ class ChunkQueue {
   uint32_t read_from_;
 };
 
-/// Calls body(tile, raw) for each tile of the thread block, with the thread's elements of x.
+/// Calls body(place, raw) for each tile of the thread block, with the thread's chunk of it and its
+/// elements of x.
 template <QuantizeConfig kConfig, class Body>
 BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& body) {
   using Queue = ChunkQueue<kConfig>;
@@ -225,9 +233,10 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
   ptx::barrier_sync_all();
   for (uint32_t turn = ptx::ctaid_x(); turn < p.grid.tiles; turn += step) {
+    const TilePlace tile = queue.first_tile();
     const RawChunk<kConfig> raw = queue.take();
     queue.begin(turn + Queue::kStages * step);
-    body(tile_in_turn<kConfig>(p, turn), raw);
+    body(chunk_place<kConfig>(p.grid, tile), raw);
   }
 }
 

@@ -155,8 +155,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_groups(const QuantizeParams& p) {
   static_assert(kConfig.table && kConfig.rule == ScaleRule::fp8);
   ScaleGroup<kConfig> group(p);
-  each_queued_tile<kConfig>(p, [&](uint32_t tile, const RawChunk<kConfig>& raw) {
-    const ChunkPlace place = chunk_place<kConfig>(p.grid, tile_place(p.grid, tile));
+  each_queued_tile<kConfig>(p, [&](const ChunkPlace& place, const RawChunk<kConfig>& raw) {
     GroupChunk<kConfig> chunk(p, place, raw);
     const uint32_t amax = chunk.find_maximum(group);
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);

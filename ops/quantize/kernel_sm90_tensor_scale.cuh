@@ -84,29 +84,52 @@ BLOCKSCALE_DEVICE void store_tensor_scale(const QuantizeParams& p, uint32_t matr
   ptx::st_global(p.maxima.scales + matrix * p.maxima.scale_stride, scale);
 }
 
+/// A lane's part of kFewMaxima words, on their way.
+class MaximaWords {
+  using Words = device::Vector<uint32_t, 4>;
+  static constexpr int32_t kStep = 4 * 32;
+
+ public:
+  /// `left` words are at `bits` and behind.
+  BLOCKSCALE_DEVICE MaximaWords(const uint32_t* bits, int32_t left) {
+    BLOCKSCALE_UNROLL
+    for (int32_t i = 0; i < kLoads; ++i) {
+      if (i * kStep < left) {
+        words_[i] = ptx::ld_global(reinterpret_cast<const Words*>(bits + i * kStep));
+      }
+    }
+  }
+
+  BLOCKSCALE_DEVICE uint32_t largest(uint32_t largest = 0) const {
+    BLOCKSCALE_UNROLL
+    for (const Words& four : words_) {
+      BLOCKSCALE_UNROLL
+      for (const uint32_t word : four.at) largest = word > largest ? word : largest;
+    }
+    return largest;
+  }
+
+ private:
+  static constexpr auto kLoads = static_cast<int32_t>(kFewMaxima) / kStep;
+  Words words_[kLoads] = {};
+};
+
 /// The largest magnitude (bits) of the tensor that `matrix` belongs to, from those that a `maximum`
 /// kernel has left. All lanes of a warp call it, for the same matrix.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t matrix) {
-  using Words = device::Vector<uint32_t, 4>;
-  constexpr auto kLoads = static_cast<int32_t>(most_maxima(kConfig) / (4 * 32));
+  constexpr bool kMany = most_maxima(kConfig) > kFewMaxima;
   const uint32_t first = ptx::tid_x() % 32 * 4;
+  const auto left = static_cast<int32_t>(maxima.count - first);
   // One address for all loads.
   const uint32_t* const bits =
       ptx::in_register(maxima.bits + uint64_t{matrix} * maxima.stride + first);
-  const auto left = static_cast<int32_t>(maxima.count - first);
-  Words words[kLoads] = {};
-  BLOCKSCALE_UNROLL
-  for (int32_t i = 0; i < kLoads; ++i) {
-    const int32_t at = i * (4 * 32);
-    if (at < left) words[i] = ptx::ld_global(reinterpret_cast<const Words*>(bits + at));
-  }
+  MaximaWords few(bits, left);
   uint32_t largest = 0;
-  BLOCKSCALE_UNROLL
-  for (const Words& four : words) {
-    BLOCKSCALE_UNROLL
-    for (const uint32_t word : four.at) largest = word > largest ? word : largest;
+  if (kMany && maxima.count > kFewMaxima) {
+    largest = MaximaWords(bits + kFewMaxima, left - static_cast<int32_t>(kFewMaxima)).largest();
   }
+  largest = few.largest(largest);
   return ptx::redux_sync_max(ptx::kFullMask, largest);
 }
 
