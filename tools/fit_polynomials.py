@@ -98,6 +98,23 @@ def fit_normal_tail() -> None:
     show("log2 Phi(-x)", *fit(lambda x: log_ndtr(-x) / np.log(2), 0, 8, 10, weight, {0: -1.0}))
 
 
+def fit_short_tail() -> None:
+    """The same of degree 6 on [0, 9], for CUDA codes that know their error: as near as x Phi(-x)
+    asks for where it is at least 2^-12, and with the error that is allowed there below."""
+
+    def log_tail(x: np.ndarray) -> np.ndarray:
+        return log_ndtr(-x) / np.log(2)
+
+    def weight(x: np.ndarray) -> np.ndarray:
+        product = x * np.exp2(log_tail(x))
+        return np.where(
+            (x > 0.75) & (product < 2.0**-12), 2.0**-12 / np.maximum(product, 1e-300), 1
+        )
+
+    show("log2 Phi(-x), 6", *fit(log_tail, 0, 9, 6, weight, {0: -1.0}))
+
+
 if __name__ == "__main__":
     fit_exp2()
     fit_normal_tail()
+    fit_short_tail()

@@ -223,6 +223,23 @@ TEST(CudaFusedInput, EncodesGeluFromApproximateValues) {
   }
 }
 
+/// Blocks whose largest magnitude is so small that the error of approximate values decides, or that
+/// of what is far below it.
+TEST(CudaFusedInput, EncodesSmallGelu) {
+  for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
+    for (const Format dtype : {Format::bf16, Format::f16}) {
+      for (const Data data : {Data::tails, Data::any_bits, Data::huge}) {
+        Case c = fused_case(Recipe::nvfp4, transform, dtype);
+        c.rows = 20;
+        c.k = 1024;
+        c.data = data;
+        c.seed = 11;
+        check_forms(c);
+      }
+    }
+  }
+}
+
 TEST(CudaFusedInput, KeepsOperandsFromRowToRow) {
   // Thread blocks have several rows at once, or several one after the other; groups of modulate
   // begin within them.

@@ -183,11 +183,13 @@ bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) 
 }
 
 /// For small inputs of GELU one a multiprocessor, so that many of the next kernel's find room
-/// beside it.
-std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c) const {
+/// beside it; or up to two that go through their tiles at once instead of in two turns.
+std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const {
   if (tuning_.maxima != 0) return tuning_.maxima;
-  const bool small = orders_gelu(c) && lets_next_start();
-  return small ? device_.multiprocessors : std::int64_t{most_maxima(c)};
+  if (!orders_gelu(c) || !lets_next_start()) return most_maxima(c);
+  const std::int64_t one = device_.multiprocessors;
+  const std::int64_t at_once = ceil_div(tiles, c.chunks);
+  return at_once <= 2 * one ? std::max(at_once, one) : one;
 }
 
 bool KernelChoice::lets_next_start() const {

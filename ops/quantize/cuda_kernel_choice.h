@@ -49,7 +49,7 @@ class KernelChoice {
   bool reads_stripes() const;
 
   /// Thread blocks of a `maximum` kernel, at most.
-  std::int64_t most_thread_blocks(const QuantizeConfig& c) const;
+  std::int64_t most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const;
 
   /// Whether the next kernel in the stream may start while the plan's last one runs.
   bool lets_next_start() const;

@@ -430,6 +430,50 @@ TEST(CudaMath, LikelyE2m1KnowsWhatItDoesNotKnow) {
   check_likely_e2m1<InputTransform::gelu_erf>();
 }
 
+/// Unless it is exceptional the scale of an approximate largest magnitude is that of the exact one,
+/// for magnitudes next to those where it changes too.
+TEST(CudaMath, ScalesOfApproximateMaximaAreThoseOfExactOnes) {
+  using Likely = k::LikelyE2m1<InputTransform::gelu_erf>;
+  constexpr float kLeast = 0x1p-10f;
+  std::uint32_t state = 1;
+  int exceptional = 0, all = 0;
+  const auto check = [&](float exact, float tensor_scale) {
+    const k::BlockScale expected =
+        k::nvfp4_scale<true>(bit_cast<std::uint32_t>(exact), tensor_scale);
+    for (const float error : {-Likely::kError, 0.0f, Likely::kError}) {
+      const float near = exact + exact * error;
+      const k::BlockScale scale = k::nvfp4_scale_near(near, Likely::kError, kLeast, tensor_scale);
+      ++all;
+      exceptional += scale.exceptional ? 1 : 0;
+      if (scale.exceptional) continue;
+      ASSERT_EQ(scale.stored, expected.stored) << exact << " " << tensor_scale;
+      ASSERT_EQ(scale.factor, expected.factor) << exact << " " << tensor_scale;
+      ASSERT_EQ(scale.keep, expected.keep) << exact << " " << tensor_scale;
+    }
+  };
+  for (int i = 0; i < 200'000; ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float tensor_scale = 2688.0f / std::ldexp(1 + static_cast<float>(state >> 9) * 0x1p-23f,
+                                                    static_cast<int>(state % 12) - 4);
+    state = state * 1664525u + 1013904223u;
+    check(std::ldexp(1 + static_cast<float>(state >> 9) * 0x1p-23f,
+                     static_cast<int>(state % 14) - 10),
+          tensor_scale);
+    const std::uint32_t code = 1 + state % 125;
+    const float tie = (decode<Format::e4m3>(code) + decode<Format::e4m3>(code + 1)) / 2;
+    const std::uint32_t at = bit_cast<std::uint32_t>(6 * tie / tensor_scale);
+    if (bit_cast<float>(at) > 2 * kLeast)
+      check(bit_cast<float>(at + state % 64 - 32), tensor_scale);
+  }
+  EXPECT_LT(exceptional, all * 3 / 4);
+  for (const float amax : {0x1p-11f, INFINITY, NAN}) {
+    EXPECT_TRUE(k::nvfp4_scale_near(amax, Likely::kError, kLeast, 1.0f).exceptional) << amax;
+  }
+  const k::BlockScale of_zero = k::nvfp4_scale_near(0, Likely::kError, kLeast, 1.0f);
+  EXPECT_FALSE(of_zero.exceptional);
+  EXPECT_EQ(of_zero.keep, 0u);
+}
+
 /// Where codes are sure there is one factor.
 TEST(CudaMath, SureCodesComeFromOneFactor) {
   k::BlockScale scale;

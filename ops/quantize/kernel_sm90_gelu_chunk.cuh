@@ -118,8 +118,7 @@ struct ApproximateChunk {
 
   ValueChunk<kConfig> values;
   uint32_t signs[kHasSigns ? kEights : 1];
-  UnitMaxima<kConfig> maxima;
-  bool exceptional;  // the values may be wrong
+  UnitMaxima<kConfig> maxima;  // infinite where the values may be wrong
 };
 
 /// Whether gelu_magnitude may be wrong for one of these, but for those that it gives NaN for.
@@ -136,6 +135,25 @@ BLOCKSCALE_DEVICE bool has_too_low_x(const Chunk<kFormat, kCount>& x) {
   }
 }
 
+/// As unit_maxima, of magnitudes and NaN: these compare as their bits do.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE UnitMaxima<kConfig> largest_bits(const ValueChunk<kConfig>& magnitudes) {
+  using U = Units<kConfig>;
+  static_assert(U::kLanes == 1);
+  UnitMaxima<kConfig> maxima;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < U::kCount; ++i) {
+    uint32_t largest = 0;
+    BLOCKSCALE_UNROLL
+    for (int j = 0; j < U::kSize; ++j) {
+      const uint32_t bits = magnitudes.word[i * U::kSize + j];
+      largest = bits > largest ? bits : largest;
+    }
+    maxima.bits[i] = largest;
+  }
+  return maxima;
+}
+
 /// Approximate values of a warp's chunks, and the largest ones of their units.
 ///
 /// This is done before a tensor scale is waited for, and after all elements have come. Left to
@@ -145,8 +163,9 @@ BLOCKSCALE_DEVICE void approximate_chunk(ApproximateChunk<kConfig>& chunk,
                                          const HeldChunk<kConfig>& x) {
   using Approximate = ApproximateChunk<kConfig>;
   constexpr InputTransform kTransform = kConfig.transform;
+  bool wrong;
   if constexpr (Approximate::kHasSigns) {
-    chunk.exceptional = has_too_low_x<kTransform>(x);
+    wrong = has_too_low_x<kTransform>(x);
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Approximate::kEights; ++i) {
       chunk.signs[i] = ptx::in_register(sign_nibbles(x, 8 * i));
@@ -154,17 +173,20 @@ BLOCKSCALE_DEVICE void approximate_chunk(ApproximateChunk<kConfig>& chunk,
     fill_values(chunk.values, [&](int i) {
       return ptx::in_register(gelu_magnitude<kTransform>(value_at(x, i)));
     });
+    chunk.maxima = largest_bits<kConfig>(chunk.values);
   } else {
     LargestX<kConfig.input, true> largest;
     largest.fold(x);
-    chunk.exceptional = !(largest.value() <= kLargestFinite);
+    wrong = !(largest.value() <= kLargestFinite);
     fill_values(chunk.values, [&](int i) {
       return ptx::in_register(approximate_gelu<kTransform>(value_at(x, i)).value());
     });
+    chunk.maxima = unit_maxima<kConfig, false>(chunk.values);
   }
-  chunk.maxima = unit_maxima<kConfig, false>(chunk.values);
   BLOCKSCALE_UNROLL
-  for (uint32_t& bits : chunk.maxima.bits) bits = ptx::in_register(bits);
+  for (uint32_t& bits : chunk.maxima.bits) {
+    bits = ptx::in_register(wrong ? uint32_t{kInfinityBits} : bits);
+  }
 }
 
 /// The scales of units with approximate maxima. Those that are not exceptional are right.
@@ -175,16 +197,13 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, 
   Units<kConfig> units;
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
     units = known_scale<kConfig>(p, tensor_scale, place, chunk.maxima.bits[0]);
-    units.scale[0].exceptional |= chunk.exceptional;
   } else {
     constexpr float kError = LikelyE2m1<kConfig.transform>::kError;
-    constexpr uint32_t kLeast = bit_cast<uint32_t>(kLeastShortAmax<kConfig.transform>);
+    constexpr float kLeast = kLeastShortAmax<kConfig.transform>;
     BLOCKSCALE_UNROLL
     for (int i = 0; i < Units<kConfig>::kCount; ++i) {
-      const uint32_t amax = chunk.maxima.bits[i];
       units.scale[i] =
-          scale_between<kConfig>(p, tensor_scale, Bounds(bit_cast<float>(amax), false, kError));
-      units.scale[i].exceptional |= chunk.exceptional || amax - 1 < kLeast - 1;  // 0 is not small
+          nvfp4_scale_near(bit_cast<float>(chunk.maxima.bits[i]), kError, kLeast, tensor_scale);
     }
     store_block_scales<kConfig>(p, place, units, inside);
   }

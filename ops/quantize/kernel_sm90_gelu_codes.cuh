@@ -4,7 +4,9 @@
 // - scaled with a power of two, no 16-bit number's GELU is near a tie of e2m1, e2m3, e3m2 or e4m3,
 //   if the block has numbers that are large enough (cuda_math_emulated_test.cpp has every number);
 // - else 8-bit codes come from bounds of the scaled value. Where these have two codes, which is one
-//   element of some ten thousand, eight elements are done again the exact way.
+//   element of some ten thousand, eight elements are done again the exact way;
+// - nvfp4's come with their distance from a tie, which tells the same. That allows for larger
+//   errors, if the block has numbers that are not all next to 0 (kLeastShortAmax).
 //
 // What is approximate is the tail that core/math-inl.h takes from max(x, 0): it comes from the
 // hardware's exponential and reciprocal. cuda_math_gpu_test.cpp has its error for every number.

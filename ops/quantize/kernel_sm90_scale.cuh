@@ -105,30 +105,61 @@ BLOCKSCALE_DEVICE float e4m3_value(uint32_t code) {
   return ptx::cvt_f32_f16(static_cast<uint16_t>(pair));
 }
 
-/// kExact: for every input; else quotients without their branches, and a block for which they may
-/// be wrong, or that holds NaN, is exceptional.
+/// The scale with this e4m3 code, its factor found without the branches of a division.
+BLOCKSCALE_DEVICE BlockScale nvfp4_scale_of_code(uint32_t code, float tensor_scale) {
+  const float s = e4m3_value(code);
+  BlockScale scale;
+  scale.stored = code;
+  scale.keep = code == 0 ? 0u : ~0u;
+  scale.factor = Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale);
+  // Outside of this range quotients, or their remainders, may not be normal numbers.
+  scale.exceptional = !(tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f);
+  return scale;
+}
+
+/// From here on a block's scale, before it is rounded, may be exceptional: a given S may be so
+/// large that scales saturate, and scaled elements leave e2m1's range by far; so they do where the
+/// largest magnitude is infinite or NaN.
+inline constexpr float kLargestWanted = 512;
+
+/// kExact: for every input; else a block for which the short way may be wrong, or that holds NaN,
+/// is exceptional.
 template <bool kExact>
 BLOCKSCALE_DEVICE BlockScale nvfp4_scale(uint32_t amax, float tensor_scale) {
   const float finite = kExact ? finite_magnitude(amax) : bit_cast<float>(amax);
   const float sixth = kExact ? ptx::div_rn(finite, 6.0f) : divide_by<6>(finite);
   const float wanted = ptx::mul_rn(sixth, tensor_scale);
   const uint32_t code = ptx::cvt_rn_satfinite_e4m3x2_f32(0.0f, wanted) & 0x7Fu;
-  const float s = e4m3_value(code);
-  const bool is_nan = kExact && amax > kInfinityBits;
-  BlockScale scale;
-  scale.stored = is_nan ? 0x7Fu : code;
-  scale.keep = is_nan || code == 0 ? 0u : ~0u;
   if constexpr (kExact) {
-    scale.factor = ptx::min(ptx::div_rn(tensor_scale, s), kLargestFinite);
+    const bool is_nan = amax > kInfinityBits;
+    BlockScale scale;
+    scale.stored = is_nan ? 0x7Fu : code;
+    scale.keep = is_nan || code == 0 ? 0u : ~0u;
+    scale.factor = ptx::min(ptx::div_rn(tensor_scale, e4m3_value(code)), kLargestFinite);
+    return scale;
   } else {
-    scale.factor = Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale);
-    // Outside of these ranges quotients, or their remainders, may not be normal numbers. And a
-    // given S may be so large that scales saturate, and scaled elements leave e2m1's range by far;
-    // so they do where amax is infinite or NaN.
-    const bool ordinary = tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f;
-    const bool small = amax - 1 < bit_cast<uint32_t>(0x1p-100f) - 1;  // 0 is not
-    scale.exceptional = small || !ordinary || !(wanted <= 512.0f);
+    BlockScale scale = nvfp4_scale_of_code(code, tensor_scale);
+    // Below that the quotient by 6, or its remainder, may not be a normal number; 0 is well.
+    const bool small = amax - 1 < bit_cast<uint32_t>(0x1p-100f) - 1;
+    scale.exceptional |= small || !(wanted <= kLargestWanted);
+    return scale;
   }
+}
+
+/// The same of a largest magnitude that is known but for a part of it, from `least` on or 0:
+/// exceptional, unless the scale is the same for all that it may be.
+BLOCKSCALE_DEVICE BlockScale nvfp4_scale_near(float amax, float error, float least,
+                                              float tensor_scale) {
+  // Six roundings, the rule's own among them.
+  const float wanted = ptx::mul_rn(amax, ptx::mul_rn(tensor_scale, 1.0f / 6.0f));
+  const float part = error + 0x1p-21f;
+  const float low = ptx::fma_rn(wanted, -part, wanted);
+  const float high = ptx::fma_rn(wanted, part, wanted);
+  const uint32_t codes = ptx::cvt_rn_satfinite_e4m3x2_f32(high, low);
+  const uint32_t code = codes & 0x7Fu;
+  BlockScale scale = nvfp4_scale_of_code(code, tensor_scale);
+  const bool small = bit_cast<uint32_t>(amax) - 1 < bit_cast<uint32_t>(least) - 1;
+  scale.exceptional |= small || codes != code * 0x0101u || !(high <= kLargestWanted);
   return scale;
 }
 

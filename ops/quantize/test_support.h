@@ -25,6 +25,7 @@ enum class Data {
   boundaries,  // values next to powers of two and to multiples of element maxima
   any_bits,    // any pattern of the dtype
   mixed,       // a kind for each 64 elements
+  tails,       // of each 16 none above -2, or some, or all near 0: GELU is small, or next to 0
 };
 inline constexpr std::array<Data, 11> kAllData = {
     Data::normal, Data::huge,      Data::tiny,       Data::denormal,   Data::outlier, Data::zero,
@@ -33,7 +34,7 @@ inline constexpr std::array<Data, 11> kAllData = {
 inline const char* data_name(Data data) {
   constexpr const char* kNames[] = {"normal",     "huge",     "tiny",      "denormal",
                                     "outlier",    "zero",     "nonfinite", "infinities",
-                                    "boundaries", "any_bits", "mixed"};
+                                    "boundaries", "any_bits", "mixed",     "tails"};
   return kNames[static_cast<int>(data)];
 }
 
@@ -69,6 +70,12 @@ inline float random_value(Data data, std::int64_t index, std::mt19937& random) {
     case Data::mixed: {
       std::mt19937 kind(static_cast<std::uint32_t>(index / 64));
       return random_value(kAllData[kind() % 6], index, random);
+    }
+    case Data::tails: {
+      const auto kind = index / 16 % 3;
+      const bool near = kind == 2 || (kind == 1 && random() % 4 == 0);
+      return near ? std::ldexp(normal(random), -8 - static_cast<int>(random() % 8))
+                  : -2 - 2 * std::fabs(normal(random));
     }
   }
   return 0;
