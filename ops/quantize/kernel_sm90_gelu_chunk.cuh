@@ -210,32 +210,70 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, 
   return units;
 }
 
-/// As store_shortly, from approximate values. Returns what store_likely does.
+/// Likely codes of approximate values.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t store_approximate(const QuantizeParams& p, const ChunkPlace& place,
-                                             const ApproximateChunk<kConfig>& chunk,
-                                             const Units<kConfig>& units) {
+BLOCKSCALE_DEVICE LikelyCodes<kConfig.element, kConfig.chunk> likely_codes(
+    const ApproximateChunk<kConfig>& chunk, const Units<kConfig>& units) {
   using U = Units<kConfig>;
-  LikelyCodes<kConfig.element, kConfig.chunk> likely;
-  BLOCKSCALE_UNROLL
-  for (int i = 0; i < U::kCount; ++i) {
-    const auto unit = part_of<U::kSize>(chunk.values, i);
-    LikelyCodes<kConfig.element, U::kSize> part;
-    if constexpr (kConfig.rule == ScaleRule::nvfp4) {
-      constexpr int kEights = U::kSize / 8;
+  if constexpr (!ApproximateChunk<kConfig>::kHasSigns) {  // the tensor's largest magnitude: unknown
+    return encode_gelu<kConfig.element, kConfig.rule>(
+        chunk.values, [&](int i) { return value_at(chunk.values, i); }, units.scale[0], 0);
+  } else {
+    constexpr int kEights = U::kSize / 8;
+    LikelyCodes<kConfig.element, kConfig.chunk> likely;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < U::kCount; ++i) {
       uint32_t signs[kEights];
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kEights; ++j) signs[j] = chunk.signs[i * kEights + j];
-      part = encode_likely_products<kConfig.transform>(unit, signs, units.scale[i]);
-    } else {  // nothing is known of the tensor's largest magnitude
-      part = encode_gelu<kConfig.element, kConfig.rule>(
-          unit, [&](int j) { return value_at(unit, j); }, units.scale[i], 0);
+      const auto part = encode_likely_products<kConfig.transform>(
+          part_of<U::kSize>(chunk.values, i), signs, units.scale[i]);
+      likely.doubtful |= part.doubtful << (i * kEights);
+      set_part(likely.codes, i, part.codes);
     }
-    likely.doubtful |= part.doubtful << (i * U::kSize / 8);
-    set_part(likely.codes, i, part.codes);
+    return likely;
   }
-  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
-  return likely.doubtful;
+}
+
+/// nvfp4: the codes of a warp's doubtful chunks the exact way, one chunk after the other, of which
+/// each lane does an element. That takes a quarter of the time in which their own lanes would,
+/// which counts in a kernel of one wave. No scale is exceptional; all lanes of the warp call it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void settle_doubtful(LikelyCodes<kConfig.element, kConfig.chunk>& likely,
+                                       const QuantizeParams& p, const ChunkPlace& place,
+                                       const Units<kConfig>& units) {
+  static_assert(kConfig.chunk == 32 && Units<kConfig>::kSize == 16);
+  const uint32_t lane = ptx::tid_x() % 32;
+  const auto from = [](auto value, uint32_t source) {
+    return ptx::shfl_sync_idx(ptx::kFullMask, value, source);
+  };
+  if (!ptx::vote_sync_any(ptx::kFullMask, likely.doubtful != 0)) return;
+  uint32_t waiting = likely.doubtful != 0 ? lane : 32;
+  BLOCKSCALE_NO_UNROLL
+  for (;;) {
+    const uint32_t next = ptx::redux_sync_min(ptx::kFullMask, waiting);
+    if (next == 32) return;
+    const ChunkPlace at = {from(place.matrix, next), from(place.row, next),
+                           from(place.column, next)};
+    const auto* const x = reinterpret_cast<const uint16_t*>(x_at<kConfig>(p, at)) + lane;
+    const Chunk<kConfig.input, 2> element = {{ptx::ld_global(x)}};
+    const float factors[2] = {from(units.scale[0].factor, next), from(units.scale[1].factor, next)};
+    const float value = gelu<kConfig.transform>(value_at(element, 0));
+    const float magnitude = ptx::mul_rn(ptx::abs(value), lane < 16 ? factors[0] : factors[1]);
+    const uint32_t sign = bit_cast<uint32_t>(value) >> 31 << 3;
+    const uint32_t code = E2m1Lines(1.0f)(magnitude) - E2m1Lines::kOffset + sign;
+    uint32_t eight = code << (lane % 8 * 4);
+    BLOCKSCALE_UNROLL
+    for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
+      eight |= ptx::shfl_sync_bfly(ptx::kFullMask, eight, lanes);
+    }
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from(eight, 8 * i);
+      if (lane == next && (likely.doubtful >> i & 1) != 0) likely.codes.word[i] = word;
+    }
+    if (lane == next) waiting = 32;
+  }
 }
 
 /// As quantize_chunk, of approximate_chunk's values.
@@ -245,9 +283,13 @@ BLOCKSCALE_DEVICE bool quantize_approximate_chunk(const QuantizeParams& p, float
                                                   const ApproximateChunk<kConfig>& chunk) {
   const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, state.inside, chunk);
   if (any_exceptional(units)) return false;
+  auto likely = likely_codes(chunk, units);  // of lanes beyond the matrix: zeros, which are sure
+  if constexpr (kConfig.rule == ScaleRule::nvfp4) settle_doubtful<kConfig>(likely, p, place, units);
   if (!state.inside) return true;
-  const uint32_t doubtful = store_approximate<kConfig>(p, place, chunk, units);
-  store_chunk_again<kConfig>(p, doubtful, units, place);
+  store_codes(likely.codes, codes_at<kConfig.element>(p, place));
+  if constexpr (kConfig.rule != ScaleRule::nvfp4) {
+    store_chunk_again<kConfig>(p, likely.doubtful, units, place);
+  }
   return true;
 }
 
