@@ -189,14 +189,92 @@ BLOCKSCALE_DEVICE void approximate_chunk(ApproximateChunk<kConfig>& chunk,
   }
 }
 
-/// The scales of units with approximate maxima. Those that are not exceptional are right.
+/// Where a chunk lies that the lanes of a warp do together, an element each, and its element that
+/// is the calling lane's.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, float tensor_scale,
-                                                       const ChunkPlace& place, bool inside,
-                                                       const ApproximateChunk<kConfig>& chunk) {
-  Units<kConfig> units;
+class SharedChunk {
+  static_assert(kConfig.chunk == 32);
+
+ public:
+  /// The chunk of lane `owner`, at its `place`. All lanes call it.
+  BLOCKSCALE_DEVICE SharedChunk(const ChunkPlace& place, uint32_t owner) : owner_(owner) {
+    place_ = {of_owner(place.matrix), of_owner(place.row), of_owner(place.column)};
+  }
+
+  template <class T>
+  BLOCKSCALE_DEVICE T of_owner(T value) const {
+    return ptx::shfl_sync_idx(ptx::kFullMask, value, owner_);
+  }
+
+  /// GELU of the element.
+  BLOCKSCALE_DEVICE float exact_value(const QuantizeParams& p) const {
+    const auto* const x = reinterpret_cast<const uint16_t*>(x_at<kConfig>(p, place_));
+    const Chunk<kConfig.input, 2> element = {{ptx::ld_global(x + ptx::tid_x() % 32)}};
+    return gelu<kConfig.transform>(value_at(element, 0));
+  }
+
+ private:
+  uint32_t owner_;
+  ChunkPlace place_;
+};
+
+/// Calls body(shared chunk, whether it is the calling lane's) for one chunk after the other of
+/// those lanes of the warp that want it. All lanes call it.
+template <QuantizeConfig kConfig, class Body>
+BLOCKSCALE_DEVICE void each_shared_chunk(const ChunkPlace& place, bool wanted, const Body& body) {
+  const uint32_t lane = ptx::tid_x() % 32;
+  uint32_t waiting = wanted ? lane : 32;
+  BLOCKSCALE_NO_UNROLL
+  for (;;) {
+    const uint32_t owner = ptx::redux_sync_min(ptx::kFullMask, waiting);
+    if (owner == 32) return;
+    body(SharedChunk<kConfig>(place, owner), owner == lane);
+    if (owner == lane) waiting = 32;
+  }
+}
+
+/// nvfp4: the scales of those of a warp's chunks that approximate maxima leave open, from exact
+/// ones. Others that are exceptional stay so. All lanes call it.
+///
+/// Here and in settle_doubtful a warp does together what takes one lane many times as long: in a
+/// kernel of one wave everybody waits for the last.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void settle_scales(Units<kConfig>& units, const QuantizeParams& p,
+                                     float tensor_scale, const ChunkPlace& place,
+                                     const ApproximateChunk<kConfig>& chunk) {
+  static_assert(Units<kConfig>::kCount == 2);
+  constexpr auto kLeast = bit_cast<uint32_t>(kLeastShortAmax<kConfig.transform>);
+  bool open = false, approximate = is_ordinary_tensor_scale(tensor_scale);
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t amax = chunk.maxima.bits[i];
+    open |= units.scale[i].exceptional && amax != 0;  // as beyond the matrix
+    approximate &= amax == 0 || (amax >= kLeast && amax < kInfinityBits);
+  }
+  each_shared_chunk<kConfig>(
+      place, open && approximate, [&](const SharedChunk<kConfig>& shared, bool mine) {
+        uint32_t largest = bit_cast<uint32_t>(ptx::abs(shared.exact_value(p)));
+        BLOCKSCALE_UNROLL
+        for (uint32_t lanes = 1; lanes < 16; lanes *= 2) {
+          const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, largest, lanes);
+          largest = other > largest ? other : largest;
+        }
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < 2; ++i) {
+          const uint32_t amax = ptx::shfl_sync_idx(ptx::kFullMask, largest, 16 * i);
+          if (mine) units.scale[i] = nvfp4_scale<false>(amax, tensor_scale);
+        }
+      });
+}
+
+/// The scales of units with approximate maxima, which are stored. False, if one is exceptional.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE bool find_scales(Units<kConfig>& units, const QuantizeParams& p,
+                                   float tensor_scale, const ChunkPlace& place, bool inside,
+                                   const ApproximateChunk<kConfig>& chunk) {
   if constexpr (kConfig.kernel == QuantizeKernel::scaled) {
     units = known_scale<kConfig>(p, tensor_scale, place, chunk.maxima.bits[0]);
+    return !any_exceptional(units);
   } else {
     constexpr float kError = LikelyE2m1<kConfig.transform>::kError;
     constexpr float kLeast = kLeastShortAmax<kConfig.transform>;
@@ -205,9 +283,13 @@ BLOCKSCALE_DEVICE Units<kConfig> scales_of_approximate(const QuantizeParams& p, 
       units.scale[i] =
           nvfp4_scale_near(bit_cast<float>(chunk.maxima.bits[i]), kError, kLeast, tensor_scale);
     }
+    if (any_exceptional(units)) {
+      settle_scales(units, p, tensor_scale, place, chunk);
+      if (any_exceptional(units)) return false;
+    }
     store_block_scales<kConfig>(p, place, units, inside);
+    return true;
   }
-  return units;
 }
 
 /// Likely codes of approximate values.
@@ -235,45 +317,34 @@ BLOCKSCALE_DEVICE LikelyCodes<kConfig.element, kConfig.chunk> likely_codes(
   }
 }
 
-/// nvfp4: the codes of a warp's doubtful chunks the exact way, one chunk after the other, of which
-/// each lane does an element. That takes a quarter of the time in which their own lanes would,
-/// which counts in a kernel of one wave. No scale is exceptional; all lanes of the warp call it.
+/// nvfp4: the codes of a warp's doubtful chunks the exact way. No scale is exceptional; all lanes
+/// call it.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void settle_doubtful(LikelyCodes<kConfig.element, kConfig.chunk>& likely,
                                        const QuantizeParams& p, const ChunkPlace& place,
                                        const Units<kConfig>& units) {
-  static_assert(kConfig.chunk == 32 && Units<kConfig>::kSize == 16);
-  const uint32_t lane = ptx::tid_x() % 32;
-  const auto from = [](auto value, uint32_t source) {
-    return ptx::shfl_sync_idx(ptx::kFullMask, value, source);
-  };
+  static_assert(Units<kConfig>::kCount == 2);
   if (!ptx::vote_sync_any(ptx::kFullMask, likely.doubtful != 0)) return;
-  uint32_t waiting = likely.doubtful != 0 ? lane : 32;
-  BLOCKSCALE_NO_UNROLL
-  for (;;) {
-    const uint32_t next = ptx::redux_sync_min(ptx::kFullMask, waiting);
-    if (next == 32) return;
-    const ChunkPlace at = {from(place.matrix, next), from(place.row, next),
-                           from(place.column, next)};
-    const auto* const x = reinterpret_cast<const uint16_t*>(x_at<kConfig>(p, at)) + lane;
-    const Chunk<kConfig.input, 2> element = {{ptx::ld_global(x)}};
-    const float factors[2] = {from(units.scale[0].factor, next), from(units.scale[1].factor, next)};
-    const float value = gelu<kConfig.transform>(value_at(element, 0));
-    const float magnitude = ptx::mul_rn(ptx::abs(value), lane < 16 ? factors[0] : factors[1]);
-    const uint32_t sign = bit_cast<uint32_t>(value) >> 31 << 3;
-    const uint32_t code = E2m1Lines(1.0f)(magnitude) - E2m1Lines::kOffset + sign;
-    uint32_t eight = code << (lane % 8 * 4);
-    BLOCKSCALE_UNROLL
-    for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
-      eight |= ptx::shfl_sync_bfly(ptx::kFullMask, eight, lanes);
-    }
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t word = from(eight, 8 * i);
-      if (lane == next && (likely.doubtful >> i & 1) != 0) likely.codes.word[i] = word;
-    }
-    if (lane == next) waiting = 32;
-  }
+  each_shared_chunk<kConfig>(
+      place, likely.doubtful != 0, [&](const SharedChunk<kConfig>& shared, bool mine) {
+        const uint32_t lane = ptx::tid_x() % 32;
+        const float first = shared.of_owner(units.scale[0].factor);
+        const float second = shared.of_owner(units.scale[1].factor);
+        const float value = shared.exact_value(p);
+        const float magnitude = ptx::mul_rn(ptx::abs(value), lane < 16 ? first : second);
+        const uint32_t sign = bit_cast<uint32_t>(value) >> 31 << 3;
+        const uint32_t code = E2m1Lines(1.0f)(magnitude) - E2m1Lines::kOffset + sign;
+        uint32_t eight = code << (lane % 8 * 4);
+        BLOCKSCALE_UNROLL
+        for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
+          eight |= ptx::shfl_sync_bfly(ptx::kFullMask, eight, lanes);
+        }
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+          const uint32_t word = ptx::shfl_sync_idx(ptx::kFullMask, eight, 8 * i);
+          if (mine && (likely.doubtful >> i & 1) != 0) likely.codes.word[i] = word;
+        }
+      });
 }
 
 /// As quantize_chunk, of approximate_chunk's values.
@@ -281,8 +352,8 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool quantize_approximate_chunk(const QuantizeParams& p, float tensor_scale,
                                                   const ChunkPlace& place, const ChunkState& state,
                                                   const ApproximateChunk<kConfig>& chunk) {
-  const auto units = scales_of_approximate<kConfig>(p, tensor_scale, place, state.inside, chunk);
-  if (any_exceptional(units)) return false;
+  Units<kConfig> units;
+  if (!find_scales(units, p, tensor_scale, place, state.inside, chunk)) return false;
   auto likely = likely_codes(chunk, units);  // of lanes beyond the matrix: zeros, which are sure
   if constexpr (kConfig.rule == ScaleRule::nvfp4) settle_doubtful<kConfig>(likely, p, place, units);
   if (!state.inside) return true;

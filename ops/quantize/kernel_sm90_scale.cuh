@@ -105,6 +105,11 @@ BLOCKSCALE_DEVICE float e4m3_value(uint32_t code) {
   return ptx::cvt_f32_f16(static_cast<uint16_t>(pair));
 }
 
+/// Beyond these quotients of S, or their remainders, may not be normal numbers.
+BLOCKSCALE_DEVICE bool is_ordinary_tensor_scale(float tensor_scale) {
+  return tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f;
+}
+
 /// The scale with this e4m3 code, its factor found without the branches of a division.
 BLOCKSCALE_DEVICE BlockScale nvfp4_scale_of_code(uint32_t code, float tensor_scale) {
   const float s = e4m3_value(code);
@@ -112,8 +117,7 @@ BLOCKSCALE_DEVICE BlockScale nvfp4_scale_of_code(uint32_t code, float tensor_sca
   scale.stored = code;
   scale.keep = code == 0 ? 0u : ~0u;
   scale.factor = Quotient{s, device::reciprocal_of_normal(s)}(tensor_scale);
-  // Outside of this range quotients, or their remainders, may not be normal numbers.
-  scale.exceptional = !(tensor_scale >= 0x1p-60f && tensor_scale <= 0x1p100f);
+  scale.exceptional = !is_ordinary_tensor_scale(tensor_scale);
   return scale;
 }
 
