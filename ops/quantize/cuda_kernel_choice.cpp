@@ -177,7 +177,6 @@ std::uint32_t KernelChoice::log2_chunks_of(std::int64_t chunks, const QuantizeCo
 bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) const {
   const bool small = lets_next_start();
   if (comes_first(c.kernel)) return small;
-  if (tuning_.prefetch != Choice::by_size) return tuning_.prefetch == Choice::always;
   const bool is_near = p.tensor_source == TensorScaleSource::maxima;
   return c.table || (small && prefetches_tile(c) && !is_near);
 }
@@ -185,7 +184,6 @@ bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) 
 /// For small inputs of GELU one a multiprocessor, so that many of the next kernel's find room
 /// beside it; or up to two that go through their tiles at once instead of in two turns.
 std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const {
-  if (tuning_.maxima != 0) return tuning_.maxima;
   if (!orders_gelu(c) || !lets_next_start()) return most_maxima(c);
   const std::int64_t one = device_.multiprocessors;
   const std::int64_t at_once = ceil_div(tiles, c.chunks);

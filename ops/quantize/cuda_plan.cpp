@@ -195,8 +195,8 @@ class Planner {
     }
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     QuantizePlan::Step& step = plan_.last();
-    const std::int64_t most =
-        std::min<std::int64_t>(step.shape.grid.x, choice_.most_thread_blocks(c, step.params.grid.tiles));
+    const std::int64_t most = std::min<std::int64_t>(
+        step.shape.grid.x, choice_.most_thread_blocks(c, step.params.grid.tiles));
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;

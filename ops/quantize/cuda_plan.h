@@ -22,8 +22,8 @@ struct DeviceTraits {
 };
 
 /// Which kernel takes a problem that has two: one with a table and one without, one for large
-/// inputs and one for small; whether it prefetches before it waits. Without vectors of x and of the
-/// values it is never the one with a table.
+/// inputs and one for small. Without vectors of x and of the values it is never the one with a
+/// table.
 enum class Choice : std::uint8_t { by_size, always, never };
 
 /// What a benchmark may change of the last kernel's configuration: 0 leaves it as the list has it.
@@ -34,10 +34,8 @@ struct PlanTuning {
   int min_blocks = 0;
   int log2_chunks = 0;  // chunks of a tile along k
   Choice table = Choice::by_size;
-  Choice large = Choice::by_size;  // the form for large inputs, where there are two
-  Choice prefetch = Choice::by_size;
+  Choice large = Choice::by_size;         // the form for large inputs, where there are two
   Choice moved_scales = Choice::by_size;  // rows and columns: row_major scales in two steps
-  int maxima = 0;                         // thread blocks of a `maximum` kernel, at most
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

@@ -40,11 +40,7 @@ std::string text_of(const PlanTuning& t) {
                                       : "") +
           (t.large == Choice::always  ? " large"
            : t.large == Choice::never ? " small"
-                                      : "") +
-          (t.prefetch == Choice::always  ? " prefetches"
-           : t.prefetch == Choice::never ? " no prefetch"
-                                         : "") +
-          part("maxima", t.maxima))
+                                      : ""))
       .substr(1);
 }
 
@@ -94,23 +90,15 @@ std::vector<PlanTuning> function_tunings() {
   return {computed, looked_up, more_threads, most_threads};
 }
 
-/// Of GELU after a maximum: more of its thread blocks, no prefetches before a launch waits, tables
-/// with more threads.
+/// Of GELU after a maximum: without a table with fewer registers, with one with more threads.
 std::vector<PlanTuning> computed_gelu_tunings() {
-  std::vector<PlanTuning> tunings;
-  const auto add = [&](Choice table, Choice prefetch, int maxima, int shape) {
-    PlanTuning t;
-    t.table = table;
-    t.prefetch = prefetch;
-    t.maxima = maxima;
-    (table == Choice::always ? t.threads : t.min_blocks) = shape;
-    tunings.push_back(t);
-  };
-  add(Choice::never, Choice::by_size, 0, 0);
-  add(Choice::never, Choice::by_size, 0, 9);
-  add(Choice::never, Choice::by_size, 256, 0);
-  add(Choice::never, Choice::never, 0, 0);
-  for (const int threads : {512, 768, 1024}) add(Choice::always, Choice::by_size, 0, threads);
+  std::vector<PlanTuning> tunings(2);
+  tunings[1].min_blocks = 9;
+  for (PlanTuning& tuning : tunings) tuning.table = Choice::never;
+  for (const int threads : {512, 768, 1024}) {
+    tunings.push_back({0, 0, threads});
+    tunings.back().table = Choice::always;
+  }
   return tunings;
 }
 
@@ -128,13 +116,8 @@ std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
     tunings.push_back({32, 1, 256, 4});
   }
   for (PlanTuning& tuning : tunings) tuning.table = Choice::never;
-  tunings.push_back(tunings[0]);
-  tunings.back().prefetch = Choice::never;
-  for (const Choice prefetch : {Choice::never, Choice::always}) {
-    tunings.push_back({});
-    tunings.back().table = Choice::always;
-    tunings.back().prefetch = prefetch;
-  }
+  tunings.push_back({});
+  tunings.back().table = Choice::always;
   return tunings;
 }
 
