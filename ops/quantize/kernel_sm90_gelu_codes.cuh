@@ -112,10 +112,10 @@ struct Bounds {
   float low;
   float high;
 
-  /// `number`, exactly or with an error: then no infinity.
-  BLOCKSCALE_DEVICE Bounds(float number, bool exact, float error = kError) {
-    low = exact ? number : ptx::fma_rn(number, -error, number);
-    high = exact ? number : ptx::fma_rn(number, error, number);
+  /// `number`, exactly or with that error: then no infinity.
+  BLOCKSCALE_DEVICE Bounds(float number, bool exact) {
+    low = exact ? number : ptx::fma_rn(number, -kError, number);
+    high = exact ? number : ptx::fma_rn(number, kError, number);
   }
 };
 
