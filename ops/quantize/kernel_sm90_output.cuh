@@ -102,26 +102,21 @@ BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix,
 }
 
 /// Stores the scales of a chunk's blocks, which are blocks of single rows. Padding of the layout
-/// becomes 0. `inside`: the whole chunk is known to exist.
+/// becomes 0.
 template <QuantizeConfig kConfig, int kCount>
 BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlace& place,
-                                        const BlockScale (&scales)[kCount], bool inside = false) {
+                                        const BlockScale (&scales)[kCount]) {
   const uint32_t column = place.column / kConfig.block;
+  if (place.row >= p.scale_rows) return;
   uint32_t stored[kCount];
   BLOCKSCALE_UNROLL
-  for (uint32_t i = 0; i < kCount; ++i) stored[i] = scales[i].stored;
-  bool all = true;
-  if (!inside) {
-    if (place.row >= p.scale_rows || column >= p.scale_columns) return;
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kCount; ++i) {
-      if (place.row >= p.rows || place.column + i * kConfig.block >= p.k) stored[i] = 0;
-    }
-    all = column + kCount <= p.scale_columns;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const bool exists = place.row < p.rows && place.column + i * kConfig.block < p.k;
+    stored[i] = exists ? scales[i].stored : 0u;
   }
-  if (all) {
+  if (column + kCount <= p.scale_columns) {
     store_scales_at<kConfig>(p, place.matrix, place.row, column, stored);
-  } else {
+  } else if (column < p.scale_columns) {
     static_assert(kCount <= 2);
     const uint32_t first[1] = {stored[0]};
     store_scales_at<kConfig>(p, place.matrix, place.row, column, first);

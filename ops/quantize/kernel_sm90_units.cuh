@@ -144,15 +144,7 @@ BLOCKSCALE_DEVICE Units<kConfig> block_scales(const QuantizeParams& p, float ten
   return units;
 }
 
-/// Stores the scales of the blocks that begin in a chunk, as far as they or their padding exist.
-/// `inside` as in store_row_scales.
-template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPlace& place,
-                                          const Units<kConfig>& units, bool inside) {
-  if (place.column % kConfig.block == 0) store_row_scales<kConfig>(p, place, units.scale, inside);
-}
-
-/// The same for a chunk that exists as a whole.
+/// Stores the scales of the blocks that begin in a chunk that exists as a whole.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void store_whole_block_scales(const QuantizeParams& p, const ChunkPlace& place,
                                                 const Units<kConfig>& units) {
@@ -161,6 +153,17 @@ BLOCKSCALE_DEVICE void store_whole_block_scales(const QuantizeParams& p, const C
   BLOCKSCALE_UNROLL
   for (int i = 0; i < Units<kConfig>::kCount; ++i) stored[i] = units.scale[i].stored;
   store_scales_at<kConfig>(p, place.matrix, place.row, place.column / kConfig.block, stored);
+}
+
+/// The same as far as they or their padding exist. `inside`: the chunk is known to exist.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPlace& place,
+                                          const Units<kConfig>& units, bool inside) {
+  if (inside) {
+    store_whole_block_scales<kConfig>(p, place, units);
+  } else if (place.column % kConfig.block == 0) {
+    store_row_scales<kConfig>(p, place, units.scale);
+  }
 }
 
 /// A thread's chunk of a tile.
@@ -213,7 +216,7 @@ BLOCKSCALE_DEVICE Units<kConfig> known_scale(const QuantizeParams& p, float tens
 }
 
 /// The scales of a chunk's blocks, which are stored, or the one of its row or tensor. kExact as in
-/// encode_chunk, `inside` as in store_row_scales.
+/// encode_chunk, `inside` as in store_block_scales.
 template <QuantizeConfig kConfig, bool kExact>
 BLOCKSCALE_DEVICE Units<kConfig> scales_of(const QuantizeParams& p, float tensor_scale,
                                            const ChunkPlace& place,
