@@ -114,7 +114,9 @@ namespace blockscale::device {
 BLOCKSCALE_DEVICE ptx::SharedAddress shared_base() {
 #if BLOCKSCALE_GPU
   extern __shared__ __align__(1024) unsigned char blockscale_shared[];
-  return {static_cast<uint32_t>(__cvta_generic_to_shared(blockscale_shared))};
+  uint64_t address;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(blockscale_shared));
+  return {static_cast<uint32_t>(address)};
 #else
   return {emulator::shared_base()};
 #endif
