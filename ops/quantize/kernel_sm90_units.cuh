@@ -155,11 +155,12 @@ BLOCKSCALE_DEVICE void store_whole_block_scales(const QuantizeParams& p, const C
   store_scales_at<kConfig>(p, place.matrix, place.row, place.column / kConfig.block, stored);
 }
 
-/// The same as far as they or their padding exist. `inside`: the chunk is known to exist.
+/// The same as far as they or their padding exist. `inside`: the chunk is known to exist, which
+/// saves instructions where they count, and costs registers.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPlace& place,
                                           const Units<kConfig>& units, bool inside) {
-  if (inside) {
+  if (kConfig.rule == ScaleRule::nvfp4 && inside) {
     store_whole_block_scales<kConfig>(p, place, units);
   } else if (place.column % kConfig.block == 0) {
     store_row_scales<kConfig>(p, place, units.scale);
