@@ -110,19 +110,9 @@ BLOCKSCALE_DEVICE void find_maxima_of_rows(const QuantizeParams& p) {
   for (uint32_t tile = run.part; tile < run.tiles; tile += p.maxima.count) {
     const ChunkPlace first =
         chunk_place<kConfig>(p.grid, tile_place(p.grid, run.matrix * run.tiles + tile));
-    if (ptx::vote_sync_all(ptx::kFullMask, may_hold_rows<kConfig>(p, first))) {
-      HeldChunks<kConfig> chunks(p, first, 1);
-      chunks.load();
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks.values(u));
-    } else {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        ValueChunk<kConfig> chunk;
-        load_part_of<kConfig>(chunk, p, below(first, u));
-        largest.fold(chunk);
-      }
-    }
+    HeldChunks<kConfig> chunks(p, first, 1);
+    const bool may_hold = ptx::vote_sync_all(ptx::kFullMask, may_hold_rows<kConfig>(p, first));
+    fold_rows(largest, chunks, may_hold, p, first, 1);
   }
   leave_maximum(p.maxima, run.matrix, run.part, largest.f32_bits());
 }

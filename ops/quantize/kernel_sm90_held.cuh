@@ -213,4 +213,24 @@ class HeldChunks {
   SharedOperands<kConfig> operands_ = {};
 };
 
+/// Folds the magnitudes of a thread's chunks, `step` rows apart from `first` down: of all at once,
+/// which `chunks` then hold, or with !may_hold of one after the other, as far as they exist.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void fold_rows(Largest<kValueFormat<kConfig>, false>& largest,
+                                 HeldChunks<kConfig>& chunks, bool may_hold,
+                                 const QuantizeParams& p, const ChunkPlace& first, uint32_t step) {
+  if (may_hold) {
+    chunks.load();
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks.values(u));
+    return;
+  }
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+    ValueChunk<kConfig> chunk;
+    load_part_of<kConfig>(chunk, p, below(first, u * step));
+    largest.fold(chunk);
+  }
+}
+
 }  // namespace blockscale::quantize_sm90

@@ -84,7 +84,9 @@ class TallTile {
 
   /// Collective, as what follows it is.
   BLOCKSCALE_DEVICE void quantize() {
-    const uint32_t amax = tall_maximum<kConfig>(place_, load_and_find_maximum());
+    Largest<kValueFormat<kConfig>, false> largest;
+    fold_rows(largest, chunks_, may_hold_, p_, place_.first, place_.row_step);
+    const uint32_t amax = tall_maximum<kConfig>(place_, largest.f32_bits());
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
     if (ptx::tid_x() % 32 == 0 && ptx::tid_x() / 32 < place_.blocks) store_scale_of_block(scale);
     if (may_hold_ && !scale.exceptional) {
@@ -109,24 +111,6 @@ class TallTile {
  private:
   BLOCKSCALE_DEVICE ChunkPlace chunk_place(uint32_t u) const {
     return below(place_.first, u * place_.row_step);
-  }
-
-  /// Bits of the largest magnitude of the thread's elements, which stay in chunks_ with may_hold_.
-  BLOCKSCALE_DEVICE uint32_t load_and_find_maximum() {
-    Largest<kValueFormat<kConfig>, false> largest;
-    if (may_hold_) {
-      chunks_.load();
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks_.values(u));
-    } else {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        ValueChunk<kConfig> chunk;
-        load_part_of<kConfig>(chunk, p_, chunk_place(u));
-        largest.fold(chunk);
-      }
-    }
-    return largest.f32_bits();
   }
 
   BLOCKSCALE_DEVICE void store_scale_of_block(const BlockScale& scale) const {
