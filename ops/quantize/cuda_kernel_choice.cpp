@@ -45,7 +45,7 @@ constexpr std::int64_t large_elements(const QuantizeConfig& small) {
 
 /// The same from which on rms_norm with blocks of several rows is faster from one read, whose
 /// thread blocks wait for each other, than in two launches.
-constexpr std::int64_t kLeastStripes = 8 << 10;
+constexpr std::int64_t kLeastStripes = 24 << 10;
 
 }  // namespace
 

@@ -121,6 +121,10 @@ class Planner {
   void add_norm() {
     const int kernel = choice_.kernel_of(QuantizeKernel::norm, Format::e4m3, ScaleRule::fp8, 0);
     add_row_factors(kernel);
+    if (base_.lets_next_start) {  // two a multiprocessor: the next kernel's find room beside them
+      std::uint32_t& blocks = plan_.last().shape.grid.x;
+      blocks = std::min(blocks, static_cast<std::uint32_t>(2 * device_.multiprocessors));
+    }
     base_.backwards = true;
   }
 
@@ -149,7 +153,6 @@ class Planner {
     const std::int64_t words = std::int64_t{base_.grid.tiles} * (kStripeRows / 2);
     base_.stripes.words = static_cast<std::uint64_t>(words);
     base_.stripes.sums = take<std::uint64_t>(words);
-    base_.stripes.tickets = take<std::uint32_t>(1);
     base_.stripes.stripes = static_cast<std::uint32_t>(base_.grid.tiles / mates);
     base_.stripes.per_matrix =
         Divisor(base_.stripes.stripes / static_cast<std::uint32_t>(a_.out.batch));
@@ -157,8 +160,14 @@ class Planner {
     const int clear = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
                                   0, InputTransform::identity);
     const QuantizeConfig& clear_config = kQuantizeKernels[clear];
-    add(clear, clear_config, ceil_div(words, 2 * clear_config.threads), base_);
-    add(kernel, c, base_.stripes.teams * mates, base_);
+    const std::int64_t blocks = base_.stripes.teams * mates;
+    const std::int64_t clears = ceil_div(words, 2 * clear_config.threads);
+    // Of small inputs no more than find room beside the thread blocks of a call before.
+    constexpr std::int64_t kMultiprocessorThreads = 2048;
+    const std::int64_t room = std::max<std::int64_t>(2, device_.multiprocessors - blocks) *
+                              kMultiprocessorThreads / clear_config.threads;
+    add(clear, clear_config, base_.lets_next_start ? std::min(clears, room) : clears, base_);
+    add(kernel, c, blocks, base_);
     plan_.last().shape.dynamic_shared_bytes += kStripeWeightBytes + kStripeSlots * kStripeSlotBytes;
     return true;
   }

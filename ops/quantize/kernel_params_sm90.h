@@ -34,11 +34,10 @@ struct MaximaParams {
 
 /// What thread blocks of a `stripe` kernel tell each other (kernel_sm90_stripe.cuh).
 struct StripeParams {
-  uint64_t* sums = nullptr;     // of squares: for each tile, of each pair of rows
-  uint64_t words = 0;           // of sums, an even number
-  uint32_t* tickets = nullptr;  // thread blocks that have begun
-  uint32_t stripes = 0;         // through all matrices
-  Divisor per_matrix = {};      // stripes of one matrix
+  uint64_t* sums = nullptr;  // of squares: for each tile, of each pair of rows
+  uint64_t words = 0;        // of sums, an even number
+  uint32_t stripes = 0;      // through all matrices
+  Divisor per_matrix = {};   // stripes of one matrix
   uint32_t teams = 0;
 };
 

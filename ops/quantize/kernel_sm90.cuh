@@ -29,10 +29,11 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
                 "a block is made of whole chunks, or a chunk of whole blocks");
   constexpr bool kChunks =
       kConfig.kernel == QuantizeKernel::blocks || kConfig.kernel == QuantizeKernel::scaled;
-  // Whoever wrote what this kernel reads has ended when `maximum`, which has waited for it, lets
-  // this one start: what is left to wait for are the maxima, and factors of rows, which are read
-  // later.
-  const bool waits_later = kChunks && params.tensor_source == TensorScaleSource::maxima;
+  // Whoever wrote what this kernel reads has ended when `maximum` or `norm`, which has waited for
+  // it, lets this one start: what is left to wait for are the maxima, and factors of rows, which
+  // are read later.
+  const bool waits_later =
+      follows_norm(kConfig) || (kChunks && params.tensor_source == TensorScaleSource::maxima);
   // Some have something to do before they wait.
   constexpr bool kFindsMaxima =
       kConfig.kernel == QuantizeKernel::maximum && kConfig.transform != InputTransform::rms_norm;
@@ -40,9 +41,9 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
       kConfig.kernel == QuantizeKernel::stripe || kConfig.kernel == QuantizeKernel::clear;
   constexpr bool kWaitsItself =
       loads_at_once(kConfig) || kConfig.table || kFindsMaxima || streams_rows(kConfig) || kStripes;
-  if constexpr (approximates_gelu(kConfig)) {
+  if constexpr (approximates_gelu(kConfig) || kConfig.kernel == QuantizeKernel::norm) {
     if (params.prefetches) {
-      if constexpr (kConfig.kernel == QuantizeKernel::row) {
+      if constexpr (holds_rows(kConfig.kernel, kConfig.transform)) {
         quantize_sm90::prefetch_rows<kConfig>(params);
       } else {
         quantize_sm90::prefetch_tile_in_turn<kConfig>(params);

@@ -46,19 +46,17 @@ template <QuantizeConfig kConfig>
 using HeldChunk =
     Chunk<approximates_gelu(kConfig) ? kConfig.input : kValueFormat<kConfig>, kConfig.chunk>;
 
-/// Before row factors of rms_norm are loaded: they may be what a `maximum` kernel has found, which
-/// has not been waited for yet.
+/// Before row factors of rms_norm are loaded: they may be what a `maximum` or `norm` kernel has
+/// found, which has not been waited for yet.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void await_row_factors() {
-  if constexpr (follows_maximum(kConfig)) ptx::griddepcontrol_wait();
+  if constexpr (follows_maximum(kConfig) || follows_norm(kConfig)) ptx::griddepcontrol_wait();
 }
 
 /// The tile whose turn it is, of p.grid.tiles turns.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tile_in_turn(const QuantizeParams& p, uint32_t turn) {
-  constexpr bool kFollowsNorm =
-      kConfig.kernel == QuantizeKernel::tall && kConfig.transform == InputTransform::rms_norm;
-  const bool backwards = (follows_maximum(kConfig) || kFollowsNorm) && p.backwards;
+  const bool backwards = (follows_maximum(kConfig) || follows_norm(kConfig)) && p.backwards;
   return backwards ? p.grid.tiles - 1 - turn : turn;
 }
 

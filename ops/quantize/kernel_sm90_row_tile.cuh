@@ -188,17 +188,20 @@ class RowTile {
   Chunk<Format::f32, kConfig.chunk> values_[kHoldsValues ? kConfig.chunks : 1];
 };
 
-/// Rows that are held at once into the level-2 cache, before their thread block waits for whoever
-/// may still be writing them.
+/// The thread block's rows into the level-2 cache, before it waits for whoever may still be writing
+/// them.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void prefetch_rows(const QuantizeParams& p) {
   const RowExchange exchange(p.row_warps);
-  const TilePlace tile = tile_place(p.grid, ptx::ctaid_x());
-  const uint32_t row = tile.row + exchange.row_of_tile();
-  if (!p.x.vectors || p.row_rounds > 1 || row >= p.rows || !exchange.is_first_lane()) return;
+  if (!p.x.vectors || p.row_rounds > 1 || !exchange.is_first_lane()) return;
   const uint32_t bytes = p.k * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
-  ptx::cp_async_bulk_prefetch_l2(p.x.data + tile.matrix * p.x.batch_stride + row * p.x.row_stride,
-                                 bytes / 16 * 16);
+  each_tile<kConfig>(p, [&](uint32_t index) {
+    const TilePlace tile = tile_place(p.grid, index);
+    const uint32_t row = tile.row + exchange.row_of_tile();
+    if (row >= p.rows) return;
+    ptx::cp_async_bulk_prefetch_l2(p.x.data + tile.matrix * p.x.batch_stride + row * p.x.row_stride,
+                                   bytes / 16 * 16);
+  });
 }
 
 }  // namespace blockscale::quantize_sm90

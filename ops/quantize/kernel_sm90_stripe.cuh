@@ -15,15 +15,15 @@
 // A sum that is not there yet is kNoSum, which none can be: QuantizeKernel::clear comes before. So
 // nothing else says that sums are there, and no other memory is passed from block to block.
 //
-// Thread blocks wait for their mates, so these must run some time. Who has begun is counted, and
-// the first ones make the first team: it is complete as soon as a device holds so many thread
-// blocks, whatever else runs on it, and needs no other team to come to its end. Plans use the
-// kernel where a team is at most a quarter of what the device holds.
+// Thread blocks wait for their mates, so these must run some time. Thread blocks begin in the order
+// of their numbers: no document promises it, but every device does so, and scans in one pass have
+// long relied on it. So the first team is complete as soon as a device holds so many thread blocks,
+// whatever else runs on it, and needs no other team to come to its end. Plans use the kernel where
+// a team is at most a quarter of what the device holds.
 #pragma once
 
 #include "core/input_transform.h"
 #include "device/kernel.h"
-#include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/fence.h"
@@ -65,32 +65,38 @@ class TeamStripes {
   static constexpr uint32_t kBlocks = 32 / kBlockLanes;  // side by side
   /// Tiles that the sums are ahead of the codes.
   static constexpr uint32_t kAhead = 2;
-  static_assert(kRows == 8 && kAhead < kStripeSlots);
+  static_assert(kRows == 8 && kAhead + 1 == kStripeSlots);
   static_assert(kMaxMates * kColumns <= kRmsSegment, "a row is one segment");
 
   /// Shared memory: the warps' largest magnitudes in each block, of two rounds; who has told them;
-  /// the ticket; what has been copied. Behind kQuantizeSharedBytes the weight as f32, and the
-  /// slots.
+  /// what has been copied. Behind kQuantizeSharedBytes the weight as f32, and the slots.
   static constexpr uint32_t kMaximaBytes = 4 * kWarps * kBlocks;
   static constexpr uint32_t kToldAt = 2 * kMaximaBytes;
-  static constexpr uint32_t kTicketAt = kToldAt + 8;
-  static constexpr uint32_t kCopiedAt = kTicketAt + 8;
+  static constexpr uint32_t kCopiedAt = kToldAt + 8;
   static constexpr uint32_t kSlotsAt = kQuantizeSharedBytes + kStripeWeightBytes;
   static_assert(kCopiedAt + 8 * kStripeSlots * kWarps <= kQuantizeSharedBytes);
   static_assert(kColumns * 4 <= kStripeWeightBytes);
 
  public:
   BLOCKSCALE_DEVICE explicit TeamStripes(const QuantizeParams& p)
-      : p_(p), warp_(ptx::tid_x() / 32), lane_(ptx::tid_x() % 32) {}
+      : p_(p),
+        warp_(ptx::tid_x() / 32),
+        lane_(ptx::tid_x() % 32),
+        stripe_(p.grid.across.quotient(ptx::ctaid_x())),
+        mate_(ptx::ctaid_x() - stripe_ * p.grid.across.divisor) {}
 
   BLOCKSCALE_DEVICE void quantize() {
+    make_ring();
     prefetch();
     await_turn(p_);
-    join_team();
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kStripeSlots; ++i) copy(i, stripe_ + i * teams());
+    for (uint32_t i = 0; i < kAhead; ++i) copy(i, stripe_ + i * teams());
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = 0; i < kAhead; ++i) leave_sums(stripe_ + i * teams());
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      leave_sums(stripe_ + i * teams());
+      // Issuing it waits for those before, and would hold up the first sums.
+      if (i == 0) copy(kAhead, stripe_ + kAhead * teams());
+    }
     ask_for_sums(stripe_);
     keep_weight();
     ptx::barrier_sync_all();  // the weight is there
@@ -118,47 +124,39 @@ class TeamStripes {
   /// Whether the thread's columns do, as a whole; else they are zeros.
   BLOCKSCALE_DEVICE bool exists() const { return column() < p_.k; }
 
-  /// Into L2 what the thread block would need first if it began in its turn: it, or another of
-  /// those that begin together, then finds it there. No value depends on it.
-  BLOCKSCALE_DEVICE void prefetch() const {
-    constexpr uint32_t kLineBytes = 128;
-    constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
-    static_assert(kRowLines * kRows == 32);
-    const uint32_t team = p_.grid.across.quotient(ptx::ctaid_x());
-    const uint32_t mate = ptx::ctaid_x() - team * mates();
-    const uint32_t offset = lane_ % kRowLines * kLineBytes;
-    if (offset >= bytes_of_row(mate)) return;
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kStripeSlots; ++i) {
-      const uint32_t stripe = team + i * teams();
-      if (stripe >= stripes()) continue;
-      ptx::prefetch_global_l2(row_of_tile(stripe, lane_ / kRowLines, mate) + offset);
-    }
-    const uint32_t first = mate * kColumns + lane_ * kChunk;
-    const DeviceMatrix& weight = p_.transform.weight;
-    if (warp_ != 0 || first >= p_.k) return;
-    ptx::prefetch_global_l2(weight.data + int64_t{first} * (weight.dtype == Format::f32 ? 4 : 2));
-  }
-
-  BLOCKSCALE_DEVICE void join_team() {
+  /// Mbarriers, and zeros where there are no columns.
+  BLOCKSCALE_DEVICE void make_ring() const {
     const ptx::SharedAddress base = device::shared_base();
-    if (ptx::tid_x() == 0) {
-      ptx::mbarrier_init(base + kToldAt, kWarps, "told");
-      ptx::st_shared(base + kTicketAt, ptx::atom_global_add(p_.stripes.tickets, 1));
-    }
+    if (ptx::tid_x() == 0) ptx::mbarrier_init(base + kToldAt, kWarps, "told");
     if (lane_ < kStripeSlots) {
       ptx::mbarrier_init(copied(lane_), kRows, "copied");
       ptx::fence_mbarrier_init();
     }
-    ptx::barrier_sync_all();
-    const uint32_t ticket = ptx::ld_shared<uint32_t>(base + kTicketAt);
-    stripe_ = p_.grid.across.quotient(ticket);
-    mate_ = ticket - stripe_ * mates();
+    ptx::bar_warp_sync(ptx::kFullMask);
     if (exists()) return;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kStripeSlots * kRows; ++i) {
       ptx::st_shared(chunk_at(slot_at(i / kRows), i % kRows), Words{});
     }
+  }
+
+  /// Into L2 what the thread block needs first.
+  BLOCKSCALE_DEVICE void prefetch() const {
+    constexpr uint32_t kLineBytes = 128;
+    constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
+    static_assert(kRowLines * kRows == 32);
+    const uint32_t offset = lane_ % kRowLines * kLineBytes;
+    if (offset >= bytes_of_row()) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kStripeSlots; ++i) {
+      const uint32_t stripe = stripe_ + i * teams();
+      if (stripe >= stripes()) continue;
+      ptx::prefetch_global_l2(row_of_tile(stripe, lane_ / kRowLines) + offset);
+    }
+    const DeviceMatrix& weight = p_.transform.weight;
+    if (warp_ != 0 || !exists()) return;
+    ptx::prefetch_global_l2(weight.data +
+                            int64_t{column()} * (weight.dtype == Format::f32 ? 4 : 2));
   }
 
   BLOCKSCALE_DEVICE static uint32_t next(uint32_t slot) {
@@ -201,19 +199,19 @@ class TeamStripes {
     return {matrix, down * kStripeRows + warp_ * kRows, column()};
   }
 
-  /// Where one of the warp's rows of a mate's tile lies in x. In place of a row beyond the matrix
-  /// there is the last one, which is in the same block or in none.
-  BLOCKSCALE_DEVICE const uint8_t* row_of_tile(uint32_t stripe, uint32_t row, uint32_t mate) const {
+  /// Where one of the warp's rows of a tile lies in x. In place of a row beyond the matrix there is
+  /// the last one, which is in the same block or in none.
+  BLOCKSCALE_DEVICE const uint8_t* row_of_tile(uint32_t stripe, uint32_t row) const {
     const ChunkPlace place = place_in(stripe);
     const uint32_t below_first = place.row + row;
     const uint32_t existing = below_first < p_.rows ? below_first : p_.rows - 1;
     return p_.x.data + place.matrix * p_.x.batch_stride + existing * p_.x.row_stride +
-           mate * kStripeRowBytes;
+           mate_ * kStripeRowBytes;
   }
 
-  /// Bytes of each row of a mate's tile.
-  BLOCKSCALE_DEVICE uint32_t bytes_of_row(uint32_t mate) const {
-    const uint32_t left = (p_.k - mate * kColumns) * Raw::kElementBytes;
+  /// Bytes of each row of a tile.
+  BLOCKSCALE_DEVICE uint32_t bytes_of_row() const {
+    const uint32_t left = (p_.k - mate_ * kColumns) * Raw::kElementBytes;
     return left < kStripeRowBytes ? left : kStripeRowBytes;
   }
 
@@ -221,10 +219,10 @@ class TeamStripes {
   /// what was in the slot.
   BLOCKSCALE_DEVICE void copy(uint32_t slot, uint32_t stripe) const {
     if (stripe >= stripes() || lane_ >= kRows) return;
-    const uint32_t bytes = bytes_of_row(mate_);
+    const uint32_t bytes = bytes_of_row();
     ptx::mbarrier_arrive_expect_tx(copied(slot), bytes);
     ptx::cp_async_bulk_shared_global(slot_at(slot) + lane_ * kStripeRowBytes,
-                                     row_of_tile(stripe, lane_, mate_), bytes, copied(slot));
+                                     row_of_tile(stripe, lane_), bytes, copied(slot));
   }
 
   BLOCKSCALE_DEVICE Raw load_chunk(ptx::SharedAddress slot, uint32_t row) const {
@@ -254,10 +252,12 @@ class TeamStripes {
     // Lane bits 0, 1, 2 choose among 4, 2, 1 rows: neighbours are four lanes apart.
     const uint32_t lower = bit_cast<uint32_t>(scattered_sum<1>(of_row));
     const uint32_t upper = ptx::shfl_sync_bfly(ptx::kFullMask, lower, 4);
-    if (lane_ >= kPairs) return;
     const uint32_t pair = lane_ % 2 * 2 + lane_ / 2;
-    ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair,
-                               uint64_t{upper} << 32 | lower);
+    if (lane_ < kPairs) {
+      ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair,
+                                 uint64_t{upper} << 32 | lower);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);  // the lanes go on together
   }
 
   static constexpr uint32_t kSumWords = kMaxMates * kPairs / 32;  // of a lane
@@ -283,13 +283,14 @@ class TeamStripes {
     if (stripe < stripes()) load_sums<true>(stripe);
   }
 
-  /// The factor of one of the warp's rows: row_lane says whose.
+  /// The factor of one of the warp's rows: row_lane says whose. The warp polls as one, so that the
+  /// shuffles behind are of one that has not diverged.
   BLOCKSCALE_DEVICE float row_factor() {
     for (;;) {
       bool all_there = true;
       BLOCKSCALE_UNROLL
       for (const uint64_t sums : sums_) all_there &= is_there(sums);
-      if (all_there) break;
+      if (ptx::vote_sync_all(ptx::kFullMask, all_there)) break;
       load_sums<false>(stripe_);
     }
     float of_mates[2 * kSumWords];
@@ -390,8 +391,8 @@ class TeamStripes {
   const QuantizeParams& p_;
   const uint32_t warp_;
   const uint32_t lane_;
-  uint32_t stripe_ = 0;  // whose turn it is; the team's first one is its number
-  uint32_t mate_ = 0;
+  uint32_t stripe_;  // whose turn it is; the team's first one is its number
+  const uint32_t mate_;
   uint32_t sum_slot_ = 0;  // of the tile that is added up next, and the parity of its mbarrier
   uint32_t sum_parity_ = 0;
   uint64_t sums_[kSumWords] = {};
@@ -410,7 +411,6 @@ BLOCKSCALE_DEVICE void clear_stripes(const StripeParams& stripes) {
   ptx::griddepcontrol_wait();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t thread = uint64_t{ptx::ctaid_x()} * ptx::ntid_x() + ptx::tid_x();
-  if (thread == 0) ptx::st_global(stripes.tickets, 0u);
   const uint64_t threads = uint64_t{ptx::nctaid_x()} * ptx::ntid_x();
   for (uint64_t pair = thread; 2 * pair < stripes.words; pair += threads) {
     ptx::st_global(reinterpret_cast<Words*>(stripes.sums) + pair,

@@ -119,6 +119,11 @@ BLOCKSCALE_HD constexpr bool follows_maximum(const QuantizeConfig& c) {
          c.kernel == QuantizeKernel::scaled;
 }
 
+/// Whether a kernel follows a `norm` kernel: likewise.
+BLOCKSCALE_HD constexpr bool follows_norm(const QuantizeConfig& c) {
+  return c.kernel == QuantizeKernel::tall && c.transform == InputTransform::rms_norm;
+}
+
 /// Whether the kernels of these inputs may look values up instead of computing them.
 BLOCKSCALE_HD constexpr bool has_table(QuantizeKernel kernel, Format input,
                                        InputTransform transform) {
@@ -173,7 +178,7 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
                                             InputTransform transform) {
   if (small_loads_at_once(kernel, input, rule, transform)) return true;
   if (kernel == QuantizeKernel::tall) {
-    const bool fused = transform == InputTransform::swiglu || transform == InputTransform::modulate;
+    const bool fused = transform == InputTransform::swiglu || shared_operands(transform) > 0;
     return transform == InputTransform::identity || (fused && input != Format::f32);
   }
   if (kernel == QuantizeKernel::blocks) {
@@ -290,6 +295,8 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 512;
     // Where 64 registers are not enough, one.
     c.min_blocks = c.persistent && (c.input == Format::f32 || c.block == 16) ? 1 : 2;
+    // 40 registers: thread blocks of the next kernel find room beside them.
+    if (c.kernel == QuantizeKernel::norm && c.input != Format::f32) c.min_blocks = 3;
     if (norm && c.large) {
       c.chunk = 32;
       // 80 registers a thread where they are enough, else up to 128.
@@ -307,14 +314,14 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.chunks = 8;
     if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
       // Two thread blocks at once where registers allow it.
-      const bool two = c.transform == InputTransform::modulate;
+      const bool two = shared_operands(c.transform) > 0;
       c.chunks = two ? 4 : 2;
       c.threads = two ? 512 : 1024;
       c.min_blocks = two ? 2 : 1;
       return c;
     }
     // Values of those that are cheap are not held, but x is: 3 thread blocks, as without any.
-    const bool cheap = c.input != Format::f32 && (c.transform == InputTransform::modulate || norm);
+    const bool cheap = c.input != Format::f32 && shared_operands(c.transform) > 0;
     c.min_blocks = fused && !cheap ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::maximum) {
     // Rows that share operands; of f32 there are not enough registers for them.
