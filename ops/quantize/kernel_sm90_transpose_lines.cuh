@@ -221,38 +221,37 @@ class TileLines {
     BLOCKSCALE_UNROLL
     for (uint32_t first = 0; first < 2 * kTransposeTile; first += kConfig.threads) {
       const uint32_t line = first + thread_;
-      exceptional |= line < kTransposeTile ? find_column_scale<Maxima>(line)
-                                           : find_row_scale<Maxima>(line - kTransposeTile);
+      exceptional |= line < kTransposeTile ? find_scale<Maxima, true>(line)
+                                           : find_scale<Maxima, false>(line - kTransposeTile);
     }
     const bool any = ptx::vote_sync_any(ptx::kFullMask, exceptional);
     if (thread_ % 32 != 0) return;
     ptx::st_shared(shared_ + (kExceptional + thread_ / 32 * 4), any ? 1u : 0u);
   }
 
-  template <class Maxima>
-  BLOCKSCALE_DEVICE bool find_column_scale(uint32_t column) const {
-    const uint32_t amax = amax_of(column_maximum<Maxima>(column), [&](uint32_t of, uint32_t i) {
-      return ChunkPlace{tile_.matrix, tile_.row + i, tile_.column + of};
+  /// The scale of a column of the tile, or of a row.
+  template <class Maxima, bool kOfColumn>
+  BLOCKSCALE_DEVICE bool find_scale(uint32_t line) const {
+    const QuantizeParams& p = kOfColumn ? p_.columns : p_.rows;
+    const uint32_t amax = amax_of(maximum<Maxima, kOfColumn>(line), [&](uint32_t of, uint32_t i) {
+      return ChunkPlace{tile_.matrix, tile_.row + (kOfColumn ? i : of),
+                        tile_.column + (kOfColumn ? of : i)};
     });
-    const BlockScale scale[1] = {scale_of(p_.columns, amax)};
-    store_row_scales<kConfig>(p_.columns, {tile_.matrix, tile_.column + column, tile_.row}, scale);
-    share_scale(column_scale_at(column), scale[0], amax);
+    const BlockScale scale[1] = {fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale)};
+    const ChunkPlace place = kOfColumn ? ChunkPlace{tile_.matrix, tile_.column + line, tile_.row}
+                                       : ChunkPlace{tile_.matrix, tile_.row + line, tile_.column};
+    store_row_scales<kConfig>(p, place, scale);
+    share_scale(kOfColumn ? column_scale_at(line) : row_scales_at(line), scale[0], amax);
     return Divider::is_exceptional(scale[0]);
   }
 
-  template <class Maxima>
-  BLOCKSCALE_DEVICE bool find_row_scale(uint32_t row) const {
-    const uint32_t amax = amax_of(row_maximum<Maxima>(row), [&](uint32_t of, uint32_t i) {
-      return ChunkPlace{tile_.matrix, tile_.row + of, tile_.column + i};
-    });
-    const BlockScale scale[1] = {scale_of(p_.rows, amax)};
-    store_row_scales<kConfig>(p_.rows, {tile_.matrix, tile_.row + row, tile_.column}, scale);
-    share_scale(row_scales_at(row), scale[0], amax);
-    return Divider::is_exceptional(scale[0]);
-  }
-
-  BLOCKSCALE_DEVICE static BlockScale scale_of(const QuantizeParams& p, uint32_t amax) {
-    return fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
+  template <class Maxima, bool kOfColumn>
+  BLOCKSCALE_DEVICE typename Maxima::Maximum maximum(uint32_t line) const {
+    if constexpr (kOfColumn) {
+      return column_maximum<Maxima>(line);
+    } else {
+      return row_maximum<Maxima>(line);
+    }
   }
 
   template <class Maxima>

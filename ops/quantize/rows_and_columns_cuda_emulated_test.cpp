@@ -10,7 +10,7 @@
 
 #include "blockscale/quantize.h"
 #include "device/emulator/emulator.h"
-#include "ops/quantize/kernel_sm90.cuh"
+#include "ops/quantize/cuda_test_emulation.h"
 #include "ops/quantize/kernel_sm90_scale_rows.cuh"
 #include "ops/quantize/kernel_sm90_transpose.cuh"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
@@ -38,24 +38,6 @@ constexpr auto functions(std::index_sequence<kIndices...>) {
 }
 constexpr auto kFunctions =
     functions(std::make_index_sequence<static_cast<std::size_t>(kRowsAndColumnsKernels.count)>());
-
-/// The kernel that finds rms_norm's factors.
-template <Format kInput>
-constexpr QuantizeConfig norm_config() {
-  for (int i = 0; i < kQuantizeKernels.count; ++i) {
-    const QuantizeConfig& c = kQuantizeKernels[i];
-    if (c.kernel == QuantizeKernel::norm && c.input == kInput) return c;
-  }
-  return {};
-}
-void find_row_factors(const quantize_detail::QuantizePlan::Step& step) {
-  ASSERT_EQ(step.config.kernel, QuantizeKernel::norm);
-  switch (step.config.input) {
-    case Format::bf16: return quantize_blocks<norm_config<Format::bf16>()>(step.params);
-    case Format::f16: return quantize_blocks<norm_config<Format::f16>()>(step.params);
-    default: return quantize_blocks<norm_config<Format::f32>()>(step.params);
-  }
-}
 
 struct Case {
   Recipe recipe = Recipe::fp8_1x128;
@@ -149,8 +131,9 @@ void check(const Case& c) {
   const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
   if (plan.factors.count > 0) {
     const quantize_detail::QuantizePlan::Step& step = plan.factors.steps[0];
-    const emulator::Report report =
-        emulator::launch(step.shape, buffers, order, [&] { find_row_factors(step); });
+    ASSERT_EQ(step.config.kernel, QuantizeKernel::norm);
+    const emulator::Report report = emulator::launch(
+        step.shape, buffers, order, [&] { test::quantize_function(step.kernel)(step.params); });
     ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
     // The kernel that comes next may read what the one before this one wrote.
     for (emulator::Buffer& buffer : buffers) {
@@ -296,6 +279,19 @@ TEST(CudaRowsAndColumns, TakeEveryFusedInput) {
       check(c);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+/// After factors of many rows, which the large form of their kernel finds.
+TEST(CudaRowsAndColumns, TakeRmsNormOfManyRows) {
+  for (const Format dtype : kInputs) {
+    Case c{Recipe::fp8_1x128, dtype};
+    c.input.transform = InputTransform::rms_norm;
+    c.rows = 264;
+    c.k = 256;
+    c.data = Data::normal;
+    check(c);
+    if (HasFatalFailure()) return;
   }
 }
 

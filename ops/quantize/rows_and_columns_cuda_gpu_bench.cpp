@@ -60,14 +60,16 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
   for (const quantize_detail::MeasuredTuning& result : m.tunings) {
     if (result.failed) throw Error(*result.failed);
     const double share = m.copy_seconds / result.seconds;
-    std::fprintf(stderr,
-                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %d columns, %d threads x %d, moved %d: "
-                 "%9.2f us, copy "
-                 "%9.2f us: %.3f\n",
-                 name, dtype, layout, input, static_cast<long long>(problem.rows),
-                 static_cast<long long>(problem.k), result.tuning.chunk, result.tuning.threads,
-                 result.tuning.min_blocks, static_cast<int>(result.tuning.moved_scales),
-                 result.seconds * 1e6, m.copy_seconds * 1e6, share);
+    std::fprintf(
+        stderr,
+        "%-16s %-4s %-14s %-9s %6lld x %6lld, %6.0f MiB, %d columns, %d threads x %d, moved %d: "
+        "%9.2f us, copy "
+        "%9.2f us: %.3f\n",
+        name, dtype, layout, input, static_cast<long long>(problem.rows),
+        static_cast<long long>(problem.k), static_cast<double>(m.input_bytes) / (1 << 20),
+        result.tuning.chunk, result.tuning.threads, result.tuning.min_blocks,
+        static_cast<int>(result.tuning.moved_scales), result.seconds * 1e6, m.copy_seconds * 1e6,
+        share);
     cases.push_back(
         {{"recipe", name},
          {"dtype", dtype},
@@ -76,6 +78,7 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
          {"rows", problem.rows},
          {"k", problem.k},
          {"plan", result.plan},
+         {"input_bytes", m.input_bytes},
          {"moved_bytes", m.moved_bytes},
          {"microseconds", result.seconds * 1e6},
          {"copy_microseconds", m.copy_seconds * 1e6},
