@@ -1,5 +1,5 @@
 // What a TMA descriptor may say: the rules of cuTensorMapEncodeTiled (CUDA driver API, "Tensor Map
-// Object Management"), for the driver's encoder and for the host emulator. Host code only.
+// Object Management"), for the driver's encoder and for the host emulator.
 #pragma once
 
 #include "core/tensor_map.h"
@@ -7,7 +7,7 @@
 namespace blockscale {
 
 /// Bits that an element takes in shared memory, its gap included; 0 if there is no such element.
-constexpr uint32_t shared_bits(TensorMapElement element) {
+BLOCKSCALE_HD constexpr uint32_t shared_bits(TensorMapElement element) {
   switch (element) {
     case TensorMapElement::u4x16_packed: return 4;
     case TensorMapElement::u8:
@@ -27,7 +27,7 @@ constexpr uint32_t shared_bits(TensorMapElement element) {
 }
 
 /// What addresses and strides are multiples of, in bytes: 32 for elements with gaps, else 16.
-constexpr uint32_t address_alignment(TensorMapElement element) {
+BLOCKSCALE_HD constexpr uint32_t address_alignment(TensorMapElement element) {
   return element == TensorMapElement::u4x16_align16b || element == TensorMapElement::u6x16_align16b
              ? 32
              : 16;
@@ -36,7 +36,7 @@ constexpr uint32_t address_alignment(TensorMapElement element) {
 /// Prints to a stream the first rule that a description breaks, after the field's value: "box[1] is
 /// 257; 1 to 256 are allowed". False, if it keeps them all: then nothing is printed.
 template <class Stream>
-bool print_broken_rule(Stream& out, const TensorMapDescription& d) {
+BLOCKSCALE_HD bool print_broken_rule(Stream& out, const TensorMapDescription& d) {
   const auto within = [](uint64_t value, uint64_t least, uint64_t most) {
     return value >= least && value <= most;
   };

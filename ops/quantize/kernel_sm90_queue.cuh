@@ -233,7 +233,10 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
   ptx::barrier_sync_all();
   for (uint32_t turn = ptx::ctaid_x(); turn < p.grid.tiles; turn += step) {
-    const TilePlace tile = queue.first_tile();
+    // Groups of warps have no registers to keep it in.
+    const TilePlace tile = kConfig.kernel == QuantizeKernel::blocks
+                               ? queue.first_tile()
+                               : tile_place(p.grid, tile_in_turn<kConfig>(p, turn));
     const RawChunk<kConfig> raw = queue.take();
     queue.begin(turn + Queue::kStages * step);
     body(chunk_place<kConfig>(p.grid, tile), raw);
@@ -261,12 +264,15 @@ BLOCKSCALE_DEVICE void part_gates_from_ups(RawChunk<kConfig>& raw, const Transfo
 /// What is quantised, from the table.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE ValueChunk<kConfig> look_up(RawChunk<kConfig> raw, const TransformParams& t) {
+  using Table = FunctionTable<kConfig.transform, kConfig.input>;
   constexpr bool kGated = kConfig.transform == InputTransform::swiglu;
+  // Products make codes of more than 4 bits, as many as logic does where there is no gate.
+  constexpr bool kByDp2a = kGated || format_traits(kConfig.element).bits == 4;
   if constexpr (kGated) part_gates_from_ups(raw, t);
   ValueChunk<kConfig> values;
   BLOCKSCALE_UNROLL
   for (int i = 0; i < kConfig.chunk; i += 2) {
-    auto pair = FunctionTable<kConfig.transform, kConfig.input>::look_up(raw.part[0].word[i / 2]);
+    auto pair = Table::template look_up<kByDp2a>(raw.part[0].word[i / 2]);
     if constexpr (kGated) {
       pair.low = ptx::mul_rn(pair.low, value_at(raw.part[1], i));
       pair.high = ptx::mul_rn(pair.high, value_at(raw.part[1], i + 1));

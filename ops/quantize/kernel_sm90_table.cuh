@@ -142,6 +142,9 @@ class FunctionTable {
     float low;
     float high;
   };
+  /// kByDp2a: addresses are found by that, which spares the pipes of logic and shifts, else by
+  /// these, which spares those of products.
+  template <bool kByDp2a>
   BLOCKSCALE_DEVICE static Pair look_up(uint32_t word) {
     constexpr uint32_t kBottom = both_halves(0x8000u | kLowest);
     constexpr uint32_t kTop = both_halves(kHighest);
@@ -150,10 +153,17 @@ class FunctionTable {
     } else {
       word = ptx::min_nan_f16x2(ptx::max_nan_f16x2(word, kBottom), kTop);
     }
-    // One instruction finds an address: the table's and four times a half.
-    const uint32_t table = device::shared_base().value;
-    return {ptx::ld_shared<float>(ptx::SharedAddress{ptx::dp2a_lo_u32(word, 0x0004u, table)}),
-            ptx::ld_shared<float>(ptx::SharedAddress{ptx::dp2a_lo_u32(word, 0x0400u, table)})};
+    const ptx::SharedAddress table = device::shared_base();
+    if constexpr (!kByDp2a) {
+      return {ptx::ld_shared<float>(table + (word & 0xFFFFu) * 4),
+              ptx::ld_shared<float>(table + (word >> 16) * 4)};
+    }
+    // One instruction: the table's and four times a half.
+    const auto entry = [&](uint32_t factors) {
+      return ptx::ld_shared<float>(
+          ptx::SharedAddress{ptx::dp2a_lo_u32(word, factors, table.value)});
+    };
+    return {entry(0x0004u), entry(0x0400u)};
   }
 
  private:

@@ -136,7 +136,8 @@ class GroupChunk {
     LargestX<kConfig.input> largest;
     largest.fold(raw_.part[0]);
     largest.fold(0u);
-    const auto both = FunctionTable<kConfig.transform, kConfig.input>::look_up(largest.word());
+    using Table = FunctionTable<kConfig.transform, kConfig.input>;
+    const auto both = Table::template look_up<false>(largest.word());
     const uint32_t low = bit_cast<uint32_t>(both.low);
     const uint32_t high = bit_cast<uint32_t>(both.high);
     return low > high ? low : high;

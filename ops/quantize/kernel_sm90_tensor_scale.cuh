@@ -84,7 +84,8 @@ BLOCKSCALE_DEVICE void store_tensor_scale(const QuantizeParams& p, uint32_t matr
   ptx::st_global(p.maxima.scales + matrix * p.maxima.scale_stride, scale);
 }
 
-/// A lane's part of kFewMaxima words, on their way.
+/// A lane's part of kMaxima words, on their way.
+template <uint32_t kMaxima>
 class MaximaWords {
   using Words = device::Vector<uint32_t, 4>;
   static constexpr int32_t kStep = 4 * 32;
@@ -110,7 +111,7 @@ class MaximaWords {
   }
 
  private:
-  static constexpr auto kLoads = static_cast<int32_t>(kFewMaxima) / kStep;
+  static constexpr auto kLoads = static_cast<int32_t>(kMaxima) / kStep;
   Words words_[kLoads] = {};
 };
 
@@ -124,13 +125,15 @@ BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t m
   // One address for all loads.
   const uint32_t* const bits =
       ptx::in_register(maxima.bits + uint64_t{matrix} * maxima.stride + first);
-  MaximaWords few(bits, left);
+  // Where factors of rows are loaded behind them, without a branch.
+  constexpr bool kAtOnce = shared_operands(kConfig.transform) > 0;
+  const MaximaWords<kMany && kAtOnce ? kMaxMaxima : kFewMaxima> words(bits, left);
   uint32_t largest = 0;
-  if (kMany && maxima.count > kFewMaxima) {
-    largest = MaximaWords(bits + kFewMaxima, left - static_cast<int32_t>(kFewMaxima)).largest();
+  if (kMany && !kAtOnce && maxima.count > kFewMaxima) {
+    constexpr auto kFew = static_cast<int32_t>(kFewMaxima);
+    largest = MaximaWords<kFewMaxima>(bits + kFew, left - kFew).largest();
   }
-  largest = few.largest(largest);
-  return ptx::redux_sync_max(ptx::kFullMask, largest);
+  return ptx::redux_sync_max(ptx::kFullMask, words.largest(largest));
 }
 
 /// QuantizeKernel::settle: one warp for each scale, which is nvfp4's, or the largest magnitude
