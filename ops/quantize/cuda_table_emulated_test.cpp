@@ -32,7 +32,11 @@ std::vector<float> looked_up() {
         Table::template fill<kThreads>();
         ptx::barrier_sync_all();
         for (std::uint32_t i = ptx::tid_x(); i < kPairs; i += kThreads) {
-          const auto pair = Table::look_up(2 * i | (2 * i + 1) << 16);
+          const std::uint32_t two = 2 * i | (2 * i + 1) << 16;
+          const auto pair = Table::template look_up<true>(two);
+          const auto other_way = Table::template look_up<false>(two);
+          EXPECT_EQ(bit_cast<std::uint32_t>(pair.low), bit_cast<std::uint32_t>(other_way.low));
+          EXPECT_EQ(bit_cast<std::uint32_t>(pair.high), bit_cast<std::uint32_t>(other_way.high));
           ptx::st_global(&values[2 * i], pair.low);
           ptx::st_global(&values[2 * i + 1], pair.high);
         }

@@ -233,12 +233,12 @@ BLOCKSCALE_DEVICE void each_queued_tile(const QuantizeParams& p, const Body& bod
   for (uint32_t s = 0; s < Queue::kStages; ++s) queue.begin(ptx::ctaid_x() + s * step);
   ptx::barrier_sync_all();
   for (uint32_t turn = ptx::ctaid_x(); turn < p.grid.tiles; turn += step) {
-    // Groups of warps have no registers to keep it in.
-    const TilePlace tile = kConfig.kernel == QuantizeKernel::blocks
-                               ? queue.first_tile()
-                               : tile_place(p.grid, tile_in_turn<kConfig>(p, turn));
+    const TilePlace kept = queue.first_tile();
     const RawChunk<kConfig> raw = queue.take();
     queue.begin(turn + Queue::kStages * step);
+    // Groups of warps have no registers to keep it in.
+    const bool keeps = kConfig.kernel == QuantizeKernel::blocks;
+    const TilePlace tile = keeps ? kept : tile_place(p.grid, tile_in_turn<kConfig>(p, turn));
     body(chunk_place<kConfig>(p.grid, tile), raw);
   }
 }
