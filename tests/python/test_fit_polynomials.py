@@ -1,4 +1,4 @@
-"""The coefficients of core/math-inl.h are those that tools/fit_polynomials.py finds."""
+"""The coefficients of polynomials in the sources are those that tools/fit_polynomials.py finds."""
 
 import pathlib
 import re
@@ -14,6 +14,12 @@ def constants(text: str) -> list[float]:
     return [float.fromhex(t) if "0x" in t else float(t) for t in texts]
 
 
+def used_in(path: str, call: str) -> list[list[float]]:
+    """Coefficients of each polynomial in a source, of those calls that `call` begins."""
+    calls = re.findall(call + r",([^;]*?)\)+;", (ROOT / path).read_text(), re.DOTALL)
+    return [one for one in map(constants, calls) if one]
+
+
 def test_coefficients_are_the_fitted_ones() -> None:
     run = subprocess.run(
         [sys.executable, ROOT / "tools" / "fit_polynomials.py"],
@@ -23,11 +29,13 @@ def test_coefficients_are_the_fitted_ones() -> None:
     )
     lines = run.stdout.splitlines()
     fitted = [constants(line) for line in lines[1::2]]
-    assert [len(one) for one in fitted] == [7, 6, 11]
-    header = (ROOT / "core" / "math-inl.h").read_text()
-    calls = re.findall(r"polynomial<M>\(\s*(?:fraction|x),([^;]*?)\)+;", header, re.DOTALL)
-    used = [constants(call) for call in calls if constants(call)]
-    assert [len(one) for one in used] == [7, 6, 11]
-    for in_header, found in zip(sum(used, []), sum(fitted, []), strict=True):
+    used = used_in("core/math-inl.h", r"polynomial<M>\(\s*(?:fraction|x)")
+    used += used_in(
+        "ops/quantize/kernel_sm90_gelu_codes.cuh",
+        r"polynomial<Math>\(\s*ptx::min\(ptx::abs\(x\), 13\.0f\)",
+    )
+    assert [len(one) for one in fitted] == [7, 6, 11, 7]
+    assert [len(one) for one in used] == [7, 6, 11, 7]
+    for in_source, found in zip(sum(used, []), sum(fitted, []), strict=True):
         # A unit of the last place of f32, where linear algebra may differ between machines.
-        assert abs(in_header - found) <= abs(found) * 2.0**-23
+        assert abs(in_source - found) <= abs(found) * 2.0**-23
