@@ -122,9 +122,11 @@ BLOCKSCALE_DEVICE uint32_t tensor_maximum(const MaximaParams& maxima, uint32_t m
   constexpr bool kMany = most_maxima(kConfig) > kFewMaxima;
   const uint32_t first = ptx::tid_x() % 32 * 4;
   const auto left = static_cast<int32_t>(maxima.count - first);
-  // One address for all loads.
+  // One address for all loads; as an integer, since `bits` is null where nothing has a maximum.
+  const uint64_t address = reinterpret_cast<uint64_t>(maxima.bits) +
+                           (uint64_t{matrix} * maxima.stride + first) * sizeof(uint32_t);
   const uint32_t* const bits =
-      ptx::in_register(maxima.bits + uint64_t{matrix} * maxima.stride + first);
+      ptx::in_register(reinterpret_cast<const uint32_t*>(address));  // NOLINT: not null, if read
   // Where factors of rows are loaded behind them, without a branch.
   constexpr bool kAtOnce = shared_operands(kConfig.transform) > 0;
   const MaximaWords<kMany && kAtOnce ? kMaxMaxima : kFewMaxima> words(bits, left);
