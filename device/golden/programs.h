@@ -144,6 +144,24 @@ struct GlobalMemory {
 };
 
 template <class T>
+BLOCKSCALE_DEVICE void copy_with_policy(const uint32_t* from, uint32_t* to,
+                                        ptx::CachePolicy policy) {
+  const uint32_t i = ptx::tid_x();
+  ptx::st_global(reinterpret_cast<T*>(to) + i, ptx::ld_global(reinterpret_cast<const T*>(from) + i),
+                 policy);
+}
+
+struct StoresWithPolicy {
+  static constexpr const char* kName = "st_global_policy";
+  static constexpr LaunchShape kShape = {.block = {32}};
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    copy_with_policy<uint8_t>(p.in, p.out, ptx::createpolicy_evict_last());
+    copy_with_policy<uint16_t>(p.in + 8, p.out + 8, ptx::createpolicy_evict_first());
+    copy_with_policy<uint32_t>(p.in + 24, p.out + 24, ptx::createpolicy_evict_last());
+  }
+};
+
+template <class T>
 BLOCKSCALE_DEVICE void through_shared(const uint32_t* from, uint32_t* to) {
   const ptx::SharedAddress s = device::shared_base();
   const uint32_t i = ptx::tid_x(), other = i ^ 21u;
@@ -420,9 +438,9 @@ struct BulkReductions {
   }
 };
 
-using Programs =
-    TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory, SharedMemory, Atomics,
-             Barriers, MbarrierPhases, CpAsync, BulkCopies, Fences, BulkReductions>;
+using Programs = TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory,
+                          StoresWithPolicy, SharedMemory, Atomics, Barriers, MbarrierPhases,
+                          CpAsync, BulkCopies, Fences, BulkReductions>;
 
 // --- Boxes of tensors ---
 

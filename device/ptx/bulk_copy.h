@@ -1,5 +1,5 @@
 // Bulk copies of contiguous bytes by the asynchronous proxy. PTX ISA "cp.async.bulk",
-// "cp.reduce.async.bulk", "cp.async.bulk.commit_group", "createpolicy".
+// "cp.reduce.async.bulk", "cp.async.bulk.commit_group".
 //
 // One thread issues a copy. Addresses and sizes are multiples of 16 bytes. Loads complete on an
 // mbarrier, stores in the issuing thread's bulk groups. Shared memory that threads have written is
@@ -7,39 +7,13 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "device/ptx/cache_policy.h"
 #include "device/ptx/shared_memory.h"
 #if !BLOCKSCALE_GPU
 #include "device/emulator/instructions.h"
 #endif
 
 namespace blockscale::ptx {
-
-/// How L2 treats the lines of a copy.
-struct CachePolicy {
-  uint64_t bits;
-};
-
-/// createpolicy.fractional.L2::evict_first: data that is used once.
-BLOCKSCALE_DEVICE CachePolicy createpolicy_evict_first() {
-#if BLOCKSCALE_GPU
-  uint64_t bits;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(bits));
-  return {bits};
-#else
-  return {1};
-#endif
-}
-
-/// createpolicy.fractional.L2::evict_last: data that is used again.
-BLOCKSCALE_DEVICE CachePolicy createpolicy_evict_last() {
-#if BLOCKSCALE_GPU
-  uint64_t bits;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(bits));
-  return {bits};
-#else
-  return {2};
-#endif
-}
 
 /// cp.async.bulk.shared::cluster.global: completes `bytes` on `mbarrier`.
 BLOCKSCALE_DEVICE void cp_async_bulk_shared_global(SharedAddress destination, const void* source,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "device/ptx/cache_policy.h"
 #if !BLOCKSCALE_GPU
 #include "device/emulator/instructions.h"
 #endif
@@ -180,6 +181,34 @@ BLOCKSCALE_DEVICE void st_global(T* p, T value, SourceLocation at = SourceLocati
     BLOCKSCALE_STORE("st.global.L1::evict_last")
   } else {
     BLOCKSCALE_STORE("st.global.L1::no_allocate")
+  }
+#else
+  emulator::store_global<T>(p, value, emulator::StoreKind::weak, at);
+#endif
+}
+
+/// The same of one number, with an L2 policy.
+template <class T>
+BLOCKSCALE_DEVICE void st_global(T* p, T value, [[maybe_unused]] CachePolicy policy,
+                                 SourceLocation at = SourceLocation::current()) {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4);
+#if BLOCKSCALE_GPU
+  if constexpr (sizeof(T) == 1) {
+    const uint32_t v = blockscale::bit_cast<uint8_t>(value);
+    asm volatile("st.global.L2::cache_hint.u8 [%0], %1, %2;"
+                 :
+                 : "l"(p), "r"(v), "l"(policy.bits)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;"
+                 :
+                 : "l"(p), "h"(blockscale::bit_cast<uint16_t>(value)), "l"(policy.bits)
+                 : "memory");
+  } else {
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;"
+                 :
+                 : "l"(p), "r"(blockscale::bit_cast<uint32_t>(value)), "l"(policy.bits)
+                 : "memory");
   }
 #else
   emulator::store_global<T>(p, value, emulator::StoreKind::weak, at);
