@@ -35,8 +35,8 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
-/// Bytes of workspace that `quantize_rows_and_columns` needs: 4 for each row with rms_norm, and for
-/// large matrices about as much as row_major scales of both outputs take. Throws as it does.
+/// Bytes of workspace that `quantize_rows_and_columns` needs: 4 for each row with rms_norm, else 0.
+/// Throws as it does.
 std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
                                                        const MutableScaledTensorView& out_rows,
                                                        const MutableScaledTensorView& out_columns,

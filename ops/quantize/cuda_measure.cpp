@@ -323,9 +323,6 @@ class Bench {
       const RowsAndColumnsPlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
       launch_steps(plan.factors, stream);
       runtime::launch(kernel, plan.shape, stream, plan.params);
-      if (plan.move_kernel < 0) return;
-      runtime::launch(rows_and_columns_kernels().get(size_of(plan.move_kernel)), plan.move_shape,
-                      stream, plan.moves);
     };
     works.push_back({launch, parts()});
   }

@@ -34,8 +34,7 @@ struct PlanTuning {
   int min_blocks = 0;
   int log2_chunks = 0;  // chunks of a tile along k
   Choice table = Choice::by_size;
-  Choice large = Choice::by_size;         // the form for large inputs, where there are two
-  Choice moved_scales = Choice::by_size;  // rows and columns: row_major scales in two steps
+  Choice large = Choice::by_size;  // the form for large inputs, where there are two
 
   friend bool operator==(const PlanTuning&, const PlanTuning&) = default;
 };

@@ -58,8 +58,13 @@ BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
   return kConfig.rule != ScaleRule::fp8 || p.fp8_scale == Fp8Scale::ue8m0;
 }
 
+/// Whether a thread block stores whole sectors of scales, or sectors that others fill at about the
+/// same time: these stay in L2 until they are full (without that rows and columns of row_major
+/// scales are 6 % slower: docs/performance.md).
+enum class ScaleSectors : uint8_t { whole, shared };
+
 /// Stores kCount scales of a row of the grid, the first at an offset.
-template <class Scale, int kCount>
+template <class Scale, ScaleSectors kSectors, int kCount>
 BLOCKSCALE_DEVICE void store_scales(const QuantizeParams& p, int64_t offset,
                                     const uint32_t (&stored)[kCount]) {
   Scale* const to = reinterpret_cast<Scale*>(p.scales) + offset;
@@ -72,18 +77,24 @@ BLOCKSCALE_DEVICE void store_scales(const QuantizeParams& p, int64_t offset,
   }
   BLOCKSCALE_UNROLL
   for (int i = 0; i < kCount; ++i) {
-    ptx::st_global(to + i * p.scale_column_step, static_cast<Scale>(stored[i]));
+    Scale* const at = to + i * p.scale_column_step;
+    const auto scale = static_cast<Scale>(stored[i]);
+    if constexpr (kSectors == ScaleSectors::shared) {
+      ptx::st_global(at, scale, ptx::createpolicy_evict_last());
+    } else {
+      ptx::st_global(at, scale);
+    }
   }
 }
 
 /// The same in the type that they have.
-template <QuantizeConfig kConfig, int kCount>
+template <QuantizeConfig kConfig, ScaleSectors kSectors = ScaleSectors::whole, int kCount>
 BLOCKSCALE_DEVICE void store_scales_from(const QuantizeParams& p, int64_t offset,
                                          const uint32_t (&stored)[kCount]) {
   if (has_byte_scales<kConfig>(p)) {
-    store_scales<uint8_t>(p, offset, stored);
+    store_scales<uint8_t, kSectors>(p, offset, stored);
   } else {
-    store_scales<uint32_t>(p, offset, stored);
+    store_scales<uint32_t, kSectors>(p, offset, stored);
   }
 }
 
@@ -95,15 +106,16 @@ BLOCKSCALE_DEVICE int64_t scale_offset_of(const QuantizeParams& p, uint32_t matr
 }
 
 /// Stores kCount scales of a row of the grid from a column on, a multiple of kCount.
-template <QuantizeConfig kConfig, int kCount>
+template <QuantizeConfig kConfig, ScaleSectors kSectors = ScaleSectors::whole, int kCount>
 BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix, uint32_t grid_row,
                                        uint32_t grid_column, const uint32_t (&stored)[kCount]) {
-  store_scales_from<kConfig>(p, scale_offset_of(p, matrix, grid_row, grid_column), stored);
+  store_scales_from<kConfig, kSectors>(p, scale_offset_of(p, matrix, grid_row, grid_column),
+                                       stored);
 }
 
 /// Stores the scales of a chunk's blocks, which are blocks of single rows. Padding of the layout
 /// becomes 0.
-template <QuantizeConfig kConfig, int kCount>
+template <QuantizeConfig kConfig, ScaleSectors kSectors = ScaleSectors::whole, int kCount>
 BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlace& place,
                                         const BlockScale (&scales)[kCount]) {
   const uint32_t column = place.column / kConfig.block;
@@ -115,11 +127,11 @@ BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlac
     stored[i] = exists ? scales[i].stored : 0u;
   }
   if (column + kCount <= p.scale_columns) {
-    store_scales_at<kConfig>(p, place.matrix, place.row, column, stored);
+    store_scales_at<kConfig, kSectors>(p, place.matrix, place.row, column, stored);
   } else if (column < p.scale_columns) {
     static_assert(kCount <= 2);
     const uint32_t first[1] = {stored[0]};
-    store_scales_at<kConfig>(p, place.matrix, place.row, column, first);
+    store_scales_at<kConfig, kSectors>(p, place.matrix, place.row, column, first);
   }
 }
 

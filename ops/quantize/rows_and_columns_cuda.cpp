@@ -59,13 +59,9 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   check_workspace(execution, plan.workspace_bytes, device);
   const DeviceScope scope(device.ordinal());
   quantize_detail::launch_steps(plan.factors, execution.stream);
-  runtime::KernelSet& kernels = quantize_detail::rows_and_columns_kernels();
-  const auto kernel = [&](int index) -> const runtime::Kernel& {
-    return kernels.get(static_cast<std::size_t>(index));
-  };
-  runtime::launch(kernel(plan.kernel), plan.shape, execution.stream, plan.params);
-  if (plan.move_kernel < 0) return;
-  runtime::launch(kernel(plan.move_kernel), plan.move_shape, execution.stream, plan.moves);
+  const runtime::Kernel& kernel =
+      quantize_detail::rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
+  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
 }
 
 }  // namespace cuda

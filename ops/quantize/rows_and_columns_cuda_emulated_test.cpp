@@ -11,7 +11,6 @@
 #include "blockscale/quantize.h"
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda_test_emulation.h"
-#include "ops/quantize/kernel_sm90_scale_rows.cuh"
 #include "ops/quantize/kernel_sm90_transpose.cuh"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "ops/quantize/rows_and_columns_test_support.h"
@@ -104,7 +103,7 @@ void check(const Case& c) {
   const quantize_detail::RowsAndColumnsArguments a =
       quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options);
   quantize_detail::PlanTuning tuning;
-  tuning.large = tuning.moved_scales = c.large;
+  tuning.large = c.large;
   std::vector<float> workspace(static_cast<std::size_t>(
       plan_rows_and_columns(a, options, c.device, nullptr, tuning).workspace_bytes / 4));
   const quantize_detail::RowsAndColumnsPlan plan =
@@ -143,13 +142,6 @@ void check(const Case& c) {
   const emulator::Report report =
       emulator::launch(plan.shape, buffers, order, [&] { function(plan.params); });
   ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
-  if (plan.move_kernel >= 0) {
-    const bool bytes = c.recipe == Recipe::fp8_1x128_ue8m0;
-    const emulator::Report moved = emulator::launch(plan.move_shape, buffers, order, [&] {
-      bytes ? move_scales_into_rows<8>(plan.moves) : move_scales_into_rows<32>(plan.moves);
-    });
-    ASSERT_TRUE(moved.ok()) << describe(c) << "\n" << plan.str() << moved.text();
-  }
   ASSERT_EQ(actual[0].scales(), expected[0].scales()) << describe(c) << "\n" << plan.str();
   ASSERT_EQ(actual[0].values(), expected[0].values()) << describe(c) << "\n" << plan.str();
   ASSERT_EQ(actual[1].scales(), expected[1].scales()) << describe(c) << "\n" << plan.str();
@@ -381,9 +373,8 @@ TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
   const auto plan = problem.plan();
   EXPECT_EQ(plan.str(),
             "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 4096 tiles, vector loads, "
-            "vector stores of rows, vector stores of columns, scales mn_major and mn_major\n"
-            "move_scales_into_rows: 1024 thread blocks\n");
-  EXPECT_EQ(plan.workspace_bytes, 2 * 8192 * 64 * 4);
+            "vector stores of rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(plan.workspace_bytes, 0);
   EXPECT_EQ(plan.shape.grid.x, 4096u);
   EXPECT_EQ(plan.shape.block.x, 128u);
 }

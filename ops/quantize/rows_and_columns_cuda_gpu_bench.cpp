@@ -26,27 +26,22 @@ using quantize_detail::PlanTuning;
 std::vector<PlanTuning> tunings_of(const MeasuredProblem& problem, bool tune) {
   std::vector<PlanTuning> tunings = {{}};
   if (!tune) return tunings;
-  const auto add = [&](int chunk, int threads, int min_blocks, Choice moved_scales) {
+  const auto add = [&](int chunk, int threads, int min_blocks) {
     PlanTuning tuning;
     tuning.chunk = chunk;
     tuning.threads = threads;
     tuning.min_blocks = min_blocks;
-    tuning.moved_scales = moved_scales;
     tuning.large = Choice::always;
     tunings.push_back(tuning);
   };
-  if (problem.layout == ScaleLayout::row_major) {
-    add(0, 0, 0, Choice::always);
-    add(0, 0, 0, Choice::never);
-  }
   if (problem.dtype == Format::f32) {
-    add(16, 256, 2, Choice::by_size);
+    add(16, 256, 2);
     return tunings;
   }
-  add(8, 128, 4, Choice::by_size);
-  add(8, 256, 3, Choice::by_size);
-  add(16, 256, 2, Choice::by_size);
-  add(16, 256, 3, Choice::by_size);
+  add(8, 128, 4);
+  add(8, 256, 3);
+  add(16, 256, 2);
+  add(16, 256, 3);
   return tunings;
 }
 
@@ -60,16 +55,14 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
   for (const quantize_detail::MeasuredTuning& result : m.tunings) {
     if (result.failed) throw Error(*result.failed);
     const double share = m.copy_seconds / result.seconds;
-    std::fprintf(
-        stderr,
-        "%-16s %-4s %-14s %-9s %6lld x %6lld, %6.0f MiB, %d columns, %d threads x %d, moved %d: "
-        "%9.2f us, copy "
-        "%9.2f us: %.3f\n",
-        name, dtype, layout, input, static_cast<long long>(problem.rows),
-        static_cast<long long>(problem.k), static_cast<double>(m.input_bytes) / (1 << 20),
-        result.tuning.chunk, result.tuning.threads, result.tuning.min_blocks,
-        static_cast<int>(result.tuning.moved_scales), result.seconds * 1e6, m.copy_seconds * 1e6,
-        share);
+    std::fprintf(stderr,
+                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %6.0f MiB, %d columns, %d threads x %d: "
+                 "%9.2f us, copy "
+                 "%9.2f us: %.3f\n",
+                 name, dtype, layout, input, static_cast<long long>(problem.rows),
+                 static_cast<long long>(problem.k), static_cast<double>(m.input_bytes) / (1 << 20),
+                 result.tuning.chunk, result.tuning.threads, result.tuning.min_blocks,
+                 result.seconds * 1e6, m.copy_seconds * 1e6, share);
     cases.push_back(
         {{"recipe", name},
          {"dtype", dtype},

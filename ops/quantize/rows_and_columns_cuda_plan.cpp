@@ -58,68 +58,8 @@ struct Tiles {
   std::int64_t down, across;
 };
 
-/// Where a grid of scales lies between the kernels, and how it gets to where p has it. Sets p to
-/// what the first kernel writes, behind the first `used` bytes of the workspace.
-ScaleMove move_scales(QuantizeParams& p, std::uint8_t* workspace, std::int64_t& used) {
-  const std::int64_t size = p.fp8_scale == Fp8Scale::ue8m0 ? 1 : 4;
-  ScaleMove move;
-  move.to = p.scales;
-  move.to_stride = p.scale_leading_stride;
-  move.to_batch_stride = p.scale_batch_stride;
-  move.rows = p.scale_rows;
-  move.columns = p.scale_columns;
-  move.vectors = is_multiple(move.to, kMovedScales * size) &&
-                 is_multiple(move.to_stride, kMovedScales) &&
-                 is_multiple(move.to_batch_stride, kMovedScales);
-  move.from_stride = ceil_div(move.rows, 128) * 128;
-  move.from_batch_stride = move.from_stride * move.columns;
-  const std::int64_t of_column = ceil_div(move.rows, kScaleMoveThreads);
-  const std::int64_t of_matrix = of_column * ceil_div(move.columns, kMovedScales);
-  move.blocks_of_column = Divisor(static_cast<std::uint32_t>(of_column));
-  move.blocks_of_matrix = Divisor(static_cast<std::uint32_t>(of_matrix));
-  move.blocks = static_cast<std::uint32_t>(of_matrix * p.batch);
-  move.from = workspace == nullptr ? nullptr : workspace + used;
-  used += ceil_div(move.from_batch_stride * p.batch * size, 128) * 128;
-  p.scales = const_cast<std::uint8_t*>(move.from);
-  p.layout = ScaleLayout::mn_major;
-  p.scale_leading_stride = move.from_stride;
-  p.scale_batch_stride = move.from_batch_stride;
-  return move;
-}
-
-/// Has row_major scales moved into their rows by a kernel that follows.
-void add_moves(RowsAndColumnsPlan& plan, void* workspace) {
-  RowsAndColumnsParams& p = plan.params;
-  // Of a grid with one column the two layouts are the same.
-  const auto is_scattered = [](const QuantizeParams& q) {
-    return q.layout == ScaleLayout::row_major && q.scale_columns > 1;
-  };
-  auto* const bytes = static_cast<std::uint8_t*>(workspace);
-  std::int64_t& used = plan.workspace_bytes;
-  if (is_scattered(p.rows)) plan.moves.rows = move_scales(p.rows, bytes, used);
-  if (is_scattered(p.columns)) plan.moves.columns = move_scales(p.columns, bytes, used);
-  const std::uint32_t blocks = plan.moves.rows.blocks + plan.moves.columns.blocks;
-  if (blocks == 0) return;
-  plan.move_kernel = kRowsAndColumnsKernels.count + (p.rows.fp8_scale == Fp8Scale::ue8m0 ? 1 : 0);
-  plan.move_shape.grid.x = blocks;
-  plan.move_shape.block.x = kScaleMoveThreads;
-  plan.move_shape.programmatic_dependent_launch = true;
-  p.rows.lets_next_start = true;
-}
-
 /// Tiles for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t kLargeTiles = 4;
-
-/// Whether row_major scales are moved by a second kernel, which takes 3 us on an H200: where little
-/// else keeps the first one from the rate of the memory.
-bool is_worth_moving(const QuantizeConfig& c, std::int64_t tiles, const DeviceTraits& device) {
-  if (c.input == Format::f32) return false;
-  switch (c.transform) {
-    case InputTransform::identity: return tiles >= std::int64_t{12} * device.multiprocessors;
-    case InputTransform::modulate: return tiles >= std::int64_t{24} * device.multiprocessors;
-    default: return false;
-  }
-}
 
 }  // namespace
 
@@ -146,12 +86,8 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   if (a.input.transform == InputTransform::rms_norm) {
     plan.factors = plan_row_factors(along_rows, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
-    plan.workspace_bytes = ceil_div(plan.factors.workspace_bytes, 128) * 128;
+    plan.workspace_bytes = plan.factors.workspace_bytes;
   }
-  const bool moves = tuning.moved_scales == Choice::by_size
-                         ? is_worth_moving(plan.config, all, device)
-                         : tuning.moved_scales == Choice::always;
-  if (moves) add_moves(plan, workspace);
   plan.shape.grid.x = p.rows.grid.tiles;
   plan.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
   plan.shape.dynamic_shared_bytes = kTransposeSharedBytes;
@@ -178,10 +114,7 @@ std::string RowsAndColumnsPlan::str() const {
          (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
          " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
          scale_layout_traits(params.rows.layout).name + " and " +
-         scale_layout_traits(params.columns.layout).name + "\n" +
-         (move_kernel < 0
-              ? ""
-              : "move_scales_into_rows: " + std::to_string(move_shape.grid.x) + " thread blocks\n");
+         scale_layout_traits(params.columns.layout).name + "\n";
 }
 
 runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& c, std::string name) {
@@ -199,14 +132,6 @@ std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs() {
   for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
     const QuantizeConfig& c = kRowsAndColumnsKernels[i];
     specs.push_back(rows_and_columns_kernel_spec(c, kernel_name(c)));
-  }
-  for (const char* const bits : {"32", "8"}) {
-    specs.push_back(runtime::with_parameters<ScaleMoves>(
-        {.name = std::string("move_scales_into_rows_") + bits,
-         .header = "ops/quantize/kernel_sm90_scale_rows.cuh",
-         .call = std::string("blockscale::move_scales_into_rows<") + bits + ">",
-         .threads = static_cast<int>(kScaleMoveThreads)},
-        "blockscale::ScaleMoves"));
   }
   return specs;
 }

@@ -19,9 +19,6 @@ struct RowsAndColumnsPlan {
   QuantizeConfig config;  // that kernel's, unless it is tuned
   LaunchShape shape;
   RowsAndColumnsParams params;
-  int move_kernel = -1;  // index into what follows these kernels; -1: scales are where they belong
-  LaunchShape move_shape;
-  ScaleMoves moves;
   std::int64_t workspace_bytes = 0;
 
   /// One line a launch: the kernel, its tiles, how it loads and stores.
@@ -37,8 +34,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
 /// What is compiled for a configuration, which may be one that is not in the list.
 runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& config, std::string name);
 
-/// What the kernel pack compiles for this operation: the listed kernels, and then those that move
-/// scales of 4 bytes and of one.
+/// What the kernel pack compiles for this operation.
 std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs();
 
 }  // namespace blockscale::quantize_detail

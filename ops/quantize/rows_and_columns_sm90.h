@@ -18,31 +18,6 @@ struct RowsAndColumnsParams {
   QuantizeParams columns;
 };
 
-/// A grid of scales that lies column after column, and where it goes row after row. Strides are
-/// scales; those of `from` between columns, those of `to` between rows.
-struct ScaleMove {
-  const uint8_t* from = nullptr;
-  int64_t from_stride = 0;
-  int64_t from_batch_stride = 0;
-  uint8_t* to = nullptr;
-  int64_t to_stride = 0;
-  int64_t to_batch_stride = 0;
-  uint32_t rows = 0;
-  uint32_t columns = 0;
-  bool vectors = false;           // each eighth column of each row of `to` starts a vector
-  Divisor blocks_of_column = {};  // thread blocks for kMovedScales columns
-  Divisor blocks_of_matrix = {};
-  uint32_t blocks = 0;  // of the batch; 0: nothing is moved
-};
-
-struct ScaleMoves {
-  ScaleMove rows;
-  ScaleMove columns;
-};
-
-inline constexpr uint32_t kScaleMoveThreads = 128;
-inline constexpr uint32_t kMovedScales = 8;  // of a thread
-
 namespace detail {
 
 /// Columns of a thread. 16 bytes, so that a warp loads whole sectors, where that pays; where much
