@@ -35,10 +35,12 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
+#include "ops/quantize/kernel_sm90_codes.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_rms.cuh"
+#include "ops/quantize/kernel_sm90_scale.cuh"
 #include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
 
@@ -54,6 +56,7 @@ class TeamStripes {
   using Values = ValueChunk<kConfig>;
   using Words = device::Vector<uint32_t, 4>;
   static_assert(kConfig.transform == InputTransform::rms_norm && kConfig.block == 128);
+  static_assert(kConfig.element == Format::e4m3, "whose ties ShortQuotient is for");
   static_assert(Raw::kWords == 4 && 16 * 32 == kStripeRowBytes);
 
   static constexpr uint32_t kChunk = kConfig.chunk;
@@ -80,7 +83,7 @@ class TeamStripes {
  public:
   BLOCKSCALE_DEVICE explicit TeamStripes(const QuantizeParams& p)
       : p_(p),
-        warp_(ptx::tid_x() / 32),
+        warp_(ptx::shfl_sync_idx(ptx::kFullMask, ptx::tid_x() / 32, 0)),
         lane_(ptx::tid_x() % 32),
         stripe_(p.grid.across.quotient(ptx::ctaid_x())),
         mate_(ptx::ctaid_x() - stripe_ * p.grid.across.divisor) {}
@@ -140,19 +143,14 @@ class TeamStripes {
     }
   }
 
-  /// Into L2 what the thread block needs first.
+  /// Into L2 the first tile, and no more: the next ones would hold it up.
   BLOCKSCALE_DEVICE void prefetch() const {
     constexpr uint32_t kLineBytes = 128;
     constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
     static_assert(kRowLines * kRows == 32);
     const uint32_t offset = lane_ % kRowLines * kLineBytes;
     if (offset >= bytes_of_row()) return;
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kStripeSlots; ++i) {
-      const uint32_t stripe = stripe_ + i * teams();
-      if (stripe >= stripes()) continue;
-      ptx::prefetch_global_l2(row_of_tile(stripe, lane_ / kRowLines) + offset);
-    }
+    ptx::prefetch_global_l2(row_of_tile(stripe_, lane_ / kRowLines) + offset);
     const DeviceMatrix& weight = p_.transform.weight;
     if (warp_ != 0 || !exists()) return;
     ptx::prefetch_global_l2(weight.data +
@@ -372,24 +370,27 @@ class TeamStripes {
       store_scales_at<kConfig>(p_, place.matrix, place.row / p_.block_rows,
                                place.column / kConfig.block, stored);
     }
+    const bool exceptional = scale.exceptional || ShortQuotient::is_exceptional(scale.factor);
     const bool all_exist = place.row + kRows <= p_.rows;
-    if (ptx::vote_sync_any(ptx::kFullMask, scale.exceptional) || !all_exist || !p_.value_vectors) {
+    if (ptx::vote_sync_any(ptx::kFullMask, exceptional) || !all_exist || !p_.value_vectors) {
       BLOCKSCALE_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         store_exactly<kConfig>(p_, below(place, row), held_[row], scale);
       }
     } else if (exists()) {
+      const ShortQuotient quotient(scale.factor);
       uint8_t* to = codes_at<kConfig.element>(p_, place);
       BLOCKSCALE_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
-        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(held_[row], scale), to);
+        const auto scaled = [&](int i) { return quotient(value_at(held_[row], i)); };
+        store_codes(encode_bytes<kConfig.element, kConfig.chunk>(scaled), to);
         to += p_.value_row_stride;
       }
     }
   }
 
   const QuantizeParams& p_;
-  const uint32_t warp_;
+  const uint32_t warp_;  // one number for the compiler, too: it may keep addresses once for a warp
   const uint32_t lane_;
   uint32_t stripe_;  // whose turn it is; the team's first one is its number
   const uint32_t mate_;
