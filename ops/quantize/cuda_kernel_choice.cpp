@@ -167,7 +167,7 @@ std::uint32_t KernelChoice::log2_chunks_of(std::int64_t chunks, const QuantizeCo
     if (a_.out.layout == ScaleLayout::mn_major) most = std::min(8, 8 * c.block / c.chunk);
     if (is_swizzled(a_.out.layout)) most = 16;
   }
-  if (shared_operands(a_.input.transform) > 0) most = std::min(most, 16);
+  if (shared_operands(a_.input.transform) > 0) most = std::min(most, kMostOperandChunks);
   const int least = std::max(2, c.block / c.chunk);
   return fitting_log2_chunks(chunks, least, std::max(most, least));
 }
@@ -184,10 +184,11 @@ bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) 
 /// For small inputs of GELU one a multiprocessor, so that many of the next kernel's find room
 /// beside it; or up to two that go through their tiles at once instead of in two turns.
 std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const {
-  if (!orders_gelu(c) || !lets_next_start()) return most_maxima(c);
+  const std::int64_t most = most_maxima(c);
+  if (!orders_gelu(c) || !lets_next_start()) return most;
   const std::int64_t one = device_.multiprocessors;
   const std::int64_t at_once = ceil_div(tiles, c.chunks);
-  return at_once <= 2 * one ? std::max(at_once, one) : one;
+  return std::min(most, at_once <= 2 * one ? std::max(at_once, one) : one);
 }
 
 bool KernelChoice::lets_next_start() const {

@@ -48,7 +48,7 @@ class KernelChoice {
   /// other, as far as its rows and its size are concerned.
   bool reads_stripes() const;
 
-  /// Thread blocks of a `maximum` kernel, at most.
+  /// Thread blocks of a `maximum` kernel, at most: no more than most_maxima.
   std::int64_t most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const;
 
   /// Whether the next kernel in the stream may start while the plan's last one runs.

@@ -190,6 +190,22 @@ TEST(QuantizePlan, OnlyMaximaNeedAWorkspace) {
   }
 }
 
+/// Whoever makes a scale of them has room for so many, on devices of any size.
+TEST(QuantizePlan, LeavesNoMoreMaximaThanAreRead) {
+  for (const InputTransform transform : {InputTransform::identity, InputTransform::gelu_tanh}) {
+    for (const int multiprocessors : {16, 132, 600}) {
+      Problem p{.recipe = Recipe::nvfp4, .rows = 2048, .k = 8192};
+      p.options.input.transform = transform;
+      const QuantizePlan plan =
+          plan_quantize(arguments_of(p), p.options, {multiprocessors}, nullptr);
+      ASSERT_EQ(plan.count, 2);
+      const std::uint32_t count = plan.steps[0].params.maxima.count;
+      EXPECT_LE(count, most_maxima(plan.steps[0].config)) << multiprocessors;
+      EXPECT_LE(count, most_maxima(plan.steps[1].config)) << multiprocessors;
+    }
+  }
+}
+
 TEST(QuantizePlan, SmallCallsAndInnerKernelsLetTheNextStart) {
   for (const bool small : {false, true}) {
     const std::int64_t rows = small ? 512 : 16384;

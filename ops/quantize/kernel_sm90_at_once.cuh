@@ -31,9 +31,11 @@ class OperandStrip {
   static constexpr uint32_t kChunkBytes = strip_chunk_bytes(kConfig);
   /// Columns that a thread loads of one operand; half of the threads load all of it.
   static constexpr uint32_t kVector = 8;
+  static_assert(kMostOperandChunks * kConfig.chunk <= kConfig.threads / 2 * int{kVector});
 
  public:
-  /// Loads a group's operands for the `chunks` chunks from column `first` on.
+  /// Loads a group's operands for the `chunks` chunks from column `first` on, at most
+  /// kMostOperandChunks.
   BLOCKSCALE_DEVICE OperandStrip(const TransformParams& t, uint32_t group, uint32_t chunks,
                                  uint32_t first, uint32_t k)
       : bytes_(chunks * kChunkBytes) {

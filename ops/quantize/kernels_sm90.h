@@ -25,7 +25,7 @@ enum class QuantizeKernel : uint8_t {
   maximum,  // the largest magnitudes of parts of a tensor, for whoever makes its scale of them;
             // with rms_norm the factors too
   settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
-  norm,     // the factor of each row of rms_norm, for `tall` and `scaled`
+  norm,     // the factor of each row of rms_norm, for `tall`, `scaled`, and rows and columns
   stripe,   // `norm` and `tall` at once: x is read once
   clear,    // what thread blocks of `stripe` tell each other, before they do
 };
@@ -220,7 +220,10 @@ BLOCKSCALE_HD constexpr bool prefetches_tile(const QuantizeConfig& c) {
   return approximates_gelu(c) || loads_at_once(c);
 }
 
-/// `blocks` that do keep the operands of a run of chunks in shared memory behind
+/// The most chunks side by side in a tile of rows that share operands.
+inline constexpr int kMostOperandChunks = 16;
+
+/// `blocks` that load at once keep the operands of a tile's chunks in shared memory behind
 /// kQuantizeSharedBytes, one operand after the other: of each chunk so many bytes, which quarters
 /// of warps read without bank conflicts.
 BLOCKSCALE_HD constexpr uint32_t strip_chunk_bytes(const QuantizeConfig& c) {
