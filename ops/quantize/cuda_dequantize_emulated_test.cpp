@@ -212,5 +212,17 @@ TEST(DequantizePlan, SaysWhatItDoes) {
       << plan.str();
 }
 
+TEST(DequantizePlan, TakesNoStrideOfOneRowOrMatrix) {
+  ScaledTensor one_row(Recipe::mxfp4, 1, 4096);
+  ScaledTensorView x = std::as_const(one_row).view();
+  x.value_row_stride = (std::int64_t{1} << 40) + 1;
+  std::vector<std::uint16_t> out(4096);
+  const auto plan = plan_dequantize(
+      quantize_detail::validated(x, MutableMatrixView{out.data(), Format::bf16, 1, 4096}, 0));
+  EXPECT_EQ(plan.params.value_row_stride, 0);
+  EXPECT_EQ(plan.params.value_batch_stride, 0);
+  EXPECT_TRUE(plan.params.value_vectors);
+}
+
 }  // namespace
 }  // namespace blockscale

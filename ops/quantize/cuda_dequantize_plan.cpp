@@ -57,8 +57,8 @@ DequantizePlan plan_dequantize(const DequantizeArguments& a) {
   const std::uint32_t log2 = fitting_log2_chunks(chunks, 1, c.threads);
   p.grid = make_tile_grid(x.batch, x.rows, chunks, c.threads >> log2, log2);
   p.values = static_cast<const std::uint8_t*>(x.values);
-  p.value_row_stride = x.value_row_stride;
-  p.value_batch_stride = x.value_batch_stride;
+  p.value_row_stride = device_stride(x.value_row_stride, x.rows);
+  p.value_batch_stride = device_stride(x.value_batch_stride, x.batch);
   const std::int64_t load = code_store_bytes(element, c.chunk);
   p.value_vectors = is_multiple(p.values, load) && is_multiple(p.value_row_stride, load) &&
                     is_multiple(p.value_batch_stride, load);
