@@ -27,9 +27,9 @@ enum class Data {
   mixed,       // a kind for each 64 elements
   tails,       // of each 16 none above -2, or some, or all near 0: GELU is small, or next to 0
 };
-inline constexpr std::array<Data, 11> kAllData = {
-    Data::normal, Data::huge,      Data::tiny,       Data::denormal,   Data::outlier, Data::zero,
-    Data::mixed,  Data::nonfinite, Data::infinities, Data::boundaries, Data::any_bits};
+inline constexpr std::array<Data, 12> kAllData = {
+    Data::normal, Data::huge,      Data::tiny,       Data::denormal,   Data::outlier,  Data::zero,
+    Data::mixed,  Data::nonfinite, Data::infinities, Data::boundaries, Data::any_bits, Data::tails};
 
 inline const char* data_name(Data data) {
   constexpr const char* kNames[] = {"normal",     "huge",     "tiny",      "denormal",
