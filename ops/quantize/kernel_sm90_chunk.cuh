@@ -24,8 +24,6 @@ BLOCKSCALE_DEVICE float finite_magnitude(uint32_t bits) {
 /// kCount elements as they lie in memory: f16 and bf16 two in a word, f32 one.
 template <Format kFormat, int kCount>
 struct Chunk {
-  static constexpr Format kElementFormat = kFormat;
-  static constexpr int kSize = kCount;
   static constexpr int kElementBytes = kFormat == Format::f32 ? 4 : 2;
   static constexpr int kWords = kCount * kElementBytes / 4;
   uint32_t word[kWords];

@@ -53,13 +53,12 @@ BLOCKSCALE_DEVICE void store_chunk_again(const QuantizeParams& p, uint32_t piece
   });
 }
 
-/// The scale of a block whose largest magnitude lies between bounds: exceptional, unless it is the
-/// same for both.
+/// The scale of an mx block whose largest magnitude lies between bounds: exceptional, unless it is
+/// the same for both.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE BlockScale scale_between(const QuantizeParams& p, float tensor_scale,
-                                           const Bounds& amax) {
+BLOCKSCALE_DEVICE BlockScale scale_between(const QuantizeParams& p, const Bounds& amax) {
   const auto scale_of = [&](float magnitude) {
-    return block_scale<kConfig, false>(p, tensor_scale, bit_cast<uint32_t>(magnitude));
+    return block_scale<kConfig, false>(p, 1.0f, bit_cast<uint32_t>(magnitude));
   };
   BlockScale scale = scale_of(amax.low);
   scale.exceptional |= scale.stored != scale_of(amax.high).stored;
@@ -83,7 +82,7 @@ BLOCKSCALE_DEVICE uint32_t find_gelu_scale(BlockScale& scale, const QuantizePara
     const auto value_of = [](float y) { return approximate_gelu<kTransform>(y).value(); };
     const auto largest = largest_gelu_of_lanes<kTransform, true, kLanes>(x, value_of);
     const Bounds bounds(bit_cast<float>(largest.bits), largest.ordered);
-    scale = scale_between<kConfig>(p, 1.0f, bounds);
+    scale = scale_between<kConfig>(p, bounds);
     return bit_cast<uint32_t>(bounds.low);
   }
 }
@@ -253,12 +252,8 @@ BLOCKSCALE_DEVICE void settle_scales(Units<kConfig>& units, const QuantizeParams
   }
   each_shared_chunk<kConfig>(
       place, open && approximate, [&](const SharedChunk<kConfig>& shared, bool mine) {
-        uint32_t largest = bit_cast<uint32_t>(ptx::abs(shared.exact_value(p)));
-        BLOCKSCALE_UNROLL
-        for (uint32_t lanes = 1; lanes < 16; lanes *= 2) {
-          const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, largest, lanes);
-          largest = other > largest ? other : largest;
-        }
+        const uint32_t largest =
+            largest_of_lanes<16>(bit_cast<uint32_t>(ptx::abs(shared.exact_value(p))));
         BLOCKSCALE_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {
           const uint32_t amax = ptx::shfl_sync_idx(ptx::kFullMask, largest, 16 * i);

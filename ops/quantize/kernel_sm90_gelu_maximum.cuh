@@ -20,11 +20,13 @@ inline constexpr float kLeastOrderedX = 0.28125f;
 
 /// The largest x, -infinity at first. With kPoison a NaN makes it a NaN, else it does not count.
 template <Format kFormat, bool kPoison = false>
-class LargestX {
+struct LargestX {
   static_assert(kFormat == Format::bf16 || kFormat == Format::f16);
   static constexpr bool kIsBf16 = kFormat == Format::bf16;
 
- public:
+  /// Two numbers: the larger one is the largest.
+  uint32_t bits = kIsBf16 ? 0xFF80FF80u : 0xFC00FC00u;
+
   template <int kCount>
   BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount>& x) {
     BLOCKSCALE_UNROLL
@@ -32,22 +34,19 @@ class LargestX {
   }
   BLOCKSCALE_DEVICE void fold(uint32_t word) {
     if constexpr (kPoison) {
-      word_ = kIsBf16 ? ptx::max_nan_bf16x2(word_, word) : ptx::max_nan_f16x2(word_, word);
+      bits = kIsBf16 ? ptx::max_nan_bf16x2(bits, word) : ptx::max_nan_f16x2(bits, word);
     } else {
-      word_ = kIsBf16 ? ptx::max_bf16x2(word_, word) : ptx::max_f16x2(word_, word);
+      bits = kIsBf16 ? ptx::max_bf16x2(bits, word) : ptx::max_f16x2(bits, word);
     }
   }
+  /// The bits of another one, as Largest does that of magnitudes.
+  BLOCKSCALE_DEVICE void fold_magnitudes(uint32_t other) { fold(other); }
 
-  /// Two numbers: the larger one is the largest.
-  BLOCKSCALE_DEVICE uint32_t word() const { return word_; }
   BLOCKSCALE_DEVICE float value() const {
-    const Chunk<kFormat, 2> x = {{word_}};
+    const Chunk<kFormat, 2> x = {{bits}};
     return kPoison ? ptx::max_nan(value_at(x, 0), value_at(x, 1))
                    : ptx::max(value_at(x, 0), value_at(x, 1));
   }
-
- private:
-  uint32_t word_ = kIsBf16 ? 0xFF80FF80u : 0xFC00FC00u;
 };
 
 /// As Largest of the values of GELU, but folds chunks of x: the more at once, the fewer must be

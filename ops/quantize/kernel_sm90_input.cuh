@@ -95,7 +95,7 @@ BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
 
-/// x at a place that exists.
+/// Where x lies at a place.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE const uint8_t* x_at(const QuantizeParams& p, const ChunkPlace& place) {
   return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +

@@ -12,15 +12,16 @@
 
 namespace blockscale::quantize_sm90 {
 
-/// What a `maximum` kernel folds: chunks of x where their order is that of the values, else values.
+/// How a `maximum` kernel finds what it looks for: kLoaded says what its chunks are loaded with, x
+/// where that has the order of the values, else these, and Maximum folds them.
 template <QuantizeConfig kConfig, bool kOrdersGelu = orders_gelu(kConfig)>
-struct Folded {
-  static constexpr QuantizeConfig kChunks = kConfig;
+struct MaximumSearch {
+  static constexpr QuantizeConfig kLoaded = kConfig;
   using Maximum = Largest<kValueFormat<kConfig>, false>;
 };
 template <QuantizeConfig kConfig>
-struct Folded<kConfig, true> {
-  static constexpr QuantizeConfig kChunks = without_transform(kConfig);
+struct MaximumSearch<kConfig, true> {
+  static constexpr QuantizeConfig kLoaded = without_transform(kConfig);
   using Maximum = LargestGelu<kConfig.transform, kConfig.input>;
 };
 
@@ -125,21 +126,22 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
   const MaximaParams& maxima = p.maxima;
   const auto [matrix, part, tiles] = begin_maxima<kConfig>(p);
-  constexpr QuantizeConfig kChunks = Folded<kConfig>::kChunks;
-  typename Folded<kConfig>::Maximum largest;
+  using Search = MaximumSearch<kConfig>;
+  constexpr QuantizeConfig kLoaded = Search::kLoaded;
+  typename Search::Maximum largest;
   for (uint32_t first = part; first < tiles; first += kConfig.chunks * maxima.count) {
     const auto place_of = [&](uint32_t u) {
       const uint32_t tile = first + u * maxima.count;
       return maximum_place<kConfig>(p, matrix * tiles + tile, tile < tiles);
     };
-    ValueChunk<kChunks> chunks[kConfig.chunks];
+    ValueChunk<kLoaded> chunks[kConfig.chunks];
     bool all_whole = true;
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       clear(chunks[u]);
       if (u > 0 && first + maxima.count >= tiles) continue;  // small tensors go no further
       const MaximumPlace at = place_of(u);
-      if (at.whole) Input<kChunks>(p, at.place).load_whole(chunks[u], 0);
+      if (at.whole) Input<kLoaded>(p, at.place).load_whole(chunks[u], 0);
       all_whole &= at.whole || !at.exists;
     }
     largest.fold(chunks);
@@ -148,8 +150,8 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       const MaximumPlace at = place_of(u);
       if (at.whole || !at.exists) continue;
-      ValueChunk<kChunks> chunk[1];
-      load_part_of<kChunks>(chunk[0], p, at.place);
+      ValueChunk<kLoaded> chunk[1];
+      load_part_of<kLoaded>(chunk[0], p, at.place);
       largest.fold(chunk);
     }
   }

@@ -1,6 +1,6 @@
-// QuantizeKernel::row, ::norm, and ::maximum of rms_norm: thread blocks that hold whole rows, so
-// that what depends on all of a row costs no second read: the scale of fp8_row, the factor of
-// rms_norm.
+// QuantizeKernel::row, ::norm, and ::maximum of rms_norm where kernel_sm90_row_maximum.cuh does not
+// take it: thread blocks that hold whole rows, so that what depends on all of a row costs no second
+// read: the scale of fp8_row, the factor of rms_norm.
 //
 // As many warps work on a row as cover it, up to kRowMostWarps; longer rows take several *rounds*
 // and are read again from L2 or memory for each use. A tile is the rows that a thread block holds
@@ -192,9 +192,7 @@ class RowRun {
   /// raw_ becomes the chunk of x at a place in the current columns, or stays as it is where whole_
   /// and there is none.
   BLOCKSCALE_DEVICE void load_raw(const ChunkPlace& place) {
-    const uint8_t* const from = p_.x.data + place.matrix * p_.x.batch_stride +
-                                place.row * p_.x.row_stride +
-                                int64_t{place.column} * Raw::kElementBytes;
+    const uint8_t* const from = x_at<kConfig>(p_, place);
     const bool exists = place.row < p_.rows;
     if (!whole_) {
       const int32_t left = exists ? static_cast<int32_t>(p_.k - place.column) : 0;

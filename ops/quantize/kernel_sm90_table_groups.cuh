@@ -137,7 +137,7 @@ class GroupChunk {
     largest.fold(raw_.part[0]);
     largest.fold(0u);
     using Table = FunctionTable<kConfig.transform, kConfig.input>;
-    const auto both = Table::template look_up<false>(largest.word());
+    const auto both = Table::template look_up<false>(largest.bits);
     const uint32_t low = bit_cast<uint32_t>(both.low);
     const uint32_t high = bit_cast<uint32_t>(both.high);
     return low > high ? low : high;

@@ -191,18 +191,4 @@ class KeptTensorScale {
   float scale_ = 0;
 };
 
-/// The scale of a block of one row from the bits of its largest magnitude. kExact as in
-/// nvfp4_scale.
-template <QuantizeConfig kConfig, bool kExact>
-BLOCKSCALE_DEVICE BlockScale block_scale(const QuantizeParams& p, float tensor_scale,
-                                         uint32_t amax) {
-  if constexpr (kConfig.rule == ScaleRule::nvfp4) {
-    return nvfp4_scale<kExact>(amax, tensor_scale);
-  } else if constexpr (kConfig.rule == ScaleRule::mx) {
-    return mx_scale<kConfig.element>(amax, p.exponent_rounding);
-  } else {
-    return fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
-  }
-}
-
 }  // namespace blockscale::quantize_sm90

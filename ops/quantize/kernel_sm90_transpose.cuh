@@ -2,8 +2,8 @@
 // second one transposed, from one read of x.
 //
 // A thread block holds a tile of 128 x 128 in registers: a thread a chunk of each of a few
-// consecutive rows. Shared memory brings together what threads
-// know of the same row or column, in four steps with a barrier between each two:
+// consecutive rows. Shared memory brings together what threads know of the same row or column, in
+// four steps with a barrier between each two:
 //
 //   1. Each thread writes the maxima of its part of each row, and each warp those of its part of
 //      each column.

@@ -21,23 +21,6 @@ BLOCKSCALE_DEVICE uint32_t lowest_bit(uint32_t bits) {
   return (bit_cast<uint32_t>(static_cast<float>(bits & (0u - bits))) >> 23) - 127;
 }
 
-/// As Largest of magnitudes, but of x itself, -infinity at first: that of GELU follows from it.
-template <Format kFormat>
-struct LargestOfLine {
-  static constexpr bool kIsBf16 = kFormat == Format::bf16;
-  uint32_t bits = kIsBf16 ? 0xFF80FF80u : 0xFC00FC00u;
-
-  BLOCKSCALE_DEVICE void fold_magnitudes(uint32_t other) {
-    bits = kIsBf16 ? ptx::max_bf16x2(bits, other) : ptx::max_f16x2(bits, other);
-  }
-  BLOCKSCALE_DEVICE void fold(uint32_t word) { fold_magnitudes(word); }
-
-  BLOCKSCALE_DEVICE float value() const {
-    const Chunk<kFormat, 2> x = {{bits}};
-    return ptx::max(value_at(x, 0), value_at(x, 1));
-  }
-};
-
 /// Maxima of lines of elements of kFormat: of a chunk's words each.
 template <Format kFormat, int kCount, class MaximumType>
 struct LineMaxima {
@@ -47,7 +30,7 @@ struct LineMaxima {
   static constexpr bool kPacked = kFormat != Format::f32;
 };
 
-/// Those of what a thread holds.
+/// Those of what a thread holds: of x itself, where GELU's largest magnitude follows from it.
 template <QuantizeConfig kConfig, bool kLikely>
 struct MaximaOfHeld {
   using Type =
@@ -55,7 +38,7 @@ struct MaximaOfHeld {
 };
 template <QuantizeConfig kConfig>
 struct MaximaOfHeld<kConfig, true> {
-  using Type = LineMaxima<kConfig.input, kConfig.chunk, LargestOfLine<kConfig.input>>;
+  using Type = LineMaxima<kConfig.input, kConfig.chunk, LargestX<kConfig.input>>;
 };
 
 /// What elements of a line are divided by, as a thread finds it and shares it in two numbers, and

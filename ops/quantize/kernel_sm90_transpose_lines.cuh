@@ -155,9 +155,9 @@ class TileLines {
   BLOCKSCALE_DEVICE float x_at(const ChunkPlace& place) const {
     const QuantizeParams& p = p_.rows;
     if (place.row >= p.rows || place.column >= p.k) return 0;
-    const uint8_t* const from = p.x.data + place.matrix * p.x.batch_stride +
-                                place.row * p.x.row_stride + int64_t{place.column} * 2;
-    const Chunk<kConfig.input, 2> x = {{ptx::ld_global(reinterpret_cast<const uint16_t*>(from))}};
+    const auto* const from =
+        reinterpret_cast<const uint16_t*>(quantize_sm90::x_at<kConfig>(p, place));
+    const Chunk<kConfig.input, 2> x = {{ptx::ld_global(from)}};
     return value_at(x, 0);
   }
 
@@ -292,7 +292,7 @@ class TileLines {
   /// which a warp computes together. place_of(line, i): element i of a line. All lanes of a warp
   /// call it for lines that follow each other.
   template <Format kFormat, class PlaceOf>
-  BLOCKSCALE_DEVICE uint32_t amax_of(const LargestOfLine<kFormat>& largest,
+  BLOCKSCALE_DEVICE uint32_t amax_of(const LargestX<kFormat>& largest,
                                      const PlaceOf& place_of) const {
     const float x = largest.value();
     const bool ordered = x >= kLeastOrderedX;
