@@ -1,5 +1,4 @@
-// Integer and byte instructions that C++ has no operator for. PTX ISA "prmt",
-// "dp2a", "min".
+// Integer and byte instructions that C++ has no operator for. PTX ISA "prmt", "dp2a", "min".
 #pragma once
 
 #include "device/kernel.h"

@@ -26,7 +26,8 @@ struct DeviceTraits {
 /// table.
 enum class Choice : std::uint8_t { by_size, always, never };
 
-/// What a benchmark may change of the last kernel's configuration: 0 leaves it as the list has it.
+/// What benchmarks change of the last kernel's configuration, where 0 leaves it as the list has it;
+/// and what benchmarks and tests change of the choice of kernels.
 struct PlanTuning {
   int chunk = 0;
   int chunks = 0;
@@ -57,7 +58,7 @@ struct QuantizePlan {
   Step& last() { return steps[static_cast<std::size_t>(count - 1)]; }
   const Step& last() const { return steps[static_cast<std::size_t>(count - 1)]; }
 
-  /// One line a launch: the kernel, its tiles, and where its scales come from.
+  /// One line a launch: the kernel, its tiles, and the layout of its scales.
   std::string str() const;
 };
 
