@@ -71,9 +71,7 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   }
   std::vector<QuantizeBenchmarkRow> result;
   for (quantize_detail::MeasuredProblem& problem : problems) {
-    const std::int64_t columns =
-        problem.transform == InputTransform::swiglu ? 2 * problem.k : problem.k;
-    const std::int64_t row = columns * quantize_detail::format_bytes(problem.dtype);
+    const std::int64_t row = x_columns_of(problem) * quantize_detail::format_bytes(problem.dtype);
     for (const std::int64_t bytes : sizes) {
       problem.rows = std::max<std::int64_t>(1, bytes / row);
       result.push_back(measured(problem, options.repeats));

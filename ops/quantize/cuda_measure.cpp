@@ -138,10 +138,6 @@ const runtime::Kernel& kernel_of(const RowsAndColumnsPlan& plan) {
              : tuned_kernel(tuned_rows_and_columns_spec(plan.config));
 }
 
-std::int64_t x_columns_of(const MeasuredProblem& m) {
-  return m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
-}
-
 /// What is fused, with operands that begin at `ones`.
 QuantizeInput input_of(const MeasuredProblem& m, const std::byte* ones) {
   QuantizeInput input;
@@ -395,6 +391,10 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
                    }
                  }
                });
+}
+
+std::int64_t x_columns_of(const MeasuredProblem& m) {
+  return m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
 }
 
 Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,

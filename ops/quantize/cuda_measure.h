@@ -23,6 +23,9 @@ struct MeasuredProblem {
   bool columns_too = false;  // quantize_rows_and_columns
 };
 
+/// Columns of its x.
+std::int64_t x_columns_of(const MeasuredProblem& problem);
+
 /// How one way of doing it fared.
 struct MeasuredTuning {
   PlanTuning tuning;

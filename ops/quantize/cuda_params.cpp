@@ -112,7 +112,10 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
 }
 
 bool has_value_vectors(const QuantizeParams& p, const QuantizeConfig& c) {
-  const std::int64_t store = code_store_bytes(c.element, c.chunk);
+  return has_value_vectors(p, code_store_bytes(c.element, c.chunk));
+}
+
+bool has_value_vectors(const QuantizeParams& p, std::int64_t store) {
   return is_multiple(p.values, store) && is_multiple(p.value_row_stride, store) &&
          is_multiple(p.value_batch_stride, store);
 }

@@ -1,6 +1,8 @@
 // What the quantisers' kernels are launched with, as it follows from a call's arguments.
 #pragma once
 
+#include <cstdint>
+
 #include "blockscale/quantize.h"
 #include "ops/quantize/kernels_sm90.h"
 #include "ops/quantize/validate.h"
@@ -14,5 +16,7 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
 
 /// Whether the codes of each chunk start at a multiple of their widest store.
 bool has_value_vectors(const QuantizeParams& p, const QuantizeConfig& c);
+/// The same of codes that are stored `store` bytes at a time.
+bool has_value_vectors(const QuantizeParams& p, std::int64_t store);
 
 }  // namespace blockscale::quantize_detail

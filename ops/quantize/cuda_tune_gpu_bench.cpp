@@ -80,7 +80,7 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
   return chunk_tunings(t, layout);
 }
 
-/// Ways of launching the kernels of functions of x, and others that are fused.
+/// Ways of launching the kernels of functions of x that tables hold, but for GELU.
 std::vector<PlanTuning> function_tunings() {
   PlanTuning computed, looked_up, more_threads, most_threads;
   computed.table = Choice::never;
@@ -102,16 +102,13 @@ std::vector<PlanTuning> computed_gelu_tunings() {
   return tunings;
 }
 
-/// Ways of launching the kernels that encode GELU from approximate values, and with a table.
+/// Ways of launching the kernels of GELU without a table, and with one.
 std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
-  std::vector<PlanTuning> tunings = {{}, {}};
-  if (t.block_rows > 1) {
-    tunings[1].large = Choice::always;
-    tunings[0].large = Choice::never;
-  } else if (t.block_k == 0) {
-    tunings[1] = {8, 8, 512, 2};
-  } else {
-    tunings[1] = {16, 1, 128, 12};
+  std::vector<PlanTuning> tunings = {{}};
+  if (t.block_k == 0) {
+    tunings.push_back({8, 8, 512, 2});
+  } else if (t.block_rows == 1) {
+    tunings.push_back({16, 1, 128, 12});
     tunings.push_back({32, 1, 128, 6});
     tunings.push_back({32, 1, 256, 4});
   }
@@ -135,13 +132,13 @@ std::vector<PlanTuning> row_tunings() {
 std::vector<PlanTuning> modulate_tunings() {
   std::vector<PlanTuning> tunings = {
       {},
-      {0, 0, 0, 0},
+      {},
       {0, 0, 128, 8, 2},
       {0, 0, 128, 8, 3},
       {0, 0, 256, 4, 4},
       {16, 0, 128, 12},
       {16, 0, 128, 8},
-      {0, 0, 0, 0},
+      {},
       {16, 2, 128, 8},
       {32, 2, 128, 4},
   };
@@ -269,7 +266,7 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   return problems;
 }
 
-/// An input at sizes of x from 1 to 512 MiB.
+/// An input at sizes of x from 1 to 256 MiB.
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {

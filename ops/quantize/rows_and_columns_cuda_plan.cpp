@@ -23,9 +23,7 @@ int find_kernel(Format input, InputTransform transform, bool large) {
 /// What the kernel is launched with to quantise `x` into `out`, but for tiles.
 QuantizeParams params_of(const QuantizeArguments& a, const QuantizeOptions& options) {
   QuantizeParams p = quantize_params(a, options);
-  p.value_vectors = is_multiple(p.values, 16) &&
-                    (p.rows <= 1 || is_multiple(p.value_row_stride, 16)) &&
-                    (p.batch <= 1 || is_multiple(p.value_batch_stride, 16));
+  p.value_vectors = has_value_vectors(p, 16);
   return p;
 }
 
