@@ -32,6 +32,10 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 /// As blockscale::quantize. Also throws invalid_argument for memory that is not on the device of
 /// out.values or for a workspace that is too small, unsupported for a device other than sm_90 or
 /// for 2^30 rows or columns, and device if the driver refuses.
+///
+/// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
+/// for each other: no more than a quarter of what the stream's multiprocessors hold. They rely on
+/// thread blocks beginning in the order of their numbers, as all devices do.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 

@@ -150,9 +150,7 @@ QuantizeConfig KernelChoice::config_of(int kernel) const {
 TileGrid KernelChoice::chunk_grid(const QuantizeConfig& c, std::int64_t rows,
                                   std::int64_t columns) const {
   const std::int64_t chunks = ceil_div(columns, c.chunk);
-  const std::uint32_t log2 = tuning_.log2_chunks != 0
-                                 ? static_cast<std::uint32_t>(tuning_.log2_chunks)
-                                 : log2_chunks_of(chunks, c);
+  const std::uint32_t log2 = log2_chunks_of(chunks, c);
   const std::int64_t tile_rows = (c.threads >> log2) * tile_rows_of_thread(c);
   return make_tile_grid(a_.out.batch, rows, chunks, tile_rows, log2);
 }

@@ -33,7 +33,6 @@ struct PlanTuning {
   int chunks = 0;
   int threads = 0;
   int min_blocks = 0;
-  int log2_chunks = 0;  // chunks of a tile along k
   Choice table = Choice::by_size;
   Choice large = Choice::by_size;  // the form for large inputs, where there are two
 

@@ -34,7 +34,7 @@ std::string text_of(const PlanTuning& t) {
     return value == 0 ? std::string() : std::string(" ") + name + " " + std::to_string(value);
   };
   return (part("chunk", t.chunk) + part("chunks", t.chunks) + part("threads", t.threads) +
-          part("min_blocks", t.min_blocks) + part("log2_chunks", t.log2_chunks) +
+          part("min_blocks", t.min_blocks) +
           (t.table == Choice::always  ? " table"
            : t.table == Choice::never ? " no table"
                                       : "") +
@@ -45,7 +45,7 @@ std::string text_of(const PlanTuning& t) {
 }
 
 /// Ways of launching the kernels whose threads hold one chunk.
-std::vector<PlanTuning> chunk_tunings(const RecipeTraits& t, ScaleLayout layout) {
+std::vector<PlanTuning> chunk_tunings() {
   std::vector<PlanTuning> tunings = {{}};
   for (const int chunk : {16, 32}) {
     for (const int threads : {128, 256}) {
@@ -53,17 +53,12 @@ std::vector<PlanTuning> chunk_tunings(const RecipeTraits& t, ScaleLayout layout)
         if (threads * blocks * 24 > 65536) continue;
         tunings.push_back({chunk, 1, threads, threads == 128 ? 2 * blocks : blocks});
       }
-      const bool lies_in_columns = layout != ScaleLayout::row_major && t.block_k != 0;
-      for (const int log2_chunks : {2, 3, 4}) {
-        if (!lies_in_columns || t.block_k > chunk << log2_chunks) continue;
-        tunings.push_back({chunk, 1, threads, threads == 128 ? 8 : 4, log2_chunks});
-      }
     }
   }
   return tunings;
 }
 
-std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
+std::vector<PlanTuning> tunings_of(Recipe recipe) {
   const RecipeTraits& t = recipe_traits(recipe);
   const bool row = t.block_rows == 1 && t.block_k == 0;
   if (t.block_rows > 1) return {{}, {0, 0, 0, 2}, {0, 0, 0, 3}, {0, 0, 0, 4}};
@@ -77,7 +72,7 @@ std::vector<PlanTuning> tunings_of(Recipe recipe, ScaleLayout layout) {
             {32, 1, 512, 2},
             {32, 2, 512, 1}};
   }
-  return chunk_tunings(t, layout);
+  return chunk_tunings();
 }
 
 /// Ways of launching the kernels of functions of x that tables hold, but for GELU.
@@ -128,22 +123,20 @@ std::vector<PlanTuning> row_tunings() {
 }
 
 /// The same of those whose threads hold chunks of a few rows, or one in the form for small inputs:
-/// narrower and wider tiles, smaller chunks.
+/// more threads, smaller chunks.
 std::vector<PlanTuning> modulate_tunings() {
   std::vector<PlanTuning> tunings = {
       {},
       {},
-      {0, 0, 128, 8, 2},
-      {0, 0, 128, 8, 3},
-      {0, 0, 256, 4, 4},
+      {0, 0, 256, 4},
       {16, 0, 128, 12},
       {16, 0, 128, 8},
       {},
       {16, 2, 128, 8},
       {32, 2, 128, 4},
   };
-  for (std::size_t i = 1; i < 7; ++i) tunings[i].large = Choice::never;
-  for (std::size_t i = 7; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  for (std::size_t i = 1; i < 5; ++i) tunings[i].large = Choice::never;
+  for (std::size_t i = 5; i < tunings.size(); ++i) tunings[i].large = Choice::always;
   return tunings;
 }
 
@@ -301,7 +294,7 @@ nlohmann::json measure_all(int argc, char** argv) {
     }
     for (const MeasuredProblem& problem : plain_problems(recipe)) {
       problems.push_back(problem);
-      tunings.push_back(tunings_of(recipe, problem.layout));
+      tunings.push_back(tunings_of(recipe));
     }
   }
   compile_tunings(problems, tunings);

@@ -8,6 +8,7 @@
 #include "device/ptx/convert.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/packed.h"
+#include "device/ptx/warp.h"
 #include "device/vector.h"
 
 namespace blockscale::quantize_sm90 {
@@ -164,5 +165,20 @@ struct Largest {
     }
   }
 };
+
+/// The largest of a word of each of kLanes neighbouring lanes. All lanes of a warp call it.
+template <uint32_t kLanes>
+BLOCKSCALE_DEVICE uint32_t largest_of_lanes(uint32_t word) {
+  if constexpr (kLanes == 32) {
+    return ptx::redux_sync_max(ptx::kFullMask, word);
+  } else {
+    BLOCKSCALE_UNROLL
+    for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
+      const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, lanes);
+      word = other > word ? other : word;
+    }
+    return word;
+  }
+}
 
 }  // namespace blockscale::quantize_sm90

@@ -79,21 +79,6 @@ class LargestGelu {
   Largest<Format::f32, false> computed_;  // while all x are below kLeastOrderedX
 };
 
-/// The largest of a word of each of kLanes neighbouring lanes. All lanes of a warp call it.
-template <uint32_t kLanes>
-BLOCKSCALE_DEVICE uint32_t largest_of_lanes(uint32_t word) {
-  if constexpr (kLanes == 32) {
-    return ptx::redux_sync_max(ptx::kFullMask, word);
-  } else {
-    BLOCKSCALE_UNROLL
-    for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
-      const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, lanes);
-      word = other > word ? other : word;
-    }
-    return word;
-  }
-}
-
 /// The largest of what GELU gives.
 struct LargestGeluBits {
   uint32_t bits;  // above kInfinityBits for NaN

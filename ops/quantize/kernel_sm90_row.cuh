@@ -20,6 +20,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "ops/quantize/kernel_sm90_input.cuh"
+#include "ops/quantize/kernel_sm90_maximum.cuh"
 #include "ops/quantize/kernel_sm90_operands.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_rms.cuh"
@@ -126,11 +127,9 @@ class RowRun {
     const uint32_t blocks = ptx::nctaid_x();
     const uint32_t tiles = p_.grid.tiles;
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
-      const MaximaParams& maxima = p_.maxima;
-      const uint32_t of_scale = maxima.stride == 0 ? tiles : p_.grid.per_matrix.divisor;
-      const uint32_t scale = maxima.parts.quotient(block);
-      const uint32_t part = block - scale * maxima.count;
-      return {scale * of_scale + part, (scale + 1) * of_scale, maxima.count, scale, part};
+      const MaximumRun run = maximum_run(p_);
+      const uint32_t first = run.matrix * run.tiles;
+      return {first + run.part, first + run.tiles, p_.maxima.count, run.matrix, run.part};
     } else if constexpr (kNormalizes) {
       return {block, tiles, blocks, 0, 0};
     } else {

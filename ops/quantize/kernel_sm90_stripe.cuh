@@ -329,23 +329,13 @@ class TeamStripes {
     return largest.f32_bits();
   }
 
-  /// The largest of a word of each lane of the block.
-  BLOCKSCALE_DEVICE static uint32_t maximum_of_lanes(uint32_t word) {
-    BLOCKSCALE_UNROLL
-    for (uint32_t lanes = 1; lanes < kBlockLanes; lanes *= 2) {
-      const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, lanes);
-      word = other > word ? other : word;
-    }
-    return word;
-  }
-
   /// Where warps tell the largest magnitude of the lane's block.
   BLOCKSCALE_DEVICE ptx::SharedAddress maxima(uint32_t parity) const {
     return device::shared_base() + (parity * kMaximaBytes + lane_ / kBlockLanes * (4 * kWarps));
   }
 
   BLOCKSCALE_DEVICE void tell_maximum(uint32_t of_lane, uint32_t parity) const {
-    const uint32_t of_warp = maximum_of_lanes(of_lane);
+    const uint32_t of_warp = largest_of_lanes<kBlockLanes>(of_lane);
     if (lane_ % kBlockLanes == 0) ptx::st_shared(maxima(parity) + 4 * warp_, of_warp);
     ptx::bar_warp_sync(ptx::kFullMask);
     if (lane_ == 0) ptx::mbarrier_arrive(device::shared_base() + kToldAt);
@@ -357,7 +347,8 @@ class TeamStripes {
     // Warps of a block are neighbours, a power of two.
     const uint32_t warps = p_.block_rows / kRows;
     const uint32_t other = (warp_ & ~(warps - 1)) + (lane_ & (warps - 1));
-    const uint32_t amax = maximum_of_lanes(ptx::ld_shared<uint32_t>(maxima(parity) + 4 * other));
+    const uint32_t amax =
+        largest_of_lanes<kBlockLanes>(ptx::ld_shared<uint32_t>(maxima(parity) + 4 * other));
     return fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
   }
 
