@@ -259,4 +259,8 @@ BLOCKSCALE_HD constexpr uint32_t encode_ue8m0(float x, ScaleRounding rounding,
   return code;
 }
 
+/// The largest product of an NVFP4 scale and a code: 448 times 6. A tensor scale is this over amax.
+inline constexpr float kLargestNvfp4Product =
+    format_traits(Format::ue4m3).max * format_traits(Format::e2m1).max;
+
 }  // namespace blockscale

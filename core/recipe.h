@@ -56,6 +56,11 @@ struct RecipeTraits {
   bool ragged;        // rows and k need not be multiples of the block (else k must be)
 };
 
+/// Whether a scale depends on all elements of a matrix, unless it is given.
+BLOCKSCALE_HD constexpr bool has_tensor_wide_scale(const RecipeTraits& recipe) {
+  return recipe.block_rows == 0 || recipe.tensor_scale;
+}
+
 namespace detail {
 BLOCKSCALE_HD constexpr RecipeTraits plain(Recipe r, const char* name, Format element) {
   return {r, name, Family::plain, element, Format::f32, 0, 0, false, false, true};

@@ -13,7 +13,7 @@ namespace blockscale::runtime {
 struct KernelSpec {
   std::string name;            // unique, a C identifier, says the configuration
   std::string header;          // "ops/quantize/kernel_sm90.cuh", as it is included
-  std::string call;            // "blockscale::quantize_blocks<blockscale::QuantizeConfig{...}>"
+  std::string call;            // "blockscale::quantize_kernel<blockscale::QuantizeConfig{...}>"
   int threads = 0;             // a block; launches must agree
   bool fewer_threads = false;  // launches may have fewer
   int min_blocks_per_multiprocessor = 1;

@@ -2,7 +2,7 @@
 //
 //   emulator::Report report = emulator::launch(
 //       shape, {emulator::input("x", x), emulator::output("values", values)},
-//       emulator::random_order(seed), [&] { quantize_blocks<kQuantizeKernels[17]>(params); });
+//       emulator::random_order(seed), [&] { quantize_kernel<kQuantizeKernels[17]>(params); });
 //   EXPECT_TRUE(report.ok()) << report.text();
 #pragma once
 

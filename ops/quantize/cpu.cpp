@@ -190,14 +190,16 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 
 float nvfp4_tensor_scale(float amax) {
   const DefaultFloatEnvironment environment;
-  return amax == 0 ? 1.0f : std::min(2688.0f / std::min(amax, kLargestFinite), kLargestFinite);
+  if (amax == 0) return 1.0f;
+  return std::min(kLargestNvfp4Product / std::min(amax, kLargestFinite), kLargestFinite);
 }
 
 float nvfp4_tensor_multiplier(float amax) {
   const DefaultFloatEnvironment environment;
+  if (amax == 0) return 1.0f;
   const float scale = nvfp4_tensor_scale(amax);
-  const bool clamped = scale == kLargestFinite;
-  return amax == 0 ? 1.0f : clamped ? 1.0f / scale : std::min(amax, kLargestFinite) / 2688.0f;
+  if (scale == kLargestFinite) return 1.0f / scale;  // it was clamped
+  return std::min(amax, kLargestFinite) / kLargestNvfp4Product;
 }
 
 }  // namespace blockscale

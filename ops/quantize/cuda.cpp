@@ -61,9 +61,9 @@ CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
 }
 
 /// What a plan for the stream depends on.
-quantize_detail::DeviceTraits traits_of(const QuantizeArguments& a, const CallDevice& device,
-                                        void* stream) {
-  quantize_detail::DeviceTraits traits{device.traits().multiprocessors};
+quantize_detail::PlanDevice traits_of(const QuantizeArguments& a, const CallDevice& device,
+                                      void* stream) {
+  quantize_detail::PlanDevice traits{device.traits().multiprocessors};
   if (may_wait_for_each_other(a)) {
     const DeviceScope scope(device.ordinal());
     traits.stream_multiprocessors =

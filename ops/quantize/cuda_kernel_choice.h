@@ -27,7 +27,7 @@ std::int64_t row_warps(const QuantizeConfig& c, std::int64_t columns);
 /// to fill in what these do not have.
 class KernelChoice {
  public:
-  KernelChoice(const QuantizeArguments& a, const QuantizeParams& params, const DeviceTraits& device,
+  KernelChoice(const QuantizeArguments& a, const QuantizeParams& params, const PlanDevice& device,
                const PlanTuning& tuning)
       : a_(a), params_(params), device_(device), tuning_(tuning) {}
 
@@ -66,7 +66,7 @@ class KernelChoice {
 
   const QuantizeArguments& a_;
   const QuantizeParams& params_;
-  const DeviceTraits& device_;
+  const PlanDevice& device_;
   const PlanTuning& tuning_;
 };
 

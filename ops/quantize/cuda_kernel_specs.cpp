@@ -12,6 +12,12 @@ constexpr const char* kKindNames[kQuantizeKernelKinds] = {
     "blocks", "tall", "row", "scaled", "maximum", "settle", "norm", "stripe", "clear"};
 constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 
+/// Whether a kernel stores scales of blocks or rows.
+bool stores_scales(QuantizeKernel kernel) {
+  return kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::tall ||
+         kernel == QuantizeKernel::row || kernel == QuantizeKernel::stripe;
+}
+
 }  // namespace
 
 std::string quantize_kernel_name(const QuantizeConfig& c) {
@@ -44,7 +50,9 @@ std::string QuantizePlan::str() const {
             (p.x.vectors ? ", vector loads" : ", element loads") +
             (p.value_vectors ? ", vector stores" : ", byte stores") +
             (p.backwards ? ", the last tile first" : "");
-    text += std::string(", scales ") + scale_layout_traits(p.layout).name;
+    if (stores_scales(c.kernel)) {
+      text += std::string(", scales ") + scale_layout_traits(p.layout).name;
+    }
     text += "\n";
   }
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
@@ -67,7 +75,7 @@ runtime::KernelSpec quantize_kernel_spec(const QuantizeConfig& c, std::string na
   return runtime::with_parameters<QuantizeParams>(
       {.name = std::move(name),
        .header = "ops/quantize/kernel_sm90.cuh",
-       .call = "blockscale::quantize_blocks<" + quantize_config_source(c) + ">",
+       .call = "blockscale::quantize_kernel<" + quantize_config_source(c) + ">",
        .threads = c.threads,
        .fewer_threads = may_have_fewer_threads(c),
        .min_blocks_per_multiprocessor = c.min_blocks,

@@ -182,11 +182,9 @@ class Bench {
  public:
   explicit Bench(const MeasuredProblem& problem) : problem_(problem) {
     const MeasuredProblem& m = problem;
-    const std::int64_t reads =
-        m.scale_source == ScaleSource::dynamic &&
-                (recipe_traits(m.recipe).block_rows == 0 || recipe_traits(m.recipe).tensor_scale)
-            ? 2
-            : 1;
+    const bool twice =
+        m.scale_source == ScaleSource::dynamic && has_tensor_wide_scale(recipe_traits(m.recipe));
+    const std::int64_t reads = twice ? 2 : 1;
     const std::int64_t scales = scale_bytes(m.recipe, m.layout, m.rows, m.k);
     result_.input_bytes = m.rows * x_columns() * format_bytes(m.dtype);
     values_ = round_up(value_bytes(m.recipe, m.rows, m.k));
@@ -274,7 +272,7 @@ class Bench {
   /// Adds a work that runs the tuning's plan on every set.
   void prepare(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
-    const DeviceTraits device{cuda::current_device().multiprocessors};
+    const PlanDevice device{cuda::current_device().multiprocessors};
     constexpr std::int64_t kWorkspace = 256;  // where it begins, behind the tensor scale
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
@@ -302,7 +300,7 @@ class Bench {
   /// The same for both results.
   void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
-    const DeviceTraits device{cuda::current_device().multiprocessors};
+    const PlanDevice device{cuda::current_device().multiprocessors};
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};

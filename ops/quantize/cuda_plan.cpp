@@ -20,7 +20,7 @@ std::uint32_t log2_ceil(std::int64_t value) {
 /// The plan while it is made.
 class Planner {
  public:
-  Planner(const QuantizeArguments& a, const QuantizeOptions& options, const DeviceTraits& device,
+  Planner(const QuantizeArguments& a, const QuantizeOptions& options, const PlanDevice& device,
           void* workspace, const PlanTuning& tuning)
       : a_(a),
         options_(options),
@@ -38,7 +38,7 @@ class Planner {
     if (empty && !(recipe_.tensor_scale && !given)) return plan_;
     const bool rms = a_.input.transform == InputTransform::rms_norm;
     const bool whole_tensor = recipe_.block_rows == 0;
-    const bool needs_maximum = !given && (whole_tensor || recipe_.tensor_scale);
+    const bool needs_maximum = !given && has_tensor_wide_scale(recipe_);
     const bool by_row = recipe_.block_k == 0 && recipe_.block_rows == 1;
     const bool scales_known = whole_tensor || (by_row && given);
     const bool tall = recipe_.block_rows > 1;
@@ -321,7 +321,7 @@ class Planner {
 
   const QuantizeArguments& a_;
   const QuantizeOptions& options_;
-  const DeviceTraits& device_;
+  const PlanDevice& device_;
   std::uint8_t* workspace_;
   const RecipeTraits& recipe_;
   QuantizeParams base_;  // of the next kernel, but for its tiles
@@ -337,17 +337,17 @@ bool may_wait_for_each_other(const QuantizeArguments& a) {
 }
 
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
-                           const DeviceTraits& device, void* workspace, const PlanTuning& tuning) {
+                           const PlanDevice& device, void* workspace, const PlanTuning& tuning) {
   return Planner(a, options, device, workspace, tuning).plan();
 }
 
 QuantizePlan plan_row_factors(const QuantizeArguments& a, const QuantizeOptions& options,
-                              const DeviceTraits& device, void* workspace) {
+                              const PlanDevice& device, void* workspace) {
   return Planner(a, options, device, workspace, {}).plan_row_factors();
 }
 
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
-                                   const DeviceTraits& device, void* workspace) {
+                                   const PlanDevice& device, void* workspace) {
   MutableScaledTensorView shape;
   shape.recipe = Recipe::fp8_tensor;
   shape.rows = a.x.rows;

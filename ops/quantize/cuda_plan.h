@@ -15,7 +15,7 @@
 namespace blockscale::quantize_detail {
 
 /// What a plan depends on besides the problem. An H200 has 132 multiprocessors.
-struct DeviceTraits {
+struct PlanDevice {
   int multiprocessors = 132;
   /// Those that may run thread blocks which wait for each other: of the call's stream. 0: all.
   int stream_multiprocessors = 0;
@@ -57,7 +57,7 @@ struct QuantizePlan {
   Step& last() { return steps[static_cast<std::size_t>(count - 1)]; }
   const Step& last() const { return steps[static_cast<std::size_t>(count - 1)]; }
 
-  /// One line a launch: the kernel, its tiles, and the layout of its scales.
+  /// One line a launch: the kernel, its tiles, and the layout of the scales that it stores.
   std::string str() const;
 };
 
@@ -69,17 +69,17 @@ bool may_wait_for_each_other(const QuantizeArguments& a);
 /// be null to learn how many these are). Throws `unsupported` for more tiles than a grid has
 /// blocks.
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
-                           const DeviceTraits& device, void* workspace,
+                           const PlanDevice& device, void* workspace,
                            const PlanTuning& tuning = {});
 
 /// The plan of rms_norm's factors of the rows of a.x: one launch, whose params.row_factors points
 /// to them.
 QuantizePlan plan_row_factors(const QuantizeArguments& a, const QuantizeOptions& options,
-                              const DeviceTraits& device, void* workspace);
+                              const PlanDevice& device, void* workspace);
 
 /// The plan of `absolute_maximum`, whose x.batch results go to `out`.
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
-                                   const DeviceTraits& device, void* workspace);
+                                   const PlanDevice& device, void* workspace);
 
 /// Name of a kernel of the list: quantize_blocks_mx_e2m1_bf16_identity.
 std::string quantize_kernel_name(const QuantizeConfig& config);

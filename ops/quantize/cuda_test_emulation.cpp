@@ -11,7 +11,7 @@ namespace {
 template <std::size_t... kIndices>
 constexpr auto quantize_functions(std::index_sequence<kIndices...>) {
   return std::array<QuantizeFunction, sizeof...(kIndices)>{
-      &quantize_blocks<kQuantizeKernels[static_cast<int>(kIndices)]>...};
+      &quantize_kernel<kQuantizeKernels[static_cast<int>(kIndices)]>...};
 }
 constexpr auto kFunctions = quantize_functions(
     std::make_index_sequence<static_cast<std::size_t>(kQuantizeKernels.count)>());

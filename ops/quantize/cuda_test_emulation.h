@@ -75,7 +75,7 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
 inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                              const QuantizeOptions& options, const PlanBuffers& buffers,
                              std::uint64_t seed = 0, const quantize_detail::PlanTuning& tuning = {},
-                             const quantize_detail::DeviceTraits& device = {3}) {
+                             const quantize_detail::PlanDevice& device = {3}) {
   const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
   return emulate_plan(
       [&](void* workspace) {

@@ -249,7 +249,7 @@ struct Wanted {
 /// Every layout of a recipe at two sizes.
 std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
   std::vector<MeasuredProblem> problems;
-  const bool given = recipe_traits(recipe).block_rows == 0 || recipe_traits(recipe).tensor_scale;
+  const bool given = has_tensor_wide_scale(recipe_traits(recipe));
   for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
     for (const std::int64_t rows : {4096, 32768}) {
       problems.push_back({recipe, Format::bf16, layout, rows, 8192});

@@ -24,7 +24,7 @@
 namespace blockscale {
 
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& params) {
+BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
   static_assert(kConfig.block % kConfig.chunk == 0 || kConfig.chunk % kConfig.block == 0,
                 "a block is made of whole chunks, or a chunk of whole blocks");
   constexpr bool kChunks =

@@ -49,10 +49,10 @@ BLOCKSCALE_DEVICE void leave_maximum(const MaximaParams& maxima, uint32_t matrix
 BLOCKSCALE_DEVICE float nvfp4_tensor_scale(uint32_t amax) {
   const float finite = finite_magnitude(amax);
   if (finite >= 0x1p-100f && finite <= 0x1p100f) {
-    return Quotient{finite, device::reciprocal_of_normal(finite)}(2688.0f);
+    return Quotient{finite, device::reciprocal_of_normal(finite)}(kLargestNvfp4Product);
   }
   if (amax == 0) return 1.0f;
-  return ptx::min(ptx::div_rn(2688.0f, finite), kLargestFinite);
+  return ptx::min(ptx::div_rn(kLargestNvfp4Product, finite), kLargestFinite);
 }
 
 /// The same tensor scale as a multiplier.
@@ -60,7 +60,7 @@ BLOCKSCALE_DEVICE float nvfp4_tensor_multiplier(uint32_t amax) {
   if (amax == 0) return 1.0f;
   const float scale = nvfp4_tensor_scale(amax);
   return scale == kLargestFinite ? ptx::rcp_rn(scale)
-                                 : ptx::div_rn(finite_magnitude(amax), 2688.0f);
+                                 : ptx::div_rn(finite_magnitude(amax), kLargestNvfp4Product);
 }
 
 /// The scale of a whole tensor for its largest magnitude (bits).

@@ -43,7 +43,7 @@ std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
   const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
   const CallDevice device = device_of_call(a);
   if (!device.is_known()) return 0;
-  const quantize_detail::DeviceTraits traits{device.traits().multiprocessors};
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
   return plan_rows_and_columns(a, options, traits, nullptr).workspace_bytes;
 }
 

@@ -53,7 +53,7 @@ struct Case {
   QuantizeInput input = {};
   std::int64_t groups = 1;
   quantize_detail::Choice large = quantize_detail::Choice::never;
-  quantize_detail::DeviceTraits device = {1};
+  quantize_detail::PlanDevice device = {1};
   float (*value_of)(std::int64_t row, std::int64_t column) = nullptr;  // instead of `data`
 };
 

@@ -62,7 +62,7 @@ constexpr std::int64_t kLargeTiles = 4;
 }  // namespace
 
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
-                                         const QuantizeOptions& options, const DeviceTraits& device,
+                                         const QuantizeOptions& options, const PlanDevice& device,
                                          void* workspace, const PlanTuning& tuning) {
   check_size("x.rows", a.x.rows);
   check_size("x.columns", a.x.columns);

@@ -28,7 +28,7 @@ struct RowsAndColumnsPlan {
 /// `a` is validated; `workspace` holds the plan's workspace_bytes (it may be null to learn
 /// how many these are). Throws `unsupported` for sizes that a grid cannot hold.
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
-                                         const QuantizeOptions& options, const DeviceTraits& device,
+                                         const QuantizeOptions& options, const PlanDevice& device,
                                          void* workspace, const PlanTuning& tuning = {});
 
 /// What is compiled for a configuration, which may be one that is not in the list.
