@@ -58,9 +58,9 @@ BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
   return kConfig.rule != ScaleRule::fp8 || p.fp8_scale == Fp8Scale::ue8m0;
 }
 
-/// Whether a thread block stores whole sectors of scales, or sectors that others fill at about the
-/// same time: these stay in L2 until they are full (without that rows and columns of row_major
-/// scales are 6 % slower: docs/performance.md).
+/// Whether a thread block stores whole sectors of scales, or parts of sectors that others fill at
+/// about the same time: L2 lets go of these last, when they are full (without that rows and columns
+/// of row_major scales are 6 % slower: docs/performance.md).
 enum class ScaleSectors : uint8_t { whole, shared };
 
 /// Stores kCount scales of a row of the grid, the first at an offset.
