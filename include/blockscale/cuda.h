@@ -35,7 +35,8 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 ///
 /// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
 /// for each other: no more than a quarter of what the stream's multiprocessors hold. They rely on
-/// thread blocks beginning in the order of their numbers, as all devices do.
+/// thread blocks beginning in the order of their numbers, as they do on the H200 (no document
+/// promises it; otherwise the call may not end).
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ops/quantize/cuda_test_cases.h"
+#include "ops/quantize/cuda_test_quotients.h"
 
 namespace blockscale {
 namespace {
@@ -403,6 +404,20 @@ TEST_P(Stripes, FollowEachOtherInTheirTeams) {
     c.k = seed % 2 == 0 ? 132 : 264;
     c.batch = seed == 3 ? 4 : 2;
     c.seed = seed;
+    check_with_teams(c, 4);
+  }
+}
+
+/// Of numbers that are all 1 rms_norm leaves the weight.
+TEST_P(Stripes, DivideByScalesThatAreDoubtful) {
+  for (const std::uint32_t scale : test::kDoubtfulScales) {
+    const test::DoubtfulQuotients doubtful(scale);
+    Case c{GetParam(), Format::bf16, 128};
+    c.value_of = [](auto...) { return 1.0f; };
+    c.weight_of = [&](auto, std::int64_t column) {
+      return column == 0 ? doubtful.amax : doubtful.number(column);
+    };
+    c.options.input.epsilon = 1e-30f;
     check_with_teams(c, 4);
   }
 }

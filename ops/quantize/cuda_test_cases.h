@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +32,10 @@ struct Case {
   std::int64_t tensor_scale_stride = 1;
   float given = 0;  // tensor scale or scales, where options say so
   std::uint64_t seed = 0;
+  std::function<float(std::int64_t row, std::int64_t column)> value_of = {};  // instead of `data`
   /// What is fused: options.input's operands are made by `check`.
   Format operand_dtype = Format::f32;
+  std::function<float(std::int64_t row, std::int64_t column)> weight_of = {};
   std::int64_t groups = 1;
   quantize_detail::Choice table = quantize_detail::Choice::by_size;
   quantize_detail::Choice large = quantize_detail::Choice::by_size;
@@ -112,10 +116,12 @@ inline void check(Case c) {
   const InputTransform transform = c.options.input.transform;
   const std::int64_t x_columns = transform == InputTransform::swiglu ? 2 * c.k : c.k;
   const auto seed = static_cast<std::uint32_t>(c.seed + 11);
-  const Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
+  Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
+  if (c.value_of) x.assign(c.value_of);
   const Matrix scale(c.operand_dtype, c.groups, c.k, 1, c.x_padding, Data::normal, seed + 1);
   const Matrix shift(c.operand_dtype, c.groups, c.k, 1, 0, Data::normal, seed + 2);
-  const Matrix weight(c.operand_dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
+  Matrix weight(c.operand_dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
+  if (c.weight_of) weight.assign(c.weight_of);
   if (transform == InputTransform::modulate) {
     c.options.input.scale = scale.view();
     c.options.input.shift = shift.view();
@@ -131,8 +137,9 @@ inline void check(Case c) {
   const bool given = c.options.scale_source == ScaleSource::given;
   const bool scales_read = given && recipe_traits(c.recipe).family == Family::fp8;
   PlanBuffers buffers;
-  for (const auto& [name, matrix] : {std::pair{"x", &x}, std::pair{"scale", &scale},
-                                     std::pair{"shift", &shift}, std::pair{"weight", &weight}}) {
+  const std::initializer_list<std::pair<const char*, const Matrix*>> inputs = {
+      {"x", &x}, {"scale", &scale}, {"shift", &shift}, {"weight", &weight}};
+  for (const auto& [name, matrix] : inputs) {
     buffers.add(name, matrix->view().data, bytes_of(matrix->view()), emulator::BufferUse::input);
   }
   buffers.add("values", actual.view.values, c.batch * c.rows * shape.value_row_stride,

@@ -16,7 +16,7 @@
 // nothing else says that sums are there, and no other memory is passed from block to block.
 //
 // Thread blocks wait for their mates, so these must run some time. Thread blocks begin in the order
-// of their numbers: no document promises it, but every device does so, and scans in one pass have
+// of their numbers: no document promises it, but the H200 does so, and scans in one pass have
 // long relied on it. So the first team is complete as soon as a device holds so many thread blocks,
 // whatever else runs on it, and needs no other team to come to its end. Plans use the kernel where
 // a team is at most a quarter of what the device holds.

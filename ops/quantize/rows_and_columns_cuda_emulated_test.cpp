@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "blockscale/quantize.h"
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda_test_emulation.h"
+#include "ops/quantize/cuda_test_quotients.h"
 #include "ops/quantize/kernel_sm90_transpose.cuh"
 #include "ops/quantize/rows_and_columns_cuda_plan.h"
 #include "ops/quantize/rows_and_columns_test_support.h"
@@ -54,7 +56,7 @@ struct Case {
   std::int64_t groups = 1;
   quantize_detail::Choice large = quantize_detail::Choice::never;
   quantize_detail::PlanDevice device = {1};
-  float (*value_of)(std::int64_t row, std::int64_t column) = nullptr;  // instead of `data`
+  std::function<float(std::int64_t row, std::int64_t column)> value_of = {};  // instead of `data`
 };
 
 std::string describe(const Case& c) {
@@ -79,7 +81,7 @@ void check(const Case& c) {
   const bool gated = c.input.transform == InputTransform::swiglu;
   const std::int64_t x_columns = gated ? 2 * c.k : c.k;
   test::Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
-  if (c.value_of != nullptr) x.assign(c.value_of);
+  if (c.value_of) x.assign(c.value_of);
   const test::Matrix scale(c.dtype, c.groups, c.k, 1, 0, Data::normal, seed + 1);
   const test::Matrix shift(Format::f32, c.groups, c.k, 1, 0, Data::normal, seed + 2);
   const test::Matrix weight(c.dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
@@ -314,6 +316,18 @@ TEST(CudaRowsAndColumns, TakeGeluThatIsNotSure) {
         if (HasFatalFailure()) return;
       }
     }
+  }
+}
+
+/// Each row and each column of a tile has one largest number.
+TEST(CudaRowsAndColumns, DivideByScalesThatAreDoubtful) {
+  for (const std::uint32_t scale : test::kDoubtfulScales) {
+    const test::DoubtfulQuotients doubtful(scale);
+    Case c{Recipe::fp8_1x128, Format::f32};
+    c.value_of = [&](std::int64_t row, std::int64_t column) {
+      return row == column ? doubtful.amax : doubtful.number(row + column);
+    };
+    check(c);
   }
 }
 
