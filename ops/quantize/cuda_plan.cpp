@@ -105,8 +105,7 @@ class Planner {
     params.prefetches = choice_.prefetches(c, params);
     // Of `stripe` and kernels with a table one thread block a multiprocessor: nobody is in the way
     // of those to come.
-    params.lets_next_start |=
-        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
+    params.lets_next_start |= comes_first(c.kernel) || c.table;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
@@ -157,19 +156,40 @@ class Planner {
     base_.stripes.per_matrix =
         Divisor(base_.stripes.stripes / static_cast<std::uint32_t>(a_.out.batch));
     base_.stripes.teams = std::min(static_cast<std::uint32_t>(fits / mates), base_.stripes.stripes);
-    const int clear = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
-                                  0, InputTransform::identity);
-    const QuantizeConfig& clear_config = kQuantizeKernels[clear];
+    base_.stripes.slots =
+        std::min(kStripeSlots, (base_.stripes.stripes - 1) / base_.stripes.teams + 1);
     const std::int64_t blocks = base_.stripes.teams * mates;
-    const std::int64_t clears = ceil_div(words, 2 * clear_config.threads);
-    // Of small inputs no more than find room beside the thread blocks of a call before.
-    constexpr std::int64_t kMultiprocessorThreads = 2048;
-    const std::int64_t room = std::max<std::int64_t>(2, device_.multiprocessors - blocks) *
-                              kMultiprocessorThreads / clear_config.threads;
-    add(clear, clear_config, base_.lets_next_start ? std::min(clears, room) : clears, base_);
+    const std::uint32_t shared_bytes =
+        kQuantizeSharedBytes + kStripeWeightBytes + base_.stripes.slots * kStripeSlotBytes;
+    // Of a small input, while the call before still runs: its thread blocks leave room for a tile.
+    const bool clear_fetches = base_.lets_next_start && base_.stripes.slots < kStripeSlots;
+    add_clear(blocks, shared_bytes, clear_fetches);
     add(kernel, c, blocks, base_);
-    plan_.last().shape.dynamic_shared_bytes += kStripeWeightBytes + kStripeSlots * kStripeSlotBytes;
+    plan_.last().params.prefetches = !clear_fetches;
+    plan_.last().shape.dynamic_shared_bytes = shared_bytes;
     return true;
+  }
+
+  /// `clear`, before a `stripe` kernel of `blocks` thread blocks. Where each of its thread blocks
+  /// fetches a tile, it takes all shared memory that such a one leaves: few of them are to
+  /// find room on a multiprocessor that is idle, so that all multiprocessors fetch.
+  void add_clear(std::int64_t blocks, std::uint32_t shared_bytes, bool fetches) {
+    const int kernel = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
+                                   0, InputTransform::identity);
+    const QuantizeConfig& c = kQuantizeKernels[kernel];
+    const auto words = static_cast<std::int64_t>(base_.stripes.words);
+    add(kernel, c, fetches ? blocks : ceil_div(words, 2 * c.threads), base_);
+    plan_.last().params.prefetches = fetches;
+    if (!fetches) return;
+    // A multiprocessor has 228 KiB, and keeps 1 KiB of them for each thread block.
+    constexpr std::uint32_t kMultiprocessorBytes = 228 << 10;
+    constexpr std::uint32_t kReservedBytes = 1 << 10;
+    static_assert(kMultiprocessorBytes - 2 * kReservedBytes >= 2 * kQuantizeSharedBytes +
+                                                                   kStripeWeightBytes +
+                                                                   kStripeSlots * kStripeSlotBytes,
+                  "there is room for a tile beside all slots but one");
+    plan_.last().shape.dynamic_shared_bytes =
+        kMultiprocessorBytes - shared_bytes - 2 * kReservedBytes;
   }
 
   /// Whether all matrices have one scale.

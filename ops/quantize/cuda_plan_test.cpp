@@ -132,10 +132,25 @@ TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
   EXPECT_EQ(stripe.params.grid.tiles, 2u * 4 * 32);
   EXPECT_EQ(stripe.params.grid.across.divisor, 32u);
   EXPECT_EQ(clear.params.stripes.words, 2u * 4 * 32 * 64);
-  // 8 of them find room on each of the 4 multiprocessors without a team's thread block.
-  EXPECT_EQ(clear.shape.grid.x, 4u * 8);
+  EXPECT_EQ(stripe.params.stripes.slots, 2u);
+  // One fetches the first tile of each thread block, beside one of the call before.
+  EXPECT_EQ(clear.shape.grid.x, stripe.shape.grid.x);
+  EXPECT_TRUE(clear.params.prefetches && !stripe.params.prefetches);
+  const auto shared_bytes = [](const QuantizePlan::Step& step) {
+    return (1u << 10) + step.shape.dynamic_shared_bytes;
+  };
+  EXPECT_EQ(shared_bytes(clear) + shared_bytes(stripe), 228u << 10);
+  EXPECT_GE(clear.shape.dynamic_shared_bytes, kQuantizeSharedBytes + kStripeSlotBytes);
   EXPECT_EQ(plan.workspace_bytes, 2 * 4 * 32 * 128 * 4);
-  EXPECT_LE(stripe.shape.dynamic_shared_bytes, 227u << 10);
+
+  // With all slots there is no room beside them, and nobody has fetched a tile.
+  p.batch = 5;
+  const QuantizePlan large = plan_with(8192, Format::bf16, 132);
+  EXPECT_EQ(large.last().params.stripes.slots, kStripeSlots);
+  EXPECT_TRUE(!large.steps[0].params.prefetches && large.last().params.prefetches);
+  EXPECT_LE(large.last().shape.dynamic_shared_bytes, 227u << 10);
+  EXPECT_EQ(large.steps[0].shape.dynamic_shared_bytes, kQuantizeSharedBytes);
+  p.batch = 2;
 
   are(plan_with(8188, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);
   are(plan_with(8200, Format::bf16, 132), QuantizeKernel::norm, QuantizeKernel::tall);

@@ -39,6 +39,7 @@ struct StripeParams {
   uint32_t stripes = 0;      // through all matrices
   Divisor per_matrix = {};   // stripes of one matrix
   uint32_t teams = 0;
+  uint32_t slots = 0;  // of tiles in shared memory: as many as a team has stripes, or kStripeSlots
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.

@@ -68,7 +68,7 @@ BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
   } else if constexpr (kConfig.kernel == QuantizeKernel::stripe) {
     quantize_sm90::quantize_stripes<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::clear) {
-    quantize_sm90::clear_stripes(params.stripes);
+    quantize_sm90::clear_stripes(params);
   } else if constexpr (kConfig.table) {
     quantize_sm90::quantize_groups<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::tall) {

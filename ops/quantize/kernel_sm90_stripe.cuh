@@ -49,6 +49,37 @@ namespace blockscale::quantize_sm90 {
 /// In place of a sum of squares: -0.
 inline constexpr uint32_t kNoSum = 0x80000000u;
 
+/// Where a row of a mate's tile lies in x. In place of one beyond the matrix there is the last one,
+/// which is in the same block or in none.
+BLOCKSCALE_DEVICE const uint8_t* row_of_tile(const QuantizeParams& p, uint32_t stripe,
+                                             uint32_t mate, uint32_t row) {
+  const uint32_t matrix = p.stripes.per_matrix.quotient(stripe);
+  const uint32_t down = stripe - matrix * p.stripes.per_matrix.divisor;
+  const uint32_t below_first = down * kStripeRows + row;
+  const uint32_t existing = below_first < p.rows ? below_first : p.rows - 1;
+  return p.x.data + matrix * p.x.batch_stride + existing * p.x.row_stride + mate * kStripeRowBytes;
+}
+
+/// Bytes of each row of a mate's tiles.
+BLOCKSCALE_DEVICE uint32_t bytes_of_tile_row(const QuantizeParams& p, uint32_t mate) {
+  const uint32_t row_bytes = p.k * (p.x.dtype == Format::f32 ? 4 : 2);
+  const uint32_t left = row_bytes - mate * kStripeRowBytes;
+  return left < kStripeRowBytes ? left : kStripeRowBytes;
+}
+
+/// Into L2 the rows of a mate's tile from `first` on, a line by each thread of the block.
+BLOCKSCALE_DEVICE void prefetch_rows_of_tile(const QuantizeParams& p, uint32_t stripe,
+                                             uint32_t mate, uint32_t first) {
+  constexpr uint32_t kLineBytes = 128;
+  constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
+  const uint32_t offset = ptx::tid_x() % kRowLines * kLineBytes;
+  if (offset >= bytes_of_tile_row(p, mate)) return;
+  const uint32_t rows = ptx::ntid_x() / kRowLines;
+  for (uint32_t row = first + ptx::tid_x() / kRowLines; row < kStripeRows; row += rows) {
+    ptx::prefetch_global_l2(row_of_tile(p, stripe, mate, row) + offset);
+  }
+}
+
 /// A thread's part of its team's stripes. All threads of a block go through the same functions.
 template <QuantizeConfig kConfig>
 class TeamStripes {
@@ -91,9 +122,12 @@ class TeamStripes {
   BLOCKSCALE_DEVICE void quantize() {
     make_ring();
     prefetch();
-    await_turn(p_);
+    ptx::griddepcontrol_wait();
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) copy(i, stripe_ + i * teams());
+    device::mbarrier_wait(copied(0), 0);
+    // Not before: what the next call's `clear` fetches would hold up this call's first tiles.
+    ptx::griddepcontrol_launch_dependents();
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
       leave_sums(stripe_ + i * teams());
@@ -137,20 +171,18 @@ class TeamStripes {
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (exists()) return;
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kStripeSlots * kRows; ++i) {
-      ptx::st_shared(chunk_at(slot_at(i / kRows), i % kRows), Words{});
+    for (uint32_t slot = 0; slot < p_.stripes.slots; ++slot) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        ptx::st_shared(chunk_at(slot_at(slot), row), Words{});
+      }
     }
   }
 
-  /// Into L2 the first tile, and no more: the next ones would hold it up.
+  /// Into L2 the weight and, unless `clear` has done that, the first tile. No more of them: the
+  /// next ones would hold it up.
   BLOCKSCALE_DEVICE void prefetch() const {
-    constexpr uint32_t kLineBytes = 128;
-    constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
-    static_assert(kRowLines * kRows == 32);
-    const uint32_t offset = lane_ % kRowLines * kLineBytes;
-    if (offset >= bytes_of_row()) return;
-    ptx::prefetch_global_l2(row_of_tile(stripe_, lane_ / kRowLines) + offset);
+    if (p_.prefetches) prefetch_rows_of_tile(p_, stripe_, mate_, 0);
     const DeviceMatrix& weight = p_.transform.weight;
     if (warp_ != 0 || !exists()) return;
     ptx::prefetch_global_l2(weight.data +
@@ -197,30 +229,15 @@ class TeamStripes {
     return {matrix, down * kStripeRows + warp_ * kRows, column()};
   }
 
-  /// Where one of the warp's rows of a tile lies in x. In place of a row beyond the matrix there is
-  /// the last one, which is in the same block or in none.
-  BLOCKSCALE_DEVICE const uint8_t* row_of_tile(uint32_t stripe, uint32_t row) const {
-    const ChunkPlace place = place_in(stripe);
-    const uint32_t below_first = place.row + row;
-    const uint32_t existing = below_first < p_.rows ? below_first : p_.rows - 1;
-    return p_.x.data + place.matrix * p_.x.batch_stride + existing * p_.x.row_stride +
-           mate_ * kStripeRowBytes;
-  }
-
-  /// Bytes of each row of a tile.
-  BLOCKSCALE_DEVICE uint32_t bytes_of_row() const {
-    const uint32_t left = (p_.k - mate_ * kColumns) * Raw::kElementBytes;
-    return left < kStripeRowBytes ? left : kStripeRowBytes;
-  }
-
   /// Begins to copy the warp's rows of a stripe, if it exists, each by a lane. All lanes have read
   /// what was in the slot.
   BLOCKSCALE_DEVICE void copy(uint32_t slot, uint32_t stripe) const {
     if (stripe >= stripes() || lane_ >= kRows) return;
-    const uint32_t bytes = bytes_of_row();
+    const uint32_t bytes = bytes_of_tile_row(p_, mate_);
+    const uint8_t* const from = row_of_tile(p_, stripe, mate_, warp_ * kRows + lane_);
     ptx::mbarrier_arrive_expect_tx(copied(slot), bytes);
-    ptx::cp_async_bulk_shared_global(slot_at(slot) + lane_ * kStripeRowBytes,
-                                     row_of_tile(stripe, lane_), bytes, copied(slot));
+    ptx::cp_async_bulk_shared_global(slot_at(slot) + lane_ * kStripeRowBytes, from, bytes,
+                                     copied(slot));
   }
 
   BLOCKSCALE_DEVICE Raw load_chunk(ptx::SharedAddress slot, uint32_t row) const {
@@ -396,18 +413,60 @@ BLOCKSCALE_DEVICE void quantize_stripes(const QuantizeParams& p) {
   TeamStripes<kConfig>(p).quantize();
 }
 
+/// The tile that a thread block of `stripe` begins with on its way into L2, by that of `clear` with
+/// the same number: most rows copied to shared memory, where nobody reads them. What prefetches
+/// leave in L2 takes longer to be read again (docs/performance.md), but they are done sooner: they
+/// take the last rows.
+class FirstTile {
+ public:
+  BLOCKSCALE_DEVICE explicit FirstTile(const QuantizeParams& p) : p_(p) {}
+
+  BLOCKSCALE_DEVICE void fetch() const {
+    if (!p_.prefetches) return;
+    const uint32_t stripe = p_.grid.across.quotient(ptx::ctaid_x());
+    const uint32_t mate = ptx::ctaid_x() - stripe * p_.grid.across.divisor;
+    const uint32_t bytes = bytes_of_tile_row(p_, mate);
+    if (ptx::tid_x() == 0) {
+      ptx::mbarrier_init(copied(), 1, "copied");
+      ptx::fence_mbarrier_init();
+      ptx::mbarrier_arrive_expect_tx(copied(), kCopiedRows * bytes);
+    }
+    ptx::barrier_sync_all();
+    for (uint32_t row = ptx::tid_x(); row < kCopiedRows; row += ptx::ntid_x()) {
+      ptx::cp_async_bulk_shared_global_unread(
+          device::shared_base() + (kQuantizeSharedBytes + row * kStripeRowBytes),
+          row_of_tile(p_, stripe, mate, row), bytes, copied());
+    }
+    prefetch_rows_of_tile(p_, stripe, mate, kCopiedRows);
+  }
+
+  /// Before the thread block ends, and its shared memory with it.
+  BLOCKSCALE_DEVICE void await() const {
+    if (p_.prefetches && ptx::tid_x() == 0) device::mbarrier_wait(copied(), 0);
+  }
+
+ private:
+  static constexpr uint32_t kCopiedRows = kStripeRows * 3 / 4;
+  BLOCKSCALE_DEVICE static ptx::SharedAddress copied() { return device::shared_base(); }
+
+  const QuantizeParams& p_;
+};
+
 /// QuantizeKernel::clear. The next kernel may start at once, since it waits for this one, and so
 /// for those before, ahead of all that it reads and writes.
-BLOCKSCALE_DEVICE void clear_stripes(const StripeParams& stripes) {
+BLOCKSCALE_DEVICE void clear_stripes(const QuantizeParams& p) {
   ptx::griddepcontrol_launch_dependents();
+  const FirstTile tile(p);
+  tile.fetch();
   ptx::griddepcontrol_wait();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t thread = uint64_t{ptx::ctaid_x()} * ptx::ntid_x() + ptx::tid_x();
   const uint64_t threads = uint64_t{ptx::nctaid_x()} * ptx::ntid_x();
-  for (uint64_t pair = thread; 2 * pair < stripes.words; pair += threads) {
-    ptx::st_global(reinterpret_cast<Words*>(stripes.sums) + pair,
+  for (uint64_t pair = thread; 2 * pair < p.stripes.words; pair += threads) {
+    ptx::st_global(reinterpret_cast<Words*>(p.stripes.sums) + pair,
                    Words{{kNoSum, kNoSum, kNoSum, kNoSum}});
   }
+  tile.await();
 }
 
 }  // namespace blockscale::quantize_sm90

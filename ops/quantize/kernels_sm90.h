@@ -339,10 +339,10 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 512;
     c.min_blocks = 1;
     c.persistent = true;
-  } else if (c.kernel == QuantizeKernel::clear) {  // all of it runs at once
-    c.threads = 256;
-    c.min_blocks = 1;
-    c.persistent = true;
+  } else if (c.kernel == QuantizeKernel::clear) {
+    // With 32 registers one finds room beside a thread block of the `stripe` kernel before.
+    c.threads = 128;
+    c.min_blocks = 16;
   } else if (c.kernel == QuantizeKernel::settle) {
     c.threads = 32;
     c.min_blocks = 1;
