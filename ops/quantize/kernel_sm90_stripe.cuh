@@ -13,7 +13,8 @@
 // magnitudes, and add up the next sums between telling theirs and asking for others'.
 //
 // A sum that is not there yet is kNoSum, which none can be: QuantizeKernel::clear comes before. So
-// nothing else says that sums are there, and no other memory is passed from block to block.
+// nothing else says that sums are there, and no other memory is passed from block to block. Of a
+// small input `clear`, which may run beside the call before, also fetches first tiles into L2.
 //
 // Thread blocks wait for their mates, so these must run some time. Thread blocks begin in the order
 // of their numbers: no document promises it, but the H200 does so, and scans in one pass have
