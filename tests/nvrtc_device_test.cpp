@@ -27,7 +27,7 @@ std::string text_of(const std::filesystem::path& path) {
 
 // All programs, and one instance of each operation and each kind of tensor copy, as one kernel.
 constexpr std::string_view kEverything = R"(#pragma once
-#include "device/golden/programs.h"
+#include "device/golden/tensor_programs.h"
 namespace everything {
 using namespace blockscale;
 using namespace blockscale::golden;
@@ -116,7 +116,7 @@ runtime::KernelSpec spec_of(const std::string& name, const std::string& architec
 TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
   runtime::SourceTree tree = runtime::embedded_sources();
   std::map<std::string, std::string> texts;  // which the tree does not copy
-  for (const char* header : {"operations.h", "programs.h"}) {
+  for (const char* header : {"operations.h", "programs.h", "tensor_programs.h"}) {
     const std::string path = std::string("device/golden/") + header;
     texts[path] = text_of(kRoot / path);
   }
@@ -144,7 +144,7 @@ TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
 // A wrapper that no golden program calls would not be compared with a GPU.
 TEST(DeviceWrappers, AreAllInTheGoldenPrograms) {
   std::string programs;
-  for (const char* header : {"operations.h", "programs.h"}) {
+  for (const char* header : {"operations.h", "programs.h", "tensor_programs.h"}) {
     programs += text_of(kRoot / "device/golden" / header);
   }
   std::set<std::string> missing;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/tensor_map.h"
-#include "device/golden/programs.h"
+#include "device/golden/tensor_programs.h"
 
 namespace blockscale::golden {
 
