@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <algorithm>

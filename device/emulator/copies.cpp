@@ -238,7 +238,7 @@ void bulk_load_unread(uint32_t destination, const void* source, uint32_t bytes, 
   if (place_of_load(m, *mbarrier, destination, source, bytes, name, at) != nullptr) {
     const auto first = block.shared_state.begin() + (destination - kSharedBase);
     std::fill_n(first, bytes, SharedState::unwritten);
-    m.check_prefetch(source, bytes, at);
+    m.check_prefetch(source, bytes, name, at);
   }
   issue_load(m, mbarrier, bytes, name, at, [] {});
 }

@@ -223,7 +223,8 @@ TEST(Correct, CollectivesOfPartsOfAWarp) {
 }
 
 // Warps tell each other a word in every round, in one of two places: who writes the place of two
-// rounds ago knows from the round between that everybody has read it.
+// rounds ago knows from the round between that everybody has read it. A lane arrives for what
+// another one of its warp has stored, and for what all have read.
 TEST(Correct, WarpsTellEachOtherInTwoPlacesInTurn) {
   constexpr uint32_t kWarps = 4, kRounds = 9;
   Words<kRounds * kWarps> out;
@@ -234,7 +235,7 @@ TEST(Correct, WarpsTellEachOtherInTwoPlacesInTurn) {
     ptx::barrier_sync_all();
     for (uint32_t round = 0; round < kRounds; ++round) {
       const ptx::SharedAddress place = device::shared_base() + round % 2 * (4 * kWarps);
-      if (lane == 0) ptx::st_shared(place + 4 * warp, 10 * round + warp);
+      if (lane == 16) ptx::st_shared(place + 4 * warp, 10 * round + warp);
       ptx::bar_warp_sync(ptx::kFullMask);
       if (lane == 0) ptx::mbarrier_arrive(told);
       device::mbarrier_wait(told, round % 2);

@@ -272,6 +272,29 @@ TEST(PlantedBarrier, MbarrierWaitsForThePhaseAfterTheLast) {
                  FindingKind::deadlock, bug, {"'round' parity 1", "phase 1", "64 of 64 arrivals"});
 }
 
+// With two places in turn it is correct: Correct.WarpsTellEachOtherInTwoPlacesInTurn.
+TEST(PlantedBarrier, WarpsTellEachOtherInOnePlace) {
+  Mark bug;
+  expect_planted({kTwoWarps,
+                  {},
+                  [&] {
+                    const uint32_t warp = ptx::tid_x() / 32, lane = ptx::laneid();
+                    const ptx::SharedAddress told = device::shared_base() + 64;
+                    if (ptx::tid_x() == 0) ptx::mbarrier_init(told, 2, "told");
+                    ptx::barrier_sync_all();
+                    for (uint32_t round = 0; round < 4; ++round) {
+                      const ptx::SharedAddress place = device::shared_base();
+                      if (lane == 16) ptx::st_shared(place + 4 * warp, round, bug.here());
+                      ptx::bar_warp_sync(ptx::kFullMask);
+                      if (lane == 0) ptx::mbarrier_arrive(told);
+                      device::mbarrier_wait(told, round % 2);
+                      if (lane < 2) ptx::ld_shared<uint32_t>(place + 4 * lane);
+                      ptx::bar_warp_sync(ptx::kFullMask);
+                    }
+                  }},
+                 FindingKind::race, bug, {"the read at", "the write at"});
+}
+
 TEST(PlantedBarrier, StoreOverAnMbarrier) {
   Mark bug;
   expect_planted({kTwoWarps,

@@ -210,6 +210,20 @@ TEST(PlantedCopy, CopyForL2IsRead) {
                  FindingKind::uninitialized_read, bug, {"ld_shared", "nobody has written"});
 }
 
+TEST(PlantedCopy, CopyForL2IsNotAwaited) {
+  Mark bug;
+  Memory memory;
+  expect_planted({kTwoWarps, memory.buffers(),
+                  [&] {
+                    init_barriers(1);
+                    if (ptx::tid_x() != 0) return;
+                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                    ptx::cp_async_bulk_shared_global_unread(stage(0), memory.in, 1024, full(),
+                                                            bug.here());
+                  }},
+                 FindingKind::outstanding_at_exit, bug, {"nobody has waited", "'full'"});
+}
+
 TEST(PlantedCopy, CopyForL2OfMoreThanThereIs) {
   Mark bug;
   Memory memory;
@@ -223,7 +237,7 @@ TEST(PlantedCopy, CopyForL2OfMoreThanThereIs) {
                     }
                     device::mbarrier_wait(full(), 0);
                   }},
-                 FindingKind::out_of_bounds, bug, {"prefetch at"});
+                 FindingKind::out_of_bounds, bug, {"cp_async_bulk_shared_global_unread at"});
 }
 
 /// Threads write global memory and one loads it again; `fence` comes before the barrier.

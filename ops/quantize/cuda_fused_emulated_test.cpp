@@ -405,6 +405,10 @@ TEST_P(Stripes, FollowEachOtherInTheirTeams) {
     c.batch = seed == 3 ? 4 : 2;
     c.seed = seed;
     check_with_teams(c, 4);
+    // And of two each, which have two slots.
+    c.rows = 6 * 128 + 5;
+    c.batch = 1;
+    check_with_teams(c, 4);
   }
 }
 

@@ -50,6 +50,12 @@ std::string QuantizePlan::str() const {
             (p.x.vectors ? ", vector loads" : ", element loads") +
             (p.value_vectors ? ", vector stores" : ", byte stores") +
             (p.backwards ? ", the last tile first" : "");
+    if (c.kernel == QuantizeKernel::stripe) {
+      text += ", " + std::to_string(p.stripes.teams) + " teams of " +
+              std::to_string(p.grid.across.divisor) + " with " + std::to_string(p.stripes.slots) +
+              " slots for " + std::to_string(p.stripes.stripes) + " stripes";
+    }
+    if (c.kernel == QuantizeKernel::clear && p.prefetches) text += ", fetches first tiles";
     if (stores_scales(c.kernel)) {
       text += std::string(", scales ") + scale_layout_traits(p.layout).name;
     }

@@ -21,6 +21,9 @@ struct MeasuredProblem {
   InputTransform transform = InputTransform::identity;
   ScaleSource scale_source = ScaleSource::dynamic;
   bool columns_too = false;  // quantize_rows_and_columns
+  /// Each call follows an ordinary kernel that writes x, as a producer does: it lets nobody start
+  /// early, and leaves x in level 2 as far as that holds it. Its own time is taken off.
+  bool behind_producer = false;
 };
 
 /// Columns of its x.

@@ -105,7 +105,8 @@ class Planner {
     params.prefetches = choice_.prefetches(c, params);
     // Of `stripe` and kernels with a table one thread block a multiprocessor: nobody is in the way
     // of those to come.
-    params.lets_next_start |= comes_first(c.kernel) || c.table;
+    params.lets_next_start |=
+        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
     QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
     step.kernel = kernel;
     step.config = c;
@@ -171,8 +172,9 @@ class Planner {
   }
 
   /// `clear`, before a `stripe` kernel of `blocks` thread blocks. Where each of its thread blocks
-  /// fetches a tile, it takes all shared memory that such a one leaves: few of them are to
-  /// find room on a multiprocessor that is idle, so that all multiprocessors fetch.
+  /// fetches a tile, it takes all shared memory that one of `stripe` leaves: few of them are to
+  /// find room on an idle multiprocessor, so that all multiprocessors fetch. They keep that memory
+  /// until the kernel before has ended.
   void add_clear(std::int64_t blocks, std::uint32_t shared_bytes, bool fetches) {
     const int kernel = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
                                    0, InputTransform::identity);
@@ -181,15 +183,12 @@ class Planner {
     add(kernel, c, fetches ? blocks : ceil_div(words, 2 * c.threads), base_);
     plan_.last().params.prefetches = fetches;
     if (!fetches) return;
-    // A multiprocessor has 228 KiB, and keeps 1 KiB of them for each thread block.
-    constexpr std::uint32_t kMultiprocessorBytes = 228 << 10;
-    constexpr std::uint32_t kReservedBytes = 1 << 10;
-    static_assert(kMultiprocessorBytes - 2 * kReservedBytes >= 2 * kQuantizeSharedBytes +
-                                                                   kStripeWeightBytes +
-                                                                   kStripeSlots * kStripeSlotBytes,
-                  "there is room for a tile beside all slots but one");
+    static_assert(
+        kSharedBytesOfMultiprocessor - 2 * kReservedSharedBytes >=
+            2 * kQuantizeSharedBytes + kStripeWeightBytes + kStripeSlots * kStripeSlotBytes,
+        "there is room for a tile beside all slots but one");
     plan_.last().shape.dynamic_shared_bytes =
-        kMultiprocessorBytes - shared_bytes - 2 * kReservedBytes;
+        kSharedBytesOfMultiprocessor - shared_bytes - 2 * kReservedSharedBytes;
   }
 
   /// Whether all matrices have one scale.

@@ -137,10 +137,12 @@ TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
   EXPECT_EQ(clear.shape.grid.x, stripe.shape.grid.x);
   EXPECT_TRUE(clear.params.prefetches && !stripe.params.prefetches);
   const auto shared_bytes = [](const QuantizePlan::Step& step) {
-    return (1u << 10) + step.shape.dynamic_shared_bytes;
+    return kReservedSharedBytes + step.shape.dynamic_shared_bytes;
   };
-  EXPECT_EQ(shared_bytes(clear) + shared_bytes(stripe), 228u << 10);
+  EXPECT_EQ(shared_bytes(clear) + shared_bytes(stripe), kSharedBytesOfMultiprocessor);
   EXPECT_GE(clear.shape.dynamic_shared_bytes, kQuantizeSharedBytes + kStripeSlotBytes);
+  EXPECT_THAT(plan.str(), testing::HasSubstr(", fetches first tiles\n"));
+  EXPECT_THAT(plan.str(), testing::HasSubstr(", 4 teams of 32 with 2 slots for 8 stripes"));
   EXPECT_EQ(plan.workspace_bytes, 2 * 4 * 32 * 128 * 4);
 
   // With all slots there is no room beside them, and nobody has fetched a tile.

@@ -2,13 +2,14 @@
 // ops/quantize/kernels_sm90.h rests on what it prints. Kernels that are not in the list are
 // compiled by NVRTC as it runs.
 //
-//   ops_quantize_cuda_tune_gpu_bench [RECIPE | INPUT | computed]...
+//   ops_quantize_cuda_tune_gpu_bench [RECIPE | INPUT | computed | behind]...
 //
 // Names of inputs (gelu_tanh, swiglu) ask for the kernels that these are fused with instead,
-// `computed` for nvfp4 and fp8_tensor with scales that are computed, from 1 to 512 MiB.
-// Prints one JSON object to standard output, and to standard error a line for each variant, the
-// best first: its share of the rate of a copy kernel that moves as many bytes, in turns with which
-// it was timed. Without a GPU it exits with 77.
+// `computed` for nvfp4 and fp8_tensor with scales that are computed, from 1 to 512 MiB. `behind`:
+// as listed, each call behind an ordinary kernel that writes its x, whose time is taken off. Prints
+// one JSON object to standard output, and to standard error a line for each variant, the best
+// first: its share of the rate of a copy kernel that moves as many bytes, in turns with which it
+// was timed. Without a GPU it exits with 77.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -226,6 +227,7 @@ struct Wanted {
     for (int i = 0; i < count; ++i) {
       const std::string name = names[i];
       if (name == "computed") computed = true;
+      if (name == "behind") behind = true;
       for (const RecipeTraits& t : kRecipes) {
         if (name == t.name) recipes.push_back(t.recipe);
       }
@@ -244,6 +246,7 @@ struct Wanted {
   std::vector<Recipe> recipes;
   std::vector<InputTransform> transforms;
   bool computed = false;
+  bool behind = false;
 };
 
 /// Every layout of a recipe at two sizes.
@@ -296,6 +299,10 @@ nlohmann::json measure_all(int argc, char** argv) {
       problems.push_back(problem);
       tunings.push_back(tunings_of(recipe));
     }
+  }
+  if (wanted.behind) {
+    for (MeasuredProblem& problem : problems) problem.behind_producer = true;
+    for (std::vector<PlanTuning>& tuning : tunings) tuning = std::vector<PlanTuning>(1);
   }
   compile_tunings(problems, tunings);
   for (std::size_t i = 0; i < problems.size(); ++i) {

@@ -39,7 +39,7 @@ struct StripeParams {
   uint32_t stripes = 0;      // through all matrices
   Divisor per_matrix = {};   // stripes of one matrix
   uint32_t teams = 0;
-  uint32_t slots = 0;  // of tiles in shared memory: as many as a team has stripes, or kStripeSlots
+  uint32_t slots = 0;  // for tiles in shared memory: a team's stripes, at most kStripeSlots
 };
 
 /// A [rows, columns] matrix on the device, or a batch of them. Strides are bytes.
@@ -120,7 +120,8 @@ struct QuantizeParams {
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
   /// Thread blocks prefetch their tile before they wait, those of `maximum` two rounds of tiles,
-  /// and those with a table their first ones before they fill it.
+  /// those with a table their first ones before they fill it, those of `stripe` their first one
+  /// unless `clear` fetches it, which has this instead.
   bool prefetches = false;
 };
 

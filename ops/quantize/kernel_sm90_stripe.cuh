@@ -3,7 +3,7 @@
 //
 // A *stripe* is kStripeRows whole rows. Its tiles, kStripeRowBytes of each row, belong to as many
 // thread blocks, *mates*, which make a *team*: each has the same columns of all stripes of its
-// team, one after the other, in a ring of kStripeSlots in shared memory. Of a tile that has come it
+// team, one after the other, in a ring of slots in shared memory. Of a tile that has come it
 // adds up its part of each row's sum of squares, and leaves these sums in the workspace. Some
 // rounds later those of its mates are there too; so it finds the factors of the rows, the values,
 // their largest magnitudes, scales and codes, while the tiles behind this one are on their way.
@@ -50,8 +50,8 @@ namespace blockscale::quantize_sm90 {
 /// In place of a sum of squares: -0.
 inline constexpr uint32_t kNoSum = 0x80000000u;
 
-/// Where a row of a mate's tile lies in x. In place of one beyond the matrix there is the last one,
-/// which is in the same block or in none.
+/// Where a row of a mate's tile lies in x. In place of one beyond the matrix there is the last one:
+/// where the missing row's block exists, that is a row of it.
 BLOCKSCALE_DEVICE const uint8_t* row_of_tile(const QuantizeParams& p, uint32_t stripe,
                                              uint32_t mate, uint32_t row) {
   const uint32_t matrix = p.stripes.per_matrix.quotient(stripe);
@@ -127,7 +127,8 @@ class TeamStripes {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) copy(i, stripe_ + i * teams());
     device::mbarrier_wait(copied(0), 0);
-    // Not before: what the next call's `clear` fetches would hold up this call's first tiles.
+    // Now that first rows have come. Before, what the next call's `clear` fetches would hold them
+    // up.
     ptx::griddepcontrol_launch_dependents();
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
@@ -231,7 +232,7 @@ class TeamStripes {
   }
 
   /// Begins to copy the warp's rows of a stripe, if it exists, each by a lane. All lanes have read
-  /// what was in the slot.
+  /// what was in the slot, and met since (tell_maximum).
   BLOCKSCALE_DEVICE void copy(uint32_t slot, uint32_t stripe) const {
     if (stripe >= stripes() || lane_ >= kRows) return;
     const uint32_t bytes = bytes_of_tile_row(p_, mate_);
@@ -347,7 +348,9 @@ class TeamStripes {
     return largest.f32_bits();
   }
 
-  /// Where warps tell the largest magnitude of the lane's block.
+  /// Where warps tell the largest magnitude of the lane's block. A warp writes the place of a round
+  /// again two rounds later: behind its wait for the round between, which all warps have told after
+  /// they read.
   BLOCKSCALE_DEVICE ptx::SharedAddress maxima(uint32_t parity) const {
     return device::shared_base() + (parity * kMaximaBytes + lane_ / kBlockLanes * (4 * kWarps));
   }
@@ -415,9 +418,9 @@ BLOCKSCALE_DEVICE void quantize_stripes(const QuantizeParams& p) {
 }
 
 /// The tile that a thread block of `stripe` begins with on its way into L2, by that of `clear` with
-/// the same number: most rows copied to shared memory, where nobody reads them. What prefetches
-/// leave in L2 takes longer to be read again (docs/performance.md), but they are done sooner: they
-/// take the last rows.
+/// the same number. Three quarters of its rows are copied to shared memory, where nobody reads
+/// them: a prefetch leaves less in L2, but ends sooner (docs/performance.md has both, and other
+/// parts).
 class FirstTile {
  public:
   BLOCKSCALE_DEVICE explicit FirstTile(const QuantizeParams& p) : p_(p) {}

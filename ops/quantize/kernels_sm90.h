@@ -27,7 +27,8 @@ enum class QuantizeKernel : uint8_t {
   settle,   // of them, where nothing is quantised: the maximum itself, or nvfp4's scale
   norm,     // the factor of each row of rms_norm, for `tall`, `scaled`, and rows and columns
   stripe,   // `norm` and `tall` at once: x is read once
-  clear,    // what thread blocks of `stripe` tell each other, before they do
+  clear,    // what thread blocks of `stripe` tell each other, before they do; of small inputs it
+            // fetches their first tiles into L2 as well
 };
 inline constexpr int kQuantizeKernelKinds = 9;
 
@@ -84,8 +85,8 @@ BLOCKSCALE_HD constexpr int code_store_bytes(Format element, int chunk) {
 inline constexpr uint32_t kMaxMaxima = 512;
 inline constexpr uint32_t kFewMaxima = kMaxMaxima / 2;
 
-/// Rows of a stripe, bytes of each that a thread block of a `stripe` kernel has in a tile, and
-/// tiles that it has room for.
+/// Rows of a stripe, bytes of each that a thread block of a `stripe` kernel has in a tile, and the
+/// most tiles that it has room for.
 inline constexpr uint32_t kStripeRows = 128;
 inline constexpr uint32_t kStripeRowBytes = 512;
 inline constexpr uint32_t kStripeSlots = 3;
@@ -96,8 +97,11 @@ inline constexpr uint32_t kMaxMates = 32;
 
 /// Bytes of dynamic shared memory that every kernel is given.
 inline constexpr uint32_t kQuantizeSharedBytes = 1024;
-/// The same for kernels with a table: all that a thread block may have.
-inline constexpr uint32_t kTableSharedBytes = 227 << 10;
+/// What a multiprocessor has, and keeps of it for each thread block.
+inline constexpr uint32_t kSharedBytesOfMultiprocessor = 228 << 10;
+inline constexpr uint32_t kReservedSharedBytes = 1 << 10;
+/// Bytes for kernels with a table: all that a thread block may have.
+inline constexpr uint32_t kTableSharedBytes = kSharedBytesOfMultiprocessor - kReservedSharedBytes;
 
 /// Whether a `maximum` kernel compares x instead of its values (kernel_sm90_gelu_maximum.cuh).
 BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
