@@ -180,10 +180,10 @@ bool Machine::access_global(const void* p, uint64_t bytes, const Accessor& acces
   return true;
 }
 
-void Machine::check_prefetch(const void* p, uint64_t bytes, const char* name, SourceLocation at) {
+void Machine::check_prefetch(const void* p, uint64_t bytes, SourceLocation at) {
   if (find_buffer(p, bytes) != nullptr) return;
   report(FindingKind::out_of_bounds, {at},
-         std::string(name) + " at " + text_of(at) + " by " + describe(self()) + " touches " +
+         "the prefetch at " + text_of(at) + " by " + describe(self()) + " touches " +
              where_outside(p, bytes));
 }
 

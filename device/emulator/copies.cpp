@@ -197,50 +197,24 @@ void cp_async_mbarrier_arrive(uint32_t address, SourceLocation at) {
   m.add_transfer(std::move(arrival));
 }
 
-namespace {
-
-/// Checks a bulk load and makes the bytes that it writes its own. Null, if it must not be done.
-std::byte* place_of_load(Machine& m, const Mbarrier& mbarrier, uint32_t destination,
-                         const void* source, uint32_t bytes, const char* name, SourceLocation at) {
+void bulk_load(uint32_t destination, const void* source, uint32_t bytes, uint32_t address,
+               SourceLocation at) {
+  Machine& m = machine();
   Block& block = *m.self().block;
+  const char* name = "cp_async_bulk_shared_global";
+  const auto mbarrier = use_mbarrier_async(m, address, name, at);
   bool valid = check_multiple(m, destination, 16, "the shared address", name, at);
   valid = check_multiple(m, address_of(source), 16, "the global address", name, at) && valid;
   valid = check_multiple(m, bytes, 16, "the number of bytes", name, at) && valid;
   valid = valid && m.access_shared(block, destination, bytes,
-                                   load_accessor(m, mbarrier, AccessKind::write, at), name);
-  return valid ? shared_at(block, destination) : nullptr;
-}
-
-}  // namespace
-
-void bulk_load(uint32_t destination, const void* source, uint32_t bytes, uint32_t address,
-               SourceLocation at) {
-  Machine& m = machine();
-  const char* name = "cp_async_bulk_shared_global";
-  const auto mbarrier = use_mbarrier_async(m, address, name, at);
-  std::byte* to = place_of_load(m, *mbarrier, destination, source, bytes, name, at);
-  if (to != nullptr &&
-      !m.access_global(source, bytes, load_accessor(m, *mbarrier, AccessKind::read, at), name)) {
-    to = nullptr;
-  }
+                                   load_accessor(m, *mbarrier, AccessKind::write, at), name);
+  valid = valid &&
+          m.access_global(source, bytes, load_accessor(m, *mbarrier, AccessKind::read, at), name);
   // One that has been reported completes its bytes all the same, so that the run can go on.
+  std::byte* to = valid ? shared_at(block, destination) : nullptr;
   issue_load(m, mbarrier, bytes, name, at, [to, source, bytes] {
     if (to != nullptr) std::memcpy(to, source, bytes);
   });
-}
-
-void bulk_load_unread(uint32_t destination, const void* source, uint32_t bytes, uint32_t address,
-                      SourceLocation at) {
-  Machine& m = machine();
-  Block& block = *m.self().block;
-  const char* name = "cp_async_bulk_shared_global_unread";
-  const auto mbarrier = use_mbarrier_async(m, address, name, at);
-  if (place_of_load(m, *mbarrier, destination, source, bytes, name, at) != nullptr) {
-    const auto first = block.shared_state.begin() + (destination - kSharedBase);
-    std::fill_n(first, bytes, SharedState::unwritten);
-    m.check_prefetch(source, bytes, name, at);
-  }
-  issue_load(m, mbarrier, bytes, name, at, [] {});
 }
 
 void bulk_store(void* destination, uint32_t source, uint32_t bytes, SourceLocation at) {

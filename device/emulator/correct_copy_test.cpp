@@ -6,7 +6,6 @@
 #include "device/ptx/cp_async.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
-#include "device/ptx/grid.h"
 #include "device/ptx/mbarrier.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
@@ -210,33 +209,6 @@ TEST(CorrectCopy, ReducingCopiesMeet) {
                  EXPECT_EQ(out.at[127], 20u);
                  out.at.fill(0);
                });
-}
-
-// A copy that nobody reads may begin before what it copies is known.
-TEST(CorrectCopy, CopiesForL2BeforeTheWait) {
-  const auto x = counting<256>();
-  Words<256> out;
-  LaunchShape shape = {.block = {32}, .dynamic_shared_bytes = 2048};
-  shape.programmatic_dependent_launch = true;
-  expect_clean({shape,
-                {input("x", x), output("out", out)},
-                [&] {
-                  const ptx::SharedAddress copied = device::shared_base();
-                  const ptx::SharedAddress copy = copied + 1024;
-                  if (ptx::tid_x() == 0) {
-                    ptx::mbarrier_init(copied, 1, "copied");
-                    ptx::fence_mbarrier_init();
-                    ptx::mbarrier_arrive_expect_tx(copied, 1024);
-                    ptx::cp_async_bulk_shared_global_unread(copy, x.data(), 1024, copied);
-                  }
-                  ptx::bar_warp_sync(ptx::kFullMask);
-                  ptx::griddepcontrol_wait();
-                  for (uint32_t i = ptx::tid_x(); i < 256; i += 32) {
-                    ptx::st_global(out.data() + i, ptx::ld_global(x.data() + i));
-                  }
-                  device::mbarrier_wait(copied, 0);
-                }},
-               [&] { EXPECT_EQ(out.at, x.at); });
 }
 
 // A box goes through shared memory with each swizzle and comes back the same.

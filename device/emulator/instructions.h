@@ -129,9 +129,6 @@ void cp_async_mbarrier_arrive(uint32_t mbarrier, SourceLocation at);
 
 void bulk_load(uint32_t destination, const void* source, uint32_t bytes, uint32_t mbarrier,
                SourceLocation at);
-/// The same of bytes that nobody may read: of their source no more than its bounds are checked.
-void bulk_load_unread(uint32_t destination, const void* source, uint32_t bytes, uint32_t mbarrier,
-                      SourceLocation at);
 void bulk_store(void* destination, uint32_t source, uint32_t bytes, SourceLocation at);
 /// `op` is a ptx::BulkReduce.
 void bulk_reduce(int op, void* destination, uint32_t source, uint32_t bytes, SourceLocation at);

@@ -221,7 +221,7 @@ class Machine {
   /// The same for shared memory of the thread's block, by offset from shared_base().
   bool access_shared(Block& block, uint32_t address, uint64_t bytes, const Accessor& accessor,
                      const char* name);
-  void check_prefetch(const void* p, uint64_t bytes, const char* name, SourceLocation at);
+  void check_prefetch(const void* p, uint64_t bytes, SourceLocation at);
   /// Reports where this kernel has written what ld.global.nc reads, in whatever order.
   void check_read_only(const void* p, uint64_t bytes, SourceLocation at);
   /// Whether the kernel before this one is known to have ended.

@@ -133,14 +133,13 @@ uint32_t atomic_global_cas(uint32_t* p, uint32_t expected, uint32_t value, Sourc
 
 void prefetch(const void* p, uint32_t bytes, SourceLocation at) {
   Machine& m = machine();
-  const bool bulk = bytes != 1;
-  if (bulk && (address_of(p) % 16 != 0 || bytes % 16 != 0)) {
+  if (bytes != 1 && (address_of(p) % 16 != 0 || bytes % 16 != 0)) {
     m.report(FindingKind::misaligned, {at},
              "cp_async_bulk_prefetch_l2 at " + text_of(at) + " by " + m.describe(m.self()) +
                  ": its address and its " + std::to_string(bytes) +
                  " bytes are to be multiples of 16");
   }
-  m.check_prefetch(p, bytes, bulk ? "cp_async_bulk_prefetch_l2" : "prefetch_global_l2", at);
+  m.check_prefetch(p, bytes, at);
 }
 
 uint32_t shared_base() {

@@ -194,52 +194,6 @@ TEST(PlantedCopy, StoreWithoutProxyFence) {
                  {"bulk store", "asynchronous proxy", "no fence_proxy_async"});
 }
 
-TEST(PlantedCopy, CopyForL2IsRead) {
-  Mark bug;
-  Memory memory;
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() == 0) {
-                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                      ptx::cp_async_bulk_shared_global_unread(stage(0), memory.in, 1024, full());
-                    }
-                    device::mbarrier_wait(full(), 0);
-                    ptx::ld_shared<uint32_t>(stage(0) + 4 * ptx::tid_x(), bug.here());
-                  }},
-                 FindingKind::uninitialized_read, bug, {"ld_shared", "nobody has written"});
-}
-
-TEST(PlantedCopy, CopyForL2IsNotAwaited) {
-  Mark bug;
-  Memory memory;
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() != 0) return;
-                    ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                    ptx::cp_async_bulk_shared_global_unread(stage(0), memory.in, 1024, full(),
-                                                            bug.here());
-                  }},
-                 FindingKind::outstanding_at_exit, bug, {"nobody has waited", "'full'"});
-}
-
-TEST(PlantedCopy, CopyForL2OfMoreThanThereIs) {
-  Mark bug;
-  Memory memory;
-  expect_planted({kTwoWarps, memory.buffers(),
-                  [&] {
-                    init_barriers(1);
-                    if (ptx::tid_x() == 0) {
-                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
-                      ptx::cp_async_bulk_shared_global_unread(stage(0), memory.in + 772, 1024,
-                                                              full(), bug.here());
-                    }
-                    device::mbarrier_wait(full(), 0);
-                  }},
-                 FindingKind::out_of_bounds, bug, {"cp_async_bulk_shared_global_unread at"});
-}
-
 /// Threads write global memory and one loads it again; `fence` comes before the barrier.
 void write_and_load(Memory& memory, Mark& bug, const std::function<void()>& fence) {
   init_barriers(1);

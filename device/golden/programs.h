@@ -334,8 +334,7 @@ struct BulkCopies {
     const ptx::SharedAddress s = device::shared_base(), barrier = s + 8184;
     ptx::mbarrier_init(barrier, 1, "bulk");
     ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect_tx(barrier, 16 + 4096 + 48 + 512);
-    ptx::cp_async_bulk_shared_global_unread(s + 4608, p.in, 512, barrier);
+    ptx::mbarrier_arrive_expect_tx(barrier, 16 + 4096 + 48);
     ptx::cp_async_bulk_shared_global(s, p.in, 16, barrier);
     ptx::cp_async_bulk_shared_global(s + 16, p.in + 64, 4096, barrier,
                                      ptx::createpolicy_evict_first());

@@ -30,19 +30,6 @@ BLOCKSCALE_DEVICE void cp_async_bulk_shared_global(SharedAddress destination, co
 #endif
 }
 
-/// The same for the sake of L2, which then holds what was copied: nobody may read the copy, so it
-/// may begin before griddepcontrol.wait. On an H200 it leaves lines that are read again at the full
-/// rate of L2, unlike prefetch.h's instructions (docs/performance.md).
-BLOCKSCALE_DEVICE void cp_async_bulk_shared_global_unread(
-    SharedAddress destination, const void* source, uint32_t bytes, SharedAddress mbarrier,
-    SourceLocation at = SourceLocation::current()) {
-#if BLOCKSCALE_GPU
-  cp_async_bulk_shared_global(destination, source, bytes, mbarrier, at);
-#else
-  emulator::bulk_load_unread(destination.value, source, bytes, mbarrier.value, at);
-#endif
-}
-
 /// The same with an L2 policy.
 BLOCKSCALE_DEVICE void cp_async_bulk_shared_global(SharedAddress destination, const void* source,
                                                    uint32_t bytes, SharedAddress mbarrier,

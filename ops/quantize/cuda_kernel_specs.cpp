@@ -55,7 +55,7 @@ std::string QuantizePlan::str() const {
               std::to_string(p.grid.across.divisor) + " with " + std::to_string(p.stripes.slots) +
               " slots for " + std::to_string(p.stripes.stripes) + " stripes";
     }
-    if (c.kernel == QuantizeKernel::clear && p.prefetches) text += ", fetches first tiles";
+    if (c.kernel == QuantizeKernel::clear && p.prefetches) text += ", prefetches first tiles";
     if (stores_scales(c.kernel)) {
       text += std::string(", scales ") + scale_layout_traits(p.layout).name;
     }

@@ -133,19 +133,18 @@ TEST(QuantizePlan, ReadsStripesOnceWhereTheDeviceHoldsTheirTeams) {
   EXPECT_EQ(stripe.params.grid.across.divisor, 32u);
   EXPECT_EQ(clear.params.stripes.words, 2u * 4 * 32 * 64);
   EXPECT_EQ(stripe.params.stripes.slots, 2u);
-  // One fetches the first tile of each thread block, beside one of the call before.
+  // One prefetches the first tile of each thread block, beside one of the call before.
   EXPECT_EQ(clear.shape.grid.x, stripe.shape.grid.x);
   EXPECT_TRUE(clear.params.prefetches && !stripe.params.prefetches);
   const auto shared_bytes = [](const QuantizePlan::Step& step) {
     return kReservedSharedBytes + step.shape.dynamic_shared_bytes;
   };
   EXPECT_EQ(shared_bytes(clear) + shared_bytes(stripe), kSharedBytesOfMultiprocessor);
-  EXPECT_GE(clear.shape.dynamic_shared_bytes, kQuantizeSharedBytes + kStripeSlotBytes);
-  EXPECT_THAT(plan.str(), testing::HasSubstr(", fetches first tiles\n"));
+  EXPECT_THAT(plan.str(), testing::HasSubstr(", prefetches first tiles\n"));
   EXPECT_THAT(plan.str(), testing::HasSubstr(", 4 teams of 32 with 2 slots for 8 stripes"));
   EXPECT_EQ(plan.workspace_bytes, 2 * 4 * 32 * 128 * 4);
 
-  // With all slots there is no room beside them, and nobody has fetched a tile.
+  // Beside all slots there is little room: who needs a tile prefetches it.
   p.batch = 5;
   const QuantizePlan large = plan_with(8192, Format::bf16, 132);
   EXPECT_EQ(large.last().params.stripes.slots, kStripeSlots);

@@ -121,7 +121,7 @@ struct QuantizeParams {
   bool lets_next_start = false;
   /// Thread blocks prefetch their tile before they wait, those of `maximum` two rounds of tiles,
   /// those with a table their first ones before they fill it, those of `stripe` their first one
-  /// unless `clear` fetches it, which has this instead.
+  /// unless `clear` does, which has this instead.
   bool prefetches = false;
 };
 

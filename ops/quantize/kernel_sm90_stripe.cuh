@@ -14,7 +14,7 @@
 //
 // A sum that is not there yet is kNoSum, which none can be: QuantizeKernel::clear comes before. So
 // nothing else says that sums are there, and no other memory is passed from block to block. Of a
-// small input `clear`, which may run beside the call before, also fetches first tiles into L2.
+// small input `clear`, which may run beside the call before, also prefetches first tiles into L2.
 //
 // Thread blocks wait for their mates, so these must run some time. Thread blocks begin in the order
 // of their numbers: no document promises it, but the H200 does so, and scans in one pass have
@@ -68,15 +68,15 @@ BLOCKSCALE_DEVICE uint32_t bytes_of_tile_row(const QuantizeParams& p, uint32_t m
   return left < kStripeRowBytes ? left : kStripeRowBytes;
 }
 
-/// Into L2 the rows of a mate's tile from `first` on, a line by each thread of the block.
-BLOCKSCALE_DEVICE void prefetch_rows_of_tile(const QuantizeParams& p, uint32_t stripe,
-                                             uint32_t mate, uint32_t first) {
+/// Into L2 a mate's tile, a line by each thread of the block.
+BLOCKSCALE_DEVICE void prefetch_tile_of_stripe(const QuantizeParams& p, uint32_t stripe,
+                                               uint32_t mate) {
   constexpr uint32_t kLineBytes = 128;
   constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
   const uint32_t offset = ptx::tid_x() % kRowLines * kLineBytes;
   if (offset >= bytes_of_tile_row(p, mate)) return;
   const uint32_t rows = ptx::ntid_x() / kRowLines;
-  for (uint32_t row = first + ptx::tid_x() / kRowLines; row < kStripeRows; row += rows) {
+  for (uint32_t row = ptx::tid_x() / kRowLines; row < kStripeRows; row += rows) {
     ptx::prefetch_global_l2(row_of_tile(p, stripe, mate, row) + offset);
   }
 }
@@ -126,16 +126,14 @@ class TeamStripes {
     ptx::griddepcontrol_wait();
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) copy(i, stripe_ + i * teams());
-    device::mbarrier_wait(copied(0), 0);
-    // Now that first rows have come. Before, what the next call's `clear` fetches would hold them
-    // up.
-    ptx::griddepcontrol_launch_dependents();
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
       leave_sums(stripe_ + i * teams());
       // Issuing it waits for those before, and would hold up the first sums.
       if (i == 0) copy(kAhead, stripe_ + kAhead * teams());
     }
+    // Not before: the next call's prefetches would hold up these sums.
+    ptx::griddepcontrol_launch_dependents();
     ask_for_sums(stripe_);
     keep_weight();
     ptx::barrier_sync_all();  // the weight is there
@@ -184,7 +182,7 @@ class TeamStripes {
   /// Into L2 the weight and, unless `clear` has done that, the first tile. No more of them: the
   /// next ones would hold it up.
   BLOCKSCALE_DEVICE void prefetch() const {
-    if (p_.prefetches) prefetch_rows_of_tile(p_, stripe_, mate_, 0);
+    if (p_.prefetches) prefetch_tile_of_stripe(p_, stripe_, mate_);
     const DeviceMatrix& weight = p_.transform.weight;
     if (warp_ != 0 || !exists()) return;
     ptx::prefetch_global_l2(weight.data +
@@ -417,51 +415,14 @@ BLOCKSCALE_DEVICE void quantize_stripes(const QuantizeParams& p) {
   TeamStripes<kConfig>(p).quantize();
 }
 
-/// The tile that a thread block of `stripe` begins with on its way into L2, by that of `clear` with
-/// the same number. Three quarters of its rows are copied to shared memory, where nobody reads
-/// them: a prefetch leaves less in L2, but ends sooner (docs/performance.md has both, and other
-/// parts).
-class FirstTile {
- public:
-  BLOCKSCALE_DEVICE explicit FirstTile(const QuantizeParams& p) : p_(p) {}
-
-  BLOCKSCALE_DEVICE void fetch() const {
-    if (!p_.prefetches) return;
-    const uint32_t stripe = p_.grid.across.quotient(ptx::ctaid_x());
-    const uint32_t mate = ptx::ctaid_x() - stripe * p_.grid.across.divisor;
-    const uint32_t bytes = bytes_of_tile_row(p_, mate);
-    if (ptx::tid_x() == 0) {
-      ptx::mbarrier_init(copied(), 1, "copied");
-      ptx::fence_mbarrier_init();
-      ptx::mbarrier_arrive_expect_tx(copied(), kCopiedRows * bytes);
-    }
-    ptx::barrier_sync_all();
-    for (uint32_t row = ptx::tid_x(); row < kCopiedRows; row += ptx::ntid_x()) {
-      ptx::cp_async_bulk_shared_global_unread(
-          device::shared_base() + (kQuantizeSharedBytes + row * kStripeRowBytes),
-          row_of_tile(p_, stripe, mate, row), bytes, copied());
-    }
-    prefetch_rows_of_tile(p_, stripe, mate, kCopiedRows);
-  }
-
-  /// Before the thread block ends, and its shared memory with it.
-  BLOCKSCALE_DEVICE void await() const {
-    if (p_.prefetches && ptx::tid_x() == 0) device::mbarrier_wait(copied(), 0);
-  }
-
- private:
-  static constexpr uint32_t kCopiedRows = kStripeRows * 3 / 4;
-  BLOCKSCALE_DEVICE static ptx::SharedAddress copied() { return device::shared_base(); }
-
-  const QuantizeParams& p_;
-};
-
 /// QuantizeKernel::clear. The next kernel may start at once, since it waits for this one, and so
 /// for those before, ahead of all that it reads and writes.
 BLOCKSCALE_DEVICE void clear_stripes(const QuantizeParams& p) {
   ptx::griddepcontrol_launch_dependents();
-  const FirstTile tile(p);
-  tile.fetch();
+  if (p.prefetches) {  // the tile that the thread block of `stripe` with this number begins with
+    const uint32_t stripe = p.grid.across.quotient(ptx::ctaid_x());
+    prefetch_tile_of_stripe(p, stripe, ptx::ctaid_x() - stripe * p.grid.across.divisor);
+  }
   ptx::griddepcontrol_wait();
   using Words = device::Vector<uint32_t, 4>;
   const uint64_t thread = uint64_t{ptx::ctaid_x()} * ptx::ntid_x() + ptx::tid_x();
@@ -470,7 +431,6 @@ BLOCKSCALE_DEVICE void clear_stripes(const QuantizeParams& p) {
     ptx::st_global(reinterpret_cast<Words*>(p.stripes.sums) + pair,
                    Words{{kNoSum, kNoSum, kNoSum, kNoSum}});
   }
-  tile.await();
 }
 
 }  // namespace blockscale::quantize_sm90

@@ -28,7 +28,7 @@ enum class QuantizeKernel : uint8_t {
   norm,     // the factor of each row of rms_norm, for `tall`, `scaled`, and rows and columns
   stripe,   // `norm` and `tall` at once: x is read once
   clear,    // what thread blocks of `stripe` tell each other, before they do; of small inputs it
-            // fetches their first tiles into L2 as well
+            // prefetches their first tiles as well
 };
 inline constexpr int kQuantizeKernelKinds = 9;
 
