@@ -13,6 +13,7 @@
 #include "runtime/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
+#include "tests/green_stream.h"
 
 namespace blockscale {
 namespace {
@@ -272,72 +273,47 @@ TEST_F(CudaGpu, FusesItsInput) {
   }
 }
 
-/// A stream of a green context, which may use `multiprocessors` of device 0.
-class GreenStream {
+/// rms_norm with blocks of 128 rows, in host memory and on the device.
+class NormCase {
  public:
-  explicit GreenStream(unsigned multiprocessors) {
-    namespace cu = runtime::cu;
-    constexpr auto kType = cu::ResourceType::multiprocessors;
-    cu::Device device = 0;
-    runtime::driver().device_get(&device, 0);
-    cu::Resource all{}, part{};
-    call<cu::Device, cu::Resource*, cu::ResourceType>("cuDeviceGetDevResource", device, &all,
-                                                      kType);
-    unsigned groups = 1;
-    call<cu::Resource*, unsigned*, const cu::Resource*, cu::Resource*, unsigned, unsigned>(
-        "cuDevSmResourceSplitByCount", &part, &groups, &all, nullptr, 0u, multiprocessors);
-    void* description = nullptr;
-    call<void**, cu::Resource*, unsigned>("cuDevResourceGenerateDesc", &description, &part, 1u);
-    constexpr unsigned kDefaultStream = 1, kNonBlocking = 1;
-    call<cu::GreenContext*, void*, cu::Device, unsigned>("cuGreenCtxCreate", &context_, description,
-                                                         device, kDefaultStream);
-    call<cu::Stream*, cu::GreenContext, unsigned, int>("cuGreenCtxStreamCreate", &stream_, context_,
-                                                       kNonBlocking, 0);
+  NormCase(Format dtype, std::int64_t rows, std::int64_t k)
+      : c{Recipe::fp8_128x128, dtype},
+        weight_(static_cast<std::size_t>(k), 0.5f),
+        device_weight_(weight_.size() * sizeof(float)) {
+    device_weight_.copy_from_host(weight_.data(), device_weight_.bytes());
+    c.rows = rows;
+    c.k = k;
+    c.options.input.transform = InputTransform::rms_norm;
+    c.options_gpu.input = c.options.input;
+    c.options.input.weight = {weight_.data(), Format::f32, 1, k};
+    c.options_gpu.input.weight = {device_weight_.data(), Format::f32, 1, k};
   }
-  ~GreenStream() {
-    (void)status<runtime::cu::Stream>("cuStreamDestroy_v2", stream_);
-    (void)status<runtime::cu::GreenContext>("cuGreenCtxDestroy", context_);
-  }
-  GreenStream(const GreenStream&) = delete;
-  GreenStream& operator=(const GreenStream&) = delete;
 
-  void* handle() const { return stream_; }
+  Case c;
 
  private:
-  template <class... Arguments>
-  static runtime::cu::Result status(const char* name, Arguments... arguments) {
-    runtime::cu::Result (*function)(Arguments...) = nullptr;
-    const bool found = runtime::driver().library().load(name, function);
-    return found ? function(arguments...) : runtime::cu::kInvalidValue;
-  }
-  template <class... Arguments>
-  static void call(const char* name, Arguments... arguments) {
-    const runtime::cu::Result result = status<Arguments...>(name, arguments...);
-    if (result != runtime::cu::kSuccess) runtime::driver().raise(name, result);
-  }
-
-  runtime::cu::GreenContext context_ = nullptr;
-  runtime::cu::Stream stream_ = nullptr;
+  std::vector<float> weight_;
+  DeviceBuffer device_weight_;
 };
+
+/// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
+TEST_F(CudaGpu, ReadsStripesOnce) {
+  for (const Format dtype : {Format::bf16, Format::f32}) {
+    for (const std::int64_t rows : {512, 1024, 13 * 128 + 5}) {
+      const NormCase norm(dtype, rows, dtype == Format::f32 ? 4096 : 8192);
+      check(norm.c, random_elements(norm.c, Data::normal, 4));
+    }
+  }
+}
 
 /// Thread blocks that wait for each other do not where their stream has no room for all of them.
 TEST_F(CudaGpu, EndsInStreamsOfFewMultiprocessors) {
-  constexpr std::int64_t kColumns = 8192;  // 32 thread blocks
-  const std::vector<float> weight(kColumns, 0.5f);
-  DeviceBuffer device_weight(kColumns * sizeof(float));
-  device_weight.copy_from_host(weight.data(), device_weight.bytes());
-  Case c{Recipe::fp8_128x128};
-  c.rows = 400;
-  c.k = kColumns;
-  c.options.input.transform = InputTransform::rms_norm;
-  c.options_gpu.input = c.options.input;
-  c.options.input.weight = {weight.data(), Format::f32, 1, kColumns};
-  c.options_gpu.input.weight = {device_weight.data(), Format::f32, 1, kColumns};
-  const std::vector<std::uint8_t> elements = random_elements(c, Data::normal, 4);
-  check(c, elements);
+  const NormCase norm(Format::bf16, 400, 8192);  // 32 thread blocks
+  const std::vector<std::uint8_t> elements = random_elements(norm.c, Data::normal, 4);
+  check(norm.c, elements);
   for (const unsigned multiprocessors : {16u, 64u}) {
-    const GreenStream stream(multiprocessors);
-    check(c, elements, stream.handle());
+    const test::GreenStream stream(multiprocessors);
+    check(norm.c, elements, stream.handle());
   }
 }
 
