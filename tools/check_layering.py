@@ -60,10 +60,12 @@ def is_kernel_source(file: str) -> bool:
 
 def check_file(file: str, text: str, files: set[str]) -> list[str]:
     room = file.split("/")[0]
-    if room not in ALLOWED:
-        return []
     problems = []
     code = COMMENT.sub("", text)
+    if INLINE_ASM.search(code) and is_kernel_source(file) and not file.startswith("device/ptx/"):
+        problems.append(f"{file}: inline assembly; it belongs in device/ptx/")
+    if room not in ALLOWED:
+        return problems
     test = TEST_FILE.search(file) is not None
     for quote, target in INCLUDE.findall(code):
         to = room_of_include(file, quote, target, files)
@@ -77,8 +79,6 @@ def check_file(file: str, text: str, files: set[str]) -> list[str]:
                 problems.append(f"{file}: includes {target}; {room}/ may not include {to}/")
             elif (room, to) == ("runtime", "include") and target not in RUNTIME_API:
                 problems.append(f"{file}: includes {target}; runtime/ knows no operation")
-    if INLINE_ASM.search(code) and is_kernel_source(file) and not file.startswith("device/ptx/"):
-        problems.append(f"{file}: inline assembly; it belongs in device/ptx/")
     return problems
 
 

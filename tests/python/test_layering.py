@@ -38,6 +38,7 @@ REJECTED = [
     ("device/pipeline/ring.h", '#include "ops/gemm/cpu.h"\n', "may not include ops/"),
     ("device/pipeline/ring.h", 'void f() { asm volatile("bar"); }\n', "inline assembly"),
     ("ops/gemm/kernel_sm90.cuh", 'void f() { asm("bar"); }\n', "inline assembly"),
+    ("bench/probe.cu", 'void f() { asm("bar"); }\n', "inline assembly"),
     ("ops/gemm/kernel_sm90.cuh", "#include <cooperative_groups.h>\n", "only tests and python/ may"),
 ]
 
