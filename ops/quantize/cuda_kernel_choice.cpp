@@ -174,6 +174,10 @@ std::uint32_t KernelChoice::log2_chunks_of(std::int64_t chunks, const QuantizeCo
 /// before a table is filled.
 bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) const {
   const bool small = lets_next_start();
+  // First tiles of stripes: beside all slots `clear` has too little shared memory to be spread.
+  const bool clear_does = small && p.stripes.slots < kStripeSlots;
+  if (c.kernel == QuantizeKernel::clear) return clear_does;
+  if (c.kernel == QuantizeKernel::stripe) return !clear_does;
   if (comes_first(c.kernel)) return small;
   const bool is_near = p.tensor_source == TensorScaleSource::maxima;
   return c.table || (small && prefetches_tile(c) && !is_near);

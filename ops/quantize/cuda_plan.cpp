@@ -162,11 +162,8 @@ class Planner {
     const std::int64_t blocks = base_.stripes.teams * mates;
     const std::uint32_t shared_bytes =
         kQuantizeSharedBytes + kStripeWeightBytes + base_.stripes.slots * kStripeSlotBytes;
-    // Of a small input; beside all slots there would be too little shared memory to spread them.
-    const bool clear_prefetches = base_.lets_next_start && base_.stripes.slots < kStripeSlots;
-    add_clear(blocks, shared_bytes, clear_prefetches);
+    add_clear(blocks, shared_bytes);
     add(kernel, c, blocks, base_);
-    plan_.last().params.prefetches = !clear_prefetches;
     plan_.last().shape.dynamic_shared_bytes = shared_bytes;
     return true;
   }
@@ -175,13 +172,13 @@ class Planner {
   /// prefetches a tile, beside the call before, it takes all shared memory that one of `stripe`
   /// leaves: few of them are to find room on an idle multiprocessor, so that all of these prefetch.
   /// They keep that memory until the kernel before has ended.
-  void add_clear(std::int64_t blocks, std::uint32_t shared_bytes, bool prefetches) {
+  void add_clear(std::int64_t blocks, std::uint32_t shared_bytes) {
     const int kernel = find_kernel(QuantizeKernel::clear, Format::f32, Format::e4m3, ScaleRule::fp8,
                                    0, InputTransform::identity);
     const QuantizeConfig& c = kQuantizeKernels[kernel];
     const auto words = static_cast<std::int64_t>(base_.stripes.words);
+    const bool prefetches = choice_.prefetches(c, base_);
     add(kernel, c, prefetches ? blocks : ceil_div(words, 2 * c.threads), base_);
-    plan_.last().params.prefetches = prefetches;
     if (!prefetches) return;
     plan_.last().shape.dynamic_shared_bytes =
         kSharedBytesOfMultiprocessor - shared_bytes - 2 * kReservedSharedBytes;
