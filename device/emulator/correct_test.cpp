@@ -10,6 +10,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
+#include "tests/two_places.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -222,32 +223,17 @@ TEST(Correct, CollectivesOfPartsOfAWarp) {
                });
 }
 
-// Warps tell each other a word in every round, in one of two places: who writes the place of two
-// rounds ago knows from the round between that everybody has read it. A lane arrives for what
-// another one of its warp has stored, and for what all have read.
+// What racecheck reports on a GPU (tests/racecheck_gpu_test.cpp) is none.
 TEST(Correct, WarpsTellEachOtherInTwoPlacesInTurn) {
   constexpr uint32_t kWarps = 4, kRounds = 9;
   Words<kRounds * kWarps> out;
-  const auto kernel = [&] {
-    const uint32_t warp = ptx::tid_x() / 32, lane = ptx::laneid();
-    const ptx::SharedAddress told = device::shared_base() + 64;
-    if (ptx::tid_x() == 0) ptx::mbarrier_init(told, kWarps, "told");
-    ptx::barrier_sync_all();
-    for (uint32_t round = 0; round < kRounds; ++round) {
-      const ptx::SharedAddress place = device::shared_base() + round % 2 * (4 * kWarps);
-      if (lane == 16) ptx::st_shared(place + 4 * warp, 10 * round + warp);
-      ptx::bar_warp_sync(ptx::kFullMask);
-      if (lane == 0) ptx::mbarrier_arrive(told);
-      device::mbarrier_wait(told, round % 2);
-      const uint32_t of_all = ptx::redux_sync_add(
-          ptx::kFullMask, lane < kWarps ? ptx::ld_shared<uint32_t>(place + 4 * lane) : 0);
-      if (lane == 0) ptx::st_global(out.data() + round * kWarps + warp, of_all);
-    }
-  };
   expect_clean(
-      {{.block = {32 * kWarps}, .dynamic_shared_bytes = 128}, {output("out", out)}, kernel}, [&] {
+      {{.block = {32 * kWarps}, .dynamic_shared_bytes = test::kTwoPlacesSharedBytes},
+       {output("out", out)},
+       [&] { test::tell_each_other<2, test::WhoArrives::first_lane>({out.data(), kRounds}); }},
+      [&] {
         for (uint32_t i = 0; i < out.size(); ++i) {
-          EXPECT_EQ(out.at[i], kWarps * 10 * (i / kWarps) + 6) << i;
+          EXPECT_EQ(out.at[i], test::told_by_all(i / kWarps, kWarps)) << i;
         }
       });
 }

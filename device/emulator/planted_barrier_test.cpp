@@ -1,4 +1,6 @@
 // Planted bugs in barriers and collectives.
+#include <array>
+
 #include "device/emulator/planted_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
@@ -8,6 +10,7 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "tests/two_places.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -274,23 +277,14 @@ TEST(PlantedBarrier, MbarrierWaitsForThePhaseAfterTheLast) {
 
 // With two places in turn it is correct: Correct.WarpsTellEachOtherInTwoPlacesInTurn.
 TEST(PlantedBarrier, WarpsTellEachOtherInOnePlace) {
+  constexpr uint32_t kWarps = 2, kRounds = 4;
+  std::array<uint32_t, kRounds * kWarps> out = {};
   Mark bug;
-  expect_planted({kTwoWarps,
-                  {},
+  expect_planted({{.block = {32 * kWarps}, .dynamic_shared_bytes = test::kTwoPlacesSharedBytes},
+                  {output("out", out)},
                   [&] {
-                    const uint32_t warp = ptx::tid_x() / 32, lane = ptx::laneid();
-                    const ptx::SharedAddress told = device::shared_base() + 64;
-                    if (ptx::tid_x() == 0) ptx::mbarrier_init(told, 2, "told");
-                    ptx::barrier_sync_all();
-                    for (uint32_t round = 0; round < 4; ++round) {
-                      const ptx::SharedAddress place = device::shared_base();
-                      if (lane == 16) ptx::st_shared(place + 4 * warp, round, bug.here());
-                      ptx::bar_warp_sync(ptx::kFullMask);
-                      if (lane == 0) ptx::mbarrier_arrive(told);
-                      device::mbarrier_wait(told, round % 2);
-                      if (lane < 2) ptx::ld_shared<uint32_t>(place + 4 * lane);
-                      ptx::bar_warp_sync(ptx::kFullMask);
-                    }
+                    test::tell_each_other<1, test::WhoArrives::first_lane>({out.data(), kRounds},
+                                                                           bug.here());
                   }},
                  FindingKind::race, bug, {"the read at", "the write at"});
 }
