@@ -8,117 +8,25 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/quantize/test_support.h"
+#include "ops/quantize/cuda_gpu_test_support.h"
 #include "runtime/device.h"
 #include "runtime/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
-#include "tests/green_stream.h"
 
 namespace blockscale {
 namespace {
 
 using runtime::DeviceBuffer;
+using test::Case;
+using test::check;
 using test::Data;
 using test::layouts_of;
+using test::random_elements;
 using test::scaled_recipes;
+using test::size_of;
 
 using CudaGpu = test::OnHopper;
-
-struct Case {
-  Recipe recipe;
-  Format dtype = Format::bf16;
-  std::int64_t rows = 1, k = 128, batch = 1;
-  ScaleLayout layout = ScaleLayout::row_major;
-  QuantizeOptions options = {};
-  QuantizeOptions options_gpu = {};  // its operands lie on the device; else as `options`
-  TensorScaleSense sense = TensorScaleSense::divisor;
-};
-
-std::string describe(const Case& c) {
-  return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
-         std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
-         " " + scale_layout_traits(c.layout).name + " mode " +
-         std::to_string(static_cast<int>(c.options.mx_scale_mode));
-}
-
-std::size_t size_of(std::int64_t bytes) {
-  return static_cast<std::size_t>(bytes);
-}
-
-/// Position of the first difference, as text.
-std::string first_difference(const std::uint8_t* a, const std::vector<std::uint8_t>& b) {
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    return "byte " + std::to_string(i) + " of " + std::to_string(b.size()) + ": CPU " +
-           std::to_string(a[i]) + ", GPU " + std::to_string(b[i]);
-  }
-  return "none";
-}
-
-/// Runs one call on both, from packed elements: on the GPU in `stream`, or null: in one of its own.
-void check(const Case& c, const std::vector<std::uint8_t>& elements, void* stream = nullptr) {
-  const std::int64_t rows = c.rows * c.batch;
-  ScaledTensor cpu(c.recipe, c.rows, c.k, c.layout, c.batch, c.sense);
-  const bool gated = c.options.input.transform == InputTransform::swiglu;
-  MatrixView x{elements.data(), c.dtype, c.rows, gated ? 2 * c.k : c.k};
-  x.batch = c.batch;
-  QuantizeOptions options = c.options;
-  options.threads = 0;
-  quantize(x, cpu.view(), options);
-
-  const std::int64_t values = value_bytes(c.recipe, c.rows, c.k, c.batch);
-  const std::int64_t scales = scale_bytes(c.recipe, c.layout, c.rows, c.k, c.batch);
-  DeviceBuffer device_x(elements.size());
-  DeviceBuffer device_values(size_of(values));
-  DeviceBuffer device_scales(size_of(scales));
-  DeviceBuffer device_tensor_scale(size_of(c.batch * 4));
-  device_x.copy_from_host(elements.data(), elements.size());
-  device_values.fill(0xA5);
-  device_scales.fill(0xA5);
-  MatrixView gpu_x = x;
-  gpu_x.data = device_x.data();
-  MutableScaledTensorView out = cpu.view();
-  out.values = device_values.data();
-  out.scales = device_scales.data();
-  if (out.tensor_scale != nullptr) {
-    out.tensor_scale = reinterpret_cast<float*>(device_tensor_scale.data());
-  }
-  QuantizeOptions gpu_options = c.options;
-  gpu_options.input = c.options_gpu.input;
-  const std::int64_t bytes = cuda::quantize_workspace_bytes(gpu_x, out, gpu_options);
-  DeviceBuffer workspace(size_of(bytes));
-  workspace.fill(0xFF);
-  const runtime::DeviceStream own;
-  if (stream == nullptr) stream = own.handle();
-  runtime::wait_for_device();
-  cuda::quantize(gpu_x, out, gpu_options, {stream, workspace.data(), bytes});
-  cuda::synchronize(stream);
-
-  std::vector<std::uint8_t> actual(size_of(values));
-  device_values.copy_to_host(actual.data(), actual.size());
-  ASSERT_EQ(std::memcmp(actual.data(), cpu.view().values, actual.size()), 0)
-      << describe(c) << " (" << rows << " rows) values: "
-      << first_difference(static_cast<const std::uint8_t*>(cpu.view().values), actual);
-  actual.resize(size_of(scales));
-  device_scales.copy_to_host(actual.data(), actual.size());
-  ASSERT_EQ(std::memcmp(actual.data(), cpu.view().scales, actual.size()), 0)
-      << describe(c) << " scales: "
-      << first_difference(static_cast<const std::uint8_t*>(cpu.view().scales), actual);
-  if (out.tensor_scale == nullptr) return;
-  float stored = -1;
-  device_tensor_scale.copy_to_host(&stored, sizeof stored);
-  ASSERT_EQ(stored, *cpu.view().tensor_scale) << describe(c);
-}
-
-std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_t seed) {
-  const bool gated = c.options.input.transform == InputTransform::swiglu;
-  const std::int64_t columns = gated ? 2 * c.k : c.k;
-  const test::Matrix x(c.dtype, c.rows, columns, c.batch, 0, data, seed);
-  const auto* const bytes = static_cast<const std::uint8_t*>(x.view().data);
-  const std::int64_t size = c.batch * c.rows * columns * (format_traits(c.dtype).bits / 8);
-  return {bytes, bytes + size};
-}
 
 TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
   for (const Recipe recipe : scaled_recipes()) {
@@ -239,81 +147,6 @@ TEST_F(CudaGpu, LooksFunctionsUp) {
         }
       }
     }
-  }
-}
-
-TEST_F(CudaGpu, FusesItsInput) {
-  const std::vector<float> numbers = [] {
-    std::vector<float> result(1024);
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = 0.01f * static_cast<float>(i) - 3;
-    return result;
-  }();
-  DeviceBuffer operand(numbers.size() * sizeof(float));
-  operand.copy_from_host(numbers.data(), operand.bytes());
-  for (const InputTransform transform :
-       {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
-        InputTransform::modulate, InputTransform::rms_norm}) {
-    for (const Recipe recipe : scaled_recipes()) {
-      for (const Format dtype : {Format::bf16, Format::f32}) {
-        Case c{recipe, dtype};
-        c.rows = 70;
-        c.k = 512;
-        c.options.input.transform = transform;
-        c.options_gpu.input = c.options.input;
-        const auto use = [&](MatrixView QuantizeInput::* field) {
-          c.options.input.*field = {numbers.data(), Format::f32, 1, c.k};
-          c.options_gpu.input.*field = {operand.data(), Format::f32, 1, c.k};
-        };
-        if (transform == InputTransform::modulate) use(&QuantizeInput::scale);
-        if (transform == InputTransform::modulate) use(&QuantizeInput::shift);
-        if (transform == InputTransform::rms_norm) use(&QuantizeInput::weight);
-        check(c, random_elements(c, Data::normal, 8));
-      }
-    }
-  }
-}
-
-/// rms_norm with blocks of 128 rows, in host memory and on the device.
-class NormCase {
- public:
-  NormCase(Format dtype, std::int64_t rows, std::int64_t k)
-      : c{Recipe::fp8_128x128, dtype},
-        weight_(static_cast<std::size_t>(k), 0.5f),
-        device_weight_(weight_.size() * sizeof(float)) {
-    device_weight_.copy_from_host(weight_.data(), device_weight_.bytes());
-    c.rows = rows;
-    c.k = k;
-    c.options.input.transform = InputTransform::rms_norm;
-    c.options_gpu.input = c.options.input;
-    c.options.input.weight = {weight_.data(), Format::f32, 1, k};
-    c.options_gpu.input.weight = {device_weight_.data(), Format::f32, 1, k};
-  }
-
-  Case c;
-
- private:
-  std::vector<float> weight_;
-  DeviceBuffer device_weight_;
-};
-
-/// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
-TEST_F(CudaGpu, ReadsStripesOnce) {
-  for (const Format dtype : {Format::bf16, Format::f32}) {
-    for (const std::int64_t rows : {512, 1024, 13 * 128 + 5}) {
-      const NormCase norm(dtype, rows, dtype == Format::f32 ? 4096 : 8192);
-      check(norm.c, random_elements(norm.c, Data::normal, 4));
-    }
-  }
-}
-
-/// Thread blocks that wait for each other do not where their stream has no room for all of them.
-TEST_F(CudaGpu, EndsInStreamsOfFewMultiprocessors) {
-  const NormCase norm(Format::bf16, 400, 8192);  // 32 thread blocks
-  const std::vector<std::uint8_t> elements = random_elements(norm.c, Data::normal, 4);
-  check(norm.c, elements);
-  for (const unsigned multiprocessors : {16u, 64u}) {
-    const test::GreenStream stream(multiprocessors);
-    check(norm.c, elements, stream.handle());
   }
 }
 

@@ -1,0 +1,153 @@
+// Fused inputs on a GPU: every byte equal to the CPU's, and calls that overlap.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/quantize/cuda_gpu_test_support.h"
+#include "tests/green_stream.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::DeviceBuffer;
+using test::Case;
+using test::check;
+using test::Data;
+using test::GpuCall;
+using test::random_elements;
+using test::scaled_recipes;
+using test::size_of;
+
+using CudaGpuFused = test::OnHopper;
+
+/// Operands of fused inputs, of up to 1024 columns, in host memory and on the device.
+class Operands {
+ public:
+  Operands() : numbers_(1024), device_(numbers_.size() * sizeof(float)) {
+    for (std::size_t i = 0; i < numbers_.size(); ++i) {
+      numbers_[i] = 0.01f * static_cast<float>(i) - 3;
+    }
+    device_.copy_from_host(numbers_.data(), device_.bytes());
+  }
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+
+  /// Sets the inputs of both, once k is set.
+  void use(Case& c, InputTransform transform) const {
+    c.options.input.transform = c.options_gpu.input.transform = transform;
+    const auto set = [&](MatrixView QuantizeInput::* field) {
+      c.options.input.*field = {numbers_.data(), Format::f32, 1, c.k};
+      c.options_gpu.input.*field = {device_.data(), Format::f32, 1, c.k};
+    };
+    if (transform == InputTransform::modulate) set(&QuantizeInput::scale);
+    if (transform == InputTransform::modulate) set(&QuantizeInput::shift);
+    if (transform == InputTransform::rms_norm) set(&QuantizeInput::weight);
+  }
+
+ private:
+  std::vector<float> numbers_;
+  DeviceBuffer device_;
+};
+
+constexpr InputTransform kFused[] = {InputTransform::gelu_tanh, InputTransform::gelu_erf,
+                                     InputTransform::swiglu, InputTransform::modulate,
+                                     InputTransform::rms_norm};
+
+TEST_F(CudaGpuFused, FusesItsInput) {
+  const Operands operands;
+  for (const InputTransform transform : kFused) {
+    for (const Recipe recipe : scaled_recipes()) {
+      for (const Format dtype : {Format::bf16, Format::f32}) {
+        Case c{recipe, dtype};
+        c.rows = 70;
+        c.k = 512;
+        operands.use(c, transform);
+        check(c, random_elements(c, Data::normal, 8));
+      }
+    }
+  }
+}
+
+/// Calls of one stream overlap: the next one's kernels start before this one's have ended, and
+/// fetch ahead. All of them in one workspace, which none of them finds as it left it.
+TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
+  const Operands operands;
+  std::vector<GpuCall> calls;
+  const auto add = [&](const Case& c, std::uint32_t seed) {
+    calls.emplace_back(c, random_elements(c, Data::normal, seed));
+  };
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor, Recipe::fp8_128x128,
+                              Recipe::fp8_row, Recipe::mxfp4, Recipe::nvfp4}) {
+    for (const std::int64_t rows : {40, 700, 3300}) {
+      Case c{recipe};
+      c.rows = rows;
+      c.k = 1024;
+      add(c, 5);
+      for (const InputTransform transform : kFused) {
+        operands.use(c, transform);
+        add(c, static_cast<std::uint32_t>(rows));
+      }
+    }
+  }
+  std::int64_t bytes = 0;
+  for (const GpuCall& call : calls) bytes = std::max(bytes, call.workspace_bytes());
+  DeviceBuffer workspace(size_of(bytes));
+  workspace.fill(0xFF);
+  runtime::wait_for_device();
+  const runtime::DeviceStream stream;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (const GpuCall& call : calls) call.run(stream.handle(), workspace);
+  }
+  stream.wait();
+  for (GpuCall& call : calls) call.expect_bytes_of_cpu();
+}
+
+/// rms_norm with blocks of 128 rows, in host memory and on the device.
+class NormCase {
+ public:
+  NormCase(Format dtype, std::int64_t rows, std::int64_t k)
+      : c{Recipe::fp8_128x128, dtype},
+        weight_(static_cast<std::size_t>(k), 0.5f),
+        device_weight_(weight_.size() * sizeof(float)) {
+    device_weight_.copy_from_host(weight_.data(), device_weight_.bytes());
+    c.rows = rows;
+    c.k = k;
+    c.options.input.transform = InputTransform::rms_norm;
+    c.options_gpu.input = c.options.input;
+    c.options.input.weight = {weight_.data(), Format::f32, 1, k};
+    c.options_gpu.input.weight = {device_weight_.data(), Format::f32, 1, k};
+  }
+
+  Case c;
+
+ private:
+  std::vector<float> weight_;
+  DeviceBuffer device_weight_;
+};
+
+/// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
+TEST_F(CudaGpuFused, ReadsStripesOnce) {
+  for (const Format dtype : {Format::bf16, Format::f32}) {
+    for (const std::int64_t rows : {512, 1024, 13 * 128 + 5}) {
+      const NormCase norm(dtype, rows, dtype == Format::f32 ? 4096 : 8192);
+      check(norm.c, random_elements(norm.c, Data::normal, 4));
+    }
+  }
+}
+
+/// Thread blocks that wait for each other do not where their stream has no room for all of them.
+TEST_F(CudaGpuFused, EndsInStreamsOfFewMultiprocessors) {
+  const NormCase norm(Format::bf16, 400, 8192);  // 32 thread blocks
+  const std::vector<std::uint8_t> elements = random_elements(norm.c, Data::normal, 4);
+  check(norm.c, elements);
+  for (const unsigned multiprocessors : {16u, 64u}) {
+    const test::GreenStream stream(multiprocessors);
+    check(norm.c, elements, stream.handle());
+  }
+}
+
+}  // namespace
+}  // namespace blockscale
