@@ -14,6 +14,7 @@ std::string plural(uint64_t count, const char* noun) {
 const char* verb(AccessKind kind) {
   switch (kind) {
     case AccessKind::read: return "read";
+    case AccessKind::read_nc: return "ld_global_nc";
     case AccessKind::write: return "write";
     case AccessKind::atomic_load: return "atomic load";
     case AccessKind::atomic_store: return "atomic store";
@@ -75,16 +76,27 @@ void Machine::report_conflict(const Conflict& conflict, const Accessor& accessor
                               const std::string& where) {
   const Record& now = accessor.record;
   const std::string both = describe(now) + " of " + where;
-  if (conflict.only_unpublished) {
-    report(FindingKind::missing_proxy_fence, {now.at, conflict.earlier.at},
-           both + " belongs to the asynchronous proxy and need not see " +
-               describe(conflict.earlier) +
-               ": no fence_proxy_async between the two, on the way that orders them");
-    return;
+  const std::string earlier = describe(conflict.earlier);
+  const std::vector<SourceLocation> lines = {now.at, conflict.earlier.at};
+  switch (conflict.why) {
+    case Conflict::Why::unordered:
+      return report(FindingKind::race, lines,
+                    both + " is not ordered after " + earlier +
+                        ": no barrier, fence or wait between the two");
+    case Conflict::Why::unpublished:
+      return report(FindingKind::missing_proxy_fence, lines,
+                    both + " belongs to the asynchronous proxy and need not see " + earlier +
+                        ": no fence_proxy_async between the two, on the way that orders them");
+    case Conflict::Why::noncoherent:
+      return report(FindingKind::race, lines,
+                    both +
+                        (now.kind == AccessKind::read_nc
+                             ? " goes past the coherent caches and need not see "
+                             : " changes what is read past the coherent caches, whatever orders it "
+                               "after ") +
+                        earlier +
+                        ": ld_global_nc is for memory that nobody writes while the kernel runs");
   }
-  report(FindingKind::race, {now.at, conflict.earlier.at},
-         both + " is not ordered after " + describe(conflict.earlier) +
-             ": no barrier, fence or wait between the two");
 }
 
 GlobalBuffer* Machine::find_buffer(const void* p, uint64_t bytes) {
@@ -185,20 +197,6 @@ void Machine::check_prefetch(const void* p, uint64_t bytes, SourceLocation at) {
   report(FindingKind::out_of_bounds, {at},
          "the prefetch at " + text_of(at) + " by " + describe(self()) + " touches " +
              where_outside(p, bytes));
-}
-
-void Machine::check_read_only(const void* p, uint64_t bytes, SourceLocation at) {
-  const GlobalBuffer* buffer = find_buffer(p, bytes);
-  if (buffer == nullptr || buffer->shadow == nullptr) return;
-  const std::size_t skew = reinterpret_cast<std::uintptr_t>(buffer->buffer.data) % 4;
-  const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(p) - buffer->begin());
-  const auto write = buffer->shadow->last_write(offset + skew, bytes);
-  if (!write) return;
-  report(FindingKind::race, {at, write->at},
-         "ld_global_nc at " + text_of(at) + " by " + describe(self()) + " reads offset " +
-             std::to_string(offset) + " of '" + buffer->buffer.name +
-             "' past the coherent caches, but this kernel writes it: " + describe(*write) +
-             "; ld_global sees it");
 }
 
 bool Machine::access_shared(Block& block, uint32_t address, uint64_t bytes,

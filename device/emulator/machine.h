@@ -222,8 +222,6 @@ class Machine {
   bool access_shared(Block& block, uint32_t address, uint64_t bytes, const Accessor& accessor,
                      const char* name);
   void check_prefetch(const void* p, uint64_t bytes, SourceLocation at);
-  /// Reports where this kernel has written what ld.global.nc reads, in whatever order.
-  void check_read_only(const void* p, uint64_t bytes, SourceLocation at);
   /// Whether the kernel before this one is known to have ended.
   bool previous_kernel_ended(const Accessor& accessor) const;
   uint32_t previous_kernel_index() const { return thread_actors_; }

@@ -75,8 +75,8 @@ void load_global(const void* p, uint32_t bytes, LoadKind kind, void* value, Sour
   } else {
     m.note_read(at);
     if (!aligned(m, address_of(p), bytes, name, at)) return;
-    if (!m.access_global(p, bytes, m.accessor(m.self(), AccessKind::read, at), name)) return;
-    if (kind == LoadKind::read_only) m.check_read_only(p, bytes, at);
+    const AccessKind access = kind == LoadKind::read_only ? AccessKind::read_nc : AccessKind::read;
+    if (!m.access_global(p, bytes, m.accessor(m.self(), access, at), name)) return;
   }
   std::memcpy(value, p, bytes);
 }

@@ -286,6 +286,28 @@ TEST(PlantedCopy, ExitsBeforeAStoreHasRead) {
                  {"warp 0 lane 0 exits", "cp_async_bulk_wait_group"});
 }
 
+TEST(PlantedCopy, ReadOnlyLoadOfWhatAReducingCopyHasChanged) {
+  Mark bug;
+  Memory memory;
+  expect_planted({{.block = {32}, .dynamic_shared_bytes = 8192},
+                  {in_out("out", memory.out)},
+                  [&] {
+                    ptx::st_shared(stage(0) + 16 * ptx::laneid(), Four{});
+                    ptx::fence_proxy_async_shared();
+                    ptx::bar_warp_sync(ptx::kFullMask);
+                    if (ptx::laneid() == 0) {
+                      ptx::cp_reduce_async_bulk_global_shared<ptx::BulkReduce::add_u32>(
+                          memory.out, stage(0), 512);
+                      ptx::cp_async_bulk_commit_group();
+                      ptx::cp_async_bulk_wait_group<0>();
+                    }
+                    ptx::bar_warp_sync(ptx::kFullMask);
+                    ptx::ld_global_nc(&memory.out[ptx::laneid()], bug.here());
+                  }},
+                 FindingKind::race, bug,
+                 {"of 'out' goes past the coherent caches", "by a bulk store of block (0,0,0)"});
+}
+
 TEST(PlantedCopy, ResultIsReadBeforeTheStoreHasWritten) {
   Mark bug;
   Memory memory;

@@ -139,7 +139,68 @@ TEST(PlantedMemory, ReadOnlyLoadOfWhatTheKernelWrites) {
                     ptx::barrier_sync_all();
                     ptx::ld_global_nc(&out[63 - ptx::tid_x()], bug.here());
                   }},
-                 FindingKind::race, bug, {"of 'out' past the coherent caches", "the write at"});
+                 FindingKind::race, bug,
+                 {"of 'out' goes past the coherent caches", "need not see the write at"});
+}
+
+TEST(PlantedMemory, ReadOnlyLoadOfWhatAtomicsHaveChanged) {
+  Mark bug;
+  std::vector<uint32_t> amax(1);
+  expect_planted({kTwoWarps,
+                  {in_out("amax", amax)},
+                  [&] {
+                    ptx::red_global_max(amax.data(), ptx::tid_x());
+                    ptx::barrier_sync_all();
+                    ptx::ld_global_nc(amax.data(), bug.here());
+                  }},
+                 FindingKind::race, bug,
+                 {"of 'amax' goes past the coherent caches", "need not see the atomic operation"});
+}
+
+TEST(PlantedMemory, ReadOnlyLoadOfWhatIsWrittenLater) {
+  Mark bug;
+  std::vector<uint32_t> x(64);
+  expect_planted({kTwoWarps,
+                  {in_out("x", x)},
+                  [&] {
+                    // In place: the load of all comes before any store, and is wrong all the same.
+                    const uint32_t v = ptx::ld_global_nc(&x[63 - ptx::tid_x()], bug.here());
+                    ptx::barrier_sync_all();
+                    ptx::st_global(&x[ptx::tid_x()], v);
+                  }},
+                 FindingKind::race, bug,
+                 {"the write at", "of 'x' changes what is read past the coherent caches",
+                  "the ld_global_nc at", "nobody writes while the kernel runs"});
+}
+
+TEST(PlantedMemory, ReadOnlyLoadOfWhatAtomicsChangeLater) {
+  Mark bug;
+  std::vector<uint32_t> count(1);
+  expect_planted({kTwoWarps,
+                  {in_out("count", count)},
+                  [&] {
+                    ptx::ld_global(count.data());  // beside another reader of the same word
+                    ptx::ld_global_nc(count.data(), bug.here());
+                    ptx::barrier_sync_all();
+                    ptx::red_global_add(count.data(), 1u);
+                  }},
+                 FindingKind::race, bug,
+                 {"the atomic operation at", "of 'count' changes what is read past"});
+}
+
+TEST(PlantedMemory, ReadOnlyLoadOfAByteOfAWordThatIsWrittenLater) {
+  Mark bug;
+  std::vector<uint8_t> scales(64);
+  expect_planted({kTwoWarps,
+                  {in_out("scales", scales)},
+                  [&] {
+                    const uint32_t i = ptx::tid_x();
+                    ptx::ld_global_nc(&scales[i], bug.here());
+                    ptx::barrier_sync_all();
+                    auto* words = reinterpret_cast<uint32_t*>(scales.data());
+                    if (i == 9) ptx::st_global(words + i, 0u);
+                  }},
+                 FindingKind::race, bug, {"of 'scales' changes what is read past"});
 }
 
 TEST(PlantedMemory, SharedOutOfBounds) {

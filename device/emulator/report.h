@@ -11,7 +11,8 @@ namespace blockscale::emulator {
 
 enum class FindingKind : uint8_t {
   deadlock,              // nobody can run, or everybody polls in vain
-  race,                  // two accesses, one a write, and neither happens before the other
+  race,                  // two accesses, one a write, and neither happens before the other; or an
+                         // ld.global.nc of what the kernel writes
   missing_proxy_fence,   // ordered, but the asynchronous proxy need not see the earlier one
   transaction_bytes,     // an mbarrier's expected bytes are not those of its copies
   out_of_bounds,         // of shared memory, a registered buffer or a tensor map's tensor

@@ -20,6 +20,12 @@ bool conflicting(AccessKind a, AccessKind b) {
   return (writes(a) || writes(b)) && !(is_atomic(a) && is_atomic(b));
 }
 
+/// Whether one of the two reads past the coherent caches what the other writes, so that no order
+/// between them helps.
+bool noncoherent(AccessKind a, AccessKind b) {
+  return (a == AccessKind::read_nc && writes(b)) || (b == AccessKind::read_nc && writes(a));
+}
+
 static_assert(sizeof(SourceLocation) == sizeof(void*));
 
 }  // namespace
@@ -71,13 +77,20 @@ bool Shadow::ordered(const Packed& earlier, const Accessor& accessor, bool* only
   return knows(accessor, (*accessor.views)[accessor.published], earlier.actor, clock);
 }
 
+std::optional<Conflict::Why> Shadow::why_not(const Packed& earlier, const Accessor& accessor) {
+  bool only_unpublished = false;
+  if (!ordered(earlier, accessor, &only_unpublished)) {
+    return only_unpublished ? Conflict::Why::unpublished : Conflict::Why::unordered;
+  }
+  if (noncoherent(kind_of(earlier.bits), accessor.record.kind)) return Conflict::Why::noncoherent;
+  return std::nullopt;
+}
+
 void Shadow::check(const Packed& earlier, const Accessor& accessor, std::size_t offset,
                    std::optional<Conflict>& conflict) {
   if (earlier.actor == 0 || conflict.has_value()) return;
-  bool only_unpublished = false;
-  if (!ordered(earlier, accessor, &only_unpublished)) {
-    conflict = Conflict{unpack(earlier), only_unpublished, offset};
-  }
+  const auto why = why_not(earlier, accessor);
+  if (why) conflict = Conflict{unpack(earlier), *why, offset};
 }
 
 void Shadow::check_readers(const Cell& cell, const Accessor& accessor, std::size_t offset,
@@ -185,15 +198,6 @@ std::optional<Conflict> Shadow::access(std::size_t offset, std::size_t bytes,
     }
   }
   return conflict;
-}
-
-std::optional<Record> Shadow::last_write(std::size_t offset, std::size_t bytes) const {
-  for (std::size_t i = offset; i < offset + bytes; ++i) {
-    const Cell& word = cells_[i / 4];
-    const Cell& cell = word.write.actor == kSplit ? split_[word.write.bits][i % 4] : word;
-    if (cell.write.actor != 0) return unpack(cell.write);
-  }
-  return std::nullopt;
 }
 
 }  // namespace blockscale::emulator

@@ -16,7 +16,14 @@
 
 namespace blockscale::emulator {
 
-enum class AccessKind : uint8_t { read, write, atomic_load, atomic_store, atomic_update };
+enum class AccessKind : uint8_t {
+  read,
+  read_nc,  // ld.global.nc: past the coherent caches, of memory that nobody is to write
+  write,
+  atomic_load,
+  atomic_store,
+  atomic_update,
+};
 constexpr bool is_atomic(AccessKind kind) {
   return kind >= AccessKind::atomic_load;
 }
@@ -24,7 +31,8 @@ constexpr bool reads(AccessKind kind) {
   return kind != AccessKind::write && kind != AccessKind::atomic_store;
 }
 constexpr bool writes(AccessKind kind) {
-  return kind != AccessKind::read && kind != AccessKind::atomic_load;
+  return kind == AccessKind::write || kind == AccessKind::atomic_store ||
+         kind == AccessKind::atomic_update;
 }
 
 /// One access, as it is remembered.
@@ -48,11 +56,16 @@ struct Accessor {
 /// Whether `accessor` knows of `actor`'s accesses up to `clock`, by `knowledge`.
 bool knows(const Accessor& accessor, const Knowledge& knowledge, Actor actor, uint32_t clock);
 
-/// An earlier access that is not ordered before this one.
+/// An earlier access that this one does not go with.
 struct Conflict {
+  enum class Why : uint8_t {
+    unordered,    // it did not happen before this one
+    unpublished,  // it did, but no proxy fence has published it
+    noncoherent,  // it did, but one of the two is an ld.global.nc of what the other writes
+  };
   Record earlier;
-  bool only_unpublished;  // it happened before, but no proxy fence has published it
-  std::size_t offset;     // of the byte or word
+  Why why;
+  std::size_t offset;  // of the byte or word
 };
 
 /// Shadow of a range of memory that starts at a multiple of 4. A word of 4 bytes has one cell until
@@ -61,12 +74,9 @@ class Shadow {
  public:
   explicit Shadow(std::size_t bytes);
 
-  /// Remembers the access, and returns the first earlier one that it is not ordered after. Accesses
-  /// that are only read and never written by the same launch need not come here.
+  /// Remembers the access, and returns the first earlier one that it does not go with. Bytes that
+  /// are only read and never written by the same launch need not come here.
   std::optional<Conflict> access(std::size_t offset, std::size_t bytes, const Accessor& accessor);
-
-  /// A plain write to one of the bytes.
-  std::optional<Record> last_write(std::size_t offset, std::size_t bytes) const;
 
  private:
   // A Record in 16 bytes. A cell of zeros is an empty one.
@@ -97,6 +107,7 @@ class Shadow {
   void add_reader(Cell& cell, const Accessor& accessor, const Packed& packed);
   void split(Cell& cell);
   static bool ordered(const Packed& earlier, const Accessor& accessor, bool* only_unpublished);
+  static std::optional<Conflict::Why> why_not(const Packed& earlier, const Accessor& accessor);
   static void check(const Packed& earlier, const Accessor& accessor, std::size_t offset,
                     std::optional<Conflict>& conflict);
 
