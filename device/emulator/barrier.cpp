@@ -141,11 +141,14 @@ void fence_acq_rel(SourceLocation) {
   Machine& m = machine();
   Thread& thread = m.self();
   if (!thread.to_acquire.empty()) {
-    m.acquire(thread, thread.to_acquire.view(thread.cluster->index));
-    thread.to_acquire = {};
+    GlobalRelease all;
+    for (const auto& [p, released] : thread.to_acquire) all.add(released);
+    m.acquire(thread, all.view(thread.cluster->index));
+    thread.to_acquire.clear();
   }
   thread.fenced = thread.views;
   thread.has_fenced = true;
+  thread.released.clear();  // `fenced` says more
   m.tick(thread);
 }
 

@@ -121,6 +121,99 @@ TEST(Correct, BlocksHandOverThroughAFlag) {
                });
 }
 
+// A thread's fence releases with each store behind it, its release with its next stores to the same
+// word: relaxed stores may then count further.
+TEST(Correct, RelaxedStoresAfterAReleaseOfTheSameThread) {
+  std::vector<uint32_t> data(2), flag(2), result(1);
+  expect_clean({{.grid = {2}, .block = {32}},
+                {in_out("data", data), in_out("flag", flag), in_out("result", result)},
+                [&] {
+                  if (ptx::tid_x() != 0) return;
+                  if (ptx::ctaid_x() == 1) {
+                    ptx::st_global(&data[0], 40u);
+                    ptx::st_release_gpu_global(&flag[0], 1u);
+                    ptx::st_relaxed_gpu_global(&flag[0], 2u);
+                    ptx::st_release_gpu_global(&flag[1], 0u);  // says less than the fence does
+                    ptx::st_global(&data[1], 2u);
+                    ptx::fence_acq_rel_gpu();
+                    for (uint32_t i = 1; i <= 3; ++i) ptx::st_relaxed_gpu_global(&flag[1], i);
+                    return;
+                  }
+                  while (ptx::ld_acquire_gpu_global(&flag[0]) != 2) {
+                  }
+                  const uint32_t first = ptx::ld_global(&data[0]);
+                  while (ptx::ld_acquire_gpu_global(&flag[1]) != 3) {
+                  }
+                  ptx::st_global(result.data(), first + ptx::ld_global(&data[1]));
+                }},
+               [&] {
+                 EXPECT_EQ(result[0], 42u);
+                 flag = {0, 0};
+               });
+}
+
+// Who comes last sets the counter back by an exchange, which passes on what the others released.
+TEST(Correct, CounterIsResetByAnExchange) {
+  std::vector<uint32_t> partial(3), count(1), go(1), total(1);
+  expect_clean({{.grid = {4}, .block = {32}},
+                {in_out("partial", partial), in_out("count", count), in_out("go", go),
+                 in_out("total", total)},
+                [&] {
+                  if (ptx::tid_x() != 0) return;
+                  if (ptx::ctaid_x() == 3) {  // learns of the others from the counter alone
+                    while (ptx::ld_relaxed_gpu_global(go.data()) == 0) {
+                    }
+                    EXPECT_EQ(ptx::ld_acquire_gpu_global(count.data()), 0u);
+                    uint32_t sum = 0;
+                    for (const uint32_t& word : partial) sum += ptx::ld_global(&word);
+                    return ptx::st_global(total.data(), sum);
+                  }
+                  ptx::st_global(&partial[ptx::ctaid_x()], 7u);
+                  ptx::fence_acq_rel_gpu();
+                  if (ptx::atom_global_add(count.data(), 1) != 2) return;
+                  ptx::atom_global_exch(count.data(), 0);
+                  ptx::st_relaxed_gpu_global(go.data(), 1u);
+                }},
+               [&] {
+                 EXPECT_EQ(total[0], 21u);
+                 go[0] = 0;
+               });
+}
+
+// A relaxed load has read the release, an acquire of the same word completes it: also where another
+// thread has stored to the word in between.
+TEST(Correct, PollsRelaxedThenAcquires) {
+  std::vector<uint32_t> data(1), flag(1), turn(1), result(1);
+  expect_clean(
+      {{.grid = {3}, .block = {32}},
+       {in_out("data", data), in_out("flag", flag), in_out("turn", turn), in_out("result", result)},
+       [&] {
+         if (ptx::tid_x() != 0) return;
+         const auto wait = [](const std::vector<uint32_t>& word, uint32_t value) {
+           while (ptx::ld_relaxed_gpu_global(word.data()) != value) {
+           }
+         };
+         if (ptx::ctaid_x() == 0) {
+           ptx::st_global(data.data(), 42u);
+           ptx::st_release_gpu_global(flag.data(), 1u);
+         } else if (ptx::ctaid_x() == 1) {
+           wait(turn, 1);
+           ptx::st_relaxed_gpu_global(flag.data(), 2u);
+           ptx::st_relaxed_gpu_global(turn.data(), 2u);
+         } else {
+           wait(flag, 1);
+           ptx::st_relaxed_gpu_global(turn.data(), 1u);
+           wait(turn, 2);
+           EXPECT_EQ(ptx::ld_acquire_gpu_global(flag.data()), 2u);
+           ptx::st_global(result.data(), ptx::ld_global(data.data()));
+         }
+       }},
+      [&] {
+        EXPECT_EQ(result[0], 42u);
+        flag[0] = turn[0] = 0;
+      });
+}
+
 // Many relaxed loads in a row are no polling.
 TEST(Correct, RelaxedLoadsOfManyWords) {
   std::vector<uint32_t> words(64, 3);

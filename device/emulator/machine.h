@@ -57,11 +57,15 @@ struct Thread {
   uint32_t collective_result = 0;
 
   Views views;  // views[kSeen].own[kThread] is its clock
-  /// `views` at its last fence.acq_rel, which a relaxed atomic then releases.
+  /// `views` at its last fence.acq_rel, which each atomic write behind it releases.
   Views fenced;
   bool has_fenced = false;
-  /// What relaxed atomics have read, which the next fence.acq_rel acquires.
-  GlobalRelease to_acquire;
+  /// `views` at its last release to a word since that fence, which each atomic write to the word
+  /// behind it releases as well.
+  std::map<const void*, Views> released;
+  /// What relaxed atomics have read of each word since that fence: the next fence acquires it all,
+  /// and an acquire of a word what was read of it.
+  std::map<const void*, GlobalRelease> to_acquire;
 
   // Copies that it has not waited for, and the numbers of the open groups (the first is 1). The
   // clock of cp.async ticks with each group, and with each mbarrier that is to track the copies.
@@ -241,7 +245,7 @@ class Machine {
   uint64_t seed() const { return options_.seed; }
   const LaunchShape& shape() const { return shape_; }
 
-  /// What atomics have released to words of global memory.
+  /// What the present values of words of global memory have released to who acquires them.
   std::map<const void*, GlobalRelease> released_words;
 
  private:

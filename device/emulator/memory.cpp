@@ -19,30 +19,50 @@ bool aligned(Machine& m, uint64_t address, uint32_t bytes, const char* name, Sou
   return false;
 }
 
-/// Memory order of an atomic access. Without acquire and release, what it releases is what a fence
-/// before it has, and what it reads a fence after it acquires.
+/// Memory order of an atomic access. Without acquire and release, what it releases is what a fence,
+/// or a release of the same word, has before it; and what it reads a fence, or an acquire of the
+/// same word, acquires after it. PTX ISA "Release and Acquire Patterns".
 struct Order {
   bool acquire = false;
   bool release = false;
 };
 
+/// The thread has read the value of `p`, which has released `word`.
+void acquire_word(Machine& m, const void* p, const GlobalRelease& word, bool acquires) {
+  Thread& thread = m.self();
+  if (!acquires) {
+    if (!word.empty()) thread.to_acquire[p].add(word);
+    return;
+  }
+  const uint32_t cluster = thread.cluster->index;
+  if (!word.empty()) m.acquire(thread, word.view(cluster));
+  const auto read_before = thread.to_acquire.find(p);
+  if (read_before == thread.to_acquire.end()) return;
+  m.acquire(thread, read_before->second.view(cluster));
+  thread.to_acquire.erase(read_before);
+}
+
+/// What the thread's write to `p` releases, or null. The newest of its views that count says all
+/// that the older ones do.
+const Views* view_to_release(Thread& thread, const void* p, bool releases) {
+  if (releases) return &(thread.released[p] = thread.views);
+  const auto before = thread.released.find(p);
+  if (before != thread.released.end()) return &before->second;
+  return thread.has_fenced ? &thread.fenced : nullptr;
+}
+
 void synchronize(Machine& m, const void* p, AccessKind kind, Order order) {
   Thread& thread = m.self();
-  const uint32_t cluster = thread.cluster->index;
   GlobalRelease& word = m.released_words[p];
-  if (reads(kind) && !word.empty()) {
-    if (order.acquire) {
-      m.acquire(thread, word.view(cluster));
-    } else {
-      thread.to_acquire.add(word);
-    }
-  }
-  if (writes(kind) && order.release) {
-    word.add(thread.views, cluster, thread.first);
-    m.tick(thread);
-  } else if (writes(kind) && thread.has_fenced) {
-    word.add(thread.fenced, cluster, thread.first);
-  }
+  if (reads(kind)) acquire_word(m, p, word, order.acquire);
+  if (!writes(kind)) return;
+  // Only a read-modify-write passes on what the value before it has released: a store ends that.
+  // (A weak store needs no rule: it is a race, or so ordered that who reads its value knows all
+  // that was released before.)
+  if (kind == AccessKind::atomic_store) word = {};
+  const Views* views = view_to_release(thread, p, order.release);
+  if (views != nullptr) word.add(*views, thread.cluster->index, thread.first);
+  if (order.release) m.tick(thread);
 }
 
 /// Checks an atomic access to global memory, and says whether it may be done.
