@@ -66,6 +66,9 @@ bool Machine::check_launch() {
   if (threads == 0 || threads > 1024) {
     return limit("a block of " + text_of(shape_.block) + " threads; 1 to 1024 are allowed");
   }
+  if (shape_.block.z > 64) {
+    return limit("a block of " + text_of(shape_.block) + " threads; z is at most 64");
+  }
   if (threads % kWarpSize != 0) {
     return limit("a block of " + std::to_string(threads) +
                  " threads; the emulator asks for whole warps of 32");
@@ -75,7 +78,8 @@ bool Machine::check_launch() {
                  "has at most " + std::to_string(kMaxSharedBytes));
   }
   if (cluster == 0 || cluster > 8) {
-    return limit("a cluster of " + text_of(shape_.cluster) + " blocks; 1 to 8 are allowed");
+    return limit("a cluster of " + text_of(shape_.cluster) +
+                 " blocks; the emulator asks for a portable size, 1 to 8");
   }
   if (product(shape_.grid) == 0 || shape_.grid.x % shape_.cluster.x != 0 ||
       shape_.grid.y % shape_.cluster.y != 0 || shape_.grid.z % shape_.cluster.z != 0) {

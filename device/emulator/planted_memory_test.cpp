@@ -330,7 +330,7 @@ TEST(PlantedMemory, BrokenAssumption) {
                  FindingKind::broken_assumption, bug, {"(tid_x() < 63)", "lane 31", "is false"});
 }
 
-TEST(PlantedMemory, LaunchesThatTheDeviceRefuses) {
+TEST(PlantedMemory, LaunchesThatTheDeviceOrTheEmulatorRefuses) {
   const auto refused = [](LaunchShape shape, const char* text) {
     const Report report = launch(shape, {}, in_order(), [] { FAIL() << "the kernel ran"; });
     ASSERT_EQ(report.findings.size(), 1u);
@@ -339,10 +339,13 @@ TEST(PlantedMemory, LaunchesThatTheDeviceRefuses) {
   };
   refused({.block = {32}, .dynamic_shared_bytes = 227 * 1024 + 1}, "at most 232448");
   refused({.block = {1056}}, "1 to 1024");
-  refused({.block = {48}}, "whole warps");
+  refused({.block = {1, 2, 128}}, "z is at most 64");
+  refused({.block = {48}}, "the emulator asks for whole warps");
   refused({.grid = {3}, .block = {32}, .cluster = {2}}, "multiple of its cluster (2,1,1)");
-  refused({.grid = {16}, .block = {32}, .cluster = {16}}, "1 to 8");
+  refused({.grid = {16}, .block = {32}, .cluster = {16}},
+          "the emulator asks for a portable size, 1 to 8");
   refused({.grid = {1, 65536}, .block = {32}}, "65535");
+  refused({.grid = {65535}, .block = {32}}, "more than the emulator numbers");
 }
 
 }  // namespace

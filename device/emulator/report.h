@@ -25,7 +25,8 @@ enum class FindingKind : uint8_t {
   outstanding_at_exit,   // asynchronous work that nobody has waited for
   barrier_misuse,        // a count, an id or a use of a barrier that the instruction does not take
   dependent_access,      // memory of the previous kernel touched before griddepcontrol.wait
-  launch_limits,         // a launch that the device would refuse
+  launch_limits,         // a launch that the device would refuse, or of a shape that it would take
+                         // but the emulator does not; the text says which
   broken_assumption,     // BLOCKSCALE_ASSUME of something false
   exception,             // the kernel threw
 };
