@@ -1,11 +1,12 @@
 // Operations on CUDA devices: the same views and options as on the CPU, with device pointers.
 //
-// A call validates its arguments, launches kernels on the caller's stream and returns: it neither
-// allocates device memory nor synchronises, so it may be captured in a graph. It runs on the device
-// that holds its output; the stream must belong to that device. The bytes are those of the CPU.
-// Kernels are launched with programmatic dependent launch: one may be resident while its
-// predecessor in the stream still runs, but waits for its end before it reads or writes memory.
-// Values on the device are not read back: scales that were given are taken as they are.
+// A call validates its arguments, launches kernels on the caller's stream and returns: it takes no
+// device memory but what the driver needs for a kernel's code at its first use, and does not
+// synchronise, so it may be captured in a graph. It runs on the device that holds its output; the
+// stream must belong to that device. The bytes are those of the CPU. Kernels are launched with
+// programmatic dependent launch: one may be resident while its predecessors in the stream still
+// run, and prefetch, but waits for their end before it reads what they may write, or writes. Values
+// on the device are not read back: scales that were given are taken as they are.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,30 @@ struct Execution {
   std::int64_t workspace_bytes = 0;
 };
 
-/// Bytes of workspace that `quantize` needs for these arguments: 0 for most recipes, a few KiB
-/// where a scale depends on the whole tensor, 4 bytes for each 512 of x where rms_norm goes into
-/// blocks of several rows (of each matrix in whole 128 rows). Throws as `quantize` does.
+/// Bytes of workspace that `quantize` needs for these arguments, a multiple of 16: 0 for most
+/// recipes. Where a scale depends on the whole tensor up to 2 KiB, or at least 16 bytes for each
+/// matrix with a scale of its own. With rms_norm also 4 bytes for each row where its factors are
+/// needed by a second kernel (scales of whole tensors, of blocks of several rows, or given), or for
+/// each 512 bytes of x in whole 128 rows of each matrix (large inputs with blocks of several rows).
+/// Throws as `quantize` does.
 std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
                                       const QuantizeOptions& options = {});
 
-/// As blockscale::quantize. Also throws invalid_argument for memory that is not on the device of
-/// out.values or for a workspace that is too small, unsupported for a device other than sm_90 or
-/// for 2^30 rows or columns, and device if the driver refuses.
+/// As blockscale::quantize. Also throws invalid_argument for memory that CUDA does not know or that
+/// belongs to another device than out.values, or for a workspace that is too small or overlaps what
+/// the call reads or writes; unsupported for a device other than sm_90 or for 2^30 rows or columns;
+/// and device if the driver refuses.
 ///
 /// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
 /// for each other: no more than a quarter of what the stream's multiprocessors hold. They rely on
-/// thread blocks beginning in the order of their numbers, as they do on the H200 (no document
-/// promises it; otherwise the call may not end).
+/// thread blocks of a kernel beginning in the order of their numbers, as they do on the H200 (no
+/// document promises it; otherwise the call may not end), and on no more than four such calls being
+/// begun at a time, in part each, on streams of the same multiprocessors.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
-/// Bytes of workspace that `quantize_rows_and_columns` needs: 4 for each row with rms_norm, else 0.
-/// Throws as it does.
+/// Bytes of workspace that `quantize_rows_and_columns` needs: with rms_norm 4 for each row, rounded
+/// up to a multiple of 16, else 0. Throws as it does.
 std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
                                                        const MutableScaledTensorView& out_rows,
                                                        const MutableScaledTensorView& out_columns,
@@ -61,7 +67,7 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
 /// As blockscale::absolute_maximum: `out` holds x.batch floats on the device. The workspace has
 /// absolute_maximum_workspace_bytes.
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input = {});
-void absolute_maximum(const MatrixView& x, float* out, const QuantizeInput& input = {},
+void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution = {});
 
 }  // namespace blockscale::cuda

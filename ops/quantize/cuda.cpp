@@ -53,10 +53,7 @@ CallDevice device_of_call(const QuantizeArguments& a) {
 
 CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
   CallDevice device;
-  device.add("x.data", a.x.data);
-  device.add("input.scale", a.input.scale.data);
-  device.add("input.shift", a.input.shift.data);
-  device.add("input.weight", a.input.weight.data);
+  device.add_input(a.x, a.input);
   return device;
 }
 
@@ -72,8 +69,10 @@ quantize_detail::PlanDevice traits_of(const QuantizeArguments& a, const CallDevi
   return traits;
 }
 
-void launch(const QuantizePlan& plan, const Execution& execution, CallDevice& device) {
-  check_workspace(execution, plan.workspace_bytes, device);
+template <class Arguments>
+void launch(const QuantizePlan& plan, const Arguments& a, const Execution& execution,
+            CallDevice& device) {
+  check_workspace(execution, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
   quantize_detail::launch_steps(plan, execution.stream);
 }
@@ -95,7 +94,7 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
   const QuantizePlan plan =
       plan_quantize(a, options, traits_of(a, device, execution.stream), execution.workspace);
-  launch(plan, execution, device);
+  launch(plan, a, execution, device);
 }
 
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {
@@ -108,7 +107,7 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
       .workspace_bytes;
 }
 
-void absolute_maximum(const MatrixView& x, float* out, const QuantizeInput& input,
+void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution) {
   const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, out, 0);
   CallDevice device = device_of_input(a);
@@ -116,7 +115,7 @@ void absolute_maximum(const MatrixView& x, float* out, const QuantizeInput& inpu
   if (!device.is_known()) return;  // no matrix
   const QuantizePlan plan =
       plan_absolute_maximum(a, out, {device.traits().multiprocessors}, execution.workspace);
-  launch(plan, execution, device);
+  launch(plan, a, execution, device);
 }
 
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,

@@ -5,6 +5,7 @@
 
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
+#include "ops/quantize/validate.h"
 
 namespace blockscale::cuda {
 
@@ -29,5 +30,16 @@ class CallDevice {
 
 /// Checks that a workspace of `needed` bytes is there, and its device with the others of the call.
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device);
+
+/// The same, and that it is apart from all that the call reads and writes.
+template <class Arguments>
+void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device,
+                     const Arguments& a) {
+  if (needed == 0) return;
+  check_workspace(execution, needed, device);
+  const auto address = reinterpret_cast<std::uintptr_t>(execution.workspace);
+  quantize_detail::check_apart({"execution.workspace", {address, needed, 1, 0, 1, 0}},
+                               regions_of(a));
+}
 
 }  // namespace blockscale::cuda

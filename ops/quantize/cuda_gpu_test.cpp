@@ -209,7 +209,7 @@ TEST_F(CudaGpu, FindsTheAbsoluteMaximumOfTheCpu) {
     const std::int64_t bytes = cuda::absolute_maximum_workspace_bytes(x);
     DeviceBuffer workspace(size_of(bytes));
     const runtime::DeviceStream stream;
-    cuda::absolute_maximum(x, reinterpret_cast<float*>(out.data()), {},
+    cuda::absolute_maximum(x, {}, reinterpret_cast<float*>(out.data()),
                            {stream.handle(), workspace.data(), bytes});
     stream.wait();
     out.copy_to_host(actual.data(), 12);
@@ -277,6 +277,8 @@ TEST_F(CudaGpu, NamesMemoryThatIsNotOnTheDevice) {
   test::expect_invalid("execution.workspace", "is null", call(gpu_x, out, nullptr, 1 << 20));
   test::expect_invalid("execution.workspace", "multiple of 16 bytes",
                        call(gpu_x, out, workspace.data() + 4, 1 << 20));
+  test::expect_invalid("execution.workspace", "overlaps x.data",
+                       call(gpu_x, out, x.data() + 128, 128));
   MutableScaledTensorView bad = out;
   bad.scales = host.view().scales;
   test::expect_invalid("out.scales", "memory of the host",

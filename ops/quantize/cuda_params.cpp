@@ -32,7 +32,7 @@ TransformParams transform_params(const QuantizeArguments& a) {
     t.scale = device_matrix(input.scale);
     t.shift = device_matrix(input.shift);
     const std::int64_t rows = a.x.batch * a.x.rows;
-    check_tiles(rows);
+    check_count(rows, "rows");
     t.rows_per_group = Divisor(static_cast<std::uint32_t>(
         std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, input.scale.rows))));
   }
@@ -62,6 +62,15 @@ void set_scales(QuantizeParams& p, const MutableScaledTensorView& out) {
       static_cast<std::uint32_t>(ceil_div(grid.rows, layout.tile_rows) * layout.tile_rows);
   p.scale_columns =
       static_cast<std::uint32_t>(ceil_div(grid.columns, layout.tile_k) * layout.tile_k);
+}
+
+/// Rows of a block, as far as kernels are concerned. Of a block that a matrix fills by half or less
+/// these are fewer, so that little is encoded in vain; its scale is the same.
+std::uint32_t rows_of_block(const RecipeTraits& recipe, std::int64_t rows) {
+  constexpr std::uint32_t kLeast = 32;
+  auto of_block = static_cast<std::uint32_t>(std::max(1, recipe.block_rows));
+  while (of_block > kLeast && rows <= of_block / 2) of_block /= 2;
+  return of_block;
 }
 
 /// How scales follow from magnitudes.
@@ -99,12 +108,11 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
   check_size("out.k", out.k);
   p.rows = static_cast<std::uint32_t>(out.rows);
   p.k = static_cast<std::uint32_t>(out.k);
-  p.batch = static_cast<std::uint32_t>(out.batch);
   p.transform = transform_params(a);
   p.values = static_cast<std::uint8_t*>(out.values);
   p.value_row_stride = device_stride(out.value_row_stride, out.rows);
   p.value_batch_stride = device_stride(out.value_batch_stride, out.batch);
-  p.block_rows = static_cast<std::uint32_t>(std::max(1, recipe.block_rows));
+  p.block_rows = rows_of_block(recipe, out.rows);
   set_scales(p, out);
   set_scale_rule(p, recipe, options);
   set_tensor_scale(p, out, options.scale_source);

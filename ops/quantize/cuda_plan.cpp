@@ -34,8 +34,7 @@ class Planner {
 
   QuantizePlan plan() {
     const bool given = options_.scale_source == ScaleSource::given;
-    const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
-    if (empty && !(recipe_.tensor_scale && !given)) return plan_;
+    if (is_empty() && !(recipe_.tensor_scale && !given)) return plan_;
     const bool rms = a_.input.transform == InputTransform::rms_norm;
     const bool whole_tensor = recipe_.block_rows == 0;
     const bool needs_maximum = !given && has_tensor_wide_scale(recipe_);
@@ -46,7 +45,7 @@ class Planner {
     if (rms && !needs_maximum && (scales_known || tall)) add_norm();
     if (needs_maximum) {
       set_computed_scale();
-      if (empty) {
+      if (is_empty()) {
         add_settle();
         return plan_;
       }
@@ -66,10 +65,9 @@ class Planner {
 
   /// Only the largest magnitudes, of an fp8_tensor that nothing is written to.
   QuantizePlan plan_maximum(float* out) {
-    const bool empty = a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0;
     base_.maxima.scales = out;
     base_.maxima.scale_stride = 1;
-    if (!empty) add_maximum();
+    if (!is_empty()) add_maximum();
     add_settle();
     return plan_;
   }
@@ -80,6 +78,8 @@ class Planner {
   }
 
  private:
+  bool is_empty() const { return a_.out.rows == 0 || a_.out.k == 0 || a_.out.batch == 0; }
+
   ScaleRule rule() const {
     return recipe_.family == Family::mx      ? ScaleRule::mx
            : recipe_.family == Family::nvfp4 ? ScaleRule::nvfp4
@@ -103,11 +103,10 @@ class Planner {
     const std::int64_t fits = std::int64_t{device_.multiprocessors} * c.min_blocks;
     params.value_vectors = has_value_vectors(params, c);
     params.prefetches = choice_.prefetches(c, params);
-    // Of `stripe` and kernels with a table one thread block a multiprocessor: nobody is in the way
-    // of those to come.
-    params.lets_next_start |=
-        comes_first(c.kernel) || c.table || c.kernel == QuantizeKernel::stripe;
-    QuantizePlan::Step& step = plan_.steps[static_cast<std::size_t>(plan_.count++)];
+    // Of kernels with a table one thread block a multiprocessor: nobody is in the way of those to
+    // come. (`stripe` and `clear` do as they see fit.)
+    params.lets_next_start |= comes_first(c.kernel) || c.table;
+    QuantizePlan::Step& step = plan_.steps.at(static_cast<std::size_t>(plan_.count++));
     step.kernel = kernel;
     step.config = c;
     step.shape.grid.x = static_cast<std::uint32_t>(
@@ -130,7 +129,7 @@ class Planner {
 
   /// The kernel that finds the factors of rms_norm.
   void add_row_factors(int kernel) {
-    check_tiles(a_.out.batch * a_.out.rows);  // kernels number the factors in 32 bits
+    check_count(a_.out.batch * a_.out.rows, "rows");
     base_.row_factors = take<float>(a_.out.batch * a_.out.rows);
     add_row_kernel(kernel, a_.out.rows, a_.out.k);
     base_.transform.row_factors = base_.row_factors;
@@ -221,7 +220,7 @@ class Planner {
     const std::int64_t count = std::clamp<std::int64_t>(
         most / scales, 1, std::max<std::int64_t>(1, step.params.grid.tiles / scales));
     const std::int64_t words = ceil_div(count, 4) * 4;
-    check_tiles(scales * words);
+    check_count(scales * words, "maxima");
     base_.maxima.bits = take<std::uint32_t>(scales * words);
     base_.maxima.count = static_cast<std::uint32_t>(count);
     base_.maxima.parts = Divisor(base_.maxima.count);
@@ -234,7 +233,7 @@ class Planner {
   void add_settle() {
     const std::int64_t scales = one_scale_for_all() ? 1 : a_.out.batch;
     if (scales == 0) return;
-    check_tiles(scales);
+    check_count(scales, "matrices");
     const int kernel = find_kernel(QuantizeKernel::settle, Format::f32, recipe_.element, rule(), 0,
                                    InputTransform::identity);
     add(kernel, kQuantizeKernels[kernel], scales, base_);
@@ -279,12 +278,13 @@ class Planner {
       add(kernel, c, p.grid.tiles, p);
       return;
     }
+    const int block_rows = static_cast<int>(p.block_rows);
     // 16 chunks are a block's 128 columns; a thread block holds one block, or as many as fit.
     const int of_block = 128 / c.chunk;
-    const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / recipe_.block_rows;
-    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), recipe_.block_rows, log2_ceil(chunks));
+    const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / block_rows;
+    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), block_rows, log2_ceil(chunks));
     add(kernel, c, p.grid.tiles, p);
-    plan_.last().shape.block.x = static_cast<std::uint32_t>(chunks * recipe_.block_rows / c.chunks);
+    plan_.last().shape.block.x = static_cast<std::uint32_t>(chunks * block_rows / c.chunks);
   }
 
   void add_row() {
@@ -360,6 +360,8 @@ QuantizePlan plan_row_factors(const QuantizeArguments& a, const QuantizeOptions&
 
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
                                    const PlanDevice& device, void* workspace) {
+  check_size("x.rows", a.x.rows);
+  check_size("x.columns", a.k);
   MutableScaledTensorView shape;
   shape.recipe = Recipe::fp8_tensor;
   shape.rows = a.x.rows;

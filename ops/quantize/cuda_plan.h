@@ -47,7 +47,7 @@ struct QuantizePlan {
     LaunchShape shape;
     QuantizeParams params;
   };
-  static constexpr int kMaxSteps = 4;
+  static constexpr int kMaxSteps = 2;
 
   std::array<Step, kMaxSteps> steps;
   int count = 0;

@@ -242,6 +242,18 @@ TEST(QuantizePlan, TakesTheFormOfNvfp4ThatSuitsItsSize) {
   }
 }
 
+/// Of blocks that have more rows than the matrix.
+TEST(QuantizePlan, LeavesOutRowsThatDoNotExist) {
+  for (const auto& [rows, of_block] :
+       {std::pair{1, 32u}, {32, 32u}, {33, 64u}, {64, 64u}, {65, 128u}, {1000, 128u}}) {
+    const QuantizePlan plan = plan_of({.recipe = Recipe::fp8_128x128, .rows = rows, .k = 8192});
+    EXPECT_EQ(plan.steps[0].params.block_rows, of_block) << rows;
+    EXPECT_EQ(plan.steps[0].params.grid.rows, of_block) << rows;
+  }
+  const QuantizePlan few = plan_of({.recipe = Recipe::fp8_32x128, .rows = 1});
+  EXPECT_EQ(few.steps[0].params.block_rows, 32u);
+}
+
 TEST(QuantizePlan, GoesBackwardsWhereItComputesTheScale) {
   const QuantizeOptions given{.scale_source = ScaleSource::given};
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {
@@ -419,11 +431,11 @@ TEST(QuantizePlan, RefusesMoreMatricesOrRowsThanKernelsNumber) {
   norm.options.input.transform = InputTransform::rms_norm;
   norm.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::f32,
                                1, 1};
-  test::expect_error(ErrorCode::unsupported, "x", "tiles", [&] { plan_of(norm); });
+  test::expect_error(ErrorCode::unsupported, "x", "rows on a GPU", [&] { plan_of(norm); });
   quantize_detail::AbsoluteMaximumArguments empty{};
   empty.x.batch = std::int64_t{1} << 32;
   empty.x.dtype = Format::bf16;
-  test::expect_error(ErrorCode::unsupported, "x", "tiles",
+  test::expect_error(ErrorCode::unsupported, "x", "4294967296 matrices",
                      [&] { plan_absolute_maximum(empty, nullptr, {}, nullptr); });
 }
 

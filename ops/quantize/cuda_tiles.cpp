@@ -27,11 +27,11 @@ void check_size(const char* argument, std::int64_t size) {
               "is " + std::to_string(size) + ", must be below 2^30 on a GPU");
 }
 
-void check_tiles(std::int64_t tiles) {
+void check_count(std::int64_t count, const char* what) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (tiles <= kMost) return;
+  if (count <= kMost) return;
   throw Error(ErrorCode::unsupported, "x",
-              "needs " + std::to_string(tiles) + " tiles on a GPU, must be at most " +
+              "needs " + std::to_string(count) + " " + what + " on a GPU, must be at most " +
                   std::to_string(kMost));
 }
 
@@ -39,9 +39,9 @@ TileGrid make_tile_grid(std::int64_t batch, std::int64_t all_rows, std::int64_t 
                         std::int64_t rows, std::uint32_t log2_chunks) {
   const std::int64_t across = ceil_div(all_chunks, std::int64_t{1} << log2_chunks);
   const std::int64_t down = ceil_div(all_rows, rows);
-  check_tiles(across * down);
-  check_tiles(batch);
-  check_tiles(std::max<std::int64_t>(1, across * down) * batch);
+  check_count(across * down, "tiles");
+  check_count(batch, "matrices");
+  check_count(std::max<std::int64_t>(1, across * down) * batch, "tiles");
   TileGrid grid;
   grid.tiles = static_cast<std::uint32_t>(across * down * batch);
   grid.across = Divisor(static_cast<std::uint32_t>(std::max<std::int64_t>(1, across)));

@@ -29,8 +29,8 @@ DeviceMatrix device_matrix(const MatrixView& view);
 
 /// Throws `unsupported`, naming `argument`, unless size < 2^30.
 void check_size(const char* argument, std::int64_t size);
-/// Throws `unsupported` for more tiles than a grid has blocks.
-void check_tiles(std::int64_t tiles);
+/// Throws `unsupported` for more of what kernels number in 32 bits ("tiles") than they can.
+void check_count(std::int64_t count, const char* what);
 
 /// Numbers tiles of `rows` rows x 2^log2_chunks chunks over `batch` matrices of `all_rows` x
 /// `all_chunks`.

@@ -77,8 +77,8 @@ struct TileGrid {
 struct QuantizeParams {
   DeviceMatrix x = {};
   uint32_t rows = 0;
-  uint32_t k = 0;  // columns of what is quantised; both are below 2^30
-  uint32_t batch = 0;
+  uint32_t k = 0;           // columns of what is quantised; both are below 2^30
+  uint32_t block_rows = 1;  // tall, stripe
   TileGrid grid = {};
   Divisor row_warps = {};   // holds_rows: warps of a row; a tile's rows are those of a thread block
   uint32_t row_rounds = 0;  // holds_rows: times that a row's warps go on to its next elements
@@ -99,7 +99,6 @@ struct QuantizeParams {
   bool scale_pairs = false;          // these are bytes side by side at an even address
   uint32_t scale_rows = 0;           // of the grid, padding of the layout included
   uint32_t scale_columns = 0;
-  uint32_t block_rows = 1;  // tall
 
   uint32_t exponent_rounding = 0;  // mx: quantize_detail::exponent_rounding
   float amax_floor = 0;            // fp8
@@ -119,9 +118,9 @@ struct QuantizeParams {
 
   /// The kernel that comes next in the stream may be resident before this one ends.
   bool lets_next_start = false;
-  /// Thread blocks prefetch their tile before they wait, those of `maximum` two rounds of tiles,
-  /// those with a table their first ones before they fill it, those of `stripe` their first one
-  /// unless `clear` does, which has this instead.
+  /// Thread blocks prefetch their tile before they wait, those of GELU's `maximum` two rounds of
+  /// tiles instead of the first one, those with a table their first ones before they fill it, those
+  /// of `stripe` their first one unless `clear` does, which has this instead.
   bool prefetches = false;
 };
 

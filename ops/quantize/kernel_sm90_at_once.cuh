@@ -89,9 +89,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   const TilePlace tile = tile_place(p.grid, ptx::ctaid_x());
   const ChunkPlace place = chunk_place<kConfig>(p.grid, tile);
-  // Of rows of padding: those of the last row.
-  const uint32_t row = tile.row < p.rows ? tile.row : p.rows - 1;
-  const uint32_t group = p.transform.rows_per_group.quotient(tile.matrix * p.rows + row);
+  const uint32_t group = operand_group(p, tile.matrix, tile.row);
   const uint32_t chunks = 1u << p.grid.log2_chunks;
   const uint32_t chunk = ptx::tid_x() & (chunks - 1);
   if (p.prefetches && is_inside(p, place)) {
@@ -108,7 +106,7 @@ BLOCKSCALE_DEVICE void quantize_blocks_at_once(const QuantizeParams& p) {
   ptx::barrier_sync_all();
   ValueChunk<kConfig> values;
   strip.apply(values, chunk, [&](int i, float one_plus_scale, float shift) {
-    return ptx::fma_rn(value_at(x, i), one_plus_scale, shift);
+    return modulated(value_at(x, i), one_plus_scale, shift);
   });
   constexpr float kNoTensorScale = 1;
   quantize_held_chunk<kConfig>(p, kNoTensorScale, {inside, true}, place, values);
@@ -156,7 +154,7 @@ class RowAtOnce {
       Largest<Format::f32, false> largest;
       largest.fold(values);
       const uint32_t amax = exchange_.maximum(largest.f32_bits());
-      const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
+      const BlockScale scale = store_scale_of_row<kConfig>(p_, exchange_, place_, amax);
       store_with_scale<kConfig>(p_, state, place_, values, scale);
     } else {
       constexpr float kNoTensorScale = 1;
@@ -173,8 +171,7 @@ class RowAtOnce {
     if constexpr (kNormalizes) {
       load_operand_at(0, 0, place_.column < p_.k ? place_.column : 0);
     } else {
-      const uint32_t row = place_.row < p_.rows ? place_.row : p_.rows - 1;
-      const uint32_t group = p_.transform.rows_per_group.quotient(place_.matrix * p_.rows + row);
+      const uint32_t group = operand_group(p_, place_.matrix, place_.row);
       BLOCKSCALE_UNROLL
       for (int o = 0; o < kOperands; ++o) {
         clear(operand_[o]);

@@ -50,15 +50,38 @@ struct LargestX {
 };
 
 /// As Largest of the values of GELU, but folds chunks of x: the more at once, the fewer must be
-/// computed.
+/// computed. What counts is the largest of a warp's lanes.
 template <InputTransform kTransform, Format kFormat>
 class LargestGelu {
  public:
+  /// All lanes of a warp call it: the x of one may be large enough for all.
+  template <int kCount, int kChunks>
+  BLOCKSCALE_DEVICE void fold_of_warp(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+    fold_x(x);
+    if (!ptx::vote_sync_any(ptx::kFullMask, is_ordered())) fold_values(x);
+  }
   template <int kCount, int kChunks>
   BLOCKSCALE_DEVICE void fold(const Chunk<kFormat, kCount> (&x)[kChunks]) {
+    fold_x(x);
+    if (!is_ordered()) fold_values(x);
+  }
+
+  /// The bits of the magnitude in f32.
+  BLOCKSCALE_DEVICE uint32_t f32_bits() const {
+    if (!is_ordered()) return computed_.f32_bits();
+    return bit_cast<uint32_t>(gelu<kTransform>(largest_x_.value()));
+  }
+
+ private:
+  BLOCKSCALE_DEVICE bool is_ordered() const { return largest_x_.value() >= kLeastOrderedX; }
+
+  template <int kCount, int kChunks>
+  BLOCKSCALE_DEVICE void fold_x(const Chunk<kFormat, kCount> (&x)[kChunks]) {
     BLOCKSCALE_UNROLL
     for (const Chunk<kFormat, kCount>& chunk : x) largest_x_.fold(chunk);
-    if (largest_x_.value() >= kLeastOrderedX) return;
+  }
+  template <int kCount, int kChunks>
+  BLOCKSCALE_DEVICE void fold_values(const Chunk<kFormat, kCount> (&x)[kChunks]) {
     BLOCKSCALE_UNROLL
     for (const Chunk<kFormat, kCount>& chunk : x) {
       Chunk<Format::f32, kCount> values;
@@ -67,14 +90,6 @@ class LargestGelu {
     }
   }
 
-  /// The bits of the magnitude in f32.
-  BLOCKSCALE_DEVICE uint32_t f32_bits() const {
-    const float x = largest_x_.value();
-    if (!(x >= kLeastOrderedX)) return computed_.f32_bits();
-    return bit_cast<uint32_t>(gelu<kTransform>(x));
-  }
-
- private:
   LargestX<kFormat> largest_x_;
   Largest<Format::f32, false> computed_;  // while all x are below kLeastOrderedX
 };

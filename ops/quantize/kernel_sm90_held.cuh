@@ -51,7 +51,7 @@ class SharedOperands {
   /// The value of x in column i of the chunk, where rms_norm needs the factor of its row too.
   BLOCKSCALE_DEVICE float apply(float x, int i, float row_factor) const {
     if constexpr (kModulate) {
-      return ptx::fma_rn(x, value_at(factor_, i), value_at(shift_, i));
+      return modulated(x, value_at(factor_, i), value_at(shift_, i));
     } else {
       return math::rms_norm<device::KernelMath>(x, row_factor, value_at(factor_, i));
     }
@@ -67,11 +67,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE bool rows_share_operands(const QuantizeParams& p, uint32_t matrix, uint32_t first,
                                            uint32_t last) {
   if constexpr (kConfig.transform == InputTransform::modulate) {
-    const auto group_of = [&](uint32_t row) {
-      const uint32_t existing = row < p.rows ? row : p.rows - 1;
-      return p.transform.rows_per_group.quotient(matrix * p.rows + existing);
-    };
-    return group_of(first) == group_of(last);
+    return operand_group(p, matrix, first) == operand_group(p, matrix, last);
   } else {
     return true;
   }

@@ -91,6 +91,12 @@ struct ChunkPlace {
   uint32_t column;
 };
 
+/// The group of operands of a row of a matrix, or of the last one that exists.
+BLOCKSCALE_DEVICE uint32_t operand_group(const QuantizeParams& p, uint32_t matrix, uint32_t row) {
+  const uint32_t existing = row < p.rows ? row : p.rows - 1;
+  return p.transform.rows_per_group.quotient(matrix * p.rows + existing);
+}
+
 BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
@@ -114,39 +120,37 @@ class Input {
     row_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
   }
 
-  /// The chunk `rows` below and `columns` to the right. All of it exists, and p.x.vectors holds.
-  BLOCKSCALE_DEVICE void load_whole(ValueChunk<kConfig>& chunk, uint32_t rows,
-                                    uint32_t columns = 0) const {
-    load(chunk, rows, columns, kConfig.chunk, true);
+  /// The chunk `columns` to the right. All of it exists, and p.x.vectors holds.
+  BLOCKSCALE_DEVICE void load_whole(ValueChunk<kConfig>& chunk, uint32_t columns = 0) const {
+    load(chunk, columns, kConfig.chunk, true);
   }
 
   /// The chunk at the place itself, which need not exist.
   BLOCKSCALE_DEVICE void load_part_of(ValueChunk<kConfig>& chunk) const {
     const int32_t left = static_cast<int32_t>(p_.k - place_.column);
     if (place_.row < p_.rows && left > 0) {
-      load(chunk, 0, 0, left, p_.x.vectors && left >= kConfig.chunk);
+      load(chunk, 0, left, p_.x.vectors && left >= kConfig.chunk);
     } else {
       clear(chunk);
     }
   }
 
  private:
-  BLOCKSCALE_DEVICE const uint8_t* raw_at(uint32_t rows, uint32_t columns) const {
-    return row_ + rows * p_.x.row_stride + int64_t{place_.column + columns} * Raw::kElementBytes;
+  BLOCKSCALE_DEVICE const uint8_t* raw_at(uint32_t columns) const {
+    return row_ + int64_t{place_.column + columns} * Raw::kElementBytes;
   }
 
-  BLOCKSCALE_DEVICE void load(ValueChunk<kConfig>& chunk, uint32_t rows, uint32_t columns,
-                              int32_t left, bool whole) const {
+  BLOCKSCALE_DEVICE void load(ValueChunk<kConfig>& chunk, uint32_t columns, int32_t left,
+                              bool whole) const {
     if constexpr (kTransform == InputTransform::identity) {
-      load_part(chunk, raw_at(rows, columns), left, whole);
+      load_part(chunk, raw_at(columns), left, whole);
     } else if constexpr (kTransform == InputTransform::swiglu) {
-      load_swiglu<kConfig.input>(chunk, p_, row_ + rows * p_.x.row_stride, place_.column + columns,
-                                 left, whole);
+      load_swiglu<kConfig.input>(chunk, p_, row_, place_.column + columns, left, whole);
     } else {
       Raw raw;
-      load_part(raw, raw_at(rows, columns), left, whole);
+      load_part(raw, raw_at(columns), left, whole);
       const uint32_t column = place_.column + columns;
-      const uint32_t row = place_.matrix * p_.rows + place_.row + rows;
+      const uint32_t row = place_.matrix * p_.rows + place_.row;
       if constexpr (kTransform == InputTransform::modulate) {
         modulate_chunk(chunk, p_.transform, raw, row, column, left, whole);
       } else if constexpr (kTransform == InputTransform::rms_norm) {

@@ -1,4 +1,4 @@
-// QuantizeKernel::maximum: largest magnitudes, of a tensor or of its rows.
+// QuantizeKernel::maximum, but for rms_norm: the largest magnitudes of parts of a tensor.
 #pragma once
 
 #include "device/kernel.h"
@@ -141,10 +141,14 @@ BLOCKSCALE_DEVICE void find_maxima(const QuantizeParams& p) {
       clear(chunks[u]);
       if (u > 0 && first + maxima.count >= tiles) continue;  // small tensors go no further
       const MaximumPlace at = place_of(u);
-      if (at.whole) Input<kLoaded>(p, at.place).load_whole(chunks[u], 0);
+      if (at.whole) Input<kLoaded>(p, at.place).load_whole(chunks[u]);
       all_whole &= at.whole || !at.exists;
     }
-    largest.fold(chunks);
+    if constexpr (orders_gelu(kConfig)) {
+      largest.fold_of_warp(chunks);
+    } else {
+      largest.fold(chunks);
+    }
     if (all_whole) continue;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {

@@ -70,6 +70,11 @@ BLOCKSCALE_DEVICE void make_applicable(Chunk<Format::f32, kCount>& operand, int 
   fill_values(operand, [&](int i) { return ptx::add_rn(1.0f, value_at(operand, i)); });
 }
 
+/// modulate with operands that are applicable: math::modulate, whose 1 + scale is known.
+BLOCKSCALE_DEVICE float modulated(float x, float one_plus_scale, float shift) {
+  return ptx::fma_rn(x, one_plus_scale, shift);
+}
+
 /// values[i] = function(i, operands of element i...) for all i. place(o, v): the address of
 /// elements 4 v to 4 v + 3 of operand o in shared memory.
 template <int kOperands, int kCount, class Place, class Function>

@@ -116,8 +116,8 @@ BLOCKSCALE_DEVICE void store_scales_at(const QuantizeParams& p, uint32_t matrix,
 /// Stores the scales of a chunk's blocks, which are blocks of single rows. Padding of the layout
 /// becomes 0.
 template <QuantizeConfig kConfig, ScaleSectors kSectors = ScaleSectors::whole, int kCount>
-BLOCKSCALE_DEVICE void store_row_scales(const QuantizeParams& p, const ChunkPlace& place,
-                                        const BlockScale (&scales)[kCount]) {
+BLOCKSCALE_DEVICE void store_scales_of_blocks(const QuantizeParams& p, const ChunkPlace& place,
+                                              const BlockScale (&scales)[kCount]) {
   const uint32_t column = place.column / kConfig.block;
   if (place.row >= p.scale_rows) return;
   uint32_t stored[kCount];

@@ -5,11 +5,12 @@
 // As many warps work on a row as cover it, up to kRowMostWarps; longer rows take several *rounds*
 // and are read again from L2 or memory for each use. A tile is the rows that a thread block holds
 // at once. What the warps of a row must tell each other goes through shared memory, one barrier
-// each time (kernel_sm90_row_exchange.cuh). Without operands that rows share a thread block has one
-// tile (kernel_sm90_row_tile.cuh).
+// each time (kernel_sm90_row_exchange.cuh). Without operands that rows share a thread block of
+// `row` has one tile (kernel_sm90_row_tile.cuh).
 //
-// With such operands (the weight of rms_norm, a group's scale and shift) it has a run of
-// consecutive tiles, a thread one chunk of each. Then
+// With such operands (the weight of rms_norm, a group's scale and shift) it goes through several
+// tiles, with modulate consecutive ones, which are of few groups; a thread has one chunk of each.
+// Then
 // - the next tile's elements are on their way to registers while a tile is worked on;
 // - operands are converted once, into shared memory of the thread's own: a quarter of a load for
 //   each element and use, and no registers.
@@ -166,7 +167,7 @@ class RowRun {
     } else if constexpr (kConfig.block == 0) {
       quantize_with_one_scale();
     } else {
-      quantize_blocks_of_row();
+      quantize_blocks_of_held_row();
     }
   }
 
@@ -208,16 +209,13 @@ class RowRun {
       fill_values(values_, [&](int i) { return ptx::in_register(value_at(raw_, i)); });
     } else {
       operands_.apply(values_, [&](int i, float one_plus_scale, float shift) {
-        return ptx::fma_rn(value_at(raw_, i), one_plus_scale, shift);
+        return modulated(value_at(raw_, i), one_plus_scale, shift);
       });
     }
   }
 
   /// modulate: of the row, or of the last one that exists.
-  BLOCKSCALE_DEVICE uint32_t group() const {
-    const uint32_t row = exists() ? place_.row : p_.rows - 1;
-    return p_.transform.rows_per_group.quotient(place_.matrix * p_.rows + row);
-  }
+  BLOCKSCALE_DEVICE uint32_t group() const { return operand_group(p_, place_.matrix, place_.row); }
 
   BLOCKSCALE_DEVICE void hold_operands(uint32_t group) {
     if constexpr (kConfig.kernel == QuantizeKernel::norm) return;
@@ -270,12 +268,12 @@ class RowRun {
     Maximum largest;
     each_round<false>([&] { largest.fold(values_); });
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
-    const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
+    const BlockScale scale = store_scale_of_row<kConfig>(p_, exchange_, place_, amax);
     each_round<false>([&] { store_with_scale<kConfig>(p_, state(), place_, values_, scale); });
   }
 
   /// Scales for the blocks of the row.
-  BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
+  BLOCKSCALE_DEVICE void quantize_blocks_of_held_row() {
     if constexpr (kConfig.rule == ScaleRule::nvfp4) {
       if (place_.matrix != scaled_matrix_) {
         scaled_matrix_ = place_.matrix;

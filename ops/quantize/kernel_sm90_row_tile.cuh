@@ -23,8 +23,9 @@ BLOCKSCALE_DEVICE bool has_whole_chunks(uint32_t k, uint32_t first, uint32_t col
 /// The scale of fp8_row for the largest magnitude (f32 bits) of the row of `place`, whose first
 /// thread stores it.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE BlockScale store_row_scale(const QuantizeParams& p, const RowExchange& exchange,
-                                             const ChunkPlace& place, uint32_t amax) {
+BLOCKSCALE_DEVICE BlockScale store_scale_of_row(const QuantizeParams& p,
+                                                const RowExchange& exchange,
+                                                const ChunkPlace& place, uint32_t amax) {
   const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale);
   if (place.row < p.rows && exchange.is_first_lane()) {
     const uint32_t stored[1] = {scale.stored};
@@ -65,7 +66,7 @@ class RowTile {
     });
     if constexpr (kHoldsValues) approximate();
     const uint32_t amax = exchange_.maximum(largest.f32_bits());
-    const BlockScale scale = store_row_scale<kConfig>(p_, exchange_, place_, amax);
+    const BlockScale scale = store_scale_of_row<kConfig>(p_, exchange_, place_, amax);
     each_round([&] { store(scale, amax); });
   }
 
@@ -108,7 +109,7 @@ class RowTile {
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
       if (inside(u)) {
-        input.load_whole(held_[u], 0, u * kStep);
+        input.load_whole(held_[u], u * kStep);
       } else {
         clear(held_[u]);
       }

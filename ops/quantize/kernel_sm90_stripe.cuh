@@ -20,7 +20,7 @@
 // of their numbers: no document promises it, but the H200 does so, and scans in one pass have
 // long relied on it. So the first team is complete as soon as a device holds so many thread blocks,
 // whatever else runs on it, and needs no other team to come to its end. Plans use the kernel where
-// a team is at most a quarter of what the device holds.
+// a team is at most a quarter of what the device holds: four calls may each be begun in part.
 #pragma once
 
 #include "core/input_transform.h"

@@ -54,13 +54,11 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
 /// Bits of the largest magnitude of a warp's block, from that of each lane. Collective.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
-  static_assert(kConfig.threads <= 1024);
+  static_assert(kConfig.threads <= 1024 && !kConfig.persistent);
   const ptx::SharedAddress words = device::shared_base();
   const uint32_t warp = ptx::tid_x() / 32;
   const uint32_t lane = ptx::tid_x() % 32;
   const uint32_t of_warp = ptx::redux_sync_max(ptx::kFullMask, of_lane);
-  // Who still reads the words of the tile before.
-  if constexpr (kConfig.persistent) ptx::barrier_sync_all();
   if (lane == 0) ptx::st_shared(words + warp * 4, of_warp);
   ptx::barrier_sync_all();
   // Lane i has warp i's.

@@ -240,7 +240,7 @@ class TileLines {
     const BlockScale scale[1] = {fp8_block_scale<kConfig.element>(amax, p.amax_floor, p.fp8_scale)};
     const ChunkPlace place = kOfColumn ? ChunkPlace{tile_.matrix, tile_.column + line, tile_.row}
                                        : ChunkPlace{tile_.matrix, tile_.row + line, tile_.column};
-    store_row_scales<kConfig, ScaleSectors::shared>(p, place, scale);
+    store_scales_of_blocks<kConfig, ScaleSectors::shared>(p, place, scale);
     share_scale(kOfColumn ? column_scale_at(line) : row_scales_at(line), scale[0], amax);
     return Divider::is_exceptional(scale[0]);
   }

@@ -163,7 +163,7 @@ BLOCKSCALE_DEVICE void store_block_scales(const QuantizeParams& p, const ChunkPl
   if (kConfig.rule == ScaleRule::nvfp4 && inside) {
     store_whole_block_scales<kConfig>(p, place, units);
   } else if (place.column % kConfig.block == 0) {
-    store_row_scales<kConfig>(p, place, units.scale);
+    store_scales_of_blocks<kConfig>(p, place, units.scale);
   }
 }
 
@@ -197,7 +197,7 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void load_chunk(HeldChunk<kConfig>& chunk, const QuantizeParams& p,
                                   const ChunkPlace& place, const ChunkState& state) {
   if (state.inside) {
-    Input<with_held(kConfig)>(p, place).load_whole(chunk, 0);
+    Input<with_held(kConfig)>(p, place).load_whole(chunk);
   } else {
     clear(chunk);
   }

@@ -56,7 +56,7 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   const RowsAndColumnsPlan plan =
       plan_rows_and_columns(a, options, {device.traits().multiprocessors}, execution.workspace);
   if (plan.kernel < 0) return;
-  check_workspace(execution, plan.workspace_bytes, device);
+  check_workspace(execution, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
   quantize_detail::launch_steps(plan.factors, execution.stream);
   const runtime::Kernel& kernel =

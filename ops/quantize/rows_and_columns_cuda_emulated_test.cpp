@@ -393,6 +393,14 @@ TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
   EXPECT_EQ(plan.shape.block.x, 128u);
 }
 
+TEST(CudaRowsAndColumnsPlan, RefusesMoreMatricesThanKernelsNumber) {
+  Problem problem;
+  problem.x.rows = problem.rows.rows = problem.columns.k = 1;
+  problem.x.columns = problem.rows.k = problem.columns.rows = 1;
+  problem.x.batch = problem.rows.batch = problem.columns.batch = (std::int64_t{1} << 32) + 1;
+  test::expect_error(ErrorCode::unsupported, "x", "4294967297 matrices", [&] { problem.plan(); });
+}
+
 TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
   Problem problem;
   problem.x.rows = problem.rows.rows = problem.columns.k = 0;

@@ -65,22 +65,21 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
                                          const QuantizeOptions& options, const PlanDevice& device,
                                          void* workspace, const PlanTuning& tuning) {
   check_size("x.rows", a.x.rows);
-  check_size("x.columns", a.x.columns);
+  check_size("out_rows.k", a.rows.k);
   RowsAndColumnsPlan plan;
   if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
   const QuantizeArguments along_rows{a.x, a.rows, a.input};
   RowsAndColumnsParams& p = plan.params;
   p.rows = params_of(along_rows, options);
-  p.rows.lets_next_start = false;  // the next call's thread blocks would be spread unevenly
   p.columns = column_params_of(a, options);
   const Tiles tiles(p.rows, p.columns);
-  const std::int64_t all = tiles.down * tiles.across * p.rows.batch;
+  const std::int64_t all = tiles.down * tiles.across * a.rows.batch;
   const bool large = tuning.large == Choice::by_size ? all >= kLargeTiles * device.multiprocessors
                                                      : tuning.large == Choice::always;
   plan.kernel = find_kernel(a.x.dtype, a.input.transform, large);
   plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
   p.rows.grid =
-      make_tile_grid(p.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
+      make_tile_grid(a.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
   if (a.input.transform == InputTransform::rms_norm) {
     plan.factors = plan_row_factors(along_rows, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;

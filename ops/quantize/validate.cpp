@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/tensor/overlap.h"
+#include "ops/tensor/checks.h"
 
 namespace blockscale::quantize_detail {
 namespace {
@@ -26,12 +26,6 @@ void check_equal(const std::string& argument, std::int64_t value, std::int64_t e
   fail(argument.c_str(), "is " + std::to_string(value) + ", must be " + std::to_string(expected) +
                              " (" + expected_name + ")");
 }
-
-/// Memory of one argument.
-struct Region {
-  std::string argument;
-  MemoryLines lines;
-};
 
 void check_apart(const Region& written, const Region& other) {
   if (overlap(written.lines, other.lines)) {
@@ -58,10 +52,24 @@ std::vector<Region> regions_of(const std::string& name, const ScaledTensorView& 
           {name + ".tensor_scale", tensor_scales_of(tensor)}};
 }
 
+Region region_of(const AbsoluteMaximumArguments& a) {
+  const auto address = reinterpret_cast<std::uintptr_t>(a.out);
+  return {"out", {address, a.x.batch * std::int64_t{sizeof(float)}, 1, 0, 1, 0}};
+}
+
+std::vector<Region> joined(std::vector<Region> regions, const std::vector<Region>& more) {
+  regions.insert(regions.end(), more.begin(), more.end());
+  return regions;
+}
+
+std::vector<Region> written_regions_of(const RowsAndColumnsArguments& a) {
+  return joined(regions_of("out_rows", a.rows), regions_of("out_columns", a.columns));
+}
+
 /// Nothing that is written may overlap what is read, nor another thing that is written.
 void check_apart(const std::vector<Region>& written, const std::vector<Region>& read) {
   for (std::size_t i = 0; i < written.size(); ++i) {
-    for (const Region& region : read) check_apart(written[i], region);
+    quantize_detail::check_apart(written[i], read);
     for (std::size_t j = 0; j < i; ++j) check_apart(written[i], written[j]);
   }
 }
@@ -155,9 +163,7 @@ RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensor
   check_equal("out_columns.rows", a.columns.rows, a.rows.k, "out_rows.k");
   check_equal("out_columns.k", a.columns.k, a.x.rows, "x.rows");
   check_equal("out_columns.batch", a.columns.batch, a.x.batch, "x.batch");
-  std::vector<Region> written = regions_of("out_rows", a.rows);
-  for (const Region& region : regions_of("out_columns", a.columns)) written.push_back(region);
-  check_apart(written, regions_of(a.x, a.input));
+  check_apart(written_regions_of(a), regions_of(a.x, a.input));
   return a;
 }
 
@@ -174,15 +180,27 @@ DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView
 
 AbsoluteMaximumArguments validated(const MatrixView& x, const QuantizeInput& input,
                                    const float* out, int threads) {
-  AbsoluteMaximumArguments a{resolved(x, "x"), {}, 0};
-  if (out == nullptr && a.x.batch > 0) fail("out", "is null, must point to x.batch floats");
+  AbsoluteMaximumArguments a{resolved(x, "x"), {}, 0, out};
+  checks::check_pointer("out", "", out, a.x.batch > 0, alignof(float));
   check_threads("threads", threads);
   a.k = transformed_columns(a.x, input);
   a.input = validated(a.x, input, a.k, "x.columns");
-  const std::int64_t size = sizeof(float);
-  const auto address = reinterpret_cast<std::uintptr_t>(out);
-  check_apart({{"out", {address, a.x.batch * size, 1, 0, 1, 0}}}, regions_of(a.x, a.input));
+  check_apart(region_of(a), regions_of(a.x, a.input));
   return a;
+}
+
+std::vector<Region> regions_of(const QuantizeArguments& a) {
+  return joined(regions_of("out", a.out), regions_of(a.x, a.input));
+}
+std::vector<Region> regions_of(const RowsAndColumnsArguments& a) {
+  return joined(written_regions_of(a), regions_of(a.x, a.input));
+}
+std::vector<Region> regions_of(const AbsoluteMaximumArguments& a) {
+  return joined({region_of(a)}, regions_of(a.x, a.input));
+}
+
+void check_apart(const Region& written, const std::vector<Region>& others) {
+  for (const Region& other : others) check_apart(written, other);
 }
 
 void check_given_scales(const MutableScaledTensorView& out) {

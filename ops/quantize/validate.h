@@ -1,7 +1,11 @@
 // Every check of quantize's and dequantize's arguments, shared by all implementations.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "blockscale/quantize.h"
+#include "ops/tensor/overlap.h"
 
 namespace blockscale::quantize_detail {
 
@@ -19,7 +23,8 @@ struct RowsAndColumnsArguments {
 struct AbsoluteMaximumArguments {
   MatrixView x;
   QuantizeInput input;
-  std::int64_t k;  // columns of the transform's result
+  std::int64_t k;              // columns of the transform's result
+  const float* out = nullptr;  // x.batch of them
 };
 struct DequantizeArguments {
   ScaledTensorView x;
@@ -35,6 +40,20 @@ RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensor
 AbsoluteMaximumArguments validated(const MatrixView& x, const QuantizeInput& input,
                                    const float* out, int threads);
 DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView& out, int threads);
+
+/// Memory of one argument.
+struct Region {
+  std::string argument;
+  MemoryLines lines;
+};
+
+/// All that a call reads and writes.
+std::vector<Region> regions_of(const QuantizeArguments& a);
+std::vector<Region> regions_of(const RowsAndColumnsArguments& a);
+std::vector<Region> regions_of(const AbsoluteMaximumArguments& a);
+
+/// Throws invalid_argument, naming `written`, if it shares a byte with one of the others.
+void check_apart(const Region& written, const std::vector<Region>& others);
 
 /// What is fused with `x` for a result of `k` columns (the value of `k_argument`), with its
 /// operands' strides filled in.

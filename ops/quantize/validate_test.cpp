@@ -142,6 +142,26 @@ TEST(QuantizeErrors, Overlap) {
   });
 }
 
+/// Memory that a call on a GPU is given besides.
+TEST(QuantizeErrors, WorkspaceIsApart) {
+  const Call call(Recipe::nvfp4);
+  const auto regions = regions_of(quantize_detail::validated(call.x, call.out, call.options));
+  const auto check = [&](const void* memory) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    quantize_detail::check_apart({"execution.workspace", {address, 16, 1, 0, 1, 0}}, regions);
+  };
+  const std::array<float, 4> elsewhere{};
+  check(elsewhere.data());
+  check(call.values.data() + 4 * 128 / 2);  // right behind the codes
+  const auto refused = [&](const char* part_of_message, const void* memory) {
+    expect_invalid("execution.workspace", part_of_message, [&] { check(memory); });
+  };
+  refused("overlaps out.values", call.values.data() + 4 * 128 / 2 - 1);
+  refused("overlaps out.scales", call.scales.data());
+  refused("overlaps out.tensor_scale", call.tensor_scale.data());
+  refused("overlaps x.data", call.data.data());
+}
+
 /// Values and scales of a row side by side in one record do not overlap.
 TEST(QuantizeErrors, InterleavedLinesAreAllowed) {
   Call call(Recipe::mxfp4);
@@ -215,6 +235,8 @@ TEST(AbsoluteMaximumErrors, Arguments) {
   float out = 0;
   expect_invalid("out", "null", [&] { absolute_maximum(x, nullptr); });
   expect_invalid("out", "overlaps x.data", [&] { absolute_maximum(x, data.data() + 3); });
+  auto* const odd = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(&out) + 2);
+  expect_invalid("out", "misaligned", [&] { absolute_maximum(x, odd); });
   expect_invalid("threads", "is -1", [&] { absolute_maximum(x, &out, -1); });
   expect_invalid("x.columns", "is -4",
                  [&] { absolute_maximum(MatrixView{data.data(), Format::f32, 2, -4}, &out); });
