@@ -37,15 +37,36 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
 /// successor that stays would be spread unevenly over the multiprocessors.
 constexpr std::int64_t kMostOvertaken = 64 << 10;
 
-/// Elements of x for each multiprocessor from which on kernels take their form for large inputs,
-/// where `small` is the one for small ones: what one wave of these holds, or two.
-constexpr std::int64_t large_elements(const QuantizeConfig& small) {
-  return small.kernel == QuantizeKernel::blocks || loads_at_once(small) ? 64 << 10 : 32 << 10;
+/// Elements of x for each multiprocessor.
+struct Sizes {
+  std::int64_t least;
+  std::int64_t below;
+};
+
+/// Those for which kernels take their form for small inputs, `small`: what one wave of its thread
+/// blocks holds, or two, or as measured.
+constexpr Sizes small_sizes(const QuantizeConfig& small) {
+  constexpr std::int64_t kKibi = 1 << 10;
+  const bool gelu = is_gelu(small.transform);
+  if (is_exact_form(small)) {
+    return {0, (small.kernel == QuantizeKernel::blocks ? 24 : 12) * kKibi};
+  }
+  if (has_few_rows(small.kernel, small.rule, small.transform)) {
+    // Of fewer the weight, which every thread block loads, counts for more.
+    return {small.transform == InputTransform::rms_norm ? 10 * kKibi : 0, 24 * kKibi};
+  }
+  switch (small.kernel) {
+    case QuantizeKernel::maximum: return {0, 10 * kKibi};
+    case QuantizeKernel::blocks: return {0, 64 * kKibi};
+    case QuantizeKernel::tall: return {0, (gelu ? 24 : 32) * kKibi};
+    case QuantizeKernel::row: return {0, (gelu ? 24 : loads_at_once(small) ? 64 : 32) * kKibi};
+    default: return {0, 32 * kKibi};
+  }
 }
 
 /// The same from which on rms_norm with blocks of several rows is faster from one read, whose
 /// thread blocks wait for each other, than in two launches.
-constexpr std::int64_t kLeastStripes = 24 << 10;
+constexpr std::int64_t kLeastStripes = 14 << 10;
 
 }  // namespace
 
@@ -82,10 +103,15 @@ int KernelChoice::kernel_of(QuantizeKernel kind, Format element, ScaleRule rule,
 
 bool KernelChoice::is_large(const QuantizeConfig& small) const {
   if (loads_at_once(small) && !may_load_at_once(small)) return true;
+  const bool gelu_of_row = small.kernel == QuantizeKernel::row && is_gelu(small.transform);
+  if (gelu_of_row && row_warps(small, a_.out.k) > kRowMostWarps) return true;
   if (streams_rows(small)) return !may_stream_rows(small) || tuning_.large == Choice::always;
   if (tuning_.large != Choice::by_size) return tuning_.large == Choice::always;
   const std::int64_t of_value = a_.input.transform == InputTransform::swiglu ? 2 : 1;
-  return values() * of_value >= device_.multiprocessors * large_elements(small);
+  const Sizes sizes = small_sizes(small);
+  const std::int64_t size = values() * of_value;
+  return size < device_.multiprocessors * sizes.least ||
+         size >= device_.multiprocessors * sizes.below;
 }
 
 /// What kernel_sm90_at_once.cuh asks for.
@@ -161,7 +187,7 @@ TileGrid KernelChoice::chunk_grid(const QuantizeConfig& c, std::int64_t rows,
 std::uint32_t KernelChoice::log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
   int most = c.threads;
   if (c.kernel == QuantizeKernel::blocks) {
-    // Eight columns of scales.
+    // At most eight columns of scales.
     if (a_.out.layout == ScaleLayout::mn_major) most = std::min(8, 8 * c.block / c.chunk);
     if (is_swizzled(a_.out.layout)) most = 16;
   }
@@ -187,7 +213,7 @@ bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) 
 /// beside it; or up to two that go through their tiles at once instead of in two turns.
 std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const {
   const std::int64_t most = most_maxima(c);
-  if (!orders_gelu(c) || !lets_next_start()) return most;
+  if (!orders_gelu(c) || !c.large || !lets_next_start()) return most;
   const std::int64_t one = device_.multiprocessors;
   const std::int64_t at_once = ceil_div(tiles, c.chunks);
   return std::min(most, at_once <= 2 * one ? std::max(at_once, one) : one);

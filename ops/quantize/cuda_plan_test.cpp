@@ -254,6 +254,27 @@ TEST(QuantizePlan, LeavesOutRowsThatDoNotExist) {
   EXPECT_EQ(few.steps[0].params.block_rows, 32u);
 }
 
+TEST(QuantizePlan, SpreadsSmallInputsOfFunctions) {
+  QuantizeOptions options;
+  const auto is_large = [&](Recipe recipe, std::int64_t mebibytes) {
+    const QuantizePlan plan =
+        plan_of({.recipe = recipe, .rows = mebibytes * 64, .k = 8192, .options = options});
+    return std::pair(plan.steps[0].config.large, plan.steps[1].config.large);
+  };
+  options.input.transform = InputTransform::gelu_erf;
+  EXPECT_EQ(is_large(Recipe::nvfp4, 2), std::pair(false, false));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 4), std::pair(true, false));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 8), std::pair(true, true));
+  EXPECT_EQ(is_large(Recipe::fp8_tensor, 2), std::pair(false, false));
+  EXPECT_EQ(is_large(Recipe::fp8_tensor, 4), std::pair(true, true));
+  options.input.transform = InputTransform::rms_norm;
+  options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::bf16, 1,
+                          8192};
+  EXPECT_EQ(is_large(Recipe::nvfp4, 2), std::pair(false, true));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 4), std::pair(false, false));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 8), std::pair(false, true));
+}
+
 TEST(QuantizePlan, GoesBackwardsWhereItComputesTheScale) {
   const QuantizeOptions given{.scale_source = ScaleSource::given};
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {

@@ -86,10 +86,12 @@ std::vector<PlanTuning> function_tunings() {
   return {computed, looked_up, more_threads, most_threads};
 }
 
-/// Of GELU after a maximum: without a table with fewer registers, with one with more threads.
+/// Of GELU after a maximum: exact or approximate values with more or fewer registers, or a table
+/// with more threads.
 std::vector<PlanTuning> computed_gelu_tunings() {
-  std::vector<PlanTuning> tunings(2);
-  tunings[1].min_blocks = 9;
+  std::vector<PlanTuning> tunings = {{}, {0, 0, 128, 8}, {}, {0, 0, 0, 9}};
+  tunings[0].large = tunings[1].large = Choice::never;
+  tunings[2].large = tunings[3].large = Choice::always;
   for (PlanTuning& tuning : tunings) tuning.table = Choice::never;
   for (const int threads : {512, 768, 1024}) {
     tunings.push_back({0, 0, threads});
@@ -102,6 +104,9 @@ std::vector<PlanTuning> computed_gelu_tunings() {
 std::vector<PlanTuning> gelu_tunings(const RecipeTraits& t) {
   std::vector<PlanTuning> tunings = {{}};
   if (t.block_k == 0) {
+    tunings[0].large = Choice::never;
+    tunings.push_back({});
+    tunings.back().large = Choice::always;
     tunings.push_back({8, 8, 512, 2});
   } else if (t.block_rows == 1) {
     tunings.push_back({16, 1, 128, 12});
@@ -151,14 +156,22 @@ std::vector<PlanTuning> computed_scale_tunings() {
 std::vector<PlanTuning> tall_tunings() {
   std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   tunings[1].large = Choice::never;
-  for (std::size_t i = 2; i < tunings.size(); ++i) tunings[i].large = Choice::always;
+  tunings[1].table = Choice::never;
+  for (std::size_t i = 2; i < tunings.size(); ++i) {
+    tunings[i].large = Choice::always;
+    tunings[i].table = Choice::never;
+  }
   return tunings;
 }
 
 /// Ways of launching the second kernel where the scale of a whole tensor is computed of rms_norm or
 /// modulate.
 std::vector<PlanTuning> computed_operand_tunings() {
-  return {{}, {16, 4, 128, 4}, {16, 4, 128, 6}, {16, 4, 64, 11}, {16, 2, 128, 8}};
+  std::vector<PlanTuning> tunings = {{}, {16, 1, 128, 8}, {}, {16, 4, 128, 4}, {16, 4, 64, 11}};
+  for (std::size_t i = 0; i < tunings.size(); ++i) {
+    tunings[i].large = i < 2 ? Choice::never : Choice::always;
+  }
+  return tunings;
 }
 
 /// Ways of doing rms_norm with blocks of several rows: by size, in two launches, from one read.
@@ -174,10 +187,10 @@ std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   if (shared_operands(transform) > 0 && (t.tensor_scale || t.block_rows == 0)) {
     return computed_operand_tunings();
   }
-  if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
-  if (is_gelu(transform)) return computed_gelu_tunings();
   const bool norm = transform == InputTransform::rms_norm;
   if (t.block_rows > 1) return norm ? stripe_tunings() : tall_tunings();
+  if (is_gelu(transform) && !t.tensor_scale && t.block_rows != 0) return gelu_tunings(t);
+  if (is_gelu(transform)) return computed_gelu_tunings();
   const bool modulate = transform == InputTransform::modulate;
   if (norm || (modulate && recipe == Recipe::fp8_row)) {
     return row_tunings();
@@ -266,7 +279,7 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    for (const std::int64_t mebibytes : {1, 4, 8, 16, 64, 256}) {
+    for (const std::int64_t mebibytes : {1, 2, 4, 8}) {
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

@@ -108,19 +108,35 @@ BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
   return is_gelu(c.transform) && c.input != Format::f32;
 }
 
+/// Whether a kernel of a kind may follow a `maximum` kernel.
+BLOCKSCALE_HD constexpr bool may_follow_maximum(QuantizeKernel kernel, ScaleRule rule) {
+  return kernel == QuantizeKernel::scaled ||
+         (kernel == QuantizeKernel::blocks && rule == ScaleRule::nvfp4);
+}
+
+/// Whether kernels that may follow a `maximum` kernel have a form for small inputs of GELU, whose
+/// threads compute exact values: too few warps run to hide that all of them wait for the one which
+/// settles approximate values again.
+BLOCKSCALE_HD constexpr bool has_exact_form(QuantizeKernel kernel, Format input, ScaleRule rule,
+                                            InputTransform transform) {
+  return may_follow_maximum(kernel, rule) && is_gelu(transform) && input != Format::f32;
+}
+BLOCKSCALE_HD constexpr bool is_exact_form(const QuantizeConfig& c) {
+  return !c.large && !c.table && has_exact_form(c.kernel, c.input, c.rule, c.transform);
+}
+
 /// Whether a kernel encodes GELU from approximate values (kernel_sm90_gelu_codes.cuh), and until
 /// then holds x.
 BLOCKSCALE_HD constexpr bool approximates_gelu(const QuantizeConfig& c) {
   const bool encodes = c.kernel == QuantizeKernel::blocks || c.kernel == QuantizeKernel::row ||
                        c.kernel == QuantizeKernel::scaled;
-  return encodes && !c.table && is_gelu(c.transform) && c.input != Format::f32;
+  return encodes && !c.table && !is_exact_form(c) && is_gelu(c.transform) && c.input != Format::f32;
 }
 
 /// Whether a kernel may follow a `maximum` kernel: it then loads its elements before it waits for
 /// that one, and takes its tiles backwards.
 BLOCKSCALE_HD constexpr bool follows_maximum(const QuantizeConfig& c) {
-  return (c.kernel == QuantizeKernel::blocks && c.rule == ScaleRule::nvfp4) ||
-         c.kernel == QuantizeKernel::scaled;
+  return may_follow_maximum(c.kernel, c.rule);
 }
 
 /// Whether a kernel follows a `norm` kernel: likewise.
@@ -174,24 +190,36 @@ BLOCKSCALE_HD constexpr bool small_loads_at_once(QuantizeKernel kernel, Format i
   return kernel == QuantizeKernel::row && shared_operands(transform) > 0;
 }
 
-/// Whether a kernel has two forms: a small input is spread over many threads; of a large one a
-/// thread holds more, as one chunk for rms_norm, as several small ones where nothing but bytes is
-/// moved. And while one wave of thread blocks does them all, nvfp4's blocks have registers to
-/// spare, and chunks with operands are not worth a loop.
+/// Whether each thread of a kernel that may follow a `maximum` kernel holds chunks of a few rows,
+/// which share operands: of fewer, if the input is small.
+BLOCKSCALE_HD constexpr bool has_few_rows(QuantizeKernel kernel, ScaleRule rule,
+                                          InputTransform transform) {
+  return may_follow_maximum(kernel, rule) && shared_operands(transform) > 0;
+}
+
+/// Whether a kernel has two forms: a small input is spread over many threads, and its maxima over
+/// many thread blocks; of a large one a thread holds more, as one chunk for rms_norm, as several
+/// small ones where nothing but bytes is moved. And while one wave of thread blocks does them all,
+/// nvfp4's blocks have registers to spare, and chunks with operands are not worth a loop.
 BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input, ScaleRule rule,
                                             InputTransform transform) {
   if (small_loads_at_once(kernel, input, rule, transform)) return true;
-  if (kernel == QuantizeKernel::tall) {
-    const bool fused = transform == InputTransform::swiglu || shared_operands(transform) > 0;
-    return transform == InputTransform::identity || (fused && input != Format::f32);
+  if (transform == InputTransform::identity) {
+    const bool moves_bytes = kernel == QuantizeKernel::tall || kernel == QuantizeKernel::row;
+    const bool blocks = kernel == QuantizeKernel::blocks && rule == ScaleRule::nvfp4;
+    return moves_bytes || (blocks && input != Format::f32);
   }
-  if (kernel == QuantizeKernel::blocks) {
-    return rule == ScaleRule::nvfp4 && input != Format::f32 &&
-           transform == InputTransform::identity;
+  if (input == Format::f32) return false;
+  const bool norm = transform == InputTransform::rms_norm;
+  switch (kernel) {
+    case QuantizeKernel::tall: return true;
+    case QuantizeKernel::row: return norm || is_gelu(transform);
+    case QuantizeKernel::norm: return true;
+    case QuantizeKernel::maximum: return transform != InputTransform::modulate;
+    default:
+      return has_exact_form(kernel, input, rule, transform) ||
+             has_few_rows(kernel, rule, transform);
   }
-  if (!holds_rows(kernel, transform)) return false;
-  return transform == InputTransform::identity ||
-         (transform == InputTransform::rms_norm && input != Format::f32);
 }
 
 /// Whether a kernel is `tall` in its form for small inputs.
@@ -244,7 +272,7 @@ BLOCKSCALE_HD constexpr bool may_have_fewer_threads(const QuantizeConfig& c) {
 
 /// A list that is built by a constexpr function.
 struct QuantizeKernelList {
-  static constexpr int kCapacity = 400;
+  static constexpr int kCapacity = 440;
   QuantizeConfig at[kCapacity] = {};
   int count = 0;
 
@@ -311,7 +339,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.min_blocks = 1;
     } else if (approximates_gelu(c)) {
       c.chunk = 8;
-      c.chunks = 4;
+      c.chunks = c.large ? 4 : 2;
     } else if (!fused) {
       c.chunk = c.large ? 8 : c.input == Format::f32 ? 16 : 32;
       c.chunks = !c.large ? 1 : c.input == Format::f32 ? 4 : 8;
@@ -337,6 +365,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = fused && !rows ? 512 : 256;
     c.min_blocks =
         rows || orders_gelu(c) ? 3 : 2;  // few, since each thread block leaves one maximum
+    if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
+      c.chunks = 1;  // of small inputs every multiprocessor has some
+      c.threads = 128;
+      c.min_blocks = 8;
+    }
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::stripe) {
     c.chunk = 128 / format_traits(c.input).bits;  // 16 bytes
@@ -355,14 +388,18 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
     // GELU: while a tensor scale is not known yet, 8 MiB of x become values in one wave.
     if (c.input != Format::f32 && (!fused || is_gelu(c.transform))) c.chunk = 32;
-    if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
+    if (is_exact_form(c)) {
+      c.chunk = 16;
+    } else if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
       c.threads = 256;
       c.min_blocks = 4;
     }
-    const bool modulate = c.transform == InputTransform::modulate;
-    if (norm || modulate) {
-      c.chunks = c.input == Format::f32 ? 2 : 4;  // rows that share operands
-      c.min_blocks = 5;
+    if (shared_operands(c.transform) > 0) {
+      const bool few =
+          c.input == Format::f32 || (has_few_rows(c.kernel, c.rule, c.transform) && !c.large);
+      c.chunks = few ? 2 : 4;  // rows that share operands
+      c.threads = 128;
+      c.min_blocks = norm && few && c.input != Format::f32 ? 8 : 5;
     }
   }
   return c;
