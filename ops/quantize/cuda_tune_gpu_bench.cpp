@@ -78,12 +78,13 @@ std::vector<PlanTuning> tunings_of(Recipe recipe) {
 
 /// Ways of launching the kernels of functions of x that tables hold, but for GELU.
 std::vector<PlanTuning> function_tunings() {
-  PlanTuning computed, looked_up, more_threads, most_threads;
-  computed.table = Choice::never;
+  PlanTuning computed, small, looked_up, more_threads, most_threads;
+  computed.table = small.table = Choice::never;
+  small.large = Choice::never;
   looked_up.table = more_threads.table = most_threads.table = Choice::always;
   more_threads.threads = 768;
   most_threads.threads = 1024;
-  return {computed, looked_up, more_threads, most_threads};
+  return {computed, small, looked_up, more_threads, most_threads};
 }
 
 /// Of GELU after a maximum: exact or approximate values with more or fewer registers, or a table
