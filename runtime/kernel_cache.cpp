@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "blockscale/error.h"
 
@@ -19,23 +21,41 @@ namespace {
 constexpr std::string_view kSuffix = ".kernel";
 constexpr int kLocks = 64;  // lock files; a lock guards all keys that it is chosen for
 
-/// Holds an exclusive lock on a file while it lives. Where the folder cannot be written or has no
-/// locks it holds none: then processes may compile the same kernel twice, which is only slower.
+/// Holds an exclusive lock on a file while it lives. It holds none where the folder cannot be
+/// written or has no locks, or where another kept the lock for all of `longest_wait`: then
+/// processes may compile the same kernel twice, which is only slower.
 class FileLock {
  public:
-  explicit FileLock(const std::filesystem::path& path)
+  FileLock(const std::filesystem::path& path, std::chrono::milliseconds longest_wait)
       : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) return;
-    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    if (descriptor_ >= 0 && !acquire(longest_wait)) {
+      spdlog::debug("a kernel may be compiled twice: {} cannot be locked", path.string());
     }
   }
   ~FileLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ < 0) return;
+    // A child that was forked meanwhile has the descriptor too: without this, the lock would be
+    // that child's for as long as it lives.
+    (void)::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
  private:
+  /// Asks again and again: flock itself would wait for as long as it takes, for a process that
+  /// hangs, or for the child of one that was killed.
+  bool acquire(std::chrono::milliseconds longest_wait) const {
+    constexpr std::chrono::milliseconds kPause(10);
+    const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+    while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(kPause);
+    }
+    return true;
+  }
+
   int descriptor_;
 };
 
@@ -84,8 +104,9 @@ std::vector<FileState> entry_files(const std::filesystem::path& folder) {
 
 }  // namespace
 
-KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes)
-    : folder_(std::move(folder)), limit_(limit_bytes) {}
+KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes,
+                         std::chrono::milliseconds longest_wait)
+    : folder_(std::move(folder)), limit_(limit_bytes), longest_wait_(longest_wait) {}
 
 KernelCache KernelCache::of_user() {
   return KernelCache(user_folder(), limit_of_user());
@@ -104,7 +125,7 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   std::error_code ignored;
   std::filesystem::create_directories(folder_, ignored);
-  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)));
+  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)), longest_wait_);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
   try {

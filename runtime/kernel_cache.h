@@ -1,6 +1,7 @@
 // The on-disk cache of kernels that the pack lacks: one file each, for every process of the user.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -26,8 +27,12 @@ class KernelCache {
   /// The bytes that all entries may have together.
   static constexpr std::uint64_t kDefaultLimit = std::uint64_t{512} << 20;
 
+  /// How long one process waits for another that compiles a kernel; most take some seconds.
+  static constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(2);
+
   /// Without a folder (an empty path) nothing is stored.
-  explicit KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes = kDefaultLimit);
+  explicit KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes = kDefaultLimit,
+                       std::chrono::milliseconds longest_wait = kLongestWait);
 
   /// In BLOCKSCALE_CACHE, else blockscale/ in XDG_CACHE_HOME, else ~/.cache/blockscale, else
   /// nowhere (never in a folder that others can write); at most
@@ -36,9 +41,10 @@ class KernelCache {
   static KernelCache of_user();
 
   /// The kernel with this source hash and compiler: found here, or made by `compile` and stored.
-  /// Processes that want the same kernel at once wait for the first of them. A damaged entry is
-  /// made anew. A folder that cannot be read, locked or written, or a full disk, costs the storing
-  /// only (the log tells, at level debug). Throws what `compile` throws.
+  /// Processes that want the same kernel at once wait for the first of them, but no longer than
+  /// `longest_wait`: then they compile it too. A damaged entry is made anew. A folder that cannot
+  /// be read, locked or written, or a full disk, costs the storing only (the log tells, at level
+  /// debug). Throws what `compile` throws.
   CompiledKernel get(const Hash128& source, const std::string& compiler,
                      const std::function<CompiledKernel()>& compile) const;
 
@@ -57,6 +63,7 @@ class KernelCache {
 
   std::filesystem::path folder_;
   std::uint64_t limit_;
+  std::chrono::milliseconds longest_wait_;
 };
 
 }  // namespace blockscale::runtime

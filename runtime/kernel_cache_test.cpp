@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -149,6 +151,38 @@ TEST_F(Cache, AKilledProcessBlocksNobody) {
   killer.join();
   EXPECT_EQ(wait_for(child), 128 + SIGKILL);
   EXPECT_EQ(compiled_, 1);
+}
+
+/// A child that is forked while a kernel is compiled has the lock's descriptor too.
+TEST_F(Cache, AForkedChildDoesNotKeepTheLock) {
+  pid_t child = 0;
+  cache_.get({1, 1}, kCompiler, [&] {
+    child = spawn([]() -> int {
+      for (;;) ::pause();
+    });
+    return kernel_of(1);
+  });
+  const KernelCache another(cache_.folder());
+  const auto start = std::chrono::steady_clock::now();
+  expect_whole(get(another, 1 + 64), 1 + 64);  // of the same lock file
+  EXPECT_LT(std::chrono::steady_clock::now() - start, KernelCache::kLongestWait / 2);
+  ::kill(child, SIGKILL);
+  wait_for(child);
+}
+
+TEST_F(Cache, ALockThatIsNeverGivenBackCostsAWaitOnly) {
+  const KernelCache impatient(cache_.folder(), KernelCache::kDefaultLimit,
+                              std::chrono::milliseconds(50));
+  get(impatient, 1);
+  const fs::path lock = cache_.folder() / "lock-2";
+  const int descriptor = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  ASSERT_EQ(::flock(descriptor, LOCK_EX), 0);
+  const auto start = std::chrono::steady_clock::now();
+  expect_whole(get(impatient, 2), 2);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(50));
+  ::close(descriptor);
+  expect_whole(get(impatient, 2), 2);  // was stored all the same
+  EXPECT_EQ(compiled_, 2);
 }
 
 TEST_F(Cache, KilledWritersLeaveWholeEntriesOnly) {
