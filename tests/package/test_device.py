@@ -130,6 +130,66 @@ print('done')
     assert result.stdout.strip() == "done", result.stderr
 
 
+JAX = """
+import fake_jax, weakref
+from blockscale import _device, _native
+
+workspaces, alive = [], []  # of each call: whether its workspace lived when the call had waited
+make, wait = _device.Device.workspace, _device.Device.finish
+
+
+def workspace(self, size):
+    array = make(self, size)
+    workspaces.append(weakref.ref(array))
+    return array
+
+
+def finish(self, stream):
+    wait(self, stream)
+    alive.append(bool(workspaces) and workspaces[-1]() is not None)
+
+
+_device.Device.workspace, _device.Device.finish = workspace, finish
+x = Array((64, 256), 'float16')
+norm = blockscale.RmsNorm(Array((256,), 'float32'))
+"""
+
+
+@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
+@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+def test_jax_keeps_the_workspace_until_the_work_is_done(tmp_path: Path) -> None:
+    code = """
+blockscale.quantize(x, 'nvfp4')
+blockscale.quantize_rows_and_columns(x, 'fp8_1x128', transform=norm)
+assert alive == [True, True], alive
+assert [ref() for ref in workspaces] == [None, None]  # and no longer
+
+
+def fail(*_):
+    raise RuntimeError('halfway')
+
+
+_native.cuda_quantize = _native.cuda_dequantize = fail
+t = blockscale.ScaledTensor(Array((2, 16), 'uint8'), Array((2, 1), 'uint8'), 'mxfp4')
+for call in (lambda: blockscale.quantize(x, 'nvfp4'), lambda: blockscale.dequantize(t)):
+    try:
+        call()
+    except RuntimeError as error:
+        assert str(error) == 'halfway'
+    else:
+        raise AssertionError('no error')
+assert len(alive) == 4 and alive[2], alive
+print('done')
+"""
+    result = run(
+        JAX + code,
+        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
+        BLOCKSCALE_NVRTC=str(NVRTC[0]),
+        BLOCKSCALE_CACHE=str(tmp_path),
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
 def test_other_libraries_on_a_device_are_refused() -> None:
     code = """
 Array.__module__ = 'somelib'
