@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe, empty, format_of, plain, require_cpu, require_type, to_library
-from ._device import Device, Place, require_place
+from ._device import Device, Place, require_place, require_writable
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
@@ -125,8 +125,7 @@ def quantize(
     if out is None:
         out = empty_scaled(shape, wanted, layout, sense, place)
     else:
-        _require_out(out, "out", shape, wanted, layout, sense)
-        require_place(out._place, place, "out")
+        _require_out(out, "out", shape, wanted, layout, sense, place)
 
     def run(given: bool) -> None:
         call = (array, fmt, out, mode, given, amax_floor, fused)
@@ -207,8 +206,7 @@ def quantize_rows_and_columns(
             raise TypeError(f"out: is {out!r}, must be a pair of ScaledTensors")
         rows, columns = out
         for i, tensor in enumerate(out):
-            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor)
-            require_place(tensor._place, place, f"out[{i}]")
+            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor, place)
     call = (array, fmt, rows, columns, amax_floor, fused)
     if isinstance(place, Device):
         workspace_size = _native.cuda_quantize_rows_and_columns_workspace
@@ -225,6 +223,7 @@ def _require_out(
     recipe: Recipe,
     layout: Layout,
     sense: Sense,
+    place: Place,
 ) -> None:
     wanted = (shape, recipe.name, layout.name)
     got = (out.shape, out.recipe.name, out.layout.name)
@@ -232,6 +231,8 @@ def _require_out(
         raise ValueError(f"{argument}: (shape, recipe, layout) is {got}, must be {wanted}")
     if TRAITS[recipe].tensor_scale and out.sense != sense:
         raise ValueError(f"{argument}: sense is {out.sense.name}, must be {sense.name}")
+    require_place(out._place, place, argument)
+    require_writable(out._values, out._place, f"{argument}.values")
 
 
 def _with_given(
@@ -252,11 +253,9 @@ def _with_given(
             )
         target, argument = out._scales, "scales"
         given = _given_scales(scales, tuple(target.shape), place)
-    if isinstance(place, Device):
-        if place.library == "jax":
-            raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
-    elif not target.flags.writeable:
-        raise ValueError(f"out.{argument}: is read-only, must be writable")
+    if isinstance(place, Device) and place.immutable:
+        raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
+    require_writable(target, place, f"out.{argument}")
     before = target.clone() if hasattr(target, "clone") else target.copy()
     target[...] = given
     try:
@@ -329,8 +328,7 @@ def _output(
     require_place(its_place, place, "out")
     if tuple(array.shape) != shape:
         raise ValueError(f"out: shape is {tuple(array.shape)}, must be {shape}")
-    if not isinstance(place, Device) and not array.flags.writeable:
-        raise ValueError("out: is read-only, must be writable")
+    require_writable(array, its_place, "out")
     return out, array, fmt
 
 

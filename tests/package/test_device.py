@@ -190,6 +190,37 @@ print('done')
     assert result.stdout.strip() == "done", result.stderr
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("blockscale.quantize(x, 'mxfp4', out=t)", "out.values: is read-only, must be writable"),
+        (
+            "blockscale.quantize_rows_and_columns(x, 'fp8_1x128', out=(rows, columns))",
+            "out[0].values: is read-only, must be writable",
+        ),
+        (
+            "blockscale.dequantize(t, out=Array((64, 256), 'float32'))",
+            "out: is read-only, must be writable",
+        ),
+        (
+            "blockscale.quantize(x, 'fp8_row', scales=1.0)",
+            "scales: cannot be given on a device of jax; use torch or cupy",
+        ),
+    ],
+)
+def test_jax_arrays_are_never_written(call: str, message: str) -> None:
+    made = """
+def tensor(rows, columns, scales, recipe):
+    return blockscale.ScaledTensor(Array((rows, columns), 'uint8'), scales, recipe)
+
+
+t = tensor(64, 128, Array((64, 8), 'uint8'), 'mxfp4')
+rows = tensor(64, 256, Array((64, 2), 'float32'), 'fp8_1x128')
+columns = tensor(256, 64, Array((256, 1), 'float32'), 'fp8_1x128')
+"""
+    assert last_line(run(JAX + made + call).stderr) == f"ValueError: {message}"
+
+
 def test_other_libraries_on_a_device_are_refused() -> None:
     code = """
 Array.__module__ = 'somelib'
