@@ -230,3 +230,17 @@ blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4')
         "ValueError: x: is on cuda:0; arrays in CPU memory are taken, and on CUDA devices those of "
         "torch, cupy, jax"
     )
+
+
+def test_the_tests_on_a_gpu_fail_where_torch_does_not_see_it() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+    command.append(str(SOURCE / "tests/gpu/test_torch_quantize.py"))
+
+    def collect(required: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"BLOCKSCALE_REQUIRE_GPU": required, "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    assert collect("").returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    required = collect("1")
+    assert required.returncode == pytest.ExitCode.INTERRUPTED, required.stdout
+    assert "and BLOCKSCALE_REQUIRE_GPU is set" in required.stdout
