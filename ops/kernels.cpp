@@ -1,5 +1,7 @@
 #include "blockscale/kernels.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -82,7 +84,7 @@ KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
   return info;
 }
 
-/// What `old` has of `spec`, if that is what compiling it now would make.
+/// What `old` has of `spec`, if that is whole and what compiling it now would make.
 std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* old,
                                     const std::string& compiler, runtime::LineInfo line_info) {
   const PackedKernel* const packed = old == nullptr ? nullptr : old->find(spec.name);
@@ -91,10 +93,16 @@ std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* ol
       packed->source != source_hash(spec, runtime::embedded_sources())) {
     return std::nullopt;
   }
-  const auto code = old->cubin(*packed);
-  return CompiledKernel{
-      packed->name,   packed->architecture, packed->compiler,          packed->flags,
-      packed->source, packed->resources,    {code.begin(), code.end()}};
+  try {
+    const auto code = old->cubin(*packed);
+    return CompiledKernel{
+        packed->name,   packed->architecture, packed->compiler,          packed->flags,
+        packed->source, packed->resources,    {code.begin(), code.end()}};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt_file && error.code() != ErrorCode::io) throw;
+    spdlog::debug("compiled anew: {}", error.what());
+    return std::nullopt;
+  }
 }
 
 /// An unreadable pack is replaced by the new one.

@@ -98,6 +98,17 @@ def test_a_damaged_pack_is_reported(program: Program, pack: pathlib.Path, tmp_pa
     assert "bytes long and says" in listed["packs"][0]["problem"]
 
 
+def test_a_build_makes_damaged_code_anew(
+    program: Program, pack: pathlib.Path, tmp_path: pathlib.Path
+):
+    file = tmp_path / "blockscale-sm_90a.pack"
+    whole = (pack / file.name).read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    report = program.json("kernels", "build", "--output", tmp_path)
+    assert report["compiled"] == 1 and report["reused"] > 0
+    assert file.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "message"),
     [
