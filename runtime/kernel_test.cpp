@@ -315,6 +315,28 @@ TEST_F(KernelsWithNvrtc, WhatThePackLacksIsCompiledAndCached) {
   EXPECT_EQ(set.get(0).resources(), image.resources);
 }
 
+TEST_F(KernelsWithNvrtc, LocalMemoryThatIsNoLongerAllowedIsRefusedAlthoughCached) {
+  const SourceTree tree = sample_sources(test::kLocalMemoryKernel);
+  const auto image_for_new_process = [&](const KernelSpec& spec) {
+    KernelStore store(
+        tree, [](const std::string&) { return std::filesystem::path(); },
+        KernelCache(folder_ / "cache"));
+    return store.image(spec).resources;
+  };
+  KernelSpec spec = sample_spec();
+  spec.allows_local_memory = true;
+  EXPECT_GE(image_for_new_process(spec).stack_bytes, 256u);
+  EXPECT_GE(image_for_new_process(spec).stack_bytes, 256u);  // from the cache
+  spec.allows_local_memory = false;
+  try {
+    image_for_new_process(spec);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::compile_failed);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("uses local memory"));
+  }
+}
+
 TEST_F(KernelsWithNvrtc, OtherCodeUnderOneNameIsAnotherKernel) {
   KernelStore& store = store_with({});
   KernelSpec other = sample_spec(8);
