@@ -27,6 +27,7 @@ using Event = struct EventObject*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kInvalidContext = 201;
 
@@ -194,8 +195,15 @@ class DriverTable : public DriverLibrary {
 /// libcuda.so.1. Whether it is there, whole or works is not checked. Never closed.
 const DriverTable& find_driver();
 
-/// Throws not_found (there is none), unsupported (it is too old) or device (it does not work)
-/// unless kernels can be used with this driver, which it initialises (cuInit).
+/// What every call for a device throws where there is none: not_found, of no argument, with a text
+/// that begins with "no GPU".
+[[noreturn]] void raise_no_gpu(const std::string& why);
+
+/// cuInit. Throws as raise_no_gpu if the driver says that there is no device; else device.
+void initialise(const DriverTable& table);
+
+/// Throws as raise_no_gpu (there is no driver, or no device), unsupported (it is too old) or device
+/// (it does not work) unless kernels can be used with this driver, which it initialises.
 void require_usable(const DriverTable& table);
 
 /// find_driver(), checked once: throws as require_usable does and tries again at the next call.

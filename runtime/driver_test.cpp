@@ -27,6 +27,7 @@ using test::fake_cuda;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 class Driver : public testing::Test {
  protected:
@@ -63,17 +64,45 @@ TEST_F(Driver, OneThatIsTooOldIsRefusedAndStillDescribed) {
                [&] { require_usable(old); });
 }
 
-TEST_F(Driver, OneThatIsNotThereIsNotFound) {
-  const DriverTable none{DynamicLibrary("/none/libcuda.so.1")};
-  expect_error(ErrorCode::not_found, "libcuda.so.1", "cannot open shared object file",
-               [&] { require_usable(none); });
+/// Expects the error that says that there is no GPU, and why.
+template <class Body>
+void expect_no_gpu(const std::string& why, Body body) {
+  expect_error(ErrorCode::not_found, "", why, [&] {
+    try {
+      body();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), StartsWith("no GPU: "));
+      throw;
+    }
+  });
 }
 
-TEST_F(Driver, OneThatDoesNotInitialiseSaysWhy) {
+TEST_F(Driver, OneThatIsNotThereIsNoGpu) {
+  const DriverTable none{DynamicLibrary("/none/libcuda.so.1")};
+  expect_no_gpu("cannot open shared object file", [&] { require_usable(none); });
+}
+
+TEST_F(Driver, OneWithoutDevicesIsNoGpu) {
   const DriverTable table{DynamicLibrary(BLOCKSCALE_FAKE_LIBCUDA)};
-  fake_.failures["cuInit"] = 100;
-  expect_error(ErrorCode::device, "driver", "cuInit failed with error 100",
+  fake_.failures["cuInit"] = cu::kNoDevice;
+  expect_no_gpu("cuInit failed with error 100", [&] { require_usable(table); });
+  fake_.failures.clear();
+  fake_.failures["cuDeviceGetCount"] = cu::kNoDevice;
+  expect_no_gpu("cuDeviceGetCount failed with error 100", [&] { DeviceList list(table); });
+  fake_.failures.clear();
+  fake_.devices = 0;
+  expect_no_gpu("shows no device", [&] { DeviceList list(table); });
+}
+
+TEST_F(Driver, OneThatDoesNotWorkSaysWhy) {
+  const DriverTable table{DynamicLibrary(BLOCKSCALE_FAKE_LIBCUDA)};
+  fake_.failures["cuInit"] = 999;
+  expect_error(ErrorCode::device, "driver", "cuInit failed with error 999",
                [&] { require_usable(table); });
+  fake_.failures.clear();
+  fake_.failures["cuDeviceGetCount"] = 999;
+  expect_error(ErrorCode::device, "driver", "cuDeviceGetCount failed with error 999",
+               [&] { DeviceList list(table); });
 }
 
 TEST_F(Driver, GpuInfoAsksTheSameTable) {
@@ -287,6 +316,7 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
     return static_cast<long>(ours) == static_cast<long>(theirs);
   };
   EXPECT_TRUE(same(cu::kInvalidContext, CUDA_ERROR_INVALID_CONTEXT));
+  EXPECT_TRUE(same(cu::kNoDevice, CUDA_ERROR_NO_DEVICE));
   EXPECT_TRUE(same(cu::kInvalidImage, CUDA_ERROR_INVALID_IMAGE));
   EXPECT_TRUE(same(cu::kInvalidValue, CUDA_ERROR_INVALID_VALUE));
   EXPECT_TRUE(same(cu::DeviceAttribute::multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));

@@ -6,7 +6,7 @@ import pathlib
 import re
 
 import pytest
-from cli_testing import LINEAR, Program
+from cli_testing import EXIT_CODES, LINEAR, Program
 
 WEIGHTS = [module + ".weight" for module in LINEAR]
 
@@ -145,6 +145,27 @@ def test_bench_quantize(program: Program):
     assert "is 250" in program.fails(
         "invalid_argument", "bench", "quantize", "--k", 250, "--rows", 4, "--recipe", "nvfp4"
     )
+
+
+@pytest.mark.parametrize(
+    ("driver", "failure", "exit_code", "text"),
+    [
+        ("none", "", "not_found", "no GPU: the NVIDIA driver is not installed here: "),
+        ("fake", "cuInit=100", "not_found", "no GPU: cuInit failed with error 100 "),
+        ("fake", "cuDeviceGetCount=100", "not_found", "no GPU: cuDeviceGetCount failed with"),
+        ("fake", "cuInit=999", "device", "driver: cuInit failed with error 999 "),
+    ],
+)
+def test_bench_without_a_gpu(
+    program: Program, fake_driver: str, driver: str, failure: str, exit_code: str, text: str
+):
+    result = program(
+        *["bench", "quantize", "--device", "cuda"],
+        BLOCKSCALE_LIBCUDA=fake_driver if driver == "fake" else "/none/libcuda.so.1",
+        BLOCKSCALE_FAKE_CUDA_FAILURE=failure,
+    )
+    assert (result.code, result.out) == (EXIT_CODES[exit_code], ""), result
+    assert result.err.startswith("blockscale bench quantize: error: " + text), result
 
 
 def test_bench_gemm(program: Program):
