@@ -60,6 +60,7 @@ std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListin
   const std::string cpu_part =
       "the CPU, with " + simd_target() + " code on " + plural(cpu.threads, "thread");
   if (gpu.devices.empty()) return cpu_part + ", as there is no usable GPU";
+  if (!gpu.problem.empty()) return cpu_part + "; not the GPU, as " + gpu.problem;
   for (const GpuDevice& device : gpu.devices) {
     if (!has_kernels_for(device, kernels)) continue;
     return cpu_part + "; the GPU for data that is in its memory (" + device.name + ")";

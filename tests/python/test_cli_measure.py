@@ -224,6 +224,23 @@ def test_doctor(program: Program):
     assert bool(compiler["version"]) != bool(compiler["problem"])
 
 
+def test_doctor_with_a_driver_that_is_too_old(program: Program, old_driver: str):
+    environment = {"BLOCKSCALE_LIBCUDA": old_driver}
+    report = program("doctor", "--json", **environment).json()
+    problem = "the driver has no cuStreamGetCtx_v2, which kernels need: install one for CUDA 13"
+    assert report["gpu"]["problem"] == problem
+    assert len(report["gpu"]["devices"]) == 2
+    assert report["used"].endswith(f"; not the GPU, as {problem}")
+    text = " ".join(program("doctor", **environment).out.split())
+    assert f"; not the GPU, as {problem}" in text
+
+
+def test_doctor_with_a_driver_that_works(program: Program, fake_driver: str):
+    report = program("doctor", "--json", BLOCKSCALE_LIBCUDA=fake_driver).json()
+    assert report["gpu"]["problem"] == ""
+    assert report["used"].endswith("; the GPU for data that is in its memory (Fake H200 number 0)")
+
+
 def test_json_is_one_object(program: Program, model: pathlib.Path):
     for arguments in (["doctor"], ["inspect", model], ["compare", model, model]):
         assert isinstance(json.loads(program.ok(*arguments, "--json")), dict)
