@@ -64,8 +64,10 @@ std::optional<KernelPack> open_pack(const std::string& architecture, KernelPackI
   }
 }
 
+/// `compiler` is the one that is here: another's entry of the cache is not looked for.
 KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
-                   const std::vector<runtime::KernelCache::Entry>& cache) {
+                   const std::vector<runtime::KernelCache::Entry>& cache,
+                   const std::string& compiler) {
   KernelInfo info;
   info.name = spec.name;
   info.architecture = spec.architecture;
@@ -75,8 +77,9 @@ KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
     info.state = packed->source == source ? KernelState::packed : KernelState::outdated;
     return info;
   }
-  const auto cached = std::find_if(
-      cache.begin(), cache.end(), [&](const auto& entry) { return entry.kernel.source == source; });
+  const auto cached = std::find_if(cache.begin(), cache.end(), [&](const auto& entry) {
+    return entry.kernel.source == source && entry.kernel.compiler == compiler;
+  });
   if (cached != cache.end()) {
     describe(cached->kernel, info);
     info.state = KernelState::cached;
@@ -212,13 +215,14 @@ KernelListing list_kernels() {
   for (const auto& entry : cached) listing.cache_bytes += entry.file_bytes;
 
   const auto specs = kernel_list();
+  const std::string compiler = kernel_compiler_info().version;
   for (const std::string& architecture : architectures()) {
     KernelPackInfo info;
     const std::optional<KernelPack> pack = open_pack(architecture, info);
     listing.packs.push_back(info);
     for (const KernelSpec& spec : specs) {
       if (spec.architecture != architecture) continue;
-      listing.kernels.push_back(inspect(spec, pack ? &*pack : nullptr, cached));
+      listing.kernels.push_back(inspect(spec, pack ? &*pack : nullptr, cached, compiler));
     }
   }
   return listing;

@@ -25,9 +25,9 @@ bool architecture_runs_on(const std::string& architecture, int compute_capabilit
 /// Where a kernel of this library's list is, for who launches it next.
 enum class KernelState {
   packed,    // in the pack, from the sources of this library
-  cached,    // not in the pack, in the cache
+  cached,    // not in the pack, in the cache, from the NVRTC that is here
   outdated,  // in the pack, from other sources: launching it raises
-  missing,   // NVRTC compiles it when it is first launched
+  missing,   // NVRTC compiles it when it is first launched; without NVRTC that raises
 };
 const char* kernel_state_name(KernelState state) noexcept;
 

@@ -50,6 +50,11 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
     text = " ".join(doctor.out.split())
     assert "BLOCKSCALE_KERNELS: there is no kernel pack at /none" in text
     assert "NVRTC none: /none/libnvrtc.so.13: " in text
+    assert "Kernels of the pack run without it; the cache needs the one that filled it" in text
+    assert " kernels cannot be launched without NVRTC" in text
+    with_nvrtc = " ".join(program("doctor", BLOCKSCALE_KERNELS="/none").out.split())
+    if "NVRTC none" not in with_nvrtc:
+        assert " kernels would be compiled at their first launch" in with_nvrtc
 
 
 def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
