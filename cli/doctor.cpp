@@ -94,8 +94,12 @@ std::string kernels_text(const KernelListing& kernels, const KernelCompilerInfo&
       text += "no pack for " + pack.architecture + "; ";
     }
   }
-  text += std::to_string(count_in(kernels, KernelState::cached)) + " in the cache, " +
-          (kernels.cache.empty() ? "which has no folder" : kernels.cache.string());
+  if (kernels.cache_problem.empty()) {
+    text += std::to_string(count_in(kernels, KernelState::cached)) + " in the cache, " +
+            (kernels.cache.empty() ? "which has no folder" : kernels.cache.string());
+  } else {
+    text += "the cache is not used: " + kernels.cache_problem;
+  }
   if (const auto missing = count_in(kernels, KernelState::missing); missing > 0) {
     text += "; " + plural(missing, "kernel") +
             (compiler.problem.empty()
@@ -152,7 +156,8 @@ Json kernels_json(const KernelListing& kernels) {
           {"cached", count_in(kernels, KernelState::cached)},
           {"outdated", count_in(kernels, KernelState::outdated)},
           {"missing", count_in(kernels, KernelState::missing)},
-          {"cache", kernels.cache.string()}};
+          {"cache", kernels.cache.string()},
+          {"cache_problem", kernels.cache_problem}};
 }
 
 Json doctor_json() {

@@ -210,6 +210,7 @@ KernelListing list_kernels() {
   const auto cache = runtime::KernelCache::of_user();
   const auto cached = cache.entries();
   listing.cache = cache.folder();
+  listing.cache_problem = cache.problem();
   listing.cache_limit_bytes = cache.limit_bytes();
   listing.cached_kernels = cached.size();
   for (const auto& entry : cached) listing.cache_bytes += entry.file_bytes;

@@ -82,6 +82,13 @@ std::uint64_t limit_of_user() {
   return limit;
 }
 
+/// Makes the folder for the user alone, whatever the umask; those above it as usual.
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;  // what was not made cannot be written, and that is said later
+  std::filesystem::create_directories(folder.parent_path(), ignored);
+  (void)::mkdir(folder.c_str(), 0700);
+}
+
 struct FileState {
   std::filesystem::path path;
   std::filesystem::file_time_type used;
@@ -106,7 +113,9 @@ std::vector<FileState> entry_files(const std::filesystem::path& folder) {
 
 KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes,
                          std::chrono::milliseconds longest_wait)
-    : folder_(std::move(folder)), limit_(limit_bytes), longest_wait_(longest_wait) {}
+    : folder_(folder.has_filename() ? std::move(folder) : folder.parent_path()),
+      limit_(limit_bytes),
+      longest_wait_(longest_wait) {}
 
 KernelCache KernelCache::of_user() {
   return KernelCache(user_folder(), limit_of_user());
@@ -121,10 +130,13 @@ std::filesystem::path KernelCache::entry_path(const Hash128& source,
 CompiledKernel KernelCache::get(const Hash128& source, const std::string& compiler,
                                 const std::function<CompiledKernel()>& compile) const {
   if (folder_.empty()) return compile();
+  if (const std::string reason = problem(); !reason.empty()) {
+    spdlog::debug("the kernel cache is not used: {}", reason);
+    return compile();
+  }
   const std::filesystem::path path = entry_path(source, compiler);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
+  make_folder(folder_);
   const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)), longest_wait_);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
@@ -134,6 +146,20 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
     spdlog::debug("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
   }
   return kernel;
+}
+
+std::string KernelCache::problem() const {
+  struct stat state{};
+  if (folder_.empty() || ::stat(folder_.c_str(), &state) != 0) return {};
+  if (state.st_uid != ::geteuid() && state.st_uid != 0) {
+    return folder_.string() + " belongs to user " + std::to_string(state.st_uid) +
+           ", who could put any code there; it must be yours or root's";
+  }
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return folder_.string() + " can be written by others, who could put any code there; " +
+           "`chmod go-w` makes it usable";
+  }
+  return {};
 }
 
 std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& path,
@@ -183,6 +209,7 @@ void KernelCache::evict(const std::filesystem::path& kept) const {
 
 std::vector<KernelCache::Entry> KernelCache::entries() const {
   std::vector<Entry> entries;
+  if (!problem().empty()) return entries;
   for (const FileState& file : entry_files(folder_)) {
     try {
       const KernelPack pack = KernelPack::open(file.path);

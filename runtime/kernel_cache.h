@@ -14,8 +14,9 @@
 namespace blockscale::runtime {
 
 /// Files are kernel packs of one kernel, named after a hash of compiler, flags, architecture and
-/// every source, and published by rename: a reader sees a whole entry or none. The folder is made
-/// when the first entry is stored.
+/// every source, and published by rename: a reader sees a whole entry or none. The folder is made,
+/// for the user alone, when the first entry is stored. One that others could put code into is not
+/// used (`problem`).
 class KernelCache {
  public:
   struct Entry {
@@ -35,9 +36,8 @@ class KernelCache {
                        std::chrono::milliseconds longest_wait = kLongestWait);
 
   /// In BLOCKSCALE_CACHE, else blockscale/ in XDG_CACHE_HOME, else ~/.cache/blockscale, else
-  /// nowhere (never in a folder that others can write); at most
-  /// BLOCKSCALE_CACHE_LIMIT bytes (a decimal number). Throws invalid_argument naming that variable
-  /// if it is no number.
+  /// nowhere; at most BLOCKSCALE_CACHE_LIMIT bytes (a decimal number). Throws invalid_argument
+  /// naming that variable if it is no number.
   static KernelCache of_user();
 
   /// The kernel with this source hash and compiler: found here, or made by `compile` and stored.
@@ -50,6 +50,10 @@ class KernelCache {
 
   /// Whole entries, by name of their kernel. Damaged ones are left out.
   std::vector<Entry> entries() const;
+
+  /// Why the folder is not used although it is there: it belongs neither to this user nor to root,
+  /// or others may write into it. Empty if there is nothing to say.
+  std::string problem() const;
 
   const std::filesystem::path& folder() const { return folder_; }
   std::uint64_t limit_bytes() const { return limit_; }

@@ -253,6 +253,43 @@ TEST_F(Cache, ReadsAFolderThatItCannotWrite) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(Cache, TheFolderIsMadeForTheUserAlone) {
+  const mode_t before = ::umask(0);
+  const KernelCache slash(scratch_ / "with/slash/");
+  for (const KernelCache& cache : {cache_, slash}) {
+    get(cache, 1);
+    EXPECT_EQ(fs::status(cache.folder()).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(cache.problem(), "");
+    EXPECT_EQ(cache.entries().size(), 1u);
+  }
+  ::umask(before);
+}
+
+TEST_F(Cache, AFolderThatOthersCanWriteIsNotUsed) {
+  get(cache_, 1);
+  for (const mode_t mode : {0770u, 0707u, 01777u}) {
+    ASSERT_EQ(::chmod(cache_.folder().c_str(), mode), 0);
+    compiled_ = 0;
+    expect_whole(get(cache_, 1), 1);
+    EXPECT_EQ(compiled_, 1);
+    EXPECT_THAT(cache_.problem(), testing::HasSubstr("can be written by others"));
+    EXPECT_TRUE(cache_.entries().empty());
+    get(cache_, 2);
+    EXPECT_FALSE(fs::exists(path_of(2)));
+  }
+  ASSERT_EQ(::chmod(cache_.folder().c_str(), 0755), 0);
+  get(cache_, 1);
+  EXPECT_EQ(compiled_, 2);
+}
+
+TEST_F(Cache, AnotherUsersFolderIsNotUsed) {
+  get(cache_, 1);
+  if (::chown(cache_.folder().c_str(), 65534, 65534) != 0) GTEST_SKIP() << "cannot give it away";
+  expect_whole(get(cache_, 1), 1);
+  EXPECT_EQ(compiled_, 2);
+  EXPECT_THAT(cache_.problem(), testing::HasSubstr("belongs to user 65534"));
+}
+
 TEST_F(Cache, AFullDiskCostsTheStoringOnly) {
   const int status = wait_for(spawn([&] {
     std::signal(SIGXFSZ, SIG_IGN);   // for the output of the test itself

@@ -58,11 +58,13 @@ struct KernelListing {
   std::vector<KernelInfo> kernels;  // every kernel that this library can launch
   std::vector<KernelPackInfo> packs;
   std::filesystem::path cache;  // its folder, whether or not it exists; empty: none
+  std::string cache_problem;    // why the folder is not used although it is there
   std::size_t cached_kernels = 0;
   std::uint64_t cache_bytes = 0;
   std::uint64_t cache_limit_bytes = 0;
 };
-/// Reads pack and cache; compiles nothing. What is damaged is described, not thrown.
+/// Reads pack and cache, and asks which NVRTC is here; compiles nothing. What is damaged is
+/// described, not thrown.
 KernelListing list_kernels();
 
 struct KernelBuildOptions {

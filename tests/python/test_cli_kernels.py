@@ -39,6 +39,7 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
     assert "is cut off within its header" in report["packs"][0]["problem"]
     assert report["cache"] == {
         "path": str(tmp_path),
+        "problem": "",
         "kernels": 0,
         "bytes": 0,
         "limit_bytes": 512 << 20,
@@ -55,6 +56,20 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
     with_nvrtc = " ".join(program("doctor", BLOCKSCALE_KERNELS="/none").out.split())
     if "NVRTC none" not in with_nvrtc:
         assert " kernels would be compiled at their first launch" in with_nvrtc
+
+
+def test_a_cache_that_others_can_write(program: Program, tmp_path: pathlib.Path):
+    tmp_path.chmod(0o777)
+    environment = {"BLOCKSCALE_CACHE": str(tmp_path)}
+    problem = f"{tmp_path} can be written by others, who could put any code there"
+    report = program("kernels", "list", "--json", **environment).json()
+    assert report["cache"]["problem"].startswith(problem)
+    listed = program("kernels", "list", **environment).out
+    assert f"Cache: not used: {problem}; `chmod go-w` makes it usable" in listed
+    doctor = " ".join(program("doctor", **environment).out.split())
+    assert f"the cache is not used: {problem}" in doctor
+    report = program("doctor", "--json", **environment).json()
+    assert report["kernels"]["cache_problem"].startswith(problem)
 
 
 def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
