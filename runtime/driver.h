@@ -1,5 +1,6 @@
-// The CUDA driver, libcuda.so.1, found at run time: one table of every function that is used, with
-// prototypes of our own. runtime/driver_test.cpp compares them with cuda.h.
+// The CUDA driver, libcuda.so.1, found at run time: one table of every function that the library
+// uses, with prototypes of our own. Those that only tests and benchmarks need are in
+// runtime/measure_table.h. runtime/driver_test.cpp compares both tables with cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -145,7 +146,7 @@ class DriverFunction {
   Pointer pointer_ = nullptr;
 };
 
-/// Every function that is used. What a driver lacks is null, and is in `missing`.
+/// Every function that the library uses. What a driver lacks is null, and is in `missing`.
 class DriverTable : public DriverLibrary {
  public:
   using DriverLibrary::DriverLibrary;
@@ -180,6 +181,7 @@ class DriverTable : public DriverLibrary {
   /// The options of the just-in-time compiler and of libraries are not used.
   F<cu::Library*, const void*, void*, void**, unsigned, void*, void**, unsigned> library_load{
       *this, "cuLibraryLoadData"};
+  F<cu::Library> library_unload{*this, "cuLibraryUnload"};
   F<cu::Kernel*, cu::Library, const char*> library_kernel{*this, "cuLibraryGetKernel"};
   F<int*, cu::FunctionAttribute, cu::Kernel, D> kernel_attribute{*this, "cuKernelGetAttribute"};
   F<cu::FunctionAttribute, int, cu::Kernel, D> kernel_set_attribute{*this, "cuKernelSetAttribute"};

@@ -114,6 +114,18 @@ TEST_F(Kernels, LoadingFailsWithDetailAndCanBeTriedAgain) {
   EXPECT_EQ(set.get(0).spec().name, "sample_scale_2");
 }
 
+TEST_F(Kernels, CodeWithoutTheKernelIsUnloaded) {
+  CompiledKernel other = fake_kernel(sample_spec(2));
+  other.cubin = test::fake_cubin("another_name");
+  KernelSet set({sample_spec(2)}, store_with({other}));
+  for (const int attempt : {1, 2}) {
+    expect_error(ErrorCode::device, "driver", "cuLibraryGetKernel failed with error 500",
+                 [&] { set.get(0); });
+    EXPECT_EQ(fake_.calls["cuLibraryLoadData"], attempt);
+    EXPECT_EQ(fake_.calls["cuLibraryUnload"], attempt);
+  }
+}
+
 TEST_F(Kernels, APackOfOtherSourcesIsRefused) {
   CompiledKernel old = fake_kernel(sample_spec(2));
   old.source.low ^= 1;

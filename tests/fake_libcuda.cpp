@@ -227,6 +227,11 @@ int cuLibraryLoadData(cu::Library* library, const void* code, void*, void**, uns
   return 0;
 }
 
+int cuLibraryUnload(cu::Library library) {
+  ENTER("cuLibraryUnload");
+  return library == nullptr ? cu::kInvalidValue : 0;
+}
+
 int cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {
   ENTER("cuLibraryGetKernel");
   if (reinterpret_cast<std::string*>(library)->find(name) == std::string::npos) {
