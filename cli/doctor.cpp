@@ -60,6 +60,7 @@ std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListin
   const std::string cpu_part =
       "the CPU, with " + simd_target() + " code on " + plural(cpu.threads, "thread");
   if (gpu.devices.empty()) return cpu_part + ", as there is no usable GPU";
+  if (!gpu.problem.empty()) return cpu_part + "; not the GPU, as " + gpu.problem;
   for (const GpuDevice& device : gpu.devices) {
     if (!has_kernels_for(device, kernels)) continue;
     return cpu_part + "; the GPU for data that is in its memory (" + device.name + ")";
@@ -69,7 +70,8 @@ std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListin
 
 std::string compiler_text(const KernelCompilerInfo& compiler) {
   if (!compiler.problem.empty()) {
-    return "none: " + compiler.problem + ". Kernels of the pack and the cache run without it";
+    return "none: " + compiler.problem +
+           ". Kernels of the pack run without it; the cache needs the one that filled it";
   }
   return compiler.version + ", " + compiler.path.string();
 }
@@ -80,7 +82,7 @@ std::int64_t count_in(const KernelListing& kernels, KernelState state) {
 }
 
 /// Where the kernels are, and what that means for the first call.
-std::string kernels_text(const KernelListing& kernels) {
+std::string kernels_text(const KernelListing& kernels, const KernelCompilerInfo& compiler) {
   std::string text;
   for (const KernelPackInfo& pack : kernels.packs) {
     if (!pack.problem.empty()) {
@@ -92,11 +94,18 @@ std::string kernels_text(const KernelListing& kernels) {
       text += "no pack for " + pack.architecture + "; ";
     }
   }
-  text += std::to_string(count_in(kernels, KernelState::cached)) + " in the cache, " +
-          (kernels.cache.empty() ? "which has no folder" : kernels.cache.string());
+  if (kernels.cache_problem.empty()) {
+    text += std::to_string(count_in(kernels, KernelState::cached)) + " in the cache, " +
+            (kernels.cache.empty() ? "which has no folder" : kernels.cache.string());
+  } else {
+    text += "the cache is not used: " + kernels.cache_problem;
+  }
   if (const auto missing = count_in(kernels, KernelState::missing); missing > 0) {
     text += "; " + plural(missing, "kernel") +
-            " would be compiled at their first launch (`blockscale kernels build` does it ahead)";
+            (compiler.problem.empty()
+                 ? " would be compiled at their first launch (`blockscale kernels build` does it "
+                   "ahead)"
+                 : " cannot be launched without NVRTC");
   }
   if (const auto outdated = count_in(kernels, KernelState::outdated); outdated > 0) {
     text += "; " + plural(outdated, "kernel") +
@@ -147,7 +156,8 @@ Json kernels_json(const KernelListing& kernels) {
           {"cached", count_in(kernels, KernelState::cached)},
           {"outdated", count_in(kernels, KernelState::outdated)},
           {"missing", count_in(kernels, KernelState::missing)},
-          {"cache", kernels.cache.string()}};
+          {"cache", kernels.cache.string()},
+          {"cache_problem", kernels.cache_problem}};
 }
 
 Json doctor_json() {
@@ -190,6 +200,7 @@ std::string doctor_text() {
   const CpuInfo cpu = cpu_info();
   const GpuInfo gpu = gpu_info();
   const KernelListing kernels = list_kernels();
+  const KernelCompilerInfo compiler = kernel_compiler_info();
   std::vector<std::string> versions;
   for (const Component& component : all_components()) {
     versions.push_back(component.name + " " + component.version);
@@ -200,8 +211,8 @@ std::string doctor_text() {
          paragraph("SIMD",
                    simd_target() + ", of " + list_or_none(simd_targets_compiled()) + " compiled") +
          paragraph("Memory", memory_text(memory_info())) + paragraph("GPU", gpu_text(gpu)) +
-         paragraph("NVRTC", compiler_text(kernel_compiler_info())) +
-         paragraph("Kernels", kernels_text(kernels)) +
+         paragraph("NVRTC", compiler_text(compiler)) +
+         paragraph("Kernels", kernels_text(kernels, compiler)) +
          paragraph("Versions", list_or_none(versions)) +
          paragraph("Log", current_log_level() + " (set BLOCKSCALE_LOG to change it)");
 }

@@ -39,7 +39,7 @@ inline constexpr std::array kExitCodes = {
                   "a value, shape or combination is not allowed"},
     ExitCodeEntry{ExitCode::unsupported, "unsupported",
                   "valid, but this build or device cannot do it"},
-    ExitCodeEntry{ExitCode::not_found, "not_found", "a file, tensor or program is not there"},
+    ExitCodeEntry{ExitCode::not_found, "not_found", "a file, tensor, program or GPU is not there"},
     ExitCodeEntry{ExitCode::already_exists, "already_exists", "the destination exists"},
     ExitCodeEntry{ExitCode::corrupt_file, "corrupt_file", "a file breaks the rules of its format"},
     ExitCodeEntry{ExitCode::io, "io", "the system refused: permission, no space, closed output"},

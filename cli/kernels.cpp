@@ -53,6 +53,7 @@ Json listing_json(const KernelListing& listing) {
           {"packs", packs_json(listing.packs)},
           {"cache",
            {{"path", listing.cache.string()},
+            {"problem", listing.cache_problem},
             {"kernels", listing.cached_kernels},
             {"bytes", listing.cache_bytes},
             {"limit_bytes", listing.cache_limit_bytes}}}};
@@ -86,6 +87,9 @@ std::string listing_text(const KernelListing& listing) {
     text += "Pack for " + pack.architecture + ": " + printable(pack_text(pack)) + "\n";
   }
   if (listing.cache.empty()) return text + "Cache: none, for want of a home folder\n";
+  if (!listing.cache_problem.empty()) {
+    return text + "Cache: not used: " + printable(listing.cache_problem) + "\n";
+  }
   text += "Cache: " + printable(listing.cache.string()) + ", " +
           plural(static_cast<std::int64_t>(listing.cached_kernels), "kernel") + ", " +
           format_bytes(static_cast<double>(listing.cache_bytes)) + " of " +

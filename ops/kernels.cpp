@@ -1,5 +1,7 @@
 #include "blockscale/kernels.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -62,8 +64,10 @@ std::optional<KernelPack> open_pack(const std::string& architecture, KernelPackI
   }
 }
 
+/// `compiler` is the one that is here: another's entry of the cache is not looked for.
 KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
-                   const std::vector<runtime::KernelCache::Entry>& cache) {
+                   const std::vector<runtime::KernelCache::Entry>& cache,
+                   const std::string& compiler) {
   KernelInfo info;
   info.name = spec.name;
   info.architecture = spec.architecture;
@@ -73,8 +77,9 @@ KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
     info.state = packed->source == source ? KernelState::packed : KernelState::outdated;
     return info;
   }
-  const auto cached = std::find_if(
-      cache.begin(), cache.end(), [&](const auto& entry) { return entry.kernel.source == source; });
+  const auto cached = std::find_if(cache.begin(), cache.end(), [&](const auto& entry) {
+    return entry.kernel.source == source && entry.kernel.compiler == compiler;
+  });
   if (cached != cache.end()) {
     describe(cached->kernel, info);
     info.state = KernelState::cached;
@@ -82,7 +87,7 @@ KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
   return info;
 }
 
-/// What `old` has of `spec`, if that is what compiling it now would make.
+/// What `old` has of `spec`, if that is whole and what compiling it now would make.
 std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* old,
                                     const std::string& compiler, runtime::LineInfo line_info) {
   const PackedKernel* const packed = old == nullptr ? nullptr : old->find(spec.name);
@@ -91,10 +96,16 @@ std::optional<CompiledKernel> reuse(const KernelSpec& spec, const KernelPack* ol
       packed->source != source_hash(spec, runtime::embedded_sources())) {
     return std::nullopt;
   }
-  const auto code = old->cubin(*packed);
-  return CompiledKernel{
-      packed->name,   packed->architecture, packed->compiler,          packed->flags,
-      packed->source, packed->resources,    {code.begin(), code.end()}};
+  try {
+    const auto code = old->cubin(*packed);
+    return CompiledKernel{
+        packed->name,   packed->architecture, packed->compiler,          packed->flags,
+        packed->source, packed->resources,    {code.begin(), code.end()}};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt_file && error.code() != ErrorCode::io) throw;
+    spdlog::debug("compiled anew: {}", error.what());
+    return std::nullopt;
+  }
 }
 
 /// An unreadable pack is replaced by the new one.
@@ -199,18 +210,20 @@ KernelListing list_kernels() {
   const auto cache = runtime::KernelCache::of_user();
   const auto cached = cache.entries();
   listing.cache = cache.folder();
+  listing.cache_problem = cache.problem();
   listing.cache_limit_bytes = cache.limit_bytes();
   listing.cached_kernels = cached.size();
   for (const auto& entry : cached) listing.cache_bytes += entry.file_bytes;
 
   const auto specs = kernel_list();
+  const std::string compiler = kernel_compiler_info().version;
   for (const std::string& architecture : architectures()) {
     KernelPackInfo info;
     const std::optional<KernelPack> pack = open_pack(architecture, info);
     listing.packs.push_back(info);
     for (const KernelSpec& spec : specs) {
       if (spec.architecture != architecture) continue;
-      listing.kernels.push_back(inspect(spec, pack ? &*pack : nullptr, cached));
+      listing.kernels.push_back(inspect(spec, pack ? &*pack : nullptr, cached, compiler));
     }
   }
   return listing;

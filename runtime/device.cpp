@@ -12,7 +12,10 @@ namespace runtime {
 
 DeviceList::DeviceList(const DriverTable& table) {
   int count = 0;
-  table.device_count(&count);
+  const cu::Result result = table.device_count.status(&count);
+  if (result == cu::kNoDevice) raise_no_gpu(table.explain(table.device_count.name(), result));
+  if (result != cu::kSuccess) table.raise(table.device_count.name(), result);
+  if (count == 0) raise_no_gpu("the driver works but shows no device");
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cu::Device handle = 0;
     table.device_get(&handle, ordinal);

@@ -10,6 +10,8 @@ namespace blockscale::runtime {
 
 class DeviceList {
  public:
+  /// Asks an initialised driver, which may be too old for kernels. Throws as raise_no_gpu if it
+  /// shows no device; device.
   explicit DeviceList(const DriverTable& table);
 
   const std::vector<cuda::DeviceTraits>& traits() const { return traits_; }

@@ -44,18 +44,27 @@ const DriverTable& find_driver() {
   return *table;
 }
 
+void raise_no_gpu(const std::string& why) {
+  throw Error(ErrorCode::not_found, {}, "no GPU: " + why);
+}
+
+void initialise(const DriverTable& table) {
+  const cu::Result result = table.init.status(0);
+  if (result == cu::kNoDevice) raise_no_gpu(table.explain(table.init.name(), result));
+  if (result != cu::kSuccess) table.raise(table.init.name(), result);
+}
+
 void require_usable(const DriverTable& table) {
   const DynamicLibrary& library = table.library();
   if (!library.is_open()) {
-    throw Error(ErrorCode::not_found, kLibraryName,
-                "the NVIDIA driver is not installed here: " + library.problem());
+    raise_no_gpu("the NVIDIA driver is not installed here: " + library.problem());
   }
   if (!table.missing().empty()) {
     throw Error(ErrorCode::unsupported, library.path().string(),
                 "the NVIDIA driver is too old: it has no " + table.missing().front() +
                     "; kernels need one for CUDA 13");
   }
-  table.init(0);
+  initialise(table);
 }
 
 const DriverTable& driver() {

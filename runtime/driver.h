@@ -1,5 +1,6 @@
-// The CUDA driver, libcuda.so.1, found at run time: one table of every function that is used, with
-// prototypes of our own. runtime/driver_test.cpp compares them with cuda.h.
+// The CUDA driver, libcuda.so.1, found at run time: one table of every function that the library
+// uses, with prototypes of our own. Those that only tests and benchmarks need are in
+// runtime/measure_table.h. runtime/driver_test.cpp compares both tables with cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@ using Event = struct EventObject*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kInvalidContext = 201;
 
@@ -144,7 +146,7 @@ class DriverFunction {
   Pointer pointer_ = nullptr;
 };
 
-/// Every function that is used. What a driver lacks is null, and is in `missing`.
+/// Every function that the library uses. What a driver lacks is null, and is in `missing`.
 class DriverTable : public DriverLibrary {
  public:
   using DriverLibrary::DriverLibrary;
@@ -179,6 +181,7 @@ class DriverTable : public DriverLibrary {
   /// The options of the just-in-time compiler and of libraries are not used.
   F<cu::Library*, const void*, void*, void**, unsigned, void*, void**, unsigned> library_load{
       *this, "cuLibraryLoadData"};
+  F<cu::Library> library_unload{*this, "cuLibraryUnload"};
   F<cu::Kernel*, cu::Library, const char*> library_kernel{*this, "cuLibraryGetKernel"};
   F<int*, cu::FunctionAttribute, cu::Kernel, D> kernel_attribute{*this, "cuKernelGetAttribute"};
   F<cu::FunctionAttribute, int, cu::Kernel, D> kernel_set_attribute{*this, "cuKernelSetAttribute"};
@@ -194,8 +197,15 @@ class DriverTable : public DriverLibrary {
 /// libcuda.so.1. Whether it is there, whole or works is not checked. Never closed.
 const DriverTable& find_driver();
 
-/// Throws not_found (there is none), unsupported (it is too old) or device (it does not work)
-/// unless kernels can be used with this driver, which it initialises (cuInit).
+/// What every call for a device throws where there is none: not_found, of no argument, with a text
+/// that begins with "no GPU".
+[[noreturn]] void raise_no_gpu(const std::string& why);
+
+/// cuInit. Throws as raise_no_gpu if the driver says that there is no device; else device.
+void initialise(const DriverTable& table);
+
+/// Throws as raise_no_gpu (there is no driver, or no device), unsupported (it is too old) or device
+/// (it does not work) unless kernels can be used with this driver, which it initialises.
 void require_usable(const DriverTable& table);
 
 /// find_driver(), checked once: throws as require_usable does and tries again at the next call.

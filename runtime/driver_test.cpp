@@ -10,6 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/system.h"
 #include "runtime/device.h"
+#include "runtime/measure_table.h"
 #include "runtime/tensor_map.h"
 #include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
@@ -27,6 +28,7 @@ using test::fake_cuda;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 class Driver : public testing::Test {
  protected:
@@ -63,17 +65,45 @@ TEST_F(Driver, OneThatIsTooOldIsRefusedAndStillDescribed) {
                [&] { require_usable(old); });
 }
 
-TEST_F(Driver, OneThatIsNotThereIsNotFound) {
-  const DriverTable none{DynamicLibrary("/none/libcuda.so.1")};
-  expect_error(ErrorCode::not_found, "libcuda.so.1", "cannot open shared object file",
-               [&] { require_usable(none); });
+/// Expects the error that says that there is no GPU, and why.
+template <class Body>
+void expect_no_gpu(const std::string& why, Body body) {
+  expect_error(ErrorCode::not_found, "", why, [&] {
+    try {
+      body();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), StartsWith("no GPU: "));
+      throw;
+    }
+  });
 }
 
-TEST_F(Driver, OneThatDoesNotInitialiseSaysWhy) {
+TEST_F(Driver, OneThatIsNotThereIsNoGpu) {
+  const DriverTable none{DynamicLibrary("/none/libcuda.so.1")};
+  expect_no_gpu("cannot open shared object file", [&] { require_usable(none); });
+}
+
+TEST_F(Driver, OneWithoutDevicesIsNoGpu) {
   const DriverTable table{DynamicLibrary(BLOCKSCALE_FAKE_LIBCUDA)};
-  fake_.failures["cuInit"] = 100;
-  expect_error(ErrorCode::device, "driver", "cuInit failed with error 100",
+  fake_.failures["cuInit"] = cu::kNoDevice;
+  expect_no_gpu("cuInit failed with error 100", [&] { require_usable(table); });
+  fake_.failures.clear();
+  fake_.failures["cuDeviceGetCount"] = cu::kNoDevice;
+  expect_no_gpu("cuDeviceGetCount failed with error 100", [&] { DeviceList list(table); });
+  fake_.failures.clear();
+  fake_.devices = 0;
+  expect_no_gpu("shows no device", [&] { DeviceList list(table); });
+}
+
+TEST_F(Driver, OneThatDoesNotWorkSaysWhy) {
+  const DriverTable table{DynamicLibrary(BLOCKSCALE_FAKE_LIBCUDA)};
+  fake_.failures["cuInit"] = 999;
+  expect_error(ErrorCode::device, "driver", "cuInit failed with error 999",
                [&] { require_usable(table); });
+  fake_.failures.clear();
+  fake_.failures["cuDeviceGetCount"] = 999;
+  expect_error(ErrorCode::device, "driver", "cuDeviceGetCount failed with error 999",
+               [&] { DeviceList list(table); });
 }
 
 TEST_F(Driver, GpuInfoAsksTheSameTable) {
@@ -244,8 +274,9 @@ struct SameCall<cu::Result (*)(A...), CUresult (*)(B...)>
     : std::bool_constant<(
           (sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>) && ...)> {};
 
-#define EXPECT_SAME(member, function) \
-  static_assert(SameCall<decltype(DriverTable::member)::Pointer, decltype(&function)>::value)
+#define EXPECT_SAME_IN(table, member, function) \
+  static_assert(SameCall<decltype(table::member)::Pointer, decltype(&function)>::value)
+#define EXPECT_SAME(member, function) EXPECT_SAME_IN(DriverTable, member, function)
 
 TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(init, cuInit);
@@ -266,11 +297,35 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(green_context_resource, cuGreenCtxGetDevResource);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(library_load, cuLibraryLoadData);
+  EXPECT_SAME(library_unload, cuLibraryUnload);
   EXPECT_SAME(library_kernel, cuLibraryGetKernel);
   EXPECT_SAME(kernel_attribute, cuKernelGetAttribute);
   EXPECT_SAME(kernel_set_attribute, cuKernelSetAttribute);
   EXPECT_SAME(launch, cuLaunchKernelEx);
   EXPECT_SAME(tensor_map_encode_tiled, cuTensorMapEncodeTiled);
+}
+
+TEST(DriverTypes, OfMeasurementsAreThoseOfCudaH) {
+  EXPECT_SAME_IN(MeasureTable, allocate, cuMemAlloc_v2);
+  EXPECT_SAME_IN(MeasureTable, free, cuMemFree_v2);
+  EXPECT_SAME_IN(MeasureTable, fill, cuMemsetD8_v2);
+  EXPECT_SAME_IN(MeasureTable, copy_from_host, cuMemcpyHtoD_v2);
+  EXPECT_SAME_IN(MeasureTable, copy_to_host, cuMemcpyDtoH_v2);
+  EXPECT_SAME_IN(MeasureTable, context_synchronize, cuCtxSynchronize);
+  EXPECT_SAME_IN(MeasureTable, stream_create, cuStreamCreate);
+  EXPECT_SAME_IN(MeasureTable, stream_destroy, cuStreamDestroy_v2);
+  EXPECT_SAME_IN(MeasureTable, stream_wait, cuStreamSynchronize);
+  EXPECT_SAME_IN(MeasureTable, begin_capture, cuStreamBeginCapture_v2);
+  EXPECT_SAME_IN(MeasureTable, end_capture, cuStreamEndCapture);
+  EXPECT_SAME_IN(MeasureTable, graph_instantiate, cuGraphInstantiateWithFlags);
+  EXPECT_SAME_IN(MeasureTable, graph_launch, cuGraphLaunch);
+  EXPECT_SAME_IN(MeasureTable, graph_destroy, cuGraphDestroy);
+  EXPECT_SAME_IN(MeasureTable, graph_exec_destroy, cuGraphExecDestroy);
+  EXPECT_SAME_IN(MeasureTable, event_create, cuEventCreate);
+  EXPECT_SAME_IN(MeasureTable, event_record, cuEventRecord);
+  EXPECT_SAME_IN(MeasureTable, event_wait, cuEventSynchronize);
+  EXPECT_SAME_IN(MeasureTable, event_elapsed, cuEventElapsedTime);
+  EXPECT_SAME_IN(MeasureTable, event_destroy, cuEventDestroy_v2);
 }
 
 TEST(DriverTypes, HaveTheLayoutOfCudaH) {
@@ -287,6 +342,7 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
     return static_cast<long>(ours) == static_cast<long>(theirs);
   };
   EXPECT_TRUE(same(cu::kInvalidContext, CUDA_ERROR_INVALID_CONTEXT));
+  EXPECT_TRUE(same(cu::kNoDevice, CUDA_ERROR_NO_DEVICE));
   EXPECT_TRUE(same(cu::kInvalidImage, CUDA_ERROR_INVALID_IMAGE));
   EXPECT_TRUE(same(cu::kInvalidValue, CUDA_ERROR_INVALID_VALUE));
   EXPECT_TRUE(same(cu::DeviceAttribute::multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
@@ -307,6 +363,7 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
   EXPECT_TRUE(same(cu::FunctionAttribute::local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
   EXPECT_TRUE(same(cu::PointerAttribute::device_ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
   EXPECT_TRUE(same(cu::ResourceType::multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
+  EXPECT_TRUE(same(cu::CaptureMode::thread_local_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   EXPECT_TRUE(same(cu::CaptureMode::relaxed, CU_STREAM_CAPTURE_MODE_RELAXED));
   EXPECT_TRUE(
       same(cu::LaunchAttributeId::cluster_dimension, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));

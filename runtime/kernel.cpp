@@ -98,6 +98,7 @@ Kernel::Kernel(KernelSpec spec, KernelStore& store) : spec_(std::move(spec)) {
   }
   const cu::Result found = table.library_kernel.status(&handle_, library, spec_.name.c_str());
   if (found != cu::kSuccess) {
+    (void)table.library_unload.status(library);  // else each new attempt would keep one more
     table.raise(table.library_kernel.name(), found, loading_detail(table, spec_, image));
   }
 }

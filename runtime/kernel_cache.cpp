@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "blockscale/error.h"
 
@@ -19,23 +21,41 @@ namespace {
 constexpr std::string_view kSuffix = ".kernel";
 constexpr int kLocks = 64;  // lock files; a lock guards all keys that it is chosen for
 
-/// Holds an exclusive lock on a file while it lives. Where the folder cannot be written or has no
-/// locks it holds none: then processes may compile the same kernel twice, which is only slower.
+/// Holds an exclusive lock on a file while it lives. It holds none where the folder cannot be
+/// written or has no locks, or where another kept the lock for all of `longest_wait`: then
+/// processes may compile the same kernel twice, which is only slower.
 class FileLock {
  public:
-  explicit FileLock(const std::filesystem::path& path)
+  FileLock(const std::filesystem::path& path, std::chrono::milliseconds longest_wait)
       : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) return;
-    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    if (descriptor_ >= 0 && !acquire(longest_wait)) {
+      spdlog::debug("a kernel may be compiled twice: {} cannot be locked", path.string());
     }
   }
   ~FileLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ < 0) return;
+    // A child that was forked meanwhile has the descriptor too: without this, the lock would be
+    // that child's for as long as it lives.
+    (void)::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
  private:
+  /// Asks again and again: flock itself would wait for as long as it takes, for a process that
+  /// hangs, or for the child of one that was killed.
+  bool acquire(std::chrono::milliseconds longest_wait) const {
+    constexpr std::chrono::milliseconds kPause(10);
+    const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+    while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(kPause);
+    }
+    return true;
+  }
+
   int descriptor_;
 };
 
@@ -62,6 +82,13 @@ std::uint64_t limit_of_user() {
   return limit;
 }
 
+/// Makes the folder for the user alone, whatever the umask; those above it as usual.
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;  // what was not made cannot be written, and that is said later
+  std::filesystem::create_directories(folder.parent_path(), ignored);
+  (void)::mkdir(folder.c_str(), 0700);
+}
+
 struct FileState {
   std::filesystem::path path;
   std::filesystem::file_time_type used;
@@ -84,8 +111,11 @@ std::vector<FileState> entry_files(const std::filesystem::path& folder) {
 
 }  // namespace
 
-KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes)
-    : folder_(std::move(folder)), limit_(limit_bytes) {}
+KernelCache::KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes,
+                         std::chrono::milliseconds longest_wait)
+    : folder_(folder.has_filename() ? std::move(folder) : folder.parent_path()),
+      limit_(limit_bytes),
+      longest_wait_(longest_wait) {}
 
 KernelCache KernelCache::of_user() {
   return KernelCache(user_folder(), limit_of_user());
@@ -100,11 +130,14 @@ std::filesystem::path KernelCache::entry_path(const Hash128& source,
 CompiledKernel KernelCache::get(const Hash128& source, const std::string& compiler,
                                 const std::function<CompiledKernel()>& compile) const {
   if (folder_.empty()) return compile();
+  if (const std::string reason = problem(); !reason.empty()) {
+    spdlog::debug("the kernel cache is not used: {}", reason);
+    return compile();
+  }
   const std::filesystem::path path = entry_path(source, compiler);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
-  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)));
+  make_folder(folder_);
+  const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)), longest_wait_);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
   try {
@@ -113,6 +146,20 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
     spdlog::debug("kernel {} was compiled and cannot be cached: {}", kernel.name, error.what());
   }
   return kernel;
+}
+
+std::string KernelCache::problem() const {
+  struct stat state{};
+  if (folder_.empty() || ::stat(folder_.c_str(), &state) != 0) return {};
+  if (state.st_uid != ::geteuid() && state.st_uid != 0) {
+    return folder_.string() + " belongs to user " + std::to_string(state.st_uid) +
+           ", who could put any code there; it must be yours or root's";
+  }
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return folder_.string() + " can be written by others, who could put any code there; " +
+           "`chmod go-w` makes it usable";
+  }
+  return {};
 }
 
 std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& path,
@@ -162,6 +209,7 @@ void KernelCache::evict(const std::filesystem::path& kept) const {
 
 std::vector<KernelCache::Entry> KernelCache::entries() const {
   std::vector<Entry> entries;
+  if (!problem().empty()) return entries;
   for (const FileState& file : entry_files(folder_)) {
     try {
       const KernelPack pack = KernelPack::open(file.path);

@@ -1,6 +1,7 @@
 // The on-disk cache of kernels that the pack lacks: one file each, for every process of the user.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -13,8 +14,9 @@
 namespace blockscale::runtime {
 
 /// Files are kernel packs of one kernel, named after a hash of compiler, flags, architecture and
-/// every source, and published by rename: a reader sees a whole entry or none. The folder is made
-/// when the first entry is stored.
+/// every source, and published by rename: a reader sees a whole entry or none. The folder is made,
+/// for the user alone, when the first entry is stored. One that others could put code into is not
+/// used (`problem`).
 class KernelCache {
  public:
   struct Entry {
@@ -26,24 +28,32 @@ class KernelCache {
   /// The bytes that all entries may have together.
   static constexpr std::uint64_t kDefaultLimit = std::uint64_t{512} << 20;
 
+  /// How long one process waits for another that compiles a kernel; most take some seconds.
+  static constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(2);
+
   /// Without a folder (an empty path) nothing is stored.
-  explicit KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes = kDefaultLimit);
+  explicit KernelCache(std::filesystem::path folder, std::uint64_t limit_bytes = kDefaultLimit,
+                       std::chrono::milliseconds longest_wait = kLongestWait);
 
   /// In BLOCKSCALE_CACHE, else blockscale/ in XDG_CACHE_HOME, else ~/.cache/blockscale, else
-  /// nowhere (never in a folder that others can write); at most
-  /// BLOCKSCALE_CACHE_LIMIT bytes (a decimal number). Throws invalid_argument naming that variable
-  /// if it is no number.
+  /// nowhere; at most BLOCKSCALE_CACHE_LIMIT bytes (a decimal number). Throws invalid_argument
+  /// naming that variable if it is no number.
   static KernelCache of_user();
 
   /// The kernel with this source hash and compiler: found here, or made by `compile` and stored.
-  /// Processes that want the same kernel at once wait for the first of them. A damaged entry is
-  /// made anew. A folder that cannot be read, locked or written, or a full disk, costs the storing
-  /// only (the log tells, at level debug). Throws what `compile` throws.
+  /// Processes that want the same kernel at once wait for the first of them, but no longer than
+  /// `longest_wait`: then they compile it too. A damaged entry is made anew. A folder that cannot
+  /// be read, locked or written, or a full disk, costs the storing only (the log tells, at level
+  /// debug). Throws what `compile` throws.
   CompiledKernel get(const Hash128& source, const std::string& compiler,
                      const std::function<CompiledKernel()>& compile) const;
 
   /// Whole entries, by name of their kernel. Damaged ones are left out.
   std::vector<Entry> entries() const;
+
+  /// Why the folder is not used although it is there: it belongs neither to this user nor to root,
+  /// or others may write into it. Empty if there is nothing to say.
+  std::string problem() const;
 
   const std::filesystem::path& folder() const { return folder_; }
   std::uint64_t limit_bytes() const { return limit_; }
@@ -57,6 +67,7 @@ class KernelCache {
 
   std::filesystem::path folder_;
   std::uint64_t limit_;
+  std::chrono::milliseconds longest_wait_;
 };
 
 }  // namespace blockscale::runtime

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -151,6 +153,38 @@ TEST_F(Cache, AKilledProcessBlocksNobody) {
   EXPECT_EQ(compiled_, 1);
 }
 
+/// A child that is forked while a kernel is compiled has the lock's descriptor too.
+TEST_F(Cache, AForkedChildDoesNotKeepTheLock) {
+  pid_t child = 0;
+  cache_.get({1, 1}, kCompiler, [&] {
+    child = spawn([]() -> int {
+      for (;;) ::pause();
+    });
+    return kernel_of(1);
+  });
+  const KernelCache another(cache_.folder());
+  const auto start = std::chrono::steady_clock::now();
+  expect_whole(get(another, 1 + 64), 1 + 64);  // of the same lock file
+  EXPECT_LT(std::chrono::steady_clock::now() - start, KernelCache::kLongestWait / 2);
+  ::kill(child, SIGKILL);
+  wait_for(child);
+}
+
+TEST_F(Cache, ALockThatIsNeverGivenBackCostsAWaitOnly) {
+  const KernelCache impatient(cache_.folder(), KernelCache::kDefaultLimit,
+                              std::chrono::milliseconds(50));
+  get(impatient, 1);
+  const fs::path lock = cache_.folder() / "lock-2";
+  const int descriptor = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  ASSERT_EQ(::flock(descriptor, LOCK_EX), 0);
+  const auto start = std::chrono::steady_clock::now();
+  expect_whole(get(impatient, 2), 2);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(50));
+  ::close(descriptor);
+  expect_whole(get(impatient, 2), 2);  // was stored all the same
+  EXPECT_EQ(compiled_, 2);
+}
+
 TEST_F(Cache, KilledWritersLeaveWholeEntriesOnly) {
   constexpr std::size_t kBytes = 4 << 20;
   const pid_t child = spawn([&] {
@@ -217,6 +251,43 @@ TEST_F(Cache, ReadsAFolderThatItCannotWrite) {
   ::chmod(cache_.folder().c_str(), 0755);
   if (status == 77) GTEST_SKIP() << "cannot become another user";
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(Cache, TheFolderIsMadeForTheUserAlone) {
+  const mode_t before = ::umask(0);
+  const KernelCache slash(scratch_ / "with/slash/");
+  for (const KernelCache& cache : {cache_, slash}) {
+    get(cache, 1);
+    EXPECT_EQ(fs::status(cache.folder()).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(cache.problem(), "");
+    EXPECT_EQ(cache.entries().size(), 1u);
+  }
+  ::umask(before);
+}
+
+TEST_F(Cache, AFolderThatOthersCanWriteIsNotUsed) {
+  get(cache_, 1);
+  for (const mode_t mode : {0770u, 0707u, 01777u}) {
+    ASSERT_EQ(::chmod(cache_.folder().c_str(), mode), 0);
+    compiled_ = 0;
+    expect_whole(get(cache_, 1), 1);
+    EXPECT_EQ(compiled_, 1);
+    EXPECT_THAT(cache_.problem(), testing::HasSubstr("can be written by others"));
+    EXPECT_TRUE(cache_.entries().empty());
+    get(cache_, 2);
+    EXPECT_FALSE(fs::exists(path_of(2)));
+  }
+  ASSERT_EQ(::chmod(cache_.folder().c_str(), 0755), 0);
+  get(cache_, 1);
+  EXPECT_EQ(compiled_, 2);
+}
+
+TEST_F(Cache, AnotherUsersFolderIsNotUsed) {
+  get(cache_, 1);
+  if (::chown(cache_.folder().c_str(), 65534, 65534) != 0) GTEST_SKIP() << "cannot give it away";
+  expect_whole(get(cache_, 1), 1);
+  EXPECT_EQ(compiled_, 2);
+  EXPECT_THAT(cache_.problem(), testing::HasSubstr("belongs to user 65534"));
 }
 
 TEST_F(Cache, AFullDiskCostsTheStoringOnly) {

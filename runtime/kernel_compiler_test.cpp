@@ -87,6 +87,9 @@ TEST(KernelSources, HashChangesWithEverythingThatIsCompiled) {
   other.min_blocks_per_multiprocessor = 2;
   EXPECT_NE(hash, source_hash(other, sample_sources()));
   other = sample_spec();
+  other.allows_local_memory = true;
+  EXPECT_NE(hash, source_hash(other, sample_sources()));
+  other = sample_spec();
   other.architecture = "sm_100f";
   EXPECT_NE(hash, source_hash(other, sample_sources()));
   const std::string header = std::string(test::kSampleParameters) + "// a comment\n";
@@ -207,20 +210,10 @@ TEST_F(KernelCompilerWithNvrtc, RefusesWarnings) {
 }
 
 TEST_F(KernelCompilerWithNvrtc, RefusesLocalMemoryUnlessAllowed) {
-  constexpr const char* kIndexed = R"(#include "sample/parameters.h"
-namespace sample {
-template <int kItems> __device__ void scale(const ScaleParameters& p) {
-  float local[64];
-  for (int i = 0; i < p.count; ++i) local[i & 63] = p.x[i];
-  __syncthreads();
-  p.out[threadIdx.x] = local[static_cast<int>(p.x[threadIdx.x]) & 63];
-}
-}  // namespace sample
-)";
   KernelSpec spec = sample_spec();
-  EXPECT_THAT(log_of_failure(spec, kIndexed), HasSubstr("uses local memory"));
+  EXPECT_THAT(log_of_failure(spec, test::kLocalMemoryKernel), HasSubstr("uses local memory"));
   spec.allows_local_memory = true;
-  EXPECT_GE(compile(spec, kIndexed).resources.stack_bytes, 256u);
+  EXPECT_GE(compile(spec, test::kLocalMemoryKernel).resources.stack_bytes, 256u);
 }
 
 }  // namespace

@@ -88,6 +88,8 @@ Hash128 source_hash(const KernelSpec& spec, const SourceTree& tree) {
   hasher.add(flags.size());
   for (const std::string& flag : flags) hasher.add(flag);
   hasher.add(translation_unit(spec));
+  // What was accepted under another rule is neither kept in a pack nor found in the cache.
+  if (spec.allows_local_memory) hasher.add("local memory is allowed");
   for (const std::string_view path : tree.closure(spec.header)) {
     hasher.add(path).add(tree.text(path));
   }

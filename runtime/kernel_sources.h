@@ -43,8 +43,8 @@ std::vector<std::string_view> quoted_includes(std::string_view text);
 /// NVRTC's options for this kernel: those that decide its code.
 std::vector<std::string> compile_flags(const KernelSpec& spec);
 
-/// Says what is compiled: the generated source, the texts of `spec.header`'s closure, the flags.
-/// The compiler's version is not in it.
+/// Says what is compiled: the generated source, the texts of `spec.header`'s closure, the flags,
+/// and whether the result may use local memory. The compiler's version is not in it.
 Hash128 source_hash(const KernelSpec& spec, const SourceTree& tree);
 
 }  // namespace blockscale::runtime

@@ -21,7 +21,8 @@ struct KernelSpec {
   /// A multiprocessor that runs it gives shared memory all that it can, so that a kernel that needs
   /// much of it may start there before this one ends.
   bool prefers_shared_memory = false;
-  bool allows_local_memory = false;  // else spills and a stack in local memory fail the build
+  bool allows_local_memory = false;  // else spills and a stack in local memory fail the build; a
+                                     // part of source_hash, so that withdrawing it compiles anew
 
   // Set by with_parameters:
   std::string parameters = {};      // "blockscale::QuantizeParams", the same struct on the host

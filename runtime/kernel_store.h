@@ -1,4 +1,5 @@
-// Where a kernel's code comes from: the pack, else the cache, else NVRTC.
+// Where a kernel's code comes from: the pack, else the cache, else NVRTC. The pack runs without
+// NVRTC; the cache holds what one NVRTC compiled, and is asked for what the one here would.
 #pragma once
 
 #include <cstddef>

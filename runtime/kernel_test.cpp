@@ -114,6 +114,18 @@ TEST_F(Kernels, LoadingFailsWithDetailAndCanBeTriedAgain) {
   EXPECT_EQ(set.get(0).spec().name, "sample_scale_2");
 }
 
+TEST_F(Kernels, CodeWithoutTheKernelIsUnloaded) {
+  CompiledKernel other = fake_kernel(sample_spec(2));
+  other.cubin = test::fake_cubin("another_name");
+  KernelSet set({sample_spec(2)}, store_with({other}));
+  for (const int attempt : {1, 2}) {
+    expect_error(ErrorCode::device, "driver", "cuLibraryGetKernel failed with error 500",
+                 [&] { set.get(0); });
+    EXPECT_EQ(fake_.calls["cuLibraryLoadData"], attempt);
+    EXPECT_EQ(fake_.calls["cuLibraryUnload"], attempt);
+  }
+}
+
 TEST_F(Kernels, APackOfOtherSourcesIsRefused) {
   CompiledKernel old = fake_kernel(sample_spec(2));
   old.source.low ^= 1;
@@ -313,6 +325,28 @@ TEST_F(KernelsWithNvrtc, WhatThePackLacksIsCompiledAndCached) {
   EXPECT_EQ(store.cache().entries()[0].kernel.name, "sample_scale_8");
   KernelSet set({sample_spec(8)}, store);
   EXPECT_EQ(set.get(0).resources(), image.resources);
+}
+
+TEST_F(KernelsWithNvrtc, LocalMemoryThatIsNoLongerAllowedIsRefusedAlthoughCached) {
+  const SourceTree tree = sample_sources(test::kLocalMemoryKernel);
+  const auto image_for_new_process = [&](const KernelSpec& spec) {
+    KernelStore store(
+        tree, [](const std::string&) { return std::filesystem::path(); },
+        KernelCache(folder_ / "cache"));
+    return store.image(spec).resources;
+  };
+  KernelSpec spec = sample_spec();
+  spec.allows_local_memory = true;
+  EXPECT_GE(image_for_new_process(spec).stack_bytes, 256u);
+  EXPECT_GE(image_for_new_process(spec).stack_bytes, 256u);  // from the cache
+  spec.allows_local_memory = false;
+  try {
+    image_for_new_process(spec);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::compile_failed);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("uses local memory"));
+  }
 }
 
 TEST_F(KernelsWithNvrtc, OtherCodeUnderOneNameIsAnotherKernel) {

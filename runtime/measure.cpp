@@ -4,43 +4,10 @@
 #include <cstdint>
 
 #include "blockscale/error.h"
-#include "runtime/driver.h"
+#include "runtime/measure_table.h"
 
 namespace blockscale::runtime {
 namespace {
-
-using Graph = struct GraphObject*;
-using GraphExec = struct GraphExecObject*;
-
-/// Functions that only tests and benchmarks need.
-class MeasureTable : public DriverLibrary {
- public:
-  using DriverLibrary::DriverLibrary;
-
-  template <class... Arguments>
-  using F = DriverFunction<Arguments...>;
-
-  F<cu::DevicePointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};
-  F<cu::DevicePointer> free{*this, "cuMemFree_v2"};
-  F<cu::DevicePointer, unsigned char, std::size_t> fill{*this, "cuMemsetD8_v2"};
-  F<cu::DevicePointer, const void*, std::size_t> copy_from_host{*this, "cuMemcpyHtoD_v2"};
-  F<void*, cu::DevicePointer, std::size_t> copy_to_host{*this, "cuMemcpyDtoH_v2"};
-  F<> context_synchronize{*this, "cuCtxSynchronize"};
-  F<cu::Stream*, unsigned> stream_create{*this, "cuStreamCreate"};
-  F<cu::Stream> stream_destroy{*this, "cuStreamDestroy_v2"};
-  F<cu::Stream> stream_wait{*this, "cuStreamSynchronize"};
-  F<cu::Stream, cu::CaptureMode> begin_capture{*this, "cuStreamBeginCapture_v2"};
-  F<cu::Stream, Graph*> end_capture{*this, "cuStreamEndCapture"};
-  F<GraphExec*, Graph, unsigned long long> graph_instantiate{*this, "cuGraphInstantiateWithFlags"};
-  F<GraphExec, cu::Stream> graph_launch{*this, "cuGraphLaunch"};
-  F<Graph> graph_destroy{*this, "cuGraphDestroy"};
-  F<GraphExec> graph_exec_destroy{*this, "cuGraphExecDestroy"};
-  F<cu::Event*, unsigned> event_create{*this, "cuEventCreate"};
-  F<cu::Event, cu::Stream> event_record{*this, "cuEventRecord"};
-  F<cu::Event> event_wait{*this, "cuEventSynchronize"};
-  F<float*, cu::Event, cu::Event> event_elapsed{*this, "cuEventElapsedTime"};
-  F<cu::Event> event_destroy{*this, "cuEventDestroy_v2"};
-};
 
 const MeasureTable& table() {
   static const MeasureTable* const functions = [] {
@@ -159,7 +126,7 @@ std::vector<double> median_seconds(const std::vector<TimedWork>& works, int repe
   const DeviceStream stream;
   std::vector<DeviceGraph> graphs;
   for (const TimedWork& work : works) {
-    work.launch(stream.handle(), 0);  // loads its kernels, which a capture may not
+    work.launch(stream.handle(), 0);  // loads its kernels; what fails, fails outside a capture
     stream.wait();
     graphs.emplace_back(stream, [&](void* captured) {
       for (int i = 0; i < work.parts; ++i) work.launch(captured, i);

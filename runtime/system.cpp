@@ -13,7 +13,9 @@
 #include <sstream>
 #include <string_view>
 
+#include "blockscale/error.h"
 #include "blockscale/parallel.h"
+#include "runtime/device.h"
 #include "runtime/driver.h"
 
 namespace blockscale {
@@ -82,29 +84,16 @@ std::vector<std::string> cpu_features() {
 
 /// Fills in what the driver says. It may be one that is too old for kernels.
 void ask_driver(const runtime::DriverTable& driver, GpuInfo& info) {
-  using runtime::cu::DeviceAttribute;
-  const auto failed = [&](const auto& function, int status) {
-    if (status != 0) info.problem = driver.explain(function.name(), status);
-    return status != 0;
-  };
-  if (failed(driver.init, driver.init.status(0))) return;
   (void)driver.driver_version.status(&info.driver_cuda_version);
-  int count = 0;
-  if (failed(driver.device_count, driver.device_count.status(&count))) return;
-  for (int i = 0; i < count; ++i) {
-    runtime::cu::Device device = 0;
-    std::array<char, 256> name{};
-    int major = 0;
-    int minor = 0;
-    std::size_t bytes = 0;
-    if (driver.device_get.status(&device, i) != 0) continue;
-    (void)driver.device_name.status(name.data(), static_cast<int>(name.size()) - 1, device);
-    (void)driver.device_attribute.status(&major, DeviceAttribute::compute_capability_major, device);
-    (void)driver.device_attribute.status(&minor, DeviceAttribute::compute_capability_minor, device);
-    (void)driver.device_memory.status(&bytes, device);
-    info.devices.push_back({name.data(), major * 10 + minor, bytes});
+  try {
+    runtime::initialise(driver);
+    const runtime::DeviceList devices(driver);
+    for (const cuda::DeviceTraits& device : devices.traits()) {
+      info.devices.push_back({device.name, device.compute_capability, device.memory_bytes});
+    }
+  } catch (const Error& error) {
+    info.problem = error.what();
   }
-  if (info.devices.empty()) info.problem = "the driver works but shows no device";
 }
 
 /// What every driver since CUDA 6 has.

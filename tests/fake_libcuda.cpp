@@ -1,6 +1,7 @@
 // The functions of the fake driver. With BLOCKSCALE_OLD_DRIVER it lacks those of CUDA 12.
 #include "tests/fake_libcuda.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 
@@ -12,8 +13,20 @@ using blockscale::test::FakeCuda;
 using blockscale::test::FakeLaunch;
 namespace cu = blockscale::runtime::cu;
 
+/// BLOCKSCALE_FAKE_CUDA_FAILURE: "cuInit=100", for what runs in a process of its own.
+std::map<std::string, int> failures_of_environment() {
+  const char* const text = std::getenv("BLOCKSCALE_FAKE_CUDA_FAILURE");
+  const char* const equals = text == nullptr ? nullptr : std::strchr(text, '=');
+  if (equals == nullptr) return {};
+  return {{std::string(text, equals), std::atoi(equals + 1)}};
+}
+
 FakeCuda& fake() {
-  static FakeCuda* const state = new FakeCuda();
+  static FakeCuda* const state = [] {
+    auto* const made = new FakeCuda();
+    made->failures = failures_of_environment();
+    return made;
+  }();
   return *state;
 }
 
@@ -74,12 +87,12 @@ int cuDriverGetVersion(int* version) {
 }
 
 int cuGetErrorName(int error, const char** name) {
-  *name = error == 201 ? "CUDA_ERROR_INVALID_CONTEXT" : "CUDA_ERROR_OF_THE_FAKE";
+  *name = error == cu::kInvalidContext ? "CUDA_ERROR_INVALID_CONTEXT" : "CUDA_ERROR_OF_THE_FAKE";
   return 0;
 }
 
 int cuGetErrorString(int error, const char** text) {
-  *text = error == 201 ? "invalid device context" : "the fake was told to fail";
+  *text = error == cu::kInvalidContext ? "invalid device context" : "the fake was told to fail";
   return 0;
 }
 
@@ -212,6 +225,11 @@ int cuLibraryLoadData(cu::Library* library, const void* code, void*, void**, uns
     return cu::kInvalidImage;
   *library = reinterpret_cast<cu::Library>(&libraries().emplace_back(code_of(code)));
   return 0;
+}
+
+int cuLibraryUnload(cu::Library library) {
+  ENTER("cuLibraryUnload");
+  return library == nullptr ? cu::kInvalidValue : 0;
 }
 
 int cuLibraryGetKernel(cu::Kernel* kernel, cu::Library library, const char* name) {

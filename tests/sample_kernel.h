@@ -41,6 +41,19 @@ __device__ __forceinline__ void scale(const ScaleParameters& p) {
 }  // namespace sample
 )";
 
+/// It indexes an array by what it reads, which therefore lies in local memory.
+inline constexpr std::string_view kLocalMemoryKernel = R"(#pragma once
+#include "sample/parameters.h"
+namespace sample {
+template <int kItems> __device__ void scale(const ScaleParameters& p) {
+  float local[64];
+  for (int i = 0; i < p.count; ++i) local[i & 63] = p.x[i];
+  __syncthreads();
+  p.out[threadIdx.x] = local[static_cast<int>(p.x[threadIdx.x]) & 63];
+}
+}  // namespace sample
+)";
+
 /// The embedded sources, and sample/kernel.cuh with sample/parameters.h.
 inline runtime::SourceTree sample_sources(std::string_view kernel = kSampleKernel,
                                           std::string_view parameters = kSampleParameters) {

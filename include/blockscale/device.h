@@ -17,8 +17,9 @@ struct DeviceTraits {
   std::uint64_t memory_bytes = 0;
 };
 
-/// Every device that the driver shows, by ordinal. Asked once. Throws not_found, unsupported or
-/// device if there is no working driver.
+/// Every device that the driver shows, by ordinal; at least one. Asked once. Throws not_found, with
+/// a text that begins with "no GPU", if there is no driver or no device; unsupported if the driver
+/// is too old for kernels, and device if it does not work. So do all of the functions below.
 const std::vector<DeviceTraits>& devices();
 
 /// The device of the context that is current on the calling thread. Throws device if none is.

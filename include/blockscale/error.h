@@ -11,7 +11,7 @@ namespace blockscale {
 enum class ErrorCode {
   invalid_argument,  // a value, shape, stride, alignment or combination that is not allowed
   unsupported,       // valid in itself, but no implementation exists here (device, recipe pair)
-  not_found,         // a file or tensor that is not there
+  not_found,         // a file, tensor or GPU that is not there
   already_exists,    // a destination that would be overwritten
   corrupt_file,      // untrusted input that breaks its format's rules
   io,                // the operating system refused: permission, no space, ...

@@ -25,9 +25,9 @@ bool architecture_runs_on(const std::string& architecture, int compute_capabilit
 /// Where a kernel of this library's list is, for who launches it next.
 enum class KernelState {
   packed,    // in the pack, from the sources of this library
-  cached,    // not in the pack, in the cache
+  cached,    // not in the pack, in the cache, from the NVRTC that is here
   outdated,  // in the pack, from other sources: launching it raises
-  missing,   // NVRTC compiles it when it is first launched
+  missing,   // NVRTC compiles it when it is first launched; without NVRTC that raises
 };
 const char* kernel_state_name(KernelState state) noexcept;
 
@@ -58,11 +58,13 @@ struct KernelListing {
   std::vector<KernelInfo> kernels;  // every kernel that this library can launch
   std::vector<KernelPackInfo> packs;
   std::filesystem::path cache;  // its folder, whether or not it exists; empty: none
+  std::string cache_problem;    // why the folder is not used although it is there
   std::size_t cached_kernels = 0;
   std::uint64_t cache_bytes = 0;
   std::uint64_t cache_limit_bytes = 0;
 };
-/// Reads pack and cache; compiles nothing. What is damaged is described, not thrown.
+/// Reads pack and cache, and asks which NVRTC is here; compiles nothing. What is damaged is
+/// described, not thrown.
 KernelListing list_kernels();
 
 struct KernelBuildOptions {

@@ -20,6 +20,12 @@ class Device(NamedTuple):
     def __str__(self) -> str:
         return f"cuda:{self.ordinal}"
 
+    @property
+    def immutable(self) -> bool:
+        """Whether the library's arrays must never change. What `__dlpack__` gives of one on a
+        device does not tell."""
+        return self.library == "jax"
+
     def _module(self) -> Any:
         return importlib.import_module("jax.numpy" if self.library == "jax" else self.library)
 
@@ -90,3 +96,14 @@ def require_place(place: Place, wanted: Place, argument: str, first: str = "x") 
     here, there = (str(p) if isinstance(p, Device) else "the CPU" for p in (place, wanted))
     if here != there:
         raise ValueError(f"{argument}: is on {here}, must be on {there} like {first}")
+
+
+def require_writable(array: Any, place: Place, argument: str) -> None:
+    """Checks that an array of the caller's may be written.
+
+    Raises:
+        ValueError: it may not.
+    """
+    immutable = place.immutable if isinstance(place, Device) else not array.flags.writeable
+    if immutable:
+        raise ValueError(f"{argument}: is read-only, must be writable")

@@ -11,11 +11,11 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe, empty, format_of, plain, require_cpu, require_type, to_library
-from ._device import Device, Place, require_place
+from ._device import Device, Place, require_place, require_writable
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
-from ._transform import Lowered, Transform, lower, result_shape
+from ._transform import Transform, lower, result_shape
 
 _GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
 _ROWS_AND_COLUMNS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0")
@@ -125,14 +125,14 @@ def quantize(
     if out is None:
         out = empty_scaled(shape, wanted, layout, sense, place)
     else:
-        _require_out(out, "out", shape, wanted, layout, sense)
-        require_place(out._place, place, "out")
+        _require_out(out, "out", shape, wanted, layout, sense, place)
 
     def run(given: bool) -> None:
+        call = (array, fmt, out, mode, given, amax_floor, fused)
         if isinstance(place, Device):
-            _quantize_on_device(place, array, fmt, out, mode, given, amax_floor, fused)
+            _queue(place, _native.cuda_quantize, _native.cuda_quantize_workspace, *call)
         else:
-            _native.quantize(array, fmt, out, mode, given, amax_floor, fused, threads)
+            _native.quantize(*call, threads)
 
     if tensor_scale is None and scales is None:
         run(False)
@@ -141,22 +141,18 @@ def quantize(
     return out
 
 
-def _quantize_on_device(
-    device: Device,
-    x: Any,
-    fmt: Format,
-    out: ScaledTensor,
-    mode: ScaleMode,
-    given: bool,
-    amax_floor: float,
-    fused: Lowered | None,
+def _queue(
+    device: Device, operation: Callable[..., None], workspace_size: Callable[..., int], *call: Any
 ) -> None:
-    """Queues the work on the library's stream; what it needs besides is of the library, too."""
+    """Queues an operation on the library's stream; its workspace is the library's, too."""
     stream = device.stream()
-    call = (x, fmt, out, mode, given, amax_floor, fused, stream)
-    size = _native.cuda_quantize_workspace(*call)
-    _native.cuda_quantize(*call, device.workspace(size))
-    device.finish(stream)
+    workspace = device.workspace(workspace_size(*call, stream))
+    try:
+        operation(*call, stream, workspace)
+    finally:
+        # Also after an error, which may come when some kernels are queued. They use the workspace,
+        # which this function's name for it keeps until they are done with it.
+        device.finish(stream)
 
 
 def quantize_rows_and_columns(
@@ -210,16 +206,13 @@ def quantize_rows_and_columns(
             raise TypeError(f"out: is {out!r}, must be a pair of ScaledTensors")
         rows, columns = out
         for i, tensor in enumerate(out):
-            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor)
-            require_place(tensor._place, place, f"out[{i}]")
+            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor, place)
+    call = (array, fmt, rows, columns, amax_floor, fused)
     if isinstance(place, Device):
-        stream = place.stream()
-        call = (array, fmt, rows, columns, amax_floor, fused, stream)
-        size = _native.cuda_quantize_rows_and_columns_workspace(*call)
-        _native.cuda_quantize_rows_and_columns(*call, place.workspace(size))
-        place.finish(stream)
+        workspace_size = _native.cuda_quantize_rows_and_columns_workspace
+        _queue(place, _native.cuda_quantize_rows_and_columns, workspace_size, *call)
     else:
-        _native.quantize_rows_and_columns(array, fmt, rows, columns, amax_floor, fused, threads)
+        _native.quantize_rows_and_columns(*call, threads)
     return rows, columns
 
 
@@ -230,6 +223,7 @@ def _require_out(
     recipe: Recipe,
     layout: Layout,
     sense: Sense,
+    place: Place,
 ) -> None:
     wanted = (shape, recipe.name, layout.name)
     got = (out.shape, out.recipe.name, out.layout.name)
@@ -237,6 +231,8 @@ def _require_out(
         raise ValueError(f"{argument}: (shape, recipe, layout) is {got}, must be {wanted}")
     if TRAITS[recipe].tensor_scale and out.sense != sense:
         raise ValueError(f"{argument}: sense is {out.sense.name}, must be {sense.name}")
+    require_place(out._place, place, argument)
+    require_writable(out._values, out._place, f"{argument}.values")
 
 
 def _with_given(
@@ -257,11 +253,9 @@ def _with_given(
             )
         target, argument = out._scales, "scales"
         given = _given_scales(scales, tuple(target.shape), place)
-    if isinstance(place, Device):
-        if place.library == "jax":
-            raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
-    elif not target.flags.writeable:
-        raise ValueError(f"out.{argument}: is read-only, must be writable")
+    if isinstance(place, Device) and place.immutable:
+        raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
+    require_writable(target, place, f"out.{argument}")
     before = target.clone() if hasattr(target, "clone") else target.copy()
     target[...] = given
     try:
@@ -313,8 +307,10 @@ def dequantize(
     result, array, fmt = _output(out, x.shape, out_dtype, place)
     if isinstance(place, Device):
         stream = place.stream()
-        _native.cuda_dequantize(x, array, fmt, stream)
-        place.finish(stream)
+        try:
+            _native.cuda_dequantize(x, array, fmt, stream)
+        finally:
+            place.finish(stream)
     else:
         _native.dequantize(x, array, fmt, threads)
     return to_library(array, fmt, place) if result is None else result
@@ -332,8 +328,7 @@ def _output(
     require_place(its_place, place, "out")
     if tuple(array.shape) != shape:
         raise ValueError(f"out: shape is {tuple(array.shape)}, must be {shape}")
-    if not isinstance(place, Device) and not array.flags.writeable:
-        raise ValueError("out: is read-only, must be writable")
+    require_writable(array, its_place, "out")
     return out, array, fmt
 
 

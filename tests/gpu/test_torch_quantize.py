@@ -1,17 +1,25 @@
 """quantize on CUDA tensors of torch: the CPU's bytes, the caller's stream, graphs. `./dev gpu-test`
-runs these where there is a GPU."""
+runs these where there is a GPU, and fails where there is one but no torch that sees it."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import blockscale
 import pytest
 from blockscale import Modulate, RmsNorm, Swiglu
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
+try:
+    import torch
+
+    problem = "" if torch.cuda.is_available() else "torch sees no GPU"
+except ImportError as error:
+    problem = f"torch cannot be imported: {error}"
+if problem and os.environ.get("BLOCKSCALE_REQUIRE_GPU"):
+    pytest.fail(f"{problem}, and BLOCKSCALE_REQUIRE_GPU is set", pytrace=False)
+if problem:
+    pytest.skip(problem, allow_module_level=True)
 
 QUANTISED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
 SWIZZLED = ["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4", "fp8_1x128_ue8m0"]

@@ -90,8 +90,8 @@ def test_arrays_of_one_call_lie_on_one_device(call: str, message: str) -> None:
 def test_no_driver_is_said_so() -> None:
     code = "blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4')"
     result = run(code, BLOCKSCALE_LIBCUDA="/nowhere/libcuda.so.1")
+    assert last_line(result.stderr).startswith("FileNotFoundError: no GPU: ")
     assert "libcuda" in last_line(result.stderr)
-    assert last_line(result.stderr).startswith("FileNotFoundError")
 
 
 @pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
@@ -130,6 +130,97 @@ print('done')
     assert result.stdout.strip() == "done", result.stderr
 
 
+JAX = """
+import fake_jax, weakref
+from blockscale import _device, _native
+
+workspaces, alive = [], []  # of each call: whether its workspace lived when the call had waited
+make, wait = _device.Device.workspace, _device.Device.finish
+
+
+def workspace(self, size):
+    array = make(self, size)
+    workspaces.append(weakref.ref(array))
+    return array
+
+
+def finish(self, stream):
+    wait(self, stream)
+    alive.append(bool(workspaces) and workspaces[-1]() is not None)
+
+
+_device.Device.workspace, _device.Device.finish = workspace, finish
+x = Array((64, 256), 'float16')
+norm = blockscale.RmsNorm(Array((256,), 'float32'))
+"""
+
+
+@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
+@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+def test_jax_keeps_the_workspace_until_the_work_is_done(tmp_path: Path) -> None:
+    code = """
+blockscale.quantize(x, 'nvfp4')
+blockscale.quantize_rows_and_columns(x, 'fp8_1x128', transform=norm)
+assert alive == [True, True], alive
+assert [ref() for ref in workspaces] == [None, None]  # and no longer
+
+
+def fail(*_):
+    raise RuntimeError('halfway')
+
+
+_native.cuda_quantize = _native.cuda_dequantize = fail
+t = blockscale.ScaledTensor(Array((2, 16), 'uint8'), Array((2, 1), 'uint8'), 'mxfp4')
+for call in (lambda: blockscale.quantize(x, 'nvfp4'), lambda: blockscale.dequantize(t)):
+    try:
+        call()
+    except RuntimeError as error:
+        assert str(error) == 'halfway'
+    else:
+        raise AssertionError('no error')
+assert len(alive) == 4 and alive[2], alive
+print('done')
+"""
+    result = run(
+        JAX + code,
+        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
+        BLOCKSCALE_NVRTC=str(NVRTC[0]),
+        BLOCKSCALE_CACHE=str(tmp_path),
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("blockscale.quantize(x, 'mxfp4', out=t)", "out.values: is read-only, must be writable"),
+        (
+            "blockscale.quantize_rows_and_columns(x, 'fp8_1x128', out=(rows, columns))",
+            "out[0].values: is read-only, must be writable",
+        ),
+        (
+            "blockscale.dequantize(t, out=Array((64, 256), 'float32'))",
+            "out: is read-only, must be writable",
+        ),
+        (
+            "blockscale.quantize(x, 'fp8_row', scales=1.0)",
+            "scales: cannot be given on a device of jax; use torch or cupy",
+        ),
+    ],
+)
+def test_jax_arrays_are_never_written(call: str, message: str) -> None:
+    made = """
+def tensor(rows, columns, scales, recipe):
+    return blockscale.ScaledTensor(Array((rows, columns), 'uint8'), scales, recipe)
+
+
+t = tensor(64, 128, Array((64, 8), 'uint8'), 'mxfp4')
+rows = tensor(64, 256, Array((64, 2), 'float32'), 'fp8_1x128')
+columns = tensor(256, 64, Array((256, 1), 'float32'), 'fp8_1x128')
+"""
+    assert last_line(run(JAX + made + call).stderr) == f"ValueError: {message}"
+
+
 def test_other_libraries_on_a_device_are_refused() -> None:
     code = """
 Array.__module__ = 'somelib'
@@ -139,3 +230,17 @@ blockscale.quantize(Array((2, 32), 'float32'), 'mxfp4')
         "ValueError: x: is on cuda:0; arrays in CPU memory are taken, and on CUDA devices those of "
         "torch, cupy, jax"
     )
+
+
+def test_the_tests_on_a_gpu_fail_where_torch_does_not_see_it() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+    command.append(str(SOURCE / "tests/gpu/test_torch_quantize.py"))
+
+    def collect(required: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"BLOCKSCALE_REQUIRE_GPU": required, "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    assert collect("").returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    required = collect("1")
+    assert required.returncode == pytest.ExitCode.INTERRUPTED, required.stdout
+    assert "and BLOCKSCALE_REQUIRE_GPU is set" in required.stdout

@@ -31,3 +31,21 @@ def program(cli: pathlib.Path) -> Program:
 def model(tmp_path: pathlib.Path) -> pathlib.Path:
     """A folder with a small model."""
     return small_model(tmp_path / "model")
+
+
+@pytest.fixture(scope="session")
+def fake_driver() -> str:
+    """The path of tests/fake_libcuda.cpp, for BLOCKSCALE_LIBCUDA."""
+    return driver("fake")
+
+
+@pytest.fixture(scope="session")
+def old_driver() -> str:
+    """The same driver, but without the functions of CUDA 12."""
+    return driver("old")
+
+
+def driver(kind: str) -> str:
+    path = pathlib.Path(os.environ["BLOCKSCALE_BUILD"]) / f"libblockscale_{kind}_libcuda.so"
+    assert path.exists(), path
+    return str(path)

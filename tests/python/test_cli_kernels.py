@@ -39,6 +39,7 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
     assert "is cut off within its header" in report["packs"][0]["problem"]
     assert report["cache"] == {
         "path": str(tmp_path),
+        "problem": "",
         "kernels": 0,
         "bytes": 0,
         "limit_bytes": 512 << 20,
@@ -50,6 +51,25 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
     text = " ".join(doctor.out.split())
     assert "BLOCKSCALE_KERNELS: there is no kernel pack at /none" in text
     assert "NVRTC none: /none/libnvrtc.so.13: " in text
+    assert "Kernels of the pack run without it; the cache needs the one that filled it" in text
+    assert " kernels cannot be launched without NVRTC" in text
+    with_nvrtc = " ".join(program("doctor", BLOCKSCALE_KERNELS="/none").out.split())
+    if "NVRTC none" not in with_nvrtc:
+        assert " kernels would be compiled at their first launch" in with_nvrtc
+
+
+def test_a_cache_that_others_can_write(program: Program, tmp_path: pathlib.Path):
+    tmp_path.chmod(0o777)
+    environment = {"BLOCKSCALE_CACHE": str(tmp_path)}
+    problem = f"{tmp_path} can be written by others, who could put any code there"
+    report = program("kernels", "list", "--json", **environment).json()
+    assert report["cache"]["problem"].startswith(problem)
+    listed = program("kernels", "list", **environment).out
+    assert f"Cache: not used: {problem}; `chmod go-w` makes it usable" in listed
+    doctor = " ".join(program("doctor", **environment).out.split())
+    assert f"the cache is not used: {problem}" in doctor
+    report = program("doctor", "--json", **environment).json()
+    assert report["kernels"]["cache_problem"].startswith(problem)
 
 
 def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
@@ -96,6 +116,17 @@ def test_a_damaged_pack_is_reported(program: Program, pack: pathlib.Path, tmp_pa
     file.write_bytes((pack / file.name).read_bytes()[:-1])
     listed = program("kernels", "list", "--json", BLOCKSCALE_KERNELS=str(tmp_path)).json()
     assert "bytes long and says" in listed["packs"][0]["problem"]
+
+
+def test_a_build_makes_damaged_code_anew(
+    program: Program, pack: pathlib.Path, tmp_path: pathlib.Path
+):
+    file = tmp_path / "blockscale-sm_90a.pack"
+    whole = (pack / file.name).read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    report = program.json("kernels", "build", "--output", tmp_path)
+    assert report["compiled"] == 1 and report["reused"] > 0
+    assert file.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

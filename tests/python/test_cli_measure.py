@@ -6,7 +6,7 @@ import pathlib
 import re
 
 import pytest
-from cli_testing import LINEAR, Program
+from cli_testing import EXIT_CODES, LINEAR, Program
 
 WEIGHTS = [module + ".weight" for module in LINEAR]
 
@@ -147,6 +147,27 @@ def test_bench_quantize(program: Program):
     )
 
 
+@pytest.mark.parametrize(
+    ("driver", "failure", "exit_code", "text"),
+    [
+        ("none", "", "not_found", "no GPU: the NVIDIA driver is not installed here: "),
+        ("fake", "cuInit=100", "not_found", "no GPU: cuInit failed with error 100 "),
+        ("fake", "cuDeviceGetCount=100", "not_found", "no GPU: cuDeviceGetCount failed with"),
+        ("fake", "cuInit=999", "device", "driver: cuInit failed with error 999 "),
+    ],
+)
+def test_bench_without_a_gpu(
+    program: Program, fake_driver: str, driver: str, failure: str, exit_code: str, text: str
+):
+    result = program(
+        *["bench", "quantize", "--device", "cuda"],
+        BLOCKSCALE_LIBCUDA=fake_driver if driver == "fake" else "/none/libcuda.so.1",
+        BLOCKSCALE_FAKE_CUDA_FAILURE=failure,
+    )
+    assert (result.code, result.out) == (EXIT_CODES[exit_code], ""), result
+    assert result.err.startswith("blockscale bench quantize: error: " + text), result
+
+
 def test_bench_gemm(program: Program):
     arguments = ["bench", "gemm", "-m", 8, "-n", 16, "-k", 256, "--repeats", 1]
     report = program.json(*arguments, "--pair", "bf16:nvfp4", "--pair", "mxfp4")
@@ -201,6 +222,23 @@ def test_doctor(program: Program):
     assert [pack["architecture"] for pack in kernels["packs"]] == ["sm_90a"]
     compiler = kernels["compiler"]
     assert bool(compiler["version"]) != bool(compiler["problem"])
+
+
+def test_doctor_with_a_driver_that_is_too_old(program: Program, old_driver: str):
+    environment = {"BLOCKSCALE_LIBCUDA": old_driver}
+    report = program("doctor", "--json", **environment).json()
+    problem = "the driver has no cuStreamGetCtx_v2, which kernels need: install one for CUDA 13"
+    assert report["gpu"]["problem"] == problem
+    assert len(report["gpu"]["devices"]) == 2
+    assert report["used"].endswith(f"; not the GPU, as {problem}")
+    text = " ".join(program("doctor", **environment).out.split())
+    assert f"; not the GPU, as {problem}" in text
+
+
+def test_doctor_with_a_driver_that_works(program: Program, fake_driver: str):
+    report = program("doctor", "--json", BLOCKSCALE_LIBCUDA=fake_driver).json()
+    assert report["gpu"]["problem"] == ""
+    assert report["used"].endswith("; the GPU for data that is in its memory (Fake H200 number 0)")
 
 
 def test_json_is_one_object(program: Program, model: pathlib.Path):

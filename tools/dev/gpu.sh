@@ -9,21 +9,35 @@ exit_no_gpu=77
 
 # --- the kernel pack -------------------------------------------------------------------------------
 
-# Lets the library find NVRTC where it would not by itself: in build/venv. One that is installed is
-# as good; where there is none, the pinned PyPI package is fetched.
+# Lets the library find NVRTC where it would not by itself: in build/venv, or in a toolkit that is
+# neither the default one nor of version 13.0. One that is installed is as good as the pinned one;
+# where there is none, that is fetched from PyPI.
 use_nvrtc() {
   if [[ -n ${BLOCKSCALE_NVRTC:-} ]]; then return; fi
-  if ! compgen -G "$(nvrtc_library)" >/dev/null; then
-    if system_has_nvrtc; then return; fi
-    make_venv
+  local path
+  path=$(nvrtc_library)
+  if [[ ! -e $path ]]; then
+    if loader_has_nvrtc; then return; fi
+    path=$(toolkit_nvrtc)
+    if [[ -z $path ]]; then
+      make_venv
+      path=$(nvrtc_library)
+    fi
   fi
-  export BLOCKSCALE_NVRTC
-  BLOCKSCALE_NVRTC=$(nvrtc_library)
+  export BLOCKSCALE_NVRTC=$path
 }
 
-system_has_nvrtc() {
-  compgen -G '/usr/local/cuda*/lib64/libnvrtc.so.13' >/dev/null ||
-    ldconfig -p 2>/dev/null | grep -q libnvrtc.so.13
+loader_has_nvrtc() { ldconfig -p 2>/dev/null | grep -q libnvrtc.so.13; }
+
+# The first of the toolkits in the library's own order, then any other; nothing if there is none.
+toolkit_nvrtc() {
+  local root
+  for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-*; do
+    if [[ -n $root && -e $root/lib64/libnvrtc.so.13 ]]; then
+      printf '%s\n' "$root/lib64/libnvrtc.so.13"
+      return
+    fi
+  done
 }
 
 build_kernel_pack() { # FOLDER OPTION...
@@ -97,7 +111,7 @@ make_bundle() {
   fetch_demo_model
   build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" \
     "$bundle/model/model.safetensors"
-  git rev-parse HEAD >"$bundle/commit"
+  tree_commit >"$bundle/commit" || die "git does not tell the commit that goes into $bundle"
   local bytes
   bytes=$(du -sb "$bundle" | cut -f1)
   ((bytes <= bundle_limit)) || die "$bundle has $bytes bytes; at most $bundle_limit are allowed"
@@ -131,32 +145,34 @@ bundle_python() {
 
 # --- on the machine with a GPU ---------------------------------------------------------------------
 
+# Only a machine that has none is without a GPU: a driver that fails is an error.
 require_gpu() {
+  command -v python3 >/dev/null || die "python3 is needed to look for a GPU"
+  local status=0
+  python3 tools/dev/find_gpu.py || status=$?
+  ((status != exit_no_gpu)) || say "no GPU"
+  ((status == 0)) || exit "$status"
   find_gpu_python
-  "$gpu_python" - <<'PY' && return
-import ctypes, sys
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError:
-    sys.exit(1)
-count = ctypes.c_int()
-sys.exit(cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0)
-PY
-  say "no GPU"
-  exit "$exit_no_gpu"
 }
 
-# Sets gpu_python: one that has torch, if there is any.
+# Sets gpu_python: one whose torch sees the GPU, else one that has torch, else python3.
 find_gpu_python() {
-  for gpu_python in python3 build/venv-torch/bin/python; do
-    if "$gpu_python" -c 'import torch' 2>/dev/null; then return; fi
+  local code
+  for code in 'import sys, torch; sys.exit(not torch.cuda.is_available())' 'import torch'; do
+    for gpu_python in python3 build/venv-torch/bin/python; do
+      if "$gpu_python" -c "$code" 2>/dev/null; then return; fi
+    done
   done
   gpu_python=python3
 }
 
 # Builds into build/gpu, with the bundle where there is one and with what is installed elsewhere.
-build_gpu() { # TARGET...
-  local options=() root=$PWD/$bundle_root/usr
+build_gpu() { # [--line-info] TARGET...
+  local options=() pack_options=(--quiet) root=$PWD/$bundle_root/usr
+  if [[ $1 == --line-info ]]; then
+    pack_options+=(--line-info)
+    shift
+  fi
   if [[ -d $bundle ]]; then
     export PYTHONPATH=$PWD/$bundle/python${PYTHONPATH:+:$PYTHONPATH}
     options=("-DCMAKE_PREFIX_PATH=$root" "-DPKG_CONFIG_EXECUTABLE=$PWD/$bundle/pkg-config"
@@ -177,7 +193,7 @@ build_gpu() { # TARGET...
     "-DPython_EXECUTABLE=$(command -v "$gpu_python")" "${options[@]}" >build/gpu.log 2>&1 ||
     { cat build/gpu.log >&2 && die "CMake failed in build/gpu"; }
   ninja --quiet -C build/gpu -j"$jobs" "$@"
-  build_kernel_pack build/gpu --quiet
+  build_kernel_pack build/gpu "${pack_options[@]}"
 }
 
 # The Python package of that build, in build/gpu-package.
@@ -190,19 +206,44 @@ model_weights() {
   if [[ -d $bundle ]]; then echo "$PWD/$bundle/model/model.safetensors"; fi
 }
 
-# The commit that is tested: the bundle's where there is one, as a copy of the tree that came with it
-# need not have its history.
-tested_commit() {
-  cat "$bundle/commit" 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo unknown
+# The commit of this tree, with -dirty if it holds anything else but new results.
+tree_commit() {
+  local commit changes
+  commit=$(git rev-parse HEAD 2>/dev/null) || return
+  changes=$(git status --porcelain -- . ":!$gpu_results") || return
+  printf '%s\n' "$commit${changes:+-dirty}"
 }
+
+# The commit that is tested. A copy of the tree need not have its history; its bundle then tells.
+tested_commit() {
+  { [[ -e .git ]] && tree_commit; } || cat "$bundle/commit" 2>/dev/null || echo unknown
+}
+
+sanitizer_tools=(memcheck racecheck synccheck initcheck)
 
 # run_gpu_tests [--sanitizer TOOL [GTEST OPTION...]]
 run_gpu_tests() {
+  require_gpu_test_arguments "$@"
   require_gpu
   if [[ ${1:-} == --sanitizer ]]; then
     run_compute_sanitizer "${@:2}"
-    return
+  else
+    run_all_gpu_tests
   fi
+}
+
+require_gpu_test_arguments() {
+  local option
+  (($# > 0)) || return 0
+  [[ $1 == --sanitizer ]] || die "unknown argument '$1' of ./dev gpu-test; --sanitizer TOOL is known"
+  [[ -n ${2:-} && " ${sanitizer_tools[*]} " == *" $2 "* ]] ||
+    die "--sanitizer is followed by '${2:-}'; one of ${sanitizer_tools[*]} is needed"
+  for option in "${@:3}"; do
+    [[ $option == --gtest_* ]] || die "unknown argument '$option' after --sanitizer $2; GoogleTest's --gtest_... are known"
+  done
+}
+
+run_all_gpu_tests() {
   local targets=(blockscale_cli gpu_tests)
   if has_python_headers "$gpu_python"; then
     build_gpu "${targets[@]}" _native _native_stub
@@ -226,11 +267,10 @@ run_gpu_tests() {
   ((failed == 0))
 }
 
-# memcheck, synccheck, racecheck or initcheck over the C++ tests, with source lines in its reports.
+# One of sanitizer_tools over the C++ tests, with source lines in its reports.
 run_compute_sanitizer() { # TOOL GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
-  build_gpu blockscale_cli gpu_tests
-  build_kernel_pack build/gpu --line-info --quiet
+  build_gpu --line-info blockscale_cli gpu_tests
   local program failed=0 quiet=()
   # Tests provoke errors of the driver; those that are not expected fail the tests.
   [[ $1 != memcheck ]] || quiet=(--report-api-errors no)

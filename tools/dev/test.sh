@@ -131,7 +131,8 @@ lint_sources() {
 
 # --- python: oracles from other people's packages, the command line, kill -9 -----------------------
 step_python() {
-  check build-cli build_release blockscale_cli tests_oracles_format_tables tests_oracles_quantize_tensor
+  check build-cli build_release blockscale_cli tests_oracles_format_tables \
+    tests_oracles_quantize_tensor blockscale_fake_libcuda blockscale_old_libcuda
   check fetch-model fetch_demo_model # for its weights
   check pytest run_pytest
 }
