@@ -22,10 +22,14 @@ namespace {
 
 constexpr const char* kHeader = "tests/two_places.h";
 
-std::string text_of_header() {
-  std::stringstream text;
-  text << std::ifstream(std::filesystem::path(BLOCKSCALE_SOURCE_DIR) / kHeader).rdbuf();
-  return text.str();
+/// Lives as long as the program: source trees refer to it.
+const std::string& text_of_header() {
+  static const std::string text = [] {
+    std::stringstream stream;
+    stream << std::ifstream(std::filesystem::path(BLOCKSCALE_SOURCE_DIR) / kHeader).rdbuf();
+    return stream.str();
+  }();
+  return text;
 }
 
 class Racecheck : public OnHopper {

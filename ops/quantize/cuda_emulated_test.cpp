@@ -282,7 +282,7 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.data = Data::normal;
         c.options.input.transform = static_cast<InputTransform>(transform);
         c.operand_dtype = dtype;
-        check(c);
+        check_forms(c);
         c.large = quantize_detail::Choice::always;
         c.table = quantize_detail::Choice::never;
         check(c);

@@ -190,6 +190,17 @@ TEST_P(Tabulated, TakesSeveralTilesEachWay) {
   check(c);
 }
 
+/// Rows of more chunks than a thread block has threads, whose number need not be a power of two.
+TEST_P(Tabulated, TakesWideRows) {
+  for (const Recipe recipe :
+       {Recipe::nvfp4, Recipe::mxfp8_e4m3, Recipe::fp8_1x128, Recipe::fp8_tensor}) {
+    Case c = a_case(recipe, Format::bf16);
+    c.rows = 3;
+    c.k = 16384;
+    check(c);
+  }
+}
+
 TEST_P(Tabulated, TakesEveryKindOfData) {
   for (const Data data : test::kAllData) {
     for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128, Recipe::fp8_row,

@@ -37,6 +37,7 @@ class Operands {
 
   /// Sets the inputs of both, once k is set.
   void use(Case& c, InputTransform transform) const {
+    c.options.input = c.options_gpu.input = {};
     c.options.input.transform = c.options_gpu.input.transform = transform;
     const auto set = [&](MatrixView QuantizeInput::* field) {
       c.options.input.*field = {numbers_.data(), Format::f32, 1, c.k};

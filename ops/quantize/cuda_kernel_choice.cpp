@@ -16,20 +16,21 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   constexpr std::int64_t kFew = 1 << 14;
   constexpr std::int64_t kMany = 1 << 16;
   const bool bf16 = c.input == Format::bf16;
-  if (!is_gelu(c.transform)) return bf16 ? kFew : 5 * kFew;
+  const bool nvfp4 = c.rule == ScaleRule::nvfp4;
+  if (!is_gelu(c.transform)) {
+    if (nvfp4) return bf16 ? 3 * kFew : 5 * kFew;
+    return bf16 ? kFew : c.kernel == QuantizeKernel::tall ? kFew * 3 / 2 : 3 * kFew;
+  }
   const bool erf = c.transform == InputTransform::gelu_erf;
   switch (c.kernel) {
-    case QuantizeKernel::tall: return kMany;
-    case QuantizeKernel::row:
-      if (erf) return bf16 ? kFew : 3 * kFew;
-      return kMany;
+    case QuantizeKernel::row: return erf && bf16 ? kFew : 3 * kFew;
     case QuantizeKernel::blocks:
-      if (c.rule == ScaleRule::nvfp4) return 3 * kFew;
+      if (nvfp4) return kMany;
       if (erf) return 3 * kFew;
       return !bf16 && format_traits(c.element).bits == 8 ? 4 * kMany : kMany;
-    default: break;
+    case QuantizeKernel::scaled: return kMany;
+    default: return 3 * kFew;
   }
-  return 3 * kFew;
 }
 
 /// Elements for each multiprocessor up to which a plan's last kernel lets the next one in the
@@ -185,7 +186,7 @@ TileGrid KernelChoice::chunk_grid(const QuantizeConfig& c, std::int64_t rows,
 /// that a tile fills whole sectors of them, and where rows share operands, so that they find these
 /// in the level-1 cache.
 std::uint32_t KernelChoice::log2_chunks_of(std::int64_t chunks, const QuantizeConfig& c) const {
-  int most = c.threads;
+  int most = c.threads & -c.threads;  // of 768 threads 256: a tile's rows are whole ones
   if (c.kernel == QuantizeKernel::blocks) {
     // At most eight columns of scales.
     if (a_.out.layout == ScaleLayout::mn_major) most = std::min(8, 8 * c.block / c.chunk);

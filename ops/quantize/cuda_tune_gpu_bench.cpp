@@ -48,7 +48,7 @@ std::string text_of(const PlanTuning& t) {
 /// Ways of launching the kernels whose threads hold one chunk.
 std::vector<PlanTuning> chunk_tunings() {
   std::vector<PlanTuning> tunings = {{}};
-  for (const int chunk : {16, 32}) {
+  for (const int chunk : {16}) {
     for (const int threads : {128, 256}) {
       for (const int blocks : {4, 6, 8}) {
         if (threads * blocks * 24 > 65536) continue;
@@ -155,13 +155,15 @@ std::vector<PlanTuning> computed_scale_tunings() {
 
 /// The form of tall blocks for small inputs, where there is one, and registers against threads.
 std::vector<PlanTuning> tall_tunings() {
-  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}};
+  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}, {}};
   tunings[1].large = Choice::never;
   tunings[1].table = Choice::never;
   for (std::size_t i = 2; i < tunings.size(); ++i) {
     tunings[i].large = Choice::always;
     tunings[i].table = Choice::never;
   }
+  tunings.back() = {};
+  tunings.back().table = Choice::always;
   return tunings;
 }
 
@@ -280,7 +282,7 @@ std::vector<MeasuredProblem> plain_problems(Recipe recipe) {
 std::vector<MeasuredProblem> fused_problems(Recipe recipe, InputTransform transform) {
   std::vector<MeasuredProblem> problems;
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    for (const std::int64_t mebibytes : {1, 2, 4, 8}) {
+    for (const std::int64_t mebibytes : {1, 2, 4, 8, 16, 64, 256}) {
       const std::int64_t rows = mebibytes * 64 / (transform == InputTransform::swiglu ? 2 : 1);
       problems.push_back({recipe, dtype, ScaleLayout::row_major, rows, 8192, transform});
     }

@@ -78,10 +78,9 @@ struct QuantizeParams {
   DeviceMatrix x = {};
   uint32_t rows = 0;
   uint32_t k = 0;           // columns of what is quantised; both are below 2^30
-  uint32_t block_rows = 1;  // tall, stripe
-  TileGrid grid = {};
-  Divisor row_warps = {};   // holds_rows: warps of a row; a tile's rows are those of a thread block
   uint32_t row_rounds = 0;  // holds_rows: times that a row's warps go on to its next elements
+  TileGrid grid = {};
+  Divisor row_warps = {};  // holds_rows: warps of a row; a tile's rows are those of a thread block
   TransformParams transform = {};
 
   uint8_t* values = nullptr;
@@ -99,6 +98,7 @@ struct QuantizeParams {
   bool scale_pairs = false;          // these are bytes side by side at an even address
   uint32_t scale_rows = 0;           // of the grid, padding of the layout included
   uint32_t scale_columns = 0;
+  uint32_t block_rows = 1;  // tall, stripe
 
   uint32_t exponent_rounding = 0;  // mx: quantize_detail::exponent_rounding
   float amax_floor = 0;            // fp8

@@ -429,7 +429,7 @@ TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
   Problem wide;
   wide.x.columns = wide.rows.k = wide.columns.rows = std::int64_t{1} << 30;
   wide.x.rows = wide.rows.rows = wide.columns.k = 1;
-  expect_unsupported(wide, "x.columns", "is 1073741824, must be below 2^30");
+  expect_unsupported(wide, "out_rows.k", "is 1073741824, must be below 2^30");
   Problem large;
   large.x.rows = large.rows.rows = large.columns.k = std::int64_t{1} << 25;
   large.x.columns = large.rows.k = large.columns.rows = std::int64_t{1} << 25;
