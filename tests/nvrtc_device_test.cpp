@@ -13,6 +13,7 @@
 #include "runtime/kernel_compiler.h"
 #include "runtime/kernel_sources.h"
 #include "tests/find_nvrtc.h"
+#include "tests/two_places_spec.h"
 
 namespace blockscale {
 namespace {
@@ -128,6 +129,15 @@ TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
   spec.allows_local_memory = true;
   const runtime::CompiledKernel kernel = runtime::compile_kernel(spec, tree, *nvrtc_);
   EXPECT_FALSE(kernel.cubin.empty());
+}
+
+/// What tests/racecheck_gpu_test.cpp runs.
+TEST_F(NvrtcDevice, TwoPlacesCompileForHopper) {
+  const runtime::SourceTree tree = test::two_places_sources();
+  for (const char* who : {"first_lane", "every_lane"}) {
+    const runtime::KernelSpec spec = test::two_places_spec(who);
+    EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << who;
+  }
 }
 
 TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {

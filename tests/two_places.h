@@ -22,7 +22,7 @@ struct TwoPlacesParams {
 inline constexpr uint32_t kTwoPlacesSharedBytes = 512;
 
 /// In round i warp w tells 10 i + w.
-constexpr uint32_t told_by_all(uint32_t round, uint32_t warps) {
+BLOCKSCALE_HD constexpr uint32_t told_by_all(uint32_t round, uint32_t warps) {
   return warps * 10 * round + warps * (warps - 1) / 2;
 }
 

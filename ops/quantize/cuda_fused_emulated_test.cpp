@@ -99,8 +99,7 @@ TEST_P(FusedInput, ComputesTheWholeTensorsScaleFromItsResult) {
 
 /// Matrices of so few rows that kernels take blocks of fewer than the recipe's.
 TEST_P(FusedInput, LeavesOutRowsOfBlocksThatDoNotExist) {
-  for (const Recipe recipe :
-       {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_64x128}) {
+  for (const Recipe recipe : {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_64x128}) {
     for (const std::int64_t rows : {1, 32, 33, 64, 65}) {
       Case c = a_case(recipe);
       c.rows = rows;

@@ -57,7 +57,7 @@ constexpr Sizes small_sizes(const QuantizeConfig& small) {
     return {small.transform == InputTransform::rms_norm ? 10 * kKibi : 0, 24 * kKibi};
   }
   switch (small.kernel) {
-    case QuantizeKernel::maximum: return {0, (gelu ? 24 : 10) * kKibi};
+    case QuantizeKernel::maximum: return {0, 10 * kKibi};
     case QuantizeKernel::blocks: return {0, 64 * kKibi};
     case QuantizeKernel::tall: return {0, (gelu ? 24 : 32) * kKibi};
     case QuantizeKernel::row: return {0, (gelu ? 24 : loads_at_once(small) ? 64 : 32) * kKibi};

@@ -263,10 +263,10 @@ TEST(QuantizePlan, SpreadsSmallInputsOfFunctions) {
   };
   options.input.transform = InputTransform::gelu_erf;
   EXPECT_EQ(is_large(Recipe::nvfp4, 2), std::pair(false, false));
-  EXPECT_EQ(is_large(Recipe::nvfp4, 4), std::pair(false, false));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 4), std::pair(true, false));
   EXPECT_EQ(is_large(Recipe::nvfp4, 8), std::pair(true, true));
   EXPECT_EQ(is_large(Recipe::fp8_tensor, 2), std::pair(false, false));
-  EXPECT_EQ(is_large(Recipe::fp8_tensor, 4), std::pair(false, true));
+  EXPECT_EQ(is_large(Recipe::fp8_tensor, 4), std::pair(true, true));
   options.input.transform = InputTransform::rms_norm;
   options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::bf16, 1,
                           8192};
