@@ -125,6 +125,13 @@ def test_the_tested_commit_is_the_trees(root: pathlib.Path, tmp_path: pathlib.Pa
     assert tested() == commit
     (tmp_path / ".gitignore").write_text("build\n")
     assert tested() == f"{commit}-dirty"
+    # Files that were bundled elsewhere, with a history of their own.
+    (bundle / "tree").write_text(part(root, tmp_path, "tree_hash"))
+    assert tested() == "bundled"
+    (results / "new.json").write_text("[]")
+    assert tested() == "bundled"
+    (tmp_path / "more").write_text("")
+    assert tested() == f"{commit}-dirty"
 
 
 def test_the_nvrtc_that_was_found_is_the_one_that_is_used(

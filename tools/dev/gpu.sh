@@ -112,6 +112,7 @@ make_bundle() {
   build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" \
     "$bundle/model/model.safetensors"
   tree_commit >"$bundle/commit" || die "git does not tell the commit that goes into $bundle"
+  tree_hash >"$bundle/tree"
   local bytes
   bytes=$(du -sb "$bundle" | cut -f1)
   ((bytes <= bundle_limit)) || die "$bundle has $bytes bytes; at most $bundle_limit are allowed"
@@ -214,9 +215,21 @@ tree_commit() {
   printf '%s\n' "$commit${changes:+-dirty}"
 }
 
-# The commit that is tested. A copy of the tree need not have its history; its bundle then tells.
+# git's hash of this tree's files, but for results.
+tree_hash() {
+  local index
+  index=$(mktemp -u)
+  GIT_INDEX_FILE=$index git add --all -- . ":!$gpu_results" && GIT_INDEX_FILE=$index git write-tree
+  rm -f "$index"
+}
+
+# The commit that is tested. A copy of the tree need not have its history, or have another one: its
+# bundle tells, if that was made from these files.
 tested_commit() {
-  { [[ -e .git ]] && tree_commit; } || cat "$bundle/commit" 2>/dev/null || echo unknown
+  if [[ -e .git && "$(tree_hash 2>/dev/null)" != "$(cat "$bundle/tree" 2>/dev/null)" ]]; then
+    tree_commit && return
+  fi
+  cat "$bundle/commit" 2>/dev/null || echo unknown
 }
 
 sanitizer_tools=(memcheck racecheck synccheck initcheck)
