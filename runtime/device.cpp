@@ -24,6 +24,11 @@ DeviceList::DeviceList(const DriverTable& table) {
       table.device_attribute(&value, which, handle);
       return value;
     };
+    const auto newer_attribute = [&](cu::DeviceAttribute which) {
+      int value = 0;  // of drivers that do not know it, which doctor asks too
+      (void)table.device_attribute.status(&value, which, handle);
+      return value;
+    };
     std::array<char, 256> name{};
     table.device_name(name.data(), static_cast<int>(name.size()) - 1, handle);
     std::size_t memory = 0;
@@ -34,7 +39,8 @@ DeviceList::DeviceList(const DriverTable& table) {
     traits.compute_capability = attribute(cu::DeviceAttribute::compute_capability_major) * 10 +
                                 attribute(cu::DeviceAttribute::compute_capability_minor);
     traits.multiprocessors = attribute(cu::DeviceAttribute::multiprocessors);
-    traits.max_shared_bytes_per_block = attribute(cu::DeviceAttribute::max_shared_bytes_per_block);
+    traits.max_shared_bytes_per_block =
+        newer_attribute(cu::DeviceAttribute::max_shared_bytes_per_block);
     traits.l2_bytes = attribute(cu::DeviceAttribute::l2_bytes);
     traits.memory_bytes = memory;
     traits_.push_back(traits);

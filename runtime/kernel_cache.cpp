@@ -95,6 +95,16 @@ struct FileState {
   std::uint64_t bytes = 0;
 };
 
+/// Says whose a folder or a file is, if it is neither ours nor root's: code from it cannot be
+/// trusted. Empty if there is none.
+std::string foreign_owner(const std::filesystem::path& path) {
+  struct stat state{};
+  if (::stat(path.c_str(), &state) != 0) return {};
+  if (state.st_uid == ::geteuid() || state.st_uid == 0) return {};
+  return path.string() + " belongs to user " + std::to_string(state.st_uid) +
+         ", who could put any code there; it must be yours or root's";
+}
+
 /// The files of entries; those that vanish meanwhile are left out.
 std::vector<FileState> entry_files(const std::filesystem::path& folder) {
   std::vector<FileState> files;
@@ -137,6 +147,7 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
   const std::filesystem::path path = entry_path(source, compiler);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   make_folder(folder_);
+  if (!problem().empty()) return compile();  // somebody else has made it meanwhile
   const FileLock lock(folder_ / ("lock-" + std::to_string(source.low % kLocks)), longest_wait_);
   if (auto kernel = read(path, source, compiler)) return std::move(*kernel);
   CompiledKernel kernel = compile();
@@ -151,10 +162,7 @@ CompiledKernel KernelCache::get(const Hash128& source, const std::string& compil
 std::string KernelCache::problem() const {
   struct stat state{};
   if (folder_.empty() || ::stat(folder_.c_str(), &state) != 0) return {};
-  if (state.st_uid != ::geteuid() && state.st_uid != 0) {
-    return folder_.string() + " belongs to user " + std::to_string(state.st_uid) +
-           ", who could put any code there; it must be yours or root's";
-  }
+  if (std::string owner = foreign_owner(folder_); !owner.empty()) return owner;
   if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return folder_.string() + " can be written by others, who could put any code there; " +
            "`chmod go-w` makes it usable";
@@ -166,6 +174,7 @@ std::optional<CompiledKernel> KernelCache::read(const std::filesystem::path& pat
                                                 const Hash128& source,
                                                 const std::string& compiler) const {
   try {
+    if (!foreign_owner(path).empty()) return std::nullopt;  // left from when others could write
     const KernelPack pack = KernelPack::open(path);
     if (pack.kernels().size() != 1) return std::nullopt;
     const PackedKernel& entry = pack.kernels().front();

@@ -290,6 +290,15 @@ TEST_F(Cache, AnotherUsersFolderIsNotUsed) {
   EXPECT_THAT(cache_.problem(), testing::HasSubstr("belongs to user 65534"));
 }
 
+TEST_F(Cache, AnotherUsersEntryIsNotUsed) {
+  get(cache_, 1);
+  if (::chown(path_of(1).c_str(), 65534, 65534) != 0) GTEST_SKIP() << "cannot give it away";
+  expect_whole(get(cache_, 1), 1);
+  EXPECT_EQ(compiled_, 2);
+  expect_whole(get(cache_, 1), 1);  // which is its own again
+  EXPECT_EQ(compiled_, 2);
+}
+
 TEST_F(Cache, AFullDiskCostsTheStoringOnly) {
   const int status = wait_for(spawn([&] {
     std::signal(SIGXFSZ, SIG_IGN);   // for the output of the test itself

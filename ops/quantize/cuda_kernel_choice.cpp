@@ -210,8 +210,9 @@ bool KernelChoice::prefetches(const QuantizeConfig& c, const QuantizeParams& p) 
   return c.table || (small && prefetches_tile(c) && !is_near);
 }
 
-/// For small inputs of GELU one a multiprocessor, so that many of the next kernel's find room
-/// beside it; or up to two that go through their tiles at once instead of in two turns.
+/// Of GELU's form for large inputs, while the next call may start at once: one a multiprocessor, so
+/// that many of the next kernel's find room beside it; or up to two that go through their tiles at
+/// once instead of in two turns.
 std::int64_t KernelChoice::most_thread_blocks(const QuantizeConfig& c, std::int64_t tiles) const {
   const std::int64_t most = most_maxima(c);
   if (!orders_gelu(c) || !c.large || !lets_next_start()) return most;

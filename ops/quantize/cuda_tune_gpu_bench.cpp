@@ -48,7 +48,7 @@ std::string text_of(const PlanTuning& t) {
 /// Ways of launching the kernels whose threads hold one chunk.
 std::vector<PlanTuning> chunk_tunings() {
   std::vector<PlanTuning> tunings = {{}};
-  for (const int chunk : {16}) {
+  for (const int chunk : {16, 32}) {
     for (const int threads : {128, 256}) {
       for (const int blocks : {4, 6, 8}) {
         if (threads * blocks * 24 > 65536) continue;
@@ -153,16 +153,16 @@ std::vector<PlanTuning> computed_scale_tunings() {
       {}, {16, 1, 128, 12}, {16, 1, 256, 4}, {32, 1, 128, 8}, {32, 1, 128, 12}, {32, 1, 256, 4}};
 }
 
-/// The form of tall blocks for small inputs, where there is one, and registers against threads.
+/// The forms of tall blocks for small and for large inputs, registers against threads, and a table.
 std::vector<PlanTuning> tall_tunings() {
-  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}, {}};
+  std::vector<PlanTuning> tunings = {{}, {}, {}, {0, 0, 0, 2}, {0, 0, 0, 3}};
   tunings[1].large = Choice::never;
   tunings[1].table = Choice::never;
   for (std::size_t i = 2; i < tunings.size(); ++i) {
     tunings[i].large = Choice::always;
     tunings[i].table = Choice::never;
   }
-  tunings.back() = {};
+  tunings.push_back({});
   tunings.back().table = Choice::always;
   return tunings;
 }

@@ -27,7 +27,7 @@ use_nvrtc() {
   export BLOCKSCALE_NVRTC=$path
 }
 
-loader_has_nvrtc() { ldconfig -p 2>/dev/null | grep -q libnvrtc.so.13; }
+loader_has_nvrtc() { [[ $(ldconfig -p 2>/dev/null) == *libnvrtc.so.13* ]]; }
 
 # The first of the toolkits in the library's own order, then any other; nothing if there is none.
 toolkit_nvrtc() {
@@ -112,7 +112,7 @@ make_bundle() {
   build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" \
     "$bundle/model/model.safetensors"
   tree_commit >"$bundle/commit" || die "git does not tell the commit that goes into $bundle"
-  tree_hash >"$bundle/tree"
+  tree_hash >"$bundle/tree" || die "git does not tell the hash of the tree that goes into $bundle"
   local bytes
   bytes=$(du -sb "$bundle" | cut -f1)
   ((bytes <= bundle_limit)) || die "$bundle has $bytes bytes; at most $bundle_limit are allowed"
@@ -217,19 +217,23 @@ tree_commit() {
 
 # git's hash of this tree's files, but for results.
 tree_hash() {
-  local index
+  local index status=0
   index=$(mktemp -u)
-  GIT_INDEX_FILE=$index git add --all -- . ":!$gpu_results" && GIT_INDEX_FILE=$index git write-tree
+  { GIT_INDEX_FILE=$index git add --all -- . ":!$gpu_results" &&
+    GIT_INDEX_FILE=$index git write-tree; } || status=$?
   rm -f "$index"
+  return "$status"
 }
 
-# The commit that is tested. A copy of the tree need not have its history, or have another one: its
-# bundle tells, if that was made from these files.
+# The commit that is tested. A copy of the tree may have no history, or another one than the tree
+# that it was made from: its bundle then tells, if that is of these files.
 tested_commit() {
-  if [[ -e .git && "$(tree_hash 2>/dev/null)" != "$(cat "$bundle/tree" 2>/dev/null)" ]]; then
-    tree_commit && return
+  local commit=''
+  if [[ -e .git ]]; then commit=$(tree_commit) || commit=''; fi
+  if [[ $commit == *-dirty && "$(tree_hash 2>/dev/null)" == "$(cat "$bundle/tree" 2>/dev/null)" ]]; then
+    commit=''
   fi
-  cat "$bundle/commit" 2>/dev/null || echo unknown
+  if [[ -n $commit ]]; then echo "$commit"; else cat "$bundle/commit" 2>/dev/null || echo unknown; fi
 }
 
 sanitizer_tools=(memcheck racecheck synccheck initcheck)
@@ -284,16 +288,32 @@ run_all_gpu_tests() {
 run_compute_sanitizer() { # TOOL GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
   build_gpu --line-info blockscale_cli gpu_tests
-  local program failed=0 quiet=()
-  # Tests provoke errors of the driver; those that are not expected fail the tests.
-  [[ $1 != memcheck ]] || quiet=(--report-api-errors no)
+  local program failed=0
   for program in build/gpu/*_gpu_test; do
     say "-- $program under $1"
-    BLOCKSCALE_REQUIRE_GPU=1 compute-sanitizer --tool "$1" --error-exitcode 1 "${quiet[@]}" \
-      "$program" "${@:2}" ||
-      failed=1
+    if [[ $1 == racecheck && $program == */tests_racecheck_gpu_test ]]; then
+      expect_false_report "$program" || failed=1
+    else
+      sanitize "$1" "$program" "${@:2}" || failed=1
+    fi
   done
   ((failed == 0))
+}
+
+sanitize() { # TOOL PROGRAM GTEST-OPTION...
+  local quiet=()
+  # Tests provoke errors of the driver; those that are not expected fail the tests.
+  [[ $1 != memcheck ]] || quiet=(--report-api-errors no)
+  BLOCKSCALE_REQUIRE_GPU=1 compute-sanitizer --tool "$1" --error-exitcode 1 "${quiet[@]}" "${@:2}"
+}
+
+# What racecheck misreads, and what it does not (tests/racecheck_gpu_test.cpp).
+expect_false_report() { # PROGRAM
+  if sanitize racecheck "$1" --gtest_filter='*OneLaneArrivesForItsWarp'; then
+    say "racecheck no longer reports a race there: docs/emulator.md says that it does"
+    return 1
+  fi
+  sanitize racecheck "$1" --gtest_filter='*EveryLaneArrives'
 }
 
 # Each benchmark prints one JSON object; what was measured, where and how stands around it.
