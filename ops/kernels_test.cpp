@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <set>
+#include <string>
 
 #include "models/testing.h"
 #include "ops/kernel_list.h"
@@ -33,7 +35,9 @@ class Kernels : public testing::Test {
   void SetUp() override {
     setenv("BLOCKSCALE_CACHE", (folder_ / "cache").c_str(), 1);
     setenv("BLOCKSCALE_KERNELS", folder_.path().c_str(), 1);
-    for (const KernelSpec& spec : specs_) runtime::write_pack(pack_of(spec.architecture), {});
+    std::set<std::string> architectures;
+    for (const KernelSpec& spec : specs_) architectures.insert(spec.architecture);
+    for (const std::string& one : architectures) runtime::write_pack(pack_of(one), {});
   }
   void TearDown() override {
     unsetenv("BLOCKSCALE_CACHE");

@@ -107,8 +107,7 @@ void check_aliasing(const GemmArguments& x) {
   check_apart(d, tensor_scales_of(x.b), "b.tensor_scale");
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    check_apart(d, {reinterpret_cast<std::uintptr_t>(x.bias), x.d.columns * size, 1, 0, 1, 0},
-                "bias");
+    check_apart(d, line_of(x.bias, x.d.columns * size), "bias");
   }
   if (x.beta == 0.0f) return;
   const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&

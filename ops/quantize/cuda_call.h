@@ -37,8 +37,7 @@ void check_workspace(const Execution& execution, std::int64_t needed, CallDevice
                      const Arguments& a) {
   if (needed == 0) return;
   check_workspace(execution, needed, device);
-  const auto address = reinterpret_cast<std::uintptr_t>(execution.workspace);
-  quantize_detail::check_apart({"execution.workspace", {address, needed, 1, 0, 1, 0}},
+  quantize_detail::check_apart({"execution.workspace", line_of(execution.workspace, needed)},
                                regions_of(a));
 }
 

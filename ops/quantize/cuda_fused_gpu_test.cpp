@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -23,13 +24,12 @@ using test::size_of;
 
 using CudaGpuFused = test::OnHopper;
 
-/// Operands of fused inputs, of up to 1024 columns, in host memory and on the device.
+/// Operands of fused inputs, of up to so many columns as there are numbers, in host memory and on
+/// the device.
 class Operands {
  public:
-  Operands() : numbers_(1024), device_(numbers_.size() * sizeof(float)) {
-    for (std::size_t i = 0; i < numbers_.size(); ++i) {
-      numbers_[i] = 0.01f * static_cast<float>(i) - 3;
-    }
+  explicit Operands(std::vector<float> numbers)
+      : numbers_(std::move(numbers)), device_(numbers_.size() * sizeof(float)) {
     device_.copy_from_host(numbers_.data(), device_.bytes());
   }
   Operands(const Operands&) = delete;
@@ -53,12 +53,18 @@ class Operands {
   DeviceBuffer device_;
 };
 
+std::vector<float> rising_numbers() {
+  std::vector<float> numbers(1024);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.01f * static_cast<float>(i) - 3;
+  return numbers;
+}
+
 constexpr InputTransform kFused[] = {InputTransform::gelu_tanh, InputTransform::gelu_erf,
                                      InputTransform::swiglu, InputTransform::modulate,
                                      InputTransform::rms_norm};
 
 TEST_F(CudaGpuFused, FusesItsInput) {
-  const Operands operands;
+  const Operands operands(rising_numbers());
   for (const InputTransform transform : kFused) {
     for (const Recipe recipe : scaled_recipes()) {
       for (const Format dtype : {Format::bf16, Format::f32}) {
@@ -75,7 +81,7 @@ TEST_F(CudaGpuFused, FusesItsInput) {
 /// Calls of one stream overlap: the next one's kernels start before this one's have ended, and
 /// fetch ahead. All of them in one workspace, which none of them finds as it left it.
 TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
-  const Operands operands;
+  const Operands operands(rising_numbers());
   std::vector<GpuCall> calls;
   const auto add = [&](const Case& c, std::uint32_t seed) {
     calls.emplace_back(c, random_elements(c, Data::normal, seed));
@@ -106,47 +112,35 @@ TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
   for (GpuCall& call : calls) call.expect_bytes_of_cpu();
 }
 
-/// rms_norm with blocks of 128 rows, in host memory and on the device.
-class NormCase {
- public:
-  NormCase(Format dtype, std::int64_t rows, std::int64_t k)
-      : c{Recipe::fp8_128x128, dtype},
-        weight_(static_cast<std::size_t>(k), 0.5f),
-        device_weight_(weight_.size() * sizeof(float)) {
-    device_weight_.copy_from_host(weight_.data(), device_weight_.bytes());
-    c.rows = rows;
-    c.k = k;
-    c.options.input.transform = InputTransform::rms_norm;
-    c.options_gpu.input = c.options.input;
-    c.options.input.weight = {weight_.data(), Format::f32, 1, k};
-    c.options_gpu.input.weight = {device_weight_.data(), Format::f32, 1, k};
-  }
-
-  Case c;
-
- private:
-  std::vector<float> weight_;
-  DeviceBuffer device_weight_;
-};
+/// rms_norm with blocks of 128 rows.
+Case norm_case(const Operands& weight, Format dtype, std::int64_t rows, std::int64_t k) {
+  Case c{Recipe::fp8_128x128, dtype};
+  c.rows = rows;
+  c.k = k;
+  weight.use(c, InputTransform::rms_norm);
+  return c;
+}
 
 /// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
 TEST_F(CudaGpuFused, ReadsStripesOnce) {
+  const Operands weight(std::vector<float>(8192, 0.5f));
   for (const Format dtype : {Format::bf16, Format::f32}) {
     for (const std::int64_t rows : {512, 1024, 13 * 128 + 5}) {
-      const NormCase norm(dtype, rows, dtype == Format::f32 ? 4096 : 8192);
-      check(norm.c, random_elements(norm.c, Data::normal, 4));
+      const Case norm = norm_case(weight, dtype, rows, dtype == Format::f32 ? 4096 : 8192);
+      check(norm, random_elements(norm, Data::normal, 4));
     }
   }
 }
 
 /// Thread blocks that wait for each other do not where their stream has no room for all of them.
 TEST_F(CudaGpuFused, EndsInStreamsOfFewMultiprocessors) {
-  const NormCase norm(Format::bf16, 400, 8192);  // 32 thread blocks
-  const std::vector<std::uint8_t> elements = random_elements(norm.c, Data::normal, 4);
-  check(norm.c, elements);
+  const Operands weight(std::vector<float>(8192, 0.5f));
+  const Case norm = norm_case(weight, Format::bf16, 400, 8192);  // 32 thread blocks
+  const std::vector<std::uint8_t> elements = random_elements(norm, Data::normal, 4);
+  check(norm, elements);
   for (const unsigned multiprocessors : {16u, 64u}) {
     const test::GreenStream stream(multiprocessors);
-    check(norm.c, elements, stream.handle());
+    check(norm, elements, stream.handle());
   }
 }
 

@@ -53,8 +53,7 @@ std::vector<Region> regions_of(const std::string& name, const ScaledTensorView& 
 }
 
 Region region_of(const AbsoluteMaximumArguments& a) {
-  const auto address = reinterpret_cast<std::uintptr_t>(a.out);
-  return {"out", {address, a.x.batch * std::int64_t{sizeof(float)}, 1, 0, 1, 0}};
+  return {"out", line_of(a.out, a.x.batch * std::int64_t{sizeof(float)})};
 }
 
 std::vector<Region> joined(std::vector<Region> regions, const std::vector<Region>& more) {

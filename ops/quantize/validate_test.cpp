@@ -147,8 +147,7 @@ TEST(QuantizeErrors, WorkspaceIsApart) {
   const Call call(Recipe::nvfp4);
   const auto regions = regions_of(quantize_detail::validated(call.x, call.out, call.options));
   const auto check = [&](const void* memory) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    quantize_detail::check_apart({"execution.workspace", {address, 16, 1, 0, 1, 0}}, regions);
+    quantize_detail::check_apart({"execution.workspace", line_of(memory, 16)}, regions);
   };
   const std::array<float, 4> elsewhere{};
   check(elsewhere.data());

@@ -32,6 +32,10 @@ MemoryLines lines_of(const MatrixView& view) {
           view.row_stride * size, view.batch,          view.batch_stride * size};
 }
 
+MemoryLines line_of(const void* data, std::int64_t bytes) {
+  return {address(data), bytes, 1, 0, 1, 0};
+}
+
 MemoryLines values_of(const ScaledTensorView& view) {
   return {address(view.values), row_bytes(view.recipe, view.k), view.rows, view.value_row_stride,
           view.batch,           view.value_batch_stride};

@@ -20,6 +20,8 @@ struct MemoryLines {
 };
 
 MemoryLines lines_of(const MatrixView& view);
+/// `bytes` in one piece.
+MemoryLines line_of(const void* data, std::int64_t bytes);
 MemoryLines values_of(const ScaledTensorView& view);
 /// Every byte that the layout covers; gaps between leading strides are not.
 MemoryLines scales_of(const ScaledTensorView& view);

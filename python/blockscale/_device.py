@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _native
@@ -71,6 +73,16 @@ class Device(NamedTuple):
         if self.library == "jax":  # jax.numpy has an attribute for each dtype that it takes
             return array.view(dtype) if hasattr(self._module(), dtype) else array
         return array
+
+    @contextlib.contextmanager
+    def queued(self) -> Iterator[int]:
+        """The stream for the work of the body; at its end, also by an error, which may come when
+        some kernels are queued, the library may use what they do."""
+        stream = self.stream()
+        try:
+            yield stream
+        finally:
+            self.finish(stream)
 
     def finish(self, stream: int) -> None:
         """Lets the library use what was done on `stream`. torch and cupy run on that themselves;

@@ -145,14 +145,10 @@ def _queue(
     device: Device, operation: Callable[..., None], workspace_size: Callable[..., int], *call: Any
 ) -> None:
     """Queues an operation on the library's stream; its workspace is the library's, too."""
-    stream = device.stream()
-    workspace = device.workspace(workspace_size(*call, stream))
-    try:
+    with device.queued() as stream:
+        # This name keeps it until the kernels are done with it.
+        workspace = device.workspace(workspace_size(*call, stream))
         operation(*call, stream, workspace)
-    finally:
-        # Also after an error, which may come when some kernels are queued. They use the workspace,
-        # which this function's name for it keeps until they are done with it.
-        device.finish(stream)
 
 
 def quantize_rows_and_columns(
@@ -306,11 +302,8 @@ def dequantize(
     place, threads = x._place, count(threads, "threads")
     result, array, fmt = _output(out, x.shape, out_dtype, place)
     if isinstance(place, Device):
-        stream = place.stream()
-        try:
+        with place.queued() as stream:
             _native.cuda_dequantize(x, array, fmt, stream)
-        finally:
-            place.finish(stream)
     else:
         _native.dequantize(x, array, fmt, threads)
     return to_library(array, fmt, place) if result is None else result
