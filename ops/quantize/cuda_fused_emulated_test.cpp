@@ -1,11 +1,11 @@
 // Fused inputs of the CUDA quantisers in the emulator, computed and looked up in tables.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <utility>
 
 #include "ops/quantize/cuda_test_cases.h"
-#include "ops/quantize/cuda_test_quotients.h"
 
 namespace blockscale {
 namespace {
@@ -14,17 +14,9 @@ using test::Case;
 using test::check;
 using test::check_forms;
 using test::Data;
+using test::fused_case;
 using test::layouts_of;
 using test::scaled_recipes;
-
-/// What is fused has operands of the type of x.
-Case fused_case(Recipe recipe, InputTransform transform, Format dtype = Format::bf16) {
-  Case c{recipe, dtype};
-  c.options.input.transform = transform;
-  c.operand_dtype = dtype;
-  c.data = Data::normal;
-  return c;
-}
 
 class FusedInput : public testing::TestWithParam<InputTransform> {
  protected:
@@ -110,6 +102,45 @@ TEST_P(FusedInput, LeavesOutRowsOfBlocksThatDoNotExist) {
       c.seed = static_cast<std::uint64_t>(rows) % 3;
       check_forms(c);
     }
+  }
+}
+
+/// The half that a thread block does not encode may have the largest magnitude, or none, or not
+/// exist.
+TEST(CudaFusedInput, HalvesBlocksOfGelu) {
+  const auto largest_in = [](std::int64_t half, float largest, float others) {
+    return [=](std::int64_t row, std::int64_t column) {
+      const bool is_largest = row % 128 == 64 * half + 13 && column % 128 == 77;
+      return is_largest ? largest : others * static_cast<float>(1 + (row + column) % 5);
+    };
+  };
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
+    Case c = fused_case(Recipe::fp8_128x128, transform);
+    c.large = quantize_detail::Choice::never;
+    c.table = quantize_detail::Choice::never;
+    c.k = 256;
+    for (const std::int64_t half : {0, 1}) {
+      // Below 0.28125 and below 0 the largest x does not tell.
+      for (const auto& [largest, others] : {std::pair{7.0f, 0.5f},
+                                            {0.2f, 0.01f},
+                                            {-0.75f, -0.0625f},
+                                            {kInfinity, 0.5f},
+                                            {kNan, -0.0625f},
+                                            {-kInfinity, 0.0f}}) {
+        for (const std::int64_t rows : {128, 206}) {
+          c.dtype = rows == 128 ? Format::bf16 : Format::f16;
+          c.rows = rows;
+          c.value_of = largest_in(half, largest, others);
+          check(c);
+        }
+      }
+    }
+    c.k = 200;
+    c.rows = 70;
+    c.x_padding = 1;  // no vectors
+    check(c);
   }
 }
 
@@ -377,97 +408,6 @@ TEST(CudaFusedInput, SumsRowsOfManySegments) {
       c.x_padding = 1;
       check_forms(c);
     }
-  }
-}
-
-/// rms_norm with blocks of several rows, by thread blocks that wait for each other.
-class Stripes : public testing::TestWithParam<Recipe> {
- protected:
-  /// A team has as many thread blocks as a row has tiles, and a device of so many teams' thread
-  /// blocks room for four.
-  static void check_with_teams(Case c, int teams) {
-    c.data = c.data == Data::mixed ? Data::normal : c.data;
-    c.options.input.transform = InputTransform::rms_norm;
-    const std::int64_t columns = kStripeRowBytes / (c.dtype == Format::f32 ? 4 : 2);
-    const auto mates = static_cast<int>(ceil_div(c.k, columns));
-    c.multiprocessors = std::max(4, teams) * mates;
-    c.large = quantize_detail::Choice::always;
-    check(c);
-  }
-};
-
-TEST_P(Stripes, HaveAnyShape) {
-  int i = 0;
-  for (const std::int64_t rows : {1, 100, 300}) {
-    for (const std::int64_t k : {8, 131, 392}) {
-      Case c{GetParam(), detail::kQuantizeInputs[i++ % 3]};
-      c.rows = rows;
-      c.k = k;
-      c.batch = rows == 100 ? 2 : 1;
-      c.operand_dtype = detail::kQuantizeInputs[i % 3];
-      c.x_padding = (8 - k % 8) % 8;  // rows begin at multiples of 16 bytes
-      c.value_padding = rows % 3;
-      c.layout = k == 392 ? ScaleLayout::mn_major : ScaleLayout::row_major;
-      check_with_teams(c, 4);
-    }
-  }
-}
-
-TEST_P(Stripes, TakeEveryKindOfData) {
-  for (const Data data : test::kAllData) {
-    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-      Case c{GetParam(), dtype, 140};
-      c.data = data;
-      c.operand_dtype = dtype;
-      check_with_teams(c, 4);
-    }
-  }
-}
-
-/// Of so many stripes each that slots are filled again, at last all of them twice.
-TEST_P(Stripes, FollowEachOtherInTheirTeams) {
-  for (std::uint64_t seed = 0; seed <= 3; ++seed) {
-    Case c{GetParam(), seed % 2 == 0 ? Format::f32 : Format::bf16, 7 * 128 + 5};
-    c.k = seed % 2 == 0 ? 132 : 264;
-    c.batch = seed == 3 ? 4 : 2;
-    c.seed = seed;
-    check_with_teams(c, 4);
-    // And of two each, which have two slots.
-    c.rows = 6 * 128 + 5;
-    c.batch = 1;
-    check_with_teams(c, 4);
-  }
-}
-
-/// Of numbers that are all 1 rms_norm leaves the weight.
-TEST_P(Stripes, DivideByScalesThatAreDoubtful) {
-  for (const std::uint32_t scale : test::kDoubtfulScales) {
-    const test::DoubtfulQuotients doubtful(scale);
-    Case c{GetParam(), Format::bf16, 128};
-    c.value_of = [](auto...) { return 1.0f; };
-    c.weight_of = [&](auto, std::int64_t column) {
-      return column == 0 ? doubtful.amax : doubtful.number(column);
-    };
-    c.options.input.epsilon = 1e-30f;
-    check_with_teams(c, 4);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuda, Stripes,
-                         testing::Values(Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0,
-                                         Recipe::fp8_128x128),
-                         [](const auto& p) { return recipe_traits(p.param).name; });
-
-TEST(CudaFusedInput, AddsUpStripesOfManyMates) {
-  for (const std::int64_t k : {8192, 5000}) {
-    Case c = fused_case(Recipe::fp8_128x128, InputTransform::rms_norm);
-    c.operand_dtype = Format::f32;
-    c.rows = 3;
-    c.k = k;
-    c.multiprocessors = 132;
-    c.large = quantize_detail::Choice::always;
-    c.seed = 1;  // copies come among polls, not after all of them
-    check(c);
   }
 }
 

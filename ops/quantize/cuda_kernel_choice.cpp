@@ -19,7 +19,8 @@ std::int64_t least_table_values(const QuantizeConfig& c) {
   const bool nvfp4 = c.rule == ScaleRule::nvfp4;
   if (!is_gelu(c.transform)) {
     if (nvfp4) return bf16 ? 3 * kFew : 5 * kFew;
-    return bf16 ? kFew : c.kernel == QuantizeKernel::tall ? kFew * 3 / 2 : 3 * kFew;
+    if (c.kernel == QuantizeKernel::tall) return bf16 ? kFew * 3 / 8 : kFew * 3 / 2;
+    return bf16 ? kFew : 3 * kFew;
   }
   const bool erf = c.transform == InputTransform::gelu_erf;
   switch (c.kernel) {
@@ -57,7 +58,9 @@ constexpr Sizes small_sizes(const QuantizeConfig& small) {
     return {small.transform == InputTransform::rms_norm ? 10 * kKibi : 0, 24 * kKibi};
   }
   switch (small.kernel) {
-    case QuantizeKernel::maximum: return {0, 10 * kKibi};
+    case QuantizeKernel::maximum: {
+      return {0, (small.transform == InputTransform::modulate ? 24 : 10) * kKibi};
+    }
     case QuantizeKernel::blocks: return {0, 64 * kKibi};
     case QuantizeKernel::tall: return {0, (gelu ? 24 : 32) * kKibi};
     case QuantizeKernel::row: return {0, (gelu ? 24 : loads_at_once(small) ? 64 : 32) * kKibi};

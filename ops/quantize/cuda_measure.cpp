@@ -108,11 +108,12 @@ class Arena {
   Format dtype_ = Format::e2m1;  // none of the inputs'
 };
 
-/// What one call reads and writes. Those of different sets are cold to each other.
+/// What one call reads and writes, but for its workspace, which is that of all calls, as a stream
+/// has one. Those of different sets are cold to each other.
 struct BufferSet {
-  std::byte* x;     // also what the copy reads
-  std::byte* out;   // values, then scales; also what the copy writes
-  std::byte* rest;  // tensor scale, workspace
+  std::byte* x;    // also what the copy reads
+  std::byte* out;  // values, then scales; also what the copy writes
+  std::byte* tensor_scale;
 };
 
 /// A kernel that is in no list, which NVRTC compiles.
@@ -194,7 +195,6 @@ class Bench {
       columns_ = round_up(out_bytes);
       const std::int64_t column_scales = scale_bytes(m.recipe, m.layout, m.k, m.rows);
       written += value_bytes(m.recipe, m.k, m.rows) + column_scales;
-      rest_bytes_ += round_up(2 * (scales + column_scales));
       column_scales_ = columns_ + round_up(value_bytes(m.recipe, m.k, m.rows));
       out_bytes = column_scales_ + column_scales;
     }
@@ -243,6 +243,7 @@ class Bench {
   /// Of a graph, so that its launch counts little, and so do lines that the graph before wrote and
   /// left for this one to write back.
   static constexpr int kLeastParts = 100;
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{8} << 20;
 
   static std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
   std::int64_t x_columns() const { return x_columns_of(problem_); }
@@ -260,32 +261,30 @@ class Bench {
     const std::int64_t touched = std::min(result_.moved_bytes, 2 * copied_);
     const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / touched + 1, 2, 160);
     std::byte* const numbers = arena.numbers(problem_.dtype, count * x_bytes);
-    std::byte* const results = arena.results(count * (out_bytes + rest_bytes_));
+    const std::int64_t set_bytes = out_bytes + round_up(sizeof(float));
+    workspace_ = arena.results(kWorkspaceBytes + count * set_bytes);
     ones_ = arena.ones();
     for (std::int64_t i = 0; i < count; ++i) {
-      std::byte* const out = results + i * (out_bytes + rest_bytes_);
+      std::byte* const out = workspace_ + kWorkspaceBytes + i * set_bytes;
       sets_.push_back({numbers + i * x_bytes, out, out + out_bytes});
     }
   }
 
   MutableScaledTensorView out_of(const BufferSet& set) const {
     const bool given = problem_.scale_source == ScaleSource::given;
-    return output_of(problem_, set.out, set.out + values_, given ? ones_ : set.rest);
+    return output_of(problem_, set.out, set.out + values_, given ? ones_ : set.tensor_scale);
   }
 
   /// Adds a work that runs the tuning's plan on every set.
   void prepare(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
     const PlanDevice device{cuda::current_device().multiprocessors};
-    constexpr std::int64_t kWorkspace = 256;  // where it begins, behind the tensor scale
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
       const QuantizeArguments a = validated(x, out_of(set), o);
-      plans->push_back(plan_quantize(a, o, device, set.rest + kWorkspace, tuning.tuning));
-      if (kWorkspace + plans->back().workspace_bytes > rest_bytes_) {
-        throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
-      }
+      plans->push_back(plan_quantize(a, o, device, workspace_, tuning.tuning));
+      check_workspace(plans->back().workspace_bytes);
     }
     tuning.plan = plans->front().str();
     std::vector<const runtime::Kernel*> kernels;
@@ -301,6 +300,11 @@ class Bench {
     works.push_back({launch, parts()});
   }
 
+  static void check_workspace(std::int64_t bytes) {
+    if (bytes <= kWorkspaceBytes) return;
+    throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
+  }
+
   /// The same for both results.
   void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
@@ -310,10 +314,8 @@ class Bench {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
       const auto columns = columns_of(problem_, set.out + columns_, set.out + column_scales_);
       const RowsAndColumnsArguments a = validated(x, out_of(set), columns, o);
-      plans->push_back(plan_rows_and_columns(a, o, device, set.rest, tuning.tuning));
-      if (plans->back().workspace_bytes > rest_bytes_) {
-        throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
-      }
+      plans->push_back(plan_rows_and_columns(a, o, device, workspace_, tuning.tuning));
+      check_workspace(plans->back().workspace_bytes);
     }
     tuning.plan = plans->front().str();
     const runtime::Kernel& kernel = kernel_of(plans->front());
@@ -366,7 +368,7 @@ class Bench {
   std::int64_t columns_ = 0;        // bytes before the values of the transpose
   std::int64_t column_scales_ = 0;  // and before its scales
   std::int64_t copied_ = 0;         // bytes that the copy reads, and writes
-  std::int64_t rest_bytes_ = std::int64_t{8} << 20;
+  std::byte* workspace_ = nullptr;
   std::byte* ones_ = nullptr;
   std::vector<BufferSet> sets_;
 };

@@ -278,13 +278,14 @@ class Planner {
       add(kernel, c, p.grid.tiles, p);
       return;
     }
-    const int block_rows = static_cast<int>(p.block_rows);
-    // 16 chunks are a block's 128 columns; a thread block holds one block, or as many as fit.
+    const int rows = static_cast<int>(p.block_rows) / (halves_blocks(c) ? 2 : 1);
+    // 16 chunks are a block's 128 columns; a thread block holds one block (or half), or as many as
+    // fit.
     const int of_block = 128 / c.chunk;
-    const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / block_rows;
-    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), block_rows, log2_ceil(chunks));
+    const int chunks = is_spread_tall(c) ? of_block : c.threads * c.chunks / rows;
+    p.grid = tile_grid(p.rows, ceil_div(p.k, c.chunk), rows, log2_ceil(chunks));
     add(kernel, c, p.grid.tiles, p);
-    plan_.last().shape.block.x = static_cast<std::uint32_t>(chunks * block_rows / c.chunks);
+    plan_.last().shape.block.x = static_cast<std::uint32_t>(chunks * rows / c.chunks);
   }
 
   void add_row() {

@@ -42,6 +42,15 @@ struct Case {
   int multiprocessors = 3;
 };
 
+/// What is fused has operands of the type of x.
+inline Case fused_case(Recipe recipe, InputTransform transform, Format dtype = Format::bf16) {
+  Case c{recipe, dtype};
+  c.options.input.transform = transform;
+  c.operand_dtype = dtype;
+  c.data = Data::normal;
+  return c;
+}
+
 inline std::string describe(const Case& c) {
   return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
          std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +

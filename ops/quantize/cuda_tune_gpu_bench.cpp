@@ -170,9 +170,9 @@ std::vector<PlanTuning> tall_tunings() {
 /// Ways of launching the second kernel where the scale of a whole tensor is computed of rms_norm or
 /// modulate.
 std::vector<PlanTuning> computed_operand_tunings() {
-  std::vector<PlanTuning> tunings = {{}, {16, 1, 128, 8}, {}, {16, 4, 128, 4}, {16, 4, 64, 11}};
-  for (std::size_t i = 0; i < tunings.size(); ++i) {
-    tunings[i].large = i < 2 ? Choice::never : Choice::always;
+  std::vector<PlanTuning> tunings = {{}, {}, {16, 1, 128, 8}, {16, 2, 128, 8}, {}};
+  for (std::size_t i = 1; i < tunings.size(); ++i) {
+    tunings[i].large = i + 1 < tunings.size() ? Choice::never : Choice::always;
   }
   return tunings;
 }

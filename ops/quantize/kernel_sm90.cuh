@@ -50,6 +50,9 @@ BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
       }
     }
   }
+  if constexpr (is_spread_tall(kConfig) && !follows_norm(kConfig)) {
+    if (params.prefetches) quantize_sm90::prefetch_tall_tile<kConfig>(params);
+  }
   if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);
   if constexpr (loads_at_once(kConfig)) {
     quantize_sm90::quantize_at_once<kConfig>(params);

@@ -209,8 +209,21 @@ class HeldChunks {
   SharedOperands<kConfig> operands_ = {};
 };
 
-/// Folds the magnitudes of a thread's chunks, `step` rows apart from `first` down: of all at once,
-/// which `chunks` then hold, or with !may_hold of one after the other, as far as they exist.
+/// Folds the magnitudes of a thread's chunks, `step` rows apart from `first` down, as far as they
+/// exist, one after the other.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void fold_rows_in_turn(Largest<kValueFormat<kConfig>, false>& largest,
+                                         const QuantizeParams& p, const ChunkPlace& first,
+                                         uint32_t step) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+    ValueChunk<kConfig> chunk;
+    load_part_of<kConfig>(chunk, p, below(first, u * step));
+    largest.fold(chunk);
+  }
+}
+
+/// The same of all at once, which `chunks` then hold, or with !may_hold one after the other.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void fold_rows(Largest<kValueFormat<kConfig>, false>& largest,
                                  HeldChunks<kConfig>& chunks, bool may_hold,
@@ -219,13 +232,8 @@ BLOCKSCALE_DEVICE void fold_rows(Largest<kValueFormat<kConfig>, false>& largest,
     chunks.load();
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) largest.fold(chunks.values(u));
-    return;
-  }
-  BLOCKSCALE_NO_UNROLL
-  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-    ValueChunk<kConfig> chunk;
-    load_part_of<kConfig>(chunk, p, below(first, u * step));
-    largest.fold(chunk);
+  } else {
+    fold_rows_in_turn<kConfig>(largest, p, first, step);
   }
 }
 

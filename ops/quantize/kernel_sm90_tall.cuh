@@ -1,18 +1,19 @@
 // QuantizeKernel::tall: one scale for blocks of 32, 64 or 128 rows x 128.
 //
 // A thread block takes 128 x 128 elements or as many in another shape: a block of 128 rows, two of
-// 64 or four of 32 side by side; of a small input, one block. Half a warp holds 128 columns of a
-// row, a thread all its chunks at once, so the matrix is read once.
+// 64 or four of 32 side by side; of a small input, one block, or with GELU half of one. Half a warp
+// holds 128 columns of a row, a thread all its chunks at once, so the matrix is read once.
 #pragma once
 
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
+#include "device/ptx/prefetch.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
-#include "ops/quantize/kernel_sm90_held.cuh"
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
+#include "ops/quantize/kernel_sm90_tall_rows.cuh"
 #include "ops/quantize/kernel_sm90_tensor_scale.cuh"
 #include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/kernels_sm90.h"
@@ -51,6 +52,33 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
   return place;
 }
 
+/// What the thread block is going to encode into the level-2 cache, before it waits for whoever may
+/// still be writing it: a lane does for its line, if its chunk begins that.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void prefetch_tall_tile(const QuantizeParams& p) {
+  static_assert(!follows_norm(kConfig));
+  if (ptx::ctaid_x() >= p.grid.tiles) return;
+  constexpr uint32_t kLineBytes = 128;
+  constexpr uint32_t kChunkBytes = sizeof(Chunk<kConfig.input, kConfig.chunk>);
+  constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
+  constexpr uint32_t kLanes = kLineBytes / kChunkBytes / (kSwiglu ? 2 : 1);  // of a line or two
+  if (ptx::tid_x() % kLanes != 0) return;
+  const TallPlace place = tall_place<kConfig>(p, ptx::ctaid_x());
+  BLOCKSCALE_UNROLL
+  for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+    const ChunkPlace at = below(place.first, u * place.row_step);
+    if (at.row >= p.rows || at.column >= p.k) return;
+    if constexpr (kSwiglu) {
+      const GatedOffsets from = gated_offsets<kConfig.input, kConfig.chunk>(p, at.column);
+      const uint8_t* const row = p.x.data + at.matrix * p.x.batch_stride + at.row * p.x.row_stride;
+      ptx::prefetch_global_l2(row + from.part[0]);
+      ptx::prefetch_global_l2(row + from.part[1]);
+    } else {
+      ptx::prefetch_global_l2(x_at<kConfig>(p, at));
+    }
+  }
+}
+
 /// Bits of the largest magnitude of a warp's block, from that of each lane. Collective.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE uint32_t tall_maximum(const TallPlace& place, uint32_t of_lane) {
@@ -73,7 +101,7 @@ template <QuantizeConfig kConfig>
 class TallTile {
  public:
   BLOCKSCALE_DEVICE TallTile(const QuantizeParams& p, uint32_t tile)
-      : p_(p), place_(tall_place<kConfig>(p, tile)), chunks_(p, place_.first, place_.row_step) {
+      : p_(p), place_(tall_place<kConfig>(p, tile)), rows_(p, place_.first, place_.row_step) {
     // Each chunk exists as a whole, or lies beyond the matrix.
     const uint32_t last = place_.first.row + (kConfig.chunks - 1) * place_.row_step;
     may_hold_ = p.x.vectors && p.value_vectors && p.k % kConfig.chunk == 0 &&
@@ -82,18 +110,16 @@ class TallTile {
 
   /// Collective, as what follows it is.
   BLOCKSCALE_DEVICE void quantize() {
-    Largest<kValueFormat<kConfig>, false> largest;
-    fold_rows(largest, chunks_, may_hold_, p_, place_.first, place_.row_step);
-    const uint32_t amax = tall_maximum<kConfig>(place_, largest.f32_bits());
+    const uint32_t amax = tall_maximum<kConfig>(place_, rows_.load(may_hold_));
     const BlockScale scale = fp8_block_scale<kConfig.element>(amax, p_.amax_floor, p_.fp8_scale);
-    if (ptx::tid_x() % 32 == 0 && ptx::tid_x() / 32 < place_.blocks) store_scale_of_block(scale);
+    if (ptx::tid_x() % 32 == 0 && begins_block()) store_scale_of_block(scale);
     if (may_hold_ && !scale.exceptional) {
       uint8_t* const to = codes_at<kConfig.element>(p_, place_.first);
       const int64_t step = place_.row_step * p_.value_row_stride;
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        if (!chunks_.is_present(u)) continue;
-        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(chunks_.values(u), scale),
+        if (!rows_.is_present(u)) continue;
+        store_codes(encode_chunk<kConfig.element, kConfig.rule, false>(rows_.values(u), scale),
                     to + u * step);
       }
     } else {
@@ -111,6 +137,12 @@ class TallTile {
     return below(place_.first, u * place_.row_step);
   }
 
+  /// Whether the warp's first row is its block's.
+  BLOCKSCALE_DEVICE bool begins_block() const {
+    if (ptx::tid_x() / 32 >= place_.blocks) return false;
+    return !halves_blocks(kConfig) || (place_.first.row & (p_.block_rows / 2)) == 0;
+  }
+
   BLOCKSCALE_DEVICE void store_scale_of_block(const BlockScale& scale) const {
     const uint32_t column = place_.first.column / kConfig.block;
     if (column >= p_.scale_columns) return;
@@ -121,7 +153,7 @@ class TallTile {
 
   const QuantizeParams& p_;
   TallPlace place_;
-  HeldChunks<kConfig> chunks_;
+  TallRows<kConfig> rows_;
   bool may_hold_;
 };
 

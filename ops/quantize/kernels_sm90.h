@@ -215,7 +215,7 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
     case QuantizeKernel::tall: return true;
     case QuantizeKernel::row: return norm || is_gelu(transform);
     case QuantizeKernel::norm: return true;
-    case QuantizeKernel::maximum: return transform != InputTransform::modulate;
+    case QuantizeKernel::maximum: return true;
     default:
       return has_exact_form(kernel, input, rule, transform) ||
              has_few_rows(kernel, rule, transform);
@@ -224,8 +224,13 @@ BLOCKSCALE_HD constexpr bool has_large_form(QuantizeKernel kernel, Format input,
 
 /// Whether a kernel is `tall` in its form for small inputs.
 BLOCKSCALE_HD constexpr bool is_spread_tall(const QuantizeConfig& c) {
-  return c.kernel == QuantizeKernel::tall && !c.large &&
+  return c.kernel == QuantizeKernel::tall && !c.large && !c.table &&
          has_large_form(c.kernel, c.input, c.rule, c.transform);
+}
+
+/// Whether that form halves blocks: two thread blocks of it each encode half of the rows of one.
+BLOCKSCALE_HD constexpr bool halves_blocks(const QuantizeConfig& c) {
+  return is_spread_tall(c) && orders_gelu(c);
 }
 
 /// Whether a kernel loads all that it needs at once.
@@ -249,7 +254,7 @@ BLOCKSCALE_HD constexpr uint32_t row_operand_bytes(const QuantizeConfig& c) {
 
 /// Whether thread blocks of a kernel, each of which has one tile, may prefetch it before they wait.
 BLOCKSCALE_HD constexpr bool prefetches_tile(const QuantizeConfig& c) {
-  return approximates_gelu(c) || loads_at_once(c);
+  return approximates_gelu(c) || loads_at_once(c) || (is_spread_tall(c) && !follows_norm(c));
 }
 
 /// The most chunks side by side in a tile of rows that share operands.
@@ -267,7 +272,7 @@ BLOCKSCALE_HD constexpr uint32_t strip_bytes(const QuantizeConfig& c, uint32_t c
 
 /// Whether launches of a kernel may have fewer threads than its configuration.
 BLOCKSCALE_HD constexpr bool may_have_fewer_threads(const QuantizeConfig& c) {
-  return !c.table && (holds_rows(c.kernel, c.transform) || is_spread_tall(c));
+  return (holds_rows(c.kernel, c.transform) && !c.table) || is_spread_tall(c);
 }
 
 /// A list that is built by a constexpr function.
@@ -347,10 +352,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
   } else if (c.kernel == QuantizeKernel::tall) {
     c.chunk = 8;
     c.chunks = 8;
-    if (is_spread_tall(c)) {  // one block a thread block, which has no more threads than that needs
+    if (is_spread_tall(c)) {  // one block or half, and no more threads than that needs
       // Two thread blocks at once where registers allow it.
-      const bool two = shared_operands(c.transform) > 0;
-      c.chunks = two ? 4 : 2;
+      const bool shares = shared_operands(c.transform) > 0;
+      const bool two = shares || halves_blocks(c);
+      c.chunks = shares ? 4 : 2;
       c.threads = two ? 512 : 1024;
       c.min_blocks = two ? 2 : 1;
       return c;
@@ -366,9 +372,9 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks =
         rows || orders_gelu(c) ? 3 : 2;  // few, since each thread block leaves one maximum
     if (has_large_form(c.kernel, c.input, c.rule, c.transform) && !c.large) {
-      c.chunks = 1;  // of small inputs every multiprocessor has some
+      c.chunks = rows ? 2 : 1;  // of small inputs every multiprocessor has some
       c.threads = 128;
-      c.min_blocks = 8;
+      c.min_blocks = rows ? 6 : 8;
     }
     c.persistent = true;
   } else if (c.kernel == QuantizeKernel::stripe) {
@@ -395,11 +401,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
       c.min_blocks = 4;
     }
     if (shared_operands(c.transform) > 0) {
-      const bool few =
-          c.input == Format::f32 || (has_few_rows(c.kernel, c.rule, c.transform) && !c.large);
-      c.chunks = few ? 2 : 4;  // rows that share operands
+      const bool few = has_few_rows(c.kernel, c.rule, c.transform) && !c.large;
+      // Rows that share operands.
+      c.chunks = c.input == Format::f32 ? 2 : !few ? 4 : norm ? 2 : 1;
       c.threads = 128;
-      c.min_blocks = norm && few && c.input != Format::f32 ? 8 : 5;
+      c.min_blocks = few && c.input != Format::f32 ? 8 : 5;
     }
   }
   return c;
