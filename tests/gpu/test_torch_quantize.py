@@ -179,3 +179,38 @@ def test_arrays_of_one_call_lie_on_one_device() -> None:
         blockscale.quantize(x.cuda(), "mxfp4", out=blockscale.quantize(x, "mxfp4"))
     with pytest.raises(ValueError, match="transform.weight: is on the CPU"):
         blockscale.quantize(x.cuda(), "mxfp4", transform=RmsNorm(normal(64)))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second GPU")
+def test_the_device_of_x_counts_whichever_is_current() -> None:
+    x = normal(200, 1024)
+    weight = normal(1024, seed=3)
+    other = torch.device("cuda", 1)
+    for recipe in ["mxfp4", "nvfp4", "fp8_128x128"]:
+        got = blockscale.quantize(x.to(other), recipe, transform=RmsNorm(weight.to(other)))
+        assert got.values.device == other and torch.cuda.current_device() == 0
+        assert_same(got, blockscale.quantize(x, recipe, transform=RmsNorm(weight)))
+        values = blockscale.dequantize(got, out_dtype="bfloat16")
+        assert values.device == other
+    with pytest.raises(ValueError, match="transform.weight: is on cuda:0, must be on cuda:1"):
+        blockscale.quantize(x.to(other), "nvfp4", transform=RmsNorm(weight.cuda()))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second GPU")
+def test_work_is_queued_on_the_stream_of_the_device_of_x() -> None:
+    x = normal(4096, 4096)
+    want = blockscale.quantize(x, "nvfp4")
+    other = torch.device("cuda", 1)
+    there = x.to(other)
+    blockscale.quantize(there, "nvfp4")  # loads the kernels
+    torch.cuda.synchronize(other)
+    stream = torch.cuda.Stream(other)
+    with torch.cuda.stream(stream):
+        late = torch.zeros_like(there)
+        torch.cuda._sleep(100_000_000)
+        late.copy_(there)
+    with torch.cuda.stream(stream), torch.cuda.device(0):
+        got = blockscale.quantize(late, "nvfp4")
+    assert not stream.query()  # the call did not wait
+    stream.synchronize()
+    assert torch.equal(got.values.view(torch.uint8).cpu(), want.values.view(torch.uint8))

@@ -293,11 +293,15 @@ run_compute_sanitizer() { # TOOL GTEST-OPTION...
     say "-- $program under $1"
     if [[ $1 == racecheck && $program == */tests_racecheck_gpu_test ]]; then
       expect_false_report "$program" || failed=1
-    else
+    elif has_tests "$program" "${@:2}"; then
       sanitize "$1" "$program" "${@:2}" || failed=1
     fi
   done
   ((failed == 0))
+}
+
+has_tests() { # PROGRAM GTEST-OPTION...
+  [[ "$("$@" --gtest_list_tests)" == *$'\n  '* ]]
 }
 
 sanitize() { # TOOL PROGRAM GTEST-OPTION...
