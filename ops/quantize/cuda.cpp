@@ -44,10 +44,10 @@ using quantize_detail::QuantizePlan;
 
 CallDevice device_of_call(const QuantizeArguments& a) {
   CallDevice device;
+  device.add_input(a.x, a.input);
   device.add("out.values", a.out.values);
   device.add("out.scales", a.out.scales);
   device.add("out.tensor_scale", a.out.tensor_scale);
-  device.add_input(a.x, a.input);
   return device;
 }
 
@@ -122,10 +122,10 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
                 const Execution& execution) {
   const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, 0);
   CallDevice device;
-  device.add("out.data", a.out.data);
   device.add("x.values", a.x.values);
   device.add("x.scales", a.x.scales);
   device.add("x.tensor_scale", a.x.tensor_scale);
+  device.add("out.data", a.out.data);
   const quantize_detail::DequantizePlan plan = plan_dequantize(a);
   if (plan.kernel < 0) return;
   (void)device.traits();  // throws unless the kernels run there

@@ -26,11 +26,11 @@ using quantize_detail::RowsAndColumnsPlan;
 
 CallDevice device_of_call(const RowsAndColumnsArguments& a) {
   CallDevice device;
+  device.add_input(a.x, a.input);
   device.add("out_rows.values", a.rows.values);
   device.add("out_rows.scales", a.rows.scales);
   device.add("out_columns.values", a.columns.values);
   device.add("out_columns.scales", a.columns.scales);
-  device.add_input(a.x, a.input);
   return device;
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from . import _native
 
@@ -31,13 +31,25 @@ class Device(NamedTuple):
     def _module(self) -> Any:
         return importlib.import_module("jax.numpy" if self.library == "jax" else self.library)
 
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes it the library's current device: torch exports tensors of no other one, and cupy
+        allocates and computes there. jax has none."""
+        if self.library == "torch":
+            return cast(contextlib.AbstractContextManager[Any], self._cuda().device(self.ordinal))
+        if self.library == "cupy":
+            return cast(contextlib.AbstractContextManager[Any], self._cuda().Device(self.ordinal))
+        return contextlib.nullcontext()
+
+    def _cuda(self) -> Any:
+        return self._module().cuda
+
     def stream(self) -> int:
         """The CUstream that the library runs on now. jax has none to tell: the legacy stream."""
         if self.library == "torch":
-            return int(self._module().cuda.current_stream(self.ordinal).cuda_stream)
+            return int(self._cuda().current_stream(self.ordinal).cuda_stream)
         if self.library == "cupy":
-            with self._module().cuda.Device(self.ordinal):
-                return int(self._module().cuda.get_current_stream().ptr)
+            with self.current():
+                return int(self._cuda().get_current_stream().ptr)
         return 1
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str = "float32") -> Any:
@@ -46,7 +58,7 @@ class Device(NamedTuple):
         if self.library == "torch":
             return module.full(shape, value, dtype=getattr(module, dtype), device=str(self))
         if self.library == "cupy":
-            with module.cuda.Device(self.ordinal):
+            with self.current():
                 return module.full(shape, value, dtype)
         return module.full(shape, value, dtype, device=self._jax_device()).block_until_ready()
 
@@ -57,7 +69,7 @@ class Device(NamedTuple):
         if self.library == "torch":
             return module.empty(shape, dtype=getattr(module, dtype), device=str(self))
         if self.library == "cupy":
-            with module.cuda.Device(self.ordinal):
+            with self.current():
                 return module.empty(shape, dtype)
         return module.empty(shape, dtype, device=self._jax_device()).block_until_ready()
 
@@ -76,13 +88,14 @@ class Device(NamedTuple):
 
     @contextlib.contextmanager
     def queued(self) -> Iterator[int]:
-        """The stream for the work of the body; at its end, also by an error, which may come when
-        some kernels are queued, the library may use what they do."""
-        stream = self.stream()
-        try:
-            yield stream
-        finally:
-            self.finish(stream)
+        """The stream for the work of the body, whose device is current; at its end, also by an
+        error, which may come when some kernels are queued, the library may use what they do."""
+        with self.current():
+            stream = self.stream()
+            try:
+                yield stream
+            finally:
+                self.finish(stream)
 
     def finish(self, stream: int) -> None:
         """Lets the library use what was done on `stream`. torch and cupy run on that themselves;
@@ -97,6 +110,11 @@ class Device(NamedTuple):
 
 #: Where an array is: the name of a library for CPU memory, or a Device.
 Place = str | Device
+
+
+def current(place: Place) -> contextlib.AbstractContextManager[Any]:
+    """Device.current, where there is a device."""
+    return place.current() if isinstance(place, Device) else contextlib.nullcontext()
 
 
 def require_place(place: Place, wanted: Place, argument: str, first: str = "x") -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe, empty, format_of, plain, require_cpu, require_type, to_library
-from ._device import Device, Place, require_place, require_writable
+from ._device import Device, Place, current, require_place, require_writable
 from ._native import Format, Layout, Recipe, ScaleMode, Sense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
@@ -252,13 +252,14 @@ def _with_given(
     if isinstance(place, Device) and place.immutable:
         raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
     require_writable(target, place, f"out.{argument}")
-    before = target.clone() if hasattr(target, "clone") else target.copy()
-    target[...] = given
-    try:
-        run(True)
-    except BaseException:
-        target[...] = before
-        raise
+    with current(place):
+        before = target.clone() if hasattr(target, "clone") else target.copy()
+        target[...] = given
+        try:
+            run(True)
+        except BaseException:
+            target[...] = before
+            raise
 
 
 def _given_scales(scales: Any, shape: tuple[int, ...], place: Place) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe, packed, to_library
-from ._device import Device, Place, require_place
+from ._device import Device, Place, current, require_place
 from ._native import Format, Layout, Recipe, Sense
 
 
@@ -117,8 +117,9 @@ class ScaledTensor:
         self._tensor_scale = _as_factors(
             tensor_scale, traits.tensor_scale, self.shape[:-2], self._place
         )
-        stream = self._place.stream() or 1 if isinstance(self._place, Device) else None
-        _native.check_scaled(self, stream)
+        with current(self._place):
+            stream = self._place.stream() or 1 if isinstance(self._place, Device) else None
+            _native.check_scaled(self, stream)
 
     @property
     def values(self) -> Any:

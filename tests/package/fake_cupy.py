@@ -68,6 +68,8 @@ class Array:
         return 2, self.device
 
     def __dlpack__(self, *, stream: int | None = None) -> object:
+        if type(self).__module__ == "cupy" and self.device != _current[-1]:  # as torch does
+            raise BufferError(f"is on device {self.device}, current is {_current[-1]}")
         asked.append(stream)
         count = len(self.shape)
         sizes = (ctypes.c_int64 * count)(*self.shape)
@@ -88,8 +90,10 @@ _current = [0]
 @contextlib.contextmanager
 def _device(ordinal: int) -> Iterator[None]:
     _current.append(ordinal)
-    yield
-    _current.pop()
+    try:
+        yield
+    finally:
+        _current.pop()
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
