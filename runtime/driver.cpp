@@ -56,8 +56,11 @@ void initialise(const DriverTable& table) {
 
 void require_usable(const DriverTable& table) {
   const DynamicLibrary& library = table.library();
-  if (!library.is_open()) {
+  if (library.is_missing()) {
     raise_no_gpu("the NVIDIA driver is not installed here: " + library.problem());
+  }
+  if (!library.is_open()) {
+    throw Error(ErrorCode::device, "driver", "cannot be loaded: " + library.problem());
   }
   if (!table.missing().empty()) {
     throw Error(ErrorCode::unsupported, library.path().string(),

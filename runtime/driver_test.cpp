@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "blockscale/device.h"
@@ -81,6 +83,16 @@ void expect_no_gpu(const std::string& why, Body body) {
 TEST_F(Driver, OneThatIsNotThereIsNoGpu) {
   const DriverTable none{DynamicLibrary("/none/libcuda.so.1")};
   expect_no_gpu("cannot open shared object file", [&] { require_usable(none); });
+}
+
+/// What is there and cannot be loaded is an error: a GPU may be, too.
+TEST_F(Driver, OneThatCannotBeLoadedSaysWhy) {
+  const std::string path = testing::TempDir() + "blockscale_no_library.so.1";
+  std::ofstream(path) << "no library";
+  const DriverTable damaged{DynamicLibrary(path)};
+  std::filesystem::remove(path);
+  expect_error(ErrorCode::device, "driver", "cannot be loaded: " + path,
+               [&] { require_usable(damaged); });
 }
 
 TEST_F(Driver, OneWithoutDevicesIsNoGpu) {
@@ -269,10 +281,10 @@ TEST_F(TensorMaps, RulesAreCheckedBeforeTheDriverIsAsked) {
 template <class Ours, class Theirs>
 struct SameCall : std::false_type {};
 template <class... A, class... B>
-  requires(sizeof...(A) == sizeof...(B))
-struct SameCall<cu::Result (*)(A...), CUresult (*)(B...)>
-    : std::bool_constant<(
-          (sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>) && ...)> {};
+requires(sizeof...(A) == sizeof...(B)) struct SameCall<cu::Result (*)(A...), CUresult (*)(B...)>
+    : std::bool_constant<((sizeof(A) == sizeof(B) &&
+                           std::is_pointer_v<A> == std::is_pointer_v<B>)&&...)> {
+};
 
 #define EXPECT_SAME_IN(table, member, function) \
   static_assert(SameCall<decltype(table::member)::Pointer, decltype(&function)>::value)

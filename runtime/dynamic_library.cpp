@@ -72,6 +72,10 @@ DynamicLibrary::DynamicLibrary(const std::filesystem::path& name) : name_(name) 
   if (handle_ != nullptr) return;
   const char* const text = dlerror();
   problem_ = text != nullptr ? text : "cannot be opened";
+  std::error_code ignored;
+  // Of a file that it has found, or of another one that this needs, the loader says where or which.
+  missing_ = name.has_parent_path() ? !std::filesystem::exists(name, ignored)
+                                    : problem_.starts_with(name.string() + ": ");
 }
 
 std::filesystem::path DynamicLibrary::path() const {

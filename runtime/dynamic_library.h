@@ -17,6 +17,8 @@ class DynamicLibrary {
 
   bool is_open() const { return handle_ != nullptr; }
   const std::string& problem() const { return problem_; }
+  /// Whether that is that there is no such file, where the loader looks for it.
+  bool is_missing() const { return missing_; }
   /// Where the loader found it; its name if the loader does not tell.
   std::filesystem::path path() const;
 
@@ -36,6 +38,7 @@ class DynamicLibrary {
   void* handle_ = nullptr;
   std::filesystem::path name_;
   std::string problem_;
+  bool missing_ = false;
 };
 
 /// The folder of the program or shared library that this code was linked into.

@@ -156,7 +156,8 @@ GpuInfo gpu_info() {
   const runtime::DriverTable& driver = runtime::find_driver();
   info.driver_library = driver.library().is_open();
   if (!info.driver_library) {
-    if (!info.device_nodes.empty()) info.problem = driver.library().problem();
+    const bool is_expected = !info.device_nodes.empty() || !driver.library().is_missing();
+    if (is_expected) info.problem = driver.library().problem();
     return info;
   }
   info.driver_path = driver.library().path();

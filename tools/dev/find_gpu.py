@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 NO_GPU = 77
 CUDA_ERROR_NO_DEVICE = 100
@@ -22,7 +23,9 @@ def open_driver() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(name)
     except OSError as error:
-        if str(error).startswith(f"{name}: cannot open shared object file: No such file"):
+        # Of a file that it has found, or of another that this needs, the loader says where, which.
+        is_path = "/" in name
+        if not Path(name).exists() if is_path else str(error).startswith(f"{name}: "):
             return None
         raise
 
