@@ -62,13 +62,18 @@ std::vector<Case> some_cases() {
   return cases;
 }
 
-/// Kernels are loaded into the contexts of all devices at the same time.
+/// Kernels that nobody has used before are loaded into the contexts of all devices at the same
+/// time.
 TEST_F(CudaDevices, HaveThreadsOfTheirOwn) {
   std::vector<std::thread> threads;
   for (std::uint32_t i = 0; i < 4 * ordinals_.size(); ++i) {
     threads.emplace_back([this, i] {
-      const cuda::DeviceScope scope(ordinals_[i % ordinals_.size()]);
-      for (const Case& c : some_cases()) check(c, random_elements(c, Data::normal, 7 + i));
+      try {
+        const cuda::DeviceScope scope(ordinals_[i % ordinals_.size()]);
+        for (const Case& c : some_cases()) check(c, random_elements(c, Data::normal, 7 + i));
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

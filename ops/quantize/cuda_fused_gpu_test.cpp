@@ -67,12 +67,27 @@ TEST_F(CudaGpuFused, FusesItsInput) {
   const Operands operands(rising_numbers());
   for (const InputTransform transform : kFused) {
     for (const Recipe recipe : scaled_recipes()) {
-      for (const Format dtype : {Format::bf16, Format::f32}) {
+      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
         Case c{recipe, dtype};
         c.rows = 70;
         c.k = 512;
         operands.use(c, transform);
         check(c, random_elements(c, Data::normal, 8));
+      }
+    }
+  }
+}
+
+/// Thread blocks of each half of a block find the same largest magnitude.
+TEST_F(CudaGpuFused, HalvesBlocksOfGelu) {
+  for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
+    for (const Format dtype : {Format::bf16, Format::f16}) {
+      for (const Data data : test::kAllData) {
+        Case c{Recipe::fp8_128x128, dtype};
+        c.rows = 206;
+        c.k = 512;
+        c.options.input.transform = c.options_gpu.input.transform = transform;
+        check(c, random_elements(c, data, 9));
       }
     }
   }

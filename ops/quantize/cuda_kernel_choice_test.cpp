@@ -153,9 +153,25 @@ TEST(KernelChoice, HalvesBlocksOfGelu) {
   p.rows = 64;
   EXPECT_EQ(plan_of(p).last().params.grid.rows, 32u);
   EXPECT_EQ(plan_of(p).last().shape.block.x, 256u);
+  p.rows = 512;
+  EXPECT_EQ(plan_of(p).last().params.grid.rows, 128u);
+  p.rows = 128;
+  p.dtype = Format::f32;
+  EXPECT_EQ(plan_of(p).last().params.grid.rows, 128u);
+}
+
+/// Those of blocks that no kernel has read before.
+TEST(KernelChoice, PrefetchesSmallTallBlocks) {
+  Problem p{.recipe = Recipe::fp8_128x128, .rows = 64, .k = 8192};
   p.options.input.transform = InputTransform::swiglu;
-  EXPECT_EQ(plan_of(p).last().params.grid.rows, 64u);
+  EXPECT_TRUE(is_spread_tall(plan_of(p).last().config));
   EXPECT_TRUE(plan_of(p).last().params.prefetches);
+  p.options = with_operands(InputTransform::rms_norm, Format::bf16, 1, 8192);
+  EXPECT_TRUE(is_spread_tall(plan_of(p).last().config));
+  EXPECT_FALSE(plan_of(p).last().params.prefetches);
+  p.options = {};
+  p.rows = 1024;
+  EXPECT_FALSE(plan_of(p).last().params.prefetches);
 }
 
 TEST(KernelChoice, FindsMaximaOfWholeRowsWithVectors) {
@@ -271,6 +287,9 @@ TEST(KernelChoice, LooksValuesUpWhereEnoughElementsPayForTheTable) {
   p = {.recipe = Recipe::fp8_128x128, .rows = 128, .k = 8192};
   p.options.input.transform = InputTransform::swiglu;
   EXPECT_TRUE(has_table(p));
+  p.rows = 64;
+  EXPECT_FALSE(has_table(p));
+  p.rows = 128;
   p.dtype = Format::f16;  // has four times the entries
   EXPECT_FALSE(has_table(p));
 }

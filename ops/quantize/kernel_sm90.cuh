@@ -50,7 +50,7 @@ BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
       }
     }
   }
-  if constexpr (is_spread_tall(kConfig) && !follows_norm(kConfig)) {
+  if constexpr (prefetches_tall(kConfig)) {
     if (params.prefetches) quantize_sm90::prefetch_tall_tile<kConfig>(params);
   }
   if constexpr (!kWaitsItself) quantize_sm90::await_turn(params, waits_later);

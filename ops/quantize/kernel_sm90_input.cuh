@@ -101,10 +101,13 @@ BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
 
-/// Where x lies at a place.
+/// Where the row of x of a place begins, and where x lies there.
+BLOCKSCALE_DEVICE const uint8_t* x_row_at(const QuantizeParams& p, const ChunkPlace& place) {
+  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
+}
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE const uint8_t* x_at(const QuantizeParams& p, const ChunkPlace& place) {
-  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride +
+  return x_row_at(p, place) +
          int64_t{place.column} * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
 }
 
@@ -117,7 +120,7 @@ class Input {
 
  public:
   BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
-    row_ = p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
+    row_ = x_row_at(p, place);
   }
 
   /// The chunk `columns` to the right. All of it exists, and p.x.vectors holds.

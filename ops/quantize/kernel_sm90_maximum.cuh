@@ -53,8 +53,7 @@ BLOCKSCALE_DEVICE void prefetch_row(const QuantizeParams& p, const ChunkPlace& p
   constexpr uint32_t kElementBytes = Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
   const uint32_t chunks = 1u << p.grid.log2_chunks;
   const uint32_t column = place.column;
-  const uint8_t* const row =
-      p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
+  const uint8_t* const row = x_row_at(p, place);
   const auto prefetch = [&](int64_t offset, uint32_t columns, uint32_t left) {
     const uint32_t bytes = (columns < left ? columns : left) * kElementBytes / 16 * 16;
     ptx::cp_async_bulk_prefetch_l2(row + offset, bytes);

@@ -2,7 +2,8 @@
 //
 // A thread block takes 128 x 128 elements or as many in another shape: a block of 128 rows, two of
 // 64 or four of 32 side by side; of a small input, one block, or with GELU half of one. Half a warp
-// holds 128 columns of a row, a thread all its chunks at once, so the matrix is read once.
+// holds 128 columns of a row, a thread all its chunks at once, so the matrix is read once (by
+// halves of blocks twice, the second time from the level-2 cache).
 #pragma once
 
 #include "device/kernel.h"
@@ -56,12 +57,13 @@ BLOCKSCALE_DEVICE TallPlace tall_place(const QuantizeParams& p, uint32_t tile_in
 /// still be writing it: a lane does for its line, if its chunk begins that.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void prefetch_tall_tile(const QuantizeParams& p) {
-  static_assert(!follows_norm(kConfig));
+  static_assert(prefetches_tall(kConfig));
   if (ptx::ctaid_x() >= p.grid.tiles) return;
   constexpr uint32_t kLineBytes = 128;
   constexpr uint32_t kChunkBytes = sizeof(Chunk<kConfig.input, kConfig.chunk>);
   constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
-  constexpr uint32_t kLanes = kLineBytes / kChunkBytes / (kSwiglu ? 2 : 1);  // of a line or two
+  // Of a line; of two where gates and ups alternate, which else are prefetched twice.
+  constexpr uint32_t kLanes = kLineBytes / kChunkBytes / (kSwiglu ? 2 : 1);
   if (ptx::tid_x() % kLanes != 0) return;
   const TallPlace place = tall_place<kConfig>(p, ptx::ctaid_x());
   BLOCKSCALE_UNROLL
@@ -70,7 +72,7 @@ BLOCKSCALE_DEVICE void prefetch_tall_tile(const QuantizeParams& p) {
     if (at.row >= p.rows || at.column >= p.k) return;
     if constexpr (kSwiglu) {
       const GatedOffsets from = gated_offsets<kConfig.input, kConfig.chunk>(p, at.column);
-      const uint8_t* const row = p.x.data + at.matrix * p.x.batch_stride + at.row * p.x.row_stride;
+      const uint8_t* const row = x_row_at(p, at);
       ptx::prefetch_global_l2(row + from.part[0]);
       ptx::prefetch_global_l2(row + from.part[1]);
     } else {
@@ -139,8 +141,7 @@ class TallTile {
 
   /// Whether the warp's first row is its block's.
   BLOCKSCALE_DEVICE bool begins_block() const {
-    if (ptx::tid_x() / 32 >= place_.blocks) return false;
-    return !halves_blocks(kConfig) || (place_.first.row & (p_.block_rows / 2)) == 0;
+    return (place_.first.row & (p_.block_rows - 1)) == 0;
   }
 
   BLOCKSCALE_DEVICE void store_scale_of_block(const BlockScale& scale) const {

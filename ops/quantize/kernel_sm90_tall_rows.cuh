@@ -34,9 +34,11 @@ class TallRows {
   HeldChunks<kConfig> chunks_;
 };
 
-/// The same of GELU where they are half of a block's rows: a thread reads as many of the other half,
-/// but for the largest magnitude alone. That follows from the largest x, which costs a tenth of the
-/// values that the other half's thread block computes.
+/// The same of GELU where they are half of a block's rows: a thread reads as many of the other
+/// half, but for the largest magnitude alone, which `load` returns of both. That follows from the
+/// largest x, which costs a tenth of the values that the other half's thread block computes; where
+/// no x of a warp is so large, which is rare, its values are computed for it, and once more to be
+/// encoded.
 template <QuantizeConfig kConfig>
 class TallRows<kConfig, true> {
   static_assert(orders_gelu(kConfig));

@@ -103,7 +103,8 @@ inline constexpr uint32_t kReservedSharedBytes = 1 << 10;
 /// Bytes for kernels with a table: all that a thread block may have.
 inline constexpr uint32_t kTableSharedBytes = kSharedBytesOfMultiprocessor - kReservedSharedBytes;
 
-/// Whether a `maximum` kernel compares x instead of its values (kernel_sm90_gelu_maximum.cuh).
+/// Whether the largest magnitude of a kernel's values may be found from x, as `maximum` kernels and
+/// halves of blocks do (kernel_sm90_gelu_maximum.cuh).
 BLOCKSCALE_HD constexpr bool orders_gelu(const QuantizeConfig& c) {
   return is_gelu(c.transform) && c.input != Format::f32;
 }
@@ -233,6 +234,11 @@ BLOCKSCALE_HD constexpr bool halves_blocks(const QuantizeConfig& c) {
   return is_spread_tall(c) && orders_gelu(c);
 }
 
+/// Whether that form prefetches what it is going to encode, which no `norm` has read before.
+BLOCKSCALE_HD constexpr bool prefetches_tall(const QuantizeConfig& c) {
+  return is_spread_tall(c) && !follows_norm(c);
+}
+
 /// Whether a kernel loads all that it needs at once.
 BLOCKSCALE_HD constexpr bool loads_at_once(const QuantizeConfig& c) {
   return !c.large && small_loads_at_once(c.kernel, c.input, c.rule, c.transform);
@@ -254,7 +260,7 @@ BLOCKSCALE_HD constexpr uint32_t row_operand_bytes(const QuantizeConfig& c) {
 
 /// Whether thread blocks of a kernel, each of which has one tile, may prefetch it before they wait.
 BLOCKSCALE_HD constexpr bool prefetches_tile(const QuantizeConfig& c) {
-  return approximates_gelu(c) || loads_at_once(c) || (is_spread_tall(c) && !follows_norm(c));
+  return approximates_gelu(c) || loads_at_once(c) || prefetches_tall(c);
 }
 
 /// The most chunks side by side in a tile of rows that share operands.

@@ -202,12 +202,11 @@ def test_work_is_queued_on_the_stream_of_the_device_of_x() -> None:
     want = blockscale.quantize(x, "nvfp4")
     other = torch.device("cuda", 1)
     there = x.to(other)
-    blockscale.quantize(there, "nvfp4")  # loads the kernels
-    torch.cuda.synchronize(other)
     stream = torch.cuda.Stream(other)
     with torch.cuda.stream(stream):
+        blockscale.quantize(there, "nvfp4")  # loads the kernels, and fills the stream's pool
         late = torch.zeros_like(there)
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(1_000_000_000)
         late.copy_(there)
     with torch.cuda.stream(stream), torch.cuda.device(0):
         got = blockscale.quantize(late, "nvfp4")

@@ -288,20 +288,20 @@ run_all_gpu_tests() {
 run_compute_sanitizer() { # TOOL GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
   build_gpu --line-info blockscale_cli gpu_tests
-  local program failed=0
+  local program list ran=0 failed=0
   for program in build/gpu/*_gpu_test; do
+    list=$("$program" "${@:2}" --gtest_list_tests) || die "$program does not list its tests"
+    [[ $list == *$'\n  '* ]] || continue
+    ran=$((ran + 1))
     say "-- $program under $1"
     if [[ $1 == racecheck && $program == */tests_racecheck_gpu_test ]]; then
       expect_false_report "$program" || failed=1
-    elif has_tests "$program" "${@:2}"; then
+    else
       sanitize "$1" "$program" "${@:2}" || failed=1
     fi
   done
+  ((ran > 0)) || die "no test has a name that ${*:2} asks for"
   ((failed == 0))
-}
-
-has_tests() { # PROGRAM GTEST-OPTION...
-  [[ "$("$@" --gtest_list_tests)" == *$'\n  '* ]]
 }
 
 sanitize() { # TOOL PROGRAM GTEST-OPTION...
