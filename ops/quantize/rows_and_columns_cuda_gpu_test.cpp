@@ -225,8 +225,11 @@ TEST_F(RowsAndColumnsGpu, NameMemoryThatIsNotOnTheDevice) {
   test::expect_invalid("x.data", "memory of the host", [&] {
     cuda::quantize_rows_and_columns(x.view(), device.rows.view(), device.columns.view());
   });
+  const DeviceBuffer memory(static_cast<std::size_t>(c.rows * c.k * 4));
+  MatrixView device_x = x.view();
+  device_x.data = memory.data();
   test::expect_invalid("out_columns.values", "memory of the host", [&] {
-    cuda::quantize_rows_and_columns(x.view(), device.rows.view(), host.columns.view());
+    cuda::quantize_rows_and_columns(device_x, device.rows.view(), host.columns.view());
   });
 }
 
