@@ -281,10 +281,10 @@ TEST_F(TensorMaps, RulesAreCheckedBeforeTheDriverIsAsked) {
 template <class Ours, class Theirs>
 struct SameCall : std::false_type {};
 template <class... A, class... B>
-requires(sizeof...(A) == sizeof...(B)) struct SameCall<cu::Result (*)(A...), CUresult (*)(B...)>
-    : std::bool_constant<((sizeof(A) == sizeof(B) &&
-                           std::is_pointer_v<A> == std::is_pointer_v<B>)&&...)> {
-};
+  requires(sizeof...(A) == sizeof...(B))
+struct SameCall<cu::Result (*)(A...), CUresult (*)(B...)>
+    : std::bool_constant<(
+          (sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>) && ...)> {};
 
 #define EXPECT_SAME_IN(table, member, function) \
   static_assert(SameCall<decltype(table::member)::Pointer, decltype(&function)>::value)

@@ -114,9 +114,8 @@ TEST_F(CudaDevices, AreNotMixedInOneCall) {
   MutableScaledTensorView out = shape.view();
   out.values = elsewhere->data();
   out.scales = scales.data();
-  test::expect_invalid("out.values", "must be on 0 like x.data", [&] {
-    cuda::quantize({x.data(), c.dtype, c.rows, c.k}, out);
-  });
+  test::expect_invalid("out.values", "must be on 0 like x.data",
+                       [&] { cuda::quantize({x.data(), c.dtype, c.rows, c.k}, out); });
 }
 
 }  // namespace
