@@ -8,6 +8,9 @@
 
 namespace blockscale::ptx {
 
+/// Of a cache line.
+inline constexpr uint32_t kLineBytes = 128;
+
 /// prefetch.global.L2: the cache line that holds *p.
 BLOCKSCALE_DEVICE void prefetch_global_l2(const void* p,
                                           SourceLocation at = SourceLocation::current()) {

@@ -50,6 +50,7 @@ struct Sizes {
 constexpr Sizes small_sizes(const QuantizeConfig& small) {
   constexpr std::int64_t kKibi = 1 << 10;
   const bool gelu = is_gelu(small.transform);
+  const bool modulate = small.transform == InputTransform::modulate;
   if (is_exact_form(small)) {
     return {0, (small.kernel == QuantizeKernel::blocks ? 24 : 12) * kKibi};
   }
@@ -58,9 +59,7 @@ constexpr Sizes small_sizes(const QuantizeConfig& small) {
     return {small.transform == InputTransform::rms_norm ? 10 * kKibi : 0, 24 * kKibi};
   }
   switch (small.kernel) {
-    case QuantizeKernel::maximum: {
-      return {0, (small.transform == InputTransform::modulate ? 24 : 10) * kKibi};
-    }
+    case QuantizeKernel::maximum: return {0, (modulate ? 24 : 10) * kKibi};
     case QuantizeKernel::blocks: return {0, 64 * kKibi};
     case QuantizeKernel::tall: return {0, (gelu ? 24 : 32) * kKibi};
     case QuantizeKernel::row: return {0, (gelu ? 24 : loads_at_once(small) ? 64 : 32) * kKibi};

@@ -275,6 +275,11 @@ class Bench {
     return output_of(problem_, set.out, set.out + values_, given ? ones_ : set.tensor_scale);
   }
 
+  static void check_workspace(std::int64_t bytes) {
+    if (bytes <= kWorkspaceBytes) return;
+    throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
+  }
+
   /// Adds a work that runs the tuning's plan on every set.
   void prepare(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
@@ -298,11 +303,6 @@ class Bench {
       }
     };
     works.push_back({launch, parts()});
-  }
-
-  static void check_workspace(std::int64_t bytes) {
-    if (bytes <= kWorkspaceBytes) return;
-    throw Error(ErrorCode::unsupported, "rows", "need a larger workspace than is measured");
   }
 
   /// The same for both results.

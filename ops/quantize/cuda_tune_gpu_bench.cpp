@@ -168,12 +168,11 @@ std::vector<PlanTuning> tall_tunings() {
 }
 
 /// Ways of launching the second kernel where the scale of a whole tensor is computed of rms_norm or
-/// modulate.
+/// modulate: by size, small ones, the large one.
 std::vector<PlanTuning> computed_operand_tunings() {
   std::vector<PlanTuning> tunings = {{}, {}, {16, 1, 128, 8}, {16, 2, 128, 8}, {}};
-  for (std::size_t i = 1; i < tunings.size(); ++i) {
-    tunings[i].large = i + 1 < tunings.size() ? Choice::never : Choice::always;
-  }
+  for (std::size_t i = 1; i < 4; ++i) tunings[i].large = Choice::never;
+  tunings[4].large = Choice::always;
   return tunings;
 }
 

@@ -71,9 +71,8 @@ BLOCKSCALE_DEVICE uint32_t bytes_of_tile_row(const QuantizeParams& p, uint32_t m
 /// Into L2 a mate's tile, a line by each thread of the block.
 BLOCKSCALE_DEVICE void prefetch_tile_of_stripe(const QuantizeParams& p, uint32_t stripe,
                                                uint32_t mate) {
-  constexpr uint32_t kLineBytes = 128;
-  constexpr uint32_t kRowLines = kStripeRowBytes / kLineBytes;
-  const uint32_t offset = ptx::tid_x() % kRowLines * kLineBytes;
+  constexpr uint32_t kRowLines = kStripeRowBytes / ptx::kLineBytes;
+  const uint32_t offset = ptx::tid_x() % kRowLines * ptx::kLineBytes;
   if (offset >= bytes_of_tile_row(p, mate)) return;
   const uint32_t rows = ptx::ntid_x() / kRowLines;
   for (uint32_t row = ptx::tid_x() / kRowLines; row < kStripeRows; row += rows) {

@@ -59,11 +59,10 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void prefetch_tall_tile(const QuantizeParams& p) {
   static_assert(prefetches_tall(kConfig));
   if (ptx::ctaid_x() >= p.grid.tiles) return;
-  constexpr uint32_t kLineBytes = 128;
   constexpr uint32_t kChunkBytes = sizeof(Chunk<kConfig.input, kConfig.chunk>);
   constexpr bool kSwiglu = kConfig.transform == InputTransform::swiglu;
   // Of a line; of two where gates and ups alternate, which else are prefetched twice.
-  constexpr uint32_t kLanes = kLineBytes / kChunkBytes / (kSwiglu ? 2 : 1);
+  constexpr uint32_t kLanes = ptx::kLineBytes / kChunkBytes / (kSwiglu ? 2 : 1);
   if (ptx::tid_x() % kLanes != 0) return;
   const TallPlace place = tall_place<kConfig>(p, ptx::ctaid_x());
   BLOCKSCALE_UNROLL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from . import _native
 
@@ -34,22 +34,20 @@ class Device(NamedTuple):
     def current(self) -> contextlib.AbstractContextManager[Any]:
         """Makes it the library's current device: torch exports tensors of no other one, and cupy
         allocates and computes there. jax has none."""
+        scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if self.library == "torch":
-            return cast(contextlib.AbstractContextManager[Any], self._cuda().device(self.ordinal))
-        if self.library == "cupy":
-            return cast(contextlib.AbstractContextManager[Any], self._cuda().Device(self.ordinal))
-        return contextlib.nullcontext()
-
-    def _cuda(self) -> Any:
-        return self._module().cuda
+            scope = self._module().cuda.device(self.ordinal)
+        elif self.library == "cupy":
+            scope = self._module().cuda.Device(self.ordinal)
+        return scope
 
     def stream(self) -> int:
         """The CUstream that the library runs on now. jax has none to tell: the legacy stream."""
         if self.library == "torch":
-            return int(self._cuda().current_stream(self.ordinal).cuda_stream)
+            return int(self._module().cuda.current_stream(self.ordinal).cuda_stream)
         if self.library == "cupy":
             with self.current():
-                return int(self._cuda().get_current_stream().ptr)
+                return int(self._module().cuda.get_current_stream().ptr)
         return 1
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str = "float32") -> Any:
