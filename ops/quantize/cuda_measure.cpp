@@ -322,7 +322,9 @@ class Bench {
     const auto launch = [plans, &kernel](void* stream, int part) {
       const RowsAndColumnsPlan& plan = (*plans)[static_cast<std::size_t>(part) % plans->size()];
       launch_steps(plan.factors, stream);
-      runtime::launch(kernel, plan.shape, stream, plan.params);
+      for (const RowsAndColumnsPlan::Launch& next : plan.launches) {
+        runtime::launch(kernel, next.shape, stream, next.params);
+      }
     };
     works.push_back({launch, parts()});
   }

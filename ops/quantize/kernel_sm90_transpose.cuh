@@ -32,6 +32,7 @@
 #include "ops/quantize/kernel_sm90_input.cuh"
 #include "ops/quantize/kernel_sm90_output.cuh"
 #include "ops/quantize/kernel_sm90_transpose_lines.cuh"
+#include "ops/quantize/kernel_sm90_transpose_moves.cuh"
 #include "ops/quantize/kernel_sm90_units.cuh"
 #include "ops/quantize/rows_and_columns_sm90.h"
 
@@ -75,6 +76,7 @@ class TransposeTile {
       quantize_exactly();
     }
     ptx::barrier_sync_all();
+    ptx::griddepcontrol_launch_dependents();  // when the last tiles are nearly done
     store_columns();
   }
 
@@ -278,10 +280,17 @@ namespace blockscale {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_transpose_tile(const RowsAndColumnsParams& params) {
   constexpr bool kAfterNorm = kConfig.transform == InputTransform::rms_norm;
+  constexpr bool kMoves = detail::moves_scales(kConfig);
   const TileGrid& grid = params.rows.grid;
-  quantize_sm90::await_turn(params.rows, kAfterNorm);
   const uint32_t turn = ptx::ctaid_x();
-  if (turn >= grid.tiles) return;
+  if (turn >= grid.tiles) {
+    if constexpr (kMoves) {
+      quantize_sm90::move_scales<kConfig.threads>(params, turn - grid.tiles);
+    }
+    return;
+  }
+  // Whoever wrote x has ended when the launch before, which has waited for it, lets this one start.
+  quantize_sm90::await_turn(params.rows, kAfterNorm || (kMoves && params.follows));
   // What that one has read last is still in the level-2 cache.
   const auto tile = quantize_sm90::tile_place(grid, kAfterNorm ? grid.tiles - 1 - turn : turn);
   quantize_sm90::TransposeTile<kConfig>(params, tile).quantize();

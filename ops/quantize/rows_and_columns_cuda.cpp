@@ -61,7 +61,9 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   quantize_detail::launch_steps(plan.factors, execution.stream);
   const runtime::Kernel& kernel =
       quantize_detail::rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  for (const RowsAndColumnsPlan::Launch& launch : plan.launches) {
+    runtime::launch(kernel, launch.shape, execution.stream, launch.params);
+  }
 }
 
 }  // namespace cuda

@@ -2,6 +2,7 @@
 // and no race, no byte out of bounds, no divergent collective. And their plan.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -57,6 +58,7 @@ struct Case {
   quantize_detail::Choice large = quantize_detail::Choice::never;
   quantize_detail::PlanDevice device = {1};
   std::function<float(std::int64_t row, std::int64_t column)> value_of = {};  // instead of `data`
+  std::size_t launches = 0;  // that are expected; 0: any
 };
 
 std::string describe(const Case& c) {
@@ -124,8 +126,12 @@ void check(const Case& c) {
         "input", view.data, static_cast<std::size_t>(elements * format_traits(view.dtype).bits / 8),
         emulator::BufferUse::input));
   }
-  if (!workspace.empty()) {
-    buffers.push_back(emulator::buffer("workspace", workspace.data(), workspace.size() * 4,
+  // Parts of x leave their scales in one of up to three places in turns.
+  const std::size_t operands = buffers.size();
+  const std::size_t stages = std::clamp<std::size_t>(plan.launches.size() - 1, 1, 3);
+  for (std::size_t i = 0; !workspace.empty() && i < stages; ++i) {
+    const std::size_t words = workspace.size() / stages;
+    buffers.push_back(emulator::buffer("workspace", workspace.data() + i * words, words * 4,
                                        emulator::BufferUse::both));
   }
   const auto order = c.seed == 0 ? emulator::in_order() : emulator::random_order(c.seed);
@@ -141,9 +147,19 @@ void check(const Case& c) {
       buffer.dependent = buffer.use != emulator::BufferUse::input;
     }
   }
-  const emulator::Report report =
-      emulator::launch(plan.shape, buffers, order, [&] { function(plan.params); });
-  ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
+  for (std::size_t i = 0; i < plan.launches.size(); ++i) {
+    const quantize_detail::RowsAndColumnsPlan::Launch& launch = plan.launches[i];
+    const emulator::Report report =
+        emulator::launch(launch.shape, buffers, order, [&] { function(launch.params); });
+    ASSERT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
+    if (plan.launches.size() == 1) break;
+    // The next one begins when this one has waited for who wrote x, but before this one has ended.
+    for (emulator::Buffer& buffer : buffers) buffer.dependent = false;
+    buffers[operands + i % stages].dependent = true;
+  }
+  if (c.launches != 0) {
+    EXPECT_EQ(plan.launches.size(), c.launches) << describe(c) << "\n" << plan.str();
+  }
   ASSERT_EQ(actual[0].scales(), expected[0].scales()) << describe(c) << "\n" << plan.str();
   ASSERT_EQ(actual[0].values(), expected[0].values()) << describe(c) << "\n" << plan.str();
   ASSERT_EQ(actual[1].scales(), expected[1].scales()) << describe(c) << "\n" << plan.str();
@@ -235,6 +251,68 @@ TEST(CudaRowsAndColumns, TakeTheLargeForm) {
       }
     }
   }
+}
+
+/// On a device of one multiprocessor, for which a dozen tiles are many.
+Case divided(Recipe recipe, std::int64_t rows, std::int64_t k, std::size_t launches) {
+  Case c{recipe};
+  c.rows = rows;
+  c.k = k;
+  c.launches = launches;
+  c.large = quantize_detail::Choice::always;
+  c.data = Data::normal;
+  return c;
+}
+
+TEST(CudaRowsAndColumns, MoveTheScalesOfPartsOfRowsOrColumns) {
+  std::uint64_t seed = 0;
+  for (const Recipe recipe : kRecipes1x128) {
+    // With strides, and without in the first of them, no four scales are aligned.
+    for (const auto& [rows, k] : {std::pair{2180, 140}, std::pair{2540, 140}, std::pair{140, 2540},
+                                  std::pair{1250, 500}, std::pair{500, 1250}}) {
+      for (const bool strided : {false, true}) {
+        Case c = divided(recipe, rows, k, 2);
+        c.dtype = kInputs[seed % 3];
+        c.strided = strided;
+        c.seed = seed++;
+        check(c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CudaRowsAndColumns, MoveTheScalesOfPartsOfABatch) {
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0}) {
+    Case c = divided(recipe, 520, 130, 3);
+    c.batch = 5;
+    c.seed = 3;
+    check(c);
+    c.batch = 9;
+    c.rows = 20;
+    c.launches = 2;
+    c.strided = true;
+    check(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// More parts than places for their scales.
+TEST(CudaRowsAndColumns, MoveTheScalesOfManyParts) {
+  for (const std::uint64_t seed : {1, 2}) {
+    Case c = divided(Recipe::fp8_1x128, 136 * 128, 24, 5);
+    c.seed = seed;
+    check(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(CudaRowsAndColumns, StoreScalesOfOtherLayoutsAtOnce) {
+  Case c = divided(Recipe::fp8_1x128, 2180, 140, 1);
+  c.row_layout = ScaleLayout::mn_major;
+  check(c);
+  std::swap(c.row_layout, c.column_layout);
+  check(c);
 }
 
 TEST(CudaRowsAndColumns, AreRightUnderEverySchedule) {
@@ -364,7 +442,7 @@ struct Problem {
   }
   quantize_detail::RowsAndColumnsPlan plan() const {
     return plan_rows_and_columns(quantize_detail::validated(x, rows, columns, options), options, {},
-                                 nullptr);
+                                 reinterpret_cast<void*>(std::uintptr_t{1} << 52));
   }
 };
 
@@ -375,22 +453,77 @@ TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
             "quantize_rows_and_columns_fp8_e4m3_bf16_identity_small: 6 tiles, vector "
             "loads, vector stores of "
             "rows, vector stores of columns, scales row_major and row_major\n");
-  EXPECT_EQ(plan.shape.grid.x, 6u);
-  EXPECT_EQ(plan.shape.block.x, 256u);
-  EXPECT_EQ(plan.shape.dynamic_shared_bytes, 19488u);
+  EXPECT_EQ(plan.launches[0].shape.grid.x, 6u);
+  EXPECT_EQ(plan.launches[0].shape.block.x, 256u);
+  EXPECT_EQ(plan.launches[0].shape.dynamic_shared_bytes, 19488u);
+}
+
+/// A square matrix of k columns.
+Problem square(std::int64_t k, ScaleLayout layout) {
+  Problem problem;
+  problem.x.rows = problem.rows.rows = problem.columns.k = k;
+  problem.x.columns = problem.rows.k = problem.columns.rows = k;
+  problem.rows.layout = problem.columns.layout = layout;
+  return problem;
 }
 
 TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
-  Problem problem;
-  problem.x.rows = problem.rows.rows = problem.columns.k = 8192;
-  problem.x.columns = problem.rows.k = problem.columns.rows = 8192;
-  const auto plan = problem.plan();
+  const auto plan = square(8192, ScaleLayout::mn_major).plan();
   EXPECT_EQ(plan.str(),
             "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 4096 tiles, vector loads, "
-            "vector stores of rows, vector stores of columns, scales row_major and row_major\n");
+            "vector stores of rows, vector stores of columns, scales mn_major and mn_major\n");
   EXPECT_EQ(plan.workspace_bytes, 0);
-  EXPECT_EQ(plan.shape.grid.x, 4096u);
-  EXPECT_EQ(plan.shape.block.x, 128u);
+  ASSERT_EQ(plan.launches.size(), 1u);
+  EXPECT_EQ(plan.launches[0].shape.grid.x, 4096u);
+  EXPECT_EQ(plan.launches[0].shape.block.x, 128u);
+  EXPECT_FALSE(plan.launches[0].params.rows.lets_next_start);
+}
+
+TEST(CudaRowsAndColumnsPlan, DividesLargeInputsWithScalesOfRowMajor) {
+  const auto plan = square(8192, ScaleLayout::row_major).plan();
+  const std::string kernel = "quantize_rows_and_columns_fp8_e4m3_bf16_identity: ";
+  const std::string stores =
+      " tiles, vector loads, vector stores of rows, vector stores of columns, scales ";
+  EXPECT_EQ(plan.str(), kernel + "2048" + stores + "mn_major and mn_major\n" +  //
+                            kernel + "1536" + stores +
+                            "mn_major and mn_major, 128 thread blocks move scales\n" +  //
+                            kernel + "512" + stores +
+                            "row_major and row_major, 112 thread blocks move scales\n");
+  // Two places for 32 x 64 tiles with 256 scales each.
+  EXPECT_EQ(plan.workspace_bytes, 2 * 2048 * 256 * 4);
+  ASSERT_EQ(plan.launches.size(), 3u);
+  EXPECT_EQ(plan.launches[1].shape.grid.x, 1536u + 128u);
+  for (std::size_t i = 0; i < plan.launches.size(); ++i) {
+    EXPECT_EQ(plan.launches[i].params.follows, i > 0);
+    EXPECT_EQ(plan.launches[i].params.rows.lets_next_start, i < 2);
+    EXPECT_EQ(plan.launches[i].shape.block.x, 128u);
+  }
+}
+
+/// The places of three parts are used in turns: what a launch overwrites, the one before the last
+/// has moved, and the launch in between has waited for that.
+TEST(CudaRowsAndColumnsPlan, HasThreePlacesForScales) {
+  Problem problem = square(4096, ScaleLayout::row_major);
+  problem.x.rows = problem.rows.rows = problem.columns.k = 65536;
+  const auto plan = problem.plan();
+  ASSERT_EQ(plan.launches.size(), 9u);
+  const auto of = [&](std::size_t i) { return plan.launches[i].params.rows.scales; };
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(plan.launches[i + 1].params.row_scales.from, of(i));
+    for (std::size_t j = 0; j < i; ++j) EXPECT_EQ(of(i) == of(j), (i - j) % 3 == 0);
+  }
+  // The last part's go where they belong: to rows of 32 scales.
+  EXPECT_EQ(of(8), plan.launches[1].params.row_scales.to + (65536 - 16 * 128) * 32 * 4);
+}
+
+TEST(CudaRowsAndColumnsPlan, DividesTheLongerSide) {
+  Problem problem = square(32768, ScaleLayout::row_major);
+  problem.x.rows = problem.rows.rows = problem.columns.k = 1000;
+  const auto plan = problem.plan();
+  ASSERT_EQ(plan.launches.size(), 2u);
+  EXPECT_EQ(plan.launches[0].params.rows.rows, 1000u);
+  EXPECT_EQ(plan.launches[0].params.rows.k, 200u * 128);
+  EXPECT_EQ(plan.launches[1].params.rows.k, 56u * 128);
 }
 
 TEST(CudaRowsAndColumnsPlan, RefusesMoreMatricesThanKernelsNumber) {

@@ -153,11 +153,17 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
   check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4096, 7168, 1, ScaleLayout::swizzled_128x4},
         Data::normal);
   check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
-  // row_major scales, which come in two steps, with and without vectors.
+}
+
+/// Inputs that are quantised in parts, each of which moves the scales of the one before: by rows,
+/// columns, matrices, with and without vectors of scales.
+TEST_F(RowsAndColumnsGpu, TakeLargeMatricesInParts) {
   check({Recipe::fp8_1x128, Format::bf16, 4096, 7168}, Data::normal);
-  check({Recipe::fp8_1x128, Format::f16, 3072, 3300, 2}, Data::mixed);
-  check({Recipe::fp8_1x128_ue8m0, Format::bf16, 4100, 3000, 1, ScaleLayout::row_major, true},
+  check({Recipe::fp8_1x128, Format::f16, 1024, 1100, 24}, Data::mixed);
+  check({Recipe::fp8_1x128, Format::f32, 900, 24576}, Data::outlier);
+  check({Recipe::fp8_1x128_ue8m0, Format::bf16, 9220, 3000, 1, ScaleLayout::row_major, true},
         Data::any_bits);
+  check({Recipe::fp8_1x128_pow2, Format::bf16, 24576, 3072}, Data::normal);  // five launches
 }
 
 TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
@@ -190,23 +196,28 @@ TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
   }
 }
 
-TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {
-  const Case c;
-  const test::Matrix first(c.dtype, c.rows, c.k, 1, 0, Data::normal, 1);
-  const test::Matrix second(c.dtype, c.rows, c.k, 1, 0, Data::outlier, 2);
+void check_capture(const Case& c) {
+  const test::Matrix first(c.dtype, c.rows, c.k, c.batch, 0, Data::normal, 1);
+  const test::Matrix second(c.dtype, c.rows, c.k, c.batch, 0, Data::outlier, 2);
   Pair<Output> expected = outputs_of(c);
   const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
-  DeviceBuffer elements(static_cast<std::size_t>(c.rows * c.k * 2));
+  DeviceBuffer elements(static_cast<std::size_t>(c.batch * c.rows * c.k * 2));
   elements.copy_from_host(first.view().data, elements.bytes());
-  const MatrixView x{elements.data(), c.dtype, c.rows, c.k};
+  const MatrixView x{elements.data(), c.dtype, c.rows, c.k, c.batch};
+  const std::int64_t needed = cuda::quantize_rows_and_columns_workspace_bytes(
+      x, actual.rows.view(), actual.columns.view(), {});
+  const DeviceBuffer workspace(static_cast<std::size_t>(needed));
   const auto call = [&](void* stream) {
     cuda::quantize_rows_and_columns(x, actual.rows.view(), actual.columns.view(), {},
-                                    {stream, nullptr, 0});
+                                    {stream, workspace.data(), needed});
   };
   const runtime::DeviceStream stream;
   call(stream.handle());  // loads the kernel
   stream.wait();
-  const runtime::DeviceGraph graph(stream, call);
+  // Calls that overlap as far as they may.
+  const runtime::DeviceGraph graph(stream, [&](void* captured) {
+    for (int i = 0; i < 3; ++i) call(captured);
+  });
   for (const test::Matrix* matrix : {&second, &first}) {
     elements.copy_from_host(matrix->view().data, elements.bytes());
     graph.launch(stream);
@@ -215,6 +226,11 @@ TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {
     actual.rows.expect_equal(expected.rows, "rows");
     actual.columns.expect_equal(expected.columns, "columns");
   }
+}
+
+TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {
+  check_capture({});
+  check_capture({Recipe::fp8_1x128, Format::bf16, 8192, 4096});  // in parts
 }
 
 TEST_F(RowsAndColumnsGpu, NameMemoryThatIsNotOnTheDevice) {

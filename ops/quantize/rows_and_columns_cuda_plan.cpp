@@ -7,6 +7,7 @@
 #include "blockscale/error.h"
 #include "ops/quantize/cuda_params.h"
 #include "ops/quantize/cuda_tiles.h"
+#include "ops/quantize/rows_and_columns_cuda_parts.h"
 
 namespace blockscale::quantize_detail {
 namespace {
@@ -46,18 +47,68 @@ QuantizeConfig tuned(QuantizeConfig c, const PlanTuning& tuning) {
 }
 
 /// Tiles that cover both outputs, the padding of their scales included.
-struct Tiles {
-  Tiles(const QuantizeParams& rows, const QuantizeParams& columns)
-      : down(count(rows.scale_rows, columns.scale_columns)),
-        across(count(columns.scale_rows, rows.scale_columns)) {}
-  static std::int64_t count(std::uint32_t scale_rows, std::uint32_t scale_columns) {
+TransposeTiles tiles_of(const RowsAndColumnsParams& p) {
+  const auto count = [](std::uint32_t scale_rows, std::uint32_t scale_columns) {
     return std::max<std::int64_t>(ceil_div(scale_rows, kTransposeTile), scale_columns);
-  }
-  std::int64_t down, across;
-};
+  };
+  return {count(p.rows.scale_rows, p.columns.scale_columns),
+          count(p.columns.scale_rows, p.rows.scale_columns)};
+}
 
 /// Tiles for each multiprocessor from which on kernels take their form for large inputs.
 constexpr std::int64_t kLargeTiles = 4;
+
+/// A launch for all of `a`, but for its configuration.
+RowsAndColumnsPlan::Launch launch_of(const RowsAndColumnsArguments& a,
+                                     const QuantizeOptions& options) {
+  RowsAndColumnsPlan::Launch launch;
+  RowsAndColumnsParams& p = launch.params;
+  p.rows = params_of({a.x, a.rows, a.input}, options);
+  p.columns = column_params_of(a, options);
+  const TransposeTiles tiles = tiles_of(p);
+  p.rows.grid =
+      make_tile_grid(a.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
+  launch.shape.grid.x = p.rows.grid.tiles;
+  launch.shape.dynamic_shared_bytes = kTransposeSharedBytes;
+  launch.shape.programmatic_dependent_launch = true;
+  return launch;
+}
+
+/// Launches for parts of `a`.
+void plan_parts(RowsAndColumnsPlan& plan, const RowsAndColumnsArguments& a,
+                const RowsAndColumnsParts& parts, const QuantizeOptions& options, void* workspace) {
+  const RowsAndColumnsArguments largest = part_of(a, parts.axis, 0, parts.each);
+  const std::int64_t row_bytes = staged_scale_bytes(largest.rows);
+  const std::int64_t bytes = row_bytes + staged_scale_bytes(largest.columns);
+  // A launch begins before the one before it has moved what the one before that has left.
+  constexpr int kStages = 3;
+  plan.workspace_bytes = std::min(parts.count - 1, kStages) * bytes;
+  plan.launches.clear();
+  plan.launches.reserve(static_cast<std::size_t>(parts.count));
+  ScaleMove row_scales, column_scales;  // of the part before
+  for (int i = 0; i < parts.count; ++i) {
+    const RowsAndColumnsArguments part = part_of(a, parts.axis, parts.begin(i), parts.end(i));
+    RowsAndColumnsArguments staged = part;
+    const bool last = i + 1 == parts.count;
+    if (!last) {
+      auto* const at = static_cast<std::uint8_t*>(workspace);
+      const auto stage_at = [&](std::int64_t offset) {
+        return at == nullptr ? nullptr : at + i % kStages * bytes + offset;
+      };
+      staged.rows = with_staged_scales(part.rows, stage_at(0));
+      staged.columns = with_staged_scales(part.columns, stage_at(row_bytes));
+    }
+    RowsAndColumnsPlan::Launch& launch = plan.launches.emplace_back(launch_of(staged, options));
+    launch.params.rows.lets_next_start = !last;
+    launch.params.follows = i > 0;
+    launch.params.row_scales = row_scales;
+    launch.params.column_scales = column_scales;
+    launch.shape.grid.x += row_scales.blocks + column_scales.blocks;
+    if (last) break;
+    row_scales = move_of_scales(staged.rows, part.rows);
+    column_scales = move_of_scales(staged.columns, part.columns);
+  }
+}
 
 }  // namespace
 
@@ -68,27 +119,25 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   check_size("out_rows.k", a.rows.k);
   RowsAndColumnsPlan plan;
   if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
-  const QuantizeArguments along_rows{a.x, a.rows, a.input};
-  RowsAndColumnsParams& p = plan.params;
-  p.rows = params_of(along_rows, options);
-  p.columns = column_params_of(a, options);
-  const Tiles tiles(p.rows, p.columns);
-  const std::int64_t all = tiles.down * tiles.across * a.rows.batch;
-  const bool large = tuning.large == Choice::by_size ? all >= kLargeTiles * device.multiprocessors
-                                                     : tuning.large == Choice::always;
+  RowsAndColumnsParams& p = plan.launches.emplace_back(launch_of(a, options)).params;
+  const bool large = tuning.large == Choice::by_size
+                         ? p.rows.grid.tiles >= kLargeTiles * device.multiprocessors
+                         : tuning.large == Choice::always;
   plan.kernel = find_kernel(a.x.dtype, a.input.transform, large);
   plan.config = tuned(kRowsAndColumnsKernels[plan.kernel], tuning);
-  p.rows.grid =
-      make_tile_grid(a.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
   if (a.input.transform == InputTransform::rms_norm) {
-    plan.factors = plan_row_factors(along_rows, options, device, workspace);
+    plan.factors = plan_row_factors({a.x, a.rows, a.input}, options, device, workspace);
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
     plan.workspace_bytes = plan.factors.workspace_bytes;
   }
-  plan.shape.grid.x = p.rows.grid.tiles;
-  plan.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
-  plan.shape.dynamic_shared_bytes = kTransposeSharedBytes;
-  plan.shape.programmatic_dependent_launch = true;
+  if (detail::moves_scales(plan.config) && a.rows.layout == ScaleLayout::row_major &&
+      a.columns.layout == ScaleLayout::row_major) {
+    const RowsAndColumnsParts parts = parts_of(a, tiles_of(p), device.multiprocessors);
+    if (parts.count > 1) plan_parts(plan, a, parts, options, workspace);
+  }
+  for (RowsAndColumnsPlan::Launch& launch : plan.launches) {
+    launch.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
+  }
   return plan;
 }
 
@@ -106,12 +155,19 @@ std::string kernel_name(const QuantizeConfig& c) {
 std::string RowsAndColumnsPlan::str() const {
   if (kernel < 0) return "nothing to do\n";
   const auto stores = [](const QuantizeParams& p) { return p.value_vectors ? "vector" : "byte"; };
-  const std::string before = factors.count == 0 ? "" : factors.str();
-  return before + kernel_name(config) + ": " + std::to_string(params.rows.grid.tiles) + " tiles, " +
-         (params.rows.x.vectors ? "vector" : "element") + " loads, " + stores(params.rows) +
-         " stores of rows, " + stores(params.columns) + " stores of columns, scales " +
-         scale_layout_traits(params.rows.layout).name + " and " +
-         scale_layout_traits(params.columns.layout).name + "\n";
+  std::string text = factors.count == 0 ? "" : factors.str();
+  for (const Launch& launch : launches) {
+    const RowsAndColumnsParams& p = launch.params;
+    text += kernel_name(config) + ": " + std::to_string(p.rows.grid.tiles) + " tiles, " +
+            (p.rows.x.vectors ? "vector" : "element") + " loads, " + stores(p.rows) +
+            " stores of rows, " + stores(p.columns) + " stores of columns, scales " +
+            scale_layout_traits(p.rows.layout).name + " and " +
+            scale_layout_traits(p.columns.layout).name;
+    const std::uint32_t moving = p.row_scales.blocks + p.column_scales.blocks;
+    if (moving > 0) text += ", " + std::to_string(moving) + " thread blocks move scales";
+    text += "\n";
+  }
+  return text;
 }
 
 runtime::KernelSpec rows_and_columns_kernel_spec(const QuantizeConfig& c, std::string name) {

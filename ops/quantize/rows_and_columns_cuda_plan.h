@@ -14,11 +14,16 @@
 namespace blockscale::quantize_detail {
 
 struct RowsAndColumnsPlan {
+  /// A launch of the kernel for x, or for a part of it.
+  struct Launch {
+    LaunchShape shape;
+    RowsAndColumnsParams params;
+  };
+
   QuantizePlan factors;   // rms_norm: launches before the kernel
   int kernel = -1;        // index into kRowsAndColumnsKernels; -1: nothing is to be done
   QuantizeConfig config;  // that kernel's, unless it is tuned
-  LaunchShape shape;
-  RowsAndColumnsParams params;
+  std::vector<Launch> launches;
   std::int64_t workspace_bytes = 0;
 
   /// One line a launch: the kernel, its tiles, how it loads and stores.

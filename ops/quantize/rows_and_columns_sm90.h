@@ -11,11 +11,36 @@ namespace blockscale {
 /// Rows and columns of a tile: one block along k, and one along the rows of x.
 inline constexpr uint32_t kTransposeTile = 128;
 
+/// Scales on their way from mn_major, in which a tile stores 128 side by side, to row_major, where
+/// they lie a row of the grid apart: a thread block moves kMovedRows x kMovedColumns of them.
+struct ScaleMove {
+  const uint8_t* from = nullptr;
+  int64_t from_leading_stride = 0;  // scales, a multiple of 16; rows begin at one of 16 bytes
+  int64_t from_batch_stride = 0;
+  uint8_t* to = nullptr;
+  int64_t to_leading_stride = 0;
+  int64_t to_batch_stride = 0;
+  uint32_t rows = 0;  // of the grid of a matrix
+  uint32_t columns = 0;
+  bool bytes = false;    // of scales: one, or four
+  bool vectors = false;  // rows come in fours, and four scales of one lie at a multiple of theirs
+  uint32_t blocks = 0;   // thread blocks
+  Divisor across = {};   // those side by side
+  Divisor per_matrix = {};  // those of a matrix
+};
+inline constexpr uint32_t kMovedRows = 128;
+inline constexpr uint32_t kMovedColumns = 32;
+
 /// Both are what `quantize` of x, and of its transpose, would be launched with: rows.x is read and
 /// columns.x is not, and tiles of x are numbered by rows.grid.
 struct RowsAndColumnsParams {
   QuantizeParams rows;
   QuantizeParams columns;
+  /// Behind another launch for the same x, of which this one moves the scales by thread blocks
+  /// behind those of its tiles.
+  bool follows = false;
+  ScaleMove row_scales = {};
+  ScaleMove column_scales = {};
 };
 
 namespace detail {
@@ -49,6 +74,12 @@ BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTrans
 
 BLOCKSCALE_HD constexpr bool has_small_transpose(Format input, InputTransform transform) {
   return input != Format::f32 && transform == InputTransform::identity;
+}
+
+/// Whether a kernel can follow another launch of itself, which leaves scales for it to move: where
+/// stores of scales are what costs time.
+BLOCKSCALE_HD constexpr bool moves_scales(const QuantizeConfig& c) {
+  return c.large && c.transform == InputTransform::identity;
 }
 
 BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
