@@ -56,7 +56,7 @@ constexpr Sizes small_sizes(const QuantizeConfig& small) {
   }
   if (has_few_rows(small.kernel, small.rule, small.transform)) {
     // Of fewer the weight, which every thread block loads, counts for more.
-    return {small.transform == InputTransform::rms_norm ? 10 * kKibi : 0, 24 * kKibi};
+    return {small.transform == InputTransform::rms_norm ? 6 * kKibi : 0, 24 * kKibi};
   }
   switch (small.kernel) {
     case QuantizeKernel::maximum: return {0, (modulate ? 24 : 10) * kKibi};

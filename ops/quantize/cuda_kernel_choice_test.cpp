@@ -122,7 +122,8 @@ TEST(KernelChoice, SpreadsSmallInputsOfFunctions) {
   EXPECT_EQ(is_large(Recipe::fp8_tensor, 2), std::pair(false, false));
   EXPECT_EQ(is_large(Recipe::fp8_tensor, 4), std::pair(true, true));
   options = with_operands(InputTransform::rms_norm, Format::bf16, 1, 8192);
-  EXPECT_EQ(is_large(Recipe::nvfp4, 2), std::pair(false, true));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 1), std::pair(false, true));
+  EXPECT_EQ(is_large(Recipe::nvfp4, 2), std::pair(false, false));
   EXPECT_EQ(is_large(Recipe::nvfp4, 4), std::pair(false, false));
   EXPECT_EQ(is_large(Recipe::nvfp4, 8), std::pair(false, true));
 }
