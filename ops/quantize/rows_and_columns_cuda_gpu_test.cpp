@@ -2,6 +2,7 @@
 // without one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -155,15 +156,32 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
   check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
 }
 
+/// The same on numbers that repeat, but not from row to row: many of them are made in no time.
+void check_repeated(const Case& c, Data data) {
+  constexpr std::int64_t kPeriod = 1'000'003;
+  const test::Matrix some(c.dtype, 1, kPeriod, 1, 0, data, 3);
+  const std::int64_t element = format_traits(c.dtype).bits / 8;
+  std::vector<std::uint8_t> x(static_cast<std::size_t>(c.batch * c.rows * c.k * element));
+  const auto* const from = static_cast<const std::uint8_t*>(some.view().data);
+  constexpr auto kStep = static_cast<std::size_t>(kPeriod);
+  for (std::size_t at = 0; at < x.size(); at += kStep * static_cast<std::size_t>(element)) {
+    std::copy_n(from, std::min(kStep * static_cast<std::size_t>(element), x.size() - at), &x[at]);
+  }
+  check(c, {x.data(), c.dtype, c.rows, c.k, 0, c.batch}, static_cast<std::int64_t>(x.size()));
+}
+
 /// Inputs that are quantised in parts, each of which moves the scales of the one before: by rows,
 /// columns, matrices, with and without vectors of scales.
 TEST_F(RowsAndColumnsGpu, TakeLargeMatricesInParts) {
-  check({Recipe::fp8_1x128, Format::bf16, 4096, 7168}, Data::normal);
-  check({Recipe::fp8_1x128, Format::f16, 1024, 1100, 24}, Data::mixed);
-  check({Recipe::fp8_1x128, Format::f32, 900, 24576}, Data::outlier);
-  check({Recipe::fp8_1x128_ue8m0, Format::bf16, 9220, 3000, 1, ScaleLayout::row_major, true},
-        Data::any_bits);
-  check({Recipe::fp8_1x128_pow2, Format::bf16, 24576, 3072}, Data::normal);  // five launches
+  check_repeated({Recipe::fp8_1x128, Format::bf16, 4096, 7168}, Data::normal);
+  check_repeated({Recipe::fp8_1x128, Format::f16, 1024, 1100, 24}, Data::mixed);
+  check_repeated({Recipe::fp8_1x128, Format::f32, 900, 24576}, Data::outlier);
+  check_repeated(
+      {Recipe::fp8_1x128_ue8m0, Format::bf16, 9220, 3000, 1, ScaleLayout::row_major, true},
+      Data::any_bits);
+  check_repeated({Recipe::fp8_1x128_ue8m0, Format::bf16, 9216, 3072}, Data::any_bits);
+  // Four parts before the last one: a place of scales is used again.
+  check_repeated({Recipe::fp8_1x128_pow2, Format::bf16, 32768, 4096}, Data::normal);
 }
 
 TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
