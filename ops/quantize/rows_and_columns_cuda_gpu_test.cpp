@@ -221,7 +221,7 @@ void check_capture(const Case& c) {
   const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
   DeviceBuffer elements(static_cast<std::size_t>(c.batch * c.rows * c.k * 2));
   elements.copy_from_host(first.view().data, elements.bytes());
-  const MatrixView x{elements.data(), c.dtype, c.rows, c.k, c.batch};
+  const MatrixView x{elements.data(), c.dtype, c.rows, c.k, 0, c.batch};
   const std::int64_t needed = cuda::quantize_rows_and_columns_workspace_bytes(
       x, actual.rows.view(), actual.columns.view(), {});
   const DeviceBuffer workspace(static_cast<std::size_t>(needed));
