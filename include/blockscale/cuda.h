@@ -5,8 +5,8 @@
 // synchronise, so it may be captured in a graph. It runs on the device that holds its output; the
 // stream must belong to that device. The bytes are those of the CPU. Kernels are launched with
 // programmatic dependent launch: one may be resident while its predecessors in the stream still
-// run, and prefetch, but waits for their end before it reads what they may write, or writes. Values
-// on the device are not read back: scales that were given are taken as they are.
+// run, and prefetch, but what came before the call has ended before it reads what that may write,
+// or writes. Values on the device are not read back: scales that were given are taken as they are.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
 /// Bytes of workspace that `quantize_rows_and_columns` needs: with rms_norm 4 for each row, rounded
-/// up to a multiple of 16; for large inputs (130,000 elements a multiprocessor and more) of which
-/// nothing is fused and both grids of scales are row_major up to one for each 16 elements, mostly
-/// far fewer; else 0. Throws as it does.
+/// up to a multiple of 16. Large inputs of which nothing is fused, and both of whose grids of
+/// scales are row_major, may need some MiB, at most 2 KiB for each 128 x 128 elements of a matrix,
+/// begun ones counted. Else 0. Throws as it does.
 std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
                                                        const MutableScaledTensorView& out_rows,
                                                        const MutableScaledTensorView& out_columns,

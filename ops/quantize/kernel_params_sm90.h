@@ -116,7 +116,8 @@ struct QuantizeParams {
   float* row_factors = nullptr;  // norm, maximum of rms_norm: batch x rows
   StripeParams stripes = {};     // stripe, clear
 
-  /// The kernel that comes next in the stream may be resident before this one ends.
+  /// The kernel that comes next in the stream may be resident from this one's beginning on. (Tiles
+  /// of rows and columns let it start near their end in any case.)
   bool lets_next_start = false;
   /// Thread blocks prefetch their tile before they wait, those of GELU's `maximum` two rounds of
   /// tiles instead of the first one, those with a table their first ones before they fill it, those

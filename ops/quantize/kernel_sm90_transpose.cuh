@@ -10,7 +10,7 @@
 //   2. A thread for each row and each column finds and stores its scale.
 //   3. Each thread stores the codes of its rows, and writes those of its columns. An element is
 //      computed once for both: four rows and four columns at a time give four codes of each.
-//   4. Columns are read back, 16 codes at a time, and stored.
+//   4. Columns are read back, 16 codes at a time, and stored. The next kernel may start then.
 //
 // In step 3 a thread's codes of a column are 4, 8 or 16 bytes. 16 rows of a column are a *unit* of
 // 16 bytes; the units of a column are permuted by its number, so that all 32 banks are touched once
@@ -76,7 +76,7 @@ class TransposeTile {
       quantize_exactly();
     }
     ptx::barrier_sync_all();
-    ptx::griddepcontrol_launch_dependents();  // when the last tiles are nearly done
+    ptx::griddepcontrol_launch_dependents();  // if they have not let it start before
     store_columns();
   }
 

@@ -2,8 +2,8 @@
 // the launch behind it.
 //
 // A warp takes 16 rows x 32 columns of the grid at a time, a lane 4 x 4 of them: it reads four rows
-// of each of its columns at once, and stores four columns of each of its rows. So the warp reads
-// whole sectors, and stores whole lines of 32 scales.
+// of each of its columns at once, and stores four columns of each of its rows. So of f32 scales the
+// warp reads whole sectors, and stores whole lines of 32.
 #pragma once
 
 #include "device/kernel.h"
@@ -40,7 +40,7 @@ class ScaleMover {
   }
 
   BLOCKSCALE_DEVICE void move() const {
-    if (!move_.vectors || column_ + 4 > move_.columns) return move_one_by_one();
+    if (column_ + 4 > move_.columns) return move_one_by_one();
     Four held[kSquares][4];
     BLOCKSCALE_UNROLL
     for (uint32_t s = 0; s < kSquares; ++s) load(row_ + s * kStep, held[s]);
@@ -68,13 +68,14 @@ class ScaleMover {
     }
   }
 
+  /// Up to three columns.
   BLOCKSCALE_DEVICE void move_one_by_one() const {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < kSquares * 4; ++i) {
       const uint32_t row = row_ + i / 4 * kStep + i % 4;
       if (row >= move_.rows) return;
       BLOCKSCALE_NO_UNROLL
-      for (uint32_t j = 0; j < 4 && column_ + j < move_.columns; ++j) {
+      for (uint32_t j = 0; column_ + j < move_.columns; ++j) {
         ptx::st_global(to_ + row * move_.to_leading_stride + j,
                        ptx::ld_global(from_ + j * move_.from_leading_stride + row));
       }
@@ -91,7 +92,7 @@ class ScaleMover {
 template <uint32_t kThreads>
 BLOCKSCALE_DEVICE void move_scales(const RowsAndColumnsParams& p, uint32_t turn) {
   ptx::griddepcontrol_wait();
-  // What the next but one overwrites, the launch before this one has moved.
+  // The next one overwrites what the launch before this one has moved.
   if (p.rows.lets_next_start) ptx::griddepcontrol_launch_dependents();
   const bool of_rows = turn < p.row_scales.blocks;
   const ScaleMove& move = of_rows ? p.row_scales : p.column_scales;

@@ -11,14 +11,14 @@ namespace {
 
 using Axis = RowsAndColumnsParts::Axis;
 
-/// Tiles of the last part for each multiprocessor, of which four or more run at once: while they
-/// last, the launch before it ends.
+/// Least tiles of the last part for each multiprocessor: while they last, the launch before it
+/// ends.
 constexpr std::int64_t kLastTiles = 3;
-/// Most tiles of other parts for each multiprocessor, unless that makes too many parts: three times
-/// their scales, of a KiB each, stay in level 2 until they are moved.
+/// Most tiles of other parts for each multiprocessor, where steps along the axis and the number of
+/// parts allow it: three times their scales, of a KiB each, stay in level 2 until they are moved.
 constexpr std::int64_t kMostTiles = 16;
 constexpr std::int64_t kMostParts = 9;
-/// Tiles along the axis of which the scales of a line fill whole sectors, and whole lines.
+/// Tiles along the axis of which f32 scales of a line fill whole sectors, and whole lines.
 constexpr std::int64_t kSectorTiles = 8;
 constexpr std::int64_t kLineTiles = 32;
 
@@ -58,23 +58,38 @@ void take_matrices(MutableScaledTensorView& out, std::int64_t begin, std::int64_
   out.batch = end - begin;
 }
 
-/// Parts of `steps` steps of `step` along an axis, of tiles of which there are `tiles` in all.
-RowsAndColumnsParts parts_along(Axis axis, std::int64_t size, std::int64_t step, std::int64_t steps,
-                                std::int64_t tiles, std::int64_t multiprocessors) {
+/// Whether scales are far apart, and four of a row that are moved can be stored at once.
+bool may_move_scales_to(const MutableScaledTensorView& out) {
+  const ScaleGrid grid = scale_grid(out.recipe, out.rows, out.k);
+  return out.layout == ScaleLayout::row_major && grid.columns >= kSectorTiles &&
+         is_multiple(grid.rows, 4) && is_multiple(out.scales, 4 * scale_bytes_of(out)) &&
+         is_multiple(out.scale_leading_stride, 4) && is_multiple(out.scale_batch_stride, 4);
+}
+
+/// Steps along an axis.
+struct Steps {
+  RowsAndColumnsParts::Axis axis;
+  std::int64_t size;          // of x along the axis
+  std::int64_t step;          // the same of a step
+  std::int64_t count;         // of steps
+  std::int64_t tiles;         // of a step
+  std::int64_t sector, line;  // steps of which scales fill whole ones
+};
+
+RowsAndColumnsParts parts_along(const Steps& steps, std::int64_t multiprocessors) {
   RowsAndColumnsParts parts;
-  parts.axis = axis;
-  parts.size = size;
-  const bool matrices = axis == Axis::matrices;
-  const std::int64_t in_step = tiles / steps;
-  const std::int64_t last = ceil_div(kLastTiles * multiprocessors, in_step);
-  const std::int64_t staged = round_down(steps - last, matrices ? 1 : kSectorTiles);
-  if (staged * 8 < steps * 5) return parts;  // too little to gain
-  const std::int64_t count =
-      std::min(ceil_div(staged * in_step, kMostTiles * multiprocessors), kMostParts - 1);
-  std::int64_t each = ceil_div(staged, count);
-  if (count > 1 && !matrices) each = round_up(each, kLineTiles);
-  parts.staged = staged * step;
-  parts.each = each * step;
+  parts.axis = steps.axis;
+  parts.size = steps.size;
+  const std::int64_t last = ceil_div(kLastTiles * multiprocessors, steps.tiles);
+  const std::int64_t staged =
+      round_down(std::max<std::int64_t>(0, steps.count - last), steps.sector);
+  if (staged * 8 < steps.count * 5) return parts;  // too little to gain
+  const std::int64_t most = kMostTiles * multiprocessors;
+  const std::int64_t count = std::min(ceil_div(staged * steps.tiles, most), kMostParts - 1);
+  const std::int64_t whole = steps.line * steps.tiles <= most ? steps.line : steps.sector;
+  const std::int64_t each = std::min(round_up(ceil_div(staged, count), whole), staged);
+  parts.staged = staged * steps.step;
+  parts.each = each * steps.step;
   parts.count = static_cast<int>(ceil_div(staged, each)) + 1;
   return parts;
 }
@@ -92,13 +107,23 @@ std::int64_t RowsAndColumnsParts::begin(int part) const {
 
 RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, const TransposeTiles& tiles,
                              std::int64_t multiprocessors) {
-  const std::int64_t all = a.rows.batch * tiles.down * tiles.across;
-  if (a.rows.batch > 1)
-    return parts_along(Axis::matrices, a.rows.batch, 1, a.rows.batch, all, multiprocessors);
-  const RowsAndColumnsParts parts =
-      parts_along(Axis::rows, a.rows.rows, kTransposeTile, tiles.down, all, multiprocessors);
-  if (parts.count > 1) return parts;
-  return parts_along(Axis::columns, a.rows.k, kTransposeTile, tiles.across, all, multiprocessors);
+  if (!may_move_scales_to(a.rows) || !may_move_scales_to(a.columns)) return {};
+  if (a.rows.batch > 1) {
+    const std::int64_t batch = a.rows.batch;
+    return parts_along({Axis::matrices, batch, 1, batch, tiles.down * tiles.across, 1, 1},
+                       multiprocessors);
+  }
+  const auto along = [&](Axis axis, std::int64_t size, std::int64_t count, std::int64_t in_step) {
+    return parts_along({axis, size, kTransposeTile, count, in_step, kSectorTiles, kLineTiles},
+                       multiprocessors);
+  };
+  const RowsAndColumnsParts rows = along(Axis::rows, a.rows.rows, tiles.down, tiles.across);
+  const RowsAndColumnsParts columns = along(Axis::columns, a.rows.k, tiles.across, tiles.down);
+  // The one with the smaller last part.
+  const auto staged = [](const RowsAndColumnsParts& p, std::int64_t other) {
+    return p.staged * other;
+  };
+  return staged(rows, a.rows.k) >= staged(columns, a.rows.rows) ? rows : columns;
 }
 
 RowsAndColumnsArguments part_of(const RowsAndColumnsArguments& a, Axis axis, std::int64_t begin,
@@ -157,8 +182,6 @@ ScaleMove move_of_scales(const MutableScaledTensorView& from, const MutableScale
   m.rows = static_cast<std::uint32_t>(grid.rows);
   m.columns = static_cast<std::uint32_t>(grid.columns);
   m.bytes = scale == 1;
-  m.vectors = is_multiple(grid.rows, 4) && is_multiple(to.scales, 4 * scale) &&
-              is_multiple(to.scale_leading_stride, 4) && is_multiple(to.scale_batch_stride, 4);
   const std::int64_t across = ceil_div(grid.columns, kMovedColumns);
   const std::int64_t in_matrix = across * ceil_div(grid.rows, kMovedRows);
   check_count(to.batch * in_matrix, "parts of scales");

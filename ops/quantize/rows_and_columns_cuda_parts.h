@@ -3,8 +3,14 @@
 // In row_major the scales of a tile lie a row of their grid apart, 2 x 128 of them in as many
 // sectors, and storing them costs 5 % of the time. So a launch leaves those of its part in the
 // workspace, in mn_major, and thread blocks of the next one move them, whole lines at a time, while
-// others quantise the next part, which waits for nothing. The last part's scales go where they
-// belong at once; it is as small as it can be while the launch before it ends behind it.
+// others quantise the next part. The last part's scales go where they belong at once; it lasts
+// about as long as the launch before it takes to end.
+//
+// Tiles of a launch behind the first wait for nothing: the first launch lets the next one start
+// when all of its thread blocks have waited for who wrote x. Those that move scales wait for the
+// launch before, so that a launch ends after all before it, and only then let the next one start:
+// when launch i begins, launch i - 2 has ended, and what launch i - 3 has left has been moved. So
+// there are three places for scales, in turns. Every launch behind the first has scales to move.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +31,16 @@ struct RowsAndColumnsParts {
 
   Axis axis = Axis::rows;
   std::int64_t size = 0;    // of x along the axis
-  std::int64_t staged = 0;  // of all parts but the last one
+  std::int64_t staged = 0;  // the same of all parts but the last one
   std::int64_t each = 0;    // of each of these; the last of them may have less
-  int count = 1;
+  int count = 1;            // of parts
 
   std::int64_t begin(int part) const;
   std::int64_t end(int part) const { return begin(part + 1); }
 };
 
-/// How x is divided: not at all where that does not pay. `a` is validated.
+/// How x is divided: not at all where that does not pay, where scales cannot be moved four at a
+/// time, or where a batch has few matrices. `a` is validated.
 RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, const TransposeTiles& tiles,
                              std::int64_t multiprocessors);
 

@@ -80,8 +80,7 @@ void plan_parts(RowsAndColumnsPlan& plan, const RowsAndColumnsArguments& a,
   const RowsAndColumnsArguments largest = part_of(a, parts.axis, 0, parts.each);
   const std::int64_t row_bytes = staged_scale_bytes(largest.rows);
   const std::int64_t bytes = row_bytes + staged_scale_bytes(largest.columns);
-  // A launch begins before the one before it has moved what the one before that has left.
-  constexpr int kStages = 3;
+  constexpr int kStages = 3;  // places for scales, in turns
   plan.workspace_bytes = std::min(parts.count - 1, kStages) * bytes;
   plan.launches.clear();
   plan.launches.reserve(static_cast<std::size_t>(parts.count));
@@ -130,8 +129,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
     p.rows.transform.row_factors = plan.factors.steps[0].params.row_factors;
     plan.workspace_bytes = plan.factors.workspace_bytes;
   }
-  if (detail::moves_scales(plan.config) && a.rows.layout == ScaleLayout::row_major &&
-      a.columns.layout == ScaleLayout::row_major) {
+  if (detail::moves_scales(plan.config)) {
     const RowsAndColumnsParts parts = parts_of(a, tiles_of(p), device.multiprocessors);
     if (parts.count > 1) plan_parts(plan, a, parts, options, workspace);
   }

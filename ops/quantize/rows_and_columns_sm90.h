@@ -14,19 +14,18 @@ inline constexpr uint32_t kTransposeTile = 128;
 /// Scales on their way from mn_major, in which a tile stores 128 side by side, to row_major, where
 /// they lie a row of the grid apart: a thread block moves kMovedRows x kMovedColumns of them.
 struct ScaleMove {
-  const uint8_t* from = nullptr;
-  int64_t from_leading_stride = 0;  // scales, a multiple of 16; rows begin at one of 16 bytes
-  int64_t from_batch_stride = 0;
-  uint8_t* to = nullptr;
-  int64_t to_leading_stride = 0;
-  int64_t to_batch_stride = 0;
-  uint32_t rows = 0;  // of the grid of a matrix
-  uint32_t columns = 0;
-  bool bytes = false;    // of scales: one, or four
-  bool vectors = false;  // rows come in fours, and four scales of one lie at a multiple of theirs
-  uint32_t blocks = 0;   // thread blocks
-  Divisor across = {};   // those side by side
-  Divisor per_matrix = {};  // those of a matrix
+  const uint8_t* from = nullptr;    // at a multiple of 16 bytes
+  int64_t from_leading_stride = 0;  // scales, a multiple of 16
+  int64_t from_batch_stride = 0;    // the same
+  uint8_t* to = nullptr;            // at a multiple of four scales
+  int64_t to_leading_stride = 0;    // scales, a multiple of 4
+  int64_t to_batch_stride = 0;      // the same
+  uint32_t rows = 0;                // of the grid of a matrix, a multiple of 4
+  uint32_t columns = 0;             // of it
+  bool bytes = false;               // a scale has one byte, not four
+  uint32_t blocks = 0;              // thread blocks
+  Divisor across = {};              // those side by side
+  Divisor per_matrix = {};          // those of a matrix
 };
 inline constexpr uint32_t kMovedRows = 128;
 inline constexpr uint32_t kMovedColumns = 32;
@@ -36,8 +35,8 @@ inline constexpr uint32_t kMovedColumns = 32;
 struct RowsAndColumnsParams {
   QuantizeParams rows;
   QuantizeParams columns;
-  /// Behind another launch for the same x, of which this one moves the scales by thread blocks
-  /// behind those of its tiles.
+  /// Behind another launch for the same x: tiles do not wait, and thread blocks behind theirs move
+  /// the scales of that launch, which they wait for (rows_and_columns_cuda_parts.h).
   bool follows = false;
   ScaleMove row_scales = {};
   ScaleMove column_scales = {};
