@@ -105,25 +105,22 @@ std::int64_t RowsAndColumnsParts::begin(int part) const {
   return std::min(part * each, staged);
 }
 
-RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, const TransposeTiles& tiles,
-                             std::int64_t multiprocessors) {
+RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, std::int64_t multiprocessors) {
   if (!may_move_scales_to(a.rows) || !may_move_scales_to(a.columns)) return {};
+  const std::int64_t down = ceil_div(a.rows.rows, kTransposeTile);
+  const std::int64_t across = ceil_div(a.rows.k, kTransposeTile);
   if (a.rows.batch > 1) {
     const std::int64_t batch = a.rows.batch;
-    return parts_along({Axis::matrices, batch, 1, batch, tiles.down * tiles.across, 1, 1},
-                       multiprocessors);
+    return parts_along({Axis::matrices, batch, 1, batch, down * across, 1, 1}, multiprocessors);
   }
   const auto along = [&](Axis axis, std::int64_t size, std::int64_t count, std::int64_t in_step) {
     return parts_along({axis, size, kTransposeTile, count, in_step, kSectorTiles, kLineTiles},
                        multiprocessors);
   };
-  const RowsAndColumnsParts rows = along(Axis::rows, a.rows.rows, tiles.down, tiles.across);
-  const RowsAndColumnsParts columns = along(Axis::columns, a.rows.k, tiles.across, tiles.down);
+  const RowsAndColumnsParts rows = along(Axis::rows, a.rows.rows, down, across);
+  const RowsAndColumnsParts columns = along(Axis::columns, a.rows.k, across, down);
   // The one with the smaller last part.
-  const auto staged = [](const RowsAndColumnsParts& p, std::int64_t other) {
-    return p.staged * other;
-  };
-  return staged(rows, a.rows.k) >= staged(columns, a.rows.rows) ? rows : columns;
+  return rows.staged * a.rows.k >= columns.staged * a.rows.rows ? rows : columns;
 }
 
 RowsAndColumnsArguments part_of(const RowsAndColumnsArguments& a, Axis axis, std::int64_t begin,

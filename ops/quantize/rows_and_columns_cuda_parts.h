@@ -20,11 +20,6 @@
 
 namespace blockscale::quantize_detail {
 
-/// Tiles of a matrix.
-struct TransposeTiles {
-  std::int64_t down, across;
-};
-
 /// Parts of x that follow each other along one axis.
 struct RowsAndColumnsParts {
   enum class Axis : std::uint8_t { matrices, rows, columns };
@@ -41,8 +36,7 @@ struct RowsAndColumnsParts {
 
 /// How x is divided: not at all where that does not pay, where scales cannot be moved four at a
 /// time, or where a batch has few matrices. `a` is validated.
-RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, const TransposeTiles& tiles,
-                             std::int64_t multiprocessors);
+RowsAndColumnsParts parts_of(const RowsAndColumnsArguments& a, std::int64_t multiprocessors);
 
 /// The problem that is elements [begin, end) of `a` along an axis, multiples of a tile but for the
 /// last end.

@@ -46,8 +46,12 @@ QuantizeConfig tuned(QuantizeConfig c, const PlanTuning& tuning) {
   return c;
 }
 
+struct Tiles {
+  std::int64_t down, across;
+};
+
 /// Tiles that cover both outputs, the padding of their scales included.
-TransposeTiles tiles_of(const RowsAndColumnsParams& p) {
+Tiles tiles_of(const RowsAndColumnsParams& p) {
   const auto count = [](std::uint32_t scale_rows, std::uint32_t scale_columns) {
     return std::max<std::int64_t>(ceil_div(scale_rows, kTransposeTile), scale_columns);
   };
@@ -65,7 +69,7 @@ RowsAndColumnsPlan::Launch launch_of(const RowsAndColumnsArguments& a,
   RowsAndColumnsParams& p = launch.params;
   p.rows = params_of({a.x, a.rows, a.input}, options);
   p.columns = column_params_of(a, options);
-  const TransposeTiles tiles = tiles_of(p);
+  const Tiles tiles = tiles_of(p);
   p.rows.grid =
       make_tile_grid(a.rows.batch, tiles.down * kTransposeTile, tiles.across, kTransposeTile, 0);
   launch.shape.grid.x = p.rows.grid.tiles;
@@ -130,7 +134,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
     plan.workspace_bytes = plan.factors.workspace_bytes;
   }
   if (detail::moves_scales(plan.config)) {
-    const RowsAndColumnsParts parts = parts_of(a, tiles_of(p), device.multiprocessors);
+    const RowsAndColumnsParts parts = parts_of(a, device.multiprocessors);
     if (parts.count > 1) plan_parts(plan, a, parts, options, workspace);
   }
   for (RowsAndColumnsPlan::Launch& launch : plan.launches) {
