@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,17 @@ class DeviceOutput {
  public:
   explicit DeviceOutput(const Output& host)
       : values_(host.values().size()), scales_(host.scales().size()), view_(host.view()) {
-    values_.copy_from_host(host.values().data(), values_.bytes());
-    scales_.copy_from_host(host.scales().data(), scales_.bytes());
+    restore(host);
     view_.values = values_.data() + test::kGuard;
     view_.scales = scales_.data() + test::kGuard;
   }
   const MutableScaledTensorView& view() const { return view_; }
+
+  /// Its bytes are again those of `host`.
+  void restore(const Output& host) {
+    values_.copy_from_host(host.values().data(), values_.bytes());
+    scales_.copy_from_host(host.scales().data(), scales_.bytes());
+  }
 
   void expect_equal(const Output& expected, const std::string& text) const {
     EXPECT_TRUE(holds(values_, expected.values())) << text << " values";
@@ -156,10 +162,11 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
   check({Recipe::fp8_1x128, Format::f32, 2048, 2048, 2, ScaleLayout::mn_major}, Data::outlier);
 }
 
-/// The same on numbers that repeat, but not from row to row: many of them are made in no time.
-void check_repeated(const Case& c, Data data) {
+/// Elements of x that repeat, but not from row to row: many of them are made in no time. Those of
+/// another `seed` are others.
+std::vector<std::uint8_t> repeated(const Case& c, Data data, std::uint32_t seed = 3) {
   constexpr std::int64_t kPeriod = 1'000'003;
-  const test::Matrix some(c.dtype, 1, kPeriod, 1, 0, data, 3);
+  const test::Matrix some(c.dtype, 1, kPeriod, 1, 0, data, seed);
   const std::int64_t element = format_traits(c.dtype).bits / 8;
   std::vector<std::uint8_t> x(static_cast<std::size_t>(c.batch * c.rows * c.k * element));
   const auto* const from = static_cast<const std::uint8_t*>(some.view().data);
@@ -167,6 +174,11 @@ void check_repeated(const Case& c, Data data) {
   for (std::size_t at = 0; at < x.size(); at += kStep * static_cast<std::size_t>(element)) {
     std::copy_n(from, std::min(kStep * static_cast<std::size_t>(element), x.size() - at), &x[at]);
   }
+  return x;
+}
+
+void check_repeated(const Case& c, Data data) {
+  const std::vector<std::uint8_t> x = repeated(c, data);
   check(c, {x.data(), c.dtype, c.rows, c.k, 0, c.batch}, static_cast<std::int64_t>(x.size()));
 }
 
@@ -182,6 +194,8 @@ TEST_F(RowsAndColumnsGpu, TakeLargeMatricesInParts) {
   check_repeated({Recipe::fp8_1x128_ue8m0, Format::bf16, 9216, 3072}, Data::any_bits);
   // Four parts before the last one: a place of scales is used again.
   check_repeated({Recipe::fp8_1x128_pow2, Format::bf16, 32768, 4096}, Data::normal);
+  check_repeated({Recipe::fp8_1x128, Format::bf16, 4224, 8192}, Data::mixed);
+  check_repeated({Recipe::fp8_1x128, Format::bf16, 4096, 14336}, Data::normal);
 }
 
 TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
@@ -214,41 +228,91 @@ TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
   }
 }
 
-void check_capture(const Case& c) {
-  const test::Matrix first(c.dtype, c.rows, c.k, c.batch, 0, Data::normal, 1);
-  const test::Matrix second(c.dtype, c.rows, c.k, c.batch, 0, Data::outlier, 2);
-  Pair<Output> expected = outputs_of(c);
-  const Pair<DeviceOutput> actual{DeviceOutput(expected.rows), DeviceOutput(expected.columns)};
-  DeviceBuffer elements(static_cast<std::size_t>(c.batch * c.rows * c.k * 2));
-  elements.copy_from_host(first.view().data, elements.bytes());
-  const MatrixView x{elements.data(), c.dtype, c.rows, c.k, 0, c.batch};
-  const std::int64_t needed = cuda::quantize_rows_and_columns_workspace_bytes(
-      x, actual.rows.view(), actual.columns.view(), {});
+/// A call that repeats on the device, with x and outputs of its own.
+class RepeatedCall {
+ public:
+  explicit RepeatedCall(const Case& c)
+      : case_(c),
+        blank_(outputs_of(c)),
+        outputs_{DeviceOutput(blank_.rows), DeviceOutput(blank_.columns)},
+        elements_(
+            static_cast<std::size_t>(c.batch * c.rows * c.k * (format_traits(c.dtype).bits / 8))) {}
+
+  std::int64_t workspace_bytes() const {
+    return cuda::quantize_rows_and_columns_workspace_bytes(on_device(), outputs_.rows.view(),
+                                                           outputs_.columns.view(), {});
+  }
+  void operator()(void* stream, const DeviceBuffer& workspace) const {
+    cuda::quantize_rows_and_columns(
+        on_device(), outputs_.rows.view(), outputs_.columns.view(), {},
+        {stream, workspace.data(), static_cast<std::int64_t>(workspace.bytes())});
+  }
+
+  /// Gives it new elements, and clears its outputs.
+  void restart(Data data, std::uint32_t seed) {
+    x_ = repeated(case_, data, seed);
+    elements_.copy_from_host(x_.data(), x_.size());
+    outputs_.rows.restore(blank_.rows);
+    outputs_.columns.restore(blank_.columns);
+  }
+  void expect_bytes_of_cpu() const {
+    const Pair<Output> expected = outputs_of(case_);
+    quantize_rows_and_columns({x_.data(), case_.dtype, case_.rows, case_.k, 0, case_.batch},
+                              expected.rows.view(), expected.columns.view());
+    outputs_.rows.expect_equal(expected.rows, describe(case_) + " rows");
+    outputs_.columns.expect_equal(expected.columns, describe(case_) + " columns");
+  }
+
+ private:
+  MatrixView on_device() const {
+    return {elements_.data(), case_.dtype, case_.rows, case_.k, 0, case_.batch};
+  }
+
+  Case case_;
+  Pair<Output> blank_;
+  Pair<DeviceOutput> outputs_;
+  DeviceBuffer elements_;
+  std::vector<std::uint8_t> x_;
+};
+
+/// Captures these calls, which share a workspace and overlap as far as they may, and runs them with
+/// two different inputs each.
+void check_capture(const std::vector<Case>& cases) {
+  std::vector<std::unique_ptr<RepeatedCall>> calls;
+  std::int64_t needed = 0;
+  for (const Case& c : cases) {
+    calls.push_back(std::make_unique<RepeatedCall>(c));
+    needed = std::max(needed, calls.back()->workspace_bytes());
+  }
   const DeviceBuffer workspace(static_cast<std::size_t>(needed));
-  const auto call = [&](void* stream) {
-    cuda::quantize_rows_and_columns(x, actual.rows.view(), actual.columns.view(), {},
-                                    {stream, workspace.data(), needed});
-  };
   const runtime::DeviceStream stream;
-  call(stream.handle());  // loads the kernel
+  const auto call_all = [&](void* captured) {
+    for (const auto& call : calls) (*call)(captured, workspace);
+  };
+  call_all(stream.handle());  // loads the kernels
   stream.wait();
-  // Calls that overlap as far as they may.
-  const runtime::DeviceGraph graph(stream, [&](void* captured) {
-    for (int i = 0; i < 3; ++i) call(captured);
-  });
-  for (const test::Matrix* matrix : {&second, &first}) {
-    elements.copy_from_host(matrix->view().data, elements.bytes());
+  const runtime::DeviceGraph graph(stream, call_all);
+  std::uint32_t seed = 1;
+  for (const Data data : {Data::outlier, Data::normal}) {
+    for (const auto& call : calls) call->restart(data, seed++);
     graph.launch(stream);
     stream.wait();
-    quantize_rows_and_columns(matrix->view(), expected.rows.view(), expected.columns.view());
-    actual.rows.expect_equal(expected.rows, "rows");
-    actual.columns.expect_equal(expected.columns, "columns");
+    for (const auto& call : calls) call->expect_bytes_of_cpu();
   }
 }
 
 TEST_F(RowsAndColumnsGpu, CanBeCapturedInAGraph) {
-  check_capture({});
-  check_capture({Recipe::fp8_1x128, Format::bf16, 8192, 4096});  // in parts
+  check_capture({{}, {}, {}});
+}
+
+/// Each call overwrites in the workspace what the call before has left there, and must not do so
+/// before it has been moved.
+TEST_F(RowsAndColumnsGpu, CallsInPartsFollowEachOther) {
+  const Case two_launches{Recipe::fp8_1x128, Format::bf16, 4096, 7168};
+  const Case five_launches{Recipe::fp8_1x128_pow2, Format::bf16, 32768, 4096};
+  const Case bytes{Recipe::fp8_1x128_ue8m0, Format::bf16, 9216, 3072};
+  const Case one_launch;
+  check_capture({five_launches, two_launches, bytes, two_launches, one_launch, five_launches});
 }
 
 TEST_F(RowsAndColumnsGpu, NameMemoryThatIsNotOnTheDevice) {

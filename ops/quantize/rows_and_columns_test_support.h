@@ -29,6 +29,9 @@ class GuardedOutput {
           (layout == ScaleLayout::row_major ? grid_columns : grid_rows) + 2;
     }
   }
+  GuardedOutput(const GuardedOutput&) = delete;  // view() is of this one's memory
+  GuardedOutput& operator=(const GuardedOutput&) = delete;
+
   const MutableScaledTensorView& view() const { return view_; }
   /// Guards included.
   const std::vector<std::uint8_t>& values() const { return values_.bytes(); }
