@@ -122,8 +122,8 @@ void DeviceGraph::launch(const DeviceStream& stream) const {
   table().graph_launch(static_cast<GraphExec>(graph_), stream_of(stream));
 }
 
-std::vector<double> median_seconds(const std::vector<TimedWork>& works, int repeats) {
-  const DeviceStream stream;
+std::vector<double> median_seconds(const DeviceStream& stream, const std::vector<TimedWork>& works,
+                                   int repeats) {
   std::vector<DeviceGraph> graphs;
   for (const TimedWork& work : works) {
     work.launch(stream.handle(), 0);  // loads its kernels; what fails, fails outside a capture

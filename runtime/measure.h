@@ -78,8 +78,9 @@ struct TimedWork {
   int parts = 1;
 };
 
-/// Median seconds of one part of each work: all parts in one graph, graphs in turns, `repeats`
-/// times after two that are not counted.
-std::vector<double> median_seconds(const std::vector<TimedWork>& works, int repeats);
+/// Median seconds of one part of each work: all parts in one graph, graphs in turns in `stream`,
+/// `repeats` times after two that are not counted.
+std::vector<double> median_seconds(const DeviceStream& stream, const std::vector<TimedWork>& works,
+                                   int repeats);
 
 }  // namespace blockscale::runtime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "blockscale/error.h"
@@ -46,6 +47,8 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
 namespace cuda {
 
+struct QuantizeBenchmarkRow;
+
 struct QuantizeBenchmarkOptions {
   std::vector<Recipe> recipes;             // as above
   std::vector<Format> dtypes;              // as above
@@ -54,6 +57,7 @@ struct QuantizeBenchmarkOptions {
   std::vector<std::int64_t> input_bytes;   // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
   std::int64_t k = 8192;                   // columns of what is quantised
   int repeats = 20;                        // timed replays of a graph; the median counts
+  std::function<void(const QuantizeBenchmarkRow&)> after_case;  // may be empty
 };
 
 /// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph
@@ -74,8 +78,8 @@ struct QuantizeBenchmarkRow {
   double copy_share = 0;              // copy_seconds over seconds
 };
 
-/// Times cuda::quantize on the current device, on random normal inputs. Throws as cuda::quantize
-/// does.
+/// Times cuda::quantize on the current device, in a stream of its own and on random normal inputs,
+/// in memory that it frees in the end. Throws as cuda::quantize does.
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
 
 }  // namespace cuda

@@ -26,8 +26,9 @@ void check(const QuantizeBenchmarkOptions& options) {
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
 }
 
-QuantizeBenchmarkRow measured(const quantize_detail::MeasuredProblem& problem, int repeats) {
-  const quantize_detail::Measurement m = measure_quantize(problem, {{}}, repeats);
+QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
+                              const quantize_detail::MeasuredProblem& problem, int repeats) {
+  const quantize_detail::Measurement m = measure_quantize(workbench, problem, {{}}, repeats);
   const std::optional<Error>& failed = m.tunings[0].failed;
   if (failed) throw Error(*failed);
   QuantizeBenchmarkRow row;
@@ -69,12 +70,14 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
       }
     }
   }
+  quantize_detail::Workbench workbench;
   std::vector<QuantizeBenchmarkRow> result;
   for (quantize_detail::MeasuredProblem& problem : problems) {
     const std::int64_t row = x_columns_of(problem) * quantize_detail::format_bytes(problem.dtype);
     for (const std::int64_t bytes : sizes) {
       problem.rows = std::max<std::int64_t>(1, bytes / row);
-      result.push_back(measured(problem, options.repeats));
+      result.push_back(measured(workbench, problem, options.repeats));
+      if (options.after_case) options.after_case(result.back());
     }
   }
   return result;

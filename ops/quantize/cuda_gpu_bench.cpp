@@ -10,38 +10,32 @@
 namespace blockscale {
 namespace {
 
-/// Measures and prints the cases of each recipe, one recipe after the other.
+void print(const cuda::QuantizeBenchmarkRow& row) {
+  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n",
+               recipe_traits(row.recipe).name, format_traits(row.dtype).name,
+               scale_layout_traits(row.layout).name,
+               kInputTransformNames[static_cast<int>(row.transform)],
+               static_cast<double>(row.input_bytes) / (1 << 20), row.seconds * 1e6,
+               row.copy_seconds * 1e6, row.copy_share);
+}
+
+/// Measures the cases, and prints each.
 nlohmann::json cases(cuda::QuantizeBenchmarkOptions options) {
-  std::vector<Recipe> recipes = options.recipes;
-  if (recipes.empty()) {
-    for (const RecipeTraits& t : kRecipes) {
-      if (!is_plain(t.recipe)) recipes.push_back(t.recipe);
-    }
-  }
+  options.after_case = print;
   nlohmann::json result = nlohmann::json::array();
-  for (const Recipe recipe : recipes) {
-    options.recipes = {recipe};
-    for (const cuda::QuantizeBenchmarkRow& row : cuda::benchmark_quantize(options)) {
-      const char* const name = recipe_traits(row.recipe).name;
-      const char* const dtype = format_traits(row.dtype).name;
-      const char* const layout = scale_layout_traits(row.layout).name;
-      const char* const input = kInputTransformNames[static_cast<int>(row.transform)];
-      std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n", name,
-                   dtype, layout, input, static_cast<double>(row.input_bytes) / (1 << 20),
-                   row.seconds * 1e6, row.copy_seconds * 1e6, row.copy_share);
-      result.push_back({{"recipe", name},
-                        {"dtype", dtype},
-                        {"layout", layout},
-                        {"input", input},
-                        {"rows", row.rows},
-                        {"k", row.k},
-                        {"moved_bytes", row.moved_bytes},
-                        {"microseconds", row.seconds * 1e6},
-                        {"copy_microseconds", row.copy_seconds * 1e6},
-                        {"dependent_copy_microseconds", row.dependent_copy_seconds * 1e6},
-                        {"terabytes_per_second", row.bytes_per_second * 1e-12},
-                        {"copy_share", row.copy_share}});
-    }
+  for (const cuda::QuantizeBenchmarkRow& row : cuda::benchmark_quantize(options)) {
+    result.push_back({{"recipe", recipe_traits(row.recipe).name},
+                      {"dtype", format_traits(row.dtype).name},
+                      {"layout", scale_layout_traits(row.layout).name},
+                      {"input", kInputTransformNames[static_cast<int>(row.transform)]},
+                      {"rows", row.rows},
+                      {"k", row.k},
+                      {"moved_bytes", row.moved_bytes},
+                      {"microseconds", row.seconds * 1e6},
+                      {"copy_microseconds", row.copy_seconds * 1e6},
+                      {"dependent_copy_microseconds", row.dependent_copy_seconds * 1e6},
+                      {"terabytes_per_second", row.bytes_per_second * 1e-12},
+                      {"copy_share", row.copy_share}});
   }
   return result;
 }

@@ -64,50 +64,6 @@ runtime::KernelSpec tuned_rows_and_columns_spec(const QuantizeConfig& c) {
   return spec;
 }
 
-/// Device memory that all cases share, so that it is allocated and filled once.
-class Arena {
- public:
-  /// Memory of random numbers of `dtype`.
-  std::byte* numbers(Format dtype, std::int64_t bytes) {
-    if (static_cast<std::int64_t>(numbers_.bytes()) < bytes || dtype != dtype_) {
-      if (static_cast<std::int64_t>(numbers_.bytes()) < bytes) {
-        numbers_ = {};
-        numbers_ = runtime::DeviceBuffer(size_of(bytes));
-      }
-      const std::vector<std::uint8_t> some = normal_numbers(dtype, kPiece);
-      for (std::size_t at = 0; at < numbers_.bytes(); at += some.size()) {
-        numbers_.copy_from_host(some.data(), std::min(some.size(), numbers_.bytes() - at), at);
-      }
-      dtype_ = dtype;
-    }
-    return numbers_.data();
-  }
-  /// Memory that is written.
-  std::byte* results(std::int64_t bytes) {
-    if (static_cast<std::int64_t>(results_.bytes()) < bytes) {
-      results_ = {};
-      results_ = runtime::DeviceBuffer(size_of(bytes));
-      results_.fill(0);
-    }
-    return results_.data();
-  }
-  /// kOnes floats of 1: operands of transforms, given tensor scales.
-  std::byte* ones() {
-    if (ones_.bytes() == 0) {
-      const std::vector<float> values(kOnes, 1.0f);
-      ones_ = runtime::DeviceBuffer(kOnes * sizeof(float));
-      ones_.copy_from_host(values.data(), kOnes * sizeof(float));
-    }
-    return ones_.data();
-  }
-  static constexpr std::size_t kOnes = std::size_t{1} << 20;
-
- private:
-  static constexpr std::int64_t kPiece = std::int64_t{8} << 20;
-  runtime::DeviceBuffer numbers_, results_, ones_;
-  Format dtype_ = Format::e2m1;  // none of the inputs'
-};
-
 /// What one call reads and writes, but for its workspace, which is that of all calls, as a stream
 /// has one. Those of different sets are cold to each other.
 struct BufferSet {
@@ -181,7 +137,8 @@ MutableScaledTensorView columns_of(const MeasuredProblem& m, std::byte* values, 
 
 class Bench {
  public:
-  explicit Bench(const MeasuredProblem& problem) : problem_(problem) {
+  Bench(Workbench& workbench, const MeasuredProblem& problem)
+      : problem_(problem), stream_(workbench.stream()) {
     const MeasuredProblem& m = problem;
     const bool twice =
         m.scale_source == ScaleSource::dynamic && has_tensor_wide_scale(recipe_traits(m.recipe));
@@ -200,10 +157,10 @@ class Bench {
     }
     result_.moved_bytes = reads * result_.input_bytes + written;
     copied_ = round_up(result_.moved_bytes / 2);
-    if (2 * m.k > static_cast<std::int64_t>(Arena::kOnes)) {
+    if (2 * m.k > static_cast<std::int64_t>(Workbench::kOnes)) {
       throw Error(ErrorCode::unsupported, "k", "has more columns than are measured");
     }
-    make_sets(std::max(result_.input_bytes, copied_), std::max(out_bytes, copied_));
+    make_sets(workbench, std::max(result_.input_bytes, copied_), std::max(out_bytes, copied_));
   }
 
   Measurement run(const std::vector<PlanTuning>& tunings, int repeats) {
@@ -228,7 +185,7 @@ class Bench {
       }
     }
     if (problem_.behind_producer) put_behind_producer(copy, works);
-    const std::vector<double> seconds = runtime::median_seconds(works, repeats);
+    const std::vector<double> seconds = runtime::median_seconds(stream_, works, repeats);
     result_.copy_seconds = seconds[0];
     result_.dependent_copy_seconds = seconds[1];
     const double of_producer = problem_.behind_producer ? seconds.back() : 0;
@@ -253,17 +210,16 @@ class Bench {
   }
 
   /// As many sets as are together larger than three times the level-2 cache.
-  void make_sets(std::int64_t x_bytes, std::int64_t out_bytes) {
-    static Arena arena;
+  void make_sets(Workbench& workbench, std::int64_t x_bytes, std::int64_t out_bytes) {
     x_bytes = round_up(x_bytes);
     out_bytes = round_up(out_bytes);
     const std::int64_t l2 = std::max<std::int64_t>(cuda::current_device().l2_bytes, 1 << 20);
     const std::int64_t touched = std::min(result_.moved_bytes, 2 * copied_);
     const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / touched + 1, 2, 160);
-    std::byte* const numbers = arena.numbers(problem_.dtype, count * x_bytes);
+    std::byte* const numbers = workbench.numbers(problem_.dtype, count * x_bytes);
     const std::int64_t set_bytes = out_bytes + round_up(sizeof(float));
-    workspace_ = arena.results(kWorkspaceBytes + count * set_bytes);
-    ones_ = arena.ones();
+    workspace_ = workbench.results(kWorkspaceBytes + count * set_bytes);
+    ones_ = workbench.ones();
     for (std::int64_t i = 0; i < count; ++i) {
       std::byte* const out = workspace_ + kWorkspaceBytes + i * set_bytes;
       sets_.push_back({numbers + i * x_bytes, out, out + out_bytes});
@@ -365,6 +321,7 @@ class Bench {
   }
 
   MeasuredProblem problem_;
+  const runtime::DeviceStream& stream_;
   Measurement result_;
   std::int64_t values_ = 0;         // bytes before the scales
   std::int64_t columns_ = 0;        // bytes before the values of the transpose
@@ -376,6 +333,39 @@ class Bench {
 };
 
 }  // namespace
+
+std::byte* Workbench::numbers(Format dtype, std::int64_t bytes) {
+  const bool fits = static_cast<std::int64_t>(numbers_.bytes()) >= bytes;
+  if (fits && dtype == dtype_) return numbers_.data();
+  if (!fits) {
+    numbers_ = {};
+    numbers_ = runtime::DeviceBuffer(size_of(bytes));
+  }
+  const std::vector<std::uint8_t> some = normal_numbers(dtype, kPiece);
+  for (std::size_t at = 0; at < numbers_.bytes(); at += some.size()) {
+    numbers_.copy_from_host(some.data(), std::min(some.size(), numbers_.bytes() - at), at);
+  }
+  dtype_ = dtype;
+  return numbers_.data();
+}
+
+std::byte* Workbench::results(std::int64_t bytes) {
+  if (static_cast<std::int64_t>(results_.bytes()) < bytes) {
+    results_ = {};
+    results_ = runtime::DeviceBuffer(size_of(bytes));
+    results_.fill(0);
+  }
+  return results_.data();
+}
+
+std::byte* Workbench::ones() {
+  if (ones_.bytes() == 0) {
+    const std::vector<float> values(kOnes, 1.0f);
+    ones_ = runtime::DeviceBuffer(kOnes * sizeof(float));
+    ones_.copy_from_host(values.data(), kOnes * sizeof(float));
+  }
+  return ones_.data();
+}
 
 void compile_tunings(const std::vector<MeasuredProblem>& problems,
                      const std::vector<std::vector<PlanTuning>>& tunings) {
@@ -426,9 +416,9 @@ std::int64_t x_columns_of(const MeasuredProblem& m) {
   return m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
 }
 
-Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,
-                             int repeats) {
-  return Bench(problem).run(tunings, repeats);
+Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem,
+                             const std::vector<PlanTuning>& tunings, int repeats) {
+  return Bench(workbench, problem).run(tunings, repeats);
 }
 
 std::vector<ScaleLayout> measured_layouts(Recipe recipe) {

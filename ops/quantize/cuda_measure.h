@@ -1,6 +1,7 @@
 // Times of the CUDA quantisers next to a copy kernel, for benchmarks and tuning.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "blockscale/error.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/cuda_plan.h"
+#include "runtime/measure.h"
 
 namespace blockscale::quantize_detail {
 
@@ -45,6 +47,29 @@ struct Measurement {
   std::vector<MeasuredTuning> tunings;
 };
 
+/// Memory and a stream of the device that is current when it is made, which measurements share: the
+/// memory is allocated and filled once, and the stream is one as an application's is. (With a
+/// stream for each measurement a kernel that was launched plainly took 0.3 us more from the 14th
+/// on.)
+class Workbench {
+ public:
+  /// Memory of random numbers of `dtype`.
+  std::byte* numbers(Format dtype, std::int64_t bytes);
+  /// Memory that is written.
+  std::byte* results(std::int64_t bytes);
+  /// kOnes floats of 1: operands of transforms, given tensor scales.
+  std::byte* ones();
+  static constexpr std::size_t kOnes = std::size_t{1} << 20;
+
+  const runtime::DeviceStream& stream() const { return stream_; }
+
+ private:
+  static constexpr std::int64_t kPiece = std::int64_t{8} << 20;
+  runtime::DeviceStream stream_;
+  runtime::DeviceBuffer numbers_, results_, ones_;
+  Format dtype_ = Format::e2m1;  // of the numbers; none of the inputs' at first
+};
+
 /// The scale layouts of a recipe that differ in memory.
 std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 
@@ -53,8 +78,9 @@ std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 void compile_tunings(const std::vector<MeasuredProblem>& problems,
                      const std::vector<std::vector<PlanTuning>>& tunings);
 
-/// Times each tuning of a problem, and a copy, in turns on cold buffers of the current device.
-Measurement measure_quantize(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings,
-                             int repeats);
+/// Times each tuning of a problem, and a copy, in turns on cold buffers of the current device,
+/// which is the workbench's.
+Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem,
+                             const std::vector<PlanTuning>& tunings, int repeats);
 
 }  // namespace blockscale::quantize_detail

@@ -6,10 +6,10 @@
 //
 // Names of inputs (gelu_tanh, swiglu) ask for the kernels that these are fused with instead,
 // `computed` for nvfp4 and fp8_tensor with scales that are computed, from 1 to 512 MiB. `behind`:
-// as listed, each call behind an ordinary kernel that writes its x, whose time is taken off. Prints
-// one JSON object to standard output, and to standard error a line for each variant, the best
-// first: its share of the rate of a copy kernel that moves as many bytes, in turns with which it
-// was timed. Without a GPU it exits with 77.
+// each call behind an ordinary kernel that writes its x, whose time is taken off. Prints one JSON
+// object to standard output, and to standard error a line for each variant, the best first: its
+// share of the rate of a copy kernel that moves as many bytes, in turns with which it was timed.
+// Without a GPU it exits with 77.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -200,9 +200,10 @@ std::vector<PlanTuning> fused_tunings(Recipe recipe, InputTransform transform) {
   return modulate ? modulate_tunings() : function_tunings();
 }
 
-nlohmann::json measure(const MeasuredProblem& problem, const std::vector<PlanTuning>& tunings) {
+nlohmann::json measure(quantize_detail::Workbench& workbench, const MeasuredProblem& problem,
+                       const std::vector<PlanTuning>& tunings) {
   constexpr int kRepeats = 5;
-  Measurement m = measure_quantize(problem, tunings, kRepeats);
+  Measurement m = measure_quantize(workbench, problem, tunings, kRepeats);
   const std::string name = std::string(recipe_traits(problem.recipe).name) + " " +
                            format_traits(problem.dtype).name + " " +
                            scale_layout_traits(problem.layout).name + " " +
@@ -317,11 +318,11 @@ nlohmann::json measure_all(int argc, char** argv) {
   }
   if (wanted.behind) {
     for (MeasuredProblem& problem : problems) problem.behind_producer = true;
-    for (std::vector<PlanTuning>& tuning : tunings) tuning = std::vector<PlanTuning>(1);
   }
   compile_tunings(problems, tunings);
+  quantize_detail::Workbench workbench;
   for (std::size_t i = 0; i < problems.size(); ++i) {
-    results.push_back(measure(problems[i], tunings[i]));
+    results.push_back(measure(workbench, problems[i], tunings[i]));
   }
   return nlohmann::json::object({{"problems", results}});
 }

@@ -45,9 +45,10 @@ std::vector<PlanTuning> tunings_of(const MeasuredProblem& problem, bool tune) {
   return tunings;
 }
 
-void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
+void measure(quantize_detail::Workbench& workbench, const MeasuredProblem& problem, bool tune,
+             nlohmann::json& cases) {
   const quantize_detail::Measurement m =
-      measure_quantize(problem, tunings_of(problem, tune), kRepeats);
+      measure_quantize(workbench, problem, tunings_of(problem, tune), kRepeats);
   const char* const name = recipe_traits(problem.recipe).name;
   const char* const dtype = format_traits(problem.dtype).name;
   const char* const layout = scale_layout_traits(problem.layout).name;
@@ -84,8 +85,8 @@ void measure(const MeasuredProblem& problem, bool tune, nlohmann::json& cases) {
 std::vector<MeasuredProblem> problems() {
   std::vector<MeasuredProblem> list;
   const auto add = [&](Recipe recipe, Format dtype, ScaleLayout layout, std::int64_t rows,
-                       InputTransform transform) {
-    list.push_back({recipe, dtype, layout, rows, 8192, transform});
+                       InputTransform transform, std::int64_t k = 8192) {
+    list.push_back({recipe, dtype, layout, rows, k, transform});
     list.back().columns_too = true;
   };
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
@@ -99,6 +100,12 @@ std::vector<MeasuredProblem> problems() {
       }
     }
   }
+  for (const auto& [rows, k] : {std::pair{4096, 14336}, std::pair{16384, 7168},
+                                std::pair{16384, 16384}, std::pair{4224, 8192}}) {
+    add(Recipe::fp8_1x128, Format::bf16, ScaleLayout::row_major, rows, InputTransform::identity, k);
+  }
+  add(Recipe::fp8_1x128_ue8m0, Format::bf16, ScaleLayout::row_major, 4096,
+      InputTransform::identity);
   for (int t = 1; t < kInputTransformCount; ++t) {
     for (const std::int64_t rows : {4096, 8192}) {
       add(Recipe::fp8_1x128, Format::bf16, ScaleLayout::row_major, rows,
@@ -115,7 +122,8 @@ nlohmann::json measure_all(bool tune) {
     for (const MeasuredProblem& problem : problems()) tunings.push_back(tunings_of(problem, tune));
     quantize_detail::compile_tunings(problems(), tunings);
   }
-  for (const MeasuredProblem& problem : problems()) measure(problem, tune, cases);
+  quantize_detail::Workbench workbench;
+  for (const MeasuredProblem& problem : problems()) measure(workbench, problem, tune, cases);
   return nlohmann::json::object({{"rows_and_columns", cases}});
 }
 
