@@ -8,27 +8,29 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-/// Values for each multiprocessor from which on a kernel with a table wins, as measured. That
-/// depends on how long it takes to fill (f16 has four times the entries that cost something, and
-/// silu of x and of -x share nothing), and on what is done without: approximate values of tanh cost
-/// less than those of erf, and with 8 bits there is more time.
+/// Values for each multiprocessor from which on a kernel with a table wins, as measured: in a chain
+/// of calls, but not where it then loses more behind an ordinary kernel, beside which it cannot be
+/// filled. That depends on how long it takes to fill (f16 has four times the entries that cost
+/// something, and silu of x and of -x share nothing), and on what is done without: approximate
+/// values of tanh cost less than those of erf, and with 8 bits there is more time.
 std::int64_t least_table_values(const QuantizeConfig& c) {
   constexpr std::int64_t kFew = 1 << 14;
   constexpr std::int64_t kMany = 1 << 16;
   const bool bf16 = c.input == Format::bf16;
   const bool nvfp4 = c.rule == ScaleRule::nvfp4;
+  const bool bytes = format_traits(c.element).bits == 8;
   if (!is_gelu(c.transform)) {
     if (nvfp4) return bf16 ? 3 * kFew : 5 * kFew;
-    if (c.kernel == QuantizeKernel::tall) return bf16 ? kFew * 3 / 8 : kFew * 3 / 2;
-    return bf16 ? kFew : 3 * kFew;
+    if (!bf16 || c.kernel == QuantizeKernel::scaled) return 3 * kFew;
+    return c.kernel == QuantizeKernel::tall ? kFew * 3 / 8 : kFew;
   }
   const bool erf = c.transform == InputTransform::gelu_erf;
   switch (c.kernel) {
     case QuantizeKernel::row: return erf && bf16 ? kFew : 3 * kFew;
     case QuantizeKernel::blocks:
       if (nvfp4) return kMany;
-      if (erf) return 3 * kFew;
-      return !bf16 && format_traits(c.element).bits == 8 ? 4 * kMany : kMany;
+      if (erf) return bf16 && bytes ? kFew * 3 / 2 : 3 * kFew;
+      return !bf16 && bytes ? 4 * kMany : kMany;
     case QuantizeKernel::scaled: return kMany;
     default: return 3 * kFew;
   }
@@ -62,14 +64,16 @@ constexpr Sizes small_sizes(const QuantizeConfig& small) {
     case QuantizeKernel::maximum: return {0, (modulate ? 24 : 10) * kKibi};
     case QuantizeKernel::blocks: return {0, 64 * kKibi};
     case QuantizeKernel::tall: return {0, (gelu ? 24 : 32) * kKibi};
-    case QuantizeKernel::row: return {0, (gelu ? 24 : loads_at_once(small) ? 64 : 32) * kKibi};
+    case QuantizeKernel::row:
+      if (loads_at_once(small)) return {0, (modulate ? 48 : 64) * kKibi};
+      return {0, (gelu ? 24 : 32) * kKibi};
     default: return {0, 32 * kKibi};
   }
 }
 
 /// The same from which on rms_norm with blocks of several rows is faster from one read, whose
 /// thread blocks wait for each other, than in two launches.
-constexpr std::int64_t kLeastStripes = 14 << 10;
+constexpr std::int64_t kLeastStripes = 20 << 10;
 
 }  // namespace
 
