@@ -39,10 +39,9 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 /// and device if the driver refuses.
 ///
 /// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
-/// for each other: no more than a quarter of what the stream's multiprocessors hold. They rely on
-/// thread blocks of a kernel beginning in the order of their numbers, as they do on the H200 (no
-/// document promises it; otherwise the call may not end), and on no more than four such calls being
-/// begun at a time, in part each, on streams of the same multiprocessors.
+/// for each other, no more than a quarter of what the stream's multiprocessors hold. Those whose
+/// mates do not run for some 50 microseconds, because many such calls run at once, do their part
+/// too: the call is then slower.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 

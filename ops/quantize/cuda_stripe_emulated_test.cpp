@@ -88,6 +88,17 @@ TEST_P(Stripes, DivideByScalesThatAreDoubtful) {
   }
 }
 
+/// Where mates do not run beside each other: warps add up what they miss themselves.
+TEST_P(Stripes, EndWhereMatesDoNotRun) {
+  for (const std::uint32_t at_once : {1u, 2u}) {
+    Case c{GetParam(), at_once == 1 ? Format::bf16 : Format::f32, 5 * 128 + 3};
+    c.k = at_once == 1 ? 2 * 256 + 40 : 3 * 128;
+    c.seed = at_once - 1;
+    c.most_at_once = at_once;
+    check_with_teams(c, 4);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, Stripes,
                          testing::Values(Recipe::fp8_32x128, Recipe::fp8_64x128_ue8m0,
                                          Recipe::fp8_128x128),

@@ -40,6 +40,7 @@ struct Case {
   quantize_detail::Choice table = quantize_detail::Choice::by_size;
   quantize_detail::Choice large = quantize_detail::Choice::by_size;
   int multiprocessors = 3;
+  std::uint32_t most_at_once = PlanBuffers().most_at_once;  // thread blocks, whatever plans think
 };
 
 /// What is fused has operands of the type of x.
@@ -146,6 +147,7 @@ inline void check(Case c) {
   const bool given = c.options.scale_source == ScaleSource::given;
   const bool scales_read = given && recipe_traits(c.recipe).family == Family::fp8;
   PlanBuffers buffers;
+  buffers.most_at_once = c.most_at_once;
   const std::initializer_list<std::pair<const char*, const Matrix*>> inputs = {
       {"x", &x}, {"scale", &scale}, {"shift", &shift}, {"weight", &weight}};
   for (const auto& [name, matrix] : inputs) {

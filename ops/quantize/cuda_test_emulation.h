@@ -32,6 +32,8 @@ class PlanBuffers {
     if (bytes <= 0 || data == nullptr) return;
     buffers_.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
   }
+  /// Thread blocks that the device holds at once.
+  std::uint32_t most_at_once = emulator::Options{}.max_resident_clusters;
   /// For a step of the plan: the first waits for whoever wrote its inputs, before it lets the
   /// others start.
   std::vector<emulator::Buffer> of_step(int step) const {
@@ -61,6 +63,8 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
     if (step.config.kernel == QuantizeKernel::stripe) {
       order.resident_clusters = std::max(order.resident_clusters, step.params.grid.across.divisor);
     }
+    order.max_resident_clusters = buffers.most_at_once;
+    order.resident_clusters = std::min(order.resident_clusters, order.max_resident_clusters);
     const QuantizeFunction function = quantize_function(step.kernel);
     emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;

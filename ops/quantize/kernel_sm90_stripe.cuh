@@ -16,11 +16,10 @@
 // nothing else says that sums are there, and no other memory is passed from block to block. Of a
 // small input `clear`, which may run beside the call before, also prefetches first tiles into L2.
 //
-// Thread blocks wait for their mates, so these must run some time. Thread blocks begin in the order
-// of their numbers: no document promises it, but the H200 does so, and scans in one pass have
-// long relied on it. So the first team is complete as soon as a device holds so many thread blocks,
-// whatever else runs on it, and needs no other team to come to its end. Plans use the kernel where
-// a team is at most a quarter of what the device holds: four calls may each be begun in part.
+// Thread blocks wait for their mates, but not for ever: a warp that has polled kPatience times adds
+// up from x itself what it misses. So a call ends whatever else runs, in whichever order thread
+// blocks begin. That is slow, and rare: they begin in the order of their numbers, as far as anybody
+// has seen, and plans use the kernel where a team is at most a quarter of what the device holds.
 #pragma once
 
 #include "core/input_transform.h"
@@ -50,15 +49,38 @@ namespace blockscale::quantize_sm90 {
 /// In place of a sum of squares: -0.
 inline constexpr uint32_t kNoSum = 0x80000000u;
 
-/// Where a row of a mate's tile lies in x. In place of one beyond the matrix there is the last one:
-/// where the missing row's block exists, that is a row of it.
-BLOCKSCALE_DEVICE const uint8_t* row_of_tile(const QuantizeParams& p, uint32_t stripe,
-                                             uint32_t mate, uint32_t row) {
+/// Times that a warp polls for sums, most of a microsecond each.
+inline constexpr uint32_t kPatience = 64;
+
+/// The matrix of a stripe, and the stripe's first row in it.
+struct StripePlace {
+  uint32_t matrix;
+  uint32_t row;
+};
+BLOCKSCALE_DEVICE StripePlace place_of_stripe(const QuantizeParams& p, uint32_t stripe) {
   const uint32_t matrix = p.stripes.per_matrix.quotient(stripe);
   const uint32_t down = stripe - matrix * p.stripes.per_matrix.divisor;
-  const uint32_t below_first = down * kStripeRows + row;
-  const uint32_t existing = below_first < p.rows ? below_first : p.rows - 1;
-  return p.x.data + matrix * p.x.batch_stride + existing * p.x.row_stride + mate * kStripeRowBytes;
+  return {matrix, down * kStripeRows};
+}
+
+/// A thread block's team, whose number is that of its first stripe, and which of the mates it is.
+struct Mate {
+  uint32_t team;
+  uint32_t number;
+};
+BLOCKSCALE_DEVICE Mate mate_of_block(const QuantizeParams& p) {
+  const uint32_t team = p.grid.across.quotient(ptx::ctaid_x());
+  return {team, ptx::ctaid_x() - team * p.grid.across.divisor};
+}
+
+/// Where a row of a mate's tile lies in x. In place of one beyond the matrix there is the last one:
+/// where the missing row's block exists, that is a row of it.
+BLOCKSCALE_DEVICE const uint8_t* x_of_tile_row(const QuantizeParams& p, uint32_t stripe,
+                                               uint32_t mate, uint32_t row) {
+  const StripePlace first = place_of_stripe(p, stripe);
+  const uint32_t wanted = first.row + row;
+  const uint32_t existing = wanted < p.rows ? wanted : p.rows - 1;
+  return x_row_at(p, first.matrix, existing) + mate * kStripeRowBytes;
 }
 
 /// Bytes of each row of a mate's tiles.
@@ -76,7 +98,7 @@ BLOCKSCALE_DEVICE void prefetch_tile_of_stripe(const QuantizeParams& p, uint32_t
   if (offset >= bytes_of_tile_row(p, mate)) return;
   const uint32_t rows = ptx::ntid_x() / kRowLines;
   for (uint32_t row = ptx::tid_x() / kRowLines; row < kStripeRows; row += rows) {
-    ptx::prefetch_global_l2(row_of_tile(p, stripe, mate, row) + offset);
+    ptx::prefetch_global_l2(x_of_tile_row(p, stripe, mate, row) + offset);
   }
 }
 
@@ -116,8 +138,8 @@ class TeamStripes {
       : p_(p),
         warp_(ptx::shfl_sync_idx(ptx::kFullMask, ptx::tid_x() / 32, 0)),
         lane_(ptx::tid_x() % 32),
-        stripe_(p.grid.across.quotient(ptx::ctaid_x())),
-        mate_(ptx::ctaid_x() - stripe_ * p.grid.across.divisor) {}
+        stripe_(mate_of_block(p).team),
+        mate_(mate_of_block(p).number) {}
 
   BLOCKSCALE_DEVICE void quantize() {
     make_ring();
@@ -223,9 +245,8 @@ class TeamStripes {
 
   /// The thread's chunk in the first of its warp's rows.
   BLOCKSCALE_DEVICE ChunkPlace place_in(uint32_t stripe) const {
-    const uint32_t matrix = p_.stripes.per_matrix.quotient(stripe);
-    const uint32_t down = stripe - matrix * p_.stripes.per_matrix.divisor;
-    return {matrix, down * kStripeRows + warp_ * kRows, column()};
+    const StripePlace first = place_of_stripe(p_, stripe);
+    return {first.matrix, first.row + warp_ * kRows, column()};
   }
 
   /// Begins to copy the warp's rows of a stripe, if it exists, each by a lane. All lanes have read
@@ -233,18 +254,20 @@ class TeamStripes {
   BLOCKSCALE_DEVICE void copy(uint32_t slot, uint32_t stripe) const {
     if (stripe >= stripes() || lane_ >= kRows) return;
     const uint32_t bytes = bytes_of_tile_row(p_, mate_);
-    const uint8_t* const from = row_of_tile(p_, stripe, mate_, warp_ * kRows + lane_);
+    const uint8_t* const from = x_of_tile_row(p_, stripe, mate_, warp_ * kRows + lane_);
     ptx::mbarrier_arrive_expect_tx(copied(slot), bytes);
     ptx::cp_async_bulk_shared_global(slot_at(slot) + lane_ * kStripeRowBytes, from, bytes,
                                      copied(slot));
   }
 
-  BLOCKSCALE_DEVICE Raw load_chunk(ptx::SharedAddress slot, uint32_t row) const {
-    const Words words = ptx::ld_shared<Words>(chunk_at(slot, row));
+  BLOCKSCALE_DEVICE static Raw raw_of(const Words& words) {
     Raw raw;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 4; ++i) raw.word[i] = words.at[i];
     return raw;
+  }
+  BLOCKSCALE_DEVICE Raw load_chunk(ptx::SharedAddress slot, uint32_t row) const {
+    return raw_of(ptx::ld_shared<Words>(chunk_at(slot, row)));
   }
 
   /// The sums that mates leave of the warp's rows in a stripe, those of a mate side by side.
@@ -263,15 +286,20 @@ class TeamStripes {
     float of_row[kRows];
     BLOCKSCALE_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) of_row[row] = sum_of_chunk(load_chunk(slot, row));
+    const uint64_t sums = pair_of_sums(of_row);
+    const uint32_t pair = lane_ % 2 * 2 + lane_ / 2;
+    if (lane_ < kPairs) {
+      ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair, sums);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);  // the lanes go on together
+  }
+
+  /// Sums over all lanes for two of the warp's rows: in lanes 0 to 3 those of pairs 0, 2, 1 and 3.
+  BLOCKSCALE_DEVICE static uint64_t pair_of_sums(const float (&of_row)[kRows]) {
     // Lane bits 0, 1, 2 choose among 4, 2, 1 rows: neighbours are four lanes apart.
     const uint32_t lower = bit_cast<uint32_t>(scattered_sum<1>(of_row));
     const uint32_t upper = ptx::shfl_sync_bfly(ptx::kFullMask, lower, 4);
-    const uint32_t pair = lane_ % 2 * 2 + lane_ / 2;
-    if (lane_ < kPairs) {
-      ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair,
-                                 uint64_t{upper} << 32 | lower);
-    }
-    ptx::bar_warp_sync(ptx::kFullMask);  // the lanes go on together
+    return uint64_t{upper} << 32 | lower;
   }
 
   static constexpr uint32_t kSumWords = kMaxMates * kPairs / 32;  // of a lane
@@ -297,15 +325,56 @@ class TeamStripes {
     if (stripe < stripes()) load_sums<true>(stripe);
   }
 
+  /// Adds up from x what mates have not told of the stripe whose turn it is.
+  BLOCKSCALE_DEVICE void add_up_missing_sums() {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kSumWords; ++i) sums_[i] = all_of_word(i, sums_[i]);
+  }
+
+  /// sums_[i], with those that are missing.
+  BLOCKSCALE_DEVICE uint64_t all_of_word(uint32_t i, uint64_t sums) const {
+    constexpr uint32_t kMatesOfWord = 32 / kPairs;
+    const uint32_t pair = lane_ % kPairs;
+    const uint32_t teller = pair / 2 + pair % 2 * 2;  // the lane that has it in pair_of_sums
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t of_word = 0; of_word < kMatesOfWord; ++of_word) {
+      const uint32_t mate = i * kMatesOfWord + of_word;
+      const bool missing = lane_ / kPairs == of_word && mate < mates() && !is_there(sums);
+      if (!ptx::vote_sync_any(ptx::kFullMask, missing)) continue;
+      float of_row[kRows];
+      BLOCKSCALE_UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        Words words = {};
+        if (lane_ * 16 < bytes_of_tile_row(p_, mate)) {
+          const uint8_t* const from = x_of_tile_row(p_, stripe_, mate, warp_ * kRows + row);
+          words = ptx::ld_global(reinterpret_cast<const Words*>(from) + lane_);
+        }
+        of_row[row] = sum_of_chunk(raw_of(words));
+      }
+      const uint64_t found = pair_of_sums(of_row);
+      const uint32_t lower =
+          ptx::shfl_sync_idx(ptx::kFullMask, static_cast<uint32_t>(found), teller);
+      const uint32_t upper =
+          ptx::shfl_sync_idx(ptx::kFullMask, static_cast<uint32_t>(found >> 32), teller);
+      if (missing) sums = uint64_t{upper} << 32 | lower;
+    }
+    return sums;
+  }
+
   /// The factor of one of the warp's rows: row_lane says whose. The warp polls as one, so that the
   /// shuffles behind are of one that has not diverged.
   BLOCKSCALE_DEVICE float row_factor() {
-    for (;;) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t polls = 0;; ++polls) {
       bool all_there = true;
       BLOCKSCALE_UNROLL
       for (const uint64_t sums : sums_) all_there &= is_there(sums);
       if (ptx::vote_sync_all(ptx::kFullMask, all_there)) break;
-      load_sums<false>(stripe_);
+      if (polls < kPatience) {
+        load_sums<false>(stripe_);
+      } else {
+        add_up_missing_sums();
+      }
     }
     float of_mates[2 * kSumWords];
     BLOCKSCALE_UNROLL
@@ -419,8 +488,8 @@ BLOCKSCALE_DEVICE void quantize_stripes(const QuantizeParams& p) {
 BLOCKSCALE_DEVICE void clear_stripes(const QuantizeParams& p) {
   ptx::griddepcontrol_launch_dependents();
   if (p.prefetches) {  // the tile that the thread block of `stripe` with this number begins with
-    const uint32_t stripe = p.grid.across.quotient(ptx::ctaid_x());
-    prefetch_tile_of_stripe(p, stripe, ptx::ctaid_x() - stripe * p.grid.across.divisor);
+    const Mate mate = mate_of_block(p);
+    prefetch_tile_of_stripe(p, mate.team, mate.number);
   }
   ptx::griddepcontrol_wait();
   using Words = device::Vector<uint32_t, 4>;
