@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "blockscale/error.h"
 #include "runtime/measure_table.h"
@@ -124,6 +125,10 @@ void DeviceGraph::launch(const DeviceStream& stream) const {
 
 std::vector<double> median_seconds(const DeviceStream& stream, const std::vector<TimedWork>& works,
                                    int repeats) {
+  if (repeats < 1) {
+    throw Error(ErrorCode::invalid_argument, "repeats",
+                "is " + std::to_string(repeats) + ", must be at least 1");
+  }
   std::vector<DeviceGraph> graphs;
   for (const TimedWork& work : works) {
     work.launch(stream.handle(), 0);  // loads its kernels; what fails, fails outside a capture

@@ -1,5 +1,6 @@
 // Which kernels of the list take a quantiser's problem, and with which tiles: every threshold that
-// was measured stands in cuda_kernel_choice.cpp or, as a configuration, in kernels_sm90.h.
+// was measured stands in cuda_kernel_choice.cpp or, as a configuration, in kernels_sm90.h. (Those
+// of rows and columns: rows_and_columns_cuda_{plan,parts}.cpp.)
 #pragma once
 
 #include <cstdint>

@@ -138,7 +138,7 @@ MutableScaledTensorView columns_of(const MeasuredProblem& m, std::byte* values, 
 class Bench {
  public:
   Bench(Workbench& workbench, const MeasuredProblem& problem)
-      : problem_(problem), stream_(workbench.stream()) {
+      : problem_(problem), device_(workbench.device()), stream_(workbench.stream()) {
     const MeasuredProblem& m = problem;
     const bool twice =
         m.scale_source == ScaleSource::dynamic && has_tensor_wide_scale(recipe_traits(m.recipe));
@@ -157,8 +157,11 @@ class Bench {
     }
     result_.moved_bytes = reads * result_.input_bytes + written;
     copied_ = round_up(result_.moved_bytes / 2);
-    if (2 * m.k > static_cast<std::int64_t>(Workbench::kOnes)) {
-      throw Error(ErrorCode::unsupported, "k", "has more columns than are measured");
+    constexpr auto kMost = static_cast<std::int64_t>(Workbench::kOnes);
+    if (shared_operands(m.transform) > 0 && m.k > kMost) {
+      throw Error(ErrorCode::unsupported, "options.k",
+                  "is " + std::to_string(m.k) + "; with operands at most " + std::to_string(kMost) +
+                      " are measured");
     }
     make_sets(workbench, std::max(result_.input_bytes, copied_), std::max(out_bytes, copied_));
   }
@@ -213,7 +216,7 @@ class Bench {
   void make_sets(Workbench& workbench, std::int64_t x_bytes, std::int64_t out_bytes) {
     x_bytes = round_up(x_bytes);
     out_bytes = round_up(out_bytes);
-    const std::int64_t l2 = std::max<std::int64_t>(cuda::current_device().l2_bytes, 1 << 20);
+    const std::int64_t l2 = std::max<std::int64_t>(device_.l2_bytes, 1 << 20);
     const std::int64_t touched = std::min(result_.moved_bytes, 2 * copied_);
     const std::int64_t count = std::clamp<std::int64_t>(3 * l2 / touched + 1, 2, 160);
     std::byte* const numbers = workbench.numbers(problem_.dtype, count * x_bytes);
@@ -239,7 +242,7 @@ class Bench {
   /// Adds a work that runs the tuning's plan on every set.
   void prepare(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
-    const PlanDevice device{cuda::current_device().multiprocessors};
+    const PlanDevice device{device_.multiprocessors};
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
@@ -264,7 +267,7 @@ class Bench {
   /// The same for both results.
   void prepare_rows_and_columns(MeasuredTuning& tuning, std::vector<runtime::TimedWork>& works) {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
-    const PlanDevice device{cuda::current_device().multiprocessors};
+    const PlanDevice device{device_.multiprocessors};
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
@@ -289,7 +292,7 @@ class Bench {
   void put_behind_producer(const runtime::Kernel& copy,
                            std::vector<runtime::TimedWork>& works) const {
     const auto produce = [this, &copy](void* stream, int part) {
-      // From the x of the next set, which holds the same numbers.
+      // From the x of the next set, which is as good.
       const CopyParams params{set_of(part + 1).x, set_of(part).x,
                               static_cast<std::uint64_t>(result_.input_bytes) / 16};
       launch_copy_of(copy, params, false, stream);
@@ -321,6 +324,7 @@ class Bench {
   }
 
   MeasuredProblem problem_;
+  const cuda::DeviceTraits& device_;
   const runtime::DeviceStream& stream_;
   Measurement result_;
   std::int64_t values_ = 0;         // bytes before the scales
@@ -369,6 +373,7 @@ std::byte* Workbench::ones() {
 
 void compile_tunings(const std::vector<MeasuredProblem>& problems,
                      const std::vector<std::vector<PlanTuning>>& tunings) {
+  const PlanDevice device{cuda::current_device().multiprocessors};
   std::map<std::string, runtime::KernelSpec> specs;
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const MeasuredProblem& m = problems[i];
@@ -383,15 +388,14 @@ void compile_tunings(const std::vector<MeasuredProblem>& problems,
       if (m.columns_too) {
         const MutableScaledTensorView columns = columns_of(m, memory(5), memory(6));
         const RowsAndColumnsPlan plan = plan_rows_and_columns(validated(x, out, columns, options),
-                                                              options, {}, nullptr, tuning);
-        runtime::KernelSpec spec = plan.config == kRowsAndColumnsKernels[plan.kernel]
-                                       ? rows_and_columns_kernels().spec(size_of(plan.kernel))
-                                       : tuned_rows_and_columns_spec(plan.config);
+                                                              options, device, nullptr, tuning);
+        if (plan.config == kRowsAndColumnsKernels[plan.kernel]) continue;
+        runtime::KernelSpec spec = tuned_rows_and_columns_spec(plan.config);
         specs.insert_or_assign(spec.name, spec);
         continue;
       }
       const QuantizeArguments a = validated(x, out, options);
-      const QuantizePlan plan = plan_quantize(a, options, {}, nullptr, tuning);
+      const QuantizePlan plan = plan_quantize(a, options, device, nullptr, tuning);
       const auto& step = plan.last();
       if (step.config == kQuantizeKernels[step.kernel]) continue;
       runtime::KernelSpec spec = tuned_spec(step.config);
@@ -418,6 +422,7 @@ std::int64_t x_columns_of(const MeasuredProblem& m) {
 
 Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem,
                              const std::vector<PlanTuning>& tunings, int repeats) {
+  const cuda::DeviceScope scope(workbench.device().ordinal);
   return Bench(workbench, problem).run(tunings, repeats);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/cuda_plan.h"
@@ -41,7 +42,8 @@ struct MeasuredTuning {
 
 struct Measurement {
   std::int64_t input_bytes = 0;
-  std::int64_t moved_bytes = 0;       // the input as often as it is read, and all that is written
+  std::int64_t moved_bytes = 0;       // the input, twice for the scale of a whole tensor, and all
+                                      // that is written
   double copy_seconds = 0;            // of a copy that moves as many
   double dependent_copy_seconds = 0;  // of the same, which starts as early as our kernels may
   std::vector<MeasuredTuning> tunings;
@@ -61,10 +63,12 @@ class Workbench {
   std::byte* ones();
   static constexpr std::size_t kOnes = std::size_t{1} << 20;
 
+  const cuda::DeviceTraits& device() const { return device_; }
   const runtime::DeviceStream& stream() const { return stream_; }
 
  private:
   static constexpr std::int64_t kPiece = std::int64_t{8} << 20;
+  const cuda::DeviceTraits& device_ = cuda::current_device();
   runtime::DeviceStream stream_;
   runtime::DeviceBuffer numbers_, results_, ones_;
   Format dtype_ = Format::e2m1;  // of the numbers; none of the inputs' at first
@@ -78,8 +82,7 @@ std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 void compile_tunings(const std::vector<MeasuredProblem>& problems,
                      const std::vector<std::vector<PlanTuning>>& tunings);
 
-/// Times each tuning of a problem, and a copy, in turns on cold buffers of the current device,
-/// which is the workbench's.
+/// Times each tuning of a problem, and a copy, in turns on cold buffers of the workbench's device.
 Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem,
                              const std::vector<PlanTuning>& tunings, int repeats);
 

@@ -22,8 +22,9 @@ struct PlanDevice {
 };
 
 /// Which kernel takes a problem that has two: one with a table and one without, one for large
-/// inputs and one for small. Without vectors of x and of the values it is never the one with a
-/// table.
+/// inputs and one for small. `always` and `never` yield to what a kernel asks of the problem: the
+/// one with a table wants vectors of x and of the values, some forms for small inputs rows of some
+/// length.
 enum class Choice : std::uint8_t { by_size, always, never };
 
 /// What benchmarks change of the last kernel's configuration, where 0 leaves it as the list has it;

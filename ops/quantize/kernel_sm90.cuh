@@ -61,9 +61,9 @@ BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
   } else if constexpr (kChunks) {
     quantize_sm90::quantize_chunks<kConfig>(params);
   } else if constexpr (streams_rows(kConfig)) {
-    quantize_sm90::find_maxima_of_whole_rows<kConfig>(params);
+    quantize_sm90::find_maxima_of_normalized_rows<kConfig>(params);
   } else if constexpr (kFindsMaxima && tile_rows_of_thread(kConfig) > 1) {
-    quantize_sm90::find_maxima_of_rows<kConfig>(params);
+    quantize_sm90::find_maxima_of_modulated_rows<kConfig>(params);
   } else if constexpr (kFindsMaxima) {
     quantize_sm90::find_maxima<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::settle) {

@@ -104,17 +104,17 @@ BLOCKSCALE_DEVICE void quantize_blocks_of_rows(const QuantizeParams& p) {
 
 /// QuantizeKernel::maximum.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void find_maxima_of_rows(const QuantizeParams& p) {
-  const MaximumRun run = begin_maxima<kConfig>(p);
+BLOCKSCALE_DEVICE void find_maxima_of_modulated_rows(const QuantizeParams& p) {
+  const TilesOfScale run = prefetch_and_await_tiles<kConfig>(p);
   Largest<kValueFormat<kConfig>, false> largest;
   for (uint32_t tile = run.part; tile < run.tiles; tile += p.maxima.count) {
     const ChunkPlace first =
-        chunk_place<kConfig>(p.grid, tile_place(p.grid, run.matrix * run.tiles + tile));
+        chunk_place<kConfig>(p.grid, tile_place(p.grid, run.scale * run.tiles + tile));
     HeldChunks<kConfig> chunks(p, first, 1);
     const bool may_hold = ptx::vote_sync_all(ptx::kFullMask, may_hold_rows<kConfig>(p, first));
     fold_rows(largest, chunks, may_hold, p, first, 1);
   }
-  leave_maximum(p.maxima, run.matrix, run.part, largest.f32_bits());
+  leave_maximum(p.maxima, run.scale, run.part, largest.f32_bits());
 }
 
 }  // namespace blockscale::quantize_sm90

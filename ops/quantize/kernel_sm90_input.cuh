@@ -12,7 +12,9 @@
 namespace blockscale::quantize_sm90 {
 
 /// Waits for what comes before in the stream, unless that is left for later, and lets what comes
-/// next start.
+/// next start. A kernel that waits later reads only what was written before the kernel ahead of it
+/// had waited: that this one then sees it no document says in so many words, but the writer has
+/// ended, and its stores are in level 2, before the kernel ahead can let this one start.
 BLOCKSCALE_DEVICE void await_turn(const QuantizeParams& p, bool waits_later = false) {
   if (!waits_later) ptx::griddepcontrol_wait();
   if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();
@@ -101,13 +103,13 @@ BLOCKSCALE_DEVICE ChunkPlace below(const ChunkPlace& first, uint32_t rows) {
   return {first.matrix, first.row + rows, first.column};
 }
 
-/// Where the row of x of a place begins, and where x lies there.
-BLOCKSCALE_DEVICE const uint8_t* x_row_at(const QuantizeParams& p, const ChunkPlace& place) {
-  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
+/// Where a row of x begins, and where x lies at a place.
+BLOCKSCALE_DEVICE const uint8_t* x_row_at(const QuantizeParams& p, uint32_t matrix, uint32_t row) {
+  return p.x.data + matrix * p.x.batch_stride + row * p.x.row_stride;
 }
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE const uint8_t* x_at(const QuantizeParams& p, const ChunkPlace& place) {
-  return x_row_at(p, place) +
+  return x_row_at(p, place.matrix, place.row) +
          int64_t{place.column} * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
 }
 
@@ -120,7 +122,7 @@ class Input {
 
  public:
   BLOCKSCALE_DEVICE Input(const QuantizeParams& p, const ChunkPlace& place) : p_(p), place_(place) {
-    row_ = x_row_at(p, place);
+    row_ = x_row_at(p, place.matrix, place.row);
   }
 
   /// The chunk `columns` to the right. All of it exists, and p.x.vectors holds.

@@ -60,7 +60,7 @@ BLOCKSCALE_DEVICE bool has_byte_scales(const QuantizeParams& p) {
 
 /// Whether a thread block stores whole sectors of scales, or parts of sectors that others fill at
 /// about the same time: L2 lets go of these last, when they are full (without that rows and columns
-/// of row_major scales are 6 % slower: docs/performance.md).
+/// are 6 % slower with scales of row_major, and 1 % with those of mn_major: docs/performance.md).
 enum class ScaleSectors : uint8_t { whole, shared };
 
 /// Stores kCount scales of a row of the grid, the first at an offset.

@@ -171,8 +171,7 @@ class ChunkQueue {
     return (tile.across << p_.grid.log2_chunks) * kChunk;
   }
   BLOCKSCALE_DEVICE const uint8_t* start_of(const TilePlace& tile) const {
-    return p_.x.data + tile.matrix * p_.x.batch_stride + tile.row * p_.x.row_stride +
-           x_bytes(first_column(tile));
+    return x_row_at(p_, tile.matrix, tile.row) + x_bytes(first_column(tile));
   }
   BLOCKSCALE_DEVICE bool is_whole(const TilePlace& tile) const {
     const uint32_t end = first_column(tile) + (kChunk << p_.grid.log2_chunks);

@@ -128,9 +128,9 @@ class RowRun {
     const uint32_t blocks = ptx::nctaid_x();
     const uint32_t tiles = p_.grid.tiles;
     if constexpr (kConfig.kernel == QuantizeKernel::maximum) {
-      const MaximumRun run = maximum_run(p_);
-      const uint32_t first = run.matrix * run.tiles;
-      return {first + run.part, first + run.tiles, p_.maxima.count, run.matrix, run.part};
+      const TilesOfScale run = tiles_of_scale(p_);
+      const uint32_t first = run.scale * run.tiles;
+      return {first + run.part, first + run.tiles, p_.maxima.count, run.scale, run.part};
     } else if constexpr (kNormalizes) {
       return {block, tiles, blocks, 0, 0};
     } else {

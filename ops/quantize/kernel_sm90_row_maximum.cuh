@@ -41,9 +41,9 @@ class RowMaximum {
   }
 
   BLOCKSCALE_DEVICE void find() {
-    const MaximumRun run = maximum_run(p_);
-    const uint32_t first = run.matrix * run.tiles + run.part;
-    const uint32_t end = (run.matrix + 1) * run.tiles;
+    const TilesOfScale run = tiles_of_scale(p_);
+    const uint32_t first = run.scale * run.tiles + run.part;
+    const uint32_t end = (run.scale + 1) * run.tiles;
     ChunkPlace place = place_of(first);
     prefetch(place);
     exchange_.clear_words();
@@ -71,7 +71,7 @@ class RowMaximum {
       fold(x, factor);
     }
     ptx::barrier_sync_all();  // who still reads words of the exchange
-    leave_maximum(p_.maxima, run.matrix, run.part, largest_.f32_bits());
+    leave_maximum(p_.maxima, run.scale, run.part, largest_.f32_bits());
   }
 
  private:
@@ -141,7 +141,7 @@ class RowMaximum {
 };
 
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void find_maxima_of_whole_rows(const QuantizeParams& p) {
+BLOCKSCALE_DEVICE void find_maxima_of_normalized_rows(const QuantizeParams& p) {
   RowMaximum<kConfig>(p).find();
 }
 

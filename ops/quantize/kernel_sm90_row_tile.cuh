@@ -195,13 +195,13 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void prefetch_rows(const QuantizeParams& p) {
   const RowExchange exchange(p.row_warps);
   if (!p.x.vectors || p.row_rounds > 1 || !exchange.is_first_lane()) return;
-  const uint32_t bytes = p.k * Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
+  const uint32_t bytes = p.k * Chunk<kConfig.input, kConfig.chunk>::kElementBytes / 16 * 16;
+  if (bytes == 0) return;
   each_tile<kConfig>(p, [&](uint32_t index) {
     const TilePlace tile = tile_place(p.grid, index);
     const uint32_t row = tile.row + exchange.row_of_tile();
     if (row >= p.rows) return;
-    ptx::cp_async_bulk_prefetch_l2(p.x.data + tile.matrix * p.x.batch_stride + row * p.x.row_stride,
-                                   bytes / 16 * 16);
+    ptx::cp_async_bulk_prefetch_l2(x_row_at(p, tile.matrix, row), bytes);
   });
 }
 

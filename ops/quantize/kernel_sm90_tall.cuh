@@ -71,7 +71,7 @@ BLOCKSCALE_DEVICE void prefetch_tall_tile(const QuantizeParams& p) {
     if (at.row >= p.rows || at.column >= p.k) return;
     if constexpr (kSwiglu) {
       const GatedOffsets from = gated_offsets<kConfig.input, kConfig.chunk>(p, at.column);
-      const uint8_t* const row = x_row_at(p, at);
+      const uint8_t* const row = x_row_at(p, at.matrix, at.row);
       ptx::prefetch_global_l2(row + from.part[0]);
       ptx::prefetch_global_l2(row + from.part[1]);
     } else {

@@ -33,10 +33,10 @@ BLOCKSCALE_DEVICE uint32_t block_maximum(uint32_t value) {
 
 /// Leaves the largest magnitude (bits) of the block's threads as that of a part of what one scale
 /// is for. All threads call it, once: shared memory is its own.
-BLOCKSCALE_DEVICE void leave_maximum(const MaximaParams& maxima, uint32_t matrix, uint32_t part,
+BLOCKSCALE_DEVICE void leave_maximum(const MaximaParams& maxima, uint32_t scale, uint32_t part,
                                      uint32_t of_thread) {
   const uint32_t amax = block_maximum(of_thread);
-  uint32_t* const bits = maxima.bits + uint64_t{matrix} * maxima.stride;
+  uint32_t* const bits = maxima.bits + uint64_t{scale} * maxima.stride;
   const uint32_t thread = ptx::tid_x();
   if (thread == 0) ptx::st_global(bits + part, amax);
   // Those who read them read whole vectors.

@@ -290,7 +290,7 @@ BLOCKSCALE_DEVICE void quantize_transpose_tile(const RowsAndColumnsParams& param
     return;
   }
   // Whoever wrote x has ended when the launch before, which has waited for it, lets this one start.
-  quantize_sm90::await_turn(params.rows, kAfterNorm || (kMoves && params.follows));
+  quantize_sm90::await_turn(params.rows, kAfterNorm || (kMoves && params.moving_blocks() > 0));
   // What that one has read last is still in the level-2 cache.
   const auto tile = quantize_sm90::tile_place(grid, kAfterNorm ? grid.tiles - 1 - turn : turn);
   quantize_sm90::TransposeTile<kConfig>(params, tile).quantize();

@@ -13,7 +13,7 @@ namespace blockscale::quantize_detail {
 namespace {
 
 int find_kernel(Format input, InputTransform transform, bool large) {
-  const bool wanted = large || !detail::has_small_transpose(input, transform);
+  const bool wanted = large && detail::has_large_transpose(input, transform);
   for (int i = 0; i < kRowsAndColumnsKernels.count; ++i) {
     const QuantizeConfig& c = kRowsAndColumnsKernels[i];
     if (c.input == input && c.transform == transform && c.large == wanted) return i;
@@ -86,7 +86,6 @@ void plan_parts(RowsAndColumnsPlan& plan, const RowsAndColumnsArguments& a,
   const std::int64_t bytes = row_bytes + staged_scale_bytes(largest.columns);
   constexpr int kStages = 3;  // places for scales, in turns
   plan.workspace_bytes = std::min(parts.count - 1, kStages) * bytes;
-  plan.launches.clear();
   plan.launches.reserve(static_cast<std::size_t>(parts.count));
   ScaleMove row_scales, column_scales;  // of the part before
   for (int i = 0; i < parts.count; ++i) {
@@ -103,10 +102,9 @@ void plan_parts(RowsAndColumnsPlan& plan, const RowsAndColumnsArguments& a,
     }
     RowsAndColumnsPlan::Launch& launch = plan.launches.emplace_back(launch_of(staged, options));
     launch.params.rows.lets_next_start = !last;
-    launch.params.follows = i > 0;
     launch.params.row_scales = row_scales;
     launch.params.column_scales = column_scales;
-    launch.shape.grid.x += row_scales.blocks + column_scales.blocks;
+    launch.shape.grid.x += launch.params.moving_blocks();
     if (last) break;
     row_scales = move_of_scales(staged.rows, part.rows);
     column_scales = move_of_scales(staged.columns, part.columns);
@@ -122,7 +120,8 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   check_size("out_rows.k", a.rows.k);
   RowsAndColumnsPlan plan;
   if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
-  RowsAndColumnsParams& p = plan.launches.emplace_back(launch_of(a, options)).params;
+  RowsAndColumnsPlan::Launch whole = launch_of(a, options);
+  RowsAndColumnsParams& p = whole.params;
   const bool large = tuning.large == Choice::by_size
                          ? p.rows.grid.tiles >= kLargeTiles * device.multiprocessors
                          : tuning.large == Choice::always;
@@ -137,6 +136,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
     const RowsAndColumnsParts parts = parts_of(a, device.multiprocessors);
     if (parts.count > 1) plan_parts(plan, a, parts, options, workspace);
   }
+  if (plan.launches.empty()) plan.launches.push_back(whole);
   for (RowsAndColumnsPlan::Launch& launch : plan.launches) {
     launch.shape.block.x = static_cast<std::uint32_t>(plan.config.threads);
   }
@@ -148,7 +148,7 @@ namespace {
 std::string kernel_name(const QuantizeConfig& c) {
   const std::string name =
       std::string("quantize_rows_and_columns_fp8_e4m3_") + format_traits(c.input).name;
-  const char* const form = c.large ? "" : "_small";
+  const char* const form = c.large ? "_large" : "";
   return name + "_" + kInputTransformNames[static_cast<int>(c.transform)] + form;
 }
 
@@ -165,7 +165,7 @@ std::string RowsAndColumnsPlan::str() const {
             " stores of rows, " + stores(p.columns) + " stores of columns, scales " +
             scale_layout_traits(p.rows.layout).name + " and " +
             scale_layout_traits(p.columns.layout).name;
-    const std::uint32_t moving = p.row_scales.blocks + p.column_scales.blocks;
+    const std::uint32_t moving = p.moving_blocks();
     if (moving > 0) text += ", " + std::to_string(moving) + " thread blocks move scales";
     text += "\n";
   }

@@ -42,10 +42,10 @@ struct Problem {
 TEST(CudaRowsAndColumnsPlan, HasOneBlockForEachTile) {
   const Problem problem;
   const auto plan = problem.plan();
-  EXPECT_EQ(plan.str(),
-            "quantize_rows_and_columns_fp8_e4m3_bf16_identity_small: 6 tiles, vector "
-            "loads, vector stores of "
-            "rows, vector stores of columns, scales row_major and row_major\n");
+  EXPECT_EQ(
+      plan.str(),
+      "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 6 tiles, vector loads, vector stores "
+      "of rows, vector stores of columns, scales row_major and row_major\n");
   EXPECT_EQ(plan.launches[0].shape.grid.x, 6u);
   EXPECT_EQ(plan.launches[0].shape.block.x, 256u);
   EXPECT_EQ(plan.launches[0].shape.dynamic_shared_bytes, 19488u);
@@ -62,7 +62,7 @@ Problem square(std::int64_t k, ScaleLayout layout) {
 TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
   const auto plan = square(8192, ScaleLayout::mn_major).plan();
   EXPECT_EQ(plan.str(),
-            "quantize_rows_and_columns_fp8_e4m3_bf16_identity: 4096 tiles, vector loads, "
+            "quantize_rows_and_columns_fp8_e4m3_bf16_identity_large: 4096 tiles, vector loads, "
             "vector stores of rows, vector stores of columns, scales mn_major and mn_major\n");
   EXPECT_EQ(plan.workspace_bytes, 0);
   ASSERT_EQ(plan.launches.size(), 1u);
@@ -73,7 +73,7 @@ TEST(CudaRowsAndColumnsPlan, GivesLargeInputsAFormOfTheirOwn) {
 
 TEST(CudaRowsAndColumnsPlan, DividesLargeInputsWithScalesOfRowMajor) {
   const auto plan = square(8192, ScaleLayout::row_major).plan();
-  const std::string kernel = "quantize_rows_and_columns_fp8_e4m3_bf16_identity: ";
+  const std::string kernel = "quantize_rows_and_columns_fp8_e4m3_bf16_identity_large: ";
   const std::string stores =
       " tiles, vector loads, vector stores of rows, vector stores of columns, scales ";
   EXPECT_EQ(plan.str(), kernel + "2048" + stores + "mn_major and mn_major\n" +  //
@@ -86,7 +86,7 @@ TEST(CudaRowsAndColumnsPlan, DividesLargeInputsWithScalesOfRowMajor) {
   ASSERT_EQ(plan.launches.size(), 3u);
   EXPECT_EQ(plan.launches[1].shape.grid.x, 1536u + 128u);
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
-    EXPECT_EQ(plan.launches[i].params.follows, i > 0);
+    EXPECT_EQ(plan.launches[i].params.moving_blocks() > 0, i > 0);
     EXPECT_EQ(plan.launches[i].params.rows.lets_next_start, i < 2);
     EXPECT_EQ(plan.launches[i].shape.block.x, 128u);
   }

@@ -35,11 +35,15 @@ inline constexpr uint32_t kMovedColumns = 32;
 struct RowsAndColumnsParams {
   QuantizeParams rows;
   QuantizeParams columns;
-  /// Behind another launch for the same x: tiles do not wait, and thread blocks behind theirs move
-  /// the scales of that launch, which they wait for (rows_and_columns_cuda_parts.h).
-  bool follows = false;
   ScaleMove row_scales = {};
   ScaleMove column_scales = {};
+
+  /// Thread blocks behind those of the tiles. Where there are any the launch is behind another one
+  /// for the same x: tiles do not wait, and these move the scales of that launch, which they wait
+  /// for (rows_and_columns_cuda_parts.h).
+  BLOCKSCALE_HD constexpr uint32_t moving_blocks() const {
+    return row_scales.blocks + column_scales.blocks;
+  }
 };
 
 namespace detail {
@@ -57,9 +61,8 @@ BLOCKSCALE_HD constexpr int transpose_columns(Format input, InputTransform trans
 BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTransform transform,
                                                         bool large) {
   const bool wide = input == Format::f32 || transform == InputTransform::swiglu;
-  const bool four =
-      !wide && large &&
-      (transform == InputTransform::identity || transform == InputTransform::modulate);
+  const bool four = !wide && (transform == InputTransform::modulate ||
+                              (transform == InputTransform::identity && large));
   QuantizeConfig c;
   c.input = input;
   c.transform = transform;
@@ -71,14 +74,16 @@ BLOCKSCALE_HD constexpr QuantizeConfig transpose_config(Format input, InputTrans
   return c;
 }
 
-BLOCKSCALE_HD constexpr bool has_small_transpose(Format input, InputTransform transform) {
+/// Whether a kernel has two forms, for small and for large inputs.
+BLOCKSCALE_HD constexpr bool has_large_transpose(Format input, InputTransform transform) {
   return input != Format::f32 && transform == InputTransform::identity;
 }
 
 /// Whether a kernel can follow another launch of itself, which leaves scales for it to move: where
 /// stores of scales are what costs time.
 BLOCKSCALE_HD constexpr bool moves_scales(const QuantizeConfig& c) {
-  return c.large && c.transform == InputTransform::identity;
+  return c.transform == InputTransform::identity &&
+         (c.large || !has_large_transpose(c.input, c.transform));
 }
 
 BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
@@ -86,9 +91,9 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
   for (const Format input : kQuantizeInputs) {
     for (int t = 0; t < kInputTransformCount; ++t) {
       const auto transform = static_cast<InputTransform>(t);
-      list.add(transpose_config(input, transform, true));
-      if (has_small_transpose(input, transform)) {
-        list.add(transpose_config(input, transform, false));
+      list.add(transpose_config(input, transform, false));
+      if (has_large_transpose(input, transform)) {
+        list.add(transpose_config(input, transform, true));
       }
     }
   }
