@@ -16,7 +16,8 @@
 namespace blockscale::cli {
 namespace {
 
-// --- kernels list --------------------------------------------------------------------------------
+// --- kernels, kernels list
+// --------------------------------------------------------------------------------
 
 Json pack_json(const KernelPackInfo& pack) {
   return {{"architecture", pack.architecture},
@@ -46,17 +47,38 @@ Json kernel_json(const KernelInfo& kernel) {
           {"source_hash", kernel.source_hash}};
 }
 
+Json entry_json(const CacheEntryInfo& entry) {
+  return {{"path", entry.path.string()},
+          {"state", cache_entry_state_name(entry.state)},
+          {"bytes", entry.bytes},
+          {"problem", entry.problem},
+          {"name", entry.name},
+          {"architecture", entry.architecture},
+          {"compiler", entry.compiler},
+          {"flags", entry.flags},
+          {"source_hash", entry.source_hash}};
+}
+
+std::size_t whole_entries(const KernelListing& listing) {
+  return static_cast<std::size_t>(
+      std::count_if(listing.cache_entries.begin(), listing.cache_entries.end(),
+                    [](const auto& entry) { return entry.state != CacheEntryState::damaged; }));
+}
+
 Json listing_json(const KernelListing& listing) {
   Json kernels = Json::array();
+  Json entries = Json::array();
+  for (const CacheEntryInfo& entry : listing.cache_entries) entries.push_back(entry_json(entry));
   for (const KernelInfo& kernel : listing.kernels) kernels.push_back(kernel_json(kernel));
   return {{"kernels", kernels},
           {"packs", packs_json(listing.packs)},
           {"cache",
            {{"path", listing.cache.string()},
             {"problem", listing.cache_problem},
-            {"kernels", listing.cached_kernels},
+            {"kernels", whole_entries(listing)},
             {"bytes", listing.cache_bytes},
-            {"limit_bytes", listing.cache_limit_bytes}}}};
+            {"limit_bytes", listing.cache_limit_bytes},
+            {"entries", entries}}}};
 }
 
 std::string pack_text(const KernelPackInfo& pack) {
@@ -66,12 +88,31 @@ std::string pack_text(const KernelPackInfo& pack) {
          ", " + format_bytes(static_cast<double>(pack.bytes));
 }
 
+/// What a file of the cache says is cut to a width that leaves the table readable.
+std::string entries_text(const KernelListing& listing) {
+  if (listing.cache_entries.empty()) return {};
+  constexpr std::size_t kNameWidth = 60, kArchitectureWidth = 12;
+  Table table({{"In the cache"}, {"For"}, {"State"}, {"Size", Align::right}});
+  std::string problems;
+  for (const CacheEntryInfo& entry : listing.cache_entries) {
+    const bool damaged = entry.state == CacheEntryState::damaged;
+    const std::string name = damaged ? entry.path.filename().string() : entry.name;
+    table.add_row({shortened(printable(name), kNameWidth),
+                   shortened(printable(entry.architecture), kArchitectureWidth),
+                   cache_entry_state_name(entry.state),
+                   format_bytes(static_cast<double>(entry.bytes))});
+    if (damaged) problems += "Damaged: " + printable(entry.problem) + "\n";
+  }
+  return table.str() + problems;
+}
+
 std::string listing_text(const KernelListing& listing) {
   Table table({{"Kernel"},
                {"For"},
                {"State"},
                {"Registers", Align::right},
                {"Spilled", Align::right},
+               {"Stack", Align::right},
                {"Shared", Align::right},
                {"Code", Align::right}});
   for (const KernelInfo& kernel : listing.kernels) {
@@ -79,6 +120,7 @@ std::string listing_text(const KernelListing& listing) {
     table.add_row({kernel.name, kernel.architecture, kernel_state_name(kernel.state),
                    known ? std::to_string(kernel.registers) : "",
                    known ? std::to_string(kernel.spill_bytes) : "",
+                   known ? std::to_string(kernel.stack_bytes) : "",
                    known ? std::to_string(kernel.static_shared_bytes) : "",
                    known ? format_bytes(static_cast<double>(kernel.code_bytes)) : ""});
   }
@@ -91,10 +133,10 @@ std::string listing_text(const KernelListing& listing) {
     return text + "Cache: not used: " + printable(listing.cache_problem) + "\n";
   }
   text += "Cache: " + printable(listing.cache.string()) + ", " +
-          plural(static_cast<std::int64_t>(listing.cached_kernels), "kernel") + ", " +
+          plural(static_cast<std::int64_t>(whole_entries(listing)), "kernel") + ", " +
           format_bytes(static_cast<double>(listing.cache_bytes)) + " of " +
           format_bytes(static_cast<double>(listing.cache_limit_bytes)) + "\n";
-  return text;
+  return text + entries_text(listing);
 }
 
 constexpr const char* kListExamples = R"help(Examples:
@@ -103,25 +145,28 @@ constexpr const char* kListExamples = R"help(Examples:
 
   Kernels that would be compiled at their first launch, in a script:
     blockscale kernels list --json | jq -r '.kernels[] | select(.state == "missing") | .name'
+
+  Files of the cache that nothing here would use:
+    blockscale kernels list --json | jq -r '.cache.entries[] | select(.state != "current") | .path'
 )help";
+
+ExitCode run_list(bool json) {
+  const KernelListing listing = list_kernels();
+  if (json) {
+    print_json(listing_json(listing));
+  } else {
+    print(listing_text(listing));
+  }
+  return ExitCode::success;
+}
 
 void add_list(CLI::App& kernels, Action& action) {
   const auto json = std::make_shared<bool>(false);
-  CLI::App* const command =
-      kernels.add_subcommand("list", "Show every kernel, where it is and what it uses");
+  CLI::App* const command = kernels.add_subcommand(
+      "list", "Show every kernel, where it is, what it uses, and what the cache holds");
   add_json(*command, *json);
   command->footer(kListExamples);
-  command->callback([&action, json] {
-    action = [json] {
-      const KernelListing listing = list_kernels();
-      if (*json) {
-        print_json(listing_json(listing));
-      } else {
-        print(listing_text(listing));
-      }
-      return ExitCode::success;
-    };
-  });
+  command->callback([&action, json] { action = [json] { return run_list(*json); }; });
 }
 
 // --- kernels build -------------------------------------------------------------------------------
@@ -191,8 +236,8 @@ void add_build(CLI::App& kernels, Action& action) {
 }
 
 constexpr const char* kExamples = R"help(Examples:
-  What is compiled, and what each kernel uses:
-    blockscale kernels list
+  What is compiled, and what each kernel uses; `kernels list` says the same:
+    blockscale kernels
 
   Compile it all ahead, so that no process ever does:
     blockscale kernels build
@@ -203,9 +248,18 @@ constexpr const char* kExamples = R"help(Examples:
 void add_kernels(CLI::App& app, Action& action) {
   CLI::App* const kernels =
       app.add_subcommand("kernels", "List the GPU kernels that are compiled, or compile them");
-  kernels->require_subcommand(1);
+  const auto json = std::make_shared<bool>(false);
+  add_json(*kernels, *json);
   add_list(*kernels, action);
   add_build(*kernels, action);
+  kernels->require_subcommand(0, 1);
+  kernels->callback([&action, kernels, json] {  // after that of a command below it
+    if (kernels->get_subcommands().empty()) {
+      action = [json] { return run_list(*json); };
+    } else if (*json) {
+      throw UsageError("--json stands after list or build");
+    }
+  });
   kernels->footer(kExamples);
 }
 

@@ -65,25 +65,44 @@ std::optional<KernelPack> open_pack(const std::string& architecture, KernelPackI
 }
 
 /// `compiler` is the one that is here: another's entry of the cache is not looked for.
-KernelInfo inspect(const KernelSpec& spec, const KernelPack* pack,
+KernelInfo inspect(const KernelSpec& spec, const runtime::Hash128& source, const KernelPack* pack,
                    const std::vector<runtime::KernelCache::Entry>& cache,
                    const std::string& compiler) {
   KernelInfo info;
   info.name = spec.name;
   info.architecture = spec.architecture;
-  const runtime::Hash128 source = source_hash(spec, runtime::embedded_sources());
   if (const PackedKernel* const packed = pack == nullptr ? nullptr : pack->find(spec.name)) {
     describe(*packed, info);
     info.state = packed->source == source ? KernelState::packed : KernelState::outdated;
     return info;
   }
   const auto cached = std::find_if(cache.begin(), cache.end(), [&](const auto& entry) {
-    return entry.kernel.source == source && entry.kernel.compiler == compiler;
+    return entry.problem.empty() && entry.kernel.source == source &&
+           entry.kernel.compiler == compiler;
   });
   if (cached != cache.end()) {
     describe(cached->kernel, info);
     info.state = KernelState::cached;
   }
+  return info;
+}
+
+/// `known`: the source hashes of this library's kernels.
+CacheEntryInfo inspect(const runtime::KernelCache::Entry& entry, const std::set<std::string>& known,
+                       const std::string& compiler) {
+  CacheEntryInfo info;
+  info.path = entry.path;
+  info.bytes = entry.file_bytes;
+  info.problem = entry.problem;
+  if (!entry.problem.empty()) return info;
+  info.name = entry.kernel.name;
+  info.architecture = entry.kernel.architecture;
+  info.compiler = entry.kernel.compiler;
+  info.flags = entry.kernel.flags;
+  info.source_hash = hexadecimal(entry.kernel.source);
+  info.state = !known.contains(info.source_hash) ? CacheEntryState::other_sources
+               : info.compiler != compiler       ? CacheEntryState::other_compiler
+                                                 : CacheEntryState::current;
   return info;
 }
 
@@ -205,6 +224,16 @@ const char* kernel_state_name(KernelState state) noexcept {
   return "unknown";
 }
 
+const char* cache_entry_state_name(CacheEntryState state) noexcept {
+  switch (state) {
+    case CacheEntryState::current: return "current";
+    case CacheEntryState::other_compiler: return "other_compiler";
+    case CacheEntryState::other_sources: return "other_sources";
+    case CacheEntryState::damaged: return "damaged";
+  }
+  return "unknown";
+}
+
 KernelListing list_kernels() {
   KernelListing listing;
   const auto cache = runtime::KernelCache::of_user();
@@ -212,19 +241,24 @@ KernelListing list_kernels() {
   listing.cache = cache.folder();
   listing.cache_problem = cache.problem();
   listing.cache_limit_bytes = cache.limit_bytes();
-  listing.cached_kernels = cached.size();
-  for (const auto& entry : cached) listing.cache_bytes += entry.file_bytes;
 
   const auto specs = kernel_list();
   const std::string compiler = kernel_compiler_info().version;
+  std::set<std::string> known;
   for (const std::string& architecture : architectures()) {
     KernelPackInfo info;
     const std::optional<KernelPack> pack = open_pack(architecture, info);
     listing.packs.push_back(info);
     for (const KernelSpec& spec : specs) {
       if (spec.architecture != architecture) continue;
-      listing.kernels.push_back(inspect(spec, pack ? &*pack : nullptr, cached, compiler));
+      const runtime::Hash128 source = source_hash(spec, runtime::embedded_sources());
+      known.insert(hexadecimal(source));
+      listing.kernels.push_back(inspect(spec, source, pack ? &*pack : nullptr, cached, compiler));
     }
+  }
+  for (const auto& entry : cached) {
+    listing.cache_entries.push_back(inspect(entry, known, compiler));
+    listing.cache_bytes += entry.file_bytes;
   }
   return listing;
 }

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <string>
 
@@ -83,11 +85,51 @@ TEST_F(Kernels, ArePackedOrOutdatedByTheirSources) {
 TEST_F(Kernels, AreCachedOnlyFromTheCompilerThatIsHere) {
   cache(specs_.at(0), "another NVRTC");
   EXPECT_EQ(state_of(specs_[0]), KernelState::missing);
-  EXPECT_EQ(list_kernels().cached_kernels, 1u);
+  ASSERT_EQ(list_kernels().cache_entries.size(), 1u);
+  EXPECT_EQ(list_kernels().cache_entries[0].state, CacheEntryState::other_compiler);
   const runtime::Nvrtc* const nvrtc = test::find_nvrtc();
   if (nvrtc == nullptr) GTEST_SKIP() << "no libnvrtc: set BLOCKSCALE_NVRTC";
   cache(specs_[0], nvrtc->version());
   EXPECT_EQ(state_of(specs_[0]), KernelState::cached);
+  std::multiset<CacheEntryState> states;
+  for (const CacheEntryInfo& entry : list_kernels().cache_entries) states.insert(entry.state);
+  EXPECT_EQ(states, (std::multiset{CacheEntryState::current, CacheEntryState::other_compiler}));
+}
+
+TEST_F(Kernels, AreListedWithWhateverLiesInTheCache) {
+  KernelSpec changed = specs_.at(0);
+  changed.threads += 32;  // a part of the key, as sources and flags are
+  CompiledKernel odd = kernel_of(changed, "an NVRTC");
+  odd.name = std::string(4000, 'x') + "\x1b[2J\xff\n";
+  (void)runtime::KernelCache::of_user().get(odd.source, odd.compiler, [&] { return odd; });
+  const auto folder = folder_ / "cache";
+  const auto whole = list_kernels().cache_entries.at(0);
+  EXPECT_EQ(whole.state, CacheEntryState::other_sources);
+  EXPECT_EQ(whole.name, odd.name);
+  EXPECT_EQ(whole.problem, "");
+  const std::string bytes = test::read_text(whole.path);
+  const std::vector<std::string> damaged = {"", "no pack", bytes.substr(0, bytes.size() - 1),
+                                            bytes.substr(0, 70), bytes /* another's name */};
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    test::write_text(folder / (std::to_string(i) + ".kernel"), damaged[i]);
+  }
+  runtime::write_pack(folder / "5.kernel", {});
+  runtime::write_pack(folder / "6.kernel",
+                      std::vector{kernel_of(specs_.at(0), "a"), kernel_of(specs_.at(1), "a")});
+  std::filesystem::create_directory(folder / "7.kernel");
+  ASSERT_EQ(::mkfifo((folder / "8.kernel").c_str(), 0600), 0);
+  std::filesystem::create_symlink("nowhere", folder / "9.kernel");
+  const KernelListing listing = list_kernels();
+  ASSERT_EQ(listing.cache_entries.size(), 8u);  // what is no file is no entry
+  EXPECT_EQ(listing.cache_entries[0].state, CacheEntryState::other_sources);
+  for (std::size_t i = 1; i < listing.cache_entries.size(); ++i) {
+    const CacheEntryInfo& entry = listing.cache_entries[i];
+    EXPECT_EQ(entry.path, folder / (std::to_string(i - 1) + ".kernel"));
+    EXPECT_EQ(entry.state, CacheEntryState::damaged);
+    EXPECT_THAT(entry.problem, testing::HasSubstr(entry.path.string()));
+    EXPECT_EQ(entry.name, "");
+  }
+  EXPECT_EQ(state_of(specs_[0]), KernelState::missing);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <tuple>
 
 #include "blockscale/error.h"
 
@@ -105,18 +106,33 @@ std::string foreign_owner(const std::filesystem::path& path) {
          ", who could put any code there; it must be yours or root's";
 }
 
-/// The files of entries; those that vanish meanwhile are left out.
+/// The files of entries. What vanishes meanwhile, or is no file, is left out.
 std::vector<FileState> entry_files(const std::filesystem::path& folder) {
   std::vector<FileState> files;
   std::error_code error;
-  for (const auto& item : std::filesystem::directory_iterator(folder, error)) {
-    if (item.path().extension() != kSuffix) continue;
+  for (std::filesystem::directory_iterator item(folder, error), end; !error && item != end;
+       item.increment(error)) {
+    if (item->path().extension() != kSuffix) continue;
     std::error_code gone;
-    FileState file{item.path(), item.last_write_time(gone), 0};
-    file.bytes = gone ? 0 : item.file_size(gone);
+    FileState file{item->path(), item->last_write_time(gone), 0};
+    file.bytes = gone ? 0 : item->file_size(gone);
     if (!gone) files.push_back(std::move(file));
   }
   return files;
+}
+
+/// The one kernel of an entry's file. Throws Error: not_found, io or corrupt_file.
+PackedKernel read_entry(const std::filesystem::path& path) {
+  if (std::string owner = foreign_owner(path); !owner.empty()) {
+    throw Error(ErrorCode::io, path.string(), "is not trusted: " + owner);
+  }
+  const KernelPack pack = KernelPack::open(path);
+  if (pack.kernels().size() != 1) {
+    throw Error(ErrorCode::corrupt_file, path.string(),
+                "an entry has one kernel; this one has " + std::to_string(pack.kernels().size()));
+  }
+  (void)pack.cubin(pack.kernels().front());  // is whole
+  return pack.kernels().front();
 }
 
 }  // namespace
@@ -220,17 +236,23 @@ std::vector<KernelCache::Entry> KernelCache::entries() const {
   std::vector<Entry> entries;
   if (!problem().empty()) return entries;
   for (const FileState& file : entry_files(folder_)) {
+    Entry entry{file.path, {}, file.bytes, {}};
     try {
-      const KernelPack pack = KernelPack::open(file.path);
-      if (pack.kernels().size() != 1) continue;
-      (void)pack.cubin(pack.kernels().front());
-      entries.push_back({file.path, pack.kernels().front(), file.bytes});
+      PackedKernel kernel = read_entry(file.path);
+      if (file.path != entry_path(kernel.source, kernel.compiler)) {
+        throw Error(ErrorCode::corrupt_file, file.path.string(),
+                    "is not called as an entry of kernel " + kernel.name + " is");
+      }
+      entry.kernel = std::move(kernel);
     } catch (const Error& error) {
-      spdlog::debug("an entry of the kernel cache cannot be read: {}", error.what());
+      if (error.code() == ErrorCode::not_found) continue;  // evicted meanwhile
+      entry.problem = error.what();
     }
+    entries.push_back(std::move(entry));
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.kernel.name != b.kernel.name ? a.kernel.name < b.kernel.name : a.path < b.path;
+    return std::tuple(!a.problem.empty(), a.kernel.name, a.path) <
+           std::tuple(!b.problem.empty(), b.kernel.name, b.path);
   });
   return entries;
 }

@@ -21,8 +21,9 @@ class KernelCache {
  public:
   struct Entry {
     std::filesystem::path path;
-    PackedKernel kernel;
+    PackedKernel kernel;  // of no name where there is a problem
     std::uint64_t file_bytes = 0;
+    std::string problem;  // why `get` would not take it: damaged, or another user's
   };
 
   /// The bytes that all entries may have together.
@@ -48,7 +49,8 @@ class KernelCache {
   CompiledKernel get(const Hash128& source, const std::string& compiler,
                      const std::function<CompiledKernel()>& compile) const;
 
-  /// Whole entries, by name of their kernel. Damaged ones are left out.
+  /// By name of their kernel, then those with a problem. Throws for nothing that files hold: they
+  /// are not trusted.
   std::vector<Entry> entries() const;
 
   /// Why the folder is not used although it is there: it belongs neither to this user nor to root,

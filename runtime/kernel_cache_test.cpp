@@ -293,6 +293,7 @@ TEST_F(Cache, AnotherUsersFolderIsNotUsed) {
 TEST_F(Cache, AnotherUsersEntryIsNotUsed) {
   get(cache_, 1);
   if (::chown(path_of(1).c_str(), 65534, 65534) != 0) GTEST_SKIP() << "cannot give it away";
+  EXPECT_THAT(cache_.entries().at(0).problem, testing::HasSubstr("belongs to user 65534"));
   expect_whole(get(cache_, 1), 1);
   EXPECT_EQ(compiled_, 2);
   expect_whole(get(cache_, 1), 1);  // which is its own again

@@ -54,13 +54,35 @@ struct KernelPackInfo {
   std::string problem;  // why it cannot be used
 };
 
+/// What an entry of the cache is to a launch here of a kernel that the pack lacks.
+enum class CacheEntryState {
+  current,         // what it would take
+  other_compiler,  // from the sources of this library, and an NVRTC that is not here
+  other_sources,   // or other flags, or of a kernel that this library does not know
+  damaged,         // or of another user, who is not trusted
+};
+const char* cache_entry_state_name(CacheEntryState state) noexcept;
+
+struct CacheEntryInfo {
+  std::filesystem::path path;
+  CacheEntryState state = CacheEntryState::damaged;
+  std::uint64_t bytes = 0;  // of the file
+  std::string problem;      // what is damaged; the rest is then empty
+  // As the file has it, which any program may have written: not safe to print as it is.
+  std::string name;
+  std::string architecture;
+  std::string compiler;
+  std::string flags;
+  std::string source_hash;
+};
+
 struct KernelListing {
   std::vector<KernelInfo> kernels;  // every kernel that this library can launch
   std::vector<KernelPackInfo> packs;
-  std::filesystem::path cache;  // its folder, whether or not it exists; empty: none
-  std::string cache_problem;    // why the folder is not used although it is there
-  std::size_t cached_kernels = 0;
-  std::uint64_t cache_bytes = 0;
+  std::filesystem::path cache;                // its folder, whether or not it exists; empty: none
+  std::string cache_problem;                  // why the folder is not used although it is there
+  std::vector<CacheEntryInfo> cache_entries;  // by name, then the damaged ones
+  std::uint64_t cache_bytes = 0;              // that all of them have together
   std::uint64_t cache_limit_bytes = 0;
 };
 /// Reads pack and cache, and asks which NVRTC is here; compiles nothing. What is damaged is

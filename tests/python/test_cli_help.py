@@ -22,6 +22,7 @@ OPTIONS = {
     "--device --size --json",
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --json",
     "bench copy": "--size --threads --repeats --json",
+    "kernels": "--json",
     "kernels list": "--json",
     "kernels build": "--architecture --output --line-info --rebuild --quiet --threads --json",
     "doctor": "--json",

@@ -43,6 +43,7 @@ def test_without_pack_cache_and_compiler(program: Program, tmp_path: pathlib.Pat
         "kernels": 0,
         "bytes": 0,
         "limit_bytes": 512 << 20,
+        "entries": [],
     }
     homeless = {"BLOCKSCALE_CACHE": "", "XDG_CACHE_HOME": "", "HOME": ""}
     assert "Cache: none, for want of a home folder" in program("kernels", "list", **homeless).out
@@ -70,6 +71,40 @@ def test_a_cache_that_others_can_write(program: Program, tmp_path: pathlib.Path)
     assert f"the cache is not used: {problem}" in doctor
     report = program("doctor", "--json", **environment).json()
     assert report["kernels"]["cache_problem"].startswith(problem)
+
+
+def test_kernels_alone_lists(program: Program, tmp_path: pathlib.Path):
+    environment = {"BLOCKSCALE_CACHE": str(tmp_path)}
+    for options in ([], ["--json"]):
+        alone = program("kernels", *options, **environment)
+        assert (alone.code, alone.err) == (0, "")
+        assert alone.out == program("kernels", "list", *options, **environment).out
+    header = program("kernels", **environment).out.split("\n", 1)[0]
+    assert " ".join(header.split()) == "Kernel For State Registers Spilled Stack Shared Code"
+    message = program.fails("usage", "kernels", "--json", "build")
+    assert "--json stands after list or build" in message
+
+
+def test_the_cache_is_listed(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
+    cache = tmp_path / "cache"
+    cache.mkdir(0o700)
+    packed = (pack / "blockscale-sm_90a.pack").read_bytes()
+    (cache / "many.kernel").write_bytes(packed)
+    (cache / "short.kernel").write_bytes(packed[:1000])
+    (cache / "odd\033[2J\n.kernel").write_bytes(b"no pack")
+    (cache / "folder.kernel").mkdir()
+    (cache / "lock-1").write_bytes(b"")
+    environment = {"BLOCKSCALE_CACHE": str(cache), "BLOCKSCALE_KERNELS": str(pack)}
+    report = program("kernels", "list", "--json", **environment).json()["cache"]
+    assert (report["kernels"], report["bytes"]) == (0, len(packed) + 1000 + 7)
+    assert [entry["state"] for entry in report["entries"]] == ["damaged"] * 3
+    assert report["entries"][0]["path"] == f"{cache}/many.kernel"
+    assert "an entry has one kernel" in report["entries"][0]["problem"]
+    lines = program("kernels", **environment).out.splitlines()
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("In the cache")) :]
+    assert table[1].split() == ["many.kernel", "damaged", *table[1].split()[2:]]
+    assert table[2].startswith("odd\\x1B[2J\\x0A.kernel ")
+    assert sum(line.startswith(f"Damaged: {cache}/") for line in table) == 3
 
 
 def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pathlib.Path):
