@@ -137,6 +137,7 @@ Case norm_case(const Operands& weight, Format dtype, std::int64_t rows, std::int
 }
 
 /// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
+/// racecheck misreads more than two: tests that run these are called *Stripes* (tools/dev/gpu.sh).
 TEST_F(CudaGpuFused, ReadsStripesOnce) {
   const Operands weight(std::vector<float>(8192, 0.5f));
   for (const Format dtype : {Format::bf16, Format::f32}) {

@@ -155,3 +155,51 @@ echo "${BLOCKSCALE_NVRTC:-}"
     pinned.parent.mkdir(parents=True)
     pinned.touch()
     assert part(root, tmp_path, code, **toolkit) == str(pinned)
+
+
+@pytest.fixture(name="gpu_programs")
+def gpu_programs_fixture(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder whose build/gpu has two programs, of a test each."""
+    folder = tmp_path / "build/gpu"
+    folder.mkdir(parents=True)
+    for name in ("ops_some_gpu_test", "tests_racecheck_gpu_test"):
+        program = folder / name
+        program.write_text("#!/bin/sh\nprintf 'Suite.\\n  Test\\n'\n")
+        program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hazard", "given", "status"),
+    [
+        ("racecheck", False, "--gtest_filter=-*Stripes*", "passed"),
+        ("racecheck", True, "--gtest_filter=-*Stripes*", "failed"),
+        ("racecheck --gtest_filter=*Stripes*", True, "--gtest_filter=*Stripes*", "failed"),
+        ("memcheck", False, "", "passed"),
+    ],
+)
+def test_racecheck_leaves_out_what_it_misreads(
+    root: pathlib.Path, gpu_programs: pathlib.Path, arguments, hazard, given, status
+):
+    """A hazard of any other test fails, and so does a false report that is missed."""
+    code = f"""
+build_gpu() {{ :; }}
+compute-sanitizer() {{
+  echo "$*"
+  case "$*" in
+    *OneLaneArrivesForItsWarp) return 1 ;;
+    *EveryLaneArrives) return 0 ;;
+    *) return {int(hazard)} ;;
+  esac
+}}
+status=0
+run_compute_sanitizer {arguments} || status=$?
+echo "status $status"
+"""
+    printed = part(root, gpu_programs, code).splitlines()
+    assert printed[-1] == f"status {int(status == 'failed')}"
+    assert printed[-2].endswith(f"over 2 programs: {status}")
+    calls = [line for line in printed if line.startswith("--tool") and "/ops_some" in line]
+    assert [call.partition("_gpu_test")[2].strip() for call in calls] == [given]
+    left_out = "racecheck reports falsely on tests called *Stripes* (docs/emulator.md): left out"
+    assert (left_out in printed) == (given.startswith("--gtest_filter=-"))

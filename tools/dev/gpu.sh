@@ -189,12 +189,14 @@ build_gpu() { # [--line-info] TARGET...
   fi
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   mkdir -p build
+  local start=$SECONDS
   if has_python_headers "$gpu_python"; then options+=(-DBLOCKSCALE_PYTHON=ON); fi
   cmake -G Ninja -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release \
     "-DPython_EXECUTABLE=$(command -v "$gpu_python")" "${options[@]}" >build/gpu.log 2>&1 ||
     { cat build/gpu.log >&2 && die "CMake failed in build/gpu"; }
   ninja --quiet -C build/gpu -j"$jobs" "$@"
   build_kernel_pack build/gpu "${pack_options[@]}"
+  say "built in $((SECONDS - start)) s on $jobs threads"
 }
 
 # The Python package of that build, in build/gpu-package.
@@ -235,6 +237,10 @@ tested_commit() {
   fi
   if [[ -n $commit ]]; then echo "$commit"; else cat "$bundle/commit" 2>/dev/null || echo unknown; fi
 }
+
+# Tests that run several rounds of kernel_sm90_stripe.cuh: docs/emulator.md has the false report, and
+# tests_racecheck_gpu_test, which runs all the same, the program that shows it to be one.
+racecheck_misreads='*Stripes*'
 
 sanitizer_tools=(memcheck racecheck synccheck initcheck)
 
@@ -288,19 +294,24 @@ run_all_gpu_tests() {
 run_compute_sanitizer() { # TOOL GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
   build_gpu --line-info blockscale_cli gpu_tests
-  local program list ran=0 failed=0
+  local program list options=("${@:2}") ran=0 failed=0
+  if [[ $1 == racecheck && " $*" != *" --gtest_filter="* ]]; then
+    options+=("--gtest_filter=-$racecheck_misreads")
+    say "racecheck reports falsely on tests called $racecheck_misreads (docs/emulator.md): left out"
+  fi
   for program in build/gpu/*_gpu_test; do
-    list=$("$program" "${@:2}" --gtest_list_tests) || die "$program does not list its tests"
+    list=$("$program" "${options[@]}" --gtest_list_tests) || die "$program does not list its tests"
     [[ $list == *$'\n  '* ]] || continue
     ran=$((ran + 1))
     say "-- $program under $1"
     if [[ $1 == racecheck && $program == */tests_racecheck_gpu_test ]]; then
       expect_false_report "$program" || failed=1
     else
-      sanitize "$1" "$program" "${@:2}" || failed=1
+      sanitize "$1" "$program" "${options[@]}" || failed=1
     fi
   done
   ((ran > 0)) || die "no test has a name that ${*:2} asks for"
+  say "$1 over $ran programs: $( ((failed)) && echo failed || echo passed)"
   ((failed == 0))
 }
 
@@ -328,8 +339,6 @@ expect_false_report() { # PROGRAM
 run_gpu_benchmarks() {
   require_gpu
   build_gpu blockscale_cli gpu_benchmarks
-  export BLOCKSCALE_MODEL
-  BLOCKSCALE_MODEL=$(model_weights)
   mkdir -p "$gpu_results"
   "$gpu_python" tools/gpu_bench.py --build build/gpu --commit "$(tested_commit)" \
     --output "$gpu_results" "$@"
