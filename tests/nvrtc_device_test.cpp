@@ -13,6 +13,7 @@
 #include "runtime/kernel_compiler.h"
 #include "runtime/kernel_sources.h"
 #include "tests/find_nvrtc.h"
+#include "tests/tensor_boxes_case.h"
 #include "tests/two_places_spec.h"
 
 namespace blockscale {
@@ -138,6 +139,13 @@ TEST_F(NvrtcDevice, TwoPlacesCompileForHopper) {
     const runtime::KernelSpec spec = test::two_places_spec(who);
     EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << who;
   }
+}
+
+/// What runtime/tensor_map_gpu_test.cpp runs.
+TEST_F(NvrtcDevice, TensorBoxesCompileForHopper) {
+  EXPECT_FALSE(
+      runtime::compile_kernel(test::tensor_boxes_spec(), test::tensor_boxes_sources(), *nvrtc_)
+          .cubin.empty());
 }
 
 TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {

@@ -1,30 +1,18 @@
 // The kernel of tests/two_places.h as NVRTC compiles it.
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
-#include "runtime/kernel_sources.h"
 #include "runtime/kernel_spec.h"
+#include "tests/sources_with.h"
 #include "tests/two_places.h"
 
 namespace blockscale::test {
 
 inline constexpr uint32_t kTwoPlacesWarps = 16;
 
-/// The embedded sources, and that header.
 inline runtime::SourceTree two_places_sources() {
-  static const std::string text = [] {  // which the tree does not copy
-    std::stringstream stream;
-    stream << std::ifstream(std::filesystem::path(BLOCKSCALE_SOURCE_DIR) / "tests/two_places.h")
-                  .rdbuf();
-    return stream.str();
-  }();
-  runtime::SourceTree tree = runtime::embedded_sources();
-  tree.add("tests/two_places.h", text);
-  return tree;
+  return sources_with("tests/two_places.h");
 }
 
 /// `who`: a name of WhoArrives.
