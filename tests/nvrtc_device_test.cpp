@@ -1,12 +1,10 @@
-// Every wrapper of device/ptx compiles for the GPU: the golden programs, which use them all, with
-// NVRTC and no CUDA header. No GPU is needed.
+// Every wrapper of device/ptx compiles for the GPU: the golden programs, which use them all
+// (tests/device_wrappers_test.cpp), with NVRTC and no CUDA header. No GPU is needed.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
-#include <set>
 #include <sstream>
 #include <string>
 
@@ -157,31 +155,6 @@ TEST_F(NvrtcDevice, Fp4Fp6AndUe8m0ConversionsCompileForBlackwell) {
     spec.parameter_bytes = 16;
     EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << architecture;
   }
-}
-
-// A wrapper that no golden program calls would not be compared with a GPU.
-TEST(DeviceWrappers, AreAllInTheGoldenPrograms) {
-  std::string programs;
-  for (const char* header : {"operations.h", "programs.h", "tensor_programs.h"}) {
-    programs += text_of(kRoot / "device/golden" / header);
-  }
-  std::set<std::string> missing;
-  const std::regex function(R"(BLOCKSCALE_DEVICE [A-Za-z0-9_:]+ ([a-z][A-Za-z0-9_]*)\()");
-  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "device/ptx")) {
-    if (entry.path().stem().string().ends_with("_sm100")) continue;  // Hopper lacks them
-    const std::string header = text_of(entry.path());
-    for (std::sregex_iterator i(header.begin(), header.end(), function), end; i != end; ++i) {
-      const std::string name = (*i)[1];
-      if (!std::regex_search(programs, std::regex("\\b" + name + "\\b"))) missing.insert(name);
-    }
-  }
-  // Fences leave nothing to compare, in_register is no instruction; an approximation's last bit is
-  // the GPU's own.
-  for (const char* known : {"fence_proxy_async_global", "fence_acq_rel_gpu", "in_register",
-                            "rcp_approx_ftz", "ex2_approx_ftz"}) {
-    missing.erase(known);
-  }
-  EXPECT_TRUE(missing.empty()) << testing::PrintToString(missing);
 }
 
 }  // namespace
