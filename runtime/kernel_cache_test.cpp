@@ -4,12 +4,16 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -21,6 +25,19 @@
 #include "models/testing.h"
 #include "tests/child_process.h"
 #include "tests/expect_error.h"
+
+/// Whether file systems reserve no space, as some do not: a disk is then full in the middle of a
+/// write.
+static bool reserves_nothing = false;
+
+/// In place of the C library's.
+extern "C" int fallocate(int file, int mode, off_t offset, off_t length) {
+  if (!reserves_nothing) {
+    return static_cast<int>(::syscall(SYS_fallocate, file, mode, offset, length));
+  }
+  errno = EOPNOTSUPP;
+  return -1;
+}
 
 namespace blockscale::runtime {
 namespace {
@@ -309,6 +326,57 @@ TEST_F(Cache, AFullDiskCostsTheStoringOnly) {
     return compiled_ == 1 && !fs::exists(path_of(1)) && !HasFailure() ? 0 : 1;
   }));
   EXPECT_EQ(status, 0);
+}
+
+/// Mounts a file system of 64 KiB that this process alone sees. False if that is not allowed.
+bool mount_small(const fs::path& folder) {
+  const std::string user = "0 " + std::to_string(::geteuid()) + " 1";
+  if (::unshare(CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    test::write_text("/proc/self/uid_map", user);
+  }
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("small", folder.c_str(), "tmpfs", 0, "size=64k") == 0;
+}
+
+/// What happens in a file system that is full, once entry 2 is stored. It is a child's.
+void expect_storing_alone_fails(const fs::path& folder, const std::string& action) {
+  const std::vector<std::byte> bytes(100'000);
+  test::expect_error(ErrorCode::io, (folder / "file").string(), action, [&] {
+    AtomicFile file(folder / "file", bytes.size());
+    file.write(0, bytes);
+  });
+  int compiled = 0;
+  const KernelCache cache(folder / "cache");
+  for (const std::size_t size : {10'000u, 100'000u, 100'000u, 10'000u}) {
+    const CompiledKernel kernel = kernel_of(size, size);
+    const CompiledKernel got = cache.get(kernel.source, kCompiler, [&] {
+      ++compiled;
+      return kernel;
+    });
+    EXPECT_EQ(got.cubin, kernel.cubin);
+  }
+  EXPECT_EQ(compiled, 3);  // the larger one twice, for want of room
+  EXPECT_EQ(cache.entries().size(), 1u);
+  for (const auto& item : fs::directory_iterator(cache.folder())) {
+    EXPECT_FALSE(is_temporary_name(item.path().filename().string())) << item.path();
+  }
+}
+
+TEST_F(Cache, AFullFileSystemCostsTheStoringOnly) {
+  const fs::path folder = scratch_ / "small";
+  fs::create_directory(folder);
+  for (const bool reserves : {true, false}) {
+    const int status = wait_for(spawn([&] {
+      if (!mount_small(folder)) return 77;
+      reserves_nothing = !reserves;
+      // Without a reservation some 64 KiB are written before there is no room.
+      expect_storing_alone_fails(folder, reserves ? "reserve 100000 bytes" : "bytes at 65536");
+      return HasFailure() ? 1 : 0;
+    }));
+    if (status == 77) GTEST_SKIP() << "no file system can be mounted";
+    EXPECT_EQ(status, 0) << (reserves ? "with" : "without") << " reservations";
+  }
 }
 
 TEST_F(Cache, IsWhereTheUserSays) {

@@ -46,6 +46,8 @@ bool says_resources(std::string_view line) {
   throw Error(ErrorCode::compile_failed, "kernel " + spec.name, what + "\n" + log);
 }
 
+}  // namespace
+
 void check_local_memory(const KernelSpec& spec, const KernelResources& used,
                         const std::string& log) {
   if (spec.allows_local_memory || (used.spill_bytes == 0 && used.stack_bytes == 0)) return;
@@ -56,8 +58,6 @@ void check_local_memory(const KernelSpec& spec, const KernelResources& used,
            " registers",
        log);
 }
-
-}  // namespace
 
 KernelResources resources_in_log(std::string_view log, const std::string& kernel) {
   KernelResources used;

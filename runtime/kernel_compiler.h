@@ -52,6 +52,10 @@ CompiledKernel compile_kernel(const KernelSpec& spec, const SourceTree& tree, co
 /// of the rest over its functions. Throws compile_failed if the log does not tell.
 KernelResources resources_in_log(std::string_view log, const std::string& kernel);
 
+/// Throws compile_failed with `log` if `used` has spills or a stack and `spec` does not allow them.
+void check_local_memory(const KernelSpec& spec, const KernelResources& used,
+                        const std::string& log);
+
 /// `log` without what ptxas says about resources: warnings, or nothing.
 std::string warnings_in_log(std::string_view log);
 

@@ -16,6 +16,7 @@ using test::sample_spec;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 TEST(KernelSpec, BecomesOneGlobalFunction) {
   EXPECT_EQ(translation_unit(sample_spec(2)), R"(#include "sample/kernel.cuh"
@@ -123,6 +124,19 @@ TEST(KernelCompiler, ReadsPtxasLog) {
   EXPECT_THROW(resources_in_log("Used x registers\n bytes stack frame", "foo"), Error);
 }
 
+TEST(KernelCompiler, RefusesEachKindOfLocalMemory) {
+  KernelSpec spec = sample_spec();
+  EXPECT_NO_THROW(check_local_memory(spec, {.registers = 255, .static_shared_bytes = 400}, "log"));
+  const KernelResources spills = {.registers = 32, .spill_bytes = 8};  // without a stack
+  const KernelResources stack = {.registers = 32, .stack_bytes = 16};
+  EXPECT_THAT([&] { check_local_memory(spec, spills, "log"); },
+              ThrowsMessage<Error>(HasSubstr("0 bytes of stack, 8 bytes spilled")));
+  EXPECT_THAT([&] { check_local_memory(spec, stack, "log"); },
+              ThrowsMessage<Error>(HasSubstr("16 bytes of stack, 0 bytes spilled")));
+  spec.allows_local_memory = true;
+  EXPECT_NO_THROW(check_local_memory(spec, spills, "log"));
+}
+
 class KernelCompilerWithNvrtc : public test::WithNvrtc {
  protected:
   CompiledKernel compile(const KernelSpec& spec, std::string_view kernel = test::kSampleKernel) {
@@ -214,6 +228,19 @@ TEST_F(KernelCompilerWithNvrtc, RefusesLocalMemoryUnlessAllowed) {
   EXPECT_THAT(log_of_failure(spec, test::kLocalMemoryKernel), HasSubstr("uses local memory"));
   spec.allows_local_memory = true;
   EXPECT_GE(compile(spec, test::kLocalMemoryKernel).resources.stack_bytes, 256u);
+}
+
+/// As `blockscale kernels build` compiles each kernel of the pack.
+TEST_F(KernelCompilerWithNvrtc, RefusesSpillsUnlessAllowed) {
+  KernelSpec spec = sample_spec();
+  EXPECT_EQ(compile(spec, test::kSpillingKernel).resources.spill_bytes, 0u);
+  spec.threads = 1024;
+  spec.min_blocks_per_multiprocessor = 2;  // 32 registers a thread
+  const std::string log = log_of_failure(spec, test::kSpillingKernel);
+  EXPECT_THAT(log, HasSubstr("uses local memory"));
+  EXPECT_THAT(log, Not(HasSubstr(" 0 bytes spilled")));
+  spec.allows_local_memory = true;
+  EXPECT_GE(compile(spec, test::kSpillingKernel).resources.spill_bytes, 2 * 4u * 32);
 }
 
 }  // namespace

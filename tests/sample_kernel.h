@@ -54,6 +54,25 @@ template <int kItems> __device__ void scale(const ScaleParameters& p) {
 }  // namespace sample
 )";
 
+/// It keeps 64 values, all in use until its end: more than a thread has registers where a
+/// multiprocessor is to run 2048 of them. No array is indexed by what is not known.
+inline constexpr std::string_view kSpillingKernel = R"(#pragma once
+#include "sample/parameters.h"
+namespace sample {
+template <int kItems> __device__ __forceinline__ void scale(const ScaleParameters& p) {
+  float values[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) values[i] = p.x[i * blockDim.x + threadIdx.x];
+  for (int round = 0; round < p.count; ++round) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) values[i] = values[i] * p.factor + values[(i + 17) % 64];
+  }
+#pragma unroll
+  for (int i = 0; i < 64; ++i) p.out[i * blockDim.x + threadIdx.x] = values[i];
+}
+}  // namespace sample
+)";
+
 /// The embedded sources, and sample/kernel.cuh with sample/parameters.h.
 inline runtime::SourceTree sample_sources(std::string_view kernel = kSampleKernel,
                                           std::string_view parameters = kSampleParameters) {
