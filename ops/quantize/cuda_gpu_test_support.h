@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
+#include "core/input_transform.h"
+#include "core/scale_layout.h"
 #include "ops/quantize/test_support.h"
 #include "runtime/measure.h"
 #include "tests/gpu.h"
@@ -25,17 +27,32 @@ struct Case {
   QuantizeOptions options = {};
   QuantizeOptions options_gpu = {};  // its operands lie on the device; else as `options`
   TensorScaleSense sense = TensorScaleSense::divisor;
+  /// Elements before x and behind each of its rows; bytes behind each row of values, and scales
+  /// behind each line of them (of layouts that are not swizzled).
+  std::int64_t x_shift = 0, x_padding = 0, value_padding = 0, scale_padding = 0;
+  std::int64_t tensor_scale_stride = 1;
+  float given = 0;  // tensor scale or scales, where options say so
 };
 
 inline std::string describe(const Case& c) {
   return std::string(recipe_traits(c.recipe).name) + " " + format_traits(c.dtype).name + " " +
          std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
-         " " + scale_layout_traits(c.layout).name + " mode " +
-         std::to_string(static_cast<int>(c.options.mx_scale_mode));
+         " padding " + std::to_string(c.x_shift) + "/" + std::to_string(c.x_padding) + "/" +
+         std::to_string(c.value_padding) + "/" + std::to_string(c.scale_padding) + " " +
+         scale_layout_traits(c.layout).name + " mode " +
+         std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " " +
+         kInputTransformNames[static_cast<int>(c.options.input.transform)] + " floor " +
+         std::to_string(c.options.fp8_amax_floor) + " given " + std::to_string(c.given) +
+         (c.sense == TensorScaleSense::multiplier ? " multiplier" : "") +
+         (c.tensor_scale_stride == 0 ? " shared" : "");
 }
 
 inline std::size_t size_of(std::int64_t bytes) {
   return static_cast<std::size_t>(bytes);
+}
+
+inline std::int64_t element_bytes(Format dtype) {
+  return format_traits(dtype).bits / 8;
 }
 
 /// Position of the first difference, as text.
@@ -51,32 +68,81 @@ inline std::string first_difference(const std::uint8_t* a, const std::vector<std
 inline bool is_gated(const Case& c) {
   return c.options.input.transform == InputTransform::swiglu;
 }
+inline std::int64_t columns_of(const Case& c) {
+  return is_gated(c) ? 2 * c.k : c.k;
+}
+
+/// An output on the host and on the device: the same garbage on both, with more of it before and
+/// behind.
+class OutputBytes {
+ public:
+  static constexpr std::int64_t kAround = 256;
+  static constexpr std::uint8_t kGarbage = 0xA5;
+
+  explicit OutputBytes(std::int64_t count)
+      : host_(size_of(count + 2 * kAround), kGarbage), device_(host_.size()) {
+    device_.fill(kGarbage);
+  }
+
+  std::uint8_t* host() { return host_.data() + kAround; }
+  std::byte* device() const { return device_.data() + kAround; }
+  /// The device has what the host has.
+  void upload() { device_.copy_from_host(host_.data(), host_.size()); }
+  /// All bytes are the same on both, those around the output too.
+  void expect_equal(const std::string& text) const {
+    std::vector<std::uint8_t> actual(device_.bytes());
+    device_.copy_to_host(actual.data(), actual.size());
+    ASSERT_EQ(std::memcmp(actual.data(), host_.data(), actual.size()), 0)
+        << text << " (and " << kAround
+        << " around them): " << first_difference(host_.data(), actual);
+  }
+
+ private:
+  std::vector<std::uint8_t> host_;
+  DeviceBuffer device_;
+};
+
+/// The output of a call, without memory.
+inline MutableScaledTensorView shape_of(const Case& c) {
+  MutableScaledTensorView v;
+  v.recipe = c.recipe;
+  v.rows = c.rows;
+  v.k = c.k;
+  v.batch = c.batch;
+  v.value_row_stride = row_bytes(c.recipe, c.k) + c.value_padding;
+  v.value_batch_stride = c.rows * v.value_row_stride;
+  v.layout = c.layout;
+  const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
+  v.scale_leading_stride = default_leading_stride(c.layout, grid.rows, grid.columns);
+  if (!is_swizzled(c.layout)) v.scale_leading_stride += c.scale_padding;
+  v.scale_batch_stride =
+      default_batch_stride(c.layout, grid.rows, grid.columns, v.scale_leading_stride);
+  v.sense = c.sense;
+  v.tensor_scale_batch_stride = c.tensor_scale_stride;
+  return v;
+}
 
 /// A call on the GPU, from packed elements, and what it should leave: the CPU's bytes.
 class GpuCall {
  public:
   GpuCall(const Case& c, const std::vector<std::uint8_t>& elements)
       : case_(c),
-        cpu_(c.recipe, c.rows, c.k, c.layout, c.batch, c.sense),
-        out_(cpu_.view()),
-        device_x_(elements.size()),
-        values_(size_of(value_bytes(c.recipe, c.rows, c.k, c.batch))),
-        scales_(size_of(scale_bytes(c.recipe, c.layout, c.rows, c.k, c.batch))),
-        tensor_scale_(size_of(c.batch * 4)) {
-    x_ = {elements.data(), c.dtype, c.rows, is_gated(c) ? 2 * c.k : c.k};
-    x_.batch = c.batch;
-    QuantizeOptions options = c.options;
-    options.threads = 0;
-    quantize(x_, cpu_.view(), options);
-    device_x_.copy_from_host(elements.data(), elements.size());
-    x_.data = device_x_.data();
-    values_.fill(0xA5);
-    scales_.fill(0xA5);
-    out_.values = values_.data();
-    out_.scales = scales_.data();
-    if (out_.tensor_scale != nullptr) {
-      out_.tensor_scale = reinterpret_cast<float*>(tensor_scale_.data());
-    }
+        cpu_(shape_of(c)),
+        values_(c.batch * cpu_.value_batch_stride),
+        scales_(c.batch * cpu_.scale_batch_stride * element_bytes(recipe_traits(c.recipe).scale)),
+        tensor_scale_(c.tensor_scale_stride == 0 ? 4 : c.batch * 4) {
+    const bool has_tensor_scale = recipe_traits(c.recipe).tensor_scale;
+    cpu_.values = values_.host();
+    cpu_.scales = scales_.host();
+    if (has_tensor_scale) cpu_.tensor_scale = reinterpret_cast<float*>(tensor_scale_.host());
+    out_ = cpu_;
+    out_.values = values_.device();
+    out_.scales = scales_.device();
+    if (has_tensor_scale) out_.tensor_scale = reinterpret_cast<float*>(tensor_scale_.device());
+    if (c.options.scale_source == ScaleSource::given) give_scales();
+    const std::vector<std::uint8_t> placed =
+        is_packed() ? std::vector<std::uint8_t>{} : placed_elements(elements);
+    quantise_both(is_packed() ? elements : placed);
     case_.options.input = c.options_gpu.input;
     runtime::wait_for_device();
   }
@@ -89,27 +155,67 @@ class GpuCall {
                    {stream, workspace.data(), static_cast<std::int64_t>(workspace.bytes())});
   }
   /// Once its stream has been waited for.
-  void expect_bytes_of_cpu() {
-    expect_bytes(values_, cpu_.view().values, "values");
-    expect_bytes(scales_, cpu_.view().scales, "scales");
-    if (out_.tensor_scale == nullptr) return;
-    expect_bytes(tensor_scale_, cpu_.view().tensor_scale, "tensor scale");
+  void expect_bytes_of_cpu() const {
+    values_.expect_equal(describe(case_) + " values");
+    scales_.expect_equal(describe(case_) + " scales");
+    tensor_scale_.expect_equal(describe(case_) + " tensor scale");
   }
+  /// Values of the output on the device, which are garbage until the call has run.
+  const std::byte* values() const { return values_.device(); }
 
  private:
-  void expect_bytes(const DeviceBuffer& buffer, const void* expected, const char* what) const {
-    std::vector<std::uint8_t> actual(buffer.bytes());
-    buffer.copy_to_host(actual.data(), actual.size());
-    ASSERT_EQ(std::memcmp(actual.data(), expected, actual.size()), 0)
-        << describe(case_) << " " << what << ": "
-        << first_difference(static_cast<const std::uint8_t*>(expected), actual);
+  bool is_packed() const { return case_.x_shift == 0 && case_.x_padding == 0; }
+
+  /// The elements where a strided x has them, and NaNs of any dtype between.
+  std::vector<std::uint8_t> placed_elements(const std::vector<std::uint8_t>& packed) const {
+    const std::int64_t size = element_bytes(case_.dtype);
+    const std::int64_t from = columns_of(case_) * size;
+    const std::int64_t to = from + case_.x_padding * size;
+    const std::int64_t lines = case_.batch * case_.rows;
+    std::vector<std::uint8_t> placed(size_of(case_.x_shift * size + lines * to), 0xFF);
+    for (std::int64_t i = 0; i < lines; ++i) {
+      std::memcpy(placed.data() + case_.x_shift * size + i * to, packed.data() + i * from,
+                  size_of(from));
+    }
+    return placed;
+  }
+
+  void quantise_both(const std::vector<std::uint8_t>& memory) {
+    const std::int64_t before = case_.x_shift * element_bytes(case_.dtype);
+    const std::int64_t columns = columns_of(case_);
+    x_ = {memory.data() + before,    case_.dtype, case_.rows, columns,
+          columns + case_.x_padding, case_.batch};
+    QuantizeOptions options = case_.options;
+    options.threads = 0;
+    quantize(x_, cpu_, options);
+    device_x_ = DeviceBuffer(memory.size());
+    device_x_.copy_from_host(memory.data(), memory.size());
+    x_.data = device_x_.data() + before;
+  }
+
+  /// What the caller says of scales, on both.
+  void give_scales() {
+    const ScaleGrid grid = scale_grid(case_.recipe, case_.rows, case_.k);
+    for (std::int64_t b = 0; b < case_.batch; ++b) {
+      if (cpu_.tensor_scale != nullptr) {
+        cpu_.tensor_scale[b * cpu_.tensor_scale_batch_stride] = case_.given;
+        continue;
+      }
+      auto* const scales = static_cast<float*>(cpu_.scales) + b * cpu_.scale_batch_stride;
+      for (std::int64_t i = 0; i < grid.rows; ++i) {
+        scales[scale_offset(case_.layout, i, 0, cpu_.scale_leading_stride)] =
+            case_.given * static_cast<float>(1 + i % 3);
+      }
+    }
+    scales_.upload();
+    tensor_scale_.upload();
   }
 
   Case case_;  // its operands lie on the device
-  ScaledTensor cpu_;
-  MutableScaledTensorView out_;
+  MutableScaledTensorView cpu_, out_;
+  OutputBytes values_, scales_, tensor_scale_;
   MatrixView x_;
-  DeviceBuffer device_x_, values_, scales_, tensor_scale_;
+  DeviceBuffer device_x_;
 };
 
 /// Runs one call on both: on the GPU in `stream`, or null: in one of its own.
@@ -127,10 +233,10 @@ inline void check(const Case& c, const std::vector<std::uint8_t>& elements,
 }
 
 inline std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_t seed) {
-  const std::int64_t columns = is_gated(c) ? 2 * c.k : c.k;
+  const std::int64_t columns = columns_of(c);
   const Matrix x(c.dtype, c.rows, columns, c.batch, 0, data, seed);
   const auto* const bytes = static_cast<const std::uint8_t*>(x.view().data);
-  const std::int64_t size = c.batch * c.rows * columns * (format_traits(c.dtype).bits / 8);
+  const std::int64_t size = c.batch * c.rows * columns * element_bytes(c.dtype);
   return {bytes, bytes + size};
 }
 

@@ -108,9 +108,7 @@ make_bundle() {
   tar -C / --no-recursion -cf - -T "$bundle/files" | tar -C "$bundle_root" -xf -
   write_pkg_config
   bundle_python
-  fetch_demo_model
-  build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" \
-    "$bundle/model/model.safetensors"
+  make_model_weights "$bundle/model/model.safetensors"
   tree_commit >"$bundle/commit" || die "git does not tell the commit that goes into $bundle"
   tree_hash >"$bundle/tree" || die "git does not tell the hash of the tree that goes into $bundle"
   local bytes
@@ -205,8 +203,20 @@ install_gpu_package() {
   cmake --install build/gpu --component python --prefix build/gpu-package >build/gpu-package.log
 }
 
+# Those of the bundle; where there is none, made as a bundle's are.
 model_weights() {
-  if [[ -d $bundle ]]; then echo "$PWD/$bundle/model/model.safetensors"; fi
+  local weights=$PWD/$bundle/model/model.safetensors
+  if [[ ! -d $bundle ]]; then
+    weights=$PWD/build/gpu-weights.safetensors
+    if [[ ! -e $weights ]]; then make_model_weights "$weights" >&2; fi
+  fi
+  echo "$weights"
+}
+
+# The demo model's linear layers, in bf16.
+make_model_weights() { # FILE
+  fetch_demo_model
+  build/venv/bin/python tools/linear_weights.py "$demo/model/model.safetensors" "$1"
 }
 
 # The commit of this tree, with -dirty if it holds anything else but new results.
@@ -294,6 +304,8 @@ run_all_gpu_tests() {
 run_compute_sanitizer() { # TOOL GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
   build_gpu --line-info blockscale_cli gpu_tests
+  export BLOCKSCALE_MODEL
+  BLOCKSCALE_MODEL=$(model_weights)
   local program list options=("${@:2}") ran=0 failed=0
   if [[ $1 == racecheck && " $*" != *" --gtest_filter="* ]]; then
     options+=("--gtest_filter=-$racecheck_misreads")
