@@ -59,32 +59,6 @@ TEST_F(CudaGpu, TakesRaggedAndOddShapes) {
   }
 }
 
-/// All 65,536 values, each in every position of a block: row p holds them shifted by p.
-TEST_F(CudaGpu, TakesEverySixteenBitValueInEveryPosition) {
-  for (const Recipe recipe : scaled_recipes()) {
-    for (const Format dtype : {Format::bf16, Format::f16}) {
-      for (const MxScaleMode mode : {MxScaleMode::ceil, MxScaleMode::floor, MxScaleMode::even}) {
-        const bool mx = recipe_traits(recipe).family == Family::mx;
-        if (!mx && mode != MxScaleMode::ceil) continue;
-        Case c{recipe, dtype};
-        c.rows = 128;
-        c.k = 65536;
-        c.options.mx_scale_mode = mode;
-        std::vector<std::uint8_t> elements(size_of(c.rows * c.k * 2));
-        for (std::int64_t r = 0; r < c.rows; ++r) {
-          for (std::int64_t i = 0; i < c.k; ++i) {
-            // Blocks mix neighbours, and numbers of all sizes (a stride that is odd visits all).
-            const std::int64_t value = r % 2 == 0 ? i + r / 2 : (i + r / 2) * 40503;
-            const auto bits = static_cast<std::uint16_t>(value);
-            std::memcpy(elements.data() + (r * c.k + i) * 2, &bits, 2);
-          }
-        }
-        check(c, elements);
-      }
-    }
-  }
-}
-
 /// 10^9 random elements over the recipes: bit patterns, and normal numbers.
 TEST_F(CudaGpu, TakesABillionRandomElements) {
   const std::vector<Recipe> recipes = scaled_recipes();

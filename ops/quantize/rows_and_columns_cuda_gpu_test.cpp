@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
+#include "ops/quantize/every_number_test_support.h"
 #include "ops/quantize/rows_and_columns_test_support.h"
 #include "ops/quantize/test_support.h"
 #include "runtime/measure.h"
@@ -140,19 +141,20 @@ TEST_F(RowsAndColumnsGpu, TakeRaggedAndOddShapes) {
   }
 }
 
-/// All 65,536 values, which meet others of all sizes in their rows and in their columns.
-TEST_F(RowsAndColumnsGpu, TakeEverySixteenBitValue) {
+/// In every position of a block of its row, and of one of its column: in one part and in several.
+TEST_F(RowsAndColumnsGpu, TakeEverySixteenBitNumberInEveryPosition) {
   for (const Format dtype : {Format::bf16, Format::f16}) {
-    Case c{Recipe::fp8_1x128, dtype};
-    c.rows = 512;
-    c.k = 1024;
-    std::vector<std::uint16_t> x(static_cast<std::size_t>(c.rows * c.k));
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      // Each 64 rows have all of them: in order, and then with odd strides.
-      const std::size_t stride = 1 + (i >> 16) * 5038;
-      x[i] = static_cast<std::uint16_t>(i * stride);
+    const std::vector<std::uint16_t> x = test::every_number(dtype);
+    test::expect_every_number(x);
+    for (const Recipe recipe :
+         {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2, Recipe::fp8_1x128_ue8m0}) {
+      for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+        const auto rows = static_cast<std::int64_t>(x.size()) / test::kNumbers;
+        check({recipe, dtype, rows, test::kNumbers, 1, layout},
+              {x.data(), dtype, rows, test::kNumbers}, static_cast<std::int64_t>(x.size() * 2));
+        ASSERT_FALSE(HasFailure());
+      }
     }
-    check(c, {x.data(), dtype, c.rows, c.k}, static_cast<std::int64_t>(x.size() * 2));
   }
 }
 
