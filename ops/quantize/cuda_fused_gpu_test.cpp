@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -18,61 +17,31 @@ using test::Case;
 using test::check;
 using test::Data;
 using test::GpuCall;
+using test::Operands;
 using test::random_elements;
 using test::scaled_recipes;
 using test::size_of;
 
 using CudaGpuFused = test::OnHopper;
 
-/// Operands of fused inputs, of up to so many columns as there are numbers, in host memory and on
-/// the device.
-class Operands {
- public:
-  explicit Operands(std::vector<float> numbers)
-      : numbers_(std::move(numbers)), device_(numbers_.size() * sizeof(float)) {
-    device_.copy_from_host(numbers_.data(), device_.bytes());
-  }
-  Operands(const Operands&) = delete;
-  Operands& operator=(const Operands&) = delete;
-
-  /// Sets the inputs of both, once k is set.
-  void use(Case& c, InputTransform transform) const {
-    c.options.input = c.options_gpu.input = {};
-    c.options.input.transform = c.options_gpu.input.transform = transform;
-    const auto set = [&](MatrixView QuantizeInput::* field) {
-      c.options.input.*field = {numbers_.data(), Format::f32, 1, c.k};
-      c.options_gpu.input.*field = {device_.data(), Format::f32, 1, c.k};
-    };
-    if (transform == InputTransform::modulate) set(&QuantizeInput::scale);
-    if (transform == InputTransform::modulate) set(&QuantizeInput::shift);
-    if (transform == InputTransform::rms_norm) set(&QuantizeInput::weight);
-  }
-
- private:
-  std::vector<float> numbers_;
-  DeviceBuffer device_;
-};
-
-std::vector<float> rising_numbers() {
-  std::vector<float> numbers(1024);
-  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.01f * static_cast<float>(i) - 3;
-  return numbers;
-}
-
 constexpr InputTransform kFused[] = {InputTransform::gelu_tanh, InputTransform::gelu_erf,
                                      InputTransform::swiglu, InputTransform::modulate,
                                      InputTransform::rms_norm};
 
 TEST_F(CudaGpuFused, FusesItsInput) {
-  const Operands operands(rising_numbers());
   for (const InputTransform transform : kFused) {
     for (const Recipe recipe : scaled_recipes()) {
       for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
         Case c{recipe, dtype};
         c.rows = 70;
         c.k = 512;
-        operands.use(c, transform);
-        check(c, random_elements(c, Data::normal, 8));
+        const std::vector<std::uint8_t> elements = random_elements(c, Data::normal, 8);
+        // Operands of the type of x are loaded otherwise than others.
+        for (const Format operand : {dtype, dtype == Format::f32 ? Format::bf16 : Format::f32}) {
+          const Operands operands(operand, 2, c.k);
+          operands.use(c, transform);
+          check(c, is_gated(c) ? random_elements(c, Data::normal, 8) : elements);
+        }
       }
     }
   }
@@ -96,7 +65,7 @@ TEST_F(CudaGpuFused, HalvesBlocksOfGelu) {
 /// Calls of one stream overlap: the next one's kernels start before this one's have ended, and
 /// fetch ahead. All of them in one workspace, which none of them finds as it left it.
 TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
-  const Operands operands(rising_numbers());
+  const Operands operands(Format::f32, 1, 1024), operands_of_x(Format::bf16, 1, 1024);
   std::vector<GpuCall> calls;
   const auto add = [&](const Case& c, std::uint32_t seed) {
     calls.emplace_back(c, random_elements(c, Data::normal, seed));
@@ -112,6 +81,8 @@ TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
         operands.use(c, transform);
         add(c, static_cast<std::uint32_t>(rows));
       }
+      operands_of_x.use(c, InputTransform::rms_norm);
+      add(c, 6);
     }
   }
   std::int64_t bytes = 0;
@@ -139,10 +110,11 @@ Case norm_case(const Operands& weight, Format dtype, std::int64_t rows, std::int
 /// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
 /// racecheck misreads more than two: tests that run these are called *Stripes* (tools/dev/gpu.sh).
 TEST_F(CudaGpuFused, ReadsStripesOnce) {
-  const Operands weight(std::vector<float>(8192, 0.5f));
   for (const Format dtype : {Format::bf16, Format::f32}) {
+    const std::int64_t k = dtype == Format::f32 ? 4096 : 8192;
+    const Operands weight(Format::f32, 1, k);
     for (const std::int64_t rows : {512, 1024, 13 * 128 + 5}) {
-      const Case norm = norm_case(weight, dtype, rows, dtype == Format::f32 ? 4096 : 8192);
+      const Case norm = norm_case(weight, dtype, rows, k);
       check(norm, random_elements(norm, Data::normal, 4));
     }
   }
@@ -150,7 +122,7 @@ TEST_F(CudaGpuFused, ReadsStripesOnce) {
 
 /// Thread blocks that wait for each other do not where their stream has no room for all of them.
 TEST_F(CudaGpuFused, EndsInStreamsOfFewMultiprocessors) {
-  const Operands weight(std::vector<float>(8192, 0.5f));
+  const Operands weight(Format::bf16, 1, 8192);
   const Case norm = norm_case(weight, Format::bf16, 400, 8192);  // 32 thread blocks
   const std::vector<std::uint8_t> elements = random_elements(norm, Data::normal, 4);
   check(norm, elements);

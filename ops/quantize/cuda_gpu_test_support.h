@@ -86,6 +86,9 @@ class OutputBytes {
 
   std::uint8_t* host() { return host_.data() + kAround; }
   std::byte* device() const { return device_.data() + kAround; }
+  std::size_t bytes() const { return host_.size() - 2 * size_of(kAround); }
+  /// The device has nothing but garbage again.
+  void restart() { device_.fill(kGarbage); }
   /// The device has what the host has.
   void upload() { device_.copy_from_host(host_.data(), host_.size()); }
   /// All bytes are the same on both, those around the output too.
@@ -160,8 +163,13 @@ class GpuCall {
     scales_.expect_equal(describe(case_) + " scales");
     tensor_scale_.expect_equal(describe(case_) + " tensor scale");
   }
-  /// Values of the output on the device, which are garbage until the call has run.
-  const std::byte* values() const { return values_.device(); }
+  const OutputBytes& values() const { return values_; }
+  /// What the call has written is garbage again. Scales must not have been given.
+  void restart() {
+    values_.restart();
+    scales_.restart();
+    tensor_scale_.restart();
+  }
 
  private:
   bool is_packed() const { return case_.x_shift == 0 && case_.x_padding == 0; }
@@ -231,6 +239,50 @@ inline void check(const Case& c, const std::vector<std::uint8_t>& elements,
   cuda::synchronize(stream);
   call.expect_bytes_of_cpu();
 }
+
+/// Operands of fused inputs on the host and on the device: of `groups`, and with `padding` elements
+/// behind each row.
+class Operands {
+ public:
+  Operands(Format dtype, std::int64_t groups, std::int64_t k, std::int64_t padding = 0)
+      : first_(dtype, groups, k, 1, padding, Data::normal, 71),
+        second_(dtype, groups, k, 1, padding, Data::normal, 72),
+        first_there_(copy_of(first_)),
+        second_there_(copy_of(second_)) {}
+
+  /// Fuses a transform into both calls of a case.
+  void use(Case& c, InputTransform transform) const {
+    c.options.input = c.options_gpu.input = {};
+    c.options.input.transform = c.options_gpu.input.transform = transform;
+    const auto set = [](QuantizeInput& input, const MatrixView& first, const MatrixView& second) {
+      if (input.transform == InputTransform::modulate) input.scale = first;
+      if (input.transform == InputTransform::modulate) input.shift = second;
+      if (input.transform == InputTransform::rms_norm) {
+        input.weight = first;
+        input.weight.rows = 1;
+        input.weight.batch_stride = 0;
+      }
+    };
+    set(c.options.input, first_.view(), second_.view());
+    set(c.options_gpu.input, at(first_, first_there_), at(second_, second_there_));
+  }
+
+ private:
+  static DeviceBuffer copy_of(const Matrix& matrix) {
+    const MatrixView v = matrix.view();
+    DeviceBuffer copy(size_of(v.rows * v.row_stride * element_bytes(v.dtype)));
+    copy.copy_from_host(v.data, copy.bytes());
+    return copy;
+  }
+  static MatrixView at(const Matrix& matrix, const DeviceBuffer& memory) {
+    MatrixView v = matrix.view();
+    v.data = memory.data();
+    return v;
+  }
+
+  Matrix first_, second_;
+  DeviceBuffer first_there_, second_there_;
+};
 
 inline std::vector<std::uint8_t> random_elements(const Case& c, Data data, std::uint32_t seed) {
   const std::int64_t columns = columns_of(c);
