@@ -32,7 +32,8 @@ class RandomBlocks {
         fraction_bits_(dtype == Format::f32    ? 23
                        : dtype == Format::bf16 ? 7
                                                : 10),
-        bias_(dtype == Format::f16 ? 15 : 127) {}
+        bias_(dtype == Format::f16 ? 15 : 127),
+        fields_(dtype == Format::f16 ? 31 : 255) {}
 
   /// The bits of element `index`, which lies in a block of this number.
   std::uint32_t operator()(int kind, std::uint64_t index, std::uint64_t block) const {
@@ -44,7 +45,7 @@ class RandomBlocks {
     int exponent = 0;
     switch (kind) {
       case 0: exponent = bias_ - 12 + draw % 16; break;
-      case 1: exponent = static_cast<int>(of_block % (2 * bias_ + 1u)) - draw % 8; break;
+      case 1: exponent = static_cast<int>(of_block % fields_) - draw % 8; break;
       default: exponent = bias_ + 2 - static_cast<int>(of_block % 12) - draw % 8; break;
     }
     if (exponent < 0) exponent = 0;
@@ -59,6 +60,7 @@ class RandomBlocks {
   Format dtype_;
   std::uint64_t seed_;
   int fraction_bits_, bias_;
+  std::uint64_t fields_;  // of exponents of finite numbers
 };
 
 /// Packed elements for a case, in the blocks of its recipe.
