@@ -1,7 +1,6 @@
 // cuda::quantize on a GPU: every byte equal to the CPU's. Skipped, and says so, without one.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -29,16 +28,71 @@ using test::size_of;
 using CudaGpu = test::OnHopper;
 
 TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
-  for (const Recipe recipe : scaled_recipes()) {
-    for (const ScaleLayout layout : layouts_of(recipe)) {
-      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-        for (const Data data : test::kAllData) {
-          Case c{recipe, dtype};
-          c.rows = 37;
-          c.k = 736;
-          c.batch = 2;
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    for (const Data data : test::kAllData) {
+      Case c{Recipe::mxfp4, dtype, 37, 736, 2};
+      const std::vector<std::uint8_t> elements = random_elements(c, data, 3);
+      for (const Recipe recipe : scaled_recipes()) {
+        for (const ScaleLayout layout : layouts_of(recipe)) {
+          c.recipe = recipe;
           c.layout = layout;
-          check(c, random_elements(c, data, 3));
+          check(c, elements);
+          ASSERT_FALSE(HasFailure()) << test::data_name(data);
+        }
+      }
+    }
+  }
+}
+
+/// Options of each family other than the default ones.
+std::vector<Case> cases_with_options(Recipe recipe, Format dtype) {
+  const Case plain{recipe, dtype, 37, 736, 3};
+  std::vector<Case> cases;
+  const Family family = recipe_traits(recipe).family;
+  if (family == Family::mx) {
+    for (const MxScaleMode mode : {MxScaleMode::floor, MxScaleMode::even}) {
+      cases.push_back(plain);
+      cases.back().options.mx_scale_mode = mode;
+    }
+  }
+  if (family == Family::fp8) {
+    for (const float floor : {1e-4f, 1e30f, 0x1p-149f}) {
+      cases.push_back(plain);
+      cases.back().options.fp8_amax_floor = floor;
+    }
+  }
+  if (recipe_traits(recipe).tensor_scale) {
+    for (const auto sense : {TensorScaleSense::divisor, TensorScaleSense::multiplier}) {
+      for (const std::int64_t stride : {0, 1}) {
+        for (const float given : {0.0f, 0.37f}) {
+          cases.push_back(plain);
+          cases.back().sense = sense;
+          cases.back().tensor_scale_stride = stride;
+          cases.back().given = given;
+          if (given > 0) cases.back().options.scale_source = ScaleSource::given;
+        }
+      }
+    }
+  } else if (recipe_traits(recipe).block_k == 0) {
+    cases.push_back(plain);
+    cases.back().given = 0.37f;
+    cases.back().options.scale_source = ScaleSource::given;
+  }
+  return cases;
+}
+
+TEST_F(CudaGpu, TakesOptionsOfEveryFamily) {
+  for (const Data data : test::kAllData) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      const std::vector<std::uint8_t> elements =
+          random_elements({Recipe::mxfp4, dtype, 37, 736, 3}, data, 7);
+      for (const Recipe recipe : scaled_recipes()) {
+        for (Case c : cases_with_options(recipe, dtype)) {
+          for (const ScaleLayout layout : layouts_of(recipe)) {
+            c.layout = layout;
+            check(c, elements);
+            ASSERT_FALSE(HasFailure()) << test::data_name(data);
+          }
         }
       }
     }
@@ -46,39 +100,16 @@ TEST_F(CudaGpu, WritesTheBytesOfTheCpu) {
 }
 
 TEST_F(CudaGpu, TakesRaggedAndOddShapes) {
-  for (const Recipe recipe : scaled_recipes()) {
-    for (const auto& [rows, k] : {std::pair{1, 16384}, std::pair{129, 2880}, std::pair{300, 96},
-                                  std::pair{3, 33}, std::pair{7, 20001}, std::pair{1, 1}}) {
+  for (const auto& [rows, k] : {std::pair{1, 16384}, std::pair{129, 2880}, std::pair{300, 96},
+                                std::pair{3, 33}, std::pair{7, 20001}, std::pair{1, 1}}) {
+    Case c{Recipe::fp8_row, Format::bf16, rows, k};
+    const std::vector<std::uint8_t> elements = random_elements(c, Data::mixed, 5);
+    for (const Recipe recipe : scaled_recipes()) {
       const RecipeTraits& t = recipe_traits(recipe);
       if (!t.ragged && k % t.block_k != 0) continue;
-      Case c{recipe};
-      c.rows = rows;
-      c.k = k;
-      check(c, random_elements(c, Data::mixed, 5));
-    }
-  }
-}
-
-/// 10^9 random elements over the recipes: bit patterns, and normal numbers.
-TEST_F(CudaGpu, TakesABillionRandomElements) {
-  const std::vector<Recipe> recipes = scaled_recipes();
-  const std::int64_t k = 8192;
-  const std::int64_t rows = 1'000'000'000 / static_cast<std::int64_t>(recipes.size()) / 2 / k + 1;
-  std::mt19937_64 random(2026);
-  std::vector<std::uint8_t> elements(size_of(rows * k * 2));
-  for (const bool normal : {false, true}) {
-    for (std::size_t i = 0; i < elements.size(); i += 8) {
-      std::uint64_t bits = random();
-      // Exponents 2^-16 to 2^15 in bf16.
-      if (normal) bits = (bits & 0x87FF87FF87FF87FFu) | 0x3800380038003800u;
-      std::memcpy(elements.data() + i, &bits, std::min<std::size_t>(8, elements.size() - i));
-    }
-    for (const Recipe recipe : recipes) {
-      Case c{recipe};
-      c.rows = rows;
-      c.k = k;
-      c.layout = layouts_of(recipe).back();
+      c.recipe = recipe;
       check(c, elements);
+      ASSERT_FALSE(HasFailure());
     }
   }
 }
