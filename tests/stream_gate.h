@@ -25,7 +25,7 @@ void call_driver(const char* name, Arguments... arguments) {
   if (result != cu::kSuccess) runtime::driver().raise(name, result);
 }
 
-/// Holds back what a stream is given from now on until it is opened, or for 20 seconds: nothing may
+/// Holds back what a stream is given from now on until it is opened, or for 5 seconds: nothing may
 /// be allocated, freed or waited for meanwhile that waits for that stream.
 class StreamGate {
  public:
@@ -64,7 +64,7 @@ class StreamGate {
     State& state = **shared;
     std::unique_lock lock(state.mutex);
     const auto is_open = [&] { return state.open; };
-    state.gave_up = !state.changed.wait_for(lock, std::chrono::seconds(20), is_open);
+    state.gave_up = !state.changed.wait_for(lock, std::chrono::seconds(5), is_open);
   }
 
   std::shared_ptr<State> state_ = std::make_shared<State>();

@@ -234,7 +234,7 @@ TEST_F(CudaGpuStreams, WorkWaitsForWhatItsStreamWaitsFor) {
       work.launch(stream);
       wait_a_little();
       EXPECT_TRUE(is_untouched(work, peephole)) << work.name << " in " << stream;
-      EXPECT_TRUE(gate.has_held()) << work.name << " in " << stream;
+      ASSERT_TRUE(gate.has_held()) << work.name << " in " << stream;
       gate.open();
       cuda::synchronize(stream);
       work.expect_bytes_of_cpu();
@@ -260,7 +260,7 @@ TEST_F(CudaGpuStreams, OnlyTheLegacyStreamWaitsForOthers) {
         cuda::synchronize(stream);
       }
       EXPECT_EQ(is_untouched(work, peephole), legacy) << work.name << " in " << stream;
-      EXPECT_TRUE(gate.has_held()) << work.name << " in " << stream;
+      ASSERT_TRUE(gate.has_held()) << work.name << " in " << stream;
       gate.open();
       runtime::wait_for_device();
       work.expect_bytes_of_cpu();
@@ -280,7 +280,7 @@ TEST_F(CudaGpuStreams, ThePerThreadStreamIsTheCallers) {
       cuda::synchronize(kPerThread);
     }).join();
     EXPECT_FALSE(is_untouched(work, peephole)) << work.name;
-    EXPECT_TRUE(gate.has_held()) << work.name;
+    ASSERT_TRUE(gate.has_held()) << work.name;
     gate.open();
     runtime::wait_for_device();
     work.expect_bytes_of_cpu();
