@@ -1,10 +1,13 @@
 // Loading and launching on a GPU: every kind of stream, threads, capture, clusters, shared memory.
 #include "runtime/kernel.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "core/tensor_map.h"
 #include "models/testing.h"
@@ -12,6 +15,7 @@
 #include "runtime/tensor_map.h"
 #include "tests/gpu.h"
 #include "tests/sample_kernel.h"
+#include "tests/stream_gate.h"
 
 namespace blockscale::runtime {
 namespace {
@@ -83,13 +87,23 @@ class KernelOnGpu : public test::OnHopper {
   DeviceBuffer out_;
 };
 
+/// In that stream: while it is held back, nothing is written.
 TEST_F(KernelOnGpu, RunsOnEveryKindOfStream) {
   const DeviceStream own;
+  const test::Peephole peephole;
   void* const legacy = reinterpret_cast<void*>(1);      // CU_STREAM_LEGACY
   void* const per_thread = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD
+  launch(set_.get(0), shape(), nullptr, parameters());  // loads it
+  wait_for_device();
   for (void* const stream : {static_cast<void*>(nullptr), legacy, per_thread, own.handle()}) {
     out_.fill(0xff);
+    test::StreamGate gate(stream);
     launch(set_.get(0), shape(), stream, parameters());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::vector<std::uint8_t> held = peephole.read(out_.data(), out_.bytes());
+    EXPECT_THAT(held, testing::Each(0xff)) << stream;
+    ASSERT_TRUE(gate.has_held()) << stream;
+    gate.open();
     expect_scaled();
   }
 }
