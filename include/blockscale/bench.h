@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "blockscale/error.h"
@@ -47,8 +46,6 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
 namespace cuda {
 
-struct QuantizeBenchmarkRow;
-
 struct QuantizeBenchmarkOptions {
   std::vector<Recipe> recipes;             // as above
   std::vector<Format> dtypes;              // as above
@@ -57,7 +54,6 @@ struct QuantizeBenchmarkOptions {
   std::vector<std::int64_t> input_bytes;   // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
   std::int64_t k = 8192;                   // columns of what is quantised
   int repeats = 20;                        // timed replays of a graph; the median counts
-  std::function<void(const QuantizeBenchmarkRow&)> after_case;  // may be empty
 };
 
 /// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph

@@ -77,7 +77,6 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     for (const std::int64_t bytes : sizes) {
       problem.rows = std::max<std::int64_t>(1, bytes / row);
       result.push_back(measured(workbench, problem, options.repeats));
-      if (options.after_case) options.after_case(result.back());
     }
   }
   return result;

@@ -63,7 +63,7 @@ TEST_F(CudaGpuFused, HalvesBlocksOfGelu) {
 
 /// Calls of one stream overlap: the next one's kernels start before this one's have ended, and
 /// fetch ahead. All of them in one workspace, which none of them finds as it left it.
-TEST_F(CudaGpuFused, FollowEachOtherInOneWorkspace) {
+TEST_F(CudaGpuFused, FollowStripesInOneWorkspace) {
   const Operands operands(Format::f32, 1, 1024), operands_of_x(Format::bf16, 1, 1024);
   std::vector<GpuCall> calls;
   const auto add = [&](const Case& c, std::uint32_t seed) {
@@ -120,7 +120,7 @@ TEST_F(CudaGpuFused, ReadsStripesOnce) {
 }
 
 /// Thread blocks that wait for each other do not where their stream has no room for all of them.
-TEST_F(CudaGpuFused, EndsInStreamsOfFewMultiprocessors) {
+TEST_F(CudaGpuFused, EndsStripesInStreamsOfFewMultiprocessors) {
   const Operands weight(Format::bf16, 1, 8192);
   const Case norm = norm_case(weight, Format::bf16, 400, 8192);  // 32 thread blocks
   const std::vector<std::uint8_t> elements = random_elements(norm, Data::normal, 4);

@@ -1,68 +1,103 @@
 // The rates of the CUDA quantisers next to a copy kernel, as one JSON object: every recipe and
 // layout, from bf16 at seven sizes and from f16 at four; fused inputs from both at seven, and in
-// all layouts at one; before them the process's first call. Without a GPU it exits with 77.
+// all layouts at two; before them the process's first call. Without a GPU it exits with 77.
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
-#include "blockscale/bench.h"
 #include "blockscale/cuda.h"
-#include "runtime/measure.h"
+#include "ops/quantize/cuda_measure.h"
 #include "tests/gpu_benchmark.h"
 
 namespace blockscale {
 namespace {
 
-void print(const cuda::QuantizeBenchmarkRow& row) {
-  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n",
-               recipe_traits(row.recipe).name, format_traits(row.dtype).name,
-               scale_layout_traits(row.layout).name,
-               kInputTransformNames[static_cast<int>(row.transform)],
-               static_cast<double>(row.input_bytes) / (1 << 20), row.seconds * 1e6,
-               row.copy_seconds * 1e6, row.copy_share);
+using quantize_detail::MeasuredProblem;
+using quantize_detail::Measurement;
+using quantize_detail::Workbench;
+
+constexpr std::int64_t kMebi = 1 << 20;
+constexpr std::int64_t kColumns = 8192;
+
+/// All of these with each other, as far as a recipe has the layout.
+struct Cases {
+  std::vector<InputTransform> transforms;
+  std::vector<Recipe> recipes;
+  std::vector<Format> dtypes;
+  std::vector<ScaleLayout> layouts;
+  std::vector<std::int64_t> mebibytes;  // of x
+};
+
+nlohmann::json measured(Workbench& workbench, const MeasuredProblem& problem) {
+  constexpr int kRepeats = 20;
+  const Measurement m = measure_quantize(workbench, problem, {{}}, kRepeats);
+  if (m.tunings[0].failed) throw Error(*m.tunings[0].failed);
+  const double seconds = m.tunings[0].seconds;
+  const char* const recipe = recipe_traits(problem.recipe).name;
+  const char* const dtype = format_traits(problem.dtype).name;
+  const char* const layout = scale_layout_traits(problem.layout).name;
+  const char* const input = kInputTransformNames[static_cast<int>(problem.transform)];
+  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n", recipe,
+               dtype, layout, input, static_cast<double>(m.input_bytes) / kMebi, seconds * 1e6,
+               m.copy_seconds * 1e6, m.copy_seconds / seconds);
+  return {{"recipe", recipe},
+          {"dtype", dtype},
+          {"layout", layout},
+          {"input", input},
+          {"rows", problem.rows},
+          {"k", problem.k},
+          {"moved_bytes", m.moved_bytes},
+          {"microseconds", seconds * 1e6},
+          {"copy_microseconds", m.copy_seconds * 1e6},
+          {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
+          {"terabytes_per_second", static_cast<double>(m.moved_bytes) / seconds * 1e-12},
+          {"copy_share", m.copy_seconds / seconds}};
 }
 
-/// Measures the cases, and prints each.
-nlohmann::json cases(cuda::QuantizeBenchmarkOptions options) {
-  options.after_case = print;
-  nlohmann::json result = nlohmann::json::array();
-  for (const cuda::QuantizeBenchmarkRow& row : cuda::benchmark_quantize(options)) {
-    result.push_back({{"recipe", recipe_traits(row.recipe).name},
-                      {"dtype", format_traits(row.dtype).name},
-                      {"layout", scale_layout_traits(row.layout).name},
-                      {"input", kInputTransformNames[static_cast<int>(row.transform)]},
-                      {"rows", row.rows},
-                      {"k", row.k},
-                      {"moved_bytes", row.moved_bytes},
-                      {"microseconds", row.seconds * 1e6},
-                      {"copy_microseconds", row.copy_seconds * 1e6},
-                      {"dependent_copy_microseconds", row.dependent_copy_seconds * 1e6},
-                      {"terabytes_per_second", row.bytes_per_second * 1e-12},
-                      {"copy_share", row.copy_share}});
+nlohmann::json measured(Workbench& workbench, const Cases& cases) {
+  nlohmann::json results = nlohmann::json::array();
+  for (const InputTransform transform : cases.transforms) {
+    for (const Recipe recipe : cases.recipes) {
+      const auto allowed = quantize_detail::measured_layouts(recipe);
+      for (const Format dtype : cases.dtypes) {
+        for (const ScaleLayout layout : cases.layouts) {
+          if (std::find(allowed.begin(), allowed.end(), layout) == allowed.end()) continue;
+          MeasuredProblem problem{recipe, dtype, layout, 0, kColumns, transform};
+          const std::int64_t row = x_columns_of(problem) * format_traits(dtype).bits / 8;
+          for (const std::int64_t size : cases.mebibytes) {
+            problem.rows = size * kMebi / row;
+            results.push_back(measured(workbench, problem));
+          }
+        }
+      }
+    }
   }
-  return result;
+  return results;
 }
 
 /// The process's first calls, with the pack: nvfp4, whose scale is computed, which takes two
 /// kernels.
-nlohmann::json first_calls() {
-  constexpr std::int64_t kRows = 128, kColumns = 1024;
-  const runtime::DeviceBuffer x(kRows * kColumns * 2), values(kRows * kColumns / 2),
-      scales(kRows * kColumns / 16), workspace(1 << 20);
-  runtime::DeviceBuffer tensor_scale(sizeof(float));
-  const runtime::DeviceStream stream;
+nlohmann::json first_calls(Workbench& workbench) {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kWorkspaceBytes = 4096;
+  const std::byte* const x = workbench.numbers(Format::bf16, kRows * kColumns * 2);
+  std::byte* const results = workbench.results(kRows * kColumns);
   MutableScaledTensorView out;
   out.recipe = Recipe::nvfp4;
   out.rows = kRows;
   out.k = kColumns;
-  out.values = values.data();
-  out.scales = scales.data();
-  out.tensor_scale = reinterpret_cast<float*>(tensor_scale.data());
+  out.tensor_scale = reinterpret_cast<float*>(results);
+  out.scales = results + 256 + kWorkspaceBytes;
+  out.values = results + kRows * kColumns / 2;
   const auto milliseconds_of_call = [&] {
     const auto start = std::chrono::steady_clock::now();
-    cuda::quantize({x.data(), Format::bf16, kRows, kColumns}, out, {},
-                   {stream.handle(), workspace.data(), 1 << 20});
-    stream.wait();
+    cuda::quantize({x, Format::bf16, kRows, kColumns}, out, {},
+                   {workbench.stream().handle(), results + 256, kWorkspaceBytes});
+    workbench.stream().wait();
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
         .count();
   };
@@ -73,29 +108,36 @@ nlohmann::json first_calls() {
 }
 
 nlohmann::json measure_all() {
-  const nlohmann::json first = first_calls();
-  cuda::QuantizeBenchmarkOptions from_bf16;
-  from_bf16.input_bytes = {1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20, 512 << 20};
-  cuda::QuantizeBenchmarkOptions from_f16;
-  from_f16.dtypes = {Format::f16};
-  from_f16.input_bytes = {1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  cuda::QuantizeBenchmarkOptions fused;
-  fused.recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
-                   Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
-  fused.layouts = {ScaleLayout::row_major};
-  fused.dtypes = {Format::bf16, Format::f16};
-  fused.input_bytes = {1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20, 256 << 20};
-  fused.transforms = {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
-                      InputTransform::modulate, InputTransform::rms_norm};
-  cuda::QuantizeBenchmarkOptions other_layouts = fused;
-  other_layouts.layouts = {ScaleLayout::mn_major, ScaleLayout::swizzled_128x4};
-  other_layouts.dtypes = {Format::bf16};
-  other_layouts.input_bytes = {64 << 20};
+  // One for all: streams that come later can take 0.3 us more a launch (docs/performance.md).
+  Workbench workbench;
+  const nlohmann::json first = first_calls(workbench);
+  std::vector<Recipe> all;
+  for (const RecipeTraits& t : kRecipes) {
+    if (!is_plain(t.recipe)) all.push_back(t.recipe);
+  }
+  const std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major,
+                                            ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4};
+  const std::vector<InputTransform> identity = {InputTransform::identity};
+  const std::vector<InputTransform> transforms = {
+      InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
+      InputTransform::modulate, InputTransform::rms_norm};
+  const std::vector<Recipe> fused = {Recipe::mxfp4,       Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,
+                                     Recipe::nvfp4,       Recipe::fp8_1x128,  Recipe::fp8_row,
+                                     Recipe::fp8_128x128, Recipe::fp8_tensor};
+  const auto of = [&](const Cases& cases) { return measured(workbench, cases); };
   return {{"first_calls", first},
-          {"bf16", cases(from_bf16)},
-          {"f16", cases(from_f16)},
-          {"fused", cases(fused)},
-          {"fused_other_layouts", cases(other_layouts)}};
+          {"bf16", of({identity, all, {Format::bf16}, layouts, {1, 2, 4, 8, 16, 64, 512}})},
+          {"f16", of({identity, all, {Format::f16}, layouts, {1, 4, 16, 64}})},
+          {"fused", of({transforms,
+                        fused,
+                        {Format::bf16, Format::f16},
+                        {ScaleLayout::row_major},
+                        {1, 2, 4, 8, 16, 64, 256}})},
+          {"fused_other_layouts", of({transforms,
+                                      fused,
+                                      {Format::bf16},
+                                      {ScaleLayout::mn_major, ScaleLayout::swizzled_128x4},
+                                      {64, 256}})}};
 }
 
 }  // namespace

@@ -50,9 +50,7 @@ struct Measurement {
 };
 
 /// Memory and a stream of the device that is current when it is made, which measurements share: the
-/// memory is allocated and filled once, and the stream is one as an application's is. (With a
-/// stream for each measurement a kernel that was launched plainly took 0.3 us more from the 14th
-/// on.)
+/// memory is allocated and filled once.
 class Workbench {
  public:
   /// Memory of random numbers of `dtype`.

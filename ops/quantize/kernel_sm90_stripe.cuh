@@ -286,20 +286,15 @@ class TeamStripes {
     float of_row[kRows];
     BLOCKSCALE_UNROLL
     for (uint32_t row = 0; row < kRows; ++row) of_row[row] = sum_of_chunk(load_chunk(slot, row));
-    const uint64_t sums = pair_of_sums(of_row);
-    const uint32_t pair = lane_ % 2 * 2 + lane_ / 2;
-    if (lane_ < kPairs) {
-      ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair, sums);
-    }
-    ptx::bar_warp_sync(ptx::kFullMask);  // the lanes go on together
-  }
-
-  /// Sums over all lanes for two of the warp's rows: in lanes 0 to 3 those of pairs 0, 2, 1 and 3.
-  BLOCKSCALE_DEVICE static uint64_t pair_of_sums(const float (&of_row)[kRows]) {
     // Lane bits 0, 1, 2 choose among 4, 2, 1 rows: neighbours are four lanes apart.
     const uint32_t lower = bit_cast<uint32_t>(scattered_sum<1>(of_row));
     const uint32_t upper = ptx::shfl_sync_bfly(ptx::kFullMask, lower, 4);
-    return uint64_t{upper} << 32 | lower;
+    const uint32_t pair = lane_ % 2 * 2 + lane_ / 2;
+    if (lane_ < kPairs) {
+      ptx::st_relaxed_gpu_global(sums_of(stripe) + mate_ * kPairs + pair,
+                                 uint64_t{upper} << 32 | lower);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);  // the lanes go on together
   }
 
   static constexpr uint32_t kSumWords = kMaxMates * kPairs / 32;  // of a lane
@@ -325,40 +320,38 @@ class TeamStripes {
     if (stripe < stripes()) load_sums<true>(stripe);
   }
 
-  /// Adds up from x what mates have not told of the stripe whose turn it is.
+  /// Adds up from x what mates have not told of the stripe whose turn it is: little code, which the
+  /// way past it is short for.
   BLOCKSCALE_DEVICE void add_up_missing_sums() {
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kSumWords; ++i) sums_[i] = all_of_word(i, sums_[i]);
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t i = 0; i < kSumWords; ++i) {
+      uint64_t sums = sums_[0];
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t teller = 0; teller < 32; ++teller) {  // the lane that asks
+        const uint32_t mate = (i * 32 + teller) / kPairs;
+        const bool missing = lane_ == teller && mate < mates() && !is_there(sums);
+        if (!ptx::vote_sync_any(ptx::kFullMask, missing)) continue;
+        const uint32_t row = teller % kPairs * 2;
+        const uint32_t lower = bit_cast<uint32_t>(sum_of_tile_row(mate, row));
+        const uint32_t upper = bit_cast<uint32_t>(sum_of_tile_row(mate, row + 1));
+        if (missing) sums = uint64_t{upper} << 32 | lower;
+      }
+      // The next one to the front; in the end all are where they were.
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j + 1 < kSumWords; ++j) sums_[j] = sums_[j + 1];
+      sums_[kSumWords - 1] = sums;
+    }
   }
 
-  /// sums_[i], with those that are missing.
-  BLOCKSCALE_DEVICE uint64_t all_of_word(uint32_t i, uint64_t sums) const {
-    constexpr uint32_t kMatesOfWord = 32 / kPairs;
-    const uint32_t pair = lane_ % kPairs;
-    const uint32_t teller = pair / 2 + pair % 2 * 2;  // the lane that has it in pair_of_sums
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t of_word = 0; of_word < kMatesOfWord; ++of_word) {
-      const uint32_t mate = i * kMatesOfWord + of_word;
-      const bool missing = lane_ / kPairs == of_word && mate < mates() && !is_there(sums);
-      if (!ptx::vote_sync_any(ptx::kFullMask, missing)) continue;
-      float of_row[kRows];
-      BLOCKSCALE_UNROLL
-      for (uint32_t row = 0; row < kRows; ++row) {
-        Words words = {};
-        if (lane_ * 16 < bytes_of_tile_row(p_, mate)) {
-          const uint8_t* const from = x_of_tile_row(p_, stripe_, mate, warp_ * kRows + row);
-          words = ptx::ld_global(reinterpret_cast<const Words*>(from) + lane_);
-        }
-        of_row[row] = sum_of_chunk(raw_of(words));
-      }
-      const uint64_t found = pair_of_sums(of_row);
-      const uint32_t lower =
-          ptx::shfl_sync_idx(ptx::kFullMask, static_cast<uint32_t>(found), teller);
-      const uint32_t upper =
-          ptx::shfl_sync_idx(ptx::kFullMask, static_cast<uint32_t>(found >> 32), teller);
-      if (missing) sums = uint64_t{upper} << 32 | lower;
+  /// Sum of squares of one of the warp's rows in a mate's tile, as leave_sums finds it.
+  BLOCKSCALE_DEVICE float sum_of_tile_row(uint32_t mate, uint32_t row) const {
+    Words words = {};
+    if (lane_ * 16 < bytes_of_tile_row(p_, mate)) {
+      const uint8_t* const from = x_of_tile_row(p_, stripe_, mate, warp_ * kRows + row);
+      words = ptx::ld_global(reinterpret_cast<const Words*>(from) + lane_);
     }
-    return sums;
+    const float of_lane[1] = {sum_of_chunk(raw_of(words))};
+    return scattered_sum<1>(of_lane);
   }
 
   /// The factor of one of the warp's rows: row_lane says whose. The warp polls as one, so that the
