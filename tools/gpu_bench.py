@@ -41,8 +41,7 @@ def chip_name() -> str:
 
 
 def run(program: pathlib.Path, options: argparse.Namespace, chip: str) -> bool:
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    sys.stderr.write(done.stderr)
+    done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
     name = program.name.removesuffix("_gpu_bench").replace("_", "-")
     if done.returncode == NO_GPU:
         print(f"{name}: no GPU")

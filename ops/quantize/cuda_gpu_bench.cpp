@@ -61,9 +61,10 @@ nlohmann::json measured(Workbench& workbench, const MeasuredProblem& problem) {
 nlohmann::json measured(Workbench& workbench, const Cases& cases) {
   nlohmann::json results = nlohmann::json::array();
   for (const InputTransform transform : cases.transforms) {
-    for (const Recipe recipe : cases.recipes) {
-      const auto allowed = quantize_detail::measured_layouts(recipe);
-      for (const Format dtype : cases.dtypes) {
+    for (const Format dtype :
+         cases.dtypes) {  // seldom another one, for which all x is filled again
+      for (const Recipe recipe : cases.recipes) {
+        const auto allowed = quantize_detail::measured_layouts(recipe);
         for (const ScaleLayout layout : cases.layouts) {
           if (std::find(allowed.begin(), allowed.end(), layout) == allowed.end()) continue;
           MeasuredProblem problem{recipe, dtype, layout, 0, kColumns, transform};
