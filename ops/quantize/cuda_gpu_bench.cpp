@@ -11,6 +11,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/cuda_measure.h"
+#include "ops/quantize/cuda_measure_report.h"
 #include "tests/gpu_benchmark.h"
 
 namespace blockscale {
@@ -35,34 +36,22 @@ struct Cases {
 nlohmann::json measured(Workbench& workbench, const MeasuredProblem& problem) {
   constexpr int kRepeats = 20;
   const Measurement m = measure_quantize(workbench, problem, {{}}, kRepeats);
-  if (m.tunings[0].failed) throw Error(*m.tunings[0].failed);
-  const double seconds = m.tunings[0].seconds;
-  const char* const recipe = recipe_traits(problem.recipe).name;
-  const char* const dtype = format_traits(problem.dtype).name;
-  const char* const layout = scale_layout_traits(problem.layout).name;
-  const char* const input = kInputTransformNames[static_cast<int>(problem.transform)];
-  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n", recipe,
-               dtype, layout, input, static_cast<double>(m.input_bytes) / kMebi, seconds * 1e6,
-               m.copy_seconds * 1e6, m.copy_seconds / seconds);
-  return {{"recipe", recipe},
-          {"dtype", dtype},
-          {"layout", layout},
-          {"input", input},
-          {"rows", problem.rows},
-          {"k", problem.k},
-          {"moved_bytes", m.moved_bytes},
-          {"microseconds", seconds * 1e6},
-          {"copy_microseconds", m.copy_seconds * 1e6},
-          {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
-          {"terabytes_per_second", static_cast<double>(m.moved_bytes) / seconds * 1e-12},
-          {"copy_share", m.copy_seconds / seconds}};
+  nlohmann::json report = report_of(problem, m, m.tunings[0]);
+  report.erase("plan");  // tests have it
+  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n",
+               recipe_traits(problem.recipe).name, format_traits(problem.dtype).name,
+               scale_layout_traits(problem.layout).name,
+               kInputTransformNames[static_cast<int>(problem.transform)],
+               static_cast<double>(m.input_bytes) / kMebi, m.tunings[0].seconds * 1e6,
+               m.copy_seconds * 1e6, m.copy_seconds / m.tunings[0].seconds);
+  return report;
 }
 
 nlohmann::json measured(Workbench& workbench, const Cases& cases) {
   nlohmann::json results = nlohmann::json::array();
   for (const InputTransform transform : cases.transforms) {
-    for (const Format dtype :
-         cases.dtypes) {  // seldom another one, for which all x is filled again
+    // Another dtype seldom: all x is then filled again.
+    for (const Format dtype : cases.dtypes) {
       for (const Recipe recipe : cases.recipes) {
         const auto allowed = quantize_detail::measured_layouts(recipe);
         for (const ScaleLayout layout : cases.layouts) {

@@ -107,19 +107,8 @@ class OutputBytes {
 
 /// The output of a call, without memory.
 inline MutableScaledTensorView shape_of(const Case& c) {
-  MutableScaledTensorView v;
-  v.recipe = c.recipe;
-  v.rows = c.rows;
-  v.k = c.k;
-  v.batch = c.batch;
-  v.value_row_stride = row_bytes(c.recipe, c.k) + c.value_padding;
-  v.value_batch_stride = c.rows * v.value_row_stride;
-  v.layout = c.layout;
-  const ScaleGrid grid = scale_grid(c.recipe, c.rows, c.k);
-  v.scale_leading_stride = default_leading_stride(c.layout, grid.rows, grid.columns);
-  if (!is_swizzled(c.layout)) v.scale_leading_stride += c.scale_padding;
-  v.scale_batch_stride =
-      default_batch_stride(c.layout, grid.rows, grid.columns, v.scale_leading_stride);
+  MutableScaledTensorView v =
+      output_with_gaps(c.recipe, c.rows, c.k, c.batch, c.layout, c.value_padding, c.scale_padding);
   v.sense = c.sense;
   v.tensor_scale_batch_stride = c.tensor_scale_stride;
   return v;

@@ -11,6 +11,7 @@
 #include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "ops/quantize/cuda_measure.h"
+#include "ops/quantize/cuda_measure_report.h"
 #include "tests/gpu_benchmark.h"
 
 namespace blockscale {
@@ -49,36 +50,18 @@ void measure(quantize_detail::Workbench& workbench, const MeasuredProblem& probl
              nlohmann::json& cases) {
   const quantize_detail::Measurement m =
       measure_quantize(workbench, problem, tunings_of(problem, tune), kRepeats);
-  const char* const name = recipe_traits(problem.recipe).name;
-  const char* const dtype = format_traits(problem.dtype).name;
-  const char* const layout = scale_layout_traits(problem.layout).name;
-  const char* const input = kInputTransformNames[static_cast<int>(problem.transform)];
   for (const quantize_detail::MeasuredTuning& result : m.tunings) {
-    if (result.failed) throw Error(*result.failed);
-    const double share = m.copy_seconds / result.seconds;
+    cases.push_back(report_of(problem, m, result));
     std::fprintf(stderr,
                  "%-16s %-4s %-14s %-9s %6lld x %6lld, %6.0f MiB, %d columns, %d threads x %d: "
-                 "%9.2f us, copy "
-                 "%9.2f us: %.3f\n",
-                 name, dtype, layout, input, static_cast<long long>(problem.rows),
-                 static_cast<long long>(problem.k), static_cast<double>(m.input_bytes) / (1 << 20),
-                 result.tuning.chunk, result.tuning.threads, result.tuning.min_blocks,
-                 result.seconds * 1e6, m.copy_seconds * 1e6, share);
-    cases.push_back(
-        {{"recipe", name},
-         {"dtype", dtype},
-         {"layout", layout},
-         {"input", input},
-         {"rows", problem.rows},
-         {"k", problem.k},
-         {"plan", result.plan},
-         {"input_bytes", m.input_bytes},
-         {"moved_bytes", m.moved_bytes},
-         {"microseconds", result.seconds * 1e6},
-         {"copy_microseconds", m.copy_seconds * 1e6},
-         {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
-         {"terabytes_per_second", static_cast<double>(m.moved_bytes) / result.seconds * 1e-12},
-         {"copy_share", share}});
+                 "%9.2f us, copy %9.2f us: %.3f\n",
+                 recipe_traits(problem.recipe).name, format_traits(problem.dtype).name,
+                 scale_layout_traits(problem.layout).name,
+                 kInputTransformNames[static_cast<int>(problem.transform)],
+                 static_cast<long long>(problem.rows), static_cast<long long>(problem.k),
+                 static_cast<double>(m.input_bytes) / (1 << 20), result.tuning.chunk,
+                 result.tuning.threads, result.tuning.min_blocks, result.seconds * 1e6,
+                 m.copy_seconds * 1e6, m.copy_seconds / result.seconds);
   }
 }
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "blockscale/tensor.h"
+#include "core/recipe.h"
+#include "core/scale_layout.h"
 
 namespace blockscale::test {
 
@@ -209,5 +211,26 @@ class GuardedBytes {
  private:
   std::vector<std::uint8_t> bytes_;
 };
+
+/// An output without memory: `value_gap` bytes behind each row of values, and where the layout has
+/// rows or columns of scales `scale_gap` of these behind each.
+inline MutableScaledTensorView output_with_gaps(Recipe recipe, std::int64_t rows, std::int64_t k,
+                                                std::int64_t batch, ScaleLayout layout,
+                                                std::int64_t value_gap, std::int64_t scale_gap) {
+  MutableScaledTensorView v;
+  v.recipe = recipe;
+  v.rows = rows;
+  v.k = k;
+  v.batch = batch;
+  v.value_row_stride = row_bytes(recipe, k) + value_gap;
+  v.value_batch_stride = rows * v.value_row_stride;
+  v.layout = layout;
+  const ScaleGrid grid = scale_grid(recipe, rows, k);
+  v.scale_leading_stride = default_leading_stride(layout, grid.rows, grid.columns);
+  if (!is_swizzled(layout)) v.scale_leading_stride += scale_gap;
+  v.scale_batch_stride =
+      default_batch_stride(layout, grid.rows, grid.columns, v.scale_leading_stride);
+  return v;
+}
 
 }  // namespace blockscale::test
