@@ -17,7 +17,7 @@ namespace blockscale::cli {
 namespace {
 
 // --- kernels, kernels list
-// --------------------------------------------------------------------------------
+// -------------------------------------------------------------------------
 
 Json pack_json(const KernelPackInfo& pack) {
   return {{"architecture", pack.architecture},

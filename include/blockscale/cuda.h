@@ -39,9 +39,9 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 /// and device if the driver refuses.
 ///
 /// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
-/// for each other, no more than a quarter of what the stream's multiprocessors hold. Those whose
-/// mates do not run for some 50 microseconds, because many such calls run at once, do their part
-/// too: the call is then slower.
+/// for each other, no more than a quarter of what the stream's multiprocessors hold. One that has
+/// waited some 50 microseconds for another that does not run, since other kernels hold the
+/// multiprocessors, adds up that one's part itself: every call ends, but then takes much longer.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 

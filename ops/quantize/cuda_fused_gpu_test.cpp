@@ -107,7 +107,7 @@ Case norm_case(const Operands& weight, Format dtype, std::int64_t rows, std::int
 }
 
 /// Of one tile for each thread block, of two, and of so many that shared memory is filled again.
-/// racecheck misreads more than two: tests that run these are called *Stripes* (tools/dev/gpu.sh).
+/// racecheck misreads more than two: gpu.sh leaves out tests that run these, by their names.
 TEST_F(CudaGpuFused, ReadsStripesOnce) {
   for (const Format dtype : {Format::bf16, Format::f32}) {
     const std::int64_t k = dtype == Format::f32 ? 4096 : 8192;

@@ -8,9 +8,9 @@
 namespace blockscale::quantize_detail {
 namespace {
 
-/// Values for each multiprocessor from which on a kernel with a table wins, as measured: in a chain
-/// of calls, but not where it then loses more behind an ordinary kernel, beside which it cannot be
-/// filled. That depends on how long it takes to fill (f16 has four times the entries that cost
+/// Values for each multiprocessor from which on a kernel with a table wins, as measured in a chain
+/// of calls; more where it loses more than that behind an ordinary kernel, beside which it cannot
+/// be filled. That depends on how long it takes to fill (f16 has four times the entries that cost
 /// something, and silu of x and of -x share nothing), and on what is done without: approximate
 /// values of tanh cost less than those of erf, and with 8 bits there is more time.
 std::int64_t least_table_values(const QuantizeConfig& c) {

@@ -350,8 +350,8 @@ TEST_F(CudaGpuStreams, ManyThreadsCallAtOnce) {
   run_at_once(threads, 40, false);
 }
 
-/// Thread blocks that wait for each other, in four streams at once: as many as blockscale/cuda.h
-/// allows. Calls of some leave room for others, calls of others fill the device.
+/// Thread blocks that wait for each other, in four streams at once. Calls of some leave room for
+/// others, calls of others fill the device.
 TEST_F(CudaGpuStreams, FourCallsThatReadStripesRunAtOnce) {
   const Operands weight(Format::bf16, 1, 8192), half(Format::bf16, 1, 4096);
   const Operands weight_f32(Format::f32, 1, 4096);

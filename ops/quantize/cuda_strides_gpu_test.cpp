@@ -101,7 +101,7 @@ TEST_F(CudaGpuStrides, AreTakenByFusedInputs) {
 }
 
 /// Of more than 64 Ki elements for each multiprocessor, where plans take other kernels.
-TEST_F(CudaGpuStrides, AreTakenByLargeInputs) {
+TEST_F(CudaGpuStrides, AreTakenByLargeInputsAndStripes) {
   for (const Recipe recipe : scaled_recipes()) {
     for (const Strides& strides : {kOdd, kAligned}) {
       Case c{recipe, Format::bf16, 1100, 4096, 2};

@@ -94,6 +94,7 @@ TEST_P(Stripes, EndWhereMatesDoNotRun) {
     Case c{GetParam(), at_once == 1 ? Format::bf16 : Format::f32, 5 * 128 + 3};
     c.k = at_once == 1 ? 2 * 256 + 40 : 3 * 128;
     c.seed = at_once - 1;
+    c.batch = 2;
     c.most_at_once = at_once;
     check_with_teams(c, 4);
   }

@@ -12,9 +12,9 @@
 namespace blockscale::quantize_sm90 {
 
 /// Waits for what comes before in the stream, unless that is left for later, and lets what comes
-/// next start. A kernel that waits later reads only what was written before the kernel ahead of it
-/// had waited: that this one then sees it no document says in so many words, but the writer has
-/// ended, and its stores are in level 2, before the kernel ahead can let this one start.
+/// next start. One that waits later reads only what was complete before the kernel ahead came
+/// back from its own wait. No document promises that it sees that; it does because the writer has
+/// ended before this one can start.
 BLOCKSCALE_DEVICE void await_turn(const QuantizeParams& p, bool waits_later = false) {
   if (!waits_later) ptx::griddepcontrol_wait();
   if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();

@@ -320,8 +320,8 @@ class TeamStripes {
     if (stripe < stripes()) load_sums<true>(stripe);
   }
 
-  /// Adds up from x what mates have not told of the stripe whose turn it is: little code, which the
-  /// way past it is short for.
+  /// Adds up from x what mates have not told of the stripe whose turn it is. Rolled up, so that the
+  /// jump past it stays short: as 20 KiB of code it cost calls that never come here 1 us.
   BLOCKSCALE_DEVICE void add_up_missing_sums() {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < kSumWords; ++i) {
