@@ -10,10 +10,11 @@
 #include "ops/quantize/cuda_measure.h"
 #include "ops/quantize/cuda_tiles.h"
 
-namespace blockscale::cuda {
+namespace blockscale {
+namespace quantize_detail {
 namespace {
 
-void check(const QuantizeBenchmarkOptions& options) {
+void check(const cuda::QuantizeBenchmarkOptions& options) {
   const auto fail = [](const char* argument, std::int64_t value, const char* allowed) {
     throw Error(ErrorCode::invalid_argument, argument,
                 "is " + std::to_string(value) + ", must be " + allowed);
@@ -25,6 +26,40 @@ void check(const QuantizeBenchmarkOptions& options) {
   if (options.k < 1 || options.k >= 1 << 30) fail("options.k", options.k, "in 1..2^30-1");
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
 }
+
+}  // namespace
+
+std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOptions& options) {
+  check(options);
+  const std::vector<Recipe> recipes = measured_recipes(options.recipes);
+  const std::vector<Format> dtypes = measured_dtypes(options.dtypes);
+  const std::vector<ScaleLayout>& layouts = options.layouts;
+  std::vector<std::int64_t> sizes = options.input_bytes;
+  if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
+  std::vector<MeasuredProblem> problems;
+  for (const InputTransform transform : measured_transforms(options.transforms)) {
+    for (const Recipe recipe : recipes) {
+      for (const Format dtype : dtypes) {
+        for (const ScaleLayout layout : measured_layouts(recipe)) {
+          const bool wanted = std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
+          if (!layouts.empty() && !wanted) continue;
+          MeasuredProblem problem{recipe, dtype, layout, 0, options.k, transform};
+          const std::int64_t row = x_columns_of(problem) * format_bytes(dtype);
+          for (const std::int64_t bytes : sizes) {
+            problem.rows = std::max<std::int64_t>(1, bytes / row);
+            problems.push_back(problem);
+          }
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+}  // namespace quantize_detail
+
+namespace cuda {
+namespace {
 
 QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
                               const quantize_detail::MeasuredProblem& problem, int repeats) {
@@ -51,35 +86,14 @@ QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
 }  // namespace
 
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
-  check(options);
-  const std::vector<Recipe> recipes = quantize_detail::measured_recipes(options.recipes);
-  const std::vector<Format> dtypes = quantize_detail::measured_dtypes(options.dtypes);
-  std::vector<std::int64_t> sizes = options.input_bytes;
-  if (sizes.empty()) sizes = {1 << 20, 8 << 20, 64 << 20, 512 << 20};
-  std::vector<quantize_detail::MeasuredProblem> problems;
-  for (const InputTransform transform : quantize_detail::measured_transforms(options.transforms)) {
-    for (const Recipe recipe : recipes) {
-      for (const Format dtype : dtypes) {
-        for (const ScaleLayout layout : quantize_detail::measured_layouts(recipe)) {
-          const auto& wanted = options.layouts;
-          if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), layout) == wanted.end()) {
-            continue;
-          }
-          problems.push_back({recipe, dtype, layout, 0, options.k, transform});
-        }
-      }
-    }
-  }
+  const auto problems = quantize_detail::measured_problems(options);
   quantize_detail::Workbench workbench;
   std::vector<QuantizeBenchmarkRow> result;
-  for (quantize_detail::MeasuredProblem& problem : problems) {
-    const std::int64_t row = x_columns_of(problem) * quantize_detail::format_bytes(problem.dtype);
-    for (const std::int64_t bytes : sizes) {
-      problem.rows = std::max<std::int64_t>(1, bytes / row);
-      result.push_back(measured(workbench, problem, options.repeats));
-    }
+  for (const quantize_detail::MeasuredProblem& problem : problems) {
+    result.push_back(measured(workbench, problem, options.repeats));
   }
   return result;
 }
 
-}  // namespace blockscale::cuda
+}  // namespace cuda
+}  // namespace blockscale

@@ -1,7 +1,6 @@
 // The rates of the CUDA quantisers next to a copy kernel, as one JSON object: every recipe and
 // layout, from bf16 at seven sizes and from f16 at four; fused inputs from both at seven, and in
 // all layouts at two; before them the process's first call. Without a GPU it exits with 77.
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,49 +23,13 @@ using quantize_detail::Workbench;
 constexpr std::int64_t kMebi = 1 << 20;
 constexpr std::int64_t kColumns = 8192;
 
-/// All of these with each other, as far as a recipe has the layout.
-struct Cases {
-  std::vector<InputTransform> transforms;
-  std::vector<Recipe> recipes;
-  std::vector<Format> dtypes;
-  std::vector<ScaleLayout> layouts;
-  std::vector<std::int64_t> mebibytes;  // of x
-};
-
-nlohmann::json measured(Workbench& workbench, const MeasuredProblem& problem) {
-  constexpr int kRepeats = 20;
-  const Measurement m = measure_quantize(workbench, problem, {{}}, kRepeats);
-  nlohmann::json report = report_of(problem, m, m.tunings[0]);
-  report.erase("plan");  // tests have it
-  std::fprintf(stderr, "%-18s %-4s %-14s %-9s %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n",
-               recipe_traits(problem.recipe).name, format_traits(problem.dtype).name,
-               scale_layout_traits(problem.layout).name,
-               kInputTransformNames[static_cast<int>(problem.transform)],
-               static_cast<double>(m.input_bytes) / kMebi, m.tunings[0].seconds * 1e6,
-               m.copy_seconds * 1e6, m.copy_seconds / m.tunings[0].seconds);
-  return report;
-}
-
-nlohmann::json measured(Workbench& workbench, const Cases& cases) {
-  nlohmann::json results = nlohmann::json::array();
-  for (const InputTransform transform : cases.transforms) {
-    // Another dtype seldom: all x is then filled again.
-    for (const Format dtype : cases.dtypes) {
-      for (const Recipe recipe : cases.recipes) {
-        const auto allowed = quantize_detail::measured_layouts(recipe);
-        for (const ScaleLayout layout : cases.layouts) {
-          if (std::find(allowed.begin(), allowed.end(), layout) == allowed.end()) continue;
-          MeasuredProblem problem{recipe, dtype, layout, 0, kColumns, transform};
-          const std::int64_t row = x_columns_of(problem) * format_traits(dtype).bits / 8;
-          for (const std::int64_t size : cases.mebibytes) {
-            problem.rows = size * kMebi / row;
-            results.push_back(measured(workbench, problem));
-          }
-        }
-      }
-    }
+/// Appends what the options ask for.
+void measure(Workbench& workbench, const cuda::QuantizeBenchmarkOptions& options,
+             nlohmann::json& cases) {
+  for (const MeasuredProblem& problem : quantize_detail::measured_problems(options)) {
+    const Measurement m = measure_quantize(workbench, problem, {{}}, options.repeats);
+    cases.push_back(report(problem, m, m.tunings[0]));
   }
-  return results;
 }
 
 /// The process's first calls, with the pack: nvfp4, whose scale is computed, which takes two
@@ -101,33 +64,33 @@ nlohmann::json measure_all() {
   // One for all: streams that come later can take 0.3 us more a launch (docs/performance.md).
   Workbench workbench;
   const nlohmann::json first = first_calls(workbench);
-  std::vector<Recipe> all;
-  for (const RecipeTraits& t : kRecipes) {
-    if (!is_plain(t.recipe)) all.push_back(t.recipe);
+  nlohmann::json report = {{"first_calls", first}};
+  cuda::QuantizeBenchmarkOptions unfused;
+  unfused.k = kColumns;
+  cuda::QuantizeBenchmarkOptions fused = unfused;
+  fused.transforms = {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
+                      InputTransform::modulate, InputTransform::rms_norm};
+  fused.recipes = {Recipe::mxfp4,     Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,  Recipe::nvfp4,
+                   Recipe::fp8_1x128, Recipe::fp8_row,    Recipe::fp8_128x128, Recipe::fp8_tensor};
+  // One dtype after the other: all x is filled again for another one.
+  for (const Format dtype : {Format::bf16, Format::f16}) {
+    const bool bf16 = dtype == Format::bf16;
+    unfused.dtypes = fused.dtypes = {dtype};
+    unfused.input_bytes = {kMebi, 4 * kMebi, 16 * kMebi, 64 * kMebi};
+    if (bf16) {
+      unfused.input_bytes.insert(unfused.input_bytes.end(), {2 * kMebi, 8 * kMebi, 512 * kMebi});
+    }
+    measure(workbench, unfused, report[format_traits(dtype).name]);
+    fused.layouts = {ScaleLayout::row_major};
+    fused.input_bytes = {kMebi,      2 * kMebi,  4 * kMebi,  8 * kMebi,
+                         16 * kMebi, 64 * kMebi, 256 * kMebi};
+    measure(workbench, fused, report["fused"]);
+    if (!bf16) continue;
+    fused.layouts = {ScaleLayout::mn_major, ScaleLayout::swizzled_128x4};
+    fused.input_bytes = {64 * kMebi, 256 * kMebi};
+    measure(workbench, fused, report["fused_other_layouts"]);
   }
-  const std::vector<ScaleLayout> layouts = {ScaleLayout::row_major, ScaleLayout::mn_major,
-                                            ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4};
-  const std::vector<InputTransform> identity = {InputTransform::identity};
-  const std::vector<InputTransform> transforms = {
-      InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu,
-      InputTransform::modulate, InputTransform::rms_norm};
-  const std::vector<Recipe> fused = {Recipe::mxfp4,       Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3,
-                                     Recipe::nvfp4,       Recipe::fp8_1x128,  Recipe::fp8_row,
-                                     Recipe::fp8_128x128, Recipe::fp8_tensor};
-  const auto of = [&](const Cases& cases) { return measured(workbench, cases); };
-  return {{"first_calls", first},
-          {"bf16", of({identity, all, {Format::bf16}, layouts, {1, 2, 4, 8, 16, 64, 512}})},
-          {"f16", of({identity, all, {Format::f16}, layouts, {1, 4, 16, 64}})},
-          {"fused", of({transforms,
-                        fused,
-                        {Format::bf16, Format::f16},
-                        {ScaleLayout::row_major},
-                        {1, 2, 4, 8, 16, 64, 256}})},
-          {"fused_other_layouts", of({transforms,
-                                      fused,
-                                      {Format::bf16},
-                                      {ScaleLayout::mn_major, ScaleLayout::swizzled_128x4},
-                                      {64, 256}})}};
+  return report;
 }
 
 }  // namespace

@@ -174,21 +174,12 @@ TEST_F(CudaGpu, DequantizesToTheBytesOfTheCpu) {
             size_of(std::int64_t{2} * 67 * 1056 * (format_traits(output).bits / 8)));
         MutableMatrixView out{expected.data(), output, 67, 1056, 0, 2};
         dequantize(v, out);
-        DeviceBuffer device_values(size_of(values)), device_scales(size_of(scales));
-        DeviceBuffer device_tensor_scale(8), device_out(expected.size());
-        device_values.copy_from_host(v.values, size_of(values));
-        if (scales > 0) device_scales.copy_from_host(v.scales, size_of(scales));
-        ScaledTensorView on_device = v;
-        on_device.values = device_values.data();
-        on_device.scales = device_scales.data();
-        if (v.tensor_scale != nullptr) {
-          device_tensor_scale.copy_from_host(v.tensor_scale, 8);
-          on_device.tensor_scale = reinterpret_cast<const float*>(device_tensor_scale.data());
-        }
+        const test::TensorOnDevice on_device(v, values, scales, 2);
+        DeviceBuffer device_out(expected.size());
         out.data = device_out.data();
         device_out.fill(0xA5);
         const runtime::DeviceStream stream;
-        cuda::dequantize(on_device, out, {stream.handle(), nullptr, 0});
+        cuda::dequantize(on_device.view(), out, {stream.handle(), nullptr, 0});
         stream.wait();
         std::vector<std::uint8_t> actual(expected.size());
         device_out.copy_to_host(actual.data(), actual.size());

@@ -105,6 +105,34 @@ class OutputBytes {
   DeviceBuffer device_;
 };
 
+/// A tensor that calls on the device read.
+class TensorOnDevice {
+ public:
+  /// Copies one of so many bytes of values and of scales, and so many tensor scales if it has them.
+  TensorOnDevice(const ScaledTensorView& host, std::int64_t value_bytes, std::int64_t scale_bytes,
+                 std::int64_t tensor_scales = 1)
+      : values_(copied(host.values, value_bytes)),
+        scales_(copied(host.scales, scale_bytes)),
+        tensor_scales_(
+            copied(host.tensor_scale, host.tensor_scale == nullptr ? 0 : 4 * tensor_scales)),
+        view_(host) {
+    view_.values = values_.data();
+    view_.scales = scales_.data();
+    view_.tensor_scale = reinterpret_cast<const float*>(tensor_scales_.data());
+  }
+  const ScaledTensorView& view() const { return view_; }
+
+ private:
+  static DeviceBuffer copied(const void* data, std::int64_t bytes) {
+    DeviceBuffer buffer(size_of(bytes));
+    buffer.copy_from_host(data, buffer.bytes());
+    return buffer;
+  }
+
+  DeviceBuffer values_, scales_, tensor_scales_;
+  ScaledTensorView view_;
+};
+
 /// The output of a call, without memory.
 inline MutableScaledTensorView shape_of(const Case& c) {
   MutableScaledTensorView v =

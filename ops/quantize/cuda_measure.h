@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/bench.h"
 #include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "blockscale/quantize.h"
@@ -71,6 +72,10 @@ class Workbench {
   runtime::DeviceBuffer numbers_, results_, ones_;
   Format dtype_ = Format::e2m1;  // of the numbers; none of the inputs' at first
 };
+
+/// The problems that options of a benchmark ask for, of x of so many bytes each. Throws
+/// invalid_argument for options that are not allowed.
+std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOptions& options);
 
 /// The scale layouts of a recipe that differ in memory.
 std::vector<ScaleLayout> measured_layouts(Recipe recipe);

@@ -1,6 +1,7 @@
 // What benchmarks of the CUDA quantisers write of a case.
 #pragma once
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "core/input_transform.h"
@@ -9,30 +10,35 @@
 
 namespace blockscale::quantize_detail {
 
-/// What is the same for all tunings of a problem.
-inline nlohmann::json names_of(const MeasuredProblem& problem) {
-  return {{"recipe", recipe_traits(problem.recipe).name},
-          {"dtype", format_traits(problem.dtype).name},
-          {"layout", scale_layout_traits(problem.layout).name},
-          {"input", kInputTransformNames[static_cast<int>(problem.transform)]},
-          {"rows", problem.rows},
-          {"k", problem.k}};
-}
-
-/// A case as JSON. Throws what went wrong with the tuning, if something did.
-inline nlohmann::json report_of(const MeasuredProblem& problem, const Measurement& m,
-                                const MeasuredTuning& tuning) {
+/// A case as JSON, and as a line on standard error. Throws what went wrong with the tuning, if
+/// something did.
+inline nlohmann::json report(const MeasuredProblem& problem, const Measurement& m,
+                             const MeasuredTuning& tuning) {
   if (tuning.failed) throw Error(*tuning.failed);
-  nlohmann::json report = names_of(problem);
-  report["plan"] = tuning.plan;
-  report["input_bytes"] = m.input_bytes;
-  report["moved_bytes"] = m.moved_bytes;
-  report["microseconds"] = tuning.seconds * 1e6;
-  report["copy_microseconds"] = m.copy_seconds * 1e6;
-  report["dependent_copy_microseconds"] = m.dependent_copy_seconds * 1e6;
-  report["terabytes_per_second"] = static_cast<double>(m.moved_bytes) / tuning.seconds * 1e-12;
-  report["copy_share"] = m.copy_seconds / tuning.seconds;
-  return report;
+  const char* const recipe = recipe_traits(problem.recipe).name;
+  const char* const dtype = format_traits(problem.dtype).name;
+  const char* const layout = scale_layout_traits(problem.layout).name;
+  const char* const input = kInputTransformNames[static_cast<int>(problem.transform)];
+  const double share = m.copy_seconds / tuning.seconds;
+  std::fprintf(stderr,
+               "%-18s %-4s %-14s %-9s %6lld x %6lld %7.2f MiB %9.2f us, copy %9.2f us: %.3f\n",
+               recipe, dtype, layout, input, static_cast<long long>(problem.rows),
+               static_cast<long long>(problem.k), static_cast<double>(m.input_bytes) / (1 << 20),
+               tuning.seconds * 1e6, m.copy_seconds * 1e6, share);
+  return {{"recipe", recipe},
+          {"dtype", dtype},
+          {"layout", layout},
+          {"input", input},
+          {"rows", problem.rows},
+          {"k", problem.k},
+          {"plan", tuning.plan},
+          {"input_bytes", m.input_bytes},
+          {"moved_bytes", m.moved_bytes},
+          {"microseconds", tuning.seconds * 1e6},
+          {"copy_microseconds", m.copy_seconds * 1e6},
+          {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
+          {"terabytes_per_second", static_cast<double>(m.moved_bytes) / tuning.seconds * 1e-12},
+          {"copy_share", share}};
 }
 
 }  // namespace blockscale::quantize_detail

@@ -40,6 +40,15 @@ class CudaGpuRandom : public test::OnHopper {
     }
   }
 
+  /// And from every dtype.
+  void check_dtypes(Case c, std::int64_t rows) {
+    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+      c.dtype = dtype;
+      check_layouts(c, rows);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+
   std::uint64_t seed_ = 0;
   std::int64_t elements_ = 0;  // of x that were quantised, gates and their values as one
 };
@@ -57,11 +66,9 @@ TEST_F(CudaGpuRandom, TakesABillionOfBf16) {
 /// And in small calls, of rows of several lengths.
 TEST_F(CudaGpuRandom, TakesSmallCalls) {
   for (const Recipe recipe : scaled_recipes()) {
-    for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-      for (const std::int64_t k : {96, 736, 1056, 2880, 5120}) {
-        check_layouts({recipe, dtype, 1, k}, 300'000 / k);
-        ASSERT_FALSE(HasFailure());
-      }
+    for (const std::int64_t k : {96, 736, 1056, 2880, 5120}) {
+      check_dtypes({recipe, Format::bf16, 1, k}, 300'000 / k);
+      ASSERT_FALSE(HasFailure());
     }
   }
   EXPECT_GE(elements_, 300'000'000);
@@ -142,12 +149,10 @@ TEST_F(CudaGpuRandom, TakesEveryModeOfMx) {
   for (const Recipe recipe : scaled_recipes()) {
     if (recipe_traits(recipe).family != Family::mx) continue;
     for (const MxScaleMode mode : {MxScaleMode::floor, MxScaleMode::even}) {
-      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-        Case c{recipe, dtype, 1, 4096};
-        c.options.mx_scale_mode = mode;
-        check_layouts(c, 700);
-        ASSERT_FALSE(HasFailure());
-      }
+      Case c{recipe, Format::bf16, 1, 4096};
+      c.options.mx_scale_mode = mode;
+      check_dtypes(c, 700);
+      ASSERT_FALSE(HasFailure());
     }
   }
   EXPECT_GE(elements_, 300'000'000);
@@ -158,12 +163,10 @@ TEST_F(CudaGpuRandom, TakesFloorsOfFp8) {
   for (const Recipe recipe : scaled_recipes()) {
     if (recipe_traits(recipe).family != Family::fp8) continue;
     for (const float floor : {1e-4f, 2.5f, 0x1p-140f, 3e38f}) {
-      for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-        Case c{recipe, dtype, 1, 2048};
-        c.options.fp8_amax_floor = floor;
-        check_layouts(c, 140);
-        ASSERT_FALSE(HasFailure());
-      }
+      Case c{recipe, Format::bf16, 1, 2048};
+      c.options.fp8_amax_floor = floor;
+      check_dtypes(c, 140);
+      ASSERT_FALSE(HasFailure());
     }
   }
   EXPECT_GE(elements_, 200'000'000);
@@ -172,28 +175,26 @@ TEST_F(CudaGpuRandom, TakesFloorsOfFp8) {
 /// In both senses, one for each matrix and one for all, from the data and given; and given scales
 /// of FP8.
 TEST_F(CudaGpuRandom, TakesTensorScales) {
-  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
-    for (const TensorScaleSense sense : {TensorScaleSense::divisor, TensorScaleSense::multiplier}) {
-      for (const std::int64_t stride : {0, 1}) {
-        for (const float given : {0.0f, 0.37f, 3000.0f, 0x1.8p-100f, 0x1.3p120f}) {
-          Case c{Recipe::nvfp4, dtype, 1, 4096};
-          c.sense = sense;
-          c.tensor_scale_stride = stride;
-          c.given = given;
-          if (given > 0) c.options.scale_source = ScaleSource::given;
-          check_layouts(c, 140);
-          ASSERT_FALSE(HasFailure());
-        }
-      }
-    }
-    for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2, Recipe::fp8_row}) {
-      for (const float given : {0.37f, 3000.0f, 0x1.8p-100f, 0x1.3p120f}) {
-        Case c{recipe, dtype, 1, 4096};
+  for (const TensorScaleSense sense : {TensorScaleSense::divisor, TensorScaleSense::multiplier}) {
+    for (const std::int64_t stride : {0, 1}) {
+      for (const float given : {0.0f, 0.37f, 3000.0f, 0x1.8p-100f, 0x1.3p120f}) {
+        Case c{Recipe::nvfp4, Format::bf16, 1, 4096};
+        c.sense = sense;
+        c.tensor_scale_stride = stride;
         c.given = given;
-        c.options.scale_source = ScaleSource::given;
-        check_layouts(c, 140);
+        if (given > 0) c.options.scale_source = ScaleSource::given;
+        check_dtypes(c, 140);
         ASSERT_FALSE(HasFailure());
       }
+    }
+  }
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_tensor_e5m2, Recipe::fp8_row}) {
+    for (const float given : {0.37f, 3000.0f, 0x1.8p-100f, 0x1.3p120f}) {
+      Case c{recipe, Format::bf16, 1, 4096};
+      c.given = given;
+      c.options.scale_source = ScaleSource::given;
+      check_dtypes(c, 140);
+      ASSERT_FALSE(HasFailure());
     }
   }
   EXPECT_GE(elements_, 200'000'000);

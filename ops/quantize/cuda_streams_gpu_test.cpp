@@ -98,17 +98,14 @@ Work dequantizing() {
   quantize({x.data(), c.dtype, c.rows, c.k}, quantised->view());
   const auto expected = std::make_shared<std::vector<std::uint8_t>>(x.size());
   dequantize(quantised->view(), {expected->data(), c.dtype, c.rows, c.k});
-  ScaledTensorView there = quantised->view();
-  const auto values = copied(there.values, value_bytes(c.recipe, c.rows, c.k));
-  const auto scales = copied(there.scales, scale_bytes(c.recipe, c.layout, c.rows, c.k));
+  const auto there =
+      std::make_shared<test::TensorOnDevice>(quantised->view(), value_bytes(c.recipe, c.rows, c.k),
+                                             scale_bytes(c.recipe, c.layout, c.rows, c.k));
   const auto out = garbage(c.rows * c.k * 2);
-  there.values = values->data();
-  there.scales = scales->data();
   Work work;
   work.name = "dequantize";
   work.launch = [=](void* stream) {
-    (void)values, (void)scales;  // kept
-    cuda::dequantize(there, {out->data(), c.dtype, c.rows, c.k}, {stream, nullptr, 0});
+    cuda::dequantize(there->view(), {out->data(), c.dtype, c.rows, c.k}, {stream, nullptr, 0});
   };
   work.restart = [=] { out->fill(OutputBytes::kGarbage); };
   work.written = {memory_of(*out)};

@@ -142,14 +142,6 @@ void check_dequantize(const Case& c, Format output, std::int64_t out_shift,
       200);
   std::vector<float> tensor_scales = {0.37f, 1e4f, 1.0f, 3e-5f};
   ASSERT_LE(c.batch, 4);
-  const DeviceBuffer values_there = [&] {
-    DeviceBuffer buffer(values.size());
-    buffer.copy_from_host(values.data(), values.size());
-    return buffer;
-  }();
-  DeviceBuffer scales_there(scales.size()), tensor_scales_there(16);
-  scales_there.copy_from_host(scales.data(), scales.size());
-  tensor_scales_there.copy_from_host(tensor_scales.data(), 16);
   const std::int64_t size = element_bytes(output), line = c.k + out_padding;
   OutputBytes out((out_shift + c.batch * c.rows * line) * size);
   const auto out_at = [&](void* data) {
@@ -157,19 +149,16 @@ void check_dequantize(const Case& c, Format output, std::int64_t out_shift,
         static_cast<std::uint8_t*>(data) + out_shift * size, output, c.rows, c.k, line, c.batch};
   };
   if (plain) v.scale_leading_stride = v.scale_batch_stride = 0;
-  ScaledTensorView here = v, there = v;
+  ScaledTensorView here = v;
   here.values = values.data();
   here.scales = plain ? nullptr : scales.data();
-  there.values = values_there.data();
-  there.scales = scales_there.data();
-  if (recipe_traits(c.recipe).tensor_scale) {
-    here.tensor_scale = tensor_scales.data();
-    there.tensor_scale = reinterpret_cast<const float*>(tensor_scales_there.data());
-  }
+  if (recipe_traits(c.recipe).tensor_scale) here.tensor_scale = tensor_scales.data();
+  const test::TensorOnDevice there(here, static_cast<std::int64_t>(values.size()),
+                                   static_cast<std::int64_t>(scales.size()), 4);
   dequantize(here, out_at(out.host()));
   runtime::wait_for_device();
   const runtime::DeviceStream stream;
-  cuda::dequantize(there, out_at(out.device()), {stream.handle(), nullptr, 0});
+  cuda::dequantize(there.view(), out_at(out.device()), {stream.handle(), nullptr, 0});
   stream.wait();
   out.expect_equal(describe(c) + " to " + format_traits(output).name + " padding " +
                    std::to_string(out_padding));

@@ -23,7 +23,6 @@ using test::Case;
 using test::check;
 using test::layouts_of;
 using test::scaled_recipes;
-using test::size_of;
 
 struct Weight {
   std::string name;
@@ -121,22 +120,13 @@ TEST_F(CudaGpuWeights, AreDequantisedToTheBytesOfTheCpu) {
       std::vector<std::uint8_t> expected(weight.elements.size());
       MutableMatrixView out{expected.data(), weight.dtype, weight.rows, weight.k};
       dequantize(x.view(), out);
-      ScaledTensorView there = x.view();
-      DeviceBuffer values(size_of(value_bytes(recipe, weight.rows, weight.k)));
-      DeviceBuffer scales(size_of(scale_bytes(recipe, there.layout, weight.rows, weight.k)));
-      DeviceBuffer tensor_scale(sizeof(float)), values_out(expected.size());
-      values.copy_from_host(there.values, values.bytes());
-      scales.copy_from_host(there.scales, scales.bytes());
-      there.values = values.data();
-      there.scales = scales.data();
-      if (there.tensor_scale != nullptr) {
-        tensor_scale.copy_from_host(there.tensor_scale, sizeof(float));
-        there.tensor_scale = reinterpret_cast<const float*>(tensor_scale.data());
-      }
+      const test::TensorOnDevice there(x.view(), value_bytes(recipe, weight.rows, weight.k),
+                                       scale_bytes(recipe, x.view().layout, weight.rows, weight.k));
+      DeviceBuffer values_out(expected.size());
       values_out.fill(0xA5);
       out.data = values_out.data();
       const runtime::DeviceStream stream;
-      cuda::dequantize(there, out, {stream.handle(), nullptr, 0});
+      cuda::dequantize(there.view(), out, {stream.handle(), nullptr, 0});
       stream.wait();
       std::vector<std::uint8_t> actual(expected.size());
       values_out.copy_to_host(actual.data(), actual.size());

@@ -51,17 +51,11 @@ void measure(quantize_detail::Workbench& workbench, const MeasuredProblem& probl
   const quantize_detail::Measurement m =
       measure_quantize(workbench, problem, tunings_of(problem, tune), kRepeats);
   for (const quantize_detail::MeasuredTuning& result : m.tunings) {
-    cases.push_back(report_of(problem, m, result));
-    std::fprintf(stderr,
-                 "%-16s %-4s %-14s %-9s %6lld x %6lld, %6.0f MiB, %d columns, %d threads x %d: "
-                 "%9.2f us, copy %9.2f us: %.3f\n",
-                 recipe_traits(problem.recipe).name, format_traits(problem.dtype).name,
-                 scale_layout_traits(problem.layout).name,
-                 kInputTransformNames[static_cast<int>(problem.transform)],
-                 static_cast<long long>(problem.rows), static_cast<long long>(problem.k),
-                 static_cast<double>(m.input_bytes) / (1 << 20), result.tuning.chunk,
-                 result.tuning.threads, result.tuning.min_blocks, result.seconds * 1e6,
-                 m.copy_seconds * 1e6, m.copy_seconds / result.seconds);
+    if (tune) {
+      std::fprintf(stderr, "%d columns, %d threads x %d: ", result.tuning.chunk,
+                   result.tuning.threads, result.tuning.min_blocks);
+    }
+    cases.push_back(report(problem, m, result));
   }
 }
 

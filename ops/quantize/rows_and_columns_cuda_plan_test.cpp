@@ -126,6 +126,18 @@ TEST(CudaRowsAndColumnsPlan, DividesIntoEvenPartsOfWholeSectors) {
   EXPECT_EQ(plan.launches[8].params.rows.rows, 8u * 128);
 }
 
+/// What rows_and_columns_cuda_gpu_test.cpp takes for calls of so many launches.
+TEST(CudaRowsAndColumnsPlan, DividesWhatIsTestedOnAGpu) {
+  const auto launches = [](std::int64_t rows, std::int64_t k) {
+    Problem problem;
+    problem.resize(rows, k);
+    return problem.plan().launches.size();
+  };
+  EXPECT_EQ(launches(4096, 7168), 2u);
+  EXPECT_EQ(launches(32768, 4096), 5u);
+  EXPECT_EQ(launches(9216, 3072), 2u);
+}
+
 /// What cuda.h says.
 TEST(CudaRowsAndColumnsPlan, NeedsAtMostTwoKibibytesForATile) {
   int divided = 0;

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "blockscale/bench.h"
+#include "ops/quantize/cuda_measure.h"
 #include "ops/tensor/overlap.h"
 #include "tests/expect_error.h"
 
@@ -289,6 +290,21 @@ TEST(Benchmark, HasARowForEveryCase) {
   EXPECT_EQ(rows[1].layout, ScaleLayout::swizzled_8x4);
   EXPECT_EQ(rows[2].recipe, Recipe::fp8_1x128);
   EXPECT_GT(rows[2].memcpy_share, 0.0);
+}
+
+TEST(Benchmark, OfCudaHasAProblemForEveryCase) {
+  cuda::QuantizeBenchmarkOptions options;
+  options.recipes = {Recipe::nvfp4, Recipe::fp8_1x128};
+  options.layouts = {ScaleLayout::row_major, ScaleLayout::swizzled_8x4};
+  options.transforms = {InputTransform::swiglu};
+  options.input_bytes = {1, 1 << 20};
+  const auto problems = quantize_detail::measured_problems(options);
+  ASSERT_EQ(problems.size(), 6u);
+  EXPECT_EQ(problems[0].rows, 1);
+  EXPECT_EQ(problems[1].rows, 32);  // of 2 x 8192 bf16 each
+  EXPECT_EQ(problems[2].layout, ScaleLayout::swizzled_8x4);
+  EXPECT_EQ(problems[5].recipe, Recipe::fp8_1x128);
+  for (const auto& problem : problems) EXPECT_EQ(problem.transform, InputTransform::swiglu);
 }
 
 TEST(Overlap, OfLines) {
