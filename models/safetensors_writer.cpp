@@ -75,11 +75,13 @@ std::vector<std::uint64_t> layout(std::span<const TensorInfo> tensors, std::uint
 }  // namespace
 
 struct SafetensorsWriter::State {
-  State(std::filesystem::path path, std::vector<TensorInfo> infos, const std::string& header)
+  /// `make_file(bytes)` gives the AtomicFile.
+  template <class MakeFile>
+  State(std::vector<TensorInfo> infos, const std::string& header, MakeFile make_file)
       : tensors(std::move(infos)),
         offsets(layout(tensors, header.size())),
         coverage(tensors.size()),
-        file(std::move(path), offsets.back()) {
+        file(make_file(offsets.back())) {
     file.write(0, std::as_bytes(std::span(header)));
   }
 
@@ -95,7 +97,20 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
                                      const std::map<std::string, std::string>& metadata) {
   tensors = sized(std::move(tensors));
   const std::string header = make_header(tensors, metadata);
-  state_ = std::make_unique<State>(std::move(path), std::move(tensors), header);
+  state_ = std::make_unique<State>(std::move(tensors), header, [&](std::uint64_t bytes) {
+    return AtomicFile(std::move(path), bytes);
+  });
+}
+
+SafetensorsWriter::SafetensorsWriter(const Folder& folder, const std::string& name,
+                                     std::vector<TensorInfo> tensors,
+                                     const std::map<std::string, std::string>& metadata,
+                                     mode_t mode) {
+  tensors = sized(std::move(tensors));
+  const std::string header = make_header(tensors, metadata);
+  state_ = std::make_unique<State>(std::move(tensors), header, [&](std::uint64_t bytes) {
+    return AtomicFile(folder, name, bytes, mode);
+  });
 }
 
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;

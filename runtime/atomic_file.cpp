@@ -11,7 +11,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "blockscale/error.h"
@@ -44,34 +43,53 @@ auto retry(Call call) {
   throw_io(path, detail, error_number);
 }
 
-}  // namespace
-
-AtomicFile::AtomicFile(std::filesystem::path path, std::uint64_t bytes) : path_(std::move(path)) {
-  std::error_code ignored;
-  if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
-    throw Error(ErrorCode::invalid_argument, path_.string(), "names a folder, not a file");
-  }
-  folder_ = path_.has_parent_path() ? path_.parent_path() : ".";
-  create();
-  try {
-    reserve(bytes);
-  } catch (...) {
-    ::unlink(temporary_.c_str());
-    ::close(descriptor_);
-    throw;
-  }
+Folder open_parent(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw_io(path, "create a file in " + folder.string(), errno);
+  return {descriptor, folder};
 }
 
-void AtomicFile::create() {
-  const std::string stem = "." + path_.filename().string().substr(0, kMaxNameBytes) + "." +
-                           std::to_string(::getpid()) + "-";
+/// Only regular files are replaced.
+void check_replaceable(const Folder& folder, const std::string& name) {
+  struct stat status;
+  if (::fstatat(folder.descriptor(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (S_ISREG(status.st_mode)) return;
+  throw Error(
+      ErrorCode::invalid_argument, (folder.path() / name).string(),
+      std::string("is ") + file_type_name(status.st_mode) + ", only a regular file is replaced");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path, std::uint64_t bytes)
+    : folder_(open_parent(path = output_file(path))),
+      name_(path.filename().string()),
+      path_(std::move(path)) {
+  create(0666);
+  reserve(bytes);
+}
+
+AtomicFile::AtomicFile(const Folder& folder, const std::string& name, std::uint64_t bytes,
+                       mode_t mode)
+    : folder_(folder), name_(name), path_(folder.path() / name) {
+  check_replaceable(folder_, name_);
+  create(mode);
+  reserve(bytes);
+}
+
+void AtomicFile::create(mode_t mode) {
+  const std::string stem =
+      "." + name_.substr(0, kMaxNameBytes) + "." + std::to_string(::getpid()) + "-";
   for (unsigned attempt = 0;; ++attempt) {
-    temporary_ = folder_ / (stem + std::to_string(attempt) + std::string(kTemporarySuffix));
-    descriptor_ = retry(
-        [&] { return ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    temporary_ = stem + std::to_string(attempt) + std::string(kTemporarySuffix);
+    descriptor_ = retry([&] {
+      return ::openat(folder_.descriptor(), temporary_.c_str(),
+                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    });
     if (descriptor_ < 0) {
       if (errno == EEXIST) continue;
-      throw_write(path_, "create a file in " + folder_.string(), errno);
+      throw_write(path_, "create a file in " + folder_.path().string(), errno);
     }
     // Where the file system has no locks, stale files are left to the user.
     (void)retry([&] { return ::flock(descriptor_, LOCK_EX); });
@@ -82,7 +100,8 @@ void AtomicFile::create() {
   }
 }
 
-void AtomicFile::reserve(std::uint64_t bytes) {
+/// Throws from a constructor, whose destructor then does not run.
+void AtomicFile::reserve(std::uint64_t bytes) try {
   if (bytes == 0) return;
   const std::string action = "reserve " + std::to_string(bytes) + " bytes";
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
@@ -99,11 +118,18 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   if (retry([&] { return ::ftruncate(descriptor_, length); }) != 0) {
     throw_write(path_, action, errno);
   }
+} catch (...) {
+  remove_temporary();
+  throw;
+}
+
+void AtomicFile::remove_temporary() noexcept {
+  if (!temporary_.empty()) ::unlinkat(folder_.descriptor(), temporary_.c_str(), 0);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  if (descriptor_ >= 0) ::close(descriptor_);
+  remove_temporary();
 }
 
 void AtomicFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -137,18 +163,13 @@ void AtomicFile::publish() {
   if (retry([&] { return ::fsync(descriptor_); }) != 0) {
     throw_write(path_, "flush to the disk", errno);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  check_replaceable(folder_, name_);  // again: work may have taken hours
+  if (::renameat(folder_.descriptor(), temporary_.c_str(), folder_.descriptor(), name_.c_str()) !=
+      0) {
     throw_write(path_, "rename the finished file to it", errno);
   }
   temporary_.clear();
-  const int folder =
-      retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-  if (folder < 0) throw_io(folder_, "open", errno);
-  const int result = retry([&] { return ::fsync(folder); });
-  const int error_number = errno;
-  ::close(folder);
-  // EINVAL: a file system that does not sync folders.
-  if (result != 0 && error_number != EINVAL) throw_io(folder_, "flush to the disk", error_number);
+  folder_.sync();
 }
 
 bool is_temporary_name(std::string_view filename) {
@@ -157,23 +178,32 @@ bool is_temporary_name(std::string_view filename) {
 
 int remove_stale_temporaries(const std::filesystem::path& folder) {
   int removed = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (!is_temporary_name(entry.path().filename().string())) continue;
+  const Folder opened = Folder::open(folder, "list");
+  for (const std::string& name : opened.names()) {
+    if (!is_temporary_name(name)) continue;
     const int descriptor =
-        ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        ::openat(opened.descriptor(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0) continue;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(entry.path().c_str()) == 0) {
+    struct stat status;
+    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+        ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 &&
+        ::unlinkat(opened.descriptor(), name.c_str(), 0) == 0) {
       ++removed;
     }
     ::close(descriptor);
   }
-  if (error) throw_io(folder, "list", error.value());
   return removed;
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
   AtomicFile file(path, contents.size());
+  file.write(0, std::as_bytes(std::span(contents)));
+  file.publish();
+}
+
+void write_file_atomically(const Folder& folder, const std::string& name, std::string_view contents,
+                           mode_t mode) {
+  AtomicFile file(folder, name, contents.size(), mode);
   file.write(0, std::as_bytes(std::span(contents)));
   file.publish();
 }

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -124,6 +125,83 @@ TEST(AtomicFile, RefusesPathsThatCannotBeFiles) {
   expect(ErrorCode::invalid_argument, "", "names a folder");
   expect(ErrorCode::io, folder / std::string(256, 'n'), "rename the finished file");
   EXPECT_THAT(folder.names(), ElementsAre("file", "sub"));
+}
+
+/// A node that this machine may not let us make.
+bool make_node(const fs::path& path, mode_t type) {
+  return ::mknod(path.c_str(), type | 0600, makedev(1, 3)) == 0;  // as /dev/null
+}
+
+TEST(AtomicFile, ReplacesRegularFilesOnly) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(make_node(folder / "fifo", S_IFIFO));
+  ASSERT_TRUE(make_node(folder / "socket", S_IFSOCK));
+  fs::create_symlink("fifo", folder / "to-fifo");
+  fs::create_symlink("nothing", folder / "nowhere");
+  std::vector<std::pair<std::string, std::string>> refused = {
+      {"fifo", "is a FIFO"},
+      {"socket", "is a socket"},
+      {"to-fifo", "leads to a FIFO"},
+      {"nowhere", "is a link that leads nowhere"}};
+  if (make_node(folder / "device", S_IFCHR)) {
+    fs::create_symlink("device", folder / "to-device");
+    refused.insert(refused.end(), {{"device", "is a device"}, {"to-device", "leads to a device"}});
+  }
+  const std::vector<std::string> before = folder.names();
+  const Folder opened = Folder::open(folder.path());
+  for (const auto& [name, reason] : refused) {
+    SCOPED_TRACE(name);
+    const mode_t type = opened.status(name)->st_mode;
+    expect_error(ErrorCode::invalid_argument, (folder / name).string(), reason,
+                 [&] { write_file_atomically(folder / name, "x"); });
+    expect_error(ErrorCode::invalid_argument, (folder / name).string(), reason,
+                 [&] { SafetensorsWriter(folder / name, {{"a", DType::U8, {1}, 0}}); });
+    expect_error(ErrorCode::invalid_argument, (folder / name).string(), "is a",
+                 [&] { write_file_atomically(opened, name, "x"); });
+    EXPECT_EQ(opened.status(name)->st_mode, type);
+  }
+  EXPECT_EQ(folder.names(), before);
+  if (refused.size() == 4) GTEST_SKIP() << "no right to make device nodes here; the rest passed";
+}
+
+TEST(AtomicFile, DoesNotReplaceWhatAppearsMeanwhile) {
+  const ScratchFolder folder;
+  AtomicFile file(folder / "a", 1);
+  file.write(0, bytes_of("x"));
+  ASSERT_TRUE(make_node(folder / "a", S_IFIFO));
+  expect_error(ErrorCode::invalid_argument, (folder / "a").string(), "is a FIFO",
+               [&] { file.publish(); });
+  EXPECT_TRUE(fs::is_fifo(folder / "a"));
+}
+
+TEST(AtomicFile, WritesToWhereALinkLeads) {
+  const ScratchFolder folder;
+  fs::create_directory(folder / "sub");
+  write_text(folder / "sub" / "real", "before");
+  fs::create_symlink("sub/real", folder / "link");
+  write_file_atomically(folder / "link", "after");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(read_text(folder / "sub" / "real"), "after");
+  // A name in an open folder is taken as it is.
+  expect_error(ErrorCode::invalid_argument, (folder / "link").string(), "is a link",
+               [&] { write_file_atomically(Folder::open(folder.path()), "link", "x"); });
+  // Other names of a file keep what they had.
+  fs::create_hard_link(folder / "sub" / "real", folder / "other name");
+  write_file_atomically(folder / "sub" / "real", "new");
+  EXPECT_EQ(read_text(folder / "other name"), "after");
+}
+
+TEST(AtomicFile, StaysInItsFolderWhenThatMoves) {
+  const ScratchFolder folder;
+  fs::create_directories(folder / "a");
+  fs::create_directories(folder / "stranger");
+  AtomicFile file(folder / "a" / "file", 1);
+  file.write(0, bytes_of("x"));
+  fs::rename(folder / "a", folder / "moved");
+  fs::create_symlink("stranger", folder / "a");
+  file.publish();
+  EXPECT_EQ(read_text(folder / "moved" / "file"), "x");
+  EXPECT_TRUE(fs::is_empty(folder / "stranger"));
 }
 
 TEST(AtomicFile, RefusesMoreThanTheLimitOnFileSizes) {

@@ -1,19 +1,76 @@
 // Files as this library reads and writes them: mapped, and published whole or not at all.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "blockscale/error.h"
 
 namespace blockscale {
+
+/// What `throw_io` throws for a full disk or quota (ENOSPC, EDQUOT); its code is io.
+class NoSpaceError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Throws not_found for ENOENT and ENOTDIR, else io: "PATH: cannot ACTION: reason".
 [[noreturn]] void throw_io(const std::filesystem::path& path, std::string_view action,
                            int error_number);
+
+/// An open folder. Names are looked up in it whatever becomes of its path, and are never followed
+/// if they are links. Copies share it. Every function throws not_found or io, unless it says else.
+class Folder {
+ public:
+  /// Links in `path` are followed. `action` is for the message: "cannot ACTION".
+  static Folder open(const std::filesystem::path& path, std::string_view action = "open");
+  /// Takes an open descriptor over; `path` is for messages.
+  Folder(int descriptor, std::filesystem::path path);
+
+  /// The folder `name` in this one; io if it is anything else, a link for example.
+  Folder open_folder(const std::string& name) const;
+  /// False if there is something of that name. The umask is obeyed.
+  bool make_folder(const std::string& name, mode_t mode = 0777) const;
+  /// Of what `name` itself is; nothing if there is none.
+  std::optional<struct stat> status(const std::string& name) const;
+  /// Of this folder.
+  struct stat status() const;
+  /// Sorted, without "." and "..".
+  std::vector<std::string> names() const;
+  void remove_file(const std::string& name) const;
+  void remove_folder(const std::string& name) const;  // an empty one
+  /// Flushes the entries, so that a rename in the folder survives a power failure.
+  void sync() const;
+
+  int descriptor() const { return state_->descriptor; }
+  const std::filesystem::path& path() const { return state_->path; }
+
+ private:
+  struct State {
+    int descriptor;
+    std::filesystem::path path;
+    ~State();
+  };
+  std::shared_ptr<const State> state_;
+};
+
+/// The file that writing to `path` makes or replaces: `path`, or where a link there leads. Only
+/// regular files are replaced: throws invalid_argument if there is a folder, a device, a FIFO, a
+/// socket or a link that leads nowhere; io.
+std::filesystem::path output_file(const std::filesystem::path& path);
+
+/// "a regular file", "a folder", "a link", "a device", "a FIFO" or "a socket".
+const char* file_type_name(mode_t mode);
 
 /// Writes to a temporary file in the folder of `path` and renames it in `publish`. Destroyed
 /// unpublished, it removes the temporary file; killed, it leaves one that
@@ -21,9 +78,11 @@ namespace blockscale {
 class AtomicFile {
  public:
   /// Reserves `bytes` on the disk, so that a full disk shows before the work is done. Throws
-  /// not_found (no such folder), io (permission, space, limits), invalid_argument (`path` names a
-  /// folder).
+  /// not_found (no such folder), io (permission, space, limits), and as `output_file`.
   AtomicFile(std::filesystem::path path, std::uint64_t bytes);
+  /// A file `name` in `folder`, where a link is not followed but refused. The umask is obeyed.
+  AtomicFile(const Folder& folder, const std::string& name, std::uint64_t bytes,
+             mode_t mode = 0666);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -36,13 +95,15 @@ class AtomicFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void create();
+  void create(mode_t mode);
   void reserve(std::uint64_t bytes);
   void start_writeback(std::uint64_t written);
+  void remove_temporary() noexcept;
 
+  Folder folder_;
+  std::string name_;
   std::filesystem::path path_;
-  std::filesystem::path folder_;
-  std::filesystem::path temporary_;  // empty once published
+  std::string temporary_;  // a name in folder_; empty once published
   int descriptor_ = -1;
   std::atomic<std::uint64_t> written_ = 0;
 };
@@ -55,6 +116,8 @@ int remove_stale_temporaries(const std::filesystem::path& folder);
 
 /// Writes a small file whole or not at all (temporary name, fsync, rename, fsync of the folder).
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+void write_file_atomically(const Folder& folder, const std::string& name, std::string_view contents,
+                           mode_t mode = 0666);
 
 /// Keeps a mapping known to the handler of `exit_on_truncated_mapping` while it lives. Beyond the
 /// number of mappings that the handler knows (4096), it does nothing.

@@ -2,6 +2,8 @@
 // streams and publishes atomically. Knows no quantisation.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +18,8 @@
 #include "blockscale/error.h"
 
 namespace blockscale {
+
+class Folder;
 
 /// Element types of safetensors 0.7, named as in the file.
 enum class DType : std::uint8_t {
@@ -91,8 +95,9 @@ class TensorStore {
  public:
   /// Also refuses an index that names shards that are missing or outside the folder, tensors that
   /// are not in their shard, and names that appear twice. A folder with several indices is refused:
-  /// give the path of one of them instead. A shard may be a link only within its folder, or into
-  /// the blobs of a Hugging Face cache.
+  /// give the path of one of them instead. A shard or index may be a link only within its folder,
+  /// or into the blobs of a Hugging Face cache. Such a cache's models--ORG--NAME stands for the
+  /// snapshot that refs/main names, or the only one.
   static TensorStore open(const std::filesystem::path& file_or_folder);
 
   struct Entry {
@@ -106,6 +111,8 @@ class TensorStore {
   /// The folder that holds config.json and friends: the folder itself, or the file's.
   const std::filesystem::path& folder() const { return folder_; }
   bool is_folder() const { return is_folder_; }
+  /// The index that was read; empty if there is none.
+  const std::filesystem::path& index() const { return index_; }
 
  private:
   void add_file(SafetensorsFile file);
@@ -113,6 +120,7 @@ class TensorStore {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Entry, std::less<>> tensors_;
   std::filesystem::path folder_;
+  std::filesystem::path index_;
   bool is_folder_ = false;
 };
 
@@ -123,10 +131,13 @@ class TensorStore {
 class SafetensorsWriter {
  public:
   /// Tensors are laid out in the given order without gaps, the first 8-byte aligned. `bytes` may be
-  /// 0: dtype and shape decide. The space is reserved here. Throws invalid_argument, not_found (no
-  /// such folder), io (no space, no permission).
+  /// 0: dtype and shape decide. The space is reserved here. Throws invalid_argument (also if
+  /// `path` is there and no regular file), not_found (no such folder), io (space, permission).
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
                     const std::map<std::string, std::string>& metadata = {});
+  /// A file `name` in an open folder (blockscale/files.h).
+  SafetensorsWriter(const Folder& folder, const std::string& name, std::vector<TensorInfo> tensors,
+                    const std::map<std::string, std::string>& metadata, mode_t mode = 0666);
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
