@@ -64,7 +64,11 @@ std::string with_advice(const Error& error) {
   const std::string message = error.what();
   switch (error.code()) {
     case ErrorCode::already_exists:
+      if (!message.ends_with("; overwrite replaces it")) return message;
       return message + "; --overwrite replaces it, --resume continues an interrupted conversion";
+    case ErrorCode::io:
+      if (!message.ends_with("resume continues it")) return message;
+      return message + "; with room, the same command with --resume continues";
     case ErrorCode::nonfinite:
       return message + "; --allow-nonfinite converts it, --exclude keeps that tensor as it is";
     case ErrorCode::interrupted: return message + "; the same command with --resume continues";
@@ -105,6 +109,10 @@ Json tensor_json(const ConvertedTensor& tensor) {
 Json report_json(const ConvertCommand& command, const ConvertReport& report) {
   Json tensors = Json::array();
   for (const ConvertedTensor& tensor : report.tensors) tensors.push_back(tensor_json(tensor));
+  Json not_copied = Json::array();
+  for (const NotCopied& file : report.not_copied) {
+    not_copied.push_back({{"path", file.path}, {"bytes", file.bytes}, {"reason", file.reason}});
+  }
   return {{"source", command.source},
           {"destination", command.destination},
           {"recipe", recipe_traits(command.options.recipe).name},
@@ -115,6 +123,7 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"shards_reused", report.shards_reused},
           {"partial_discarded", report.partial_discarded},
           {"seconds", report.seconds},
+          {"not_copied", not_copied},
           {"tensors", tensors}};
 }
 
@@ -163,12 +172,23 @@ std::string summary_table(const ConvertReport& report) {
   return table.str();
 }
 
+/// What stays behind, and what copies it.
+std::string not_copied_table(const ConvertReport& report) {
+  if (report.not_copied.empty()) return "";
+  Table table({{"Not copied (see --copy-all)"}, {"Size", Align::right}, {"Reason"}});
+  for (const NotCopied& file : report.not_copied) {
+    table.add_row({printable(file.path), format_bytes(static_cast<double>(file.bytes)),
+                   printable(file.reason)});
+  }
+  return "\n" + table.str();
+}
+
 void print_report(const ConvertCommand& command, const ConvertReport& report) {
   const double rate =
       report.seconds > 0 ? static_cast<double>(report.source_bytes) / report.seconds : 0;
-  std::string text = summary_table(report) + "\n" + printable(command.destination) + ": " +
-                     dialect_name(report.dialect) + " dialect (from " +
-                     dialect_name(report.source_dialect) + "), in " +
+  std::string text = summary_table(report) + not_copied_table(report) + "\n" +
+                     printable(command.destination) + ": " + dialect_name(report.dialect) +
+                     " dialect (from " + dialect_name(report.source_dialect) + "), in " +
                      format_duration(report.seconds) + ", " + format_bytes(rate) + "/s";
   if (report.shards_reused > 0) {
     text += ", " + plural(report.shards_reused, "finished shard") + " kept from before";
@@ -279,7 +299,12 @@ void add_output_options(CLI::App& command, ConvertOptions& options) {
   command.add_flag("--resume", options.resume,
                    help_text("Continue an interrupted conversion with the same options; shards "
                              "that are complete are kept"));
-  command.add_flag("--overwrite", options.overwrite, "Replace DST if it exists");
+  command.add_flag("--overwrite", options.overwrite,
+                   help_text("Replace DST if it exists: a regular file, or a folder that is empty "
+                             "or holds a checkpoint"));
+  command.add_flag("--copy-all", options.copy_all,
+                   help_text("Copy the files of SRC that hold other weights too (*.bin, *.pth, "
+                             "*.gguf, original/, onnx/, ...), which the report lists else"));
 }
 
 }  // namespace
@@ -288,7 +313,10 @@ void add_convert(CLI::App& app, Action& action) {
   const auto state = std::make_shared<ConvertCommand>();
   CLI::App* const command =
       app.add_subcommand("convert", "Write a checkpoint's weights in another recipe");
-  command->add_option("SRC", state->source, "Checkpoint to read: a folder or a .safetensors file")
+  command
+      ->add_option("SRC", state->source,
+                   help_text("Checkpoint to read: a folder, a .safetensors file, or a model of a "
+                             "Hugging Face cache (models--ORG--NAME)"))
       ->option_text(" ")
       ->required();
   command->add_option("DST", state->destination, "What to write: a folder, or a file if SRC is one")

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "blockscale/error.h"
+#include "blockscale/files.h"
 #include "exit_code.h"
 
 extern char** environ;
@@ -169,9 +170,7 @@ bool error_code_of(int exit_code, ErrorCode& code) {
 void check_html_output(const HtmlReport& report) {
   const std::filesystem::path path = report.output;
   std::error_code ignored;
-  if (!path.has_filename() || std::filesystem::is_directory(path, ignored)) {
-    throw Error(ErrorCode::invalid_argument, report.output, "names a folder, not a file");
-  }
+  (void)output_file(path);
   if (!report.overwrite && std::filesystem::exists(path, ignored)) {
     throw Error(ErrorCode::already_exists, report.output, "exists; --overwrite replaces it");
   }

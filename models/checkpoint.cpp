@@ -6,6 +6,7 @@
 #include <set>
 
 #include "models/json_file.h"
+#include "models/source_path.h"
 #include "models/text.h"
 
 namespace blockscale {
@@ -16,7 +17,8 @@ namespace fs = std::filesystem;
 
 Json read_optional_json(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return nullptr;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return nullptr;
+  check_contained(path, path.parent_path());
   Json json = read_json_file(path);
   if (!json.is_object()) {
     throw Error(ErrorCode::corrupt_file, path.string(), "must hold a JSON object");

@@ -7,11 +7,14 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "blockscale/files.h"
 #include "models/convert_plan.h"
 #include "models/convert_run.h"
+#include "models/destination.h"
 #include "models/other_files.h"
 #include "models/staging.h"
 #include "models/text.h"
@@ -22,6 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using models::Json;
 using models::Plan;
+
+constexpr const char* kResumable = "; what is finished is kept, and resume continues it";
 
 [[noreturn]] void refuse(const char* argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);
@@ -42,76 +47,14 @@ void check_options(const ConvertOptions& options) {
   }
 }
 
-bool is_within(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
-}
-
-/// The destination without links, "." and trailing slashes.
-fs::path normal_destination(const fs::path& destination) {
-  if (destination.empty()) refuse("destination", "is empty, must name a file or folder");
-  const fs::path named = destination.has_filename() ? destination : destination.parent_path();
-  std::error_code error;
-  fs::path result = fs::weakly_canonical(fs::absolute(named), error);
-  if (error) throw_io(destination, "find", error.value());
-  if (!result.has_filename()) refuse("destination", quote(result.string()) + " names no folder");
-  if (!fs::is_directory(result.parent_path(), error)) {
-    throw Error(ErrorCode::not_found, "destination",
-                "its folder " + quote(result.parent_path().string()) + " does not exist");
-  }
-  return result;
-}
-
-void check_destination(const TensorStore& source, const fs::path& destination) {
-  const fs::path home = fs::canonical(source.folder());
-  if (!source.is_folder()) {
-    if (destination == home / source.files()[0].path().filename()) {
-      refuse("destination", "is the source itself, must be another file");
-    }
-    return;
-  }
-  if (is_within(destination, home)) {
-    refuse("destination",
-           quote(destination.string()) + " lies in the source, must be a folder outside of it");
-  }
-  if (is_within(home, destination)) {
-    refuse("destination", quote(destination.string()) + " holds the source, must not");
-  }
-}
-
-/// Refuses a destination that is there, or that `overwrite` should not replace.
-void check_vacant(const fs::path& destination, bool is_file, bool overwrite) {
-  std::error_code ignored;
-  const fs::file_status status = fs::symlink_status(destination, ignored);
-  if (!fs::exists(status)) return;
-  const auto fail = [&](const std::string& message) {
-    throw Error(ErrorCode::already_exists, destination.string(), message);
-  };
-  if (!overwrite) fail("exists; overwrite replaces it");
-  const bool folder = fs::is_directory(status);
-  if (folder == is_file) {
-    fail(folder ? "is a folder, a file was to be written"
-                : "is a file, a folder was to be written");
-  }
-  if (!folder || fs::is_empty(destination, ignored)) return;
-  const fs::directory_iterator entries(destination, ignored);
-  const bool is_checkpoint = std::any_of(begin(entries), end(entries), [](const auto& entry) {
-    return entry.path().extension() == ".safetensors";
-  });
-  if (!is_checkpoint) fail("is a folder without safetensors files; overwrite does not replace it");
-}
-
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// What the result depends on: a run that is resumed must have the same.
-Json identity_of(const Plan& plan, const ConvertOptions& options) {
-  Json map = Json::array();
-  for (const auto& [glob, recipe] : options.map) map.push_back({glob, recipe_traits(recipe).name});
+/// What shows that a source file is not the one it was.
+Json source_files(const TensorStore& store) {
   Json files = Json::array();
-  const TensorStore& store = plan.source->store();
   for (const SafetensorsFile& file : store.files()) {
     std::string tensors;
     for (const TensorInfo& info : file.tensors()) {
@@ -119,11 +62,23 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
       for (const std::int64_t size : info.shape) tensors += "," + std::to_string(size);
       tensors += "\n";
     }
+    std::error_code error;
+    const auto modified = fs::last_write_time(file.path(), error);
+    const std::uintmax_t bytes = error ? 0 : fs::file_size(file.path(), error);
+    if (error) throw_io(file.path(), "find", error.value());
     files.push_back({{"name", file.path().filename().string()},
-                     {"bytes", file.file_bytes()},
-                     {"modified", fs::last_write_time(file.path()).time_since_epoch().count()},
+                     {"bytes", bytes},
+                     {"modified", modified.time_since_epoch().count()},
                      {"tensors", models::hash_bytes(tensors)}});
   }
+  return files;
+}
+
+/// What the result depends on: a run that is resumed must have the same.
+Json identity_of(const Plan& plan, const ConvertOptions& options) {
+  Json map = Json::array();
+  for (const auto& [glob, recipe] : options.map) map.push_back({glob, recipe_traits(recipe).name});
+  const TensorStore& store = plan.source->store();
   const std::string configuration =
       text_of(store.folder() / "config.json") + text_of(store.folder() / "hf_quant_config.json");
   return {{"version", 1},
@@ -140,7 +95,8 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
           {"shard_bytes", options.shard_bytes},
           {"allow_nonfinite", options.allow_nonfinite},
           {"configuration", models::hash_bytes(configuration)},
-          {"source", files}};
+          {"copy_all", options.copy_all},
+          {"source", source_files(store)}};
 }
 
 ConvertReport report_of(const Plan& plan) {
@@ -157,30 +113,117 @@ ConvertReport report_of(const Plan& plan) {
   return report;
 }
 
-/// Everything beside the shards.
-void write_other_files(const Plan& plan, const fs::path& folder) {
+/// Everything that a conversion makes, and where.
+struct Output {
+  fs::path target;
+  bool is_file = false;
+  models::OtherFiles others;
+  std::map<std::string, std::string> configurations;  // by name
+  mode_t mode = 0666;                                 // of shards and configurations
+
+  std::set<std::string> paths(const Plan& plan) const {
+    std::set<std::string> paths;
+    for (const models::PlannedShard& shard : plan.shards) paths.insert(shard.file);
+    for (const models::OtherFile& file : others.copied) paths.insert(file.path);
+    for (const auto& [name, text] : configurations) paths.insert(name);
+    return paths;
+  }
+};
+
+Output output_of(const Plan& plan, const fs::path& target, bool copy_all) {
+  Output output;
+  output.target = target;
+  const TensorStore& store = plan.source->store();
+  output.is_file = !store.is_folder();
+  output.mode = models::inherited_mode(store);
+  if (output.is_file) return output;
   std::set<std::string> written;
   if (!plan.all_verbatim) written = {"config.json", "hf_quant_config.json"};
-  models::copy_other_files(plan.source->store(), written, folder);
-  for (const auto& [name, text] : models::configuration_files(plan)) {
-    write_file_atomically(folder / name, text);
+  for (const models::PlannedShard& shard : plan.shards) written.insert(shard.file);
+  output.others = models::list_other_files(store, written, copy_all);
+  output.configurations = models::configuration_files(plan, output.others.needs_index);
+  return output;
+}
+
+/// Bytes that are still to be written.
+std::uint64_t missing_bytes(const Plan& plan, const Output& output,
+                            const std::vector<bool>& finished) {
+  std::uint64_t bytes = 0;
+  const auto add = [&](std::uint64_t file) { bytes += (file + 4095) / 4096 * 4096; };
+  for (std::size_t shard = 0; shard < plan.shards.size(); ++shard) {
+    if (!finished[shard]) add(models::file_bytes(plan.shards[shard]));
+  }
+  for (const models::OtherFile& file : output.others.copied) {
+    add(static_cast<std::uint64_t>(file.status.st_size));
+  }
+  for (const auto& [name, text] : output.configurations) add(text.size());
+  return bytes;
+}
+
+/// Whoever reads the result meets no surprise that we could have met.
+void check_readable(const fs::path& folder) {
+  try {
+    (void)models::StoredCheckpoint::open(folder);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::unsupported, "destination",
+                std::string("would not be readable: ") + error.what());
   }
 }
 
-void build(const Plan& plan, const ConvertOptions& options, bool is_file, models::Staging& staging,
-           ConvertReport& report) {
-  models::ConvertRun run(plan, options);
+void build(const Plan& plan, const Output& output, models::ConvertRun& run,
+           models::Staging& staging, ConvertReport& report) {
+  const TensorStore& source = plan.source->store();
+  std::vector<bool> finished;
+  for (const auto& shard : plan.shards) finished.push_back(staging.is_finished(shard.file));
+  models::check_space(staging.result(), missing_bytes(plan, output, finished), output.target);
+  const Json before = source_files(source);
   for (std::size_t shard = 0; shard < plan.shards.size(); ++shard) {
-    const std::string& file = plan.shards[shard].file;
-    if (staging.is_finished(file)) {
+    if (finished[shard]) {
       run.skip_shard(shard);
       ++report.shards_reused;
       continue;
     }
-    run.run_shard(shard, staging.result());
-    staging.record(file);
+    run.run_shard(shard, staging.result(), output.mode);
+    staging.record(plan.shards[shard].file);
   }
-  if (!is_file) write_other_files(plan, staging.result());
+  models::copy_other_files(source, output.others.copied, staging.result());
+  for (const auto& [name, text] : output.configurations) {
+    write_file_atomically(staging.result(), name, text, output.mode);
+  }
+  if (source_files(source) != before) {
+    throw Error(ErrorCode::io, source.folder().string(), "changed during the conversion");
+  }
+  if (!output.is_file) check_readable(staging.result().path());
+}
+
+/// Builds and publishes. What was stopped, found the disk full or something in the destination's
+/// place can be resumed; what failed otherwise leaves nothing behind.
+void build_and_publish(const Plan& plan, const Output& output, bool overwrite,
+                       models::ConvertRun& run, models::Staging& staging, ConvertReport& report) {
+  try {
+    models::check_vacant(output.target, output.is_file, overwrite);
+    build(plan, output, run, staging, report);
+    if (overwrite) models::check_vacant(output.target, output.is_file, true);
+    staging.publish(overwrite);
+  } catch (const NoSpaceError& error) {
+    if (!staging.holds_shards()) {
+      staging.discard();
+      throw;
+    }
+    // The text starts with the argument.
+    const std::string text = std::string(error.what()).substr(error.argument().size() + 2);
+    throw NoSpaceError(error.code(), error.argument(), text + kResumable);
+  } catch (const Error& error) {
+    const bool in_the_way =
+        error.code() == ErrorCode::already_exists || error.code() == ErrorCode::invalid_argument;
+    const bool kept =
+        error.code() == ErrorCode::interrupted || (in_the_way && staging.holds_shards());
+    if (!kept) staging.discard();
+    throw;
+  } catch (...) {
+    staging.discard();
+    throw;
+  }
 }
 
 }  // namespace
@@ -189,36 +232,28 @@ ConvertReport convert(const fs::path& source, const fs::path& destination,
                       const ConvertOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   check_options(options);
-  const fs::path target = normal_destination(destination);
+  const fs::path target = models::normal_destination(destination);
   const auto checkpoint = models::StoredCheckpoint::open(source);
   const bool is_file = !checkpoint->store().is_folder();
-  check_destination(checkpoint->store(), target);
+  models::check_apart(target, source, checkpoint->store(), options);
   std::error_code ignored;
   const bool may_be_published =
       options.resume && fs::exists(models::staging_folder(target), ignored);
-  if (!may_be_published) check_vacant(target, is_file, options.overwrite);
+  if (!may_be_published) models::check_vacant(target, is_file, options.overwrite);
 
   const Plan plan =
       models::make_plan(checkpoint, options, is_file ? target.filename().string() : "");
+  const Output output = output_of(plan, target, options.copy_all);
   ConvertReport report = report_of(plan);
-  models::Staging staging(target, is_file, identity_of(plan, options), options.resume,
-                          options.threads);
+  report.not_copied = output.others.not_copied;
+  models::ConvertRun run(plan, options);
+  models::Staging staging(target, is_file, identity_of(plan, options), output.paths(plan),
+                          options.resume, options.threads);
   if (staging.was_published()) {
     report.shards_reused = static_cast<int>(plan.shards.size());
     staging.discard();
   } else {
-    try {
-      check_vacant(target, is_file, options.overwrite);
-      build(plan, options, is_file, staging, report);
-      staging.publish(options.overwrite);
-    } catch (const Error& error) {
-      // What was stopped can be resumed; what failed leaves nothing behind.
-      if (error.code() != ErrorCode::interrupted) staging.discard();
-      throw;
-    } catch (...) {
-      staging.discard();
-      throw;
-    }
+    build_and_publish(plan, output, options.overwrite, run, staging, report);
   }
   report.partial_discarded = staging.discarded();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -320,7 +320,7 @@ Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOpti
   return Planner(std::move(source), options).run(file_name);
 }
 
-std::map<std::string, std::string> configuration_files(const Plan& plan) {
+std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index) {
   Documents documents;
   if (!plan.all_verbatim) {
     const SourceConfig& config = plan.source->config();
@@ -348,9 +348,11 @@ std::map<std::string, std::string> configuration_files(const Plan& plan) {
   for (const auto& [name, document] : documents) {
     if (!document.is_null()) files[name] = document.dump(2) + "\n";
   }
-  if (plan.shards.size() > 1) {
+  const bool several = plan.shards.size() > 1;
+  if (several || with_index) {
     const std::string& first = plan.shards[0].file;
-    const std::string stem = first.substr(0, first.rfind('-', first.rfind("-of-") - 1));
+    const std::string stem = first.substr(
+        0, several ? first.rfind('-', first.rfind("-of-") - 1) : first.size() - kSuffix.size());
     files[stem + std::string(kIndexSuffix)] = index_text(plan);
   }
   return files;

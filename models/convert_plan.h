@@ -67,8 +67,8 @@ Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOpti
                const std::string& file_name);
 
 /// The files beside the shards that are not copied, by name: config.json and its kind (unless
-/// `all_verbatim`) and, for several shards, the index.
-std::map<std::string, std::string> configuration_files(const Plan& plan);
+/// `all_verbatim`) and, for several shards or `with_index`, the index.
+std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index = false);
 
 /// Whether codes of `from` can be kept in `to`: scales differ in how they are stored only.
 bool can_transfer(Recipe from, Recipe to);

@@ -148,7 +148,8 @@ TEST_F(ResumeTest, AfterAKillBetweenPublishingAndCleaning) {
   test::Json manifest = test::Json::parse(test::read_text(staging_ / "manifest.json"));
   struct stat status;
   ASSERT_EQ(::stat(out_.c_str(), &status), 0);
-  manifest["publishing"] = {{"device", status.st_dev}, {"inode", status.st_ino}};
+  manifest["publishing"] = {{"published", {{"device", status.st_dev}, {"inode", status.st_ino}}},
+                            {"replaced", nullptr}};
   test::write_text(staging_ / "manifest.json", manifest.dump());
   const ConvertReport report = resume();
   EXPECT_GT(report.shards_reused, 0);
@@ -157,7 +158,8 @@ TEST_F(ResumeTest, AfterAKillBetweenPublishingAndCleaning) {
 
 TEST_F(ResumeTest, AManifestThatIsNoneIsRefused) {
   ASSERT_TRUE(run_interrupted(18));
-  for (const char* text : {"{", "[]", "{\"identity\": 1, \"shards\": {}}", "{\"identity\": {}}"}) {
+  for (const char* text : {"{", "[]", "{\"identity\": 1, \"shards\": {}}", "{\"identity\": {}}",
+                           R"({"identity": {}, "shards": {}, "files": [7]})"}) {
     test::write_text(staging_ / "manifest.json", text);
     EXPECT_THROW(resume(), Error) << text;
     EXPECT_FALSE(fs::exists(out_));
@@ -173,7 +175,7 @@ TEST_F(ResumeTest, AManifestThatIsNoneIsRefused) {
 }
 
 TEST_F(ResumeTest, TwoProcessesDoNotShareADestination) {
-  const models::Staging other(out_, false, test::Json::object(), false, 1);
+  const models::Staging other(out_, false, test::Json::object(), {}, false, 1);
   expect_error(ErrorCode::already_exists, staging_.string(), "is in use",
                [&] { convert(plain_, out_, options_); });
 }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "blockscale/parallel.h"
 #include "models/factors.h"
+#include "models/safetensors_header.h"
 #include "models/text.h"
 
 namespace blockscale::models {
@@ -35,7 +37,15 @@ std::int64_t scale_bytes_of(Recipe recipe) {
   return format_traits(recipe_traits(recipe).scale).bits / 8;
 }
 
+const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
+
 }  // namespace
+
+std::uint64_t file_bytes(const PlannedShard& shard) {
+  std::uint64_t bytes = make_header(shard.tensors, kMetadata).size();
+  for (const TensorInfo& tensor : shard.tensors) bytes += tensor.bytes;
+  return bytes;
+}
 
 ConvertRun::ConvertRun(const Plan& plan, const ConvertOptions& options)
     : plan_(plan), source_(*plan.source), options_(options), scales_(plan.groups.size()) {
@@ -97,9 +107,9 @@ std::vector<std::vector<std::size_t>> ConvertRun::waves(const PlannedShard& shar
   return result;
 }
 
-void ConvertRun::run_shard(std::size_t shard, const std::filesystem::path& folder) {
+void ConvertRun::run_shard(std::size_t shard, const Folder& folder, mode_t mode) {
   const PlannedShard& planned = plan_.shards[shard];
-  SafetensorsWriter writer(folder / planned.file, planned.tensors, {{"format", "pt"}});
+  SafetensorsWriter writer(folder, planned.file, planned.tensors, kMetadata, mode);
   const auto all_waves = waves(planned);
   const auto prefetch_wave = [&](std::size_t wave) {
     if (wave >= all_waves.size()) return;

@@ -2,24 +2,28 @@
 // by piece on all threads, in memory that the options bound.
 #pragma once
 
-#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "blockscale/convert.h"
+#include "blockscale/files.h"
 #include "models/convert_plan.h"
 #include "models/rows.h"
 
 namespace blockscale::models {
+
+/// Size of a shard on the disk.
+std::uint64_t file_bytes(const PlannedShard& shard);
 
 class ConvertRun {
  public:
   /// Throws invalid_argument (memory_bytes) if the options leave too little for some tensor.
   ConvertRun(const Plan& plan, const ConvertOptions& options);
 
-  /// Writes and publishes one shard in `folder`. Throws nonfinite, interrupted, io, corrupt_file.
-  void run_shard(std::size_t shard, const std::filesystem::path& folder);
+  /// Writes and publishes one shard in `folder`, with permissions of `mode` that the umask allows.
+  /// Throws nonfinite, interrupted, io, corrupt_file.
+  void run_shard(std::size_t shard, const Folder& folder, mode_t mode);
   /// Counts a shard that was there already.
   void skip_shard(std::size_t shard);
 

@@ -7,6 +7,7 @@
 #include "blockscale/files.h"
 #include "blockscale/safetensors.h"
 #include "models/index_file.h"
+#include "models/source_path.h"
 #include "models/text.h"
 
 namespace blockscale {
@@ -26,25 +27,6 @@ std::vector<fs::path> list(const fs::path& folder, std::string_view suffix) {
   if (error) throw_io(folder, "list", error.value());
   std::sort(found.begin(), found.end());
   return found;
-}
-
-/// The path to open for a shard. A link may lead to a file of the same folder or, as the Hugging
-/// Face cache lays models out, from snapshots/REVISION to the blobs folder beside snapshots; it
-/// may not lead anywhere else, so that a checkpoint from elsewhere cannot pull private files in.
-fs::path resolve_shard(const fs::path& folder, const fs::path& shard) {
-  std::error_code error;
-  const fs::path target = fs::canonical(shard, error);
-  if (error) throw_io(shard, "open", error.value());
-  const fs::path home = fs::canonical(folder, error);
-  if (error) throw_io(folder, "open", error.value());
-  const fs::path snapshots = home.parent_path();
-  const bool in_cache = snapshots.filename() == "snapshots" &&
-                        target.parent_path() == snapshots.parent_path() / "blobs";
-  if (target.parent_path() != home && !in_cache) {
-    throw Error(ErrorCode::corrupt_file, shard.string(),
-                "is a link that leaves its folder, to " + quote(target.string()));
-  }
-  return shard;
 }
 
 /// The one index of a folder, if it has any.
@@ -86,7 +68,8 @@ void check_index(const TensorIndex& index, const TensorStore& store, const fs::p
 
 }  // namespace
 
-TensorStore TensorStore::open(const fs::path& file_or_folder) {
+TensorStore TensorStore::open(const fs::path& named) {
+  const fs::path file_or_folder = resolve_source(named);
   std::error_code error;
   const fs::file_status status = fs::status(file_or_folder, error);
   if (status.type() == fs::file_type::not_found || status.type() == fs::file_type::none) {
@@ -106,6 +89,7 @@ TensorStore TensorStore::open(const fs::path& file_or_folder) {
   } else {
     index_path = given_index ? std::optional(file_or_folder) : find_index(store.folder_);
     if (index_path) {
+      if (!given_index) check_contained(*index_path, store.folder_);
       index = read_index(*index_path);
       for (const fs::path& name : shards_of(index)) shards.push_back(store.folder_ / name);
     } else {
@@ -115,10 +99,13 @@ TensorStore TensorStore::open(const fs::path& file_or_folder) {
                     "the folder holds no *.safetensors file");
       }
     }
-    for (fs::path& shard : shards) shard = resolve_shard(store.folder_, shard);
+    for (const fs::path& shard : shards) check_contained(shard, store.folder_);
   }
   for (const fs::path& shard : shards) store.add_file(SafetensorsFile::open(shard));
-  if (index_path) check_index(index, store, *index_path);
+  if (index_path) {
+    check_index(index, store, *index_path);
+    store.index_ = *index_path;
+  }
   return store;
 }
 

@@ -171,6 +171,50 @@ TEST_F(TensorStoreTest, FollowsTheLinksOfAHuggingFaceCache) {
                "is a link that leaves its folder", [&] { TensorStore::open(snapshot); });
 }
 
+TEST_F(TensorStoreTest, RefusesAnIndexThatIsALinkOutOfTheFolder) {
+  const ScratchFolder outside;
+  fs::rename(index_, outside / "index.json");
+  fs::create_symlink(outside / "index.json", index_);
+  expect_refused(ErrorCode::corrupt_file, index_, "is a link that leaves its folder, to");
+  // The user's own choice of a file is followed.
+  EXPECT_EQ(TensorStore::open(index_).tensors().size(), 3u);
+}
+
+TEST_F(TensorStoreTest, AModelOfAHuggingFaceCacheIsItsSnapshot) {
+  const fs::path model = folder_ / "models--org--name";
+  fs::create_directories(model / "blobs");
+  fs::create_directories(model / "snapshots");
+  const auto refuse = [&](ErrorCode code, const fs::path& path, const std::string& reason) {
+    expect_error(code, path.string(), reason, [&] { TensorStore::open(model); });
+  };
+  refuse(ErrorCode::not_found, model, "without any snapshot");
+  for (const std::string revision : {"aaa", "bbb"}) {
+    fs::create_directories(model / "snapshots" / revision);
+    write_shard(model / "blobs" / ("of " + revision), {revision});
+    fs::create_symlink("../../blobs/of " + revision,
+                       model / "snapshots" / revision / "model.safetensors");
+    if (revision == "aaa") {
+      EXPECT_NE(TensorStore::open(model).find("aaa"), nullptr);
+    }
+  }
+  refuse(ErrorCode::invalid_argument, model, "holds 2 snapshots and no refs/main; name one");
+  EXPECT_NE(TensorStore::open(model / "snapshots" / "aaa").find("aaa"), nullptr);
+  fs::create_directories(model / "refs");
+  write_text(model / "refs" / "main", "bbb\n");
+  EXPECT_NE(TensorStore::open(model).find("bbb"), nullptr);
+  EXPECT_NE(TensorStore::open(model / "").find("bbb"), nullptr);
+  write_text(model / "refs" / "main", "ccc");
+  refuse(ErrorCode::not_found, model / "snapshots" / "ccc", "refs/main of the Hugging Face cache");
+  for (const std::string& name : {std::string("../../elsewhere"), std::string(".."), std::string(),
+                                  std::string(300, 'x'), std::string("a\0b", 3)}) {
+    write_text(model / "refs" / "main", name);
+    refuse(ErrorCode::corrupt_file, model / "refs" / "main", "does not name a revision");
+  }
+  fs::remove(model / "refs" / "main");
+  fs::create_symlink("/etc/hostname", model / "refs" / "main");
+  refuse(ErrorCode::corrupt_file, model / "refs" / "main", "is a link that leaves its folder");
+}
+
 TEST_F(TensorStoreTest, RefusesBrokenIndices) {
   const std::string no_map = "must be a JSON object that holds an object \"weight_map\"";
   expect_index_refused("", "not valid JSON");

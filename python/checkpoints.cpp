@@ -146,6 +146,10 @@ void bind_reports(nb::module_& module) {
       .def_ro("reason", &ConvertedTensor::reason)
       .def_ro("source_bytes", &ConvertedTensor::source_bytes)
       .def_ro("bytes", &ConvertedTensor::bytes);
+  nb::class_<NotCopied>(module, "NotCopied", "A file, or folder/, that was left behind, and why.")
+      .def_ro("path", &NotCopied::path)
+      .def_ro("bytes", &NotCopied::bytes)
+      .def_ro("reason", &NotCopied::reason);
   nb::class_<ConvertReport>(module, "ConvertReport", "Result of a conversion; sizes in bytes.")
       .def_ro("source_dialect", &ConvertReport::source_dialect)
       .def_ro("dialect", &ConvertReport::dialect)
@@ -153,6 +157,8 @@ void bind_reports(nb::module_& module) {
       .def_ro("source_bytes", &ConvertReport::source_bytes)
       .def_ro("bytes", &ConvertReport::bytes)
       .def_ro("shards_reused", &ConvertReport::shards_reused)
+      .def_ro("partial_discarded", &ConvertReport::partial_discarded)
+      .def_ro("not_copied", &ConvertReport::not_copied)
       .def_ro("seconds", &ConvertReport::seconds);
   nb::class_<TensorComparison>(module, "TensorComparison",
                                "Difference of one tensor: sqnr_db = 10 log10(sum a^2 / sum "
@@ -196,6 +202,7 @@ void bind_options(nb::module_& module) {
       .def_rw("threads", &ConvertOptions::threads)
       .def_rw("resume", &ConvertOptions::resume)
       .def_rw("overwrite", &ConvertOptions::overwrite)
+      .def_rw("copy_all", &ConvertOptions::copy_all)
       .def_rw("allow_nonfinite", &ConvertOptions::allow_nonfinite);
 }
 

@@ -36,13 +36,11 @@ Tree read_tree(const fs::path& root) {
 /// System calls before which a kill can leave the disk in a new state.
 bool changes_the_disk(std::uint64_t number) {
   constexpr std::uint64_t kCalls[] = {
-      SYS_renameat2, SYS_unlinkat,  SYS_mkdirat,         SYS_pwrite64, SYS_fsync,
-      SYS_fallocate, SYS_ftruncate, SYS_fchmodat,        SYS_openat,   SYS_flock,
-      SYS_write,     SYS_sendfile,  SYS_copy_file_range,
+      SYS_renameat2, SYS_unlinkat,  SYS_mkdirat,  SYS_pwrite64, SYS_fsync,
+      SYS_fallocate, SYS_ftruncate, SYS_fchmodat, SYS_openat,   SYS_flock,
+      SYS_write,     SYS_renameat,  SYS_fchmod,
 #ifdef __x86_64__
-      SYS_rename,    SYS_unlink,    SYS_mkdir,           SYS_rmdir,    SYS_chmod,
-#else
-      SYS_renameat,
+      SYS_rename,    SYS_unlink,    SYS_mkdir,    SYS_rmdir,    SYS_chmod,
 #endif
   };
   return std::find(std::begin(kCalls), std::end(kCalls), number) != std::end(kCalls);

@@ -88,7 +88,8 @@ struct ConvertOptions {
   std::uint64_t memory_bytes = std::uint64_t{2} << 30;  // resident, beyond mapped files
   int threads = 0;
   bool resume = false;           // continue an interrupted conversion with the same options
-  bool overwrite = false;        // replace an existing destination
+  bool overwrite = false;        // replace an existing file, or a folder that holds a checkpoint
+  bool copy_all = false;         // copy also what `not_copied` of the report lists else
   bool allow_nonfinite = false;  // quantise NaN and Inf by the rules of numerics.md
   /// Called from one thread at a time; returning false stops the conversion (interrupted).
   std::function<bool(const ConvertProgress&)> progress;
@@ -104,6 +105,13 @@ struct ConvertedTensor {
   std::uint64_t bytes = 0;
 };
 
+/// A file beside the source's weights that was left behind.
+struct NotCopied {
+  std::string path;         // within the source's folder; ends with a slash if it is a folder
+  std::uint64_t bytes = 0;  // with all that is below
+  std::string reason;
+};
+
 struct ConvertReport {
   Dialect source_dialect = Dialect::plain;
   Dialect dialect = Dialect::plain;
@@ -112,11 +120,13 @@ struct ConvertReport {
   std::uint64_t bytes = 0;
   int shards_reused = 0;           // by resume
   bool partial_discarded = false;  // an unfinished conversion was found, and not resumed
+  std::vector<NotCopied> not_copied;
   double seconds = 0;
 };
 
 /// Converts the checkpoint at `source` (file or folder) into `destination` (file if the source is
-/// one, else folder). Nothing appears at `destination` before it is complete.
+/// one, else folder). Nothing appears at `destination` before it is complete. Throws NoSpaceError
+/// (blockscale/files.h) if the disk is or becomes full; what is finished then stays for `resume`.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options);
 

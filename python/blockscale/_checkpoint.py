@@ -156,13 +156,15 @@ def convert(
     threads: int = 0,
     resume: bool = False,
     overwrite: bool = False,
+    copy_all: bool = False,
     allow_nonfinite: bool = False,
     progress: Callable[[int, int, str], object] | None = None,
 ) -> ConvertReport:
     """Convert a checkpoint; nothing appears at `destination` before it is complete.
 
     Args:
-        source: a safetensors file or a folder, in any readable dialect.
+        source: a safetensors file or a folder, in any readable dialect; a model of a Hugging Face
+            cache (models--ORG--NAME) stands for its snapshot.
         destination: a new file (if the source is one) or folder.
         recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantise.
         dialect: "plain", "deepseek", "modelopt" or "compressed_tensors"; default: the recipe's own.
@@ -175,7 +177,10 @@ def convert(
         memory_bytes: resident memory to keep to, beyond mapped files.
         threads: 0 for all of the machine's.
         resume: continue an interrupted conversion with the same options.
-        overwrite: replace an existing destination.
+        overwrite: replace an existing destination: a regular file, or a folder that is empty or
+            holds a checkpoint.
+        copy_all: copy the source's files that hold other weights (*.bin, *.pth, *.gguf, original/,
+            onnx/, ...) too; else `not_copied` of the report lists them, with reasons.
         allow_nonfinite: quantise NaN and Inf instead of refusing them.
         progress: called as progress(done bytes, total bytes, tensor name) in this thread; an
             exception that it raises stops the conversion.
@@ -207,6 +212,7 @@ def convert(
     options.threads = count(threads, "threads")
     options.resume = bool(resume)
     options.overwrite = bool(overwrite)
+    options.copy_all = bool(copy_all)
     options.allow_nonfinite = bool(allow_nonfinite)
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: is a {type(progress).__name__}, must be callable")

@@ -94,6 +94,16 @@ def test_convert_stores_what_quantize_gives(model: Path, tmp_path: Path, recipe:
     assert infos["layers.0.o_proj.weight"].recipe.name == recipe
 
 
+def test_files_with_other_weights(model: Path, tmp_path: Path) -> None:
+    (model / "pytorch_model.bin").write_bytes(b"1234")
+    (left,) = blockscale.convert(model, tmp_path / "out", "mxfp4").not_copied
+    assert isinstance(left, blockscale.NotCopied)
+    assert (left.path, left.bytes) == ("pytorch_model.bin", 4) and left.reason
+    report = blockscale.convert(model, tmp_path / "out", "mxfp4", overwrite=True, copy_all=True)
+    assert report.not_copied == [] and not report.partial_discarded
+    assert (tmp_path / "out" / "pytorch_model.bin").read_bytes() == b"1234"
+
+
 def test_errors_are_pythons(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         blockscale.Checkpoint(tmp_path / "missing")

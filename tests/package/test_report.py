@@ -229,6 +229,24 @@ def test_output_that_cannot_be(
     assert_fails(done, code, tmp_path / "report.html", words)
 
 
+def test_only_a_regular_file_is_replaced(checkpoints: Path, tmp_path: Path) -> None:
+    fifo, link, nowhere = tmp_path / "fifo", tmp_path / "link", tmp_path / "nowhere"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    nowhere.symlink_to("nothing")
+    for output in (fifo, link, nowhere):
+        with pytest.raises(ValueError, match="regular file|leads nowhere"):
+            write_report(checkpoints / "model", [checkpoints / "nvfp4"], output, overwrite=True)
+    assert fifo.is_fifo() and link.is_symlink() and not nowhere.exists()
+    (tmp_path / "real.html").write_text("before")
+    (tmp_path / "report.html").symlink_to("real.html")
+    write_report(
+        checkpoints / "model", [checkpoints / "nvfp4"], tmp_path / "report.html", overwrite=True
+    )
+    assert (tmp_path / "report.html").is_symlink()
+    assert (tmp_path / "real.html").read_text().startswith("<!doctype html>")
+
+
 def test_full_disk_leaves_nothing(checkpoints: Path, tmp_path: Path, monkeypatch) -> None:
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")

@@ -219,6 +219,69 @@ def test_existing_destination(program: Program, model: pathlib.Path):
     assert program.json("inspect", result)["recipes"]["nvfp4"]["tensors"] == len(WEIGHTS)
 
 
+def test_what_is_left_behind_is_listed(program: Program, model: pathlib.Path):
+    (model / "original").mkdir()
+    (model / "original" / "consolidated.00.pth").write_bytes(b"12345")
+    (model / "model.gguf").write_bytes(b"123")
+    result = model.parent / "result"
+    arguments = ["convert", model, result, "--recipe", "mxfp4"]
+    left = {file["path"]: file for file in program.json(*arguments)["not_copied"]}
+    assert {path: file["bytes"] for path, file in left.items()} == {"original/": 5, "model.gguf": 3}
+    assert "another format" in left["model.gguf"]["reason"]
+    assert not (result / "original").exists()
+    run = program(*arguments, "--overwrite")
+    assert "Not copied (see --copy-all)" in run.out
+    assert "original/" in run.out
+    assert program.json(*arguments, "--overwrite", "--copy-all")["not_copied"] == []
+    assert (result / "original" / "consolidated.00.pth").read_bytes() == b"12345"
+    assert program.json("inspect", result)["recipes"]["mxfp4"]["tensors"] == len(WEIGHTS)
+
+
+def test_what_is_no_regular_file_is_never_replaced(program: Program, model: pathlib.Path):
+    fifo = model.parent / "fifo"
+    os.mkfifo(fifo)
+    link = model.parent / "link"
+    link.symlink_to(fifo)
+    for destination in (fifo, link):
+        for source in (model, model / "model.safetensors"):
+            arguments = ["convert", source, destination, "--recipe", "mxfp4", "--overwrite"]
+            message = program.fails("invalid_argument", *arguments)
+            assert "is a FIFO, only regular files and folders are replaced" in message
+            assert "--overwrite" not in message
+        html = ["compare", model, model, "--html", destination, "--overwrite"]
+        assert "a FIFO, only a regular file is replaced" in program.fails("invalid_argument", *html)
+    assert fifo.is_fifo() and link.is_symlink()
+
+
+def test_a_strangers_staging_folder_is_left_alone(program: Program, model: pathlib.Path):
+    staging = model.parent / ".result.blockscale-partial"
+    staging.mkdir()
+    (staging / "letter.txt").write_text("dear")
+    arguments = ["convert", model, model.parent / "result", "--recipe", "mxfp4"]
+    for options in ([], ["--resume"], ["--overwrite"]):
+        message = program.fails("already_exists", *arguments, *options)
+        assert 'holds "letter.txt", which no conversion to this destination made' in message
+        assert "--overwrite replaces it" not in message
+    assert (staging / "letter.txt").read_text() == "dear"
+
+
+def test_a_model_of_a_hugging_face_cache(program: Program, model: pathlib.Path):
+    cache = model.parent / "models--org--name"
+    (cache / "snapshots").mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    snapshot = cache / "snapshots" / "0123"
+    snapshot.mkdir()
+    for path in model.iterdir():
+        blob = cache / "blobs" / f"of-{path.name}"
+        path.rename(blob)
+        (snapshot / path.name).symlink_to(f"../../blobs/{blob.name}")
+    report = program.json("convert", cache, model.parent / "result", "--recipe", "mxfp4")
+    assert report["source"] == str(cache)
+    assert program.json("inspect", cache) | {"path": ""} == (
+        program.json("inspect", snapshot) | {"path": ""}
+    )
+
+
 def broken_model(folder: pathlib.Path, value: float) -> pathlib.Path:
     name = "encoder.layer.0.output.dense.weight"
     weight = numpy.ones(LINEAR[name.removesuffix(".weight")], numpy.float32)

@@ -12,8 +12,8 @@ SUBCOMMANDS = [[command] for command in COMMANDS] + [["bench", name] for name in
 SUBCOMMANDS += [["kernels", name] for name in KERNELS]
 OPTIONS = {
     "convert": "--recipe --dialect --include --exclude --map --activation-scales --shard-size "
-    "--memory --threads --resume --overwrite --allow-nonfinite --scale-mode --amax-floor --quiet "
-    "--json",
+    "--memory --threads --resume --overwrite --copy-all --allow-nonfinite --scale-mode "
+    "--amax-floor --quiet --json",
     "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
     "compare": "--html --overwrite --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --weights "

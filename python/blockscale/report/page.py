@@ -292,6 +292,7 @@ def write_report(
     """
     path = Path(output)
     _check_output(path, overwrite)
+    path = path.resolve()  # a link stays one: the file that it leads to is replaced
     import matplotlib  # noqa: F401  missing: known before minutes of comparing
 
     candidates = data.candidates(Path(original), [Path(c) for c in converted], threads)
@@ -309,6 +310,10 @@ def write_report(
 def _check_output(path: Path, overwrite: bool) -> None:
     if path.is_dir():
         raise ValueError(f"{path}: names a folder, not a file")
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path}: is a link that leads nowhere")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is no regular file, only a regular file is replaced")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path}: exists; --overwrite replaces it")
     if not path.parent.is_dir():
