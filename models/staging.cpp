@@ -190,13 +190,14 @@ Staging::Staging(const fs::path& destination, bool is_file, nlohmann::json ident
       threads_(threads),
       parent_(Folder::open(parent_of(destination))),
       folder_name_(staging_folder(destination).filename().string()),
+      created_(parent_.make_folder(folder_name_, 0700)),
+      folder_(enter()),
+      result_(folder_),  // until there is one
       files_(std::move(files)),
       claimed_(files_),
       manifest_({{"identity", std::move(identity)},
                  {"files", files_},
                  {"shards", nlohmann::json::object()}}) {
-  created_ = parent_.make_folder(folder_name_, 0700);
-  enter();
   try {
     load(resume);
   } catch (...) {
@@ -205,7 +206,8 @@ Staging::Staging(const fs::path& destination, bool is_file, nlohmann::json ident
   }
 }
 
-void Staging::enter() {
+/// Opens and locks the folder, if it is ours.
+Folder Staging::enter() {
   const fs::path path = parent_.path() / folder_name_;
   const auto refuse = [&](const std::string& reason) {
     throw Error(ErrorCode::already_exists, path.string(), reason);
@@ -216,24 +218,25 @@ void Staging::enter() {
         std::string("is ") + file_type_name(found->st_mode) +
         ", not the folder of an unfinished conversion; remove it, or choose another destination");
   }
-  folder_ = parent_.open_folder(folder_name_);
-  const struct stat opened = folder_->status();
+  Folder folder = parent_.open_folder(folder_name_);
+  const struct stat opened = folder.status();
   // Where the file system gives files other owners than their makers, what was just made is ours.
   if (!created_ && opened.st_uid != ::geteuid()) {
     refuse("belongs to user " + std::to_string(opened.st_uid) + ", not to " +
            std::to_string(::geteuid()) + "; remove it, or choose another destination");
   }
   owner_ = opened.st_uid;
-  if (::flock(folder_->descriptor(), LOCK_EX | LOCK_NB) != 0 ||
+  if (::flock(folder.descriptor(), LOCK_EX | LOCK_NB) != 0 ||
       inode_of(parent_.status(folder_name_)) != inode_of(opened)) {
     refuse("is in use: another process converts to the same destination");
   }
+  return folder;
 }
 
 /// The manifest that an earlier run left, if there is one.
 std::optional<nlohmann::json> Staging::read_manifest() const {
-  const fs::path path = folder_->path() / kManifest;
-  const Descriptor file(open_entry(*folder_, kManifest));
+  const fs::path path = folder_.path() / kManifest;
+  const Descriptor file(open_entry(folder_, kManifest));
   if (file.get() < 0 && errno == ENOENT) return std::nullopt;
   struct stat status = {};
   nlohmann::json found;
@@ -278,8 +281,8 @@ void Staging::load(bool resume) {
   manifest_["files"] = files_;
   claimed_ = files_;
   save();
-  (void)folder_->make_folder(kResult);
-  result_ = folder_->open_folder(kResult);
+  (void)folder_.make_folder(kResult);
+  result_ = folder_.open_folder(kResult);
 }
 
 void Staging::check_identity(const nlohmann::json& wanted) const {
@@ -287,13 +290,13 @@ void Staging::check_identity(const nlohmann::json& wanted) const {
   for (const auto& [key, value] : wanted.items()) {
     if (have.contains(key) && have[key] == value) continue;
     throw Error(ErrorCode::invalid_argument, "resume",
-                "the unfinished conversion in " + folder_->path().string() + " differs in " + key +
+                "the unfinished conversion in " + folder_.path().string() + " differs in " + key +
                     "; run without resume to start anew");
   }
 }
 
 void Staging::save() const {
-  write_file_atomically(*folder_, kManifest, manifest_.dump(1) + "\n");
+  write_file_atomically(folder_, kManifest, manifest_.dump(1) + "\n");
 }
 
 /// Whether this is what the conversion took the place of.
@@ -304,16 +307,16 @@ bool Staging::was_replaced(const std::optional<struct stat>& status) const {
 
 /// The first entry, by path within the folder, that no conversion made; empty if there is none.
 std::string Staging::foreign_entry() const {
-  for (const std::string& name : folder_->names()) {
-    const auto status = folder_->status(name);
+  for (const std::string& name : folder_.names()) {
+    const auto status = folder_.status(name);
     if (!status) continue;
     const bool our_file = S_ISREG(status->st_mode) && status->st_uid == owner_ &&
                           (name == kManifest || is_temporary_name(name));
     const bool old_destination = (name == kResult || name == kReplaced) && was_replaced(status);
     if (our_file || old_destination) continue;
-    const bool manifest = folder_->status(kManifest).has_value();
+    const bool manifest = folder_.status(kManifest).has_value();
     if (!manifest || name != kResult || !S_ISDIR(status->st_mode)) return name;
-    const std::string below = foreign_below(folder_->open_folder(name), "");
+    const std::string below = foreign_below(folder_.open_folder(name), "");
     if (!below.empty()) return name + "/" + below;
   }
   return "";
@@ -343,22 +346,22 @@ void Staging::check_ours(const std::string& advice) const {
   const std::string foreign = foreign_entry();
   if (foreign.empty()) return;
   throw Error(
-      ErrorCode::already_exists, folder_->path().string(),
+      ErrorCode::already_exists, folder_.path().string(),
       "holds " + quote(foreign) + ", which no conversion to this destination made; " + advice);
 }
 
 /// Removes everything but the manifest and the files of the result in `kept`, after `check_ours`.
 void Staging::remove_ours(const std::set<std::string>& kept) const {
-  const dev_t device = folder_->status().st_dev;
-  for (const std::string& name : folder_->names()) {
+  const dev_t device = folder_.status().st_dev;
+  for (const std::string& name : folder_.names()) {
     if (name == kManifest) continue;
-    const auto status = folder_->status(name);
+    const auto status = folder_.status(name);
     if (name != kResult || was_replaced(status)) {
-      remove_tree(*folder_, name, device);
+      remove_tree(folder_, name, device);
       continue;
     }
-    remove_below(folder_->open_folder(name), "", kept);
-    if (kept.empty()) folder_->remove_folder(name);
+    remove_below(folder_.open_folder(name), "", kept);
+    if (kept.empty()) folder_.remove_folder(name);
   }
 }
 
@@ -380,7 +383,7 @@ void Staging::remove_below(const Folder& folder, const std::string& prefix,
 bool Staging::is_finished(const std::string& shard) const {
   const nlohmann::json& shards = manifest_.at("shards");
   const auto found = shards.find(shard);
-  const Descriptor file(open_entry(*result_, shard));
+  const Descriptor file(open_entry(result_, shard));
   struct stat status;
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
       found == shards.end() || !found->is_object()) {
@@ -392,13 +395,13 @@ bool Staging::is_finished(const std::string& shard) const {
   };
   return recorded("bytes") == status.st_size &&
          recorded("hash") ==
-             hex(hash_open_file(file.get(), result_->path() / shard, status.st_size, threads_));
+             hex(hash_open_file(file.get(), result_.path() / shard, status.st_size, threads_));
 }
 
 void Staging::record(const std::string& shard) {
-  const Descriptor file(open_entry(*result_, shard));
+  const Descriptor file(open_entry(result_, shard));
   struct stat status;
-  const fs::path path = result_->path() / shard;
+  const fs::path path = result_.path() / shard;
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) throw_io(path, "read", errno);
   manifest_["shards"][shard] = {
       {"bytes", status.st_size},
@@ -408,11 +411,11 @@ void Staging::record(const std::string& shard) {
 
 /// The folder in which the result lies under the name that it, or a file, is staged by.
 Folder Staging::staged_in() const {
-  return is_file_ ? *result_ : *folder_;
+  return is_file_ ? result_ : folder_;
 }
 
 void Staging::publish(bool overwrite) {
-  result_->sync();
+  result_.sync();
   check_ours("move it away, and resume");
   const Folder from = staged_in();
   const std::string staged_name = is_file_ ? name_ : kResult;
@@ -430,7 +433,7 @@ void Staging::publish(bool overwrite) {
                              {"replaced", inode_of(replaced)}};
   save();
   const int failed =
-      replaced ? rename_over(staged, target, {*folder_, spare_name}) : rename_new(staged, target);
+      replaced ? rename_over(staged, target, {folder_, spare_name}) : rename_new(staged, target);
   const auto appeared = [&] {
     throw Error(ErrorCode::already_exists, destination_.string(),
                 "exists; it appeared during the conversion");
@@ -451,7 +454,7 @@ void Staging::discard() noexcept {
     if (!foreign_entry().empty()) return;
     // The manifest goes last: whoever resumes after a kill in between learns from it what was done.
     remove_ours({});
-    if (folder_->status(kManifest)) folder_->remove_file(kManifest);
+    if (folder_.status(kManifest)) folder_.remove_file(kManifest);
     parent_.remove_folder(folder_name_);
   } catch (const std::exception&) {
     // What cannot be removed stays.

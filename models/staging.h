@@ -35,7 +35,7 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   /// Where the files are to be made.
-  const Folder& result() const { return *result_; }
+  const Folder& result() const { return result_; }
   /// Whether an unfinished run was found and thrown away.
   bool discarded() const { return discarded_; }
   /// Whether the run that is resumed had already published the destination.
@@ -55,7 +55,7 @@ class Staging {
   void discard() noexcept;
 
  private:
-  void enter();
+  Folder enter();
   void load(bool resume);
   std::optional<nlohmann::json> read_manifest() const;
   void check_identity(const nlohmann::json& wanted) const;
@@ -75,13 +75,13 @@ class Staging {
   int threads_;
   Folder parent_;
   std::string folder_name_;
-  std::optional<Folder> folder_;  // locked
-  std::optional<Folder> result_;
-  uid_t owner_ = 0;
+  bool created_ = false;
+  uid_t owner_ = 0;                // of the folder, and so of all that we made in it
+  Folder folder_;                  // locked
+  Folder result_;                  // within it
   std::set<std::string> files_;    // that this run makes
   std::set<std::string> claimed_;  // and those that the run before made
   nlohmann::json manifest_;
-  bool created_ = false;
   bool discarded_ = false;
   bool was_published_ = false;
 };
