@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ struct WeightParts {
   int tensor_scale_copy = -1;
 };
 
+/// A tensor scale that means nothing.
+struct ScaleProblem {
+  std::string tensor;   // the tensor that holds it
+  std::string message;  // "is nan, must be finite and above 0"
+};
+
 class StoredCheckpoint {
  public:
   static std::shared_ptr<const StoredCheckpoint> open(const std::filesystem::path& file_or_folder);
@@ -41,6 +48,12 @@ class StoredCheckpoint {
   ScaledTensorView view(std::size_t tensor) const;
   /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
   ScaledTensorView unaligned_view(std::size_t tensor) const;
+
+  /// Values of a tensor of factors (f32, bf16 or f16), in f32.
+  std::vector<float> factors(const TensorStore::Entry& entry) const;
+  /// The first scale of a whole matrix, tensor or activation of this weight that is not finite and
+  /// above 0.
+  std::optional<ScaleProblem> scale_problem(std::size_t tensor) const;
 
   /// Gives the mapped pages of the tensor's parts back.
   void drop(std::size_t tensor) const;

@@ -389,9 +389,9 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
             factors[i] = nvfp4_factor(planned.input_absmax, sense);
             continue;
           }
-          float factor = 0;
-          std::memcpy(&factor, source_.store().data(*stored.input_scale).data() + 4 * i, 4);
-          factors[i] = in_sense(factor, stored.sense, sense, stored.input_scale->info.name);
+          factors[i] = source_.factors(*stored.input_scale)[i];
+          if (planned.recipe != Recipe::nvfp4) continue;  // of FP8 a multiplier in every dialect
+          factors[i] = in_sense(factors[i], stored.sense, sense, stored.input_scale->info.name);
         }
         break;
     }

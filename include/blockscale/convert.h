@@ -108,6 +108,7 @@ struct ConvertReport {
   Dialect source_dialect = Dialect::plain;
   Dialect dialect = Dialect::plain;
   std::vector<ConvertedTensor> tensors;
+  std::vector<std::string> warnings;  // what was dropped, and what engines may take otherwise
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
   int shards_reused = 0;           // by resume
