@@ -190,11 +190,13 @@ std::vector<float> StoredCheckpoint::factors(const TensorStore::Entry& entry) co
 }
 
 std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) const {
-  if (!tensors_[tensor].quantized) return std::nullopt;
   const WeightParts& parts = parts_[tensor];
-  const bool one_scale = recipe_traits(tensors_[tensor].recipe).block_rows == 0;
-  for (const TensorStore::Entry* entry :
-       {parts.tensor_scale, one_scale ? parts.scales : nullptr, parts.input_scale}) {
+  const CheckpointTensor& t = tensors_[tensor];
+  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
+  const bool side = !t.quantized && dialect_->dialect != Dialect::plain && has_view(t) &&
+                    is_factor(side_tensor(t.name).kind);
+  for (const TensorStore::Entry* entry : {parts.tensor_scale, one_scale ? parts.scales : nullptr,
+                                          parts.input_scale, side ? parts.values : nullptr}) {
     if (entry == nullptr) continue;
     for (const float factor : factors(*entry)) {
       if (std::isfinite(factor) && factor > 0) continue;

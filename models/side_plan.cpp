@@ -11,10 +11,11 @@ namespace {
 constexpr const char* kCacheScales = "scales of the key and value cache";
 
 bool is_cache(Side kind) {
-  return kind == Side::key_scale || kind == Side::value_scale || kind == Side::cache;
+  return kind == Side::key_scale || kind == Side::value_scale || kind == Side::cache ||
+         kind == Side::cache_bias;
 }
 
-bool is_factor(const TensorInfo& info) {
+bool is_one_number(const TensorInfo& info) {
   const bool one = std::all_of(info.shape.begin(), info.shape.end(),
                                [](std::int64_t size) { return size == 1; });
   return one && (info.dtype == DType::F32 || info.dtype == DType::BF16 || info.dtype == DType::F16);
@@ -89,10 +90,9 @@ void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantised
     if (!is_cache(side.kind)) continue;
     any = true;
     const TensorInfo& info = source_.parts(i).values->info;
-    shared = shared && side.kind != Side::cache && is_factor(info);
-    if (!shared) continue;
-    names[i] = side.owner +
-               (side.kind == Side::key_scale ? destination.key_scale : destination.value_scale);
+    const bool key = side.kind == Side::key_scale;
+    shared = shared && (key || side.kind == Side::value_scale) && is_one_number(info);
+    if (shared) names[i] = side.owner + (key ? destination.key_scale : destination.value_scale);
   }
   // Within a dialect they stay as they are, whatever they mean, if its words for them stay too.
   const bool stays = same && (said ? !said->words.is_null() : true);

@@ -18,8 +18,8 @@ constexpr KnownSuffix kKnown[] = {
     {".qkv_proj.v_scale", Side::value_scale},
     {".k_proj.output_scale", Side::key_scale},  // old compressed-tensors
     {".v_proj.output_scale", Side::value_scale},
-    {".k_proj.k_bias", Side::cache},  // ModelOpt's NVFP4_AFFINE
-    {".v_proj.v_bias", Side::cache},
+    {".k_proj.k_bias", Side::cache_bias},  // ModelOpt's NVFP4_AFFINE
+    {".v_proj.v_bias", Side::cache_bias},
     {".k_scale", Side::key_scale},  // compressed-tensors
     {".v_scale", Side::value_scale},
     {".kv_scale", Side::cache},  // AutoFP8
@@ -68,6 +68,10 @@ void check_module(const TensorStore& store, const std::string& weight,
 }
 
 }  // namespace
+
+bool is_factor(Side kind) {
+  return kind != Side::none && kind != Side::cache_bias && kind != Side::zero_point;
+}
 
 SideTensor side_tensor(const std::string& name) {
   for (const KnownSuffix& known : kKnown) {

@@ -17,10 +17,14 @@ enum class Side : std::uint8_t {
   key_scale,    // of the cache, a multiplier
   value_scale,  // likewise
   cache,        // of the cache or of attention, but nothing that dialects share
+  cache_bias,   // likewise
   input,        // of a weight's input
   output,       // of a module's output
   zero_point,   // all zeros: it changes nothing
 };
+
+/// Whether tensors of this kind hold scales.
+bool is_factor(Side kind);
 
 struct SideTensor {
   Side kind = Side::none;
