@@ -324,5 +324,34 @@ TEST_F(SideTensorsTest, ScalesOfMatricesAndActivationsThatMeanNothingAreRefused)
   }
 }
 
+TEST_F(SideTensorsTest, NegativeBlockScalesAreRefusedAndZeroIsNot) {
+  std::string bytes(8, '\x38');  // 1.0
+  const auto nvfp4 = [&](char scale, Dialect dialect) {
+    bytes[5] = scale;
+    source({{"a.weight_packed", DType::U8, {4, 16}, ""},
+            {"a.weight_scale", DType::F8_E4M3, {4, 2}, bytes},
+            {"a.weight_global_scale", DType::F32, {1}, floats({8.0f})}},
+           nullptr);
+    convert_to("out", {dialect == Dialect::plain ? Recipe::bf16 : Recipe::nvfp4, dialect});
+  };
+  const auto blocks = [&](float scale, const Target& target) {
+    source({{"a.weight", DType::F8_E4M3, {4, 256}, ""},
+            {"a.weight_scale_inv", DType::F32, {1, 2}, floats({1.0f, scale})}},
+           nullptr);
+    convert_to("out", target);
+  };
+  for (const Dialect dialect : {Dialect::plain, Dialect::modelopt}) {
+    expect_error(ErrorCode::corrupt_file, "a.weight_scale", "scale 5 is -1.0",
+                 [&] { nvfp4('\xb8', dialect); });
+    nvfp4('\x00', dialect);
+  }
+  for (const Target& target : {Target{Recipe::bf16, Dialect::plain},
+                               Target{Recipe::fp8_128x128, Dialect::compressed_tensors}}) {
+    expect_error(ErrorCode::corrupt_file, "a.weight_scale_inv", "scale 1 is -0.5",
+                 [&] { blocks(-0.5f, target); });
+    blocks(0.0f, target);  // DeepSeek's, of a block of zeros
+  }
+}
+
 }  // namespace
 }  // namespace blockscale

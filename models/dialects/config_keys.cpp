@@ -14,7 +14,7 @@ std::string shown_key(const std::string& key) {
                        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                               (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
                      });
-  return plain ? key : quote(key, 60);
+  return plain ? key : quote(key, 30);
 }
 
 bool says_nothing(const Json& value) {
@@ -104,7 +104,9 @@ std::vector<std::pair<std::string, const Json*>> find_quantization(const Json& c
   for (const auto& [key, value] : config.items()) {
     if (is_quantization(key) || !value.is_object()) continue;
     for (const auto& [path, each] : find_quantization(value)) {
-      found.emplace_back(shown_key(key) + "." + path, each);
+      std::string outer = shown_key(key) + "." + path;
+      if (outer.size() > 100) outer.replace(0, outer.size() - 97, "...");  // messages stay short
+      found.emplace_back(std::move(outer), each);
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
