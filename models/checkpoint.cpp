@@ -8,7 +8,6 @@
 
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
-#include "models/side_tensors.h"
 #include "models/text.h"
 
 namespace blockscale {
@@ -181,6 +180,15 @@ int StoredCheckpoint::copy_of_factors(const TensorStore::Entry* entry, bool wide
   return static_cast<int>(copies_.size()) - 1;
 }
 
+SideTensor StoredCheckpoint::side(std::size_t tensor) const {
+  if (tensors_[tensor].quantized || dialect_->dialect == Dialect::plain) return {};
+  const SideTensor result = side_tensor(tensors_[tensor].name);
+  const bool of_activations = result.kind == Side::input || result.kind == Side::output;
+  const bool has_weight =
+      find(result.owner + ".weight") != nullptr || find(result.owner) != nullptr;
+  return of_activations && !has_weight ? SideTensor{} : result;
+}
+
 std::vector<float> StoredCheckpoint::factors(const TensorStore::Entry& entry) const {
   const std::span<const std::byte> data = store_.data(entry);
   const DType dtype = entry.info.dtype;
@@ -193,10 +201,9 @@ std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) 
   const WeightParts& parts = parts_[tensor];
   const CheckpointTensor& t = tensors_[tensor];
   const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
-  const bool side = !t.quantized && dialect_->dialect != Dialect::plain && has_view(t) &&
-                    is_factor(side_tensor(t.name).kind);
+  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
   for (const TensorStore::Entry* entry : {parts.tensor_scale, one_scale ? parts.scales : nullptr,
-                                          parts.input_scale, side ? parts.values : nullptr}) {
+                                          parts.input_scale, is_side ? parts.values : nullptr}) {
     if (entry == nullptr) continue;
     for (const float factor : factors(*entry)) {
       if (std::isfinite(factor) && factor > 0) continue;
@@ -300,6 +307,10 @@ const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
 }
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   return state_->stored->find(name);
+}
+std::string Checkpoint::problem(const CheckpointTensor& tensor) const {
+  const auto problem = state_->stored->scale_problem(state_->stored->index_of(tensor));
+  return problem ? problem->tensor + " " + problem->message : "";
 }
 ScaledTensorView Checkpoint::view(const CheckpointTensor& tensor) const {
   return state_->stored->view(state_->stored->index_of(tensor));

@@ -9,6 +9,7 @@
 
 #include "blockscale/convert.h"
 #include "models/dialects/dialect.h"
+#include "models/side_tensors.h"
 
 namespace blockscale::models {
 
@@ -49,6 +50,9 @@ class StoredCheckpoint {
   /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
   ScaledTensorView unaligned_view(std::size_t tensor) const;
 
+  /// What `tensor` is for the quantisation of others. None of a plain checkpoint, and scales of
+  /// activations only beside a weight: a model may have parameters of such names.
+  SideTensor side(std::size_t tensor) const;
   /// Values of a tensor of factors (f32, bf16 or f16), in f32.
   std::vector<float> factors(const TensorStore::Entry& entry) const;
   /// The first scale of a whole matrix, tensor or activation of this weight that is not finite and

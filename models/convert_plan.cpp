@@ -136,7 +136,6 @@ class Planner {
 
   /// A scale that is no weight: dropped, or under another name as f32.
   void plan_side(PlannedTensor& planned, const SidePlan::Fate& fate) const {
-    const TensorStore::Entry* entry = source_.parts(planned.source).values;
     planned.reason = fate.reason;
     planned.converted = false;
     planned.recipe = source_.tensors()[planned.source].recipe;
@@ -149,7 +148,6 @@ class Planner {
     planned.parts = {{Part::values, tensor_info(fate.name, DType::F32,
                                                 scalar ? std::vector<std::int64_t>{}
                                                        : std::vector<std::int64_t>{1})}};
-    planned.stored = {entry};
   }
 
   void take_stored(PlannedTensor& planned) const {

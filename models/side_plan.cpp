@@ -85,8 +85,7 @@ void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantised
   bool shared = said && said->fp8 && any_quantised && destination.key_scale != nullptr;
   bool any = false;
   for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
-    const CheckpointTensor& tensor = source_.tensors()[i];
-    const SideTensor side = tensor.quantized ? SideTensor{} : side_tensor(tensor.name);
+    const SideTensor side = source_.side(i);
     if (!is_cache(side.kind)) continue;
     any = true;
     const TensorInfo& info = source_.parts(i).values->info;
@@ -111,24 +110,21 @@ void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantised
                                         : "the result is not quantised";
   if (!any && said) drop("the scheme of the key and value cache", why, "");
   for (std::size_t i = 0; any && i < source_.tensors().size(); ++i) {
-    const CheckpointTensor& tensor = source_.tensors()[i];
-    if (tensor.quantized || !is_cache(side_tensor(tensor.name).kind)) continue;
+    if (!is_cache(source_.side(i).kind)) continue;
     fates_[i] = {"", "dropped: " + why};
-    drop(kCacheScales, why, tensor.name);
+    drop(kCacheScales, why, source_.tensors()[i].name);
   }
 }
 
 void SidePlan::drop_sides() {
   for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
-    const CheckpointTensor& tensor = source_.tensors()[i];
-    if (tensor.quantized) continue;
-    const Side kind = side_tensor(tensor.name).kind;
+    const Side kind = source_.side(i).kind;
     const bool zero = kind == Side::zero_point;
     if (!zero && kind != Side::input && kind != Side::output) continue;
     const std::string why = zero ? "they are all 0, which symmetric weights need not say"
                                  : "they belong to no weight that the result has them for";
     fates_[i] = {"", "dropped: " + why};
-    drop(zero ? "zero points" : "scales of activations", why, tensor.name);
+    drop(zero ? "zero points" : "scales of activations", why, source_.tensors()[i].name);
   }
 }
 

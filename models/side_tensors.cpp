@@ -28,8 +28,10 @@ constexpr KnownSuffix kKnown[] = {
     {".k_global_scale", Side::cache},
     {".v_global_scale", Side::cache},
     {".q_global_scale", Side::cache},
-    {"input_scale", Side::input},
-    {"input_global_scale", Side::input},
+    {".input_scale", Side::input},
+    {"_input_scale", Side::input},  // of a stacked parameter
+    {".input_global_scale", Side::input},
+    {"_input_global_scale", Side::input},
     {".activation_scale", Side::input},
     {".output_scale", Side::output},
     {".output_global_scale", Side::output},

@@ -253,15 +253,36 @@ TEST_F(SideTensorsTest, InputScalesGoOutForAllWeightsOfARecipeOrForNone) {
 TEST_F(SideTensorsTest, ZeroPointsOfZeroAndScalesWithoutWeightsAreNotLeftBehind) {
   std::vector<TestTensor> tensors = ct_tensors();
   tensors.push_back({"l.self_attn.k_proj.weight_zero_point", DType::I8, {1}, std::string(1, '\0')});
+  tensors.push_back({"l.o_proj.weight", DType::BF16, {16, 128}, ""});
   tensors.push_back({"l.o_proj.output_scale", DType::F32, {1}, floats({1.0f})});
+  tensors.push_back({"vision.input_scale", DType::F32, {1}, floats({-1.0f})});  // the model's own
   source(tensors, ct_config());
   const ConvertReport report = convert_to("out", {Recipe::mxfp4, Dialect::compressed_tensors});
   EXPECT_EQ(report.warnings.size(), 3u) << all(report.warnings);
   for (const std::string& name : names_of("out")) {
     EXPECT_TRUE(name.ends_with("weight_packed") || name.ends_with("weight_scale") ||
-                name.ends_with("k_scale") || name.ends_with("v_scale"))
+                name.ends_with("k_scale") || name.ends_with("v_scale") ||
+                name == "l.o_proj.weight" || name == "vision.input_scale")
         << name;
   }
+  EXPECT_EQ(part_f32(Checkpoint::open(folder_ / "out"), "vision.input_scale"), -1.0f);
+}
+
+TEST_F(SideTensorsTest, InputsOfSomeWeightsStayWhereNothingChanges) {
+  std::vector<TestTensor> tensors;
+  for (const std::string name : {"a", "b"}) {
+    tensors.push_back({name + ".weight_packed", DType::U8, {4, 16}, ""});
+    tensors.push_back({name + ".weight_scale", DType::F8_E4M3, {4, 2}, ""});
+    tensors.push_back({name + ".weight_global_scale", DType::F32, {1}, floats({8.0f})});
+  }
+  tensors.push_back({"a.input_global_scale", DType::F32, {1}, floats({16.0f})});
+  source(tensors, nullptr);
+  EXPECT_TRUE(convert_to("ct", {Recipe::nvfp4, Dialect::compressed_tensors}).warnings.empty());
+  EXPECT_EQ(names_of("ct"), names_of("source"));
+  const ConvertReport report = convert_to("mo", {Recipe::nvfp4, Dialect::modelopt});
+  EXPECT_EQ(all(report.warnings),
+            "dropped input scales (\"a.input_global_scale\"): other weights in nvfp4 have none\n");
+  EXPECT_EQ(Checkpoint::open(folder_ / "mo").store().find("a.input_scale"), nullptr);
 }
 
 TEST_F(SideTensorsTest, AStaleDescriptionInsideTheConfigurationGoes) {
@@ -349,7 +370,7 @@ TEST_F(SideTensorsTest, NegativeBlockScalesAreRefusedAndZeroIsNot) {
                                Target{Recipe::fp8_128x128, Dialect::compressed_tensors}}) {
     expect_error(ErrorCode::corrupt_file, "a.weight_scale_inv", "scale 1 is -0.5",
                  [&] { blocks(-0.5f, target); });
-    blocks(0.0f, target);  // DeepSeek's, of a block of zeros
+    blocks(0.0f, target);  // amax / 448 of a block of zeros
   }
 }
 
