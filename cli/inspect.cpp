@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "blockscale/layout.h"
@@ -69,6 +70,16 @@ Json total_json(const Total& total) {
           {"bits_per_element", total.bits_per_element()}};
 }
 
+/// Scales that mean nothing, as lines.
+std::vector<std::string> problems_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> problems;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const std::string problem = checkpoint.problem(tensor);
+    if (!problem.empty()) problems.push_back(problem);
+  }
+  return problems;
+}
+
 Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
   Json tensors = Json::array();
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
@@ -91,9 +102,13 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
   for (const SafetensorsFile& file : checkpoint.store().files()) {
     files.push_back({{"path", file.path().string()}, {"bytes", file.file_bytes()}});
   }
-  return {{"path", path},         {"dialect", dialect_name(checkpoint.dialect())},
-          {"files", files},       {"tensors", tensors},
-          {"recipes", by_recipe}, {"total", total_json(totals.all)}};
+  return {{"path", path},
+          {"dialect", dialect_name(checkpoint.dialect())},
+          {"files", files},
+          {"tensors", tensors},
+          {"recipes", by_recipe},
+          {"total", total_json(totals.all)},
+          {"problems", problems_of(checkpoint)}};
 }
 
 std::string tensor_table(const Checkpoint& checkpoint) {
@@ -128,9 +143,14 @@ std::string totals_table(const Checkpoint& checkpoint) {
 
 void print_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   const auto files = static_cast<std::int64_t>(checkpoint.store().files().size());
-  print(tensor_table(checkpoint) + "\n" + totals_table(checkpoint) + "\n" + printable(path) + ": " +
-        dialect_name(checkpoint.dialect()) + " dialect, " + plural(files, "file") + " of " +
-        format_bytes(static_cast<double>(file_bytes(checkpoint))) + "\n");
+  std::string problems;
+  for (const std::string& problem : problems_of(checkpoint)) {
+    problems += "damaged: " + printable(problem) + "\n";
+  }
+  print(tensor_table(checkpoint) + "\n" + totals_table(checkpoint) + "\n" + problems +
+        printable(path) + ": " + dialect_name(checkpoint.dialect()) + " dialect, " +
+        plural(files, "file") + " of " + format_bytes(static_cast<double>(file_bytes(checkpoint))) +
+        "\n");
 }
 
 struct InspectCommand {

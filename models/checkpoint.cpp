@@ -1,10 +1,12 @@
 #include "models/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
 
+#include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 #include "models/source_path.h"
 #include "models/text.h"
@@ -53,14 +55,19 @@ SourceConfig make_source_config(Json config_json, Json hf_quant_config, std::str
   config.config_path = std::move(config_path);
   config.config = std::move(config_json);
   config.hf_quant_config = std::move(hf_quant_config);
-  config.quantization = member(config.config, "quantization_config");
-  if (config.quantization.is_null()) {
-    // Multimodal models may describe the language model only.
-    config.quantization = member(member(config.config, "text_config"), "quantization_config");
-  }
-  if (!config.quantization.is_null() && !config.quantization.is_object()) {
+  const auto found = find_quantization(config.config);
+  if (found.empty()) return config;
+  config.quantization_path = found[0].first;
+  config.quantization = *found[0].second;
+  if (!config.quantization.is_object()) {
     throw Error(ErrorCode::corrupt_file, config.config_path,
-                "quantization_config must be an object");
+                config.quantization_path + " must be an object");
+  }
+  for (const auto& [path, other] : found) {
+    if (*other == config.quantization) continue;
+    throw Error(ErrorCode::unsupported, config.config_path,
+                path + " differs from " + config.quantization_path +
+                    ", readable is one way of quantising a checkpoint");
   }
   return config;
 }
@@ -121,6 +128,7 @@ std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& f
   }
   checkpoint->tensors_ = std::move(tensors);
   checkpoint->parts_ = std::move(parts);
+  if (!weights.empty()) check_side_tensors(store, weights, claimed);
   return checkpoint;
 }
 
@@ -170,10 +178,42 @@ int StoredCheckpoint::copy_of_factors(const TensorStore::Entry* entry, bool wide
   const DType dtype = entry->info.dtype;
   if (dtype == DType::F32 && is_aligned(data.data(), alignof(float))) return -1;
   if (dtype != DType::F32 && !widen) return -1;
-  std::vector<float> factors(data.size() * 8 / static_cast<std::size_t>(dtype_bits(dtype)));
-  for (std::size_t i = 0; i < factors.size(); ++i) factors[i] = widened(data.data(), i, dtype);
-  copies_.push_back(std::move(factors));
+  copies_.push_back(factors(*entry));
   return static_cast<int>(copies_.size()) - 1;
+}
+
+SideTensor StoredCheckpoint::side(std::size_t tensor) const {
+  if (tensors_[tensor].quantized || dialect_->dialect == Dialect::plain) return {};
+  const SideTensor result = side_tensor(tensors_[tensor].name);
+  const bool of_activations = result.kind == Side::input || result.kind == Side::output;
+  const bool has_weight =
+      find(result.owner + ".weight") != nullptr || find(result.owner) != nullptr;
+  return of_activations && !has_weight ? SideTensor{} : result;
+}
+
+std::vector<float> StoredCheckpoint::factors(const TensorStore::Entry& entry) const {
+  const std::span<const std::byte> data = store_.data(entry);
+  const DType dtype = entry.info.dtype;
+  std::vector<float> result(data.size() * 8 / static_cast<std::size_t>(dtype_bits(dtype)));
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = widened(data.data(), i, dtype);
+  return result;
+}
+
+std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) const {
+  const WeightParts& parts = parts_[tensor];
+  const CheckpointTensor& t = tensors_[tensor];
+  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
+  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
+  for (const TensorStore::Entry* entry : {parts.tensor_scale, one_scale ? parts.scales : nullptr,
+                                          parts.input_scale, is_side ? parts.values : nullptr}) {
+    if (entry == nullptr) continue;
+    for (const float factor : factors(*entry)) {
+      if (std::isfinite(factor) && factor > 0) continue;
+      return ScaleProblem{entry->info.name,
+                          "is " + std::to_string(factor) + ", must be finite and above 0"};
+    }
+  }
+  return std::nullopt;
 }
 
 const CheckpointTensor* StoredCheckpoint::find(std::string_view name) const {
@@ -269,6 +309,10 @@ const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
 }
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   return state_->stored->find(name);
+}
+std::string Checkpoint::problem(const CheckpointTensor& tensor) const {
+  const auto problem = state_->stored->scale_problem(state_->stored->index_of(tensor));
+  return problem ? problem->tensor + " " + problem->message : "";
 }
 ScaledTensorView Checkpoint::view(const CheckpointTensor& tensor) const {
   return state_->stored->view(state_->stored->index_of(tensor));

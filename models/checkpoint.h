@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "blockscale/convert.h"
 #include "models/dialects/dialect.h"
+#include "models/side_tensors.h"
 
 namespace blockscale::models {
 
@@ -21,6 +23,12 @@ struct WeightParts {
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;
+};
+
+/// A tensor scale that means nothing.
+struct ScaleProblem {
+  std::string tensor;   // the tensor that holds it
+  std::string message;  // "is nan, must be finite and above 0"
 };
 
 class StoredCheckpoint {
@@ -41,6 +49,15 @@ class StoredCheckpoint {
   ScaledTensorView view(std::size_t tensor) const;
   /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
   ScaledTensorView unaligned_view(std::size_t tensor) const;
+
+  /// What `tensor` is for the quantisation of others. None of a plain checkpoint, and scales of
+  /// activations only beside a weight: a model may have parameters of such names.
+  SideTensor side(std::size_t tensor) const;
+  /// Values of a tensor of factors (f32, bf16 or f16), in f32.
+  std::vector<float> factors(const TensorStore::Entry& entry) const;
+  /// The first scale of a whole matrix, tensor or activation of this weight that is not finite and
+  /// above 0.
+  std::optional<ScaleProblem> scale_problem(std::size_t tensor) const;
 
   /// Gives the mapped pages of the tensor's parts back.
   void drop(std::size_t tensor) const;

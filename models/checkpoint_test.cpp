@@ -151,7 +151,7 @@ TEST_F(CheckpointTest, EveryCompressedTensorsScheme) {
   for (const Case& c : cases) {
     SCOPED_TRACE(recipe_traits(c.recipe).name);
     const Checkpoint checkpoint =
-        open(c.tensors, test::compressed_tensors_config("some", c.weights));
+        open(c.tensors, test::compressed_tensors_config("mixed-precision", c.weights));
     const CheckpointTensor* weight = checkpoint.find("a.weight");
     ASSERT_NE(weight, nullptr);
     EXPECT_EQ(weight->recipe, c.recipe);
@@ -295,24 +295,28 @@ TEST_F(CheckpointTest, ConfigurationsAreNotTrusted) {
                       "config_groups");
   expect_config_error(
       quantization({{"quant_method", "compressed-tensors"}, {"config_groups", {1, 2}}}),
-      corrupt_file, "config_groups must be an object");
+      corrupt_file, "config_groups is [1,2], must be an object");
   Json weights = kNvfp4Weights;
   weights["type"] = "int";
-  expect_config_error(test::compressed_tensors_config("x", weights), unsupported, "\"int\"");
+  expect_config_error(test::compressed_tensors_config("float-quantized", weights), unsupported,
+                      "\"int\"");
   weights = kNvfp4Weights;
   weights["group_size"] = -16;
-  expect_config_error(test::compressed_tensors_config("x", weights), unsupported, "-16");
+  expect_config_error(test::compressed_tensors_config("float-quantized", weights), unsupported,
+                      "-16");
   weights["group_size"] = "16";
-  expect_config_error(test::compressed_tensors_config("x", weights), unsupported, "readable are");
-  expect_config_error(test::compressed_tensors_config("x", "all"), unsupported, "says \"all\"");
+  expect_config_error(test::compressed_tensors_config("float-quantized", weights), unsupported,
+                      "readable are");
+  expect_config_error(test::compressed_tensors_config("float-quantized", "all"), corrupt_file,
+                      "group_0.weights is \"all\", must be an object");
 }
 
 TEST_F(CheckpointTest, ARecipeThatTheConfigurationDoesNotDeclareIsRefused) {
   Json weights = kNvfp4Weights;
   weights["strategy"] = "group";
   weights["group_size"] = 32;  // MXFP4 declared, NVFP4 stored
-  expect_corrupt(compressed_nvfp4(), test::compressed_tensors_config("x", weights), "a.weight",
-                 "cannot hold ue8m0 of mxfp4");
+  expect_corrupt(compressed_nvfp4(), test::compressed_tensors_config("float-quantized", weights),
+                 "a.weight", "cannot hold ue8m0 of mxfp4");
 }
 
 TEST(Dialects, NamesAndDefaults) {

@@ -105,6 +105,7 @@ ConvertReport report_of(const Plan& plan) {
   report.dialect = plan.destination->dialect;
   report.source_bytes = plan.source_bytes;
   report.bytes = plan.bytes;
+  report.warnings = plan.warnings;
   for (const models::PlannedTensor& planned : plan.tensors) {
     const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
     report.tensors.push_back({tensor.name, tensor.recipe, planned.recipe, planned.converted,

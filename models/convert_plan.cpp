@@ -5,8 +5,10 @@
 #include <map>
 
 #include "models/activation_scales.h"
+#include "models/dialects/config_keys.h"
 #include "models/index_file.h"
 #include "models/selection.h"
+#include "models/side_plan.h"
 #include "models/text.h"
 
 namespace blockscale::models {
@@ -21,7 +23,8 @@ std::uint64_t bytes_of(const std::vector<PartToWrite>& parts) {
 }
 
 std::int64_t factor_count(const TensorStore::Entry* factor) {
-  return factor == nullptr ? 1 : static_cast<std::int64_t>(factor->info.bytes / sizeof(float));
+  if (factor == nullptr) return 1;
+  return static_cast<std::int64_t>(factor->info.bytes) * 8 / dtype_bits(factor->info.dtype);
 }
 
 class Planner {
@@ -38,11 +41,12 @@ class Planner {
   Plan run(const std::string& file_name) {
     decisions_ = select(source_, options_, *plan_.destination);
     read_activations();
-    decide_inputs();
+    plan_.all_verbatim = changes_nothing();
+    check_scales();
+    sides_.emplace(source_, decisions_, *plan_.destination, plan_.all_verbatim, !absmax_.empty());
+    plan_.cache = sides_->cache();
+    plan_.warnings = sides_->warnings();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
-    plan_.all_verbatim = source_.dialect().dialect == plan_.destination->dialect &&
-                         std::all_of(plan_.tensors.begin(), plan_.tensors.end(),
-                                     [](auto& t) { return t.method == Method::verbatim; });
     plan_.kept_modules = kept_modules(source_, decisions_);
     check_unique_names();
     find_groups();
@@ -80,17 +84,26 @@ class Planner {
     }
   }
 
-  /// Input scales go out for every NVFP4 weight or for none: those given, else those stored.
-  void decide_inputs() {
-    bool any = false;
-    bool all = true;
-    for (std::size_t i = 0; i < decisions_.size(); ++i) {
-      if (!becomes_nvfp4(i)) continue;
-      any = true;
-      all &=
-          source_.parts(i).input_scale != nullptr && source_.tensors()[i].recipe == Recipe::nvfp4;
+  /// Whether tensor `i` has the recipe and the dialect that it shall have.
+  bool is_there_already(std::size_t i) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    if (!tensor.quantized) return !decisions_[i].convert;
+    return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
+           stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
+  }
+
+  bool changes_nothing() const {
+    bool nothing = source_.dialect().dialect == plan_.destination->dialect;
+    for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) nothing = is_there_already(i);
+    return nothing;
+  }
+
+  void check_scales() const {
+    for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+      if (const auto problem = source_.scale_problem(i)) {
+        throw Error(ErrorCode::corrupt_file, problem->tensor, problem->message);
+      }
     }
-    inputs_ = any && (!absmax_.empty() || all);
   }
 
   PlannedTensor plan_tensor(std::size_t i) const {
@@ -105,15 +118,13 @@ class Planner {
     const auto absmax = absmax_.find(i);
     if (absmax != absmax_.end()) planned.input_absmax = absmax->second;
 
-    const bool same_dialect = source_.dialect().dialect == plan_.destination->dialect;
     const Recipe stored = stored_recipe(i, decision.recipe);
-    const bool same_recipe = tensor.quantized && stored == decision.recipe;
-    if (!tensor.quantized && !decision.convert) {
-      take_stored(planned);
-    } else if (same_recipe && same_dialect && planned.input_absmax == 0) {
+    if (const auto fate = sides_->fate(i)) {
+      plan_side(planned, *fate);
+    } else if (is_there_already(i)) {
       take_stored(planned);
       planned.converted = false;
-      if (planned.reason.empty()) {
+      if (tensor.quantized && planned.reason.empty()) {
         planned.reason = std::string("already ") + recipe_traits(tensor.recipe).name + ", copied";
       }
     } else {
@@ -121,6 +132,22 @@ class Planner {
     }
     planned.bytes = bytes_of(planned.parts);
     return planned;
+  }
+
+  /// A scale that is no weight: dropped, or under another name as f32.
+  void plan_side(PlannedTensor& planned, const SidePlan::Fate& fate) const {
+    planned.reason = fate.reason;
+    planned.converted = false;
+    planned.recipe = source_.tensors()[planned.source].recipe;
+    planned.method = Method::verbatim;
+    if (fate.name.empty()) return;
+    // compressed-tensors has [1], ModelOpt a scalar.
+    const bool scalar = plan_.destination->dialect == Dialect::modelopt;
+    planned.recipe = Recipe::f32;
+    planned.method = Method::requantise;
+    planned.parts = {{Part::values, tensor_info(fate.name, DType::F32,
+                                                scalar ? std::vector<std::int64_t>{}
+                                                       : std::vector<std::int64_t>{1})}};
   }
 
   void take_stored(PlannedTensor& planned) const {
@@ -134,7 +161,7 @@ class Planner {
     take(Part::values, parts.values);
     take(Part::scales, parts.scales);
     take(Part::tensor_scale, parts.tensor_scale);
-    if (inputs_ || planned.recipe != Recipe::nvfp4) take(Part::input_scale, parts.input_scale);
+    if (sides_->inputs(planned.recipe)) take(Part::input_scale, parts.input_scale);
   }
 
   /// The source's recipe; where f32 scales turn out to be powers of two, which not every dialect
@@ -171,7 +198,7 @@ class Planner {
     weight.name = tensor.name;
     weight.shape = tensor.shape;
     weight.recipe = planned.recipe;
-    weight.input_scale = inputs_ && planned.recipe == Recipe::nvfp4;
+    weight.input_scale = planned.quantised && sides_->inputs(planned.recipe);
     if (transfer) weight.tensor_scales = factor_count(stored.tensor_scale);
     if (weight.input_scale && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
@@ -290,7 +317,7 @@ class Planner {
   const ConvertOptions& options_;
   std::vector<Decision> decisions_;
   std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
-  bool inputs_ = false;
+  std::optional<SidePlan> sides_;
   Plan plan_;
 };
 
@@ -328,6 +355,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     Contents contents;
     contents.kept_modules = plan.kept_modules;
     contents.plain_dtype = plan.plain_dtype;
+    contents.cache = plan.cache;
     for (const PlannedTensor& planned : plan.tensors) {
       if (!planned.quantised) continue;
       const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
@@ -340,6 +368,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
       weight.input_scale = inputs;
       contents.quantised.push_back(std::move(weight));
     }
+    erase_quantization(documents["config.json"]);
     if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
     const DialectTraits& dialect = contents.quantised.empty() ? kPlain : *plan.destination;
     dialect.describe(contents, documents);

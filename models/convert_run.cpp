@@ -270,6 +270,7 @@ void ConvertRun::run_piece(const Piece& piece, SafetensorsWriter& writer) {
     report(counts_bytes ? piece.end - piece.begin : 0, tensor.name);
     return;
   }
+  check_scales(planned, piece.rows);
   if (planned.quantised) {
     requantise(piece, *scratch, writer);
   } else {
@@ -278,6 +279,15 @@ void ConvertRun::run_piece(const Piece& piece, SafetensorsWriter& writer) {
   const MatrixShape shape = matrix_shape(tensor.shape);
   const std::uint64_t row = tensor.bytes / static_cast<std::uint64_t>(shape.batch * shape.rows);
   report(row * static_cast<std::uint64_t>(piece.rows.count), tensor.name);
+}
+
+/// Block scales of rows of a quantised source.
+void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& range) const {
+  if (!source_tensor(planned).quantized) return;
+  const ScaledTensorView rows = slice(source_.unaligned_view(planned.source), range);
+  const ScaleGrid grid = scale_grid(rows.recipe, rows.rows, rows.k);
+  check_not_negative(rows.scales, recipe_traits(rows.recipe).scale, 0, grid.rows * grid.columns,
+                     source_.parts(planned.source).scales->info.name);
 }
 
 void ConvertRun::requantise(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
@@ -352,8 +362,16 @@ void ConvertRun::round_to_plain(const PlannedTensor& planned, const RowRange& ra
 void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const TensorStore::Entry& stored = *stored_part(planned, piece.part);
+  const Recipe from = source_tensor(planned).recipe;
   if (!changes_scale_format(planned, planned.parts[piece.part].part)) {
     const std::span<const std::byte> data = source_.store().data(stored);
+    if (planned.method == Method::transfer && planned.parts[piece.part].part == Part::scales) {
+      const std::int64_t size = scale_bytes_of(from);
+      check_not_negative(source_.unaligned_view(planned.source).scales, recipe_traits(from).scale,
+                         static_cast<std::int64_t>(piece.begin) / size,
+                         static_cast<std::int64_t>(piece.end - piece.begin) / size,
+                         stored.info.name);
+    }
     writer.write(planned.slots[piece.part], piece.begin,
                  data.subspan(piece.begin, piece.end - piece.begin));
     return;
@@ -361,8 +379,7 @@ void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWri
   const std::uint64_t size = static_cast<std::uint64_t>(scale_bytes_of(planned.recipe));
   const std::uint64_t bytes = (piece.end - piece.begin) * size;
   std::byte* out = Scratch::room(scratch.scales, static_cast<std::int64_t>(bytes));
-  convert_scales(source_.unaligned_view(planned.source).scales,
-                 recipe_traits(source_tensor(planned).recipe).scale,
+  convert_scales(source_.unaligned_view(planned.source).scales, recipe_traits(from).scale,
                  recipe_traits(planned.recipe).scale, static_cast<std::int64_t>(piece.begin),
                  static_cast<std::int64_t>(piece.end), stored.info.name, out);
   writer.write(planned.slots[piece.part], piece.begin * size,
@@ -399,9 +416,9 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
             factors[i] = nvfp4_factor(planned.input_absmax, sense);
             continue;
           }
-          float factor = 0;
-          std::memcpy(&factor, source_.store().data(*stored.input_scale).data() + 4 * i, 4);
-          factors[i] = in_sense(factor, stored.sense, sense, stored.input_scale->info.name);
+          factors[i] = source_.factors(*stored.input_scale)[i];
+          if (planned.recipe != Recipe::nvfp4) continue;  // of FP8 a multiplier in every dialect
+          factors[i] = in_sense(factors[i], stored.sense, sense, stored.input_scale->info.name);
         }
         break;
     }

@@ -50,6 +50,7 @@ class ConvertRun {
 
   std::vector<Piece> cut(std::size_t weight) const;
   void run_piece(const Piece& piece, SafetensorsWriter& writer);
+  void check_scales(const PlannedTensor& planned, const RowRange& range) const;
   void requantise(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
   void round_to_plain(const PlannedTensor& planned, const RowRange& range, Scratch& scratch,
                       SafetensorsWriter& writer);

@@ -38,8 +38,25 @@ float in_sense(float factor, TensorScaleSense from, TensorScaleSense to,
   return std::fmin(1.0f / factor, format_traits(Format::f32).max);
 }
 
+void check_not_negative(const void* scales, Format format, std::int64_t begin, std::int64_t count,
+                        const std::string& tensor) {
+  for (std::int64_t i = begin; i < begin + count; ++i) {
+    float value = 0;
+    if (format == Format::f32) {
+      value = static_cast<const float*>(scales)[i];
+    } else if (format == Format::ue4m3) {
+      value = decode<Format::e4m3>(static_cast<const std::uint8_t*>(scales)[i]);
+    }
+    if (!(value < 0)) continue;
+    throw Error(
+        ErrorCode::corrupt_file, tensor,
+        "scale " + std::to_string(i) + " is " + std::to_string(value) + ", must be at least 0");
+  }
+}
+
 void convert_scales(const void* scales, Format from, Format to, std::int64_t begin,
                     std::int64_t end, const std::string& tensor, std::byte* out) {
+  check_not_negative(scales, from, begin, end - begin, tensor);
   for (std::int64_t i = begin; i < end; ++i) {
     const float value = from == Format::f32
                             ? static_cast<const float*>(scales)[i]

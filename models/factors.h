@@ -21,6 +21,11 @@ float fp8_scale(float amax, float amax_floor);
 /// f32. Throws corrupt_file naming `tensor` if it is NaN, infinite, negative, or a divisor of 0.
 float in_sense(float factor, TensorScaleSense from, TensorScaleSense to, const std::string& tensor);
 
+/// Throws corrupt_file naming `tensor` if one of `count` block scales from `begin` on is negative:
+/// ue4m3 has no sign, where other readers see one. NaN and infinity are the values' affair.
+void check_not_negative(const void* scales, Format format, std::int64_t begin, std::int64_t count,
+                        const std::string& tensor);
+
 /// Scales [begin, end) stored as `from`, as bytes of `to`, exactly. Formats are f32 and ue8m0.
 /// Throws corrupt_file naming `tensor` for a scale that `to` cannot hold.
 void convert_scales(const void* scales, Format from, Format to, std::int64_t begin,

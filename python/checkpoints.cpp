@@ -225,6 +225,12 @@ void bind_checkpoints(nb::module_& module) {
       .def_prop_ro("dialect", &Checkpoint::dialect)
       .def_prop_ro("tensors", &Checkpoint::tensors)
       .def("info", &require_tensor, nb::arg("name"), nb::rv_policy::reference_internal)
+      .def(
+          "problem",
+          [](const Checkpoint& checkpoint, const std::string& name) {
+            return checkpoint.problem(require_tensor(checkpoint, name));
+          },
+          nb::arg("name"))
       .def("scaled_parts", &scaled_parts, nb::arg("name"))
       .def("plain_parts", &plain_parts, nb::arg("name"));
   module.def("convert", &run_conversion, nb::arg("source"), nb::arg("destination"),

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "models/dialects/dialect.h"
+#include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 #include "models/text.h"
 
@@ -26,6 +26,69 @@ constexpr const char* kMxfp4 = "mxfp4-pack-quantized";
 constexpr const char* kMxfp6 = "mxfp6-pack-quantized";
 constexpr const char* kMxfp8 = "mxfp8-quantized";
 constexpr const char* kFloat = "float-quantized";
+constexpr const char* kReadableFormats =
+    R"(["nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized",
+        "float-quantized", "naive-quantized", "mixed-precision"])";
+
+/// What compressed-tensors 0.20 and its elders write (QuantizationConfig, QuantizationScheme,
+/// QuantizationArgs, SparsityCompressionConfig, TransformConfig), and transformers' options of
+/// loading. 2:4 sparsity that is stored dense is values like any others. actorder "weight" orders
+/// columns during calibration only; "group" permutes them.
+constexpr KnownKey kKeys[] = {
+    {"config", "quant_method", KeyValue::any},
+    {"config", "version", KeyValue::any},
+    {"config", "format", KeyValue::one_of, kReadableFormats},
+    {"config", "quantization_status", KeyValue::one_of,
+     R"(["initialized", "calibration", "frozen", "compressed"])"},
+    {"config", "global_compression_ratio", KeyValue::any},
+    {"config", "ignore", KeyValue::any},
+    {"config", "config_groups", KeyValue::objects, "group"},
+    {"config", "kv_cache_scheme", KeyValue::object, "activations"},
+    {"config", "sparsity_config", KeyValue::object, "sparsity"},
+    {"config", "transform_config", KeyValue::object, "transform"},
+    {"config", "moe_sparsity_config", KeyValue::unused},
+    {"config", "run_compressed", KeyValue::any},
+    {"config", "dequantize", KeyValue::any},
+    {"config", "use_optimized_inference", KeyValue::any},
+    {"group", "targets", KeyValue::any},
+    {"group", "format", KeyValue::one_of, kReadableFormats},
+    {"group", "weights", KeyValue::object, "weights"},
+    {"group", "input_activations", KeyValue::object, "activations"},
+    {"group", "output_activations", KeyValue::object, "activations"},
+    {"weights", "num_bits", KeyValue::any},
+    {"weights", "type", KeyValue::any},
+    {"weights", "strategy", KeyValue::any},
+    {"weights", "group_size", KeyValue::any},
+    {"weights", "block_structure", KeyValue::any},
+    {"weights", "symmetric", KeyValue::one_of, "[true]"},
+    {"weights", "dynamic", KeyValue::one_of, "[false]"},
+    {"weights", "actorder", KeyValue::one_of, R"([false, "weight", "static"])"},
+    {"weights", "scale_dtype", KeyValue::one_of,
+     R"(["torch.float8_e4m3fn", "torch.uint8", "torch.float8_e8m0fnu", "torch.float32",
+         "torch.float16", "torch.bfloat16"])"},
+    {"weights", "zp_dtype", KeyValue::any},
+    {"weights", "observer", KeyValue::any},
+    {"weights", "observer_kwargs", KeyValue::any},
+    {"activations", "num_bits", KeyValue::any},
+    {"activations", "type", KeyValue::any},
+    {"activations", "strategy", KeyValue::any},
+    {"activations", "group_size", KeyValue::any},
+    {"activations", "block_structure", KeyValue::any},
+    {"activations", "symmetric", KeyValue::any},
+    {"activations", "dynamic", KeyValue::any},
+    {"activations", "actorder", KeyValue::unused},
+    {"activations", "scale_dtype", KeyValue::any},
+    {"activations", "zp_dtype", KeyValue::any},
+    {"activations", "observer", KeyValue::any},
+    {"activations", "observer_kwargs", KeyValue::any},
+    {"sparsity", "format", KeyValue::one_of, R"(["dense"])"},
+    {"sparsity", "targets", KeyValue::any},
+    {"sparsity", "ignore", KeyValue::any},
+    {"sparsity", "global_sparsity", KeyValue::any},
+    {"sparsity", "sparsity_structure", KeyValue::any},
+    {"sparsity", "registry_requires_subclass", KeyValue::any},
+    {"transform", "config_groups", KeyValue::unused},
+};
 
 /// Readable schemes. Of the recipes that differ only in whether f32 scales are powers of two, the
 /// general one comes first: reading cannot tell them apart.
@@ -57,7 +120,7 @@ int bits_of(const Scheme& scheme) {
 }
 
 [[noreturn]] void fail(ErrorCode code, const SourceConfig& config, const std::string& message) {
-  throw Error(code, config.config_path, "quantization_config." + message);
+  throw Error(code, config.config_path, config.quantization_path + "." + message);
 }
 
 /// Integer scales (uint8) tell MXFP8 from FP8 groups; older files leave scale_dtype out.
@@ -68,7 +131,13 @@ bool matches(const Scheme& scheme, const Json& weights) {
   if (member(weights, "num_bits") != bits_of(scheme)) return false;
   if (member(weights, "strategy") != scheme.strategy) return false;
   if (scheme.group_size != 0 && !(has_group && group_size == scheme.group_size)) return false;
-  if (scheme.block_rows != 0) return block == Json::array({scheme.block_rows, 128});
+  if (scheme.block_rows != 0) {
+    // Old versions wrote "128x128".
+    if (block.is_string()) {
+      return block.get_ref<const std::string&>() == std::to_string(scheme.block_rows) + "x128";
+    }
+    return block == Json::array({scheme.block_rows, 128});
+  }
   return true;
 }
 
@@ -104,7 +173,10 @@ std::vector<Recipe> declared_recipes(const SourceConfig& config) {
 }
 
 std::vector<Recipe> candidates(const SourceConfig& config) {
-  if (!config.quantization.is_null()) return declared_recipes(config);
+  if (!config.quantization.is_null()) {
+    check_keys(config.quantization, "config", kKeys, config.quantization_path, config);
+    return declared_recipes(config);
+  }
   std::vector<Recipe> all;
   for (const Scheme& scheme : kSchemes) all.push_back(scheme.recipe);
   return all;
@@ -120,10 +192,11 @@ bool recognises_names(const TensorStore& store) {
   return false;
 }
 
-/// Prefix of the activations' scale: "X." of X.weight, "X.P_" of a parameter X.P.
-std::string input_prefix(const std::string& weight) {
+/// Name of the activations' scale: X.input_scale of X.weight, X.P_input_scale of a parameter X.P.
+std::string input_scale_name(const std::string& weight, bool nvfp4) {
   const std::string module = without_suffix(weight, ".weight");
-  return module.empty() ? weight + "_" : module + ".";
+  return (module.empty() ? weight + "_" : module + ".") +
+         (nvfp4 ? "input_global_scale" : "input_scale");
 }
 
 /// Whether W_scale may be the scales of a weight W: scales of key and value caches are not.
@@ -160,9 +233,8 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
     found.scales = &entry.info;
     found.sense = TensorScaleSense::divisor;
     found.tensor_scale = find_info(store, found.name + "_global_scale");
-    if (found.tensor_scale != nullptr) {
-      found.input_scale = find_info(store, input_prefix(found.name) + "input_global_scale");
-    }
+    found.input_scale =
+        find_info(store, input_scale_name(found.name, found.tensor_scale != nullptr));
     weights.push_back(match_any(found, recipes));
   }
   return weights;
@@ -186,11 +258,37 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
                                                       {weight.tensor_scales})});
   }
   if (weight.input_scale) {
-    result.push_back(
-        {Part::input_scale, tensor_info(input_prefix(weight.name) + "input_global_scale",
-                                        DType::F32, {weight.input_scales})});
+    result.push_back({Part::input_scale, tensor_info(input_scale_name(weight.name, t.tensor_scale),
+                                                     DType::F32, {weight.input_scales})});
   }
   return result;
+}
+
+/// Weights that may have static activations: vLLM and transformers run these.
+bool has_input_scale(Recipe recipe) {
+  return recipe == Recipe::nvfp4 || recipe == Recipe::fp8_tensor || recipe == Recipe::fp8_row;
+}
+
+/// e4m3 with one scale a tensor, of activations and of the cache.
+Json static_fp8() {
+  return {{"num_bits", 8},        {"type", "float"},  {"symmetric", true},
+          {"strategy", "tensor"}, {"dynamic", false}, {"group_size", nullptr}};
+}
+
+/// Whether a scheme's words are those of `static_fp8`; what is left out has that value by default.
+bool is_static_fp8(const Json& numbers) {
+  const Json wanted = static_fp8();
+  for (const auto& [key, value] : wanted.items()) {
+    const Json& said = member(numbers, key.c_str());
+    if (said.is_null() ? key == "num_bits" || key == "type" : said != value) return false;
+  }
+  return true;
+}
+
+std::optional<CacheScheme> cache(const SourceConfig& config) {
+  const Json& scheme = member(config.quantization, "kv_cache_scheme");
+  if (scheme.is_null() || scheme.empty()) return std::nullopt;
+  return CacheScheme{is_static_fp8(scheme), scheme};
 }
 
 /// The arguments of weights or of activations (`dynamic`) of a group.
@@ -201,6 +299,11 @@ Json numbers_of(const Scheme& scheme, const Json& dynamic) {
   if (scheme.block_rows != 0) numbers["block_structure"] = {scheme.block_rows, 128};
   if (scheme.scale_dtype != nullptr) numbers["scale_dtype"] = scheme.scale_dtype;
   return numbers;
+}
+
+/// Static activations, as weights of this scheme have them.
+Json inputs_of(const Scheme& scheme) {
+  return scheme.recipe == Recipe::nvfp4 ? numbers_of(scheme, "local") : static_fp8();
 }
 
 Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
@@ -215,7 +318,7 @@ Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
   return {{"targets", targets},
           {"format", scheme.format},
           {"weights", numbers_of(scheme, false)},
-          {"input_activations", inputs ? numbers_of(scheme, "local") : Json()},
+          {"input_activations", inputs ? inputs_of(scheme) : Json()},
           {"output_activations", nullptr}};
 }
 
@@ -234,13 +337,16 @@ void describe(const Contents& contents, Documents& documents) {
     groups["group_" + std::to_string(i)] = group_of(*used[i], contents, used.size() == 1);
     one_format &= std::string_view(used[i]->format) == used[0]->format;
   }
+  Json cache;
+  if (contents.cache)
+    cache = contents.cache->words.is_null() ? static_fp8() : contents.cache->words;
   const char* format = used.empty() ? kFloat : one_format ? used[0]->format : "mixed-precision";
   documents["config.json"]["quantization_config"] = {{"quant_method", "compressed-tensors"},
                                                      {"version", "0.20.0"},
                                                      {"format", format},
                                                      {"quantization_status", "compressed"},
                                                      {"global_compression_ratio", nullptr},
-                                                     {"kv_cache_scheme", nullptr},
+                                                     {"kv_cache_scheme", cache},
                                                      {"ignore", contents.kept_modules},
                                                      {"config_groups", groups}};
   documents["hf_quant_config.json"] = nullptr;
@@ -255,6 +361,10 @@ const DialectTraits kCompressedTensors = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe recipe) { return scheme_of(recipe) != nullptr; },
+    .has_input_scale = has_input_scale,
+    .cache = cache,
+    .key_scale = ".k_scale",
+    .value_scale = ".v_scale",
     .can_mix = true,
     .mx_scale_mode = MxScaleMode::even,
     .sense = TensorScaleSense::divisor,

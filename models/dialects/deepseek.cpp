@@ -1,7 +1,7 @@
 // DeepSeek's FP8 (transformers: FineGrainedFP8Config): X.weight e4m3 and X.weight_scale_inv, one
 // multiplier a 128 x 128 block, in f32, in f32 powers of two (V3.1) or in ue8m0 bytes. Also reads
 // V4's names (X.scale) and its experts in MXFP4 (int8, 1 x 32 scales).
-#include "models/dialects/dialect.h"
+#include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
 namespace blockscale::models {
@@ -14,6 +14,22 @@ bool recognises_names(const TensorStore& store) {
   return false;
 }
 
+/// FineGrainedFP8Config of transformers 5.23, Fp8Config of vLLM, and what models ship. A key that
+/// has a rule of its own in `parse` is `any` here.
+constexpr KnownKey kKeys[] = {
+    {"config", "quant_method", KeyValue::any},
+    {"config", "fmt", KeyValue::any},
+    {"config", "scale_fmt", KeyValue::any},
+    {"config", "weight_block_size", KeyValue::any},
+    {"config", "activation_scheme", KeyValue::one_of, R"(["dynamic", "static"])"},
+    {"config", "modules_to_not_convert", KeyValue::any},
+    {"config", "ignored_layers", KeyValue::any},
+    {"config", "modules_to_convert", KeyValue::unused},
+    {"config", "dequantize", KeyValue::any},
+    {"config", "expert_dtype", KeyValue::one_of, R"(["fp8", "fp4"])"},
+    {"config", "kv_cache_scheme", KeyValue::one_of, R"(["static", "dynamic"])"},
+};
+
 struct Configuration {
   int block_rows = 0;         // 0: unknown (no configuration)
   bool whole_tensor = false;  // the configuration names no blocks
@@ -21,15 +37,18 @@ struct Configuration {
 };
 
 [[noreturn]] void fail(const SourceConfig& config, const std::string& message) {
-  throw Error(ErrorCode::corrupt_file, config.config_path, "quantization_config." + message);
+  throw Error(ErrorCode::corrupt_file, config.config_path,
+              config.quantization_path + "." + message);
 }
 
 Configuration parse(const SourceConfig& config) {
   Configuration result;
   if (config.quantization.is_null()) return result;
+  check_keys(config.quantization, "config", kKeys, config.quantization_path, config);
   const Json& fmt = member(config.quantization, "fmt");
-  if (!fmt.is_null() && fmt != "e4m3")
-    fail(config, "fmt is " + show_json(fmt) + ", must be \"e4m3\"");
+  if (!fmt.is_null() && fmt != "e4m3" && fmt != "float8_e4m3fn") {
+    fail(config, "fmt is " + show_json(fmt) + ", must be \"e4m3\" or \"float8_e4m3fn\"");
+  }
   const Json& scale_fmt = member(config.quantization, "scale_fmt");
   if (!scale_fmt.is_null() && scale_fmt != "ue8m0" && scale_fmt != "float") {
     fail(config, "scale_fmt is " + show_json(scale_fmt) + ", must be \"ue8m0\" or \"float\"");
@@ -98,18 +117,33 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
         found.name = module + ".weight";
       }
     }
+    // vLLM's and AutoFP8's name of one scale a tensor.
+    const bool whole = found.name.empty() && !without_suffix(name, ".weight_scale").empty();
+    if (whole) found.name = without_suffix(name, "_scale");
     if (!found.name.empty()) {
+      const std::string module = module_of(found.name);
+      for (const char* suffix : {".activation_scale", ".input_scale"}) {
+        if (found.input_scale == nullptr) found.input_scale = find_info(store, module + suffix);
+      }
       found.values = find_info(store, found.name);
       found.scales = &entry.info;
       weights.push_back(match_any(found, candidates(configuration, entry.info)));
     } else if (entry.info.dtype == DType::F8_E4M3 && name.ends_with(".weight") &&
                find_info(store, name + "_scale_inv") == nullptr &&
+               find_info(store, name + "_scale") == nullptr &&
                find_info(store, module_of(name) + ".scale") == nullptr) {
       throw Error(ErrorCode::corrupt_file, name,
                   "is F8_E4M3 but has no scales " + name + "_scale_inv in any shard");
     }
   }
   return weights;
+}
+
+/// vLLM's Fp8Config has the word, AutoFP8 wrote it.
+std::optional<CacheScheme> cache(const SourceConfig& config) {
+  const Json& scheme = member(config.quantization, "kv_cache_scheme");
+  if (scheme.is_null()) return std::nullopt;
+  return CacheScheme{scheme == "static", scheme};
 }
 
 bool can_write(Recipe recipe) {
@@ -133,6 +167,9 @@ void describe(const Contents& contents, Documents& documents) {
   if (!contents.quantised.empty() && recipe_traits(contents.quantised[0].recipe).power_of_two) {
     quantization["scale_fmt"] = "ue8m0";
   }
+  if (contents.cache && !contents.cache->words.is_null()) {
+    quantization["kv_cache_scheme"] = contents.cache->words;
+  }
   documents["config.json"]["quantization_config"] = std::move(quantization);
   documents["hf_quant_config.json"] = nullptr;
 }
@@ -146,6 +183,10 @@ const DialectTraits kDeepSeek = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = can_write,
+    .has_input_scale = [](Recipe) { return false; },  // blocks have dynamic activations
+    .cache = cache,
+    .key_scale = nullptr,
+    .value_scale = nullptr,
     .can_mix = false,
     .mx_scale_mode = MxScaleMode::ceil,
     .sense = TensorScaleSense::multiplier,

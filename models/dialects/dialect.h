@@ -25,6 +25,7 @@ struct FoundWeight {
   const TensorInfo* values = nullptr;
   const TensorInfo* scales = nullptr;
   const TensorInfo* tensor_scale = nullptr;
+  /// Of calibrated activations: of NVFP4 in `sense`, of FP8 a multiplier, amax / 448.
   const TensorInfo* input_scale = nullptr;
   TensorScaleSense sense = TensorScaleSense::divisor;  // of tensor_scale and input_scale
 };
@@ -46,10 +47,18 @@ StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candida
 /// What config.json (and hf_quant_config.json) say; null where absent.
 struct SourceConfig {
   Json config;                     // the whole config.json
-  Json quantization;               // its quantization_config
+  Json quantization;               // its quantization_config, wherever it stands
+  std::string quantization_path;   // where: "text_config.quantization_config"
   Json hf_quant_config;            // the whole hf_quant_config.json
   std::string config_path;         // for messages
   std::string model_type() const;  // "" if not said
+};
+
+/// How keys and values are cached, as a configuration says.
+struct CacheScheme {
+  /// e4m3 with a scale a tensor, a multiplier: the one scheme that dialects share.
+  bool fp8 = false;
+  Json words;  // of the dialect, for a destination in the same one; null: they are not carried over
 };
 
 // ---- Writing ------------------------------------------------------------------------------------
@@ -61,7 +70,7 @@ struct WeightToWrite {
   std::string name;
   std::vector<std::int64_t> shape;  // logical
   Recipe recipe = Recipe::f32;
-  bool input_scale = false;        // calibrated activations: NVFP4 as W4A4
+  bool input_scale = false;        // calibrated activations: NVFP4 as W4A4, FP8 as W8A8
   std::int64_t tensor_scales = 1;  // 1, or one for each matrix of a stack
   std::int64_t input_scales = 1;   // likewise
 };
@@ -77,6 +86,7 @@ struct Contents {
   std::vector<WeightToWrite> quantised;   // sorted by name
   std::vector<std::string> kept_modules;  // linear layers left plain, sorted
   std::optional<Recipe> plain_dtype;      // all weights are in this plain format
+  std::optional<CacheScheme> cache;
 };
 
 /// Configuration files of a destination by name. A null value stands for a file to leave out.
@@ -94,6 +104,13 @@ struct DialectTraits {
   /// The quantised weights of a store; every tensor that belongs to none of them is plain.
   std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
   bool (*can_write)(Recipe recipe);
+  /// Whether a weight of this recipe may be written with the scale of its activations.
+  bool (*has_input_scale)(Recipe recipe);
+  /// The cache's scheme in a configuration, if there is one; null: the dialect cannot say any.
+  std::optional<CacheScheme> (*cache)(const SourceConfig& config);
+  /// What follows the attention's name in the names of its cache's scales; null: never written.
+  const char* key_scale;
+  const char* value_scale;
   /// Whether different quantised recipes may stand in one checkpoint.
   bool can_mix;
   MxScaleMode mx_scale_mode;

@@ -118,12 +118,15 @@ std::string match_values(const FoundWeight& found, const RecipeTraits& t, Stored
   return "";
 }
 
-std::string match_factor(const TensorInfo* factor, const char* what, std::int64_t stack) {
+/// `narrow`: may also be bf16 or f16.
+std::string match_factor(const TensorInfo* factor, const char* what, std::int64_t stack,
+                         bool narrow = false) {
   if (factor == nullptr) return "";
   std::int64_t count = 1;
   for (const std::int64_t size : factor->shape) count = size == 1 ? count : count * size;
-  if (factor->dtype != DType::F32 || factor->bytes != 4 * static_cast<std::uint64_t>(count) ||
-      (count != 1 && count != stack)) {
+  const bool fits =
+      narrow ? is_scale_dtype(Format::f32, factor->dtype) : factor->dtype == DType::F32;
+  if (!fits || (count != 1 && count != stack)) {
     return std::string("its ") + what + " is " + std::string(dtype_name(factor->dtype)) + " " +
            shape_text(factor->shape) + ", must be F32 with " +
            (stack == 1 ? "1 element" : "1 or " + std::to_string(stack) + " elements");
@@ -158,7 +161,7 @@ std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight)
     return "has a tensor scale " + found.tensor_scale->name + ", which " + t.name + " has not";
   }
   broken = match_factor(found.tensor_scale, "tensor scale", stack);
-  return broken.empty() ? match_factor(found.input_scale, "input scale", stack) : broken;
+  return broken.empty() ? match_factor(found.input_scale, "input scale", stack, true) : broken;
 }
 
 StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates) {

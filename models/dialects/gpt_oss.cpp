@@ -1,10 +1,17 @@
 // gpt-oss: experts in MXFP4, read only. P_blocks u8 [E, R, K/32, 16] and P_scales u8 [E, R, K/32]
 // hold the stacked parameter P as [E, R, K]: rows are outputs, unlike the [E, in, out] that the
 // same parameter has in a plain checkpoint.
-#include "models/dialects/dialect.h"
+#include "models/dialects/config_keys.h"
 
 namespace blockscale::models {
 namespace {
+
+/// Mxfp4Config of transformers 5.23.
+constexpr KnownKey kKeys[] = {
+    {"config", "quant_method", KeyValue::any},
+    {"config", "modules_to_not_convert", KeyValue::any},
+    {"config", "dequantize", KeyValue::any},
+};
 
 bool recognises_names(const TensorStore& store) {
   for (const auto& [name, entry] : store.tensors()) {
@@ -39,7 +46,10 @@ StoredWeight stored_weight(const std::string& name, const TensorInfo* blocks,
   return weight;
 }
 
-std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig&) {
+std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
+  if (!config.quantization.is_null()) {
+    check_keys(config.quantization, "config", kKeys, config.quantization_path, config);
+  }
   std::vector<StoredWeight> weights;
   for (const auto& [name, entry] : store.tensors()) {
     if (const std::string parameter = without_suffix(name, "_scales"); !parameter.empty()) {
@@ -61,6 +71,10 @@ const DialectTraits kGptOss = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe) { return false; },
+    .has_input_scale = [](Recipe) { return false; },
+    .cache = nullptr,
+    .key_scale = nullptr,
+    .value_scale = nullptr,
     .can_mix = false,
     .mx_scale_mode = MxScaleMode::ceil,
     .sense = TensorScaleSense::divisor,

@@ -1,9 +1,7 @@
 // ModelOpt's NVFP4: X.weight u8, X.weight_scale e4m3, X.weight_scale_2 f32 scalar (a multiplier,
 // amax / 2688), X.input_scale likewise for calibrated activations; hf_quant_config.json beside
 // config.json. Also reads its FP8 and MXFP8. A stacked parameter P has P_weight_scale and so on.
-#include <array>
-
-#include "models/dialects/dialect.h"
+#include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
 namespace blockscale::models {
@@ -28,29 +26,73 @@ bool recognises_names(const TensorStore& store) {
   return false;
 }
 
-/// Refuses algorithms whose tensors mean something else, by the name the files give.
-void check_algorithm(const SourceConfig& config) {
-  static constexpr std::array<std::string_view, 7> kReadable = {
-      "NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""};
-  for (const Json* object :
-       {&config.quantization, &member(config.hf_quant_config, "quantization")}) {
-    const Json& algorithm = member(*object, "quant_algo");
-    if (algorithm.is_null()) continue;
-    bool readable = false;
-    for (const std::string_view name : kReadable) readable |= algorithm == name;
-    if (!readable) {
-      throw Error(ErrorCode::unsupported, config.config_path,
-                  "quant_algo is " + show_json(algorithm) +
-                      ", readable are NVFP4, W4A16_NVFP4, FP8, FP8_PER_CHANNEL_PER_TOKEN, MXFP8 "
-                      "and MIXED_PRECISION of these");
-    }
+constexpr const char* kAlgorithms =
+    R"(["NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""])";
+
+/// What ModelOpt 0.47 writes into config.json ("config") and hf_quant_config.json ("file",
+/// "quantization"), and its elders, which put the one into the other. Group sizes are those of the
+/// tensors or the tensors are refused.
+constexpr KnownKey kKeys[] = {
+    {"config", "quant_method", KeyValue::any},
+    {"config", "producer", KeyValue::any},
+    {"config", "quantization", KeyValue::object, "quantization"},
+    {"config", "config_groups", KeyValue::objects, "group"},
+    {"config", "ignore", KeyValue::any},
+    {"config", "exclude_modules", KeyValue::any},
+    {"config", "quant_algo", KeyValue::one_of, kAlgorithms},
+    {"config", "kv_cache_quant_algo", KeyValue::any},
+    {"config", "kv_cache_scheme", KeyValue::any},
+    {"config", "group_size", KeyValue::any},
+    {"config", "quantized_layers", KeyValue::objects, "layer"},
+    {"config", "has_zero_point", KeyValue::unused},
+    {"config", "pre_quant_scale", KeyValue::unused},
+    {"config", "lora_rank", KeyValue::unused},
+    {"group", "targets", KeyValue::any},
+    {"group", "weights", KeyValue::object, "weights"},
+    {"group", "input_activations", KeyValue::object, "activations"},
+    {"group", "has_zero_point", KeyValue::unused},
+    {"group", "pre_quant_scale", KeyValue::unused},
+    {"group", "lora_rank", KeyValue::unused},
+    {"weights", "dynamic", KeyValue::one_of, "[false]"},
+    {"weights", "num_bits", KeyValue::one_of, "[4, 8]"},
+    {"weights", "type", KeyValue::one_of, R"(["float"])"},
+    {"weights", "group_size", KeyValue::any},
+    {"weights", "strategy", KeyValue::one_of, R"(["tensor", "channel"])"},
+    {"activations", "dynamic", KeyValue::any},
+    {"activations", "num_bits", KeyValue::any},
+    {"activations", "type", KeyValue::any},
+    {"activations", "group_size", KeyValue::any},
+    {"activations", "strategy", KeyValue::any},
+    {"file", "producer", KeyValue::any},
+    {"file", "quantization", KeyValue::object, "quantization"},
+    {"quantization", "quant_algo", KeyValue::one_of, kAlgorithms},
+    {"quantization", "kv_cache_quant_algo", KeyValue::any},
+    {"quantization", "group_size", KeyValue::any},
+    {"quantization", "exclude_modules", KeyValue::any},
+    {"quantization", "quantized_layers", KeyValue::objects, "layer"},
+    {"quantization", "has_zero_point", KeyValue::unused},
+    {"quantization", "pre_quant_scale", KeyValue::unused},
+    {"quantization", "lora_rank", KeyValue::unused},
+    {"layer", "quant_algo", KeyValue::one_of, kAlgorithms},
+    {"layer", "group_size", KeyValue::any},
+    {"layer", "has_zero_point", KeyValue::unused},
+    {"layer", "pre_quant_scale", KeyValue::unused},
+    {"layer", "lora_rank", KeyValue::unused},
+};
+
+void check_configuration(const SourceConfig& config) {
+  if (!config.quantization.is_null()) {
+    check_keys(config.quantization, "config", kKeys, config.quantization_path, config);
+  }
+  if (!config.hf_quant_config.is_null()) {
+    check_keys(config.hf_quant_config, "file", kKeys, "hf_quant_config.json", config);
   }
 }
 
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
   static constexpr Recipe kCandidates[] = {Recipe::nvfp4, Recipe::mxfp8_e4m3, Recipe::fp8_tensor,
                                            Recipe::fp8_row};
-  check_algorithm(config);
+  check_configuration(config);
   std::vector<StoredWeight> weights;
   for (const auto& [name, entry] : store.tensors()) {
     FoundWeight found;
@@ -82,6 +124,25 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
   return weights;
 }
 
+/// hf_quant_config.json has an algorithm; config.json a scheme for FP8, the algorithm for others.
+std::optional<CacheScheme> cache(const SourceConfig& config) {
+  Json algorithm;
+  for (const Json* object : {&member(config.hf_quant_config, "quantization"), &config.quantization,
+                             &member(config.quantization, "quantization")}) {
+    const Json& said = member(*object, "kv_cache_quant_algo");
+    if (algorithm.is_null() && said != "") algorithm = said;
+  }
+  const Json& scheme = member(config.quantization, "kv_cache_scheme");
+  if (algorithm.is_null() && scheme.is_object()) {
+    const bool fp8 = member(scheme, "num_bits") == 8 && member(scheme, "type") == "float" &&
+                     member(scheme, "dynamic") != true;
+    return CacheScheme{fp8, fp8 ? Json("FP8") : Json()};
+  }
+  if (algorithm.is_null()) algorithm = scheme;
+  if (algorithm.is_null()) return std::nullopt;
+  return CacheScheme{algorithm == "FP8", algorithm.is_string() ? algorithm : Json()};
+}
+
 std::vector<std::int64_t> factor_shape(std::int64_t count) {
   return count == 1 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{count};
 }
@@ -109,6 +170,8 @@ void describe(const Contents& contents, Documents& documents) {
   const Json numbers = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
   Json group = {{"weights", numbers}, {"targets", {"Linear"}}};
   if (inputs) group["input_activations"] = numbers;
+  Json cache;
+  if (contents.cache) cache = contents.cache->fp8 ? Json("FP8") : contents.cache->words;
   documents["config.json"]["quantization_config"] = {{"config_groups", {{"group_0", group}}},
                                                      {"ignore", contents.kept_modules},
                                                      {"quant_algo", algorithm},
@@ -117,9 +180,12 @@ void describe(const Contents& contents, Documents& documents) {
   documents["hf_quant_config.json"] = {{"producer", producer},
                                        {"quantization",
                                         {{"quant_algo", algorithm},
-                                         {"kv_cache_quant_algo", nullptr},
+                                         {"kv_cache_quant_algo", cache},
                                          {"group_size", 16},
                                          {"exclude_modules", contents.kept_modules}}}};
+  if (cache.is_null()) return;
+  documents["config.json"]["quantization_config"]["kv_cache_scheme"] =
+      cache == "FP8" ? Json{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}} : cache;
 }
 
 }  // namespace
@@ -131,6 +197,10 @@ const DialectTraits kModelOpt = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe recipe) { return recipe == Recipe::nvfp4; },
+    .has_input_scale = [](Recipe recipe) { return recipe == Recipe::nvfp4; },
+    .cache = cache,
+    .key_scale = ".k_proj.k_scale",
+    .value_scale = ".v_proj.v_scale",
     .can_mix = false,
     .mx_scale_mode = MxScaleMode::ceil,
     .sense = TensorScaleSense::multiplier,

@@ -19,7 +19,6 @@ const char* torch_name(Recipe recipe) {
 
 void describe(const Contents& contents, Documents& documents) {
   Json& config = documents["config.json"];
-  config.erase("quantization_config");
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (contents.plain_dtype && config.contains(key))
       config[key] = torch_name(*contents.plain_dtype);
@@ -44,6 +43,10 @@ const DialectTraits kPlain = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe recipe) { return is_plain(recipe); },
+    .has_input_scale = [](Recipe) { return false; },
+    .cache = nullptr,
+    .key_scale = nullptr,
+    .value_scale = nullptr,
     .can_mix = true,
     .mx_scale_mode = MxScaleMode::ceil,
     .sense = TensorScaleSense::divisor,

@@ -84,6 +84,14 @@ class Checkpoint(Mapping[str, Any]):
         """Name, logical shape, recipe and stored bytes of a tensor, without reading it."""
         return self._infos[name]
 
+    def problem(self, name: str) -> str | None:
+        """Why `convert` would refuse the scales of a tensor, or None: it would not.
+
+        >>> import blockscale
+        >>> blockscale.Checkpoint("model-nvfp4").problem("layers.0.q_proj.weight")
+        """
+        return self._native.problem(name) or None
+
     def __getitem__(self, name: str) -> Any:
         info = self._infos[name]
         return self._scaled(info) if info.quantized else self._plain(info)

@@ -192,6 +192,20 @@ def test_bad_options(
     assert set(tmp_path.iterdir()) == before
 
 
+def test_scales_that_mean_nothing(model: Path, tmp_path: Path) -> None:
+    blockscale.convert(model, tmp_path / "q", "nvfp4", dialect="modelopt")
+    file = tmp_path / "q" / "model.safetensors"
+    name = "layers.0.q_proj.weight"
+    assert blockscale.Checkpoint(file).problem(name) is None
+    scale = np.float32(blockscale.Checkpoint(file)[name].tensor_scale)
+    assert file.read_bytes().count(scale.tobytes()) == 1
+    file.write_bytes(file.read_bytes().replace(scale.tobytes(), np.float32(np.nan).tobytes()))
+    problem = blockscale.Checkpoint(file).problem(name)
+    assert problem == "layers.0.q_proj.weight_scale_2 is nan, must be finite and above 0"
+    with pytest.raises(ValueError, match="must be finite and above 0"):
+        blockscale.convert(tmp_path / "q", tmp_path / "plain", "f32")
+
+
 def test_checkpoint_is_a_mapping(model: Path) -> None:
     checkpoint = blockscale.Checkpoint(model)
     assert isinstance(checkpoint, Mapping)

@@ -162,6 +162,30 @@ def test_checkpoint_as_json(program: Program, model: pathlib.Path):
     assert report["recipes"] == {"f32": total}
 
 
+def test_scales_that_mean_nothing_are_shown(program: Program, tmp_path: pathlib.Path):
+    for scale in (0.0, -1.0, numpy.inf, numpy.nan, 0.5):
+        header = {
+            "a.weight_scale_2": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]},
+            "a.weight": {"dtype": "U8", "shape": [4, 16], "data_offsets": [4, 68]},
+            "a.weight_scale": {"dtype": "F8_E4M3", "shape": [4, 2], "data_offsets": [68, 76]},
+        }
+        text = json.dumps(header).encode()
+        data = struct.pack("<f", scale) + bytes(64) + b"\x38" * 8
+        file = tmp_path / "model.safetensors"
+        file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        problems = program.json("inspect", file)["problems"]
+        if scale == 0.5:
+            assert problems == []
+            assert "damaged" not in program.ok("inspect", file)
+            continue
+        assert len(problems) == 1
+        assert problems[0].startswith("a.weight_scale_2 is ")
+        assert problems[0].endswith(", must be finite and above 0")
+        assert f"damaged: {problems[0]}" in program.ok("inspect", file).splitlines()
+        convert = ("convert", file, tmp_path / "out.safetensors", "--recipe", "bf16")
+        assert problems[0] in program.fails("corrupt_file", *convert).replace(": is", " is")
+
+
 def test_a_file_and_its_folder_hold_the_same(program: Program, model: pathlib.Path):
     folder = program.json("inspect", model)
     file = program.json("inspect", model / "model.safetensors")
