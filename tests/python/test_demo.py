@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-
 STATUS = {None: "equal", "ruined": "ruined"}
 
 
