@@ -27,19 +27,15 @@ struct CompareCommand {
   bool json = false;
 };
 
-/// SQNR in words where it is no number: the same in the table and in JSON.
+/// SQNR, or a word where it is no number: the same in the table and in JSON.
 std::string sqnr_text(const TensorComparison& comparison) {
   switch (comparison.status) {
     case ComparisonStatus::equal: return "equal";
-    case ComparisonStatus::differs: return format_fixed(comparison.sqnr_db, 2);
-    case ComparisonStatus::ruined: return std::isnan(comparison.sqnr_db) ? "NaN" : "-inf";
+    case ComparisonStatus::differs:
+    case ComparisonStatus::ruined: return format_fixed(comparison.sqnr_db, 2);
     case ComparisonStatus::not_compared: break;
   }
   return "not compared";
-}
-
-std::string error_text(double error) {
-  return std::isnan(error) ? "NaN" : format_significant(error, 3);
 }
 
 /// JSON has neither NaN nor infinities.
@@ -88,8 +84,8 @@ void add_comparison(Table& table, const TensorComparison& comparison, const std:
   const bool ruined = comparison.status == ComparisonStatus::ruined;
   const bool compared = comparison.status != ComparisonStatus::not_compared;
   table.add_row({name, shape, comparison.recipe_a, comparison.recipe_b, sqnr_text(comparison),
-                 compared ? error_text(comparison.max_error) : "",
-                 compared ? error_text(comparison.mean_error) : "",
+                 compared ? format_significant(comparison.max_error, 3) : "",
+                 compared ? format_significant(comparison.mean_error, 3) : "",
                  format_bytes(static_cast<double>(comparison.bytes_a)),
                  format_bytes(static_cast<double>(comparison.bytes_b))},
                 ruined && has_colour(stdout) ? Colour::red : Colour::none);

@@ -386,6 +386,15 @@ def test_nothing_in_common_is_an_error(checkpoints: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "r.html").exists()
 
 
+def test_embeddings_of_nan_stay_in_the_plot(checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    broken = EMBEDDING | {"name": "broken", "cosine_min": float("nan"), "cosine_mean": 0.5}
+    pages = checkpoints / "model", [checkpoints / "nvfp4"]
+    write_report(*pages, output, embedding=[EMBEDDING, broken])
+    (plot,) = (svg for svg in svgs(assert_self_contained(output.read_text())) if ">broken<" in svg)
+    assert "ruined: NaN" in plot
+
+
 ODD_NAMES = [
     "layer$\\frac{$.weight",
     "$x_1$ <b>&amp;'\"</b>",

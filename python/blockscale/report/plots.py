@@ -241,7 +241,12 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
     """1 - cosine with f32's sentence embeddings: mean as a dot, worst sentence as a line's end."""
     figure, axes = plt.subplots(figsize=(WIDTH, 0.24 * len(rows) + 1))
     for place, row in enumerate(rows):
-        mean, worst = (max(1.0 - float(row[key]), 1e-7) for key in ("cosine_mean", "cosine_min"))
+        lost = [1.0 - float(row[key]) for key in ("cosine_mean", "cosine_min")]
+        if any(map(math.isnan, lost)):
+            axes.text(0.5, place, "ruined: NaN", color=RED, fontsize=8.5, ha="center", va="center",
+                      transform=axes.get_yaxis_transform())  # fmt: skip
+            continue
+        mean, worst = (max(value, 1e-7) for value in lost)
         axes.plot([mean, worst], [place, place], color=COLOURS[0], linewidth=1.5)
         axes.plot(worst, place, marker="|", color=COLOURS[0], markersize=9)
         axes.plot(mean, place, marker="o", color=COLOURS[1], markersize=7)
