@@ -5,7 +5,7 @@
 #include <string>
 
 #include "blockscale/error.h"
-#include "core/format.h"
+#include "blockscale/tensor.h"
 
 namespace blockscale::models {
 namespace {
