@@ -1,5 +1,8 @@
 // blockscale compare: what a conversion cost, tensor by tensor.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,13 +27,28 @@ struct CompareCommand {
   bool json = false;
 };
 
-/// Finite numbers only: JSON has no infinity, so that equal tensors have the SQNR null.
+/// SQNR, or a word where it is no number: the same in the table and in JSON.
+std::string sqnr_text(const TensorComparison& comparison) {
+  switch (comparison.status) {
+    case ComparisonStatus::equal: return "equal";
+    case ComparisonStatus::differs:
+    case ComparisonStatus::ruined: return format_fixed(comparison.sqnr_db, 2);
+    case ComparisonStatus::not_compared: break;
+  }
+  return "not compared";
+}
+
+/// JSON has neither NaN nor infinities.
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
 Json comparison_json(const TensorComparison& comparison) {
-  return {{"sqnr_db", number(comparison.sqnr_db)},
+  return {{"status", comparison_status_name(comparison.status)},
+          {"sqnr", sqnr_text(comparison)},
+          {"sqnr_db", number(comparison.sqnr_db)},
+          {"signal", number(comparison.signal)},
+          {"noise", number(comparison.noise)},
           {"max_error", number(comparison.max_error)},
           {"mean_error", number(comparison.mean_error)},
           {"bytes_a", comparison.bytes_a},
@@ -43,14 +61,17 @@ Json report_json(const CompareCommand& command, const CompareReport& report) {
     Json tensor = {{"name", comparison.name},
                    {"shape", comparison.shape},
                    {"recipe_a", comparison.recipe_a},
-                   {"recipe_b", comparison.recipe_b}};
+                   {"recipe_b", comparison.recipe_b},
+                   {"converted", comparison.converted}};
     tensor.update(comparison_json(comparison));
     tensors.push_back(tensor);
   }
+  Json total = {{"converted_tensors", report.converted}};
+  total.update(comparison_json(report.total));
   Json json = {{"a", command.a},
                {"b", command.b},
                {"tensors", tensors},
-               {"total", comparison_json(report.total)},
+               {"total", total},
                {"only_a", report.only_a},
                {"only_b", report.only_b},
                {"different_shape", report.different_shape}};
@@ -58,17 +79,24 @@ Json report_json(const CompareCommand& command, const CompareReport& report) {
   return json;
 }
 
-std::string sqnr_text(double sqnr_db) {
-  return std::isinf(sqnr_db) && sqnr_db > 0 ? "equal" : format_fixed(sqnr_db, 2);
-}
-
 void add_comparison(Table& table, const TensorComparison& comparison, const std::string& name,
                     const std::string& shape) {
-  table.add_row({name, shape, comparison.recipe_a, comparison.recipe_b,
-                 sqnr_text(comparison.sqnr_db), format_significant(comparison.max_error, 3),
-                 format_significant(comparison.mean_error, 3),
+  const bool ruined = comparison.status == ComparisonStatus::ruined;
+  const bool compared = comparison.status != ComparisonStatus::not_compared;
+  table.add_row({name, shape, comparison.recipe_a, comparison.recipe_b, sqnr_text(comparison),
+                 compared ? format_significant(comparison.max_error, 3) : "",
+                 compared ? format_significant(comparison.mean_error, 3) : "",
                  format_bytes(static_cast<double>(comparison.bytes_a)),
-                 format_bytes(static_cast<double>(comparison.bytes_b))});
+                 format_bytes(static_cast<double>(comparison.bytes_b))},
+                ruined && has_colour(stdout) ? Colour::red : Colour::none);
+}
+
+std::string ruined_text(const CompareReport& report) {
+  const std::int64_t count =
+      std::ranges::count(report.tensors, ComparisonStatus::ruined, &TensorComparison::status);
+  if (count == 0) return {};
+  return plural(count, "tensor") + (count == 1 ? " is" : " are") +
+         " ruined: NaN or infinity in one checkpoint only, or values where A has only zeros\n";
 }
 
 std::string unmatched_text(const std::string& title, const std::vector<std::string>& names) {
@@ -92,8 +120,9 @@ void print_report(const CompareCommand& command, const CompareReport& report) {
     add_comparison(table, comparison, comparison.name, shape_text(comparison.shape));
   }
   table.add_rule();
-  add_comparison(table, report.total, "total", "");
-  print(table.str() + unmatched_text("Only in A", report.only_a) +
+  add_comparison(table, report.total, "total of " + plural(report.converted, "converted tensor"),
+                 "");
+  print(table.str() + ruined_text(report) + unmatched_text("Only in A", report.only_a) +
         unmatched_text("Only in B", report.only_b) +
         unmatched_text("In both, but of different shapes", report.different_shape));
   if (!command.html.empty()) print("\nThe same with plots: " + printable(command.html) + "\n");
@@ -113,10 +142,13 @@ ExitCode run(const CompareCommand& command) {
 }
 
 constexpr const char* kExamples =
-    R"help(SQNR is 10 log10(sum a^2 / sum (a - b)^2) in dB: higher is better, 6 dB are one bit. Values are
-compared as they dequantise, whatever their recipes and dialects. --html needs the Python package
-with its plots (pip install 'blockscale[report]'), of the Python that BLOCKSCALE_PYTHON names, else
-of python3 on PATH.
+    R"help(SQNR is 10 log10(sum a^2 / sum (a - b)^2) in dB: higher is better, 6 dB are one bit. Values
+are compared as they dequantise, whatever their recipes and dialects. A tensor is ruined where SQNR
+is NaN or -inf: NaN or infinity in one checkpoint only, or values where A has only zeros. Ruined
+ones come first. The total counts converted tensors: of another recipe or dtype, or other values.
+
+--html needs the Python package with its plots (pip install '.[report]' in a checkout), of the
+Python that BLOCKSCALE_PYTHON names, else of python3 on PATH.
 
 Examples:
   What NVFP4 cost:
@@ -125,9 +157,9 @@ Examples:
   The same as a page with plots, to look at or to send:
     blockscale compare ./model ./model-nvfp4 --html nvfp4.html
 
-  The five layers that lost most:
-    blockscale compare ./model ./model-nvfp4 --json |
-      jq -r '.tensors | sort_by(.sqnr_db) | .[:5][] | "\(.sqnr_db) \(.name)"'
+  The five layers that lost most, ruined ones first:
+    blockscale compare ./model ./model-nvfp4 --json | jq -r '.tensors |
+      map(select(.status != "equal")) | sort_by(.sqnr_db) | .[:5][] | "\(.sqnr) \(.name)"'
 )help";
 
 }  // namespace

@@ -30,8 +30,9 @@ struct Product {
   double squared_reference = 0;  // sum of d'^2
   double seconds = 0;
 
+  /// NaN where a product is; infinite where only the reference is 0.
   double relative_error() const {
-    return squared_reference > 0 ? std::sqrt(squared_error / squared_reference) : 0;
+    return squared_error == 0 ? 0 : std::sqrt(squared_error / squared_reference);
   }
   void add(const Product& other) {
     squared_error += other.squared_error;

@@ -27,8 +27,8 @@ namespace {
 // What python/blockscale/report/__main__.py starts its one line of error with.
 constexpr std::string_view kErrorPrefix = "blockscale report: error: ";
 constexpr const char* kAdvice =
-    "; --html needs the Python package (pip install 'blockscale[report]'), and BLOCKSCALE_PYTHON "
-    "to name its Python if that is not python3 on PATH";
+    "; --html needs the Python package (pip install '.[report]' in a checkout of blockscale), and "
+    "BLOCKSCALE_PYTHON to name its Python if that is not python3 on PATH";
 
 std::string python_program() {
   const char* const named = std::getenv("BLOCKSCALE_PYTHON");

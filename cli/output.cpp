@@ -1,7 +1,10 @@
 #include "output.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "blockscale/error.h"
@@ -11,6 +14,16 @@ namespace blockscale::cli {
 
 void print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+bool has_colour(std::FILE* stream) {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string_view(value == nullptr ? "" : value);
+  };
+  const std::string_view terminal = variable("TERM");
+  return variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb" &&
+         isatty(fileno(stream)) != 0;
 }
 
 void print_json(const Json& json) {

@@ -1,6 +1,7 @@
 // Standard output and the one-line errors on standard error.
 #pragma once
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -10,6 +11,9 @@ namespace blockscale::cli {
 using Json = nlohmann::ordered_json;
 
 void print(std::string_view text);
+/// Whether colours may be written there: to a terminal that has them, unless NO_COLOR is set
+/// (no-color.org).
+bool has_colour(std::FILE* stream);
 /// One object, indented, with a newline at its end. NaN and infinities become null.
 void print_json(const Json& json);
 

@@ -7,6 +7,7 @@
 namespace blockscale::cli {
 
 enum class Align { left, right };
+enum class Colour { none, red };
 
 class Table {
  public:
@@ -18,7 +19,7 @@ class Table {
   explicit Table(std::vector<Column> columns);
 
   /// One cell a column. Cells are made `printable`.
-  void add_row(const std::vector<std::string>& cells);
+  void add_row(const std::vector<std::string>& cells, Colour colour = Colour::none);
   /// A line of dashes before the next row, as before totals.
   void add_rule();
 
@@ -26,8 +27,13 @@ class Table {
   std::string str() const;
 
  private:
+  struct Row {
+    std::vector<std::string> cells;  // none: a rule
+    Colour colour = Colour::none;
+  };
+
   std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;  // an empty one is a rule
+  std::vector<Row> rows_;
 };
 
 }  // namespace blockscale::cli

@@ -37,6 +37,16 @@ TEST(Table, EscapesControlCharacters) {
   EXPECT_EQ(table.str(), "Name\na\\x0Ab\\x1B[2J\n");
 }
 
+TEST(Table, ColoursWholeRowsWithoutMovingColumns) {
+  Table table({{"Name"}, {"N", Align::right}});
+  table.add_row({"a", "10"}, Colour::red);
+  table.add_row({"b", "2"});
+  EXPECT_EQ(table.str(),
+            "Name   N\n"
+            "\x1b[31ma     10\x1b[0m\n"
+            "b      2\n");
+}
+
 TEST(Table, WithoutRowsIsItsTitle) {
   EXPECT_EQ(Table({{"A"}, {"B"}}).str(), "A  B\n");
 }

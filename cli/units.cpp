@@ -117,7 +117,7 @@ Shape parse_shape(std::string_view text) {
 }
 
 std::string format_fixed(double value, int digits) {
-  if (std::isnan(value)) return "nan";
+  if (std::isnan(value)) return "NaN";  // printf may give it a sign
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::array<char, 352> buffer{};  // the longest: DBL_MAX with 40 digits
   const int length = std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
@@ -125,6 +125,7 @@ std::string format_fixed(double value, int digits) {
 }
 
 std::string format_significant(double value, int digits) {
+  if (std::isnan(value)) return "NaN";
   std::array<char, 64> buffer{};
   const int length = std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, value);
   return std::string(buffer.data(), static_cast<std::size_t>(length));

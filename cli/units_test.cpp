@@ -118,7 +118,8 @@ TEST(Format, NumbersThatAreNotFinite) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(format_fixed(infinity, 2), "inf");
   EXPECT_EQ(format_fixed(-infinity, 2), "-inf");
-  EXPECT_EQ(format_fixed(std::nan(""), 2), "nan");
+  EXPECT_EQ(format_fixed(std::nan(""), 2), "NaN");
+  EXPECT_EQ(format_significant(-std::nan(""), 2), "NaN");
   EXPECT_EQ(format_fixed(3.14159, 2), "3.14");
   EXPECT_EQ(format_significant(0.0000123, 3), "1.23e-05");
 }

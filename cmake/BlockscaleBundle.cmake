@@ -22,5 +22,5 @@ function(blockscale_bundle_libraries module program destination component)
       cmake_path(GET library FILENAME name)
       file(COPY_FILE \"\${file}\"
         \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${destination}/\${name}\")
-    endforeach()" COMPONENT ${component})
+    endforeach()" COMPONENT ${component} EXCLUDE_FROM_ALL)
 endfunction()

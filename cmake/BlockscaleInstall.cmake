@@ -1,5 +1,5 @@
 # What `cmake --install` lays down: the library, its headers, the command line, and the files that
-# `find_package(blockscale)` reads. Headers go to a folder of their own, because `core/` is too
+# `find_package(blockscale)` reads; nothing of the Python package. Headers go to a folder of their own, because `core/` is too
 # common a name to stand beside other people's headers.
 include(CMakePackageConfigHelpers)
 
@@ -10,9 +10,12 @@ install(TARGETS blockscale EXPORT blockscale_targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${header_folder})
-install(DIRECTORY include/blockscale core DESTINATION ${header_folder}
-  FILES_MATCHING PATTERN "*.h")
-blockscale_install_kernel_pack(lib/blockscale Unspecified)
+install(DIRECTORY include/blockscale DESTINATION ${header_folder} FILES_MATCHING PATTERN "*.h")
+# Those of core/ that the public ones include; tests/package/test_packaging.py follows them.
+foreach(name IN ITEMS config format input_transform layout layout_print packing recipe scale_layout)
+  install(FILES core/${name}.h DESTINATION ${header_folder}/core)
+endforeach()
+blockscale_install_kernel_pack(lib/blockscale)
 install(EXPORT blockscale_targets FILE blockscaleTargets.cmake NAMESPACE blockscale::
   DESTINATION ${package_folder})
 if(BLOCKSCALE_CLI)

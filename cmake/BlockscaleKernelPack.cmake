@@ -13,9 +13,11 @@ function(blockscale_add_kernel_pack)
     COMMENT "Compiling the kernel pack" VERBATIM USES_TERMINAL)
 endfunction()
 
-function(blockscale_install_kernel_pack destination component)
+# Further arguments are options of install().
+function(blockscale_install_kernel_pack destination)
   install(CODE "
     file(GLOB packs \"${PROJECT_BINARY_DIR}/blockscale-*.pack\")
-    file(INSTALL \${packs} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\")"
-    COMPONENT ${component})
+    if(packs)
+      file(INSTALL \${packs} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\")
+    endif()" ${ARGN})
 endfunction()

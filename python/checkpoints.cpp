@@ -167,13 +167,24 @@ void bind_reports(nb::module_& module) {
       .def_ro("recipe_a", &TensorComparison::recipe_a)
       .def_ro("recipe_b", &TensorComparison::recipe_b)
       .def_ro("shape", &TensorComparison::shape)
+      .def_prop_ro(
+          "status",
+          [](const TensorComparison& t) { return std::string(comparison_status_name(t.status)); },
+          "\"equal\", \"differs\", \"ruined\" (sqnr_db is NaN or -inf) or \"not_compared\".")
+      .def_ro("converted", &TensorComparison::converted,
+              "Whether recipe, dtype or values differ: counts in the total.")
       .def_ro("sqnr_db", &TensorComparison::sqnr_db)
+      .def_ro("signal", &TensorComparison::signal, "Sum of a^2.")
+      .def_ro("noise", &TensorComparison::noise, "Sum of (a - b)^2.")
       .def_ro("max_error", &TensorComparison::max_error)
       .def_ro("mean_error", &TensorComparison::mean_error)
       .def_ro("bytes_a", &TensorComparison::bytes_a)
       .def_ro("bytes_b", &TensorComparison::bytes_b);
-  nb::class_<CompareReport>(module, "CompareReport", "Differences of two checkpoints.")
+  nb::class_<CompareReport>(module, "CompareReport",
+                            "Differences of two checkpoints: tensors, the ruined ones first; the "
+                            "total over the `converted` ones; names that count nowhere.")
       .def_ro("tensors", &CompareReport::tensors)
+      .def_ro("converted", &CompareReport::converted)
       .def_ro("total", &CompareReport::total)
       .def_ro("only_a", &CompareReport::only_a)
       .def_ro("only_b", &CompareReport::only_b)

@@ -19,7 +19,7 @@ class Layer:
     """A linear layer: its weight's quality after conversion, its product's error and time."""
 
     name: str
-    sqnr_db: float  # of the weights; infinite if they are unchanged
+    sqnr_db: float  # of the weights; infinite if they are unchanged, -infinity if ruined
     bytes: int
     parameters: int
     gemm_error: float  # ||y - y_f32|| / ||y_f32||
@@ -74,7 +74,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def decibels(value: float) -> str:
-    return "exact" if math.isinf(value) else f"{value:.1f}"
+    return {math.inf: "exact", -math.inf: "ruined"}.get(value, f"{value:.1f}")
 
 
 def megabytes(count: int) -> str:
@@ -127,6 +127,10 @@ EXPLANATION = [
 ]
 
 
+# The SQNR of tensors that have none, by their status.
+NO_NUMBER = {"equal": math.inf, "ruined": -math.inf}
+
+
 def load_json(path: pathlib.Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -137,11 +141,10 @@ def load_result(folder: pathlib.Path, name: str) -> Result:
     layers = []
     for product in load_json(folder / f"{name}.gemm.json")["layers"]:
         tensor = tensors[product["name"]]
-        sqnr = tensor["sqnr_db"]
         layers.append(
             Layer(
                 name=product["name"].removesuffix(".weight"),
-                sqnr_db=math.inf if sqnr is None else sqnr,
+                sqnr_db=NO_NUMBER.get(tensor["status"], tensor["sqnr_db"]),
                 bytes=tensor["bytes_b"],
                 parameters=math.prod(tensor["shape"]),
                 gemm_error=product["error"],
@@ -149,7 +152,7 @@ def load_result(folder: pathlib.Path, name: str) -> Result:
             )
         )
     layers.sort(key=lambda layer: natural_key(layer.name))
-    return Result(name, compared["total"]["bytes_b"], layers)
+    return Result(name, sum(tensor["bytes_b"] for tensor in compared["tensors"]), layers)
 
 
 def main(arguments: list[str]) -> None:

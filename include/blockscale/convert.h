@@ -134,24 +134,42 @@ struct ConvertReport {
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options);
 
+enum class ComparisonStatus : std::uint8_t {
+  equal,    // every value is; NaN equals NaN
+  differs,  // by a finite SQNR
+  /// SQNR is NaN or minus infinity: NaN or infinity on one side only, or values instead of zeros.
+  ruined,
+  not_compared,  // other bytes, of a dtype that cannot be read as numbers (packed FP4 and FP6, ...)
+};
+/// "equal", "differs", "ruined", "not_compared".
+const char* comparison_status_name(ComparisonStatus status);
+
 struct TensorComparison {
   std::string name;
-  std::string recipe_a, recipe_b;
+  std::string recipe_a, recipe_b;  // or the dtype of what has no recipe: "F64"
   std::vector<std::int64_t> shape;
-  double sqnr_db = 0;     // 10 log10(sum a^2 / sum (a - b)^2); infinity if equal
+  ComparisonStatus status = ComparisonStatus::equal;
+  /// Stored in another recipe or dtype, or with other values: counts in the total.
+  bool converted = false;
+  /// 10 log10(signal / noise); infinity if equal, NaN or -infinity if ruined, NaN if not compared.
+  double sqnr_db = 0;
+  double signal = 0;      // sum a^2, without what is not finite and equal
+  double noise = 0;       // sum (a - b)^2
   double max_error = 0;   // largest |a - b|
   double mean_error = 0;  // mean |a - b|
   std::uint64_t bytes_a = 0, bytes_b = 0;
 };
 
 struct CompareReport {
-  /// In both, of the same shape; integers and other dtypes without values are left out.
+  /// In both, of the same shape: the ruined ones first, then by name.
   std::vector<TensorComparison> tensors;
-  TensorComparison total;  // over all of them
+  std::int64_t converted = 0;  // how many of them are
+  TensorComparison total;      // over these
   std::vector<std::string> only_a, only_b, different_shape;
 };
 
-/// Compares two checkpoints value by value (dequantised in f32, sums in f64). A is the reference.
+/// Compares two checkpoints value by value (dequantised in f32, sums in f64 or wider). A is the
+/// reference. Throws invalid_argument if they have no tensor of one name and shape.
 CompareReport compare(const std::filesystem::path& a, const std::filesystem::path& b,
                       int threads = 0);
 

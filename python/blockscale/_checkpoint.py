@@ -237,14 +237,19 @@ def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
         threads: 0 for all of the machine's.
 
     Returns:
-        Per tensor and in total: SQNR in dB, largest and mean absolute error, bytes.
+        Per tensor and in total: status, SQNR in dB, largest and mean absolute error, bytes. The
+        total counts converted tensors (recipe, dtype or values differ); ruined ones, in which NaN
+        or infinity is on one side only, come first.
 
     Raises:
-        FileNotFoundError, ValueError: as `Checkpoint`.
+        FileNotFoundError, ValueError: as `Checkpoint`; ValueError also where no tensor has the
+            same name and shape in both.
 
     >>> import blockscale
     >>> report = blockscale.compare("model", "model-nvfp4")
-    >>> 15 < report.total.sqnr_db < 25
-    True
+    >>> 15 < report.total.sqnr_db < 25, report.converted
+    (True, 2)
+    >>> [tensor.name for tensor in report.tensors if tensor.status == "ruined"]
+    []
     """
     return _native.compare(_path(a, "a"), _path(b, "b"), count(threads, "threads"))

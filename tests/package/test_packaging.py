@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import blockscale
@@ -16,6 +17,7 @@ from safetensors.numpy import save_file
 
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGE = Path(blockscale.__file__).parent
+EXTRAS = "optional-dependencies"
 
 
 def test_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
@@ -52,6 +54,118 @@ def test_the_package_brings_its_libraries() -> None:
     for library in ("libtbb", "libhwy"):
         paths = {path.parent for path in loaded if path.name.startswith(library)}
         assert paths == {PACKAGE}, library
+
+
+# The licence text of each bundled project: what it must say, and how sources include the project.
+LICENSES = {
+    "oneTBB": ("Apache", "oneapi/"),
+    "Highway": ("Apache", "hwy/"),
+    "spdlog": ("MIT", "spdlog/"),
+    "fmt": ("without restriction", "fmt/"),
+    "nlohmann-json": ("MIT", "nlohmann/"),
+    "xxHash": ("Redistribution and use in source and binary forms", "xxhash.h"),
+    "CLI11": ("Redistribution and use in source and binary forms", "CLI/"),
+    "nanobind": ("Redistribution and use in source and binary forms", "nanobind/"),
+    "robin_map": ("Permission is hereby granted, free of charge", "tsl/"),
+    "Apache-2.0": ("TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION", None),
+}
+LIBRARIES = {"libtbb": "oneTBB", "libhwy": "Highway", "libspdlog": "spdlog", "libfmt": "fmt"}
+
+
+def test_the_package_has_the_licence_of_what_it_bundles() -> None:
+    texts = {path.stem: path.read_text() for path in (PACKAGE / "licenses").iterdir()}
+    assert set(texts) == set(LICENSES)
+    for name, (phrase, _) in LICENSES.items():
+        assert phrase in texts[name] and "opyright" in texts[name], name
+    bundled = {path.name.partition(".")[0] for path in PACKAGE.glob("lib*.so*")}
+    assert bundled == set(LIBRARIES)
+
+
+def test_every_included_project_is_one_whose_licence_is_bundled() -> None:
+    sources = [
+        path
+        for room in ("cli", "include", "models", "ops", "python", "runtime")
+        for path in (SOURCE / room).rglob("*")
+        if path.suffix in (".h", ".cpp") and not re.search("_(test|bench|fuzz)|testing", path.name)
+    ]
+    included = {
+        header
+        for path in sources
+        for header in re.findall(r"^ *#include [<\"]([^>\"]+)", path.read_text(), re.M)
+    }
+    ours = ("blockscale/", "cli/", "core/", "device/", "models/", "ops/", "runtime/", "tests/")
+    systems = ("sys/", "linux/", "ucontext")
+    known = tuple(prefix for _, prefix in LICENSES.values() if prefix)
+    for header in included:
+        standard = "/" not in header and not header.startswith("xxhash")
+        assert standard or header.startswith((*known, *ours, *systems)), header
+    assert all(any(h.startswith(p) for h in included) for p in set(known) - {"fmt/", "tsl/"})
+
+
+CORE_HEADERS = ["config", "format", "input_transform", "layout", "layout_print", "packing"]
+CORE_HEADERS += ["recipe", "scale_layout"]
+
+
+def test_cmake_installs_what_a_cpp_user_needs(tmp_path: Path) -> None:
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("no cmake on the path")
+    build = SOURCE / "build/release"
+    command = [cmake, "--install", build, "--prefix", tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    installed = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()}
+    public = [path.name for path in (SOURCE / "include/blockscale").iterdir()]
+    targets = "lib/cmake/blockscale/blockscaleTargets"
+    expected = {
+        "bin/blockscale",
+        "lib/libblockscale.a",
+        "lib/cmake/blockscale/blockscaleConfig.cmake",
+        "lib/cmake/blockscale/blockscaleConfigVersion.cmake",
+        f"{targets}.cmake",
+        f"{targets}-release.cmake",
+        *(f"include/blockscale/blockscale/{name}" for name in public),
+        *(f"include/blockscale/core/{name}.h" for name in CORE_HEADERS),
+        *(f"lib/blockscale/{pack.name}" for pack in build.glob("blockscale-*.pack")),
+    }
+    assert installed == expected
+    headers = tmp_path / "include/blockscale"
+    needed = {
+        name
+        for path in headers.rglob("*.h")
+        for name in re.findall(r'^#include "(.*)"', path.read_text(), re.M)
+    }
+    assert {name for name in needed if not (headers / name).exists()} == set()
+    assert {f"core/{name}.h" for name in CORE_HEADERS} <= needed
+
+
+def test_messages_name_an_install_that_exists() -> None:
+    """Nobody has put `blockscale` on PyPI for us: what pip installs is a checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    extras = set(tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"][EXTRAS])
+    named = set()
+    for name in listed:
+        path = SOURCE / name
+        if path == Path(__file__) or path.suffix not in (
+            ".py",
+            ".cpp",
+            ".h",
+            ".md",
+            ".sh",
+            ".toml",
+        ):
+            continue
+        if path.is_symlink() or not path.exists():
+            continue
+        text = path.read_text()
+        assert not re.search(r"pip install ['\"]?blockscale\b", text), name
+        named |= set(re.findall(r"pip install ['\"]?\.\[(\w+)\]", text))
+    assert named and named <= extras
 
 
 def test_import_needs_neither_torch_nor_ml_dtypes() -> None:

@@ -124,7 +124,10 @@ def test_html_beside_the_table(checkpoints: Path, tmp_path: Path) -> None:
     assert "SQNR dB" in done.stdout and str(output) in done.stdout
     page = assert_self_contained(output.read_text())
     assert sum(tag == "img" for tag, _ in page.tags) == 3  # size, layers, errors
-    assert "25 tensors" in page.text and "nvfp4" in page.text
+    assert "Counted are only the 25 converted tensors" in page.text and "nvfp4" in page.text
+    total = next(line for line in done.stdout.splitlines() if line.startswith("total of 25 "))
+    sqnr = total.removeprefix("total of 25 converted tensors").split()[0]
+    assert f"<td>{sqnr}</td>" in output.read_text()  # the same total
     assert list(tmp_path.iterdir()) == [output]
 
 
@@ -168,7 +171,7 @@ def test_folder_named_blockscale_is_no_package(
 def test_no_python(checkpoints: Path, tmp_path: Path, python: str) -> None:
     output = tmp_path / "report.html"
     done = compare(checkpoints, output, BLOCKSCALE_PYTHON=python, PATH="/nonexistent")
-    assert_fails(done, 5, output, "cannot be run", "blockscale[report]", "BLOCKSCALE_PYTHON")
+    assert_fails(done, 5, output, "cannot be run", "'.[report]'", "BLOCKSCALE_PYTHON")
 
 
 def test_python_without_the_package(checkpoints: Path, tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_python_without_the_package(checkpoints: Path, tmp_path: Path) -> None:
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     done = compare(checkpoints, output, BLOCKSCALE_PYTHON=str(bare))
-    assert_fails(done, 5, output, str(bare), "blockscale", "pip install 'blockscale[report]'")
+    assert_fails(done, 5, output, str(bare), "blockscale", "pip install '.[report]'")
 
 
 def test_python_without_matplotlib(checkpoints: Path, tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_python_without_matplotlib(checkpoints: Path, tmp_path: Path) -> None:
     stub.mkdir()
     (stub / "matplotlib.py").write_text("raise ModuleNotFoundError(\"No module named 'x'\")\n")
     done = compare(checkpoints, output, PYTHONPATH=f"{stub}:{PACKAGE}")
-    assert_fails(done, 5, output, "matplotlib", "pip install 'blockscale[report]'")
+    assert_fails(done, 5, output, "matplotlib", "pip install matplotlib")
 
 
 @pytest.mark.parametrize(("signal", "code"), [(2, 130), (15, 130), (9, 8)])
@@ -292,8 +295,8 @@ def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
     names = re.findall(r"<tr><td>([^<]*)", text)
     assert names[:3] == ["bf16", "mxfp8_e4m3", "nvfp4"]  # the largest first
     expected = blockscale.compare(checkpoints / "model", checkpoints / "nvfp4")
-    layers = sorted(t.sqnr_db for t in expected.tensors if t.recipe_b == "nvfp4")
-    assert f"<td>{layers[len(layers) // 2]:.1f}</td><td>{layers[0]:.1f}</td>" in text
+    worst = min(t.sqnr_db for t in expected.tensors if t.recipe_b == "nvfp4")
+    assert f"<td>{expected.total.sqnr_db:.2f}</td><td>{worst:.2f}</td>" in text
     assert "422 sentences" in page.text and "0.9665" in page.text
 
 
@@ -322,10 +325,147 @@ def test_histogram_counts_every_error(checkpoints: Path) -> None:
     assert candidate.histogram is not None
     assert candidate.histogram.median == pytest.approx(np.median(errors), rel=1e-5)
     assert candidate.histogram.exact == np.mean(errors == 0)
+    assert candidate.histogram.lost == 0
     small = np.mean((errors > 0) & (errors < data.BIN_EDGES[0]))
     total = candidate.histogram.shares.sum() + candidate.histogram.exact + small
     assert total == pytest.approx(1.0, abs=1e-3)
     assert candidate.bits_per_weight == pytest.approx(4.5, abs=0.1)
+
+
+RUINED = "encoder.layer.10.query.weight"
+ZEROS = "encoder.layer.2.output.dense.weight"
+
+
+@pytest.fixture(scope="module")
+def ruined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`model`, and `broken` with one layer of NaN and one with values in place of zeros."""
+    folder = tmp_path_factory.mktemp("ruined")
+    rng = np.random.default_rng(1)
+    model = {
+        f"encoder.layer.{layer}.{name}.weight": rng.standard_normal((32, 64), np.float32)
+        for layer in range(12)
+        for name in ("query", "output.dense")
+    }
+    model[ZEROS] = np.zeros((32, 64), np.float32)
+    broken = {name: values.astype(np.float16) for name, values in model.items()}
+    broken[RUINED] = np.full((32, 64), np.nan, np.float16)
+    broken[ZEROS] = np.ones((32, 64), np.float16)
+    whole = {name: values.astype(np.float16) for name, values in model.items()}
+    for name, tensors in (("model", model), ("broken", broken), ("whole", whole)):
+        (folder / name).mkdir()
+        save_file(tensors, folder / name / "model.safetensors")
+    return folder
+
+
+def svgs(page: Page) -> list[str]:
+    import base64
+
+    images = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    return [base64.b64decode(str(image).partition(",")[2]).decode() for image in images]
+
+
+@pytest.mark.parametrize("names", [["broken"], ["whole", "broken"]], ids=len)
+def test_ruined_layers_come_first(ruined: Path, tmp_path: Path, names: list[str]) -> None:
+    output = tmp_path / "report.html"
+    write_report(ruined / "model", [ruined / name for name in names], output)
+    text = output.read_text()
+    page = assert_self_contained(text)
+    assert "<h2 class='ruined'>2 layers are ruined</h2>" in text
+    red = re.findall(r"<tr class='ruined'>(.*?)</tr>", text)
+    assert [re.findall(r"<td>([^<]*)</td>", row)[:4:3] for row in red[:2]] == [
+        [ZEROS, "-inf"],
+        [RUINED, "NaN"],
+    ]
+    assert text.index("are ruined") < text.index("<th scope='col'>bits per weight")
+    assert red[2].endswith("<td>ruined</td><td>ruined</td>")  # the checkpoint's row
+    layers = next(svg for svg in svgs(page) if ">10.query</text>" in svg)
+    labels = re.findall(r">(\d+\.(?:query|output\.dense))</text>", layers)
+    assert labels[:2] == ["2.output.dense", "10.query"] and len(labels) == 24
+    assert "#b00020" in layers and "NaN" in layers and "-inf" in layers
+
+
+def test_a_layer_of_nan_alone(tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", np.nan)):
+        (tmp_path / name).mkdir()
+        tensors = {"layer.weight": np.full((4, 8), value, np.float32)}
+        save_file(tensors, tmp_path / name / "model.safetensors")
+    output = tmp_path / "report.html"
+    write_report(tmp_path / "a", [tmp_path / "b"], output)
+    text = output.read_text()
+    assert "<h2 class='ruined'>1 layer is ruined</h2>" in text
+    assert "equal" not in re.sub(r"<style>.*?</style>", "", text, flags=re.S)
+    svgs(assert_self_contained(text))
+
+
+def test_nothing_in_common_is_an_error(checkpoints: Path, tmp_path: Path) -> None:
+    save_file({"other": np.ones(3, np.float32)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="there is nothing to compare"):
+        write_report(checkpoints / "model", [tmp_path / "other.safetensors"], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_embeddings_of_nan_stay_in_the_plot(checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    broken = EMBEDDING | {"name": "broken", "cosine_min": float("nan"), "cosine_mean": 0.5}
+    pages = checkpoints / "model", [checkpoints / "nvfp4"]
+    write_report(*pages, output, embedding=[EMBEDDING, broken])
+    (plot,) = (svg for svg in svgs(assert_self_contained(output.read_text())) if ">broken<" in svg)
+    assert "ruined: NaN" in plot
+
+
+ODD_NAMES = [
+    "layer$\\frac{$.weight",
+    "$x_1$ <b>&amp;'\"</b>",
+    "_hidden",
+    "100%{}\\alpha^2",
+    "重み\u202e\uffff",
+]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_names_are_text(tmp_path: Path, several: bool) -> None:
+    """Neither HTML, nor matplotlib's mathematics, nor a legend takes a name for its own."""
+    import xml.etree.ElementTree as ElementTree
+
+    from blockscale.report.data import printable
+
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.standard_normal((8, 32), np.float32) for name in ODD_NAMES}
+    folders = {"model": 1.0, "_$a$<i>&": 1.01, "b\udc80$": np.nan}
+    for name, factor in folders.items():
+        (tmp_path / name).mkdir()
+        changed = {key: (values * np.float32(factor)) for key, values in tensors.items()}
+        save_file(changed, tmp_path / "model.safetensors")
+        (tmp_path / "model.safetensors").rename(tmp_path / name / "model.safetensors")
+    converted = [tmp_path / name for name in list(folders)[1:]][: 1 + several]
+    output = tmp_path / "report.html"
+    write_report(tmp_path / "model", converted, output)
+    page = assert_self_contained(output.read_text())
+    assert [tag for tag, _ in page.tags if tag in ("b", "i")] == ["b"]  # the page's own
+    found = set()
+    for svg in svgs(page):
+        for element in ElementTree.fromstring(svg).iter():
+            found.add((element.text or "").strip())
+    for name in ODD_NAMES:
+        assert printable(name).removesuffix(".weight") in found
+    assert all(printable(path.name) in "\n".join(found) for path in converted if several)
+    if several:
+        assert all(printable(name) in page.text for name in ODD_NAMES)
+
+
+def test_histograms_of_bf16_need_no_ml_dtypes(tmp_path: Path, monkeypatch) -> None:
+    from blockscale import _arrays
+    from blockscale.report import data
+
+    rng = np.random.default_rng(0)
+    save_file({"m.weight": rng.standard_normal((64, 64), np.float32)}, tmp_path / "a.safetensors")
+    blockscale.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", "bf16")
+    paths = tmp_path / "a.safetensors", [tmp_path / "b.safetensors"]
+    (typed,) = data.candidates(*paths, 1)
+    monkeypatch.setattr(_arrays, "_ml_dtype", lambda _: None)
+    (plain,) = data.candidates(*paths, 1)
+    assert typed.histogram is not None and plain.histogram is not None
+    assert plain.histogram.median == typed.histogram.median < 0.01
 
 
 def test_layers_are_in_the_models_order() -> None:

@@ -5,8 +5,10 @@ import os
 import pathlib
 import re
 
+import numpy as np
 import pytest
 from cli_testing import EXIT_CODES, LINEAR, Program
+from safetensors.numpy import save_file
 
 WEIGHTS = [module + ".weight" for module in LINEAR]
 
@@ -104,6 +106,28 @@ def test_gemm_of_a_converted_model(program: Program, model: pathlib.Path):
         assert own_layer["recipe_b"] == "mxfp8_e4m3"
         assert own_layer["error"] < 1e-6  # B is what it is compared with
         assert 0.01 < true_layer["error"] < 0.05
+
+
+def test_gemm_of_a_ruined_layer(program: Program, tmp_path: pathlib.Path):
+    """A product with NaN is no product without error, whichever side has it."""
+    values = np.ones((64, 64), np.float32)
+    for name, first in (("whole", 1), ("broken", np.nan), ("zeros", 1)):
+        values[0, 0] = first
+        tensors = {"layer.weight": values * (name != "zeros")}
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+    for weights, reference, error in (
+        ("whole", "broken", "NaN"),
+        ("broken", "whole", "NaN"),
+        ("whole", "zeros", "inf"),
+    ):
+        arguments = ["gemm", "--weights", tmp_path / f"{weights}.safetensors", "--repeats", 1]
+        arguments += ["--reference", tmp_path / f"{reference}.safetensors", "-m", 4]
+        report = program.json(*arguments)
+        assert report["layers"][0]["error"] is None
+        assert report["totals"][0]["error"] is None
+        assert program.ok(*arguments).count(f" {error} %") == 2
+    same = ["gemm", "--weights", tmp_path / "zeros.safetensors", "--repeats", 1]
+    assert program.json(*same)["layers"][0]["error"] == 0
 
 
 def test_gemm_of_chosen_layers(program: Program, model: pathlib.Path):

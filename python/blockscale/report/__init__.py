@@ -3,7 +3,7 @@
     python -m blockscale.report ORIGINAL CONVERTED... --output report.html
 
 `blockscale compare A B --html report.html` calls this. Plots need matplotlib:
-`pip install blockscale[report]`.
+`pip install '.[report]'` in a checkout brings it.
 """
 
 from .page import write_report

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, ImportError):
-        return f"plots need matplotlib ({error}); pip install 'blockscale[report]' brings it"
+        return f"plots need matplotlib ({error}); pip install matplotlib brings it"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return " ".join(str(error).split()) or type(error).__name__

@@ -21,19 +21,24 @@ HISTOGRAM_VALUES = 1 << 17
 class Histogram:
     """How large the errors of single weights are, in units of their tensor's rms."""
 
-    shares: np.ndarray  # of all values, by BIN_EDGES; what is missing to 1 lies outside
+    shares: np.ndarray  # of all finite errors, by BIN_EDGES; what is missing to 1 lies outside
     median: float  # of |error| / rms
     exact: float  # share of values that did not change
+    lost: float  # share of all errors that are NaN or infinite
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One checkpoint against the original. Only tensors whose values or recipe changed count."""
+    """One checkpoint against the original. Only converted tensors count (`blockscale.compare`)."""
 
     name: str
     report: CompareReport
     changed: tuple[TensorComparison, ...]  # in the model's order
-    histogram: Histogram | None  # None: no value changed
+    histogram: Histogram | None  # None: there is no error to relate to a tensor's rms
+
+    @property
+    def ruined(self) -> list[TensorComparison]:
+        return [t for t in self.changed if t.status == "ruined"]
 
     @property
     def bytes_before(self) -> int:
@@ -47,16 +52,46 @@ class Candidate:
     def bits_per_weight(self) -> float:
         """Of the changed tensors, scales included."""
         weights = sum(math.prod(t.shape) for t in self.changed)
-        return float(8 * self.bytes_after / weights)
+        return float(8 * self.bytes_after / max(1, weights))
+
+    @property
+    def total_sqnr_db(self) -> float:
+        """Of all values of the changed tensors together; -infinity if one is ruined."""
+        if self.ruined:
+            return -math.inf
+        if len(self.changed) == self.report.converted:
+            return self.report.total.sqnr_db
+        noise = math.fsum(t.noise for t in self.changed)
+        signal = math.fsum(t.signal for t in self.changed)
+        return 10 * math.log10(signal / noise) if noise > 0 else math.inf
 
     def sqnr_db(self) -> dict[str, float]:
-        """SQNR of each changed tensor whose values differ, by name."""
-        return {t.name: t.sqnr_db for t in self.changed if math.isfinite(t.sqnr_db)}
+        """SQNR of each changed tensor whose values differ, by name; -infinity of ruined ones."""
+        return {
+            t.name: -math.inf if t.status == "ruined" else t.sqnr_db
+            for t in self.changed
+            if t.status != "equal"
+        }
+
+    def finite_sqnr_db(self) -> list[float]:
+        """Of those that are not ruined."""
+        return [value for value in self.sqnr_db().values() if math.isfinite(value)]
+
+    def why_ruined(self) -> dict[str, str]:
+        """What the SQNR of each ruined tensor is: "NaN" or "-inf", as the command line says."""
+        return {t.name: "NaN" if math.isnan(t.sqnr_db) else "-inf" for t in self.ruined}
+
+
+def printable(name: str) -> str:
+    """A name from a file, with what neither HTML nor SVG can show written as an escape."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in name
+    )
 
 
 def short_layer(name: str) -> str:
     """A tensor's name without what the layers of a model have in common."""
-    name = re.sub(r"\.weight$", "", name)
+    name = re.sub(r"\.weight$", "", printable(name))
     name = re.sub(r"^(model\.|bert\.)?(language_model\.)?(encoder\.)?", "", name)
     return re.sub(r"^(layers?|blocks?|h)\.(?=\d)", "", name)
 
@@ -70,7 +105,8 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def candidates(original: Path, converted: list[Path], threads: int) -> list[Candidate]:
     """Compares each checkpoint with the original; the largest ones first.
 
-    Where some tensors changed in every checkpoint, only these count, so that sizes compare.
+    Where some tensors were converted in every checkpoint, only these count, so that sizes compare;
+    and the ruined ones.
 
     Raises:
         FileNotFoundError, OSError, ValueError: as `blockscale.compare`.
@@ -80,7 +116,7 @@ def candidates(original: Path, converted: list[Path], threads: int) -> list[Cand
     names = [{t.name for t in c} for c in changed if c]
     common = set.intersection(*names) if names else set()
     if common:
-        changed = [[t for t in c if t.name in common] for c in changed]
+        changed = [[t for t in c if t.name in common or t.status == "ruined"] for c in changed]
     found = [
         Candidate(name, report, tuple(c), _histogram(original, path, [t.name for t in c]))
         for name, path, report, c in zip(
@@ -91,41 +127,56 @@ def candidates(original: Path, converted: list[Path], threads: int) -> list[Cand
 
 
 def _changed(report: CompareReport) -> list[TensorComparison]:
-    changed = [t for t in report.tensors if t.recipe_a != t.recipe_b or t.sqnr_db != math.inf]
-    return sorted(changed, key=lambda t: natural_key(t.name))
+    return sorted((t for t in report.tensors if t.converted), key=lambda t: natural_key(t.name))
 
 
 def _names(converted: list[Path], changed: list[list[TensorComparison]]) -> list[str]:
     """Each checkpoint's recipe; its folder's name or its path where that does not tell it apart."""
     recipes = ["+".join(dict.fromkeys(t.recipe_b for t in c)) for c in changed]
-    folders = [path.resolve().name for path in converted]
+    folders = [printable(path.resolve().name) for path in converted]
     for names in (recipes, folders):
         if all(names) and len(set(names)) == len(names):
             return names
-    return [str(path) for path in converted]
+    return [printable(str(path)) for path in converted]
 
 
-def _rows(tensor: ScaledTensor | np.ndarray) -> np.ndarray:
-    """Evenly spaced rows of a tensor, HISTOGRAM_VALUES in all or just above, in f32."""
-    values = dequantize(tensor) if isinstance(tensor, ScaledTensor) else tensor
-    values = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
-    step = max(1, values.size // HISTOGRAM_VALUES)
-    return values[::step].astype(np.float32)
+def _rows(checkpoint: Checkpoint, name: str) -> np.ndarray | None:
+    """Evenly spaced rows of a tensor, HISTOGRAM_VALUES in all or just above, in f64; None of types
+    that numpy cannot read."""
+    tensor, dtype = checkpoint[name], checkpoint.info(name).dtype
+    values = np.atleast_1d(dequantize(tensor) if isinstance(tensor, ScaledTensor) else tensor)
+    if values.size == 0 or (dtype.startswith("F8") and values.dtype == np.uint8):
+        return None
+    rows = values.reshape(-1, values.shape[-1])[:: max(1, values.size // HISTOGRAM_VALUES)]
+    if dtype == "BF16" and rows.dtype.itemsize == 2:  # whether ml_dtypes is there or not
+        rows = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(np.float64)
+
+
+def _rms(values: np.ndarray) -> float:
+    """Root mean square of what is finite; scaled, so that squares of f64 do not overflow."""
+    finite = np.abs(values[np.isfinite(values)])
+    largest = finite.max(initial=0.0)
+    return float(largest * np.sqrt(np.mean(np.square(finite / largest)))) if largest > 0 else 0.0
 
 
 def _histogram(original: Path, converted: Path, names: list[str]) -> Histogram | None:
     before, after = Checkpoint(original), Checkpoint(converted)
     relative = []
     for name in names:
-        a, b = _rows(before[name]), _rows(after[name])
-        rms = float(np.sqrt(np.mean(np.square(a, dtype=np.float64))))
-        if rms > 0:
-            relative.append(np.abs(a - b).ravel() / np.float32(rms))
-    if not relative:
+        a, b = _rows(before, name), _rows(after, name)
+        if a is None or b is None or (rms := _rms(a)) == 0:
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            equal = (a == b) | (np.isnan(a) & np.isnan(b))
+            relative.append(np.where(equal, 0, np.abs(a - b) / rms).ravel())
+    errors = np.concatenate([[], *relative])
+    finite = errors[np.isfinite(errors)]
+    if finite.size == 0:
         return None
-    errors = np.concatenate(relative)
     return Histogram(
-        shares=np.histogram(errors, BIN_EDGES)[0] / errors.size,
-        median=float(np.median(errors)),
-        exact=float(np.mean(errors == 0)),
+        shares=np.histogram(finite, BIN_EDGES)[0] / finite.size,
+        median=float(np.median(finite)),
+        exact=float(np.mean(finite == 0)),
+        lost=1 - finite.size / errors.size,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
 import os
-import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +31,7 @@ th { vertical-align: bottom; line-height: 1.2; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal;
                                  min-width: 6.5rem; }
 thead th { border-bottom: 2px solid #888; } tbody td { border-bottom: 1px solid #ddd; }
+.ruined { color: #b00020; font-weight: 600; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0 0 0 1rem; }
 @media (max-width: 30rem) {
   body { padding: .75rem; }
@@ -49,17 +50,27 @@ _WORDS = {
     "SQNR, in dB": "Signal-to-quantisation-noise ratio: how much larger the weights are than the "
     "error that rounding made. Higher is better. At 20 dB the error is a tenth of the weights "
     "(root mean square), at 40 dB a hundredth; 6 dB are one bit.",
+    "Ruined": "A layer that is NaN or infinite where the original is not, or the other way round "
+    "(its SQNR is NaN, or -inf), or that has values where the original has only zeros (-inf).",
 }
+# Of very many ruined layers, so many are named.
+RUINED_SHOWN = 200
 
 
 def _escape(text: str) -> str:
     return html.escape(text, quote=True)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], ruined: Sequence[bool] | None = None
+) -> str:
+    """Rows that are `ruined` are red."""
     cells = "".join(f"<th scope='col'>{_escape(h)}</th>" for h in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        ("<tr class='ruined'>" if red else "<tr>")
+        + "".join(f"<td>{_escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row, red in zip(rows, ruined or [False] * len(rows), strict=True)
     )
     return (
         f"<div class='scroll'><table><thead><tr>{cells}</tr></thead>"
@@ -83,34 +94,64 @@ def _megabytes(count: float) -> str:
     return f"{count / 1e6:.2f}" if count < 1e8 else f"{count / 1e6:.0f}"
 
 
+def _ruined(candidates: Sequence[data.Candidate]) -> list[str]:
+    """What a reader must see before anything else; nothing if all is well."""
+    rows = [
+        [data.printable(t.name), c.name, f"{t.recipe_a} → {t.recipe_b}", c.why_ruined()[t.name]]
+        for c in candidates
+        for t in c.ruined
+    ]
+    if not rows:
+        return []
+    count = f"{len(rows)} layer{'s are' if len(rows) > 1 else ' is'} ruined"
+    text = "NaN or infinity on one side only, or values where the original has only zeros."
+    if len(rows) > RUINED_SHOWN:
+        text += f" The first {RUINED_SHOWN} are listed."
+    rows = rows[:RUINED_SHOWN]
+    return [
+        f"<h2 class='ruined'>{count}</h2><p>{text}</p>",
+        _table(["layer", "checkpoint", "stored as", "SQNR"], rows, [True] * len(rows)),
+    ]
+
+
+def _sqnr(value: float) -> str:
+    return {math.inf: "equal", -math.inf: "ruined"}.get(value, f"{value:.2f}")
+
+
 def _summary(candidates: Sequence[data.Candidate]) -> str:
     rows = []
     for c in candidates:
         if not c.changed:
-            rows.append([c.name, *["–"] * 3, "equal", "equal"])
+            equal = "equal" if c.report.total.status == "equal" else "not compared"
+            rows.append([c.name, *["–"] * 3, equal, equal])
             continue
-        sqnr_db = c.sqnr_db().values()
         rows.append(
             [
                 c.name,
                 f"{c.bits_per_weight:.2f}",
                 _megabytes(c.bytes_after),
-                f"{c.bytes_before / c.bytes_after:.2f} ×",
-                f"{statistics.median(sqnr_db):.1f}" if sqnr_db else "equal",
-                f"{min(sqnr_db):.1f}" if sqnr_db else "equal",
+                f"{c.bytes_before / max(1, c.bytes_after):.2f} ×",
+                _sqnr(c.total_sqnr_db),
+                _sqnr(min(c.sqnr_db().values(), default=math.inf)),
             ]
         )
     head = ["checkpoint", "bits per weight", "MB", "smaller", "SQNR, dB", "SQNR of worst layer"]
-    return _table(head, rows)
+    return _table(head, rows, [bool(c.ruined) for c in candidates])
 
 
 def _counted(candidates: Sequence[data.Candidate]) -> str:
     """What the table counts, and what it leaves out."""
     most = max(candidates, key=lambda c: len(c.changed))
-    text = f"Counted are only the {len(most.changed)} tensors that were converted"
+    count, several = len(most.changed), len(candidates) > 1
+    text = f"Counted {'is' if count == 1 else 'are'} only the {count} converted tensor"
+    text += "s" * (count != 1) + " (of another recipe or dtype, or with other values"
+    text += "; where there are such, those that every checkpoint converted)" if several else ")"
     if most.changed:
         text += f", {_megabytes(most.bytes_before)} MB in the original"
-    text += f", of {len(most.report.tensors)} compared. SQNR is the median over them."
+    text += f", of {len(most.report.tensors)} in both. SQNR is that of all their values together."
+    skipped = sum(t.status == "not_compared" for t in most.report.tensors)
+    if skipped:
+        text += f" {skipped} could not be compared: their dtypes cannot be read as numbers."
     for names, what in (
         (most.report.only_a, "only in the original"),
         (most.report.only_b, f"only in {most.name}"),
@@ -135,35 +176,43 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
         )
     ]
     shown = len(plots.layers_to_show(candidates))
+    measured = [c for c in candidates if c.histogram is not None]
     total = len({name for c in candidates for name in c.sqnr_db()})
     some = f" Shown are the {shown} of {total} that lost most." if shown < total else ""
     advice = "blockscale convert --exclude keeps a layer as it is, --map gives it another recipe."
     if len(candidates) == 1:
         text = "SQNR of each layer's weights. Orange: layers 1 dB or more below the median."
+        if candidates[0].ruined:
+            text += " Red: ruined ones."
         uri = plots.sqnr_of_layers(candidates[0])
     else:
         text = (
             "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
             "more than is usual in their column (black: 3 dB), bright ones less."
         )
+        if any(c.ruined for c in candidates):
+            text += " Red cells are ruined layers."
         uri = plots.sqnr_by_layer(candidates)
-    return [
-        *parts,
+    parts.append(
         _section(
             "Accuracy layer by layer",
             f"{text} {advice}{some}",
             uri,
             "SQNR of each layer in each checkpoint",
-        ),
-        _section(
-            "How large the errors are",
-            "How many weights (height) have an error of which size (from left to right, on a "
-            "logarithmic scale), relative to the typical weight of their tensor (its root mean "
-            "square). The orange line is the median: half of the weights err less.",
-            plots.error_histograms(candidates),
-            "Histogram of the errors of single weights in each checkpoint",
-        ),
-    ]
+        )
+    )
+    if measured:
+        parts.append(
+            _section(
+                "How large the errors are",
+                "How many weights (height) have an error of which size (from left to right, on a "
+                "logarithmic scale), relative to the typical weight of their tensor (its root "
+                "mean square). The orange line is the median: half of the weights err less.",
+                plots.error_histograms(measured),
+                "Histogram of the errors of single weights in each checkpoint",
+            )
+        )
+    return parts
 
 
 _EMBEDDING_TEXT = (
@@ -248,9 +297,10 @@ def _body(
     changed = [c for c in candidates if c.sqnr_db()]
     parts = [
         f"<h1>{_escape(title)}</h1>",
-        f"<p>The checkpoint <b>{_escape(original.name)}</b> was stored in other number formats. "
-        "Fewer bits per weight make it smaller and faster to load, but round every weight a "
-        "little. This page shows both sides.</p>",
+        f"<p>The checkpoint <b>{_escape(data.printable(original.name))}</b> was stored in other "
+        "number formats. Fewer bits per weight make it smaller and faster to load, but round "
+        "every weight a little. This page shows both sides.</p>",
+        *_ruined(candidates),
         _summary(candidates),
         _counted(candidates),
         _glossary(),
@@ -286,7 +336,7 @@ def write_report(
         overwrite: replace a file that exists.
 
     Raises:
-        ImportError: matplotlib is missing (pip install 'blockscale[report]').
+        ImportError: matplotlib is missing (pip install '.[report]' in a checkout brings it).
         FileExistsError: there is such a file, and `overwrite` was not given.
         OSError, ValueError: a checkpoint or the output cannot be read or written.
     """

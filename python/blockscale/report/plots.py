@@ -6,6 +6,7 @@ import base64
 import io
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -14,10 +15,11 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .data import BIN_EDGES, Candidate, short_layer
+from .data import BIN_EDGES, Candidate, natural_key, short_layer
 
 WIDTH = 4.7  # inches: text of STYLE's size stays legible when the page is 390 pixels wide
 STYLE = {
@@ -28,12 +30,14 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "legend.frameon": False,
+    "text.parse_math": False,  # names of tensors and folders may hold `$`
     "svg.hashsalt": "blockscale",
     "svg.fonttype": "none",  # text stays text: a third of the size
     "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
 }
 # Okabe and Ito's palette, told apart in every common form of colour blindness.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a00"]
+RED = "#b00020"  # of what is ruined
 MARKERS = "osD^v*PX<>"
 LAYERS_SHOWN = 60
 LOSS_DB = 3.0
@@ -59,9 +63,12 @@ def _styled(**changes: Any) -> Callable[[Callable[..., str]], Callable[..., str]
 def data_uri(figure: Figure) -> str:
     """The figure as a data URI, the same bytes for the same data."""
     buffer = io.BytesIO()
-    figure.savefig(
-        buffer, format="svg", bbox_inches="tight", pad_inches=0.04, metadata={"Date": None}
-    )
+    with warnings.catch_warnings():
+        # The browser has fonts for what matplotlib has none.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(
+            buffer, format="svg", bbox_inches="tight", pad_inches=0.04, metadata={"Date": None}
+        )
     plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
@@ -73,57 +80,73 @@ def percent(value: float) -> str:
 
 @_styled()
 def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
-    """Bits a weight against the mean SQNR of the layers; one point a checkpoint."""
+    """Bits a weight against the SQNR of them all; one point a checkpoint, ruined ones at 0."""
     figure, axes = plt.subplots(figsize=(WIDTH, 3.2))
+    labels = []
     for index, candidate in enumerate(candidates):
-        values = list(candidate.sqnr_db().values())
+        ruined = bool(candidate.ruined)
         axes.plot(
             candidate.bits_per_weight,
-            sum(values) / len(values),
+            candidate.total_sqnr_db if math.isfinite(candidate.total_sqnr_db) else 0,
             linestyle="none",
-            marker=MARKERS[index % len(MARKERS)],
-            color=COLOURS[index % len(COLOURS)],
-            markerfacecolor="none",
+            marker="X" if ruined else MARKERS[index % len(MARKERS)],
+            color=RED if ruined else COLOURS[index % len(COLOURS)],
+            markerfacecolor=RED if ruined else "none",
             markeredgewidth=2,
             markersize=10,
-            label=candidate.name,
+            clip_on=False,
         )
+        labels.append(candidate.name + (" (ruined)" if ruined else ""))
     most = 1.1 * max(candidate.bits_per_weight for candidate in candidates)
-    best = axes.dataLim.y1
-    line = {"color": "#888888", "linestyle": ":", "label": "6 dB a bit"}
-    axes.plot([0, most], [0, DB_PER_BIT * most], **line)
+    lowest, best = axes.dataLim.y0, axes.dataLim.y1
+    axes.plot([0, most], [0, DB_PER_BIT * most], color="#888888", linestyle=":")
     axes.set_xlim(0, most)
-    axes.set_ylim(0, 1.25 * best)
+    axes.set_ylim(min(0, 1.25 * lowest), 1.25 * best if best > 0 else DB_PER_BIT * most)
     axes.set_xlabel("bits per weight, scales included (← smaller)")
-    axes.set_ylabel("mean SQNR, dB (↑ better)")
-    figure.legend(
-        loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, fontsize=9, handletextpad=0.2
+    axes.set_ylabel("SQNR, dB (↑ better)")
+    legend = figure.legend(
+        axes.lines,
+        [str(index) for index in range(len(axes.lines))],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=2,
+        fontsize=9,
+        handletextpad=0.2,
     )
+    # A label that starts with `_` would be left out: the names are set afterwards.
+    for text, label in zip(legend.get_texts(), [*labels, "6 dB a bit"], strict=True):
+        text.set_text(label)
     return data_uri(figure)
 
 
 def layers_to_show(candidates: Sequence[Candidate]) -> list[str]:
-    """The changed layers in the model's order; of very many those that lost most."""
+    """The changed layers, ruined ones first, in the model's order; of very many the worst."""
     worst: dict[str, float] = {}
     for candidate in candidates:
         for name, sqnr_db in candidate.sqnr_db().items():
             worst[name] = min(sqnr_db, worst.get(name, sqnr_db))
-    chosen = set(sorted(worst, key=lambda name: worst[name])[:LAYERS_SHOWN])
-    return [name for name in worst if name in chosen]
+    chosen = sorted(worst, key=lambda name: worst[name])[:LAYERS_SHOWN]
+    return sorted(chosen, key=lambda name: (worst[name] > -math.inf, natural_key(name)))
 
 
 @_styled()
 def sqnr_of_layers(candidate: Candidate) -> str:
     """SQNR in dB of each layer of one checkpoint; those below the median by 1 dB highlighted."""
-    sqnr_db = candidate.sqnr_db()
+    sqnr_db, why_ruined = candidate.sqnr_db(), candidate.why_ruined()
     layers = layers_to_show([candidate])
-    low = statistics.median(sqnr_db.values()) - 1
+    low = statistics.median(candidate.finite_sqnr_db() or [0]) - 1
     return _bars(
         [short_layer(name) for name in layers],
-        [sqnr_db[name] for name in layers],
+        [0 if name in why_ruined else sqnr_db[name] for name in layers],
         "SQNR, dB (→ better)",
-        lambda value: f"{value:.1f}",
-        [sqnr_db[name] < low for name in layers],
+        [
+            f"ruined: {why_ruined[name]}" if name in why_ruined else f"{sqnr_db[name]:.1f}"
+            for name in layers
+        ],
+        [
+            RED if name in why_ruined else COLOURS[1] if sqnr_db[name] < low else COLOURS[0]
+            for name in layers
+        ],
     )
 
 
@@ -131,21 +154,27 @@ def sqnr_of_layers(candidate: Candidate) -> str:
 def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     """A table of SQNRs in dB, one row a layer, one column a checkpoint.
 
-    Colour is the difference from the column's median, black to yellow from -LOSS_DB to LOSS_DB.
+    Colour is the difference from the column's median, black to yellow from -LOSS_DB to LOSS_DB;
+    red is what is ruined.
     """
     layers = layers_to_show(candidates)
-    table = [[c.sqnr_db().get(name, float("nan")) for c in candidates] for name in layers]
-    height = 0.21 * len(layers) + 0.9
-    figure, axes = plt.subplots(figsize=(WIDTH, height))
-    typical = [statistics.median(c.sqnr_db().values()) for c in candidates]
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.21 * len(layers) + 0.9))
+    typical = [statistics.median(c.finite_sqnr_db() or [0]) for c in candidates]
+    table = [[c.sqnr_db().get(name, math.nan) for c in candidates] for name in layers]
     loss = [[value - usual for value, usual in zip(row, typical, strict=True)] for row in table]
-    axes.pcolormesh(loss, cmap="cividis", vmin=-LOSS_DB, vmax=LOSS_DB, edgecolor="white")
-    for row, values in enumerate(table):
-        for column, value in enumerate(values):
-            dark = loss[row][column] < LOSS_DB / 4
-            text = "–" if math.isnan(value) else f"{value:.1f}"
+    cells = axes.pcolormesh(loss, cmap="cividis", vmin=-LOSS_DB, vmax=LOSS_DB, edgecolor="white")
+    colours = cells.cmap(cells.norm(loss))
+    why_ruined = [c.why_ruined() for c in candidates]
+    for row, name in enumerate(layers):
+        for column, value in enumerate(table[row]):
+            why = why_ruined[column].get(name)
+            dark = why is not None or loss[row][column] < LOSS_DB / 4
+            if why is not None:
+                colours[row, column] = to_rgba(RED)
+            text = why or ("–" if math.isnan(value) else f"{value:.1f}")
             axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7.5,
                       color="white" if dark else "black")  # fmt: skip
+    cells.set(array=None, facecolor=colours.reshape(-1, 4))
     axes.set_yticks([i + 0.5 for i in range(len(layers))], map(short_layer, layers), fontsize=7.5)
     axes.set_xticks([i + 0.5 for i in range(len(candidates))], [c.name for c in candidates],
                     rotation=50, ha="left", rotation_mode="anchor", fontsize=8)  # fmt: skip
@@ -175,6 +204,8 @@ def error_histograms(candidates: Sequence[Candidate]) -> str:
         note = f"{candidate.name}\nmedian {percent(histogram.median)}"
         if histogram.exact >= 0.005:
             note += f"\n{histogram.exact:.0%} exact"
+        if histogram.lost > 0:
+            note += f"\n{percent(histogram.lost)} NaN or infinite"
         side = {"x": 1, "ha": "right"} if histogram.median < 1e-3 else {"x": 0, "ha": "left"}
         axes.text(s=note, y=0.95, va="top", transform=axes.transAxes, fontsize=8.5, **side)
     last = strips[-1, 0]
@@ -187,14 +218,17 @@ def _bars(
     names: Sequence[str],
     values: Sequence[float],
     label: str,
-    text: Callable[[float], str],
-    highlighted: Sequence[bool],
+    texts: Sequence[str],
+    colours: Sequence[str],
 ) -> str:
     figure, axes = plt.subplots(figsize=(WIDTH, 0.26 * len(names) + 0.7))
-    colours = [COLOURS[1] if marked else COLOURS[0] for marked in highlighted]
     bars = axes.barh(range(len(names)), values, color=colours, height=0.72)
-    axes.bar_label(bars, [text(value) for value in values], padding=3, fontsize=8.5)
+    shown = axes.bar_label(bars, texts, padding=3, fontsize=8.5)
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    for text, name, colour in zip(shown, axes.get_yticklabels(), colours, strict=True):
+        if colour == RED:
+            text.set_color(RED)
+            name.set_color(RED)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(min(0, *values), 1.15 * max(1e-9, *values))
     axes.grid(axis="y", visible=False)
@@ -207,7 +241,12 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
     """1 - cosine with f32's sentence embeddings: mean as a dot, worst sentence as a line's end."""
     figure, axes = plt.subplots(figsize=(WIDTH, 0.24 * len(rows) + 1))
     for place, row in enumerate(rows):
-        mean, worst = (max(1.0 - float(row[key]), 1e-7) for key in ("cosine_mean", "cosine_min"))
+        lost = [1.0 - float(row[key]) for key in ("cosine_mean", "cosine_min")]
+        if any(map(math.isnan, lost)):
+            axes.text(0.5, place, "ruined: NaN", color=RED, fontsize=8.5, ha="center", va="center",
+                      transform=axes.get_yaxis_transform())  # fmt: skip
+            continue
+        mean, worst = (max(value, 1e-7) for value in lost)
         axes.plot([mean, worst], [place, place], color=COLOURS[0], linewidth=1.5)
         axes.plot(worst, place, marker="|", color=COLOURS[0], markersize=9)
         axes.plot(mean, place, marker="o", color=COLOURS[1], markersize=7)
@@ -231,7 +270,11 @@ def quantise_rates(cases: Sequence[dict[str, Any]]) -> str:
     names = [str(case["recipe"]) for case in cases]
     label = "rate of quantising, in % of memcpy's (→ better)"
     return _bars(
-        names, [100 * s for s in shares], label, lambda v: f"{v:.0f} %", [False] * len(names)
+        names,
+        [100 * s for s in shares],
+        label,
+        [f"{100 * s:.0f} %" for s in shares],
+        [COLOURS[0]] * len(names),
     )
 
 
@@ -240,10 +283,14 @@ def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
     """GFLOP/s of matrix products; those of plain formats, to compare with, are highlighted."""
     plain = ("f32", "f16", "bf16")
     names = [f"{case['recipe_a']} × {case['recipe_b']}" for case in cases]
+    rates = [float(case["gflops"]) for case in cases]
     return _bars(
         names,
-        [float(case["gflops"]) for case in cases],
+        rates,
         "GFLOP/s of a product (→ better)",
-        lambda v: f"{v:.0f}",
-        [case["recipe_a"] in plain and case["recipe_b"] in plain for case in cases],
+        [f"{rate:.0f}" for rate in rates],
+        [
+            COLOURS[1] if case["recipe_a"] in plain and case["recipe_b"] in plain else COLOURS[0]
+            for case in cases
+        ],
     )
