@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "models/activation_scales.h"
+#include "models/fused_siblings.h"
 #include "models/index_file.h"
+#include "models/option_checks.h"
 #include "models/selection.h"
 #include "models/text.h"
 
@@ -37,9 +40,12 @@ class Planner {
 
   Plan run(const std::string& file_name) {
     decisions_ = select(source_, options_, *plan_.destination);
+    check_recipe_options(options_);
     read_activations();
     decide_inputs();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
+    settle_siblings();
+    check_plan_options(options_, plan_);
     plan_.all_verbatim = source_.dialect().dialect == plan_.destination->dialect &&
                          std::all_of(plan_.tensors.begin(), plan_.tensors.end(),
                                      [](auto& t) { return t.method == Method::verbatim; });
@@ -55,11 +61,6 @@ class Planner {
 
   void read_activations() {
     if (!options_.activation_scales) return;
-    if (options_.recipe != Recipe::nvfp4) {
-      throw Error(ErrorCode::invalid_argument, "activation_scales",
-                  std::string("are given for ") + recipe_traits(options_.recipe).name +
-                      ", only nvfp4 stores them");
-    }
     const std::map<std::string, float> given = read_activation_scales(*options_.activation_scales);
     // Fused layers have one input, so they get one scale.
     std::map<std::string, float> of_group;
@@ -93,6 +94,23 @@ class Planner {
     inputs_ = any && (!absmax_.empty() || all);
   }
 
+  /// Fused weights that stay different are warned of; those whose tensor scales only differ are
+  /// quantised anew if that is asked for.
+  void settle_siblings() {
+    std::vector<Siblings> differing = differing_siblings(plan_);
+    if (options_.share_tensor_scales) {
+      for (const Siblings& siblings : differing) {
+        const bool wanted = std::all_of(siblings.members.begin(), siblings.members.end(),
+                                        [&](std::size_t i) { return decisions_[i].convert; });
+        if (!wanted || siblings.same_tensor_scale) continue;
+        rescaled_.insert(siblings.members.begin(), siblings.members.end());
+      }
+      for (const std::size_t i : rescaled_) plan_.tensors[i] = plan_tensor(i);
+      differing = differing_siblings(plan_);
+    }
+    plan_.warnings = warnings_of(differing, plan_);
+  }
+
   PlannedTensor plan_tensor(std::size_t i) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     const Decision& decision = decisions_[i];
@@ -107,7 +125,8 @@ class Planner {
 
     const bool same_dialect = source_.dialect().dialect == plan_.destination->dialect;
     const Recipe stored = stored_recipe(i, decision.recipe);
-    const bool same_recipe = tensor.quantized && stored == decision.recipe;
+    const bool same_recipe =
+        tensor.quantized && stored == decision.recipe && !rescaled_.contains(i);
     if (!tensor.quantized && !decision.convert) {
       take_stored(planned);
     } else if (same_recipe && same_dialect && planned.input_absmax == 0) {
@@ -165,7 +184,8 @@ class Planner {
 
   void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
-    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe);
+    const bool rescaled = rescaled_.contains(planned.source);
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled;
     planned.method = transfer ? Method::transfer : Method::requantise;
     WeightToWrite weight;
     weight.name = tensor.name;
@@ -177,6 +197,7 @@ class Planner {
       weight.input_scales = factor_count(stored.input_scale);
     }
     planned.parts = planned.quantised ? plan_.destination->parts(weight) : plain_parts(weight);
+    if (rescaled) planned.reason = "quantised anew, so that fused weights share a tensor scale";
     if (!transfer || !planned.reason.empty()) return;
     planned.converted = true;
     if (planned.recipe != Recipe::nvfp4) {
@@ -213,11 +234,7 @@ class Planner {
           planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
       if (planned.method != Method::requantise || !one_scale) continue;
       const CheckpointTensor& tensor = source_.tensors()[planned.source];
-      std::string key = fused_group(tensor.name) + "|" + recipe_traits(planned.recipe).name;
-      // Engines fuse along the rows: other dimensions are equal.
-      for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-        if (d + 2 != tensor.shape.size()) key += "|" + std::to_string(tensor.shape[d]);
-      }
+      const std::string key = fusion_key(tensor) + "|" + recipe_traits(planned.recipe).name;
       const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
       if (added) plan_.groups.emplace_back();
       planned.group = found->second;
@@ -289,6 +306,7 @@ class Planner {
   const StoredCheckpoint& source_;
   const ConvertOptions& options_;
   std::vector<Decision> decisions_;
+  std::set<std::size_t> rescaled_;       // tensors that are not to be copied
   std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
   bool inputs_ = false;
   Plan plan_;

@@ -55,6 +55,7 @@ struct Plan {
   std::vector<ScaleGroup> groups;
   std::vector<PlannedShard> shards;
   std::vector<std::string> kept_modules;
+  std::vector<std::string> warnings;  // ConvertReport's
   bool all_verbatim = false;          // nothing changes: configuration files are copied as well
   std::optional<Recipe> plain_dtype;  // of a conversion of the whole checkpoint to a plain format
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;
