@@ -124,6 +124,7 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"partial_discarded", report.partial_discarded},
           {"seconds", report.seconds},
           {"not_copied", not_copied},
+          {"warnings", report.warnings},
           {"tensors", tensors}};
 }
 
@@ -211,6 +212,9 @@ void log_tensors(const ConvertReport& report) {
 ExitCode run(const ConvertCommand& command) {
   const ConvertReport report = run_convert(command);
   log_tensors(report);
+  if (!command.quiet) {
+    for (const std::string& warning : report.warnings) spdlog::warn("{}", printable(warning));
+  }
   if (command.json) {
     print_json(report_json(command, report));
   } else if (!command.quiet) {
@@ -230,20 +234,26 @@ Dialect parse_dialect(const std::string& name) {
   return kDialects[index_of(name, "dialect", dialect_names())];
 }
 
-/// "GLOB=RECIPE". The last '=' separates, so that a glob may hold one.
+/// "PATTERN=RECIPE". The last '=' separates, so that a pattern may hold one.
 std::pair<std::string, Recipe> parse_mapping(const std::string& text) {
   const auto equals = text.rfind('=');
   if (equals == std::string::npos || equals == 0) {
     throw ParseError("'" + printable(text) +
-                     "' is no mapping; write GLOB=RECIPE, such as "
+                     "' is no mapping; write PATTERN=RECIPE, such as "
                      "'*.experts.*=mxfp4'");
   }
   return {text.substr(0, equals), parse_recipe(std::string_view(text).substr(equals + 1))};
 }
 
-std::string parse_glob(const std::string& text) {
-  if (text.empty()) throw ParseError("a glob must not be empty; '*' stands for every weight");
+std::string parse_pattern(const std::string& text) {
+  if (text.empty()) throw ParseError("a pattern must not be empty; '*' stands for every weight");
   return text;
+}
+
+constexpr std::array kExpertsLayouts = {ExpertsLayout::out_in, ExpertsLayout::in_out};
+
+ExpertsLayout parse_experts_layout(const std::string& name) {
+  return kExpertsLayouts[index_of(name, "layout of experts", {"out-in", "in-out"})];
 }
 
 constexpr const char* kExamples = R"help(
@@ -252,23 +262,30 @@ Examples:
     blockscale convert ./all-MiniLM-L6-v2 ./minilm-nvfp4 --recipe nvfp4
 
   The 128 x 128 blocks of DeepSeek, but the attention kept as it is:
-    blockscale convert ./model ./model-fp8 --recipe fp8_128x128 --dialect deepseek \
-        --exclude '*.self_attn.*'
+    blockscale convert ./all-MiniLM-L6-v2 ./minilm-fp8 --recipe fp8_128x128 \
+        --dialect deepseek --exclude '*.attention.*'
 
   Experts in MXFP4, all other linear layers in MXFP8, continued after an interruption:
     blockscale convert ./moe ./moe-mx --recipe mxfp8_e4m3 --map '*.experts.*=mxfp4' --resume
 )help";
 
 void add_selection_options(CLI::App& command, ConvertOptions& options) {
-  add_repeated(command, "--include", "GLOB", options.include, parse_glob,
+  add_repeated(command, "--include", "PATTERN", options.include, parse_pattern,
                help_text("Convert the weights whose names match, instead of the default choice "
                          "(2-D weights of linear layers and stacked experts; not embeddings, "
-                         "norms, biases, lm_head and routers). Repeatable"));
-  add_repeated(command, "--exclude", "GLOB", options.exclude, parse_glob,
+                         "norms, biases, lm_head and routers). A glob, or re: and a regular "
+                         "expression, as in llm-compressor. Repeatable"));
+  add_repeated(command, "--exclude", "PATTERN", options.exclude, parse_pattern,
                help_text("Keep the weights whose names match as they are. Repeatable"));
-  add_repeated(command, "--map", "GLOB=RECIPE", options.map, parse_mapping,
+  add_repeated(command, "--map", "PATTERN=RECIPE", options.map, parse_mapping,
                help_text("Use RECIPE for the weights whose names match; the first match wins. "
                          "Repeatable"));
+  add_parsed(command, "--experts-layout", "LAYOUT", options.experts_layout, parse_experts_layout,
+             help_text("How stacks of experts are stored: out-in ([experts, out, in]) or in-out, "
+                       "which stay as they are. Default: as the model type does"));
+  command.add_flag("--share-tensor-scales", options.share_tensor_scales,
+                   help_text("Quantise weights anew that engines fuse (q, k and v; gate and up) "
+                             "and whose NVFP4 tensor scales differ in SRC"));
 }
 
 void add_numeric_options(CLI::App& command, ConvertOptions& options) {

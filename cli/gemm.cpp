@@ -140,7 +140,8 @@ Examples:
     blockscale gemm --weights ./model --recipe-a nvfp4 --recipe-b nvfp4 -m 128 --baselines
 
   The layers of a converted checkpoint, as they are stored, against the original:
-    blockscale gemm --weights ./model-fp8 --reference ./model --tensor '*.mlp.*' --json
+    blockscale gemm --weights ./minilm-fp8 --reference ./all-MiniLM-L6-v2 \
+        --tensor '*.intermediate.*' --json
 )help";
 
 void add_size_options(CLI::App& command, GemmCommand& state) {
@@ -177,7 +178,7 @@ void add_weights_options(CLI::App& command, GemmCommand& state) {
              "Multiply by the linear layers of this checkpoint");
   add_parsed(command, "--reference", "PATH", state.reference, as_is,
              help_text("Checkpoint with the true weights. Default: the values of --weights"));
-  add_repeated(command, "--tensor", "GLOB", state.selected, as_is,
+  add_repeated(command, "--tensor", "PATTERN", state.selected, as_is,
                "Only the weights whose names match. Repeatable");
   command.add_flag("--baselines", state.baselines, "Run every layer in f32 and bf16 as well");
 }

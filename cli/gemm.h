@@ -23,7 +23,7 @@ struct GemmCommand {
   int samples = 1024;
   std::string weights;                // --weights: a checkpoint, in place of n and k
   std::string reference;              // whose values are the true ones; empty: those of `weights`
-  std::vector<std::string> selected;  // globs; empty: all linear layers
+  std::vector<std::string> selected;  // patterns; empty: all linear layers
   bool baselines = false;
   bool json = false;
 };

@@ -169,8 +169,22 @@ const CheckpointTensor& true_tensor(const Checkpoint& reference, const Checkpoin
   return *found;
 }
 
+/// A pattern that chooses nothing would go unnoticed beside one that does.
+void check_patterns(const Checkpoint& weights, const GemmCommand& command) {
+  for (const std::string& pattern : command.selected) {
+    if (std::none_of(weights.tensors().begin(), weights.tensors().end(),
+                     [&](const auto& tensor) { return weight_matches(pattern, tensor.name); })) {
+      throw Error(ErrorCode::not_found, "tensor",
+                  "\"" + printable(pattern) +
+                      "\" matches no tensor of the weights; blockscale "
+                      "inspect shows what there is");
+    }
+  }
+}
+
 std::vector<Layer> measure_all(const GemmCommand& command) {
   const Checkpoint weights = Checkpoint::open(command.weights);
+  check_patterns(weights, command);
   const Checkpoint reference =
       command.reference.empty() ? weights : Checkpoint::open(command.reference);
   std::vector<Layer> layers;
@@ -184,7 +198,7 @@ std::vector<Layer> measure_all(const GemmCommand& command) {
   if (layers.empty()) {
     throw Error(ErrorCode::not_found, "weights",
                 "have no 2-D weight of a linear layer that was asked for; blockscale inspect shows "
-                "what there is, --tensor GLOB chooses");
+                "what there is, --tensor PATTERN chooses");
   }
   return layers;
 }

@@ -45,6 +45,9 @@ void check_options(const ConvertOptions& options) {
   if (options.mx_scale_mode && static_cast<int>(*options.mx_scale_mode) > 2) {
     refuse("mx_scale_mode", "is no mode, must be floor, ceil or even");
   }
+  if (options.experts_layout && static_cast<int>(*options.experts_layout) > 1) {
+    refuse("experts_layout", "is no layout, must be out_in or in_out");
+  }
 }
 
 std::string text_of(const fs::path& path) {
@@ -87,6 +90,9 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
           {"include", options.include},
           {"exclude", options.exclude},
           {"map", map},
+          {"experts_layout",
+           options.experts_layout ? Json(static_cast<int>(*options.experts_layout)) : Json()},
+          {"share_tensor_scales", options.share_tensor_scales},
           {"activation_scales", options.activation_scales
                                     ? Json(models::hash_bytes(text_of(*options.activation_scales)))
                                     : Json()},

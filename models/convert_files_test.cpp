@@ -26,7 +26,7 @@ class ConvertFilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(folder_ / "work");
-    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "llama"}});
+    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "mixtral"}});
   }
   /// Expects the error, and that neither a destination nor a staging folder is left.
   void expect_refused(ErrorCode code, const std::string& argument, const std::string& reason,
@@ -105,7 +105,7 @@ TEST_F(ConvertFilesTest, NeitherThreadsNorMemoryChangeTheResult) {
 TEST_F(ConvertFilesTest, MisalignedSourcesGiveTheSameBytes) {
   std::vector<TestTensor> tensors = test::small_model();
   tensors.insert(tensors.begin(), {"byte", DType::U8, {1}, "x"});
-  test::write_checkpoint(folder_ / "odd", tensors);
+  test::write_checkpoint(folder_ / "odd", tensors, {{"model_type", "mixtral"}});
   convert(plain_, out_, options_for(kNvfp4));
   convert(folder_ / "odd", folder_ / "work" / "odd", options_for(kNvfp4));
   const Checkpoint a = Checkpoint::open(out_);
@@ -180,7 +180,7 @@ TEST_F(ConvertFilesTest, NonfiniteWeightsAreRefusedByNameAndIndex) {
       if (tensor.name == name) std::memcpy(tensor.data.data() + 4 * index, &value, sizeof value);
     }
     fs::remove_all(plain_);
-    test::write_checkpoint(plain_, tensors);
+    test::write_checkpoint(plain_, tensors, {{"model_type", "mixtral"}});
   };
   const std::string q = "model.layers.0.q_proj.weight";
   const std::string stack = "model.layers.0.mlp.experts.up_proj";

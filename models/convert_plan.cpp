@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "models/activation_scales.h"
 #include "models/dialects/config_keys.h"
+#include "models/fused_siblings.h"
 #include "models/index_file.h"
+#include "models/option_checks.h"
 #include "models/selection.h"
 #include "models/side_plan.h"
 #include "models/text.h"
@@ -40,13 +43,15 @@ class Planner {
 
   Plan run(const std::string& file_name) {
     decisions_ = select(source_, options_, *plan_.destination);
+    check_recipe_options(options_);
     read_activations();
-    plan_.all_verbatim = changes_nothing();
     check_scales();
-    sides_.emplace(source_, decisions_, *plan_.destination, plan_.all_verbatim, !absmax_.empty());
-    plan_.cache = sides_->cache();
+    plan_tensors();
+    if (options_.share_tensor_scales && find_rescaled()) plan_tensors();
+    check_plan_options(options_, plan_);
     plan_.warnings = sides_->warnings();
-    for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
+    const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
+    plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
     check_unique_names();
     find_groups();
@@ -59,11 +64,6 @@ class Planner {
 
   void read_activations() {
     if (!options_.activation_scales) return;
-    if (options_.recipe != Recipe::nvfp4) {
-      throw Error(ErrorCode::invalid_argument, "activation_scales",
-                  std::string("are given for ") + recipe_traits(options_.recipe).name +
-                      ", only nvfp4 stores them");
-    }
     const std::map<std::string, float> given = read_activation_scales(*options_.activation_scales);
     // Fused layers have one input, so they get one scale.
     std::map<std::string, float> of_group;
@@ -89,6 +89,7 @@ class Planner {
     const CheckpointTensor& tensor = source_.tensors()[i];
     if (!tensor.quantized) return !decisions_[i].convert;
     return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
+           !rescaled_.contains(i) &&
            stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
   }
 
@@ -104,6 +105,25 @@ class Planner {
         throw Error(ErrorCode::corrupt_file, problem->tensor, problem->message);
       }
     }
+  }
+
+  void plan_tensors() {
+    plan_.all_verbatim = changes_nothing();
+    sides_.emplace(source_, decisions_, *plan_.destination, plan_.all_verbatim, !absmax_.empty());
+    plan_.cache = sides_->cache();
+    plan_.tensors.clear();
+    for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
+  }
+
+  /// Fused weights whose tensor scales would be copied and differ are to be quantised anew.
+  bool find_rescaled() {
+    for (const Siblings& siblings : differing_siblings(plan_)) {
+      const bool wanted = std::all_of(siblings.members.begin(), siblings.members.end(),
+                                      [&](std::size_t i) { return decisions_[i].convert; });
+      if (!wanted || siblings.same_tensor_scale) continue;
+      rescaled_.insert(siblings.members.begin(), siblings.members.end());
+    }
+    return !rescaled_.empty();
   }
 
   PlannedTensor plan_tensor(std::size_t i) const {
@@ -192,7 +212,8 @@ class Planner {
 
   void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
-    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe);
+    const bool rescaled = rescaled_.contains(planned.source);
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled;
     planned.method = transfer ? Method::transfer : Method::requantise;
     WeightToWrite weight;
     weight.name = tensor.name;
@@ -204,6 +225,7 @@ class Planner {
       weight.input_scales = factor_count(stored.input_scale);
     }
     planned.parts = planned.quantised ? plan_.destination->parts(weight) : plain_parts(weight);
+    if (rescaled) planned.reason = "quantised anew, so that fused weights share a tensor scale";
     if (!transfer || !planned.reason.empty()) return;
     planned.converted = true;
     if (planned.recipe != Recipe::nvfp4) {
@@ -240,11 +262,7 @@ class Planner {
           planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
       if (planned.method != Method::requantise || !one_scale) continue;
       const CheckpointTensor& tensor = source_.tensors()[planned.source];
-      std::string key = fused_group(tensor.name) + "|" + recipe_traits(planned.recipe).name;
-      // Engines fuse along the rows: other dimensions are equal.
-      for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-        if (d + 2 != tensor.shape.size()) key += "|" + std::to_string(tensor.shape[d]);
-      }
+      const std::string key = fusion_key(tensor) + "|" + recipe_traits(planned.recipe).name;
       const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
       if (added) plan_.groups.emplace_back();
       planned.group = found->second;
@@ -316,6 +334,7 @@ class Planner {
   const StoredCheckpoint& source_;
   const ConvertOptions& options_;
   std::vector<Decision> decisions_;
+  std::set<std::size_t> rescaled_;       // tensors that are not to be copied
   std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
   std::optional<SidePlan> sides_;
   Plan plan_;

@@ -56,7 +56,7 @@ struct Plan {
   std::vector<PlannedShard> shards;
   std::vector<std::string> kept_modules;
   std::optional<CacheScheme> cache;   // of keys and values, as the destination says it
-  std::vector<std::string> warnings;  // for the report
+  std::vector<std::string> warnings;  // ConvertReport's
   bool all_verbatim = false;          // nothing changes: configuration files are copied as well
   std::optional<Recipe> plain_dtype;  // of a conversion of the whole checkpoint to a plain format
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;

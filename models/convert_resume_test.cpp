@@ -17,7 +17,7 @@ class ResumeTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(folder_ / "work");
-    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "llama"}});
+    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "mixtral"}});
     options_ = options_for({Recipe::nvfp4, Dialect::compressed_tensors});
     options_.shard_bytes = 21'000;
     options_.threads = 1;
@@ -123,11 +123,13 @@ TEST_F(ResumeTest, OtherOptionsOrAnotherSourceAreRefused) {
   refuse("exclude", [](ConvertOptions& o) { o.exclude = {"*o_proj"}; });
   refuse("shard_bytes", [](ConvertOptions& o) { o.shard_bytes = 30'000; });
   refuse("map", [](ConvertOptions& o) { o.map = {{"*o_proj", Recipe::mxfp4}}; });
+  refuse("experts_layout", [](ConvertOptions& o) { o.experts_layout = ExpertsLayout::out_in; });
+  refuse("share_tensor_scales", [](ConvertOptions& o) { o.share_tensor_scales = true; });
   refuse("allow_nonfinite", [](ConvertOptions& o) { o.allow_nonfinite = true; });
   fs::last_write_time(plain_ / "model.safetensors",
                       fs::last_write_time(plain_ / "model.safetensors") + std::chrono::seconds(1));
   refuse("source", [](ConvertOptions&) {});
-  test::write_text(plain_ / "config.json", "{}");
+  test::write_text(plain_ / "config.json", R"({"model_type": "mixtral", "a": 1})");
   refuse("configuration", [](ConvertOptions&) {});
   EXPECT_TRUE(fs::exists(staging_));  // refusing destroys nothing
 }

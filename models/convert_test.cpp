@@ -28,7 +28,7 @@ class ConvertTest : public ::testing::Test {
     return Json::parse(test::read_text(folder_ / name / "config.json"));
   }
 
-  const Json config_ = {{"model_type", "llama"}, {"dtype", "float32"}, {"eps", 1e-06}};
+  const Json config_ = {{"model_type", "mixtral"}, {"dtype", "float32"}, {"eps", 1e-06}};
   test::ScratchFolder folder_;
 };
 

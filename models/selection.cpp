@@ -1,75 +1,19 @@
 #include "models/selection.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
-#include <array>
 #include <set>
 
+#include "models/experts_layout.h"
+#include "models/pattern.h"
 #include "models/text.h"
 
 namespace blockscale::models {
 namespace {
 
-std::vector<std::string_view> components(std::string_view name) {
-  std::vector<std::string_view> parts;
-  std::size_t begin = 0;
-  for (std::size_t dot = name.find('.'); dot != std::string_view::npos;
-       dot = name.find('.', begin)) {
-    parts.push_back(name.substr(begin, dot - begin));
-    begin = dot + 1;
-  }
-  parts.push_back(name.substr(begin));
-  return parts;
-}
-
-bool is_one_of(std::string_view text, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), text) != names.end();
-}
-
-bool is_embedding(const std::vector<std::string_view>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [](std::string_view part) {
-    return part.find("embed") != std::string_view::npos ||
-           is_one_of(part, {"wte", "wpe", "shared", "relative_attention_bias"});
-  });
-}
-
-bool is_router(const std::vector<std::string_view>& parts, std::string_view module) {
-  return is_one_of(module, {"gate", "router", "shared_expert_gate"}) ||
-         std::find(parts.begin(), parts.end(), "router") != parts.end();
-}
-
-/// Modules that engines fuse into one, by the last component of their names.
-constexpr std::array<std::array<std::string_view, 3>, 12> kFused = {{
-    {"q_proj", "k_proj", "v_proj"},
-    {"query", "key", "value"},
-    {"query_proj", "key_proj", "value_proj"},
-    {"q_lin", "k_lin", "v_lin"},
-    {"to_q", "to_k", "to_v"},
-    {"wq", "wk", "wv"},
-    {"q", "k", "v"},
-    {"q_a_proj", "kv_a_proj_with_mqa", ""},
-    {"gate_proj", "up_proj", ""},
-    {"w1", "w3", ""},
-    {"wi_0", "wi_1", ""},
-    {"linear_q", "linear_k", "linear_v"},
-}};
-
-/// Model types whose plain checkpoints keep weights as [.., in, out], so that k is not last:
-/// GPT-2's Conv1D, and the stacked experts of Llama 4 and gpt-oss.
-bool is_transposed(const std::string& model_type, Role role) {
-  if (role == Role::linear) return model_type == "gpt2" || model_type == "openai-gpt";
-  return role == Role::experts && (model_type == "gpt_oss" || model_type.starts_with("llama4"));
-}
-
-const char* role_reason(Role role) {
-  switch (role) {
-    case Role::embedding: return "embedding";
-    case Role::norm: return "norm";
-    case Role::head: return "output head";
-    case Role::router: return "router";
-    default: return "no weight of a linear layer";
-  }
+bool has_embedding(const StoredCheckpoint& source) {
+  return std::any_of(
+      source.tensors().begin(), source.tensors().end(),
+      [](const CheckpointTensor& t) { return t.name.ends_with("embed_tokens.weight"); });
 }
 
 std::string dimension_reason(std::size_t rank) {
@@ -80,8 +24,22 @@ std::string dimension_reason(std::size_t rank) {
 struct Wish {
   bool convert = false;
   Recipe recipe = Recipe::f32;
-  std::string reason;  // if not
+  std::string reason;       // if not
+  const char* option = "";  // that asks for it
+  std::string pattern;      // of that option
 };
+
+std::vector<Pattern> compiled(const std::vector<std::string>& texts, const char* option) {
+  std::vector<Pattern> patterns;
+  for (const std::string& text : texts) patterns.emplace_back(text, option);
+  return patterns;
+}
+
+const Pattern* first_match(const std::vector<Pattern>& patterns, const std::string& weight) {
+  const auto found = std::find_if(patterns.begin(), patterns.end(),
+                                  [&](const Pattern& p) { return p.matches(weight); });
+  return found == patterns.end() ? nullptr : &*found;
+}
 
 class Selector {
  public:
@@ -90,9 +48,24 @@ class Selector {
       : source_(source),
         options_(options),
         destination_(destination),
+        model_type_(source.config().model_type()),
+        include_(compiled(options.include, "include")),
+        exclude_(compiled(options.exclude, "exclude")),
         source_is_quantised_(
             std::any_of(source.tensors().begin(), source.tensors().end(),
-                        [](const CheckpointTensor& tensor) { return tensor.quantized; })) {}
+                        [](const CheckpointTensor& tensor) { return tensor.quantized; })) {
+    for (const auto& [text, recipe] : options.map) map_.emplace_back(text, "map");
+  }
+
+  void check_patterns() const {
+    std::vector<std::string> weights;
+    for (const CheckpointTensor& tensor : source_.tensors()) weights.push_back(tensor.name);
+    for (const Pattern& pattern : include_) check_pattern(pattern, "include", weights);
+    for (const Pattern& pattern : map_) check_pattern(pattern, "map", weights);
+    // A tied head has no tensor, but is a layer that a user may name.
+    if (has_embedding(source_)) weights.emplace_back("lm_head.weight");
+    for (const Pattern& pattern : exclude_) check_pattern(pattern, "exclude", weights);
+  }
 
   Decision decide(const CheckpointTensor& tensor) const {
     const Wish wish = this->wish(tensor);
@@ -102,32 +75,46 @@ class Selector {
     if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe) {
       return keep(tensor, std::string("already ") + recipe_traits(wish.recipe).name);
     }
+    check_is_linear(tensor, wish);
     return {wish.recipe, true, ""};
   }
 
  private:
+  static void check_pattern(const Pattern& pattern, const char* option,
+                            const std::vector<std::string>& weights) {
+    if (std::any_of(weights.begin(), weights.end(),
+                    [&](const std::string& weight) { return pattern.matches(weight); })) {
+      return;
+    }
+    std::string near;
+    for (const std::string& name : near_names(pattern.text(), weights)) {
+      near += (near.empty() ? "; near: " : ", ") + quote(name);
+    }
+    throw Error(ErrorCode::invalid_argument, option,
+                quote(pattern.text()) + " matches no tensor of the source" + near);
+  }
+
   Wish wish(const CheckpointTensor& tensor) const {
-    for (const std::string& glob : options_.exclude) {
-      if (glob_matches(glob, tensor.name)) return {false, {}, "excluded"};
+    if (first_match(exclude_, tensor.name) != nullptr) return {false, {}, "excluded", "", ""};
+    if (const Pattern* mapped = first_match(map_, tensor.name)) {
+      return {true, options_.map[static_cast<std::size_t>(mapped - map_.data())].second, "", "map",
+              mapped->text()};
     }
-    for (const auto& [glob, recipe] : options_.map) {
-      if (glob_matches(glob, tensor.name)) return {true, recipe, ""};
+    if (!include_.empty()) {
+      const Pattern* included = first_match(include_, tensor.name);
+      return {included != nullptr, options_.recipe, "not included", "include",
+              included != nullptr ? included->text() : ""};
     }
-    if (!options_.include.empty()) {
-      const bool included =
-          std::any_of(options_.include.begin(), options_.include.end(),
-                      [&](const std::string& glob) { return glob_matches(glob, tensor.name); });
-      return {included, options_.recipe, "not included"};
-    }
-    if (tensor.quantized) return {true, options_.recipe, ""};
-    if (source_is_quantised_) return {false, {}, "plain in the source"};
+    if (tensor.quantized) return {true, options_.recipe, "", "", ""};
+    if (source_is_quantised_) return {false, {}, "plain in the source", "", ""};
     const Role role = role_of(tensor.name, tensor.shape);
     if (is_plain(options_.recipe)) {
-      const bool matrix = tensor.shape.size() >= 2 && role != Role::router;
-      return {matrix, options_.recipe, role == Role::router ? "router" : "a vector"};
+      const bool left_alone = role == Role::router || role == Role::sensitive;
+      return {tensor.shape.size() >= 2 && !left_alone, options_.recipe,
+              left_alone ? role_reason(role) : "a vector", "", ""};
     }
     const bool chosen = role == Role::linear || role == Role::experts;
-    return {chosen, options_.recipe, role_reason(role)};
+    return {chosen, options_.recipe, role_reason(role), "", ""};
   }
 
   /// Why `tensor` cannot become `recipe`, or "".
@@ -144,11 +131,65 @@ class Selector {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
              std::to_string(t.block_k) + ", which " + t.name + " needs";
     }
-    const std::string model_type = source_.config().model_type();
-    if (!tensor.quantized && is_transposed(model_type, rank == 3 ? Role::experts : Role::linear)) {
-      return model_type + " stores it as [in, out], scales run along the last dimension";
+    if (tensor.quantized) return "";
+    if (rank == 3) return stack_obstacle(tensor);
+    if (!is_transposed(model_type_, tensor.name)) return "";
+    return model_type_ + " stores it as [in, out], scales run along the last dimension";
+  }
+
+  std::string stack_obstacle(const CheckpointTensor& tensor) const {
+    const std::optional<ExpertsLayout> known = experts_layout_of(model_type_);
+    const std::optional<ExpertsLayout> layout =
+        options_.experts_layout ? options_.experts_layout : known;
+    const bool experts = role_of(tensor.name, tensor.shape) == Role::experts;
+    if (!layout && !experts) return "has 3 dimensions and no name of experts";
+    if (!layout) {
+      refuse_stack(tensor, model_type_.empty()
+                               ? "no model type says how"
+                               : "how " + quote(model_type_) + " stores them is not known");
     }
-    return "";
+    if (!options_.experts_layout && hidden_size() > 0 &&
+        contradicts(*layout, tensor.name, tensor.shape, hidden_size())) {
+      refuse_stack(tensor, "hidden_size " + std::to_string(hidden_size()) +
+                               " stands elsewhere than " + quote(model_type_) + " has it");
+    }
+    if (*layout == ExpertsLayout::out_in) return "";
+    return (options_.experts_layout ? "experts_layout says that it is"
+                                    : model_type_ + " stores it as") +
+           " [in, out], scales run along the last dimension";
+  }
+
+  [[noreturn]] static void refuse_stack(const CheckpointTensor& tensor, const std::string& why) {
+    std::string shape;
+    for (const std::int64_t size : tensor.shape) {
+      shape += (shape.empty() ? "[" : ", ") + std::to_string(size);
+    }
+    throw Error(ErrorCode::invalid_argument, "experts_layout",
+                "is not given, and must be for " + quote(tensor.name) + " " + shape +
+                    "], a stack of experts: " + why +
+                    "; out-in means [experts, out, in], in-out [experts, in, out]");
+  }
+
+  std::int64_t hidden_size() const {
+    const Json& config = source_.config().config;
+    for (const Json* part : {&config, &member(config, "text_config")}) {
+      const Json& size = member(*part, "hidden_size");
+      if (size.is_number_integer()) return size.get<std::int64_t>();
+    }
+    return 0;
+  }
+
+  /// Every dialect that says a quantised recipe says it of linear layers, and engines quantise no
+  /// other ones.
+  void check_is_linear(const CheckpointTensor& tensor, const Wish& wish) const {
+    const Role role = role_of(tensor.name, tensor.shape);
+    if (is_plain(wish.recipe) || tensor.quantized) return;
+    if (role != Role::embedding && role != Role::norm) return;
+    throw Error(ErrorCode::invalid_argument, wish.option,
+                quote(wish.pattern) + " reaches " + quote(tensor.name) + ", an " +
+                    (role == Role::norm ? "element of a norm" : "embedding") + "; in " +
+                    destination_.name +
+                    " only linear layers are quantised: exclude it, or narrow the pattern");
   }
 
   /// `tensor` as it is, or in bf16 if it is quantised in a way that the destination cannot hold.
@@ -167,18 +208,21 @@ class Selector {
   const StoredCheckpoint& source_;
   const ConvertOptions& options_;
   const DialectTraits& destination_;
+  std::string model_type_;
+  std::vector<Pattern> include_, exclude_, map_;
   bool source_is_quantised_;
 };
 
-void check_pattern(const StoredCheckpoint& source, const std::string& glob, const char* option) {
-  const auto& tensors = source.tensors();
-  const bool used = std::any_of(tensors.begin(), tensors.end(), [&](const CheckpointTensor& t) {
-    return glob_matches(glob, t.name);
-  });
-  if (!used) {
-    throw Error(ErrorCode::invalid_argument, option,
-                quote(glob) + " matches no tensor of the source");
-  }
+/// The head, without a tensor of its own, whose bias `bias` is; or "".
+std::string tied_head(const StoredCheckpoint& source, const std::string& bias) {
+  std::string module = without_suffix(bias, ".bias");
+  if (module.empty()) return "";
+  const bool bert = module.ends_with("predictions");
+  const bool roberta = module == "lm_head" && source.find("lm_head.dense.weight") != nullptr;
+  if (bert || roberta) module += ".decoder";
+  const std::string weight = module + ".weight";
+  const bool head = role_of(weight, {1, 1}) == Role::head;
+  return head && source.find(weight) == nullptr ? module : "";
 }
 
 std::string writable(const DialectTraits& dialect) {
@@ -222,29 +266,6 @@ void check_recipes(const ConvertOptions& options, const DialectTraits& destinati
 
 }  // namespace
 
-Role role_of(const std::string& name, const std::vector<std::int64_t>& shape) {
-  const std::string module_name = module_of(name);
-  const std::vector<std::string_view> parts = components(module_name);
-  const std::string_view module = parts.back();
-  const bool in_experts = std::any_of(parts.begin(), parts.end(), [](std::string_view part) {
-    return part == "experts" || part == "local_experts";
-  });
-  if (shape.size() == 3 && in_experts && !name.ends_with("bias")) return Role::experts;
-  if (shape.size() != 2 || !name.ends_with(".weight")) {
-    return module.find("norm") != std::string_view::npos ? Role::norm : Role::other;
-  }
-  if (is_embedding(parts)) return Role::embedding;
-  if (module == "lm_head" || name == "output.weight") return Role::head;
-  if (is_router(parts, module)) return Role::router;
-  if (module.find("norm") != std::string_view::npos) return Role::norm;
-  return Role::linear;
-}
-
-bool glob_matches(const std::string& glob, const std::string& weight) {
-  return ::fnmatch(glob.c_str(), weight.c_str(), 0) == 0 ||
-         ::fnmatch(glob.c_str(), module_of(weight).c_str(), 0) == 0;
-}
-
 std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOptions& options,
                              const DialectTraits& destination) {
   check_recipes(options, destination);
@@ -253,9 +274,8 @@ std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOption
                 "is gpt-oss, whose experts are stored [experts, out, in] under names and in an "
                 "order of rows that no other dialect has; it can be inspected and compared");
   }
-  for (const std::string& glob : options.include) check_pattern(source, glob, "include");
-  for (const auto& [glob, recipe] : options.map) check_pattern(source, glob, "map");
   const Selector selector(source, options, destination);
+  selector.check_patterns();
   std::vector<Decision> decisions;
   bool any = false;
   for (const CheckpointTensor& tensor : source.tensors()) {
@@ -280,19 +300,28 @@ std::vector<std::string> kept_modules(const StoredCheckpoint& source,
                                       const std::vector<Decision>& decisions) {
   std::set<std::string> kept;
   std::set<std::string> quantised;
-  bool has_embedding = false;
+  std::set<std::string> experts;
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     const CheckpointTensor& tensor = source.tensors()[i];
     const Role role = role_of(tensor.name, tensor.shape);
-    has_embedding |= tensor.name.ends_with("embed_tokens.weight");
     if (!is_plain(decisions[i].recipe)) {
       quantised.insert(module_of(tensor.name));
-    } else if (role == Role::linear || role == Role::head || role == Role::router) {
+    } else if (role == Role::experts) {
+      const std::string module = module_of(tensor.name);  // of the layer's parameter
+      experts.insert(module.substr(0, module.rfind('.')));
+    } else if (role != Role::embedding && role != Role::norm && role != Role::other) {
       kept.insert(module_of(tensor.name));
     }
+    // Of a tied head only the bias may be there.
+    const std::string head = tied_head(source, tensor.name);
+    if (!head.empty()) kept.insert(head);
+  }
+  for (const std::string& layer : experts) {
+    const auto next = quantised.lower_bound(layer + ".");
+    if (next == quantised.end() || !next->starts_with(layer + ".")) kept.insert(layer);
   }
   // A head that shares the embedding's weights is a linear layer without a tensor of its own.
-  if (has_embedding && !quantised.contains("lm_head")) kept.insert("lm_head");
+  if (has_embedding(source) && !quantised.contains("lm_head")) kept.insert("lm_head");
   // What the source lists by plain name stays listed: layers may be tied or made at load time.
   for (const char* key : {"ignore", "modules_to_not_convert", "exclude_modules"}) {
     const Json& list = member(source.config().quantization, key);
@@ -307,18 +336,6 @@ std::vector<std::string> kept_modules(const StoredCheckpoint& source,
   return {kept.begin(), kept.end()};
 }
 
-std::string fused_group(const std::string& weight) {
-  const std::string module = module_of(weight);
-  const std::size_t dot = module.rfind('.');
-  const std::string last = dot == std::string::npos ? module : module.substr(dot + 1);
-  for (const auto& names : kFused) {
-    if (std::find(names.begin(), names.end(), last) == names.end()) continue;
-    return (dot == std::string::npos ? "" : module.substr(0, dot)) + "." + std::string(names[0]) +
-           "+";
-  }
-  return weight;
-}
-
 }  // namespace blockscale::models
 
 namespace blockscale {
@@ -328,8 +345,8 @@ bool is_linear_weight(const CheckpointTensor& tensor) {
          models::StoredCheckpoint::has_view(tensor);
 }
 
-bool weight_matches(const std::string& glob, const std::string& weight) {
-  return models::glob_matches(glob, weight);
+bool weight_matches(const std::string& pattern, const std::string& weight) {
+  return models::Pattern(pattern, "pattern").matches(weight);
 }
 
 }  // namespace blockscale

@@ -1,4 +1,4 @@
-// Which tensors are converted: roles by name, globs, maps, and the reasons that are given.
+// Which tensors are converted: patterns, maps, stacks of experts, and the reasons that are given.
 #include "models/selection.h"
 
 #include <gtest/gtest.h>
@@ -9,56 +9,10 @@ namespace blockscale {
 namespace {
 
 using models::Decision;
-using models::Role;
 using test::expect_error;
 using test::f32_tensor;
 using test::Json;
 using test::TestTensor;
-
-TEST(Role, OfNamesOfKnownModels) {
-  struct Case {
-    Role role;
-    std::string name;
-    std::vector<std::int64_t> shape;
-  };
-  const std::vector<Case> cases = {
-      {Role::linear, "encoder.layer.0.attention.self.query.weight", {384, 384}},
-      {Role::linear, "encoder.layer.0.attention.output.dense.weight", {384, 384}},
-      {Role::linear, "pooler.dense.weight", {384, 384}},
-      {Role::linear, "model.layers.0.mlp.gate_proj.weight", {8, 8}},
-      {Role::linear, "model.layers.0.mlp.experts.3.w1.weight", {8, 8}},
-      {Role::linear, "decoder.block.0.layer.0.SelfAttention.q.weight", {8, 8}},
-      {Role::embedding, "embeddings.word_embeddings.weight", {30522, 384}},
-      {Role::embedding, "model.embed_tokens.weight", {8, 8}},
-      {Role::embedding, "transformer.wte.weight", {8, 8}},
-      {Role::embedding, "shared.weight", {8, 8}},
-      {Role::embedding, "a.relative_attention_bias.weight", {32, 8}},
-      {Role::head, "lm_head.weight", {8, 8}},
-      {Role::head, "output.weight", {8, 8}},
-      {Role::router, "model.layers.0.mlp.gate.weight", {8, 8}},
-      {Role::router, "model.layers.0.block_sparse_moe.gate.weight", {8, 8}},
-      {Role::router, "model.layers.0.mlp.shared_expert_gate.weight", {1, 8}},
-      {Role::router, "model.layers.0.mlp.router.weight", {8, 8}},
-      {Role::experts, "model.layers.0.mlp.experts.gate_up_proj", {2, 8, 8}},
-      {Role::other, "model.layers.0.mlp.experts.gate_up_proj_bias", {2, 8}},
-      {Role::other, "conv.weight", {8, 1, 4}},
-      {Role::other, "encoder.layer.0.output.dense.bias", {384}},
-      {Role::norm, "model.layers.0.input_layernorm.weight", {384}},
-      {Role::other, "embeddings.position_ids", {1, 512}},
-  };
-  for (const Case& c : cases) {
-    EXPECT_EQ(static_cast<int>(models::role_of(c.name, c.shape)), static_cast<int>(c.role))
-        << c.name;
-  }
-}
-
-TEST(Glob, MatchesWeightsAndModules) {
-  EXPECT_TRUE(models::glob_matches("*.dense.weight", "a.0.dense.weight"));
-  EXPECT_TRUE(models::glob_matches("*.dense", "a.0.dense.weight"));
-  EXPECT_TRUE(models::glob_matches("a.[0-3].*", "a.2.dense.weight"));
-  EXPECT_FALSE(models::glob_matches("a.[0-3].*", "a.4.dense.weight"));
-  EXPECT_FALSE(models::glob_matches("dense", "a.dense.weight"));
-}
 
 TEST(IsLinearWeight, NeedsARoleTwoDimensionsAndValuesThatCanBeRead) {
   CheckpointTensor tensor;
@@ -74,21 +28,6 @@ TEST(IsLinearWeight, NeedsARoleTwoDimensionsAndValuesThatCanBeRead) {
   tensor.shape = {4, 8};
   tensor.name = "embeddings.word_embeddings.weight";
   EXPECT_FALSE(is_linear_weight(tensor));
-}
-
-TEST(FusedGroup, OfSiblings) {
-  const auto same = [](const std::string& a, const std::string& b) {
-    return models::fused_group(a) == models::fused_group(b);
-  };
-  EXPECT_TRUE(same("m.0.q_proj.weight", "m.0.v_proj.weight"));
-  EXPECT_TRUE(same("m.0.self.query.weight", "m.0.self.key.weight"));
-  EXPECT_TRUE(same("m.0.gate_proj.weight", "m.0.up_proj.weight"));
-  EXPECT_TRUE(same("e.1.w1.weight", "e.1.w3.weight"));
-  EXPECT_TRUE(same("q_a_proj.weight", "kv_a_proj_with_mqa.weight"));
-  EXPECT_FALSE(same("m.0.q_proj.weight", "m.1.q_proj.weight"));
-  EXPECT_FALSE(same("m.0.q_proj.weight", "m.0.o_proj.weight"));
-  EXPECT_FALSE(same("e.1.w1.weight", "e.1.w2.weight"));
-  EXPECT_FALSE(same("m.gate_proj.weight", "m.down_proj.weight"));
 }
 
 class SelectTest : public ::testing::Test {
@@ -132,7 +71,7 @@ class SelectTest : public ::testing::Test {
 };
 
 TEST_F(SelectTest, DefaultChoiceAndReasons) {
-  make(small_model());
+  make(small_model(), {{"model_type", "mixtral"}});
   ConvertOptions options;
   EXPECT_TRUE(decision(options, "model.layers.0.q_proj.weight").convert);
   EXPECT_TRUE(decision(options, "model.layers.0.mlp.experts.up_proj").convert);
@@ -147,7 +86,7 @@ TEST_F(SelectTest, DefaultChoiceAndReasons) {
 }
 
 TEST_F(SelectTest, IncludeReplacesTheDefaultAndExcludeWins) {
-  make(small_model());
+  make(small_model(), {{"model_type", "mixtral"}});
   ConvertOptions options;
   options.include = {"lm_head", "ids", "conv*", "*.bias", "model.layers.0.*"};
   options.exclude = {"*experts*"};
@@ -161,7 +100,7 @@ TEST_F(SelectTest, IncludeReplacesTheDefaultAndExcludeWins) {
 }
 
 TEST_F(SelectTest, MapChoosesTheRecipeOfTheFirstMatch) {
-  make(small_model());
+  make(small_model(), {{"model_type", "mixtral"}});
   ConvertOptions options;
   options.map = {
       {"lm_head*", Recipe::mxfp8_e4m3}, {"*proj.weight", Recipe::fp8_row}, {"*", Recipe::bf16}};
@@ -172,7 +111,7 @@ TEST_F(SelectTest, MapChoosesTheRecipeOfTheFirstMatch) {
 }
 
 TEST_F(SelectTest, ATargetThatIsPlainTakesEveryMatrix) {
-  make(small_model());
+  make(small_model(), {{"model_type", "mixtral"}});
   ConvertOptions options;
   options.recipe = Recipe::bf16;
   EXPECT_TRUE(decision(options, "model.embed_tokens.weight").convert);
@@ -184,14 +123,136 @@ TEST_F(SelectTest, ATargetThatIsPlainTakesEveryMatrix) {
 }
 
 TEST_F(SelectTest, ModelsThatKeepWeightsTransposed) {
-  make({f32_tensor("h.0.attn.c_attn.weight", {32, 32}, 1)}, {{"model_type", "gpt2"}});
-  expect_error(ErrorCode::invalid_argument, "source", "gpt2 stores it as [in, out]",
-               [&] { select({}); });
-  make(
-      {f32_tensor("m.experts.up_proj", {2, 32, 32}, 1), f32_tensor("m.q_proj.weight", {32, 32}, 1)},
-      {{"model_type", "gpt_oss"}});
-  expect_kept({}, "m.experts.up_proj", "gpt_oss stores it as [in, out]");
-  EXPECT_TRUE(decision({}, "m.q_proj.weight").convert);
+  make({f32_tensor("h.0.attn.c_attn.weight", {32, 32}, 1), f32_tensor("h.0.q.weight", {32, 32}, 1)},
+       {{"model_type", "gpt2"}});
+  expect_kept({}, "h.0.attn.c_attn.weight", "gpt2 stores it as [in, out]");
+  EXPECT_TRUE(decision({}, "h.0.q.weight").convert);  // not all of its layers are Conv1D
+  make({f32_tensor("ffn.experts.mlp.w1", {32, 32}, 1),
+        f32_tensor("ffn.experts.mlp.w2", {32, 32}, 1)},
+       {{"model_type", "dbrx"}});
+  ConvertOptions options;
+  options.include = {"*.mlp.*"};
+  EXPECT_TRUE(decision(options, "ffn.experts.mlp.w1").convert);
+  expect_kept(options, "ffn.experts.mlp.w2", "dbrx stores it as [in, out]");
+}
+
+TEST_F(SelectTest, StacksOfExpertsAsTheModelTypeStoresThem) {
+  const std::vector<TestTensor> tensors = {f32_tensor("m.experts.up_proj", {2, 32, 64}, 1),
+                                           f32_tensor("m.q_proj.weight", {32, 32}, 1)};
+  for (const char* type : {"gpt_oss", "llama4", "llama4_text", "qwen3_vl_moe", "aria_text"}) {
+    make(tensors, {{"model_type", type}});
+    expect_kept({}, "m.experts.up_proj", std::string(type) + " stores it as [in, out]");
+    EXPECT_TRUE(decision({}, "m.q_proj.weight").convert) << type;
+    // Engines must not expect the layer that has it quantised.
+    EXPECT_EQ(models::kept_modules(*source_, select({})), std::vector<std::string>{"m.experts"});
+  }
+  for (const char* type : {"mixtral", "qwen3_5_moe", "qwen3_5_moe_text", "gemma4", "glm4_moe"}) {
+    make(tensors, {{"model_type", type}});
+    EXPECT_TRUE(decision({}, "m.experts.up_proj").convert) << type;
+  }
+}
+
+TEST_F(SelectTest, StacksOfExpertsOfUnknownLayoutNeedTheOption) {
+  const std::vector<TestTensor> tensors = {f32_tensor("m.experts.up_proj", {2, 32, 64}, 1),
+                                           f32_tensor("m.q_proj.weight", {32, 32}, 1)};
+  const auto refuse = [&](const std::string& reason, const ConvertOptions& options = {}) {
+    expect_error(ErrorCode::invalid_argument, "experts_layout", reason, [&] { select(options); });
+  };
+  make(tensors, {{"model_type", "new_moe"}});
+  refuse("\"m.experts.up_proj\" [2, 32, 64], a stack of experts: how \"new_moe\" stores them");
+  make(tensors);
+  refuse("no model type says how; out-in means [experts, out, in]");
+  ConvertOptions options;
+  options.exclude = {"*.experts.*"};  // is not touched, so that nothing must be known
+  EXPECT_TRUE(decision(options, "m.q_proj.weight").convert);
+  options = {};
+  options.recipe = Recipe::bf16;  // has no scales
+  EXPECT_TRUE(decision(options, "m.experts.up_proj").convert);
+  options = {};
+  options.experts_layout = ExpertsLayout::out_in;
+  EXPECT_TRUE(decision(options, "m.experts.up_proj").convert);
+  options.experts_layout = ExpertsLayout::in_out;
+  expect_kept(options, "m.experts.up_proj", "experts_layout says that it is [in, out]");
+
+  // A known type whose stack has the hidden size where it should not be.
+  make(tensors, {{"model_type", "qwen3_vl_moe"}, {"text_config", {{"hidden_size", 64}}}});
+  refuse("hidden_size 64 stands elsewhere than \"qwen3_vl_moe\" has it");
+  EXPECT_FALSE(decision(options, "m.experts.up_proj").convert);
+  make(tensors, {{"model_type", "mixtral"}, {"hidden_size", 32}});
+  refuse("hidden_size 32 stands elsewhere than \"mixtral\" has it");
+  make(tensors, {{"model_type", "mixtral"}, {"hidden_size", 64}});
+  EXPECT_TRUE(decision({}, "m.experts.up_proj").convert);
+}
+
+TEST_F(SelectTest, PatternsThatReachEmbeddingsOrNormsAreRefused) {
+  make({f32_tensor("model.embed_tokens.weight", {4, 64}, 1),
+        f32_tensor("a.norm.weight", {4, 64}, 2), f32_tensor("a.q_proj.weight", {4, 64}, 3)});
+  const auto refuse = [&](const char* option, const std::string& reason,
+                          const ConvertOptions& options) {
+    expect_error(ErrorCode::invalid_argument, option, reason, [&] { select(options); });
+  };
+  for (const Dialect dialect : {Dialect::compressed_tensors, Dialect::modelopt}) {
+    ConvertOptions options;
+    options.dialect = dialect;
+    options.include = {"*"};
+    refuse("include", "\"*\" reaches \"a.norm.weight\", an element of a norm", options);
+    options.exclude = {"*norm"};
+    refuse("include", "\"*\" reaches \"model.embed_tokens.weight\", an embedding; in ", options);
+    options.exclude = {"*norm", "re:.*embed"};
+    EXPECT_TRUE(decision(options, "a.q_proj.weight").convert);
+    options = {};
+    options.dialect = dialect;
+    options.map = {{"*embed*", Recipe::nvfp4}};
+    refuse("map", "only linear layers are quantised", options);
+    options.map = {{"*embed*", Recipe::bf16}};
+    EXPECT_TRUE(decision(options, "model.embed_tokens.weight").convert);
+  }
+}
+
+TEST_F(SelectTest, HeadsThatAreTiedAreListed) {
+  make({f32_tensor("bert.embeddings.word_embeddings.weight", {4, 64}, 1),
+        f32_tensor("bert.a.query.weight", {4, 64}, 3), f32_tensor("cls.predictions.bias", {4}, 4),
+        f32_tensor("embeddings_project.weight", {4, 64}, 5)});
+  EXPECT_EQ(models::kept_modules(*source_, select({})),
+            (std::vector<std::string>{"cls.predictions.decoder", "embeddings_project"}));
+  make({f32_tensor("a.query.weight", {4, 64}, 3), f32_tensor("lm_head.bias", {4}, 4),
+        f32_tensor("lm_head.dense.weight", {4, 64}, 5)});
+  EXPECT_EQ(models::kept_modules(*source_, select({})),
+            (std::vector<std::string>{"lm_head.decoder", "lm_head.dense"}));
+}
+
+TEST_F(SelectTest, PatternsThatMatchNothingAreErrorsWithNearNames) {
+  make(small_model(), {{"model_type", "mixtral"}});
+  const auto refuse = [&](const char* option, const std::string& reason,
+                          const ConvertOptions& options) {
+    expect_error(ErrorCode::invalid_argument, option, reason, [&] { select(options); });
+  };
+  ConvertOptions options;
+  options.exclude = {"lm_head", "*.o_porj"};
+  refuse("exclude", "\"*.o_porj\" matches no tensor of the source; near: \"model.layers.0.o_proj\"",
+         options);
+  options.exclude = {"re:model\\.layers\\.1\\..*"};
+  refuse("exclude", "matches no tensor", options);
+  options.exclude = {"re:.*o_proj(", "lm_head"};
+  refuse("exclude", "is no regular expression", options);
+  options.exclude = {"re:.*\\.(o|q)_proj$"};
+  expect_kept(options, "model.layers.0.q_proj.weight", "excluded");
+  options = {};
+  options.include = {"re:.*q_proj$"};
+  EXPECT_TRUE(decision(options, "model.layers.0.q_proj.weight").convert);
+  options = {};
+  options.map = {{"re:.*q_proj$", Recipe::mxfp4}};
+  EXPECT_EQ(decision(options, "model.layers.0.q_proj.weight").recipe, Recipe::mxfp4);
+  // A tied head has no tensor, but is a layer.
+  std::vector<TestTensor> tied = small_model();
+  tied.pop_back();
+  make(tied, {{"model_type", "mixtral"}});
+  options = {};
+  options.exclude = {"lm_head"};
+  EXPECT_TRUE(decision(options, "model.layers.0.q_proj.weight").convert);
+  options = {};
+  options.include = {"lm_head"};
+  refuse("include", "\"lm_head\" matches no tensor", options);
 }
 
 std::vector<TestTensor> deepseek_model() {
@@ -226,7 +287,7 @@ TEST_F(SelectTest, AQuantisedTensorThatStaysButCannotBeSaidBecomesBf16) {
 }
 
 TEST_F(SelectTest, KeptLinearLayersAreListed) {
-  make(small_model(), {{"quantization_config", nullptr}});
+  make(small_model(), {{"model_type", "mixtral"}, {"quantization_config", nullptr}});
   ConvertOptions options;
   const std::vector<std::string> kept = models::kept_modules(*source_, select(options));
   EXPECT_EQ(kept, (std::vector<std::string>{"empty", "lm_head", "model.layers.0.mlp.gate",
@@ -242,7 +303,7 @@ TEST_F(SelectTest, KeptLinearLayersAreListed) {
 }
 
 TEST_F(SelectTest, OptionsThatCannotBe) {
-  make(small_model());
+  make(small_model(), {{"model_type", "mixtral"}});
   using enum ErrorCode;
   const auto refuse = [&](ErrorCode code, const std::string& argument, const std::string& reason,
                           const ConvertOptions& options) {

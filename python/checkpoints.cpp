@@ -154,6 +154,7 @@ void bind_reports(nb::module_& module) {
       .def_ro("source_dialect", &ConvertReport::source_dialect)
       .def_ro("dialect", &ConvertReport::dialect)
       .def_ro("tensors", &ConvertReport::tensors)
+      .def_ro("warnings", &ConvertReport::warnings)
       .def_ro("source_bytes", &ConvertReport::source_bytes)
       .def_ro("bytes", &ConvertReport::bytes)
       .def_ro("shards_reused", &ConvertReport::shards_reused)
@@ -198,6 +199,9 @@ void bind_options(nb::module_& module) {
       .value("modelopt", Dialect::modelopt)
       .value("compressed_tensors", Dialect::compressed_tensors)
       .value("gpt_oss", Dialect::gpt_oss);
+  nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")
+      .value("out_in", ExpertsLayout::out_in)
+      .value("in_out", ExpertsLayout::in_out);
   nb::class_<ConvertOptions>(module, "ConvertOptions")
       .def(nb::init<>())
       .def_rw("recipe", &ConvertOptions::recipe)
@@ -205,6 +209,8 @@ void bind_options(nb::module_& module) {
       .def_rw("include", &ConvertOptions::include)
       .def_rw("exclude", &ConvertOptions::exclude)
       .def_rw("map", &ConvertOptions::map)
+      .def_rw("experts_layout", &ConvertOptions::experts_layout)
+      .def_rw("share_tensor_scales", &ConvertOptions::share_tensor_scales)
       .def_rw("activation_scales", &ConvertOptions::activation_scales)
       .def_rw("scale_mode", &ConvertOptions::mx_scale_mode)
       .def_rw("amax_floor", &ConvertOptions::fp8_amax_floor)

@@ -68,9 +68,13 @@ class Checkpoint {
 /// quantises by default, stacked experts apart.
 bool is_linear_weight(const CheckpointTensor& tensor);
 
-/// Whether `glob` (*, ?, [..]; * matches dots too) matches a weight's name or its module's, as
-/// `ConvertOptions::include` and its like do.
-bool weight_matches(const std::string& glob, const std::string& weight);
+/// Whether `pattern` matches a weight's name or its module's, as `ConvertOptions::include` and its
+/// like do: a glob (*, ?, [..]; * matches dots too) of the whole name, or "re:" and a regular
+/// expression that matches from its start. Throws invalid_argument for what is no expression.
+bool weight_matches(const std::string& pattern, const std::string& weight);
+
+/// How a stack of experts [E, .., ..] is stored. Scales run along the inputs, which must be last.
+enum class ExpertsLayout : std::uint8_t { out_in, in_out };
 
 struct ConvertProgress {
   std::uint64_t source_bytes_done = 0;
@@ -81,9 +85,13 @@ struct ConvertProgress {
 struct ConvertOptions {
   Recipe recipe = Recipe::nvfp4;     // f32, f16, bf16: dequantise
   std::optional<Dialect> dialect;    // default: default_dialect(recipe)
-  std::vector<std::string> include;  // globs of weight names; empty: the default choice
+  std::vector<std::string> include;  // patterns (weight_matches); empty: the default choice
   std::vector<std::string> exclude;
-  std::vector<std::pair<std::string, Recipe>> map;         // glob -> recipe, first match wins
+  std::vector<std::pair<std::string, Recipe>> map;  // pattern -> recipe, first match wins
+  /// Of stacks in a plain source. Default: as the model type stores them; unknown ones are refused.
+  std::optional<ExpertsLayout> experts_layout;
+  /// Quantise weights anew that engines fuse and whose NVFP4 tensor scales would differ.
+  bool share_tensor_scales = false;
   std::optional<std::filesystem::path> activation_scales;  // safetensors or JSON: name -> absmax
   std::optional<MxScaleMode> mx_scale_mode;  // default: ceil; even in compressed-tensors
   float fp8_amax_floor = 0.0f;

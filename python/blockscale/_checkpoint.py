@@ -10,7 +10,16 @@ import numpy as np
 
 from . import _native
 from ._arrays import to_library
-from ._native import CompareReport, ConvertReport, Dialect, Format, Recipe, ScaleMode, TensorInfo
+from ._native import (
+    CompareReport,
+    ConvertReport,
+    Dialect,
+    ExpertsLayout,
+    Format,
+    Recipe,
+    ScaleMode,
+    TensorInfo,
+)
 from ._ops import count, number
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
@@ -36,7 +45,7 @@ def _path(value: Any, argument: str) -> str:
 def _globs(value: Any, argument: str) -> list[str]:
     globs = [] if isinstance(value, str) else list(value)
     if isinstance(value, str) or not all(isinstance(glob, str) for glob in globs):
-        raise TypeError(f"{argument}: is {value!r}, must be a list of globs")
+        raise TypeError(f"{argument}: is {value!r}, must be a list of patterns")
     return globs
 
 
@@ -44,7 +53,7 @@ def _glob_recipes(value: Any) -> list[tuple[str, Recipe]]:
     try:
         pairs = [(glob, recipe) for glob, recipe in value]
     except (TypeError, ValueError):
-        raise TypeError(f"map: is {value!r}, must be a list of pairs (glob, recipe)") from None
+        raise TypeError(f"map: is {value!r}, must be a list of pairs (pattern, recipe)") from None
     _globs([glob for glob, _ in pairs], "map")
     return [(glob, enum_member(recipe, Recipe, "map")) for glob, recipe in pairs]
 
@@ -156,6 +165,8 @@ def convert(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     map: Sequence[tuple[str, Recipe | str]] = (),
+    experts_layout: ExpertsLayout | str | None = None,
+    share_tensor_scales: bool = False,
     activation_scales: Path | None = None,
     scale_mode: ScaleMode | str | None = None,
     amax_floor: float = 0.0,
@@ -176,8 +187,14 @@ def convert(
         destination: a new file (if the source is one) or folder.
         recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantise.
         dialect: "plain", "deepseek", "modelopt" or "compressed_tensors"; default: the recipe's own.
-        include, exclude: globs of weight names.
-        map: pairs (glob, recipe), the first match wins.
+        include, exclude: patterns of weight names: globs, or "re:" and a regular expression that
+            matches from the name's start, as in llm-compressor. One that matches nothing is an
+            error.
+        map: pairs (pattern, recipe), the first match wins.
+        experts_layout: how stacks of experts are stored: "out_in" ([experts, out, in]) or "in_out",
+            which stay as they are; default: as the model type does.
+        share_tensor_scales: quantise weights anew that engines fuse (q, k and v; gate and up) and
+            whose NVFP4 tensor scales differ in the source.
         activation_scales: safetensors or JSON file: weight name -> absmax of its input.
         scale_mode: MX exponent rule; default "ceil", "even" in compressed-tensors.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
@@ -210,6 +227,12 @@ def convert(
     options.include = _globs(include, "include")
     options.exclude = _globs(exclude, "exclude")
     options.map = _glob_recipes(map)
+    if experts_layout is not None:
+        layout = (
+            experts_layout.replace("-", "_") if isinstance(experts_layout, str) else experts_layout
+        )
+        options.experts_layout = enum_member(layout, ExpertsLayout, "experts_layout")
+    options.share_tensor_scales = bool(share_tensor_scales)
     if activation_scales is not None:
         options.activation_scales = _path(activation_scales, "activation_scales")
     if scale_mode is not None:

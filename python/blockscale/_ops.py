@@ -57,12 +57,19 @@ def count(value: Any, argument: str, limit: int = 2**31) -> int:
     return result
 
 
+def _floor(value: Any, recipe: Recipe) -> float:
+    floor = number(value, "amax_floor")
+    if floor != 0 and not recipe.name.startswith("fp8"):
+        raise ValueError(f"amax_floor: given for {recipe.name}, only FP8 recipes have one")
+    return floor
+
+
 def quantize(
     x: Any,
     recipe: Recipe | str,
     *,
     layout: Layout | str | None = None,
-    scale_mode: ScaleMode | str = ScaleMode.ceil,
+    scale_mode: ScaleMode | str | None = None,
     tensor_scale: Any = None,
     sense: Sense | str | None = None,
     scales: Any = None,
@@ -80,7 +87,7 @@ def quantize(
         recipe: a `Recipe` or its name, e.g. "nvfp4", "mxfp8_e4m3", "fp8_128x128".
         layout: where the scales go: "row_major" (default), "mn_major", "swizzled_128x4",
             "swizzled_8x4".
-        scale_mode: "floor", "ceil" or "even": how an MX block's exponent is chosen.
+        scale_mode: MX: "floor", "ceil" (default) or "even": how a block's exponent is chosen.
         tensor_scale: NVFP4: use this tensor scale (in `sense`) instead of the data's; a float, or
             float32 [1] or [batch].
         sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax; default) or "multiplier".
@@ -118,8 +125,12 @@ def quantize(
     )
     layout = default_layout if layout is None else enum_member(layout, Layout, "layout")
     sense = default_sense if sense is None else enum_member(sense, Sense, "sense")
-    mode = enum_member(scale_mode, ScaleMode, "scale_mode")
-    amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
+    if scale_mode is not None and not wanted.name.startswith("mx"):
+        raise ValueError(f"scale_mode: given for {wanted.name}, only MX recipes have a choice")
+    mode = (
+        ScaleMode.ceil if scale_mode is None else enum_member(scale_mode, ScaleMode, "scale_mode")
+    )
+    amax_floor, threads = _floor(amax_floor, wanted), count(threads, "threads")
     fused = lower(transform, place)
     shape = result_shape(tuple(array.shape), fused)
     if out is None:

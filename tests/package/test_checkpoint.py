@@ -168,8 +168,14 @@ def test_ctrl_c_without_a_callback(tmp_path: Path) -> None:
 
 
 BAD_OPTIONS = [
-    ({"include": "*.weight"}, TypeError, "include: is '.*', must be a list of globs"),
+    ({"include": "*.weight"}, TypeError, "include: is '.*', must be a list of patterns"),
     ({"exclude": [1]}, TypeError, "exclude: is"),
+    ({"exclude": ["*.k_porj"]}, ValueError, 'exclude: "\\*.k_porj" matches no tensor'),
+    ({"include": ["re:("]}, ValueError, 'include: "re:\\(" is no regular expression'),
+    ({"experts_layout": "up"}, ValueError, "experts_layout: is 'up', must be one of"),
+    ({"experts_layout": "in-out"}, ValueError, "experts_layout: is given, but the source has no"),
+    ({"amax_floor": 1.0}, ValueError, "amax_floor: given for mxfp4"),
+    ({"share_tensor_scales": True}, ValueError, "share_tensor_scales: given for mxfp4"),
     ({"map": ["*"]}, TypeError, "map: is"),
     ({"map": [("*", "int4")]}, ValueError, "map: is 'int4', must be one of"),
     ({"progress": 3}, TypeError, "progress: is a int, must be callable"),
@@ -204,6 +210,20 @@ def test_scales_that_mean_nothing(model: Path, tmp_path: Path) -> None:
     assert problem == "layers.0.q_proj.weight_scale_2 is nan, must be finite and above 0"
     with pytest.raises(ValueError, match="must be finite and above 0"):
         blockscale.convert(tmp_path / "q", tmp_path / "plain", "f32")
+
+
+def test_fused_weights_of_different_recipes_are_warned_of(tmp_path: Path) -> None:
+    tensors = {f"l.0.{name}_proj.weight": np.ones((4, 64), np.float32) for name in "qkv"}
+    (tmp_path / "qkv").mkdir()
+    save_file(tensors, tmp_path / "qkv" / "model.safetensors")
+    kept = ["re:.*\\.k_proj$"]
+    report = blockscale.convert(tmp_path / "qkv", tmp_path / "out", "nvfp4", exclude=kept)
+    assert len(report.warnings) == 1
+    assert report.warnings[0].startswith('k_proj f32, q_proj nvfp4, v_proj nvfp4 in "l.0"')
+    shared = blockscale.convert(
+        tmp_path / "qkv", tmp_path / "shared", "nvfp4", share_tensor_scales=True
+    )
+    assert shared.warnings == []
 
 
 def test_checkpoint_is_a_mapping(model: Path) -> None:

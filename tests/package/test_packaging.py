@@ -35,7 +35,7 @@ def test_missing_packages_are_named_in_one_line(tmp_path: Path) -> None:
     assert run.returncode != 0 and len(lines) == 1
     assert lines[0].endswith(
         "apt-get install libhwy-dev libtbb-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev "
-        "libcli11-dev libgtest-dev libgmock-dev libboost-context-dev"
+        "libre2-dev libcli11-dev libgtest-dev libgmock-dev libboost-context-dev"
     )
 
 
@@ -51,7 +51,7 @@ def test_the_package_brings_its_libraries() -> None:
         check=True,
     )
     loaded = {Path(line.split()[-1]) for line in run.stdout.splitlines() if ".so" in line}
-    for library in ("libtbb", "libhwy"):
+    for library in ("libtbb", "libhwy", "libre2"):
         paths = {path.parent for path in loaded if path.name.startswith(library)}
         assert paths == {PACKAGE}, library
 

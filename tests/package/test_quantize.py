@@ -59,7 +59,7 @@ def test_values_come_back(recipe: str, shape: tuple[int, ...]) -> None:
     assert y.shape == shape and y.dtype == np.float32
     largest = np.abs(x).max()
     assert np.abs(x - y).max() <= largest / 4  # e2m1: half of the widest gap, 4 to 6
-    again = blockscale.quantize(y, recipe, scale_mode="ceil")
+    again = blockscale.quantize(y, recipe)
     assert np.abs(blockscale.dequantize(again) - y).max() <= largest / 16
 
 
@@ -169,6 +169,8 @@ BAD = [
     (lambda x: blockscale.quantize(x, "nvfp4", tensor_scale=-1.0), ValueError, "tensor_scale"),
     (lambda x: blockscale.quantize(x, "mxfp4", scales=x), ValueError, "takes its own"),
     (lambda x: blockscale.quantize(x, "nvfp4", threads=-1), ValueError, "threads"),
+    (lambda x: blockscale.quantize(x, "nvfp4", scale_mode="ceil"), ValueError, "scale_mode: given"),
+    (lambda x: blockscale.quantize(x, "mxfp4", amax_floor=1), ValueError, "amax_floor: given for"),
     (lambda x: blockscale.quantize(x, "fp8_row", amax_floor=-1), ValueError, "^amax_floor: is -1"),
     (lambda x: blockscale.quantize(x, "nvfp4", out=x), TypeError, "out: is a ndarray"),
     (lambda x: blockscale.dequantize(x), TypeError, "x: is a ndarray"),

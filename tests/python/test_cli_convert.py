@@ -148,7 +148,8 @@ def test_selection_options(program: Program, model: pathlib.Path):
     assert sorted(converted("e", "--exclude", "*.output.*", "--exclude", "*.intermediate.*")) == (
         sorted(attention)
     )
-    mapped = converted("m", "--map", "*.attention.*=mxfp8_e4m3", "--map", "*=mxfp4")
+    recipes = ["--map", "*.attention.*=mxfp8_e4m3", "--map", "*=mxfp4"]
+    mapped = converted("m", *recipes, "--exclude", "*_embeddings")
     for name in WEIGHTS:
         assert mapped[name] == ("mxfp8_e4m3" if name in attention else "mxfp4")
 

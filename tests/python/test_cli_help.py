@@ -11,9 +11,9 @@ from cli_testing import BENCHMARKS, COMMANDS, EXIT_CODES, KERNELS, Program
 SUBCOMMANDS = [[command] for command in COMMANDS] + [["bench", name] for name in BENCHMARKS]
 SUBCOMMANDS += [["kernels", name] for name in KERNELS]
 OPTIONS = {
-    "convert": "--recipe --dialect --include --exclude --map --activation-scales --shard-size "
-    "--memory --threads --resume --overwrite --copy-all --allow-nonfinite --scale-mode "
-    "--amax-floor --quiet --json",
+    "convert": "--recipe --dialect --include --exclude --map --experts-layout "
+    "--share-tensor-scales --activation-scales --shard-size --memory --threads --resume "
+    "--overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --quiet --json",
     "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
     "compare": "--html --overwrite --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --weights "

@@ -134,7 +134,13 @@ def test_gemm_of_chosen_layers(program: Program, model: pathlib.Path):
     arguments = ["gemm", "--weights", model, "--repeats", 1, "-m", 2]
     layers = program.json(*arguments, "--tensor", "*.query.weight", "--tensor", "*.key*")["layers"]
     assert sorted(layer["name"].split(".")[-2] for layer in layers) == ["key", "query"]
-    assert "--tensor GLOB" in program.fails("not_found", *arguments, "--tensor", "none*")
+    assert "matches no tensor" in program.fails("not_found", *arguments, "--tensor", "none*")
+    both = ["--tensor", "*.query.weight", "--tensor", "re:.*\\.kye$"]
+    assert '"re:.*\\.kye$" matches no tensor' in program.fails("not_found", *arguments, *both)
+    chosen = program.json(*arguments, "--tensor", "re:.*\\.(query|key)$")["layers"]
+    assert [layer["name"] for layer in chosen] == [layer["name"] for layer in layers]
+    bad = program.fails("invalid_argument", *arguments, "--tensor", "re:(")
+    assert 'is no regular expression: "missing ): ("' in bad
 
 
 def test_gemm_refuses_a_reference_of_another_shape(program: Program, model: pathlib.Path):

@@ -76,7 +76,7 @@ with_dependencies() {
     printf '%s\n' "$package"
     while read -r needed; do pending+=("$needed"); done < <(
       dpkg-query -W -f '${Depends}\n' "$package" | sed 's/[,|] */\n/g' | sed 's/[ (:].*//' |
-        grep -E '^(lib(hwy|tbb|spdlog|fmt|gtest|gmock|pkgconf|hwloc|xxhash)|pkgconf)' || true
+        grep -E '^(lib(hwy|tbb|re2|spdlog|fmt|gtest|gmock|pkgconf|hwloc|xxhash)|pkgconf)' || true
     )
   done
 }

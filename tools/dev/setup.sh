@@ -11,8 +11,8 @@ tracked() { git ls-files --cached --others --exclude-standard "$@"; }
 
 # Debian 12 and Ubuntu 24.04 have all of these under the same names.
 build_packages=(g++-12 cmake ninja-build ccache pkg-config libhwy-dev libtbb-dev
-  nlohmann-json3-dev libspdlog-dev libxxhash-dev libcli11-dev libgtest-dev libgmock-dev
-  libboost-context-dev)
+  nlohmann-json3-dev libspdlog-dev libxxhash-dev libre2-dev libcli11-dev libgtest-dev
+  libgmock-dev libboost-context-dev)
 check_packages=(clang-19 libclang-rt-19-dev llvm-19 clang-format-19 clang-tidy-19 shellcheck git jq)
 python_packages=(python3 python3-venv)
 
