@@ -1,12 +1,12 @@
 // Functions that quantisers fuse with their input, for numbers and for vectors: each is stated
 // once, as a fixed sequence of correctly rounded f32 operations, so that every instruction set and
-// every GPU gives the same bits. Their errors are those that core/math_test.cpp finds over all f32
-// inputs.
+// every GPU gives the same bits. Their errors are those that docs/numerics.md allows;
+// core/math_test.cpp finds them over all f32 inputs.
 //
 // Not a header of its own: it is included inside a namespace, once for each kind of number
 // (core/math.h for float; ops/quantize/transform-inl.h for vectors, once per SIMD target), with
 // BLOCKSCALE_MATH as the functions' qualifiers. `M` is the arithmetic of a kind of number, see
-// ScalarMath in core/math.h. Coefficients are from tools/fit_polynomials.py.
+// ScalarMath in core/math.h.
 
 /// c0 + c1 x + c2 x^2 + ..., from the highest term down, one fma each.
 template <class M, class... Higher>
@@ -50,7 +50,7 @@ BLOCKSCALE_MATH typename M::Number exp2_short(typename M::Number x) {
   return M::add_exponent(power, shifted);
 }
 
-/// GELU takes magnitudes beyond these for these.
+/// Where these tails end.
 inline constexpr float kTanhTailEnd = 10.0f;
 inline constexpr float kErfTailEnd = 8.0f;
 
@@ -84,39 +84,54 @@ BLOCKSCALE_MATH typename M::Number erf_tail(typename M::Number x) {
   return exp2_short<M>(erf_exponent<M>(x));
 }
 
-/// max(x, 0) - magnitude tail, which is GELU where the magnitude is that of x and the tail its own.
-template <class M>
-BLOCKSCALE_MATH typename M::Number gelu_of_tail(typename M::Number x, typename M::Number magnitude,
-                                                typename M::Number tail) {
-  return M::fnma(magnitude, tail, M::zero_if_negative(x));
-}
-
-/// GELU with tanh: max(x, 0) - |x| tail(|x|). An |x| beyond 10 counts as 10 in the second term,
-/// which is 2^-122 there. Inf gives Inf, -Inf what -10 gives; NaN gives NaN.
-template <class M>
-BLOCKSCALE_MATH typename M::Number gelu_tanh(typename M::Number x) {
-  const auto magnitude = M::min(M::abs(x), M::set(kTanhTailEnd));
-  return gelu_of_tail<M>(x, magnitude, tanh_tail<M>(magnitude));
-}
-
-/// GELU with erf, likewise; an |x| beyond 8 counts as 8, where the second term is 2^-47.
-template <class M>
-BLOCKSCALE_MATH typename M::Number gelu_erf(typename M::Number x) {
-  const auto magnitude = M::min(M::abs(x), M::set(kErfTailEnd));
-  return gelu_of_tail<M>(x, magnitude, erf_tail<M>(magnitude));
-}
-
 /// 1 / (1 + e^-x), 1/2 at 0. NaN gives an arbitrary number.
 template <class M>
 BLOCKSCALE_MATH typename M::Number sigmoid(typename M::Number x) {
   return M::reciprocal(M::add(M::set(1.0f), exp<M>(M::negate(x))));
 }
 
-/// x sigmoid(x), also called swish. An x below -87 counts as -87, where it is -2^-119; NaN gives
-/// NaN.
+/// c[0] + c[1] x + c[2] x^2 + ..., from the highest term down, one fma each.
+template <class M, int kTerm = 0, int kTerms>
+BLOCKSCALE_MATH typename M::Number polynomial(typename M::Number x, const float (&c)[kTerms]) {
+  if constexpr (kTerm + 1 == kTerms) {
+    return M::set(c[kTerm]);
+  } else {
+    return M::fma(polynomial<M, kTerm + 1>(x, c), x, M::set(c[kTerm]));
+  }
+}
+
+/// max(x, 0) - |x| tail(|x|), in 6 operations besides the polynomial. Unlike x (1 - tail(x)) it
+/// does not cancel for negative x. Keeps the sign of 0; Inf gives Inf, NaN gives NaN, and what is
+/// below -end gives what -end does, the largest of which is -2^-19 (silu's).
+template <class M, int kDegree>
+BLOCKSCALE_MATH typename M::Number activation(typename M::Number x,
+                                              const math::ActivationTail<kDegree>& tail) {
+  const auto magnitude = M::min(M::abs(x), M::set(tail.end));
+  const auto root = polynomial<M>(magnitude, tail.root);
+  const auto square = M::mul(root, root);
+  const auto fourth = M::mul(square, square);
+  return M::fnma(M::mul(magnitude, fourth), fourth, M::zero_if_negative(x));
+}
+
+/// GELU with the tail that is given. Of bf16 and of f16 numbers x >= 0 a larger one never gives
+/// less; for x < 0 the magnitude stays below 0.1705, which x >= 0.28125 exceed.
+template <class M>
+BLOCKSCALE_MATH typename M::Number gelu(typename M::Number x, const math::GeluTail& tail) {
+  return activation<M>(x, tail);
+}
+template <class M>
+BLOCKSCALE_MATH typename M::Number gelu_tanh(typename M::Number x) {
+  return gelu<M>(x, math::kGeluTanh);
+}
+template <class M>
+BLOCKSCALE_MATH typename M::Number gelu_erf(typename M::Number x) {
+  return gelu<M>(x, math::kGeluErf);
+}
+
+/// x sigmoid(x), also called swish.
 template <class M>
 BLOCKSCALE_MATH typename M::Number silu(typename M::Number x) {
-  return M::mul(M::at_least(x, M::set(-87.0f)), sigmoid<M>(x));
+  return activation<M>(x, math::kSilu);
 }
 
 template <class M>

@@ -1,6 +1,7 @@
 // Elementary functions whose bits are the same on every CPU and every GPU: math-inl.h for float.
 #pragma once
 
+#include "core/activation_tail.h"
 #include "core/config.h"
 
 // The device's form of an expression, or the host's.
@@ -54,8 +55,6 @@ struct ScalarMath {
   }
   /// 0 for x < 0; NaN and -0 stay.
   BLOCKSCALE_HD static float zero_if_negative(float x) { return x < 0.0f ? 0.0f : x; }
-  /// `bound` for x < bound; NaN stays.
-  BLOCKSCALE_HD static float at_least(float x, float bound) { return x < bound ? bound : x; }
   /// x 2^n, n being what the low bits of `shifted` hold: a sum with kIntegerShifter. Both x and the
   /// result are normal.
   BLOCKSCALE_HD static float add_exponent(float x, float shifted) {
@@ -76,6 +75,9 @@ BLOCKSCALE_HD inline float sigmoid(float x) {
 }
 BLOCKSCALE_HD inline float silu(float x) {
   return silu<ScalarMath>(x);
+}
+BLOCKSCALE_HD inline float gelu(float x, const GeluTail& tail) {
+  return gelu<ScalarMath>(x, tail);
 }
 BLOCKSCALE_HD inline float gelu_tanh(float x) {
   return gelu_tanh<ScalarMath>(x);

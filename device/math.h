@@ -35,7 +35,6 @@ struct KernelMath {
   BLOCKSCALE_DEVICE static float abs(float x) { return ptx::abs(x); }
   /// -0 for x < 0, which sums with what is not 0 do not tell from 0.
   BLOCKSCALE_DEVICE static float zero_if_negative(float x) { return ptx::max_nan(x, -0.0f); }
-  BLOCKSCALE_DEVICE static float at_least(float x, float bound) { return ptx::max_nan(x, bound); }
   BLOCKSCALE_DEVICE static float add_exponent(float x, float shifted) {
     return bit_cast<float>(bit_cast<uint32_t>(x) + (bit_cast<uint32_t>(shifted) << 23));
   }

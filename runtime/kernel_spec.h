@@ -12,7 +12,7 @@ namespace blockscale::runtime {
 /// one struct by value. The `__global__` function around it is generated (`translation_unit`).
 struct KernelSpec {
   std::string name;            // unique, a C identifier, says the configuration
-  std::string header;          // "ops/quantize/kernel_sm90.cuh", as it is included
+  std::string header;          // "ops/quantize/kernels/entry.cuh", as it is included
   std::string call;            // "blockscale::quantize_kernel<blockscale::QuantizeConfig{...}>"
   int threads = 0;             // a block; launches must agree
   bool fewer_threads = false;  // launches may have fewer
