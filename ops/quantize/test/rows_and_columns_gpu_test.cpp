@@ -179,24 +179,6 @@ std::vector<std::uint8_t> repeated(const Case& c, Data data, std::uint32_t seed 
   return x;
 }
 
-void check_repeated(const Case& c, Data data) {
-  const std::vector<std::uint8_t> x = repeated(c, data);
-  check(c, {x.data(), c.dtype, c.rows, c.k, 0, c.batch}, static_cast<std::int64_t>(x.size()));
-}
-
-TEST_F(RowsAndColumnsGpu, TakeLargeMatrices) {
-  check_repeated({Recipe::fp8_1x128, Format::bf16, 4096, 7168}, Data::normal);
-  check_repeated({Recipe::fp8_1x128, Format::f16, 1024, 1024, 24}, Data::mixed);
-  check_repeated({Recipe::fp8_1x128, Format::f32, 900, 24576}, Data::outlier);
-  check_repeated(
-      {Recipe::fp8_1x128_ue8m0, Format::bf16, 9472, 3328, 1, ScaleLayout::row_major, true},
-      Data::any_bits);
-  check_repeated({Recipe::fp8_1x128_ue8m0, Format::bf16, 9216, 3072}, Data::any_bits);
-  check_repeated({Recipe::fp8_1x128_pow2, Format::bf16, 32768, 4096}, Data::normal);
-  check_repeated({Recipe::fp8_1x128, Format::bf16, 4224, 8192}, Data::mixed);
-  check_repeated({Recipe::fp8_1x128, Format::bf16, 4096, 14336}, Data::normal);
-}
-
 TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
     Case c{Recipe::fp8_1x128, dtype};
