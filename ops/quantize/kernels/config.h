@@ -130,7 +130,7 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = 1;
   } else if (holds_rows(c)) {
     c.chunk = 8;
-    c.chunks = 4;
+    c.chunks = c.fused == Fused::modulate ? 2 : 4;  // 64 registers, or with operands 128
     c.threads = 512;
     c.min_blocks = 2;
     c.persistent = c.kernel != QuantizeKernel::rows;
