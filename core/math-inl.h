@@ -102,7 +102,7 @@ BLOCKSCALE_MATH typename M::Number polynomial(typename M::Number x, const float 
 
 /// max(x, 0) - |x| tail(|x|), in 6 operations besides the polynomial. Unlike x (1 - tail(x)) it
 /// does not cancel for negative x. Keeps the sign of 0; Inf gives Inf, NaN gives NaN, and what is
-/// below -end gives what -end does, the largest of which is -2^-19 (silu's).
+/// below -end gives what -end does, which is above -2^-18.
 template <class M, int kDegree>
 BLOCKSCALE_MATH typename M::Number activation(typename M::Number x,
                                               const math::ActivationTail<kDegree>& tail) {

@@ -1,4 +1,5 @@
-"""Fits the polynomials of core/math-inl.h and prints them as hexadecimal f32 constants.
+"""Fits the polynomials of core/activation_tail.h and core/math-inl.h and prints them as hexadecimal
+f32 constants.
 
 Usage: fit_polynomials.py. Minimax fits by Remez' exchange on a dense grid, in f64. Coefficients are
 then rounded to f32 one after the other, the rest being fitted again, so that what is printed is
@@ -8,7 +9,7 @@ near the best that f32 coefficients can do. Needs numpy and scipy (tests/require
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import expit, log_ndtr, ndtr
 
 Function = Callable[[np.ndarray], np.ndarray]
 GRID = 20001
@@ -114,7 +115,46 @@ def fit_short_tail() -> None:
     show("log2 Phi(-x), 6", *fit(log_tail, 0, 9, 6, weight, {0: -1.0}))
 
 
+def fit_tail(name: str, tail: Function, end: float, degree: int, share: float) -> None:
+    """The eighth root of an activation's tail on [0, end], such that its eighth power may be off by
+    `share` of what docs/numerics.md allows: of 2^-12 of the tail, or of 2^-22 where that is more.
+    From `end` on the tail counts as it is there."""
+
+    def allowed(x: np.ndarray) -> np.ndarray:
+        return 2.0**-12 * np.maximum(tail(x), 2.0**-10)
+
+    def middle(x: np.ndarray) -> np.ndarray:
+        return sum(roots(x)) / 2
+
+    def weight(x: np.ndarray) -> np.ndarray:
+        return (roots(x)[1] - roots(x)[0]) / 2
+
+    def roots(x: np.ndarray) -> list[np.ndarray]:
+        error = share * allowed(x)
+        return [np.maximum(tail(x) - error, 0) ** 0.125, (tail(x) + error) ** 0.125]
+
+    coefficients, _ = fit(middle, 0, end, degree, weight, {})
+    x = np.concatenate([chebyshev_grid(0, end), np.linspace(end, 3 * end, GRID)])
+    magnitude = np.minimum(x, end)
+    root = sum(value * magnitude**power for power, value in enumerate(coefficients))
+    error = np.abs(magnitude / np.maximum(x, 1e-300) * root**8 - tail(x))[1:] / allowed(x)[1:]
+    print(f"{name} up to {end}: largest error {np.max(error):.3f} of what is allowed")
+    print("  " + ", ".join(hexadecimal(c) for c in coefficients))
+
+
+def fit_tails() -> None:
+    """The ends and shares are those with the smallest errors, of a few dozen that were tried."""
+
+    def tanh_tail(x: np.ndarray) -> np.ndarray:
+        return expit(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+
+    fit_tail("gelu_tanh", tanh_tail, 5.0, 6, 0.5)
+    fit_tail("gelu_erf", lambda x: ndtr(-x), 5.4, 6, 0.25)
+    fit_tail("silu", lambda x: expit(-x), 15.8, 10, 0.6)
+
+
 if __name__ == "__main__":
+    fit_tails()
     fit_exp2()
     fit_normal_tail()
     fit_short_tail()

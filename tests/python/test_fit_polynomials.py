@@ -29,13 +29,17 @@ def test_coefficients_are_the_fitted_ones() -> None:
     )
     lines = run.stdout.splitlines()
     fitted = [constants(line) for line in lines[1::2]]
+    ends = [float(line.split()[3].rstrip(":")) for line in lines[::2] if " up to " in line]
     used = used_in("core/math-inl.h", r"polynomial<M>\(\s*(?:fraction|x)")
     used += used_in(
         "ops/quantize/kernel_sm90_gelu_codes.cuh",
         r"polynomial<Math>\(\s*ptx::min\(ptx::abs\(x\), 13\.0f\)",
     )
-    assert [len(one) for one in fitted] == [7, 6, 11, 7]
-    assert [len(one) for one in used] == [7, 6, 11, 7]
+    in_header = (ROOT / "core/activation_tail.h").read_text()
+    assert [float(end) for end in re.findall(r"= {\n    ([0-9.]+)f,", in_header)] == ends
+    used = [constants(one) for one in re.findall(r"\n    {(0x[^}]*)}", in_header)] + used
+    assert [len(one) for one in fitted] == [7, 7, 11, 7, 6, 11, 7]
+    assert [len(one) for one in used] == [len(one) for one in fitted]
     for in_source, found in zip(sum(used, []), sum(fitted, []), strict=True):
         # A unit of the last place of f32, where linear algebra may differ between machines.
         assert abs(in_source - found) <= abs(found) * 2.0**-23
