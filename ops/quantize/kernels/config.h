@@ -130,9 +130,11 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.min_blocks = 1;
   } else if (holds_rows(c)) {
     c.chunk = 8;
-    c.chunks = c.fused == Fused::modulate ? 2 : 4;  // 64 registers, or with operands 128
+    c.chunks = c.fused == Fused::modulate ? 2 : 4;
     c.threads = 512;
-    c.min_blocks = 2;
+    // 64 registers, or 128 where x is held beside so many values of it.
+    const bool holds_both = c.fused == Fused::rms_norm && (wide || c.block == 0);
+    c.min_blocks = c.kernel == QuantizeKernel::rows && holds_both ? 1 : 2;
     c.persistent = c.kernel != QuantizeKernel::rows;
   } else if (c.kernel == QuantizeKernel::blocks_2d) {
     c.chunk = 8;
