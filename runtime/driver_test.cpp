@@ -63,7 +63,7 @@ TEST_F(Driver, OneThatIsTooOldIsRefusedAndStillDescribed) {
   EXPECT_THAT(old.missing(), Contains("cuLibraryLoadData"));
   EXPECT_TRUE(old.device_count);
   EXPECT_FALSE(old.launch);
-  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuStreamGetCtx_v2",
+  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuLibraryLoadData",
                [&] { require_usable(old); });
 }
 
