@@ -74,7 +74,7 @@ BLOCKSCALE_DEVICE void store_scales(const ScaleMatrix& m, uint32_t matrix, uint3
     }
   }
   BLOCKSCALE_UNROLL
-  for (int i = 0; i < kCount; ++i) {
+  for (uint32_t i = 0; i < kCount; ++i) {
     if (!all && column + i >= m.columns) continue;
     const int64_t to = at + i * m.column_step;
     if (m.bytes) {
