@@ -47,16 +47,14 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& p) {
   const bool outside = place.row >= p.rows || place.column >= p.k;
   const bool vectors = p.x.vectors && p.value_vectors;
   const bool whole = vectors && ptx::vote_sync_all(ptx::kFullMask, inside || outside);
-  float rstd = 0;
-  if constexpr (kConfig.fused == Fused::rms_norm) rstd = await_rstd(p, place);
   ValueChunk<kConfig> values;
   if (whole) {
     const int32_t left = inside ? kConfig.chunk : 0;
-    load_values<kConfig>(values, p, place, {left, true}, rstd);
+    load_values<kConfig>(values, p, place, {left, true});
   }
   const float tensor_scale = await_tensor_scale<kConfig>(p, place);
   if (whole && quantize_shortly<kConfig>(p, tensor_scale, place, values, inside)) return;
-  quantize_plainly<kConfig>(p, tensor_scale, place, rstd);
+  quantize_plainly<kConfig>(p, tensor_scale, place);
 }
 
 }  // namespace blockscale::quantizer

@@ -16,7 +16,6 @@ class Block2d {
   static_assert(kConfig.chunk == 8 && kConfig.block == 128 && kConfig.threads <= 1024);
   static constexpr uint32_t kLanes = 128 / kConfig.chunk;  // that hold a row of a block
   static constexpr uint32_t kWarps = kConfig.threads / 32;
-  static constexpr bool kFollows = follows_rstd(kConfig);
   using Values = ValueChunk<kConfig>;
 
  public:
@@ -70,8 +69,7 @@ class Block2d {
 
   BLOCKSCALE_DEVICE void load(Values& values, uint32_t u) const {
     const ChunkPlace at = place(u);
-    load_values<kConfig>(values, p_, at, extent_at<kConfig>(p_, at),
-                         kFollows ? await_rstd(p_, at) : 0);
+    load_values<kConfig>(values, p_, at, extent_at<kConfig>(p_, at));
   }
 
   /// Calls body(place, values) for the thread's chunks, one after the other.

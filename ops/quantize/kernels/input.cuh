@@ -156,11 +156,18 @@ BLOCKSCALE_DEVICE void load_x(Chunk<kConfig.input, kConfig.chunk>& x, const Quan
   encoding::load_part(x, x_row_at(p, place) + place.column * kBytes, extent.left, extent.whole);
 }
 
-/// What is quantised at a place, everything beyond the matrix being 0. `rstd` is the row's where
-/// rms_norm is fused.
+/// The rstd of a row, which a kernel before has found; that one has not been waited for yet.
+BLOCKSCALE_DEVICE float await_rstd(const QuantizeParams& p, const ChunkPlace& place) {
+  ptx::griddepcontrol_wait();
+  if (place.row >= p.rows) return 0;
+  return ptx::ld_global(p.fused.rstd + uint64_t{place.matrix} * p.rows + place.row);
+}
+
+/// What is quantised at a place, everything beyond the matrix being 0. x is loaded before rstd is
+/// waited for.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void load_values(ValueChunk<kConfig>& values, const QuantizeParams& p,
-                                   const ChunkPlace& place, const Extent& extent, float rstd = 0) {
+                                   const ChunkPlace& place, const Extent& extent) {
   if (extent.left <= 0) {
     encoding::clear(values);
   } else if constexpr (kConfig.fused == Fused::none) {
@@ -174,18 +181,11 @@ BLOCKSCALE_DEVICE void load_values(ValueChunk<kConfig>& values, const QuantizePa
       const uint32_t row = place.matrix * p.rows + place.row;
       modulate(values, p.fused, x, row, place.column, extent);
     } else if constexpr (kConfig.fused == Fused::rms_norm) {
-      normalize(values, p.fused, x, rstd, place.column, extent);
+      normalize(values, p.fused, x, await_rstd(p, place), place.column, extent);
     } else {
       fill_values(values, [&](int i) { return gelu(p.fused, value_at(x, i)); });
     }
   }
-}
-
-/// The rstd of a row, which a kernel before has found; that one has not been waited for yet.
-BLOCKSCALE_DEVICE float await_rstd(const QuantizeParams& p, const ChunkPlace& place) {
-  ptx::griddepcontrol_wait();
-  if (place.row >= p.rows) return 0;
-  return ptx::ld_global(p.fused.rstd + uint64_t{place.matrix} * p.rows + place.row);
 }
 
 }  // namespace blockscale::quantizer

@@ -80,8 +80,7 @@ class TransposeTile {
 
   BLOCKSCALE_DEVICE void load(Values& values, uint32_t u) const {
     const ChunkPlace at = place(u);
-    const float rstd = kConfig.fused == Fused::rms_norm ? await_rstd(p_.rows, at) : 0;
-    load_values<kConfig>(values, p_.rows, at, extent_at<kConfig>(p_.rows, at), rstd);
+    load_values<kConfig>(values, p_.rows, at, extent_at<kConfig>(p_.rows, at));
   }
 
   // ---------------------------------------------------------------- amaxes and scales
