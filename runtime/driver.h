@@ -43,7 +43,6 @@ enum class FunctionAttribute : int {
   local_bytes = 3,
   registers = 4,
   max_dynamic_shared_bytes = 8,
-  preferred_shared_memory_carveout = 9,  // percent
   non_portable_cluster_size = 14,
 };
 

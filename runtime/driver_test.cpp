@@ -350,8 +350,6 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
                    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   EXPECT_TRUE(same(cu::FunctionAttribute::max_dynamic_shared_bytes,
                    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES));
-  EXPECT_TRUE(same(cu::FunctionAttribute::preferred_shared_memory_carveout,
-                   CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT));
   EXPECT_TRUE(same(cu::FunctionAttribute::non_portable_cluster_size,
                    CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED));
   EXPECT_TRUE(same(cu::FunctionAttribute::registers, CU_FUNC_ATTRIBUTE_NUM_REGS));

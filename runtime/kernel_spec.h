@@ -18,9 +18,6 @@ struct KernelSpec {
   bool fewer_threads = false;  // launches may have fewer
   int min_blocks_per_multiprocessor = 1;
   std::string architecture = "sm_90a";
-  /// A multiprocessor that runs it gives shared memory all that it can, so that a kernel that needs
-  /// much of it may start there before this one ends.
-  bool prefers_shared_memory = false;
   bool allows_local_memory = false;  // else spills and a stack in local memory fail the build; a
                                      // part of source_hash, so that withdrawing it compiles anew
 

@@ -127,7 +127,7 @@ TEST(CudaFusedInput, TakesGatesAndUpsInEveryOrder) {
   }
 }
 
-/// Groups that end between the rows of a thread, of a thread block, and of neither.
+/// Groups that end between the rows of a warp, of a CTA, and of neither.
 TEST(CudaFusedInput, ModulatesRowsOfManyGroups) {
   for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4, Recipe::fp8_1x128_ue8m0,
                               Recipe::fp8_32x128, Recipe::fp8_128x128}) {
@@ -233,7 +233,7 @@ TEST(CudaFusedInput, TakesEveryKindOfDataWithOperands) {
   }
 }
 
-/// Rows of one and of several warps and of two segments, tiles that thread blocks go on to, rows
+/// Rows of one and of several warps and of two segments, tiles that CTAs go on to, rows
 /// and chunks beyond a tile; in turn with what takes rows that are no whole chunks.
 TEST(CudaFusedInput, FindsAmaxesOfWholeRows) {
   for (const Recipe recipe : {Recipe::nvfp4, Recipe::fp8_tensor}) {

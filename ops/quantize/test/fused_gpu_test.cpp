@@ -45,8 +45,7 @@ TEST_F(CudaGpuFused, FusesItsInput) {
   }
 }
 
-/// Thread blocks of each half of a block find the same largest magnitude.
-TEST_F(CudaGpuFused, HalvesBlocksOfGelu) {
+TEST_F(CudaGpuFused, TakesGeluOfBlocks) {
   for (const InputTransform transform : {InputTransform::gelu_tanh, InputTransform::gelu_erf}) {
     for (const Format dtype : {Format::bf16, Format::f16}) {
       for (const Data data : test::kAllData) {

@@ -46,7 +46,7 @@ BLOCKSCALE_DEVICE void compare_reciprocals(const SampleParameters& p) {
 
 class MathOnGpu : public test::OnHopper {
  protected:
-  /// What sample::`function` of `source` counts, run with 256 threads a thread block.
+  /// What sample::`function` of `source` counts, run with 256 threads a CTA.
   static unsigned count(const char* function, std::string_view source, const LaunchShape& shape) {
     runtime::SourceTree sources = runtime::embedded_sources();
     sources.add("sample/parameters.h", kParameters);

@@ -100,7 +100,7 @@ TEST_F(CudaGpuStrides, AreTakenByFusedInputs) {
   }
 }
 
-/// Of more than 64 Ki elements for each multiprocessor, where plans take other kernels.
+/// Of more than 64 Ki elements for each SM, where calls do not let the next one start.
 TEST_F(CudaGpuStrides, AreTakenByLargeInputs) {
   for (const Recipe recipe : scaled_recipes()) {
     for (const Strides& strides : {kOdd, kAligned}) {
