@@ -1,6 +1,7 @@
 // Elementary functions whose bits are the same on every CPU and every GPU: math-inl.h for float.
 #pragma once
 
+#include "core/activation_tail.h"
 #include "core/config.h"
 
 // The device's form of an expression, or the host's.
@@ -13,8 +14,8 @@
 namespace blockscale::math {
 
 /// Arithmetic of float: every operation rounded once to nearest even, subnormals kept. On a device
-/// these are the intrinsics that no compiler option changes. Vectors have the same members. So may
-/// a kernel's own arithmetic; but for reciprocal_sqrt, `reciprocal` gets 1 <= x <= 2^126 only.
+/// these are the intrinsics that no compiler option changes. Vectors have the same members, and so
+/// has a kernel's own arithmetic (device/math.h).
 struct ScalarMath {
   using Number = float;
 
@@ -22,45 +23,24 @@ struct ScalarMath {
   BLOCKSCALE_HD static float add(float a, float b) {
     return BLOCKSCALE_ON_DEVICE(__fadd_rn(a, b), a + b);
   }
-  BLOCKSCALE_HD static float sub(float a, float b) {
-    return BLOCKSCALE_ON_DEVICE(__fsub_rn(a, b), a - b);
-  }
   BLOCKSCALE_HD static float mul(float a, float b) {
     return BLOCKSCALE_ON_DEVICE(__fmul_rn(a, b), a * b);
   }
   BLOCKSCALE_HD static float fma(float a, float b, float c) {
     return BLOCKSCALE_ON_DEVICE(__fmaf_rn(a, b, c), __builtin_fmaf(a, b, c));
   }
-  BLOCKSCALE_HD static float reciprocal(float x) {
-    return BLOCKSCALE_ON_DEVICE(__frcp_rn(x), 1.0f / x);
-  }
-  BLOCKSCALE_HD static float sqrt(float x) {
-    return BLOCKSCALE_ON_DEVICE(__fsqrt_rn(x), __builtin_sqrtf(x));
-  }
   /// The other one if one is NaN.
   BLOCKSCALE_HD static float min(float a, float b) {
     return BLOCKSCALE_ON_DEVICE(fminf(a, b), __builtin_fminf(a, b));
   }
-  BLOCKSCALE_HD static float max(float a, float b) {
-    return BLOCKSCALE_ON_DEVICE(fmaxf(a, b), __builtin_fmaxf(a, b));
-  }
-  /// a b - c, and c - a b, rounded once.
-  BLOCKSCALE_HD static float fms(float a, float b, float c) { return fma(a, b, -c); }
+  /// c - a b, rounded once.
   BLOCKSCALE_HD static float fnma(float a, float b, float c) { return fma(-a, b, c); }
 
-  BLOCKSCALE_HD static float negate(float x) { return -x; }
   BLOCKSCALE_HD static float abs(float x) {
     return BLOCKSCALE_ON_DEVICE(fabsf(x), __builtin_fabsf(x));
   }
   /// 0 for x < 0; NaN and -0 stay.
   BLOCKSCALE_HD static float zero_if_negative(float x) { return x < 0.0f ? 0.0f : x; }
-  /// `bound` for x < bound; NaN stays.
-  BLOCKSCALE_HD static float at_least(float x, float bound) { return x < bound ? bound : x; }
-  /// x 2^n, n being what the low bits of `shifted` hold: a sum with kIntegerShifter. Both x and the
-  /// result are normal.
-  BLOCKSCALE_HD static float add_exponent(float x, float shifted) {
-    return bit_cast<float>(bit_cast<uint32_t>(x) + (bit_cast<uint32_t>(shifted) << 23));
-  }
 };
 
 #define BLOCKSCALE_MATH BLOCKSCALE_HD inline
@@ -68,23 +48,17 @@ struct ScalarMath {
 #undef BLOCKSCALE_MATH
 
 /// The functions for float; their errors are stated in docs/numerics.md.
-BLOCKSCALE_HD inline float exp(float x) {
-  return exp<ScalarMath>(x);
-}
-BLOCKSCALE_HD inline float sigmoid(float x) {
-  return sigmoid<ScalarMath>(x);
-}
 BLOCKSCALE_HD inline float silu(float x) {
   return silu<ScalarMath>(x);
+}
+BLOCKSCALE_HD inline float gelu(float x, const GeluTail& tail) {
+  return gelu<ScalarMath>(x, tail);
 }
 BLOCKSCALE_HD inline float gelu_tanh(float x) {
   return gelu_tanh<ScalarMath>(x);
 }
 BLOCKSCALE_HD inline float gelu_erf(float x) {
   return gelu_erf<ScalarMath>(x);
-}
-BLOCKSCALE_HD inline float reciprocal_sqrt(float x) {
-  return reciprocal_sqrt<ScalarMath>(x);
 }
 BLOCKSCALE_HD inline float swiglu(float gate, float up) {
   return swiglu<ScalarMath>(gate, up);
@@ -94,6 +68,11 @@ BLOCKSCALE_HD inline float modulate(float x, float scale, float shift) {
 }
 BLOCKSCALE_HD inline float rms_norm(float x, float factor, float weight) {
   return rms_norm<ScalarMath>(x, factor, weight);
+}
+
+/// 1 / sqrt(x), from two correctly rounded operations.
+BLOCKSCALE_HD inline float reciprocal_sqrt(float x) {
+  return BLOCKSCALE_ON_DEVICE(__frcp_rn(__fsqrt_rn(x)), 1.0f / __builtin_sqrtf(x));
 }
 
 }  // namespace blockscale::math

@@ -23,22 +23,13 @@ struct KernelMath {
 
   BLOCKSCALE_DEVICE static float set(float x) { return x; }
   BLOCKSCALE_DEVICE static float add(float a, float b) { return ptx::add_rn(a, b); }
-  BLOCKSCALE_DEVICE static float sub(float a, float b) { return ptx::sub_rn(a, b); }
   BLOCKSCALE_DEVICE static float mul(float a, float b) { return ptx::mul_rn(a, b); }
   BLOCKSCALE_DEVICE static float fma(float a, float b, float c) { return ptx::fma_rn(a, b, c); }
-  BLOCKSCALE_DEVICE static float fms(float a, float b, float c) { return ptx::fma_rn(a, b, -c); }
   BLOCKSCALE_DEVICE static float fnma(float a, float b, float c) { return ptx::fma_rn(-a, b, c); }
-  BLOCKSCALE_DEVICE static float reciprocal(float x) { return reciprocal_of_normal(x); }
   BLOCKSCALE_DEVICE static float min(float a, float b) { return ptx::min(a, b); }
-  BLOCKSCALE_DEVICE static float max(float a, float b) { return ptx::max(a, b); }
-  BLOCKSCALE_DEVICE static float negate(float x) { return -x; }
   BLOCKSCALE_DEVICE static float abs(float x) { return ptx::abs(x); }
   /// -0 for x < 0, which sums with what is not 0 do not tell from 0.
   BLOCKSCALE_DEVICE static float zero_if_negative(float x) { return ptx::max_nan(x, -0.0f); }
-  BLOCKSCALE_DEVICE static float at_least(float x, float bound) { return ptx::max_nan(x, bound); }
-  BLOCKSCALE_DEVICE static float add_exponent(float x, float shifted) {
-    return bit_cast<float>(bit_cast<uint32_t>(x) + (bit_cast<uint32_t>(shifted) << 23));
-  }
 };
 
 }  // namespace blockscale::device

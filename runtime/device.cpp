@@ -72,19 +72,6 @@ cu::Device current_device_handle() {
   return handle;
 }
 
-int stream_multiprocessors(cu::Stream stream) {
-  const DriverTable& table = driver();
-  cu::Context context = nullptr;
-  cu::GreenContext green = nullptr;
-  if (table.stream_contexts.status(stream, &context, &green) != cu::kSuccess) return 1;
-  constexpr auto kType = cu::ResourceType::multiprocessors;
-  cu::Resource resource{};
-  const cu::Result result = green != nullptr
-                                ? table.green_context_resource.status(green, &resource, kType)
-                                : table.context_resource.status(context, &resource, kType);
-  return result == cu::kSuccess ? static_cast<int>(resource.multiprocessors) : 1;
-}
-
 namespace {
 
 /// Retained once a device and for good, as the CUDA run-time API does.

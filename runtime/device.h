@@ -30,8 +30,4 @@ const DeviceList& device_list();
 /// Throws device if no context is current on the calling thread.
 cu::Device current_device_handle();
 
-/// Multiprocessors that kernels in a stream of the current device may run on: fewer than it has in
-/// a green context, or in a context of limited affinity. 1, the least, if the driver does not say.
-int stream_multiprocessors(cu::Stream stream);
-
 }  // namespace blockscale::runtime

@@ -19,7 +19,6 @@ using Result = int;  // 0 is success
 using Device = int;
 using DevicePointer = unsigned long long;
 using Context = struct ContextObject*;
-using GreenContext = struct GreenContextObject*;
 using Library = struct LibraryObject*;
 using Kernel = struct KernelObject*;
 using Function = struct FunctionObject*;
@@ -44,25 +43,12 @@ enum class FunctionAttribute : int {
   local_bytes = 3,
   registers = 4,
   max_dynamic_shared_bytes = 8,
-  preferred_shared_memory_carveout = 9,  // percent
   non_portable_cluster_size = 14,
 };
 
 enum class PointerAttribute : int { device_ordinal = 9 };
 
 enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };
-
-enum class ResourceType : int { multiprocessors = 1 };
-
-/// CUdevResource.
-struct Resource {
-  ResourceType type;
-  unsigned char reserved[92];
-  union {
-    std::uint32_t multiprocessors;
-    unsigned char bytes[48];
-  };
-};
 
 enum class LaunchAttributeId : int {
   cluster_dimension = 4,
@@ -171,11 +157,6 @@ class DriverTable : public DriverLibrary {
   F<void*, cu::PointerAttribute, cu::DevicePointer> pointer_attribute{*this,
                                                                       "cuPointerGetAttribute"};
   F<cu::Stream> stream_synchronize{*this, "cuStreamSynchronize"};
-  /// The green context is null unless the stream has one.
-  F<cu::Stream, cu::Context*, cu::GreenContext*> stream_contexts{*this, "cuStreamGetCtx_v2"};
-  F<cu::Context, cu::Resource*, cu::ResourceType> context_resource{*this, "cuCtxGetDevResource"};
-  F<cu::GreenContext, cu::Resource*, cu::ResourceType> green_context_resource{
-      *this, "cuGreenCtxGetDevResource"};
   F<cu::CaptureMode*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
 
   /// The options of the just-in-time compiler and of libraries are not used.

@@ -63,7 +63,7 @@ TEST_F(Driver, OneThatIsTooOldIsRefusedAndStillDescribed) {
   EXPECT_THAT(old.missing(), Contains("cuLibraryLoadData"));
   EXPECT_TRUE(old.device_count);
   EXPECT_FALSE(old.launch);
-  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuStreamGetCtx_v2",
+  expect_error(ErrorCode::unsupported, BLOCKSCALE_OLD_LIBCUDA, "has no cuLibraryLoadData",
                [&] { require_usable(old); });
 }
 
@@ -169,18 +169,6 @@ TEST_F(Devices, ScopeMakesTheDeviceCurrentAndRestores) {
 TEST_F(Devices, ScopeRefusesOneThatIsNotThere) {
   expect_invalid("device", "is 2; this machine has 2", [] { const cuda::DeviceScope scope(2); });
   expect_invalid("device", "is -1", [] { const cuda::DeviceScope scope(-1); });
-}
-
-TEST_F(Devices, StreamsMayHaveFewerMultiprocessors) {
-  EXPECT_EQ(stream_multiprocessors(nullptr), 1);  // of no context
-  const cuda::DeviceScope scope(1);
-  EXPECT_EQ(stream_multiprocessors(nullptr), 132);
-  fake_.context_multiprocessors = 66;
-  EXPECT_EQ(stream_multiprocessors(nullptr), 66);
-  fake_.green_multiprocessors = 16;
-  EXPECT_EQ(stream_multiprocessors(nullptr), 16);
-  fake_.failures["cuGreenCtxGetDevResource"] = 915;
-  EXPECT_EQ(stream_multiprocessors(nullptr), 1);
 }
 
 TEST_F(Devices, PointersTellTheirs) {
@@ -304,9 +292,6 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(context_pop, cuCtxPopCurrent);
   EXPECT_SAME(pointer_attribute, cuPointerGetAttribute);
   EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
-  EXPECT_SAME(stream_contexts, cuStreamGetCtx_v2);
-  EXPECT_SAME(context_resource, cuCtxGetDevResource);
-  EXPECT_SAME(green_context_resource, cuGreenCtxGetDevResource);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(library_load, cuLibraryLoadData);
   EXPECT_SAME(library_unload, cuLibraryUnload);
@@ -346,8 +331,6 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
   static_assert(offsetof(cu::LaunchConfig, attribute_count) == offsetof(CUlaunchConfig, numAttrs));
   static_assert(sizeof(cu::LaunchAttribute) == sizeof(CUlaunchAttribute));
   static_assert(offsetof(cu::LaunchAttribute, cluster) == offsetof(CUlaunchAttribute, value));
-  static_assert(sizeof(cu::Resource) == sizeof(CUdevResource));
-  static_assert(offsetof(cu::Resource, multiprocessors) == offsetof(CUdevResource, sm.smCount));
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   static_assert(alignof(TensorMap) >= 64);  // CUDA 13 says 128; the hardware asks for 64
   const auto same = [](auto ours, auto theirs) {
@@ -367,14 +350,11 @@ TEST(DriverTypes, HaveTheLayoutOfCudaH) {
                    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   EXPECT_TRUE(same(cu::FunctionAttribute::max_dynamic_shared_bytes,
                    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES));
-  EXPECT_TRUE(same(cu::FunctionAttribute::preferred_shared_memory_carveout,
-                   CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT));
   EXPECT_TRUE(same(cu::FunctionAttribute::non_portable_cluster_size,
                    CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED));
   EXPECT_TRUE(same(cu::FunctionAttribute::registers, CU_FUNC_ATTRIBUTE_NUM_REGS));
   EXPECT_TRUE(same(cu::FunctionAttribute::local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
   EXPECT_TRUE(same(cu::PointerAttribute::device_ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
-  EXPECT_TRUE(same(cu::ResourceType::multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
   EXPECT_TRUE(same(cu::CaptureMode::thread_local_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   EXPECT_TRUE(same(cu::CaptureMode::relaxed, CU_STREAM_CAPTURE_MODE_RELAXED));
   EXPECT_TRUE(

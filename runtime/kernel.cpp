@@ -107,8 +107,7 @@ void Kernel::allow(const LaunchShape& shape) const {
   const bool shared =
       shape.dynamic_shared_bytes + resources_.static_shared_bytes > kDefaultSharedBytes;
   const bool cluster = product(shape.cluster) > kPortableClusterBlocks;
-  const bool carveout = spec_.prefers_shared_memory;
-  if (!shared && !cluster && !carveout) [[likely]]
+  if (!shared && !cluster) [[likely]]
     return;
   const cu::Device device = current_device_handle();
   if (shared && !is_set(large_shared_memory_, device)) {
@@ -117,11 +116,6 @@ void Kernel::allow(const LaunchShape& shape) const {
                                   static_cast<int>(limit - resources_.static_shared_bytes), handle_,
                                   device);
     set(large_shared_memory_, device);
-  }
-  if (carveout && !is_set(most_shared_memory_, device)) {
-    driver().kernel_set_attribute(cu::FunctionAttribute::preferred_shared_memory_carveout, 100,
-                                  handle_, device);
-    set(most_shared_memory_, device);
   }
   if (cluster && !is_set(large_clusters_, device)) {
     driver().kernel_set_attribute(cu::FunctionAttribute::non_portable_cluster_size, 1, handle_,

@@ -29,8 +29,7 @@ class Kernel {
   cu::Kernel handle() const { return handle_; }
 
   /// What a launch of this shape needs from a device beyond the defaults: more than 48 KiB of
-  /// shared memory, clusters of more than 8 blocks, prefers_shared_memory. Set once a device, for
-  /// all shapes.
+  /// shared memory, clusters of more than 8 blocks. Set once a device, for all shapes.
   void allow(const LaunchShape& shape) const;
 
  private:
@@ -40,7 +39,6 @@ class Kernel {
   // Bit i: device i allows it.
   mutable std::atomic<std::uint64_t> large_shared_memory_ = 0;
   mutable std::atomic<std::uint64_t> large_clusters_ = 0;
-  mutable std::atomic<std::uint64_t> most_shared_memory_ = 0;
 };
 
 /// The kernels of one operation, each loaded when it is first asked for.

@@ -12,15 +12,12 @@ namespace blockscale::runtime {
 /// one struct by value. The `__global__` function around it is generated (`translation_unit`).
 struct KernelSpec {
   std::string name;            // unique, a C identifier, says the configuration
-  std::string header;          // "ops/quantize/kernel_sm90.cuh", as it is included
+  std::string header;          // "ops/quantize/kernels/entry.cuh", as it is included
   std::string call;            // "blockscale::quantize_kernel<blockscale::QuantizeConfig{...}>"
   int threads = 0;             // a block; launches must agree
   bool fewer_threads = false;  // launches may have fewer
   int min_blocks_per_multiprocessor = 1;
   std::string architecture = "sm_90a";
-  /// A multiprocessor that runs it gives shared memory all that it can, so that a kernel that needs
-  /// much of it may start there before this one ends.
-  bool prefers_shared_memory = false;
   bool allows_local_memory = false;  // else spills and a stack in local memory fail the build; a
                                      // part of source_hash, so that withdrawing it compiles anew
 

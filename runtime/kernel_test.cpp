@@ -211,21 +211,6 @@ TEST_F(Kernels, LargeSharedMemoryIsAllowedOnceADevice) {
   EXPECT_EQ(attribute("1"), (227 << 10) - 1024);
 }
 
-TEST_F(Kernels, SharedMemoryIsPreferredOnceADevice) {
-  KernelSpec spec = sample_spec(4);
-  spec.prefers_shared_memory = true;
-  KernelSet set({spec}, sample_store());
-  for (const int device : {0, 1}) {
-    const cuda::DeviceScope scope(device);
-    launch(set.get(0), shape_, nullptr, parameters_);
-    launch(set.get(0), shape_, nullptr, parameters_);
-    EXPECT_EQ(fake_.calls["cuKernelSetAttribute"], device + 1);
-    const auto attribute = fake_.attributes.find({"sample_scale_4", std::to_string(device), "9"});
-    ASSERT_NE(attribute, fake_.attributes.end());
-    EXPECT_EQ(attribute->second, 100);
-  }
-}
-
 TEST_F(Kernels, LargeClustersAreAllowedOnceADevice) {
   KernelSet set({sample_spec(2)}, sample_store());
   const cuda::DeviceScope device(0);

@@ -188,32 +188,6 @@ int cuThreadExchangeStreamCaptureMode(cu::CaptureMode* mode) {
 }
 
 #if !defined(BLOCKSCALE_OLD_DRIVER)
-int cuStreamGetCtx_v2(cu::Stream, cu::Context* context, cu::GreenContext* green) {
-  ENTER("cuStreamGetCtx_v2");
-  if (contexts.empty()) return cu::kInvalidContext;
-  *context = context_of(static_cast<int>(contexts.back() - 1));
-  *green = fake().green_multiprocessors == 0
-               ? nullptr
-               : reinterpret_cast<cu::GreenContext>(&fake().green_multiprocessors);
-  return 0;
-}
-
-int cuCtxGetDevResource(cu::Context context, cu::Resource* resource, cu::ResourceType type) {
-  ENTER("cuCtxGetDevResource");
-  if (context == nullptr) return cu::kInvalidContext;
-  resource->type = type;
-  resource->multiprocessors = static_cast<std::uint32_t>(fake().context_multiprocessors);
-  return 0;
-}
-
-int cuGreenCtxGetDevResource(cu::GreenContext green, cu::Resource* resource,
-                             cu::ResourceType type) {
-  ENTER("cuGreenCtxGetDevResource");
-  resource->type = type;
-  resource->multiprocessors = static_cast<std::uint32_t>(*reinterpret_cast<int*>(green));
-  return 0;
-}
-
 int cuLibraryLoadData(cu::Library* library, const void* code, void*, void**, unsigned, void*,
                       void**, unsigned) {
   ENTER("cuLibraryLoadData");

@@ -29,8 +29,6 @@ struct FakeCuda {
   std::mutex mutex;
   int devices = 2;
   int compute_capability = 90;
-  int context_multiprocessors = 132;
-  int green_multiprocessors = 0;        // of the green context of every stream; 0: it has none
   std::map<std::string, int> failures;  // by function; the error that every call returns
   std::map<std::string, int> calls;     // by function
   std::vector<FakeLaunch> launches;
@@ -43,8 +41,6 @@ struct FakeCuda {
   void reset() {
     devices = 2;
     compute_capability = 90;
-    context_multiprocessors = 132;
-    green_multiprocessors = 0;
     parameter_bytes = 0;
     failures.clear();
     calls.clear();

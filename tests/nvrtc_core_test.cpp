@@ -94,6 +94,10 @@ extern "C" __global__ void functions(float x, float y, float z, int64_t column, 
   out[4] = math::rms_norm(x, math::reciprocal_sqrt(y), z);
 }
 
+extern "C" __global__ void either_gelu(float x, math::GeluTail tail, float* out) {
+  *out = math::gelu(x, tail);
+}
+
 struct Buffer {
   char* at;
   __device__ void operator()(char c) { *at++ = c; }
@@ -143,6 +147,17 @@ TEST_F(CoreOnTheGpu, FunctionsRoundEveryStep) {
   }
   for (const char* used : {"fma.rn.f32", "rcp.rn.f32", "sqrt.rn.f32"}) {
     EXPECT_THAT(functions, HasSubstr(used));
+  }
+}
+
+/// Coefficients become constants, or are read where the kernel has its parameters.
+TEST_F(CoreOnTheGpu, ActivationsAreStraightLines) {
+  const runtime::Nvrtc::Result result = compile(kernels());
+  ASSERT_TRUE(result.compiled) << result.log;
+  EXPECT_THAT(body_of(result.ptx, "functions"), Not(HasSubstr("ld.global")));
+  const std::string gelu = body_of(result.ptx, "either_gelu");
+  for (const char* costly : {".local", "ld.global", "div.", "rcp.", "ex2.", "call", "bra"}) {
+    EXPECT_THAT(gelu, Not(HasSubstr(costly)));
   }
 }
 

@@ -12,7 +12,6 @@
 #include "runtime/kernel_sources.h"
 #include "tests/find_nvrtc.h"
 #include "tests/tensor_boxes_case.h"
-#include "tests/two_places_spec.h"
 
 namespace blockscale {
 namespace {
@@ -128,15 +127,6 @@ TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
   spec.allows_local_memory = true;
   const runtime::CompiledKernel kernel = runtime::compile_kernel(spec, tree, *nvrtc_);
   EXPECT_FALSE(kernel.cubin.empty());
-}
-
-/// What tests/racecheck_gpu_test.cpp runs.
-TEST_F(NvrtcDevice, TwoPlacesCompileForHopper) {
-  const runtime::SourceTree tree = test::two_places_sources();
-  for (const char* who : {"first_lane", "every_lane"}) {
-    const runtime::KernelSpec spec = test::two_places_spec(who);
-    EXPECT_FALSE(runtime::compile_kernel(spec, tree, *nvrtc_).cubin.empty()) << who;
-  }
 }
 
 /// What runtime/tensor_map_gpu_test.cpp runs.

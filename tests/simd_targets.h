@@ -1,7 +1,7 @@
 // Runs tests once for every instruction set of this machine.
 #pragma once
 
-#include "ops/simd_targets.h"
+#include "ops/common/simd/targets.h"
 //
 #include <hwy/targets.h>
 

@@ -29,7 +29,7 @@ RUNTIME_API = {
 }
 
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".hpp", ".cc", ".inl"}
-TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.(h|cpp)$|/testing\.h$")
+TEST_FILE = re.compile(r"/test/|_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.(h|cpp)$|/testing\.h$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INLINE_ASM = re.compile(r"\b(asm|__asm__|__asm)\b\s*(volatile\b|__volatile__\b|goto\b)?\s*[({]")

@@ -1,4 +1,4 @@
-"""Fits the polynomials of core/math-inl.h and prints them as hexadecimal f32 constants.
+"""Fits the polynomials of core/activation_tail.h and prints them as hexadecimal f32 constants.
 
 Usage: fit_polynomials.py. Minimax fits by Remez' exchange on a dense grid, in f64. Coefficients are
 then rounded to f32 one after the other, the rest being fitted again, so that what is printed is
@@ -8,14 +8,14 @@ near the best that f32 coefficients can do. Needs numpy and scipy (tests/require
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import expit, ndtr
 
 Function = Callable[[np.ndarray], np.ndarray]
 GRID = 20001
 
 
-def chebyshev_grid(low: float, high: float) -> np.ndarray:
-    return (low + high) / 2 - (high - low) / 2 * np.cos(np.linspace(0, np.pi, GRID))
+def chebyshev_grid(end: float) -> np.ndarray:
+    return end / 2 * (1 - np.cos(np.linspace(0, np.pi, GRID)))
 
 
 def extrema(error: np.ndarray, count: int) -> np.ndarray | None:
@@ -47,25 +47,16 @@ def minimax(x: np.ndarray, target: np.ndarray, powers: list[int], weight: np.nda
     return best
 
 
-def fit(
-    function: Function,
-    low: float,
-    high: float,
-    degree: int,
-    weight: Function,
-    fixed: dict[int, float],
-) -> tuple[list[float], float]:
-    """Coefficients of degree 0 to `degree`, each an f32, and the largest weighted error."""
-    x = chebyshev_grid(low, high)
-    y, w = function(x), weight(x)
-    known = dict(fixed)
-    while len(known) <= degree:
-        free = [power for power in range(degree + 1) if power not in known]
-        rest = y - sum(value * x**power for power, value in known.items())
-        known[free[0]] = float(np.float32(minimax(x, rest, free, w)[0]))
-    polynomial = sum(value * x**power for power, value in known.items())
-    coefficients = [known[power] for power in range(degree + 1)]
-    return coefficients, float(np.max(np.abs((y - polynomial) / w)))
+def fit(function: Function, end: float, degree: int, weight: Function) -> list[float]:
+    """Coefficients of degree 0 to `degree`, each an f32, on [0, end]."""
+    x = chebyshev_grid(end)
+    rest, w = function(x), weight(x)
+    coefficients: list[float] = []
+    for power in range(degree + 1):
+        best = minimax(x, rest, list(range(power, degree + 1)), w)
+        coefficients.append(float(np.float32(best[0])))
+        rest = rest - coefficients[-1] * x**power
+    return coefficients
 
 
 def hexadecimal(value: float) -> str:
@@ -74,47 +65,43 @@ def hexadecimal(value: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}p{int(exponent)}f"
 
 
-def show(name: str, coefficients: list[float], error: float) -> None:
-    print(f"{name}: largest weighted error {error:.3g} = 2^{np.log2(error):.1f}")
+def fit_tail(name: str, tail: Function, end: float, degree: int, share: float) -> None:
+    """The eighth root of an activation's tail on [0, end], such that its eighth power may be off by
+    `share` of what docs/numerics.md allows: of 2^-12 of the tail, or of 2^-22 where that is more.
+    From `end` on the tail counts as it is there."""
+
+    def allowed(x: np.ndarray) -> np.ndarray:
+        return 2.0**-12 * np.maximum(tail(x), 2.0**-10)
+
+    def middle(x: np.ndarray) -> np.ndarray:
+        return sum(roots(x)) / 2
+
+    def weight(x: np.ndarray) -> np.ndarray:
+        return (roots(x)[1] - roots(x)[0]) / 2
+
+    def roots(x: np.ndarray) -> list[np.ndarray]:
+        error = share * allowed(x)
+        return [np.maximum(tail(x) - error, 0) ** 0.125, (tail(x) + error) ** 0.125]
+
+    coefficients = fit(middle, end, degree, weight)
+    x = np.concatenate([chebyshev_grid(end), np.linspace(end, 3 * end, GRID)])
+    magnitude = np.minimum(x, end)
+    root = sum(value * magnitude**power for power, value in enumerate(coefficients))
+    error = np.abs(magnitude / np.maximum(x, 1e-300) * root**8 - tail(x))[1:] / allowed(x)[1:]
+    print(f"{name} up to {end}: largest error {np.max(error):.3f} of what is allowed")
     print("  " + ", ".join(hexadecimal(c) for c in coefficients))
 
 
-def fit_exp2() -> None:
-    """2^x on [-1/2, 1/2], relative error: of degree 6 with 1 at 0, and of degree 5 with the best
-    constant term among the f32 around 1."""
-    show("2^x, 6", *fit(np.exp2, -0.5, 0.5, 6, np.exp2, {0: 1.0}))
-    constants = (1.0, 1.0 - 2.0**-24, 1.0 + 2.0**-23)
-    fits = [fit(np.exp2, -0.5, 0.5, 5, np.exp2, {0: constant}) for constant in constants]
-    show("2^x, 5", *min(fits, key=lambda one: one[1]))
+def fit_tails() -> None:
+    """The ends and shares are those with the smallest errors, of a few dozen that were tried."""
 
+    def tanh_tail(x: np.ndarray) -> np.ndarray:
+        return expit(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
-def fit_normal_tail() -> None:
-    """log2 of the normal distribution's lower tail Phi(-x) on [0, 8], -1 at 0. An absolute error
-    here is a relative one of the tail; it may grow where the tail is below 1e-3."""
-
-    def weight(x: np.ndarray) -> np.ndarray:
-        return 1 + (x / 3) ** 4
-
-    show("log2 Phi(-x)", *fit(lambda x: log_ndtr(-x) / np.log(2), 0, 8, 10, weight, {0: -1.0}))
-
-
-def fit_short_tail() -> None:
-    """The same of degree 6 on [0, 9], for CUDA codes that know their error: as near as x Phi(-x)
-    asks for where it is at least 2^-12, and with the error that is allowed there below."""
-
-    def log_tail(x: np.ndarray) -> np.ndarray:
-        return log_ndtr(-x) / np.log(2)
-
-    def weight(x: np.ndarray) -> np.ndarray:
-        product = x * np.exp2(log_tail(x))
-        return np.where(
-            (x > 0.75) & (product < 2.0**-12), 2.0**-12 / np.maximum(product, 1e-300), 1
-        )
-
-    show("log2 Phi(-x), 6", *fit(log_tail, 0, 9, 6, weight, {0: -1.0}))
+    fit_tail("gelu_tanh", tanh_tail, 5.0, 6, 0.5)
+    fit_tail("gelu_erf", lambda x: ndtr(-x), 5.4, 6, 0.25)
+    fit_tail("silu", lambda x: expit(-x), 15.8, 10, 0.6)
 
 
 if __name__ == "__main__":
-    fit_exp2()
-    fit_normal_tail()
-    fit_short_tail()
+    fit_tails()

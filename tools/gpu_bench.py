@@ -3,8 +3,7 @@
 Usage: gpu_bench.py --build FOLDER --output FOLDER --commit HASH [--only NAME]
 
 A benchmark is a program `*_gpu_bench` that prints one JSON object. The file, DATE-CHIP-NAME.json,
-has that under "results", with the date, the chip, the driver, the commit and the command. Programs
-with "_tune_" in their name compare variants for developers, and run only when --only names them.
+has that under "results", with the date, the chip, the driver, the commit and the command.
 """
 
 import argparse

@@ -10,7 +10,6 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "tests/two_places.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -314,21 +313,6 @@ TEST(Correct, CollectivesOfPartsOfAWarp) {
                  EXPECT_EQ(out.at[0], 28u);
                  EXPECT_EQ(out.at[31], 220u * 8 * 8 * 8);
                });
-}
-
-// What racecheck reports on a GPU (tests/racecheck_gpu_test.cpp) is none.
-TEST(Correct, WarpsTellEachOtherInTwoPlacesInTurn) {
-  constexpr uint32_t kWarps = 4, kRounds = 9;
-  Words<kRounds * kWarps> out;
-  expect_clean(
-      {{.block = {32 * kWarps}, .dynamic_shared_bytes = test::kTwoPlacesSharedBytes},
-       {output("out", out)},
-       [&] { test::tell_each_other<2, test::WhoArrives::first_lane>({out.data(), kRounds}); }},
-      [&] {
-        for (uint32_t i = 0; i < out.size(); ++i) {
-          EXPECT_EQ(out.at[i], test::told_by_all(i / kWarps, kWarps)) << i;
-        }
-      });
 }
 
 // An mbarrier's bytes are used for data once it is invalid.

@@ -10,7 +10,6 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
-#include "tests/two_places.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -273,20 +272,6 @@ TEST(PlantedBarrier, MbarrierWaitsForThePhaseAfterTheLast) {
                     device::mbarrier_wait(s, 1, bug.here());  // nobody arrives again
                   }},
                  FindingKind::deadlock, bug, {"'round' parity 1", "phase 1", "64 of 64 arrivals"});
-}
-
-// With two places in turn it is correct: Correct.WarpsTellEachOtherInTwoPlacesInTurn.
-TEST(PlantedBarrier, WarpsTellEachOtherInOnePlace) {
-  constexpr uint32_t kWarps = 2, kRounds = 4;
-  std::array<uint32_t, kRounds * kWarps> out = {};
-  Mark bug;
-  expect_planted({{.block = {32 * kWarps}, .dynamic_shared_bytes = test::kTwoPlacesSharedBytes},
-                  {output("out", out)},
-                  [&] {
-                    test::tell_each_other<1, test::WhoArrives::first_lane>({out.data(), kRounds},
-                                                                           bug.here());
-                  }},
-                 FindingKind::race, bug, {"the read at", "the write at"});
 }
 
 TEST(PlantedBarrier, StoreOverAnMbarrier) {

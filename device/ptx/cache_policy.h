@@ -1,4 +1,4 @@
-// Policies of the level-2 cache for loads and stores. PTX ISA "createpolicy".
+// Policies of L2 for loads and stores. PTX ISA "createpolicy".
 #pragma once
 
 #include "device/kernel.h"

@@ -1,6 +1,6 @@
 // The CPU GEMM. Reading order: cpu_plan.h (how the work is divided), run_task below (one block of
 // D), panel-inl.h (decoding), microkernel-inl.h (the inner loops), epilogue-inl.h.
-#include "ops/simd_targets.h"
+#include "ops/common/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/gemm/cpu.cpp"
@@ -16,7 +16,7 @@
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
-#include "ops/float_environment.h"
+#include "ops/common/float_environment.h"
 #include "ops/gemm/cpu.h"
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/epilogue.h"
@@ -24,10 +24,10 @@
 #include "ops/gemm/validate.h"
 #include "ops/gemm/value_range.h"
 // Toggled per target.
+#include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/epilogue-inl.h"
 #include "ops/gemm/microkernel-inl.h"
 #include "ops/gemm/panel-inl.h"
-#include "ops/quantize/decode-inl.h"
 
 #ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 #define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_

@@ -18,9 +18,9 @@
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/epilogue.h"
 // These are toggled per target as this file is.
+#include "ops/common/simd/decode-inl.h"
+#include "ops/common/simd/encode-inl.h"
 #include "ops/gemm/microkernel-inl.h"
-#include "ops/quantize/decode-inl.h"
-#include "ops/quantize/encode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

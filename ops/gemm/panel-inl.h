@@ -18,11 +18,11 @@
 #include "ops/gemm/cpu_plan.h"
 #include "ops/gemm/operand.h"
 #include "ops/gemm/value_range.h"
-#include "ops/quantize/kernels.h"
-#include "ops/quantize/scale_placement.h"
+#include "ops/quantize/cpu/scale_placement.h"
+#include "ops/quantize/cpu/steps.h"
 // These are toggled per target as this file is.
+#include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/microkernel-inl.h"
-#include "ops/quantize/decode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
@@ -61,7 +61,7 @@ static_assert(kMaxDecodedRows >= kPanelColumns);
 
 /// Scales of a slab of such rows as f32, kFactorPitch from row to row.
 inline constexpr std::int64_t kMinBlock = 16;  // of any recipe
-inline constexpr std::int64_t kFactorPitch = kSlab / kMinBlock + kernels::kArrayPadding;
+inline constexpr std::int64_t kFactorPitch = kSlab / kMinBlock + steps::kArrayPadding;
 
 template <class Scale>
 void load_factors(const OperandMatrix& x, const ScaleRectangle& rectangle, float* factors) {
@@ -70,9 +70,9 @@ void load_factors(const OperandMatrix& x, const ScaleRectangle& rectangle, float
                                           x.scale_leading_stride},
                 rectangle, scales, kFactorPitch);
   for (std::int64_t i = 0; i < rectangle.rows; ++i) {
-    kernels::scale_factors(recipe_traits(x.recipe).scale, scales + i * kFactorPitch,
-                           rectangle.columns, 1.0f, TensorScaleSense::multiplier,
-                           factors + i * kFactorPitch);
+    steps::scale_factors(recipe_traits(x.recipe).scale, scales + i * kFactorPitch,
+                         rectangle.columns, 1.0f, TensorScaleSense::multiplier,
+                         factors + i * kFactorPitch);
   }
 }
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/tensor/checks.h"
-#include "ops/tensor/overlap.h"
+#include "ops/common/checks.h"
+#include "ops/common/overlap.h"
 
 namespace blockscale {
 namespace {

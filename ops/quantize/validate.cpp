@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/tensor/checks.h"
+#include "ops/common/checks.h"
 
 namespace blockscale::quantize_detail {
 namespace {

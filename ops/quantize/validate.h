@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blockscale/quantize.h"
-#include "ops/tensor/overlap.h"
+#include "ops/common/overlap.h"
 
 namespace blockscale::quantize_detail {
 

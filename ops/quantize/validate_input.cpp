@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <string>
 
+#include "ops/common/checks.h"
 #include "ops/quantize/validate.h"
-#include "ops/tensor/checks.h"
 
 namespace blockscale::quantize_detail {
 namespace {

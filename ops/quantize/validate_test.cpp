@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "blockscale/bench.h"
-#include "ops/quantize/cuda_measure.h"
-#include "ops/tensor/overlap.h"
+#include "ops/common/overlap.h"
+#include "ops/quantize/bench/cuda_measure.h"
 #include "tests/expect_error.h"
 
 namespace blockscale {

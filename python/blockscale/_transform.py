@@ -1,4 +1,8 @@
-"""What quantize can compute on the way: GELU, SwiGLU, modulation, RMSNorm."""
+"""What quantize can compute on the way: GELU, SwiGLU, modulation, RMSNorm.
+
+In f32. GELU and SwiGLU's gate * sigmoid(gate) err by at most 2^-12 of their result, or 2^-22 of |x|
+or |gate| where that is more; the rest is rounded as docs/numerics.md says.
+"""
 
 from __future__ import annotations
 

@@ -124,22 +124,6 @@ def test_a_pack_that_is_whole(program: Program, pack: pathlib.Path, tmp_path: pa
     assert program("doctor", "--json", **environment).json()["kernels"]["missing"] == 0
 
 
-def test_kernels_that_run_beside_each_other_have_registers_for_it(
-    program: Program, pack: pathlib.Path
-):
-    """A thread block of `clear` finds room beside one of the call before's `stripe`."""
-    report = program("kernels", "list", "--json", BLOCKSCALE_KERNELS=str(pack)).json()
-    registers = {kernel["name"]: kernel["registers"] for kernel in report["kernels"]}
-    stripes = [count for name, count in registers.items() if "_stripe_" in name]
-    assert len(stripes) > 0
-
-    def allocated(threads: int, count: int) -> int:
-        return threads * ((count + 7) // 8 * 8)
-
-    beside = allocated(128, registers["quantize_clear"])
-    assert all(allocated(512, count) + beside <= 65536 for count in stripes), registers
-
-
 def test_a_second_build_compiles_nothing(program: Program, pack: pathlib.Path):
     before = (pack / "blockscale-sm_90a.pack").read_bytes()
     report = program.json("kernels", "build", "--output", pack)

@@ -257,7 +257,7 @@ def test_doctor(program: Program):
 def test_doctor_with_a_driver_that_is_too_old(program: Program, old_driver: str):
     environment = {"BLOCKSCALE_LIBCUDA": old_driver}
     report = program("doctor", "--json", **environment).json()
-    problem = "the driver has no cuStreamGetCtx_v2, which kernels need: install one for CUDA 13"
+    problem = "the driver has no cuLibraryLoadData, which kernels need: install one for CUDA 13"
     assert report["gpu"]["problem"] == problem
     assert len(report["gpu"]["devices"]) == 2
     assert report["used"].endswith(f"; not the GPU, as {problem}")

@@ -14,12 +14,6 @@ def constants(text: str) -> list[float]:
     return [float.fromhex(t) if "0x" in t else float(t) for t in texts]
 
 
-def used_in(path: str, call: str) -> list[list[float]]:
-    """Coefficients of each polynomial in a source, of those calls that `call` begins."""
-    calls = re.findall(call + r",([^;]*?)\)+;", (ROOT / path).read_text(), re.DOTALL)
-    return [one for one in map(constants, calls) if one]
-
-
 def test_coefficients_are_the_fitted_ones() -> None:
     run = subprocess.run(
         [sys.executable, ROOT / "tools" / "fit_polynomials.py"],
@@ -29,13 +23,12 @@ def test_coefficients_are_the_fitted_ones() -> None:
     )
     lines = run.stdout.splitlines()
     fitted = [constants(line) for line in lines[1::2]]
-    used = used_in("core/math-inl.h", r"polynomial<M>\(\s*(?:fraction|x)")
-    used += used_in(
-        "ops/quantize/kernel_sm90_gelu_codes.cuh",
-        r"polynomial<Math>\(\s*ptx::min\(ptx::abs\(x\), 13\.0f\)",
-    )
-    assert [len(one) for one in fitted] == [7, 6, 11, 7]
-    assert [len(one) for one in used] == [7, 6, 11, 7]
+    ends = [float(line.split()[3].rstrip(":")) for line in lines[::2] if " up to " in line]
+    in_header = (ROOT / "core/activation_tail.h").read_text()
+    assert [float(end) for end in re.findall(r"= {\n    ([0-9.]+)f,", in_header)] == ends
+    used = [constants(one) for one in re.findall(r"\n    {(0x[^}]*)}", in_header)]
+    assert [len(one) for one in fitted] == [7, 7, 11]
+    assert [len(one) for one in used] == [len(one) for one in fitted]
     for in_source, found in zip(sum(used, []), sum(fitted, []), strict=True):
         # A unit of the last place of f32, where linear algebra may differ between machines.
         assert abs(in_source - found) <= abs(found) * 2.0**-23

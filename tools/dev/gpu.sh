@@ -251,10 +251,6 @@ tested_commit() {
   if [[ -n $commit ]]; then echo "$commit"; else cat "$bundle/commit" 2>/dev/null || echo unknown; fi
 }
 
-# Tests that run several rounds of kernel_sm90_stripe.cuh: docs/emulator.md has the false report, and
-# tests_racecheck_gpu_test, which runs all the same, the program that shows it to be one.
-racecheck_misreads='*Stripes*:*CudaGpuRandomFused*rms_norm*'
-
 sanitizer_tools=(memcheck racecheck synccheck initcheck)
 
 # run_gpu_tests [--sanitizer TOOL [GTEST OPTION...]]
@@ -309,21 +305,13 @@ run_compute_sanitizer() { # TOOL GTEST-OPTION...
   build_gpu --line-info blockscale_cli gpu_tests
   export BLOCKSCALE_MODEL
   BLOCKSCALE_MODEL=$(model_weights)
-  local program list options=("${@:2}") ran=0 failed=0
-  if [[ $1 == racecheck && " $*" != *" --gtest_filter="* ]]; then
-    options+=("--gtest_filter=-$racecheck_misreads")
-    say "racecheck reports falsely on tests called $racecheck_misreads (docs/emulator.md): left out"
-  fi
+  local program list ran=0 failed=0
   for program in build/gpu/*_gpu_test; do
-    list=$("$program" "${options[@]}" --gtest_list_tests) || die "$program does not list its tests"
+    list=$("$program" "${@:2}" --gtest_list_tests) || die "$program does not list its tests"
     [[ $list == *$'\n  '* ]] || continue
     ran=$((ran + 1))
     say "-- $program under $1"
-    if [[ $1 == racecheck && $program == */tests_racecheck_gpu_test ]]; then
-      expect_false_report "$program" || failed=1
-    else
-      sanitize "$1" "$program" "${options[@]}" || failed=1
-    fi
+    sanitize "$1" "$program" "${@:2}" || failed=1
   done
   ((ran > 0)) || die "no test has a name that ${*:2} asks for"
   say "$1 over $ran programs: $( ((failed)) && echo failed || echo passed)"
@@ -339,15 +327,6 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
     synccheck) options=(--num-cuda-barriers 64) ;;
   esac
   BLOCKSCALE_REQUIRE_GPU=1 compute-sanitizer --tool "$1" --error-exitcode 1 "${options[@]}" "${@:2}"
-}
-
-# What racecheck misreads, and what it does not (tests/racecheck_gpu_test.cpp).
-expect_false_report() { # PROGRAM
-  if sanitize racecheck "$1" --gtest_filter='*OneLaneArrivesForItsWarp'; then
-    say "racecheck no longer reports a race there: docs/emulator.md says that it does"
-    return 1
-  fi
-  sanitize racecheck "$1" --gtest_filter='*EveryLaneArrives'
 }
 
 # Each benchmark prints one JSON object; what was measured, where and how stands around it.

@@ -1,0 +1,62 @@
+#include "ops/common/cuda/call.h"
+
+#include <cstddef>
+#include <string>
+
+#include "blockscale/error.h"
+
+namespace blockscale::cuda {
+
+void CallDevice::add(const char* argument, const void* pointer) {
+  if (pointer == nullptr) return;
+  const int device = device_of(pointer);
+  if (device < 0) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "is memory of the host, must be on a CUDA device");
+  }
+  if (ordinal_ < 0) {
+    ordinal_ = device;
+    first_ = argument;
+  } else if (device != ordinal_) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "is on CUDA device " + std::to_string(device) + ", must be on " +
+                    std::to_string(ordinal_) + " like " + first_);
+  }
+}
+
+void CallDevice::add_input(const MatrixView& x, const QuantizeInput& input) {
+  add("x.data", x.data);
+  add("options.input.scale", input.scale.data);
+  add("options.input.shift", input.shift.data);
+  add("options.input.weight", input.weight.data);
+}
+
+const DeviceTraits& CallDevice::traits() const {
+  const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
+  if (device.compute_capability == 90) return device;
+  throw Error(ErrorCode::unsupported, first_,
+              "is on " + device.name + " (compute capability " +
+                  std::to_string(device.compute_capability / 10) + "." +
+                  std::to_string(device.compute_capability % 10) +
+                  "); the quantisers have kernels for 9.0");
+}
+
+void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {
+  if (needed == 0) return;
+  if (execution.workspace_bytes < needed) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace_bytes",
+                "is " + std::to_string(execution.workspace_bytes) + ", must be at least " +
+                    std::to_string(needed));
+  }
+  if (execution.workspace == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is null, must point to workspace_bytes on the device");
+  }
+  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % 16 != 0) {
+    throw Error(ErrorCode::invalid_argument, "execution.workspace",
+                "is not a multiple of 16 bytes");
+  }
+  device.add("execution.workspace", execution.workspace);
+}
+
+}  // namespace blockscale::cuda

@@ -1,0 +1,22 @@
+// The kernels of the library on a GPU that has a pack: nothing is left to compile. Skipped, and
+// says so, without a GPU.
+#include <gtest/gtest.h>
+
+#include "ops/common/cuda/kernel_list.h"
+#include "runtime/kernel_store.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using KernelsGpu = test::OnHopper;
+
+TEST_F(KernelsGpu, ComeFromThePack) {
+  for (const runtime::KernelSpec& spec : kernel_list()) {
+    EXPECT_FALSE(runtime::KernelStore::instance().image(spec).pack.empty()) << spec.name;
+    if (HasFailure()) break;  // the others would be compiled, too
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

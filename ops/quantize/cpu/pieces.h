@@ -1,0 +1,115 @@
+// How a tensor is cut into pieces of parallel work.
+//
+// A piece is a rectangle of whole blocks (but at the right and lower edge), so that what is done to
+// it needs nothing from another; it is small enough to stay in a core's cache while its maxima,
+// scales and codes are done one after the other.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "blockscale/parallel.h"
+#include "core/recipe.h"
+#include "ops/common/float_environment.h"
+#include "ops/quantize/cpu/scale_placement.h"
+#include "ops/quantize/cpu/steps.h"
+
+namespace blockscale {
+
+/// Scale rows of a piece whose scales are of one row each; divides the rows of every swizzled tile.
+inline constexpr std::int64_t kPieceScaleRows = 32;
+/// Elements of k in a piece: a multiple of 4 blocks of every recipe, small enough for the level-1
+/// cache (blocks of one row) or the level-2 cache (taller ones).
+inline constexpr std::int64_t kPieceK = 4096;
+inline constexpr std::int64_t kTallPieceK = 1024;
+inline constexpr std::int64_t kPieceElements = kPieceScaleRows * kPieceK;
+/// Elements of a piece whose input is fused: it is computed as a whole, in f32, and must stay in
+/// the level-2 cache while it is quantised.
+inline constexpr std::int64_t kFusedPieceElements = 16 * 1024;
+/// Rows of a piece, at most.
+inline constexpr std::int64_t kMaxPieceRows = 256;
+/// A tensor of so few elements is done on the caller's thread: to wake others costs more.
+inline constexpr std::int64_t kSerialElements = 64 * 1024;
+/// Blocks in a row of a piece, at most.
+inline constexpr std::int64_t kMaxBlocks = kPieceK / 16;
+
+struct Piece {
+  std::int64_t matrix;
+  std::int64_t row, rows;
+  std::int64_t k, count;
+};
+
+/// What pieces are made of.
+enum class PieceSource : std::uint8_t {
+  input,          // elements as they lie in memory
+  fused,          // computed ones
+  fused_by_rows,  // computed from whole rows: the pieces of a row are done in order, by one thread
+};
+
+/// The cut of a batch of [rows, k] matrices of a recipe.
+struct Cut {
+  std::int64_t batch, rows, k;
+  std::int64_t block_rows, block_k;  // as in the recipe, but "all" as a number
+  std::int64_t piece_rows, piece_k;
+  bool by_rows;
+
+  Cut(const RecipeTraits& t, std::int64_t matrices, std::int64_t matrix_rows, std::int64_t matrix_k,
+      PieceSource source = PieceSource::input)
+      : batch(matrices),
+        rows(matrix_rows),
+        k(matrix_k),
+        by_rows(source == PieceSource::fused_by_rows) {
+    block_rows = t.block_rows == 0 ? std::max<std::int64_t>(1, rows) : t.block_rows;
+    block_k = t.block_k == 0 ? std::max<std::int64_t>(1, k) : t.block_k;
+    const bool fused = source != PieceSource::input;
+    piece_rows = t.block_rows <= 1 ? kPieceScaleRows : t.block_rows;
+    piece_k = t.block_rows <= 1 ? kPieceK : kTallPieceK;
+    if (fused) piece_k = kFusedPieceElements / piece_rows;
+    if (t.block_rows != 0 && t.block_k == 0) {
+      const std::int64_t elements = fused ? kFusedPieceElements : kPieceElements;
+      piece_rows = std::clamp<std::int64_t>(elements / block_k, 1, kPieceScaleRows);
+      piece_k = block_k;
+    }
+  }
+
+  /// The part of the scale grid that a piece holds. Where one scale is shared by pieces (by all of
+  /// a matrix), each of them has it.
+  ScaleRectangle scales_of(const Piece& piece) const {
+    return {piece.row / block_rows,         ceil_div(piece.rows, block_rows), piece.k / block_k,
+            ceil_div(piece.count, block_k), ceil_div(rows, block_rows),       ceil_div(k, block_k)};
+  }
+};
+
+/// Asks for `bytes` bytes to be read soon. Any address will do.
+inline void prefetch(const std::uint8_t* from, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+}
+
+/// What a body that needs no scratch space is called with.
+struct NoScratch {};
+
+/// Calls `body(piece, scratch)` for every piece, in the default floating-point environment. Each
+/// run of pieces that one thread does in order has a `Scratch` of its own.
+template <class Scratch = NoScratch, class Body>
+void for_each_piece(const Cut& cut, int threads, const Body& body) {
+  if (cut.rows == 0 || cut.k == 0) return;
+  const std::int64_t k_pieces = ceil_div(cut.k, cut.piece_k);
+  const std::int64_t matrix_pieces = k_pieces * ceil_div(cut.rows, cut.piece_rows);
+  const std::int64_t count = cut.batch * matrix_pieces;
+  const bool serial = cut.batch * cut.rows * cut.k <= kSerialElements;
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    const DefaultFloatEnvironment environment;
+    Scratch scratch;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t row = i % matrix_pieces / k_pieces * cut.piece_rows;
+      const std::int64_t k = i % k_pieces * cut.piece_k;
+      body(Piece{i / matrix_pieces, row, std::min(cut.piece_rows, cut.rows - row), k,
+                 std::min(cut.piece_k, cut.k - k)},
+           scratch);
+    }
+  };
+  parallel_for(count, cut.by_rows ? k_pieces : 1, serial ? 1 : threads, run);
+}
+
+}  // namespace blockscale

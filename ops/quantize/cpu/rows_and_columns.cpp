@@ -1,0 +1,73 @@
+// Two quantised forms of a matrix from one read: along its rows, and of its transpose. A tile is
+// read (or computed) once, quantised as it is, transposed in the cache and quantised again.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "blockscale/quantize.h"
+#include "ops/quantize/cpu/input.h"
+#include "ops/quantize/cpu/piece_quantizer.h"
+#include "ops/quantize/cpu/pieces.h"
+#include "ops/quantize/cpu/steps.h"
+#include "ops/quantize/validate.h"
+
+namespace blockscale {
+namespace {
+
+/// A tile is large, because each of its rows and columns is written to a page of its own, and so
+/// small that it and its transpose stay in the level-2 cache.
+constexpr std::int64_t kTileRows = 256;
+constexpr std::int64_t kTileBytes = 256 * 1024;
+static_assert(kTileRows <= kMaxPieceRows);
+
+/// What a thread needs for its tiles.
+struct TileScratch {
+  PieceReader reader;
+  std::unique_ptr<std::uint8_t[]> transposed{
+      new std::uint8_t[static_cast<std::size_t>(kTileBytes)]};
+};
+
+/// A tile has more rows than a piece.
+void quantize_tile(const QuantizeJob& job, const Piece& tile, const PieceRows& rows) {
+  for (std::int64_t r = 0; r < tile.rows; r += kPieceScaleRows) {
+    Piece piece = tile;
+    piece.row += r;
+    piece.rows = std::min(kPieceScaleRows, tile.rows - r);
+    quantize_piece(job, piece, {rows.dtype, rows.row(r), rows.stride, rows.in_place});
+  }
+}
+
+/// The transpose of a tile, in `buffer`.
+PieceRows transpose_tile(const Piece& tile, const PieceRows& rows, std::uint8_t* buffer) {
+  const int size = format_traits(rows.dtype).bits / 8;
+  steps::transpose(size, rows.first, rows.stride / size, tile.rows, tile.count, buffer, tile.rows);
+  return {rows.dtype, buffer, tile.rows * size, false};
+}
+
+QuantizeJob job_of(const MutableScaledTensorView& out, const QuantizeOptions& options) {
+  const RecipeTraits& recipe = recipe_traits(out.recipe);
+  return {out, options, recipe, Cut(recipe, out.batch, out.rows, out.k)};
+}
+
+}  // namespace
+
+void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
+                               const MutableScaledTensorView& out_columns,
+                               const QuantizeOptions& options) {
+  const quantize_detail::RowsAndColumnsArguments a =
+      quantize_detail::validated(x, out_rows, out_columns, options);
+  const Input input(a.x, a.input);
+  const QuantizeJob along_rows = job_of(a.rows, options);
+  const QuantizeJob along_columns = job_of(a.columns, options);
+  Cut tiles(along_rows.recipe, a.rows.batch, a.rows.rows, a.rows.k, input.source());
+  tiles.piece_rows = kTileRows;
+  tiles.piece_k = kTileBytes / (kTileRows * (format_traits(input.dtype()).bits / 8));
+  for_each_piece<TileScratch>(tiles, options.threads, [&](const Piece& tile, TileScratch& scratch) {
+    const PieceRows rows = scratch.reader.read(input, tile);
+    quantize_tile(along_rows, tile, rows);
+    const Piece turned{tile.matrix, tile.k, tile.count, tile.row, tile.rows};
+    quantize_tile(along_columns, turned, transpose_tile(tile, rows, scratch.transposed.get()));
+  });
+}
+
+}  // namespace blockscale

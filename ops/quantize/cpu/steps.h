@@ -1,0 +1,99 @@
+// What the drivers (cpu.cpp, dequantize.cpp) ask of an instruction set: runs of one row.
+//
+// Every function gives the same bytes on every instruction set and expects the environment of
+// ops/common/float_environment.h. Pointers need no alignment beyond their element's.
+#pragma once
+
+#include <cstdint>
+
+#include "blockscale/quantize.h"
+#include "core/format.h"
+#include "core/input_transform.h"
+
+namespace blockscale::steps {
+
+/// Magnitudes travel as the bits of a non-negative f32, so they are compared as integers.
+using MagnitudeBits = std::uint32_t;
+inline constexpr MagnitudeBits kLargestFinite = 0x7F7FFFFFu;
+inline constexpr MagnitudeBits kInfinity = 0x7F800000u;
+
+/// Room that arrays of one entry a block leave after their last one (a vector's worth).
+inline constexpr int kArrayPadding = 16;
+
+/// What a NaN among the elements does to a block's largest magnitude.
+enum class NanRule : std::uint8_t {
+  poison,  // the result is above kInfinity
+  ignore,  // it does not enter the result
+};
+
+/// The largest magnitude of each block of `block` elements of `x` (`count` in all, the last block
+/// may be short), folded into what `maxima` holds. An Inf stays kInfinity.
+void block_maxima(Format dtype, const void* x, std::int64_t count, std::int64_t block, NanRule rule,
+                  MagnitudeBits* maxima);
+
+/// A factor that stands for a block whose codes are all 0, whatever its elements are.
+inline constexpr float kZeroCodes = -1.0f;
+
+/// Scales of `count` blocks from their maxima: `bytes` (ue8m0 or ue4m3) are stored, `factors` are
+/// what encode_blocks wants. All arrays have kArrayPadding entries of room after `count`.
+void mx_scales(Format element, MxScaleMode mode, const MagnitudeBits* maxima, std::int64_t count,
+               std::uint8_t* bytes, float* factors);
+void nvfp4_scales(float tensor_scale, const MagnitudeBits* maxima, std::int64_t count,
+                  std::uint8_t* bytes, float* factors);
+
+/// FP8: `scales` are f32. With `power_of_two` factors are 1 / scale (exact), else the scale itself.
+void fp8_scales(Format element, bool power_of_two, float amax_floor, const MagnitudeBits* maxima,
+                std::int64_t count, float* scales, float* factors);
+
+enum class Scaling : std::uint8_t { multiply, divide };
+
+/// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of
+/// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide.
+void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
+                   std::int64_t block, const float* factors, std::uint8_t* codes);
+
+/// What codes of `count` blocks are multiplied with: f32(s) * tensor_scale, or f32(s) / it.
+/// `scales` are in the recipe's scale format. Both arrays have kArrayPadding entries of room after
+/// `count`.
+void scale_factors(Format scale, const void* scales, std::int64_t count, float tensor_scale,
+                   TensorScaleSense sense, float* factors);
+
+/// Values of `count` packed codes times their block's factor, rounded once to `dtype`: beyond its
+/// range to infinity, NaN to its canonical NaN.
+void decode_blocks(Format element, Format dtype, const std::uint8_t* codes, std::int64_t count,
+                   std::int64_t block, const float* factors, void* out);
+
+/// One row of f32, f16 or bf16 elements.
+struct RowOperand {
+  Format dtype = Format::f32;
+  const std::uint8_t* data = nullptr;
+};
+
+/// One row of a fused input (core/input_transform.h). Its operands are in f32, start at the first
+/// column that is asked for, and have kArrayPadding numbers of room after the last.
+struct TransformedRow {
+  InputTransform transform = InputTransform::identity;
+  RowOperand x;
+  GateOrder gate_order = GateOrder::gate_first;  // swiglu
+  std::int64_t gate_group = 1;                   // swiglu
+  const float* scale = nullptr;                  // modulate
+  const float* shift = nullptr;                  // modulate
+  const float* weight = nullptr;                 // rms_norm
+  float factor = 0;                              // rms_norm: 1 / root mean square
+};
+
+/// Columns [column, column + count) of the result. `out` has room for kArrayPadding more.
+void transform_run(const TransformedRow& row, std::int64_t column, std::int64_t count, float* out);
+
+/// Elements [column, column + count) as f32.
+void widen_run(const RowOperand& row, std::int64_t column, std::int64_t count, float* out);
+
+/// The sum of squares of rms_norm.
+float sum_of_squares(const RowOperand& x, std::int64_t count);
+
+/// out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns. Elements have
+/// 2 or 4 bytes; strides count elements.
+void transpose(int element_bytes, const void* in, std::int64_t in_stride, std::int64_t rows,
+               std::int64_t columns, void* out, std::int64_t out_stride);
+
+}  // namespace blockscale::steps

@@ -1,0 +1,22 @@
+// The quantisers' kernels in this process, each loaded when it is first launched. They are never
+// destroyed: a process may launch until it ends.
+#pragma once
+
+#include "ops/quantize/cuda/plan.h"
+#include "ops/quantize/cuda/rows_and_columns_plan.h"
+#include "runtime/kernel.h"
+
+namespace blockscale::quantize_detail {
+
+/// Indices are those of kQuantizeKernels.
+runtime::KernelSet& quantize_kernels();
+/// Indices are those of kDequantizeKernels.
+runtime::KernelSet& dequantize_kernels();
+/// Indices are those of kRowsAndColumnsKernels.
+runtime::KernelSet& rows_and_columns_kernels();
+
+/// Launches a plan, in the caller's context.
+void launch_steps(const QuantizePlan& plan, void* stream);
+void launch_plan(const RowsAndColumnsPlan& plan, void* stream);
+
+}  // namespace blockscale::quantize_detail

@@ -1,0 +1,127 @@
+// Quantisers on CUDA devices: arguments -> plan -> launches.
+#include "blockscale/cuda.h"
+
+#include <string>
+#include <utility>
+
+#include "ops/common/cuda/call.h"
+#include "ops/quantize/cuda/dequantize_plan.h"
+#include "ops/quantize/cuda/kernel_sets.h"
+#include "ops/quantize/cuda/plan.h"
+#include "ops/quantize/validate.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+
+namespace blockscale {
+namespace quantize_detail {
+
+runtime::KernelSet& quantize_kernels() {
+  static auto& kernels = *new runtime::KernelSet(quantize_kernel_specs());
+  return kernels;
+}
+
+runtime::KernelSet& dequantize_kernels() {
+  static auto& kernels = *new runtime::KernelSet(dequantize_kernel_specs());
+  return kernels;
+}
+
+void launch_steps(const QuantizePlan& plan, void* stream) {
+  for (int i = 0; i < plan.count; ++i) {
+    const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
+    runtime::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
+                    stream, step.params);
+  }
+}
+
+}  // namespace quantize_detail
+
+namespace cuda {
+namespace {
+
+using quantize_detail::AbsoluteMaximumArguments;
+using quantize_detail::QuantizeArguments;
+using quantize_detail::QuantizePlan;
+
+CallDevice device_of_call(const QuantizeArguments& a) {
+  CallDevice device;
+  device.add_input(a.x, a.input);
+  device.add("out.values", a.out.values);
+  device.add("out.scales", a.out.scales);
+  device.add("out.tensor_scale", a.out.tensor_scale);
+  return device;
+}
+
+CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
+  CallDevice device;
+  device.add_input(a.x, a.input);
+  return device;
+}
+
+template <class Arguments>
+void launch(const QuantizePlan& plan, const Arguments& a, const Execution& execution,
+            CallDevice& device) {
+  check_workspace(execution, plan.workspace_bytes, device, a);
+  const DeviceScope scope(device.ordinal());
+  quantize_detail::launch_steps(plan, execution.stream);
+}
+
+}  // namespace
+
+std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
+                                      const QuantizeOptions& options) {
+  const QuantizeArguments a = quantize_detail::validated(x, out, options);
+  const CallDevice device = device_of_call(a);
+  if (!device.is_known()) return 0;
+  return plan_quantize(a, options, {device.traits().multiprocessors}, nullptr).workspace_bytes;
+}
+
+void quantize(const MatrixView& x, const MutableScaledTensorView& out,
+              const QuantizeOptions& options, const Execution& execution) {
+  const QuantizeArguments a = quantize_detail::validated(x, out, options);
+  CallDevice device = device_of_call(a);
+  if (!device.is_known()) return;  // no matrix has an element, and nothing is written
+  const QuantizePlan plan =
+      plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
+  launch(plan, a, execution, device);
+}
+
+std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {
+  // The result's address does not count; any that is not null is valid.
+  float* const nowhere = reinterpret_cast<float*>(alignof(float));
+  const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, nowhere, 0);
+  CallDevice device = device_of_input(a);
+  if (!device.is_known()) return 0;
+  return plan_absolute_maximum(a, nowhere, {device.traits().multiprocessors}, nullptr)
+      .workspace_bytes;
+}
+
+void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
+                      const Execution& execution) {
+  const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, out, 0);
+  CallDevice device = device_of_input(a);
+  device.add("out", out);
+  if (!device.is_known()) return;  // no matrix
+  const QuantizePlan plan =
+      plan_absolute_maximum(a, out, {device.traits().multiprocessors}, execution.workspace);
+  launch(plan, a, execution, device);
+}
+
+void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
+                const Execution& execution) {
+  const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, 0);
+  CallDevice device;
+  device.add("x.values", a.x.values);
+  device.add("x.scales", a.x.scales);
+  device.add("x.tensor_scale", a.x.tensor_scale);
+  device.add("out.data", a.out.data);
+  const quantize_detail::DequantizePlan plan = plan_dequantize(a);
+  if (plan.kernel < 0) return;
+  (void)device.traits();  // throws unless the kernels run there
+  const DeviceScope scope(device.ordinal());
+  const runtime::Kernel& kernel =
+      quantize_detail::dequantize_kernels().get(static_cast<std::size_t>(plan.kernel));
+  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+}
+
+}  // namespace cuda
+}  // namespace blockscale

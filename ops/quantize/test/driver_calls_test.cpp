@@ -1,0 +1,215 @@
+// What a call of the quantisers asks of the driver, against a fake libcuda.so.1: once its kernels
+// are loaded its launches, in the caller's stream, and no more. The fake has no function that
+// allocates, frees or copies: to a library that named one, its driver would be too old.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "models/testing.h"
+#include "ops/quantize/cuda/dequantize_plan.h"
+#include "ops/quantize/cuda/plan.h"
+#include "ops/quantize/cuda/rows_and_columns_plan.h"
+#include "ops/quantize/test/support.h"
+#include "runtime/kernel_pack.h"
+#include "runtime/kernel_sources.h"
+#include "tests/fake_libcuda.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::CompiledKernel;
+using runtime::KernelSpec;
+
+/// A kernel of the list, with code that the fake takes.
+CompiledKernel fake_kernel(const KernelSpec& spec) {
+  CompiledKernel kernel;
+  kernel.name = spec.name;
+  kernel.architecture = spec.architecture;
+  kernel.compiler = "NVRTC of the test";
+  kernel.source = source_hash(spec, runtime::embedded_sources());
+  kernel.cubin = test::fake_cubin(spec.name);
+  return kernel;
+}
+
+/// What may be asked besides launches: where memory and streams belong, and what is current.
+bool is_a_question(const std::string& function) {
+  for (const char* const name :
+       {"cuPointerGetAttribute", "cuCtxGetDevice", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}) {
+    if (function == name) return true;
+  }
+  return false;
+}
+
+class DriverCalls : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
+    folder_ = std::make_unique<test::ScratchFolder>();
+    std::vector<CompiledKernel> kernels;
+    for (const auto& specs :
+         {quantize_detail::quantize_kernel_specs(), quantize_detail::dequantize_kernel_specs(),
+          quantize_detail::rows_and_columns_kernel_specs()}) {
+      for (const KernelSpec& spec : specs) kernels.push_back(fake_kernel(spec));
+    }
+    runtime::write_pack(*folder_ / runtime::pack_file_name(kernels.front().architecture), kernels);
+    setenv("BLOCKSCALE_KERNELS", folder_->path().c_str(), 1);
+  }
+  static void TearDownTestSuite() {
+    unsetenv("BLOCKSCALE_KERNELS");
+    folder_.reset();
+  }
+  void SetUp() override { fake_.reset(); }
+
+  /// Memory of device 0 in the fake, a part of its own for each number.
+  static std::byte* memory(int part) {
+    return reinterpret_cast<std::byte*>((std::uintptr_t{1} << 32) +
+                                        (static_cast<std::uintptr_t>(part) << 27));
+  }
+  static MatrixView matrix(int part, Format dtype, std::int64_t rows, std::int64_t columns) {
+    return {memory(part), dtype, rows, columns};
+  }
+  static MutableScaledTensorView tensor(int part, Recipe recipe, std::int64_t rows,
+                                        std::int64_t k) {
+    MutableScaledTensorView v;
+    v.recipe = recipe;
+    v.rows = rows;
+    v.k = k;
+    v.values = memory(part);
+    v.scales = memory(part + 1);
+    if (recipe_traits(recipe).tensor_scale) {
+      v.tensor_scale = reinterpret_cast<float*>(memory(part + 2));
+    }
+    return v;
+  }
+  static QuantizeOptions options_with(InputTransform transform, std::int64_t k) {
+    QuantizeOptions options;
+    options.input.transform = transform;
+    if (transform == InputTransform::modulate) {
+      options.input.scale = matrix(10, Format::bf16, 1, k);
+      options.input.shift = matrix(11, Format::bf16, 1, k);
+    }
+    if (transform == InputTransform::rms_norm) {
+      options.input.weight = matrix(10, Format::bf16, 1, k);
+    }
+    return options;
+  }
+
+  std::map<std::string, int> calls_of(const std::function<void()>& call) {
+    fake_.calls.clear();
+    fake_.launches.clear();
+    call();
+    return fake_.calls;
+  }
+
+  /// `call` launches so many kernels into `stream_` of device 0, and asks for nothing else.
+  void expect_only_launches(const std::function<void()>& call, int launches) {
+    call();  // loads its kernels
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      for (const auto& [function, count] : calls_of(call)) {
+        if (function == "cuLaunchKernelEx") continue;
+        EXPECT_TRUE(is_a_question(function)) << function << " is called " << count << " times";
+      }
+      EXPECT_EQ(fake_.launches.size(), static_cast<std::size_t>(launches));
+      for (const test::FakeLaunch& launch : fake_.launches) {
+        EXPECT_EQ(launch.stream, stream_) << launch.kernel;
+        EXPECT_EQ(launch.device, 0) << launch.kernel;
+      }
+    }
+  }
+
+  inline static std::unique_ptr<test::ScratchFolder> folder_;
+  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
+  int stream_memory_ = 0;
+  void* stream_ = &stream_memory_;
+};
+
+TEST_F(DriverCalls, OfQuantizeAreItsLaunches) {
+  for (const Recipe recipe : test::scaled_recipes()) {
+    for (int t = 0; t < kInputTransformCount; ++t) {
+      for (const auto& [rows, k] : {std::pair{40, 512}, std::pair{4096, 4096}}) {
+        const auto transform = static_cast<InputTransform>(t);
+        const QuantizeOptions options = options_with(transform, k);
+        const MatrixView x =
+            matrix(0, Format::bf16, rows, transform == InputTransform::swiglu ? 2 * k : k);
+        const MutableScaledTensorView out = tensor(3, recipe, rows, k);
+        const std::int64_t bytes = cuda::quantize_workspace_bytes(x, out, options);
+        const auto plan = quantize_detail::plan_quantize(
+            quantize_detail::validated(x, out, options), options, {132}, memory(20));
+        EXPECT_EQ(bytes, plan.workspace_bytes);
+        expect_only_launches([&] { cuda::quantize(x, out, options, {stream_, memory(20), bytes}); },
+                             plan.count);
+        ASSERT_FALSE(HasFailure()) << plan.str();
+      }
+    }
+  }
+}
+
+TEST_F(DriverCalls, OfRowsAndColumnsAreItsLaunches) {
+  for (int t = 0; t < kInputTransformCount; ++t) {
+    for (const auto& [rows, k] : {std::pair{128, 512}, std::pair{4096, 7168}}) {
+      const auto transform = static_cast<InputTransform>(t);
+      const QuantizeOptions options = options_with(transform, k);
+      const MatrixView x =
+          matrix(0, Format::bf16, rows, transform == InputTransform::swiglu ? 2 * k : k);
+      const MutableScaledTensorView to_rows = tensor(3, Recipe::fp8_1x128, rows, k);
+      const MutableScaledTensorView to_columns = tensor(6, Recipe::fp8_1x128, k, rows);
+      const std::int64_t bytes =
+          cuda::quantize_rows_and_columns_workspace_bytes(x, to_rows, to_columns, options);
+      const auto plan = quantize_detail::plan_rows_and_columns(
+          quantize_detail::validated(x, to_rows, to_columns, options), options, {132}, memory(20));
+      expect_only_launches(
+          [&] {
+            cuda::quantize_rows_and_columns(x, to_rows, to_columns, options,
+                                            {stream_, memory(20), bytes});
+          },
+          plan.rstd.count + 1);
+      ASSERT_FALSE(HasFailure()) << plan.str();
+    }
+  }
+}
+
+TEST_F(DriverCalls, OfDequantizeAreOneLaunch) {
+  for (const RecipeTraits& t : kRecipes) {
+    MutableScaledTensorView x = tensor(3, t.recipe, 40, 512);
+    if (is_plain(t.recipe)) x.scales = nullptr;
+    const MutableMatrixView out{memory(0), Format::bf16, 40, 512};
+    expect_only_launches([&] { cuda::dequantize(x, out, {stream_, nullptr, 0}); }, 1);
+    ASSERT_FALSE(HasFailure()) << t.name;
+  }
+}
+
+TEST_F(DriverCalls, OfAbsoluteMaximumAreItsLaunches) {
+  const MatrixView x = matrix(0, Format::bf16, 300, 1000);
+  const std::int64_t bytes = cuda::absolute_maximum_workspace_bytes(x);
+  expect_only_launches(
+      [&] {
+        cuda::absolute_maximum(x, {}, reinterpret_cast<float*>(memory(3)),
+                               {stream_, memory(20), bytes});
+      },
+      2);
+}
+
+/// A call that waits, and one whose kernel is loaded, would be seen.
+TEST_F(DriverCalls, AreCounted) {
+  const cuda::DeviceScope device(0);
+  EXPECT_THAT(calls_of([&] { cuda::synchronize(stream_); }),
+              testing::Contains(testing::Pair("cuStreamSynchronize", 1)));
+  const MatrixView x = matrix(0, Format::f32, 1, 32);  // of a type that no other test takes
+  const MutableScaledTensorView out = tensor(3, Recipe::mxfp4, 1, 32);
+  const auto quantize = [&] { cuda::quantize(x, out, {}, {stream_, nullptr, 0}); };
+  EXPECT_THAT(calls_of(quantize), testing::Contains(testing::Pair("cuLibraryLoadData", 1)));
+  EXPECT_THAT(calls_of(quantize),
+              testing::Not(testing::Contains(testing::Key("cuLibraryLoadData"))));
+}
+
+}  // namespace
+}  // namespace blockscale
