@@ -225,6 +225,24 @@ std::string tied_head(const StoredCheckpoint& source, const std::string& bias) {
   return head && source.find(weight) == nullptr ? module : "";
 }
 
+/// Modules and patterns of them that the source's configuration leaves plain, by every key that a
+/// dialect has for them.
+std::vector<std::string> listed_as_kept(const SourceConfig& config) {
+  std::vector<std::string> names;
+  for (const Json* object : {&config.quantization, &member(config.quantization, "quantization"),
+                             &member(config.hf_quant_config, "quantization")}) {
+    for (const char* key :
+         {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
+      const Json& list = member(*object, key);
+      if (!list.is_array()) continue;
+      for (const Json& name : list) {
+        if (name.is_string()) names.push_back(name.get<std::string>());
+      }
+    }
+  }
+  return names;
+}
+
 std::string writable(const DialectTraits& dialect) {
   std::string names;
   for (const RecipeTraits& t : kRecipes) {
@@ -323,15 +341,9 @@ std::vector<std::string> kept_modules(const StoredCheckpoint& source,
   // A head that shares the embedding's weights is a linear layer without a tensor of its own.
   if (has_embedding(source) && !quantised.contains("lm_head")) kept.insert("lm_head");
   // What the source lists by plain name stays listed: layers may be tied or made at load time.
-  for (const char* key : {"ignore", "modules_to_not_convert", "exclude_modules"}) {
-    const Json& list = member(source.config().quantization, key);
-    if (!list.is_array()) continue;
-    for (const Json& name : list) {
-      if (!name.is_string()) continue;
-      const std::string text = name.get<std::string>();
-      const bool pattern = text.find_first_of("*?[]^$\\|(:") != std::string::npos;
-      if (!pattern && !quantised.contains(text)) kept.insert(text);
-    }
+  for (const std::string& name : listed_as_kept(source.config())) {
+    const bool pattern = name.find_first_of("*?[]^$\\|(:") != std::string::npos;
+    if (!pattern && !quantised.contains(name)) kept.insert(name);
   }
   return {kept.begin(), kept.end()};
 }

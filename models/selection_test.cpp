@@ -32,9 +32,13 @@ TEST(IsLinearWeight, NeedsARoleTwoDimensionsAndValuesThatCanBeRead) {
 
 class SelectTest : public ::testing::Test {
  protected:
-  void make(const std::vector<TestTensor>& tensors, const Json& config = nullptr) {
+  void make(const std::vector<TestTensor>& tensors, const Json& config = nullptr,
+            const Json& hf_quant_config = nullptr) {
     std::filesystem::remove_all(folder_ / "model");
     test::write_checkpoint(folder_ / "model", tensors, config);
+    if (!hf_quant_config.is_null()) {
+      test::write_text(folder / "hf_quant_config.json", hf_quant_config.dump());
+    }
     source_ = models::StoredCheckpoint::open(folder_ / "model");
   }
   std::vector<Decision> select(const ConvertOptions& options) {
@@ -300,6 +304,12 @@ TEST_F(SelectTest, KeptLinearLayersAreListed) {
   make(tensors, config);
   EXPECT_EQ(models::kept_modules(*source_, select({})),
             (std::vector<std::string>{"kept", "lm_head", "mtp.0.head"}));
+  // Under the name that vLLM's FP8 has, and where only hf_quant_config.json says it.
+  config["quantization_config"].erase("modules_to_not_convert");
+  config["quantization_config"]["ignored_layers"] = {"mtp.1.head"};
+  make(tensors, config, {{"quantization", {{"exclude_modules", {"mtp.2.head", "mtp*"}}}}});
+  EXPECT_EQ(models::kept_modules(*source_, select({})),
+            (std::vector<std::string>{"kept", "lm_head", "mtp.1.head", "mtp.2.head"}));
 }
 
 TEST_F(SelectTest, OptionsThatCannotBe) {
