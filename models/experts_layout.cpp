@@ -11,12 +11,13 @@ namespace {
 
 // From transformers 4.57.1, modeling_*.py: the shapes of its nn.Parameters and the products that
 // they enter (what counts is the file, and 5.x reorders some stacks as it loads them); where 4.57.1
-// lacks the model, from 5.23.0 with its conversion_mapping.py (Transpose: qwen3_vl_moe only).
-// The `_text` half of a model type lies as the whole.
+// lacks the model, from 5.23.0 with its conversion_mapping.py (Transpose of stacks: qwen3_vl_moe
+// and nemo_speechlm). The `_text` half of a model type lies as the whole.
 constexpr auto kInOut = std::to_array<std::string_view>({
     "aria",                   // AriaGroupedExpertsGemm: [groups, in, out]
     "gpt_oss",                // GptOssExperts: gate_up_proj [E, hidden, 2 * intermediate]
     "llama4",                 // Llama4TextExperts: the same
+    "nemo_speechlm",          // 5.23.0: mixer.experts.down_projs, transposed as it is loaded
     "openai_privacy_filter",  // 5.23.0: is_transposed=True
     "qwen3_vl_moe",           // Qwen3VLMoeTextExperts: the same; 5.x transposes it
 });

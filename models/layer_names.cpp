@@ -20,9 +20,9 @@ struct NameRule {
 
 // From the modelling files of transformers 4.57.1 and 5.23.0, read class by class: every nn.Linear
 // whose outputs are experts (routers), every get_output_embeddings and _tied_weights_keys, and
-// every nn.Linear onto vocab_size or num_labels (heads), _keep_in_fp32_modules (sensitive); and of
-// vLLM's models the layers that are built with quant_config=None (DeepSeek: gate, eh_proj,
-// indexer.weights_proj, compressor) or as ParallelLMHead. The first rule that fits decides.
+// every nn.Linear onto vocab_size or num_labels (heads), _keep_in_fp32_modules (sensitive). Not
+// from there: switch, gate.proj, v_head, unembed and eh_proj, which other people's checkpoints
+// have. The first rule that fits decides.
 constexpr auto kRules = std::to_array<NameRule>({
     {"router", Place::anywhere, Role::router},  // .layer, .classifier, .proj of it as well
     {"gate", Place::last, Role::router},
@@ -158,9 +158,9 @@ constexpr auto kEmbeddings = std::to_array<std::string_view>({
     "y_position_embeddings",
 });
 
-/// Modules that engines fuse into one, by the last component of their names: the union of vLLM's
-/// packed_modules_mapping and stacked_params_mapping, and of what BERT, T5 and diffusers call
-/// the same layers.
+/// Modules that engines fuse into one, by the last component of their names: what public
+/// models for vLLM have as packed_modules_mapping (its own files were not read one by one), and
+/// what BERT, T5 and diffusers call the same layers.
 using FusedNames = std::array<std::string_view, 4>;
 constexpr auto kFused = std::to_array<FusedNames>({
     {"q_proj", "k_proj", "v_proj", ""},

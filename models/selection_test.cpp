@@ -143,7 +143,8 @@ TEST_F(SelectTest, ModelsThatKeepWeightsTransposed) {
 TEST_F(SelectTest, StacksOfExpertsAsTheModelTypeStoresThem) {
   const std::vector<TestTensor> tensors = {f32_tensor("m.experts.up_proj", {2, 32, 64}, 1),
                                            f32_tensor("m.q_proj.weight", {32, 32}, 1)};
-  for (const char* type : {"gpt_oss", "llama4", "llama4_text", "qwen3_vl_moe", "aria_text"}) {
+  for (const char* type :
+       {"gpt_oss", "llama4", "llama4_text", "qwen3_vl_moe", "aria_text", "nemo_speechlm"}) {
     make(tensors, {{"model_type", type}});
     expect_kept({}, "m.experts.up_proj", std::string(type) + " stores it as [in, out]");
     EXPECT_TRUE(decision({}, "m.q_proj.weight").convert) << type;
