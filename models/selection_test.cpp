@@ -37,7 +37,7 @@ class SelectTest : public ::testing::Test {
     std::filesystem::remove_all(folder_ / "model");
     test::write_checkpoint(folder_ / "model", tensors, config);
     if (!hf_quant_config.is_null()) {
-      test::write_text(folder / "hf_quant_config.json", hf_quant_config.dump());
+      test::write_text(folder_ / "model/hf_quant_config.json", hf_quant_config.dump());
     }
     source_ = models::StoredCheckpoint::open(folder_ / "model");
   }
