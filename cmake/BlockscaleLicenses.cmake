@@ -11,6 +11,7 @@ set(blockscale_bundled_projects
   "fmt libfmt-dev fmt"
   "nlohmann-json nlohmann-json3-dev nlohmann-json"
   "xxHash libxxhash-dev xxhash"
+  "RE2 libre2-dev re2"
   "CLI11 libcli11-dev cli11")
 
 function(blockscale_find_license package alias result)

@@ -64,12 +64,19 @@ LICENSES = {
     "fmt": ("without restriction", "fmt/"),
     "nlohmann-json": ("MIT", "nlohmann/"),
     "xxHash": ("Redistribution and use in source and binary forms", "xxhash.h"),
+    "RE2": ("Redistribution and use in source and binary forms", "re2/"),
     "CLI11": ("Redistribution and use in source and binary forms", "CLI/"),
     "nanobind": ("Redistribution and use in source and binary forms", "nanobind/"),
     "robin_map": ("Permission is hereby granted, free of charge", "tsl/"),
     "Apache-2.0": ("TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION", None),
 }
-LIBRARIES = {"libtbb": "oneTBB", "libhwy": "Highway", "libspdlog": "spdlog", "libfmt": "fmt"}
+LIBRARIES = {
+    "libtbb": "oneTBB",
+    "libhwy": "Highway",
+    "libspdlog": "spdlog",
+    "libfmt": "fmt",
+    "libre2": "RE2",
+}
 
 
 def test_the_package_has_the_licence_of_what_it_bundles() -> None:
@@ -86,7 +93,8 @@ def test_every_included_project_is_one_whose_licence_is_bundled() -> None:
         path
         for room in ("cli", "include", "models", "ops", "python", "runtime")
         for path in (SOURCE / room).rglob("*")
-        if path.suffix in (".h", ".cpp") and not re.search("_(test|bench|fuzz)|testing", path.name)
+        if path.suffix in (".h", ".cpp")
+        and not re.search("/test/|_(test|bench|fuzz)|testing", str(path.relative_to(SOURCE)))
     ]
     included = {
         header
