@@ -89,8 +89,7 @@ class Planner {
     const CheckpointTensor& tensor = source_.tensors()[i];
     if (!tensor.quantized) return !decisions_[i].convert;
     return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
-           !rescaled_.contains(i) &&
-           stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
+           !rescaled_.contains(i) && stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
   }
 
   bool changes_nothing() const {
