@@ -15,8 +15,8 @@
 
 #include "blockscale/error.h"
 #include "blockscale/parallel.h"
-#include "runtime/device.h"
-#include "runtime/driver.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/driver.h"
 
 namespace blockscale {
 namespace {

@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "blockscale/convert.h"
-#include "models/checkpoint_testing.h"
+#include "models/checkpoint/checkpoint_testing.h"
 
 namespace blockscale {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <deque>
 
-#include "runtime/driver.h"
+#include "runtime/cuda/driver.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "blockscale/error.h"
-#include "runtime/nvrtc.h"
+#include "runtime/cuda/nvrtc.h"
 
 namespace blockscale::test {
 

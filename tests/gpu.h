@@ -1,4 +1,5 @@
-// Tests and benchmarks that need a GPU; runtime/measure.h has memory, streams and graphs for them.
+// Tests and benchmarks that need a GPU; runtime/cuda/measure.h has memory, streams and graphs for
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +10,7 @@
 
 #include "blockscale/device.h"
 #include "blockscale/error.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
 
 namespace blockscale::test {
 

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include "runtime/kernel_compiler.h"
-#include "runtime/kernel_sources.h"
+#include "runtime/kernels/kernel_compiler.h"
+#include "runtime/kernels/kernel_sources.h"
 #include "tests/find_nvrtc.h"
 #include "tests/tensor_boxes_case.h"
 
@@ -129,7 +129,7 @@ TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
   EXPECT_FALSE(kernel.cubin.empty());
 }
 
-/// What runtime/tensor_map_gpu_test.cpp runs.
+/// What runtime/cuda/tensor_map_gpu_test.cpp runs.
 TEST_F(NvrtcDevice, TensorBoxesCompileForHopper) {
   EXPECT_FALSE(
       runtime::compile_kernel(test::tensor_boxes_spec(), test::tensor_boxes_sources(), *nvrtc_)

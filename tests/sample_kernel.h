@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "runtime/kernel_sources.h"
-#include "runtime/kernel_spec.h"
+#include "runtime/kernels/kernel_sources.h"
+#include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::test {
 

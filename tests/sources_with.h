@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "runtime/kernel_sources.h"
+#include "runtime/kernels/kernel_sources.h"
 
 namespace blockscale::test {
 

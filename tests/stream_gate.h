@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/driver.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/measure.h"
 
 namespace blockscale::test {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/launch_shape.h"
-#include "runtime/kernel_spec.h"
+#include "runtime/kernels/kernel_spec.h"
 #include "tests/sources_with.h"
 #include "tests/tensor_boxes.h"
 

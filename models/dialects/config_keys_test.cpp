@@ -2,8 +2,8 @@
 // refused because it would change what the weights mean.
 #include <gtest/gtest.h>
 
-#include "models/checkpoint.h"
-#include "models/checkpoint_testing.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/checkpoint_testing.h"
 
 namespace blockscale {
 namespace {

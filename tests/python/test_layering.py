@@ -15,8 +15,8 @@ ACCEPTED = {
         '#include "blockscale/gemm.h"\n#include "ops/gemm/cpu.h"\n'
         '#include "device/ptx/mma.h"\n#include "runtime/load.h"\n#include <hwy/highway.h>\n'
     ),
-    "models/convert.cpp": '#include "blockscale/gemm.h"\n#include "models/json.h"\n',
-    "models/convert_test.cpp": '#include "core/format.h"\n#include "tests/reference.h"\n',
+    "models/convert/convert.cpp": '#include "blockscale/gemm.h"\n#include "models/json.h"\n',
+    "models/convert/convert_test.cpp": '#include "core/format.h"\n#include "tests/reference.h"\n',
     "core/format_test.cpp": "#include <cuda_fp8.h>\n",
     "device/ptx/mma.h": 'inline void mma() { asm volatile("mma"); }\n',
     "device/pipeline/ring.h": "// asm volatile (no code)\n",
@@ -30,8 +30,8 @@ REJECTED = [
     ("include/blockscale/gemm.h", "#include <torch/extension.h>\n", "only tests and python/ may"),
     ("runtime/load.cpp", '#include "blockscale/gemm.h"\n', "knows no operation"),
     ("runtime/load.cpp", '#include "ops/gemm/cpu.h"\n', "may not include ops/"),
-    ("models/convert.cpp", '#include "ops/gemm/cpu.h"\n', "may not include ops/"),
-    ("models/convert.cpp", '#  include  "core/format.h"\n', "may not include core/"),
+    ("models/convert/convert.cpp", '#include "ops/gemm/cpu.h"\n', "may not include ops/"),
+    ("models/convert/convert.cpp", '#  include  "core/format.h"\n', "may not include core/"),
     ("cli/main.cpp", '#include "models/json.h"\n', "may not include models/"),
     ("ops/gemm/cpu.cpp", '#include "models/json.h"\n', "may not include models/"),
     ("ops/gemm/cpu.cpp", '#include "tests/reference.h"\n', "may not include tests/"),

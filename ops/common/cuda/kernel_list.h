@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/kernel_spec.h"
+#include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale {
 

@@ -13,10 +13,10 @@
 #include "blockscale/files.h"
 #include "blockscale/parallel.h"
 #include "ops/common/cuda/kernel_list.h"
-#include "runtime/dynamic_library.h"
-#include "runtime/kernel.h"
-#include "runtime/kernel_store.h"
-#include "runtime/nvrtc.h"
+#include "runtime/cuda/dynamic_library.h"
+#include "runtime/cuda/nvrtc.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/kernels/kernel_store.h"
 
 namespace blockscale {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/common/cuda/kernel_list.h"
-#include "runtime/kernel_store.h"
+#include "runtime/kernels/kernel_store.h"
 #include "tests/gpu.h"
 
 namespace blockscale {

@@ -12,7 +12,7 @@
 
 #include "models/testing.h"
 #include "ops/common/cuda/kernel_list.h"
-#include "runtime/kernel_cache.h"
+#include "runtime/kernels/kernel_cache.h"
 #include "tests/find_nvrtc.h"
 
 namespace blockscale {

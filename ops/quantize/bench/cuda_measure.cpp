@@ -10,8 +10,8 @@
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/cuda/tiles.h"
-#include "runtime/kernel.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale::quantize_detail {
 namespace {

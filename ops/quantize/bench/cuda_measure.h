@@ -10,7 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/cuda/plan.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
 
 namespace blockscale::quantize_detail {
 

@@ -7,7 +7,7 @@
 #include "core/launch_shape.h"
 #include "ops/quantize/kernels/dequantize_config.h"
 #include "ops/quantize/validate.h"
-#include "runtime/kernel_spec.h"
+#include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::quantize_detail {
 

@@ -4,7 +4,7 @@
 
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
-#include "runtime/kernel.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale::quantize_detail {
 

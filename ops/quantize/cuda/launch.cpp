@@ -9,8 +9,8 @@
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/validate.h"
-#include "runtime/device.h"
-#include "runtime/kernel.h"
+#include "runtime/cuda/device.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale {
 namespace quantize_detail {

@@ -6,7 +6,7 @@
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/validate.h"
-#include "runtime/kernel.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale {
 namespace quantize_detail {

@@ -9,7 +9,7 @@
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/kernels/rows_and_columns_config.h"
 #include "ops/quantize/validate.h"
-#include "runtime/kernel_spec.h"
+#include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::quantize_detail {
 

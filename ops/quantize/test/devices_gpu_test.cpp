@@ -7,7 +7,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/test/gpu_support.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
 

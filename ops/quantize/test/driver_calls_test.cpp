@@ -19,8 +19,8 @@
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/test/support.h"
-#include "runtime/kernel_pack.h"
-#include "runtime/kernel_sources.h"
+#include "runtime/kernels/kernel_pack.h"
+#include "runtime/kernels/kernel_sources.h"
 #include "tests/fake_libcuda.h"
 
 namespace blockscale {

@@ -12,7 +12,7 @@
 #include "core/input_transform.h"
 #include "core/scale_layout.h"
 #include "ops/quantize/test/support.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
 #include "tests/gpu.h"
 
 namespace blockscale::test {

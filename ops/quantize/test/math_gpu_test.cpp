@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "device/kernel.h"
-#include "runtime/kernel.h"
-#include "runtime/kernel_sources.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/kernels/kernel_sources.h"
 #include "tests/gpu.h"
 
 namespace blockscale {

@@ -8,8 +8,8 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/test/gpu_support.h"
-#include "runtime/device.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
 

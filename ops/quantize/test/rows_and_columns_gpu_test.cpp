@@ -14,7 +14,7 @@
 #include "ops/quantize/test/every_number.h"
 #include "ops/quantize/test/rows_and_columns_support.h"
 #include "ops/quantize/test/support.h"
-#include "runtime/measure.h"
+#include "runtime/cuda/measure.h"
 #include "tests/expect_error.h"
 #include "tests/gpu.h"
 

@@ -1,0 +1,94 @@
+// A checkpoint as the library itself sees it: the store, and for each weight the tensors that hold
+// its parts. `Checkpoint` of the public API wraps it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/convert.h"
+#include "models/checkpoint/side_tensors.h"
+#include "models/dialects/dialect.h"
+
+namespace blockscale::models {
+
+/// The parts of one weight; of a plain tensor only `values`. Pointers go into the store.
+struct WeightParts {
+  const TensorStore::Entry* values = nullptr;
+  const TensorStore::Entry* scales = nullptr;
+  const TensorStore::Entry* tensor_scale = nullptr;
+  const TensorStore::Entry* input_scale = nullptr;
+  TensorScaleSense sense = TensorScaleSense::divisor;
+  /// Index into `copies` of scales that cannot be used in place, or -1.
+  int scale_copy = -1;
+  int tensor_scale_copy = -1;
+};
+
+/// A tensor scale that means nothing.
+struct ScaleProblem {
+  std::string tensor;   // the tensor that holds it
+  std::string message;  // "is nan, must be finite and above 0"
+};
+
+class StoredCheckpoint {
+ public:
+  static std::shared_ptr<const StoredCheckpoint> open(const std::filesystem::path& file_or_folder);
+
+  const TensorStore& store() const { return store_; }
+  const SourceConfig& config() const { return config_; }
+  const DialectTraits& dialect() const { return *dialect_; }
+  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+  const WeightParts& parts(std::size_t tensor) const { return parts_[tensor]; }
+  const CheckpointTensor* find(std::string_view name) const;
+  std::size_t index_of(const CheckpointTensor& tensor) const;
+
+  /// Whether `tensor` has floating-point values that `view` can show.
+  static bool has_view(const CheckpointTensor& tensor);
+  /// Throws unsupported if it has not, or if its values are misaligned in the file.
+  ScaledTensorView view(std::size_t tensor) const;
+  /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
+  ScaledTensorView unaligned_view(std::size_t tensor) const;
+
+  /// What `tensor` is for the quantisation of others. None of a plain checkpoint, and scales of
+  /// activations only beside a weight: a model may have parameters of such names.
+  SideTensor side(std::size_t tensor) const;
+  /// Values of a tensor of factors (f32, bf16 or f16), in f32.
+  std::vector<float> factors(const TensorStore::Entry& entry) const;
+  /// The first scale of a whole matrix, tensor or activation of this weight that is not finite and
+  /// above 0.
+  std::optional<ScaleProblem> scale_problem(std::size_t tensor) const;
+
+  /// Gives the mapped pages of the tensor's parts back.
+  void drop(std::size_t tensor) const;
+
+ private:
+  void add_weight(const StoredWeight& weight);
+  void add_plain(const TensorStore::Entry& entry);
+  int copy_of_factors(const TensorStore::Entry* entry, bool widen);
+
+  TensorStore store_;
+  SourceConfig config_;
+  const DialectTraits* dialect_ = nullptr;
+  std::vector<CheckpointTensor> tensors_;  // sorted by name
+  std::vector<WeightParts> parts_;         // of tensors_
+  std::vector<std::vector<float>> copies_;
+};
+
+/// What the two documents, null where absent, say of quantisation. Throws corrupt_file naming
+/// `config_path`.
+SourceConfig make_source_config(Json config, Json hf_quant_config, std::string config_path);
+
+/// The configuration files beside a checkpoint, parsed with every limit of json_file.h.
+SourceConfig read_source_config(const std::filesystem::path& folder);
+
+/// Shape as a batch of matrices: the last two dimensions are rows and k, one is a row, none a
+/// number.
+struct MatrixShape {
+  std::int64_t batch = 1;
+  std::int64_t rows = 1;
+  std::int64_t k = 1;
+};
+MatrixShape matrix_shape(const std::vector<std::int64_t>& shape);
+
+}  // namespace blockscale::models

@@ -1,0 +1,156 @@
+#include "models/checkpoint/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace blockscale::models {
+namespace {
+
+std::int64_t element_bytes(Recipe plain) {
+  return plain == Recipe::f32 ? 4 : 2;
+}
+
+bool is_aligned(const void* pointer, std::int64_t alignment) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(alignment) == 0;
+}
+
+/// Whether some of `Count` numbers has all exponent bits set. Adding the exponent's lowest bit to
+/// the magnitude carries into the sign bit exactly then; plain integer lanes, so it vectorises.
+template <class Word, Word kMagnitude, Word kLowestExponentBit, std::int64_t kCount>
+bool any_nonfinite(const Word* words) {
+  Word carries = 0;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    carries = static_cast<Word>(carries |
+                                static_cast<Word>((words[i] & kMagnitude) + kLowestExponentBit));
+  }
+  return (carries & static_cast<Word>(~kMagnitude)) != 0;
+}
+
+template <class Word, Word kMagnitude, Word kLowestExponentBit>
+std::int64_t find_nonfinite(const void* data, std::int64_t count) {
+  constexpr std::int64_t kBlock = 256;
+  const Word* words = static_cast<const Word*>(data);
+  std::int64_t i = 0;
+  while (i + kBlock <= count &&
+         !any_nonfinite<Word, kMagnitude, kLowestExponentBit, kBlock>(words + i)) {
+    i += kBlock;
+  }
+  for (; i < count; ++i) {
+    if (any_nonfinite<Word, kMagnitude, kLowestExponentBit, 1>(words + i)) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::byte* Scratch::room(std::vector<std::byte>& buffer, std::int64_t bytes) {
+  if (buffer.size() < static_cast<std::size_t>(bytes)) {
+    buffer = {};  // nothing is kept, so never hold both
+    buffer.resize(static_cast<std::size_t>(bytes));
+  }
+  return buffer.data();
+}
+
+std::unique_ptr<Scratch> ScratchPool::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return std::make_unique<Scratch>();
+  std::unique_ptr<Scratch> scratch = std::move(free_.back());
+  free_.pop_back();
+  return scratch;
+}
+
+void ScratchPool::give(std::unique_ptr<Scratch> scratch) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    free_.push_back(std::move(scratch));
+  } catch (const std::bad_alloc&) {
+    scratch.reset();  // the next worker allocates its own
+  }
+}
+
+ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range) {
+  const RecipeTraits& t = recipe_traits(view.recipe);
+  const std::int64_t row = row_bytes(view.recipe, view.k);
+  ScaledTensorView result = view;
+  result.batch = 1;
+  result.rows = range.count;
+  result.values =
+      static_cast<const std::byte*>(view.values) + (range.batch * view.rows + range.begin) * row;
+  if (view.scales != nullptr) {
+    const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
+    const std::int64_t grid_row = t.block_rows == 0 ? 0 : range.begin / t.block_rows;
+    const std::int64_t scale = format_traits(t.scale).bits / 8;
+    result.scales = static_cast<const std::byte*>(view.scales) +
+                    (range.batch * grid.rows + grid_row) * grid.columns * scale;
+  }
+  if (view.tensor_scale != nullptr) {
+    result.tensor_scale = view.tensor_scale + range.batch * view.tensor_scale_batch_stride;
+    result.tensor_scale_batch_stride = 0;
+  }
+  return result;
+}
+
+MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
+                     bool as_f32, std::vector<std::byte>& buffer) {
+  ScaledTensorView rows = slice(checkpoint.unaligned_view(tensor), range);
+  MatrixView matrix;
+  matrix.rows = rows.rows;
+  matrix.columns = rows.k;
+  const std::int64_t count = rows.rows * rows.k;
+  if (is_plain(rows.recipe)) {
+    const std::int64_t size = element_bytes(rows.recipe);
+    const bool widen = as_f32 && rows.recipe != Recipe::f32;
+    if (!is_aligned(rows.values, size)) {
+      // Behind the place of the widened values, so that one buffer serves both.
+      std::byte* copy = Scratch::room(buffer, widen ? (4 + size) * count : size * count);
+      if (widen) copy += 4 * count;
+      std::memcpy(copy, rows.values, static_cast<std::size_t>(size * count));
+      rows.values = copy;
+    }
+    if (!widen) {
+      matrix.data = rows.values;
+      matrix.dtype = recipe_traits(rows.recipe).element;
+      return matrix;
+    }
+  }
+  std::byte* values = Scratch::room(buffer, 4 * count);
+  const MutableMatrixView widened{values, Format::f32, rows.rows, rows.k};
+  dequantize(rows, widened, 1);
+  return widened;
+}
+
+std::int64_t buffer_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                                  bool as_f32) {
+  const CheckpointTensor& t = checkpoint.tensors()[tensor];
+  const std::int64_t k = matrix_shape(t.shape).k;
+  if (t.quantized) return 4 * k;
+  const std::int64_t size = element_bytes(t.recipe);
+  const bool widen = as_f32 && t.recipe != Recipe::f32;
+  const bool copy = !is_aligned(checkpoint.unaligned_view(tensor).values, size);
+  return (widen ? 4 * k : 0) + (copy ? size * k : 0);
+}
+
+std::int64_t first_nonfinite(const MatrixView& matrix) {
+  const std::int64_t count = matrix.rows * matrix.columns;
+  switch (matrix.dtype) {
+    case Format::f32:
+      return find_nonfinite<std::uint32_t, 0x7FFFFFFFu, 0x00800000u>(matrix.data, count);
+    case Format::bf16: return find_nonfinite<std::uint16_t, 0x7FFF, 0x0080>(matrix.data, count);
+    default: return find_nonfinite<std::uint16_t, 0x7FFF, 0x0400>(matrix.data, count);
+  }
+}
+
+std::vector<RowRange> cut_rows(const MatrixShape& shape, std::int64_t rows_per_piece) {
+  std::vector<RowRange> ranges;
+  // Any number of empty rows or matrices costs a file no byte.
+  if (shape.rows == 0 || shape.k == 0) return ranges;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t row = 0; row < shape.rows; row += rows_per_piece) {
+      ranges.push_back({b, row, std::min(rows_per_piece, shape.rows - row)});
+    }
+  }
+  return ranges;
+}
+
+}  // namespace blockscale::models

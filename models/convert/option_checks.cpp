@@ -1,0 +1,53 @@
+#include "models/convert/option_checks.h"
+
+#include <algorithm>
+
+#include "blockscale/error.h"
+
+namespace blockscale::models {
+namespace {
+
+bool asks_for(const ConvertOptions& options, Family family) {
+  return recipe_traits(options.recipe).family == family ||
+         std::any_of(options.map.begin(), options.map.end(), [&](const auto& entry) {
+           return recipe_traits(entry.second).family == family;
+         });
+}
+
+[[noreturn]] void refuse(const char* argument, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, argument, why);
+}
+
+}  // namespace
+
+void check_recipe_options(const ConvertOptions& options) {
+  const auto require = [&](bool given, Family family, const char* argument, const char* what) {
+    if (!given || asks_for(options, family)) return;
+    refuse(argument, std::string("given for ") + recipe_traits(options.recipe).name + ", " + what);
+  };
+  require(options.mx_scale_mode.has_value(), Family::mx, "mx_scale_mode",
+          "which has no choice of it: only MX recipes do");
+  require(options.fp8_amax_floor != 0, Family::fp8, "fp8_amax_floor",
+          "which has none: only FP8 recipes do");
+  require(options.activation_scales.has_value(), Family::nvfp4, "activation_scales",
+          "only nvfp4 stores them");
+  require(options.share_tensor_scales, Family::nvfp4, "share_tensor_scales",
+          "only nvfp4 has scales that can differ");
+}
+
+void check_plan_options(const ConvertOptions& options, const Plan& plan) {
+  const auto& tensors = plan.source->tensors();
+  if (options.experts_layout &&
+      std::none_of(tensors.begin(), tensors.end(), [](const CheckpointTensor& tensor) {
+        return !tensor.quantized && tensor.shape.size() == 3;
+      })) {
+    refuse("experts_layout", "is given, but the source has no plain stack of experts");
+  }
+  if (options.allow_nonfinite &&
+      std::none_of(plan.tensors.begin(), plan.tensors.end(),
+                   [](auto& planned) { return planned.method == Method::requantise; })) {
+    refuse("allow_nonfinite", "is given, but no tensor is quantised or rounded, all are copied");
+  }
+}
+
+}  // namespace blockscale::models

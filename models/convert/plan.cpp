@@ -1,0 +1,408 @@
+#include "models/convert/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "models/convert/activation_scales.h"
+#include "models/convert/fused_siblings.h"
+#include "models/convert/option_checks.h"
+#include "models/convert/selection.h"
+#include "models/convert/side_plan.h"
+#include "models/dialects/config_keys.h"
+#include "models/safetensors/index_file.h"
+#include "models/text.h"
+
+namespace blockscale::models {
+namespace {
+
+constexpr std::string_view kSuffix = ".safetensors";
+
+std::uint64_t bytes_of(const std::vector<PartToWrite>& parts) {
+  std::uint64_t bytes = 0;
+  for (const PartToWrite& part : parts) bytes += part.info.bytes;
+  return bytes;
+}
+
+std::int64_t factor_count(const TensorStore::Entry* factor) {
+  if (factor == nullptr) return 1;
+  return static_cast<std::int64_t>(factor->info.bytes) * 8 / dtype_bits(factor->info.dtype);
+}
+
+class Planner {
+ public:
+  Planner(std::shared_ptr<const StoredCheckpoint> source, const ConvertOptions& options)
+      : source_(*source), options_(options) {
+    const Dialect dialect = options.dialect.value_or(default_dialect(options.recipe));
+    plan_.source = std::move(source);
+    plan_.destination = &dialect_traits(dialect);
+    if (is_plain(options.recipe) && options.include.empty()) plan_.plain_dtype = options.recipe;
+    plan_.mx_scale_mode = options.mx_scale_mode.value_or(plan_.destination->mx_scale_mode);
+  }
+
+  Plan run(const std::string& file_name) {
+    decisions_ = select(source_, options_, *plan_.destination);
+    check_recipe_options(options_);
+    read_activations();
+    check_scales();
+    plan_tensors();
+    if (options_.share_tensor_scales && find_rescaled()) plan_tensors();
+    check_plan_options(options_, plan_);
+    plan_.warnings = sides_->warnings();
+    const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
+    plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
+    plan_.kept_modules = kept_modules(source_, decisions_);
+    check_unique_names();
+    find_groups();
+    fill_shards(file_name);
+    return std::move(plan_);
+  }
+
+ private:
+  bool becomes_nvfp4(std::size_t i) const { return decisions_[i].recipe == Recipe::nvfp4; }
+
+  void read_activations() {
+    if (!options_.activation_scales) return;
+    const std::map<std::string, float> given = read_activation_scales(*options_.activation_scales);
+    // Fused layers have one input, so they get one scale.
+    std::map<std::string, float> of_group;
+    for (std::size_t i = 0; i < decisions_.size(); ++i) {
+      if (!becomes_nvfp4(i)) continue;
+      const std::string& name = source_.tensors()[i].name;
+      const auto found = given.find(name);
+      if (found == given.end()) {
+        throw Error(ErrorCode::invalid_argument, "activation_scales",
+                    "has no entry " + quote(name) +
+                        ", every weight that becomes nvfp4 needs one (engines read garbage else)");
+      }
+      float& group = of_group[fused_group(name)];
+      group = std::max(group, found->second);
+    }
+    for (std::size_t i = 0; i < decisions_.size(); ++i) {
+      if (becomes_nvfp4(i)) absmax_[i] = of_group[fused_group(source_.tensors()[i].name)];
+    }
+  }
+
+  /// Whether tensor `i` has the recipe and the dialect that it shall have.
+  bool is_there_already(std::size_t i) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    if (!tensor.quantized) return !decisions_[i].convert;
+    return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
+           !rescaled_.contains(i) && stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
+  }
+
+  bool changes_nothing() const {
+    bool nothing = source_.dialect().dialect == plan_.destination->dialect;
+    for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) nothing = is_there_already(i);
+    return nothing;
+  }
+
+  void check_scales() const {
+    for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+      if (const auto problem = source_.scale_problem(i)) {
+        throw Error(ErrorCode::corrupt_file, problem->tensor, problem->message);
+      }
+    }
+  }
+
+  void plan_tensors() {
+    plan_.all_verbatim = changes_nothing();
+    sides_.emplace(source_, decisions_, *plan_.destination, plan_.all_verbatim, !absmax_.empty());
+    plan_.cache = sides_->cache();
+    plan_.tensors.clear();
+    for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
+  }
+
+  /// Fused weights whose tensor scales would be copied and differ are to be quantised anew.
+  bool find_rescaled() {
+    for (const Siblings& siblings : differing_siblings(plan_)) {
+      const bool wanted = std::all_of(siblings.members.begin(), siblings.members.end(),
+                                      [&](std::size_t i) { return decisions_[i].convert; });
+      if (!wanted || siblings.same_tensor_scale) continue;
+      rescaled_.insert(siblings.members.begin(), siblings.members.end());
+    }
+    return !rescaled_.empty();
+  }
+
+  PlannedTensor plan_tensor(std::size_t i) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    const Decision& decision = decisions_[i];
+    PlannedTensor planned;
+    planned.source = i;
+    planned.recipe = decision.recipe;
+    planned.quantised = !is_plain(decision.recipe);
+    planned.converted = decision.convert;
+    planned.reason = decision.reason;
+    const auto absmax = absmax_.find(i);
+    if (absmax != absmax_.end()) planned.input_absmax = absmax->second;
+
+    const Recipe stored = stored_recipe(i, decision.recipe);
+    if (const auto fate = sides_->fate(i)) {
+      plan_side(planned, *fate);
+    } else if (is_there_already(i)) {
+      take_stored(planned);
+      planned.converted = false;
+      if (tensor.quantized && planned.reason.empty()) {
+        planned.reason = std::string("already ") + recipe_traits(tensor.recipe).name + ", copied";
+      }
+    } else {
+      plan_change(planned, tensor, stored);
+    }
+    planned.bytes = bytes_of(planned.parts);
+    return planned;
+  }
+
+  /// A scale that is no weight: dropped, or under another name as f32.
+  void plan_side(PlannedTensor& planned, const SidePlan::Fate& fate) const {
+    planned.reason = fate.reason;
+    planned.converted = false;
+    planned.recipe = source_.tensors()[planned.source].recipe;
+    planned.method = Method::verbatim;
+    if (fate.name.empty()) return;
+    // compressed-tensors has [1], ModelOpt a scalar.
+    const bool scalar = plan_.destination->dialect == Dialect::modelopt;
+    planned.recipe = Recipe::f32;
+    planned.method = Method::requantise;
+    planned.parts = {{Part::values, tensor_info(fate.name, DType::F32,
+                                                scalar ? std::vector<std::int64_t>{}
+                                                       : std::vector<std::int64_t>{1})}};
+  }
+
+  void take_stored(PlannedTensor& planned) const {
+    const WeightParts& parts = source_.parts(planned.source);
+    planned.method = Method::verbatim;
+    const auto take = [&](Part part, const TensorStore::Entry* entry) {
+      if (entry == nullptr) return;
+      planned.parts.push_back({part, entry->info});
+      planned.stored.push_back(entry);
+    };
+    take(Part::values, parts.values);
+    take(Part::scales, parts.scales);
+    take(Part::tensor_scale, parts.tensor_scale);
+    if (sides_->inputs(planned.recipe)) take(Part::input_scale, parts.input_scale);
+  }
+
+  /// The source's recipe; where f32 scales turn out to be powers of two, which not every dialect
+  /// says, and `wanted` asks for such, the recipe that says so.
+  Recipe stored_recipe(std::size_t i, Recipe wanted) const {
+    const CheckpointTensor& tensor = source_.tensors()[i];
+    const RecipeTraits& have = recipe_traits(tensor.recipe);
+    if (!tensor.quantized || have.power_of_two || !recipe_traits(wanted).power_of_two) {
+      return tensor.recipe;
+    }
+    for (const RecipeTraits& t : kRecipes) {
+      const bool same = t.family == Family::fp8 && t.scale == Format::f32 && t.power_of_two &&
+                        t.element == have.element && t.block_rows == have.block_rows &&
+                        t.block_k == have.block_k;
+      if (same && can_transfer(t.recipe, wanted) && scales_are_powers_of_two(i)) return t.recipe;
+    }
+    return tensor.recipe;
+  }
+
+  bool scales_are_powers_of_two(std::size_t i) const {
+    const ScaledTensorView view = source_.unaligned_view(i);
+    const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
+    const float* scales = static_cast<const float*>(view.scales);
+    return std::all_of(scales, scales + view.batch * grid.rows * grid.columns, [](float scale) {
+      return decode<Format::ue8m0>(encode_ue8m0(scale, ScaleRounding::toward_zero)) == scale;
+    });
+  }
+
+  void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
+    const WeightParts& stored = source_.parts(planned.source);
+    const bool rescaled = rescaled_.contains(planned.source);
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled;
+    planned.method = transfer ? Method::transfer : Method::requantise;
+    WeightToWrite weight;
+    weight.name = tensor.name;
+    weight.shape = tensor.shape;
+    weight.recipe = planned.recipe;
+    weight.input_scale = planned.quantised && sides_->inputs(planned.recipe);
+    if (transfer) weight.tensor_scales = factor_count(stored.tensor_scale);
+    if (weight.input_scale && planned.input_absmax == 0) {
+      weight.input_scales = factor_count(stored.input_scale);
+    }
+    planned.parts = planned.quantised ? plan_.destination->parts(weight) : plain_parts(weight);
+    if (rescaled) planned.reason = "quantised anew, so that fused weights share a tensor scale";
+    if (!transfer || !planned.reason.empty()) return;
+    planned.converted = true;
+    if (planned.recipe != Recipe::nvfp4) {
+      planned.reason = "codes copied, scales copied or stored in another format exactly";
+      return;
+    }
+    const bool one_sense = stored.sense == plan_.destination->sense;
+    planned.reason =
+        one_sense ? "codes, block scales and tensor scale copied"
+        : stored.sense == TensorScaleSense::multiplier
+            ? "codes and block scales copied, tensor scale 1 / multiplier, rounded once"
+            : "codes and block scales copied, tensor scale 1 / divisor, rounded once";
+  }
+
+  void check_unique_names() const {
+    std::map<std::string_view, std::string_view> owner;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const std::string& weight = source_.tensors()[planned.source].name;
+      for (const PartToWrite& part : planned.parts) {
+        const auto [found, added] = owner.emplace(part.info.name, weight);
+        if (added) continue;
+        throw Error(ErrorCode::unsupported, "source",
+                    "tensors " + quote(found->second) + " and " + quote(weight) +
+                        " would both be written as " + quote(part.info.name));
+      }
+    }
+  }
+
+  void find_groups() {
+    std::map<std::string, int> by_key;
+    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+      PlannedTensor& planned = plan_.tensors[i];
+      const bool one_scale =
+          planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
+      if (planned.method != Method::requantise || !one_scale) continue;
+      const CheckpointTensor& tensor = source_.tensors()[planned.source];
+      const std::string key = fusion_key(tensor) + "|" + recipe_traits(planned.recipe).name;
+      const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
+      if (added) plan_.groups.emplace_back();
+      planned.group = found->second;
+      plan_.groups[static_cast<std::size_t>(found->second)].members.push_back(i);
+    }
+  }
+
+  void fill_shards(const std::string& file_name) {
+    std::uint64_t filled = 0;
+    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+      const std::uint64_t bytes = plan_.tensors[i].bytes;
+      const bool full = filled > 0 && bytes > 0 &&
+                        (filled > options_.shard_bytes || bytes > options_.shard_bytes - filled);
+      if (plan_.shards.empty() || (full && file_name.empty())) {
+        plan_.shards.emplace_back();
+        filled = 0;
+      }
+      filled += bytes;
+      plan_.tensors[i].shard = plan_.shards.size() - 1;
+      plan_.shards.back().weights.push_back(i);
+      plan_.bytes += bytes;
+      plan_.source_bytes += source_.tensors()[plan_.tensors[i].source].bytes;
+    }
+    for (std::size_t i = 0; i < plan_.shards.size(); ++i) {
+      plan_.shards[i].file = file_name.empty() ? shard_name(i) : file_name;
+      order_shard(plan_.shards[i]);
+    }
+  }
+
+  /// Widest elements first, so that everything is aligned; then by name.
+  void order_shard(PlannedShard& shard) {
+    struct Slot {
+      const TensorInfo* info;
+      std::size_t weight, part;
+    };
+    std::vector<Slot> slots;
+    for (const std::size_t weight : shard.weights) {
+      PlannedTensor& planned = plan_.tensors[weight];
+      planned.slots.resize(planned.parts.size());
+      for (std::size_t p = 0; p < planned.parts.size(); ++p) {
+        slots.push_back({&planned.parts[p].info, weight, p});
+      }
+    }
+    std::sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) {
+      const int bits_a = dtype_bits(a.info->dtype);
+      const int bits_b = dtype_bits(b.info->dtype);
+      return bits_a != bits_b ? bits_a > bits_b : a.info->name < b.info->name;
+    });
+    for (const Slot& slot : slots) {
+      plan_.tensors[slot.weight].slots[slot.part] = shard.tensors.size();
+      shard.tensors.push_back(*slot.info);
+    }
+  }
+
+  /// model.safetensors, or model-00001-of-00003.safetensors; "model" is what the source says.
+  std::string shard_name(std::size_t i) const {
+    std::string stem = source_.store().files()[0].path().filename().string();
+    stem.resize(stem.size() - (stem.ends_with(kSuffix) ? kSuffix.size() : 0));
+    const std::size_t of = stem.rfind("-of-");
+    const std::size_t dash = of == std::string::npos || of == 0 ? of : stem.rfind('-', of - 1);
+    if (dash != std::string::npos && dash > 0) stem.resize(dash);
+    if (source_.store().files().size() > 1 && dash == std::string::npos) stem = "model";
+    if (plan_.shards.size() == 1) return stem + std::string(kSuffix);
+    char number[64];
+    std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, plan_.shards.size());
+    return stem + number + std::string(kSuffix);
+  }
+
+  const StoredCheckpoint& source_;
+  const ConvertOptions& options_;
+  std::vector<Decision> decisions_;
+  std::set<std::size_t> rescaled_;       // tensors that are not to be copied
+  std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
+  std::optional<SidePlan> sides_;
+  Plan plan_;
+};
+
+std::string index_text(const Plan& plan) {
+  Json weight_map = Json::object();
+  for (const PlannedShard& shard : plan.shards) {
+    for (const TensorInfo& tensor : shard.tensors) weight_map[tensor.name] = shard.file;
+  }
+  return Json{{"metadata", {{"total_size", plan.bytes}}}, {"weight_map", weight_map}}.dump(2) +
+         "\n";
+}
+
+}  // namespace
+
+bool can_transfer(Recipe from, Recipe to) {
+  if (from == to) return !is_plain(from);
+  const RecipeTraits& a = recipe_traits(from);
+  const RecipeTraits& b = recipe_traits(to);
+  const bool same_blocks = a.family == Family::fp8 && b.family == Family::fp8 &&
+                           a.element == b.element && a.block_rows == b.block_rows &&
+                           a.block_k == b.block_k;
+  return same_blocks && (a.power_of_two || !b.power_of_two);
+}
+
+Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOptions& options,
+               const std::string& file_name) {
+  return Planner(std::move(source), options).run(file_name);
+}
+
+std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index) {
+  Documents documents;
+  if (!plan.all_verbatim) {
+    const SourceConfig& config = plan.source->config();
+    documents = {{"config.json", config.config}, {"hf_quant_config.json", config.hf_quant_config}};
+    Contents contents;
+    contents.kept_modules = plan.kept_modules;
+    contents.plain_dtype = plan.plain_dtype;
+    contents.cache = plan.cache;
+    for (const PlannedTensor& planned : plan.tensors) {
+      if (!planned.quantised) continue;
+      const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
+      const bool inputs = std::any_of(planned.parts.begin(), planned.parts.end(),
+                                      [](auto& part) { return part.part == Part::input_scale; });
+      WeightToWrite weight;
+      weight.name = tensor.name;
+      weight.shape = tensor.shape;
+      weight.recipe = planned.recipe;
+      weight.input_scale = inputs;
+      contents.quantised.push_back(std::move(weight));
+    }
+    erase_quantization(documents["config.json"]);
+    if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
+    const DialectTraits& dialect = contents.quantised.empty() ? kPlain : *plan.destination;
+    dialect.describe(contents, documents);
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [name, document] : documents) {
+    if (!document.is_null()) files[name] = document.dump(2) + "\n";
+  }
+  const bool several = plan.shards.size() > 1;
+  if (several || with_index) {
+    const std::string& first = plan.shards[0].file;
+    const std::string stem = first.substr(
+        0, several ? first.rfind('-', first.rfind("-of-") - 1) : first.size() - kSuffix.size());
+    files[stem + std::string(kIndexSuffix)] = index_text(plan);
+  }
+  return files;
+}
+
+}  // namespace blockscale::models

@@ -1,0 +1,82 @@
+// Carries a plan out, shard by shard: reads rows over the mapping, quantises and writes them piece
+// by piece on all threads, in memory that the options bound.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "blockscale/convert.h"
+#include "blockscale/files.h"
+#include "models/checkpoint/rows.h"
+#include "models/convert/plan.h"
+
+namespace blockscale::models {
+
+/// Size of a shard on the disk.
+std::uint64_t file_bytes(const PlannedShard& shard);
+
+class ConvertRun {
+ public:
+  /// Throws invalid_argument (memory_bytes) if the options leave too little for some tensor.
+  ConvertRun(const Plan& plan, const ConvertOptions& options);
+
+  /// Writes and publishes one shard in `folder`, with permissions of `mode` that the umask allows.
+  /// Throws nonfinite, interrupted, io, corrupt_file.
+  void run_shard(std::size_t shard, const Folder& folder, mode_t mode);
+  /// Counts a shard that was there already.
+  void skip_shard(std::size_t shard);
+
+ private:
+  /// A piece of work for one thread: rows to quantise, or bytes (or scales) of a part to carry
+  /// over.
+  struct Piece {
+    std::size_t weight = 0;  // index into Plan::tensors
+    RowRange rows;           // of `requantise`
+    std::size_t part = 0;    // of the other methods
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;  // bytes, or scales where they change their format
+  };
+  /// Scales of a group: one of NVFP4, one a matrix of fp8_tensor. Empty until they are known.
+  using Scales = std::vector<float>;
+
+  std::int64_t rows_per_piece(const PlannedTensor& planned) const;
+  std::int64_t piece_bytes(const PlannedTensor& planned, std::int64_t rows) const;
+  std::vector<std::vector<std::size_t>> waves(const PlannedShard& shard) const;
+
+  void find_scales(const std::vector<std::size_t>& wave);
+  void check_finite(const PlannedTensor& planned, const RowRange& range, const MatrixView& matrix,
+                    const char* after) const;
+
+  std::vector<Piece> cut(std::size_t weight) const;
+  void run_piece(const Piece& piece, SafetensorsWriter& writer);
+  void check_scales(const PlannedTensor& planned, const RowRange& range) const;
+  void requantise(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
+  void round_to_plain(const PlannedTensor& planned, const RowRange& range, Scratch& scratch,
+                      SafetensorsWriter& writer);
+  void carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
+  void write_factors(const PlannedTensor& planned, SafetensorsWriter& writer) const;
+  bool changes_scale_format(const PlannedTensor& planned, Part part) const;
+  const TensorStore::Entry* stored_part(const PlannedTensor& planned, std::size_t part) const;
+
+  void settle(std::size_t shard);
+  void report(std::uint64_t source_bytes, const std::string& tensor);
+  const CheckpointTensor& source_tensor(const PlannedTensor& planned) const {
+    return source_.tensors()[planned.source];
+  }
+
+  const Plan& plan_;
+  const StoredCheckpoint& source_;
+  const ConvertOptions& options_;
+  int workers_ = 1;
+  std::int64_t worker_bytes_ = 0;
+  ScratchPool scratch_;
+  std::vector<Scales> scales_;  // of plan_.groups
+  std::uint64_t settled_ = 0;   // source bytes of the shards that are done
+
+  std::mutex progress_mutex_;  // guards what follows
+  ConvertProgress progress_;
+  bool stopped_ = false;
+};
+
+}  // namespace blockscale::models

@@ -1,0 +1,364 @@
+#include "models/convert/selection.h"
+
+#include <algorithm>
+#include <set>
+
+#include "models/convert/experts_layout.h"
+#include "models/convert/pattern.h"
+#include "models/text.h"
+
+namespace blockscale::models {
+namespace {
+
+bool has_embedding(const StoredCheckpoint& source) {
+  return std::any_of(
+      source.tensors().begin(), source.tensors().end(),
+      [](const CheckpointTensor& t) { return t.name.ends_with("embed_tokens.weight"); });
+}
+
+std::string dimension_reason(std::size_t rank) {
+  return rank == 1 ? "a vector" : "has " + std::to_string(rank) + " dimensions";
+}
+
+/// What is asked for by name, whether or not it is possible.
+struct Wish {
+  bool convert = false;
+  Recipe recipe = Recipe::f32;
+  std::string reason;       // if not
+  const char* option = "";  // that asks for it
+  std::string pattern;      // of that option
+};
+
+std::vector<Pattern> compiled(const std::vector<std::string>& texts, const char* option) {
+  std::vector<Pattern> patterns;
+  for (const std::string& text : texts) patterns.emplace_back(text, option);
+  return patterns;
+}
+
+const Pattern* first_match(const std::vector<Pattern>& patterns, const std::string& weight) {
+  const auto found = std::find_if(patterns.begin(), patterns.end(),
+                                  [&](const Pattern& p) { return p.matches(weight); });
+  return found == patterns.end() ? nullptr : &*found;
+}
+
+class Selector {
+ public:
+  Selector(const StoredCheckpoint& source, const ConvertOptions& options,
+           const DialectTraits& destination)
+      : source_(source),
+        options_(options),
+        destination_(destination),
+        model_type_(source.config().model_type()),
+        include_(compiled(options.include, "include")),
+        exclude_(compiled(options.exclude, "exclude")),
+        source_is_quantised_(
+            std::any_of(source.tensors().begin(), source.tensors().end(),
+                        [](const CheckpointTensor& tensor) { return tensor.quantized; })) {
+    for (const auto& [text, recipe] : options.map) map_.emplace_back(text, "map");
+  }
+
+  void check_patterns() const {
+    std::vector<std::string> weights;
+    for (const CheckpointTensor& tensor : source_.tensors()) weights.push_back(tensor.name);
+    for (const Pattern& pattern : include_) check_pattern(pattern, "include", weights);
+    for (const Pattern& pattern : map_) check_pattern(pattern, "map", weights);
+    // A tied head has no tensor, but is a layer that a user may name.
+    if (has_embedding(source_)) weights.emplace_back("lm_head.weight");
+    for (const Pattern& pattern : exclude_) check_pattern(pattern, "exclude", weights);
+  }
+
+  Decision decide(const CheckpointTensor& tensor) const {
+    const Wish wish = this->wish(tensor);
+    if (!wish.convert) return keep(tensor, wish.reason);
+    const std::string obstacle = this->obstacle(tensor, wish.recipe);
+    if (!obstacle.empty()) return keep(tensor, obstacle);
+    if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe) {
+      return keep(tensor, std::string("already ") + recipe_traits(wish.recipe).name);
+    }
+    check_is_linear(tensor, wish);
+    return {wish.recipe, true, ""};
+  }
+
+ private:
+  static void check_pattern(const Pattern& pattern, const char* option,
+                            const std::vector<std::string>& weights) {
+    if (std::any_of(weights.begin(), weights.end(),
+                    [&](const std::string& weight) { return pattern.matches(weight); })) {
+      return;
+    }
+    std::string near;
+    for (const std::string& name : near_names(pattern.text(), weights)) {
+      near += (near.empty() ? "; near: " : ", ") + quote(name);
+    }
+    throw Error(ErrorCode::invalid_argument, option,
+                quote(pattern.text()) + " matches no tensor of the source" + near);
+  }
+
+  Wish wish(const CheckpointTensor& tensor) const {
+    if (first_match(exclude_, tensor.name) != nullptr) return {false, {}, "excluded", "", ""};
+    if (const Pattern* mapped = first_match(map_, tensor.name)) {
+      return {true, options_.map[static_cast<std::size_t>(mapped - map_.data())].second, "", "map",
+              mapped->text()};
+    }
+    if (!include_.empty()) {
+      const Pattern* included = first_match(include_, tensor.name);
+      return {included != nullptr, options_.recipe, "not included", "include",
+              included != nullptr ? included->text() : ""};
+    }
+    if (tensor.quantized) return {true, options_.recipe, "", "", ""};
+    if (source_is_quantised_) return {false, {}, "plain in the source", "", ""};
+    const Role role = role_of(tensor.name, tensor.shape);
+    if (is_plain(options_.recipe)) {
+      const bool left_alone = role == Role::router || role == Role::sensitive;
+      return {tensor.shape.size() >= 2 && !left_alone, options_.recipe,
+              left_alone ? role_reason(role) : "a vector", "", ""};
+    }
+    const bool chosen = role == Role::linear || role == Role::experts;
+    return {chosen, options_.recipe, role_reason(role), "", ""};
+  }
+
+  /// Why `tensor` cannot become `recipe`, or "".
+  std::string obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
+    if (!StoredCheckpoint::has_view(tensor)) {
+      return "holds " + std::string(dtype_name(tensor.dtype));
+    }
+    if (tensor.bytes == 0) return "empty";
+    if (is_plain(recipe)) return "";
+    const std::size_t rank = tensor.shape.size();
+    if (rank < 2 || rank > 3) return dimension_reason(rank);
+    const RecipeTraits& t = recipe_traits(recipe);
+    if (!t.ragged && tensor.shape.back() % t.block_k != 0) {
+      return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
+             std::to_string(t.block_k) + ", which " + t.name + " needs";
+    }
+    if (tensor.quantized) return "";
+    if (rank == 3) return stack_obstacle(tensor);
+    if (!is_transposed(model_type_, tensor.name)) return "";
+    return model_type_ + " stores it as [in, out], scales run along the last dimension";
+  }
+
+  std::string stack_obstacle(const CheckpointTensor& tensor) const {
+    const std::optional<ExpertsLayout> known = experts_layout_of(model_type_);
+    const std::optional<ExpertsLayout> layout =
+        options_.experts_layout ? options_.experts_layout : known;
+    const bool experts = role_of(tensor.name, tensor.shape) == Role::experts;
+    if (!layout && !experts) return "has 3 dimensions and no name of experts";
+    if (!layout) {
+      refuse_stack(tensor, model_type_.empty()
+                               ? "no model type says how"
+                               : "how " + quote(model_type_) + " stores them is not known");
+    }
+    if (!options_.experts_layout && hidden_size() > 0 &&
+        contradicts(*layout, tensor.name, tensor.shape, hidden_size())) {
+      refuse_stack(tensor, "hidden_size " + std::to_string(hidden_size()) +
+                               " stands elsewhere than " + quote(model_type_) + " has it");
+    }
+    if (*layout == ExpertsLayout::out_in) return "";
+    return (options_.experts_layout ? "experts_layout says that it is"
+                                    : model_type_ + " stores it as") +
+           " [in, out], scales run along the last dimension";
+  }
+
+  [[noreturn]] static void refuse_stack(const CheckpointTensor& tensor, const std::string& why) {
+    std::string shape;
+    for (const std::int64_t size : tensor.shape) {
+      shape += (shape.empty() ? "[" : ", ") + std::to_string(size);
+    }
+    throw Error(ErrorCode::invalid_argument, "experts_layout",
+                "is not given, and must be for " + quote(tensor.name) + " " + shape +
+                    "], a stack of experts: " + why +
+                    "; out-in means [experts, out, in], in-out [experts, in, out]");
+  }
+
+  std::int64_t hidden_size() const {
+    const Json& config = source_.config().config;
+    for (const Json* part : {&config, &member(config, "text_config")}) {
+      const Json& size = member(*part, "hidden_size");
+      if (size.is_number_integer()) return size.get<std::int64_t>();
+    }
+    return 0;
+  }
+
+  /// Every dialect that says a quantised recipe says it of linear layers, and engines quantise no
+  /// other ones.
+  void check_is_linear(const CheckpointTensor& tensor, const Wish& wish) const {
+    const Role role = role_of(tensor.name, tensor.shape);
+    if (is_plain(wish.recipe) || tensor.quantized) return;
+    if (role != Role::embedding && role != Role::norm) return;
+    throw Error(ErrorCode::invalid_argument, wish.option,
+                quote(wish.pattern) + " reaches " + quote(tensor.name) + ", an " +
+                    (role == Role::norm ? "element of a norm" : "embedding") + "; in " +
+                    destination_.name +
+                    " only linear layers are quantised: exclude it, or narrow the pattern");
+  }
+
+  /// `tensor` as it is, or in bf16 if it is quantised in a way that the destination cannot hold.
+  Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
+    if (!tensor.quantized) return {tensor.recipe, false, reason};
+    const bool same = tensor.recipe == options_.recipe;
+    if (destination_.can_write(tensor.recipe) && (same || destination_.can_mix)) {
+      return {tensor.recipe, false, reason};
+    }
+    return {Recipe::bf16, true,
+            reason + "; as bf16, for " + destination_.name + " cannot hold " +
+                recipe_traits(tensor.recipe).name + " beside " +
+                recipe_traits(options_.recipe).name};
+  }
+
+  const StoredCheckpoint& source_;
+  const ConvertOptions& options_;
+  const DialectTraits& destination_;
+  std::string model_type_;
+  std::vector<Pattern> include_, exclude_, map_;
+  bool source_is_quantised_;
+};
+
+/// The head, without a tensor of its own, whose bias `bias` is; or "".
+std::string tied_head(const StoredCheckpoint& source, const std::string& bias) {
+  std::string module = without_suffix(bias, ".bias");
+  if (module.empty()) return "";
+  const bool bert = module.ends_with("predictions");
+  const bool roberta = module == "lm_head" && source.find("lm_head.dense.weight") != nullptr;
+  if (bert || roberta) module += ".decoder";
+  const std::string weight = module + ".weight";
+  const bool head = role_of(weight, {1, 1}) == Role::head;
+  return head && source.find(weight) == nullptr ? module : "";
+}
+
+/// Modules and patterns of them that the source's configuration leaves plain, by every key that a
+/// dialect has for them.
+std::vector<std::string> listed_as_kept(const SourceConfig& config) {
+  std::vector<std::string> names;
+  for (const Json* object : {&config.quantization, &member(config.quantization, "quantization"),
+                             &member(config.hf_quant_config, "quantization")}) {
+    for (const char* key :
+         {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
+      const Json& list = member(*object, key);
+      if (!list.is_array()) continue;
+      for (const Json& name : list) {
+        if (name.is_string()) names.push_back(name.get<std::string>());
+      }
+    }
+  }
+  return names;
+}
+
+std::string writable(const DialectTraits& dialect) {
+  std::string names;
+  for (const RecipeTraits& t : kRecipes) {
+    if (dialect.can_write(t.recipe)) names += (names.empty() ? "" : ", ") + std::string(t.name);
+  }
+  return names;
+}
+
+void check_recipes(const ConvertOptions& options, const DialectTraits& destination) {
+  if (destination.parts == nullptr) {
+    throw Error(ErrorCode::unsupported, "dialect",
+                std::string(destination.name) + " can be read, not written");
+  }
+  const auto check = [&](Recipe recipe, const char* option) {
+    if (static_cast<int>(recipe) >= kRecipeCount) {
+      throw Error(ErrorCode::invalid_argument, option,
+                  "is " + std::to_string(static_cast<int>(recipe)) + ", must be in 0.." +
+                      std::to_string(kRecipeCount - 1));
+    }
+    if (is_plain(recipe) || destination.can_write(recipe)) return;
+    throw Error(ErrorCode::unsupported, option,
+                std::string(recipe_traits(recipe).name) + " cannot be said in " + destination.name +
+                    ", which has " + writable(destination));
+  };
+  check(options.recipe, "recipe");
+  Recipe quantised = options.recipe;
+  for (const auto& [glob, recipe] : options.map) {
+    check(recipe, "map");
+    if (is_plain(recipe)) continue;
+    if (!destination.can_mix && !is_plain(quantised) && recipe != quantised) {
+      throw Error(ErrorCode::unsupported, "map",
+                  std::string(destination.name) + " cannot hold " + recipe_traits(recipe).name +
+                      " beside " + recipe_traits(quantised).name +
+                      "; compressed-tensors can mix recipes");
+    }
+    quantised = recipe;
+  }
+}
+
+}  // namespace
+
+std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOptions& options,
+                             const DialectTraits& destination) {
+  check_recipes(options, destination);
+  if (source.dialect().dialect == Dialect::gpt_oss) {
+    throw Error(ErrorCode::unsupported, "source",
+                "is gpt-oss, whose experts are stored [experts, out, in] under names and in an "
+                "order of rows that no other dialect has; it can be inspected and compared");
+  }
+  const Selector selector(source, options, destination);
+  selector.check_patterns();
+  std::vector<Decision> decisions;
+  bool any = false;
+  for (const CheckpointTensor& tensor : source.tensors()) {
+    decisions.push_back(selector.decide(tensor));
+    any |= decisions.back().convert;
+  }
+  if (!any) {
+    std::string example;
+    for (std::size_t i = 0; i < decisions.size() && example.empty(); ++i) {
+      const std::string& reason = decisions[i].reason;
+      if (source.tensors()[i].shape.size() < 2 || reason.starts_with("not included")) continue;
+      example = "; for example " + quote(source.tensors()[i].name) + ": " + reason;
+    }
+    throw Error(ErrorCode::invalid_argument, "source",
+                std::string("holds no tensor to convert to ") + recipe_traits(options.recipe).name +
+                    example);
+  }
+  return decisions;
+}
+
+std::vector<std::string> kept_modules(const StoredCheckpoint& source,
+                                      const std::vector<Decision>& decisions) {
+  std::set<std::string> kept;
+  std::set<std::string> quantised;
+  std::set<std::string> experts;
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    const CheckpointTensor& tensor = source.tensors()[i];
+    const Role role = role_of(tensor.name, tensor.shape);
+    if (!is_plain(decisions[i].recipe)) {
+      quantised.insert(module_of(tensor.name));
+    } else if (role == Role::experts) {
+      const std::string module = module_of(tensor.name);  // of the layer's parameter
+      experts.insert(module.substr(0, module.rfind('.')));
+    } else if (role != Role::embedding && role != Role::norm && role != Role::other) {
+      kept.insert(module_of(tensor.name));
+    }
+    // Of a tied head only the bias may be there.
+    const std::string head = tied_head(source, tensor.name);
+    if (!head.empty()) kept.insert(head);
+  }
+  for (const std::string& layer : experts) {
+    const auto next = quantised.lower_bound(layer + ".");
+    if (next == quantised.end() || !next->starts_with(layer + ".")) kept.insert(layer);
+  }
+  // A head that shares the embedding's weights is a linear layer without a tensor of its own.
+  if (has_embedding(source) && !quantised.contains("lm_head")) kept.insert("lm_head");
+  // What the source lists by plain name stays listed: layers may be tied or made at load time.
+  for (const std::string& name : listed_as_kept(source.config())) {
+    const bool pattern = name.find_first_of("*?[]^$\\|(:") != std::string::npos;
+    if (!pattern && !quantised.contains(name)) kept.insert(name);
+  }
+  return {kept.begin(), kept.end()};
+}
+
+}  // namespace blockscale::models
+
+namespace blockscale {
+
+bool is_linear_weight(const CheckpointTensor& tensor) {
+  return models::role_of(tensor.name, tensor.shape) == models::Role::linear &&
+         models::StoredCheckpoint::has_view(tensor);
+}
+
+bool weight_matches(const std::string& pattern, const std::string& weight) {
+  return models::Pattern(pattern, "pattern").matches(weight);
+}
+
+}  // namespace blockscale

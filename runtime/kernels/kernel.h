@@ -1,0 +1,85 @@
+// Kernels that the driver has loaded, and their launch.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/launch_shape.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/kernels/kernel_spec.h"
+#include "runtime/kernels/kernel_store.h"
+
+namespace blockscale::runtime {
+
+/// One loaded kernel, good for every context and device of its architecture. The driver keeps its
+/// code until the process ends.
+class Kernel {
+ public:
+  /// Loads it. Throws what KernelStore::image and driver() throw, and device.
+  Kernel(KernelSpec spec, KernelStore& store);
+
+  const KernelSpec& spec() const { return spec_; }
+  const KernelResources& resources() const { return resources_; }
+  cu::Kernel handle() const { return handle_; }
+
+  /// What a launch of this shape needs from a device beyond the defaults: more than 48 KiB of
+  /// shared memory, clusters of more than 8 blocks. Set once a device, for all shapes.
+  void allow(const LaunchShape& shape) const;
+
+ private:
+  KernelSpec spec_;
+  KernelResources resources_;
+  cu::Kernel handle_ = nullptr;
+  // Bit i: device i allows it.
+  mutable std::atomic<std::uint64_t> large_shared_memory_ = 0;
+  mutable std::atomic<std::uint64_t> large_clusters_ = 0;
+};
+
+/// The kernels of one operation, each loaded when it is first asked for.
+class KernelSet {
+ public:
+  explicit KernelSet(std::vector<KernelSpec> specs, KernelStore& store = KernelStore::instance());
+
+  std::size_t size() const { return specs_.size(); }
+  const KernelSpec& spec(std::size_t index) const { return specs_.at(index); }
+  /// Thread-safe; costs an atomic load once the kernel is loaded. Throws as Kernel's constructor
+  /// does, and tries again at the next call.
+  const Kernel& get(std::size_t index);
+
+ private:
+  struct Slot {
+    std::atomic<const Kernel*> kernel = nullptr;
+    std::unique_ptr<const Kernel> owned;
+    std::mutex loading;
+  };
+
+  std::vector<KernelSpec> specs_;
+  KernelStore& store_;
+  std::unique_ptr<Slot[]> slots_;
+};
+
+/// Whether code for `architecture` runs on a device: sm_90a on 9.0 alone, sm_100f on 10.x, sm_80 on
+/// 8.0 and up to 8.9.
+bool runs_on(const std::string& architecture, int compute_capability);
+
+/// Launches on `stream` (a CUstream or cudaStream_t; null: the legacy default stream) in the
+/// context that is current on the calling thread, which must be the stream's. Returns at once;
+/// neither allocates nor synchronises, and may be captured in a graph. `parameters` are copied.
+/// Throws invalid_argument (shape or size do not fit the kernel) or device.
+void launch(const Kernel& kernel, const LaunchShape& shape, void* stream, const void* parameters,
+            std::size_t bytes);
+
+template <class Parameters>
+void launch(const Kernel& kernel, const LaunchShape& shape, void* stream,
+            const Parameters& parameters) {
+  static_assert(std::is_trivially_copyable_v<Parameters>);
+  launch(kernel, shape, stream, &parameters, sizeof parameters);
+}
+
+}  // namespace blockscale::runtime
