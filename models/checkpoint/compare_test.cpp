@@ -234,7 +234,7 @@ TEST(Compare, OtherDtypesAreEqualOrNotCompared) {
   const CompareReport report = compare(folder / "a", folder / "b");
   ASSERT_EQ(report.tensors.size(), 3u);
   EXPECT_EQ(report.tensors[0].status, ComparisonStatus::equal);
-  for (const std::size_t i : {1, 2}) {
+  for (const std::size_t i : {1u, 2u}) {
     EXPECT_EQ(report.tensors[i].status, ComparisonStatus::not_compared);
     EXPECT_TRUE(std::isnan(report.tensors[i].sqnr_db));
     EXPECT_FALSE(report.tensors[i].converted);
