@@ -26,10 +26,9 @@ struct Execution {
 
 /// Bytes of workspace that `quantize` needs for these arguments, a multiple of 16: 0 for most
 /// recipes. Where a scale depends on the whole tensor up to 2 KiB, or at least 16 bytes for each
-/// matrix with a scale of its own. With rms_norm also 4 bytes for each row where its factors are
-/// needed by a second kernel (scales of whole tensors, of blocks of several rows, or given), or for
-/// each 512 bytes of x in whole 128 rows of each matrix (large inputs with blocks of several rows).
-/// Throws as `quantize` does.
+/// matrix with a scale of its own. With rms_norm also 4 bytes for each row where a second kernel
+/// follows: with scales of whole tensors, of blocks of several rows, or given. Throws as `quantize`
+/// does.
 std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTensorView& out,
                                       const QuantizeOptions& options = {});
 
@@ -37,25 +36,17 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 /// belongs to another device than out.values, or for a workspace that is too small or overlaps what
 /// the call reads or writes; unsupported for a device other than sm_90 or for 2^30 rows or columns;
 /// and device if the driver refuses.
-///
-/// Large inputs of rms_norm with blocks of several rows are read once, by thread blocks that wait
-/// for each other, no more than a quarter of what the stream's multiprocessors hold. One that has
-/// waited some 50 microseconds for another that does not run, since other kernels hold the
-/// multiprocessors, adds up that one's part itself: every call ends, but then takes much longer.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
 
 /// Bytes of workspace that `quantize_rows_and_columns` needs: with rms_norm 4 for each row, rounded
-/// up to a multiple of 16. Large inputs of which nothing is fused, and both of whose grids of
-/// scales are row_major, may need some MiB, at most 2 KiB for each 128 x 128 elements of a matrix,
-/// begun ones counted. Else 0. Throws as it does.
+/// up to a multiple of 16, else 0. Throws as it does.
 std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
                                                        const MutableScaledTensorView& out_rows,
                                                        const MutableScaledTensorView& out_columns,
                                                        const QuantizeOptions& options = {});
 
-/// As blockscale::quantize_rows_and_columns, from one read of x; rms_norm reads it for the
-/// factors of its rows before. Throws as `quantize` does.
+/// As blockscale::quantize_rows_and_columns, from one read of x; rms_norm reads it once more. Throws as `quantize` does.
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                const MutableScaledTensorView& out_columns,
                                const QuantizeOptions& options = {},
