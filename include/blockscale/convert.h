@@ -55,8 +55,9 @@ class Checkpoint {
   /// A view over the mapping of a quantised tensor, or of a plain f32, f16 or bf16 one. Tensors
   /// of more than two dimensions are batches of their last two; one dimension is one row.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
-  /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite and
-  /// above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would not.
+  /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
+  /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would
+  /// not.
   std::string problem(const CheckpointTensor& tensor) const;
 
  private:

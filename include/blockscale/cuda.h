@@ -46,7 +46,8 @@ std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
                                                        const MutableScaledTensorView& out_columns,
                                                        const QuantizeOptions& options = {});
 
-/// As blockscale::quantize_rows_and_columns, from one read of x; rms_norm reads it once more. Throws as `quantize` does.
+/// As blockscale::quantize_rows_and_columns, from one read of x; rms_norm reads it once more.
+/// Throws as `quantize` does.
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                const MutableScaledTensorView& out_columns,
                                const QuantizeOptions& options = {},
