@@ -108,7 +108,8 @@ class Planner {
 
   void plan_tensors() {
     plan_.all_verbatim = changes_nothing();
-    sides_.emplace(source_, decisions_, *plan_.destination, plan_.all_verbatim, !absmax_.empty());
+    sides_ = std::make_unique<SidePlan>(source_, decisions_, *plan_.destination, plan_.all_verbatim,
+                                        !absmax_.empty());
     plan_.cache = sides_->cache();
     plan_.tensors.clear();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
@@ -335,7 +336,7 @@ class Planner {
   std::vector<Decision> decisions_;
   std::set<std::size_t> rescaled_;       // tensors that are not to be copied
   std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
-  std::optional<SidePlan> sides_;
+  std::unique_ptr<const SidePlan> sides_;
   Plan plan_;
 };
 
