@@ -67,3 +67,14 @@ def test_commands_run(root, cli, model):
         )
         assert result.returncode == 0, (command, result.stderr)
         assert result.stdout.strip(), command
+
+
+def test_pip_install_says_what_it_needs(root):
+    """The packages that CMake asks for by name, but for those of the tests."""
+    text = (root / "cmake/BlockscaleRequirements.cmake").read_text()
+    text = re.sub(r"^if\(BLOCKSCALE_TESTS\)\n.*?^endif\(\)$", "", text, flags=re.M | re.S)
+    needed = re.findall(r"^ *blockscale_require_header\(\S+ (\S+)\)$", text, re.MULTILINE)
+    needed += re.findall(r"list\(APPEND missing ([a-z+][\w+-]*)\)", text)
+    shown = [line for line in "".join(blocks(root, "sh")).splitlines() if "apt-get" in line]
+    assert len(shown) == 1
+    assert sorted(shown[0].removeprefix("sudo apt-get install ").split()) == sorted(needed)
