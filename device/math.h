@@ -10,7 +10,7 @@ namespace blockscale::device {
 /// 1 / a, correctly rounded, for 2^-126 <= |a| <= 2^126: rcp.rn without its branch for the numbers
 /// beyond: one Newton step with a fused remainder from the hardware's approximation. That this
 /// rounds correctly is a fact about that approximation, not about every one within a unit of the
-/// last place: ops/quantize/cuda_math_gpu_test.cpp compares all such numbers on the device.
+/// last place: ops/quantize/test/math_gpu_test.cpp compares all such numbers on the device.
 BLOCKSCALE_DEVICE float reciprocal_of_normal(float a) {
   const float approximation = ptx::rcp_approx_ftz(a);
   const float excess = ptx::fma_rn(a, approximation, -1.0f);

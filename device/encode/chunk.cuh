@@ -7,8 +7,8 @@
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/convert.h"
 #include "device/ptx/global_memory.h"
+#include "device/ptx/integer.h"
 #include "device/ptx/packed.h"
-#include "device/ptx/warp.h"
 #include "device/vector.h"
 
 namespace blockscale::encoding {
@@ -51,6 +51,22 @@ BLOCKSCALE_DEVICE void clear(Chunk<kFormat, kCount>& chunk) {
   for (int i = 0; i < Chunk<kFormat, kCount>::kWords; ++i) chunk.word[i] = 0;
 }
 
+/// Two chunks of elements that alternate become one of the first and one of the second of each
+/// pair.
+template <Format kFormat, int kCount>
+BLOCKSCALE_DEVICE void separate_pairs(Chunk<kFormat, kCount> (&chunks)[2]) {
+  constexpr int kWords = Chunk<kFormat, kCount>::kWords;
+  const Chunk<kFormat, kCount> pairs[2] = {chunks[0], chunks[1]};
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kWords; ++i) {
+    const uint32_t a = pairs[2 * i / kWords].word[2 * i % kWords];
+    const uint32_t b = pairs[2 * i / kWords].word[2 * i % kWords + 1];
+    constexpr bool kWide = kFormat == Format::f32;
+    chunks[0].word[i] = kWide ? a : ptx::prmt(a, b, 0x5410);
+    chunks[1].word[i] = kWide ? b : ptx::prmt(a, b, 0x7632);
+  }
+}
+
 /// Loads a whole chunk from an address that is a multiple of 16 bytes, or of its size. With
 /// ld.global, as all that another kernel may have written is loaded: ptxas is free to move
 /// ld.global.nc to the other side of griddepcontrol.wait, and does.
@@ -86,11 +102,11 @@ BLOCKSCALE_DEVICE void load_elements(Chunk<kFormat, kCount>& chunk, const uint8_
 }
 
 /// Loads `count` elements the faster way that is possible; those beyond are 0, and count may be
-/// below 0. `vectors`: the address is a multiple of 16 bytes.
+/// below 0. `whole`: there are at least kCount, and the address is a multiple of 16 bytes.
 template <Format kFormat, int kCount>
 BLOCKSCALE_DEVICE void load_part(Chunk<kFormat, kCount>& chunk, const uint8_t* from, int32_t count,
-                                 bool vectors) {
-  if (vectors && count >= kCount) {
+                                 bool whole) {
+  if (whole) {
     load_vectors(chunk, from);
   } else {
     load_elements(chunk, from, count);
@@ -165,20 +181,5 @@ struct Amax {
     }
   }
 };
-
-/// The largest of a word of each of kLanes neighbouring lanes. All lanes of a warp call it.
-template <uint32_t kLanes>
-BLOCKSCALE_DEVICE uint32_t amax_of_lanes(uint32_t word) {
-  if constexpr (kLanes == 32) {
-    return ptx::redux_sync_max(ptx::kFullMask, word);
-  } else {
-    BLOCKSCALE_UNROLL
-    for (uint32_t lanes = 1; lanes < kLanes; lanes *= 2) {
-      const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, lanes);
-      word = other > word ? other : word;
-    }
-    return word;
-  }
-}
 
 }  // namespace blockscale::encoding

@@ -61,7 +61,7 @@ struct ExactQuotient {
 // the rounded lines is the rounded least. The first two lines are one: below a power of two the
 // last place is half of what it is above, and with y = 2 there, 2 y and 2 + y have the same slope.
 // So the bits of that sum, as an integer, are 4 less than the code from those of the power of two,
-// whose low bits are 0. cuda_math_emulated_test.cpp has every input.
+// whose low bits are 0. ops/quantize/test/math_emulated_test.cpp has every input.
 
 /// Signs of elements i to i + 7: bit 3 of each nibble, the other bits being 0.
 template <Format kFormat, int kCount>

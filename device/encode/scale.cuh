@@ -25,8 +25,8 @@ struct BlockScale {
 };
 
 /// a / kDivisor, correctly rounded where the quotient is a normal number
-/// (cuda_math_emulated_test.cpp has every significand): a product with the reciprocal, corrected by
-/// its remainder.
+/// (ops/quantize/test/math_emulated_test.cpp has every significand): a product with the reciprocal,
+/// corrected by its remainder.
 template <int kDivisor>
 BLOCKSCALE_DEVICE float divide_by(float a) {
   constexpr float kReciprocal = 1.0f / kDivisor;

@@ -174,7 +174,8 @@ class Bench {
 
   MutableScaledTensorView out_of(const BufferSet& set) const {
     const bool given = problem_.scale_source == ScaleSource::given;
-    return output_of(problem_, set.out, set.out + values_, given ? ones_ : set.tensor_scale);
+    std::byte* const one = ones_ + Workbench::kOnes * sizeof(float);
+    return output_of(problem_, set.out, set.out + values_, given ? one : set.tensor_scale);
   }
 
   static void check_workspace(std::int64_t bytes) {
@@ -292,9 +293,9 @@ std::byte* Workbench::results(std::int64_t bytes) {
 
 std::byte* Workbench::ones() {
   if (ones_.bytes() == 0) {
-    const std::vector<float> values(kOnes, 1.0f);
-    ones_ = runtime::DeviceBuffer(kOnes * sizeof(float));
-    ones_.copy_from_host(values.data(), kOnes * sizeof(float));
+    const std::vector<float> values(kOnes + 1, 1.0f);
+    ones_ = runtime::DeviceBuffer(values.size() * sizeof(float));
+    ones_.copy_from_host(values.data(), values.size() * sizeof(float));
   }
   return ones_.data();
 }

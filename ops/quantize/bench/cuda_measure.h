@@ -49,7 +49,7 @@ class Workbench {
   std::byte* numbers(Format dtype, std::int64_t bytes);
   /// Memory that is written.
   std::byte* results(std::int64_t bytes);
-  /// kOnes floats of 1: operands of transforms, given tensor scales.
+  /// kOnes floats of 1, operands of transforms, and one more, a given tensor scale.
   std::byte* ones();
   static constexpr std::size_t kOnes = std::size_t{1} << 20;
 

@@ -110,7 +110,7 @@ class Planner {
   QuantizePlan::Step& add(int kernel, std::int64_t threads) {
     const QuantizeConfig& c = kQuantizeKernels[kernel];
     QuantizePlan::Step& step = plan_.steps.at(static_cast<std::size_t>(plan_.count++));
-    const std::int64_t fits = c.threads / threads * c.min_blocks * sms_;
+    const std::int64_t fits = c.threads * c.min_blocks / threads * sms_;
     const std::int64_t tiles = std::max<std::int64_t>(1, params_.grid.tiles);
     step.kernel = kernel;
     step.params = params_;
@@ -146,16 +146,20 @@ class Planner {
     return fitting_log2_chunks(chunks, least, std::max(most, least));
   }
 
-  /// As few warps a row as hold it, and as many rows a CTA as make eight warps.
+  /// As few warps a row as hold it, in as few rounds as there may be, and as many rows a CTA as
+  /// make eight warps.
   QuantizePlan::Step& add_row_tiles(int kernel, std::int64_t rows, std::int64_t columns) {
     const QuantizeConfig& c = kQuantizeKernels[kernel];
     const std::int64_t all_warps =
         std::max<std::int64_t>(1, ceil_div(columns, std::int64_t{32} * c.chunk * c.chunks));
-    const std::int64_t warps = std::min<std::int64_t>(all_warps, kRowMostWarps);
+    const std::int64_t rounds = ceil_div(all_warps, kRowMostWarps);
+    // The segments of a sum of squares are whole in a round.
+    const bool sums = c.fused == Fused::rms_norm && rounds > 1;
+    const std::int64_t warps = sums ? kRowMostWarps : ceil_div(all_warps, rounds);
     const std::int64_t tile_rows = std::max<std::int64_t>(1, kRowMostWarps / 2 / warps);
     params_.grid = make_tile_grid(a_.out.batch, rows, 1, tile_rows, 0);
     params_.row_warps = Divisor(static_cast<std::uint32_t>(warps));
-    params_.row_rounds = static_cast<std::uint32_t>(ceil_div(all_warps, warps));
+    params_.row_rounds = static_cast<std::uint32_t>(rounds);
     return add(kernel, tile_rows * warps * 32);
   }
 

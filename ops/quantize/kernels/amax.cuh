@@ -47,42 +47,47 @@ class AmaxTiles {
   BLOCKSCALE_DEVICE void each_chunk(const Fold& fold) const {
     const uint32_t step = p_.amax.count;
     for (uint32_t first = run_.part; first < run_.tiles; first += kConfig.chunks * step) {
-      ValueChunk<kLoaded> chunks[kConfig.chunks];
+      RawChunk<kLoaded> raw[kConfig.chunks];
       BLOCKSCALE_UNROLL
       for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        const uint32_t tile = first + u * step;
-        encoding::clear(chunks[u]);
-        if (tile >= run_.tiles) continue;
-        const TilePlace at = tile_place(p_.grid, run_.scale * run_.tiles + tile);
-        const ChunkPlace place = chunk_place(p_.grid, at, kConfig.chunk);
-        load_values<kLoaded>(chunks[u], p_, place, extent_at<kLoaded>(p_, place));
+        const ChunkPlace place = chunk_at(first + u * step);
+        load_raw(raw[u], p_, place, extent<kLoaded>(first + u * step, place));
       }
       BLOCKSCALE_UNROLL
-      for (const ValueChunk<kLoaded>& chunk : chunks) fold(chunk);
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        const ChunkPlace place = chunk_at(first + u * step);
+        ValueChunk<kLoaded> values;
+        find_values(values, raw[u], p_, place, extent<kLoaded>(first + u * step, place), 1);
+        fold(values);
+      }
     }
   }
 
  private:
+  BLOCKSCALE_DEVICE ChunkPlace chunk_at(uint32_t tile) const {
+    const TilePlace at = tile_place(p_.grid, run_.scale * run_.tiles + tile);
+    return chunk_place(p_.grid, at, kConfig.chunk);
+  }
+
+  template <QuantizeConfig kLoaded>
+  BLOCKSCALE_DEVICE Extent extent(uint32_t tile, const ChunkPlace& place) const {
+    return tile < run_.tiles ? extent_at<kLoaded>(p_, place) : Extent{0, false};
+  }
+
   const QuantizeParams& p_;
   TilesOfScale run_;
 };
 
-/// The same configuration without what is fused.
-BLOCKSCALE_HD constexpr QuantizeConfig of_x(QuantizeConfig config) {
-  config.fused = Fused::none;
-  return config;
-}
-
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_amax(const QuantizeParams& p) {
-  await_turn(p);
+  wait_for_turn(p);
   const TilesOfScale run = tiles_of_scale(p);
   const AmaxTiles<kConfig> tiles(p, run);
   Amax<kValueFormat<kConfig>, false> amax;
   bool computes = true;
   if constexpr (kConfig.fused == Fused::gelu && kConfig.input != Format::f32) {
     LargestX<kConfig.input> largest;
-    tiles.template each_chunk<of_x(kConfig)>(
+    tiles.template each_chunk<without_fused(kConfig)>(
         [&](const Chunk<kConfig.input, kConfig.chunk>& x) { largest.fold(x); });
     computes = !(largest.value() >= kLeastOrderedX);
     if (!computes) amax.bits = bit_cast<uint32_t>(gelu(p.fused, largest.value()));
@@ -92,7 +97,7 @@ BLOCKSCALE_DEVICE void find_amax(const QuantizeParams& p) {
     tiles.template each_chunk<kConfig>(
         [&](const ValueChunk<kConfig>& values) { amax.fold(values); });
   }
-  leave_amax(p.amax, run.scale, run.part, amax.f32_bits());
+  store_partial_amax(p.amax, run.scale, run.part, amax.f32_bits());
 }
 
 }  // namespace blockscale::quantizer

@@ -21,9 +21,9 @@ BLOCKSCALE_DEVICE bool any_exceptional(const Blocks<kConfig>& blocks) {
 /// Chunks of a warp, each of which is whole or lies beyond the matrix, vectors fitting. False, and
 /// then no code is stored, if they must go the plain way.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE bool quantize_shortly(const QuantizeParams& p, float tensor_scale,
-                                        const ChunkPlace& place, const ValueChunk<kConfig>& values,
-                                        bool inside) {
+BLOCKSCALE_DEVICE bool quantize_fast(const QuantizeParams& p, float tensor_scale,
+                                     const ChunkPlace& place, const ValueChunk<kConfig>& values,
+                                     bool inside) {
   Blocks<kConfig> blocks;
   find_amaxes<kConfig>(blocks, values);
   find_scales<kConfig, false>(blocks, p, tensor_scale, place);
@@ -40,21 +40,29 @@ template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& p) {
   // Where amaxes are what is waited for, x is loaded before: it was complete when `amax` let this
   // kernel start.
-  constexpr bool kFollows = follows_amax(kConfig);
-  await_turn(p, kFollows && p.tensor_source == TensorScaleSource::amaxes);
+  const bool follows = follows_amax(kConfig) && p.tensor_source == TensorScaleSource::amaxes;
+  wait_for_turn(p, follows);
   const ChunkPlace place = chunk_place(p.grid, tile_of_cta(p), kConfig.chunk);
   const bool inside = place.row < p.rows && place.column + kConfig.chunk <= p.k;
   const bool outside = place.row >= p.rows || place.column >= p.k;
   const bool vectors = p.x.vectors && p.value_vectors;
   const bool whole = vectors && ptx::vote_sync_all(ptx::kFullMask, inside || outside);
+  const Extent extent = {inside ? kConfig.chunk : 0, true};
+  constexpr bool kNormalizes = kConfig.fused == Fused::rms_norm;
+  RawChunk<kConfig> raw;
   ValueChunk<kConfig> values;
   if (whole) {
-    const int32_t left = inside ? kConfig.chunk : 0;
-    load_values<kConfig>(values, p, place, {left, true});
+    load_raw(raw, p, place, extent);
+    if constexpr (!kNormalizes) find_values(values, raw, p, place, extent, 1);
   }
-  const float tensor_scale = await_tensor_scale<kConfig>(p, place);
-  if (whole && quantize_shortly<kConfig>(p, tensor_scale, place, values, inside)) return;
-  quantize_plainly<kConfig>(p, tensor_scale, place);
+  if (follows) ptx::griddepcontrol_wait();
+  const float rstd = stored_rstd<kConfig>(p, place);
+  const float tensor_scale = tensor_scale_at<kConfig>(p, place);
+  if (whole) {
+    if constexpr (kNormalizes) find_values(values, raw, p, place, extent, rstd);
+    if (quantize_fast<kConfig>(p, tensor_scale, place, values, inside)) return;
+  }
+  quantize_plainly<kConfig>(p, tensor_scale, place, rstd);
 }
 
 }  // namespace blockscale::quantizer

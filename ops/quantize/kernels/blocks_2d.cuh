@@ -36,11 +36,11 @@ class Block2d {
   BLOCKSCALE_DEVICE void quantize() {
     Amax<kValueFormat<kConfig>, false> amax;
     if (whole_) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) load(values_[u], u);
+      load_all();
       BLOCKSCALE_UNROLL
       for (const Values& values : values_) amax.fold(values);
     } else {
+      if constexpr (follows_rstd(kConfig)) ptx::griddepcontrol_wait();
       each_plainly([&](const ChunkPlace&, const Values& values) { amax.fold(values); });
     }
     const BlockScale scale =
@@ -67,9 +67,25 @@ class Block2d {
  private:
   BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const { return below(first_, u * row_step_); }
 
-  BLOCKSCALE_DEVICE void load(Values& values, uint32_t u) const {
-    const ChunkPlace at = place(u);
-    load_values<kConfig>(values, p_, at, extent_at<kConfig>(p_, at));
+  /// Where whole_: all of x before rstd is waited for, and before anything is computed.
+  BLOCKSCALE_DEVICE void load_all() {
+    RawChunk<kConfig> raw[kConfig.chunks];
+    float rstd[kConfig.chunks];
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) load_raw(raw[u], p_, place(u), whole_extent(u));
+    if constexpr (follows_rstd(kConfig)) ptx::griddepcontrol_wait();
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) rstd[u] = stored_rstd<kConfig>(p_, place(u));
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      find_values(values_[u], raw[u], p_, place(u), whole_extent(u), rstd[u]);
+    }
+  }
+
+  /// Where whole_: without a branch for a part of a chunk.
+  BLOCKSCALE_DEVICE Extent whole_extent(uint32_t u) const {
+    const bool inside = place(u).row < p_.rows && place(u).column < p_.k;
+    return {inside ? kConfig.chunk : 0, true};
   }
 
   /// Calls body(place, values) for the thread's chunks, one after the other.
@@ -77,9 +93,11 @@ class Block2d {
   BLOCKSCALE_DEVICE void each_plainly(const Body& body) const {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      const ChunkPlace at = place(u);
       Values values;
-      load(values, u);
-      body(place(u), values);
+      load_values<kConfig>(values, p_, at, extent_at<kConfig>(p_, at),
+                           stored_rstd<kConfig>(p_, at));
+      body(at, values);
     }
   }
 
@@ -118,7 +136,7 @@ class Block2d {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_blocks_2d(const QuantizeParams& p) {
   // What `rstd` leaves is waited for later; x was complete when that one let this kernel start.
-  await_turn(p, follows_rstd(kConfig));
+  wait_for_turn(p, follows_rstd(kConfig));
   Block2d<kConfig>(p).quantize();
 }
 

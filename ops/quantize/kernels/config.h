@@ -94,6 +94,20 @@ BLOCKSCALE_HD constexpr bool follows_rstd(const QuantizeConfig& c) {
   return c.kernel == QuantizeKernel::blocks_2d && c.fused == Fused::rms_norm;
 }
 
+/// Whether weights of 16 bits an element are loaded together with x: where little is done before
+/// they are used.
+BLOCKSCALE_HD constexpr bool loads_weights_early(const QuantizeConfig& c) {
+  return c.fused == Fused::rms_norm &&
+         (c.kernel == QuantizeKernel::blocks || c.kernel == QuantizeKernel::cast ||
+          c.kernel == QuantizeKernel::amax);
+}
+
+/// The same configuration with nothing fused.
+BLOCKSCALE_HD constexpr QuantizeConfig without_fused(QuantizeConfig config) {
+  config.fused = Fused::none;
+  return config;
+}
+
 /// A list that is built by a constexpr function.
 struct QuantizeKernelList {
   static constexpr int kCapacity = 240;
@@ -120,6 +134,11 @@ inline constexpr RowBlockRecipe kRowBlockRecipes[] = {
 };
 inline constexpr Format kQuantizeInputs[] = {Format::bf16, Format::f16, Format::f32};
 
+/// Whether 64 elements, and what is fused with them, need more than 128 registers.
+BLOCKSCALE_HD constexpr bool holds_most(const QuantizeConfig& c) {
+  return c.input == Format::f32 && (c.fused == Fused::swiglu || c.fused == Fused::modulate);
+}
+
 /// The tuning of a configuration: what measurements favour (docs/log/quantize-sm90.md). Where
 /// little but bytes is moved that is 64 bytes a thread, in many small CTAs.
 BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
@@ -129,26 +148,34 @@ BLOCKSCALE_HD constexpr QuantizeConfig tuned(QuantizeConfig c) {
     c.threads = 32;
     c.min_blocks = 1;
   } else if (holds_rows(c)) {
-    c.chunk = 8;
-    c.chunks = c.fused == Fused::modulate ? 2 : 4;
-    c.threads = 512;
-    // 64 registers, or 128 where x is held beside so many values of it.
-    const bool holds_both = c.fused == Fused::rms_norm && (wide || c.block == 0);
-    c.min_blocks = c.kernel == QuantizeKernel::rows && holds_both ? 1 : 2;
+    // What a chunk costs, whatever it holds, counts where much is computed; values that are held
+    // while warps wait for each other want registers in smaller pieces.
+    const bool holds_values = c.kernel == QuantizeKernel::rows && c.block == 0;
+    const int elements = fused && wide ? 16 : 32;  // of a thread
+    const bool small = !fused || loads_weights_early(c);
+    c.chunk = small ? 8 : holds_values ? elements / 2 : elements;
+    c.chunks = elements / c.chunk;
+    // 80 registers where x, operands and values are held, else 64.
+    const bool holds_much = c.kernel != QuantizeKernel::rstd && fused && c.fused != Fused::gelu;
+    c.threads = holds_much ? 768 : 512;
+    c.min_blocks = holds_much ? 1 : 2;
     c.persistent = c.kernel != QuantizeKernel::rows;
   } else if (c.kernel == QuantizeKernel::blocks_2d) {
     c.chunk = 8;
     c.chunks = 8;
     c.threads = 256;
-    c.min_blocks = fused || wide ? 2 : 3;
+    c.min_blocks = holds_most(c) ? 1 : fused || wide ? 2 : 3;
   } else if (c.kernel == QuantizeKernel::amax) {
-    c.chunks = wide || (fused && c.fused != Fused::gelu) ? 1 : 4;
-    c.threads = 256;
-    c.min_blocks = 3;  // few, since each CTA leaves one amax
+    const bool holds_little = !fused || c.fused == Fused::gelu;
+    c.chunks = wide ? 1 : holds_little ? 4 : 2;
+    c.threads = fused ? 256 : 128;
+    c.min_blocks = fused ? 3 : 6;  // few, since each CTA leaves one amax
     c.persistent = true;
   } else {
-    if (!wide && (!fused || c.fused == Fused::gelu)) c.chunk = 32;
-    if (c.rule == ScaleRule::nvfp4 && !fused) c.min_blocks = 12;
+    // What a thread does once, whatever it holds, is a third of its instructions for 16 elements.
+    if (!wide) c.chunk = 32;
+    const bool holds_much = fused && c.fused != Fused::gelu;
+    c.min_blocks = holds_much ? 6 : c.rule == ScaleRule::nvfp4 && !fused ? 12 : 8;
   }
   return c;
 }

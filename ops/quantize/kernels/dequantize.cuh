@@ -196,7 +196,7 @@ BLOCKSCALE_DEVICE void dequantize_chunk(const DequantizeParams& p, const ChunkPl
   float values[kConfig.chunk];
   if constexpr (kBits >= 16) {
     Chunk<kElement, kConfig.chunk> chunk;
-    load_part(chunk, from, left, p.value_vectors);
+    load_part(chunk, from, left, p.value_vectors && left >= kConfig.chunk);
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kConfig.chunk; ++i) values[i] = value_at(chunk, i);
   } else {

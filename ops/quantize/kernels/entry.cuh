@@ -27,7 +27,7 @@ BLOCKSCALE_DEVICE void quantize_kernel(const QuantizeParams& params) {
   } else if constexpr (kConfig.kernel == QuantizeKernel::amax) {
     quantizer::find_amax<kConfig>(params);
   } else if constexpr (kConfig.kernel == QuantizeKernel::finalize) {
-    quantizer::await_turn(params);
+    quantizer::wait_for_turn(params);
     quantizer::finalize_amax<kConfig>(params);
   } else {
     quantizer::quantize_blocks<kConfig>(params);

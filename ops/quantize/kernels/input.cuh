@@ -56,8 +56,34 @@ BLOCKSCALE_DEVICE void load_operand(Chunk<Format::f32, kCount>& values, const De
   }
 }
 
-/// Where the gates and ups of a chunk of columns begin, in columns of x, and how many of each kind
-/// of half of a GatedChunk exist.
+/// kCount elements of 16 bits from `first` on, in f32, of a chunk that was loaded as bf16 but is of
+/// `dtype`.
+template <int kCount, int kChunk>
+BLOCKSCALE_DEVICE void find_halves(Chunk<Format::f32, kCount>& values,
+                                   const Chunk<Format::bf16, kChunk>& loaded, int first,
+                                   Format dtype) {
+  if (dtype == Format::bf16) {
+    fill_values(values, [&](int i) { return value_at(loaded, first + i); });
+  } else {
+    Chunk<Format::f16, kChunk> halves;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kChunk / 2; ++i) halves.word[i] = loaded.word[i];
+    fill_values(values, [&](int i) { return value_at(halves, first + i); });
+  }
+}
+
+/// What is read from memory for a chunk of values, before anything is computed of it: a thread
+/// loads all its chunks before it uses one. Operands are loaded where they are used, since there
+/// are few registers for them, and most of them come from L1; but for loads_weights_early.
+template <QuantizeConfig kConfig>
+struct RawChunk {
+  static constexpr int kParts = kConfig.fused == Fused::swiglu ? 2 : 1;
+  Chunk<kConfig.input, kConfig.chunk> x[kParts];  // swiglu: as gated_columns_of says
+  Chunk<Format::bf16, kConfig.chunk> weight;      // loads_weights_early: bf16 or f16
+};
+
+/// Where the two parts of x for a chunk of swiglu begin, in columns of x, and how many elements of
+/// each exist.
 struct GatedColumnsOfChunk {
   int64_t part[2];
   int32_t left[2];
@@ -78,57 +104,21 @@ BLOCKSCALE_DEVICE GatedColumnsOfChunk gated_columns_of(const QuantizeParams& p, 
   return {{start.gate + shift, start.up + shift}, {left, left}};
 }
 
-/// Loads gates and ups of kCount columns of a row of x, and computes swiglu of them.
+/// swiglu of gates and ups as they were loaded.
 template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void load_swiglu(Chunk<Format::f32, kCount>& values, const QuantizeParams& p,
-                                   const uint8_t* row, uint32_t column, const Extent& extent) {
-  constexpr int64_t kBytes = Chunk<kFormat, kCount>::kElementBytes;
-  const GatedColumnsOfChunk from = gated_columns_of(p, column, extent.left, kCount);
-  Chunk<kFormat, kCount> part[2];
-  BLOCKSCALE_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    encoding::load_part(part[i], row + from.part[i] * kBytes, from.left[i], extent.whole);
+BLOCKSCALE_DEVICE void swiglu(Chunk<Format::f32, kCount>& values, const FusedParams& f,
+                              const Chunk<kFormat, kCount> (&loaded)[2]) {
+  Chunk<kFormat, kCount> part[2] = {loaded[0], loaded[1]};
+  if (f.gate_group == 1) {
+    encoding::separate_pairs(part);
+    if (f.gate_order == GateOrder::up_first) {
+      const Chunk<kFormat, kCount> ups = part[0];
+      part[0] = part[1];
+      part[1] = ups;
+    }
   }
-  const auto swiglu = [](float gate, float up) {
-    return math::swiglu<device::KernelMath>(gate, up);
-  };
-  if (p.fused.gate_group == 1) {
-    const bool gate_first = p.fused.gate_order == GateOrder::gate_first;
-    fill_values(values, [&](int i) {
-      const Chunk<kFormat, kCount>& pairs = part[2 * i / kCount];
-      const float first = value_at(pairs, 2 * i % kCount);
-      const float second = value_at(pairs, 2 * i % kCount + 1);
-      return gate_first ? swiglu(first, second) : swiglu(second, first);
-    });
-  } else {
-    fill_values(values, [&](int i) { return swiglu(value_at(part[0], i), value_at(part[1], i)); });
-  }
-}
-
-/// modulate, of a row counted through all matrices.
-template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void modulate(Chunk<Format::f32, kCount>& values, const FusedParams& f,
-                                const Chunk<kFormat, kCount>& x, uint32_t row, uint32_t column,
-                                const Extent& extent) {
-  Chunk<Format::f32, kCount> scale, shift;
-  const uint32_t group = f.rows_per_group.quotient(row);
-  load_operand(scale, f.scale, group, column, extent);
-  load_operand(shift, f.shift, group, column, extent);
   fill_values(values, [&](int i) {
-    return math::modulate<device::KernelMath>(value_at(x, i), value_at(scale, i),
-                                              value_at(shift, i));
-  });
-}
-
-/// rms_norm, with the rstd of the row.
-template <Format kFormat, int kCount>
-BLOCKSCALE_DEVICE void normalize(Chunk<Format::f32, kCount>& values, const FusedParams& f,
-                                 const Chunk<kFormat, kCount>& x, float rstd, uint32_t column,
-                                 const Extent& extent) {
-  Chunk<Format::f32, kCount> weight;
-  load_operand(weight, f.weight, 0, column, extent);
-  fill_values(values, [&](int i) {
-    return math::rms_norm<device::KernelMath>(value_at(x, i), rstd, value_at(weight, i));
+    return math::swiglu<device::KernelMath>(value_at(part[0], i), value_at(part[1], i));
   });
 }
 
@@ -148,44 +138,97 @@ BLOCKSCALE_DEVICE Extent extent_at(const QuantizeParams& p, const ChunkPlace& pl
   return {left, p.x.vectors && left >= kConfig.chunk};
 }
 
-/// Elements of x at a place. Those that do not exist are 0.
+/// Loads what the values at a place are computed from. What does not exist is 0.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE void load_x(Chunk<kConfig.input, kConfig.chunk>& x, const QuantizeParams& p,
-                              const ChunkPlace& place, const Extent& extent) {
+BLOCKSCALE_DEVICE void load_raw(RawChunk<kConfig>& raw, const QuantizeParams& p,
+                                const ChunkPlace& place, const Extent& extent) {
   constexpr int64_t kBytes = Chunk<kConfig.input, kConfig.chunk>::kElementBytes;
-  encoding::load_part(x, x_row_at(p, place) + place.column * kBytes, extent.left, extent.whole);
+  if (extent.left <= 0) {
+    BLOCKSCALE_UNROLL
+    for (auto& part : raw.x) encoding::clear(part);
+    return;
+  }
+  const uint8_t* const row = x_row_at(p, place);
+  if constexpr (kConfig.fused == Fused::swiglu) {
+    const GatedColumnsOfChunk from = gated_columns_of(p, place.column, extent.left, kConfig.chunk);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      encoding::load_part(raw.x[i], row + from.part[i] * kBytes, from.left[i], extent.whole);
+    }
+  } else {
+    encoding::load_part(raw.x[0], row + place.column * kBytes, extent.left, extent.whole);
+  }
+  if constexpr (loads_weights_early(kConfig)) {
+    const DeviceMatrix& weight = p.fused.weight;
+    if (weight.dtype == Format::f32) return;
+    encoding::load_part(raw.weight, weight.data + int64_t{place.column} * 2, extent.left,
+                        extent.whole);
+  }
 }
 
-/// The rstd of a row, which a kernel before has found; that one has not been waited for yet.
-BLOCKSCALE_DEVICE float await_rstd(const QuantizeParams& p, const ChunkPlace& place) {
-  ptx::griddepcontrol_wait();
+/// What is quantised at a place, everything beyond the matrix being 0. `rstd` is that of the row,
+/// of rms_norm.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE void find_values(ValueChunk<kConfig>& values, const RawChunk<kConfig>& raw,
+                                   const QuantizeParams& p, const ChunkPlace& place,
+                                   const Extent& extent, [[maybe_unused]] float rstd) {
+  using M = device::KernelMath;
+  const auto x = [&](int i) { return value_at(raw.x[0], i); };
+  if constexpr (kConfig.fused == Fused::none) {
+    values = raw.x[0];
+  } else if constexpr (kConfig.fused == Fused::gelu) {
+    fill_values(values, [&](int i) { return gelu(p.fused, x(i)); });  // of 0: 0
+  } else if constexpr (kConfig.fused == Fused::swiglu) {
+    swiglu(values, p.fused, raw.x);  // likewise
+  } else if (extent.left <= 0) {
+    encoding::clear(values);
+  } else {
+    // modulate counts rows through all matrices.
+    const uint32_t group = p.fused.rows_per_group.quotient(place.matrix * p.rows + place.row);
+    constexpr int kPart = 8;  // operands in f32 take few registers at a time
+    BLOCKSCALE_UNROLL
+    for (int first = 0; first < kConfig.chunk; first += kPart) {
+      const Extent part = {extent.left - first, extent.whole};
+      const uint32_t column = place.column + first;
+      [[maybe_unused]] Chunk<Format::f32, kPart> scale, shift, weight;
+      if constexpr (kConfig.fused == Fused::modulate) {
+        load_operand(scale, p.fused.scale, group, column, part);
+        load_operand(shift, p.fused.shift, group, column, part);
+      } else if (loads_weights_early(kConfig) && p.fused.weight.dtype != Format::f32) {
+        find_halves(weight, raw.weight, first, p.fused.weight.dtype);
+      } else {
+        load_operand(weight, p.fused.weight, 0, column, part);
+      }
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kPart; ++i) {
+        float value;
+        if constexpr (kConfig.fused == Fused::modulate) {
+          value = math::modulate<M>(x(first + i), value_at(scale, i), value_at(shift, i));
+        } else {
+          value = math::rms_norm<M>(x(first + i), rstd, value_at(weight, i));
+        }
+        values.word[first + i] = bit_cast<uint32_t>(value);
+      }
+    }
+  }
+}
+
+/// The rstd of a row as an `rstd` or `amax` kernel has left it, which has been waited for; 1 where
+/// nothing needs it.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE float stored_rstd(const QuantizeParams& p, const ChunkPlace& place) {
+  if constexpr (kConfig.fused != Fused::rms_norm) return 1;
   if (place.row >= p.rows) return 0;
   return ptx::ld_global(p.fused.rstd + uint64_t{place.matrix} * p.rows + place.row);
 }
 
-/// What is quantised at a place, everything beyond the matrix being 0. x is loaded before rstd is
-/// waited for.
+/// Loads and finds the values at a place.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void load_values(ValueChunk<kConfig>& values, const QuantizeParams& p,
-                                   const ChunkPlace& place, const Extent& extent) {
-  if (extent.left <= 0) {
-    encoding::clear(values);
-  } else if constexpr (kConfig.fused == Fused::none) {
-    load_x<kConfig>(values, p, place, extent);
-  } else if constexpr (kConfig.fused == Fused::swiglu) {
-    load_swiglu<kConfig.input>(values, p, x_row_at(p, place), place.column, extent);
-  } else {
-    Chunk<kConfig.input, kConfig.chunk> x;
-    load_x<kConfig>(x, p, place, extent);
-    if constexpr (kConfig.fused == Fused::modulate) {
-      const uint32_t row = place.matrix * p.rows + place.row;
-      modulate(values, p.fused, x, row, place.column, extent);
-    } else if constexpr (kConfig.fused == Fused::rms_norm) {
-      normalize(values, p.fused, x, await_rstd(p, place), place.column, extent);
-    } else {
-      fill_values(values, [&](int i) { return gelu(p.fused, value_at(x, i)); });
-    }
-  }
+                                   const ChunkPlace& place, const Extent& extent, float rstd) {
+  RawChunk<kConfig> raw;
+  load_raw(raw, p, place, extent);
+  find_values(values, raw, p, place, extent, rstd);
 }
 
 }  // namespace blockscale::quantizer

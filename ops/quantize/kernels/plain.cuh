@@ -146,13 +146,13 @@ BLOCKSCALE_HD constexpr QuantizeConfig with_chunk(QuantizeConfig config, int chu
 /// The same from memory, one block of the chunk after the other, which keeps few registers busy.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_plainly(const QuantizeParams& p, float tensor_scale,
-                                        const ChunkPlace& place) {
+                                        const ChunkPlace& place, float rstd) {
   constexpr QuantizeConfig kPart = with_chunk(kConfig, Blocks<kConfig>::kSize);
-  BLOCKSCALE_UNROLL
+  BLOCKSCALE_NO_UNROLL
   for (uint32_t i = 0; i < Blocks<kConfig>::kCount; ++i) {
     const ChunkPlace at = right_of(place, i * kPart.chunk);
     ValueChunk<kPart> values;
-    load_values<kPart>(values, p, at, extent_at<kPart>(p, at));
+    load_values<kPart>(values, p, at, extent_at<kPart>(p, at), rstd);
     quantize_values_plainly<kPart>(p, tensor_scale, at, values);
   }
 }

@@ -72,14 +72,11 @@ BLOCKSCALE_DEVICE float scattered_sum(const float (&numbers)[kCount]) {
   }
 }
 
-/// Sum of the squares of a warp's chunks in all its lanes, in the order of core/input_transform.h:
-/// of those of a thread, which are 32 chunks apart, the lanes' sums come first.
-template <Format kFormat, int kCount, uint32_t kChunks>
-BLOCKSCALE_DEVICE float sum_of_squares(const Chunk<kFormat, kCount> (&chunks)[kChunks]) {
-  float sums[kChunks];
-  BLOCKSCALE_UNROLL
-  for (uint32_t u = 0; u < kChunks; ++u) sums[u] = sum_of_chunk(chunks[u]);
-  float sum = scattered_sum<1>(sums);
+/// Sum of a number for each chunk of a warp's lanes, in the order of core/input_transform.h: a
+/// thread's chunks are 32 chunks apart, so the lanes' sums come first.
+template <uint32_t kChunks>
+BLOCKSCALE_DEVICE float sum_of_warp(const float (&chunks)[kChunks]) {
+  float sum = scattered_sum<1>(chunks);
   // Chunks that are neighbours went to lanes that differ in the last half's bit.
   BLOCKSCALE_UNROLL
   for (uint32_t lanes = kChunks / 2; lanes > 0; lanes /= 2) {

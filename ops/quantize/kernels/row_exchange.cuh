@@ -29,16 +29,6 @@ class RowExchange {
             (row_warps.quotient(warp) * kRowBytes + row_warps.remainder(warp) * 4);
   }
 
-  /// Before anything is exchanged. Collective of the CTA.
-  BLOCKSCALE_DEVICE void clear_words() const {
-    if (row_warps_.divisor == 1) return;
-    const ptx::SharedAddress words = device::shared_base();
-    for (uint32_t at = 4 * ptx::tid_x(); at < kQuantizeSharedBytes; at += 4 * ptx::ntid_x()) {
-      ptx::st_shared(words + at, 0u);
-    }
-    ptx::barrier_sync_all();
-  }
-
   BLOCKSCALE_DEVICE uint32_t row_of_tile() const { return word_.value % kBufferBytes / kRowBytes; }
   BLOCKSCALE_DEVICE uint32_t warp_of_row() const { return word_.value % kRowBytes / 4; }
 
@@ -58,9 +48,14 @@ class RowExchange {
       return;
     }
     word_.value ^= kBufferBytes;
-    if (ptx::tid_x() % 32 == 0) ptx::st_shared(word_, word);
-    ptx::barrier_sync_all();
+    const uint32_t lane = ptx::tid_x() % 32;
     const ptx::SharedAddress row = {word_.value & ~(kRowBytes - 1)};
+    // The row's first warp writes those of warps that do not exist.
+    const bool is_nobodys =
+        warp_of_row() == 0 && lane >= row_warps_.divisor && lane < uint32_t{kRowMostWarps};
+    if (is_nobodys) ptx::st_shared(row + 4 * lane, 0u);
+    if (lane == 0) ptx::st_shared(word_, word);
+    ptx::barrier_sync_all();
     const auto fold_from = [&](uint32_t first) {
       uint32_t words[kCount];
       BLOCKSCALE_UNROLL

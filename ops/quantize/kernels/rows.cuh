@@ -8,7 +8,7 @@
 // L2 or memory for each use.
 #pragma once
 
-#include "ops/quantize/kernels/plain.cuh"
+#include "ops/quantize/kernels/blocks.cuh"
 #include "ops/quantize/kernels/rms.cuh"
 #include "ops/quantize/kernels/row_exchange.cuh"
 #include "ops/quantize/kernels/tensor_scale.cuh"
@@ -20,31 +20,30 @@ namespace blockscale::quantizer {
 template <QuantizeConfig kConfig, bool kOneRound>
 class RowTile {
   static constexpr bool kNormalizes = kConfig.fused == Fused::rms_norm;
+  static constexpr bool kQuantizes = kConfig.kernel == QuantizeKernel::rows;
+  /// `rstd` needs no weights.
+  static constexpr QuantizeConfig kLoaded =
+      kConfig.kernel == QuantizeKernel::rstd ? without_fused(kConfig) : kConfig;
   /// The rule of a row's own scale poisons nothing, nor does a tensor's.
-  static constexpr bool kRowScale = kConfig.block == 0;
-  using X = Chunk<kConfig.input, kConfig.chunk>;
-  using Values = ValueChunk<kConfig>;
   using RowAmax = Amax<kValueFormat<kConfig>, false>;
+  using Values = ValueChunk<kConfig>;
   /// Columns between a thread's chunks, and of all of a warp's.
   static constexpr uint32_t kStep = 32 * kConfig.chunk;
   static constexpr uint32_t kWarpColumns = kStep * kConfig.chunks;
 
  public:
-  BLOCKSCALE_DEVICE explicit RowTile(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {
-    exchange_.clear_words();
-  }
+  BLOCKSCALE_DEVICE explicit RowTile(const QuantizeParams& p) : p_(p), exchange_(p.row_warps) {}
 
-  /// The rows of a tile. Where its rows are all that is wanted, folds their values into `amax`.
+  /// The rows of a tile. Where their amax is all that is wanted, folds their values into `amax`.
   BLOCKSCALE_DEVICE void work(uint32_t tile, RowAmax& amax) {
     const TilePlace at = tile_place(p_.grid, tile);
     place_ = {at.matrix, at.row + exchange_.row_of_tile(), 0};
     if constexpr (kNormalizes) find_rstd();
-    if constexpr (kConfig.kernel == QuantizeKernel::rstd) return;
     if constexpr (kConfig.kernel == QuantizeKernel::amax) {
       fold_into(amax);
-    } else if constexpr (kRowScale) {
+    } else if constexpr (kQuantizes && kConfig.block == 0) {
       quantize_per_token();
-    } else {
+    } else if constexpr (kQuantizes) {
       quantize_blocks_of_row();
     }
   }
@@ -68,27 +67,34 @@ class RowTile {
   BLOCKSCALE_DEVICE void go_to_round(uint32_t round) {
     const uint32_t first = (round * p_.row_warps.divisor + exchange_.warp_of_row()) * kWarpColumns;
     place_.column = first + ptx::tid_x() % 32 * kConfig.chunk;
-    // Each chunk of the warp is whole, or lies beyond the row.
-    whole_ = p_.x.vectors && (p_.k % kConfig.chunk == 0 || p_.k - first >= kWarpColumns);
+    const bool vectors = p_.x.vectors && (!kQuantizes || p_.value_vectors);
+    whole_ = vectors && (p_.k % kConfig.chunk == 0 || p_.k - first >= kWarpColumns);
   }
 
   BLOCKSCALE_DEVICE ChunkPlace place(uint32_t u) const { return right_of(place_, u * kStep); }
 
-  /// Without a branch of its own for each chunk: whole_ is the same for all of a warp.
-  BLOCKSCALE_DEVICE Extent extent(uint32_t u) const {
-    const bool exists = place_.row < p_.rows && place(u).column < p_.k;
-    return {exists ? static_cast<int32_t>(p_.k - place(u).column) : 0, whole_};
+  BLOCKSCALE_DEVICE bool inside(uint32_t u) const {
+    return place_.row < p_.rows && place(u).column < p_.k;
   }
 
-  /// x_ or, of what is fused but rms_norm, values_.
+  /// Where whole_.
+  BLOCKSCALE_DEVICE Extent whole_extent(uint32_t u) const {
+    return {inside(u) ? kConfig.chunk : 0, true};
+  }
+
+  /// Where whole_, raw_; else of rms_norm x, of which the squares are needed, and nothing else.
   BLOCKSCALE_DEVICE void load() {
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-      if constexpr (kNormalizes) {
-        encoding::clear(x_[u]);
-        if (extent(u).left > 0) load_x<kConfig>(x_[u], p_, place(u), extent(u));
-      } else {
-        load_values<kConfig>(values_[u], p_, place(u), extent(u));
+    if (whole_) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        load_raw(raw_[u], p_, place(u), whole_extent(u));
+      }
+    } else if constexpr (kNormalizes) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        RawChunk<without_fused(kConfig)> x;
+        load_raw(x, p_, place(u), extent_at<kConfig>(p_, place(u)));
+        raw_[u].x[0] = x.x[0];
       }
     }
   }
@@ -97,43 +103,54 @@ class RowTile {
     float total = 0;
     each_round([&] {
       load();
-      total = add_segments<kWarpColumns>(exchange_, total, sum_of_squares(x_));
+      float sums[kConfig.chunks];
+      BLOCKSCALE_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) sums[u] = sum_of_chunk(raw_[u].x[0]);
+      total = add_segments<kWarpColumns>(exchange_, total, sum_of_warp(sums));
     });
     rstd_ = rstd_of(total, p_.fused);
-    if constexpr (kConfig.kernel != QuantizeKernel::rows) {
+    if constexpr (!kQuantizes) {
       if (place_.row < p_.rows && exchange_.is_first_lane()) {
         ptx::st_global(p_.fused.rstd + uint64_t{place_.matrix} * p_.rows + place_.row, rstd_);
       }
     }
   }
 
-  /// values_, for the first time or, with several rounds, again.
-  BLOCKSCALE_DEVICE void find_values(bool again) {
-    if constexpr (!kOneRound) {
-      load();
-    } else {
-      if (again) return;
-      if constexpr (!kNormalizes) load();
-    }
-    if constexpr (kNormalizes) {
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        // Beyond the matrix x is 0, and so is what it becomes.
-        const Extent there = extent(u);
-        if (there.left > 0) {
-          normalize(values_[u], p_.fused, x_[u], rstd_, place(u).column, there);
-        } else {
-          encoding::clear(values_[u]);
-        }
-      }
+  /// raw_, where whole_: again if there are several rounds, and for the first time if find_rstd has
+  /// not loaded it.
+  BLOCKSCALE_DEVICE void reload() {
+    if constexpr (!kOneRound || !kNormalizes) load();
+  }
+
+  /// Where whole_.
+  BLOCKSCALE_DEVICE void find(Values& values, uint32_t u) const {
+    find_values(values, raw_[u], p_, place(u), whole_extent(u), rstd_);
+  }
+
+  /// Calls body(place, values) for the thread's chunks, whatever they hold, one after the other.
+  template <class Body>
+  BLOCKSCALE_DEVICE void each_plainly(const Body& body) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+      const ChunkPlace at = place(u);
+      Values values;
+      load_values<kConfig>(values, p_, at, extent_at<kConfig>(p_, at), rstd_);
+      body(at, values);
     }
   }
 
   BLOCKSCALE_DEVICE void fold_into(RowAmax& amax) {
     each_round([&] {
-      find_values(false);
-      BLOCKSCALE_UNROLL
-      for (const Values& values : values_) amax.fold(values);
+      reload();
+      if (whole_) {
+        BLOCKSCALE_UNROLL
+        for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+          find(values_[u], u);
+          amax.fold(values_[u]);
+        }
+      } else {
+        each_plainly([&](const ChunkPlace&, const Values& values) { amax.fold(values); });
+      }
     });
   }
 
@@ -141,67 +158,60 @@ class RowTile {
     RowAmax amax;
     fold_into(amax);
     const uint32_t bits = exchange_.largest(amax.f32_bits());
-    const BlockScale scale = encoding::fp8_block_scale<kConfig.element>(bits, p_.scale_options);
+    Blocks<kConfig> row;
+    row.scale[0] = encoding::fp8_block_scale<kConfig.element>(bits, p_.scale_options);
     if (place_.row < p_.rows && exchange_.is_first_lane()) {
-      const uint32_t stored[1] = {scale.stored};
+      const uint32_t stored[1] = {row.scale[0].stored};
       encoding::store_scales(p_.scales, place_.matrix, place_.row, 0, stored);
     }
     each_round([&] {
-      find_values(true);
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        Blocks<kConfig> blocks;
-        blocks.scale[0] = scale;
-        if (is_exceptional(blocks)) {
-          store<kConfig>(p_, place(u), encode<kConfig, true>(values_[u], blocks));
-        } else {
-          store_shortly(u, blocks);
+      if (whole_ && !row.scale[0].exceptional) {
+        if constexpr (!kOneRound) load();
+        BLOCKSCALE_UNROLL
+        for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+          if constexpr (!kOneRound) find(values_[u], u);
+          if (!inside(u)) continue;
+          encoding::store_codes(encode<kConfig, false>(values_[u], row),
+                                codes_at<kConfig.element>(p_, place(u)));
         }
+      } else {
+        each_plainly([&](const ChunkPlace& at, const Values& values) {
+          store<kConfig>(p_, at, encode<kConfig, true>(values, row));
+        });
       }
     });
   }
 
   BLOCKSCALE_DEVICE void quantize_blocks_of_row() {
     const float tensor_scale =
-        kConfig.rule == ScaleRule::nvfp4 ? await_tensor_scale<kConfig>(p_, place_) : 1.0f;
+        kConfig.rule == ScaleRule::nvfp4 ? tensor_scale_at<kConfig>(p_, place_) : 1.0f;
     each_round([&] {
-      find_values(false);
-      BLOCKSCALE_UNROLL
-      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
-        Blocks<kConfig> blocks;
-        find_amaxes<kConfig>(blocks, values_[u]);
-        find_scales<kConfig, false>(blocks, p_, tensor_scale, place(u));
-        if (is_exceptional(blocks)) {
-          find_scales<kConfig, true>(blocks, p_, tensor_scale, place(u));
-          store<kConfig>(p_, place(u), encode<kConfig, true>(values_[u], blocks));
-        } else {
-          store_shortly(u, blocks);
+      reload();
+      uint32_t done = 0;  // bit u: chunk u
+      if (whole_) {
+        BLOCKSCALE_UNROLL
+        for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+          Values values;
+          find(values, u);
+          const bool is_done =
+              quantize_fast<kConfig>(p_, tensor_scale, place(u), values, inside(u));
+          done |= (is_done ? 1u : 0u) << u;
         }
-        store_block_scales<kConfig>(p_, place(u), blocks);
+      }
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t u = 0; u < kConfig.chunks; ++u) {
+        if ((done >> u & 1) != 0) continue;
+        quantize_plainly<kConfig>(p_, tensor_scale, place(u), rstd_);
       }
     });
-  }
-
-  /// Whether a chunk must be encoded and stored the plain way.
-  BLOCKSCALE_DEVICE bool is_exceptional(const Blocks<kConfig>& blocks) const {
-    bool exceptional = !(whole_ && p_.value_vectors);
-    BLOCKSCALE_UNROLL
-    for (const BlockScale& scale : blocks.scale) exceptional |= scale.exceptional;
-    return exceptional;
-  }
-
-  BLOCKSCALE_DEVICE void store_shortly(uint32_t u, const Blocks<kConfig>& blocks) const {
-    if (extent(u).left <= 0) return;
-    encoding::store_codes(encode<kConfig, false>(values_[u], blocks),
-                          codes_at<kConfig.element>(p_, place(u)));
   }
 
   const QuantizeParams& p_;
   RowExchange exchange_;
   ChunkPlace place_ = {};  // of the first chunk
-  bool whole_ = false;
-  float rstd_ = 0;
-  X x_[kNormalizes ? kConfig.chunks : 1];
+  bool whole_ = false;     // each chunk of the warp is whole, or lies beyond the row; vectors fit
+  float rstd_ = 1;
+  RawChunk<kLoaded> raw_[kConfig.chunks];
   Values values_[kConfig.chunks];
 };
 
@@ -216,18 +226,20 @@ BLOCKSCALE_DEVICE void quantize_rows_in(const QuantizeParams& p) {
       rows.work(run.scale * run.tiles + tile, amax);
     }
     ptx::barrier_sync_all();  // who still reads words of the exchange
-    leave_amax(p.amax, run.scale, run.part, amax.f32_bits());
-  } else {
+    store_partial_amax(p.amax, run.scale, run.part, amax.f32_bits());
+  } else if constexpr (kConfig.persistent) {
     for (uint32_t tile = ptx::ctaid_x(); tile < p.grid.tiles; tile += ptx::nctaid_x()) {
       rows.work(tile, amax);
     }
+  } else {
+    rows.work(ptx::ctaid_x(), amax);
   }
 }
 
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_rows(const QuantizeParams& p) {
   static_assert(kConfig.threads >= 32 * kRowMostWarps, "rounds are of kRowMostWarps warps");
-  await_turn(p);
+  wait_for_turn(p);
   if (p.row_rounds == 1) {
     quantize_rows_in<kConfig, true>(p);
   } else {

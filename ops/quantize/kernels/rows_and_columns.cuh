@@ -51,15 +51,14 @@ class TransposeTile {
   }
 
   BLOCKSCALE_DEVICE void quantize() {
-    BLOCKSCALE_UNROLL
-    for (uint32_t u = 0; u < kChunk; ++u) load(values_[u], u);
+    load_all();
     share_amaxes();
     ptx::barrier_sync_all();
     find_scales();
     ptx::barrier_sync_all();  // the amaxes have been read, and the scales written
     const bool whole = p_.rows.x.vectors && p_.rows.value_vectors && p_.rows.k % kChunk == 0;
     if (whole && !any_exceptional_scale()) {
-      encode_shortly();
+      encode_fast();
     } else {
       encode_plainly();
     }
@@ -78,9 +77,21 @@ class TransposeTile {
     return {tile_.matrix, tile_.row + row_ + u, tile_.column + column_};
   }
 
-  BLOCKSCALE_DEVICE void load(Values& values, uint32_t u) const {
-    const ChunkPlace at = place(u);
-    load_values<kConfig>(values, p_.rows, at, extent_at<kConfig>(p_.rows, at));
+  /// All of x before rstd is waited for, and before anything is computed.
+  BLOCKSCALE_DEVICE void load_all() {
+    RawChunk<kConfig> raw[kChunk];
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kChunk; ++u) load_raw(raw[u], p_.rows, place(u), extent(u));
+    if constexpr (kConfig.fused == Fused::rms_norm) ptx::griddepcontrol_wait();
+    BLOCKSCALE_UNROLL
+    for (uint32_t u = 0; u < kChunk; ++u) {
+      const float rstd = stored_rstd<kConfig>(p_.rows, place(u));
+      find_values(values_[u], raw[u], p_.rows, place(u), extent(u), rstd);
+    }
+  }
+
+  BLOCKSCALE_DEVICE Extent extent(uint32_t u) const {
+    return extent_at<kConfig>(p_.rows, place(u));
   }
 
   // ---------------------------------------------------------------- amaxes and scales
@@ -195,7 +206,7 @@ class TransposeTile {
     return shared(column * kTransposeTile + (unit ^ column / kChunk) * kChunk);
   }
 
-  BLOCKSCALE_DEVICE void encode_shortly() const {
+  BLOCKSCALE_DEVICE void encode_fast() const {
     BLOCKSCALE_UNROLL
     for (uint32_t u = 0; u < kChunk; ++u) {
       const ChunkPlace at = place(u);
@@ -218,8 +229,9 @@ class TransposeTile {
   BLOCKSCALE_DEVICE void encode_plainly() const {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t u = 0; u < kChunk; ++u) {
+      const float rstd = stored_rstd<kConfig>(p_.rows, place(u));
       Values values;
-      load(values, u);
+      load_values<kConfig>(values, p_.rows, place(u), extent(u), rstd);
       Blocks<kConfig> blocks;
       blocks.scale[0] = scale_of_row(u);
       store<kConfig>(p_.rows, place(u), encode<kConfig, true>(values, blocks));
@@ -274,7 +286,7 @@ namespace blockscale {
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_transpose_tile(const RowsAndColumnsParams& params) {
   // With rms_norm an `rstd` kernel comes first, whose results are waited for later.
-  quantizer::await_turn(params.rows, kConfig.fused == Fused::rms_norm);
+  quantizer::wait_for_turn(params.rows, kConfig.fused == Fused::rms_norm);
   const auto tile = quantizer::tile_of_cta(params.rows);
   quantizer::TransposeTile<kConfig>(params, tile).quantize();
 }

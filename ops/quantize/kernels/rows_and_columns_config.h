@@ -36,7 +36,7 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_rows_and_columns_kernels() {
       c.chunk = 8;
       c.chunks = 8;
       c.threads = 256;
-      c.min_blocks = 2;
+      c.min_blocks = holds_most(c) ? 1 : 2;
       list.add(c);
     }
   }

@@ -29,8 +29,8 @@ BLOCKSCALE_DEVICE uint32_t cta_amax(uint32_t value) {
 
 /// Leaves the amax (bits) of the CTA's threads as that of a part of what one scale
 /// is for. All threads call it, once: shared memory is its own.
-BLOCKSCALE_DEVICE void leave_amax(const AmaxParams& amax, uint32_t scale, uint32_t part,
-                                  uint32_t of_thread) {
+BLOCKSCALE_DEVICE void store_partial_amax(const AmaxParams& amax, uint32_t scale, uint32_t part,
+                                          uint32_t of_thread) {
   const uint32_t of_cta = cta_amax(of_thread);
   uint32_t* const bits = amax.bits + uint64_t{scale} * amax.stride;
   const uint32_t thread = ptx::tid_x();
@@ -129,13 +129,11 @@ BLOCKSCALE_DEVICE void finalize_amax(const QuantizeParams& p) {
   store_tensor_scale<kConfig>(p, matrix, amax, result);
 }
 
-/// The tensor scale that elements around a place are quantised with, for a kernel that may have
-/// begun before its predecessors ended, which nothing that it has read so far depends on. After it
-/// their writes are seen, and may be written over. All lanes of a warp call it; whoever is at the
-/// first element of a tensor also stores a scale that was computed.
+/// The tensor scale that elements around a place are quantised with; what it is made of has been
+/// waited for. All lanes of a warp call it; whoever is at the first element of a tensor also stores
+/// a scale that was computed.
 template <QuantizeConfig kConfig>
-BLOCKSCALE_DEVICE float await_tensor_scale(const QuantizeParams& p, const ChunkPlace& place) {
-  ptx::griddepcontrol_wait();
+BLOCKSCALE_DEVICE float tensor_scale_at(const QuantizeParams& p, const ChunkPlace& place) {
   if (p.tensor_source == TensorScaleSource::amaxes) {
     const uint32_t amax = tensor_amax(p.amax, place.matrix);
     const float scale = tensor_scale_for<kConfig>(p, amax);

@@ -12,7 +12,7 @@ namespace blockscale::quantizer {
 /// next start. One that waits later reads only what was complete before the kernel ahead came
 /// back from its own wait. No document promises that it sees that; it does because the writer has
 /// ended before this one can start.
-BLOCKSCALE_DEVICE void await_turn(const QuantizeParams& p, bool waits_later = false) {
+BLOCKSCALE_DEVICE void wait_for_turn(const QuantizeParams& p, bool waits_later = false) {
   if (!waits_later) ptx::griddepcontrol_wait();
   if (p.lets_next_start) ptx::griddepcontrol_launch_dependents();
 }

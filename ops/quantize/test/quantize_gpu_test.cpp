@@ -131,8 +131,8 @@ std::vector<std::uint8_t> mixed_rows(Format dtype, std::int64_t rows, std::int64
   return elements;
 }
 
-/// Functions that kernels with a table look up, which the plan takes for many elements.
-TEST_F(CudaGpu, LooksFunctionsUp) {
+/// What is fused, of many elements, some of which are not finite.
+TEST_F(CudaGpu, FusesFunctionsWithManyElements) {
   for (const Format dtype : {Format::bf16, Format::f16}) {
     for (const bool any : {false, true}) {
       Case c{Recipe::mxfp4, dtype};
