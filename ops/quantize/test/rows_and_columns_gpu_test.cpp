@@ -12,6 +12,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/test/every_number.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/rows_and_columns_support.h"
 #include "ops/quantize/test/support.h"
 #include "runtime/cuda/measure.h"
