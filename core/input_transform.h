@@ -6,8 +6,8 @@
 
 namespace blockscale {
 
-/// y, which is quantised, as a function of the input x: in f32 from x on, and not rounded to a
-/// narrower type before. GELU and silu are within 2^-12 of themselves (docs/numerics.md).
+/// QuantizeInput's alternatives and their forms, as kernels know them: y, which is quantised, as a
+/// function of the input x. GELU and silu are within 2^-12 of themselves (docs/numerics.md).
 enum class InputTransform : uint8_t {
   identity,   // y = x
   gelu_tanh,  // y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <variant>
 
 #include "blockscale/error.h"
 #include "blockscale/tensor.h"
@@ -19,26 +20,42 @@ enum class ScaleSource : std::uint8_t {
             // still taken from the data. fp8_tensor, fp8_row: `out.scales` holds the scales.
 };
 
-/// What happens to the input on its way to the quantiser, in the same pass (docs/numerics.md,
-/// "Fused inputs"). Fields that belong to another transform stay as they are here. In CUDA calls
-/// the matrices lie on the device. Trivially copyable.
-struct QuantizeInput {
-  InputTransform transform = InputTransform::identity;
+/// y = x.
+struct Identity {};
 
-  /// swiglu: x is [rows, 2K]; runs of `gate_group` columns of gate and of up alternate.
-  GateOrder gate_order = GateOrder::gate_first;
-  std::int64_t gate_group = 0;  // 0: K, so x is two halves; 1; or 64, which then divides K
+/// y = x (1 + t) / 2, where t is tanh(sqrt(2 / pi) (x + 0.044715 x^3)) or erf(x / sqrt 2).
+enum class GeluForm : std::uint8_t { tanh, erf };
+struct Gelu {
+  GeluForm form = GeluForm::tanh;
+};
 
-  /// modulate: [groups, K] of f32, f16 or bf16, each with its own dtype and stride. Groups are
-  /// equal runs of the rows of all matrices, one after the other: row r of matrix b belongs to
-  /// group (b * x.rows + r) / (x.batch * x.rows / groups), and groups divides x.batch * x.rows.
+/// y = gate / (1 + e^-gate) * up: x [rows, 2K] holds both, y is [rows, K]. Runs of `group` columns
+/// of gate and of up alternate in x.
+struct Swiglu {
+  GateOrder order = GateOrder::gate_first;
+  std::int64_t group = 0;  // 0: K, so x is two halves; 1; or 64, which then divides K
+};
+
+/// y = x (1 + scale) + shift. Both are [groups, K] of f32, f16 or bf16, each with its own dtype and
+/// stride. Groups are equal runs of the rows of all matrices, one after the other: row r of matrix
+/// b belongs to group (b * x.rows + r) / (x.batch * x.rows / groups), and groups divides
+/// x.batch * x.rows.
+struct Modulate {
   MatrixView scale = {};
   MatrixView shift = {};
+};
 
-  /// rms_norm: [1, K] of f32, f16 or bf16, and what is added to the mean (finite, above 0).
+/// y = x / sqrt(mean of x^2 along the row + epsilon) weight, where weight is [1, K] of f32, f16 or
+/// bf16, and epsilon finite and above 0.
+struct RmsNorm {
   MatrixView weight = {};
   float epsilon = 1e-6f;
 };
+
+/// What is made of x on its way to the quantiser, in the same pass: y, in f32, and not rounded to a
+/// narrower type before (docs/numerics.md, "Fused inputs"). In CUDA calls the matrices lie on the
+/// device. Errors name a field as "options.input.weight". Trivially copyable.
+using QuantizeInput = std::variant<Identity, Gelu, Swiglu, Modulate, RmsNorm>;
 
 struct QuantizeOptions {
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;

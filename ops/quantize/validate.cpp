@@ -35,7 +35,7 @@ void check_apart(const Region& written, const Region& other) {
 }
 
 /// All that is read besides scales that the caller gives.
-std::vector<Region> regions_of(const MatrixView& x, const QuantizeInput& input) {
+std::vector<Region> regions_of(const MatrixView& x, const FusedInput& input) {
   std::vector<Region> regions = {{"x.data", lines_of(x)}};
   const auto add = [&](const char* name, const MatrixView& operand) {
     if (operand.data != nullptr) regions.push_back({name, lines_of(operand)});

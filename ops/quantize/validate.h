@@ -6,6 +6,7 @@
 
 #include "blockscale/quantize.h"
 #include "ops/common/overlap.h"
+#include "ops/quantize/fused_input.h"
 
 namespace blockscale::quantize_detail {
 
@@ -13,16 +14,16 @@ namespace blockscale::quantize_detail {
 struct QuantizeArguments {
   MatrixView x;
   MutableScaledTensorView out;
-  QuantizeInput input;  // gate_group as a number of columns, strides of operands filled in
+  FusedInput input;  // strides of operands filled in
 };
 struct RowsAndColumnsArguments {
   MatrixView x;
   MutableScaledTensorView rows, columns;
-  QuantizeInput input;
+  FusedInput input;
 };
 struct AbsoluteMaximumArguments {
   MatrixView x;
-  QuantizeInput input;
+  FusedInput input;
   std::int64_t k;              // columns of the transform's result
   const float* out = nullptr;  // x.batch of them
 };
@@ -57,8 +58,8 @@ void check_apart(const Region& written, const std::vector<Region>& others);
 
 /// What is fused with `x` for a result of `k` columns (the value of `k_argument`), with its
 /// operands' strides filled in.
-QuantizeInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k,
-                        const char* k_argument);
+FusedInput validated(const MatrixView& x, const QuantizeInput& input, std::int64_t k,
+                     const char* k_argument);
 
 /// Columns of the result of a transform of `x`.
 std::int64_t transformed_columns(const MatrixView& x, const QuantizeInput& input);

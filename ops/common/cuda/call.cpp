@@ -24,7 +24,7 @@ void CallDevice::add(const char* argument, const void* pointer) {
   }
 }
 
-void CallDevice::add_input(const MatrixView& x, const QuantizeInput& input) {
+void CallDevice::add_input(const MatrixView& x, const quantize_detail::FusedInput& input) {
   add("x.data", x.data);
   add("options.input.scale", input.scale.data);
   add("options.input.shift", input.shift.data);

@@ -15,7 +15,7 @@ class CallDevice {
   /// Throws invalid_argument, naming `argument`, for memory of the host or of another device.
   void add(const char* argument, const void* pointer);
   /// The same for "x.data" and the operands of "options.input".
-  void add_input(const MatrixView& x, const QuantizeInput& input);
+  void add_input(const MatrixView& x, const quantize_detail::FusedInput& input);
 
   bool is_known() const { return ordinal_ >= 0; }
   int ordinal() const { return ordinal_; }

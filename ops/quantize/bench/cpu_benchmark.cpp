@@ -10,6 +10,7 @@
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/bench/cases.h"
+#include "ops/quantize/fused_input.h"
 
 namespace blockscale {
 namespace {
@@ -120,15 +121,6 @@ void check(const QuantizeBenchmarkOptions& options) {
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
 }
 
-/// A transform whose operands, if it has any, are `row`.
-QuantizeInput fused_input(InputTransform transform, const MatrixView& row) {
-  QuantizeInput input;
-  input.transform = transform;
-  if (transform == InputTransform::modulate) input.scale = input.shift = row;
-  if (transform == InputTransform::rms_norm) input.weight = row;
-  return input;
-}
-
 }  // namespace
 
 namespace quantize_detail {
@@ -193,7 +185,8 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     ScaledTensor out(row.recipe, options.rows, options.k, row.layout);
     QuantizeOptions quantize_options;
     quantize_options.threads = options.threads;
-    quantize_options.input = fused_input(row.transform, {input.data(), row.dtype, 1, options.k});
+    const MatrixView operand{input.data(), row.dtype, 1, options.k};
+    quantize_options.input = quantize_detail::input_of(row.transform, operand, operand, operand);
     row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
     const auto read = static_cast<double>(x.rows * x.columns * size);
     const auto written =

@@ -53,13 +53,9 @@ struct BufferSet {
 
 /// What is fused, with operands that begin at `ones`.
 QuantizeInput input_of(const MeasuredProblem& m, const std::byte* ones) {
-  QuantizeInput input;
-  input.transform = m.transform;
   // As wide as x; where that is 16 bits wide, zeros alternate with numbers near 1.
   const MatrixView operand{ones, m.dtype, 1, m.k};
-  if (m.transform == InputTransform::modulate) input.scale = input.shift = operand;
-  if (m.transform == InputTransform::rms_norm) input.weight = operand;
-  return input;
+  return quantize_detail::input_of(m.transform, operand, operand, operand);
 }
 
 QuantizeOptions options_of(const MeasuredProblem& m, const std::byte* ones) {

@@ -27,7 +27,7 @@ RowOperand row_of(const MatrixView& x, std::int64_t matrix, std::int64_t row) {
 constexpr std::int64_t kRowsAhead = 3;
 
 void prefetch_row(const Input& input, const Piece& piece, std::int64_t row) {
-  const QuantizeInput& fused = input.fused();
+  const quantize_detail::FusedInput& fused = input.fused();
   const RowOperand x = input.row(piece.matrix, row);
   const std::int64_t size = format_traits(x.dtype).bits / 8;
   if (fused.transform != InputTransform::swiglu) {
@@ -68,7 +68,7 @@ void PieceReader::read_operands(const Input& input, std::int64_t group, const Pi
     steps::widen_run(row_of(operand, row), piece.k, piece.count, to);
     std::fill_n(to + piece.count, steps::kArrayPadding, 0.0f);
   };
-  const QuantizeInput& fused = input.fused();
+  const quantize_detail::FusedInput& fused = input.fused();
   if (fused.transform == InputTransform::modulate) {
     widen(fused.scale, group, first);
     widen(fused.shift, group, first + pitch);
@@ -87,7 +87,7 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
     return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size,
             true};
   }
-  const QuantizeInput& fused = input.fused();
+  const quantize_detail::FusedInput& fused = input.fused();
   const bool modulates = fused.transform == InputTransform::modulate;
   const bool normalizes = fused.transform == InputTransform::rms_norm;
   const std::int64_t pitch = piece.count + steps::kArrayPadding;

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "blockscale/quantize.h"
 #include "ops/quantize/cpu/pieces.h"
 #include "ops/quantize/cpu/steps.h"
+#include "ops/quantize/fused_input.h"
 
 namespace blockscale {
 
@@ -25,10 +25,10 @@ struct PieceRows {
 /// The input of one call, validated.
 class Input {
  public:
-  Input(const MatrixView& x, const QuantizeInput& fused) : x_(x), fused_(fused) {}
+  Input(const MatrixView& x, const quantize_detail::FusedInput& fused) : x_(x), fused_(fused) {}
 
   const MatrixView& x() const { return x_; }
-  const QuantizeInput& fused() const { return fused_; }
+  const quantize_detail::FusedInput& fused() const { return fused_; }
   bool is_fused() const { return fused_.transform != InputTransform::identity; }
   /// Of what PieceReader gives.
   Format dtype() const { return is_fused() ? Format::f32 : x_.dtype; }
@@ -47,7 +47,7 @@ class Input {
 
  private:
   MatrixView x_;
-  QuantizeInput fused_;
+  quantize_detail::FusedInput fused_;
 };
 
 /// Gives the rows of pieces, one piece after the other; what it computes lives until the next.

@@ -12,7 +12,7 @@ namespace {
 
 /// Whether chunks of whatever is fused start at multiples of 16 bytes where those of x do.
 bool operands_have_vectors(const QuantizeArguments& a) {
-  const QuantizeInput& input = a.input;
+  const FusedInput& input = a.input;
   switch (input.transform) {
     case InputTransform::swiglu:
       return input.gate_group != a.out.k || is_multiple(a.out.k * format_bytes(a.x.dtype), 16);
@@ -24,7 +24,7 @@ bool operands_have_vectors(const QuantizeArguments& a) {
 }
 
 FusedParams fused_params(const QuantizeArguments& a) {
-  const QuantizeInput& input = a.input;
+  const FusedInput& input = a.input;
   FusedParams f;
   if (is_gelu(input.transform)) {
     f.gelu = input.transform == InputTransform::gelu_tanh ? math::kGeluTanh : math::kGeluErf;

@@ -56,7 +56,7 @@ std::vector<Case> some_cases() {
     c.rows = 200;
     c.k = 1024;
     cases.push_back(c);
-    c.options.input.transform = c.options_gpu.input.transform = InputTransform::gelu_tanh;
+    test::use(c, InputTransform::gelu_tanh);
     cases.push_back(c);
   }
   return cases;

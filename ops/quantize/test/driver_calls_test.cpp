@@ -18,6 +18,7 @@
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
 #include "runtime/kernels/kernel_pack.h"
 #include "runtime/kernels/kernel_sources.h"
@@ -92,14 +93,8 @@ class DriverCalls : public testing::Test {
   }
   static QuantizeOptions options_with(InputTransform transform, std::int64_t k) {
     QuantizeOptions options;
-    options.input.transform = transform;
-    if (transform == InputTransform::modulate) {
-      options.input.scale = matrix(10, Format::bf16, 1, k);
-      options.input.shift = matrix(11, Format::bf16, 1, k);
-    }
-    if (transform == InputTransform::rms_norm) {
-      options.input.weight = matrix(10, Format::bf16, 1, k);
-    }
+    const MatrixView first = matrix(10, Format::bf16, 1, k);
+    options.input = test::input_of(transform, first, matrix(11, Format::bf16, 1, k), first);
     return options;
   }
 

@@ -14,6 +14,7 @@
 #include "blockscale/quantize.h"
 #include "core/recipe.h"
 #include "ops/quantize/test/emulation.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
 
 namespace blockscale::test {
@@ -43,7 +44,7 @@ struct Case {
 /// What is fused has operands of the type of x.
 inline Case fused_case(Recipe recipe, InputTransform transform, Format dtype = Format::bf16) {
   Case c{recipe, dtype};
-  c.options.input.transform = transform;
+  c.options.input = input_of(transform);
   c.operand_dtype = dtype;
   c.data = Data::normal;
   return c;
@@ -56,8 +57,7 @@ inline std::string describe(const Case& c) {
          scale_layout_traits(c.layout).name + " " + data_name(c.data) + " mode " +
          std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " source " +
          std::to_string(static_cast<int>(c.options.scale_source)) + " " +
-         kInputTransformNames[static_cast<int>(c.options.input.transform)] + " group " +
-         std::to_string(c.options.input.gate_group) + " seed " + std::to_string(c.seed);
+         describe(c.options.input) + " seed " + std::to_string(c.seed);
 }
 
 /// Outputs of one call, with garbage around and between them.
@@ -106,8 +106,7 @@ inline std::int64_t bytes_of(const MatrixView& m) {
 
 /// Quantises on the CPU and in the emulator: both must write the same bytes.
 inline void check(Case c) {
-  const InputTransform transform = c.options.input.transform;
-  const std::int64_t x_columns = transform == InputTransform::swiglu ? 2 * c.k : c.k;
+  const std::int64_t x_columns = is_gated(c.options.input) ? 2 * c.k : c.k;
   const auto seed = static_cast<std::uint32_t>(c.seed + 11);
   Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
   if (c.value_of) x.assign(c.value_of);
@@ -115,11 +114,7 @@ inline void check(Case c) {
   const Matrix shift(c.operand_dtype, c.groups, c.k, 1, 0, Data::normal, seed + 2);
   Matrix weight(c.operand_dtype, 1, c.k, 1, 0, Data::normal, seed + 3);
   if (c.weight_of) weight.assign(c.weight_of);
-  if (transform == InputTransform::modulate) {
-    c.options.input.scale = scale.view();
-    c.options.input.shift = shift.view();
-  }
-  if (transform == InputTransform::rms_norm) c.options.input.weight = weight.view();
+  set_operands(c.options.input, scale.view(), shift.view(), weight.view());
   const MutableScaledTensorView shape = shape_of(c);
   Output expected(c, shape);
   Output actual(c, shape);

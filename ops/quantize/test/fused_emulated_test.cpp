@@ -117,8 +117,7 @@ TEST(CudaFusedInput, TakesGatesAndUpsInEveryOrder) {
         Case c = fused_case(recipe, InputTransform::swiglu);
         c.rows = 3;
         c.k = 192;
-        c.options.input.gate_order = order;
-        c.options.input.gate_group = group;
+        c.options.input = Swiglu{order, group};
         check(c);
         c.x_padding = 1;
         check(c);

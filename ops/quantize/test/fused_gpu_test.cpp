@@ -52,7 +52,7 @@ TEST_F(CudaGpuFused, TakesGeluOfBlocks) {
         Case c{Recipe::fp8_128x128, dtype};
         c.rows = 206;
         c.k = 512;
-        c.options.input.transform = c.options_gpu.input.transform = transform;
+        test::use(c, transform);
         check(c, random_elements(c, data, 9));
       }
     }

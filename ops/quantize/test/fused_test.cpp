@@ -10,6 +10,7 @@
 
 #include "blockscale/quantize.h"
 #include "core/math.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
 #include "tests/simd_targets.h"
 
@@ -110,19 +111,9 @@ class Problem {
     return {expected_.data(), Format::f32, case_.rows, case_.k, 0, case_.batch};
   }
   QuantizeInput input() const {
-    QuantizeInput result;
-    result.transform = case_.transform;
-    if (case_.transform == InputTransform::swiglu) {
-      result.gate_order = case_.order;
-      result.gate_group = case_.group;
-    } else if (case_.transform == InputTransform::modulate) {
-      result.scale = scale_.view();
-      result.shift = shift_.view();
-    } else if (case_.transform == InputTransform::rms_norm) {
-      result.weight = weight_.view();
-      result.epsilon = case_.epsilon;
-    }
-    return result;
+    if (case_.transform == InputTransform::swiglu) return Swiglu{case_.order, case_.group};
+    if (case_.transform == InputTransform::rms_norm) return RmsNorm{weight_.view(), case_.epsilon};
+    return test::input_of(case_.transform, scale_.view(), shift_.view());
   }
 
  private:
@@ -314,8 +305,10 @@ TEST(FusedInput, ValuesAreThoseOfTheFormulas) {
     absolute_maximum(problem.x(), options.input, &amax, 1);
     double largest = 0;
     const auto* const x = static_cast<const float*>(problem.x().data);
+    const auto* const modulate = std::get_if<Modulate>(&options.input);
+    const auto* const norm = std::get_if<RmsNorm>(&options.input);
     const auto at = [](const MatrixView& m, std::int64_t i) {
-      return m.data == nullptr ? 0.0 : static_cast<double>(static_cast<const float*>(m.data)[i]);
+      return static_cast<double>(static_cast<const float*>(m.data)[i]);
     };
     for (std::int64_t r = 0; r < c.rows; ++r) {
       double squares = 0;
@@ -333,11 +326,10 @@ TEST(FusedInput, ValuesAreThoseOfTheFormulas) {
         } else if (gated) {
           y = v / (1 + std::exp(-v)) *
               static_cast<double>(x[r * columns + source_column(c, k, false)]);
-        } else if (c.transform == InputTransform::modulate) {
-          y = v * (1 + at(options.input.scale, k)) + at(options.input.shift, k);
-        } else if (c.transform == InputTransform::rms_norm) {
-          y = v / std::sqrt(squares / static_cast<double>(c.k) + 1e-6) *
-              at(options.input.weight, k);
+        } else if (modulate != nullptr) {
+          y = v * (1 + at(modulate->scale, k)) + at(modulate->shift, k);
+        } else if (norm != nullptr) {
+          y = v / std::sqrt(squares / static_cast<double>(c.k) + 1e-6) * at(norm->weight, k);
         }
         largest = std::max(largest, std::fabs(y));
         const double computed = static_cast<const float*>(problem.expected().data)[r * c.k + k];

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "core/input_transform.h"
 #include "core/scale_layout.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
 #include "runtime/cuda/measure.h"
 #include "tests/gpu.h"
@@ -41,8 +41,8 @@ inline std::string describe(const Case& c) {
          std::to_string(c.value_padding) + "/" + std::to_string(c.scale_padding) + " " +
          scale_layout_traits(c.layout).name + " mode " +
          std::to_string(static_cast<int>(c.options.mx_scale_mode)) + " " +
-         kInputTransformNames[static_cast<int>(c.options.input.transform)] + " floor " +
-         std::to_string(c.options.fp8_amax_floor) + " given " + std::to_string(c.given) +
+         describe(c.options.input) + " floor " + std::to_string(c.options.fp8_amax_floor) +
+         " given " + std::to_string(c.given) +
          (c.sense == TensorScaleSense::multiplier ? " multiplier" : "") +
          (c.tensor_scale_stride == 0 ? " shared" : "");
 }
@@ -65,11 +65,8 @@ inline std::string first_difference(const std::uint8_t* a, const std::vector<std
   return "none";
 }
 
-inline bool is_gated(const Case& c) {
-  return c.options.input.transform == InputTransform::swiglu;
-}
 inline std::int64_t columns_of(const Case& c) {
-  return is_gated(c) ? 2 * c.k : c.k;
+  return is_gated(c.options.input) ? 2 * c.k : c.k;
 }
 
 /// An output on the host and on the device: the same garbage on both, with more of it before and
@@ -257,6 +254,11 @@ inline void check(const Case& c, const std::vector<std::uint8_t>& elements,
   call.expect_bytes_of_cpu();
 }
 
+/// Fuses a transform without operands into both calls of a case.
+inline void use(Case& c, InputTransform transform) {
+  c.options.input = c.options_gpu.input = input_of(transform);
+}
+
 /// Operands of fused inputs on the host and on the device: of `groups`, and with `padding` elements
 /// behind each row.
 class Operands {
@@ -269,19 +271,14 @@ class Operands {
 
   /// Fuses a transform into both calls of a case.
   void use(Case& c, InputTransform transform) const {
-    c.options.input = c.options_gpu.input = {};
-    c.options.input.transform = c.options_gpu.input.transform = transform;
-    const auto set = [](QuantizeInput& input, const MatrixView& first, const MatrixView& second) {
-      if (input.transform == InputTransform::modulate) input.scale = first;
-      if (input.transform == InputTransform::modulate) input.shift = second;
-      if (input.transform == InputTransform::rms_norm) {
-        input.weight = first;
-        input.weight.rows = 1;
-        input.weight.batch_stride = 0;
-      }
+    const auto input = [&](const MatrixView& first, const MatrixView& second) {
+      MatrixView row = first;
+      row.rows = 1;
+      row.batch_stride = 0;
+      return input_of(transform, first, second, row);
     };
-    set(c.options.input, first_.view(), second_.view());
-    set(c.options_gpu.input, at(first_, first_there_), at(second_, second_there_));
+    c.options.input = input(first_.view(), second_.view());
+    c.options_gpu.input = input(at(first_, first_there_), at(second_, second_there_));
   }
 
  private:

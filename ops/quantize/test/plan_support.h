@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/quantize/cuda/plan.h"
+#include "ops/quantize/test/inputs.h"
 
 namespace blockscale::test {
 
@@ -20,7 +21,7 @@ struct Problem {
 
 /// Views of memory that is never read.
 inline quantize_detail::QuantizeArguments arguments_of(const Problem& p) {
-  const bool gated = p.options.input.transform == InputTransform::swiglu;
+  const bool gated = is_gated(p.options.input);
   MatrixView x{reinterpret_cast<const void*>(p.x_address), p.dtype, p.rows, gated ? 2 * p.k : p.k};
   x.row_stride = p.x_row_stride;
   x.batch = p.batch;
@@ -54,14 +55,9 @@ inline std::vector<QuantizeKernel> kinds_of(const quantize_detail::QuantizePlan&
 inline QuantizeOptions with_operands(InputTransform transform, Format dtype, std::int64_t groups,
                                      std::int64_t k) {
   QuantizeOptions options;
-  options.input.transform = transform;
   const MatrixView operand{reinterpret_cast<const void*>(std::uintptr_t{1} << 48), dtype, groups,
                            k};
-  if (transform == InputTransform::rms_norm) {
-    options.input.weight = operand;
-  } else {
-    options.input.scale = options.input.shift = operand;
-  }
+  options.input = input_of(transform, operand, operand, operand);
   return options;
 }
 

@@ -60,9 +60,8 @@ TEST(QuantizePlan, ReadsTheInputOnceUnlessOneScaleIsTheWholeTensors) {
 
 TEST(QuantizePlan, RstdCostsNoReadOfItsOwnWithAnAmax) {
   QuantizeOptions options;
-  options.input.transform = InputTransform::rms_norm;
-  options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1,
-                          4096};
+  options.input =
+      RmsNorm{{reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1, 4096}};
   const auto kinds = [&](Recipe recipe) {
     return kinds_of(plan_of({.recipe = recipe, .options = options}));
   };
@@ -95,7 +94,7 @@ TEST(QuantizePlan, LeavesNoMoreAmaxesThanAreRead) {
   for (const InputTransform transform : {InputTransform::identity, InputTransform::gelu_tanh}) {
     for (const int sms : {16, 132, 600}) {
       Problem p{.recipe = Recipe::nvfp4, .rows = 2048, .k = 8192};
-      p.options.input.transform = transform;
+      p.options.input = test::input_of(transform);
       const QuantizePlan plan = plan_quantize(arguments_of(p), p.options, {sms}, nullptr);
       ASSERT_EQ(plan.count, 2);
       EXPECT_LE(plan.steps[0].params.amax.count, kMostAmaxes) << sms;
@@ -153,10 +152,9 @@ TEST(QuantizePlan, TilesCoverTheScaleGridWithItsPadding) {
 
 TEST(QuantizePlan, WarpsOfARowHoldItOrTakeWholeRounds) {
   QuantizeOptions options;
-  options.input.transform = InputTransform::rms_norm;
   for (const std::int64_t k : {32, 96, 1024, 5120, 8192, 16384, 20000, 200000}) {
-    options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1,
-                            k};
+    options.input =
+        RmsNorm{{reinterpret_cast<const void*>(std::uintptr_t{1} << 48), Format::bf16, 1, k}};
     const QuantizePlan plan =
         plan_of({.recipe = Recipe::fp8_row, .rows = 300000, .k = k, .options = options});
     ASSERT_EQ(plan.count, 1);
@@ -195,9 +193,8 @@ TEST(QuantizePlan, RefusesWhatAGridCannotHold) {
 /// Where the tiles of rows are few enough, but a number in the kernels is not.
 TEST(QuantizePlan, RefusesMoreMatricesOrRowsThanKernelsNumber) {
   Problem norm{.recipe = Recipe::fp8_tensor, .rows = 1 << 29, .k = 1, .batch = 8};
-  norm.options.input.transform = InputTransform::rms_norm;
-  norm.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::f32,
-                               1, 1};
+  norm.options.input =
+      RmsNorm{{reinterpret_cast<const void*>(std::uintptr_t{1} << 53), Format::f32, 1, 1}};
   test::expect_error(ErrorCode::unsupported, "x", "rows on a GPU", [&] { plan_of(norm); });
   quantize_detail::AbsoluteMaximumArguments empty{};
   empty.x.batch = std::int64_t{1} << 32;

@@ -244,9 +244,7 @@ TEST(CudaQuantize, TakesSeveralTilesEachWay) {
 void check_absolute_maximum(Data data, InputTransform transform, std::int64_t rows) {
   const test::Matrix x(Format::bf16, rows, 96, 3, 0, data, 9);
   const test::Matrix weight(Format::f32, 1, 96, 1, 0, Data::normal, 10);
-  QuantizeInput input;
-  input.transform = transform;
-  if (transform == InputTransform::rms_norm) input.weight = weight.view();
+  const QuantizeInput input = test::input_of(transform, {}, {}, weight.view());
   std::vector<float> expected(3, -1.0f), actual(3, -1.0f);
   absolute_maximum(x.view(), input, expected.data(), 1);
   test::PlanBuffers buffers;
@@ -279,7 +277,7 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
         c.rows = 2;
         c.k = 160;
         c.data = Data::normal;
-        c.options.input.transform = static_cast<InputTransform>(transform);
+        c.options.input = test::input_of(static_cast<InputTransform>(transform));
         c.operand_dtype = dtype;
         check(c);
         const RecipeTraits& t = recipe_traits(recipe);

@@ -141,7 +141,7 @@ TEST_F(CudaGpu, FusesFunctionsWithManyElements) {
       const std::vector<std::uint8_t> elements = mixed_rows(dtype, c.rows, 2 * c.k, any);
       for (const InputTransform transform :
            {InputTransform::gelu_tanh, InputTransform::gelu_erf, InputTransform::swiglu}) {
-        c.options.input.transform = c.options_gpu.input.transform = transform;
+        test::use(c, transform);
         for (const Recipe recipe :
              {Recipe::mxfp4, Recipe::mxfp6_e2m3, Recipe::mxfp8_e5m2, Recipe::nvfp4,
               Recipe::fp8_1x128, Recipe::fp8_row, Recipe::fp8_tensor, Recipe::fp8_32x128,

@@ -67,10 +67,10 @@ class RandomCase {
 
   void draw_input(Case& c) {
     QuantizeInput& input = c.options.input;
-    input.transform = static_cast<InputTransform>(random_() % kInputTransformCount);
-    if (input.transform == InputTransform::swiglu) {
-      input.gate_order = one_of<GateOrder>({GateOrder::gate_first, GateOrder::up_first});
-      input.gate_group = one_of<std::int64_t>({0, 1, c.k % 64 == 0 ? 64 : 0});
+    input = test::input_of(static_cast<InputTransform>(random_() % kInputTransformCount));
+    if (auto* const swiglu = std::get_if<Swiglu>(&input)) {
+      swiglu->order = one_of<GateOrder>({GateOrder::gate_first, GateOrder::up_first});
+      swiglu->group = one_of<std::int64_t>({0, 1, c.k % 64 == 0 ? 64 : 0});
     }
     c.operand_dtype = one_of<Format>({c.dtype, c.dtype, Format::f32, Format::bf16, Format::f16});
     do {

@@ -132,10 +132,7 @@ TEST_F(CudaGpuRandom, TakesGatesOfEveryOrder) {
       for (const std::int64_t group : {0, 1, 64}) {
         for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
           Case c{recipe, dtype, 1, 1024};
-          c.options.input.transform = InputTransform::swiglu;
-          c.options.input.gate_group = group;
-          c.options.input.gate_order = order;
-          c.options_gpu.input = c.options.input;
+          c.options.input = c.options_gpu.input = Swiglu{order, group};
           check_new(c, 70);
           ASSERT_FALSE(HasFailure());
         }

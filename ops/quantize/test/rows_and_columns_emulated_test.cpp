@@ -14,6 +14,7 @@
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/kernels/rows_and_columns.cuh"
 #include "ops/quantize/test/emulation.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/rows_and_columns_support.h"
 #include "ops/quantize/test/support.h"
 
@@ -61,10 +62,8 @@ std::string describe(const Case& c) {
          std::to_string(c.rows) + "x" + std::to_string(c.k) + " batch " + std::to_string(c.batch) +
          " padding " + std::to_string(c.x_padding) + " strided " + std::to_string(c.strided) + " " +
          scale_layout_traits(c.row_layout).name + "/" + scale_layout_traits(c.column_layout).name +
-         " " + test::data_name(c.data) + " " +
-         kInputTransformNames[static_cast<int>(c.input.transform)] + " group " +
-         std::to_string(c.input.gate_group) + " groups " + std::to_string(c.groups) + " seed " +
-         std::to_string(c.seed);
+         " " + test::data_name(c.data) + " " + test::describe(c.input) + " groups " +
+         std::to_string(c.groups) + " seed " + std::to_string(c.seed);
 }
 
 emulator::Buffer output_buffer(const char* name, const void* data,
@@ -75,8 +74,7 @@ emulator::Buffer output_buffer(const char* name, const void* data,
 
 void check(const Case& c) {
   const auto seed = static_cast<std::uint32_t>(c.seed + 7);
-  const bool gated = c.input.transform == InputTransform::swiglu;
-  const std::int64_t x_columns = gated ? 2 * c.k : c.k;
+  const std::int64_t x_columns = test::is_gated(c.input) ? 2 * c.k : c.k;
   test::Matrix x(c.dtype, c.rows, x_columns, c.batch, c.x_padding, c.data, seed);
   if (c.value_of) x.assign(c.value_of);
   const test::Matrix scale(c.dtype, c.groups, c.k, 1, 0, Data::normal, seed + 1);
@@ -86,11 +84,7 @@ void check(const Case& c) {
   options.threads = 1;
   options.fp8_amax_floor = c.floor;
   options.input = c.input;
-  if (c.input.transform == InputTransform::modulate) {
-    options.input.scale = scale.view();
-    options.input.shift = shift.view();
-  }
-  if (c.input.transform == InputTransform::rms_norm) options.input.weight = weight.view();
+  test::set_operands(options.input, scale.view(), shift.view(), weight.view());
   const auto outputs = [&] {
     return std::array{Output(c.recipe, c.row_layout, c.rows, c.k, c.batch, c.strided),
                       Output(c.recipe, c.column_layout, c.k, c.rows, c.batch, c.strided)};
@@ -246,7 +240,7 @@ TEST(CudaRowsAndColumns, TakeEveryFusedInput) {
   for (int t = 1; t < kInputTransformCount; ++t) {
     for (const Format dtype : kInputs) {
       Case c{Recipe::fp8_1x128, dtype};
-      c.input.transform = static_cast<InputTransform>(t);
+      c.input = test::input_of(static_cast<InputTransform>(t));
       c.rows = 136;
       c.k = 160;
       c.batch = 2;
@@ -272,7 +266,7 @@ TEST(CudaRowsAndColumns, TakeEveryFusedInput) {
 TEST(CudaRowsAndColumns, TakeRmsNormOfManyRows) {
   for (const Format dtype : kInputs) {
     Case c{Recipe::fp8_1x128, dtype};
-    c.input.transform = InputTransform::rms_norm;
+    c.input = RmsNorm{};
     c.rows = 264;
     c.k = 256;
     c.data = Data::normal;
@@ -285,9 +279,7 @@ TEST(CudaRowsAndColumns, TakeGatesAndUpsInEveryOrder) {
   for (const std::int64_t group : {0, 1, 64}) {
     for (const GateOrder order : {GateOrder::gate_first, GateOrder::up_first}) {
       Case c{Recipe::fp8_1x128_ue8m0};
-      c.input.transform = InputTransform::swiglu;
-      c.input.gate_group = group;
-      c.input.gate_order = order;
+      c.input = Swiglu{order, group};
       c.rows = 40;
       c.k = 192;
       c.data = Data::normal;

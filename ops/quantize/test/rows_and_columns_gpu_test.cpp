@@ -12,6 +12,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/quantize/test/every_number.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/rows_and_columns_support.h"
 #include "ops/quantize/test/support.h"
 #include "runtime/cuda/measure.h"
@@ -189,17 +190,13 @@ TEST_F(RowsAndColumnsGpu, TakeFusedInputs) {
     DeviceBuffer operand_there(static_cast<std::size_t>(4 * c.k * element));
     operand_there.copy_from_host(operand.view().data, operand_there.bytes());
     for (int t = 1; t < kInputTransformCount; ++t) {
-      QuantizeInput input, there;
-      there.transform = input.transform = static_cast<InputTransform>(t);
-      if (input.transform == InputTransform::modulate) {
-        input.scale = input.shift = operand.view();
-        there.scale = there.shift = {operand_there.data(), dtype, 4, c.k};
-      }
-      if (input.transform == InputTransform::rms_norm) {
-        input.weight = {operand.view().data, dtype, 1, c.k};
-        there.weight = {operand_there.data(), dtype, 1, c.k};
-      }
-      const std::int64_t columns = input.transform == InputTransform::swiglu ? 2 * c.k : c.k;
+      const auto input_at = [&](const void* data) {
+        const MatrixView rows{data, dtype, 4, c.k}, row{data, dtype, 1, c.k};
+        return test::input_of(static_cast<InputTransform>(t), rows, rows, row);
+      };
+      const QuantizeInput input = input_at(operand.view().data);
+      const QuantizeInput there = input_at(operand_there.data());
+      const std::int64_t columns = test::is_gated(input) ? 2 * c.k : c.k;
       for (const Data data : {Data::normal, Data::any_bits}) {
         const test::Matrix x(dtype, c.rows, columns, 1, 0, data, 7);
         check(c, x.view(), c.rows * columns * element, input, there);

@@ -65,9 +65,8 @@ TEST(CudaRowsAndColumnsPlan, HasNothingToDoForEmptyMatrices) {
 
 TEST(CudaRowsAndColumnsPlan, FindsTheRstdOfRmsNormBefore) {
   Problem problem;
-  problem.options.input.transform = InputTransform::rms_norm;
-  problem.options.input.weight = {reinterpret_cast<const void*>(std::uintptr_t{1} << 39),
-                                  Format::f32, 1, 384};
+  problem.options.input =
+      RmsNorm{{reinterpret_cast<const void*>(std::uintptr_t{1} << 39), Format::f32, 1, 384}};
   const auto plan = problem.plan();
   EXPECT_EQ(plan.rstd.count, 1);
   EXPECT_EQ(plan.rstd.workspace_bytes, 256 * 4);

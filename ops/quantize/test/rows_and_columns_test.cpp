@@ -10,6 +10,7 @@
 
 #include "blockscale/quantize.h"
 #include "core/math.h"
+#include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/rows_and_columns_support.h"
 #include "ops/quantize/test/support.h"
 #include "tests/expect_error.h"
@@ -121,15 +122,14 @@ TEST(RowsAndColumns, OfAFusedInput) {
   for (const InputTransform transform :
        {InputTransform::gelu_erf, InputTransform::swiglu, InputTransform::rms_norm}) {
     QuantizeOptions options;
-    options.input.transform = transform;
-    if (transform == InputTransform::rms_norm) options.input.weight = weight.view();
+    options.input = test::input_of(transform, {}, {}, weight.view());
     const int k = transform == InputTransform::swiglu ? kColumns / 2 : kColumns;
     std::vector<float> computed;
     for (std::int64_t b = 0; b < 2; ++b) {
       const std::vector<float> values = x.values(b);
       for (int r = 0; r < kRows; ++r) {
         const float* const row = values.data() + r * kColumns;
-        const float factor = rms_factor(row, kColumns, options.input.epsilon);
+        const float factor = rms_factor(row, kColumns, RmsNorm{}.epsilon);
         for (int c = 0; c < k; ++c) {
           computed.push_back(
               transform == InputTransform::gelu_erf ? math::gelu_erf(row[c])
@@ -198,7 +198,7 @@ TEST(RowsAndColumnsErrors, Arguments) {
                  [](Call& c) { c.options.scale_source = ScaleSource::given; });
   expect_refused("options.threads", "is -1", [](Call& c) { c.options.threads = -1; });
   expect_refused("options.input.weight.columns", "is 0",
-                 [](Call& c) { c.options.input.transform = InputTransform::rms_norm; });
+                 [](Call& c) { c.options.input = RmsNorm{}; });
 }
 
 TEST(RowsAndColumnsErrors, Overlap) {

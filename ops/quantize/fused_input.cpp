@@ -1,0 +1,37 @@
+#include "ops/quantize/fused_input.h"
+
+#include <variant>
+
+namespace blockscale::quantize_detail {
+namespace {
+
+struct TransformOf {
+  InputTransform operator()(const Identity&) const { return InputTransform::identity; }
+  InputTransform operator()(const Gelu& gelu) const {
+    return gelu.form == GeluForm::tanh ? InputTransform::gelu_tanh : InputTransform::gelu_erf;
+  }
+  InputTransform operator()(const Swiglu&) const { return InputTransform::swiglu; }
+  InputTransform operator()(const Modulate&) const { return InputTransform::modulate; }
+  InputTransform operator()(const RmsNorm&) const { return InputTransform::rms_norm; }
+};
+
+}  // namespace
+
+InputTransform transform_of(const QuantizeInput& input) {
+  return std::visit(TransformOf{}, input);
+}
+
+QuantizeInput input_of(InputTransform transform, const MatrixView& scale, const MatrixView& shift,
+                       const MatrixView& weight) {
+  switch (transform) {
+    case InputTransform::identity: return Identity{};
+    case InputTransform::gelu_tanh: return Gelu{GeluForm::tanh};
+    case InputTransform::gelu_erf: return Gelu{GeluForm::erf};
+    case InputTransform::swiglu: return Swiglu{};
+    case InputTransform::modulate: return Modulate{scale, shift};
+    case InputTransform::rms_norm: return RmsNorm{weight};
+  }
+  return Identity{};
+}
+
+}  // namespace blockscale::quantize_detail
