@@ -189,7 +189,7 @@ constexpr const char* kQuantizeExamples = R"help(Examples:
 void add_quantize(CLI::App& bench, Action& action) {
   const auto state = std::make_shared<BenchQuantize>();
   CLI::App* const command =
-      bench.add_subcommand("quantize", "Rate of quantisation, and its share of memcpy's");
+      bench.add_subcommand("quantize", "Rate of quantization, and its share of memcpy's");
   QuantizeBenchmarkOptions& options = state->options;
   add_repeated(*command, "--recipe", "R", options.recipes, parse_recipe,
                "Only this recipe. Repeatable. Default: every one that has scales");
@@ -204,7 +204,7 @@ void add_quantize(CLI::App& bench, Action& action) {
                          ". Repeatable. Default: identity"));
   add_parsed(*command, "--rows", "N", options.rows, parse_size, "Rows of the input. Default: 8192");
   add_parsed(*command, "--k", "K", options.k, parse_size,
-             "Columns of what is quantised. Default: 8192");
+             "Columns of what is quantized. Default: 8192");
   add_parsed(*command, "--repeats", "N", options.repeats, parse_repeats,
              "Timed runs of each case, of which the fastest counts. Default: 5");
   add_threads(*command, options.threads, 1);
@@ -383,7 +383,7 @@ void add_copy(CLI::App& bench, Action& action) {
 }
 
 constexpr const char* kExamples = R"help(Examples:
-  How fast weights are quantised here, next to memcpy:
+  How fast weights are quantized here, next to memcpy:
     blockscale bench quantize
 
   How fast products are, by recipe:

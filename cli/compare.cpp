@@ -143,7 +143,7 @@ ExitCode run(const CompareCommand& command) {
 
 constexpr const char* kExamples =
     R"help(SQNR is 10 log10(sum a^2 / sum (a - b)^2) in dB: higher is better, 6 dB are one bit. Values
-are compared as they dequantise, whatever their recipes and dialects. A tensor is ruined where SQNR
+are compared as they dequantize, whatever their recipes and dialects. A tensor is ruined where SQNR
 is NaN or -inf: NaN or infinity in one checkpoint only, or values where A has only zeros. Ruined
 ones come first. The total counts converted tensors: of another recipe or dtype, or other values.
 

@@ -284,7 +284,7 @@ void add_selection_options(CLI::App& command, ConvertOptions& options) {
              help_text("How stacks of experts are stored: out-in ([experts, out, in]) or in-out, "
                        "which stay as they are. Default: as the model type does"));
   command.add_flag("--share-tensor-scales", options.share_tensor_scales,
-                   help_text("Quantise weights anew that engines fuse (q, k and v; gate and up) "
+                   help_text("Quantize weights anew that engines fuse (q, k and v; gate and up) "
                              "and whose NVFP4 tensor scales differ in SRC"));
 }
 
@@ -303,7 +303,7 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
       help_text("FP8 recipes: the largest magnitude of a block counts as at least X (1e-4 "
                 "as DeepSeek does; default 0)"));
   command.add_flag("--allow-nonfinite", options.allow_nonfinite,
-                   help_text("Quantise NaN and Inf by the rules of docs/numerics.md instead of "
+                   help_text("Quantize NaN and Inf by the rules of docs/numerics.md instead of "
                              "refusing them"));
 }
 
@@ -340,7 +340,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->option_text(" ")
       ->required();
   add_parsed(*command, "--recipe", "R", state->options.recipe, parse_recipe,
-             help_text("Recipe of the weights (table below); f32, f16 and bf16 dequantise. "
+             help_text("Recipe of the weights (table below); f32, f16 and bf16 dequantize. "
                        "Required"))
       ->required();
   add_parsed(*command, "--dialect", "D", state->options.dialect, parse_dialect,

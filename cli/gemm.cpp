@@ -130,13 +130,13 @@ constexpr const char* kExamples = R"help(
 The product is D[M,N] = A[M,K] B[N,K]^T on random normal operands. A sample of its elements is
 checked against float64 and the error bound of docs/numerics.md; outside it, the exit code is 10.
 With --weights, B is each linear layer of a checkpoint in turn, and the error is
-||D - D'|| / ||D'||, D' being the float64 product of the unquantised operands.
+||D - D'|| / ||D'||, D' being the float64 product of the unquantized operands.
 
 Examples:
   MXFP8 activations by MXFP4 weights:
     blockscale gemm -m 512 -n 4096 -k 4096 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
 
-  What quantising a model to NVFP4, activations and all, does to the outputs of its layers:
+  What quantizing a model to NVFP4, activations and all, does to the outputs of its layers:
     blockscale gemm --weights ./model --recipe-a nvfp4 --recipe-b nvfp4 -m 128 --baselines
 
   The layers of a converted checkpoint, as they are stored, against the original:

@@ -119,7 +119,7 @@ Product multiply(const Truth& truth, const ScaledTensorView& a, const ScaledTens
   return product;
 }
 
-/// Both operands quantised from the true ones.
+/// Both operands quantized from the true ones.
 Product multiply_quantized(const Truth& truth, Recipe recipe_a, Recipe recipe_b,
                            const GemmCommand& command) {
   const ScaledTensor a =
@@ -293,7 +293,7 @@ void print_report(const std::vector<Layer>& layers, std::int64_t m) {
   add_row({"all", "", ""}, totals_of(layers));
   print(table.str() + "\nError of each layer's output for " + std::to_string(m) +
         " rows of random normal inputs, relative to the f64 product of the\n"
-        "unquantised operands, and the time of the product.\n");
+        "unquantized operands, and the time of the product.\n");
 }
 
 }  // namespace

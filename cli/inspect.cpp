@@ -17,7 +17,7 @@
 namespace blockscale::cli {
 namespace {
 
-/// Where a quantised tensor's scales lie; empty for others.
+/// Where a quantized tensor's scales lie; empty for others.
 std::string layout_name(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
   return tensor.quantized ? scale_layout_traits(checkpoint.view(tensor).layout).name : "";
 }

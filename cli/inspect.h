@@ -12,7 +12,7 @@
 
 namespace blockscale::cli {
 
-/// The recipe's name of a quantised or plain tensor; the dtype's ("I64") of others.
+/// The recipe's name of a quantized or plain tensor; the dtype's ("I64") of others.
 std::string stored_as(const CheckpointTensor& tensor);
 
 /// `inspect --layout L --shape RxK ...`

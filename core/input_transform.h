@@ -1,4 +1,4 @@
-// What a quantiser does to its input before it takes scales and codes: names, and where operands
+// What a quantizer does to its input before it takes scales and codes: names, and where operands
 // lie. The arithmetic is in core/math.h, its order in docs/numerics.md ("Fused inputs").
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace blockscale {
 
-/// QuantizeInput's alternatives and their forms, as kernels know them: y, which is quantised, as a
+/// QuantizeInput's alternatives and their forms, as kernels know them: y, which is quantized, as a
 /// function of the input x. GELU and silu are within 2^-12 of themselves (docs/numerics.md).
 enum class InputTransform : uint8_t {
   identity,   // y = x

@@ -1,4 +1,4 @@
-// Functions that quantisers fuse with their input, for numbers and for vectors: each is stated
+// Functions that quantizers fuse with their input, for numbers and for vectors: each is stated
 // once, as a fixed sequence of correctly rounded f32 operations, so that every instruction set and
 // every GPU gives the same bits. Their errors are those that docs/numerics.md allows;
 // core/math_test.cpp finds them over all f32 inputs.

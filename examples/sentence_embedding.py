@@ -1,7 +1,7 @@
 """A real model in every recipe: all-MiniLM-L6-v2 with its linear layers as block-scaled GEMMs.
 
-The forward pass is numpy; each of the 36 linear layers is one `blockscale.gemm` of quantised
-weights with activations that are quantised as they come. For every pair of recipes it reports how
+The forward pass is numpy; each of the 36 linear layers is one `blockscale.gemm` of quantized
+weights with activations that are quantized as they come. For every pair of recipes it reports how
 far the sentence embeddings move from f32's, whether the similarity ranking of the sentence pairs
 survives, what the weights weigh and how many sentences a second go through.
 
@@ -33,7 +33,7 @@ Linear = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Pair:
-    """What weights and activations of a run are stored in; plain formats are not quantised."""
+    """What weights and activations of a run are stored in; plain formats are not quantized."""
 
     name: str
     weight: str
@@ -71,7 +71,7 @@ def is_plain(recipe: str) -> bool:
 
 
 def in_recipe(x: np.ndarray, recipe: str) -> blockscale.ScaledTensor | np.ndarray:
-    """`x` (f32) as an operand: quantised, or rounded to a plain format."""
+    """`x` (f32) as an operand: quantized, or rounded to a plain format."""
     if recipe == "f32":
         return x
     if is_plain(recipe):

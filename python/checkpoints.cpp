@@ -193,7 +193,7 @@ void bind_reports(nb::module_& module) {
 }
 
 void bind_options(nb::module_& module) {
-  nb::enum_<Dialect>(module, "Dialect", "How quantised weights are named and described on disk.")
+  nb::enum_<Dialect>(module, "Dialect", "How quantized weights are named and described on disk.")
       .value("plain", Dialect::plain)
       .value("deepseek", Dialect::deepseek)
       .value("modelopt", Dialect::modelopt)

@@ -6,7 +6,7 @@ Usage: measure_conversion.py BLOCKSCALE FOLDER [--gib N] [--threads N] [--memory
 Writes a checkpoint of N GiB of bf16 linear weights into FOLDER (needs twice that), then for each
 recipe converts it and takes, in bytes of input a second:
 
-- quantiser: `bench quantize` of the same recipe and threads, scaled to the input;
+- quantizer: `bench quantize` of the same recipe and threads, scaled to the input;
 - disk: writing as many bytes as the conversion wrote, in one process, with fsync;
 - conversion: from the start of the process to its end, published and synced.
 
@@ -92,7 +92,7 @@ def seconds_to_write(file: pathlib.Path, size: int) -> float:
     return seconds
 
 
-def quantiser_rate(blockscale: str, recipe: str, threads: int) -> float:
+def quantizer_rate(blockscale: str, recipe: str, threads: int) -> float:
     command = [blockscale, "bench", "quantize", "--recipe", recipe, "--layout", "row_major"]
     command += ["--threads", str(threads), "--json"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace, source: pathlib.Path, size: int, recipe
     written = sum(file.stat().st_size for file in result.rglob("*") if file.is_file())
     shutil.rmtree(result)
     disk = size / seconds_to_write(options.folder / "written", written)
-    quantiser = quantiser_rate(options.blockscale, recipe, options.threads)
+    quantizer = quantizer_rate(options.blockscale, recipe, options.threads)
     rate = size / seconds
     return {
         "recipe": recipe,
@@ -118,9 +118,9 @@ def measure(options: argparse.Namespace, source: pathlib.Path, size: int, recipe
         "memory": options.memory,
         "seconds": round(seconds, 3),
         "conversion_gb_per_second": round(rate * 1e-9, 3),
-        "quantiser_gb_per_second": round(quantiser * 1e-9, 3),
+        "quantizer_gb_per_second": round(quantizer * 1e-9, 3),
         "disk_gb_per_second": round(disk * 1e-9, 3),
-        "share_of_slower": round(rate / min(quantiser, disk), 3),
+        "share_of_slower": round(rate / min(quantizer, disk), 3),
         "peak_anonymous_mib": round(peak / (1 << 20), 1),
     }
 

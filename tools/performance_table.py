@@ -3,7 +3,7 @@
 Usage: performance_table.py [--check]
 
 A table stands between `<!-- table FILE -->` and `<!-- end -->`, FILE being a result of the GPU
-quantisers' benchmark. With --check nothing is written, and the exit code is 1 if the page differs.
+quantizers' benchmark. With --check nothing is written, and the exit code is 1 if the page differs.
 """
 
 import json

@@ -1,4 +1,4 @@
-// What a checked run costs: 100 of a kernel of the quantisers' size are to take at most 20 s in CI.
+// What a checked run costs: 100 of a kernel of the quantizers' size are to take at most 20 s in CI.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,7 +33,7 @@ constexpr double kLimit = 20;
 
 constexpr uint32_t kRows = 64, kColumns = 1024, kBlock = 32;
 
-/// A block-scaled FP8 quantiser in small: one block of threads quantises 4 rows, a thread 8 bf16 at
+/// A block-scaled FP8 quantizer in small: one block of threads quantizes 4 rows, a thread 8 bf16 at
 /// a time, four lanes share a scale, and scales leave through shared memory.
 void quantize(const uint16_t* x, uint8_t* codes, uint8_t* scales) {
   using Eight = device::Vector<uint16_t, 8>;

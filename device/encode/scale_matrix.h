@@ -1,4 +1,4 @@
-// How scales follow from amaxes, and where they go: what quantisers and quantising epilogues are
+// How scales follow from amaxes, and where they go: what quantizers and quantizing epilogues are
 // launched with. Compiled by the host, NVRTC and the emulator alike.
 #pragma once
 

@@ -17,7 +17,7 @@ struct QuantizeBenchmarkOptions {
                                      // the recipe allows it, else row_major)
   std::vector<InputTransform> transforms;  // fused inputs; empty: identity only
   std::int64_t rows = 8192;  // inputs above the last-level cache measure memory, not cache
-  std::int64_t k = 8192;     // columns of what is quantised
+  std::int64_t k = 8192;     // columns of what is quantized
   int threads = 1;           // 0: all of the machine's
   int repeats = 5;           // timed runs of each case and of memcpy; the fastest counts
 };
@@ -52,7 +52,7 @@ struct QuantizeBenchmarkOptions {
   std::vector<ScaleLayout> layouts;        // empty: every one that the recipe allows
   std::vector<InputTransform> transforms;  // fused inputs; empty: identity only
   std::vector<std::int64_t> input_bytes;   // empty: 1, 8, 64 and 512 MiB; at most 2^36 each
-  std::int64_t k = 8192;                   // columns of what is quantised
+  std::int64_t k = 8192;                   // columns of what is quantized
   int repeats = 20;                        // timed replays of a graph; the median counts
 };
 

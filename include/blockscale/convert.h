@@ -17,7 +17,7 @@
 
 namespace blockscale {
 
-/// How quantised weights are named, shaped and described on disk (docs/checkpoints.md).
+/// How quantized weights are named, shaped and described on disk (docs/checkpoints.md).
 enum class Dialect : std::uint8_t {
   plain,
   deepseek,
@@ -32,7 +32,7 @@ std::optional<Dialect> dialect_from_name(std::string_view name);
 Dialect default_dialect(Recipe recipe);
 bool dialect_can_say(Dialect dialect, Recipe recipe);
 
-/// A weight as the model knows it: quantised (values, scales, tensor scale gathered from the
+/// A weight as the model knows it: quantized (values, scales, tensor scale gathered from the
 /// dialect's tensors) or stored plainly. `shape` is the logical one, in elements.
 struct CheckpointTensor {
   std::string name;                 // the weight's name, e.g. "encoder.layer.0.output.dense.weight"
@@ -52,7 +52,7 @@ class Checkpoint {
   const TensorStore& store() const;
   const std::vector<CheckpointTensor>& tensors() const;  // sorted by name
   const CheckpointTensor* find(std::string_view name) const;
-  /// A view over the mapping of a quantised tensor, or of a plain f32, f16 or bf16 one. Tensors
+  /// A view over the mapping of a quantized tensor, or of a plain f32, f16 or bf16 one. Tensors
   /// of more than two dimensions are batches of their last two; one dimension is one row.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
   /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
@@ -66,7 +66,7 @@ class Checkpoint {
 };
 
 /// Whether `tensor` is the 2-D weight of a linear layer, by its name and shape: what convert
-/// quantises by default, stacked experts apart.
+/// quantizes by default, stacked experts apart.
 bool is_linear_weight(const CheckpointTensor& tensor);
 
 /// Whether `pattern` matches a weight's name or its module's, as `ConvertOptions::include` and its
@@ -84,14 +84,14 @@ struct ConvertProgress {
 };
 
 struct ConvertOptions {
-  Recipe recipe = Recipe::nvfp4;     // f32, f16, bf16: dequantise
+  Recipe recipe = Recipe::nvfp4;     // f32, f16, bf16: dequantize
   std::optional<Dialect> dialect;    // default: default_dialect(recipe)
   std::vector<std::string> include;  // patterns (weight_matches); empty: the default choice
   std::vector<std::string> exclude;
   std::vector<std::pair<std::string, Recipe>> map;  // pattern -> recipe, first match wins
   /// Of stacks in a plain source. Default: as the model type stores them; unknown ones are refused.
   std::optional<ExpertsLayout> experts_layout;
-  /// Quantise weights anew that engines fuse and whose NVFP4 tensor scales would differ.
+  /// Quantize weights anew that engines fuse and whose NVFP4 tensor scales would differ.
   bool share_tensor_scales = false;
   std::optional<std::filesystem::path> activation_scales;  // safetensors or JSON: name -> absmax
   std::optional<MxScaleMode> mx_scale_mode;  // default: ceil; even in compressed-tensors
@@ -102,7 +102,7 @@ struct ConvertOptions {
   bool resume = false;           // continue an interrupted conversion with the same options
   bool overwrite = false;        // replace an existing file, or a folder that holds a checkpoint
   bool copy_all = false;         // copy also what `not_copied` of the report lists else
-  bool allow_nonfinite = false;  // quantise NaN and Inf by the rules of numerics.md
+  bool allow_nonfinite = false;  // quantize NaN and Inf by the rules of numerics.md
   /// Called from one thread at a time; returning false stops the conversion (interrupted).
   std::function<bool(const ConvertProgress&)> progress;
 };
@@ -177,7 +177,7 @@ struct CompareReport {
   std::vector<std::string> only_a, only_b, different_shape;
 };
 
-/// Compares two checkpoints value by value (dequantised in f32, sums in f64 or wider). A is the
+/// Compares two checkpoints value by value (dequantized in f32, sums in f64 or wider). A is the
 /// reference. Throws invalid_argument if they have no tensor of one name and shape.
 CompareReport compare(const std::filesystem::path& a, const std::filesystem::path& b,
                       int threads = 0);

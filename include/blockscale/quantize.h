@@ -1,4 +1,4 @@
-// Quantise and dequantise on the CPU. The pinned rules are in docs/numerics.md.
+// Quantize and dequantize on the CPU. The pinned rules are in docs/numerics.md.
 #pragma once
 
 #include <optional>
@@ -52,7 +52,7 @@ struct RmsNorm {
   float epsilon = 1e-6f;
 };
 
-/// What is made of x on its way to the quantiser, in the same pass: y, in f32, and not rounded to a
+/// What is made of x on its way to the quantizer, in the same pass: y, in f32, and not rounded to a
 /// narrower type before (docs/numerics.md, "Fused inputs"). In CUDA calls the matrices lie on the
 /// device. Errors name a field as "options.input.weight". Trivially copyable.
 using QuantizeInput = std::variant<Identity, Gelu, Swiglu, Modulate, RmsNorm>;
@@ -65,20 +65,20 @@ struct QuantizeOptions {
   QuantizeInput input = {};     // what is fused: `out` holds K columns of its result
 };
 
-/// Quantises `x` into `out`, whose recipe, shape and layout say how. Every byte of `out` that its
+/// Quantizes `x` into `out`, whose recipe, shape and layout say how. Every byte of `out` that its
 /// layout covers is written (padding of swizzled layouts as zero). Bit-equal for any thread count.
 /// Throws invalid_argument before anything is written.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {});
 
-/// Quantises into a new tensor. For NVFP4, `tensor_scale` (in `sense`) overrides the computed one.
+/// Quantizes into a new tensor. For NVFP4, `tensor_scale` (in `sense`) overrides the computed one.
 ScaledTensor quantize(const MatrixView& x, Recipe recipe,
                       ScaleLayout layout = ScaleLayout::row_major,
                       const QuantizeOptions& options = {},
                       std::optional<float> tensor_scale = std::nullopt,
                       TensorScaleSense sense = TensorScaleSense::divisor);
 
-/// Quantises x [M, K] twice from one read: into `out_rows` [M, K], and its transpose into
+/// Quantizes x [M, K] twice from one read: into `out_rows` [M, K], and its transpose into
 /// `out_columns` [K, M], whose scales each cover 128 rows of x. Both are of the same recipe:
 /// fp8_1x128, fp8_1x128_pow2 or fp8_1x128_ue8m0. Each result has the bytes that `quantize` gives
 /// for that matrix. A fused input is computed once, and both are of its result.

@@ -1,5 +1,5 @@
 // safetensors files and sharded folders: a reader over mmap that trusts nothing, and a writer that
-// streams and publishes atomically. Knows no quantisation.
+// streams and publishes atomically. Knows no quantization.
 #pragma once
 
 #include <sys/types.h>

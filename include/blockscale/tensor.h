@@ -41,7 +41,7 @@ using MutableMatrixView = BasicMatrixView<true>;
 /// the producer stored it and never inverted.
 enum class TensorScaleSense : std::uint8_t { multiplier, divisor };
 
-/// A batch of quantised [rows, k] matrices: packed values, scales and optional tensor scale.
+/// A batch of quantized [rows, k] matrices: packed values, scales and optional tensor scale.
 ///
 /// values   row r starts at byte r * value_row_stride; row_bytes(recipe, k) bytes follow.
 /// scales   elements of the recipe's scale format, placed by `layout` (core/scale_layout.h).

@@ -67,7 +67,7 @@ SourceConfig make_source_config(Json config_json, Json hf_quant_config, std::str
     if (*other == config.quantization) continue;
     throw Error(ErrorCode::unsupported, config.config_path,
                 path + " differs from " + config.quantization_path +
-                    ", readable is one way of quantising a checkpoint");
+                    ", readable is one way of quantizing a checkpoint");
   }
   return config;
 }
@@ -242,7 +242,7 @@ ScaledTensorView StoredCheckpoint::unaligned_view(std::size_t tensor) const {
   if (!has_view(t)) {
     throw Error(ErrorCode::unsupported, t.name,
                 "holds " + std::string(dtype_name(t.dtype)) +
-                    ", values can be read of f32, f16, bf16 and quantised tensors");
+                    ", values can be read of f32, f16, bf16 and quantized tensors");
   }
   const MatrixShape shape = matrix_shape(t.shape);
   ScaledTensorView view;

@@ -50,7 +50,7 @@ class StoredCheckpoint {
   /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
   ScaledTensorView unaligned_view(std::size_t tensor) const;
 
-  /// What `tensor` is for the quantisation of others. None of a plain checkpoint, and scales of
+  /// What `tensor` is for the quantization of others. None of a plain checkpoint, and scales of
   /// activations only beside a weight: a model may have parameters of such names.
   SideTensor side(std::size_t tensor) const;
   /// Values of a tensor of factors (f32, bf16 or f16), in f32.
@@ -75,7 +75,7 @@ class StoredCheckpoint {
   std::vector<std::vector<float>> copies_;
 };
 
-/// What the two documents, null where absent, say of quantisation. Throws corrupt_file naming
+/// What the two documents, null where absent, say of quantization. Throws corrupt_file naming
 /// `config_path`.
 SourceConfig make_source_config(Json config, Json hf_quant_config, std::string config_path);
 

@@ -63,7 +63,7 @@ std::vector<TensorStore> make_stores() {
   return stores;
 }
 
-/// What goes into a destination says nothing of the source's quantisation any more.
+/// What goes into a destination says nothing of the source's quantization any more.
 void check_erased(Json config) {
   erase_quantization(config);
   require(find_quantization(config).empty(), "what is erased is found nowhere");

@@ -12,9 +12,9 @@ float nvfp4_factor(float amax, TensorScaleSense sense) {
   const MatrixView matrix{block, Format::f32, 1, 16};
   QuantizeOptions options;
   options.threads = 1;
-  const ScaledTensor quantised =
+  const ScaledTensor quantized =
       quantize(matrix, Recipe::nvfp4, ScaleLayout::row_major, options, std::nullopt, sense);
-  return *quantised.view().tensor_scale;
+  return *quantized.view().tensor_scale;
 }
 
 float fp8_scale(float amax, float amax_floor) {
@@ -22,9 +22,9 @@ float fp8_scale(float amax, float amax_floor) {
   QuantizeOptions options;
   options.fp8_amax_floor = amax_floor;
   options.threads = 1;
-  const ScaledTensor quantised =
+  const ScaledTensor quantized =
       quantize(matrix, Recipe::fp8_tensor, ScaleLayout::row_major, options);
-  return *static_cast<const float*>(quantised.view().scales);
+  return *static_cast<const float*>(quantized.view().scales);
 }
 
 float in_sense(float factor, TensorScaleSense from, TensorScaleSense to,

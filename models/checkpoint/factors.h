@@ -11,10 +11,10 @@
 namespace blockscale::models {
 
 /// The tensor scale that NVFP4 data of this largest magnitude gets, in `sense`; also that of
-/// calibrated activations. By the quantiser's own rule.
+/// calibrated activations. By the quantizer's own rule.
 float nvfp4_factor(float amax, TensorScaleSense sense);
 
-/// The scale that FP8 data of this largest magnitude gets. By the quantiser's own rule.
+/// The scale that FP8 data of this largest magnitude gets. By the quantizer's own rule.
 float fp8_scale(float amax, float amax_floor);
 
 /// A stored factor in the other sense (or the same), rounded once and at most the largest finite

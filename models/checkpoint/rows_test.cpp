@@ -39,7 +39,7 @@ TEST(EmptyTensors, TakeNoWorkWhateverTheirShape) {
   }
 }
 
-TEST(EmptyTensors, AreNoQuantisedWeights) {
+TEST(EmptyTensors, AreNoQuantizedWeights) {
   const ScratchFolder folder;
   test::write_store(folder / "a.safetensors",
                     {{"a.weight", DType::F8_E4M3, {0, std::int64_t{1} << 58}, ""},

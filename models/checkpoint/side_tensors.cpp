@@ -53,7 +53,7 @@ bool is_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-/// Everything below the module of a quantised linear layer: its weight, a bias, or known.
+/// Everything below the module of a quantized linear layer: its weight, a bias, or known.
 void check_module(const TensorStore& store, const std::string& weight,
                   const std::set<std::string_view>& claimed) {
   const std::string module = without_suffix(weight, ".weight");
@@ -64,7 +64,7 @@ void check_module(const TensorStore& store, const std::string& weight,
     const std::string& name = entry->first;
     if (claimed.contains(name) || name == weight || name.ends_with("bias")) continue;
     if (side_tensor(name).kind != Side::none) continue;
-    refuse(name, "belongs to the quantised weight " + weight +
+    refuse(name, "belongs to the quantized weight " + weight +
                      ", and what it does to it is not known here");
   }
 }
@@ -89,7 +89,7 @@ void check_side_tensors(const TensorStore& store, std::span<const StoredWeight> 
     if (claimed.contains(name)) continue;
     for (const std::string_view suffix : kUnknown) {
       if (name.ends_with(suffix)) {
-        refuse(name, "changes what quantised weights mean, in a way that is not known here");
+        refuse(name, "changes what quantized weights mean, in a way that is not known here");
       }
     }
     if (side_tensor(name).kind == Side::zero_point && !is_zero(store.data(entry))) {

@@ -1,4 +1,4 @@
-// Tensors beside the weights of a quantised checkpoint that belong to its quantisation: scales of
+// Tensors beside the weights of a quantized checkpoint that belong to its quantization: scales of
 // activations and of the key and value cache, zero points; and those that change what a weight
 // means in a way that nobody here knows.
 #pragma once
@@ -36,7 +36,7 @@ SideTensor side_tensor(const std::string& name);
 
 /// Throws unsupported naming a tensor that is no part of `weights` (not in `claimed`) but changes
 /// what one of them means: zero points, permutations, masks of sparse weights, factors of their
-/// inputs, and whatever else a quantised linear layer has besides a bias.
+/// inputs, and whatever else a quantized linear layer has besides a bias.
 void check_side_tensors(const TensorStore& store, std::span<const StoredWeight> weights,
                         const std::set<std::string_view>& claimed);
 

@@ -38,10 +38,10 @@ float amax_of(const std::vector<float>& values) {
   return amax;
 }
 
-/// Expects that weight `name` of `result` holds what quantising `values` as a whole to `recipe`
+/// Expects that weight `name` of `result` holds what quantizing `values` as a whole to `recipe`
 /// gives. `amax` is that of all weights that share a tensor scale. (What a reader says is not
 /// enough: it cannot always tell that f32 scales are powers of two.)
-void expect_quantised(const Checkpoint& result, Recipe recipe, const std::string& name,
+void expect_quantized(const Checkpoint& result, Recipe recipe, const std::string& name,
                       const std::vector<float>& values, float amax, MxScaleMode mode) {
   const CheckpointTensor* tensor = result.find(name);
   ASSERT_NE(tensor, nullptr) << name;
@@ -97,16 +97,16 @@ float shared_amax(const Checkpoint& source, const std::string& name) {
   return amax;
 }
 
-void expect_all_quantised(const Checkpoint& source, const Checkpoint& result, Recipe recipe) {
+void expect_all_quantized(const Checkpoint& source, const Checkpoint& result, Recipe recipe) {
   const MxScaleMode mode =
       result.dialect() == Dialect::compressed_tensors ? MxScaleMode::even : MxScaleMode::ceil;
   for (const std::string& name : test::small_model_linears()) {
-    expect_quantised(result, recipe, name, test::values_of(source, name), shared_amax(source, name),
+    expect_quantized(result, recipe, name, test::values_of(source, name), shared_amax(source, name),
                      mode);
   }
 }
 
-TEST_F(ConvertTest, EveryRecipeInEveryDialectEqualsTheQuantiser) {
+TEST_F(ConvertTest, EveryRecipeInEveryDialectEqualsTheQuantizer) {
   const Checkpoint source = Checkpoint::open(folder_ / "plain");
   for (const Target& target : test::all_targets()) {
     SCOPED_TRACE(test::name_of(target));
@@ -116,7 +116,7 @@ TEST_F(ConvertTest, EveryRecipeInEveryDialectEqualsTheQuantiser) {
     const ConvertReport report = convert_to("plain", "result", options);
     const Checkpoint result = Checkpoint::open(folder_ / "result");
     EXPECT_EQ(result.dialect(), target.dialect);
-    expect_all_quantised(source, result, target.recipe);
+    expect_all_quantized(source, result, target.recipe);
     EXPECT_EQ(part(result, "lm_head.weight"), part(source, "lm_head.weight"));
     EXPECT_EQ(part(result, "model.layers.0.v_proj.bias"),
               part(source, "model.layers.0.v_proj.bias"));
@@ -142,7 +142,7 @@ TEST_F(ConvertTest, ReadingAndWritingOneDialectIsByteIdentical) {
   }
 }
 
-TEST_F(ConvertTest, RequantisingGoesThroughTheF32Values) {
+TEST_F(ConvertTest, RequantizingGoesThroughTheF32Values) {
   for (const Target& from : test::all_targets()) {
     if (is_plain(from.recipe) && from.recipe != Recipe::bf16) continue;
     if (recipe_traits(from.recipe).block_rows % 128 != 0 && from.recipe != Recipe::mxfp4 &&
@@ -163,7 +163,7 @@ TEST_F(ConvertTest, RequantisingGoesThroughTheF32Values) {
       options = options_for(to);
       options.overwrite = true;
       convert_to("from", "to", options);
-      expect_all_quantised(source, Checkpoint::open(folder_ / "to"), to.recipe);
+      expect_all_quantized(source, Checkpoint::open(folder_ / "to"), to.recipe);
     }
     options = options_for({Recipe::f32, Dialect::plain});
     options.overwrite = true;

@@ -18,7 +18,7 @@ const CheckpointTensor& tensor_of(const Plan& plan, std::size_t planned) {
 std::span<const std::byte> copied_scale(const Plan& plan, std::size_t planned) {
   const PlannedTensor& tensor = plan.tensors[planned];
   const TensorStore::Entry* entry = plan.source->parts(tensor.source).tensor_scale;
-  if (tensor.method == Method::requantise || entry == nullptr) return {};
+  if (tensor.method == Method::requantize || entry == nullptr) return {};
   return plan.source->store().data(*entry);
 }
 
@@ -67,10 +67,10 @@ std::vector<Siblings> differing_siblings(const Plan& plan) {
     });
     siblings.same_tensor_scale =
         !siblings.same_recipe || recipe != Recipe::nvfp4 || same_tensor_scale(plan, members);
-    const bool quantised = std::any_of(members.begin(), members.end(), [&](std::size_t member) {
-      return plan.tensors[member].quantised;
+    const bool quantized = std::any_of(members.begin(), members.end(), [&](std::size_t member) {
+      return plan.tensors[member].quantized;
     });
-    if (quantised && (!siblings.same_recipe || !siblings.same_tensor_scale)) {
+    if (quantized && (!siblings.same_recipe || !siblings.same_tensor_scale)) {
       differing.push_back(std::move(siblings));
     }
   }
@@ -101,7 +101,7 @@ std::vector<std::string> warnings_of(const std::vector<Siblings>& differing, con
         names + " " + where +
         (kind.same_recipe
              ? " have different tensor scales, and engines that fuse them take one for all; "
-               "share_tensor_scales quantises them anew with one"
+               "share_tensor_scales quantizes them anew with one"
              : ": engines fuse these weights into one, and may not load different recipes"));
   }
   return warnings;

@@ -22,7 +22,7 @@ class SiblingsTest : public ::testing::Test {
   ConvertReport run(const std::string& from, const std::string& to, const ConvertOptions& options) {
     return convert(folder_ / from, folder_ / to, options);
   }
-  /// An NVFP4 checkpoint whose q, k and v were quantised each by itself.
+  /// An NVFP4 checkpoint whose q, k and v were quantized each by itself.
   void make_separate() {
     std::vector<test::TestTensor> parts;
     for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
@@ -122,7 +122,7 @@ TEST_F(SiblingsTest, OfDifferentTensorScalesAreWarnedOfOrShareOne) {
   }
 }
 
-TEST_F(SiblingsTest, WhatIsExcludedIsNotQuantisedAnew) {
+TEST_F(SiblingsTest, WhatIsExcludedIsNotQuantizedAnew) {
   make_separate();
   ConvertOptions options;
   options.share_tensor_scales = true;
@@ -158,7 +158,7 @@ TEST_F(SiblingsTest, OptionsThatMeanNothingAreErrors) {
       [](ConvertOptions& o) { o.experts_layout = ExpertsLayout::out_in; }, Recipe::nvfp4, "dense");
   (void)run("dense", "ready", {});
   refuse(
-      "allow_nonfinite", "no tensor is quantised or rounded",
+      "allow_nonfinite", "no tensor is quantized or rounded",
       [](ConvertOptions& o) { o.allow_nonfinite = true; }, Recipe::nvfp4, "ready");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 

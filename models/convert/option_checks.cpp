@@ -45,8 +45,8 @@ void check_plan_options(const ConvertOptions& options, const Plan& plan) {
   }
   if (options.allow_nonfinite &&
       std::none_of(plan.tensors.begin(), plan.tensors.end(),
-                   [](auto& planned) { return planned.method == Method::requantise; })) {
-    refuse("allow_nonfinite", "is given, but no tensor is quantised or rounded, all are copied");
+                   [](auto& planned) { return planned.method == Method::requantize; })) {
+    refuse("allow_nonfinite", "is given, but no tensor is quantized or rounded, all are copied");
   }
 }
 

@@ -115,7 +115,7 @@ class Planner {
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
   }
 
-  /// Fused weights whose tensor scales would be copied and differ are to be quantised anew.
+  /// Fused weights whose tensor scales would be copied and differ are to be quantized anew.
   bool find_rescaled() {
     for (const Siblings& siblings : differing_siblings(plan_)) {
       const bool wanted = std::all_of(siblings.members.begin(), siblings.members.end(),
@@ -132,7 +132,7 @@ class Planner {
     PlannedTensor planned;
     planned.source = i;
     planned.recipe = decision.recipe;
-    planned.quantised = !is_plain(decision.recipe);
+    planned.quantized = !is_plain(decision.recipe);
     planned.converted = decision.convert;
     planned.reason = decision.reason;
     const auto absmax = absmax_.find(i);
@@ -164,7 +164,7 @@ class Planner {
     // compressed-tensors has [1], ModelOpt a scalar.
     const bool scalar = plan_.destination->dialect == Dialect::modelopt;
     planned.recipe = Recipe::f32;
-    planned.method = Method::requantise;
+    planned.method = Method::requantize;
     planned.parts = {{Part::values, tensor_info(fate.name, DType::F32,
                                                 scalar ? std::vector<std::int64_t>{}
                                                        : std::vector<std::int64_t>{1})}};
@@ -214,18 +214,18 @@ class Planner {
     const WeightParts& stored = source_.parts(planned.source);
     const bool rescaled = rescaled_.contains(planned.source);
     const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled;
-    planned.method = transfer ? Method::transfer : Method::requantise;
+    planned.method = transfer ? Method::transfer : Method::requantize;
     WeightToWrite weight;
     weight.name = tensor.name;
     weight.shape = tensor.shape;
     weight.recipe = planned.recipe;
-    weight.input_scale = planned.quantised && sides_->inputs(planned.recipe);
+    weight.input_scale = planned.quantized && sides_->inputs(planned.recipe);
     if (transfer) weight.tensor_scales = factor_count(stored.tensor_scale);
     if (weight.input_scale && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
     }
-    planned.parts = planned.quantised ? plan_.destination->parts(weight) : plain_parts(weight);
-    if (rescaled) planned.reason = "quantised anew, so that fused weights share a tensor scale";
+    planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
+    if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
     if (!transfer || !planned.reason.empty()) return;
     planned.converted = true;
     if (planned.recipe != Recipe::nvfp4) {
@@ -260,7 +260,7 @@ class Planner {
       PlannedTensor& planned = plan_.tensors[i];
       const bool one_scale =
           planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
-      if (planned.method != Method::requantise || !one_scale) continue;
+      if (planned.method != Method::requantize || !one_scale) continue;
       const CheckpointTensor& tensor = source_.tensors()[planned.source];
       const std::string key = fusion_key(tensor) + "|" + recipe_traits(planned.recipe).name;
       const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
@@ -376,7 +376,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     contents.plain_dtype = plan.plain_dtype;
     contents.cache = plan.cache;
     for (const PlannedTensor& planned : plan.tensors) {
-      if (!planned.quantised) continue;
+      if (!planned.quantized) continue;
       const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
       const bool inputs = std::any_of(planned.parts.begin(), planned.parts.end(),
                                       [](auto& part) { return part.part == Part::input_scale; });
@@ -385,11 +385,11 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
       weight.shape = tensor.shape;
       weight.recipe = planned.recipe;
       weight.input_scale = inputs;
-      contents.quantised.push_back(std::move(weight));
+      contents.quantized.push_back(std::move(weight));
     }
     erase_quantization(documents["config.json"]);
     if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
-    const DialectTraits& dialect = contents.quantised.empty() ? kPlain : *plan.destination;
+    const DialectTraits& dialect = contents.quantized.empty() ? kPlain : *plan.destination;
     dialect.describe(contents, documents);
   }
   std::map<std::string, std::string> files;

@@ -17,14 +17,14 @@ enum class Method : std::uint8_t {
   verbatim,  // every stored part as it is
   transfer,  // codes as they are; scales as they are or exactly in another format; tensor scale in
              // the destination's sense, with one rounding
-  requantise,  // values in f32, then quantised (or rounded to a plain format)
+  requantize,  // values in f32, then quantized (or rounded to a plain format)
 };
 
 struct PlannedTensor {
   std::size_t source = 0;  // index into StoredCheckpoint::tensors()
   Method method = Method::verbatim;
   Recipe recipe = Recipe::f32;
-  bool quantised = false;  // in the destination
+  bool quantized = false;  // in the destination
   bool converted = false;
   std::string reason;
   int group = -1;  // of NVFP4 and fp8_tensor: index into Plan::groups

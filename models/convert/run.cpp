@@ -55,7 +55,7 @@ ConvertRun::ConvertRun(const Plan& plan, const ConvertOptions& options)
   std::int64_t largest = 1;
   const PlannedTensor* needs_most = nullptr;
   for (const PlannedTensor& planned : plan.tensors) {
-    if (planned.method != Method::requantise) continue;
+    if (planned.method != Method::requantize) continue;
     const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
     const std::int64_t bytes = piece_bytes(planned, std::min<std::int64_t>(128, shape.rows));
     if (bytes > largest) needs_most = &planned;
@@ -219,7 +219,7 @@ void ConvertRun::check_finite(const PlannedTensor& planned, const RowRange& rang
 std::vector<ConvertRun::Piece> ConvertRun::cut(std::size_t weight) const {
   const PlannedTensor& planned = plan_.tensors[weight];
   std::vector<Piece> pieces;
-  if (planned.method == Method::requantise) {
+  if (planned.method == Method::requantize) {
     const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
     for (const RowRange& rows : cut_rows(shape, rows_per_piece(planned))) {
       pieces.push_back({.weight = weight, .rows = rows});
@@ -264,15 +264,15 @@ void ConvertRun::run_piece(const Piece& piece, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const CheckpointTensor& tensor = source_tensor(planned);
   ScratchPool::Lease scratch(scratch_);
-  if (planned.method != Method::requantise) {
+  if (planned.method != Method::requantize) {
     carry_over(piece, *scratch, writer);
     const bool counts_bytes = !changes_scale_format(planned, planned.parts[piece.part].part);
     report(counts_bytes ? piece.end - piece.begin : 0, tensor.name);
     return;
   }
   check_scales(planned, piece.rows);
-  if (planned.quantised) {
-    requantise(piece, *scratch, writer);
+  if (planned.quantized) {
+    requantize(piece, *scratch, writer);
   } else {
     round_to_plain(planned, piece.rows, *scratch, writer);
   }
@@ -281,7 +281,7 @@ void ConvertRun::run_piece(const Piece& piece, SafetensorsWriter& writer) {
   report(row * static_cast<std::uint64_t>(piece.rows.count), tensor.name);
 }
 
-/// Block scales of rows of a quantised source.
+/// Block scales of rows of a quantized source.
 void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& range) const {
   if (!source_tensor(planned).quantized) return;
   const ScaledTensorView rows = slice(source_.unaligned_view(planned.source), range);
@@ -290,7 +290,7 @@ void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& rang
                      source_.parts(planned.source).scales->info.name);
 }
 
-void ConvertRun::requantise(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
+void ConvertRun::requantize(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const RowRange& range = piece.rows;
   const MatrixView rows = read_rows(source_, planned.source, range, false, scratch.rows[0]);
@@ -394,10 +394,10 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
   const TensorScaleSense sense = plan_.destination->sense;
   for (std::size_t part = 0; part < planned.parts.size(); ++part) {
     const Part kind = planned.parts[part].part;
-    const bool requantised = planned.method == Method::requantise;
+    const bool requantized = planned.method == Method::requantize;
     const bool written_by_pieces =
         kind == Part::values ||
-        (kind == Part::scales && (!requantised || recipe_traits(planned.recipe).block_rows != 0));
+        (kind == Part::scales && (!requantized || recipe_traits(planned.recipe).block_rows != 0));
     if (written_by_pieces) continue;
     std::vector<float> factors(planned.parts[part].info.bytes / sizeof(float));
     switch (kind) {
@@ -405,7 +405,7 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
       case Part::scales: factors = scales_[static_cast<std::size_t>(planned.group)]; break;
       case Part::tensor_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
-          factors[i] = requantised ? scales_[static_cast<std::size_t>(planned.group)][0]
+          factors[i] = requantized ? scales_[static_cast<std::size_t>(planned.group)][0]
                                    : in_sense(view.tensor_scale[i], stored.sense, sense,
                                               stored.tensor_scale->info.name);
         }

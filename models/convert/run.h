@@ -1,4 +1,4 @@
-// Carries a plan out, shard by shard: reads rows over the mapping, quantises and writes them piece
+// Carries a plan out, shard by shard: reads rows over the mapping, quantizes and writes them piece
 // by piece on all threads, in memory that the options bound.
 #pragma once
 
@@ -28,11 +28,11 @@ class ConvertRun {
   void skip_shard(std::size_t shard);
 
  private:
-  /// A piece of work for one thread: rows to quantise, or bytes (or scales) of a part to carry
+  /// A piece of work for one thread: rows to quantize, or bytes (or scales) of a part to carry
   /// over.
   struct Piece {
     std::size_t weight = 0;  // index into Plan::tensors
-    RowRange rows;           // of `requantise`
+    RowRange rows;           // of `requantize`
     std::size_t part = 0;    // of the other methods
     std::uint64_t begin = 0;
     std::uint64_t end = 0;  // bytes, or scales where they change their format
@@ -51,7 +51,7 @@ class ConvertRun {
   std::vector<Piece> cut(std::size_t weight) const;
   void run_piece(const Piece& piece, SafetensorsWriter& writer);
   void check_scales(const PlannedTensor& planned, const RowRange& range) const;
-  void requantise(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
+  void requantize(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
   void round_to_plain(const PlannedTensor& planned, const RowRange& range, Scratch& scratch,
                       SafetensorsWriter& writer);
   void carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);

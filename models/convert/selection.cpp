@@ -51,7 +51,7 @@ class Selector {
         model_type_(source.config().model_type()),
         include_(compiled(options.include, "include")),
         exclude_(compiled(options.exclude, "exclude")),
-        source_is_quantised_(
+        source_is_quantized_(
             std::any_of(source.tensors().begin(), source.tensors().end(),
                         [](const CheckpointTensor& tensor) { return tensor.quantized; })) {
     for (const auto& [text, recipe] : options.map) map_.emplace_back(text, "map");
@@ -106,7 +106,7 @@ class Selector {
               included != nullptr ? included->text() : ""};
     }
     if (tensor.quantized) return {true, options_.recipe, "", "", ""};
-    if (source_is_quantised_) return {false, {}, "plain in the source", "", ""};
+    if (source_is_quantized_) return {false, {}, "plain in the source", "", ""};
     const Role role = role_of(tensor.name, tensor.shape);
     if (is_plain(options_.recipe)) {
       const bool left_alone = role == Role::router || role == Role::sensitive;
@@ -179,7 +179,7 @@ class Selector {
     return 0;
   }
 
-  /// Every dialect that says a quantised recipe says it of linear layers, and engines quantise no
+  /// Every dialect that says a quantized recipe says it of linear layers, and engines quantize no
   /// other ones.
   void check_is_linear(const CheckpointTensor& tensor, const Wish& wish) const {
     const Role role = role_of(tensor.name, tensor.shape);
@@ -189,10 +189,10 @@ class Selector {
                 quote(wish.pattern) + " reaches " + quote(tensor.name) + ", an " +
                     (role == Role::norm ? "element of a norm" : "embedding") + "; in " +
                     destination_.name +
-                    " only linear layers are quantised: exclude it, or narrow the pattern");
+                    " only linear layers are quantized: exclude it, or narrow the pattern");
   }
 
-  /// `tensor` as it is, or in bf16 if it is quantised in a way that the destination cannot hold.
+  /// `tensor` as it is, or in bf16 if it is quantized in a way that the destination cannot hold.
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
     if (!tensor.quantized) return {tensor.recipe, false, reason};
     const bool same = tensor.recipe == options_.recipe;
@@ -210,7 +210,7 @@ class Selector {
   const DialectTraits& destination_;
   std::string model_type_;
   std::vector<Pattern> include_, exclude_, map_;
-  bool source_is_quantised_;
+  bool source_is_quantized_;
 };
 
 /// The head, without a tensor of its own, whose bias `bias` is; or "".
@@ -268,17 +268,17 @@ void check_recipes(const ConvertOptions& options, const DialectTraits& destinati
                     ", which has " + writable(destination));
   };
   check(options.recipe, "recipe");
-  Recipe quantised = options.recipe;
+  Recipe quantized = options.recipe;
   for (const auto& [glob, recipe] : options.map) {
     check(recipe, "map");
     if (is_plain(recipe)) continue;
-    if (!destination.can_mix && !is_plain(quantised) && recipe != quantised) {
+    if (!destination.can_mix && !is_plain(quantized) && recipe != quantized) {
       throw Error(ErrorCode::unsupported, "map",
                   std::string(destination.name) + " cannot hold " + recipe_traits(recipe).name +
-                      " beside " + recipe_traits(quantised).name +
+                      " beside " + recipe_traits(quantized).name +
                       "; compressed-tensors can mix recipes");
     }
-    quantised = recipe;
+    quantized = recipe;
   }
 }
 
@@ -317,13 +317,13 @@ std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOption
 std::vector<std::string> kept_modules(const StoredCheckpoint& source,
                                       const std::vector<Decision>& decisions) {
   std::set<std::string> kept;
-  std::set<std::string> quantised;
+  std::set<std::string> quantized;
   std::set<std::string> experts;
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     const CheckpointTensor& tensor = source.tensors()[i];
     const Role role = role_of(tensor.name, tensor.shape);
     if (!is_plain(decisions[i].recipe)) {
-      quantised.insert(module_of(tensor.name));
+      quantized.insert(module_of(tensor.name));
     } else if (role == Role::experts) {
       const std::string module = module_of(tensor.name);  // of the layer's parameter
       experts.insert(module.substr(0, module.rfind('.')));
@@ -335,15 +335,15 @@ std::vector<std::string> kept_modules(const StoredCheckpoint& source,
     if (!head.empty()) kept.insert(head);
   }
   for (const std::string& layer : experts) {
-    const auto next = quantised.lower_bound(layer + ".");
-    if (next == quantised.end() || !next->starts_with(layer + ".")) kept.insert(layer);
+    const auto next = quantized.lower_bound(layer + ".");
+    if (next == quantized.end() || !next->starts_with(layer + ".")) kept.insert(layer);
   }
   // A head that shares the embedding's weights is a linear layer without a tensor of its own.
-  if (has_embedding(source) && !quantised.contains("lm_head")) kept.insert("lm_head");
+  if (has_embedding(source) && !quantized.contains("lm_head")) kept.insert("lm_head");
   // What the source lists by plain name stays listed: layers may be tied or made at load time.
   for (const std::string& name : listed_as_kept(source.config())) {
     const bool pattern = name.find_first_of("*?[]^$\\|(:") != std::string::npos;
-    if (!pattern && !quantised.contains(name)) kept.insert(name);
+    if (!pattern && !quantized.contains(name)) kept.insert(name);
   }
   return {kept.begin(), kept.end()};
 }

@@ -23,7 +23,7 @@ std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOption
                              const DialectTraits& destination);
 
 /// Linear layers that stay plain, by module name, sorted: what a destination's configuration must
-/// list so that engines do not expect them quantised.
+/// list so that engines do not expect them quantized.
 std::vector<std::string> kept_modules(const StoredCheckpoint& source,
                                       const std::vector<Decision>& decisions);
 

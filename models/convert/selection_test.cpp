@@ -148,7 +148,7 @@ TEST_F(SelectTest, StacksOfExpertsAsTheModelTypeStoresThem) {
     make(tensors, {{"model_type", type}});
     expect_kept({}, "m.experts.up_proj", std::string(type) + " stores it as [in, out]");
     EXPECT_TRUE(decision({}, "m.q_proj.weight").convert) << type;
-    // Engines must not expect the layer that has it quantised.
+    // Engines must not expect the layer that has it quantized.
     EXPECT_EQ(models::kept_modules(*source_, select({})), std::vector<std::string>{"m.experts"});
   }
   for (const char* type : {"mixtral", "qwen3_5_moe", "qwen3_5_moe_text", "gemma4", "glm4_moe"}) {
@@ -208,7 +208,7 @@ TEST_F(SelectTest, PatternsThatReachEmbeddingsOrNormsAreRefused) {
     options = {};
     options.dialect = dialect;
     options.map = {{"*embed*", Recipe::nvfp4}};
-    refuse("map", "only linear layers are quantised", options);
+    refuse("map", "only linear layers are quantized", options);
     options.map = {{"*embed*", Recipe::bf16}};
     EXPECT_TRUE(decision(options, "model.embed_tokens.weight").convert);
   }
@@ -268,7 +268,7 @@ std::vector<TestTensor> deepseek_model() {
           f32_tensor("kept.weight", {128, 128}, 1)};
 }
 
-TEST_F(SelectTest, OfAQuantisedSourceWhatIsPlainStaysSo) {
+TEST_F(SelectTest, OfAQuantizedSourceWhatIsPlainStaysSo) {
   make(deepseek_model(), test::deepseek_config());
   EXPECT_TRUE(decision({}, "a.weight").convert);
   expect_kept({}, "kept.weight", "plain in the source");
@@ -277,7 +277,7 @@ TEST_F(SelectTest, OfAQuantisedSourceWhatIsPlainStaysSo) {
   EXPECT_TRUE(decision(options, "kept.weight").convert);
 }
 
-TEST_F(SelectTest, AQuantisedTensorThatStaysButCannotBeSaidBecomesBf16) {
+TEST_F(SelectTest, AQuantizedTensorThatStaysButCannotBeSaidBecomesBf16) {
   make(deepseek_model(), test::deepseek_config());
   ConvertOptions options;
   options.dialect = Dialect::modelopt;
@@ -297,7 +297,7 @@ TEST_F(SelectTest, KeptLinearLayersAreListed) {
   const std::vector<std::string> kept = models::kept_modules(*source_, select(options));
   EXPECT_EQ(kept, (std::vector<std::string>{"empty", "lm_head", "model.layers.0.mlp.gate",
                                             "model.layers.0.o_proj"}));
-  // A tied head has no tensor; what the source lists is carried over unless it is quantised now.
+  // A tied head has no tensor; what the source lists is carried over unless it is quantized now.
   Json config = test::deepseek_config();
   config["quantization_config"]["modules_to_not_convert"] = {"mtp.0.head", "a", "re:.*x", 3};
   std::vector<TestTensor> tensors = deepseek_model();

@@ -35,11 +35,11 @@ SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& 
     inputs_.fill(true);
     return;
   }
-  const bool any_quantised = std::any_of(decisions.begin(), decisions.end(),
+  const bool any_quantized = std::any_of(decisions.begin(), decisions.end(),
                                          [](const Decision& d) { return !is_plain(d.recipe); });
   decide_inputs(decisions, destination, calibrated);
   if (source.dialect().dialect == Dialect::plain) return;
-  decide_cache(destination, any_quantised);
+  decide_cache(destination, any_quantized);
   drop_sides();
 }
 
@@ -76,13 +76,13 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
   }
 }
 
-void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantised) {
+void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantized) {
   const DialectTraits& origin = source_.dialect();
-  const bool same = origin.dialect == destination.dialect && any_quantised;
+  const bool same = origin.dialect == destination.dialect && any_quantized;
   std::optional<CacheScheme> said;
   if (origin.cache != nullptr) said = origin.cache(source_.config());
   std::map<std::size_t, std::string> names;
-  bool shared = said && said->fp8 && any_quantised && destination.key_scale != nullptr;
+  bool shared = said && said->fp8 && any_quantized && destination.key_scale != nullptr;
   bool any = false;
   for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
     const SideTensor side = source_.side(i);
@@ -106,8 +106,8 @@ void SidePlan::decide_cache(const DialectTraits& destination, bool any_quantised
     }
     return;
   }
-  const std::string why = any_quantised ? std::string(destination.name) + " cannot say them"
-                                        : "the result is not quantised";
+  const std::string why = any_quantized ? std::string(destination.name) + " cannot say them"
+                                        : "the result is not quantized";
   if (!any && said) drop("the scheme of the key and value cache", why, "");
   for (std::size_t i = 0; any && i < source_.tensors().size(); ++i) {
     if (!is_cache(source_.side(i).kind)) continue;

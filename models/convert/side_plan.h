@@ -43,7 +43,7 @@ class SidePlan {
  private:
   void decide_inputs(const std::vector<Decision>& decisions, const DialectTraits& destination,
                      bool calibrated);
-  void decide_cache(const DialectTraits& destination, bool any_quantised);
+  void decide_cache(const DialectTraits& destination, bool any_quantized);
   void drop(const std::string& what, const std::string& why, const std::string& tensor);
   void drop_sides();
 

@@ -11,7 +11,7 @@
 namespace blockscale::models {
 namespace {
 
-/// One way of quantising weights that the format can say.
+/// One way of quantizing weights that the format can say.
 struct Scheme {
   Recipe recipe;
   const char* format;
@@ -150,7 +150,7 @@ std::vector<Recipe> declared_recipes(const SourceConfig& config) {
   std::array<bool, kSchemes.size()> declared{};
   for (const auto& [name, group] : groups.items()) {
     const Json& weights = member(group, "weights");
-    if (weights.is_null()) continue;  // only activations are quantised
+    if (weights.is_null()) continue;  // only activations are quantized
     bool known = false;
     for (std::size_t i = 0; i < kSchemes.size(); ++i) {
       if (!matches(kSchemes[i], weights)) continue;
@@ -309,7 +309,7 @@ Json inputs_of(const Scheme& scheme) {
 Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
   Json targets = Json::array();
   bool inputs = false;
-  for (const WeightToWrite& weight : contents.quantised) {
+  for (const WeightToWrite& weight : contents.quantized) {
     if (weight.recipe != scheme.recipe) continue;
     if (!only_group) targets.push_back(module_of(weight.name));
     inputs |= weight.input_scale;
@@ -325,7 +325,7 @@ Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
 void describe(const Contents& contents, Documents& documents) {
   std::vector<const Scheme*> used;
   for (const Scheme& scheme : kSchemes) {
-    for (const WeightToWrite& weight : contents.quantised) {
+    for (const WeightToWrite& weight : contents.quantized) {
       if (weight.recipe != scheme.recipe) continue;
       used.push_back(&scheme);
       break;

@@ -28,7 +28,7 @@ struct KnownKey {
   const char* of = "";
 };
 
-/// Where `config` describes how its weights are quantised: "quantization_config" and the older
+/// Where `config` describes how its weights are quantized: "quantization_config" and the older
 /// "compression_config", of the model or (multimodal ones) of a part of it. By path, nearest to the
 /// top first. Pointers go into `config`.
 std::vector<std::pair<std::string, const Json*>> find_quantization(const Json& config);

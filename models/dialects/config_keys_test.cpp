@@ -315,9 +315,9 @@ TEST_F(ConfigKeysTest, TensorsThatChangeWeightsAreRefusedByName) {
   refuse(row_, ct, {"a.bitmask", DType::U8, {4, 8}, ""}, "in a way that is not known here");
   refuse(row_, ct, {"b.compressed", DType::F8_E4M3, {4, 8}, ""}, "in a way that is not known");
   refuse(row_, ct, {"a.input_rotation", DType::F32, {64, 64}, ""},
-         "belongs to the quantised weight a.weight");
+         "belongs to the quantized weight a.weight");
   refuse(row_, ct, {"a.lora_A.weight", DType::BF16, {8, 64}, ""},
-         "belongs to the quantised weight a.weight");
+         "belongs to the quantized weight a.weight");
   const Json mo = test::modelopt_config();
   refuse(modelopt_, mo, {"a.pre_quant_scale", DType::BF16, {32}, ""}, "not known here");
   refuse(modelopt_, mo, {"a.svdquant_lora_a", DType::BF16, {8, 32}, ""}, "not known here");

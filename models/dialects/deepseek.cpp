@@ -164,7 +164,7 @@ void describe(const Contents& contents, Documents& documents) {
                        {"activation_scheme", "dynamic"},
                        {"weight_block_size", {128, 128}},
                        {"modules_to_not_convert", contents.kept_modules}};
-  if (!contents.quantised.empty() && recipe_traits(contents.quantised[0].recipe).power_of_two) {
+  if (!contents.quantized.empty() && recipe_traits(contents.quantized[0].recipe).power_of_two) {
     quantization["scale_fmt"] = "ue8m0";
   }
   if (contents.cache && !contents.cache->words.is_null()) {

@@ -1,4 +1,4 @@
-// What a dialect is: how it names, shapes and describes quantised weights. One file a dialect; the
+// What a dialect is: how it names, shapes and describes quantized weights. One file a dialect; the
 // table of them is in dialects.cpp. See docs/checkpoints.md.
 #pragma once
 
@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 // ---- Reading ------------------------------------------------------------------------------------
 
-/// Tensors of a store that may make up one quantised weight, found by name only.
+/// Tensors of a store that may make up one quantized weight, found by name only.
 struct FoundWeight {
   std::string name;  // the weight's, e.g. "encoder.layer.0.output.dense.weight"
   const TensorInfo* values = nullptr;
@@ -30,7 +30,7 @@ struct FoundWeight {
   TensorScaleSense sense = TensorScaleSense::divisor;  // of tensor_scale and input_scale
 };
 
-/// A quantised weight whose parts agree with its recipe.
+/// A quantized weight whose parts agree with its recipe.
 struct StoredWeight : FoundWeight {
   Recipe recipe = Recipe::f32;
   std::vector<std::int64_t> shape;  // logical: rows and k last, in elements
@@ -65,7 +65,7 @@ struct CacheScheme {
 
 enum class Part : std::uint8_t { values, scales, tensor_scale, input_scale };
 
-/// A quantised weight to be written.
+/// A quantized weight to be written.
 struct WeightToWrite {
   std::string name;
   std::vector<std::int64_t> shape;  // logical
@@ -83,7 +83,7 @@ struct PartToWrite {
 
 /// All that the configuration files of a destination must tell.
 struct Contents {
-  std::vector<WeightToWrite> quantised;   // sorted by name
+  std::vector<WeightToWrite> quantized;   // sorted by name
   std::vector<std::string> kept_modules;  // linear layers left plain, sorted
   std::optional<Recipe> plain_dtype;      // all weights are in this plain format
   std::optional<CacheScheme> cache;
@@ -101,7 +101,7 @@ struct DialectTraits {
   const char* quant_method;
   /// Whether the names in a store without configuration belong to this dialect.
   bool (*recognises_names)(const TensorStore& store);
-  /// The quantised weights of a store; every tensor that belongs to none of them is plain.
+  /// The quantized weights of a store; every tensor that belongs to none of them is plain.
   std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
   bool (*can_write)(Recipe recipe);
   /// Whether a weight of this recipe may be written with the scale of its activations.
@@ -111,7 +111,7 @@ struct DialectTraits {
   /// What follows the attention's name in the names of its cache's scales; null: never written.
   const char* key_scale;
   const char* value_scale;
-  /// Whether different quantised recipes may stand in one checkpoint.
+  /// Whether different quantized recipes may stand in one checkpoint.
   bool can_mix;
   MxScaleMode mx_scale_mode;
   TensorScaleSense sense;  // of the tensor and input scales that it stores

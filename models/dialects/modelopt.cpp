@@ -164,7 +164,7 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
 }
 
 void describe(const Contents& contents, Documents& documents) {
-  const bool inputs = !contents.quantised.empty() && contents.quantised[0].input_scale;
+  const bool inputs = !contents.quantized.empty() && contents.quantized[0].input_scale;
   const char* algorithm = inputs ? "NVFP4" : "W4A16_NVFP4";
   const Json producer = {{"name", "modelopt"}, {"version", "0.47.0"}};
   const Json numbers = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};

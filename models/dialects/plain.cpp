@@ -1,4 +1,4 @@
-// Plain checkpoints: every tensor is stored as it is. Also the destination of dequantising.
+// Plain checkpoints: every tensor is stored as it is. Also the destination of dequantizing.
 #include "models/dialects/dialect.h"
 
 namespace blockscale::models {

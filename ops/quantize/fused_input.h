@@ -1,4 +1,4 @@
-// What a quantiser fuses with its input (QuantizeInput), as kernels and the CPU's code take it.
+// What a quantizer fuses with its input (QuantizeInput), as kernels and the CPU's code take it.
 #pragma once
 
 #include <cstdint>

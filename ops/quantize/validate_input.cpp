@@ -1,4 +1,4 @@
-// Checks of what a quantiser fuses with its input (QuantizeInput).
+// Checks of what a quantizer fuses with its input (QuantizeInput).
 #include <cmath>
 #include <cstdio>
 #include <string>

@@ -1,4 +1,4 @@
-"""Block-scaled low-precision matrices: quantise, multiply, and convert checkpoints.
+"""Block-scaled low-precision matrices: quantize, multiply, and convert checkpoints.
 
 >>> import numpy as np, blockscale
 >>> x = np.random.default_rng(0).standard_normal((4, 64), np.float32)

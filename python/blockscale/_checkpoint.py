@@ -61,7 +61,7 @@ def _glob_recipes(value: Any) -> list[tuple[str, Recipe]]:
 class Checkpoint(Mapping[str, Any]):
     """A checkpoint in any readable dialect: a mapping of weight names to lazily read tensors.
 
-    Quantised weights come as ScaledTensor, others as read-only numpy arrays: bf16 and FP8 ones
+    Quantized weights come as ScaledTensor, others as read-only numpy arrays: bf16 and FP8 ones
     typed by ml_dtypes, those of types that numpy lacks (packed FP6, say) as their bytes. Both are
     views of the mapped file, and keep it open.
 
@@ -185,7 +185,7 @@ def convert(
         source: a safetensors file or a folder, in any readable dialect; a model of a Hugging Face
             cache (models--ORG--NAME) stands for its snapshot.
         destination: a new file (if the source is one) or folder.
-        recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantise.
+        recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantize.
         dialect: "plain", "deepseek", "modelopt" or "compressed_tensors"; default: the recipe's own.
         include, exclude: patterns of weight names: globs, or "re:" and a regular expression that
             matches from the name's start, as in llm-compressor. One that matches nothing is an
@@ -193,7 +193,7 @@ def convert(
         map: pairs (pattern, recipe), the first match wins.
         experts_layout: how stacks of experts are stored: "out_in" ([experts, out, in]) or "in_out",
             which stay as they are; default: as the model type does.
-        share_tensor_scales: quantise weights anew that engines fuse (q, k and v; gate and up) and
+        share_tensor_scales: quantize weights anew that engines fuse (q, k and v; gate and up) and
             whose NVFP4 tensor scales differ in the source.
         activation_scales: safetensors or JSON file: weight name -> absmax of its input.
         scale_mode: MX exponent rule; default "ceil", "even" in compressed-tensors.
@@ -206,7 +206,7 @@ def convert(
             holds a checkpoint.
         copy_all: copy the source's files that hold other weights (*.bin, *.pth, *.gguf, original/,
             onnx/, ...) too; else `not_copied` of the report lists them, with reasons.
-        allow_nonfinite: quantise NaN and Inf instead of refusing them.
+        allow_nonfinite: quantize NaN and Inf instead of refusing them.
         progress: called as progress(done bytes, total bytes, tensor name) in this thread; an
             exception that it raises stops the conversion.
 
@@ -253,7 +253,7 @@ def convert(
 
 
 def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
-    """Compare two checkpoints value by value (dequantised); `a` is the reference.
+    """Compare two checkpoints value by value (dequantized); `a` is the reference.
 
     Args:
         a, b: safetensors files or folders in any readable dialect.

@@ -78,7 +78,7 @@ def quantize(
     out: ScaledTensor | None = None,
     threads: int = 0,
 ) -> ScaledTensor:
-    """Quantise f32, f16 or bf16 values; the rules are in docs/numerics.md.
+    """Quantize f32, f16 or bf16 values; the rules are in docs/numerics.md.
 
     Args:
         x: [rows, k] or [batch, rows, k], k contiguous; numpy, torch, DLPack or buffer protocol; or
@@ -94,7 +94,7 @@ def quantize(
         scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales; a float, or float32 of
             the shape of the result's.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
-        transform: what is quantised instead of x, computed in f32 in the same pass: "gelu_tanh",
+        transform: what is quantized instead of x, computed in f32 in the same pass: "gelu_tanh",
             "gelu_erf", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
         out: write here. Of the result's shape and of `recipe`; its layout and sense are the
             defaults of `layout` and `sense`. Must not share memory with `x`.
@@ -117,7 +117,7 @@ def quantize(
     _require_matrix(array, "x")
     wanted = enum_member(recipe, Recipe, "recipe")
     if TRAITS[wanted].plain:
-        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantise to")
+        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantize to")
     if out is not None and not isinstance(out, ScaledTensor):
         raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
     default_layout, default_sense = (

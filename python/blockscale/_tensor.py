@@ -51,7 +51,7 @@ def enum_member(value: E | str, kind: type[E], argument: str) -> E:
 
 
 class ScaledTensor:
-    """A quantised matrix, or a batch of them: what every operation takes.
+    """A quantized matrix, or a batch of them: what every operation takes.
 
     Args:
         values: packed values, [rows, row bytes] or [batch, rows, row bytes]; uint8, or the FP8 or

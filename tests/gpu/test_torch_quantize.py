@@ -135,7 +135,7 @@ def test_work_is_queued_on_the_current_stream() -> None:
     with torch.cuda.stream(stream):
         late = torch.zeros_like(x)
         torch.cuda._sleep(100_000_000)
-        late.copy_(x)  # what is quantised is there only after the sleep
+        late.copy_(x)  # what is quantized is there only after the sleep
         got = blockscale.quantize(late, "nvfp4")
         done = torch.cuda.Event()
         done.record(stream)

@@ -1,4 +1,4 @@
-"""What each recipe looks like on disk in each dialect, and in which order it is dequantised.
+"""What each recipe looks like on disk in each dialect, and in which order it is dequantized.
 
 From the packages' documentation and behaviour; see docs/interop.md for their versions.
 """
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def returned_in_bfloat16(self) -> bool:
-        """compressed-tensors dequantises its packed and MX formats to bf16, come what may."""
+        """compressed-tensors dequantizes its packed and MX formats to bf16, come what may."""
         return self.format not in (None, "float-quantized")
 
     def expected(self, quantized: Quantized) -> Tensors:

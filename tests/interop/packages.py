@@ -1,4 +1,4 @@
-"""Other people's dequantisation of whole checkpoints, in float32."""
+"""Other people's dequantization of whole checkpoints, in float32."""
 
 from __future__ import annotations
 

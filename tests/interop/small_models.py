@@ -1,4 +1,4 @@
-"""Small random language models in bf16, for the packages that quantise those only."""
+"""Small random language models in bf16, for the packages that quantize those only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our bytes against those of compressed-tensors' own quantiser, from the same f32 weights."""
+"""Our bytes against those of compressed-tensors' own quantizer, from the same f32 weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from findings import Findings
 from rules import E2M1, E4M3, Array
 from test_written import shared_amax
 
-SECTION = "Bytes of compressed-tensors' own quantiser"
+SECTION = "Bytes of compressed-tensors' own quantizer"
 NOTE = """\
 Values, block scales and tensor scales that compressed-tensors {version} would have written
 otherwise. For NVFP4 it takes 2688 times the rounded reciprocal of the tensor's amax, and divides

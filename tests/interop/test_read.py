@@ -20,7 +20,7 @@ from produce_with_compressed_tensors import produce
 HERE = Path(__file__).parent
 SECTION = "What we read"
 NOTE = """\
-*Values* are our dequantisation to f32, against the rules and against the producing package's own.
+*Values* are our dequantization to f32, against the rules and against the producing package's own.
 *Rewritten* is the same recipe and dialect again: every tensor comes out byte for byte."""
 LLM_COMPRESSOR = {  # its names of our recipes
     "NVFP4A16": "nvfp4",

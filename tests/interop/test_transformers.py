@@ -17,10 +17,10 @@ from findings import Findings, in_words
 SECTION = "The converted model in transformers, in bf16 on a CPU"
 NOTE = """\
 *Cosine* is between sentence embeddings, the mean over {count} sentences (the smallest in
-brackets). *of the recipe*: the f32 model with our dequantised weights against the f32 model: what
+brackets). *of the recipe*: the f32 model with our dequantized weights against the f32 model: what
 the recipe costs. *loaded*: the converted checkpoint as transformers runs it against the f32 model.
 *between them*: the two against each other; all that may differ is the arithmetic in bf16, so it
-must be no further from 1 than {allowance} times bf16 is without quantisation ({bf16:.6f})."""
+must be no further from 1 than {allowance} times bf16 is without quantization ({bf16:.6f})."""
 BF16_ALLOWANCE = 4.0
 
 

@@ -83,7 +83,7 @@ def test_calibrated_activations(
     reference: np.ndarray,
     findings: Findings,
 ) -> None:
-    """compressed-tensors' W4A4, whose activations the package itself quantises as it runs."""
+    """compressed-tensors' W4A4, whose activations the package itself quantizes as it runs."""
     folder = convert_calibrated(
         blockscale, model_folder, tmp_path, input_maxima, "compressed-tensors"
     )

@@ -1,4 +1,4 @@
-// An oracle for quantisation, written from the rules in docs/numerics.md and shared/numerics.md. It
+// An oracle for quantization, written from the rules in docs/numerics.md and shared/numerics.md. It
 // shares no code with the library: formats come from their definition as tables of values, MX
 // exponents from exact f64 arithmetic, codes from a search for the nearest value. Slow and obvious.
 #pragma once
@@ -104,7 +104,7 @@ struct Options {
   std::vector<float> given;
 };
 
-/// One matrix, quantised: a code for each element, a scale for each block (f32 bits or a byte).
+/// One matrix, quantized: a code for each element, a scale for each block (f32 bits or a byte).
 struct Result {
   std::int64_t rows = 0, k = 0, grid_rows = 0, grid_columns = 0;
   std::vector<std::uint8_t> codes;

@@ -1,4 +1,4 @@
-// Quantises one matrix for oracles in other languages (tests/python/test_quantize.py):
+// Quantizes one matrix for oracles in other languages (tests/python/test_quantize.py):
 // quantize_tensor RECIPE MODE DTYPE ROWS K IN OUT
 //
 // IN holds packed row-major numbers of DTYPE (f32, f16, bf16). OUT gets the packed values, then the

@@ -154,7 +154,7 @@ def test_demo_makes_a_page(model: Path) -> None:
         "Accuracy layer by layer",
         "How large the errors are",
         "What the model makes of it",
-        "How fast quantising is",
+        "How fast quantizing is",
         "How fast products are",
     ):
         assert f"<h2>{heading}</h2>" in page

@@ -101,7 +101,7 @@ def test_docs_name_only_options_that_exist(page: str):
     ("arguments", "message"),
     [
         ([], "A subcommand is required; see blockscale --help"),
-        (["quantise"], "'quantise' is no command; the commands are convert, inspect, compare,"),
+        (["quantize"], "'quantize' is no command; the commands are convert, inspect, compare,"),
         (["--threads"], "'--threads' is no option; the commands are"),
         (["bench"], "A subcommand is required; see blockscale bench --help"),
         (["compare", "a"], "B is required; see blockscale compare --help"),

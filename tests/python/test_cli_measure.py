@@ -85,10 +85,10 @@ def test_gemm_of_a_model(program: Program, model: pathlib.Path):
         assert layer["seconds"] > 0
         assert 1e-3 < layer["baselines"]["bf16"]["error"] < 5e-3
         assert layer["baselines"]["f32"]["error"] < 1e-6
-    quantised, f32, bf16 = report["totals"]
-    pairs = [(total["recipe_a"], total["recipe_b"]) for total in (quantised, f32, bf16)]
+    quantized, f32, bf16 = report["totals"]
+    pairs = [(total["recipe_a"], total["recipe_b"]) for total in (quantized, f32, bf16)]
     assert pairs == [("nvfp4", "nvfp4"), ("f32", "f32"), ("bf16", "bf16")]
-    assert quantised["seconds"] == pytest.approx(sum(x["seconds"] for x in report["layers"]))
+    assert quantized["seconds"] == pytest.approx(sum(x["seconds"] for x in report["layers"]))
     text = program.ok(*arguments, "-m", 16, "--repeats", 1)
     assert "nvfp4 x nvfp4" in text
     assert all(name in text for name in WEIGHTS)

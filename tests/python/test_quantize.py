@@ -1,4 +1,4 @@
-"""The quantiser against a second oracle: numpy for the order of operations, ml_dtypes for rounding.
+"""The quantizer against a second oracle: numpy for the order of operations, ml_dtypes for rounding.
 
 Inputs are random, adversarial, and, where $BLOCKSCALE_MODEL names a safetensors file, the weights
 of a real model. The library's bytes come from tests/oracles/quantize_tensor.cpp, built in

@@ -38,7 +38,7 @@ const DeviceTraits& CallDevice::traits() const {
               "is on " + device.name + " (compute capability " +
                   std::to_string(device.compute_capability / 10) + "." +
                   std::to_string(device.compute_capability % 10) +
-                  "); the quantisers have kernels for 9.0");
+                  "); the quantizers have kernels for 9.0");
 }
 
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {

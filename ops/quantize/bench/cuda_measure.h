@@ -1,4 +1,4 @@
-// Times of the CUDA quantisers next to a copy kernel, for benchmarks.
+// Times of the CUDA quantizers next to a copy kernel, for benchmarks.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What benchmarks of the CUDA quantisers write of a case.
+// What benchmarks of the CUDA quantizers write of a case.
 #pragma once
 
 #include <cstdio>

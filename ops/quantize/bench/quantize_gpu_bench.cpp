@@ -1,4 +1,4 @@
-// What is asked of the CUDA quantisers, next to a copy kernel that moves as many bytes: one JSON
+// What is asked of the CUDA quantizers, next to a copy kernel that moves as many bytes: one JSON
 // object with every case and its limit; on standard error a line each, and the cases that miss
 // theirs. Without a GPU it exits with 77.
 //

@@ -1,4 +1,4 @@
-// What a quantiser reads: a matrix as it lies in memory, or what a transform makes of it, one piece
+// What a quantizer reads: a matrix as it lies in memory, or what a transform makes of it, one piece
 // at a time.
 #pragma once
 

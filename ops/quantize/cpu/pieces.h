@@ -24,7 +24,7 @@ inline constexpr std::int64_t kPieceK = 4096;
 inline constexpr std::int64_t kTallPieceK = 1024;
 inline constexpr std::int64_t kPieceElements = kPieceScaleRows * kPieceK;
 /// Elements of a piece whose input is fused: it is computed as a whole, in f32, and must stay in
-/// the level-2 cache while it is quantised.
+/// the level-2 cache while it is quantized.
 inline constexpr std::int64_t kFusedPieceElements = 16 * 1024;
 /// Rows of a piece, at most.
 inline constexpr std::int64_t kMaxPieceRows = 256;

@@ -1,4 +1,4 @@
-// Quantisation on the CPU: what has to be known before a piece can be quantised, and the walk over
+// Quantization on the CPU: what has to be known before a piece can be quantized, and the walk over
 // the pieces (pieces.h). What happens to a piece is in piece_quantizer.h, to a run of one row in
 // kernels.h.
 #include <algorithm>
@@ -68,7 +68,7 @@ void find_input_maxima(MatrixView input, float* out, int threads) {
                });
 }
 
-/// Largest magnitude of each matrix that a quantiser of `k` columns reads.
+/// Largest magnitude of each matrix that a quantizer of `k` columns reads.
 void find_maxima(const Input& input, std::int64_t k, float* out, int threads) {
   const MatrixView& x = input.x();
   std::fill_n(out, x.batch, 0.0f);

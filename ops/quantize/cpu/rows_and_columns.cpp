@@ -1,5 +1,5 @@
-// Two quantised forms of a matrix from one read: along its rows, and of its transpose. A tile is
-// read (or computed) once, quantised as it is, transposed in the cache and quantised again.
+// Two quantized forms of a matrix from one read: along its rows, and of its transpose. A tile is
+// read (or computed) once, quantized as it is, transposed in the cache and quantized again.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

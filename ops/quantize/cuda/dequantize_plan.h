@@ -1,4 +1,4 @@
-// How dequantising becomes a kernel launch: a pure function, so it is tested without a GPU.
+// How dequantizing becomes a kernel launch: a pure function, so it is tested without a GPU.
 #pragma once
 
 #include <string>

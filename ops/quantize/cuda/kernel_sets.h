@@ -1,4 +1,4 @@
-// The quantisers' kernels in this process, each loaded when it is first launched. They are never
+// The quantizers' kernels in this process, each loaded when it is first launched. They are never
 // destroyed: a process may launch until it ends.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Quantisers on CUDA devices: arguments -> plan -> launches.
+// Quantizers on CUDA devices: arguments -> plan -> launches.
 #include "blockscale/cuda.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the quantisers' kernels are launched with, as it follows from a call's arguments.
+// What the quantizers' kernels are launched with, as it follows from a call's arguments.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace blockscale::quantize_detail {
 
-/// What kernels that quantise `a` are launched with, but for what a plan decides: tiles, workspace,
+/// What kernels that quantize `a` are launched with, but for what a plan decides: tiles, workspace,
 /// the order of launches. `a` is validated. Throws `unsupported` for sizes that kernels cannot
 /// number.
 QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options);

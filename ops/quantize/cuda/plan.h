@@ -1,4 +1,4 @@
-// How a quantiser's problem becomes kernel launches: a pure function, so it is tested without a
+// How a quantizer's problem becomes kernel launches: a pure function, so it is tested without a
 // GPU.
 #pragma once
 

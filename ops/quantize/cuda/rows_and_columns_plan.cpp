@@ -18,7 +18,7 @@ int find_kernel(Format input, Fused fused) {
   throw Error(ErrorCode::unsupported, "x.dtype", "has no kernel on a GPU");
 }
 
-/// What the kernel is launched with to quantise `x` into `out`, but for tiles.
+/// What the kernel is launched with to quantize `x` into `out`, but for tiles.
 QuantizeParams params_of(const QuantizeArguments& a, const QuantizeOptions& options,
                          std::int64_t store) {
   QuantizeParams p = quantize_params(a, options);

@@ -1,4 +1,4 @@
-// The quantisers' kernels as the kernel pack compiles them, and what plans say of them.
+// The quantizers' kernels as the kernel pack compiles them, and what plans say of them.
 #include <string>
 #include <utility>
 #include <vector>

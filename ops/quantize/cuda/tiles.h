@@ -1,4 +1,4 @@
-// What the plans of quantise and dequantise share: sizes, alignments and tiles.
+// What the plans of quantize and dequantize share: sizes, alignments and tiles.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ class AmaxTiles {
   BLOCKSCALE_DEVICE AmaxTiles(const QuantizeParams& p, const TilesOfScale& run)
       : p_(p), run_(run) {}
 
-  /// Calls fold(chunk) for each chunk of what kLoaded quantises.
+  /// Calls fold(chunk) for each chunk of what kLoaded quantizes.
   template <QuantizeConfig kLoaded, class Fold>
   BLOCKSCALE_DEVICE void each_chunk(const Fold& fold) const {
     const uint32_t step = p_.amax.count;

@@ -1,4 +1,4 @@
-// The finite list of the quantisers' kernels.
+// The finite list of the quantizers' kernels.
 //
 // Compiled by the host, NVRTC and the emulator alike. A kernel is specialised on the type of its
 // input, its element, the rule of its scales, what is fused, and how much a thread has in flight;
@@ -25,7 +25,7 @@ enum class QuantizeKernel : uint8_t {
   blocks_2d,  // a scale for each block of 32, 64 or 128 rows x 128, and codes
   amax,       // partial amaxes of a tensor, for whoever makes its scale; with rms_norm rstd too
   rstd,       // rms_norm's 1 / root mean square of each row
-  finalize,   // the amax itself, or nvfp4's scale, from partial amaxes: where nothing is quantised
+  finalize,   // the amax itself, or nvfp4's scale, from partial amaxes: where nothing is quantized
 };
 inline constexpr int kQuantizeKernelKinds = 7;
 inline constexpr const char* kQuantizeKernelNames[kQuantizeKernelKinds] = {

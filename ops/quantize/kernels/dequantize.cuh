@@ -1,4 +1,4 @@
-// The kernels of dequantise: a thread turns the codes of one chunk into values.
+// The kernels of dequantize: a thread turns the codes of one chunk into values.
 #pragma once
 
 #include "device/encode/store.cuh"

@@ -1,4 +1,4 @@
-// The finite list of dequantise's kernels, and what they are launched with.
+// The finite list of dequantize's kernels, and what they are launched with.
 //
 // Compiled by the host, NVRTC and the emulator alike. A kernel is specialised on the element and
 // the type of its output; the recipe's blocks, scale format and layout are run-time values.

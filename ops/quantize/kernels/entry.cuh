@@ -1,4 +1,4 @@
-// The quantisers' kernels: one function for each entry of kQuantizeKernels.
+// The quantizers' kernels: one function for each entry of kQuantizeKernels.
 //
 // They move bytes: an H200 copies at 4.3 TB/s (read + written) with about 60 KB in flight on each
 // of its 132 SMs, and then has 17 instructions for an element that is read as 16 bits and written

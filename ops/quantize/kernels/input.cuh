@@ -1,4 +1,4 @@
-// What is quantised at a place: elements of x, or what is fused with them (docs/numerics.md, "Fused
+// What is quantized at a place: elements of x, or what is fused with them (docs/numerics.md, "Fused
 // inputs"). The functions are those of core/math-inl.h.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace blockscale::quantizer {
 using encoding::Chunk;
 using encoding::value_at;
 
-/// Format of the chunks that are quantised.
+/// Format of the chunks that are quantized.
 template <QuantizeConfig kConfig>
 inline constexpr Format kValueFormat = kConfig.fused == Fused::none ? kConfig.input : Format::f32;
 
@@ -166,7 +166,7 @@ BLOCKSCALE_DEVICE void load_raw(RawChunk<kConfig>& raw, const QuantizeParams& p,
   }
 }
 
-/// What is quantised at a place, everything beyond the matrix being 0. `rstd` is that of the row,
+/// What is quantized at a place, everything beyond the matrix being 0. `rstd` is that of the row,
 /// of rms_norm.
 template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE void find_values(ValueChunk<kConfig>& values, const RawChunk<kConfig>& raw,

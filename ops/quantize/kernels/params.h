@@ -1,4 +1,4 @@
-// What the quantisers' kernels (config.h) are launched with: shapes, strides, scale layouts, modes.
+// What the quantizers' kernels (config.h) are launched with: shapes, strides, scale layouts, modes.
 // Compiled by the host, NVRTC and the emulator alike.
 #pragma once
 
@@ -68,7 +68,7 @@ struct AmaxParams {
 struct QuantizeParams {
   DeviceMatrix x = {};
   uint32_t rows = 0;
-  uint32_t k = 0;  // columns of what is quantised; both are below 2^30
+  uint32_t k = 0;  // columns of what is quantized; both are below 2^30
   TileGrid grid = {};
   FusedParams fused = {};
 

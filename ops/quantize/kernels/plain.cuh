@@ -1,4 +1,4 @@
-// The plain way to quantise a chunk, for any input, alignment and edge. Start reading here: load,
+// The plain way to quantize a chunk, for any input, alignment and edge. Start reading here: load,
 // amax, scale, encode, store. Kernels with scales for blocks of one row, or with scales that are
 // known, fall back to it wherever their faster ways (blocks.cuh) do not apply.
 //

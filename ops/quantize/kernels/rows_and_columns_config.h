@@ -1,6 +1,6 @@
 // The kernels of quantize_rows_and_columns, and what they are launched with.
 //
-// Compiled by the host, NVRTC and the emulator alike. A configuration is that of the quantiser for
+// Compiled by the host, NVRTC and the emulator alike. A configuration is that of the quantizer for
 // scales of 1 x 128 (config.h), but for its tile: a block of rows and of columns both ways.
 #pragma once
 

@@ -129,7 +129,7 @@ BLOCKSCALE_DEVICE void finalize_amax(const QuantizeParams& p) {
   store_tensor_scale<kConfig>(p, matrix, amax, result);
 }
 
-/// The tensor scale that elements around a place are quantised with; what it is made of has been
+/// The tensor scale that elements around a place are quantized with; what it is made of has been
 /// waited for. All lanes of a warp call it; whoever is at the first element of a tensor also stores
 /// a scale that was computed.
 template <QuantizeConfig kConfig>

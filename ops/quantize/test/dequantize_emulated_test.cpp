@@ -1,4 +1,4 @@
-// dequantise's CUDA kernels in the emulator: every byte equal to the CPU's, and nothing to report.
+// dequantize's CUDA kernels in the emulator: every byte equal to the CPU's, and nothing to report.
 #include <gtest/gtest.h>
 
 #include <algorithm>

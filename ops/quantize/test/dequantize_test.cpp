@@ -61,7 +61,7 @@ float scale_value(const RecipeTraits& t, const std::uint8_t* scale) {
   return static_cast<float>(oracle::value_of(oracle::kE4M3, *scale & 0x7F));
 }
 
-/// A quantised tensor of random bytes.
+/// A quantized tensor of random bytes.
 struct Operand {
   std::vector<std::uint8_t> values, scales;
   std::vector<float> tensor_scale;

@@ -1,4 +1,4 @@
-// What a call of the quantisers asks of the driver, against a fake libcuda.so.1: once its kernels
+// What a call of the quantizers asks of the driver, against a fake libcuda.so.1: once its kernels
 // are loaded its launches, in the caller's stream, and no more. The fake has no function that
 // allocates, frees or copies: to a library that named one, its driver would be too old.
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Cases of the CUDA quantisers for tests in the emulator: every byte equal to the CPU's, and no
+// Cases of the CUDA quantizers for tests in the emulator: every byte equal to the CPU's, and no
 // race, no byte out of bounds, no divergent collective.
 #pragma once
 
@@ -104,7 +104,7 @@ inline std::int64_t bytes_of(const MatrixView& m) {
   return m.batch * m.rows * m.row_stride * (format_traits(m.dtype).bits / 8);
 }
 
-/// Quantises on the CPU and in the emulator: both must write the same bytes.
+/// Quantizes on the CPU and in the emulator: both must write the same bytes.
 inline void check(Case c) {
   const std::int64_t x_columns = is_gated(c.options.input) ? 2 * c.k : c.k;
   const auto seed = static_cast<std::uint32_t>(c.seed + 11);

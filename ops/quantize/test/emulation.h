@@ -1,4 +1,4 @@
-// Runs plans of the quantisers in the emulator, for tests.
+// Runs plans of the quantizers in the emulator, for tests.
 #pragma once
 
 #include <gtest/gtest.h>

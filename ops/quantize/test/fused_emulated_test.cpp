@@ -1,4 +1,4 @@
-// Fused inputs of the CUDA quantisers in the emulator.
+// Fused inputs of the CUDA quantizers in the emulator.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Fused inputs: every byte of a fused call against the quantiser's own of a matrix that the test
+// Fused inputs: every byte of a fused call against the quantizer's own of a matrix that the test
 // computes element by element with core/math.h, whose functions core/math_test.cpp checks.
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ float sum_of_squares(const float* x, std::int64_t count) {
   return total;
 }
 
-/// x, its operands, and the f32 matrices that a fused call must quantise.
+/// x, its operands, and the f32 matrices that a fused call must quantize.
 class Problem {
  public:
   explicit Problem(const Case& c)

@@ -159,7 +159,7 @@ class GpuCall {
     if (c.options.scale_source == ScaleSource::given) give_scales();
     const std::vector<std::uint8_t> placed =
         is_packed() ? std::vector<std::uint8_t>{} : placed_elements(elements);
-    quantise_both(is_packed() ? elements : placed);
+    quantize_both(is_packed() ? elements : placed);
     case_.options.input = c.options_gpu.input;
     runtime::wait_for_device();
   }
@@ -202,7 +202,7 @@ class GpuCall {
     return placed;
   }
 
-  void quantise_both(const std::vector<std::uint8_t>& memory) {
+  void quantize_both(const std::vector<std::uint8_t>& memory) {
     const std::int64_t before = case_.x_shift * element_bytes(case_.dtype);
     const std::int64_t columns = columns_of(case_);
     x_ = {memory.data() + before,    case_.dtype, case_.rows, columns,

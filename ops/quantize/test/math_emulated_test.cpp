@@ -1,4 +1,4 @@
-// The quantisers' short cuts on CUDA against core's conversions and against division: all inputs
+// The quantizers' short cuts on CUDA against core's conversions and against division: all inputs
 // for which they are claimed to be exact.
 #include <gtest/gtest.h>
 

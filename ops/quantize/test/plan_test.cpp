@@ -1,4 +1,4 @@
-// Plans of the CUDA quantisers, without a GPU.
+// Plans of the CUDA quantizers, without a GPU.
 #include "ops/quantize/cuda/plan.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The quantisers' CUDA kernels in the emulator: every byte equal to the CPU's, and no race, no byte
+// The quantizers' CUDA kernels in the emulator: every byte equal to the CPU's, and no race, no byte
 // out of bounds, no divergent collective.
 #include <gtest/gtest.h>
 

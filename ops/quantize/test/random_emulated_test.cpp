@@ -1,4 +1,4 @@
-// Calls of the CUDA quantisers in the emulator that nobody has thought of: every argument is drawn.
+// Calls of the CUDA quantizers in the emulator that nobody has thought of: every argument is drawn.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -89,7 +89,7 @@ class RandomCase {
   std::mt19937 random_;
 };
 
-TEST(RandomCases, AreQuantisedAsOnTheCpu) {
+TEST(RandomCases, AreQuantizedAsOnTheCpu) {
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     check(RandomCase(seed).draw());
     if (HasFatalFailure()) FAIL() << "seed " << seed;

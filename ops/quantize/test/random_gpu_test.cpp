@@ -50,7 +50,7 @@ class CudaGpuRandom : public test::OnHopper {
   }
 
   std::uint64_t seed_ = 0;
-  std::int64_t elements_ = 0;  // of x that were quantised, gates and their values as one
+  std::int64_t elements_ = 0;  // of x that were quantized, gates and their values as one
 };
 
 /// In calls of some 12 and 24 million elements: those for which plans take the forms for large

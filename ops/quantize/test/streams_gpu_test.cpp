@@ -94,12 +94,12 @@ Work quantizing(const Case& c, const std::shared_ptr<Operands>& operands = nullp
 Work dequantizing() {
   const Case c{Recipe::fp8_1x128, Format::bf16, 256, 1024};
   const std::vector<std::uint8_t> x = random_blocks(c, 2);
-  const auto quantised = std::make_shared<ScaledTensor>(c.recipe, c.rows, c.k);
-  quantize({x.data(), c.dtype, c.rows, c.k}, quantised->view());
+  const auto quantized = std::make_shared<ScaledTensor>(c.recipe, c.rows, c.k);
+  quantize({x.data(), c.dtype, c.rows, c.k}, quantized->view());
   const auto expected = std::make_shared<std::vector<std::uint8_t>>(x.size());
-  dequantize(quantised->view(), {expected->data(), c.dtype, c.rows, c.k});
+  dequantize(quantized->view(), {expected->data(), c.dtype, c.rows, c.k});
   const auto there =
-      std::make_shared<test::TensorOnDevice>(quantised->view(), value_bytes(c.recipe, c.rows, c.k),
+      std::make_shared<test::TensorOnDevice>(quantized->view(), value_bytes(c.recipe, c.rows, c.k),
                                              scale_bytes(c.recipe, c.layout, c.rows, c.k));
   const auto out = garbage(c.rows * c.k * 2);
   Work work;

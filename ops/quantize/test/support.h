@@ -1,4 +1,4 @@
-// What the quantiser's tests share: inputs of every kind, guarded buffers.
+// What the quantizer's tests share: inputs of every kind, guarded buffers.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Weights of a real model, quantised on a GPU: every byte equal to the CPU's. BLOCKSCALE_MODEL
+// Weights of a real model, quantized on a GPU: every byte equal to the CPU's. BLOCKSCALE_MODEL
 // names a safetensors file or a checkpoint's folder; `./dev gpu-test` sets it.
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ class CudaGpuWeights : public test::OnHopper {
 };
 
 /// Every matrix, in every recipe that takes it and in all of its layouts.
-TEST_F(CudaGpuWeights, AreQuantisedToTheBytesOfTheCpu) {
+TEST_F(CudaGpuWeights, AreQuantizedToTheBytesOfTheCpu) {
   for (const Weight& weight : weights_) {
     for (const Recipe recipe : scaled_recipes()) {
       if (!takes(recipe, weight.k)) continue;
@@ -111,7 +111,7 @@ TEST_F(CudaGpuWeights, HaveTheMultiplierOfTheCpu) {
 }
 
 /// And back: the values of what the CPU has made of them.
-TEST_F(CudaGpuWeights, AreDequantisedToTheBytesOfTheCpu) {
+TEST_F(CudaGpuWeights, AreDequantizedToTheBytesOfTheCpu) {
   for (const Weight& weight : weights_) {
     for (const Recipe recipe : scaled_recipes()) {
       if (!takes(recipe, weight.k)) continue;

@@ -47,7 +47,7 @@ _WORDS = {
     "Recipe": "A number format with the scales that go with it. mxfp4 and nvfp4 keep a weight in 4 "
     "bits, mxfp6 in 6, mxfp8 and fp8 in 8. A block of weights (16, 32, 128, a row or the whole "
     "matrix) shares one scale, which brings the block into the range of so few bits.",
-    "SQNR, in dB": "Signal-to-quantisation-noise ratio: how much larger the weights are than the "
+    "SQNR, in dB": "Signal-to-quantization-noise ratio: how much larger the weights are than the "
     "error that rounding made. Higher is better. At 20 dB the error is a tenth of the weights "
     "(root mean square), at 40 dB a hundredth; 6 dB are one bit.",
     "Ruined": "A layer that is NaN or infinite where the original is not, or the other way round "
@@ -248,12 +248,12 @@ def _embedding_sections(rows: Sequence[dict[str, Any]]) -> list[str]:
             for r in rows
         ],
     )
-    quantised = [row for row in rows if row["weight"] != "f32"]
+    quantized = [row for row in rows if row["weight"] != "f32"]
     return [
         _section(
             "What the model makes of it",
             _EMBEDDING_TEXT.format(sentences=2 * pairs),
-            plots.embedding_loss(quantised),
+            plots.embedding_loss(quantized),
             "Loss of cosine of the sentence embeddings by recipe",
         ),
         table,
@@ -271,12 +271,12 @@ def _bench_section(bench: dict[str, Any]) -> str:
     cases = bench["cases"]
     if "memcpy_share" in cases[0]:
         return _section(
-            "How fast quantising is",
+            "How fast quantizing is",
             f"Bytes read and written a second while a {bench['rows']} × {bench['k']} matrix is "
-            f"quantised from {cases[0]['dtype']} {_threads(cases[0])}, in percent of what "
+            f"quantized from {cases[0]['dtype']} {_threads(cases[0])}, in percent of what "
             "memcpy copies: nothing that reads and writes as much can be much faster than 100 %.",
-            plots.quantise_rates(cases),
-            "Rate of quantising by recipe",
+            plots.quantize_rates(cases),
+            "Rate of quantizing by recipe",
         )
     return _section(
         "How fast products are",

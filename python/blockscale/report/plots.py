@@ -264,11 +264,11 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
 
 
 @_styled()
-def quantise_rates(cases: Sequence[dict[str, Any]]) -> str:
-    """Bytes read and written a second by quantising, relative to memcpy's."""
+def quantize_rates(cases: Sequence[dict[str, Any]]) -> str:
+    """Bytes read and written a second by quantizing, relative to memcpy's."""
     shares = [float(case["memcpy_share"]) for case in cases]
     names = [str(case["recipe"]) for case in cases]
-    label = "rate of quantising, in % of memcpy's (→ better)"
+    label = "rate of quantizing, in % of memcpy's (→ better)"
     return _bars(
         names,
         [100 * s for s in shares],
