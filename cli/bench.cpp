@@ -55,6 +55,7 @@ struct BenchQuantize {
   QuantizeBenchmarkOptions options;
   bool cuda = false;
   std::vector<std::uint64_t> sizes;  // of the input, on CUDA
+  bool plan = false;                 // on CUDA: only what would be launched
   bool json = false;
 };
 
@@ -102,8 +103,7 @@ void add_case(const CaseNames& names, const Json& numbers, const std::vector<std
   table.add_row(line);
 }
 
-ExitCode run_quantize_cuda(const BenchQuantize& command) {
-  const cuda::DeviceScope scope(0);
+cuda::QuantizeBenchmarkOptions cuda_options(const BenchQuantize& command) {
   cuda::QuantizeBenchmarkOptions options;
   options.recipes = command.options.recipes;
   options.dtypes = command.options.dtypes;
@@ -112,7 +112,32 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
   options.input_bytes.assign(command.sizes.begin(), command.sizes.end());
   options.k = command.options.k;
   options.repeats = command.options.repeats;
-  const std::vector<cuda::QuantizeBenchmarkRow> rows = cuda::benchmark_quantize(options);
+  return options;
+}
+
+/// Needs no GPU.
+ExitCode print_plans(const BenchQuantize& command) {
+  Json json = {{"cases", Json::array()}};
+  std::string text;
+  for (const cuda::QuantizeBenchmarkPlan& p : cuda::describe_benchmark(cuda_options(command))) {
+    CaseNames names = case_names(p);
+    names.json.update({{"rows", p.rows}, {"k", p.k}, {"plan", p.plan}});
+    json["cases"].push_back(names.json);
+    for (const std::string& cell : names.cells) text += cell + ' ';
+    text += std::to_string(p.rows) + " x " + std::to_string(p.k) + '\n' + p.plan + '\n';
+  }
+  if (command.json) {
+    print_json(json);
+  } else {
+    print(text);
+  }
+  return ExitCode::success;
+}
+
+ExitCode run_quantize_cuda(const BenchQuantize& command) {
+  if (command.plan) return print_plans(command);
+  const cuda::DeviceScope scope(0);
+  const auto rows = cuda::benchmark_quantize(cuda_options(command));
   Json json = {{"device", cuda::current_device().name}, {"cases", Json::array()}};
   Table table({{"Recipe"},
                {"From"},
@@ -145,6 +170,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
 ExitCode run_quantize(const BenchQuantize& command) {
   if (command.cuda) return run_quantize_cuda(command);
   if (!command.sizes.empty()) throw UsageError("--size goes with --device cuda");
+  if (command.plan) throw UsageError("--plan goes with --device cuda");
   const std::vector<QuantizeBenchmarkRow> rows = benchmark_quantize(command.options);
   Json json = {{"rows", command.options.rows},
                {"k", command.options.k},
@@ -184,6 +210,9 @@ constexpr const char* kQuantizeExamples = R"help(Examples:
 
   Every recipe and layout on a GPU, next to a copy kernel, as JSON:
     blockscale bench quantize --device cuda --json
+
+  Which kernels NVFP4 of RMSNorm takes there, and why:
+    blockscale bench quantize --device cuda --plan --recipe nvfp4 --transform rms_norm --size 8MiB
 )help";
 
 void add_quantize(CLI::App& bench, Action& action) {
@@ -215,6 +244,9 @@ void add_quantize(CLI::App& bench, Action& action) {
   add_repeated(*command, "--size", "SIZE", state->sizes, parse_input_bytes,
                help_text("With --device cuda: bytes of the input. Repeatable. Default: 1MiB, 8MiB, "
                          "64MiB and 512MiB"));
+  command->add_flag("--plan", state->plan,
+                    help_text("With --device cuda: print what would be launched on an H200, and "
+                              "why; measures nothing and needs no GPU"));
   add_json(*command, state->json);
   command->footer(kQuantizeExamples);
   command->callback([&action, state] { action = [state] { return run_quantize(*state); }; });

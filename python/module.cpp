@@ -43,13 +43,14 @@ void bind_enums(nb::module_& module) {
   bind_table<Recipe>(module, "Recipe",
                      "Element format + scale format + block shape + optional tensor scale.",
                      kRecipes);
-  bind_table<ScaleLayout>(module, "Layout", "Where the scale of (row, k block) lies in memory.",
-                          kScaleLayouts);
-  nb::enum_<MxScaleMode>(module, "ScaleMode", "How an MX block's shared exponent is chosen.")
+  bind_table<ScaleLayout>(module, "ScaleLayout",
+                          "Where the scale of (row, k block) lies in memory.", kScaleLayouts);
+  nb::enum_<MxScaleMode>(module, "MxScaleMode", "How an MX block's shared exponent is chosen.")
       .value("floor", MxScaleMode::floor)
       .value("ceil", MxScaleMode::ceil)
       .value("even", MxScaleMode::even);
-  nb::enum_<TensorScaleSense>(module, "Sense", "How a stored tensor scale enters a value.")
+  nb::enum_<TensorScaleSense>(module, "TensorScaleSense",
+                              "How a stored tensor scale enters a value.")
       .value("multiplier", TensorScaleSense::multiplier)
       .value("divisor", TensorScaleSense::divisor);
 }

@@ -1,8 +1,10 @@
 // Operations on arrays in the memory of a CUDA device, on the caller's stream.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
 
+#include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "module.h"
 #include "quantize_call.h"
@@ -94,6 +96,26 @@ void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintp
   cuda::dequantize(source.view, matrix, {reinterpret_cast<void*>(stream)});
 }
 
+/// The plan of one problem, in memory that does not exist. `transform` numbers InputTransform.
+std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, Recipe recipe,
+                              ScaleLayout layout, int transform) {
+  cuda::QuantizeBenchmarkOptions options;
+  options.recipes = {recipe};
+  options.dtypes = {dtype};
+  options.layouts = {layout};
+  options.transforms = {static_cast<InputTransform>(transform)};
+  const std::int64_t columns = options.transforms[0] == InputTransform::swiglu ? 2 * k : k;
+  options.input_bytes = {rows * columns * format_bytes(dtype)};
+  options.k = k;
+  const auto plans = cuda::describe_benchmark(options);
+  if (plans.empty()) {
+    throw Error(ErrorCode::invalid_argument, "layout",
+                std::string("is ") + scale_layout_traits(layout).name + ", which is none of " +
+                    recipe_traits(recipe).name);
+  }
+  return plans.front().plan;
+}
+
 void synchronize(int device, std::uintptr_t stream) {
   const nb::gil_scoped_release release;
   const cuda::DeviceScope scope(device);
@@ -117,6 +139,8 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
   module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("stream"));
+  module.def("cuda_describe_quantize", &describe_quantize, nb::arg("rows"), nb::arg("k"),
+             nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "blockscale/error.h"
@@ -73,6 +74,21 @@ struct QuantizeBenchmarkRow {
   double bytes_per_second = 0;        // moved_bytes over seconds
   double copy_share = 0;              // copy_seconds over seconds
 };
+
+/// The plans (cuda::describe_quantize) of the same cases, in the same order, on a chip of so many
+/// multiprocessors (132: an H200): needs no GPU. Throws invalid_argument for options that are not
+/// allowed.
+struct QuantizeBenchmarkPlan {
+  Recipe recipe = Recipe::f32;
+  Format dtype = Format::bf16;
+  ScaleLayout layout = ScaleLayout::row_major;
+  InputTransform transform = InputTransform::identity;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  std::string plan;
+};
+std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
+                                                      int multiprocessors = 132);
 
 /// Times cuda::quantize on the current device, in a stream of its own and on random normal inputs,
 /// in memory that it frees in the end. Throws as cuda::quantize does.

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "blockscale/device.h"
 #include "blockscale/quantize.h"
@@ -38,6 +39,13 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 /// and device if the driver refuses.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
+
+/// What `quantize` launches for these arguments, as text: a line for each kernel (why it is there,
+/// its tiles, its grid, how it loads and stores), and the workspace. A pure function that needs no
+/// GPU: pointers count by their alignment only, and `multiprocessors` stand for the chip (132: an
+/// H200). Throws as `quantize` does for arguments that are not allowed.
+std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
+                              const QuantizeOptions& options = {}, int multiprocessors = 132);
 
 /// Bytes of workspace that `quantize_rows_and_columns` needs: with rms_norm 4 for each row, rounded
 /// up to a multiple of 16, else 0. Throws as it does.

@@ -14,16 +14,16 @@ from ._native import (
     ConvertReport,
     Dialect,
     Format,
-    Layout,
+    MxScaleMode,
     NotCopied,
     Recipe,
-    ScaleMode,
-    Sense,
+    ScaleLayout,
     TensorComparison,
     TensorInfo,
+    TensorScaleSense,
 )
 from ._native import version as __version__
-from ._ops import dequantize, gemm, quantize, quantize_rows_and_columns
+from ._ops import dequantize, describe, gemm, quantize, quantize_rows_and_columns
 from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
@@ -34,14 +34,14 @@ __all__ = [
     "ConvertedTensor",
     "Dialect",
     "Format",
-    "Layout",
+    "ScaleLayout",
     "Modulate",
     "NotCopied",
     "Recipe",
     "RmsNorm",
-    "ScaleMode",
+    "MxScaleMode",
     "ScaledTensor",
-    "Sense",
+    "TensorScaleSense",
     "Swiglu",
     "TensorComparison",
     "TensorInfo",
@@ -49,6 +49,7 @@ __all__ = [
     "compare",
     "convert",
     "dequantize",
+    "describe",
     "gemm",
     "inspect",
     "quantize",

@@ -16,8 +16,8 @@ from ._native import (
     Dialect,
     ExpertsLayout,
     Format,
+    MxScaleMode,
     Recipe,
-    ScaleMode,
     TensorInfo,
 )
 from ._ops import count, number
@@ -168,7 +168,7 @@ def convert(
     experts_layout: ExpertsLayout | str | None = None,
     share_tensor_scales: bool = False,
     activation_scales: Path | None = None,
-    scale_mode: ScaleMode | str | None = None,
+    scale_mode: MxScaleMode | str | None = None,
     amax_floor: float = 0.0,
     shard_bytes: int = 5_000_000_000,
     memory_bytes: int = 2 << 30,
@@ -236,7 +236,7 @@ def convert(
     if activation_scales is not None:
         options.activation_scales = _path(activation_scales, "activation_scales")
     if scale_mode is not None:
-        options.scale_mode = enum_member(scale_mode, ScaleMode, "scale_mode")
+        options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
     options.amax_floor = number(amax_floor, "amax_floor")
     options.shard_bytes = count(shard_bytes, "shard_bytes", 2**63)
     options.memory_bytes = count(memory_bytes, "memory_bytes", 2**63)

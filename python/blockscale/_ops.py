@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._arrays import describe, empty, format_of, plain, require_cpu, require_type, to_library
+from ._arrays import describe as describe_array
+from ._arrays import empty, format_of, plain, require_cpu, require_type, to_library
 from ._device import Device, Place, current, require_place, require_writable
-from ._native import Format, Layout, Recipe, ScaleMode, Sense
+from ._native import Format, MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
@@ -68,10 +69,10 @@ def quantize(
     x: Any,
     recipe: Recipe | str,
     *,
-    layout: Layout | str | None = None,
-    scale_mode: ScaleMode | str | None = None,
+    layout: ScaleLayout | str | None = None,
+    scale_mode: MxScaleMode | str | None = None,
     tensor_scale: Any = None,
-    sense: Sense | str | None = None,
+    sense: TensorScaleSense | str | None = None,
     scales: Any = None,
     amax_floor: float = 0.0,
     transform: Transform = "identity",
@@ -121,14 +122,18 @@ def quantize(
     if out is not None and not isinstance(out, ScaledTensor):
         raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
     default_layout, default_sense = (
-        (Layout.row_major, Sense.divisor) if out is None else (out.layout, out.sense)
+        (ScaleLayout.row_major, TensorScaleSense.divisor)
+        if out is None
+        else (out.layout, out.sense)
     )
-    layout = default_layout if layout is None else enum_member(layout, Layout, "layout")
-    sense = default_sense if sense is None else enum_member(sense, Sense, "sense")
+    layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
+    sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
     if scale_mode is not None and not wanted.name.startswith("mx"):
         raise ValueError(f"scale_mode: given for {wanted.name}, only MX recipes have a choice")
     mode = (
-        ScaleMode.ceil if scale_mode is None else enum_member(scale_mode, ScaleMode, "scale_mode")
+        MxScaleMode.ceil
+        if scale_mode is None
+        else enum_member(scale_mode, MxScaleMode, "scale_mode")
     )
     amax_floor, threads = _floor(amax_floor, wanted), count(threads, "threads")
     fused = lower(transform, place)
@@ -162,11 +167,51 @@ def _queue(
         operation(*call, stream, workspace)
 
 
+def describe(
+    shape: tuple[int, int],
+    recipe: Recipe | str,
+    *,
+    dtype: Format | str = Format.bf16,
+    layout: ScaleLayout | str = ScaleLayout.row_major,
+    transform: str = "identity",
+) -> str:
+    """What `quantize` would launch on an H200, and why: one line a kernel. Needs no GPU.
+
+    Args:
+        shape: (rows, k) of the result.
+        recipe, layout: as for `quantize`.
+        dtype: of x: "bf16", "f16" or "f32".
+        transform: "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate" or "rms_norm".
+
+    Raises:
+        ValueError: a name or a size that is not allowed, a layout that the recipe has not.
+
+    >>> import blockscale
+    >>> print(blockscale.describe((1, 4096), "mxfp4").split(":")[0])
+    quantize_blocks_mx_e2m1_32_bf16
+    """
+    if len(shape) != 2:
+        raise ValueError(f"shape: is {shape!r}, must be (rows, k)")
+    rows, k = (count(n, f"shape[{i}]", 2**30) for i, n in enumerate(shape))
+    if rows * k == 0:
+        raise ValueError(f"shape: is {shape!r}, no plan for an empty matrix")
+    transforms = list(_native.input_transforms)
+    if transform not in transforms:
+        raise ValueError(f"transform: is {transform!r}, must be one of {', '.join(transforms)}")
+    wanted = enum_member(recipe, Recipe, "recipe")
+    if TRAITS[wanted].plain:
+        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantize to")
+    placed = enum_member(layout, ScaleLayout, "layout")
+    fmt = enum_member(dtype, Format, "dtype")
+    kind = transforms.index(transform)
+    return _native.cuda_describe_quantize(rows, k, fmt, wanted, placed, kind)
+
+
 def quantize_rows_and_columns(
     x: Any,
     recipe: Recipe | str,
     *,
-    layout: Layout | str = Layout.row_major,
+    layout: ScaleLayout | str = ScaleLayout.row_major,
     amax_floor: float = 0.0,
     transform: Transform = "identity",
     out: tuple[ScaledTensor, ScaledTensor] | None = None,
@@ -201,19 +246,23 @@ def quantize_rows_and_columns(
     wanted = enum_member(recipe, Recipe, "recipe")
     if wanted.name not in _ROWS_AND_COLUMNS:
         raise ValueError(f"recipe: is {wanted.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
-    placed = enum_member(layout, Layout, "layout")
+    placed = enum_member(layout, ScaleLayout, "layout")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
     fused = lower(transform, place)
     shape = result_shape(array.shape, fused)
     shapes = (shape, (*shape[:-2], shape[-1], shape[-2]))
     if out is None:
-        rows, columns = (empty_scaled(s, wanted, placed, Sense.divisor, place) for s in shapes)
+        rows, columns = (
+            empty_scaled(s, wanted, placed, TensorScaleSense.divisor, place) for s in shapes
+        )
     else:
         if not (isinstance(out, tuple) and [type(t) for t in out] == [ScaledTensor] * 2):
             raise TypeError(f"out: is {out!r}, must be a pair of ScaledTensors")
         rows, columns = out
         for i, tensor in enumerate(out):
-            _require_out(tensor, f"out[{i}]", shapes[i], wanted, placed, Sense.divisor, place)
+            _require_out(
+                tensor, f"out[{i}]", shapes[i], wanted, placed, TensorScaleSense.divisor, place
+            )
     call = (array, fmt, rows, columns, amax_floor, fused)
     if isinstance(place, Device):
         workspace_size = _native.cuda_quantize_rows_and_columns_workspace
@@ -228,8 +277,8 @@ def _require_out(
     argument: str,
     shape: tuple[int, ...],
     recipe: Recipe,
-    layout: Layout,
-    sense: Sense,
+    layout: ScaleLayout,
+    sense: TensorScaleSense,
     place: Place,
 ) -> None:
     wanted = (shape, recipe.name, layout.name)
@@ -276,7 +325,7 @@ def _with_given(
 def _given_scales(scales: Any, shape: tuple[int, ...], place: Place) -> Any:
     if isinstance(scales, Real):
         return scales
-    array, dtype, its_place = describe(scales, "scales")
+    array, dtype, its_place = describe_array(scales, "scales")
     if dtype != "float32":
         raise TypeError(f"scales: has dtype {dtype}, must be float32")
     if tuple(array.shape) != shape:

@@ -10,7 +10,7 @@ import numpy as np
 from . import _native
 from ._arrays import describe, packed, to_library
 from ._device import Device, Place, current, require_place
-from ._native import Format, Layout, Recipe, Sense
+from ._native import Format, Recipe, ScaleLayout, TensorScaleSense
 
 
 class RecipeTraits(NamedTuple):
@@ -61,7 +61,7 @@ class ScaledTensor:
             rows]; swizzled: rows and columns rounded up to whole tiles. One more leading dimension
             for a batch.
         recipe: a `Recipe` or its name.
-        layout: a `Layout` or its name.
+        layout: a `ScaleLayout` or its name.
         tensor_scale: NVFP4's f32 factor; a float or an array of 1 or `batch` of them.
         sense: whether `tensor_scale` multiplies or divides values.
 
@@ -90,8 +90,8 @@ class ScaledTensor:
     )
 
     recipe: Recipe
-    layout: Layout
-    sense: Sense
+    layout: ScaleLayout
+    sense: TensorScaleSense
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class ScaledTensor:
         scales: Any,
         recipe: Recipe | str,
         *,
-        layout: Layout | str = Layout.row_major,
+        layout: ScaleLayout | str = ScaleLayout.row_major,
         tensor_scale: Any = None,
-        sense: Sense | str = Sense.divisor,
+        sense: TensorScaleSense | str = TensorScaleSense.divisor,
     ) -> None:
         self.recipe = enum_member(recipe, Recipe, "recipe")
-        self.layout = enum_member(layout, Layout, "layout")
-        self.sense = enum_member(sense, Sense, "sense")
+        self.layout = enum_member(layout, ScaleLayout, "layout")
+        self.sense = enum_member(sense, TensorScaleSense, "sense")
         traits = TRAITS[self.recipe]
         if traits.plain:
             raise ValueError(f"recipe: {self.recipe.name} has no scales; pass the array itself")
@@ -159,13 +159,17 @@ class ScaledTensor:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kinds = {"recipe": Recipe, "layout": Layout, "sense": Sense}
+        kinds = {"recipe": Recipe, "layout": ScaleLayout, "sense": TensorScaleSense}
         for name, value in state.items():
             setattr(self, name, kinds[name][value] if name in kinds else value)
 
 
 def empty(
-    shape: tuple[int, ...], recipe: Recipe, layout: Layout, sense: Sense, place: Place
+    shape: tuple[int, ...],
+    recipe: Recipe,
+    layout: ScaleLayout,
+    sense: TensorScaleSense,
+    place: Place,
 ) -> ScaledTensor:
     """An uninitialised ScaledTensor of (rows, k) or (batch, rows, k).
 

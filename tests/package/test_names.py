@@ -12,15 +12,18 @@ import pytest
 from blockscale import Modulate, RmsNorm, Swiglu, _native, _transform
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-#: Enums of the headers, and what Python calls them.
+#: Enums of the headers and of Python.
 ENUMS = {
-    "Dialect": _native.Dialect,
-    "ExpertsLayout": _native.ExpertsLayout,
-    "Format": _native.Format,
-    "MxScaleMode": _native.ScaleMode,
-    "Recipe": _native.Recipe,
-    "ScaleLayout": _native.Layout,
-    "TensorScaleSense": _native.Sense,
+    name: getattr(_native, name)
+    for name in (
+        "Dialect",
+        "ExpertsLayout",
+        "Format",
+        "MxScaleMode",
+        "Recipe",
+        "ScaleLayout",
+        "TensorScaleSense",
+    )
 }
 
 

@@ -64,7 +64,7 @@ def test_values_come_back(recipe: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8_e4m3", "mxfp6_e2m3"])
-@pytest.mark.parametrize("layout", [layout.name for layout in blockscale.Layout])
+@pytest.mark.parametrize("layout", [layout.name for layout in blockscale.ScaleLayout])
 def test_layouts_hold_the_same_scales(recipe: str, layout: str) -> None:
     x = normal(130, 96)
     expected = blockscale.dequantize(blockscale.quantize(x, recipe))

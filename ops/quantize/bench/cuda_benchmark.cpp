@@ -83,6 +83,16 @@ QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
 
 }  // namespace
 
+std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
+                                                      int multiprocessors) {
+  std::vector<QuantizeBenchmarkPlan> result;
+  for (const quantize_detail::MeasuredProblem& p : quantize_detail::measured_problems(options)) {
+    result.push_back({p.recipe, p.dtype, p.layout, p.transform, p.rows, p.k,
+                      quantize_detail::describe(p, multiprocessors)});
+  }
+  return result;
+}
+
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options) {
   const auto problems = quantize_detail::measured_problems(options);
   quantize_detail::Workbench workbench;

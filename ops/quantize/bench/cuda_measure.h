@@ -71,6 +71,9 @@ std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOpti
 /// The scale layouts of a recipe that differ in memory.
 std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 
+/// The plan of a problem, whose memory would begin at multiples of 2^40.
+std::string describe(const MeasuredProblem& problem, int multiprocessors);
+
 /// Times a problem, and a copy, in turns on cold buffers of the workbench's device.
 Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem, int repeats);
 

@@ -85,6 +85,16 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   launch(plan, a, execution, device);
 }
 
+std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
+                              const QuantizeOptions& options, int multiprocessors) {
+  if (multiprocessors < 1) {
+    throw Error(ErrorCode::invalid_argument, "multiprocessors",
+                "is " + std::to_string(multiprocessors) + ", must be at least 1");
+  }
+  const QuantizeArguments a = quantize_detail::validated(x, out, options);
+  return plan_quantize(a, options, {multiprocessors}, nullptr).str();
+}
+
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {
   // The result's address does not count; any that is not null is valid.
   float* const nowhere = reinterpret_cast<float*>(alignof(float));
