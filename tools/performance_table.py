@@ -1,9 +1,9 @@
-"""Writes the tables of docs/performance.md from the results that they name.
+"""Writes the tables of docs/performance.md and README.md from the results that they name.
 
 Usage: performance_table.py [--check]
 
 A table stands between `<!-- table FILE -->` and `<!-- end -->`, FILE being a result of the GPU
-quantizers' benchmark. With --check nothing is written, and the exit code is 1 if the page differs.
+quantizers' benchmark. With --check nothing is written, and the exit code is 1 if a page differs.
 """
 
 import json
@@ -12,11 +12,11 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/performance.md"
+PAGES = (ROOT / "docs/performance.md", ROOT / "README.md")
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 INPUTS = ("identity", "swiglu", "rms_norm", "gelu_tanh", "modulate")
 RECIPES = ("mxfp4", "nvfp4", "mxfp8_e4m3", "fp8_1x128", "fp8_row", "fp8_128x128")
-SIZES = (8, 64)  # MiB
+SIZES = (16, 64)  # MiB
 
 
 def cases_of(results: object) -> list[dict]:
@@ -52,19 +52,25 @@ def table(file: str) -> str:
     ]
     for recipe in RECIPES:
         cells = [
-            " / ".join(f"{shares[recipe, name, size]:.2f}" for size in SIZES) for name in INPUTS
+            " / ".join(
+                f"{shares[recipe, name, size]:.2f}" if (recipe, name, size) in shares else "-"
+                for size in SIZES
+            )
+            for name in INPUTS
         ]
         lines.append(f"| {recipe} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    text = PAGE.read_text(encoding="utf-8")
-    new = TABLE.sub(lambda found: found[1] + table(found[2]) + found[3], text)
-    if "--check" in sys.argv[1:]:
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    differ = False
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = TABLE.sub(lambda found: found[1] + table(found[2]) + found[3], text)
+        differ |= new != text
+        if "--check" not in sys.argv[1:]:
+            page.write_text(new, encoding="utf-8")
+    return int(differ and "--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

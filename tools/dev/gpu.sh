@@ -326,7 +326,7 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
     # A thread block's mbarriers, of which synccheck by itself counts too few: launches then fail.
     synccheck) options=(--num-cuda-barriers 64) ;;
   esac
-  BLOCKSCALE_REQUIRE_GPU=1 compute-sanitizer --tool "$1" --error-exitcode 1 "${options[@]}" "${@:2}"
+  BLOCKSCALE_REQUIRE_GPU=1 BLOCKSCALE_SANITIZER=$1 compute-sanitizer --tool "$1" --error-exitcode 1 "${options[@]}" "${@:2}"
 }
 
 # Each benchmark prints one JSON object; what was measured, where and how stands around it.
