@@ -240,8 +240,8 @@ TEST_F(CudaGpuStreams, WorkWaitsForWhatItsStreamWaitsFor) {
   }
 }
 
-/// Whether compute-sanitizer runs this program (`./dev gpu-test --sanitizer`): its launches wait for
-/// what is in flight.
+/// Whether compute-sanitizer runs this program (`./dev gpu-test --sanitizer`): its launches wait
+/// for what is in flight.
 bool runs_under_sanitizer() {
   return std::getenv("BLOCKSCALE_SANITIZER") != nullptr;
 }
