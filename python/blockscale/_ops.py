@@ -193,8 +193,8 @@ def describe(
     if len(shape) != 2:
         raise ValueError(f"shape: is {shape!r}, must be (rows, k)")
     rows, k = (count(n, f"shape[{i}]", 2**30) for i, n in enumerate(shape))
-    if rows * k == 0:
-        raise ValueError(f"shape: is {shape!r}, no plan for an empty matrix")
+    if not 0 < rows * k <= 2**33:
+        raise ValueError(f"shape: is {shape!r}, must have from 1 to 2^33 elements")
     transforms = list(_native.input_transforms)
     if transform not in transforms:
         raise ValueError(f"transform: is {transform!r}, must be one of {', '.join(transforms)}")
@@ -203,6 +203,8 @@ def describe(
         raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantize to")
     placed = enum_member(layout, ScaleLayout, "layout")
     fmt = enum_member(dtype, Format, "dtype")
+    if fmt not in (Format.bf16, Format.f16, Format.f32):
+        raise ValueError(f"dtype: is {fmt.name}, must be bf16, f16 or f32")
     kind = transforms.index(transform)
     return _native.cuda_describe_quantize(rows, k, fmt, wanted, placed, kind)
 

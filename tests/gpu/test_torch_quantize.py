@@ -21,7 +21,7 @@ if problem and os.environ.get("BLOCKSCALE_REQUIRE_GPU"):
 if problem:
     pytest.skip(problem, allow_module_level=True)
 
-QUANTISED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
+QUANTIZED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
 SWIZZLED = ["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4", "fp8_1x128_ue8m0"]
 
 
@@ -39,7 +39,7 @@ def assert_same(device: blockscale.ScaledTensor, host: blockscale.ScaledTensor) 
         assert torch.equal(got.view(torch.uint8).cpu(), want.view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("recipe", QUANTIZED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_bytes_are_the_cpus(recipe: str, dtype: Any) -> None:
     x = normal(2, 130, 512, dtype=dtype)
@@ -114,7 +114,7 @@ def test_rows_and_columns_refuse_results_elsewhere() -> None:
         blockscale.quantize_rows_and_columns(x.cuda(), "fp8_1x128", out=out)
 
 
-@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("recipe", QUANTIZED)
 @pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
 def test_values_are_the_cpus(recipe: str, out_dtype: str) -> None:
     x = normal(2, 130, 512)

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-QUANTISED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
+QUANTIZED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
 
 
@@ -49,7 +49,7 @@ def test_fp8_row_is_ml_dtypes_cast_of_the_quotient() -> None:
     )
 
 
-@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("recipe", QUANTIZED)
 @pytest.mark.parametrize("shape", [(4, 256), (3, 4, 256)])
 def test_values_come_back(recipe: str, shape: tuple[int, ...]) -> None:
     x = normal(*shape)
@@ -395,3 +395,29 @@ class OnAnotherDevice:
 def test_device_arrays_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="x: is on cuda:0"):
         blockscale.quantize(OnAnotherDevice(), "nvfp4")
+
+
+def test_describe_says_which_kernels_there_are():
+    plan = blockscale.describe((4096, 8192), "nvfp4", dtype="f16", transform="rms_norm")
+    kernels = [line.split(":")[0] for line in plan.splitlines()]
+    assert kernels[:2] == [
+        "quantize_amax_f16_rms_norm",
+        "quantize_blocks_nvfp4_e2m1_16_f16_rms_norm",
+    ]
+    assert plan.splitlines()[-1].startswith("workspace ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (((4096,), "mxfp4"), {}, "shape"),
+        (((0, 4096), "mxfp4"), {}, "elements"),
+        (((1, 4096), "bf16"), {}, "recipe"),
+        (((1, 4096), "fp8_1x128"), {"layout": "swizzled_128x4"}, "layout"),
+        (((1, 4096), "mxfp4"), {"transform": "relu"}, "transform"),
+        (((1, 4096), "mxfp4"), {"dtype": "e4m3"}, "dtype"),
+    ],
+)
+def test_describe_refuses_what_has_no_plan(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        blockscale.describe(*arguments, **options)
