@@ -262,6 +262,7 @@ struct BenchGemm {
   Format output_dtype = Format::bf16;
   int threads = 1;
   int repeats = 3;
+  bool plan = false;  // only how the work is divided
   bool json = false;
 };
 
@@ -288,6 +289,15 @@ std::pair<Recipe, Recipe> parse_pair(const std::string& text) {
           parse_recipe(std::string_view(text).substr(colon + 1))};
 }
 
+GemmArguments arguments_of(const BenchGemm& command, const ScaledTensor& a, const ScaledTensor& b,
+                           ScaledTensor& d) {
+  GemmArguments arguments;
+  arguments.a = a.view();
+  arguments.b = b.view();
+  arguments.d = {d.view().values, command.output_dtype, command.m, command.n};
+  return arguments;
+}
+
 GemmTime time_pair(const BenchGemm& command, const std::vector<float>& a,
                    const std::vector<float>& b, Recipe recipe_a, Recipe recipe_b) {
   const ScaledTensor operand_a =
@@ -295,14 +305,33 @@ GemmTime time_pair(const BenchGemm& command, const std::vector<float>& a,
   const ScaledTensor operand_b =
       in_recipe({b.data(), Format::f32, command.n, command.k}, recipe_b, command.threads);
   ScaledTensor d(plain_recipe(command.output_dtype), command.m, command.n);
-  GemmArguments arguments;
-  arguments.a = operand_a.view();
-  arguments.b = operand_b.view();
-  arguments.d = {d.view().values, command.output_dtype, command.m, command.n};
-  return time_gemm(arguments, command.threads, command.repeats);
+  return time_gemm(arguments_of(command, operand_a, operand_b, d), command.threads,
+                   command.repeats);
+}
+
+ExitCode print_gemm_plans(const BenchGemm& command) {
+  check_gemm_memory(command.m, command.n, command.k);
+  Json json = {{"m", command.m}, {"n", command.n}, {"k", command.k}, {"cases", Json::array()}};
+  std::string text;
+  for (const auto& [recipe_a, recipe_b] : command.pairs) {
+    const ScaledTensor a(recipe_a, command.m, command.k), b(recipe_b, command.n, command.k);
+    ScaledTensor d(plain_recipe(command.output_dtype), command.m, command.n);
+    const std::string plan = describe_gemm(arguments_of(command, a, b, d));
+    json["cases"].push_back({{"recipe_a", recipe_traits(recipe_a).name},
+                             {"recipe_b", recipe_traits(recipe_b).name},
+                             {"plan", plan}});
+    text += plan;
+  }
+  if (command.json) {
+    print_json(json);
+  } else {
+    print(text);
+  }
+  return ExitCode::success;
 }
 
 ExitCode run_gemm(const BenchGemm& command) {
+  if (command.plan) return print_gemm_plans(command);
   Json json = {{"m", command.m},
                {"n", command.n},
                {"k", command.k},
@@ -354,6 +383,9 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
              "Type of D: f32, f16 or bf16 (the default)");
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
+  command->add_flag("--plan", state->plan,
+                    help_text("Print how the work is divided, and for which instruction set; "
+                              "measures nothing"));
   add_threads(*command, state->threads, 1);
   add_json(*command, state->json);
   command->footer(recipe_help() + "\n" + kGemmExamples);

@@ -1,6 +1,8 @@
 // D = alpha * A B^T + beta * C + bias, A and B in any supported pair of recipes.
 #pragma once
 
+#include <string>
+
 #include "blockscale/error.h"
 #include "blockscale/tensor.h"
 
@@ -30,6 +32,10 @@ bool gemm_supports(Recipe a, Recipe b);
 /// Bit-equal from run to run and for any number of threads. The error of each element is bounded by
 /// docs/numerics.md. Throws invalid_argument or unsupported before D is touched.
 void gemm(const GemmArguments& arguments, const GemmOptions& options = {});
+
+/// How gemm divides these arguments, and the instruction set that it runs on here, as text of one
+/// line. Throws as gemm does; reads and writes no element.
+std::string describe_gemm(const GemmArguments& arguments);
 
 /// Errors of D in units of 2^-24 (|alpha| sum_k |a||b| + |beta C| + |bias|), what is above half an
 /// ulp of D's dtype: the c of docs/numerics.md.

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "blockscale/gemm.h"
-#include "ops/gemm/cpu.h"
+#include "ops/gemm/cpu/path.h"
 #include "ops/gemm/reference.h"
 #include "ops/gemm/validate.h"
 

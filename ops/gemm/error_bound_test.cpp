@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "blockscale/system.h"
-#include "ops/gemm/cpu.h"
+#include "ops/gemm/cpu/path.h"
 #include "tests/gemm_problem.h"
 #include "tests/simd_targets.h"
 

@@ -14,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/gemm/cpu.h"
+#include "blockscale/system.h"
+#include "ops/gemm/cpu/path.h"
 #include "ops/gemm/error_bound.h"
 #include "tests/gemm_problem.h"
 #include "tests/simd_targets.h"
@@ -347,6 +348,22 @@ TEST_P(GemmTest, RoundsOnceToTheOutputDtype) {
   EXPECT_EQ(as_dtype(-0x1.ffp127f, 0, Format::bf16), 0xFF80u);
   EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p103f, Format::f32), 0x7F800000u);
   EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p102f, Format::f32), 0x7F7FFFFFu);
+}
+
+TEST(GemmPlan, IsSaid) {
+  const ScaledTensor a(Recipe::mxfp8_e4m3, 16, 512), b(Recipe::mxfp4, 64, 512);
+  ScaledTensor d(Recipe::bf16, 16, 64);
+  GemmArguments arguments;
+  arguments.a = a.view();
+  arguments.b = b.view();
+  arguments.d = {d.view().values, Format::bf16, 16, 64};
+  const std::string plan = describe_gemm(arguments);
+  for (const char* part : {"A (mxfp8_e4m3)", "B (mxfp4)", "16 rows", "2 slabs of 256"}) {
+    EXPECT_NE(plan.find(part), std::string::npos) << plan;
+  }
+  EXPECT_NE(plan.find(simd_target()), std::string::npos) << plan;
+  arguments.d.columns = 65;
+  EXPECT_THROW(describe_gemm(arguments), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, GemmTest, testing::ValuesIn(test::simd_targets()),

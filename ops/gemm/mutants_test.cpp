@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
-#include "ops/gemm/cpu.h"
+#include "ops/gemm/cpu/path.h"
 #include "ops/gemm/error_bound.h"
 #include "ops/gemm/reference.h"
 #include "tests/gemm_problem.h"

@@ -1,9 +1,9 @@
-// The CPU GEMM. Reading order: cpu_plan.h (how the work is divided), run_task below (one block of
+// The CPU GEMM. Reading order: plan.h (how the work is divided), run_task below (one block of
 // D), panel-inl.h (decoding), microkernel-inl.h (the inner loops), epilogue-inl.h.
 #include "ops/common/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/gemm/cpu.cpp"
+#define HWY_TARGET_INCLUDE "ops/gemm/cpu/gemm.cpp"
 #include <hwy/foreach_target.h>  // must come before the other Highway headers
 #include <hwy/highway.h>
 
@@ -16,18 +16,20 @@
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
+#include "blockscale/system.h"
+#include "core/recipe.h"
 #include "ops/common/float_environment.h"
-#include "ops/gemm/cpu.h"
-#include "ops/gemm/cpu_plan.h"
-#include "ops/gemm/epilogue.h"
-#include "ops/gemm/operand.h"
+#include "ops/gemm/cpu/epilogue.h"
+#include "ops/gemm/cpu/operand.h"
+#include "ops/gemm/cpu/path.h"
+#include "ops/gemm/cpu/plan.h"
+#include "ops/gemm/cpu/value_range.h"
 #include "ops/gemm/validate.h"
-#include "ops/gemm/value_range.h"
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
-#include "ops/gemm/epilogue-inl.h"
-#include "ops/gemm/microkernel-inl.h"
-#include "ops/gemm/panel-inl.h"
+#include "ops/gemm/cpu/epilogue-inl.h"
+#include "ops/gemm/cpu/microkernel-inl.h"
+#include "ops/gemm/cpu/panel-inl.h"
 
 #ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 #define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -237,6 +239,15 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
       gemm_detail::multiply_batch_entry(x, index, options.threads);
     }
   }
+}
+
+std::string describe_gemm(const GemmArguments& arguments) {
+  const GemmArguments x = gemm_detail::validated(arguments, {});
+  const char* const a = recipe_traits(x.a.recipe).name;
+  const char* const b = recipe_traits(x.b.recipe).name;
+  return std::to_string(x.d.batch) + " x " +
+         gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k).describe(a, b) + "; on " +
+         simd_target() + "\n";
 }
 
 }  // namespace blockscale

@@ -1,6 +1,6 @@
 // The inner loops of the CPU GEMM: a few rows of A times one panel of B, over one slab of k.
 //
-// Included once per SIMD target by ops/gemm/cpu.cpp.
+// Included once per SIMD target by ops/gemm/cpu/gemm.cpp.
 //
 //   a       rows x kSlab, row-major f32: row r starts at a + r * kSlab
 //   b       depth x kPanelColumns, f32: the values of one k lie together
@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/cpu/plan.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

@@ -21,6 +21,9 @@ struct CpuPlan {
   std::int64_t slabs = 0;      // of k
 
   std::string to_string() const;
+
+  /// The same as a sentence, of operands with these recipes.
+  std::string describe(const std::string& a, const std::string& b) const;
 };
 
 CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k);

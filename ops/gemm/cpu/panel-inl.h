@@ -1,6 +1,6 @@
 // Operands as the microkernel reads them: decoded to f32, scales applied, in slabs of k.
 //
-// Included once per SIMD target by ops/gemm/cpu.cpp.
+// Included once per SIMD target by ops/gemm/cpu/gemm.cpp.
 
 #if defined(BLOCKSCALE_OPS_GEMM_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_GEMM_PANEL_INL_H_
@@ -15,14 +15,14 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/gemm/cpu_plan.h"
-#include "ops/gemm/operand.h"
-#include "ops/gemm/value_range.h"
+#include "ops/gemm/cpu/operand.h"
+#include "ops/gemm/cpu/plan.h"
+#include "ops/gemm/cpu/value_range.h"
 #include "ops/quantize/cpu/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
-#include "ops/gemm/microkernel-inl.h"
+#include "ops/gemm/cpu/microkernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

@@ -1,4 +1,4 @@
-#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/cpu/plan.h"
 
 #include <algorithm>
 
@@ -39,6 +39,13 @@ CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k) {
 std::string CpuPlan::to_string() const {
   return "chunk_rows=" + std::to_string(chunk_rows) + " task_rows=" + std::to_string(task_rows) +
          " task_columns=" + std::to_string(kTileColumns) + " slabs=" + std::to_string(slabs);
+}
+
+std::string CpuPlan::describe(const std::string& a, const std::string& b) const {
+  return "A (" + a + ") decoded to f32, " + std::to_string(chunk_rows) +
+         " rows at a time; tasks of " + std::to_string(task_rows) + " x " +
+         std::to_string(kTileColumns) + " of D, each of which decodes its B (" + b + ") in " +
+         std::to_string(slabs) + " slabs of " + std::to_string(kSlab) + " of k";
 }
 
 }  // namespace blockscale::gemm_detail

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/config.h"
-#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/cpu/plan.h"
 
 namespace blockscale::gemm_detail {
 

@@ -1,6 +1,6 @@
 // From sums to D: alpha, tensor scales, beta * C and bias in f64, then one rounding to D's dtype.
 //
-// Included once per SIMD target by ops/gemm/cpu.cpp.
+// Included once per SIMD target by ops/gemm/cpu/gemm.cpp.
 
 #if defined(BLOCKSCALE_OPS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_GEMM_EPILOGUE_INL_H_
@@ -15,12 +15,12 @@
 #include <cstring>
 
 #include "core/packing.h"
-#include "ops/gemm/cpu_plan.h"
-#include "ops/gemm/epilogue.h"
+#include "ops/gemm/cpu/epilogue.h"
+#include "ops/gemm/cpu/plan.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
 #include "ops/common/simd/encode-inl.h"
-#include "ops/gemm/microkernel-inl.h"
+#include "ops/gemm/cpu/microkernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

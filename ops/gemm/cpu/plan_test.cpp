@@ -1,11 +1,11 @@
 // The division of work: whole, bounded in memory, and made for many threads where rows are few.
-#include "ops/gemm/cpu_plan.h"
+#include "ops/gemm/cpu/plan.h"
 
 #include <gtest/gtest.h>
 
 #include "core/config.h"
 #include "core/recipe.h"
-#include "ops/gemm/value_range.h"
+#include "ops/gemm/cpu/value_range.h"
 
 namespace blockscale::gemm_detail {
 namespace {
