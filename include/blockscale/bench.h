@@ -75,9 +75,9 @@ struct QuantizeBenchmarkRow {
   double copy_share = 0;              // copy_seconds over seconds
 };
 
-/// The plans (cuda::describe_quantize) of the same cases, in the same order, on a chip of so many
-/// multiprocessors (132: an H200): needs no GPU. Throws invalid_argument for options that are not
-/// allowed.
+/// The plans (cuda::describe_quantize) of the cases that benchmark_quantize would time, in its
+/// order, on a chip of so many multiprocessors (132: an H200): needs no GPU and no memory. Throws
+/// invalid_argument for options that are not allowed, and as cuda::describe_quantize does.
 struct QuantizeBenchmarkPlan {
   Recipe recipe = Recipe::f32;
   Format dtype = Format::bf16;

@@ -42,8 +42,9 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
 
 /// What `quantize` launches for these arguments, as text: a line for each kernel (why it is there,
 /// its tiles, its grid, how it loads and stores), and the workspace. A pure function that needs no
-/// GPU: pointers count by their alignment only, and `multiprocessors` stand for the chip (132: an
-/// H200). Throws as `quantize` does for arguments that are not allowed.
+/// GPU: nothing is read through pointers, but they must be as `quantize` wants them (not null,
+/// aligned, apart); `multiprocessors` stand for the chip (132: an H200). Throws as `quantize` does
+/// for arguments that are not allowed; device and workspace are not looked at.
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                               const QuantizeOptions& options = {}, int multiprocessors = 132);
 

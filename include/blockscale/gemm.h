@@ -33,8 +33,9 @@ bool gemm_supports(Recipe a, Recipe b);
 /// docs/numerics.md. Throws invalid_argument or unsupported before D is touched.
 void gemm(const GemmArguments& arguments, const GemmOptions& options = {});
 
-/// How gemm divides these arguments, and the instruction set that it runs on here, as text of one
-/// line. Throws as gemm does; reads and writes no element.
+/// How gemm divides each matrix of the batch, and the instruction set that it runs on here, as text
+/// of one line. (With as many matrices as threads, whole matrices are what threads do.) Throws as
+/// gemm does; reads and writes no element.
 std::string describe_gemm(const GemmArguments& arguments);
 
 /// Errors of D in units of 2^-24 (|alpha| sum_k |a||b| + |beta C| + |bias|), what is above half an

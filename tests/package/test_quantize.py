@@ -405,6 +405,8 @@ def test_describe_says_which_kernels_there_are():
         "quantize_blocks_nvfp4_e2m1_16_f16_rms_norm",
     ]
     assert plan.splitlines()[-1].startswith("workspace ")
+    assert "read once" in blockscale.describe((16, 4096), "fp8_row", layout="mn_major")
+    assert "2 rounds a row" in blockscale.describe((16, 32768), "fp8_row")
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
 
 std::string describe_gemm(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
   const char* const a = recipe_traits(x.a.recipe).name;
   const char* const b = recipe_traits(x.b.recipe).name;
   return std::to_string(x.d.batch) + " x " +

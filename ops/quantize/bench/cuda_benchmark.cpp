@@ -40,9 +40,8 @@ std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOpti
   for (const InputTransform transform : measured_transforms(options.transforms)) {
     for (const Recipe recipe : recipes) {
       for (const Format dtype : dtypes) {
-        for (const ScaleLayout layout : measured_layouts(recipe)) {
-          const bool wanted = std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
-          if (!layouts.empty() && !wanted) continue;
+        for (const ScaleLayout layout : layouts.empty() ? measured_layouts(recipe) : layouts) {
+          if (is_swizzled(layout) && !has_swizzled_scales(recipe_traits(recipe))) continue;
           MeasuredProblem problem{recipe, dtype, layout, 0, options.k, transform};
           const std::int64_t row = x_columns_of(problem) * format_bytes(dtype);
           for (const std::int64_t bytes : sizes) {

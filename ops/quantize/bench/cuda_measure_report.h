@@ -36,7 +36,9 @@ inline nlohmann::json report(const MeasuredProblem& problem, const Measurement& 
           {"dependent_copy_microseconds", m.dependent_copy_seconds * 1e6},
           {"terabytes_per_second", static_cast<double>(m.moved_bytes) / m.seconds * 1e-12},
           {"copy_share", share},
-          {"behind_producer", problem.behind_producer}};
+          {"behind_producer", problem.behind_producer},
+          {"scales_given", problem.scale_source == ScaleSource::given},
+          {"columns_too", problem.columns_too}};
 }
 
 }  // namespace blockscale::quantize_detail

@@ -14,7 +14,7 @@ constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 constexpr const char* kPurposes[kQuantizeKernelKinds] = {
     "a scale for each block of one row, and codes",
     "codes with known scales",
-    "whole rows, read once",
+    "whole rows",
     "a scale for each 2-D block, and codes",
     "partial amaxes, of which the next launch makes the tensor scale",
     "1 / root mean square of each row, for the next launch",
@@ -53,7 +53,9 @@ std::string QuantizePlan::str() const {
             std::to_string(step.shape.grid.x) + " x " + std::to_string(step.shape.block.x) +
             " threads" + (p.x.vectors ? ", vector loads" : ", element loads");
     if (holds_rows(c) && p.row_rounds > 1) {
-      text += ", " + std::to_string(p.row_rounds) + " rounds a row";
+      text += ", " + std::to_string(p.row_rounds) + " rounds a row, read again for each use";
+    } else if (c.kernel == QuantizeKernel::rows) {
+      text += ", read once";
     }
     const bool stores = c.kernel == QuantizeKernel::cast || stores_scales(c.kernel);
     if (stores) text += p.value_vectors ? ", vector stores" : ", byte stores";

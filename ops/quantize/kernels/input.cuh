@@ -189,7 +189,7 @@ BLOCKSCALE_DEVICE void find_values(ValueChunk<kConfig>& values, const RawChunk<k
     BLOCKSCALE_UNROLL
     for (int first = 0; first < kConfig.chunk; first += kPart) {
       const Extent part = {extent.left - first, extent.whole};
-      const uint32_t column = place.column + first;
+      const uint32_t column = place.column + static_cast<uint32_t>(first);
       [[maybe_unused]] Chunk<Format::f32, kPart> scale, shift, weight;
       if constexpr (kConfig.fused == Fused::modulate) {
         load_operand(scale, p.fused.scale, group, column, part);

@@ -53,7 +53,7 @@ std::string all_plans() {
     cuda::QuantizeBenchmarkOptions odd;
     odd.recipes = {R::nvfp4, R::fp8_row};
     odd.layouts = {ScaleLayout::row_major};
-    odd.transforms = {T::swiglu};
+    odd.transforms = {T::identity, T::swiglu};
     odd.input_bytes = {kLarge};
     odd.k = k;
     text += plans_of(odd);
