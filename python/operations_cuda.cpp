@@ -105,7 +105,7 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
   options.layouts = {layout};
   options.transforms = {static_cast<InputTransform>(transform)};
   const std::int64_t columns = options.transforms[0] == InputTransform::swiglu ? 2 * k : k;
-  options.input_bytes = {rows * columns * format_bytes(dtype)};
+  options.input_bytes = {rows * columns * (format_traits(dtype).bits / 8)};
   options.k = k;
   const auto plans = cuda::describe_benchmark(options);
   if (plans.empty()) {
