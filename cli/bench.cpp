@@ -206,10 +206,6 @@ constexpr const char* kQuantizeExamples = R"help(Examples:
   Every recipe from bf16, on one thread:
     blockscale bench quantize
 
-  NVFP4 and MXFP4 from f32, on all threads, with row-major scales:
-    blockscale bench quantize --recipe nvfp4 --recipe mxfp4 --dtype f32 --layout row_major \
-        --threads 0
-
   Every recipe and layout on a GPU, next to a copy kernel, as JSON:
     blockscale bench quantize --device cuda --json
 

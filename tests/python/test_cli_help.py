@@ -19,8 +19,8 @@ OPTIONS = {
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --weights "
     "--reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --rows --k --threads --repeats "
-    "--device --size --json",
-    "bench gemm": "-m -n -k --pair --dtype --threads --repeats --json",
+    "--device --size --plan --json",
+    "bench gemm": "-m -n -k --pair --dtype --threads --repeats --plan --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels": "--json",
     "kernels list": "--json",
