@@ -36,13 +36,17 @@ std::string rate_text(double bytes_per_second) {
   return format_fixed(bytes_per_second * 1e-9, 2);
 }
 
-ExitCode print_result(const Json& json, const Table& table, bool as_json) {
+ExitCode print_result(const Json& json, const std::string& text, bool as_json) {
   if (as_json) {
     print_json(json);
   } else {
-    print(table.str());
+    print(text);
   }
   return ExitCode::success;
+}
+
+ExitCode print_result(const Json& json, const Table& table, bool as_json) {
+  return print_result(json, table.str(), as_json);
 }
 
 // --- bench quantize ------------------------------------------------------------------------------
@@ -128,12 +132,7 @@ ExitCode print_plans(const BenchQuantize& command) {
     for (const std::string& cell : names.cells) text += cell + ' ';
     text += std::to_string(p.rows) + " x " + std::to_string(p.k) + '\n' + p.plan + '\n';
   }
-  if (command.json) {
-    print_json(json);
-  } else {
-    print(text);
-  }
-  return ExitCode::success;
+  return print_result(json, text, command.json);
 }
 
 ExitCode run_quantize_cuda(const BenchQuantize& command) {
@@ -334,12 +333,7 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
                              {"plan", plan}});
     text += plan;
   }
-  if (command.json) {
-    print_json(json);
-  } else {
-    print(text);
-  }
-  return ExitCode::success;
+  return print_result(json, text, command.json);
 }
 
 ExitCode run_gemm(const BenchGemm& command) {

@@ -3,7 +3,9 @@
 Usage: performance_table.py [--check]
 
 A table stands between `<!-- table FILE -->` and `<!-- end -->`, FILE being a result of the GPU
-quantizers' benchmark. With --check nothing is written, and the exit code is 1 if a page differs.
+quantizers' benchmark, and between `<!-- misses FILE -->` and `<!-- end -->` what falls short of the
+limits that the result has. With --check nothing is written, and the exit code is 1 if a page
+differs.
 """
 
 import json
@@ -13,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "docs/performance.md", ROOT / "README.md")
-TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|misses) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 INPUTS = ("identity", "swiglu", "rms_norm", "gelu_tanh", "modulate")
 RECIPES = ("mxfp4", "nvfp4", "mxfp8_e4m3", "fp8_1x128", "fp8_row", "fp8_128x128")
 SIZES = (16, 64)  # MiB
@@ -36,9 +38,8 @@ def mebibytes(case: dict) -> int:
     return round(case["rows"] * columns * (4 if case["dtype"] == "f32" else 2) / 2**20)
 
 
-def table(file: str) -> str:
-    """The Markdown table of a result."""
-    document = json.loads((ROOT / file).read_text(encoding="utf-8"))
+def table(document: dict) -> str:
+    """The Markdown table of a result: shares of the copy."""
     shares = {}
     for case in cases_of(document["results"]):
         key = (case["recipe"], case["input"], mebibytes(case))
@@ -64,11 +65,49 @@ def table(file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def over(case: dict) -> float:
+    """How much more than its limit a case takes, as a share of that."""
+    return case["microseconds"] / case["allowed_microseconds"] - 1
+
+
+def misses(document: dict) -> str:
+    """The Markdown table of what falls short of the limits by more than 5 %."""
+    cases = cases_of(document["results"])
+    short = [case for case in cases if over(case) > 0.05]
+    lines = [
+        f"{len(cases)} cases; {sum(not case['holds'] for case in cases)} miss their limit, "
+        f"{len(short)} by more than 5 %:",
+        "",
+        "| | by more than 5 % | the worst | its share of the copy |",
+        "|---|---|---|---|",
+    ]
+    for line in ("unfused", "fused", "rest"):
+        group = [case for case in cases if case["line"] == line]
+        for name in dict.fromkeys(case["input"] for case in group):
+            found = [case for case in short if case["line"] == line and case["input"] == name]
+            if not found:
+                continue
+            worst = max(found, key=over)
+            mib = worst["input_bytes"] / 2**20
+            lines.append(
+                f"| {line}: {name} | {len(found)} of {sum(c['input'] == name for c in group)} | "
+                f"{worst['recipe']} {worst['dtype']} {worst['layout']} {mib:g} MiB: "
+                f"{over(worst):.0%} | {worst['copy_share']:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def block(found: re.Match) -> str:
+    """What stands where a block was found, from the file that it names."""
+    document = json.loads((ROOT / found[3]).read_text(encoding="utf-8"))
+    return found[1] + {"table": table, "misses": misses}[found[2]](document) + found[4]
+
+
 def main() -> int:
     differ = False
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        new = TABLE.sub(lambda found: found[1] + table(found[2]) + found[3], text)
+        new = BLOCK.sub(block, text)
         differ |= new != text
         if "--check" not in sys.argv[1:]:
             page.write_text(new, encoding="utf-8")

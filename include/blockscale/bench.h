@@ -57,15 +57,19 @@ struct QuantizeBenchmarkOptions {
   int repeats = 20;                        // timed replays of a graph; the median counts
 };
 
-/// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph
-/// of calls on buffers that are together larger than three times the level-2 cache.
-struct QuantizeBenchmarkRow {
+/// What is measured: x has input_bytes, or a row.
+struct QuantizeBenchmarkCase {
   Recipe recipe = Recipe::f32;
   Format dtype = Format::bf16;
   ScaleLayout layout = ScaleLayout::row_major;
   InputTransform transform = InputTransform::identity;
   std::int64_t rows = 0;
   std::int64_t k = 0;
+};
+
+/// One case. A copy kernel that moves as many bytes is timed in turns with it; both replay a graph
+/// of calls on buffers that are together larger than three times the level-2 cache.
+struct QuantizeBenchmarkRow : QuantizeBenchmarkCase {
   std::int64_t input_bytes = 0;
   std::int64_t moved_bytes = 0;  // read + written; the input counts twice where it is read twice
   double seconds = 0;
@@ -75,18 +79,13 @@ struct QuantizeBenchmarkRow {
   double copy_share = 0;              // copy_seconds over seconds
 };
 
-/// The plans (cuda::describe_quantize) of the cases that benchmark_quantize would time, in its
-/// order, on a chip of so many multiprocessors (132: an H200): needs no GPU and no memory. Throws
-/// invalid_argument for options that are not allowed, and as cuda::describe_quantize does.
-struct QuantizeBenchmarkPlan {
-  Recipe recipe = Recipe::f32;
-  Format dtype = Format::bf16;
-  ScaleLayout layout = ScaleLayout::row_major;
-  InputTransform transform = InputTransform::identity;
-  std::int64_t rows = 0;
-  std::int64_t k = 0;
-  std::string plan;
+struct QuantizeBenchmarkPlan : QuantizeBenchmarkCase {
+  std::string plan;  // as cuda::describe_quantize says it
 };
+
+/// The plans of the cases that benchmark_quantize would time, in its order, on a chip of so many
+/// multiprocessors (132: an H200): needs no GPU and no memory. Throws invalid_argument for options
+/// that are not allowed, and as cuda::describe_quantize does.
 std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
                                                       int multiprocessors = 132);
 

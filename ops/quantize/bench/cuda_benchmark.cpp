@@ -60,16 +60,14 @@ std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOpti
 namespace cuda {
 namespace {
 
+QuantizeBenchmarkCase case_of(const quantize_detail::MeasuredProblem& p) {
+  return {p.recipe, p.dtype, p.layout, p.transform, p.rows, p.k};
+}
+
 QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
                               const quantize_detail::MeasuredProblem& problem, int repeats) {
   const quantize_detail::Measurement m = measure_quantize(workbench, problem, repeats);
-  QuantizeBenchmarkRow row;
-  row.recipe = problem.recipe;
-  row.dtype = problem.dtype;
-  row.layout = problem.layout;
-  row.transform = problem.transform;
-  row.rows = problem.rows;
-  row.k = problem.k;
+  QuantizeBenchmarkRow row{case_of(problem)};
   row.input_bytes = m.input_bytes;
   row.moved_bytes = m.moved_bytes;
   row.seconds = m.seconds;
@@ -86,8 +84,7 @@ std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOpt
                                                       int multiprocessors) {
   std::vector<QuantizeBenchmarkPlan> result;
   for (const quantize_detail::MeasuredProblem& p : quantize_detail::measured_problems(options)) {
-    result.push_back({p.recipe, p.dtype, p.layout, p.transform, p.rows, p.k,
-                      quantize_detail::describe(p, multiprocessors)});
+    result.push_back({case_of(p), quantize_detail::describe(p, multiprocessors)});
   }
   return result;
 }
