@@ -26,6 +26,7 @@ std::string text_of(const std::filesystem::path& path) {
 
 // All programs, and one instance of each operation and each kind of tensor copy, as one kernel.
 constexpr std::string_view kEverything = R"(#pragma once
+#include "device/golden/hopper_programs.h"
 #include "device/golden/tensor_programs.h"
 namespace everything {
 using namespace blockscale;
@@ -55,6 +56,8 @@ BLOCKSCALE_DEVICE void each_rank(const ProgramParams& p) {
 template <int>
 BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
   run_all(static_cast<Programs*>(nullptr), p);
+  each_rank<TensorMode::multicast>(p);
+  each_rank<TensorMode::multicast_once>(p);
   each_rank<TensorMode::load>(p);
   each_rank<TensorMode::store>(p);
   each_rank<TensorMode::add>(p);
@@ -70,6 +73,69 @@ BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
   ptx::st_global(reinterpret_cast<uint64_t*>(p.out), sum);
 }
 }  // namespace everything
+)";
+
+// The programs that are Hopper's alone, and products of each width.
+constexpr std::string_view kHopper = R"(#pragma once
+#include "device/golden/hopper_programs.h"
+namespace hopper {
+using namespace blockscale;
+using namespace blockscale::golden;
+
+template <class... Programs>
+BLOCKSCALE_DEVICE void run_all(TypeList<Programs...>*, const ProgramParams& p) {
+  (Programs::run(p), ...);
+}
+template <int kN>
+BLOCKSCALE_DEVICE void multiply(const ProgramParams& p) {
+  using enum ptx::WgmmaElement;
+  ptx::WgmmaAccumulator<kN> d;
+  ptx::WgmmaFragmentA a;
+  for (int i = 0; i < 4; ++i) a.set(i, p.in[i]);
+  const auto b = ptx::wgmma_descriptor(device::shared_base(), TensorMapSwizzle::bytes_128);
+  ptx::wgmma_fence(d, a);
+  ptx::wgmma_mma_async<e4m3, e5m2>(d, b, b, false);
+  ptx::wgmma_mma_async<bf16, bf16>(d, a, b, true);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>(d, a);
+  for (int i = 0; i < kN / 2; ++i) ptx::st_global(p.out + i, bit_cast<uint32_t>(d.get(i)));
+}
+
+template <int kProgram>
+BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
+  if constexpr (kProgram == 0) {
+    run_all(static_cast<HopperPrograms*>(nullptr), p);
+  } else {
+    multiply<kProgram>(p);
+    multiply<kProgram + 8>(p);
+    multiply<kProgram + 16>(p);
+    multiply<kProgram + 24>(p);
+  }
+}
+}  // namespace hopper
+)";
+
+// Wrappers that no golden program calls yet.
+constexpr std::string_view kWarpProducts = R"(#pragma once
+#include "device/golden/programs.h"
+#include "device/ptx/mma.h"
+namespace warp_products {
+using namespace blockscale;
+using namespace blockscale::golden;
+
+template <int>
+BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
+  using enum ptx::MmaElement;
+  const ptx::MmaFragmentA a = {{p.in[0], p.in[1], p.in[2], p.in[3]}};
+  const ptx::MmaFragmentB b = {{p.in[4], p.in[5]}};
+  ptx::MmaAccumulator d = {};
+  ptx::mma_sync_m16n8<f16>(d, a, b);
+  ptx::mma_sync_m16n8<bf16>(d, a, b);
+  ptx::mma_sync_m16n8<e4m3>(d, a, b);
+  ptx::mma_sync_m16n8<e5m2>(d, a, b);
+  for (int i = 0; i < 4; ++i) ptx::st_global(p.out + i, bit_cast<uint32_t>(d.value[i]));
+}
+}  // namespace warp_products
 )";
 
 constexpr std::string_view kBlackwell = R"(#pragma once
@@ -112,21 +178,49 @@ runtime::KernelSpec spec_of(const std::string& name, const std::string& architec
   return spec;
 }
 
-TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
-  runtime::SourceTree tree = runtime::embedded_sources();
-  std::map<std::string, std::string> texts;  // which the tree does not copy
-  for (const char* header : {"operations.h", "programs.h", "tensor_programs.h"}) {
-    const std::string path = std::string("device/golden/") + header;
-    texts[path] = text_of(kRoot / path);
+/// Compiles `header`, which may include the golden programs, as kernels of ProgramParams.
+class GoldenCompiler {
+ public:
+  GoldenCompiler(const std::string& name, std::string_view header)
+      : name_(name), tree_(runtime::embedded_sources()) {
+    for (const char* file :
+         {"operations.h", "programs.h", "hopper_programs.h", "tensor_programs.h"}) {
+      const std::string path = std::string("device/golden/") + file;
+      texts_[path] = text_of(kRoot / path);
+    }
+    texts_["test/" + name + ".cuh"] = header;
+    for (const auto& [path, text] : texts_) tree_.add(path, text);
   }
-  for (const auto& [path, text] : texts) tree.add(path, text);
-  tree.add("test/everything.cuh", kEverything);
-  runtime::KernelSpec spec = spec_of("everything", "sm_90a");
-  spec.parameters = "blockscale::golden::ProgramParams";
-  spec.parameter_bytes = 192;
-  spec.allows_local_memory = true;
-  const runtime::CompiledKernel kernel = runtime::compile_kernel(spec, tree, *nvrtc_);
-  EXPECT_FALSE(kernel.cubin.empty());
+
+  runtime::CompiledKernel compile(int program, const runtime::Nvrtc& nvrtc) const {
+    runtime::KernelSpec spec = spec_of(name_, "sm_90a");
+    spec.call = name_ + "::run<" + std::to_string(program) + ">";
+    spec.parameters = "blockscale::golden::ProgramParams";
+    spec.parameter_bytes = 192;
+    spec.allows_local_memory = true;
+    return runtime::compile_kernel(spec, tree_, nvrtc);
+  }
+
+ private:
+  std::string name_;
+  runtime::SourceTree tree_;
+  std::map<std::string, std::string> texts_;  // by path; the tree does not copy them
+};
+
+TEST_F(NvrtcDevice, EveryWrapperCompilesForHopper) {
+  EXPECT_FALSE(GoldenCompiler("everything", kEverything).compile(0, *nvrtc_).cubin.empty());
+}
+
+TEST_F(NvrtcDevice, ProductsOfEveryWidthCompileForHopper) {
+  const GoldenCompiler compiler("hopper", kHopper);
+  EXPECT_FALSE(compiler.compile(0, *nvrtc_).cubin.empty());
+  for (int n = 8; n <= 256; n += 32) {
+    EXPECT_FALSE(compiler.compile(n, *nvrtc_).cubin.empty()) << n;
+  }
+}
+
+TEST_F(NvrtcDevice, ProductsOfAWarpCompileForHopper) {
+  EXPECT_FALSE(GoldenCompiler("warp_products", kWarpProducts).compile(0, *nvrtc_).cubin.empty());
 }
 
 /// What runtime/cuda/tensor_map_gpu_test.cpp runs.

@@ -25,10 +25,14 @@ const char* verb(AccessKind kind) {
 
 }  // namespace
 
-std::string Machine::describe(const Thread& thread) const {
-  const Dim3& p = thread.block->position;
+std::string Machine::describe(const Block& block) const {
+  const Dim3& p = block.position;
   return "block (" + std::to_string(p.x) + "," + std::to_string(p.y) + "," + std::to_string(p.z) +
-         ") warp " + std::to_string(thread.warp->index) + " lane " +
+         ")";
+}
+
+std::string Machine::describe(const Thread& thread) const {
+  return describe(*thread.block) + " warp " + std::to_string(thread.warp->index) + " lane " +
          std::to_string(thread.index % kWarpSize);
 }
 
@@ -44,23 +48,27 @@ std::string Machine::describe(const Record& record) const {
     }
     return what + " by a bulk copy of another cluster";
   }
-  static constexpr const char* kBy[kEngines] = {"", "cp.async of ", "a bulk store of ",
-                                                "a bulk store of "};
+  static constexpr const char* kBy[kEngines] = {
+      "", "cp.async of ", "a bulk store of ", "a bulk store of ", "a product of the warpgroup of "};
   const uint32_t threads = static_cast<uint32_t>(product(shape_.block));
   const uint32_t thread = index / kEngines % threads, rank = index / kEngines / threads;
+  const uint32_t engine = index % kEngines, warp = thread / kWarpSize;
   const Dim3 c = shape_.cluster;
   const uint32_t across = shape_.grid.x / c.x, down = shape_.grid.y / c.y;
-  return what + " by " + kBy[index % kEngines] + "block (" +
+  return what + " by " + kBy[engine] + "block (" +
          std::to_string(cluster % across * c.x + rank % c.x) + "," +
          std::to_string(cluster / across % down * c.y + rank / c.x % c.y) + "," +
-         std::to_string(cluster / across / down * c.z + rank / c.x / c.y) + ") warp " +
-         std::to_string(thread / kWarpSize) + " lane " + std::to_string(thread % kWarpSize);
+         std::to_string(cluster / across / down * c.z + rank / c.x / c.y) + ") " +
+         (engine == kWgmma
+              ? "warps " + std::to_string(warp) + " to " + std::to_string(warp + 3)
+              : "warp " + std::to_string(warp) + " lane " + std::to_string(thread % kWarpSize));
 }
 
 Accessor Machine::accessor(Thread& thread, AccessKind kind, SourceLocation at) {
-  const Actor first = thread.cluster->first_actor + thread.first;
+  const Actor first = thread.cluster->first_actor + thread.engines.first;
   const Record record = {first, thread.views[kSeen].own[kThread], at, kind, false};
-  return {record, &thread.views, kPublishedShared, first, thread.cluster->first_actor};
+  const Actor cluster = thread.cluster->first_actor;
+  return {record, &thread.views, kPublishedShared, first, cluster + thread.engines.wgmma, cluster};
 }
 
 Accessor Machine::async_accessor(Thread& thread, AccessKind kind, uint32_t actor_index,
@@ -204,15 +212,21 @@ bool Machine::access_shared(Block& block, uint32_t address, uint64_t bytes,
   const Record& now = accessor.record;
   const uint64_t size = block.shared.size();
   const uint64_t offset = uint64_t{address} - kSharedBase;  // wraps where the address is too low
+  // In a cluster it says whose shared memory.
+  const auto of = [&] {
+    return block.cluster->blocks.size() == 1 ? std::string() : " of " + describe(block);
+  };
   if (offset > size || bytes > size - offset) {
     report(FindingKind::out_of_bounds, {now.at},
            std::string(name) + " at " + text_of(now.at) + " by " + describe(self()) + " touches " +
                plural(bytes, "byte") + " at offset " +
-               std::to_string(static_cast<int64_t>(address) - kSharedBase) +
-               " of shared memory, of which the launch gives " + plural(size, "byte"));
+               std::to_string(static_cast<int64_t>(address) - kSharedBase) + " of shared memory" +
+               of() + ", of which the launch gives " + plural(size, "byte"));
     return false;
   }
-  const auto where = [](uint64_t at) { return "shared memory at offset " + std::to_string(at); };
+  const auto where = [&](uint64_t at) {
+    return "shared memory" + of() + " at offset " + std::to_string(at);
+  };
   for (uint64_t i = offset; i < offset + bytes; ++i) {
     SharedState& state = block.shared_state[i];
     if (state == SharedState::mbarrier) {

@@ -96,7 +96,7 @@ void arrive(const Arrival& a) {
     barrier.at = a.at;
   }
   here.lanes |= 1u << thread.identity.laneid;
-  barrier.released.add(thread.views, thread.first);
+  barrier.released.add(thread.views, thread.engines);
   m.tick(thread);
   if (a.waits) barrier.waiting.push_back(&thread);
   if (try_complete_barrier(m, block, barrier)) return;
@@ -160,7 +160,7 @@ void fence_proxy_async(FenceSpace space, SourceLocation) {
   for (const auto& [offset, mbarrier] : thread.block->mbarriers) {
     const Accessor self = m.accessor(thread, AccessKind::read, mbarrier->init.at);
     if (space != FenceSpace::global &&
-        knows(self, thread.views[kSeen], mbarrier->init.actor, mbarrier->init.clock)) {
+        knows(self, thread.views[kSeen], self.cluster_first + mbarrier->init_index, 1)) {
       mbarrier->init_published = true;
     }
   }
@@ -170,7 +170,7 @@ void fence_proxy_async(FenceSpace space, SourceLocation) {
 void fence_mbarrier_init(SourceLocation) {
   Machine& m = machine();
   Thread& thread = m.self();
-  const Actor self = thread.cluster->first_actor + thread.first;
+  const Actor self = thread.cluster->first_actor + thread.engines.first;
   for (const auto& [offset, mbarrier] : thread.block->mbarriers) {
     if (mbarrier->init.actor == self) mbarrier->init_published = true;
   }

@@ -61,13 +61,24 @@ ClockPointer ClockJoiner::join(const ClockPointer& a, const ClockPointer& b) {
   return joined;
 }
 
-void ReleaseBuilder::ClockBuilder::add(const Knowledge& knowledge, uint32_t first) {
+ClockPointer known_to_both(const ClockPointer& a, const ClockPointer& b) {
+  if (a == b) return a;
+  if (a == nullptr || b == nullptr) return nullptr;
+  auto both = std::make_shared<Clock>();  // of this cluster alone
+  both->known.resize(std::min(a->known.size(), b->known.size()));
+  for (std::size_t i = 0; i < both->known.size(); ++i) {
+    both->known[i] = std::min(a->known[i], b->known[i]);
+  }
+  return both;
+}
+
+void ReleaseBuilder::ClockBuilder::add(const Knowledge& knowledge, Engines engines) {
   if (knowledge.base != nullptr && knowledge.base != last_added_) {
     if (raise_all(value_, *knowledge.base)) frozen_ = nullptr;
     last_added_ = knowledge.base;
   }
   for (uint32_t engine = 0; engine < kEngines; ++engine) {
-    if (knowledge.own[engine] != 0) raise(first + engine, knowledge.own[engine]);
+    if (knowledge.own[engine] != 0) raise(engines[engine], knowledge.own[engine]);
   }
 }
 
@@ -83,15 +94,15 @@ ClockPointer ReleaseBuilder::ClockBuilder::freeze() {
   return frozen_;
 }
 
-void ReleaseBuilder::add(const Views& views, uint32_t first) {
-  for (uint32_t view = 0; view < kViews; ++view) parts_[view].add(views[view], first);
+void ReleaseBuilder::add(const Views& views, Engines engines) {
+  for (uint32_t view = 0; view < kViews; ++view) parts_[view].add(views[view], engines);
 }
 
 ViewClocks ReleaseBuilder::freeze() {
   return {parts_[0].freeze(), parts_[1].freeze(), parts_[2].freeze()};
 }
 
-void GlobalRelease::add(const Views& views, uint32_t cluster, uint32_t first) {
+void GlobalRelease::add(const Views& views, uint32_t cluster, Engines engines) {
   for (uint32_t view = 0; view < kViews; ++view) {
     const Knowledge& knowledge = views[view];
     Clocks& clocks = parts_[view][cluster];
@@ -104,7 +115,7 @@ void GlobalRelease::add(const Views& views, uint32_t cluster, uint32_t first) {
       }
     }
     for (uint32_t engine = 0; engine < kEngines; ++engine) {
-      if (knowledge.own[engine] != 0) raise(clocks, first + engine, knowledge.own[engine]);
+      if (knowledge.own[engine] != 0) raise(clocks, engines[engine], knowledge.own[engine]);
     }
   }
 }

@@ -17,7 +17,7 @@ namespace blockscale::emulator {
 
 /// An actor is 1 + (cluster << kActorBits) + (index in the cluster). 0 is nobody.
 using Actor = uint32_t;
-inline constexpr int kActorBits = 16;  // 4 engines of up to 8192 threads, and mbarriers
+inline constexpr int kActorBits = 16;  // 5 engines of up to 8192 threads, and mbarriers
 
 /// Actors of a cluster, in this order: kEngines for each thread, then "the previous kernel", then
 /// one for each mbarrier that is initialised.
@@ -26,8 +26,19 @@ enum Engine : uint32_t {
   kCpAsync = 1,    // cp.async: its clock counts the thread's groups
   kBulkRead = 2,   // bulk stores: reads of shared memory, by groups
   kBulkWrite = 3,  // bulk stores: writes of global memory, by groups
+  kWgmma = 4,      // of a warpgroup's first thread: what its products read, by groups
 };
-inline constexpr uint32_t kEngines = 4;
+inline constexpr uint32_t kEngines = 5;
+
+/// Where a thread's engines are among the actors of its cluster. A warpgroup's threads share one
+/// engine for their products, whose clock each of them learns in its own waits.
+struct Engines {
+  uint32_t first = 0;  // the thread's own
+  uint32_t wgmma = 0;  // its warpgroup's
+  constexpr uint32_t operator[](uint32_t engine) const {
+    return engine == kWgmma ? wgmma : first + engine;
+  }
+};
 
 /// Clocks by index in the cluster; those beyond the end are 0.
 using Clocks = std::vector<uint32_t>;
@@ -41,7 +52,7 @@ struct Clock {
 };
 using ClockPointer = std::shared_ptr<const Clock>;
 
-/// What one thread knows: `base`, and the newest of its own engines.
+/// What one thread knows: `base`, and the newest of its engines.
 struct Knowledge {
   ClockPointer base;
   std::array<uint32_t, kEngines> own = {};
@@ -65,6 +76,9 @@ class ClockJoiner {
   std::size_t next_ = 0;
 };
 
+/// What both know. Null knows nothing.
+ClockPointer known_to_both(const ClockPointer& a, const ClockPointer& b);
+
 /// What a thread knows in three ways: all that happens before its next access, and of that the part
 /// which a proxy fence has published to asynchronous accesses of shared and of global memory.
 enum View : uint32_t { kSeen = 0, kPublishedShared = 1, kPublishedGlobal = 2 };
@@ -75,8 +89,8 @@ using ViewClocks = std::array<ClockPointer, kViews>;
 /// What has been released to a barrier: the views of all that have arrived.
 class ReleaseBuilder {
  public:
-  /// `first` is the index of the thread's first engine in its cluster.
-  void add(const Views& views, uint32_t first);
+  /// The views of the thread whose engines these are.
+  void add(const Views& views, Engines engines);
   /// Raises one actor's clock in the view of what was seen.
   void raise(uint32_t index, uint32_t clock) { parts_[kSeen].raise(index, clock); }
   ViewClocks freeze();
@@ -84,7 +98,7 @@ class ReleaseBuilder {
  private:
   class ClockBuilder {
    public:
-    void add(const Knowledge& knowledge, uint32_t first);
+    void add(const Knowledge& knowledge, Engines engines);
     void raise(uint32_t index, uint32_t clock);
     ClockPointer freeze();
 
@@ -100,7 +114,7 @@ class ReleaseBuilder {
 class GlobalRelease {
  public:
   bool empty() const { return parts_[kSeen].empty(); }
-  void add(const Views& views, uint32_t cluster, uint32_t first);
+  void add(const Views& views, uint32_t cluster, Engines engines);
   void add(const GlobalRelease& other);
   /// As it is seen in `cluster`.
   ViewClocks view(uint32_t cluster) const;

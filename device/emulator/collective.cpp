@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/emulator/machine.h"
+#include "device/emulator/meaning/mma.h"
 #include "device/emulator/meaning/reduce.h"
 
 namespace blockscale::emulator {
@@ -116,6 +117,21 @@ uint32_t meet(const char* name, uint32_t mask, uint32_t parameter, uint32_t valu
   return thread.collective_result;
 }
 
+/// The product of the registers of all lanes.
+void multiply(const Warp& warp, Format format) {
+  meaning::MmaFragments fragments;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    const MmaOperands& mma = warp.threads[lane]->mma;
+    std::copy_n(mma.a, 4, fragments.a[lane]);
+    std::copy_n(mma.b, 2, fragments.b[lane]);
+    std::copy_n(mma.d, 4, fragments.d[lane]);
+  }
+  meaning::mma(format, fragments);
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    std::copy_n(fragments.d[lane], 4, warp.threads[lane]->mma.d);
+  }
+}
+
 /// The same result for all lanes.
 void give_all(Collective& c, uint32_t result) {
   std::fill_n(c.results, kWarpSize, result);
@@ -181,6 +197,15 @@ uint32_t redux_sync(ReduceOp op, uint32_t mask, uint32_t value, SourceLocation a
   });
 }
 
+void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, SourceLocation at) {
+  Thread& thread = machine().self();
+  thread.mma = {.d = d, .a = a, .b = b};  // of the lane's stack, which stays while it waits
+  meet("mma_sync", ~0u, element, 0, 0, at, [&thread](Collective& c) {
+    multiply(*thread.warp, meaning::kMmaFormats[c.parameter]);
+    give_all(c, 0);
+  });
+}
+
 void bar_warp_sync(uint32_t mask, SourceLocation at) {
   Machine& m = machine();
   meet("bar_warp_sync", mask, 0, 0, 0, at, [&m](Collective& c) {
@@ -188,7 +213,7 @@ void bar_warp_sync(uint32_t mask, SourceLocation at) {
     ReleaseBuilder released;
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       const Thread& lane = *warp.threads[lowest_lane(rest)];
-      released.add(lane.views, lane.first);
+      released.add(lane.views, lane.engines);
     }
     for (uint32_t rest = c.mask; rest != 0; rest &= rest - 1) {
       Thread& lane = *warp.threads[lowest_lane(rest)];

@@ -70,9 +70,9 @@ bool check_multiple(Machine& m, uint64_t value, uint32_t unit, const char* what,
   return false;
 }
 
-std::shared_ptr<Mbarrier> use_mbarrier_async(Machine& m, uint32_t address, const char* name,
-                                             SourceLocation at) {
-  auto mbarrier = use_mbarrier(m, address, name, at);
+std::shared_ptr<Mbarrier> use_mbarrier_async(Machine& m, const Block& block, uint32_t address,
+                                             const char* name, SourceLocation at) {
+  auto mbarrier = use_mbarrier(m, block, address, name, at);
   if (!mbarrier->init_published) {
     m.report(FindingKind::missing_proxy_fence, {at, mbarrier->init.at},
              by_whom(m, name, at) + " completes on mbarrier '" + mbarrier->name +
@@ -90,7 +90,7 @@ Accessor load_accessor(Machine& m, const Mbarrier& mbarrier, AccessKind kind, So
 Accessor store_accessor(Machine& m, AccessKind kind, SourceLocation at) {
   Thread& thread = m.self();
   const Engine engine = kind == AccessKind::read ? kBulkRead : kBulkWrite;
-  return m.async_accessor(thread, kind, thread.first + engine, thread.bulk_group, true, at);
+  return m.async_accessor(thread, kind, thread.engines[engine], thread.bulk_group, true, at);
 }
 
 void issue_load(Machine& m, const std::shared_ptr<Mbarrier>& mbarrier, uint64_t bytes,
@@ -132,7 +132,7 @@ void cp_async(uint32_t destination, const void* source, uint32_t bytes, uint32_t
     return;
   }
   const auto engine = [&](AccessKind kind) {
-    return m.async_accessor(thread, kind, thread.first + kCpAsync, thread.cp_async_clock, false,
+    return m.async_accessor(thread, kind, thread.engines[kCpAsync], thread.cp_async_clock, false,
                             at);
   };
   source_bytes = std::min(source_bytes, bytes);
@@ -178,7 +178,7 @@ void cp_async_mbarrier_arrive(uint32_t address, SourceLocation at) {
   Machine& m = machine();
   Thread& thread = m.self();
   const char* name = "cp_async_mbarrier_arrive_noinc";
-  const auto mbarrier = use_mbarrier(m, address, name, at);
+  const auto mbarrier = use_mbarrier(m, *thread.block, address, name, at);
   std::vector<std::shared_ptr<Transfer>> copies;
   for (const auto& copy : thread.copies) {
     if (copy->engine != kCpAsync) continue;
@@ -188,7 +188,7 @@ void cp_async_mbarrier_arrive(uint32_t address, SourceLocation at) {
   auto arrival = std::make_shared<Transfer>();
   arrival->name = name;
   arrival->at = at;
-  const uint32_t index = thread.first + kCpAsync, clock = thread.cp_async_clock++;
+  const uint32_t index = thread.engines[kCpAsync], clock = thread.cp_async_clock++;
   arrival->perform = [&m, mbarrier, copies = std::move(copies), index, clock] {
     for (const auto& copy : copies) m.complete(*copy);
     complete_arrival(m, *mbarrier, index, clock);
@@ -202,7 +202,7 @@ void bulk_load(uint32_t destination, const void* source, uint32_t bytes, uint32_
   Machine& m = machine();
   Block& block = *m.self().block;
   const char* name = "cp_async_bulk_shared_global";
-  const auto mbarrier = use_mbarrier_async(m, address, name, at);
+  const auto mbarrier = use_mbarrier_async(m, block, address, name, at);
   bool valid = check_multiple(m, destination, 16, "the shared address", name, at);
   valid = check_multiple(m, address_of(source), 16, "the global address", name, at) && valid;
   valid = check_multiple(m, bytes, 16, "the number of bytes", name, at) && valid;

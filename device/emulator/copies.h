@@ -17,8 +17,8 @@ bool check_multiple(Machine& m, uint64_t value, uint32_t unit, const char* what,
 
 /// The mbarrier that a bulk load completes on: one whose initialisation the asynchronous proxy
 /// sees.
-std::shared_ptr<Mbarrier> use_mbarrier_async(Machine& m, uint32_t address, const char* name,
-                                             SourceLocation at);
+std::shared_ptr<Mbarrier> use_mbarrier_async(Machine& m, const Block& block, uint32_t address,
+                                             const char* name, SourceLocation at);
 
 /// An access of the copy that will complete on `mbarrier` in its current phase.
 Accessor load_accessor(Machine& m, const Mbarrier& mbarrier, AccessKind kind, SourceLocation at);

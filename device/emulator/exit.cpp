@@ -8,11 +8,19 @@ namespace blockscale::emulator {
 
 void Machine::finish_thread(Thread& thread) {
   check_thread_exit(thread);
+  leave_warpgroup(*this, thread);
   thread.finished = true;
   Warp& warp = *thread.warp;
   warp.live &= ~(1u << thread.identity.laneid);
   --thread.block->live_threads;
   --thread.cluster->live_threads;
+  if (thread.cluster->blocks.size() > 1) {
+    ClusterBarrier& barrier = thread.cluster->barrier;
+    if (thread.cluster_arrived && thread.cluster_barriers == barrier.phase) --barrier.arrived;
+    thread.block->known_at_exit.add(thread.views, thread.engines);
+    if (thread.block->live_threads == 0) check_remote_accesses(*thread.block);
+  }
+  try_complete_cluster_barrier(*this, *thread.cluster);
   progress();
   for (const Collective& waiting : warp.collectives) {
     if ((waiting.mask >> thread.identity.laneid & 1u) == 0) continue;
@@ -47,6 +55,20 @@ void Machine::check_block_exit(Block& block) {
                "," + std::to_string(block.position.z) + ") has exited, and nobody has waited for " +
                "the bulk copy at " + text_of(mbarrier->last_transfer) + " on mbarrier '" +
                mbarrier->name + "'");
+  }
+}
+
+void Machine::check_remote_accesses(Block& block) {
+  const ClockPointer known = block.known_at_exit.freeze()[kSeen];
+  for (const auto& [actor, access] : block.remote_accesses) {
+    const uint32_t index = actor - block.cluster->first_actor;
+    if (known != nullptr && index < known->known.size() && known->known[index] >= access.clock) {
+      continue;
+    }
+    report(FindingKind::block_has_exited, {access.at},
+           describe(access) + " of shared memory of " + describe(block) +
+               " is not ordered before that block's exit: no thread of it waits, at a cluster " +
+               "barrier or an mbarrier, for who did it");
   }
 }
 
@@ -106,6 +128,17 @@ std::string what_for(const Thread& thread) {
         text += ", " + count_of(static_cast<uint64_t>(-m.bytes), "byte") + " more than expected";
       }
       return text;
+    }
+    case Wait::For::wgmma: {
+      const std::size_t index = thread.index / meaning::kWgmmaThreads;
+      return "wait in wgmma_wait_group for the products up to this line; " +
+             group_text(*thread.block->warpgroups[index], wait.id);
+    }
+    case Wait::For::cluster_barrier: {
+      const Cluster& cluster = *thread.cluster;
+      return "wait in barrier_cluster_wait; " + std::to_string(cluster.barrier.arrived) + " of " +
+             count_of(cluster.live_threads, "thread") +
+             " of the cluster that have not exited have " + "arrived";
     }
     case Wait::For::poll: return "poll";
     case Wait::For::nothing: break;

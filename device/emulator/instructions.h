@@ -106,6 +106,8 @@ uint32_t vote_sync(uint32_t mask, bool predicate, SourceLocation at);
 uint32_t match_any_sync(uint32_t mask, uint32_t value, SourceLocation at);
 bool elect_sync(uint32_t mask, SourceLocation at);
 uint32_t redux_sync(ReduceOp op, uint32_t mask, uint32_t value, SourceLocation at);
+/// d += a * b^T, of the lanes' fragments. `element` is a ptx::MmaElement.
+void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, SourceLocation at);
 
 // --- mbarrier ---
 
@@ -137,6 +139,9 @@ void bulk_wait_group(uint32_t pending, bool reads_only, SourceLocation at);
 
 void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coordinates, int rank,
                  uint32_t mbarrier, SourceLocation at);
+/// The box goes to the same place in each block of `mask`, by rank in the cluster.
+void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
+                           int rank, uint32_t mbarrier, uint16_t mask, SourceLocation at);
 void tensor_store(const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,
                   SourceLocation at);
 /// `op` is a ptx::TensorReduce.
@@ -144,5 +149,33 @@ void tensor_reduce(int op, const TensorMap* map, const int32_t* coordinates, int
                    uint32_t source, SourceLocation at);
 /// Checks the map, and with rank > 0 that the box's rank is the map's.
 void tensor_prefetch(const TensorMap* map, const int32_t* coordinates, int rank, SourceLocation at);
+
+// --- Clusters ---
+
+void barrier_cluster_arrive(bool release, SourceLocation at);
+void barrier_cluster_wait(SourceLocation at);
+/// Addresses in the shared::cluster window: 1 + the block's rank in the highest byte; none there is
+/// the thread's own block.
+uint32_t mapa(uint32_t address, uint32_t rank, SourceLocation at);
+void load_shared_cluster(uint32_t address, uint32_t bytes, void* value, SourceLocation at);
+void store_shared_cluster(uint32_t address, uint32_t bytes, const void* value, SourceLocation at);
+void mbarrier_arrive_cluster(uint32_t address, SourceLocation at);
+void st_async(uint32_t address, uint32_t bytes, const void* value, uint32_t mbarrier,
+              SourceLocation at);
+
+// --- Matrix products of a warpgroup ---
+
+void wgmma_fence();
+/// `a_element` and `b_element` are ptx::WgmmaElement. A lies where `a_descriptor` says or, if
+/// `a_registers` is not null, in these 4 words.
+void wgmma(int a_element, int b_element, int n, float* d, uint64_t a_descriptor,
+           const uint32_t* a_registers, uint64_t b_descriptor, bool accumulate, SourceLocation at);
+void wgmma_commit_group(SourceLocation at);
+void wgmma_wait_group(int pending);
+/// The thread touches an accumulator, or A's registers, whose first is at `first`.
+void wgmma_access_registers(const void* first, SourceLocation at);
+/// A wait says that these registers are free from now on.
+void wgmma_release_registers(const void* first);
+void setmaxnreg(bool increase, uint32_t registers, SourceLocation at);
 
 }  // namespace blockscale::emulator

@@ -183,12 +183,18 @@ void Machine::begin_cluster() {
       thread->block = block.get();
       thread->warp = &warp;
       thread->index = i;
-      thread->first = kEngines * (rank * threads + i);
+      const uint32_t first = kEngines * (rank * threads + i);
+      const uint32_t leader = i / meaning::kWgmmaThreads * meaning::kWgmmaThreads;
+      thread->engines = {first, kEngines * (rank * threads + leader) + kWgmma};
       thread->views[kSeen].own[kThread] = 1;
       warp.threads[i % kWarpSize] = thread.get();
       warp.live |= 1u << (i % kWarpSize);
       begin_thread(*thread);
       block->threads.push_back(std::move(thread));
+    }
+    for (uint32_t i = 0; i < threads / meaning::kWgmmaThreads; ++i) {
+      block->warpgroups.push_back(std::make_unique<Warpgroup>());
+      block->warpgroups.back()->index = i;
     }
     block->live_threads = threads;
     cluster->live_threads += threads;

@@ -15,6 +15,7 @@
 #include "device/emulator/fiber.h"
 #include "device/emulator/instructions.h"
 #include "device/emulator/shadow.h"
+#include "device/emulator/warpgroup.h"
 
 namespace blockscale::emulator {
 
@@ -33,14 +34,29 @@ struct Warp;
 
 /// Why a thread does not run.
 struct Wait {
-  enum class For : uint8_t { nothing, collective, named_barrier, mbarrier, poll };
+  enum class For : uint8_t {
+    nothing,
+    collective,
+    named_barrier,
+    mbarrier,
+    wgmma,
+    cluster_barrier,
+    poll
+  };
   For what = For::nothing;
   SourceLocation at;
   uint32_t mask = 0;                   // of a collective
   const char* name = "";               // of a collective's instruction
-  uint32_t id = 0;                     // of a named barrier
+  uint32_t id = 0;                     // of a named barrier, or of a group of products
   std::shared_ptr<Mbarrier> mbarrier;  // with the parity awaited
   uint32_t parity = 0;
+};
+
+/// The registers of the mma.sync that a thread waits in.
+struct MmaOperands {
+  float* d = nullptr;
+  const uint32_t* a = nullptr;
+  const uint32_t* b = nullptr;
 };
 
 struct Thread {
@@ -49,12 +65,13 @@ struct Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
   uint32_t index = 0;  // in its block
-  uint32_t first = 0;  // index of its first engine in the cluster
+  Engines engines;
   Fiber fiber;
   bool runnable = false;
   bool finished = false;
   Wait wait;
   uint32_t collective_result = 0;
+  MmaOperands mma;
 
   Views views;  // views[kSeen].own[kThread] is its clock
   /// `views` at its last fence.acq_rel, which each atomic write behind it releases.
@@ -73,6 +90,12 @@ struct Thread {
   uint32_t cp_async_group = 1;
   uint32_t cp_async_clock = 1;
   uint32_t bulk_group = 1;
+
+  WgmmaThread wgmma;
+
+  uint32_t cluster_barriers = 0;  // phases that it has waited for
+  bool cluster_arrived = false;   // in the phase behind those
+  SourceLocation cluster_arrival;
 };
 
 /// What the lanes of a warp do together.
@@ -86,8 +109,9 @@ struct Collective {
 };
 
 struct Warp {
-  uint32_t index = 0;  // in its block
-  uint32_t live = 0;   // lanes that have not exited
+  uint32_t index = 0;      // in its block
+  uint32_t live = 0;       // lanes that have not exited
+  uint32_t registers = 0;  // a thread, since the last setmaxnreg; 0: as launched
   Thread* threads[kWarpSize] = {};
   std::vector<Collective> collectives;  // that some lane waits in
 };
@@ -110,12 +134,13 @@ struct NamedBarrier {
 /// An mbarrier, from init to inval.
 struct Mbarrier {
   std::string name;
-  uint32_t index = 0;     // its actor's index in the cluster
-  uint32_t count = 0;     // arrivals a phase
-  uint32_t pending = 0;   // arrivals missing in this phase
-  int64_t bytes = 0;      // bytes missing in this phase; negative: came before they were expected
-  uint32_t phase = 0;     // the number of completed phases
-  uint32_t observed = 0;  // completed phases that some thread has waited for
+  uint32_t index = 0;       // its actor's index in the cluster
+  uint32_t init_index = 0;  // of the actor that initialised it, which did nothing else
+  uint32_t count = 0;       // arrivals a phase
+  uint32_t pending = 0;     // arrivals missing in this phase
+  int64_t bytes = 0;        // bytes missing in this phase; negative: came before they were expected
+  uint32_t phase = 0;       // the number of completed phases
+  uint32_t observed = 0;    // completed phases that some thread has waited for
   Record init;
   bool init_published = false;  // to the asynchronous proxy
   SourceLocation last_arrival;
@@ -141,6 +166,15 @@ struct Transfer {
   uint64_t bytes = 0;
 };
 
+/// barrier.cluster of one cluster.
+struct ClusterBarrier {
+  uint32_t phase = 0;    // completed ones
+  uint32_t arrived = 0;  // threads that have not exited
+  ReleaseBuilder released;
+  ViewClocks completed;  // what was released in the last phase
+  std::vector<Thread*> waiting;
+};
+
 /// Shared memory, byte by byte.
 enum class SharedState : uint8_t { unwritten, written, mbarrier };
 
@@ -150,12 +184,17 @@ struct Block {
   uint32_t rank = 0;  // in its cluster
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::unique_ptr<Warp>> warps;
+  std::vector<std::unique_ptr<Warpgroup>> warpgroups;  // of four warps each
   uint32_t live_threads = 0;
   std::vector<std::byte> shared;
   std::vector<SharedState> shared_state;
   std::unique_ptr<Shadow> shared_shadow;
   NamedBarrier barriers[kNamedBarriers];
   std::map<uint32_t, std::shared_ptr<Mbarrier>> mbarriers;  // by offset
+  // Of a cluster: the newest access of each thread of another block, and what the threads of this
+  // one knew when they exited.
+  std::map<Actor, Record> remote_accesses;
+  ReleaseBuilder known_at_exit;
 };
 
 struct Cluster {
@@ -165,6 +204,7 @@ struct Cluster {
   std::vector<std::string> mbarrier_names;  // of actors, in order
   std::vector<std::unique_ptr<Block>> blocks;
   uint32_t live_threads = 0;
+  ClusterBarrier barrier;
 };
 
 /// A registered buffer and its shadow.
@@ -210,6 +250,7 @@ class Machine {
   /// What `record` says, in words: "the write by block (0,0,0) warp 1 lane 3 at kernel.cuh:57".
   std::string describe(const Record& record) const;
   std::string describe(const Thread& thread) const;
+  std::string describe(const Block& block) const;
 
   Accessor accessor(Thread& thread, AccessKind kind, SourceLocation at);
   /// An access by an engine of `thread`, or by an mbarrier's copies.
@@ -260,6 +301,7 @@ class Machine {
   void finish_cluster(Cluster& cluster);
   void check_thread_exit(Thread& thread);
   void check_block_exit(Block& block);
+  void check_remote_accesses(Block& block);
   Thread* take_runnable();
   void report_deadlock(const char* headline);
   void cancel_all();
@@ -297,10 +339,25 @@ void complete_bytes(Machine& m, Mbarrier& mbarrier, uint64_t bytes);
 /// One arrival that an asynchronous engine makes; it releases the engine's clock.
 void complete_arrival(Machine& m, Mbarrier& mbarrier, uint32_t index, uint32_t clock);
 /// Finds the mbarrier at a shared address, ready for use by this thread. Fails where there is none.
-std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, uint32_t address, const char* name,
-                                       SourceLocation at);
+std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, const Block& block, uint32_t address,
+                                       const char* name, SourceLocation at);
+uint64_t arrive_mbarrier(Machine& m, const Block& block, uint32_t address, uint32_t count,
+                         uint32_t bytes, const char* name, SourceLocation at);
 /// Makes this copy one that `mbarrier` waits for.
 void attach(Mbarrier& mbarrier, const std::shared_ptr<Transfer>& transfer);
+
+/// The thread exits: its warpgroup's products do without it.
+void leave_warpgroup(Machine& m, Thread& thread);
+/// The warpgroup's threads that have ended group `group`, by warp: for a deadlock report.
+std::string group_text(const Warpgroup& warpgroup, uint32_t group);
+
+/// Block `rank` of the thread's cluster, whose shared memory the thread is to touch. Fails where
+/// there is none, where it may not have begun, or where it has exited.
+Block& use_block(Machine& m, uint32_t rank, const char* name, SourceLocation at);
+/// Remembers what `block` is not to exit before.
+void note_remote_access(Block& block, const Record& record);
+/// Ends the cluster barrier's phase if all threads that have not exited have arrived.
+void try_complete_cluster_barrier(Machine& m, Cluster& cluster);
 
 /// Ends the barrier's phase if all that it waits for have arrived; returns whether it did.
 bool try_complete_barrier(Machine& m, Block& block, NamedBarrier& barrier);

@@ -73,18 +73,19 @@ void attach(Mbarrier& mbarrier, const std::shared_ptr<Transfer>& transfer) {
   mbarrier.last_transfer = transfer->at;
 }
 
-std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, uint32_t address, const char* name,
-                                       SourceLocation at) {
+std::shared_ptr<Mbarrier> use_mbarrier(Machine& m, const Block& block, uint32_t address,
+                                       const char* name, SourceLocation at) {
   Thread& thread = m.self();
-  const auto found = thread.block->mbarriers.find(address - kSharedBase);
-  if (found == thread.block->mbarriers.end()) {
+  const auto found = block.mbarriers.find(address - kSharedBase);
+  if (found == block.mbarriers.end()) {
     m.fail(FindingKind::barrier_misuse, {at},
            who(m, name, at) + ": no mbarrier was initialised at offset " +
                std::to_string(static_cast<int64_t>(address) - kSharedBase) + " of shared memory");
   }
   const Record& init = found->second->init;
   const Accessor accessor = m.accessor(thread, AccessKind::read, at);
-  if (!knows(accessor, thread.views[kSeen], init.actor, init.clock)) {
+  const Actor actor = accessor.cluster_first + found->second->init_index;
+  if (!knows(accessor, thread.views[kSeen], actor, 1)) {
     m.report(FindingKind::race, {at, init.at},
              who(m, name, at) + " is not ordered after the mbarrier_init of '" +
                  found->second->name + "' at " + text_of(init.at) + ": no barrier between the two");
@@ -120,17 +121,21 @@ void mbarrier_init(uint32_t address, uint32_t count, const char* name, SourceLoc
   auto mbarrier = std::make_shared<Mbarrier>();
   mbarrier->name = name;
   mbarrier->index = block.cluster->next_actor++;
+  mbarrier->init_index = block.cluster->next_actor++;
   mbarrier->count = count;
   mbarrier->pending = count;
   mbarrier->init = accessor.record;
-  block.cluster->mbarrier_names.push_back(name);
+  block.cluster->mbarrier_names.insert(block.cluster->mbarrier_names.end(), 2, name);
+  auto initialised = std::make_shared<Clock>();
+  raise(initialised->known, mbarrier->init_index, 1);
+  m.acquire(thread, {initialised, nullptr, nullptr});
   block.mbarriers[offset] = std::move(mbarrier);
 }
 
 void mbarrier_inval(uint32_t address, SourceLocation at) {
   Machine& m = machine();
   Block& block = *m.self().block;
-  const auto mbarrier = use_mbarrier(m, address, "mbarrier_inval", at);
+  const auto mbarrier = use_mbarrier(m, *m.self().block, address, "mbarrier_inval", at);
   const bool pending = std::any_of(mbarrier->transfers.begin(), mbarrier->transfers.end(),
                                    [](const auto& transfer) { return !transfer->done; });
   if (pending || !mbarrier->waiting.empty() || mbarrier->last_transfer_phase > mbarrier->observed) {
@@ -143,12 +148,10 @@ void mbarrier_inval(uint32_t address, SourceLocation at) {
   block.mbarriers.erase(offset);
 }
 
-uint64_t mbarrier_arrive(uint32_t address, uint32_t count, uint32_t bytes, SourceLocation at) {
-  Machine& m = machine();
-  m.maybe_preempt();
+uint64_t arrive_mbarrier(Machine& m, const Block& block, uint32_t address, uint32_t count,
+                         uint32_t bytes, const char* name, SourceLocation at) {
   Thread& thread = m.self();
-  const char* name = bytes != 0 ? "mbarrier_arrive_expect_tx" : "mbarrier_arrive";
-  const auto mbarrier = use_mbarrier(m, address, name, at);
+  const auto mbarrier = use_mbarrier(m, block, address, name, at);
   if (count == 0 || count > mbarrier->pending) {
     m.fail(FindingKind::barrier_misuse, {at, mbarrier->init.at},
            who(m, name, at) + " arrives " + std::to_string(count) + " times on mbarrier '" +
@@ -158,7 +161,7 @@ uint64_t mbarrier_arrive(uint32_t address, uint32_t count, uint32_t bytes, Sourc
   const uint64_t state = mbarrier->phase;
   mbarrier->last_arrival = at;
   expect(m, *mbarrier, bytes, name, at);
-  mbarrier->released.add(thread.views, thread.first);
+  mbarrier->released.add(thread.views, thread.engines);
   m.tick(thread);
   mbarrier->pending -= count;
   m.progress();
@@ -166,16 +169,23 @@ uint64_t mbarrier_arrive(uint32_t address, uint32_t count, uint32_t bytes, Sourc
   return state;
 }
 
+uint64_t mbarrier_arrive(uint32_t address, uint32_t count, uint32_t bytes, SourceLocation at) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  const char* name = bytes != 0 ? "mbarrier_arrive_expect_tx" : "mbarrier_arrive";
+  return arrive_mbarrier(m, *m.self().block, address, count, bytes, name, at);
+}
+
 void mbarrier_expect_tx(uint32_t address, uint32_t bytes, SourceLocation at) {
   Machine& m = machine();
-  const auto mbarrier = use_mbarrier(m, address, "mbarrier_expect_tx", at);
+  const auto mbarrier = use_mbarrier(m, *m.self().block, address, "mbarrier_expect_tx", at);
   expect(m, *mbarrier, bytes, "mbarrier_expect_tx", at);
   m.progress();
 }
 
 bool mbarrier_test_wait(uint32_t address, uint64_t state, SourceLocation at) {
   Machine& m = machine();
-  const auto mbarrier = use_mbarrier(m, address, "mbarrier_test_wait", at);
+  const auto mbarrier = use_mbarrier(m, *m.self().block, address, "mbarrier_test_wait", at);
   if (test_parity(m, *mbarrier, static_cast<uint32_t>(state & 1))) return true;
   m.yield_after_poll(at);
   return false;
@@ -183,7 +193,7 @@ bool mbarrier_test_wait(uint32_t address, uint64_t state, SourceLocation at) {
 
 bool mbarrier_test_wait_parity(uint32_t address, uint32_t parity, SourceLocation at) {
   Machine& m = machine();
-  const auto mbarrier = use_mbarrier(m, address, "mbarrier_test_wait_parity", at);
+  const auto mbarrier = use_mbarrier(m, *m.self().block, address, "mbarrier_test_wait_parity", at);
   if (test_parity(m, *mbarrier, parity)) return true;
   m.yield_after_poll(at);
   return false;
@@ -192,7 +202,7 @@ bool mbarrier_test_wait_parity(uint32_t address, uint32_t parity, SourceLocation
 bool mbarrier_try_wait_parity(uint32_t address, uint32_t parity, SourceLocation at) {
   Machine& m = machine();
   m.maybe_preempt();
-  const auto mbarrier = use_mbarrier(m, address, "mbarrier_try_wait_parity", at);
+  const auto mbarrier = use_mbarrier(m, *m.self().block, address, "mbarrier_try_wait_parity", at);
   if (test_parity(m, *mbarrier, parity)) return true;
   if (m.random_order() && m.draw(4) == 0) {  // its time is up
     m.yield_after_poll(at);

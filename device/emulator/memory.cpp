@@ -61,7 +61,7 @@ void synchronize(Machine& m, const void* p, AccessKind kind, Order order) {
   // that was released before.)
   if (kind == AccessKind::atomic_store) word = {};
   const Views* views = view_to_release(thread, p, order.release);
-  if (views != nullptr) word.add(*views, thread.cluster->index, thread.first);
+  if (views != nullptr) word.add(*views, thread.cluster->index, thread.engines);
   if (order.release) m.tick(thread);
 }
 

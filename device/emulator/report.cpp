@@ -20,6 +20,9 @@ const char* name_of(FindingKind kind) {
     case FindingKind::outstanding_at_exit: return "outstanding at exit";
     case FindingKind::barrier_misuse: return "barrier misuse";
     case FindingKind::dependent_access: return "access before griddepcontrol.wait";
+    case FindingKind::pending_registers: return "access to pending registers";
+    case FindingKind::missing_wgmma_fence: return "missing wgmma_fence";
+    case FindingKind::block_has_exited: return "block has exited";
     case FindingKind::launch_limits: return "launch limits";
     case FindingKind::broken_assumption: return "broken assumption";
     case FindingKind::exception: return "exception";

@@ -25,6 +25,9 @@ enum class FindingKind : uint8_t {
   outstanding_at_exit,   // asynchronous work that nobody has waited for
   barrier_misuse,        // a count, an id or a use of a barrier that the instruction does not take
   dependent_access,      // memory of the previous kernel touched before griddepcontrol.wait
+  pending_registers,     // an accumulator, or A's registers, touched before the product's wait
+  missing_wgmma_fence,   // registers that a product uses, touched with no wgmma_fence before it
+  block_has_exited,      // shared memory of another block, touched when that may have exited
   launch_limits,         // a launch that the device would refuse, or of a shape that it would take
                          // but the emulator does not; the text says which
   broken_assumption,     // BLOCKSCALE_ASSUME of something false

@@ -44,7 +44,8 @@ Record Shadow::unpack(const Packed& packed) {
 bool knows(const Accessor& accessor, const Knowledge& knowledge, Actor actor, uint32_t clock) {
   // What its own engines have done a thread may also have heard from others, behind an mbarrier.
   const Actor engine = actor - accessor.first;
-  if (engine < kEngines && knowledge.own[engine] >= clock) return true;
+  if (engine < kWgmma && knowledge.own[engine] >= clock) return true;
+  if (actor == accessor.wgmma && knowledge.own[kWgmma] >= clock) return true;
   if (knowledge.base == nullptr) return false;
   const Actor index = actor - accessor.cluster_first;
   if (index >> kActorBits == 0) {

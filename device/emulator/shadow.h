@@ -50,6 +50,7 @@ struct Accessor {
   const Views* views;  // of the thread that issues the access
   View published;      // the one that counts for the memory that is accessed
   Actor first;         // the thread's first actor
+  Actor wgmma;         // of its warpgroup's products
   Actor cluster_first;
 };
 

@@ -76,27 +76,39 @@ bool access_tensor(Machine& m, const Box& box, const Accessor& accessor, const c
   return valid;
 }
 
-/// visit(shared byte offset of the block, run, element in the run) for each element of the box.
+/// Bytes of a run that lie side by side in shared memory too: a swizzle exchanges chunks of 16.
+struct Piece {
+  uint32_t offset;  // in the block's shared memory
+  bool inside;      // the tensor
+  std::byte* global;
+  uint32_t bytes;
+};
+
+/// visit(piece) for all of the box.
 template <class Visit>
-void for_each_element(const Box& box, uint32_t address, const Visit& visit) {
-  const uint32_t bytes = meaning::element_bytes(box.map.element);
+void for_each_piece(const Box& box, uint32_t address, const Visit& visit) {
+  const uint32_t size = meaning::element_bytes(box.map.element);
   meaning::for_each_run(box.map, box.coordinates.data(), [&](const meaning::BoxRun& run) {
-    for (uint32_t e = 0; e < run.elements; ++e) {
-      const uint32_t plain = address + run.shared_offset + e * bytes;
-      visit(meaning::swizzle_address(plain, box.map.swizzle) - kSharedBase, run, e);
+    const uint32_t bytes = run.elements * size;
+    for (uint32_t done = 0; done < bytes;) {
+      const uint32_t plain = address + run.shared_offset + done;
+      const uint32_t piece = std::min(bytes - done, 16 - plain % 16);
+      visit(Piece{meaning::swizzle_address(plain, box.map.swizzle) - kSharedBase, run.inside,
+                  run.inside ? box.global(run.global_offset + done) : nullptr, piece});
+      done += piece;
     }
   });
 }
 
 /// Checks the box's part of shared memory: it starts at a multiple of 128, and a swizzle exchanges
 /// chunks within whole lines of 128 bytes.
-bool access_box(Machine& m, const Box& box, uint32_t address, const Accessor& accessor,
-                const char* name) {
+bool access_box(Machine& m, Block& block, const Box& box, uint32_t address,
+                const Accessor& accessor, const char* name) {
   if (!check_multiple(m, address, 128, "the shared address", name, accessor.record.at))
     return false;
   uint64_t bytes = meaning::box_extent(box.map);
   if (box.map.swizzle != TensorMapSwizzle::none) bytes = (bytes + 127) / 128 * 128;
-  return m.access_shared(*m.self().block, address, bytes, accessor, name);
+  return m.access_shared(block, address, bytes, accessor, name);
 }
 
 /// ptx::TensorReduce, in its order.
@@ -128,21 +140,43 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
   const uint64_t bytes = meaning::box_bytes(box.map);
   const AccessKind kind = reduces ? AccessKind::atomic_update : AccessKind::write;
   if (!check_start(m, box, true, name, at) ||
-      !access_box(m, box, source, store_accessor(m, AccessKind::read, at), name) ||
+      !access_box(m, block, box, source, store_accessor(m, AccessKind::read, at), name) ||
       !access_tensor(m, box, store_accessor(m, kind, at), name)) {
     return;
   }
   issue_store(m, bytes, name, at, [box, reduces, reduction, source, &block] {
     const uint32_t size = meaning::element_bytes(box.map.element);
-    for_each_element(box, source, [&](uint32_t offset, const meaning::BoxRun& run, uint32_t e) {
-      if (!run.inside) return;
-      std::byte* to = box.global(run.global_offset + uint64_t{e} * size);
-      const std::byte* from = block.shared.data() + offset;
-      if (reduces) {
-        meaning::reduce_element(reduction, box.map.element, to, from);
-      } else {
-        std::memcpy(to, from, size);
+    for_each_piece(box, source, [&](const Piece& piece) {
+      if (!piece.inside) return;
+      const std::byte* from = block.shared.data() + piece.offset;
+      if (!reduces) {
+        std::memcpy(piece.global, from, piece.bytes);
+        return;
       }
+      for (uint32_t i = 0; i < piece.bytes; i += size) {
+        meaning::reduce_element(reduction, box.map.element, piece.global + i, from + i);
+      }
+    });
+  });
+}
+
+/// Loads the box into `block`, and completes it on the mbarrier at `address` there.
+void load(Machine& m, Block& block, const Box& box, uint32_t destination, uint32_t address,
+          const char* name, SourceLocation at) {
+  const auto mbarrier = use_mbarrier_async(m, block, address, name, at);
+  const uint64_t bytes = meaning::box_bytes(box.map);
+  const auto accessor = [&](AccessKind kind) { return load_accessor(m, *mbarrier, kind, at); };
+  const bool valid = check_start(m, box, false, name, at) &&
+                     access_box(m, block, box, destination, accessor(AccessKind::write), name) &&
+                     access_tensor(m, box, accessor(AccessKind::read), name);
+  // One that has been reported completes its bytes all the same, so that the run can go on.
+  issue_load(m, mbarrier, bytes, name, at, [box, destination, valid, &block] {
+    if (!valid) return;
+    const uint64_t fill[2] = {meaning::fill_bits(box.map), meaning::fill_bits(box.map)};
+    for_each_piece(box, destination, [&](const Piece& piece) {
+      const void* from = fill;  // the same in each 16 bits
+      if (piece.inside) from = piece.global;
+      std::memcpy(block.shared.data() + piece.offset, from, piece.bytes);
     });
   });
 }
@@ -150,29 +184,29 @@ void store(int op, const TensorMap* map, const int32_t* coordinates, int rank, u
 }  // namespace
 
 void tensor_load(uint32_t destination, const TensorMap* map, const int32_t* coordinates, int rank,
-                 uint32_t address, SourceLocation at) {
+                 uint32_t mbarrier, SourceLocation at) {
   Machine& m = machine();
-  Block& block = *m.self().block;
   const char* name = "cp_async_bulk_tensor_shared_global";
-  const auto mbarrier = use_mbarrier_async(m, address, name, at);
+  load(m, *m.self().block, use_map(m, map, coordinates, rank, name, at), destination, mbarrier,
+       name, at);
+}
+
+void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int32_t* coordinates,
+                           int rank, uint32_t mbarrier, uint16_t mask, SourceLocation at) {
+  Machine& m = machine();
+  const char* name = "cp_async_bulk_tensor_shared_global_multicast";
+  const std::size_t blocks = m.self().cluster->blocks.size();
+  if (mask == 0 || mask >> blocks != 0) {
+    m.fail(FindingKind::invalid_operand, {at},
+           by_whom(m, name, at) + ": its mask " + std::to_string(mask) +
+               " is to name blocks of a cluster of " + std::to_string(blocks) +
+               ", and one at least");
+  }
   const Box box = use_map(m, map, coordinates, rank, name, at);
-  const uint64_t bytes = meaning::box_bytes(box.map);
-  const bool valid =
-      check_start(m, box, false, name, at) &&
-      access_box(m, box, destination, load_accessor(m, *mbarrier, AccessKind::write, at), name) &&
-      access_tensor(m, box, load_accessor(m, *mbarrier, AccessKind::read, at), name);
-  // One that has been reported completes its bytes all the same, so that the run can go on.
-  issue_load(m, mbarrier, bytes, name, at, [box, destination, valid, &block] {
-    if (!valid) return;
-    const uint32_t size = meaning::element_bytes(box.map.element);
-    const uint64_t fill = meaning::fill_bits(box.map);
-    for_each_element(box, destination,
-                     [&](uint32_t offset, const meaning::BoxRun& run, uint32_t e) {
-                       const void* from = &fill;  // little-endian: its first bytes
-                       if (run.inside) from = box.global(run.global_offset + uint64_t{e} * size);
-                       std::memcpy(block.shared.data() + offset, from, size);
-                     });
-  });
+  for (uint32_t i = 0; i < blocks; ++i) {
+    if ((mask >> i & 1) == 0) continue;
+    load(m, use_block(m, i, name, at), box, destination, mbarrier, name, at);
+  }
 }
 
 void tensor_store(const TensorMap* map, const int32_t* coordinates, int rank, uint32_t source,

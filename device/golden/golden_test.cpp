@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "device/emulator/emulator.h"
+#include "device/golden/hopper_programs.h"
 #include "device/golden/tensor_cases.h"
 
 namespace blockscale::golden {
@@ -71,7 +72,7 @@ std::unique_ptr<Memory> make_memory() {
 }
 
 TEST_F(Golden, Programs) {
-  for_each(Programs{}, [&](auto* program) {
+  for_each(AllPrograms{}, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
     const auto memory = make_memory();
     compare_program<Program>({}, *memory, std::string("program/") + Program::kName, kOutWords);
@@ -120,7 +121,7 @@ TEST_F(Golden, TensorCopies) {
     const ProgramParams params = params_of(c, *memory);
     visit_program(c, [&](auto* program) {
       using Program = std::remove_pointer_t<decltype(program)>;
-      compare_program<Program>(params, *memory, name, kTensorWords);
+      compare_program<Program>(params, *memory, name, Program::kWords);
     });
   }
 }
@@ -232,7 +233,7 @@ TEST_F(Golden, FileHoldsNothingElse) {
       known.insert(std::string(group) + std::remove_pointer_t<decltype(type)>::kName);
     };
   };
-  for_each(Programs{}, add("program/"));
+  for_each(AllPrograms{}, add("program/"));
   for_each(RandomOperations{}, add("random/"));
   for_each(UnaryOperations{}, add("unary/"));
   for (const TensorCase& c : kTensorCases) known.insert(std::string("tensor/") + c.name);
@@ -246,7 +247,7 @@ TEST_F(Golden, FileHoldsNothingElse) {
 
 // Without a GPU's word for it: every program runs in the emulator without a finding, in any order.
 TEST(GoldenPrograms, AreCorrect) {
-  for_each(Programs{}, [&](auto* program) {
+  for_each(AllPrograms{}, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
     for (uint64_t seed = 0; seed < 3; ++seed) {
       const auto memory = make_memory();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/golden/golden_file.h"
+#include "device/golden/hopper_programs.h"
 #include "device/golden/tensor_cases.h"
 
 namespace blockscale::golden {
@@ -64,8 +65,13 @@ std::vector<uint64_t> hashes(uint64_t inputs, uint64_t chunk,
 
 // --- Programs ---
 
+/// What setmaxnreg divides follows from the number of threads.
 template <class Program>
-__global__ void __launch_bounds__(128) run_program(const __grid_constant__ ProgramParams params) {
+constexpr uint32_t kThreads = static_cast<uint32_t>(product(Program::kShape.block));
+
+template <class Program>
+__global__ void __launch_bounds__(kThreads<Program>, 1)
+    run_program(const __grid_constant__ ProgramParams params) {
   Program::run(params);
 }
 
@@ -96,9 +102,16 @@ std::vector<uint32_t> run(ProgramParams params, uint32_t words, const char* name
   check(cudaFuncSetAttribute(run_program<Program>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(s.dynamic_shared_bytes)),
         name);
-  run_program<Program><<<dim3(s.grid.x, s.grid.y, s.grid.z), dim3(s.block.x, s.block.y, s.block.z),
-                         s.dynamic_shared_bytes>>>(params);
-  check(cudaGetLastError(), name);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {s.cluster.x, s.cluster.y, s.cluster.z};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(s.grid.x, s.grid.y, s.grid.z);
+  config.blockDim = dim3(s.block.x, s.block.y, s.block.z);
+  config.dynamicSmemBytes = s.dynamic_shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = product(s.cluster) > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, run_program<Program>, params), name);
   check(cudaMemcpy(out.data(), buffers().out, words * 4, cudaMemcpyDeviceToHost), name);
   return out;
 }
@@ -146,14 +159,14 @@ Result tensor_result(const TensorCase& c) {
   Result result;
   visit_program(c, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
-    result.words = run<Program>(params, kTensorWords, c.name);
+    result.words = run<Program>(params, Program::kWords, c.name);
   });
   return result;
 }
 
 std::vector<Job> all_jobs() {
   std::vector<Job> jobs;
-  for_each(Programs{}, [&](auto* program) {
+  for_each(AllPrograms{}, [&](auto* program) {
     using Program = std::remove_pointer_t<decltype(program)>;
     jobs.push_back({std::string("program/") + Program::kName,
                     [] { return Result{run<Program>({}, kOutWords, Program::kName), {}, {}}; }});

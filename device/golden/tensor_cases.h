@@ -69,6 +69,8 @@ void visit_program(const TensorCase& c, const Visit& visit) {
     }
   };
   switch (c.mode) {
+    case TensorMode::multicast: return moved.template operator()<TensorMode::multicast>();
+    case TensorMode::multicast_once: return moved.template operator()<TensorMode::multicast_once>();
     case TensorMode::load: return moved.template operator()<TensorMode::load>();
     case TensorMode::load_once: return moved.template operator()<TensorMode::load_once>();
     case TensorMode::store: return moved.template operator()<TensorMode::store>();
@@ -161,6 +163,18 @@ inline constexpr TensorCase kTensorCases[] = {
     {"load_once_3d_edges", load_once, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, -1, 4}},
     {"load_once_4d_edges", load_once, u32, 4, {12, 5, 4, 3}, {8, 3, 3, 2}, {-4, 3, 2, 2}},
     {"load_once_5d_edges", load_once, u8, 5, {41, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {32, -1, 3, 2, 2}},
+    // To two blocks of a cluster.
+    {"multicast_1d_end", multicast, u8, 1, {200}, {64}, {176}},
+    {"multicast_2d_edges", multicast, f32, 2, {40, 9}, {12, 8}, {32, -1}},
+    {"multicast_swizzle_128", multicast, u32, 2, {40, 40}, {32, 24}, {4, 2}, k128},
+    {"multicast_3d_edges", multicast, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, -1, 4}},
+    {"multicast_4d_edges", multicast, u32, 4, {12, 5, 4, 3}, {8, 3, 3, 2}, {-4, 3, 2, 2}},
+    {"multicast_5d_edges", multicast, u8, 5, {41, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {32, -1, 3, 2, 2}},
+    {"multicast_once_1d_end", multicast_once, u8, 1, {200}, {64}, {176}},
+    {"multicast_once_swizzle_128", multicast_once, u32, 2, {40, 40}, {32, 24}, {4, 2}, k128},
+    {"multicast_once_3d_edges", multicast_once, u32, 3, {20, 6, 7}, {8, 4, 5}, {16, -1, 4}},
+    {"multicast_once_4d_edges", multicast_once, u32, 4, {12, 5, 4, 3}, {8, 3, 3, 2}, {-4, 3, 2, 2}},
+    {"multicast_once_5d_edges", multicast_once, u8, 5, {41, 5, 4, 3, 3}, {16, 3, 2, 2, 2}, {32, -1, 3, 2, 2}},
     // Stores.
     {"store_1d", store, u8, 1, {200}, {64}, {16}},
     {"store_1d_end", store, u8, 1, {200}, {64}, {176}},

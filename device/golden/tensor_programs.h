@@ -6,6 +6,7 @@
 #include "device/ptx/barrier.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/cache_policy.h"
+#include "device/ptx/cluster.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/mbarrier.h"
@@ -17,7 +18,9 @@ namespace blockscale::golden {
 
 /// What becomes of the box. The reductions have the numbers of ptx::TensorReduce.
 enum class TensorMode : int {
-  load = -3,
+  multicast = -5,  // to two blocks of a cluster
+  multicast_once,  // with an L2 policy
+  load,
   load_once,  // with an L2 policy
   store,
   add = 0,
@@ -30,18 +33,40 @@ enum class TensorMode : int {
   bit_xor
 };
 
+BLOCKSCALE_HD constexpr bool is_multicast(TensorMode mode) {
+  return mode == TensorMode::multicast || mode == TensorMode::multicast_once;
+}
 BLOCKSCALE_HD constexpr bool is_load(TensorMode mode) {
-  return mode == TensorMode::load || mode == TensorMode::load_once;
+  return mode == TensorMode::load || mode == TensorMode::load_once || is_multicast(mode);
 }
 
 // A box and its surroundings in shared memory, and the tensor of a store.
 inline constexpr uint32_t kTensorWords = 1024;
 
+/// All threads: the box, and its bytes on `barrier`, in both blocks of the cluster.
+template <int kRank, TensorMode kMode>
+BLOCKSCALE_DEVICE void load_for_both(const ProgramParams& p, const ptx::TensorCoordinates<kRank>& c,
+                                     ptx::SharedAddress box, ptx::SharedAddress barrier) {
+  if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect_tx(barrier, p.box_bytes);
+  ptx::barrier_cluster_arrive();
+  ptx::barrier_cluster_wait();
+  if (ptx::tid_x() != 0 || ptx::cluster_ctarank() != 0) return;
+  if constexpr (kMode == TensorMode::multicast) {
+    ptx::cp_async_bulk_tensor_shared_global_multicast<kRank>(box, &p.map, c, barrier, 3);
+  } else {
+    ptx::cp_async_bulk_tensor_shared_global_multicast<kRank>(box, &p.map, c, barrier, 3,
+                                                             ptx::createpolicy_evict_first());
+  }
+}
+
 /// Moves a box of rank kRank. Loads leave the surroundings of the box in `out`; stores and
 /// reductions change the tensor, which is `out`.
 template <int kRank, TensorMode kMode>
 struct TensorProgram {
-  static constexpr LaunchShape kShape = {.block = {32}, .dynamic_shared_bytes = 8192};
+  static constexpr uint32_t kBlocks = is_multicast(kMode) ? 2 : 1;
+  static constexpr uint32_t kWords = kBlocks * kTensorWords;  // of `out`, a part for each block
+  static constexpr LaunchShape kShape = {
+      .grid = {kBlocks}, .block = {32}, .cluster = {kBlocks}, .dynamic_shared_bytes = 8192};
   BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
     const ptx::SharedAddress barrier = device::shared_base(), region = barrier + 1024;
     const uint32_t i = ptx::tid_x();
@@ -57,7 +82,9 @@ struct TensorProgram {
     for (int d = 0; d < kRank; ++d) c.at[d] = p.coordinates[d];
     const ptx::SharedAddress box = region + p.box_offset;
     if constexpr (is_load(kMode)) {
-      if (i == 0) {
+      if constexpr (is_multicast(kMode)) {
+        load_for_both<kRank, kMode>(p, c, box, barrier);
+      } else if (i == 0) {
         ptx::prefetch_tensormap(&p.map);
         ptx::cp_async_bulk_prefetch_tensor<kRank>(&p.map, c);
         ptx::mbarrier_arrive_expect_tx(barrier, p.box_bytes);
@@ -70,7 +97,8 @@ struct TensorProgram {
       }
       device::mbarrier_wait(barrier, 0);
       for (uint32_t word = i; word < kTensorWords; word += 32) {
-        ptx::st_global(p.out + word, ptx::ld_shared<uint32_t>(region + 4 * word));
+        ptx::st_global(p.out + ptx::ctaid_x() * kTensorWords + word,
+                       ptx::ld_shared<uint32_t>(region + 4 * word));
       }
     } else {
       if (i != 0) return;

@@ -136,6 +136,70 @@ BLOCKSCALE_DEVICE void cp_async_bulk_tensor_shared_global(
 #endif
 }
 
+#if BLOCKSCALE_GPU
+// `hint` and `last` are the text of the policy; `at` the coordinates', behind operands 0 to 3; what
+// follows are the further operands.
+#define BLOCKSCALE_MULTICAST(rank, hint, at, last, ...)                                        \
+  asm volatile("cp.async.bulk.tensor." rank                                                    \
+               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"                    \
+               ".multicast::cluster" hint " [%0], [%1, {" at "}], [%2], %3" last ";"           \
+               :                                                                               \
+               : "r"(destination.value), "l"(map), "r"(mbarrier.value), "h"(mask), __VA_ARGS__ \
+               : "memory")
+#endif
+
+/// cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile.multicast::cluster: one read of global
+/// memory for several blocks of the cluster. The box goes to the same place in the shared memory of
+/// each block that `mask` names by its rank, and completes there on the mbarrier at the same place,
+/// which expects the bytes of the whole box. Each of these blocks is known to have begun, to have
+/// initialised the mbarrier, and to have read what lies there.
+template <int kRank>
+BLOCKSCALE_DEVICE void cp_async_bulk_tensor_shared_global_multicast(
+    SharedAddress destination, const TensorMap* map, const TensorCoordinates<kRank>& c,
+    SharedAddress mbarrier, uint16_t mask, SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+  if constexpr (kRank == 1) {
+    BLOCKSCALE_MULTICAST("1", "", "%4", "", BLOCKSCALE_C1);
+  } else if constexpr (kRank == 2) {
+    BLOCKSCALE_MULTICAST("2", "", "%4, %5", "", BLOCKSCALE_C2);
+  } else if constexpr (kRank == 3) {
+    BLOCKSCALE_MULTICAST("3", "", "%4, %5, %6", "", BLOCKSCALE_C3);
+  } else if constexpr (kRank == 4) {
+    BLOCKSCALE_MULTICAST("4", "", "%4, %5, %6, %7", "", BLOCKSCALE_C4);
+  } else {
+    BLOCKSCALE_MULTICAST("5", "", "%4, %5, %6, %7, %8", "", BLOCKSCALE_C5);
+  }
+#else
+  emulator::tensor_load_multicast(destination.value, map, c.at, kRank, mbarrier.value, mask, at);
+#endif
+}
+
+/// The same with an L2 policy.
+template <int kRank>
+BLOCKSCALE_DEVICE void cp_async_bulk_tensor_shared_global_multicast(
+    SharedAddress destination, const TensorMap* map, const TensorCoordinates<kRank>& c,
+    SharedAddress mbarrier, uint16_t mask, [[maybe_unused]] CachePolicy policy,
+    SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+#define BLOCKSCALE_HINTED(rank, at, ...) \
+  BLOCKSCALE_MULTICAST(rank, ".L2::cache_hint", at, ", %4", "l"(policy.bits), __VA_ARGS__)
+  if constexpr (kRank == 1) {
+    BLOCKSCALE_HINTED("1", "%5", BLOCKSCALE_C1);
+  } else if constexpr (kRank == 2) {
+    BLOCKSCALE_HINTED("2", "%5, %6", BLOCKSCALE_C2);
+  } else if constexpr (kRank == 3) {
+    BLOCKSCALE_HINTED("3", "%5, %6, %7", BLOCKSCALE_C3);
+  } else if constexpr (kRank == 4) {
+    BLOCKSCALE_HINTED("4", "%5, %6, %7, %8", BLOCKSCALE_C4);
+  } else {
+    BLOCKSCALE_HINTED("5", "%5, %6, %7, %8, %9", BLOCKSCALE_C5);
+  }
+#undef BLOCKSCALE_HINTED
+#else
+  emulator::tensor_load_multicast(destination.value, map, c.at, kRank, mbarrier.value, mask, at);
+#endif
+}
+
 /// cp.async.bulk.tensor.{1..5}d.global.shared::cta.tile.
 template <int kRank>
 BLOCKSCALE_DEVICE void cp_async_bulk_tensor_global_shared(
@@ -299,6 +363,7 @@ BLOCKSCALE_DEVICE void prefetch_tensormap(const TensorMap* map,
 #undef BLOCKSCALE_C3
 #undef BLOCKSCALE_C4
 #undef BLOCKSCALE_C5
+#undef BLOCKSCALE_MULTICAST
 #endif
 
 }  // namespace blockscale::ptx
