@@ -46,14 +46,15 @@ inline void store_number(std::vector<std::uint8_t>& array, Format format, std::i
 }
 
 /// A random scale of `format`.
-inline std::uint32_t random_scale(Random& random, Format format, InputFamily family) {
+inline std::uint32_t random_scale(Random& random, Format format, InputFamily family,
+                                  bool smallest = true) {
   const bool adversarial = family == InputFamily::adversarial;
   const double kind = uniform_real(random, 0, 1);
   double exponent = adversarial ? uniform_real(random, -30, 20) : uniform_real(random, -1.5, 1.5);
   if (adversarial && kind < 0.1) exponent = 50;
   const float value = static_cast<float>(std::exp2(exponent));
   if (format == Format::ue8m0) {
-    if (adversarial && kind > 0.9) return 0;
+    if (adversarial && kind > 0.9) return smallest ? 0 : 47;
     return encode_ue8m0(value, ScaleRounding::toward_zero);
   }
   if (format == Format::ue4m3) {
@@ -87,6 +88,7 @@ struct OperandOptions {
   std::int64_t extra_batch = 0;      // elements between matrices
   TensorScaleSense sense = TensorScaleSense::divisor;
   bool tensor_scale = true;             // else null
+  bool smallest_scales = true;          // of ue8m0: 2^-127, else 2^-80
   bool tensor_scale_each_batch = true;  // else one for all
 };
 
@@ -165,7 +167,8 @@ class TestOperand {
       for (std::int64_t i = 0; i < grid.rows; ++i) {
         for (std::int64_t j = 0; j < grid.columns; ++j) {
           const std::int64_t offset = b * stride + scale_offset(view_.layout, i, j, leading);
-          store_number(scales_, t.scale, offset, random_scale(random, t.scale, family));
+          store_number(scales_, t.scale, offset,
+                       random_scale(random, t.scale, family, options.smallest_scales));
         }
       }
     }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "blockscale/device.h"
+#include "blockscale/gemm.h"
 #include "blockscale/quantize.h"
 
 namespace blockscale::cuda {
@@ -71,5 +72,19 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input = {});
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution = {});
+
+/// Bytes of workspace that `gemm` needs: none so far. Throws as `gemm` does.
+std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
+
+/// As blockscale::gemm, for FP8 recipes of e4m3 on both sides (fp8_tensor, fp8_row, all blocks and
+/// kinds of scale, every scale layout). Sums of 128 products, which tensor cores make, are scaled
+/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run.
+/// Throws `unsupported` for other recipes, and for values whose address, row stride or batch stride
+/// is no multiple of 16 bytes; else as `quantize` does.
+void gemm(const GemmArguments& arguments, const Execution& execution = {});
+
+/// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
+/// the time that the plan expects. As describe_quantize else.
+std::string describe_gemm(const GemmArguments& arguments, int multiprocessors = 132);
 
 }  // namespace blockscale::cuda

@@ -16,9 +16,10 @@ struct GemmArguments {
   ScaledTensorView b;
   MutableMatrixView d;  // f32, f16 or bf16
   float alpha = 1.0f;
-  float beta = 0.0f;           // with beta == 0, C is not read
-  MatrixView c;                // read when beta != 0
-  const void* bias = nullptr;  // [N], added to each row; null: none
+  const float* alpha_factor = nullptr;  // one number where the data is, times alpha; null: 1
+  float beta = 0.0f;                    // with beta == 0, C is not read
+  MatrixView c;                         // read when beta != 0
+  const void* bias = nullptr;           // [N], added to each row; null: none
   Format bias_dtype = Format::f32;
 };
 

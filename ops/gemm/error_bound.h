@@ -11,6 +11,7 @@ namespace blockscale::gemm_detail {
 enum class GemmPath : std::uint8_t {
   cpu_fused,    // AVX2, AVX-512, NEON: fused multiply-add
   cpu_unfused,  // SSE4 and scalar: products round, too
+  sm90_fp8,     // Hopper's FP8 tensor cores, sums of 128 products scaled and added up in f32
 };
 
 /// What the operands are like.
@@ -36,6 +37,9 @@ inline constexpr ErrorConstant kErrorConstants[] = {
     {GemmPath::cpu_unfused, InputFamily::normal, "CPU, unfused", "normal", 8.05, 16},
     {GemmPath::cpu_unfused, InputFamily::positive, "CPU, unfused", "positive", 30.37, 64},
     {GemmPath::cpu_unfused, InputFamily::adversarial, "CPU, unfused", "adversarial", 16.46, 40},
+    {GemmPath::sm90_fp8, InputFamily::normal, "sm_90, FP8", "normal", 4769.27, 19000},
+    {GemmPath::sm90_fp8, InputFamily::positive, "sm_90, FP8", "positive", 29503.87, 118000},
+    {GemmPath::sm90_fp8, InputFamily::adversarial, "sm_90, FP8", "adversarial", 5445.55, 21000},
 };
 
 constexpr double error_constant(GemmPath path, InputFamily family) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/gemm/validate.h"
+
 namespace blockscale::gemm_detail {
 namespace {
 
@@ -77,7 +79,7 @@ ReferenceElement reference_element(const GemmArguments& x, std::int64_t index, s
     sum += a_row[k] * b_row[k];
     sum_of_magnitudes += std::abs(a_row[k] * b_row[k]);
   }
-  const double alpha = double{x.alpha};
+  const double alpha = alpha_of(x);
   const auto scaled = [&](double s) {
     return apply_tensor_scale(x.b, index, apply_tensor_scale(x.a, index, s * alpha));
   };

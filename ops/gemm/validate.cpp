@@ -109,6 +109,9 @@ void check_aliasing(const GemmArguments& x) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
     check_apart(d, line_of(x.bias, x.d.columns * size), "bias");
   }
+  if (x.alpha_factor != nullptr) {
+    check_apart(d, line_of(x.alpha_factor, sizeof(float)), "alpha_factor");
+  }
   if (x.beta == 0.0f) return;
   const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
                              x.c.batch == x.d.batch &&
@@ -139,6 +142,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
   check_bias(x);
+  checks::check_pointer("alpha_factor", "", x.alpha_factor, false, alignof(float));
   if (x.beta != 0.0f) {
     x.c = resolved(arguments.c, "c");
     check_equal("c.rows", x.c.rows, x.d.rows, "the rows of d");

@@ -10,4 +10,9 @@ namespace blockscale::gemm_detail {
 /// data.
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options);
 
+/// alpha times its factor, read from the host's memory: exact.
+inline double alpha_of(const GemmArguments& x) {
+  return double{x.alpha} * (x.alpha_factor == nullptr ? 1.0 : double{*x.alpha_factor});
+}
+
 }  // namespace blockscale::gemm_detail

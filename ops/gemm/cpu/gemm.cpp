@@ -202,8 +202,7 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   const auto factor = [](const OperandMatrix& operand) {
     return TensorFactor{operand.tensor_scale, operand.sense == TensorScaleSense::divisor};
   };
-  const Epilogue epilogue{double{x.alpha}, factor(a), factor(b),
-                          double{x.beta},  x.c.dtype, x.d.dtype};
+  const Epilogue epilogue{alpha_of(x), factor(a), factor(b), double{x.beta}, x.c.dtype, x.d.dtype};
   const auto bytes = [](Format dtype) { return std::int64_t{format_traits(dtype).bits / 8}; };
   OutputMatrix out;
   out.d = static_cast<std::uint8_t*>(x.d.data) + index * x.d.batch_stride * bytes(x.d.dtype);

@@ -1,0 +1,26 @@
+// D = alpha * sums + beta * C + bias: what a product's epilogue is launched with.
+#pragma once
+
+#include "core/format.h"
+
+namespace blockscale {
+
+/// A batch of matrices of f32, f16 or bf16, or a row of them.
+struct EpilogueMatrix {
+  uint8_t* data = nullptr;
+  Format dtype = Format::f32;
+  bool boxes = false;      // of D: a tensor map writes it
+  int64_t row_stride = 0;  // in elements
+  int64_t batch_stride = 0;
+};
+
+struct LinearEpilogue {
+  EpilogueMatrix d, c, bias;            // c is read with beta != 0, bias where data is not null
+  const float* alpha_factor = nullptr;  // on the device, times alpha; null: 1
+  float alpha = 1;
+  float beta = 0;
+  uint32_t rows = 0;  // of d
+  uint32_t columns = 0;
+};
+
+}  // namespace blockscale

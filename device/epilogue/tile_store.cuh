@@ -1,0 +1,235 @@
+// From a warp's accumulators to D: 16 rows of a tile, combined with C and a bias, converted, and
+// stored by tensor copies that run while the next tile is computed.
+//
+// A tensor copy writes rows in steps of 16 bytes, so it serves where D's rows begin and end at
+// multiples of them; elsewhere threads store their elements one by one.
+#pragma once
+
+#include "core/tensor_map.h"
+#include "device/epilogue/linear.h"
+#include "device/kernel.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/bulk_copy.h"
+#include "device/ptx/convert.h"
+#include "device/ptx/fence.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/tensor_copy.h"
+#include "device/ptx/warp.h"
+#include "device/vector.h"
+
+namespace blockscale {
+
+namespace epilogue {
+
+/// Elements of a row from one on, as far as the matrix reaches: none in rows outside of it.
+struct RowPart {
+  uint8_t* at;
+  uint32_t left;
+};
+
+BLOCKSCALE_DEVICE RowPart row_part(const EpilogueMatrix& m, const LinearEpilogue& e, uint32_t batch,
+                                   uint32_t row, uint32_t column) {
+  if (row >= e.rows || column >= e.columns) return {m.data, 0};
+  const int64_t index = batch * m.batch_stride + row * m.row_stride + column;
+  return {m.data + index * (m.dtype == Format::f32 ? 4 : 2), e.columns - column};
+}
+
+/// Element `i` of a part, 0 behind its end.
+BLOCKSCALE_DEVICE float load_element(const RowPart& part, Format dtype, uint32_t i) {
+  if (i >= part.left) return 0;
+  if (dtype == Format::f32) return ptx::ld_global(reinterpret_cast<const float*>(part.at) + i);
+  const uint16_t bits = ptx::ld_global(reinterpret_cast<const uint16_t*>(part.at) + i);
+  return dtype == Format::f16 ? ptx::cvt_f32_f16(bits) : ptx::cvt_f32_bf16(bits);
+}
+
+template <class T>
+BLOCKSCALE_DEVICE void store_element(const RowPart& part, uint32_t i, T value) {
+  if (i < part.left) ptx::st_global(reinterpret_cast<T*>(part.at) + i, value);
+}
+
+/// alpha of a call.
+BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
+  return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
+}
+
+/// One element of D from its sum; nothing outside of D.
+BLOCKSCALE_DEVICE void store_result(const LinearEpilogue& e, uint32_t batch, uint32_t row,
+                                    uint32_t column, float sum) {
+  const RowPart d = row_part(e.d, e, batch, row, column);
+  if (d.left == 0) return;
+  float v = ptx::mul_rn(alpha_of(e), sum);
+  if (e.beta != 0) {
+    v = ptx::fma_rn(e.beta, load_element(row_part(e.c, e, batch, row, column), e.c.dtype, 0), v);
+  }
+  if (e.bias.data != nullptr) {
+    v = ptx::add_rn(v, load_element(row_part(e.bias, e, 0, 0, column), e.bias.dtype, 0));
+  }
+  if (e.d.dtype == Format::f32) {
+    store_element(d, 0, v);
+  } else {
+    store_element(d, 0,
+                  e.d.dtype == Format::f16 ? ptx::cvt_rn_f16_f32(v) : ptx::cvt_rn_bf16_f32(v));
+  }
+}
+
+/// Two f32 as a pair of D's dtype, the first in the low half.
+template <class Pair, bool kF16>
+BLOCKSCALE_DEVICE Pair convert(float low, float high) {
+  if constexpr (sizeof(Pair) == 8) {
+    return {{low, high}};
+  } else {
+    return {kF16 ? ptx::cvt_rn_f16x2_f32(high, low) : ptx::cvt_rn_bf16x2_f32(high, low)};
+  }
+}
+
+}  // namespace epilogue
+
+/// Stores tiles of kColumns through kBuffers of 16 rows of kBytes (64 or 128) in shared memory.
+template <int kColumns, int kBytes, int kBuffers>
+class TileStore {
+ public:
+  static constexpr int kPairs = kColumns / 8;  // of a thread's row, 8 columns apart
+
+  /// `buffers` are the warp's own, at a multiple of 1024 bytes.
+  BLOCKSCALE_DEVICE TileStore(const LinearEpilogue& e, const TensorMap* d,
+                              ptx::SharedAddress buffers)
+      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()), alpha_(epilogue::alpha_of(e)) {}
+
+  /// The sums of 16 rows from `row` on, as a wgmma accumulator has them. All lanes call it.
+  BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
+                                    uint32_t column) const {
+    if (row >= e_.rows) return;
+    combine(sums, batch, row, column);
+    if (e_.d.dtype == Format::bf16) {
+      store<Pair16, false>(sums, batch, row, column);
+    } else if (e_.d.dtype == Format::f16) {
+      store<Pair16, true>(sums, batch, row, column);
+    } else {
+      store<Pair32, false>(sums, batch, row, column);
+    }
+  }
+
+  /// Before the warp exits: copies have read its buffers.
+  BLOCKSCALE_DEVICE static void finish() { ptx::cp_async_bulk_wait_group_read<0>(); }
+
+ private:
+  using Pair16 = device::Vector<uint32_t, 1>;
+  using Pair32 = device::Vector<float, 2>;
+
+  BLOCKSCALE_DEVICE void combine(float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
+                                 uint32_t column) const {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kColumns / 2; ++i) v[i] = ptx::mul_rn(alpha_, v[i]);
+    const uint32_t own_row = row + lane_ / 4, own_column = column + lane_ % 4 * 2;
+    if (e_.beta != 0) {
+      const epilogue::RowPart c[2] = {epilogue::row_part(e_.c, e_, batch, own_row, own_column),
+                                      epilogue::row_part(e_.c, e_, batch, own_row + 8, own_column)};
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kColumns / 2; ++i) {
+        const uint32_t at = static_cast<uint32_t>(i / 4 * 8 + i % 2);
+        const float add = epilogue::load_element(c[i / 2 % 2], e_.c.dtype, at);
+        v[i] = ptx::fma_rn(e_.beta, add, v[i]);
+      }
+    }
+    if (e_.bias.data != nullptr) {
+      const epilogue::RowPart bias = epilogue::row_part(e_.bias, e_, 0, 0, own_column);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kPairs; ++j) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t at = static_cast<uint32_t>(8 * j + i);
+          const float add = epilogue::load_element(bias, e_.bias.dtype, at);
+          v[4 * j + i] = ptx::add_rn(v[4 * j + i], add);
+          v[4 * j + 2 + i] = ptx::add_rn(v[4 * j + 2 + i], add);
+        }
+      }
+    }
+  }
+
+  template <class Pair, bool kF16>
+  BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
+                               uint32_t column) const {
+    if (e_.d.boxes) {
+      store_boxes<Pair, kF16>(v, batch, row, column);
+    } else {
+      store_elements<Pair, kF16>(v, batch, row, column);
+    }
+  }
+
+  template <class Pair, bool kF16>
+  BLOCKSCALE_DEVICE void store_boxes(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
+                                     uint32_t column) const {
+    constexpr int kElement = sizeof(Pair) / 2;        // bytes
+    constexpr int kBoxPairs = kBytes / kElement / 8;  // of a thread's row
+    constexpr int kBoxes = kColumns * kElement / kBytes;
+    BLOCKSCALE_UNROLL
+    for (int box = 0; box < kBoxes; ++box) {
+      const ptx::SharedAddress buffer =
+          buffers_ + static_cast<uint32_t>(box % kBuffers * 16 * kBytes);
+      // The copies are lane 0's; the others wait for none.
+      ptx::cp_async_bulk_wait_group_read<kBuffers - 1>();
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kBoxPairs; ++j) {
+        BLOCKSCALE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int i = 4 * (box * kBoxPairs + j) + 2 * half;
+          const uint32_t line = lane_ / 4 + 8 * static_cast<uint32_t>(half);
+          const uint32_t byte = static_cast<uint32_t>(8 * kElement * j) +
+                                lane_ % 4 * static_cast<uint32_t>(sizeof(Pair));
+          ptx::st_shared(buffer + swizzled(line * kBytes + byte),
+                         epilogue::convert<Pair, kF16>(v[i], v[i + 1]));
+        }
+      }
+      ptx::fence_proxy_async_shared();
+      ptx::bar_warp_sync(ptx::kFullMask);
+      const uint32_t first = column + static_cast<uint32_t>(box * 8 * kBoxPairs);
+      if (lane_ == 0 && first < e_.columns) {
+        ptx::cp_async_bulk_tensor_global_shared<3>(
+            d_,
+            {{static_cast<int32_t>(first), static_cast<int32_t>(row), static_cast<int32_t>(batch)}},
+            buffer);
+      }
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  /// Where TMA wants a byte of a buffer: 16-byte chunks of a span are exchanged by the number of
+  /// the 128-byte line.
+  BLOCKSCALE_DEVICE static uint32_t swizzled(uint32_t offset) {
+    return offset ^ (offset >> 7 & (kBytes / 16 - 1)) << 4;
+  }
+
+  template <class Pair, bool kF16>
+  BLOCKSCALE_DEVICE void store_elements(const float (&v)[kColumns / 2], uint32_t batch,
+                                        uint32_t row, uint32_t column) const {
+    BLOCKSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const epilogue::RowPart own =
+          epilogue::row_part(e_.d, e_, batch, row + lane_ / 4 + 8 * static_cast<uint32_t>(half),
+                             column + lane_ % 4 * 2);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kPairs; ++j) {
+        const uint32_t at = static_cast<uint32_t>(8 * j);
+        const float low = v[4 * j + 2 * half], high = v[4 * j + 2 * half + 1];
+        if constexpr (sizeof(Pair) == 8) {
+          epilogue::store_element(own, at, low);
+          epilogue::store_element(own, at + 1, high);
+        } else {
+          const uint32_t pair = epilogue::convert<Pair, kF16>(low, high).at[0];
+          epilogue::store_element(own, at, static_cast<uint16_t>(pair));
+          epilogue::store_element(own, at + 1, static_cast<uint16_t>(pair >> 16));
+        }
+      }
+    }
+  }
+
+  const LinearEpilogue& e_;
+  const TensorMap* d_;
+  ptx::SharedAddress buffers_;
+  uint32_t lane_;
+  float alpha_;
+};
+
+}  // namespace blockscale

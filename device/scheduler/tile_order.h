@@ -1,0 +1,48 @@
+// In which order the tiles of a batch of matrices are computed: a pure function, for kernels and
+// plans alike.
+#pragma once
+
+#include "core/config.h"
+#include "core/divisor.h"
+
+namespace blockscale {
+
+struct Tile {
+  uint32_t m;  // tile row
+  uint32_t n;  // tile column
+  uint32_t batch;
+};
+
+/// Tiles that run at the same time share rows of A and of B in L2: they go down a group of up to
+/// kGroup tile rows, then on to the next tile column.
+struct TileOrder {
+  static constexpr uint32_t kGroup = 16;
+
+  uint32_t tiles_m = 0;
+  uint32_t tiles_n = 0;
+  uint32_t tiles = 0;  // of all matrices, below 2^31
+  Divisor matrix;      // tiles of one matrix
+  Divisor group;       // of a whole group
+  Divisor last_rows;   // tile rows of the last group
+
+  TileOrder() = default;
+  /// Sizes are positive.
+  BLOCKSCALE_HD constexpr TileOrder(uint32_t m, uint32_t n, uint32_t batch)
+      : tiles_m(m),
+        tiles_n(n),
+        tiles(m * n * batch),
+        matrix(m * n),
+        group(kGroup * n),
+        last_rows((m - 1) % kGroup + 1) {}
+
+  BLOCKSCALE_HD constexpr Tile operator()(uint32_t index) const {
+    const uint32_t batch = matrix.quotient(index), rest = index - batch * matrix.divisor;
+    const uint32_t g = group.quotient(rest), place = rest - g * group.divisor;
+    const bool whole = (g + 1) * kGroup <= tiles_m;
+    const uint32_t n = whole ? place / kGroup : last_rows.quotient(place);
+    const uint32_t rows = whole ? kGroup : last_rows.divisor;
+    return {g * kGroup + place - n * rows, n, batch};
+  }
+};
+
+}  // namespace blockscale

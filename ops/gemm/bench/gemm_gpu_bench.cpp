@@ -1,0 +1,150 @@
+// Times cuda::gemm on the shapes of dense models, by every choice that a plan has.
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/validate.h"
+#include "runtime/cuda/measure.h"
+#include "tests/gpu_benchmark.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp8GemmChoice;
+using Json = nlohmann::json;
+using runtime::DeviceBuffer;
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+/// Those of DeepSeek-V3's linear layers, and squares.
+std::vector<Shape> shapes() {
+  std::vector<Shape> result;
+  for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{2112, 7168},
+                             {576, 7168},
+                             {24576, 1536},
+                             {32768, 512},
+                             {7168, 16384},
+                             {4096, 7168},
+                             {7168, 2048}}) {
+    for (const std::int64_t m : {1, 4, 8, 64, 128, 4096}) result.push_back({m, n, k});
+  }
+  result.push_back({8192, 8192, 8192});
+  result.push_back({4096, 4096, 4096});
+  result.push_back({16384, 4096, 7168});
+  return result;
+}
+
+/// Operands of a product in memory of their own, so that a call after another finds cold caches.
+class Operands {
+ public:
+  Operands(const Shape& s, std::int64_t parts, const std::vector<std::uint8_t>& noise)
+      : shape_(s),
+        a_(bytes(s.m * s.k, parts)),
+        b_(bytes(s.n * s.k, parts)),
+        a_scales_(bytes(s.m * ceil_div(s.k, 128) * 4, parts)),
+        b_scales_(bytes(ceil_div(s.n, 128) * ceil_div(s.k, 128) * 4, parts)),
+        d_(bytes(s.m * s.n * 2, parts)) {
+    for (DeviceBuffer* const x : {&a_, &b_}) {
+      for (std::size_t at = 0; at < x->bytes(); at += noise.size()) {
+        x->copy_from_host(noise.data(), std::min(noise.size(), x->bytes() - at), at);
+      }
+    }
+    for (DeviceBuffer* const x : {&a_scales_, &b_scales_}) {
+      const std::vector<float> ones(x->bytes() / 4, 0.01f);
+      x->copy_from_host(ones.data(), x->bytes());
+    }
+    parts_ = parts;
+  }
+
+  GemmArguments part(std::int64_t i) const {
+    GemmArguments x;
+    x.a = {Recipe::fp8_1x128, shape_.m, shape_.k};
+    x.b = {Recipe::fp8_128x128, shape_.n, shape_.k};
+    x.a.values = at(a_, i);
+    x.b.values = at(b_, i);
+    x.a.scales = at(a_scales_, i);
+    x.b.scales = at(b_scales_, i);
+    x.a.layout = ScaleLayout::mn_major;
+    x.d = {at(d_, i), Format::bf16, shape_.m, shape_.n};
+    return x;
+  }
+
+ private:
+  static std::size_t bytes(std::int64_t one, std::int64_t parts) {
+    return static_cast<std::size_t>((one + 255) / 256 * 256 * parts);
+  }
+  std::byte* at(const DeviceBuffer& buffer, std::int64_t i) const {
+    return buffer.data() + static_cast<std::int64_t>(buffer.bytes()) / parts_ * i;
+  }
+
+  Shape shape_;
+  DeviceBuffer a_, b_, a_scales_, b_scales_, d_;
+  std::int64_t parts_ = 1;
+};
+
+Json measure() {
+  std::vector<std::uint8_t> noise(std::size_t{8} << 20);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 100);
+  for (std::uint8_t& x : noise) {
+    x = static_cast<std::uint8_t>(encode(Format::e4m3, normal(random)));
+  }
+  const bool all = std::getenv("BLOCKSCALE_BENCH_QUICK") == nullptr;
+  const runtime::DeviceStream stream;
+  const int multiprocessors = cuda::current_device().multiprocessors;
+  Json report = Json::array();
+  for (const Shape& s : shapes()) {
+    const std::int64_t size = s.m * s.k + s.n * s.k + 2 * s.m * s.n;
+    const std::int64_t parts = std::clamp<std::int64_t>(ceil_div(200 << 20, size), 1, 64);
+    const Operands operands(s, parts, noise);
+    const GemmArguments first = gemm_detail::validated(operands.part(0), {});
+    const auto planned = gemm_detail::plan_fp8_gemm(first, multiprocessors);
+    std::vector<std::optional<Fp8GemmChoice>> choices = {std::nullopt};  // the plan's
+    if (all) {
+      for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(first, multiprocessors)) {
+        choices.emplace_back(c);
+      }
+    }
+    std::vector<runtime::TimedWork> works;
+    for (const std::optional<Fp8GemmChoice>& c : choices) {
+      works.push_back(
+          {[&operands, c](void* on, int i) { gemm_detail::launch_gemm(operands.part(i), c, {on}); },
+           static_cast<int>(parts)});
+    }
+    const std::vector<double> seconds = runtime::median_seconds(stream, works, 9);
+    Json tried = Json::array();
+    for (std::size_t i = 1; i < choices.size(); ++i) {
+      const Fp8GemmChoice& c = *choices[i];
+      const auto plan = gemm_detail::plan_fp8_gemm(first, multiprocessors, c);
+      tried.push_back({{"rows", c.rows},
+                       {"columns", c.columns},
+                       {"stages", c.stages},
+                       {"split", c.split},
+                       {"per_sm", c.per_sm},
+                       {"expected_us", plan.expected_seconds * 1e6},
+                       {"us", seconds[i] * 1e6}});
+    }
+    report.push_back({{"m", s.m},
+                      {"n", s.n},
+                      {"k", s.k},
+                      {"us", seconds[0] * 1e6},
+                      {"expected_us", planned.expected_seconds * 1e6},
+                      {"plan", planned.str()},
+                      {"choices", tried}});
+  }
+  return {{"shapes", report}};
+}
+
+}  // namespace
+}  // namespace blockscale
+
+int main() {
+  return blockscale::test::gpu_benchmark_main(blockscale::measure);
+}

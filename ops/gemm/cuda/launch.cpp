@@ -1,0 +1,80 @@
+// Products on CUDA devices: arguments -> plan -> launch.
+#include <string>
+
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/call.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/validate.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/tensor_map.h"
+#include "runtime/kernels/kernel.h"
+
+namespace blockscale {
+namespace gemm_detail {
+namespace {
+
+runtime::KernelSet& kernels() {
+  static auto& set = *new runtime::KernelSet(fp8_gemm_kernel_specs());
+  return set;
+}
+
+cuda::CallDevice device_of_call(const GemmArguments& x) {
+  cuda::CallDevice device;
+  device.add("d.data", x.d.data);
+  device.add("a.values", x.a.values);
+  device.add("a.scales", x.a.scales);
+  device.add("b.values", x.b.values);
+  device.add("b.scales", x.b.scales);
+  device.add("bias", x.bias);
+  device.add("alpha_factor", x.alpha_factor);
+  if (x.beta != 0) device.add("c.data", x.c.data);
+  return device;
+}
+
+}  // namespace
+
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+                 const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  const cuda::CallDevice device = device_of_call(x);
+  if (!device.is_known()) return;  // D has no element
+  Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice);
+  if (plan.kernel < 0) return;
+  const cuda::DeviceScope scope(device.ordinal());
+  const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(plan.kernel));
+  if (plan.kernel == kFp8RowsKernel) {
+    runtime::launch(kernel, plan.shape, execution.stream, plan.rows);
+    return;
+  }
+  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
+  if (plan.a.rank != 0) plan.params.a = maps.get(plan.a);
+  if (plan.b.rank != 0) plan.params.b = maps.get(plan.b);
+  if (plan.d.rank != 0) plan.params.d = maps.get(plan.d);
+  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+}
+
+}  // namespace gemm_detail
+
+namespace cuda {
+
+std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
+  const GemmArguments x = gemm_detail::validated(arguments, {});
+  (void)gemm_detail::plan_fp8_gemm(x, 132);
+  return 0;
+}
+
+void gemm(const GemmArguments& arguments, const Execution& execution) {
+  gemm_detail::launch_gemm(arguments, {}, execution);
+}
+
+std::string describe_gemm(const GemmArguments& arguments, int multiprocessors) {
+  if (multiprocessors < 1) {
+    throw Error(ErrorCode::invalid_argument, "multiprocessors",
+                "is " + std::to_string(multiprocessors) + ", must be at least 1");
+  }
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(arguments, {}), multiprocessors).str();
+}
+
+}  // namespace cuda
+}  // namespace blockscale

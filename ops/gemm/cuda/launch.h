@@ -1,0 +1,15 @@
+// A product's launch with a choice of one's own, for benchmarks and tests.
+#pragma once
+
+#include <optional>
+
+#include "blockscale/cuda.h"
+#include "ops/gemm/cuda/plan.h"
+
+namespace blockscale::gemm_detail {
+
+/// cuda::gemm, by `choice` if there is one.
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+                 const cuda::Execution& execution);
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,112 @@
+// The kernels of block-scaled FP8 products: what each is compiled for, and how it divides shared
+// memory. Everything else (granularity, layout and type of scales, D's type, bias, alpha, beta,
+// stages, split) is a run-time value.
+#pragma once
+
+#include "core/config.h"
+
+namespace blockscale {
+
+/// How B's scales meet a k-block's products.
+enum class Promotion : uint8_t {
+  blocks,   // one scale for 128 columns (or for all)
+  columns,  // one each
+};
+
+struct Fp8GemmConfig {
+  int rows = 128;     // of A and D in a tile: 64 for each warpgroup that multiplies
+  int columns = 128;  // rows of B in a tile
+  Promotion promotion = Promotion::blocks;
+};
+
+inline constexpr int kFp8BlockK = 128;
+
+BLOCKSCALE_HD constexpr int math_warpgroups(const Fp8GemmConfig& c) {
+  return c.rows / 64;
+}
+/// A warpgroup loads, the others multiply.
+BLOCKSCALE_HD constexpr int threads_of(const Fp8GemmConfig& c) {
+  return 128 * (1 + math_warpgroups(c));
+}
+/// Blocks that one multiprocessor's registers hold.
+BLOCKSCALE_HD constexpr int blocks_per_multiprocessor(const Fp8GemmConfig& c) {
+  return c.rows == 64 ? 2 : 1;
+}
+/// Registers of a thread, once the loaders have given theirs up. A block has as many as it was
+/// launched with: a multiple of 8 for each thread. (Whoever asks for more waits for ever.)
+inline constexpr int kLoaderRegisters = 40;
+BLOCKSCALE_HD constexpr int math_registers(const Fp8GemmConfig& c) {
+  const int launched = 65536 / (threads_of(c) * blocks_per_multiprocessor(c)) / 8 * 8;
+  return (launched * threads_of(c) - 128 * kLoaderRegisters) / (128 * math_warpgroups(c)) / 8 * 8;
+}
+
+/// Scales of B that a tile takes for a k-block: a tile whose width does not divide 128 can lie on
+/// two blocks.
+BLOCKSCALE_HD constexpr int b_scales_of(const Fp8GemmConfig& c) {
+  return c.promotion == Promotion::columns ? c.columns : 128 % c.columns == 0 ? 1 : 2;
+}
+
+/// Scales of a row in a stage: A's times each of B's blocks, or A's alone.
+BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
+  return c.promotion == Promotion::columns ? 1 : b_scales_of(c);
+}
+
+/// How results go to memory: each warp that multiplies gathers 16 rows of so many bytes in shared
+/// memory, and copies them as a box; so many of them may be on their way.
+BLOCKSCALE_HD constexpr int store_bytes_of(const Fp8GemmConfig& c) {
+  return c.columns % 64 == 0 ? 128 : 64;
+}
+BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
+  return c.rows == 64 ? 1 : 2;
+}
+
+/// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
+/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and sums of the
+/// other blocks of a cluster that divides K.
+struct Fp8GemmMemory {
+  uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
+  uint32_t b_offset;     // in a stage
+  uint32_t results;
+  uint32_t result_bytes;  // of a warp
+  uint32_t scales;
+  uint32_t scale_bytes;  // of a stage
+  uint32_t barriers;
+  uint32_t sums;
+  uint32_t total;
+};
+
+/// Place of a row's scale `i` in a stage: those of rows r and r + 8, which a thread has, lie side
+/// by side.
+BLOCKSCALE_HD constexpr uint32_t row_scale_slot(const Fp8GemmConfig& c, uint32_t row, uint32_t i) {
+  const uint32_t pair = row / 16 * 8 + row % 8;
+  return (pair * static_cast<uint32_t>(row_scales_of(c)) + i) * 2 + row / 8 % 2;
+}
+
+BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t stages,
+                                                uint32_t split) {
+  const uint32_t rows = static_cast<uint32_t>(c.rows), columns = static_cast<uint32_t>(c.columns);
+  Fp8GemmMemory m{};
+  m.b_offset = rows * kFp8BlockK;
+  m.stage_bytes = (rows + columns) * kFp8BlockK;
+  m.results = stages * m.stage_bytes;
+  m.result_bytes = static_cast<uint32_t>(16 * store_bytes_of(c) * store_buffers_of(c));
+  m.scales = m.results + static_cast<uint32_t>(4 * math_warpgroups(c)) * m.result_bytes;
+  m.scale_bytes = (rows * static_cast<uint32_t>(row_scales_of(c)) +
+                   (c.promotion == Promotion::columns ? columns : 0)) *
+                  4;
+  m.barriers = m.scales + stages * m.scale_bytes;
+  m.sums = (m.barriers + stages * 16 + 127) / 128 * 128;
+  m.total = m.sums + (split - 1) * rows * columns * 4;
+  return m;
+}
+
+inline constexpr struct Fp8GemmKernelList {
+  static constexpr int kCount = 9;
+  Fp8GemmConfig at[kCount] = {
+      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {64, 32, Promotion::blocks},
+      {64, 32, Promotion::columns},  {64, 64, Promotion::blocks},    {64, 64, Promotion::columns},
+      {64, 96, Promotion::blocks},   {64, 96, Promotion::columns},   {64, 128, Promotion::blocks},
+  };
+} kFp8GemmKernels;
+
+}  // namespace blockscale

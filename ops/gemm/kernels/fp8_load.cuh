@@ -1,0 +1,262 @@
+// The warpgroup that loads: one warp begins copies of A's and B's tiles, the others bring the
+// scales. Scales are few, of any layout, stride and type, and seldom fit TMA's rules: they are read
+// with ordinary loads, some k-blocks ahead, and stored as f32 in a tile's own order.
+#pragma once
+
+#include "device/pipeline/stages.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/grid.h"
+#include "device/ptx/tensor_copy.h"
+#include "device/ptx/warp.h"
+#include "ops/gemm/kernels/config.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale::fp8_gemm {
+
+/// What a block does: all tiles that its cluster takes, but only a part of K.
+struct Work {
+  const Fp8GemmParams& p;
+  uint32_t rank = ptx::cluster_ctarank();
+  uint32_t blocks = ptx::cluster_nctarank();
+  uint32_t first = ptx::ctaid_x() / blocks;  // tile, and what is between this block's tiles
+  uint32_t step = ptx::nctaid_x() / blocks;
+  uint32_t k_begin, k_end;  // in k-blocks
+
+  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params) : p(params) {
+    const uint32_t begin = rank * p.split_blocks, end = begin + p.split_blocks;
+    k_begin = begin < p.k_blocks ? begin : p.k_blocks;
+    k_end = end < p.k_blocks ? end : p.k_blocks;
+  }
+
+  BLOCKSCALE_DEVICE bool has(uint32_t i) const { return i < p.order.tiles; }
+  BLOCKSCALE_DEVICE Tile tile(uint32_t i) const { return p.order(i); }
+};
+
+/// Visits this block's tiles.
+template <class Visit>
+BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = work.first; work.has(i); i += work.step) visit(work.tile(i));
+}
+
+template <Fp8GemmConfig kConfig>
+struct Shared {
+  Fp8GemmMemory memory;
+  ptx::SharedAddress base;
+  device::StageRing ring;
+
+  BLOCKSCALE_DEVICE explicit Shared(const Fp8GemmParams& p)
+      : memory(memory_of(kConfig, p.stages, 1)),
+        base(device::shared_base()),
+        ring{base + memory.barriers, p.stages} {}
+
+  BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
+    return base + stage * memory.stage_bytes;
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
+    return a(stage) + memory.b_offset;
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
+                                                 uint32_t i = 0) const {
+    return base +
+           (memory.scales + stage * memory.scale_bytes + row_scale_slot(kConfig, row, i) * 4);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress column_scale(uint32_t stage, uint32_t column) const {
+    constexpr uint32_t kFirst = static_cast<uint32_t>(kConfig.rows) * 4;
+    return base + (memory.scales + stage * memory.scale_bytes + kFirst + column * 4);
+  }
+  /// The buffers of a warp that multiplies.
+  BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
+    return base + (memory.results + warp * memory.result_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress sums() const { return base + memory.sums; }
+};
+
+/// Of the warpgroup that loads: a warp copies operands, and arrives at each stage as one of these.
+inline constexpr uint32_t kScaleWarps = 3;
+inline constexpr uint32_t kFillers = 2;
+
+/// By the warp that copies.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& shared) {
+  const Fp8GemmParams& p = work.p;
+  device::StagePlace place;
+  for_each_tile(work, [&](const Tile& tile) {
+    const int32_t row = static_cast<int32_t>(tile.m * kConfig.rows);
+    const int32_t column = static_cast<int32_t>(tile.n * kConfig.columns);
+    const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(tile.batch) : 0;
+    const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
+      shared.ring.wait_empty(place);
+      if (ptx::elect_sync()) {
+        const ptx::SharedAddress full = shared.ring.full(place.stage);
+        const ptx::SharedAddress b = shared.b(place.stage);
+        const int32_t byte = static_cast<int32_t>(k) * kFp8BlockK;
+        const ptx::TensorCoordinates<3> b_at = {{byte, column, b_matrix}};
+        ptx::mbarrier_arrive_expect_tx(full, shared.memory.stage_bytes);
+        ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), &p.a,
+                                                   {{byte, row, a_matrix}}, full);
+        if (p.b_once) {
+          ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full,
+                                                     ptx::createpolicy_evict_first());
+        } else {
+          ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full);
+        }
+      }
+      place.advance(shared.ring.stages);
+    }
+  });
+}
+
+/// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
+/// take one warp longer than the products of a k-block. Each has loaded the scales of its next
+/// turns; nothing but loads stands between loads, because a branch would wait for each.
+template <Fp8GemmConfig kConfig, bool kABytes, bool kBBytes>
+class ScaleLoader {
+ public:
+  BLOCKSCALE_DEVICE ScaleLoader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+      : work_(work), shared_(shared), tile_(work.first), k_(work.k_begin + warp) {
+    place_.stage = warp;
+  }
+
+  BLOCKSCALE_DEVICE void run() {
+    if (work_.k_begin == work_.k_end) return;
+    begin_tile();
+    Scales ahead[kAhead];
+    bool has[kAhead];
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) has[i] = load(ahead[i]);
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (!has[i]) return;
+        store(ahead[i]);
+        has[i] = load(ahead[i]);
+      }
+    }
+  }
+
+ private:
+  using ACode = UnsignedOf<kABytes ? 8 : 32>;
+  using BCode = UnsignedOf<kBBytes ? 8 : 32>;
+  static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
+  static constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
+  static constexpr bool kByColumns = kConfig.promotion == Promotion::columns;
+  static constexpr uint32_t kA = kRows / 32;  // of a lane
+  static constexpr uint32_t kB =
+      kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));
+
+  static constexpr int kAhead = kA + kB < 8 ? 2 : 1;  // turns: as registers allow
+
+  struct Scales {
+    ACode a[kA];
+    BCode b[kB];
+  };
+
+  /// Goes on to the tile that k_ lies in, and finds where its scales begin. Rows outside of a
+  /// matrix take its last row's: what they scale is not stored.
+  BLOCKSCALE_DEVICE void begin_tile() {
+    const uint32_t count = work_.k_end - work_.k_begin;
+    BLOCKSCALE_NO_UNROLL
+    while (k_ >= work_.k_end) {
+      k_ -= count;
+      tile_ += work_.step;
+    }
+    if (!work_.has(tile_)) return;
+    const Fp8GemmParams& p = work_.p;
+    const Tile tile = work_.tile(tile_);
+    const uint32_t lane = ptx::laneid();
+    a_ = reinterpret_cast<const ACode*>(p.a_scales.data) + tile.batch * p.a_scales.batch_stride;
+    b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.batch * p.b_scales.batch_stride;
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kA; ++j) {
+      a_row_[j] = row_offset(p.a_scales, tile.m * kRows + 32 * j + lane, p.epilogue.rows);
+    }
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kB; ++j) {
+      const uint32_t first = tile.n * kColumns;
+      const uint32_t column = kByColumns ? first + 32 * j + lane : (first / 128 + j) * 128;
+      b_row_[j] = row_offset(p.b_scales, column, p.epilogue.columns);
+    }
+  }
+  BLOCKSCALE_DEVICE static uint32_t row_offset(const GemmScales& scales, uint32_t row,
+                                               uint32_t rows) {
+    return static_cast<uint32_t>(scales.row_offset(row < rows ? row : rows - 1));
+  }
+
+  /// Begins to load the scales of this warp's next k-block; false if there is none.
+  BLOCKSCALE_DEVICE bool load(Scales& to) {
+    if (!work_.has(tile_)) return false;
+    const ACode* const a = a_ + work_.p.a_scales.k_offset(k_);
+    const BCode* const b = b_ + work_.p.b_scales.k_offset(k_);
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kA; ++j) to.a[j] = ptx::ld_global(a + a_row_[j]);
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kB; ++j) to.b[j] = ptx::ld_global(b + b_row_[j]);
+    k_ += kScaleWarps;
+    if (k_ >= work_.k_end) begin_tile();
+    return true;
+  }
+
+  BLOCKSCALE_DEVICE void store(const Scales& scales) {
+    const uint32_t lane = ptx::laneid();
+    shared_.ring.wait_empty(place_);
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kA; ++j) {
+      const uint32_t row = 32 * j + lane;
+      const float a = value(scales.a[j]);
+      if constexpr (kByColumns) {
+        ptx::st_shared(shared_.row_scale(place_.stage, row), a);
+      } else {
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < kB; ++i) {
+          ptx::st_shared(shared_.row_scale(place_.stage, row, i),
+                         ptx::mul_rn(a, value(scales.b[i])));
+        }
+      }
+    }
+    if constexpr (kByColumns) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < kB; ++j) {
+        const uint32_t column = 32 * j + lane;
+        if (column < kColumns) {
+          ptx::st_shared(shared_.column_scale(place_.stage, column), value(scales.b[j]));
+        }
+      }
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
+    place_.advance(shared_.ring.stages, kScaleWarps);
+  }
+
+  BLOCKSCALE_DEVICE static float value(uint8_t code) { return decode<Format::ue8m0>(code); }
+  BLOCKSCALE_DEVICE static float value(uint32_t code) { return bit_cast<float>(code); }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  uint32_t tile_, k_;  // of the next load
+  const ACode* a_ = nullptr;
+  const BCode* b_ = nullptr;
+  uint32_t a_row_[kA], b_row_[kB];
+  device::StagePlace place_;
+};
+
+/// By warp `warp` of those that bring scales.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+  const bool a = work.p.a_scales.bytes, b = work.p.b_scales.bytes;
+  if (a && b) {
+    ScaleLoader<kConfig, true, true>(work, shared, warp).run();
+  } else if (a) {
+    ScaleLoader<kConfig, true, false>(work, shared, warp).run();
+  } else if (b) {
+    ScaleLoader<kConfig, false, true>(work, shared, warp).run();
+  } else {
+    ScaleLoader<kConfig, false, false>(work, shared, warp).run();
+  }
+}
+
+}  // namespace blockscale::fp8_gemm

@@ -1,0 +1,140 @@
+// The warpgroups that multiply: 64 rows of the tile each.
+//
+// The tensor cores sum a k-block of 128 products with few bits; then its scales apply and f32 takes
+// over. Two k-blocks are in flight: the next one's products run while this one is added up.
+#pragma once
+
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/wgmma.h"
+#include "device/vector.h"
+#include "ops/gemm/kernels/fp8_load.cuh"
+
+namespace blockscale::fp8_gemm {
+
+/// Products of one k-block, and the scales of this thread's rows r and r + 8: of A, or of A times
+/// each block of B.
+template <Fp8GemmConfig kConfig>
+struct KBlock {
+  ptx::WgmmaAccumulator<kConfig.columns> products;
+  uint32_t stage;
+  device::Vector<float, 2 * row_scales_of(kConfig)> scales;
+};
+
+template <Fp8GemmConfig kConfig>
+class Multiplier {
+ public:
+  static constexpr int kSums = kConfig.columns / 2;
+
+  /// `warp` counts from the first that multiplies.
+  BLOCKSCALE_DEVICE Multiplier(const Shared<kConfig>& shared, uint32_t warp)
+      : shared_(shared),
+        lane_(ptx::laneid()),
+        warpgroup_(warp / 4),
+        row_(warp * 16 + ptx::laneid() / 4) {}
+
+  /// The thread's first row in the tile; the other is row() + 8.
+  BLOCKSCALE_DEVICE uint32_t row() const { return row_; }
+
+  /// Sums of `count` k-blocks, as a wgmma accumulator has them. From column `boundary` on a tile of
+  /// two blocks of B takes the second one's scale.
+  BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t boundary, float (&sums)[kSums]) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kSums; ++i) sums[i] = 0;
+    if (count == 0) return;
+    KBlock<kConfig> x, y;
+    begin(x);
+    BLOCKSCALE_NO_UNROLL
+    for (;;) {
+      if (--count == 0) {
+        ptx::wgmma_wait_group<0>(x.products);
+        finish(x, boundary, sums);
+        return;
+      }
+      begin(y);
+      ptx::wgmma_wait_group<1>(x.products);
+      finish(x, boundary, sums);
+      if (--count == 0) {
+        ptx::wgmma_wait_group<0>(y.products);
+        finish(y, boundary, sums);
+        return;
+      }
+      begin(x);
+      ptx::wgmma_wait_group<1>(y.products);
+      finish(y, boundary, sums);
+    }
+  }
+
+ private:
+  /// Begins the products of the next stage.
+  BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
+    constexpr uint32_t kRowBytes = 64 * kFp8BlockK;  // of a warpgroup
+    constexpr uint32_t kStep = 32;                   // bytes of k of one instruction
+    shared_.ring.wait_full(place_);
+    x.stage = place_.stage;
+    place_.advance(shared_.ring.stages);
+    x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
+    const ptx::WgmmaDescriptor a = ptx::wgmma_descriptor(
+        shared_.a(x.stage) + warpgroup_ * kRowBytes, TensorMapSwizzle::bytes_128);
+    const ptx::WgmmaDescriptor b =
+        ptx::wgmma_descriptor(shared_.b(x.stage), TensorMapSwizzle::bytes_128);
+    ptx::wgmma_fence(x.products);
+    BLOCKSCALE_UNROLL
+    for (uint32_t k = 0; k < kFp8BlockK; k += kStep) {
+      ptx::wgmma_mma_async<ptx::WgmmaElement::e4m3, ptx::WgmmaElement::e4m3>(x.products, a + k,
+                                                                             b + k, k != 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  /// Adds products that have ended to the sums, and leaves their stage.
+  BLOCKSCALE_DEVICE void finish(const KBlock<kConfig>& x, uint32_t boundary,
+                                float (&sums)[kSums]) const {
+    if constexpr (kConfig.promotion == Promotion::blocks) {
+      leave(x.stage);
+      add_by_blocks(x, boundary, sums);
+    } else {
+      add_by_columns(x, sums);
+      leave(x.stage);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void add_by_blocks(const KBlock<kConfig>& x, uint32_t boundary,
+                                       float (&sums)[kSums]) const {
+    constexpr int kBlocks = row_scales_of(kConfig);
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kSums; ++i) {
+      const bool second = kBlocks == 2 && static_cast<uint32_t>(i / 4 * 8) >= boundary;
+      const int row = i / 2 % 2;
+      const float scale = second ? x.scales.at[2 * (kBlocks - 1) + row] : x.scales.at[row];
+      sums[i] = ptx::fma_rn(x.products.get(i), scale, sums[i]);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void add_by_columns(const KBlock<kConfig>& x, float (&sums)[kSums]) const {
+    BLOCKSCALE_UNROLL
+    for (int j = 0; j < kSums / 4; ++j) {
+      const uint32_t column = 8 * static_cast<uint32_t>(j) + lane_ % 4 * 2;
+      const auto b =
+          ptx::ld_shared<device::Vector<float, 2>>(shared_.column_scale(x.stage, column));
+      BLOCKSCALE_UNROLL
+      for (int i = 4 * j; i < 4 * j + 4; ++i) {
+        const float by_row = ptx::mul_rn(x.products.get(i), x.scales.at[i / 2 % 2]);
+        sums[i] = ptx::fma_rn(by_row, b.at[i % 2], sums[i]);
+      }
+    }
+  }
+
+  /// Each warp says so when all of its lanes have read what they want of a stage.
+  BLOCKSCALE_DEVICE void leave(uint32_t stage) const {
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (lane_ == 0) ptx::mbarrier_arrive(shared_.ring.empty(stage));
+  }
+
+  const Shared<kConfig>& shared_;
+  uint32_t lane_;
+  uint32_t warpgroup_;
+  uint32_t row_;
+  device::StagePlace place_;
+};
+
+}  // namespace blockscale::fp8_gemm

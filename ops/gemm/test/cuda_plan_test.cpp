@@ -1,0 +1,177 @@
+// Plans of products on CUDA devices, without one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "core/tensor_map_rules.h"
+#include "device/scheduler/tile_order.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/validate.h"
+#include "tests/expect_error.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8GemmPlan;
+using gemm_detail::kFp8RowsKernel;
+
+/// Addresses that nobody follows, 1 TiB apart.
+template <class T = void>
+T* nowhere(int i) {
+  return reinterpret_cast<T*>((std::uintptr_t{1} << 40) * static_cast<std::uintptr_t>(i + 1));
+}
+
+GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a = Recipe::fp8_1x128,
+                      Recipe b = Recipe::fp8_128x128, std::int64_t batch = 1) {
+  GemmArguments x;
+  x.a = {a, m, k, batch};
+  x.b = {b, n, k, batch};
+  x.a.values = nowhere(0);
+  x.b.values = nowhere(1);
+  x.a.scales = nowhere(2);
+  x.b.scales = nowhere(3);
+  x.a.value_row_stride = x.b.value_row_stride = (k + 15) / 16 * 16;
+  x.d = {nowhere(4), Format::bf16, m, n};
+  x.d.batch = batch;
+  return x;
+}
+
+Fp8GemmPlan plan_of(const GemmArguments& x) {
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 132);
+}
+
+/// What the driver asks of a launch, and the kernels of their parameters.
+void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
+  ASSERT_GE(plan.kernel, 0);
+  EXPECT_GT(plan.expected_seconds, 0);
+  EXPECT_GT(plan.shape.grid.x, 0u);
+  EXPECT_LE(plan.shape.grid.y, 65535u);
+  EXPECT_EQ(plan.shape.grid.x % plan.shape.cluster.x, 0u);
+  EXPECT_LE(plan.shape.cluster.x, 8u);
+  if (plan.kernel == kFp8RowsKernel) {
+    EXPECT_LE(x.d.rows, gemm_detail::kMostFp8Rows);
+    EXPECT_GE(std::int64_t{plan.shape.grid.x} * 8 * (kFp8RowsWarps / plan.rows.parts), x.d.columns);
+    EXPECT_GE(plan.rows.parts * plan.rows.part_blocks, plan.rows.k_blocks);
+    return;
+  }
+  const Fp8GemmChoice& c = plan.choice;
+  EXPECT_GE(c.stages, 3u);
+  EXPECT_LE((plan.shape.dynamic_shared_bytes + 1024) * c.per_sm, 228u * 1024);
+  const Fp8GemmParams& p = plan.params;
+  EXPECT_GE(std::int64_t{p.order.tiles_m} * c.rows, x.d.rows);
+  EXPECT_GE(std::int64_t{p.order.tiles_n} * c.columns, x.d.columns);
+  EXPECT_EQ(p.order.tiles, p.order.tiles_m * p.order.tiles_n * x.d.batch);
+  EXPECT_GE(p.split_blocks * c.split, p.k_blocks);
+  if (c.split > 1) {
+    EXPECT_EQ(plan.shape.grid.x, p.order.tiles * c.split);
+  }
+  EXPECT_EQ(plan.a.rank != 0, x.a.k > 0);
+  EXPECT_EQ(plan.d.rank != 0, p.epilogue.d.boxes);
+  for (const TensorMapDescription& map : {plan.a, plan.b, plan.d}) {
+    std::ostringstream rule;
+    if (map.rank == 0) continue;
+    EXPECT_FALSE(print_broken_rule(rule, map)) << rule.str();
+  }
+}
+
+TEST(CudaGemmPlan, AlwaysExists) {
+  std::mt19937_64 random(1);
+  const auto size = [&](int bits) {
+    return static_cast<std::int64_t>(1 + random() % (std::uint64_t{1} << (1 + random() % bits)));
+  };
+  const Recipe recipes[] = {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128,
+                            Recipe::fp8_32x128_ue8m0, Recipe::fp8_128x128};
+  for (int i = 0; i < 100'000; ++i) {
+    const Recipe a = recipes[random() % 5];
+    const Recipe b = recipe_traits(a).block_k == 0 ? a : recipes[2 + random() % 3];
+    const GemmArguments x = product(size(14), size(16), size(15), a, b, size(3));
+    SCOPED_TRACE(std::to_string(x.d.rows) + " x " + std::to_string(x.d.columns) + " x " +
+                 std::to_string(x.a.k) + " batch " + std::to_string(x.d.batch));
+    const Fp8GemmPlan plan = plan_of(x);
+    expect_launchable(plan, x);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
+  for (const std::int64_t m : {1, 64, 200, 4096}) {
+    for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
+      const GemmArguments x = product(m, 2112, 7168, Recipe::fp8_1x128, b);
+      const GemmArguments validated = gemm_detail::validated(x, {});
+      const auto choices = gemm_detail::fp8_gemm_choices(validated, 132);
+      EXPECT_GE(choices.size(), 4u);
+      for (const Fp8GemmChoice& c : choices) {
+        const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 132, c);
+        EXPECT_EQ(plan.choice, c);
+        expect_launchable(plan, x);
+      }
+    }
+  }
+}
+
+TEST(CudaGemmPlan, NothingToDoAndNoK) {
+  EXPECT_EQ(plan_of(product(0, 64, 128)).kernel, -1);
+  EXPECT_EQ(plan_of(product(64, 0, 128)).kernel, -1);
+  const Fp8GemmPlan plan = plan_of(product(64, 64, 0));
+  EXPECT_GE(plan.kernel, 0);
+  EXPECT_EQ(plan.params.k_blocks, 0u);
+}
+
+TEST(CudaGemmPlan, SaysWhatIsLaunched) {
+  EXPECT_EQ(
+      cuda::describe_gemm(product(4096, 4096, 7168)),
+      "gemm_fp8_128x128_blocks: 1024 tiles of 128 x 128, 56 blocks of K; 132 x 384 threads, 1 "
+      "a multiprocessor, 5 stages, 199296 bytes shared, stored as boxes; 187.4 us "
+      "expected\nworkspace 0 bytes\n");
+  EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
+              testing::HasSubstr("divided among 5 blocks of a cluster"));
+  EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
+              testing::HasSubstr("stored by elements"));
+  EXPECT_THAT(cuda::describe_gemm(product(1, 2112, 7168)), testing::HasSubstr("gemm_fp8_rows"));
+  EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
+}
+
+TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
+  using test::expect_error;
+  expect_error(ErrorCode::unsupported, "a.recipe", "is mxfp8_e4m3",
+               [] { (void)plan_of(product(64, 64, 128, Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3)); });
+  GemmArguments x = product(64, 64, 128);
+  x.b.values = static_cast<const std::uint8_t*>(x.b.values) + 8;
+  expect_error(ErrorCode::unsupported, "b.values", "multiples of 16", [&] { (void)plan_of(x); });
+  x = product(64, 64, 128);
+  x.a.value_row_stride = 136;
+  expect_error(ErrorCode::unsupported, "a.values", "rows 136 bytes", [&] { (void)plan_of(x); });
+  expect_error(ErrorCode::invalid_argument, "multiprocessors", "is 0",
+               [] { (void)cuda::describe_gemm(product(1, 1, 128), 0); });
+}
+
+TEST(TileOrder, VisitsEachTileOnce) {
+  for (const auto& [m, n, batch] :
+       {std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>{1, 1, 1},
+        {16, 3, 2},
+        {17, 5, 1},
+        {40, 7, 3},
+        {3, 100, 1}}) {
+    const TileOrder order(m, n, batch);
+    std::vector<int> seen(order.tiles, 0);
+    for (std::uint32_t i = 0; i < order.tiles; ++i) {
+      const Tile t = order(i);
+      ASSERT_LT(t.m, m);
+      ASSERT_LT(t.n, n);
+      ASSERT_LT(t.batch, batch);
+      ++seen[(t.batch * m + t.m) * n + t.n];
+    }
+    EXPECT_THAT(seen, testing::Each(1));
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,252 @@
+// The FP8 kernels in the emulator: every configuration, edge, layout and epilogue, against the
+// float64 reference, under random schedules.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/emulator/emulator.h"
+#include "device/emulator/tensor_map.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/kernels/fp8_entry.cuh"
+#include "ops/gemm/kernels/fp8_rows.cuh"
+#include "ops/gemm/validate.h"
+#include "tests/gemm_problem.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8GemmPlan;
+using test::InputFamily;
+using test::Random;
+
+template <int kIndex = 0>
+void run_kernel(int index, const Fp8GemmParams& params) {
+  if constexpr (kIndex < Fp8GemmKernelList::kCount) {
+    if (index == kIndex) {
+      fp8_gemm_kernel<kFp8GemmKernels.at[kIndex]>(params);
+    } else {
+      run_kernel<kIndex + 1>(index, params);
+    }
+  }
+}
+
+struct Problem {
+  std::int64_t m = 64, n = 64, k = 256, batch = 1;
+  Recipe a = Recipe::fp8_1x128, b = Recipe::fp8_128x128;
+  ScaleLayout layout = ScaleLayout::row_major;
+  Format d = Format::bf16;
+  float alpha = 1, beta = 0;
+  bool bias = false;
+  std::int64_t extra_columns = 0;  // of D and C, between rows
+};
+
+std::string text_of(const Problem& p) {
+  return std::to_string(p.m) + " x " + std::to_string(p.n) + " x " + std::to_string(p.k) +
+         " batch " + std::to_string(p.batch) + " " + recipe_traits(p.a).name + " x " +
+         recipe_traits(p.b).name + " " + scale_layout_traits(p.layout).name + " to " +
+         format_traits(p.d).name;
+}
+
+/// Values begin at multiples of 16 bytes, as tensor copies need them.
+class AlignedCopy {
+ public:
+  AlignedCopy(const void* data, std::int64_t bytes) : bytes_(bytes) {
+    storage_.resize(static_cast<std::size_t>(bytes) + 16);
+    if (bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
+  }
+  std::uint8_t* at() {
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    return storage_.data() + (16 - address % 16) % 16;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t bytes_;
+  std::vector<std::uint8_t> storage_;
+};
+
+std::int64_t scale_bytes_of(const ScaledTensorView& x) {
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  const std::int64_t size = format_traits(recipe_traits(x.recipe).scale).bits / 8;
+  return ((x.batch - 1) * x.scale_batch_stride +
+          scale_count(x.layout, grid.rows, grid.columns, x.scale_leading_stride)) *
+         size;
+}
+
+/// Runs a problem by a choice (or the plan's own) under one schedule.
+void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
+           const emulator::Options& options) {
+  Random random(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k));
+  test::OperandOptions operand;
+  operand.layout = p.layout;
+  operand.batch = p.batch;
+  operand.extra_row_bytes = (16 - p.k % 16) % 16;
+  operand.smallest_scales = false;
+  const test::TestOperand a(random, p.a, p.m, p.k, InputFamily::adversarial, operand);
+  const test::TestOperand b(random, p.b, p.n, p.k, InputFamily::adversarial, operand);
+  test::TestMatrix c(p.d, p.m, p.n, p.batch, p.extra_columns);
+  test::TestMatrix d(p.d, p.m, p.n, p.batch, p.extra_columns);
+  test::TestMatrix bias(Format::f32, 1, p.n);
+  c.fill(random, InputFamily::normal);
+  bias.fill(random, InputFamily::normal);
+  const auto values = [](const ScaledTensorView& x) {
+    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k));
+  };
+  AlignedCopy a_values = values(a.view()), b_values = values(b.view());
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.a.values = a_values.at();
+  x.b.values = b_values.at();
+  x.d = d.view();
+  x.alpha = p.alpha;
+  x.beta = p.beta;
+  if (p.beta != 0) x.c = c.view();
+  if (p.bias) x.bias = bias.view().data;
+  const GemmArguments validated = gemm_detail::validated(x, {});
+  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice);
+  SCOPED_TRACE(text_of(p) + ": " + plan.str());
+  ASSERT_GE(plan.kernel, 0);
+  if (plan.a.rank != 0) plan.params.a = emulator::encode_tensor_map(plan.a);
+  if (plan.b.rank != 0) plan.params.b = emulator::encode_tensor_map(plan.b);
+  if (plan.d.rank != 0) plan.params.d = emulator::encode_tensor_map(plan.d);
+  using emulator::BufferUse;
+  const auto bytes_of = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
+  std::vector<emulator::Buffer> buffers = {
+      emulator::buffer("a", a_values.at(), bytes_of(a_values.bytes()), BufferUse::input),
+      emulator::buffer("b", b_values.at(), bytes_of(b_values.bytes()), BufferUse::input),
+      emulator::buffer("a scales", x.a.scales, bytes_of(scale_bytes_of(x.a)), BufferUse::input),
+      emulator::buffer("b scales", x.b.scales, bytes_of(scale_bytes_of(x.b)), BufferUse::input),
+      emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
+  if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
+  if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
+  const emulator::Report report = emulator::launch(plan.shape, buffers, options, [&] {
+    if (plan.kernel == gemm_detail::kFp8RowsKernel) {
+      fp8_rows_kernel(plan.rows);
+    } else {
+      run_kernel(plan.kernel, plan.params);
+    }
+  });
+  ASSERT_TRUE(report.ok()) << report.text();
+  EXPECT_TRUE(d.is_poison_intact());
+  // The emulator sums a k-block's products exactly.
+  const test::ErrorReport error = test::compare(x, 64);
+  EXPECT_EQ(error.violations, 0) << "largest " << error.largest_ratio;
+}
+
+std::vector<Fp8GemmChoice> choices_of(Recipe b) {
+  std::vector<Fp8GemmChoice> choices;
+  for (const Fp8GemmConfig& c : kFp8GemmKernels.at) {
+    const bool blocks = recipe_traits(b).block_rows == 128;
+    if ((c.promotion == Promotion::blocks) != blocks) continue;
+    choices.push_back({c.rows, c.columns, 3, 1, 1});
+  }
+  return choices;
+}
+
+TEST(EmulatedGemm, EveryKernel) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
+    for (const Fp8GemmChoice& choice : choices_of(b)) {
+      Problem p;
+      p.b = b;
+      p.m = choice.rows + 5;
+      p.n = choice.columns + 24;
+      p.k = 400;
+      check(p, choice, emulator::in_order());
+      check(p, choice, emulator::random_order(1));
+    }
+  }
+}
+
+TEST(EmulatedGemm, ClustersDivideK) {
+  for (const std::uint32_t split : {2u, 3u}) {
+    Problem p;
+    p.n = 40;
+    p.k = 640;
+    check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::in_order());
+    check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::random_order(2));
+  }
+}
+
+TEST(EmulatedGemm, PersistentBlocksGoRoundTheRing) {
+  Problem p;
+  p.m = 64;
+  p.n = 32 * 11;
+  p.k = 640;
+  check(p, Fp8GemmChoice{64, 32, 4, 1, 1}, emulator::random_order(3));
+}
+
+TEST(EmulatedGemm, RecipesAndLayouts) {
+  const Recipe recipes[] = {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_32x128,
+                            Recipe::fp8_1x128_ue8m0, Recipe::fp8_128x128_ue8m0};
+  for (const Recipe recipe : recipes) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+      Problem p;
+      p.m = 33;
+      p.n = 72;
+      p.k = 272;
+      p.a = p.b = recipe;
+      p.layout = layout;
+      check(p, {}, emulator::in_order());
+    }
+  }
+  for (const ScaleLayout layout : {ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
+    Problem p;
+    p.k = 700;
+    p.a = p.b = Recipe::fp8_1x128_ue8m0;
+    p.layout = layout;
+    check(p, {}, emulator::in_order());
+  }
+}
+
+TEST(EmulatedGemm, EdgesAndEpilogues) {
+  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t extra : {0, 1}) {
+      Problem p;
+      p.m = 17;
+      p.n = extra == 0 ? 40 : 41;
+      p.k = 130;
+      p.batch = 2;
+      p.d = d;
+      p.extra_columns = extra;
+      p.alpha = d == Format::f16 ? 0 : -0.5f;  // adversarial sums are beyond f16
+      p.beta = 2;
+      p.bias = true;
+      check(p, {}, emulator::in_order());
+    }
+  }
+}
+
+TEST(EmulatedGemm, FewRows) {
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_row}) {
+    for (const std::int64_t m : {1, 3, 8}) {
+      Problem p;
+      p.a = p.b = recipe;
+      p.m = m;
+      p.n = 75;
+      p.k = 16 * 75;
+      p.batch = m == 3 ? 2 : 1;
+      p.d = m == 8 ? Format::f32 : Format::bf16;
+      p.alpha = 0.5f;
+      p.beta = 1;
+      p.bias = true;
+      check(p, {}, emulator::in_order());
+      check(p, {}, emulator::random_order(4));
+    }
+  }
+}
+
+TEST(EmulatedGemm, OneRowOneColumnAndNoK) {
+  check({.m = 1, .n = 1, .k = 16}, {}, emulator::in_order());
+  Problem p;
+  p.k = 0;
+  p.beta = 1;
+  check(p, {}, emulator::in_order());
+}
+
+}  // namespace
+}  // namespace blockscale
