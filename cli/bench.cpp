@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "blockscale/cuda.h"
 #include "blockscale/device.h"
 #include "blockscale/parallel.h"
 #include "blockscale/system.h"
@@ -29,6 +30,13 @@ std::int64_t parse_size(const std::string& text) {
 }
 int parse_repeats(const std::string& text) {
   return static_cast<int>(parse_integer(text, 1, 1'000'000));
+}
+
+/// `--device`: whether it is a GPU.
+bool parse_device(const std::string& text) {
+  if (text == "cpu") return false;
+  if (text == "cuda") return true;
+  throw ParseError("'" + text + "' is no device; choose cpu or cuda");
 }
 
 /// "3.21", in GB/s: powers of 1000, as rates of memory are given.
@@ -62,13 +70,6 @@ struct BenchQuantize {
   bool plan = false;                 // on CUDA: only what would be launched
   bool json = false;
 };
-
-/// `--device`: whether it is a GPU.
-bool parse_device(const std::string& text) {
-  if (text == "cpu") return false;
-  if (text == "cuda") return true;
-  throw ParseError("'" + text + "' is no device; choose cpu or cuda");
-}
 
 std::uint64_t parse_input_bytes(const std::string& text) {
   const std::uint64_t bytes = parse_bytes(text);
@@ -259,6 +260,7 @@ struct BenchGemm {
   Format output_dtype = Format::bf16;
   int threads = 1;
   int repeats = 3;
+  bool cuda = false;
   bool plan = false;  // only how the work is divided
   bool json = false;
 };
@@ -276,6 +278,13 @@ std::vector<std::pair<Recipe, Recipe>> usual_pairs() {
           {Recipe::mxfp4, Recipe::mxfp4},
           {Recipe::nvfp4, Recipe::nvfp4},
           {Recipe::bf16, Recipe::nvfp4}};
+}
+
+/// One pair of each kind that has kernels for GPUs.
+std::vector<std::pair<Recipe, Recipe>> usual_cuda_pairs() {
+  return {{Recipe::fp8_tensor, Recipe::fp8_tensor},
+          {Recipe::fp8_row, Recipe::fp8_row},
+          {Recipe::fp8_1x128, Recipe::fp8_128x128}};
 }
 
 /// "RECIPE" for both sides, or "RECIPE_A:RECIPE_B".
@@ -327,10 +336,12 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
     arguments.a = imagined(recipe_a, command.m, command.k, 1);
     arguments.b = imagined(recipe_b, command.n, command.k, 4);
     arguments.d = {somewhere(7), command.output_dtype, command.m, command.n};
-    const std::string plan = describe_gemm(arguments);
-    json["cases"].push_back({{"recipe_a", recipe_traits(recipe_a).name},
-                             {"recipe_b", recipe_traits(recipe_b).name},
-                             {"plan", plan}});
+    const char* const name_a = recipe_traits(recipe_a).name;
+    const char* const name_b = recipe_traits(recipe_b).name;
+    const std::string plan =
+        command.cuda ? cuda::describe_gemm(arguments) : describe_gemm(arguments);
+    json["cases"].push_back({{"recipe_a", name_a}, {"recipe_b", name_b}, {"plan", plan}});
+    if (command.cuda) text += std::string(name_a) + " x " + name_b + '\n';
     text += plan;
   }
   return print_result(json, text, command.json);
@@ -338,6 +349,10 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
 
 ExitCode run_gemm(const BenchGemm& command) {
   if (command.plan) return print_gemm_plans(command);
+  if (command.cuda) {
+    throw UsageError(
+        "--device cuda goes with --plan; in a checkout, ./dev gpu-bench gemm measures");
+  }
   Json json = {{"m", command.m},
                {"n", command.n},
                {"k", command.k},
@@ -374,6 +389,9 @@ constexpr const char* kGemmExamples = R"help(Examples:
 
   Two pairs of one's own choice:
     blockscale bench gemm --pair mxfp8_e4m3 --pair bf16:mxfp4 -m 64 --threads 0
+
+  Which kernel a product with block scales takes on a GPU:
+    blockscale bench gemm --device cuda --plan --pair fp8_1x128:fp8_128x128 -m 64
 )help";
 
 void add_gemm_bench(CLI::App& bench, Action& action) {
@@ -389,14 +407,19 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
              "Type of D: f32, f16 or bf16 (the default)");
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
+  add_parsed(
+      *command, "--device", "D", state->cuda, parse_device,
+      help_text("cpu (the default) or cuda, which goes with --plan and takes the FP8 recipes "
+                "of e4m3"));
   command->add_flag("--plan", state->plan,
-                    help_text("Print how the work is divided, and for which instruction set; "
-                              "measures nothing"));
+                    help_text("Print how the work is divided, and for which instruction set, or "
+                              "what would be launched on an H200; measures nothing and needs no "
+                              "GPU"));
   add_threads(*command, state->threads, 1);
   add_json(*command, state->json);
   command->footer(recipe_help() + "\n" + kGemmExamples);
   command->callback([&action, state] {
-    if (state->pairs.empty()) state->pairs = usual_pairs();
+    if (state->pairs.empty()) state->pairs = state->cuda ? usual_cuda_pairs() : usual_pairs();
     action = [state] { return run_gemm(*state); };
   });
 }

@@ -234,14 +234,14 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
   return result;
 }
 
-Operand operand_argument(const char* argument, nb::handle object) {
+Operand operand_argument(const char* argument, nb::handle object, const Place& place) {
   Operand operand;
   if (nb::isinstance<nb::tuple>(object)) {
     const auto pair = nb::cast<nb::tuple>(object);
-    operand.plain = input_array(argument, pair[0]);
+    operand.plain = input_array(argument, pair[0], place);
     operand.view = as_scaled(matrix_view(argument, operand.plain, nb::cast<Format>(pair[1])));
   } else {
-    operand.scaled = scaled_argument(argument, object, Access::read);
+    operand.scaled = scaled_argument(argument, object, Access::read, place);
     operand.view = operand.scaled.view;
   }
   return operand;

@@ -57,6 +57,6 @@ struct Operand {
   ScaledArgument scaled;
   ScaledTensorView view;
 };
-Operand operand_argument(const char* argument, nb::handle object);
+Operand operand_argument(const char* argument, nb::handle object, const Place& place = {});
 
 }  // namespace blockscale::python

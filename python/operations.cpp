@@ -1,7 +1,8 @@
 // quantize, dequantize and gemm on arrays in CPU memory.
 #include <nanobind/stl/optional.h>
 
-#include "blockscale/gemm.h"
+#include "argument_names.h"
+#include "gemm_call.h"
 #include "module.h"
 #include "quantize_call.h"
 
@@ -40,37 +41,11 @@ void dequantize_into(nb::handle x, nb::handle out, Format dtype, int threads) {
   dequantize(source.view, matrix, threads);
 }
 
-/// c and bias are pairs (array, Format) or None.
-void gemm_into(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha, float beta,
-               std::optional<nb::tuple> c, std::optional<nb::tuple> bias, int threads) {
-  const Operand left = operand_argument("a", a);
-  const Operand right = operand_argument("b", b);
-  GemmArguments arguments;
-  arguments.a = left.view;
-  arguments.b = right.view;
-  const OutputArray array = output_array("out", out);
-  arguments.d = matrix_view("out", array, dtype);
-  arguments.alpha = alpha;
-  arguments.beta = beta;
-  InputArray c_array;
-  InputArray bias_array;
-  if (c) {
-    c_array = input_array("c", (*c)[0]);
-    arguments.c = matrix_view("c", c_array, nb::cast<Format>((*c)[1]));
-  }
-  if (bias) {
-    bias_array = input_array("bias", (*bias)[0]);
-    const MatrixView row = matrix_view("bias", bias_array, nb::cast<Format>((*bias)[1]));
-    if (row.rows != 1 || row.batch != 1 || row.columns != right.view.rows) {
-      throw Error(ErrorCode::invalid_argument, "bias",
-                  "has " + std::to_string(row.columns) +
-                      " elements, must have N = " + std::to_string(right.view.rows));
-    }
-    arguments.bias = row.data;
-    arguments.bias_dtype = row.dtype;
-  }
-  const nb::gil_scoped_release release;
-  gemm(arguments, GemmOptions{threads});
+void gemm_into(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+               nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+               const std::optional<nb::tuple>& bias, int threads) {
+  const GemmCall call = gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias);
+  with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
 }
 
 nb::tuple transform_names() {
@@ -93,8 +68,8 @@ void bind_operations(nb::module_& module) {
   module.def("dequantize", &dequantize_into, nb::arg("x"), nb::arg("out"), nb::arg("dtype"),
              nb::arg("threads"));
   module.def("gemm", &gemm_into, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("dtype"),
-             nb::arg("alpha"), nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
-             nb::arg("threads"));
+             nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"), nb::arg("c").none(),
+             nb::arg("bias").none(), nb::arg("threads"));
   module.def("gemm_supports", &gemm_supports, nb::arg("a"), nb::arg("b"));
 }
 

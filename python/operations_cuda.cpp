@@ -4,8 +4,10 @@
 
 #include <cstdint>
 
+#include "argument_names.h"
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "gemm_call.h"
 #include "module.h"
 #include "quantize_call.h"
 
@@ -116,6 +118,55 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
   return plans.front().plan;
 }
 
+std::int64_t gemm_workspace(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                            const std::optional<nb::tuple>& bias, std::uintptr_t stream) {
+  const GemmCall call =
+      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
+  return with_python_names([&] { return cuda::gemm_workspace_bytes(call.arguments); });
+}
+
+void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+                    nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                    const std::optional<nb::tuple>& bias, std::uintptr_t stream,
+                    nb::handle workspace) {
+  const GemmCall call =
+      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
+  const DeviceWork work(stream, workspace);
+  with_python_names([&] { cuda::gemm(call.arguments, work.execution); });
+}
+
+/// Packed memory that does not exist, apart from any other of another `place`.
+void* nowhere(std::uintptr_t place) {
+  return reinterpret_cast<void*>(place << 40);
+}
+
+ScaledTensorView operand_nowhere(Recipe recipe, std::int64_t rows, std::int64_t k,
+                                 std::int64_t batch, std::uintptr_t place) {
+  ScaledTensorView view;
+  view.recipe = recipe;
+  view.rows = rows;
+  view.k = k;
+  view.batch = batch;
+  view.values = nowhere(place);
+  if (is_plain(recipe)) return view;
+  view.scales = nowhere(place + 1);
+  if (recipe_traits(recipe).tensor_scale) {
+    view.tensor_scale = static_cast<const float*>(nowhere(place + 2));
+  }
+  return view;
+}
+
+std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
+                          Recipe a, Recipe b, Format dtype) {
+  GemmArguments arguments;
+  arguments.a = operand_nowhere(a, m, k, batch, 1);
+  arguments.b = operand_nowhere(b, n, k, batch, 4);
+  arguments.d = {nowhere(7), dtype, m, n};
+  arguments.d.batch = batch;
+  return with_python_names([&] { return cuda::describe_gemm(arguments); });
+}
+
 void synchronize(int device, std::uintptr_t stream) {
   const nb::gil_scoped_release release;
   const cuda::DeviceScope scope(device);
@@ -141,6 +192,15 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("dtype"), nb::arg("stream"));
   module.def("cuda_describe_quantize", &describe_quantize, nb::arg("rows"), nb::arg("k"),
              nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
+  module.def("cuda_gemm_workspace", &gemm_workspace, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+             nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
+             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"));
+  module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+             nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
+             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"),
+             nb::arg("workspace").none());
+  module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
+             nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

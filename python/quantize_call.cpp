@@ -2,13 +2,6 @@
 
 namespace blockscale::python {
 
-std::string python_name(const std::string& argument) {
-  constexpr std::string_view kFused = "options.input.";
-  if (argument == "options.fp8_amax_floor") return "amax_floor";
-  if (!argument.starts_with(kFused)) return argument;
-  return "transform." + argument.substr(kFused.size());
-}
-
 InputArgument input_argument(const std::optional<nb::tuple>& transform, const Place& place) {
   InputArgument result;
   if (!transform) return result;

@@ -39,6 +39,25 @@ def chip_name() -> str:
     return name.value.decode()
 
 
+def write_report(
+    folder: pathlib.Path, name: str, chip: str, commit: str, command: str, results: object
+) -> pathlib.Path:
+    """Writes DATE-CHIP-NAME.json; returns it."""
+    report = {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "chip": chip,
+        "driver": driver_version(),
+        "commit": commit,
+        "command": command,
+        "results": results,
+    }
+    short_chip = chip.removeprefix("NVIDIA ").split()[0].lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{report['date']}-{short_chip}-{name}.json"
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    return file
+
+
 def run(program: pathlib.Path, options: argparse.Namespace, chip: str) -> bool:
     done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False)
     name = program.name.removesuffix("_gpu_bench").replace("_", "-")
@@ -53,17 +72,8 @@ def run(program: pathlib.Path, options: argparse.Namespace, chip: str) -> bool:
     except json.JSONDecodeError as error:
         print(f"{name}: what it printed is no JSON ({error}): {done.stdout[:200]!r}")
         return False
-    report = {
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "chip": chip,
-        "driver": driver_version(),
-        "commit": options.commit,
-        "command": f"./dev gpu-bench --only {program.name}",
-        "results": results,
-    }
-    short_chip = chip.removeprefix("NVIDIA ").split()[0].lower()
-    file = options.output / f"{report['date']}-{short_chip}-{name}.json"
-    file.write_text(json.dumps(report, indent=1) + "\n")
+    command = f"./dev gpu-bench --only {program.name}"
+    file = write_report(options.output, name, chip, options.commit, command, results)
     print(f"{name}: {file}")
     return True
 
@@ -83,7 +93,6 @@ def main() -> int:
     if not programs:
         print(f"no benchmark in {options.build} has {options.only!r} in its name")
         return 1
-    options.output.mkdir(parents=True, exist_ok=True)
     chip = chip_name()
     succeeded = [run(program, options, chip) for program in programs]
     return 0 if all(succeeded) else 1

@@ -23,7 +23,14 @@ from ._native import (
     TensorScaleSense,
 )
 from ._native import version as __version__
-from ._ops import dequantize, describe, gemm, quantize, quantize_rows_and_columns
+from ._ops import (
+    dequantize,
+    describe,
+    describe_gemm,
+    gemm,
+    quantize,
+    quantize_rows_and_columns,
+)
 from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
@@ -50,6 +57,7 @@ __all__ = [
     "convert",
     "dequantize",
     "describe",
+    "describe_gemm",
     "gemm",
     "inspect",
     "quantize",

@@ -139,16 +139,9 @@ def _refuse_device(argument: str, device: str) -> str:
     )
 
 
-def require_cpu(place: Place, argument: str, operation: str) -> None:
-    """Checks that an argument of an operation that has no GPU form is in CPU memory.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if isinstance(place, Device):
-        raise ValueError(
-            f"{argument}: is on {place}, and {operation} computes on the CPU; move it there first"
-        )
+def is_on_device(x: Any) -> bool:
+    """Whether `x` is an array in the memory of a CUDA device."""
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == _CUDA_DEVICE
 
 
 def plain(x: Any, argument: str) -> tuple[Any, Format, Place]:

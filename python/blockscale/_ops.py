@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe as describe_array
-from ._arrays import empty, format_of, plain, require_cpu, require_type, to_library
+from ._arrays import empty, format_of, is_on_device, plain, require_type, to_library
 from ._device import Device, Place, current, require_place, require_writable
 from ._native import Format, MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
 from ._tensor import TRAITS, ScaledTensor, enum_member, floats
@@ -373,15 +373,15 @@ def dequantize(
 
 
 def _output(
-    out: Any, shape: tuple[int, ...], out_dtype: Any, place: Place
-) -> tuple[Any, np.ndarray, Format]:
+    out: Any, shape: tuple[int, ...], out_dtype: Any, place: Place, first: str = "x"
+) -> tuple[Any, Any, Format]:
     """(caller's array or None, its memory or new memory, its format)."""
     if out is None:
         fmt = format_of(out_dtype, "out_dtype")
         require_type(fmt, place)
         return None, empty(shape, fmt, place), fmt
     array, fmt, its_place = plain(out, "out")
-    require_place(its_place, place, "out")
+    require_place(its_place, place, "out", first)
     if tuple(array.shape) != shape:
         raise ValueError(f"out: shape is {tuple(array.shape)}, must be {shape}")
     require_writable(array, its_place, "out")
@@ -392,7 +392,7 @@ def gemm(
     a: Any,
     b: Any,
     *,
-    alpha: float = 1.0,
+    alpha: Any = 1.0,
     beta: float = 0.0,
     c: Any = None,
     bias: Any = None,
@@ -403,9 +403,13 @@ def gemm(
     """alpha * a b^T + beta * c + bias.
 
     Args:
-        a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16.
+        a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16. On a CUDA
+            device a ScaledTensor of an FP8 recipe of e4m3, and so is `b`: then everything else is
+            there too, and the work is queued on that library's current stream.
         b: [N, K] or [batch, N, K]; likewise. Which pairs are possible: docs/numerics.md.
-        alpha, beta: factors. With beta 0, `c` is not read.
+        alpha: a factor; where `a` is on a CUDA device also an array of one float32 there, which is
+            read when the kernel runs.
+        beta: a factor. With 0, `c` is not read.
         c: [M, N] or [batch, M, N] of f32, f16 or bf16.
         bias: [N], added to each row.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
@@ -426,7 +430,8 @@ def gemm(
     32.0
     """
     left, left_shape, left_format, place = _operand(a, "a")
-    right, right_shape, _, _ = _operand(b, "b")
+    right, right_shape, _, right_place = _operand(b, "b")
+    require_place(right_place, place, "b", "a")
     batches = {s[0] for s in (left_shape, right_shape) if len(s) == 3 and s[0] != 1}
     if len(batches) > 1:
         raise ValueError(
@@ -436,35 +441,89 @@ def gemm(
     batch = (max(batches, default=1),) if batched else ()
     shape = (*batch, left_shape[-2], right_shape[-2])
     dtype = out_dtype if out_dtype is not None else left_format or Format.f32
-    result, array, fmt = _output(out, shape, dtype, place)
-    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+    result, array, fmt = _output(out, shape, dtype, place, "a")
+    factor, factor_array = _factor(alpha, place)
+    if is_on_device(beta):
+        raise TypeError("beta: is an array on a device, must be a number")
+    beta, threads = number(beta, "beta"), count(threads, "threads")
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
-    c_pair = None if c is None or beta == 0.0 else _on_cpu(c, "c")[:2]
-    bias_pair = None if bias is None else _bias(bias)
-    _native.gemm(left, right, array, fmt, alpha, beta, c_pair, bias_pair, count(threads, "threads"))
+    c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
+    bias_pair = None if bias is None else _bias(bias, place)
+    call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair)
+    if isinstance(place, Device):
+        _queue(place, _native.cuda_gemm, _native.cuda_gemm_workspace, *call)
+    else:
+        _native.gemm(*call, threads)
     return to_library(array, fmt, place) if result is None else result
 
 
-def _on_cpu(x: Any, argument: str) -> tuple[np.ndarray, Format, Place]:
-    """`plain` for gemm."""
-    array, fmt, place = plain(x, argument)
-    require_cpu(place, argument, "gemm")
-    return array, fmt, place
-
-
-def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Any, Place]:
+def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Format | None, Place]:
     """(what the native module takes, shape, plain format or None, place)."""
     if isinstance(x, ScaledTensor):
-        require_cpu(x._place, argument, "gemm")
         return x, x.shape, None, x._place
-    array, fmt, place = _on_cpu(x, argument)
+    array, fmt, place = plain(x, argument)
     _require_matrix(array, argument)
-    return (array, fmt), array.shape, fmt, place
+    return (array, fmt), tuple(array.shape), fmt, place
 
 
-def _bias(bias: Any) -> tuple[np.ndarray, Format]:
-    array, fmt, _ = _on_cpu(bias, "bias")
+def _beside(x: Any, argument: str, place: Place) -> tuple[Any, Format]:
+    """`plain` for what must lie where gemm's `a` does."""
+    array, fmt, its_place = plain(x, argument)
+    require_place(its_place, place, argument, "a")
+    return array, fmt
+
+
+def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
+    array, fmt = _beside(bias, "bias", place)
     if array.ndim != 1:
-        raise ValueError(f"bias: shape is {array.shape}, must be (N,)")
-    return array.reshape(1, -1), fmt
+        raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,)")
+    with current(place):
+        return array[None], fmt
+
+
+def _factor(alpha: Any, place: Place) -> tuple[float, Any]:
+    """`alpha` as a number and an array of one more, or None: a device's are not read here."""
+    if not is_on_device(alpha):
+        return number(alpha, "alpha"), None
+    array, dtype, its_place = describe_array(alpha, "alpha")
+    require_place(its_place, place, "alpha", "a")
+    if dtype != "float32":
+        raise TypeError(f"alpha: has dtype {dtype}, must be float32")
+    if int(np.prod(array.shape)) != 1:
+        raise ValueError(f"alpha: shape is {tuple(array.shape)}, must have one element")
+    return 1.0, array
+
+
+def describe_gemm(
+    m: int,
+    n: int,
+    k: int,
+    a: Recipe | str = Recipe.fp8_1x128,
+    b: Recipe | str = Recipe.fp8_128x128,
+    *,
+    batch: int = 1,
+    out_dtype: Any = "bfloat16",
+) -> str:
+    """What `gemm` would launch on an H200, and what it is expected to take. Needs no GPU.
+
+    Args:
+        m, n, k: a is [m, k], b is [n, k].
+        a, b: their recipes.
+        batch: of both.
+        out_dtype: float32, float16 or bfloat16.
+
+    Raises:
+        TypeError: a dtype that is not allowed.
+        ValueError: a name, a size or a pair of recipes that is not allowed.
+
+    >>> import blockscale
+    >>> print(blockscale.describe_gemm(128, 4096, 7168).split("_")[0])
+    gemm
+    """
+    m, n, k = (count(v, name, 2**31) for v, name in ((m, "m"), (n, "n"), (k, "k")))
+    batch = count(batch, "batch", 2**31)
+    if max(m * k, n * k, 4 * m * n) * batch > 2**40:
+        raise ValueError(f"m, n, k: are {m}, {n} and {k}, matrices must have at most 2^40 bytes")
+    recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
+    return _native.cuda_describe_gemm(m, n, k, batch, *recipes, format_of(out_dtype, "out_dtype"))

@@ -1,5 +1,6 @@
-"""quantize and dequantize on CUDA arrays of cupy and jax: the bytes of the CPU, in arrays of their
-library. `./dev gpu-test` runs these where there is a GPU and the library."""
+"""quantize, dequantize and gemm on CUDA arrays of cupy and jax: the bytes of the CPU, or a product
+that is exact, in arrays of their library. `./dev gpu-test` runs these where there is a GPU and the
+library."""
 
 from __future__ import annotations
 
@@ -54,3 +55,22 @@ def test_dequantize_gives_the_librarys_array(name: str) -> None:
     assert type(on_device).__module__.startswith(("cupy", "jax"))
     on_host = blockscale.dequantize(blockscale.quantize(x, "mxfp8_e4m3"))
     assert (host(on_device) == host(on_host)).all()
+
+
+@pytest.mark.parametrize("name", ["cupy", "jax"])
+def test_gemm_gives_the_librarys_array(name: str) -> None:
+    xp = library(name)
+    rng = np.random.default_rng(2)
+    x, y = (rng.integers(-3, 4, (rows, 256)).astype(np.float32) for rows in (70, 40))
+    bias = rng.integers(-9, 10, 40).astype(np.float32)
+
+    def tensor(values: np.ndarray) -> blockscale.ScaledTensor:
+        codes = blockscale.quantize(values, "fp8_tensor", scales=1.0).values.view(np.uint8)
+        scales = np.ones((len(values), 2), np.float32)
+        return blockscale.ScaledTensor(xp.asarray(codes), xp.asarray(scales), "fp8_1x128")
+
+    d = blockscale.gemm(
+        tensor(x), tensor(y), alpha=xp.full((1,), 2.0, "float32"), bias=xp.asarray(bias)
+    )
+    assert type(d).__module__.startswith(("cupy", "jax"))
+    assert (host(d).view(np.float32) == 2 * (x @ y.T) + bias).all()

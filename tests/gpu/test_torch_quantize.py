@@ -3,30 +3,15 @@ runs these where there is a GPU, and fails where there is one but no torch that 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import blockscale
 import pytest
 from blockscale import Modulate, RmsNorm, Swiglu
-
-try:
-    import torch
-
-    problem = "" if torch.cuda.is_available() else "torch sees no GPU"
-except ImportError as error:
-    problem = f"torch cannot be imported: {error}"
-if problem and os.environ.get("BLOCKSCALE_REQUIRE_GPU"):
-    pytest.fail(f"{problem}, and BLOCKSCALE_REQUIRE_GPU is set", pytrace=False)
-if problem:
-    pytest.skip(problem, allow_module_level=True)
+from gpu_torch import normal, torch
 
 QUANTIZED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
 SWIZZLED = ["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4", "fp8_1x128_ue8m0"]
-
-
-def normal(*shape: int, seed: int = 0, dtype: Any = torch.bfloat16) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def assert_same(device: blockscale.ScaledTensor, host: blockscale.ScaledTensor) -> None:

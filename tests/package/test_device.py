@@ -73,7 +73,12 @@ def last_line(text: str) -> str:
         ),
         (
             "blockscale.gemm(np.ones((2, 32), np.float32), Array((2, 32), 'float32'))",
-            "ValueError: b: is on cuda:0, and gemm computes on the CPU; move it there first",
+            "ValueError: b: is on cuda:0, must be on the CPU like a",
+        ),
+        (
+            "blockscale.gemm(np.ones((2, 32), np.float32), np.ones((2, 32), np.float32), "
+            "alpha=Array((1,), 'float32'))",
+            "ValueError: alpha: is on cuda:0, must be on the CPU like a",
         ),
         (
             "blockscale.dequantize(blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4'), "
@@ -85,6 +90,98 @@ def last_line(text: str) -> str:
 def test_arrays_of_one_call_lie_on_one_device(call: str, message: str) -> None:
     result = run(call)
     assert last_line(result.stderr) == message
+
+
+FP8 = """
+def fp8(rows, k, recipe='fp8_1x128', device=0, batch=()):
+    grid = {'fp8_1x128': (rows, -(-k // 128)), 'fp8_128x128': (-(-rows // 128), -(-k // 128)),
+            'fp8_row': (rows, 1), 'fp8_tensor': (1, 1)}[recipe]
+    return blockscale.ScaledTensor(Array((*batch, rows, k), 'uint8', device),
+                                   Array((*batch, *grid), 'float32', device), recipe)
+
+
+a, b = fp8(64, 256), fp8(96, 256, 'fp8_128x128')
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("(a, fp8(96, 256, device=1))", "ValueError: b: is on cuda:1, must be on cuda:0 like a"),
+        (
+            "(a, blockscale.quantize(np.ones((96, 256), np.float32), 'fp8_1x128'))",
+            "ValueError: b: is on the CPU, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, out=np.empty((64, 96), np.float32))",
+            "ValueError: out: is on the CPU, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, out=Array((64, 96), 'float32', 1))",
+            "ValueError: out: is on cuda:1, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, out=Array((64, 97), 'float32'))",
+            "ValueError: out: shape is (64, 97), must be (64, 96)",
+        ),
+        (
+            "(a, b, beta=1.0, c=np.ones((64, 96), np.float32))",
+            "ValueError: c: is on the CPU, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, bias=np.ones(96, np.float32))",
+            "ValueError: bias: is on the CPU, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, bias=Array((1, 96), 'float32'))",
+            "ValueError: bias: shape is (1, 96), must be (N,)",
+        ),
+        (
+            "(a, b, bias=Array((95,), 'float32'))",
+            "ValueError: bias: has 95 elements, must have N = 96",
+        ),
+        (
+            "(a, b, alpha=Array((1,), 'float32', 1))",
+            "ValueError: alpha: is on cuda:1, must be on cuda:0 like a",
+        ),
+        (
+            "(a, b, alpha=Array((1,), 'float16'))",
+            "TypeError: alpha: has dtype float16, must be float32",
+        ),
+        (
+            "(a, b, alpha=Array((2,), 'float32'))",
+            "ValueError: alpha: shape is (2,), must have one element",
+        ),
+        (
+            "(a, b, beta=Array((1,), 'float32'))",
+            "TypeError: beta: is an array on a device, must be a number",
+        ),
+        (
+            "(a, fp8(96, 384))",
+            "ValueError: b.k: is 384, must be 256, the k of a",
+        ),
+        (
+            "(a, fp8(96, 256, 'fp8_row'))",
+            "ValueError: b.recipe: is fp8_row with a.recipe fp8_1x128: no such pair "
+            "(docs/numerics.md lists the pairs)",
+        ),
+        ("(a, b, out_dtype='bfloat16')", "TypeError: out_dtype: cupy has no bf16"),
+    ],
+)
+def test_gemm_refuses(call: str, message: str) -> None:
+    assert last_line(run(FP8 + f"blockscale.gemm{call}").stderr) == message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "(Array((64, 256), 'float16'), b)",  # no FP8
+        "(fp8(64, 1000, 'fp8_row'), fp8(96, 1000, 'fp8_row'))",  # rows of 1000 bytes
+    ],
+)
+def test_gemm_has_no_kernel_for_it(call: str) -> None:
+    message = last_line(run(FP8 + f"blockscale.gemm{call}").stderr)
+    assert message.startswith(("ValueError: a.recipe: ", "ValueError: a.values: ")), message
 
 
 def test_no_driver_is_said_so() -> None:
@@ -123,6 +220,39 @@ print('done')
 """
     result = run(
         code,
+        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
+        BLOCKSCALE_NVRTC=str(NVRTC[0]),
+        BLOCKSCALE_CACHE=str(tmp_path),
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
+@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+def test_gemm_runs_on_the_stream_of_its_library(tmp_path: Path) -> None:
+    code = """
+asked.clear()
+a, b = fp8(64, 256, device=1), fp8(96, 256, 'fp8_128x128', device=1)
+d = blockscale.gemm(a, b)
+assert d.shape == (64, 96) and d.dtype == np.float32 and d.device == 1
+assert set(asked) == {STREAM + 1}, asked
+out = Array((64, 96), 'float16', 1)
+extras = {'alpha': Array((), 'float32', 1), 'bias': Array((96,), 'float16', 1)}
+assert blockscale.gemm(a, b, out=out, **extras) is out
+assert blockscale.gemm(a, b, beta=0.5, c=out, out=out) is out
+stack = fp8(64, 256, device=1, batch=(3,))
+assert blockscale.gemm(stack, b, out_dtype='float16').shape == (3, 64, 96)
+assert set(asked) == {STREAM + 1}, asked
+try:
+    blockscale.gemm(a, b, beta=1.0, c=Array((64, 97), 'float32', 1))
+except ValueError as error:
+    assert str(error) == 'c.columns: is 97, must be 96, the columns of d', error
+else:
+    raise AssertionError('no error')
+print('done')
+"""
+    result = run(
+        FP8 + code,
         BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
         BLOCKSCALE_NVRTC=str(NVRTC[0]),
         BLOCKSCALE_CACHE=str(tmp_path),
@@ -200,6 +330,10 @@ print('done')
         ),
         (
             "blockscale.dequantize(t, out=Array((64, 256), 'float32'))",
+            "out: is read-only, must be writable",
+        ),
+        (
+            "blockscale.gemm(rows, rows, out=Array((64, 64), 'float32'))",
             "out: is read-only, must be writable",
         ),
         (

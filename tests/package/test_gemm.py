@@ -91,7 +91,7 @@ BAD = [
     (lambda: blockscale.gemm(X, w4(), out_dtype="int8"), TypeError, "out_dtype: is int8"),
     (lambda: blockscale.gemm("x", w4()), TypeError, "a: is a str"),
     (lambda: blockscale.gemm(X, None), TypeError, "b: is a NoneType"),
-    (lambda: blockscale.gemm(X, w4(), out=X[:, :8]), ValueError, "overlap"),
+    (lambda: blockscale.gemm(X, w4(), out=X[:, :8]), ValueError, "out: overlaps a.values"),
     (
         lambda: blockscale.gemm(normal(2, 4, 64), blockscale.quantize(normal(3, 4, 64), "mxfp4")),
         ValueError,
@@ -104,3 +104,31 @@ BAD = [
 def test_bad_input(call, kind: type, text: str) -> None:
     with pytest.raises(kind, match=text):
         call()
+
+
+def test_plans_need_no_gpu() -> None:
+    plan = blockscale.describe_gemm(128, 4096, 7168)
+    assert plan.startswith("gemm_fp8_") and "56 blocks of K" in plan
+    assert plan == blockscale.describe_gemm(128, 4096, 7168, "fp8_1x128", "fp8_128x128", batch=1)
+    rows = blockscale.describe_gemm(4096, 576, 512, "fp8_row", "fp8_row", batch=3, out_dtype="f32")
+    assert rows.startswith("gemm_fp8_") and rows != plan
+    assert "no element" in blockscale.describe_gemm(0, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "text"),
+    [
+        ((1, 2, 30), {}, ValueError, "multiples of 16"),
+        ((1, 2, 32, "mxfp4", "mxfp4"), {}, ValueError, "a.recipe: is mxfp4"),
+        ((1, 2, 32, "fp8_row"), {}, ValueError, "no such pair"),
+        ((1, 2, 32, "fp9"), {}, ValueError, "a: is 'fp9'"),
+        ((1, -2, 32), {}, ValueError, "n: is -2"),
+        ((1, 2, 32.0), {}, TypeError, "k: is 32.0"),
+        ((2**30, 2**30, 32), {}, ValueError, "2\\^40 bytes"),
+        ((1, 2, 32), {"batch": "2"}, TypeError, "batch: is '2'"),
+        ((1, 2, 32), {"out_dtype": "int8"}, TypeError, "out_dtype: is int8"),
+    ],
+)
+def test_plans_refuse(arguments: tuple, options: dict, kind: type, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        blockscale.describe_gemm(*arguments, **options)

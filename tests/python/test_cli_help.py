@@ -20,7 +20,7 @@ OPTIONS = {
     "--reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --rows --k --threads --repeats "
     "--device --size --plan --json",
-    "bench gemm": "-m -n -k --pair --dtype --threads --repeats --plan --json",
+    "bench gemm": "-m -n -k --pair --dtype --threads --repeats --device --plan --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels": "--json",
     "kernels list": "--json",
@@ -133,6 +133,8 @@ def test_docs_name_only_options_that_exist(page: str):
         (["bench", "quantize", "--repeats", "0"], "--repeats: '0' is out of range"),
         (["bench", "quantize", "--size", "1MiB"], "--size goes with --device cuda"),
         (["bench", "gemm", "--pair", "mxfp8_e4m3:"], "'' is no recipe"),
+        (["bench", "gemm", "--device", "cuda"], "--device cuda goes with --plan"),
+        (["bench", "gemm", "--device", "gpu"], "--device: 'gpu' is no device"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -209,6 +209,20 @@ def test_bench_gemm(program: Program):
     assert len(lines) >= 10
 
 
+def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
+    arguments = ["bench", "gemm", "--device", "cuda", "--plan", "-m", 64]
+    report = program.json(*arguments, "--pair", "fp8_1x128:fp8_128x128", "-n", 576, "-k", 7168)
+    assert [report[size] for size in ("m", "n", "k")] == [64, 576, 7168]
+    (case,) = report["cases"]
+    assert (case["recipe_a"], case["recipe_b"]) == ("fp8_1x128", "fp8_128x128")
+    assert case["plan"].startswith("gemm_fp8_") and "56 blocks of K" in case["plan"]
+    lines = program.ok(*arguments).splitlines()
+    assert lines[0] == "fp8_tensor x fp8_tensor" and lines[1].startswith("gemm_fp8_")
+    assert "a.recipe: is mxfp4; products on CUDA devices take FP8" in program.fails(
+        "unsupported", *arguments, "--pair", "mxfp4"
+    )
+
+
 def test_bench_copy(program: Program):
     report = program.json("bench", "copy", "--size", "1MiB", "--repeats", 1, "--threads", 2)
     assert (report["bytes"], report["threads"]) == (1 << 20, 2)

@@ -11,7 +11,12 @@ import pytest
 
 NO_GPU = 77
 NO_DRIVER = "/none/libcuda.so.1"
-COMMANDS = [["gpu-test"], ["gpu-test", "--sanitizer", "memcheck"], ["gpu-bench"]]
+COMMANDS = [
+    ["gpu-test"],
+    ["gpu-test", "--sanitizer", "memcheck"],
+    ["gpu-bench"],
+    ["gpu-bench", "gemm"],
+]
 
 
 def dev(root: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:

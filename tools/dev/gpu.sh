@@ -329,11 +329,27 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
   BLOCKSCALE_REQUIRE_GPU=1 BLOCKSCALE_SANITIZER=$1 compute-sanitizer --tool "$1" --error-exitcode 1 "${options[@]}" "${@:2}"
 }
 
-# Each benchmark prints one JSON object; what was measured, where and how stands around it.
+# run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
+# turns with torch's.
 run_gpu_benchmarks() {
+  if [[ ${1:-} == gemm ]]; then
+    run_gemm_benchmark "${@:2}"
+    return
+  fi
   require_gpu
   build_gpu blockscale_cli gpu_benchmarks
   mkdir -p "$gpu_results"
+  # Each prints one JSON object; what was measured, where and how stands around it.
   "$gpu_python" tools/gpu_bench.py --build build/gpu --commit "$(tested_commit)" \
     --output "$gpu_results" "$@"
+}
+
+run_gemm_benchmark() { # OPTION...
+  require_gpu
+  "$gpu_python" -c 'import torch' 2>/dev/null || die "a Python with torch is needed; $gpu_python has none"
+  has_python_headers "$gpu_python" || die "$gpu_python has no headers (python3-dev) to build the Python package with"
+  build_gpu blockscale_cli _native _native_stub
+  install_gpu_package
+  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" tools/bench_gemm.py \
+    --commit "$(tested_commit)" --output "$gpu_results" "$@"
 }

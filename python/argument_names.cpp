@@ -1,0 +1,16 @@
+#include "argument_names.h"
+
+namespace blockscale::python {
+
+std::string python_name(const std::string& argument) {
+  constexpr std::string_view kFused = "options.input.";
+  if (argument == "options.fp8_amax_floor") return "amax_floor";
+  if (argument == "alpha_factor") return "alpha";
+  if (argument == "c.data") return "c";
+  if (argument == "d" || argument == "d.data") return "out";
+  if (argument.starts_with("d.")) return "out." + argument.substr(2);
+  if (argument.starts_with(kFused)) return "transform." + argument.substr(kFused.size());
+  return argument;
+}
+
+}  // namespace blockscale::python

@@ -1,0 +1,60 @@
+#include "gemm_call.h"
+
+#include <string>
+
+#include "blockscale/error.h"
+
+namespace blockscale::python {
+namespace {
+
+const float* factor_in(const InputArray& array) {
+  if (array.size() != 1 || array.itemsize() != sizeof(float)) {
+    throw Error(ErrorCode::invalid_argument, "alpha", "must be an array of one f32");
+  }
+  return static_cast<const float*>(array.data());
+}
+
+/// The [1, N] array of a bias.
+MatrixView bias_view(const InputArray& array, Format dtype, std::int64_t n) {
+  const MatrixView row = matrix_view("bias", array, dtype);
+  if (row.rows != 1 || row.batch != 1 || row.columns != n) {
+    throw Error(
+        ErrorCode::invalid_argument, "bias",
+        "has " + std::to_string(row.columns) + " elements, must have N = " + std::to_string(n));
+  }
+  return row;
+}
+
+}  // namespace
+
+GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                   const std::optional<nb::tuple>& bias, const Place& place) {
+  GemmCall call;
+  GemmArguments& arguments = call.arguments;
+  call.a = operand_argument("a", a, place);
+  call.b = operand_argument("b", b, place);
+  call.out = output_array("out", out, place);
+  arguments.a = call.a.view;
+  arguments.b = call.b.view;
+  arguments.d = matrix_view("out", call.out, dtype);
+  arguments.alpha = alpha;
+  arguments.beta = beta;
+  if (!alpha_factor.is_none()) {
+    call.alpha_factor = input_array("alpha", alpha_factor, place);
+    arguments.alpha_factor = factor_in(call.alpha_factor);
+  }
+  if (c) {
+    call.c = input_array("c", (*c)[0], place);
+    arguments.c = matrix_view("c", call.c, nb::cast<Format>((*c)[1]));
+  }
+  if (bias) {
+    call.bias = input_array("bias", (*bias)[0], place);
+    const auto bias_dtype = nb::cast<Format>((*bias)[1]);
+    arguments.bias = bias_view(call.bias, bias_dtype, arguments.b.rows).data;
+    arguments.bias_dtype = bias_dtype;
+  }
+  return call;
+}
+
+}  // namespace blockscale::python

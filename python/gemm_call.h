@@ -1,0 +1,24 @@
+// The arguments of gemm as Python passes them, on the CPU or a CUDA device.
+#pragma once
+
+#include <optional>
+
+#include "arrays.h"
+#include "blockscale/gemm.h"
+
+namespace blockscale::python {
+
+/// Everything that `gemm` takes, with the arrays that keep its memory alive.
+struct GemmCall {
+  Operand a, b;
+  OutputArray out;
+  InputArray alpha_factor, c, bias;  // invalid where there is none
+  GemmArguments arguments;
+};
+
+/// alpha_factor is an array of one f32 or None; c and bias are pairs (array, Format) or None.
+GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                   const std::optional<nb::tuple>& bias, const Place& place = {});
+
+}  // namespace blockscale::python

@@ -1,0 +1,96 @@
+"""tools/bench_gemm.py: what it does around the GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import bench_gemm  # noqa: E402
+import gpu_bench  # noqa: E402
+from bench_gemm import BASELINE, Shape  # noqa: E402
+
+MIB = 1 << 20
+
+
+def case(shape: Shape, pt: float, ours: float, blk: float | None = None) -> dict:
+    times = {"pt": pt, "blk": blk, "ours": ours}
+    return shape._asdict() | {f"{name}_microseconds": time for name, time in times.items()}
+
+
+def test_the_baseline_has_31_shapes() -> None:
+    assert len(BASELINE) == len(set(BASELINE)) == 31
+    assert [sum(map(contains, BASELINE)) for contains in bench_gemm.GROUPS.values()] == [
+        31,
+        7,
+        7,
+        7,
+        10,
+    ]
+
+
+@pytest.mark.parametrize("shape", BASELINE, ids=str)
+def test_sets_are_colder_than_the_cache(shape: Shape) -> None:
+    sets = bench_gemm.set_count(shape, 50 * MIB)
+    m, n, k = shape
+    size = m * k + n * k + 2 * m * n
+    assert 1 <= sets <= 64
+    assert sets * size >= 150 * MIB or sets == 64
+    assert sets == 1 or (sets - 1) * size < 150 * MIB
+
+
+def test_means_are_of_the_groups_that_have_shapes() -> None:
+    cases = [
+        case(Shape(1, 576, 7168), 8, 4),
+        case(Shape(1, 4096, 7168), 8, 16, 32),
+        case(Shape(4096, 4096, 4096), 90, 10, 40),
+    ]
+    means = bench_gemm.geometric_means(bench_gemm.ratios_to_ours(cases, "pt"))
+    assert list(means) == ["all", "M = 1", "M >= 4096"]
+    assert math.isclose(means["all"], 9 ** (1 / 3))
+    assert math.isclose(means["M = 1"], 1) and math.isclose(means["M >= 4096"], 9)
+    assert list(bench_gemm.ratios_to_ours(cases, "blk").values()) == [2, 4]
+
+
+def test_the_table_has_a_line_for_each_case() -> None:
+    cases = [
+        case(Shape(1, 576, 7168), 7.8, 10.4),
+        case(Shape(16384, 24576, 16384), 12345.6, 10000, 15000),
+    ]
+    lines = bench_gemm.table(cases).splitlines()
+    assert lines[1].split() == ["1", "576", "7168", "7.80", "-", "10.40", "0.750", "-"]
+    assert lines[2].split()[3:] == ["12345.60", "15000.00", "10000.00", "1.235", "1.500"]
+    assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shapes", "128x4096"], "'128x4096' is no shape, such as 128x4096x7168"),
+        (["--shapes", "0x1x1"], "'0x1x1' has a size below 1"),
+        (["--repeats", "8"], "--repeats: is 8, must be at least 9"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], message: str) -> None:
+    command = [sys.executable, ROOT / "tools/bench_gemm.py", "--output", ".", "--commit", "c"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_a_report_says_where_it_was_measured(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_bench, "driver_version", lambda: "580.1")
+    what = ("gemm-baseline", "NVIDIA H200", "abc", "./dev gpu-bench gemm", {"shapes": []})
+    file = gpu_bench.write_report(tmp_path / "new", *what)
+    report = json.loads(file.read_text())
+    assert file.name == f"{report['date']}-h200-gemm-baseline.json"
+    assert list(report) == ["date", "chip", "driver", "commit", "command", "results"]
+    assert (report["chip"], report["driver"]) == ("NVIDIA H200", "580.1")

@@ -1,0 +1,286 @@
+"""Times blockscale.gemm on a GPU in turns with torch's FP8 products, on the shapes of dense models.
+
+Usage: bench_gemm.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
+
+`ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16. `pt` is
+torch._scaled_mm of the same values with one scale for each tensor and fast accumulation, which
+applies no block scales: the practical speed of light. `blk` is torch._scaled_mm with the block
+scales, where it takes the shape. All are CUDA graphs of calls on cold operands (as many sets as are
+together three times the level-2 cache), replayed in random order; medians count. What `ours` leaves
+is compared with a product of the dequantized operands. The shapes of `baseline` are written to
+DATE-CHIP-gemm-baseline.json, with what tools/gpu_bench.py says of every result.
+"""
+
+import argparse
+import math
+import pathlib
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gpu_bench
+
+
+class Shape(NamedTuple):
+    m: int
+    n: int
+    k: int
+
+
+#: N and K of DeepSeek-V3's linear layers.
+LAYERS = (
+    (2112, 7168),
+    (576, 7168),
+    (24576, 1536),
+    (32768, 512),
+    (7168, 16384),
+    (4096, 7168),
+    (7168, 2048),
+)
+BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in (1, 64, 128, 4096)]
+BASELINE += [Shape(8192, 8192, 8192), Shape(4096, 4096, 4096), Shape(16384, 4096, 7168)]
+
+#: Groups of shapes that have a geometric mean of their own.
+GROUPS: dict[str, Callable[[Shape], bool]] = {
+    "all": lambda _: True,
+    "M = 1": lambda s: s.m == 1,
+    "M = 64": lambda s: s.m == 64,
+    "M = 128": lambda s: s.m == 128,
+    "M >= 4096": lambda s: s.m >= 4096,
+}
+
+MOST_SETS = 64
+LEAST_CALLS = 8  # of a graph, so that what it takes to launch one does not count
+#: Of |D - D'| / |D'|: bf16 alone makes 2^-9 to 2^-10, a wrong product 1.
+LARGEST_ERROR = 2.0**-7
+
+
+def set_count(shape: Shape, l2_bytes: int) -> int:
+    """Sets of operands that are together three times the level-2 cache, at most MOST_SETS."""
+    m, n, k = shape
+    return max(1, min(MOST_SETS, math.ceil(3 * l2_bytes / (m * k + n * k + 2 * m * n))))
+
+
+def geometric_means(ratios: dict[Shape, float]) -> dict[str, float]:
+    """Of each group that has a shape."""
+    means = {}
+    for name, contains in GROUPS.items():
+        chosen = [ratio for shape, ratio in ratios.items() if contains(shape)]
+        if chosen:
+            means[name] = statistics.geometric_mean(chosen)
+    return means
+
+
+def table(cases: list[dict]) -> str:
+    columns = ("m", "n", "k", "pt", "blk", "ours", "pt / ours", "blk / ours")
+    lines = ["".join(f"{name:>11}" for name in columns)]
+    for case in cases:
+        pt, blk, ours = (case[f"{name}_microseconds"] for name in ("pt", "blk", "ours"))
+        cells = [str(case[name]) for name in ("m", "n", "k")]
+        cells += [f"{pt:.2f}", "-" if blk is None else f"{blk:.2f}", f"{ours:.2f}"]
+        cells += [f"{pt / ours:.3f}", "-" if blk is None else f"{blk / ours:.3f}"]
+        lines.append("".join(f"{cell:>11}" for cell in cells))
+    return "\n".join(lines)
+
+
+def ratios_to_ours(cases: list[dict], name: str) -> dict[Shape, float]:
+    """The time of `name` over ours, where there is one."""
+    key = f"{name}_microseconds"
+    return {
+        Shape(case["m"], case["n"], case["k"]): case[key] / case["ours_microseconds"]
+        for case in cases
+        if case[key] is not None
+    }
+
+
+# --- on the GPU -----------------------------------------------------------------------------------
+
+
+class Operands:
+    """Operands of a product in memory of their own."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        import blockscale
+        import torch
+
+        m, n, k = shape
+        generator = torch.Generator("cuda").manual_seed(seed)
+
+        def normal(rows: int) -> Any:
+            options = {"dtype": torch.bfloat16, "device": "cuda", "generator": generator}
+            return torch.randn(rows, k, **options)
+
+        self.a = blockscale.quantize(normal(m), "fp8_1x128", layout="mn_major")
+        self.b = blockscale.quantize(normal(n), "fp8_128x128")
+        self.d = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+
+
+def contenders() -> dict[str, Callable[[Operands], Any]]:
+    import blockscale
+    import torch
+
+    one = torch.ones((), device="cuda")
+    kind = torch.bfloat16
+
+    def pt(x: Operands) -> Any:
+        options = {"scale_a": one, "scale_b": one, "out_dtype": kind, "use_fast_accum": True}
+        return torch._scaled_mm(x.a.values, x.b.values.t(), out=x.d, **options)
+
+    def blk(x: Operands) -> Any:
+        options = {"scale_a": x.a.scales.t(), "scale_b": x.b.scales.t(), "out_dtype": kind}
+        return torch._scaled_mm(x.a.values, x.b.values.t(), out=x.d, **options)
+
+    def ours(x: Operands) -> Any:
+        return blockscale.gemm(x.a, x.b, out=x.d)
+
+    return {"pt": pt, "blk": blk, "ours": ours}
+
+
+def error_of(x: Operands, product: Callable[[Operands], Any]) -> float:
+    """|D - D'| / |D'| of the first and the last rows, D' being the product in f32."""
+    import blockscale
+    import torch
+
+    x.d.fill_(math.nan)
+    product(x)
+    m = len(x.d)
+    rows = torch.tensor(sorted({*range(min(m, 32)), *range(max(m - 32, 0), m)}), device="cuda")
+    exact = blockscale.dequantize(x.a)[rows] @ blockscale.dequantize(x.b).t()
+    return float((x.d[rows].float() - exact).norm() / exact.norm())
+
+
+def captured(product: Callable[[Operands], Any], sets: list[Operands], calls: int) -> Any:
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(calls):
+            product(sets[i % len(sets)])
+    return graph
+
+
+def median_microseconds(graphs: dict[str, Any], calls: int, repeats: int) -> dict[str, float]:
+    """Of one call of each graph; they are replayed in random order, after two turns that are not
+    counted."""
+    import torch
+
+    order, chance = list(graphs), random.Random(1)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(-2, repeats):
+        chance.shuffle(order)
+        events = {}
+        for name in order:
+            events[name] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            events[name][0].record()
+            graphs[name].replay()
+            events[name][1].record()
+        torch.cuda.synchronize()
+        for name, (start, stop) in events.items():
+            if turn >= 0:
+                times[name].append(start.elapsed_time(stop) * 1e3 / calls)
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def measure(shape: Shape, l2_bytes: int, repeats: int) -> dict:
+    import blockscale
+    import torch
+
+    sets = [Operands(shape, seed) for seed in range(set_count(shape, l2_bytes))]
+    calls = len(sets) * math.ceil(LEAST_CALLS / len(sets))
+    graphs, refusal = {}, None
+    error = math.nan
+    for name, product in contenders().items():
+        try:
+            product(sets[0])  # loads its kernels; what fails, fails outside a capture
+            torch.cuda.synchronize()
+        except (RuntimeError, ValueError) as problem:
+            if name != "blk":
+                raise
+            refusal = str(problem).splitlines()[0]
+            continue
+        if name == "ours":
+            error = error_of(sets[0], product)
+        graphs[name] = captured(product, sets, calls)
+    if not error <= LARGEST_ERROR:
+        raise SystemExit(f"bench_gemm: {shape}: the error of ours is {error}; nothing to time")
+    times = median_microseconds(graphs, calls, repeats)
+    return {
+        **shape._asdict(),
+        "sets": len(sets),
+        "calls": calls,
+        "pt_microseconds": times["pt"],
+        "blk_microseconds": times.get("blk"),
+        "blk_refusal": refusal,
+        "ours_microseconds": times["ours"],
+        "pt_over_ours": times["pt"] / times["ours"],
+        "error": error,
+        "plan": blockscale.describe_gemm(*shape).splitlines()[0],
+    }
+
+
+def parse_shape(text: str) -> Shape:
+    try:
+        m, n, k = (int(part) for part in text.split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no shape, such as 128x4096x7168") from None
+    if min(m, n, k) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' has a size below 1")
+    return Shape(m, n, k)
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    return BASELINE if text == "baseline" else [parse_shape(text)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument(
+        "--shapes",
+        type=parse_shapes,
+        nargs="+",
+        default=[BASELINE],
+        metavar="SHAPE",
+        help="baseline (the default), or MxNxK, for which no file is written",
+    )
+    parser.add_argument("--repeats", type=int, default=15, help="at least 9; default: 15")
+    options = parser.parse_args()
+    if options.repeats < 9:
+        parser.error(f"--repeats: is {options.repeats}, must be at least 9")
+
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    cases = []
+    with torch.no_grad():
+        for shape in [shape for shapes in options.shapes for shape in shapes]:
+            cases.append(measure(shape, properties.L2_cache_size, options.repeats))
+            torch.cuda.empty_cache()
+            print(table(cases[-1:]).splitlines()[-1], flush=True)
+    means = {
+        f"{name}_over_ours": geometric_means(ratios_to_ours(cases, name)) for name in ("pt", "blk")
+    }
+    print(f"\n{properties.name}, torch {torch.__version__}; microseconds\n{table(cases)}")
+    for name, values in means.items():
+        text = ", ".join(f"{group} {mean:.3f}" for group, mean in values.items())
+        print(f"{name}, geometric means: {text or '-'}")
+    if options.shapes == [BASELINE]:
+        results = {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "l2_bytes": properties.L2_cache_size,
+            "repeats": options.repeats,
+            "geometric_means": means,
+            "shapes": cases,
+        }
+        command = "./dev gpu-bench gemm"
+        name, chip = "gemm-baseline", gpu_bench.chip_name()
+        print(gpu_bench.write_report(options.output, name, chip, options.commit, command, results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
