@@ -405,7 +405,7 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
   for (const Fp8GemmConfig& c : kFp8GemmKernels.at) {
     specs.push_back(runtime::with_parameters<Fp8GemmParams>(
         {.name = fp8_gemm_kernel_name(c),
-         .header = "ops/gemm/kernels/fp8_entry.cuh",
+         .header = "ops/gemm/kernels/sm90/fp8_entry.cuh",
          .call = "blockscale::fp8_gemm_kernel<blockscale::Fp8GemmConfig{" + std::to_string(c.rows) +
                  ", " + std::to_string(c.columns) + ", blockscale::Promotion(" +
                  std::to_string(static_cast<int>(c.promotion)) + ")}>",

@@ -10,8 +10,8 @@
 #include "device/emulator/emulator.h"
 #include "device/emulator/tensor_map.h"
 #include "ops/gemm/cuda/plan.h"
-#include "ops/gemm/kernels/fp8_entry.cuh"
 #include "ops/gemm/kernels/fp8_rows.cuh"
+#include "ops/gemm/kernels/sm90/fp8_entry.cuh"
 #include "ops/gemm/validate.h"
 #include "tests/gemm_problem.h"
 

@@ -7,7 +7,7 @@
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/wgmma.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/fp8_load.cuh"
+#include "ops/gemm/kernels/sm90/fp8_load.cuh"
 
 namespace blockscale::fp8_gemm {
 

@@ -11,7 +11,7 @@
 #include "device/ptx/barrier.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/setmaxnreg.h"
-#include "ops/gemm/kernels/fp8_multiply.cuh"
+#include "ops/gemm/kernels/sm90/fp8_multiply.cuh"
 
 namespace blockscale {
 
