@@ -223,7 +223,8 @@ double expected_seconds(const GemmArguments& x, const Fp8GemmChoice& c, int mult
   const auto wave = [&](double blocks_per_sm) {
     return k_blocks * (block * blocks_per_sm + kStep) + elements * kStore;
   };
-  double waves = tiles / resident * wave(c.per_sm);
+  const std::uint32_t whole = tiles / resident;
+  double waves = whole * wave(c.per_sm);
   if (const std::uint32_t rest = tiles % resident; rest != 0) {
     waves += wave(double(ceil_div(std::int64_t{rest} * c.split, multiprocessors)));
   }

@@ -84,7 +84,7 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
 
 TEST(CudaGemmPlan, AlwaysExists) {
   std::mt19937_64 random(1);
-  const auto size = [&](int bits) {
+  const auto size = [&](std::uint64_t bits) {
     return static_cast<std::int64_t>(1 + random() % (std::uint64_t{1} << (1 + random() % bits)));
   };
   const Recipe recipes[] = {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128,
