@@ -30,9 +30,11 @@ struct StageRing {
   ptx::SharedAddress barriers;  // full and empty of stage 0, of stage 1, ..
   uint32_t stages;
 
-  BLOCKSCALE_DEVICE ptx::SharedAddress full(uint32_t stage) const { return barriers + stage * 16; }
+  BLOCKSCALE_DEVICE ptx::SharedAddress full(uint32_t stage) const {
+    return barriers + stage * kBytesPerStage;
+  }
   BLOCKSCALE_DEVICE ptx::SharedAddress empty(uint32_t stage) const {
-    return barriers + (stage * 16 + 8);
+    return barriers + (stage * kBytesPerStage + 8);
   }
 
   /// By one thread; others use the ring after a barrier. `fillers` and `users` arrive a phase.

@@ -38,7 +38,13 @@ const DeviceTraits& CallDevice::traits() const {
               "is on " + device.name + " (compute capability " +
                   std::to_string(device.compute_capability / 10) + "." +
                   std::to_string(device.compute_capability % 10) +
-                  "); the quantizers have kernels for 9.0");
+                  "); kernels are for 9.0");
+}
+
+void check_multiprocessors(int multiprocessors) {
+  if (multiprocessors >= 1) return;
+  throw Error(ErrorCode::invalid_argument, "multiprocessors",
+              "is " + std::to_string(multiprocessors) + ", must be at least 1");
 }
 
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {

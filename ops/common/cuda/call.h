@@ -28,6 +28,9 @@ class CallDevice {
   const char* first_ = "";
 };
 
+/// Throws invalid_argument unless a chip can have so many, for what describes plans without one.
+void check_multiprocessors(int multiprocessors);
+
 /// Checks that a workspace of `needed` bytes is there, and its device with the others of the call.
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device);
 

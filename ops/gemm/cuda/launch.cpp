@@ -69,10 +69,7 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
 }
 
 std::string describe_gemm(const GemmArguments& arguments, int multiprocessors) {
-  if (multiprocessors < 1) {
-    throw Error(ErrorCode::invalid_argument, "multiprocessors",
-                "is " + std::to_string(multiprocessors) + ", must be at least 1");
-  }
+  check_multiprocessors(multiprocessors);
   return gemm_detail::plan_fp8_gemm(gemm_detail::validated(arguments, {}), multiprocessors).str();
 }
 

@@ -35,13 +35,6 @@ struct KBlock {
   BCode b_scale[2];    // of rows 2 (lane % 4) and one more of B
 };
 
-BLOCKSCALE_DEVICE float scale_value(uint8_t code) {
-  return decode<Format::ue8m0>(code);
-}
-BLOCKSCALE_DEVICE float scale_value(uint32_t code) {
-  return bit_cast<float>(code);
-}
-
 /// Sums of A's row lane / 4 with two rows of B, over the warp's part of K.
 template <class ACode, class BCode>
 class Warp {
@@ -145,16 +138,10 @@ BLOCKSCALE_DEVICE void fp8_rows_kernel(const Fp8RowsParams& p) {
   float sums[2] = {0, 0};
   if (begin < end) {
     const uint32_t column = block_column + group * 8;
-    const bool a_bytes = p.a_scales.bytes, b_bytes = p.b_scales.bytes;
-    if (a_bytes && b_bytes) {
-      fp8_rows::Warp<uint8_t, uint8_t>(p, batch, column).multiply(begin, end, sums);
-    } else if (a_bytes) {
-      fp8_rows::Warp<uint8_t, uint32_t>(p, batch, column).multiply(begin, end, sums);
-    } else if (b_bytes) {
-      fp8_rows::Warp<uint32_t, uint8_t>(p, batch, column).multiply(begin, end, sums);
-    } else {
-      fp8_rows::Warp<uint32_t, uint32_t>(p, batch, column).multiply(begin, end, sums);
-    }
+    visit_scale_codes(p.a_scales, p.b_scales, [&](auto a_code, auto b_code) {
+      using Warp = fp8_rows::Warp<decltype(a_code), decltype(b_code)>;
+      Warp(p, batch, column).multiply(begin, end, sums);
+    });
   }
   const ptx::SharedAddress shared = device::shared_base();
   ptx::st_shared(shared + (warp * 64 + lane * 2) * 4, Vector<float, 2>{{sums[0], sums[1]}});

@@ -37,6 +37,29 @@ struct GemmScales {
   }
 };
 
+/// A scale as it is stored: ue8m0, or the bits of an f32.
+BLOCKSCALE_HD constexpr float scale_value(uint8_t code) {
+  return decode<Format::ue8m0>(code);
+}
+BLOCKSCALE_HD constexpr float scale_value(uint32_t code) {
+  return bit_cast<float>(code);
+}
+
+/// visitor(A's code, B's code) with values of the types that their scales are stored as.
+template <class Visitor>
+BLOCKSCALE_HD void visit_scale_codes(const GemmScales& a, const GemmScales& b,
+                                     const Visitor& visitor) {
+  if (a.bytes && b.bytes) {
+    visitor(uint8_t{}, uint8_t{});
+  } else if (a.bytes) {
+    visitor(uint8_t{}, uint32_t{});
+  } else if (b.bytes) {
+    visitor(uint32_t{}, uint8_t{});
+  } else {
+    visitor(uint32_t{}, uint32_t{});
+  }
+}
+
 struct alignas(64) Fp8GemmParams {
   TensorMap a, b;  // [batch, rows, k] bytes; boxes of a tile's rows and 128 of k
   TensorMap d;     // where epilogue.d.boxes: [batch, M, N]; boxes of 16 rows of store_bytes_of

@@ -87,10 +87,7 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
 
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                               const QuantizeOptions& options, int multiprocessors) {
-  if (multiprocessors < 1) {
-    throw Error(ErrorCode::invalid_argument, "multiprocessors",
-                "is " + std::to_string(multiprocessors) + ", must be at least 1");
-  }
+  check_multiprocessors(multiprocessors);
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   return plan_quantize(a, options, {multiprocessors}, nullptr).str();
 }

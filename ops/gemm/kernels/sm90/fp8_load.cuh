@@ -30,14 +30,13 @@ struct Work {
   }
 
   BLOCKSCALE_DEVICE bool has(uint32_t i) const { return i < p.order.tiles; }
-  BLOCKSCALE_DEVICE Tile tile(uint32_t i) const { return p.order(i); }
 };
 
 /// Visits this block's tiles.
 template <class Visit>
 BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = work.first; work.has(i); i += work.step) visit(work.tile(i));
+  for (uint32_t i = work.first; work.has(i); i += work.step) visit(work.p.order(i));
 }
 
 template <Fp8GemmConfig kConfig>
@@ -113,7 +112,7 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
 /// take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
-template <Fp8GemmConfig kConfig, bool kABytes, bool kBBytes>
+template <Fp8GemmConfig kConfig, class ACode, class BCode>
 class ScaleLoader {
  public:
   BLOCKSCALE_DEVICE ScaleLoader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
@@ -140,8 +139,6 @@ class ScaleLoader {
   }
 
  private:
-  using ACode = UnsignedOf<kABytes ? 8 : 32>;
-  using BCode = UnsignedOf<kBBytes ? 8 : 32>;
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
   static constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
   static constexpr bool kByColumns = kConfig.promotion == Promotion::columns;
@@ -167,7 +164,7 @@ class ScaleLoader {
     }
     if (!work_.has(tile_)) return;
     const Fp8GemmParams& p = work_.p;
-    const Tile tile = work_.tile(tile_);
+    const Tile tile = p.order(tile_);
     const uint32_t lane = ptx::laneid();
     a_ = reinterpret_cast<const ACode*>(p.a_scales.data) + tile.batch * p.a_scales.batch_stride;
     b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.batch * p.b_scales.batch_stride;
@@ -207,14 +204,14 @@ class ScaleLoader {
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
       const uint32_t row = 32 * j + lane;
-      const float a = value(scales.a[j]);
+      const float a = scale_value(scales.a[j]);
       if constexpr (kByColumns) {
         ptx::st_shared(shared_.row_scale(place_.stage, row), a);
       } else {
         BLOCKSCALE_UNROLL
         for (uint32_t i = 0; i < kB; ++i) {
           ptx::st_shared(shared_.row_scale(place_.stage, row, i),
-                         ptx::mul_rn(a, value(scales.b[i])));
+                         ptx::mul_rn(a, scale_value(scales.b[i])));
         }
       }
     }
@@ -223,7 +220,7 @@ class ScaleLoader {
       for (uint32_t j = 0; j < kB; ++j) {
         const uint32_t column = 32 * j + lane;
         if (column < kColumns) {
-          ptx::st_shared(shared_.column_scale(place_.stage, column), value(scales.b[j]));
+          ptx::st_shared(shared_.column_scale(place_.stage, column), scale_value(scales.b[j]));
         }
       }
     }
@@ -231,9 +228,6 @@ class ScaleLoader {
     if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
     place_.advance(shared_.ring.stages, kScaleWarps);
   }
-
-  BLOCKSCALE_DEVICE static float value(uint8_t code) { return decode<Format::ue8m0>(code); }
-  BLOCKSCALE_DEVICE static float value(uint32_t code) { return bit_cast<float>(code); }
 
   const Work& work_;
   const Shared<kConfig>& shared_;
@@ -247,16 +241,9 @@ class ScaleLoader {
 /// By warp `warp` of those that bring scales.
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  const bool a = work.p.a_scales.bytes, b = work.p.b_scales.bytes;
-  if (a && b) {
-    ScaleLoader<kConfig, true, true>(work, shared, warp).run();
-  } else if (a) {
-    ScaleLoader<kConfig, true, false>(work, shared, warp).run();
-  } else if (b) {
-    ScaleLoader<kConfig, false, true>(work, shared, warp).run();
-  } else {
-    ScaleLoader<kConfig, false, false>(work, shared, warp).run();
-  }
+  visit_scale_codes(work.p.a_scales, work.p.b_scales, [&](auto a_code, auto b_code) {
+    ScaleLoader<kConfig, decltype(a_code), decltype(b_code)>(work, shared, warp).run();
+  });
 }
 
 }  // namespace blockscale::fp8_gemm

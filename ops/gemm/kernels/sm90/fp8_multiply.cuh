@@ -32,9 +32,6 @@ class Multiplier {
         warpgroup_(warp / 4),
         row_(warp * 16 + ptx::laneid() / 4) {}
 
-  /// The thread's first row in the tile; the other is row() + 8.
-  BLOCKSCALE_DEVICE uint32_t row() const { return row_; }
-
   /// Sums of `count` k-blocks, as a wgmma accumulator has them. From column `boundary` on a tile of
   /// two blocks of B takes the second one's scale.
   BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t boundary, float (&sums)[kSums]) {
@@ -133,7 +130,7 @@ class Multiplier {
   const Shared<kConfig>& shared_;
   uint32_t lane_;
   uint32_t warpgroup_;
-  uint32_t row_;
+  uint32_t row_;  // the thread's first in the tile; the other is row_ + 8
   device::StagePlace place_;
 };
 

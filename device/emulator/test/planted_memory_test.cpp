@@ -1,7 +1,7 @@
 // Planted bugs in accesses to memory: races, bounds, alignment, initialisation.
 #include <array>
 
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/kernel.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"

@@ -1,6 +1,6 @@
 // Correct programs of clusters that look like defects: no report under any schedule.
-#include "device/emulator/cluster_test_support.h"
-#include "device/emulator/correct_test_support.h"
+#include "device/emulator/test/cluster_test_support.h"
+#include "device/emulator/test/correct_test_support.h"
 
 namespace blockscale::emulator {
 namespace {

@@ -1,7 +1,7 @@
 // Correct programs with wgmma: no report under any schedule, and the product of a plain loop.
 #include "core/format.h"
-#include "device/emulator/correct_test_support.h"
-#include "device/emulator/wgmma_test_support.h"
+#include "device/emulator/test/correct_test_support.h"
+#include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/setmaxnreg.h"
 
 namespace blockscale::emulator {

@@ -1,5 +1,5 @@
 // Planted bugs with the registers of products of warpgroups, and with setmaxnreg.
-#include "device/emulator/wgmma_test_support.h"
+#include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/setmaxnreg.h"
 
 namespace blockscale::emulator {

@@ -1,5 +1,5 @@
 // Planted bugs in asynchronous copies: groups, mbarriers, proxies.
-#include "device/emulator/planted_copy_test_support.h"
+#include "device/emulator/test/planted_copy_test_support.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/cp_async.h"
 #include "device/ptx/global_memory.h"

@@ -1,7 +1,7 @@
 // Planted bugs in copies of boxes of tensors.
 #include <stdexcept>
 
-#include "device/emulator/planted_copy_test_support.h"
+#include "device/emulator/test/planted_copy_test_support.h"
 #include "device/ptx/tensor_copy.h"
 
 namespace blockscale::emulator {

@@ -1,5 +1,5 @@
 // Planted bugs in clusters: the barrier, each other's shared memory, multicast.
-#include "device/emulator/cluster_test_support.h"
+#include "device/emulator/test/cluster_test_support.h"
 
 namespace blockscale::emulator {
 namespace {

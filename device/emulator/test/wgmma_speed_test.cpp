@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "device/emulator/wgmma_test_support.h"
+#include "device/emulator/test/wgmma_test_support.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/setmaxnreg.h"
 

@@ -1,7 +1,7 @@
 // Planted bugs in barriers and collectives.
 #include <array>
 
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"

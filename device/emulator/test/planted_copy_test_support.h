@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/mbarrier.h"

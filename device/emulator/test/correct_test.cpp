@@ -1,5 +1,5 @@
 // Correct programs that look like defects: no report under any schedule.
-#include "device/emulator/correct_test_support.h"
+#include "device/emulator/test/correct_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"

@@ -1,5 +1,5 @@
 // Planted bugs in products of warpgroups: operands, memory, threads.
-#include "device/emulator/wgmma_test_support.h"
+#include "device/emulator/test/wgmma_test_support.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -98,11 +98,7 @@ TEST(PlantedWgmma, NobodyHasWrittenB) {
                                                                  {{0, 0}}, full());
                     }
                     device::mbarrier_wait(full(), 0);
-                    Accumulator d;
-                    ptx::wgmma_fence(d);
-                    multiply(d, bug.here());
-                    ptx::wgmma_commit_group();
-                    ptx::wgmma_wait_group<0>(d);
+                    fence_multiply_wait(bug.here());
                   }},
                  FindingKind::uninitialized_read, bug, {"wgmma_mma_async", "nobody has written"});
 }
@@ -120,11 +116,7 @@ TEST(PlantedWgmma, NoProxyFenceBehindStores) {
                   [&] {
                     write_operands();
                     ptx::barrier_sync_all();
-                    Accumulator d;
-                    ptx::wgmma_fence(d);
-                    multiply(d, bug.here());
-                    ptx::wgmma_commit_group();
-                    ptx::wgmma_wait_group<0>(d);
+                    fence_multiply_wait(bug.here());
                   }},
                  FindingKind::missing_proxy_fence, bug,
                  {"a product of the warpgroup of block (0,0,0) warps 0 to 3", "fence_proxy_async"});
@@ -139,11 +131,7 @@ TEST(PlantedWgmma, ProxyFenceOfOneWarp) {
                     write_operands();
                     ptx::barrier_sync_all();
                     if (device::warp_index() == 0) ptx::fence_proxy_async_shared();
-                    Accumulator d;
-                    ptx::wgmma_fence(d);
-                    multiply(d, bug.here());
-                    ptx::wgmma_commit_group();
-                    ptx::wgmma_wait_group<0>(d);
+                    fence_multiply_wait(bug.here());
                   }},
                  FindingKind::missing_proxy_fence, bug, {"fence_proxy_async"});
 }
@@ -157,11 +145,7 @@ TEST(PlantedWgmma, OneWarpWaitsForTheLoad) {
                     if (ptx::tid_x() == 0) begin_load(operands);
                     if (device::warp_index() == 0) device::mbarrier_wait(full(), 0);
                     ptx::bar_warp_sync(ptx::kFullMask);
-                    Accumulator d;
-                    ptx::wgmma_fence(d);
-                    multiply(d, bug.here());
-                    ptx::wgmma_commit_group();
-                    ptx::wgmma_wait_group<0>(d);
+                    fence_multiply_wait(bug.here());
                   }},
                  FindingKind::race, bug,
                  {"is not ordered after the write at", "completes on mbarrier 'full'"});
@@ -177,11 +161,7 @@ TEST(PlantedWgmma, WrongParity) {
                     ptx::barrier_sync_all();
                     if (ptx::tid_x() == 0) begin_load(operands);
                     ptx::barrier_sync_all();
-                    Accumulator d;
-                    ptx::wgmma_fence(d);
-                    multiply(d, bug.here());
-                    ptx::wgmma_commit_group();
-                    ptx::wgmma_wait_group<0>(d);
+                    fence_multiply_wait(bug.here());
                     device::mbarrier_wait(full(), 0);
                   }},
                  FindingKind::race, bug, {"the read at", "completes on mbarrier 'full'"});

@@ -6,7 +6,7 @@
 
 #include "core/format.h"
 #include "device/emulator/meaning/mma.h"
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/mma.h"

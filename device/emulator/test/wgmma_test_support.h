@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/emulator/meaning/wgmma.h"
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
@@ -96,6 +96,15 @@ inline void load(const Operands& operands) {
 inline void multiply(Accumulator& d, SourceLocation at = SourceLocation::current()) {
   ptx::wgmma_mma_async<ptx::WgmmaElement::e4m3, ptx::WgmmaElement::e4m3>(
       d, descriptor(tile_a()), descriptor(tile_b()), false, at);
+}
+
+/// All threads: one product with all that belongs to it.
+inline void fence_multiply_wait(SourceLocation at = SourceLocation::current()) {
+  Accumulator d;
+  ptx::wgmma_fence(d);
+  multiply(d, at);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>(d);
 }
 
 }  // namespace blockscale::emulator

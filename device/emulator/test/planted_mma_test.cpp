@@ -1,5 +1,5 @@
 // Planted bugs in mma.sync: all lanes of a warp execute it, at one line, of one element.
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/mma.h"
 #include "device/ptx/special_registers.h"

@@ -1,5 +1,5 @@
 // Correct programs with asynchronous copies that look like defects: no report under any schedule.
-#include "device/emulator/correct_test_support.h"
+#include "device/emulator/test/correct_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/bulk_copy.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 
 namespace blockscale::emulator {
 

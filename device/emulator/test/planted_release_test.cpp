@@ -1,6 +1,6 @@
 // Planted bugs in what the value of a word of global memory releases: a store ends what earlier
 // values have released, and a release covers only what came before it.
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/atomic.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"

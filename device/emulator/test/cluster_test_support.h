@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "device/emulator/planted_test_support.h"
+#include "device/emulator/test/planted_test_support.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cluster.h"
 #include "device/ptx/fence.h"
