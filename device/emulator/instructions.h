@@ -32,6 +32,8 @@ void load_global(const void* p, uint32_t bytes, LoadKind kind, void* value, Sour
 void store_global(void* p, uint32_t bytes, StoreKind kind, const void* value, SourceLocation at);
 void load_shared(uint32_t address, uint32_t bytes, void* value, SourceLocation at);
 void store_shared(uint32_t address, uint32_t bytes, const void* value, SourceLocation at);
+/// Makes bytes that nobody has written 0xFF, and no uninitialized reads.
+void accept_any_shared(uint32_t address, uint32_t bytes);
 uint32_t shared_base();
 
 template <class T>

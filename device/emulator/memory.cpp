@@ -187,6 +187,16 @@ void store_shared(uint32_t address, uint32_t bytes, const void* value, SourceLoc
   m.progress();
 }
 
+void accept_any_shared(uint32_t address, uint32_t bytes) {
+  Block& block = *machine().self().block;
+  for (uint64_t i = uint64_t{address} - kSharedBase, end = i + bytes; i < end; ++i) {
+    SharedState& state = block.shared_state.at(i);
+    if (state != SharedState::unwritten) continue;
+    state = SharedState::written;
+    block.shared.at(i) = std::byte{0xFF};
+  }
+}
+
 uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLocation at) {
   Machine& m = machine();
   m.maybe_preempt();

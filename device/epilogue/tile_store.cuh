@@ -53,26 +53,6 @@ BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
   return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
 }
 
-/// One element of D from its sum; nothing outside of D.
-BLOCKSCALE_DEVICE void store_result(const LinearEpilogue& e, uint32_t batch, uint32_t row,
-                                    uint32_t column, float sum) {
-  const RowPart d = row_part(e.d, e, batch, row, column);
-  if (d.left == 0) return;
-  float v = ptx::mul_rn(alpha_of(e), sum);
-  if (e.beta != 0) {
-    v = ptx::fma_rn(e.beta, load_element(row_part(e.c, e, batch, row, column), e.c.dtype, 0), v);
-  }
-  if (e.bias.data != nullptr) {
-    v = ptx::add_rn(v, load_element(row_part(e.bias, e, 0, 0, column), e.bias.dtype, 0));
-  }
-  if (e.d.dtype == Format::f32) {
-    store_element(d, 0, v);
-  } else {
-    store_element(d, 0,
-                  e.d.dtype == Format::f16 ? ptx::cvt_rn_f16_f32(v) : ptx::cvt_rn_bf16_f32(v));
-  }
-}
-
 /// Two f32 as a pair of D's dtype, the first in the low half.
 template <class Pair, bool kF16>
 BLOCKSCALE_DEVICE Pair convert(float low, float high) {

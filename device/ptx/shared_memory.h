@@ -106,6 +106,15 @@ BLOCKSCALE_DEVICE void st_shared(SharedAddress address, T value,
 #endif
 }
 
+/// Says that these bytes may be read though nobody writes them, since what they hold has no effect.
+/// No instruction; the emulator makes them NaN of every type.
+BLOCKSCALE_DEVICE void accept_any_shared([[maybe_unused]] SharedAddress address,
+                                         [[maybe_unused]] uint32_t bytes) {
+#if !BLOCKSCALE_GPU
+  emulator::accept_any_shared(address.value, bytes);
+#endif
+}
+
 }  // namespace blockscale::ptx
 
 namespace blockscale::device {

@@ -37,8 +37,7 @@ const DeviceTraits& CallDevice::traits() const {
   throw Error(ErrorCode::unsupported, first_,
               "is on " + device.name + " (compute capability " +
                   std::to_string(device.compute_capability / 10) + "." +
-                  std::to_string(device.compute_capability % 10) +
-                  "); kernels are for 9.0");
+                  std::to_string(device.compute_capability % 10) + "); kernels are for 9.0");
 }
 
 void check_multiprocessors(int multiprocessors) {

@@ -43,10 +43,6 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   if (plan.kernel < 0) return;
   const cuda::DeviceScope scope(device.ordinal());
   const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(plan.kernel));
-  if (plan.kernel == kFp8RowsKernel) {
-    runtime::launch(kernel, plan.shape, execution.stream, plan.rows);
-    return;
-  }
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   if (plan.a.rank != 0) plan.params.a = maps.get(plan.a);
   if (plan.b.rank != 0) plan.params.b = maps.get(plan.b);

@@ -16,7 +16,8 @@ constexpr std::uint32_t kSharedBytes = 227 * 1024;             // of a block
 constexpr std::uint32_t kReservedBytes = 1024;                 // of each block, for the system
 constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
 
-/// Clusters of so many blocks that an H200 holds at a time, one block a multiprocessor (measured).
+/// Clusters of so many blocks that an H200 holds at a time, one block a multiprocessor: measured,
+/// but for 5 and 7, which lie between their neighbours.
 constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 24, 17, 17, 15};
 
 bool takes_block_scales(Recipe recipe) {
@@ -92,6 +93,16 @@ GemmScales scales_of_operand(const ScaledTensorView& x) {
   if (t.block_k == 0) s.k_stride = s.k_stride_4 = 0;
   s.batch_stride = x.batch > 1 ? x.scale_batch_stride : 0;
   return s;
+}
+
+/// Kernels count a matrix's scales in 32 bits from row to row.
+void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument) {
+  const std::int64_t last = scales.row_offset(static_cast<std::uint32_t>(x.rows - 1));
+  if (last <= std::numeric_limits<std::uint32_t>::max()) return;
+  throw Error(ErrorCode::unsupported, std::string(argument) + ".scale_leading_stride",
+              "is " + std::to_string(x.scale_leading_stride) +
+                  ", which puts the last row's scales " + std::to_string(last) +
+                  " after the first's; products on CUDA devices take less than 2^32");
 }
 
 template <class View>
@@ -181,6 +192,11 @@ std::uint32_t tiles_of(const GemmArguments& x, const Fp8GemmChoice& c) {
                                     x.d.batch);
 }
 
+/// Rows of A in a box, a multiple of 8: to fill rows outside of A with zeros would take time.
+std::int64_t a_rows_of(const GemmArguments& x, const Fp8GemmChoice& c) {
+  return std::min<std::int64_t>(c.rows, ceil_div(x.d.rows, 8) * 8);
+}
+
 /// Clusters that run at a time.
 std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
   const auto sms = static_cast<std::uint32_t>(multiprocessors);
@@ -190,18 +206,13 @@ std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.1e-6;      // until the first products, and from the last ones on
-constexpr double kMemory = 3.9e12;      // bytes a second
-constexpr double kProducts = 5.45e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 97e9;         // bytes a second from L2 to a multiprocessor
-constexpr double kFill = 55e9;          // bytes of zeros a second, for rows outside of A
-constexpr double kStep = 0.01e-6;       // a k-block
-constexpr double kStore = 5.7e-11;      // an element of a tile
-constexpr double kSum = 5.2e-11;        // an element that a block of a cluster adds
-constexpr double kRowsLaunch = 3.0e-6;  // of the kernel for few rows of A
-constexpr double kRowsMemory = 2.7e12;
-constexpr double kRowsBatch = 1.3e-6;  // four k-blocks of a warp
-constexpr int kRowsBlocksPerSm = 2;
+constexpr double kLaunch = 3.1e-6;     // until the first products, and from the last ones on
+constexpr double kMemory = 3.9e12;     // bytes a second
+constexpr double kProducts = 5.45e12;  // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 97e9;        // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.01e-6;      // a k-block
+constexpr double kStore = 5.7e-11;     // an element of a tile
+constexpr double kSum = 5.2e-11;       // an element that a block of a cluster adds
 
 double bytes_of(const GemmArguments& x) {
   return (double(x.a.rows) * double(x.a.k) + double(x.b.rows) * double(x.b.k) +
@@ -214,10 +225,8 @@ double bytes_of(const GemmArguments& x) {
 double expected_seconds(const GemmArguments& x, const Fp8GemmChoice& c, int multiprocessors) {
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.a.k, kFp8BlockK), c.split));
-  const double outside = double(std::max<std::int64_t>(0, c.rows - x.d.rows));
   const double block = std::max(elements * kFp8BlockK / kProducts,
-                                double(c.rows + c.columns) * kFp8BlockK / kLoads) +
-                       outside * kFp8BlockK / kFill;
+                                double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
   const std::uint32_t resident = resident_clusters(c, multiprocessors);
   const std::uint32_t tiles = tiles_of(x, c);
   const auto wave = [&](double blocks_per_sm) {
@@ -229,53 +238,6 @@ double expected_seconds(const GemmArguments& x, const Fp8GemmChoice& c, int mult
     waves += wave(double(ceil_div(std::int64_t{rest} * c.split, multiprocessors)));
   }
   return kLaunch + (c.split - 1) * elements * kSum + std::max(waves, bytes_of(x) / kMemory);
-}
-
-/// Whether the kernel for few rows of A computes it: A's rows fit, and K ends with 16 bytes.
-bool fits_rows_kernel(const GemmArguments& x) {
-  return x.d.rows <= kMostFp8Rows && x.a.k > 0 && x.a.k % 16 == 0 && x.d.batch <= 65535;
-}
-
-/// The kernel for few rows of A; its warps divide K so that the fewest loads follow each other.
-Fp8GemmPlan plan_rows(const GemmArguments& x, int multiprocessors) {
-  Fp8GemmPlan plan;
-  plan.kernel = kFp8RowsKernel;
-  Fp8RowsParams& p = plan.rows;
-  p.a = static_cast<const std::uint8_t*>(x.a.values);
-  p.b = static_cast<const std::uint8_t*>(x.b.values);
-  p.a_row_stride = x.a.value_row_stride;
-  p.b_row_stride = x.b.value_row_stride;
-  p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
-  p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
-  p.a_scales = scales_of_operand(x.a);
-  p.b_scales = scales_of_operand(x.b);
-  p.epilogue = epilogue_of(x);
-  p.k = static_cast<std::uint32_t>(x.a.k);
-  p.k_blocks = static_cast<std::uint32_t>(ceil_div(x.a.k, kFp8BlockK));
-  std::int64_t least = std::numeric_limits<std::int64_t>::max(), columns = 0;
-  double waves = 0, batches = 0;
-  const std::int64_t resident = std::int64_t{kRowsBlocksPerSm} * multiprocessors;
-  for (std::uint32_t parts = 1; parts <= kFp8RowsWarps; parts *= 2) {
-    const std::int64_t blocks = ceil_div(x.d.columns, 8 * (kFp8RowsWarps / parts));
-    const std::int64_t rounds = ceil_div(blocks * x.d.batch, resident);
-    const std::int64_t steps = ceil_div(ceil_div(p.k_blocks, parts), 4);
-    if (rounds * (steps + 1) >= least) continue;
-    least = rounds * (steps + 1);
-    p.parts = parts;
-    columns = blocks;
-    waves = double(rounds);
-    batches = double(steps);
-  }
-  p.part_blocks = static_cast<std::uint32_t>(ceil_div(p.k_blocks, p.parts));
-  plan.shape.grid = {static_cast<std::uint32_t>(columns), static_cast<std::uint32_t>(x.d.batch)};
-  plan.shape.block = {kFp8RowsThreads};
-  plan.shape.dynamic_shared_bytes = kFp8RowsShared;
-  plan.shape.programmatic_dependent_launch = true;
-  const double blocks = double(columns) * double(x.d.batch);
-  const double idle = waves > 1 ? waves * double(resident) / blocks : 1;
-  plan.expected_seconds =
-      kRowsLaunch + std::max(waves * batches * kRowsBatch, bytes_of(x) / kRowsMemory * idle);
-  return plan;
 }
 
 }  // namespace
@@ -329,10 +291,6 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
   }
   const Fp8GemmChoice& c = plan.choice;
   plan.expected_seconds = expected_seconds(x, c, multiprocessors);
-  if (!choice && fits_rows_kernel(x)) {
-    Fp8GemmPlan rows = plan_rows(x, multiprocessors);
-    if (rows.expected_seconds < plan.expected_seconds) return rows;
-  }
   const Fp8GemmConfig config = config_of(c, x.b.recipe);
   plan.kernel = kernel_of(config);
   if (plan.kernel < 0) {
@@ -343,6 +301,8 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
   Fp8GemmParams& p = plan.params;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
+  check_scales(p.a_scales, x.a, "a");
+  check_scales(p.b_scales, x.b, "b");
   p.epilogue = epilogue_of(x);
   p.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
                       static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
@@ -354,9 +314,12 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
   if (p.epilogue.d.boxes) plan.d = map_of_results(x.d, config);
+  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(x, c));
+  const auto b_rows = static_cast<std::uint32_t>(c.columns);
+  p.copied_bytes = (a_rows + b_rows) * kFp8BlockK;
   if (x.a.k > 0) {
-    plan.a = map_of(x.a, static_cast<std::uint32_t>(c.rows));
-    plan.b = map_of(x.b, static_cast<std::uint32_t>(c.columns));
+    plan.a = map_of(x.a, a_rows);
+    plan.b = map_of(x.b, b_rows);
   }
   const std::uint32_t clusters =
       c.split > 1 ? p.order.tiles : std::min(p.order.tiles, resident_clusters(c, multiprocessors));
@@ -373,12 +336,6 @@ std::string Fp8GemmPlan::str() const {
   char expected[64];
   std::snprintf(expected, sizeof expected, "; %.1f us expected\nworkspace 0 bytes\n",
                 expected_seconds * 1e6);
-  if (kernel == kFp8RowsKernel) {
-    return "gemm_fp8_rows: " + std::to_string(shape.grid.x) + " x " +
-           std::to_string(shape.block.x) + " threads, " + std::to_string(rows.k_blocks) +
-           " blocks of K divided among " + std::to_string(rows.parts) +
-           " warps; B read once, from registers" + expected;
-  }
   const Fp8GemmParams& p = params;
   std::string text = fp8_gemm_kernel_name(kFp8GemmKernels.at[kernel]) + ": " +
                      std::to_string(p.order.tiles) + " tiles of " + std::to_string(choice.rows) +
@@ -414,13 +371,6 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));
   }
-  specs.push_back(
-      runtime::with_parameters<Fp8RowsParams>({.name = "gemm_fp8_rows",
-                                               .header = "ops/gemm/kernels/fp8_rows.cuh",
-                                               .call = "blockscale::fp8_rows_kernel",
-                                               .threads = kFp8RowsThreads,
-                                               .min_blocks_per_multiprocessor = 2},
-                                              "blockscale::Fp8RowsParams"));
   return specs;
 }
 

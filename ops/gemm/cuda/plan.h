@@ -26,21 +26,14 @@ struct Fp8GemmChoice {
   friend bool operator==(const Fp8GemmChoice&, const Fp8GemmChoice&) = default;
 };
 
-/// The kernel for up to 8 rows of A stands behind those of kFp8GemmKernels in the list.
-inline constexpr int kFp8RowsKernel = Fp8GemmKernelList::kCount;
-inline constexpr std::int64_t kMostFp8Rows = 8;
-
 struct Fp8GemmPlan {
-  int kernel = -1;  // index into kFp8GemmKernels, or kFp8RowsKernel; -1: nothing to do
+  int kernel = -1;  // index into kFp8GemmKernels; -1: nothing to do
   LaunchShape shape;
   double expected_seconds = 0;
 
-  // Of tiles:
   Fp8GemmChoice choice;
   TensorMapDescription a, b, d;  // of rank 0 where it is not used
   Fp8GemmParams params;          // but for the tensor maps
-
-  Fp8RowsParams rows;  // of kFp8RowsKernel
 
   std::string str() const;
 };
@@ -48,9 +41,9 @@ struct Fp8GemmPlan {
 /// Every choice that can compute the product on a chip with so many multiprocessors; never empty.
 std::vector<Fp8GemmChoice> fp8_gemm_choices(const GemmArguments& validated, int multiprocessors);
 
-/// The plan of a product of FP8 operands, the one that is expected to be fastest; with `choice`,
-/// one of tiles. Throws `unsupported` for recipes and alignments without a kernel, and for sizes
-/// beyond 2^31.
+/// The plan of a product of FP8 operands, the one that is expected to be fastest, or
+/// that of `choice`. Throws `unsupported` for recipes and alignments without a kernel, and for
+/// sizes beyond 2^31.
 Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
                           const std::optional<Fp8GemmChoice>& choice = std::nullopt);
 

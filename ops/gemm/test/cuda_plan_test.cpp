@@ -21,7 +21,6 @@ namespace {
 
 using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmPlan;
-using gemm_detail::kFp8RowsKernel;
 
 /// Addresses that nobody follows, 1 TiB apart.
 template <class T = void>
@@ -56,12 +55,6 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
   EXPECT_LE(plan.shape.grid.y, 65535u);
   EXPECT_EQ(plan.shape.grid.x % plan.shape.cluster.x, 0u);
   EXPECT_LE(plan.shape.cluster.x, 8u);
-  if (plan.kernel == kFp8RowsKernel) {
-    EXPECT_LE(x.d.rows, gemm_detail::kMostFp8Rows);
-    EXPECT_GE(std::int64_t{plan.shape.grid.x} * 8 * (kFp8RowsWarps / plan.rows.parts), x.d.columns);
-    EXPECT_GE(plan.rows.parts * plan.rows.part_blocks, plan.rows.k_blocks);
-    return;
-  }
   const Fp8GemmChoice& c = plan.choice;
   EXPECT_GE(c.stages, 3u);
   EXPECT_LE((plan.shape.dynamic_shared_bytes + 1024) * c.per_sm, 228u * 1024);
@@ -135,7 +128,6 @@ TEST(CudaGemmPlan, SaysWhatIsLaunched) {
               testing::HasSubstr("divided among 5 blocks of a cluster"));
   EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
               testing::HasSubstr("stored by elements"));
-  EXPECT_THAT(cuda::describe_gemm(product(1, 2112, 7168)), testing::HasSubstr("gemm_fp8_rows"));
   EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
 }
 
@@ -143,6 +135,10 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
   using test::expect_error;
   expect_error(ErrorCode::unsupported, "a.recipe", "is mxfp8_e4m3",
                [] { (void)plan_of(product(64, 64, 128, Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3)); });
+  GemmArguments far = product(64, 64, 128);
+  far.a.scale_leading_stride = std::int64_t{1} << 27;
+  expect_error(ErrorCode::unsupported, "a.scale_leading_stride", "is 134217728",
+               [&] { (void)plan_of(far); });
   GemmArguments x = product(64, 64, 128);
   x.b.values = static_cast<const std::uint8_t*>(x.b.values) + 8;
   expect_error(ErrorCode::unsupported, "b.values", "multiples of 16", [&] { (void)plan_of(x); });

@@ -10,7 +10,6 @@
 #include "device/emulator/emulator.h"
 #include "device/emulator/tensor_map.h"
 #include "ops/gemm/cuda/plan.h"
-#include "ops/gemm/kernels/fp8_rows.cuh"
 #include "ops/gemm/kernels/sm90/fp8_entry.cuh"
 #include "ops/gemm/validate.h"
 #include "tests/gemm_problem.h"
@@ -124,13 +123,8 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
       emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
   if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
   if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
-  const emulator::Report report = emulator::launch(plan.shape, buffers, options, [&] {
-    if (plan.kernel == gemm_detail::kFp8RowsKernel) {
-      fp8_rows_kernel(plan.rows);
-    } else {
-      run_kernel(plan.kernel, plan.params);
-    }
-  });
+  const emulator::Report report =
+      emulator::launch(plan.shape, buffers, options, [&] { run_kernel(plan.kernel, plan.params); });
   ASSERT_TRUE(report.ok()) << report.text();
   EXPECT_TRUE(d.is_poison_intact());
   // The emulator sums a k-block's products exactly.

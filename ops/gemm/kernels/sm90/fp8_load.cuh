@@ -56,6 +56,13 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
     return a(stage) + memory.b_offset;
   }
+  /// A's rows that no copy brings: what they give is not stored.
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t copied_bytes) const {
+    const uint32_t outside = memory.stage_bytes - copied_bytes;
+    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
+      ptx::accept_any_shared(b(stage) + (0u - outside), outside);
+    }
+  }
   BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
                                                  uint32_t i = 0) const {
     return base +
@@ -94,7 +101,7 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
         const ptx::SharedAddress b = shared.b(place.stage);
         const int32_t byte = static_cast<int32_t>(k) * kFp8BlockK;
         const ptx::TensorCoordinates<3> b_at = {{byte, column, b_matrix}};
-        ptx::mbarrier_arrive_expect_tx(full, shared.memory.stage_bytes);
+        ptx::mbarrier_arrive_expect_tx(full, p.copied_bytes);
         ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), &p.a,
                                                    {{byte, row, a_matrix}}, full);
         if (p.b_once) {
@@ -241,9 +248,16 @@ class ScaleLoader {
 /// By warp `warp` of those that bring scales.
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  visit_scale_codes(work.p.a_scales, work.p.b_scales, [&](auto a_code, auto b_code) {
-    ScaleLoader<kConfig, decltype(a_code), decltype(b_code)>(work, shared, warp).run();
-  });
+  const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
+  if (a_bytes && b_bytes) {
+    ScaleLoader<kConfig, uint8_t, uint8_t>(work, shared, warp).run();
+  } else if (a_bytes) {
+    ScaleLoader<kConfig, uint8_t, uint32_t>(work, shared, warp).run();
+  } else if (b_bytes) {
+    ScaleLoader<kConfig, uint32_t, uint8_t>(work, shared, warp).run();
+  } else {
+    ScaleLoader<kConfig, uint32_t, uint32_t>(work, shared, warp).run();
+  }
 }
 
 }  // namespace blockscale::fp8_gemm
