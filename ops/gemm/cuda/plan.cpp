@@ -206,13 +206,13 @@ std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.1e-6;     // until the first products, and from the last ones on
-constexpr double kMemory = 3.9e12;     // bytes a second
-constexpr double kProducts = 5.45e12;  // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 97e9;        // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.01e-6;      // a k-block
-constexpr double kStore = 5.7e-11;     // an element of a tile
-constexpr double kSum = 5.2e-11;       // an element that a block of a cluster adds
+constexpr double kLaunch = 3.5e-6;   // until the first products, and from the last ones on
+constexpr double kMemory = 6.27e12;  // bytes a second
+constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 111e9;     // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.041e-6;   // a k-block
+constexpr double kStore = 1.3e-10;   // an element of a tile
+constexpr double kSum = 6.8e-11;     // an element that a block of a cluster adds
 
 double bytes_of(const GemmArguments& x) {
   return (double(x.a.rows) * double(x.a.k) + double(x.b.rows) * double(x.b.k) +
