@@ -177,12 +177,12 @@ int kernel_of(const Fp8GemmConfig& config) {
   return -1;
 }
 
-/// As many stages as fit, at most `most`; 0 if fewer than 3 do.
+/// As many stages as fit, at most 16; 0 if fewer than 3 do.
 std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
-                              std::uint32_t per_sm, std::uint32_t most) {
+                              std::uint32_t per_sm) {
   const std::uint32_t bytes =
       std::min(kSharedBytes, kMultiprocessorBytes / per_sm - kReservedBytes);
-  std::uint32_t stages = most;
+  std::uint32_t stages = 16;
   while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
   return stages < 3 ? 0 : stages;
 }
@@ -253,8 +253,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const GemmArguments& x, int multipro
       for (std::uint32_t split = 1; split <= 8; ++split) {
         if (split > 1 && (per_sm > 1 || split > k_blocks)) break;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
-        const std::uint32_t most = config.rows == 128 ? 5 : 16;
-        c.stages = stages_that_fit(config, split, per_sm, most);
+        c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;
         // A cluster computes one tile: more of them than run at a time wait.
         if (split > 1 && tiles_of(x, c) > resident_clusters(c, multiprocessors)) continue;

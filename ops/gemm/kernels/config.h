@@ -101,11 +101,12 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 }
 
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 9;
+  static constexpr int kCount = 11;
   Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {64, 32, Promotion::blocks},
-      {64, 32, Promotion::columns},  {64, 64, Promotion::blocks},    {64, 64, Promotion::columns},
-      {64, 96, Promotion::blocks},   {64, 96, Promotion::columns},   {64, 128, Promotion::blocks},
+      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {128, 96, Promotion::blocks},
+      {128, 64, Promotion::blocks},  {64, 32, Promotion::blocks},    {64, 32, Promotion::columns},
+      {64, 64, Promotion::blocks},   {64, 64, Promotion::columns},   {64, 96, Promotion::blocks},
+      {64, 96, Promotion::columns},  {64, 128, Promotion::blocks},
   };
 } kFp8GemmKernels;
 
