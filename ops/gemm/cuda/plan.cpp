@@ -206,13 +206,13 @@ std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.5e-6;   // until the first products, and from the last ones on
-constexpr double kMemory = 6.27e12;  // bytes a second
+constexpr double kLaunch = 3.6e-6;   // until the first products, and from the last ones on
+constexpr double kMemory = 6.65e12;  // bytes a second
 constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 111e9;     // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.041e-6;   // a k-block
-constexpr double kStore = 1.3e-10;   // an element of a tile
-constexpr double kSum = 6.8e-11;     // an element that a block of a cluster adds
+constexpr double kLoads = 96.6e9;    // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.03e-6;    // a k-block
+constexpr double kStore = 1e-10;     // an element of a tile
+constexpr double kSum = 6.5e-11;     // an element that a block of a cluster adds
 
 double bytes_of(const GemmArguments& x) {
   return (double(x.a.rows) * double(x.a.k) + double(x.b.rows) * double(x.b.k) +
