@@ -166,6 +166,52 @@ TEST_P(GemmTest, ShapesAroundEveryTile) {
   }
 }
 
+/// Rows of B are read as they lie: chunks that are not whole, several spans of k, columns that are
+/// no multiple of what is gone through together, every layout of scales.
+TEST_P(GemmTest, FewRowsOfEveryRecipe) {
+  Random random(12);
+  for (const RecipeTraits& b : kRecipes) {
+    const Recipe a = is_plain(b.recipe) ? b.recipe : Recipe::bf16;
+    for (const ScaleLayoutTraits& layout : kScaleLayouts) {
+      if (!allows(b.recipe, layout.layout)) continue;
+      for (const InputFamily family : kFamilies) {
+        for (const std::int64_t m : {1, 2, 3, 4, 5}) {
+          if (!is_best_target() && !test::chance(random, 0.3)) continue;
+          const std::int64_t n = uniform(random, 1, 70);
+          const std::int64_t k = odd_k(a, b.recipe, 32 * uniform(random, 1, 20));
+          check_random_gemm(random, a, b.recipe, ScaleLayout::row_major, layout.layout, family,
+                            {m, n, k, test::chance(random, 0.2) ? 2 : 1});
+        }
+      }
+      const std::int64_t k = odd_k(a, b.recipe, 32 * uniform(random, 129, 300));
+      check_random_gemm(random, a, b.recipe, ScaleLayout::row_major, layout.layout,
+                        InputFamily::positive, {uniform(random, 1, 4), 7, k, 1});
+    }
+  }
+}
+
+/// A block of zeros has the smallest scale, and a huge one beside it must not hide it.
+TEST_P(GemmTest, FewRowsWithScalesAtTheEndsOfTheirRange) {
+  Random random(13);
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e5m2, Recipe::mxfp6_e3m2}) {
+    for (const std::uint32_t scale : {0u, 1u, 20u, 120u, 200u, 240u, 254u}) {
+      const TestOperand a(random, Recipe::bf16, 2, 160, InputFamily::normal);
+      TestOperand b(random, recipe, 9, 160, InputFamily::normal);
+      for (std::int64_t row = 0; row < 9; row += 2) b.set_scale(row, row % 5, scale);
+      TestMatrix d(Format::f32, 2, 9);
+      GemmArguments x;
+      x.a = a.view();
+      x.b = b.view();
+      x.d = d.view();
+      x.alpha = scale > 127 ? 0x1p-100f : 1.0f;
+      gemm(x);
+      const test::ErrorReport report = test::compare(x, error_constant(InputFamily::normal));
+      EXPECT_EQ(report.violations, 0)
+          << recipe_traits(recipe).name << ", scale " << scale << ": " << report.largest_ratio;
+    }
+  }
+}
+
 TEST_P(GemmTest, SeveralChunksOfRows) {
   Random random(3);
   check_random_gemm(random, Recipe::fp8_128x128, Recipe::fp8_1x128, ScaleLayout::row_major,

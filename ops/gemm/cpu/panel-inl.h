@@ -211,7 +211,7 @@ HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) 
   HWY_UNROLL(4)
   for (int i = 0; i < 4; ++i) {
     float* const to = out + i * kPanelColumns;
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
     const __m512 even01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0x88);
     const __m512 even23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0x88);
     const __m512 odd01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0xDD);

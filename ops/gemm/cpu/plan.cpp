@@ -41,7 +41,12 @@ std::string CpuPlan::to_string() const {
          " task_columns=" + std::to_string(kTileColumns) + " slabs=" + std::to_string(slabs);
 }
 
-std::string CpuPlan::describe(const std::string& a, const std::string& b) const {
+std::string CpuPlan::describe(const std::string& a, const std::string& b, bool few_rows) const {
+  if (few_rows) {
+    return "A (" + a + ") decoded to f32; at most " + std::to_string(kFewRows) +
+           " rows, so tasks of " + std::to_string(kTileColumns) + " rows of B (" + b +
+           ") read it as it lies, once, and scale sums of blocks";
+  }
   return "A (" + a + ") decoded to f32, " + std::to_string(chunk_rows) +
          " rows at a time; tasks of " + std::to_string(task_rows) + " x " +
          std::to_string(kTileColumns) + " of D, each of which decodes its B (" + b + ") in " +

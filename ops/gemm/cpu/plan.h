@@ -10,6 +10,12 @@ namespace blockscale::gemm_detail {
 /// Products of one element that are summed in f32 before f64 takes over; a multiple of every
 /// recipe's block of k.
 inline constexpr std::int64_t kSlab = 256;
+/// The same where A has few rows: a sum of so many products is that of many lanes, each of a chain
+/// of blocks, so rounding errors do not grow beyond a slab's. A multiple of kSlab.
+inline constexpr std::int64_t kSpan = 4096;
+/// Rows of A up to which rows of B are read as they lie (few_rows-inl.h), where the instruction set
+/// can: above, decoding B into panels is shared by enough rows.
+inline constexpr std::int64_t kFewRows = 4;
 /// Columns of D of one task; a multiple of every register tile's.
 inline constexpr std::int64_t kTileColumns = 64;
 
@@ -22,8 +28,9 @@ struct CpuPlan {
 
   std::string to_string() const;
 
-  /// The same as a sentence, of operands with these recipes.
-  std::string describe(const std::string& a, const std::string& b) const;
+  /// The same as a sentence, of operands with these recipes; with `few_rows`, of the path for few
+  /// rows of A.
+  std::string describe(const std::string& a, const std::string& b, bool few_rows) const;
 };
 
 CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k);
