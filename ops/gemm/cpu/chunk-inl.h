@@ -76,6 +76,8 @@ class Chunk<Format::e2m1> {
       : words_(hn::BitCast(UnsignedTag(),
                            hn::LoadU(hn::Repartition<std::uint8_t, FloatTag>(), bytes))) {}
 
+  HWY_INLINE explicit Chunk(hn::Vec<FloatTag> words) : words_(hn::BitCast(UnsignedTag(), words)) {}
+
   template <int kVector>
   HWY_INLINE hn::Vec<FloatTag> vector() const {
     const FloatTag df;
@@ -157,9 +159,7 @@ class Chunk<F> : public Bf16Chunk {
 
   HWY_INLINE explicit Chunk(const std::uint8_t* bytes) : Chunk(_mm512_loadu_si512(bytes)) {}
 
- private:
-  HWY_INLINE explicit Chunk(__m512i codes) : Bf16Chunk(high(codes), low(codes)) {}
-
+  /// The upper and the lower byte of the bf16 values of 64 codes.
   HWY_INLINE static __m512i high(__m512i codes) {
     const auto* const table = kByteTables<F, 128>.high;
     const __m512i magnitude =
@@ -172,6 +172,9 @@ class Chunk<F> : public Bf16Chunk {
     const auto* const table = kByteTables<F, 128>.low;
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
   }
+
+ private:
+  HWY_INLINE explicit Chunk(__m512i codes) : Bf16Chunk(high(codes), low(codes)) {}
 };
 
 /// FP6: six bytes are brought into each 64-bit lane, and each of its 8 codes into a byte. What lies

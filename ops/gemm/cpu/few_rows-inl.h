@@ -29,23 +29,18 @@
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
-#include "ops/quantize/cpu/scale_placement.h"
-#include "ops/quantize/cpu/steps.h"
 // These are toggled per target as this file is.
 #include "ops/gemm/cpu/chunk-inl.h"
 #include "ops/gemm/cpu/panel-inl.h"
+#include "ops/gemm/cpu/span_factors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Factors of a row of B over a span, with room for a vector more.
-inline constexpr std::int64_t kFactorPitchOfSpan = kSpan / kMinBlock + steps::kArrayPadding;
-
-/// Scratch of multiply_span: factors, and a sum a lane for each element of a tile.
-inline constexpr std::int64_t kSpanScratch =
-    kTileColumns * (kFactorPitchOfSpan + kFewRows * kLanes);
+/// Scratch of multiply_span: a sum a lane for each element of a tile.
+inline constexpr std::int64_t kLaneSums = kTileColumns * kFewRows * kLanes;
 
 #if BLOCKSCALE_HAS_CHUNKS
 
@@ -236,90 +231,6 @@ void arrange_rows_as(PackedChunk& chunk, std::int64_t k) {
   }
 }
 
-/// kLanes scales as f32.
-HWY_INLINE hn::Vec<FloatTag> decode_scales(Format, const float* scales) {
-  return hn::LoadU(FloatTag(), scales);
-}
-HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* scales) {
-  const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
-  const auto bytes = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, FloatTag>(), scales));
-  if (scale == Format::ue4m3) return codes::decode_small<Format::ue4m3>(df, bytes);
-  auto bits = hn::ShiftLeft<23>(bytes);
-  bits = hn::IfThenElse(hn::Eq(bytes, hn::Zero(du)), hn::Set(du, 0x00400000u), bits);
-  bits = hn::IfThenElse(hn::Eq(bytes, hn::Set(du, 0xFFu)), hn::Set(du, 0x7FC00000u), bits);
-  return hn::BitCast(df, bits);
-}
-
-/// Factors of columns [first, first + columns) of a tile over a span of k, as f32. Rows of B that
-/// share scales share a row of `values`.
-class SpanFactors {
- public:
-  SpanFactors(const OperandMatrix& x, std::int64_t first, std::int64_t rows, std::int64_t begin,
-              std::int64_t count, float* values)
-      : block_rows_(recipe_traits(x.recipe).block_rows), first_(grid_row(first)), values_(values) {
-    const RecipeTraits& t = recipe_traits(x.recipe);
-    const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
-    ScaleRectangle r;
-    r.row = first_;
-    r.rows = grid_row(first + rows - 1) - first_ + 1;
-    r.column = t.block_k == 0 ? 0 : begin / t.block_k;
-    r.columns = t.block_k == 0 ? 1 : ceil_div(count, t.block_k);
-    r.grid_rows = grid.rows;
-    r.grid_columns = grid.columns;
-    if (t.scale == Format::f32) {
-      load<float>(x, r);
-    } else {
-      load<std::uint8_t>(x, r);
-    }
-  }
-
-  const float* row(std::int64_t row) const {
-    return values_ + (grid_row(row) - first_) * kFactorPitchOfSpan;
-  }
-  const ValueRange& range() const { return range_; }
-
- private:
-  std::int64_t grid_row(std::int64_t row) const { return block_rows_ == 0 ? 0 : row / block_rows_; }
-
-  template <class Scale>
-  void load(const OperandMatrix& x, const ScaleRectangle& r) {
-    const FloatTag df;
-    const PlacedScales<const Scale> placed{static_cast<const Scale*>(x.scales), x.layout,
-                                           x.scale_leading_stride};
-    const Format scale = recipe_traits(x.recipe).scale;
-    const std::int64_t whole = r.columns / kLanes * kLanes;
-    RangeOfVectors range;
-    for (std::int64_t i = 0; i < r.rows; ++i) {
-      Scale gathered[kFactorPitchOfSpan] = {};
-      const Scale* from = gathered;
-      ScaleRectangle line = r;
-      line.row += i;
-      line.rows = 1;
-      if (x.layout == ScaleLayout::row_major) {
-        from = placed.at(line.row, line.column);
-        copy_run(gathered + whole, from + whole, r.columns - whole);
-      } else {
-        gather_scales(placed, line, gathered, kFactorPitchOfSpan);
-      }
-      float* const out = values_ + i * kFactorPitchOfSpan;
-      for (std::int64_t j = 0; j <= whole; j += kLanes) {
-        auto factors = decode_scales(scale, (j < whole ? from : gathered) + j);
-        // Loads of a chunk's factors read up to a vector more.
-        if (j == whole) factors = hn::IfThenElseZero(hn::FirstN(df, r.columns - whole), factors);
-        range.include(factors);
-        hn::StoreU(factors, df, out + j);
-      }
-    }
-    range_ = range.range();
-  }
-
-  std::int64_t block_rows_;
-  std::int64_t first_;
-  float* values_;
-  ValueRange range_;
-};
-
 /// Chunks of k over which a group of rows of A stays in a level-1 cache, beside what passes
 /// through.
 template <class C>
@@ -377,15 +288,14 @@ class GroupOfB {
 };
 
 /// Adds the products of k in [begin, begin + count), a span, to the tile, whose rows are all of the
-/// chunk's. `scratch` has kSpanScratch numbers. False, and nothing done, if f32 might not hold the
-/// sums.
+/// chunk's. `sums` is scratch of kLaneSums numbers. False, and nothing done, if f32 might not hold
+/// the sums.
 template <class C>
 bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                      std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
-  const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
+                      const SpanFactors& factors, std::int64_t begin, std::int64_t count,
+                      float* sums, double* tile) {
   if (!span_is_safe(chunk.range, factors.range(), recipe_traits(b.recipe).element)) return false;
   const LaneScales scales = LaneScales::of<C>(recipe_traits(b.recipe));
-  float* const sums = scratch + kTileColumns * kFactorPitchOfSpan;
   const std::int64_t padded = ceil_div(task.columns, std::int64_t{kGroupColumns}) * kGroupColumns;
   std::fill_n(sums, padded * chunk.rows * kLanes, 0.0f);
   const std::int64_t all_chunks = ceil_div(b.k, C::kCodes);
@@ -413,19 +323,15 @@ bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Ta
 }
 
 bool multiply_span(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                   std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
+                   const SpanFactors& factors, std::int64_t begin, std::int64_t count, float* sums,
+                   double* tile) {
   return with_chunk(recipe_traits(b.recipe).element, [&]<class C>() {
-    return multiply_span_as<C>(chunk, b, task, begin, count, scratch, tile);
+    return multiply_span_as<C>(chunk, b, task, factors, begin, count, sums, tile);
   });
 }
 
 /// Prepares a chunk of A for multiply_span with B of `recipe`.
 void arrange_rows(PackedChunk& chunk, std::int64_t k, Recipe recipe) {
-  const std::int64_t slabs = ceil_div(k, kSlab);
-  chunk.range = {};
-  for (std::int64_t i = 0; i < slabs * chunk.rows; ++i) {
-    chunk.range.include(chunk.ranges[static_cast<std::size_t>(i)]);
-  }
   with_chunk(recipe_traits(recipe).element, [&]<class C>() { arrange_rows_as<C>(chunk, k); });
 }
 
@@ -439,8 +345,8 @@ bool has_few_rows(Recipe) {
   return false;
 }
 void arrange_rows(PackedChunk&, std::int64_t, Recipe) {}
-bool multiply_span(const PackedChunk&, const OperandMatrix&, const Task&, std::int64_t,
-                   std::int64_t, float*, double*) {
+bool multiply_span(const PackedChunk&, const OperandMatrix&, const Task&, const SpanFactors&,
+                   std::int64_t, std::int64_t, float*, double*) {
   return false;
 }
 

@@ -30,6 +30,8 @@
 #include "ops/gemm/cpu/few_rows-inl.h"
 #include "ops/gemm/cpu/microkernel-inl.h"
 #include "ops/gemm/cpu/panel-inl.h"
+#include "ops/gemm/cpu/span_factors-inl.h"
+#include "ops/gemm/cpu/word_panel-inl.h"
 
 #ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 #define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -58,9 +60,10 @@ void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, Pac
   }
 }
 
-/// Scratch of one task: rows and a panel of B, or what multiply_span needs.
+/// Scratch of one task: the factors of a span, and rows and a panel of B or the sums of few rows.
+inline constexpr std::int64_t kFactorScratch = kTileColumns * kFactorPitchOfSpan;
 inline constexpr std::int64_t kScratch =
-    std::max<std::int64_t>(2 * kSlab * kPanelColumns, kSpanScratch);
+    kFactorScratch + std::max<std::int64_t>(2 * kSlab * kPanelColumns, kLaneSums);
 
 /// Adds the products of one slab to the tile: all rows of the task times one panel of B.
 void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
@@ -80,20 +83,47 @@ void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t sla
   }
 }
 
-/// Adds the products of slabs [begin, end) to the tile, a panel of B at a time.
+/// Adds the products of k in [begin, begin + count) to the tile, slab by slab, a panel of B at a
+/// time. `factors`: of the span that begins there, or null where panels are not made of words.
 void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                    std::int64_t begin, std::int64_t end, float* scratch, double* tile) {
+                    const SpanFactors* factors, std::int64_t begin, std::int64_t count,
+                    float* scratch, double* tile) {
   float* const panel = scratch + kSlab * kPanelColumns;
-  for (std::int64_t slab = begin; slab < end; ++slab) {
-    const std::int64_t first = slab * kSlab;
+  for (std::int64_t first = begin; first < begin + count; first += kSlab) {
     const std::int64_t depth = std::min(kSlab, b.k - first);
     for (std::int64_t c = 0; c < task.columns; c += kPanelColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kPanelColumns, task.columns - c);
-      const ValueRange range =
-          pack_panel(b, task.column_begin + c, columns, first, depth, scratch, panel);
-      multiply_panel(chunk, task, slab, depth, panel, range, tile + c);
+      const std::int64_t column = task.column_begin + c;
+      ValueRange range;
+      if (factors != nullptr) {
+        pack_panel_of_words(b, *factors, begin, column, columns, first, depth, panel);
+        range = range_of_values(factors->range(), recipe_traits(b.recipe).element);
+      } else {
+        range = pack_panel(b, column, columns, first, depth, scratch, panel);
+      }
+      multiply_panel(chunk, task, first / kSlab, depth, panel, range, tile + c);
     }
   }
+}
+
+/// Adds the products of k in [begin, begin + count), a span, to the tile.
+void multiply_span_of_task(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+                           std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
+  float* const rest = scratch + kFactorScratch;
+  const bool words = has_word_panels(b.recipe);
+  if (chunk.arranged == nullptr && !words) {
+    multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
+    return;
+  }
+  const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
+  if (chunk.arranged != nullptr &&
+      multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
+    return;
+  }
+  // Where the bound from the factors is not good enough, the values themselves are looked at.
+  const ValueRange bound = range_of_values(factors.range(), recipe_traits(b.recipe).element);
+  const bool is_bounded = words && f32_is_safe(chunk.range, bound);
+  multiply_slabs(chunk, b, task, is_bounded ? &factors : nullptr, begin, count, rest, tile);
 }
 
 void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& epilogue,
@@ -107,9 +137,7 @@ void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& 
   std::fill(tile, tile + rows * kTileColumns, 0.0);
   for (std::int64_t first = 0; first < b.k; first += kSpan) {
     const std::int64_t depth = std::min(kSpan, b.k - first);
-    if (chunk.arranged == nullptr || !multiply_span(chunk, b, task, first, depth, scratch, tile)) {
-      multiply_slabs(chunk, b, task, first / kSlab, ceil_div(first + depth, kSlab), scratch, tile);
-    }
+    multiply_span_of_task(chunk, b, task, first, depth, scratch, tile);
   }
 
   const std::int64_t d_size = format_traits(epilogue.d_dtype).bits / 8;
@@ -167,6 +195,9 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
       const DefaultFloatEnvironment environment;
       HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
     });
+    chunk.range = {};
+    std::for_each_n(chunk.ranges.get(), plan.slabs * chunk.rows,
+                    [&](const ValueRange& range) { chunk.range.include(range); });
     if (few_rows) HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);

@@ -39,9 +39,8 @@ struct PackedChunk {
   std::int64_t rows = 0;
   hwy::AlignedFreeUniquePtr<float[]> values;
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
-  // With few rows: all of the chunk in the lane order of chunk-inl.h, and the range of it.
-  hwy::AlignedFreeUniquePtr<float[]> arranged;
-  ValueRange range;
+  ValueRange range;                             // of all rows and slabs
+  hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
 
   float* row(std::int64_t slab, std::int64_t r) const {
     return values.get() + (slab * rows + r) * kSlab;

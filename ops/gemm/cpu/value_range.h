@@ -46,6 +46,22 @@ constexpr bool f32_is_safe(const ValueRange& a, const ValueRange& b) {
          a_min + b_min >= kMinExponents;
 }
 
+/// A range that holds every product of a factor and a code of `element`; one that is unsafe with
+/// everything where such a product may leave the normal numbers.
+constexpr ValueRange range_of_values(const ValueRange& factors, Format element) {
+  if (factors.largest == 0) return factors;
+  const FormatTraits t = format_traits(element);
+  const int largest = static_cast<int>(factors.largest >> 23) + t.max_exponent + 1;
+  const int smallest =
+      static_cast<int>((factors.smallest_minus_one + 1) >> 23) + 1 - t.bias - t.mantissa_bits;
+  // A subnormal factor, or a product that might be one.
+  if (factors.smallest_minus_one + 1 < 1u << 23 || smallest < 1 || largest > 254) {
+    return {ValueRange::kNone >> 1, 0};
+  }
+  return {static_cast<std::uint32_t>(largest) << 23 | 0x7FFFFFu,
+          (static_cast<std::uint32_t>(smallest) << 23) - 1};
+}
+
 /// Whether the products of a span of k may be summed in f32 by lanes: codes times A first, block
 /// for block, then times a factor.
 ///
