@@ -190,6 +190,46 @@ TEST_P(GemmTest, FewRowsOfEveryRecipe) {
   }
 }
 
+/// FP4 on both sides: several slabs and spans, tasks of several register tiles, words that are not
+/// whole.
+TEST_P(GemmTest, Fp4TimesFp4) {
+  Random random(14);
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4}) {
+    const std::int64_t block = recipe_traits(recipe).block_k;
+    for (const ScaleLayoutTraits& layout : kScaleLayouts) {
+      for (const InputFamily family : kFamilies) {
+        const Shape shapes[] = {{uniform(random, 2, 40), uniform(random, 1, 150), block, 1},
+                                {uniform(random, 2, 9), 33, block * uniform(random, 60, 150), 2},
+                                {13, 65, 1024 + block, 1}};
+        for (const Shape& shape : shapes) {
+          check_random_gemm(random, recipe, recipe, layout.layout, layout.layout, family, shape);
+        }
+      }
+    }
+    check_random_gemm(random, recipe, recipe, ScaleLayout::row_major, ScaleLayout::mn_major,
+                      InputFamily::positive, {3, 17, 8192 + 3 * block, 1});
+  }
+}
+
+/// Sums of integers are exact: nothing but D's own rounding is allowed.
+TEST_P(GemmTest, Fp4BlocksAreSummedExactly) {
+  Random random(15);
+  TestOperand a(random, Recipe::mxfp4, 7, 1056, InputFamily::normal);
+  TestOperand b(random, Recipe::mxfp4, 40, 1056, InputFamily::normal);
+  for (TestOperand* x : {&a, &b}) {
+    for (std::int64_t row = 0; row < x->view().rows; ++row) {
+      for (std::int64_t j = 0; j < 33; ++j) x->set_scale(row, j, 127);
+    }
+  }
+  TestMatrix d(Format::f32, 7, 40);
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.d = d.view();
+  gemm(x);
+  EXPECT_EQ(test::compare(x, 0).violations, 0);
+}
+
 /// A block of zeros has the smallest scale, and a huge one beside it must not hide it.
 TEST_P(GemmTest, FewRowsWithScalesAtTheEndsOfTheirRange) {
   Random random(13);
@@ -240,9 +280,11 @@ std::vector<std::uint8_t> bytes_of_d(Recipe recipe_a, Recipe recipe_b, const Sha
 TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
   const Shape shapes[] = {{300, 200, 544, 1}, {5, 300, 800, 3}, {1, 1000, 320, 1}};
   for (const Shape& shape : shapes) {
-    const auto once = bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, 1);
-    for (const int threads : {1, 2, 3, 5, 0}) {
-      EXPECT_EQ(bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, threads), once) << threads;
+    for (const Recipe recipe_a : {Recipe::mxfp8_e5m2, Recipe::nvfp4}) {
+      const auto once = bytes_of_d(recipe_a, Recipe::nvfp4, shape, 1);
+      for (const int threads : {1, 2, 3, 5, 0}) {
+        EXPECT_EQ(bytes_of_d(recipe_a, Recipe::nvfp4, shape, threads), once) << threads;
+      }
     }
   }
 }
@@ -408,6 +450,14 @@ TEST(GemmPlan, IsSaid) {
     EXPECT_NE(plan.find(part), std::string::npos) << plan;
   }
   EXPECT_NE(plan.find(simd_target()), std::string::npos) << plan;
+  if (simd_target() == "AVX2" || simd_target() == "AVX3" || simd_target() == "AVX3_DL") {
+    arguments.a.rows = arguments.d.rows = 4;
+    EXPECT_EQ(describe_gemm(arguments).find("1 x few rows"), 0u) << describe_gemm(arguments);
+    arguments.a.rows = arguments.d.rows = 16;
+  }
+  arguments.a = arguments.b;
+  arguments.d.rows = 64;
+  EXPECT_EQ(describe_gemm(arguments).find("1 x integers") == 0, simd_target() == "AVX3_DL");
   arguments.d.columns = 65;
   EXPECT_THROW(describe_gemm(arguments), Error);
 }

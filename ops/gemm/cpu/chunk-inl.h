@@ -35,6 +35,11 @@ namespace codes = blockscale::HWY_NAMESPACE;
 #define BLOCKSCALE_HAS_CHUNKS 0
 #endif
 
+/// Not to level 1: its few pending lines are for what is used next. (hwy::Prefetch has one level.)
+HWY_INLINE void prefetch_to_level_2(const std::uint8_t* bytes) {
+  __builtin_prefetch(bytes, 0, 2);
+}
+
 #if BLOCKSCALE_HAS_CHUNKS
 
 /// kCodes consecutive codes in their order. Loads of 6-bit codes read kOverRead bytes more.

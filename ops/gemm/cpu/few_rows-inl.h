@@ -104,11 +104,6 @@ struct ChunkRange {
   std::int64_t end = 0;
 };
 
-/// Not to level 1: its few pending lines are for what is used next. (hwy::Prefetch has one level.)
-HWY_INLINE void prefetch_to_level_2(const std::uint8_t* bytes) {
-  __builtin_prefetch(bytes, 0, 2);
-}
-
 /// Adds the products of these chunks to `sums`: (row of B, row of A, lane).
 template <class C, int kRows>
 void multiply_rows(const RowOfB* b, const LaneScales& scales, const ChunkRange& range,

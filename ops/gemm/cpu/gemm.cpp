@@ -28,6 +28,7 @@
 #include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
 #include "ops/gemm/cpu/few_rows-inl.h"
+#include "ops/gemm/cpu/integers-inl.h"
 #include "ops/gemm/cpu/microkernel-inl.h"
 #include "ops/gemm/cpu/panel-inl.h"
 #include "ops/gemm/cpu/span_factors-inl.h"
@@ -60,10 +61,11 @@ void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, Pac
   }
 }
 
-/// Scratch of one task: the factors of a span, and rows and a panel of B or the sums of few rows.
+/// Scratch of one task: the factors of a span, and what the path that is taken needs beside it.
 inline constexpr std::int64_t kFactorScratch = kTileColumns * kFactorPitchOfSpan;
 inline constexpr std::int64_t kScratch =
-    kFactorScratch + std::max<std::int64_t>(2 * kSlab * kPanelColumns, kLaneSums);
+    kFactorScratch +
+    std::max<std::int64_t>({2 * kSlab * kPanelColumns, kLaneSums, kIntegerScratch});
 
 /// Adds the products of one slab to the tile: all rows of the task times one panel of B.
 void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
@@ -111,11 +113,13 @@ void multiply_span_of_task(const PackedChunk& chunk, const OperandMatrix& b, con
                            std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
   float* const rest = scratch + kFactorScratch;
   const bool words = has_word_panels(b.recipe);
+  const bool integers = chunk.integers.bytes != nullptr;
   if (chunk.arranged == nullptr && !words) {
     multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
     return;
   }
   const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
+  if (integers && multiply_integers(chunk, b, task, factors, begin, count, rest, tile)) return;
   if (chunk.arranged != nullptr &&
       multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
     return;
@@ -172,33 +176,51 @@ namespace {
 
 HWY_EXPORT(arrange_rows);
 HWY_EXPORT(has_few_rows);
+HWY_EXPORT(has_integers);
+HWY_EXPORT(pack_integer_rows);
 HWY_EXPORT(pack_rows);
 HWY_EXPORT(run_task);
 HWY_EXPORT(path_of_target);
 
-bool takes_few_rows(std::int64_t m, Recipe b) {
-  return m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b);
+/// How this machine's instruction set multiplies `m` rows.
+CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b) {
+  // One row is bound by memory; integers would only add work.
+  if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
+  if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
+  return CpuKernel::panels;
 }
 
 /// D of one matrix of the batch, chunk by chunk of A.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
                      const OutputMatrix& out, int threads) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
-  const bool few_rows = takes_few_rows(a.rows, b.recipe);
+  const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe);
+  const bool integers = kernel == CpuKernel::integers;
   PackedChunk chunk;
   chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
   chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
+  if (integers) {
+    chunk.integers.allocate_rows(plan.chunk_rows, a.k, recipe_traits(a.recipe).block_k);
+  }
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
-    chunk.first_row = first;
+    chunk.first_row = chunk.integers.first_row = first;
     chunk.rows = std::min(plan.chunk_rows, a.rows - first);
     parallel_for(chunk.rows, kPackedRows, threads, [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
       HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
+      if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);
     });
     chunk.range = {};
     std::for_each_n(chunk.ranges.get(), plan.slabs * chunk.rows,
                     [&](const ValueRange& range) { chunk.range.include(range); });
-    if (few_rows) HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
+    if (integers) {
+      chunk.integers.range = {};
+      std::for_each_n(chunk.integers.ranges.get(), chunk.rows,
+                      [&](const ValueRange& range) { chunk.integers.range.include(range); });
+    }
+    if (kernel == CpuKernel::few_rows) {
+      HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
+    }
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
     parallel_for(row_tasks * column_tasks, 1, threads, [&](std::int64_t index, std::int64_t) {
@@ -261,9 +283,9 @@ std::string describe_gemm(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
   const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
-  const bool few_rows = gemm_detail::takes_few_rows(x.d.rows, x.b.recipe);
+  const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe);
   return std::to_string(x.d.batch) + " x " +
-         plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, few_rows) +
+         plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, kernel) +
          "; on " + simd_target() + "\n";
 }
 

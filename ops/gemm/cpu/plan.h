@@ -19,6 +19,13 @@ inline constexpr std::int64_t kFewRows = 4;
 /// Columns of D of one task; a multiple of every register tile's.
 inline constexpr std::int64_t kTileColumns = 64;
 
+/// The ways to multiply. All of them fall back to `panels` where f32 could not hold the sums.
+enum class CpuKernel : std::uint8_t {
+  panels,    // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
+  few_rows,  // rows of B are read as they lie (few_rows-inl.h)
+  integers,  // FP4 on both sides: blocks are summed as integers (integers-inl.h)
+};
+
 /// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and
 /// kTileColumns columns of D run in parallel, each over all of K, decoding B as they go.
 struct CpuPlan {
@@ -28,9 +35,8 @@ struct CpuPlan {
 
   std::string to_string() const;
 
-  /// The same as a sentence, of operands with these recipes; with `few_rows`, of the path for few
-  /// rows of A.
-  std::string describe(const std::string& a, const std::string& b, bool few_rows) const;
+  /// The same as a sentence, with the reason for `kernel`, of operands with these recipes.
+  std::string describe(const std::string& a, const std::string& b, CpuKernel kernel) const;
 };
 
 CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k);

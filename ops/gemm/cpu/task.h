@@ -32,6 +32,29 @@ inline std::uint8_t* thread_scratch(std::int64_t count) {
   return scratch.get();
 }
 
+/// A chunk of A in FP4 as integers-inl.h multiplies it: twice its values as bytes, and of each
+/// block -12 times their sum and its factor over 4.
+struct IntegerRows {
+  std::int64_t first_row = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t blocks = 0;  // of a row
+  hwy::AlignedFreeUniquePtr<std::int8_t[]> bytes;
+  hwy::AlignedFreeUniquePtr<std::int32_t[]> offsets;
+  hwy::AlignedFreeUniquePtr<float[]> factors;
+  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;  // of each row's factors
+  ValueRange range;                                // of all of them
+
+  /// Makes room for `rows` rows of `k` codes in blocks of `block`.
+  void allocate_rows(std::int64_t rows, std::int64_t k, std::int64_t block) {
+    row_bytes = ceil_div(k, std::int64_t{128}) * 128;
+    blocks = k / block;
+    bytes = allocate<std::int8_t>(rows * row_bytes);
+    offsets = allocate<std::int32_t>(rows * blocks);
+    factors = allocate<float>(rows * blocks);
+    ranges = allocate<ValueRange>(rows);
+  }
+};
+
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
 /// each slab.
 struct PackedChunk {
@@ -41,6 +64,8 @@ struct PackedChunk {
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
   ValueRange range;                             // of all rows and slabs
   hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
+
+  IntegerRows integers;  // with FP4 on both sides, where there are integers
 
   float* row(std::int64_t slab, std::int64_t r) const {
     return values.get() + (slab * rows + r) * kSlab;

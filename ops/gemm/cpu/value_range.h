@@ -62,6 +62,24 @@ constexpr ValueRange range_of_values(const ValueRange& factors, Format element) 
           (static_cast<std::uint32_t>(smallest) << 23) - 1};
 }
 
+/// Whether sums of FP4 blocks, integers below 2^13 (four times the sum), may be scaled and added in
+/// f32: times a factor of B, then times a quarter of one of A. kSpan bounds how many are added.
+constexpr bool integers_are_safe(const ValueRange& a, const ValueRange& b) {
+  constexpr int kBias = 127;
+  constexpr int kMaxExponent = 126 - 13 - 12;
+  constexpr int kMinExponent = -106;
+  if (a.largest == 0 || b.largest == 0) return true;
+  const auto exponent = [](std::uint32_t magnitude) {
+    return static_cast<int>(magnitude >> 23) - kBias;
+  };
+  const int a_min = exponent(a.smallest_minus_one + 1);
+  const int b_min = exponent(b.smallest_minus_one + 1);
+  const int a_max = exponent(a.largest) + 1;
+  const int b_max = exponent(b.largest) + 1;
+  return a_min >= kMinExponent && b_min >= kMinExponent && a_min - 2 + b_min >= kMinExponent &&
+         a_max <= kMaxExponent && b_max <= kMaxExponent && a_max + b_max <= kMaxExponent;
+}
+
 /// Whether the products of a span of k may be summed in f32 by lanes: codes times A first, block
 /// for block, then times a factor.
 ///
