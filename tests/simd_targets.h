@@ -1,6 +1,7 @@
 // Runs tests once for every instruction set of this machine.
 #pragma once
 
+#define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 //
 #include <hwy/targets.h>
@@ -19,11 +20,12 @@ inline std::vector<std::int64_t> simd_targets() {
   return result;
 }
 
-/// While it lives, dynamic dispatch chooses `target`.
+/// While it lives, dynamic dispatch chooses `target`, or the best below it where a file is not
+/// compiled for it: as on a CPU that has no better one.
 class UseSimdTarget {
  public:
   explicit UseSimdTarget(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
+    hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & ~(target - 1));
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
   ~UseSimdTarget() {

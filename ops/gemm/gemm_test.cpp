@@ -166,6 +166,92 @@ TEST_P(GemmTest, ShapesAroundEveryTile) {
   }
 }
 
+/// Rows of B are read as they lie: chunks that are not whole, several spans of k, columns that are
+/// no multiple of what is gone through together, every layout of scales.
+TEST_P(GemmTest, FewRowsOfEveryRecipe) {
+  Random random(12);
+  for (const RecipeTraits& b : kRecipes) {
+    const Recipe a = is_plain(b.recipe) ? b.recipe : Recipe::bf16;
+    for (const ScaleLayoutTraits& layout : kScaleLayouts) {
+      if (!allows(b.recipe, layout.layout)) continue;
+      for (const InputFamily family : kFamilies) {
+        for (const std::int64_t m : {1, 2, 3, 4, 5}) {
+          if (!is_best_target() && !test::chance(random, 0.3)) continue;
+          const std::int64_t n = uniform(random, 1, 70);
+          const std::int64_t k = odd_k(a, b.recipe, 32 * uniform(random, 1, 20));
+          check_random_gemm(random, a, b.recipe, ScaleLayout::row_major, layout.layout, family,
+                            {m, n, k, test::chance(random, 0.2) ? 2 : 1});
+        }
+      }
+      const std::int64_t k = odd_k(a, b.recipe, 32 * uniform(random, 129, 300));
+      check_random_gemm(random, a, b.recipe, ScaleLayout::row_major, layout.layout,
+                        InputFamily::positive, {uniform(random, 1, 4), 7, k, 1});
+    }
+  }
+}
+
+/// FP4 on both sides: several slabs and spans, tasks of several register tiles, words that are not
+/// whole.
+TEST_P(GemmTest, Fp4TimesFp4) {
+  Random random(14);
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::nvfp4}) {
+    const std::int64_t block = recipe_traits(recipe).block_k;
+    for (const ScaleLayoutTraits& layout : kScaleLayouts) {
+      for (const InputFamily family : kFamilies) {
+        const Shape shapes[] = {{uniform(random, 2, 40), uniform(random, 1, 150), block, 1},
+                                {uniform(random, 2, 9), 33, block * uniform(random, 60, 150), 2},
+                                {13, 65, 1024 + block, 1}};
+        for (const Shape& shape : shapes) {
+          check_random_gemm(random, recipe, recipe, layout.layout, layout.layout, family, shape);
+        }
+      }
+    }
+    check_random_gemm(random, recipe, recipe, ScaleLayout::row_major, ScaleLayout::mn_major,
+                      InputFamily::positive, {3, 17, 8192 + 3 * block, 1});
+  }
+}
+
+/// Sums of integers are exact: nothing but D's own rounding is allowed.
+TEST_P(GemmTest, Fp4BlocksAreSummedExactly) {
+  Random random(15);
+  TestOperand a(random, Recipe::mxfp4, 7, 1056, InputFamily::normal);
+  TestOperand b(random, Recipe::mxfp4, 40, 1056, InputFamily::normal);
+  for (TestOperand* x : {&a, &b}) {
+    for (std::int64_t row = 0; row < x->view().rows; ++row) {
+      for (std::int64_t j = 0; j < 33; ++j) x->set_scale(row, j, 127);
+    }
+  }
+  TestMatrix d(Format::f32, 7, 40);
+  GemmArguments x;
+  x.a = a.view();
+  x.b = b.view();
+  x.d = d.view();
+  gemm(x);
+  EXPECT_EQ(test::compare(x, 0).violations, 0);
+}
+
+/// A block of zeros has the smallest scale, and a huge one beside it must not hide it.
+TEST_P(GemmTest, FewRowsWithScalesAtTheEndsOfTheirRange) {
+  Random random(13);
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e5m2, Recipe::mxfp6_e3m2}) {
+    for (const std::uint32_t scale : {0u, 1u, 20u, 120u, 200u, 240u, 254u}) {
+      const TestOperand a(random, Recipe::bf16, 2, 160, InputFamily::normal);
+      TestOperand b(random, recipe, 9, 160, InputFamily::normal);
+      for (std::int64_t row = 0; row < 9; row += 2) b.set_scale(row, row % 5, scale);
+      TestMatrix d(Format::f32, 2, 9);
+      GemmArguments x;
+      x.a = a.view();
+      x.b = b.view();
+      x.d = d.view();
+      x.alpha = scale > 127 ? 0x1p-100f : 1.0f;
+      gemm(x);
+      const test::ErrorReport report = test::compare(x, error_constant(InputFamily::normal));
+      EXPECT_EQ(report.violations, 0)
+          << recipe_traits(recipe).name << ", scale " << scale << ": " << report.largest_ratio;
+    }
+  }
+}
+
 TEST_P(GemmTest, SeveralChunksOfRows) {
   Random random(3);
   check_random_gemm(random, Recipe::fp8_128x128, Recipe::fp8_1x128, ScaleLayout::row_major,
@@ -194,9 +280,11 @@ std::vector<std::uint8_t> bytes_of_d(Recipe recipe_a, Recipe recipe_b, const Sha
 TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
   const Shape shapes[] = {{300, 200, 544, 1}, {5, 300, 800, 3}, {1, 1000, 320, 1}};
   for (const Shape& shape : shapes) {
-    const auto once = bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, 1);
-    for (const int threads : {1, 2, 3, 5, 0}) {
-      EXPECT_EQ(bytes_of_d(Recipe::mxfp8_e5m2, Recipe::nvfp4, shape, threads), once) << threads;
+    for (const Recipe recipe_a : {Recipe::mxfp8_e5m2, Recipe::nvfp4}) {
+      const auto once = bytes_of_d(recipe_a, Recipe::nvfp4, shape, 1);
+      for (const int threads : {1, 2, 3, 5, 0}) {
+        EXPECT_EQ(bytes_of_d(recipe_a, Recipe::nvfp4, shape, threads), once) << threads;
+      }
     }
   }
 }
@@ -362,6 +450,14 @@ TEST(GemmPlan, IsSaid) {
     EXPECT_NE(plan.find(part), std::string::npos) << plan;
   }
   EXPECT_NE(plan.find(simd_target()), std::string::npos) << plan;
+  if (simd_target() == "AVX2" || simd_target() == "AVX3" || simd_target() == "AVX3_DL") {
+    arguments.a.rows = arguments.d.rows = 4;
+    EXPECT_EQ(describe_gemm(arguments).find("1 x few rows"), 0u) << describe_gemm(arguments);
+    arguments.a.rows = arguments.d.rows = 16;
+  }
+  arguments.a = arguments.b;
+  arguments.d.rows = 64;
+  EXPECT_EQ(describe_gemm(arguments).find("1 x integers") == 0, simd_target() == "AVX3_DL");
   arguments.d.columns = 65;
   EXPECT_THROW(describe_gemm(arguments), Error);
 }

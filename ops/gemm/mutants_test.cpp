@@ -22,7 +22,8 @@ using test::Random;
 using test::TestMatrix;
 using test::TestOperand;
 
-constexpr std::int64_t kRows = 6;
+constexpr std::int64_t kFew = 3;   // rows of A that take the path of few rows
+constexpr std::int64_t kMany = 6;  // and that do not
 constexpr std::int64_t kColumns = 10;
 constexpr std::int64_t kDepth = 512;
 constexpr std::int64_t kBatch = 2;  // so that a scale of a whole matrix has a neighbour
@@ -46,11 +47,11 @@ double sum_range(const std::vector<double>& a, const std::vector<double>& b, std
 /// One problem of a pair: operands, the arguments, and D as the library computes it.
 class Problem {
  public:
-  Problem(Recipe recipe_a, Recipe recipe_b)
+  Problem(Recipe recipe_a, Recipe recipe_b, std::int64_t rows)
       : random_(3),
-        a_(random_, recipe_a, kRows, kDepth, InputFamily::normal, options()),
+        a_(random_, recipe_a, rows, kDepth, InputFamily::normal, options()),
         b_(random_, recipe_b, kColumns, kDepth, InputFamily::normal, options()),
-        d_(Format::f32, kRows, kColumns, kBatch) {
+        d_(Format::f32, rows, kColumns, kBatch) {
     x_.a = a_.view();
     x_.b = b_.view();
     x_.d = resolved(d_.view(), "d");
@@ -73,7 +74,7 @@ class Problem {
     for (std::int64_t index = 0; index < kBatch; ++index) {
       std::vector<std::vector<double>> b_rows;
       for (std::int64_t n = 0; n < kColumns; ++n) b_rows.push_back(operand_row(x_.b, index, n));
-      for (std::int64_t m = 0; m < kRows; ++m) {
+      for (std::int64_t m = 0; m < x_.d.rows; ++m) {
         const std::vector<double> a_row = operand_row(x_.a, index, m);
         for (const std::vector<double>& b_row : b_rows) {
           const double sum = gemm_detail::apply_tensor_scale(x_.a, index, mutant(a_row, b_row));
@@ -123,15 +124,17 @@ void for_each_pair(Body body) {
   for (const RecipeTraits& a : kRecipes) {
     for (const RecipeTraits& b : kRecipes) {
       if (!gemm_supports(a.recipe, b.recipe)) continue;
-      SCOPED_TRACE(std::string(a.name) + " x " + b.name);
-      body(a.recipe, b.recipe);
+      for (const std::int64_t rows : {kFew, kMany}) {
+        SCOPED_TRACE(std::string(a.name) + " x " + b.name + ", rows: " + std::to_string(rows));
+        body(a.recipe, b.recipe, rows);
+      }
     }
   }
 }
 
 TEST(GemmMutants, TheGemmItselfIsAccepted) {
-  for_each_pair([](Recipe a, Recipe b) {
-    Problem problem(a, b);
+  for_each_pair([](Recipe a, Recipe b, std::int64_t rows) {
+    Problem problem(a, b, rows);
     EXPECT_EQ(problem.rejected(), 0);
     problem.set_d(correct_sum);
     EXPECT_EQ(problem.rejected(), 0);
@@ -139,8 +142,8 @@ TEST(GemmMutants, TheGemmItselfIsAccepted) {
 }
 
 TEST(GemmMutants, DroppedBlockOfKIsRejected) {
-  for_each_pair([](Recipe a, Recipe b) {
-    Problem problem(a, b);
+  for_each_pair([](Recipe a, Recipe b, std::int64_t rows) {
+    Problem problem(a, b, rows);
     const std::size_t block = static_cast<std::size_t>(std::min(k_block(a), k_block(b)));
     problem.set_d([&](const std::vector<double>& x, const std::vector<double>& y) {
       return sum_range(x, y, 0, block) + sum_range(x, y, 2 * block, x.size());
@@ -150,20 +153,20 @@ TEST(GemmMutants, DroppedBlockOfKIsRejected) {
 }
 
 TEST(GemmMutants, NeighboursScaleIsRejected) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_pair([](Recipe a, Recipe b, std::int64_t rows) {
     for (const bool of_a : {true, false}) {
-      Problem problem(a, b);
+      Problem problem(a, b, rows);
       // D stays what the unchanged operands give; the reference sees one scale replaced.
       if (!take_neighbours_scale(of_a ? problem.a() : problem.b())) continue;
       // One row (or column) of one matrix is wrong, or more where rows share the scale.
-      EXPECT_GT(problem.rejected(), 0.9 / (kBatch * (of_a ? kRows : kColumns)));
+      EXPECT_GT(problem.rejected(), 0.9 / static_cast<double>(kBatch * (of_a ? rows : kColumns)));
     }
   });
 }
 
 TEST(GemmMutants, PartialSumInBf16IsRejected) {
-  for_each_pair([](Recipe a, Recipe b) {
-    Problem problem(a, b);
+  for_each_pair([](Recipe a, Recipe b, std::int64_t rows) {
+    Problem problem(a, b, rows);
     problem.set_d([](const std::vector<double>& x, const std::vector<double>& y) {
       const double partial = sum_range(x, y, 0, x.size() / 2);
       const std::uint32_t rounded = encode<Format::bf16>(static_cast<float>(partial));

@@ -104,7 +104,7 @@ HWY_INLINE hn::Vec<DU> load_codes(DU du, const std::uint8_t* codes) {
   }
 }
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 /// 16 consecutive e2m1 values from 8 bytes, by a table of all 16.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> decode_e2m1_x16(const std::uint8_t* codes) {
   alignas(64) static constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,
@@ -137,7 +137,7 @@ HWY_INLINE hn::Vec<DF> decode_lanes(DF df, const std::uint8_t* codes) {
     return hn::PromoteTo(df, hn::BitCast(d16, hn::LoadU(d8, codes)));
 #endif
   } else {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
     if constexpr (F == Format::e2m1 && hn::MaxLanes(df) == 16) return decode_e2m1_x16(codes);
 #endif
     return decode_small<F>(df, load_codes<F>(du, codes));

@@ -1,3 +1,4 @@
+#define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 
 #include <hwy/highway.h>

@@ -1,5 +1,6 @@
 // The CPU GEMM. Reading order: plan.h (how the work is divided), run_task below (one block of
 // D), panel-inl.h (decoding), microkernel-inl.h (the inner loops), epilogue-inl.h.
+#define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,9 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <new>
-
-#include <hwy/aligned_allocator.h>
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
@@ -23,59 +21,25 @@
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cpu/plan.h"
+#include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
 #include "ops/gemm/validate.h"
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
+#include "ops/gemm/cpu/few_rows-inl.h"
+#include "ops/gemm/cpu/integers-inl.h"
 #include "ops/gemm/cpu/microkernel-inl.h"
 #include "ops/gemm/cpu/panel-inl.h"
+#include "ops/gemm/cpu/span_factors-inl.h"
+#include "ops/gemm/cpu/word_panel-inl.h"
 
 #ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 #define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 namespace blockscale::gemm_detail {
 
-/// An uninitialised, aligned array.
-template <class T>
-hwy::AlignedFreeUniquePtr<T[]> allocate(std::int64_t count) {
-  auto result = hwy::AllocateAligned<T>(static_cast<std::size_t>(std::max<std::int64_t>(1, count)));
-  if (result == nullptr) throw std::bad_alloc();
-  return result;
-}
-
 /// Rows of A that one task decodes.
 inline constexpr std::int64_t kPackedRows = 8;
-
-/// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
-/// each slab.
-struct PackedChunk {
-  std::int64_t first_row = 0;
-  std::int64_t rows = 0;
-  hwy::AlignedFreeUniquePtr<float[]> values;
-  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
-
-  float* row(std::int64_t slab, std::int64_t r) const {
-    return values.get() + (slab * rows + r) * kSlab;
-  }
-};
-
-/// One matrix of the batch of D, C and bias, as bytes.
-struct OutputMatrix {
-  std::uint8_t* d = nullptr;
-  std::int64_t d_row_stride = 0;  // bytes
-  const std::uint8_t* c = nullptr;
-  std::int64_t c_row_stride = 0;  // bytes
-  const std::uint8_t* bias = nullptr;
-  Format bias_dtype = Format::f32;
-};
-
-/// A block of D: rows [row_begin, row_end) of the chunk, columns from `column_begin` on.
-struct Task {
-  std::int64_t row_begin = 0;
-  std::int64_t row_end = 0;
-  std::int64_t column_begin = 0;
-  std::int64_t columns = 0;
-};
 
 }  // namespace blockscale::gemm_detail
 #endif  // BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -97,16 +61,21 @@ void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, Pac
   }
 }
 
+/// Scratch of one task: the factors of a span, and what the path that is taken needs beside it.
+inline constexpr std::int64_t kFactorScratch = kTileColumns * kFactorPitchOfSpan;
+inline constexpr std::int64_t kScratch =
+    kFactorScratch +
+    std::max<std::int64_t>({2 * kSlab * kPanelColumns, kLaneSums, kIntegerScratch});
+
 /// Adds the products of one slab to the tile: all rows of the task times one panel of B.
 void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
                     std::int64_t depth, const float* panel, const ValueRange& panel_range,
                     double* tile) {
   const std::int64_t rows = task.row_end - task.row_begin;
-  const std::int64_t groups = ceil_div(rows, kMaxPanelRows);
-  for (std::int64_t g = 0; g < groups; ++g) {
-    // Groups of equal size, but for one row: 16 rows are 8 + 8, not 14 + 2.
-    const std::int64_t begin = task.row_begin + rows * g / groups;
-    const std::int64_t end = task.row_begin + rows * (g + 1) / groups;
+  const RowGroups groups(rows, kMaxPanelRows);
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    const std::int64_t begin = task.row_begin + groups.begin(g);
+    const std::int64_t end = task.row_begin + groups.end(g);
     ValueRange range;
     for (std::int64_t r = begin; r < end; ++r) {
       range.include(chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)]);
@@ -116,22 +85,63 @@ void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t sla
   }
 }
 
-void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& epilogue,
-              const OutputMatrix& out, const Task& task) {
-  const std::int64_t rows = task.row_end - task.row_begin;
-  const auto tile = allocate<double>(rows * kTileColumns);
-  const auto scratch = allocate<float>(2 * kSlab * kPanelColumns);
-  float* const panel = scratch.get() + kSlab * kPanelColumns;
-  std::fill(tile.get(), tile.get() + rows * kTileColumns, 0.0);
-  for (std::int64_t slab = 0; slab * kSlab < b.k; ++slab) {
-    const std::int64_t first = slab * kSlab;
+/// Adds the products of k in [begin, begin + count) to the tile, slab by slab, a panel of B at a
+/// time. `factors`: of the span that begins there, or null where panels are not made of words.
+void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+                    const SpanFactors* factors, std::int64_t begin, std::int64_t count,
+                    float* scratch, double* tile) {
+  float* const panel = scratch + kSlab * kPanelColumns;
+  for (std::int64_t first = begin; first < begin + count; first += kSlab) {
     const std::int64_t depth = std::min(kSlab, b.k - first);
     for (std::int64_t c = 0; c < task.columns; c += kPanelColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kPanelColumns, task.columns - c);
-      const ValueRange range =
-          pack_panel(b, task.column_begin + c, columns, first, depth, scratch.get(), panel);
-      multiply_panel(chunk, task, slab, depth, panel, range, tile.get() + c);
+      const std::int64_t column = task.column_begin + c;
+      ValueRange range;
+      if (factors != nullptr) {
+        pack_panel_of_words(b, *factors, begin, column, columns, first, depth, panel);
+        range = range_of_values(factors->range(), recipe_traits(b.recipe).element);
+      } else {
+        range = pack_panel(b, column, columns, first, depth, scratch, panel);
+      }
+      multiply_panel(chunk, task, first / kSlab, depth, panel, range, tile + c);
     }
+  }
+}
+
+/// Adds the products of k in [begin, begin + count), a span, to the tile.
+void multiply_span_of_task(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+                           std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
+  float* const rest = scratch + kFactorScratch;
+  const bool words = has_word_panels(b.recipe);
+  const bool integers = chunk.integers.bytes != nullptr;
+  if (chunk.arranged == nullptr && !words) {
+    multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
+    return;
+  }
+  const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
+  if (integers && multiply_integers(chunk, b, task, factors, begin, count, rest, tile)) return;
+  if (chunk.arranged != nullptr &&
+      multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
+    return;
+  }
+  // Where the bound from the factors is not good enough, the values themselves are looked at.
+  const ValueRange bound = range_of_values(factors.range(), recipe_traits(b.recipe).element);
+  const bool is_bounded = words && f32_is_safe(chunk.range, bound);
+  multiply_slabs(chunk, b, task, is_bounded ? &factors : nullptr, begin, count, rest, tile);
+}
+
+void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& epilogue,
+              const OutputMatrix& out, const Task& task) {
+  const std::int64_t rows = task.row_end - task.row_begin;
+  const std::int64_t tile_bytes = rows * kTileColumns * static_cast<std::int64_t>(sizeof(double));
+  std::uint8_t* const memory =
+      thread_scratch(tile_bytes + kScratch * static_cast<std::int64_t>(sizeof(float)));
+  double* const tile = reinterpret_cast<double*>(memory);
+  float* const scratch = reinterpret_cast<float*>(memory + tile_bytes);
+  std::fill(tile, tile + rows * kTileColumns, 0.0);
+  for (std::int64_t first = 0; first < b.k; first += kSpan) {
+    const std::int64_t depth = std::min(kSpan, b.k - first);
+    multiply_span_of_task(chunk, b, task, first, depth, scratch, tile);
   }
 
   const std::int64_t d_size = format_traits(epilogue.d_dtype).bits / 8;
@@ -144,14 +154,14 @@ void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& 
     const std::int64_t row = chunk.first_row + task.row_begin + r;
     const std::uint8_t* const c =
         out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
-    finish_row(epilogue, task.columns, tile.get() + r * kTileColumns, c,
+    finish_row(epilogue, task.columns, tile + r * kTileColumns, c,
                out.bias == nullptr ? nullptr : bias,
                out.d + row * out.d_row_stride + task.column_begin * d_size);
   }
 }
 
 GemmPath path_of_target() {
-  constexpr bool kFused = (HWY_TARGET & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) != 0;
+  constexpr bool kFused = (HWY_TARGET & (HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL | HWY_NEON)) != 0;
   return kFused ? GemmPath::cpu_fused : GemmPath::cpu_unfused;
 }
 
@@ -164,24 +174,53 @@ namespace blockscale {
 namespace gemm_detail {
 namespace {
 
+HWY_EXPORT(arrange_rows);
+HWY_EXPORT(has_few_rows);
+HWY_EXPORT(has_integers);
+HWY_EXPORT(pack_integer_rows);
 HWY_EXPORT(pack_rows);
 HWY_EXPORT(run_task);
 HWY_EXPORT(path_of_target);
+
+/// How this machine's instruction set multiplies `m` rows.
+CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b) {
+  // One row is bound by memory; integers would only add work.
+  if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
+  if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
+  return CpuKernel::panels;
+}
 
 /// D of one matrix of the batch, chunk by chunk of A.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
                      const OutputMatrix& out, int threads) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
+  const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe);
+  const bool integers = kernel == CpuKernel::integers;
   PackedChunk chunk;
   chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
   chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
+  if (integers) {
+    chunk.integers.allocate_rows(plan.chunk_rows, a.k, recipe_traits(a.recipe).block_k);
+  }
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
-    chunk.first_row = first;
+    chunk.first_row = chunk.integers.first_row = first;
     chunk.rows = std::min(plan.chunk_rows, a.rows - first);
     parallel_for(chunk.rows, kPackedRows, threads, [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
       HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
+      if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);
     });
+    chunk.range = {};
+    std::for_each_n(chunk.ranges.get(), plan.slabs * chunk.rows,
+                    [&](const ValueRange& range) { chunk.range.include(range); });
+    if (integers) {
+      chunk.integers.range = {};
+      std::for_each_n(chunk.integers.ranges.get(), chunk.rows,
+                      [&](const ValueRange& range) { chunk.integers.range.include(range); });
+    }
+    if (kernel == CpuKernel::few_rows) {
+      HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
+    }
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
     parallel_for(row_tasks * column_tasks, 1, threads, [&](std::int64_t index, std::int64_t) {
@@ -243,11 +282,11 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
 std::string describe_gemm(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
-  const char* const a = recipe_traits(x.a.recipe).name;
-  const char* const b = recipe_traits(x.b.recipe).name;
+  const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
+  const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe);
   return std::to_string(x.d.batch) + " x " +
-         gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k).describe(a, b) + "; on " +
-         simd_target() + "\n";
+         plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, kernel) +
+         "; on " + simd_target() + "\n";
 }
 
 }  // namespace blockscale

@@ -38,7 +38,7 @@ inline constexpr int kPanelColumns = kPanelVectors * kLanes;
 
 /// Rows of a register tile: its accumulators, one panel row of B and one broadcast of A fill the
 /// vector registers (32 on AVX-512 and NEON, 16 elsewhere).
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
 inline constexpr int kMaxPanelRows = 14;
 #else
 inline constexpr int kMaxPanelRows = 6;

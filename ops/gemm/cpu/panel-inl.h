@@ -184,6 +184,29 @@ HWY_INLINE void transpose_in_blocks(hn::Vec<FloatTag> r0, hn::Vec<FloatTag> r1,
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+/// Transposes 16 x 16 values.
+HWY_INLINE void transpose_16(const hn::Vec<FloatTag> in[16], hn::Vec<FloatTag> out[16]) {
+  hn::Vec<FloatTag> t[4][4];
+  HWY_UNROLL(4)
+  for (int g = 0; g < 4; ++g) {
+    transpose_in_blocks(in[4 * g], in[4 * g + 1], in[4 * g + 2], in[4 * g + 3], t[g]);
+  }
+  // Block b of t[g][i] holds rows 4 g .. 4 g + 3 of value 4 b + i.
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    const __m512 even01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0x88);
+    const __m512 even23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0x88);
+    const __m512 odd01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0xDD);
+    const __m512 odd23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0xDD);
+    out[i] = hn::Vec<FloatTag>{_mm512_shuffle_f32x4(even01, even23, 0x88)};
+    out[i + 4] = hn::Vec<FloatTag>{_mm512_shuffle_f32x4(odd01, odd23, 0x88)};
+    out[i + 8] = hn::Vec<FloatTag>{_mm512_shuffle_f32x4(even01, even23, 0xDD)};
+    out[i + 12] = hn::Vec<FloatTag>{_mm512_shuffle_f32x4(odd01, odd23, 0xDD)};
+  }
+}
+#endif
+
 /// Transposes kLanes rows (kSlab apart) x kLanes values into vectors that are kPanelColumns apart.
 HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) {
   const FloatTag df;
@@ -191,6 +214,17 @@ HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) 
   const auto value = hn::Load(df, rows);
   range.include(value);
   hn::Store(value, df, out);
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  hn::Vec<FloatTag> in[16];
+  hn::Vec<FloatTag> transposed[16];
+  HWY_UNROLL(16)
+  for (int r = 0; r < 16; ++r) {
+    in[r] = hn::Load(df, rows + r * kSlab);
+    range.include(in[r]);
+  }
+  transpose_16(in, transposed);
+  HWY_UNROLL(16)
+  for (int i = 0; i < 16; ++i) hn::Store(transposed[i], df, out + i * kPanelColumns);
 #else
   constexpr int kGroups = kLanes / 4;
   hn::Vec<FloatTag> t[kGroups][4];
@@ -211,16 +245,7 @@ HWY_INLINE void transpose(const float* rows, float* out, RangeOfVectors& range) 
   HWY_UNROLL(4)
   for (int i = 0; i < 4; ++i) {
     float* const to = out + i * kPanelColumns;
-#if HWY_TARGET == HWY_AVX3
-    const __m512 even01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0x88);
-    const __m512 even23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0x88);
-    const __m512 odd01 = _mm512_shuffle_f32x4(t[0][i].raw, t[1][i].raw, 0xDD);
-    const __m512 odd23 = _mm512_shuffle_f32x4(t[2][i].raw, t[3][i].raw, 0xDD);
-    _mm512_store_ps(to, _mm512_shuffle_f32x4(even01, even23, 0x88));
-    _mm512_store_ps(to + 4 * kPanelColumns, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
-    _mm512_store_ps(to + 8 * kPanelColumns, _mm512_shuffle_f32x4(even01, even23, 0xDD));
-    _mm512_store_ps(to + 12 * kPanelColumns, _mm512_shuffle_f32x4(odd01, odd23, 0xDD));
-#elif HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX2
     hn::Store(hn::ConcatLowerLower(df, t[1][i], t[0][i]), df, to);
     hn::Store(hn::ConcatUpperUpper(df, t[1][i], t[0][i]), df, to + 4 * kPanelColumns);
 #else

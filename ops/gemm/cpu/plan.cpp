@@ -41,10 +41,20 @@ std::string CpuPlan::to_string() const {
          " task_columns=" + std::to_string(kTileColumns) + " slabs=" + std::to_string(slabs);
 }
 
-std::string CpuPlan::describe(const std::string& a, const std::string& b) const {
-  return "A (" + a + ") decoded to f32, " + std::to_string(chunk_rows) +
-         " rows at a time; tasks of " + std::to_string(task_rows) + " x " +
-         std::to_string(kTileColumns) + " of D, each of which decodes its B (" + b + ") in " +
+std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKernel kernel) const {
+  const std::string columns = std::to_string(kTileColumns);
+  if (kernel == CpuKernel::few_rows) {
+    return "few rows (at most " + std::to_string(kFewRows) + ": bound by reading B): A (" + a +
+           ") decoded to f32; tasks of " + columns + " rows of B (" + b +
+           "), which read it as it lies, once, and scale sums of blocks";
+  }
+  const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
+                            std::to_string(task_rows) + " x " + columns + " of D, each of which ";
+  if (kernel == CpuKernel::integers) {
+    return "integers (FP4 on both sides, and VNNI here): A (" + a + ") as bytes, " + tasks +
+           "turns its B (" + b + ") into bytes, sums blocks exactly and scales them in f32";
+  }
+  return "panels: A (" + a + ") decoded to f32, " + tasks + "decodes its B (" + b + ") in " +
          std::to_string(slabs) + " slabs of " + std::to_string(kSlab) + " of k";
 }
 

@@ -10,8 +10,21 @@ namespace blockscale::gemm_detail {
 /// Products of one element that are summed in f32 before f64 takes over; a multiple of every
 /// recipe's block of k.
 inline constexpr std::int64_t kSlab = 256;
+/// The same where A has few rows: a sum of so many products is that of many lanes, each of a chain
+/// of blocks, so rounding errors do not grow beyond a slab's. A multiple of kSlab.
+inline constexpr std::int64_t kSpan = 4096;
+/// Rows of A up to which rows of B are read as they lie (few_rows-inl.h), where the instruction set
+/// can: above, decoding B into panels is shared by enough rows.
+inline constexpr std::int64_t kFewRows = 4;
 /// Columns of D of one task; a multiple of every register tile's.
 inline constexpr std::int64_t kTileColumns = 64;
+
+/// The ways to multiply. All of them fall back to `panels` where f32 could not hold the sums.
+enum class CpuKernel : std::uint8_t {
+  panels,    // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
+  few_rows,  // rows of B are read as they lie (few_rows-inl.h)
+  integers,  // FP4 on both sides: blocks are summed as integers (integers-inl.h)
+};
 
 /// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and
 /// kTileColumns columns of D run in parallel, each over all of K, decoding B as they go.
@@ -22,8 +35,8 @@ struct CpuPlan {
 
   std::string to_string() const;
 
-  /// The same as a sentence, of operands with these recipes.
-  std::string describe(const std::string& a, const std::string& b) const;
+  /// The same as a sentence, with the reason for `kernel`, of operands with these recipes.
+  std::string describe(const std::string& a, const std::string& b, CpuKernel kernel) const;
 };
 
 CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k);
