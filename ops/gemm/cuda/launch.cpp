@@ -40,14 +40,16 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   const cuda::CallDevice device = device_of_call(x);
   if (!device.is_known()) return;  // D has no element
   Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice);
-  if (plan.kernel < 0) return;
   const cuda::DeviceScope scope(device.ordinal());
-  const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(plan.kernel));
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
-  if (plan.a.rank != 0) plan.params.a = maps.get(plan.a);
-  if (plan.b.rank != 0) plan.params.b = maps.get(plan.b);
-  if (plan.d.rank != 0) plan.params.d = maps.get(plan.d);
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    Fp8GemmLaunch& launch = plan.launches[i];
+    const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
+    if (launch.a.rank != 0) launch.params.a = maps.get(launch.a);
+    if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+    if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+    runtime::launch(kernel, launch.shape, execution.stream, launch.params);
+  }
 }
 
 }  // namespace gemm_detail

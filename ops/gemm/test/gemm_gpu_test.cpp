@@ -199,7 +199,8 @@ TEST_F(CudaGpuGemm, EveryChoice) {
     OnDevice problem(p);
     const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
     const runtime::DeviceStream stream;
-    for (const gemm_detail::Fp8GemmChoice& choice : gemm_detail::fp8_gemm_choices(x, 132)) {
+    for (const gemm_detail::Fp8GemmChoice& choice :
+         gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
       SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, 132, choice).str());
       problem.poison_d();
       gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
