@@ -173,7 +173,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
-        if (split > 1 && (per_sm > 1 || split > k_blocks)) break;
+        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split)) break;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;

@@ -18,6 +18,9 @@ struct Fp8GemmSize {
   /// Whether D's columns may be computed by two launches: B's scales can be told apart every
   /// kFp8BlockK rows.
   bool may_cut = true;
+  /// Whether K may be divided, as the number of rows suggests: the order of additions then depends
+  /// on it.
+  bool may_split = true;
 
   friend bool operator==(const Fp8GemmSize&, const Fp8GemmSize&) = default;
 };

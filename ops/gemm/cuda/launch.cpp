@@ -1,8 +1,10 @@
 // Products on CUDA devices: arguments -> plan -> launch.
 #include <string>
+#include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/overlap.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
@@ -11,6 +13,25 @@
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
+
+/// All that a product reads and writes: for check_workspace.
+static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
+  std::vector<quantize_detail::Region> regions = {{"d.data", lines_of(MatrixView(x.d))},
+                                                  {"a.values", values_of(x.a)},
+                                                  {"a.scales", scales_of(x.a)},
+                                                  {"b.values", values_of(x.b)},
+                                                  {"b.scales", scales_of(x.b)}};
+  if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
+  if (x.bias != nullptr) {
+    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
+    regions.push_back({"bias", line_of(x.bias, x.d.columns * size)});
+  }
+  if (x.alpha_factor != nullptr) {
+    regions.push_back({"alpha_factor", line_of(x.alpha_factor, sizeof(float))});
+  }
+  return regions;
+}
+
 namespace gemm_detail {
 namespace {
 
@@ -37,10 +58,15 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
-  const cuda::CallDevice device = device_of_call(x);
+  cuda::CallDevice device = device_of_call(x);
   if (!device.is_known()) return;  // D has no element
-  Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice, execution.workspace);
+  cuda::check_workspace(execution, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    runtime::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution.stream,
+                    plan.copies[i].params);
+  }
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   for (std::size_t i = 0; i < plan.count; ++i) {
     Fp8GemmLaunch& launch = plan.launches[i];
@@ -58,8 +84,7 @@ namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
-  (void)gemm_detail::plan_fp8_gemm(x, 132);
-  return 0;
+  return gemm_detail::plan_fp8_gemm(x, 132).workspace_bytes;
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {

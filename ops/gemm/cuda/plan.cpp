@@ -1,5 +1,6 @@
 #include "ops/gemm/cuda/plan.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdio>
@@ -27,12 +28,6 @@ void check_operand(const ScaledTensorView& x, const char* argument) {
                 std::string("is ") + t.name +
                     "; products on CUDA devices take FP8 recipes of e4m3 (fp8_tensor, fp8_row, "
                     "fp8_1x128, fp8_128x128 and their kin)");
-  }
-  if (x.k > 0 && !fits_tma(x)) {
-    throw Error(ErrorCode::unsupported, std::string(argument) + ".values",
-                "begins at address " + std::to_string(reinterpret_cast<std::uintptr_t>(x.values)) +
-                    " with rows " + std::to_string(x.value_row_stride) +
-                    " bytes apart; both, and what is between matrices, must be multiples of 16");
   }
 }
 
@@ -160,6 +155,30 @@ int kernel_of(const Fp8GemmConfig& config) {
   return -1;
 }
 
+/// Has `x` copied to the plan's workspace.
+void align(ScaledTensorView& x, std::byte* workspace, int multiprocessors, Fp8GemmPlan& plan) {
+  OperandCopy& copy = plan.copies[plan.copy_count++];
+  AlignRowsParams& p = copy.params;
+  p.from = static_cast<const std::uint8_t*>(x.values);
+  p.to = reinterpret_cast<std::uint8_t*>(workspace + plan.workspace_bytes);
+  p.from_row_stride = x.value_row_stride;
+  p.from_batch_stride = x.value_batch_stride;
+  p.rows = x.rows;
+  p.batch = x.batch;
+  p.bytes = x.k;
+  constexpr std::int64_t kRowsOfBlock = kAlignRowsThreads / 32;
+  constexpr std::int64_t kBlocksOfMultiprocessor = 8;
+  copy.shape.grid = {static_cast<std::uint32_t>(
+      std::min(ceil_div(x.rows * x.batch, kRowsOfBlock),
+               kBlocksOfMultiprocessor * std::int64_t{multiprocessors}))};
+  copy.shape.block = {kAlignRowsThreads};
+  copy.shape.programmatic_dependent_launch = true;
+  x.values = p.to;
+  x.value_row_stride = p.to_row_stride();
+  x.value_batch_stride = x.rows * x.value_row_stride;
+  plan.workspace_bytes += x.batch * x.value_batch_stride;
+}
+
 /// The launch of a product, or of some of its columns, by `choice`.
 Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8GemmChoice& c,
                         int multiprocessors) {
@@ -255,11 +274,13 @@ Fp8GemmSize size_of(const GemmArguments& x) {
   size.promotion =
       b.block_rows == 0 || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
   size.may_cut = !is_swizzled(x.b.layout);
+  size.may_split = !x.batch_invariant;
   return size;
 }
 
-Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
-                          const std::optional<Fp8GemmChoice>& choice) {
+Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
+                          const std::optional<Fp8GemmChoice>& choice, void* workspace) {
+  GemmArguments x = validated;
   check_operand(x.a, "a");
   check_operand(x.b, "b");
   check_size("d.rows", x.d.rows);
@@ -271,6 +292,10 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
   if (ceil_div(x.d.rows, 64) * ceil_div(x.d.columns, 32) > kMostElements / x.d.batch - 1) {
     throw Error(ErrorCode::unsupported, "d", "has 2^31 tiles of 64 x 32 or more");
   }
+  for (ScaledTensorView* const operand : {&x.a, &x.b}) {
+    if (x.a.k == 0 || fits_tma(*operand)) continue;
+    align(*operand, static_cast<std::byte*>(workspace), multiprocessors, plan);
+  }
   const Fp8GemmSize size = size_of(x);
   Fp8GemmDivision division;
   if (choice) {
@@ -279,6 +304,13 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
     division = divide_fp8_gemm(size, multiprocessors);
   }
   plan.expected_seconds = division.expected_seconds;
+  plan.batch_invariant = x.batch_invariant;
+  if (x.batch_invariant) {
+    Fp8GemmSize any = size;
+    any.may_split = true;
+    plan.batch_invariant_seconds =
+        plan.expected_seconds - divide_fp8_gemm(any, multiprocessors).expected_seconds;
+  }
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
     Fp8GemmSize part = size;
     part.n = count;
@@ -294,16 +326,26 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
 
 std::string Fp8GemmPlan::str() const {
   if (count == 0) return "nothing to do: D has no element\n";
-  std::string text = text_of(launches[0]);
+  std::string text;
+  for (std::size_t i = 0; i < copy_count; ++i) {
+    text += "a copy of " + std::to_string(copies[i].params.rows * copies[i].params.batch) +
+            " rows that begin at no multiple of 16 bytes\n";
+  }
+  text += text_of(launches[0]);
   if (count == 2) {
     text += "\nbeside its last wave the other " +
             std::to_string(launches[1].params.epilogue.columns) + " columns by " +
             text_of(launches[1]);
   }
   char expected[64];
-  std::snprintf(expected, sizeof expected, "; %.1f us expected\nworkspace 0 bytes\n",
-                expected_seconds * 1e6);
-  return text + expected;
+  std::snprintf(expected, sizeof expected, "; %.1f us expected\n", expected_seconds * 1e6);
+  text += expected;
+  if (batch_invariant) {
+    std::snprintf(expected, sizeof expected, "%.1f us", batch_invariant_seconds * 1e6);
+    text += "batch-invariant: K is not divided, which is expected to cost " +
+            std::string(expected) + "\n";
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
@@ -324,6 +366,12 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));
   }
+  specs.push_back(
+      runtime::with_parameters<AlignRowsParams>({.name = "gemm_align_rows",
+                                                 .header = "ops/gemm/kernels/align_rows.cuh",
+                                                 .call = "blockscale::align_rows_kernel",
+                                                 .threads = kAlignRowsThreads},
+                                                "blockscale::AlignRowsParams"));
   return specs;
 }
 

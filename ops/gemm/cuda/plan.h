@@ -11,6 +11,7 @@
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/division.h"
+#include "ops/gemm/kernels/align_rows.cuh"
 #include "ops/gemm/kernels/params.h"
 #include "runtime/kernels/kernel_spec.h"
 
@@ -25,26 +26,40 @@ struct Fp8GemmLaunch {
   Fp8GemmParams params;          // but for the tensor maps
 };
 
+/// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.
+struct OperandCopy {
+  AlignRowsParams params;
+  LaunchShape shape;
+};
+inline constexpr std::size_t kAlignRowsKernel = Fp8GemmKernelList::kCount;
+
 struct Fp8GemmPlan {
+  std::size_t copy_count = 0;
+  std::array<OperandCopy, 2> copies;
+  std::int64_t workspace_bytes = 0;
   std::size_t count = 0;  // of launches; 0: nothing to do
   std::array<Fp8GemmLaunch, 2> launches;
   double expected_seconds = 0;
+  bool batch_invariant = false;
+  double batch_invariant_seconds = 0;  // what that is expected to cost
 
   std::string str() const;
 };
 
-/// How D's columns may be cut and how B's scales meet products.
+/// What a division of the product depends on.
 Fp8GemmSize size_of(const GemmArguments& validated);
 
 /// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch by
-/// `choice`. Throws `unsupported` for recipes and alignments without a kernel, and for sizes beyond
+/// `choice`. Operands whose rows begin where tensor copies cannot read are copied to `workspace`,
+/// which is not looked at. Throws `unsupported` for recipes without a kernel, and for sizes beyond
 /// 2^31.
 Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
-                          const std::optional<Fp8GemmChoice>& choice = std::nullopt);
+                          const std::optional<Fp8GemmChoice>& choice = std::nullopt,
+                          void* workspace = nullptr);
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
 
-/// What the kernel pack compiles for this operation.
+/// What the kernel pack compiles for this operation: kFp8GemmKernels, and kAlignRowsKernel.
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs();
 
 }  // namespace blockscale::gemm_detail

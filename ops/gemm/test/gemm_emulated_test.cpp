@@ -42,6 +42,7 @@ struct Problem {
   float alpha = 1, beta = 0;
   bool bias = false;
   std::int64_t extra_columns = 0;  // of D and C, between rows
+  std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
   bool is_cut = false;             // expected of the plan
 };
 
@@ -52,21 +53,21 @@ std::string text_of(const Problem& p) {
          format_traits(p.d).name;
 }
 
-/// Values begin at multiples of 16 bytes, as tensor copies need them.
+/// Memory that begins so many bytes behind a multiple of 16: with none, as tensor copies need it.
 class AlignedCopy {
  public:
-  AlignedCopy(const void* data, std::int64_t bytes) : bytes_(bytes) {
-    storage_.resize(static_cast<std::size_t>(bytes) + 16);
-    if (bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
+  AlignedCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
+    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
+    if (data != nullptr && bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
   }
   std::uint8_t* at() {
     const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    return storage_.data() + (16 - address % 16) % 16;
+    return storage_.data() + (16 - address % 16) % 16 + odd_;
   }
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  std::int64_t bytes_;
+  std::int64_t bytes_, odd_;
   std::vector<std::uint8_t> storage_;
 };
 
@@ -85,7 +86,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   test::OperandOptions operand;
   operand.layout = p.a_layout.value_or(p.layout);
   operand.batch = p.batch;
-  operand.extra_row_bytes = (16 - p.k % 16) % 16;
+  operand.extra_row_bytes = (16 - p.k % 16) % 16 + p.odd_bytes;
   operand.smallest_scales = false;
   const test::TestOperand a(random, p.a, p.m, p.k, InputFamily::adversarial, operand);
   operand.layout = p.layout;
@@ -95,8 +96,9 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
-  const auto values = [](const ScaledTensorView& x) {
-    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k));
+  const auto values = [&](const ScaledTensorView& x) {
+    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k),
+                       p.odd_bytes);
   };
   AlignedCopy a_values = values(a.view()), b_values = values(b.view());
   GemmArguments x;
@@ -110,7 +112,10 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   if (p.beta != 0) x.c = c.view();
   if (p.bias) x.bias = bias.view().data;
   const GemmArguments validated = gemm_detail::validated(x, {});
-  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice);
+  const std::int64_t needed = gemm_detail::plan_fp8_gemm(validated, 4, choice).workspace_bytes;
+  EXPECT_EQ(needed != 0, p.odd_bytes != 0);
+  AlignedCopy workspace(nullptr, needed, 0);
+  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
   ASSERT_GT(plan.count, 0u);
   if (p.is_cut) {
@@ -126,6 +131,16 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
       emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
   if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
   if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    const gemm_detail::OperandCopy& copy = plan.copies[i];
+    const auto bytes = static_cast<std::size_t>(copy.params.rows * copy.params.batch *
+                                                copy.params.to_row_stride());
+    buffers.push_back(emulator::buffer("workspace", copy.params.to, bytes, BufferUse::output));
+    const emulator::Report report =
+        emulator::launch(copy.shape, buffers, options, [&] { align_rows_kernel(copy.params); });
+    ASSERT_TRUE(report.ok()) << report.text();
+    buffers.back().use = BufferUse::input;
+  }
   for (std::size_t i = 0; i < plan.count; ++i) {
     gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
     if (launch.a.rank != 0) launch.params.a = emulator::encode_tensor_map(launch.a);
@@ -253,6 +268,19 @@ TEST(EmulatedGemm, EdgesAndEpilogues) {
       p.bias = true;
       check(p, {}, emulator::in_order());
     }
+  }
+}
+
+TEST(EmulatedGemm, RowsThatBeginAnywhere) {
+  for (const std::int64_t odd : {1, 7, 8}) {
+    Problem p;
+    p.m = 21;
+    p.n = 35;
+    p.k = odd == 8 ? 520 : 523;
+    p.batch = 2;
+    p.odd_bytes = odd;
+    check(p, {}, emulator::in_order());
+    check(p, {}, emulator::random_order(7));
   }
 }
 
