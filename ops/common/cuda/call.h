@@ -31,6 +31,9 @@ class CallDevice {
 /// Throws invalid_argument unless a chip can have so many, for what describes plans without one.
 void check_multiprocessors(int multiprocessors);
 
+/// `execution`, with a workspace of `needed` bytes from its source where it has none.
+Execution with_workspace(const Execution& execution, std::int64_t needed);
+
 /// Checks that a workspace of `needed` bytes is there, and its device with the others of the call.
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device);
 

@@ -57,12 +57,16 @@ CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
   return device;
 }
 
-template <class Arguments>
-void launch(const QuantizePlan& plan, const Arguments& a, const Execution& execution,
+/// Launches what `plan_with` plans for a workspace.
+template <class Arguments, class PlanWith>
+void launch(const PlanWith& plan_with, const Arguments& a, const Execution& execution,
             CallDevice& device) {
-  check_workspace(execution, plan.workspace_bytes, device, a);
+  QuantizePlan plan = plan_with(execution.workspace);
+  const Execution with = with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) plan = plan_with(with.workspace);
+  check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
-  quantize_detail::launch_steps(plan, execution.stream);
+  quantize_detail::launch_steps(plan, with.stream);
 }
 
 }  // namespace
@@ -80,9 +84,9 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   CallDevice device = device_of_call(a);
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
-  const QuantizePlan plan =
-      plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
-  launch(plan, a, execution, device);
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
+  launch([&](void* workspace) { return plan_quantize(a, options, traits, workspace); }, a,
+         execution, device);
 }
 
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
@@ -108,9 +112,9 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
   CallDevice device = device_of_input(a);
   device.add("out", out);
   if (!device.is_known()) return;  // no matrix
-  const QuantizePlan plan =
-      plan_absolute_maximum(a, out, {device.traits().multiprocessors}, execution.workspace);
-  launch(plan, a, execution, device);
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
+  launch([&](void* workspace) { return plan_absolute_maximum(a, out, traits, workspace); }, a,
+         execution, device);
 }
 
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
