@@ -31,10 +31,9 @@ struct Place {
 class Array {
  public:
   Array() = default;
+  /// What an array's library gave, of which `owner` keeps the memory alive.
+  Array(const std::string& argument, const nb::dlpack::dltensor& tensor, nb::object owner);
   Array(const std::string& argument, const nb::ndarray<nb::ro>& array);
-  /// A tensor of torch, asked by its methods: its `__dlpack__` is written in Python, and takes as
-  /// long as ten launches.
-  static Array of_torch(const std::string& argument, nb::handle tensor);
 
   void* data() const { return data_; }
   std::size_t ndim() const { return ndim_; }
@@ -47,18 +46,16 @@ class Array {
  private:
   static constexpr std::size_t kMostDimensions = 8;
 
-  void set_dimensions(const std::string& argument, std::size_t count);
-
   void* data_ = nullptr;
   std::size_t ndim_ = 0;
   std::int64_t itemsize_ = 0;
   std::array<std::int64_t, kMostDimensions> shape_{}, strides_{};
-  nb::object owner_;             // a tensor
-  nb::ndarray<nb::ro> capsule_;  // of DLPack or the buffer protocol
+  nb::object owner_;
+  nb::ndarray<nb::ro> capsule_;
 };
 
-/// The memory of an array, without copying: a numpy array, or on a CUDA device one of torch or any
-/// library that speaks DLPack. Throws an Error naming `argument` for one whose memory cannot be
+/// The memory of an array, without copying: a numpy array, or on a CUDA device one of any library
+/// that speaks DLPack. Throws an Error naming `argument` for one whose memory cannot be
 /// described, is read-only where it must be written, or is elsewhere.
 Array input_array(const std::string& argument, nb::handle object, const Place& place = {});
 Array output_array(const std::string& argument, nb::handle object, const Place& place = {});

@@ -110,8 +110,8 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
                 "pass .detach(), or call under torch.no_grad()"
             )
         x = x.detach()
-    if x.is_neg() or x.is_conj():
-        raise TypeError(f"{argument}: is a lazy view; call .resolve_conj().resolve_neg() first")
+    if x.is_neg():  # conjugates are complex, and refused as such
+        raise TypeError(f"{argument}: is a lazy view; call .resolve_neg() first")
     dtype = _torch_name(x.dtype)
     if on_device:
         typed = dtype in _PLAIN_FORMATS or dtype == "uint8" or x.element_size() > 1

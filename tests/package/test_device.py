@@ -265,6 +265,84 @@ print('done')
     assert result.stdout.strip() == "done", result.stderr
 
 
+TORCH = """
+import fake_torch
+from fake_torch import Tensor
+
+allocated = []
+make = fake_torch.module.empty
+fake_torch.module.empty = lambda shape, **options: allocated.append(shape) or make(shape, **options)
+
+
+def fp8(rows, k, grid, device=0):
+    return blockscale.ScaledTensor(Tensor((rows, k), 'float8_e4m3fn', device),
+                                   Tensor(grid, 'float32', device), recipe)
+"""
+
+
+@needs_driver
+def test_torch_is_asked_for_no_more_than_a_call_needs(tmp_path: Path) -> None:
+    code = """
+recipe = 'fp8_1x128'
+x = Tensor((64, 256), 'bfloat16', 1)
+t = blockscale.quantize(x, recipe)
+assert allocated == [(64, 256), (64, 2)], allocated
+assert t.values.dtype.name == 'float8_e4m3fn' and t.values.get_device() == 1
+assert blockscale.quantize(x, recipe, out=t) is t and len(allocated) == 2
+d = blockscale.gemm(t, fp8(96, 256, (96, 2), 1), out_dtype='bfloat16')
+assert d.shape == (64, 96) and d.dtype.name == 'bfloat16' and d.get_device() == 1
+assert allocated[2:] == [(64, 96)], allocated
+assert blockscale.gemm(t, t, out=Tensor((64, 64), 'float32', 1), alpha=Tensor((), 'float32', 1),
+                       bias=Tensor((64,), 'bfloat16', 1)).shape == (64, 64)
+assert len(allocated) == 3, allocated
+blockscale.quantize(x, 'nvfp4')  # values, scales, the tensor scale and a workspace
+assert allocated[3:6] == [(64, 128), (64, 16), (1,)] and len(allocated) == 7, allocated
+y = blockscale.dequantize(t, out_dtype='float16')
+assert y.shape == (64, 256) and y.dtype.name == 'float16'
+assert set(asked) == {None}, asked  # no stream was made to wait for another
+print('done')
+"""
+    result = run_with_driver(TORCH + code, tmp_path)
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "blockscale.quantize(Tensor((2, 32)), 'mxfp4', "
+            "out=blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4'))",
+            "ValueError: out: is on the CPU, must be on cuda:0 like x",
+        ),
+        (
+            "blockscale.quantize(Tensor((2, 32), 'uint8'), 'mxfp4')",
+            "TypeError: x: has dtype uint8, must be one of float32, float16, bfloat16",
+        ),
+        (
+            "Tensor.requires_grad = True\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "ValueError: x: requires grad, and no gradient flows through blockscale; pass "
+            ".detach(), or call under torch.no_grad()",
+        ),
+        (
+            "Tensor.layout = 'torch.sparse_coo'\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "TypeError: x: is a torch.sparse_coo tensor, must be strided",
+        ),
+        (
+            "Tensor.is_neg = lambda self: True\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "TypeError: x: is a lazy view; call .resolve_neg() first",
+        ),
+        (
+            "Tensor.is_cuda, Tensor.device = False, type('', (), dict(type='xpu', "
+            "__str__=lambda _: 'xpu:0'))()\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "ValueError: x: is on xpu:0; arrays in CPU memory are taken, and on CUDA devices those "
+            "of torch, cupy, jax",
+        ),
+    ],
+)
+def test_tensors_of_torch_are_refused(call: str, message: str) -> None:
+    assert last_line(run(TORCH + call).stderr) == message
+
+
 JAX = """
 import fake_jax, weakref
 from blockscale import _device, _native

@@ -1,5 +1,11 @@
 // Products on CUDA devices: arguments -> plan -> launch.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
@@ -8,6 +14,7 @@
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
+#include "runtime/hash.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
@@ -32,6 +39,53 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
   return device;
 }
 
+/// What a plan's choice may depend on: the problem, how memory is aligned, and the chip.
+using PlanKey = std::array<std::int64_t, 28>;
+
+PlanKey key_of(const GemmArguments& x, int multiprocessors) {
+  PlanKey key{};
+  std::size_t count = 0;
+  const auto add = [&](auto value) { key.at(count++) = static_cast<std::int64_t>(value); };
+  const auto add_address = [&](const void* p) { add(reinterpret_cast<std::uintptr_t>(p) % 128); };
+  for (const ScaledTensorView* operand : {&x.a, &x.b}) {
+    add(operand->recipe);
+    add(operand->layout);
+    add(operand->rows);
+    add(operand->k);
+    add(operand->batch);
+    add_address(operand->values);
+    add_address(operand->scales);
+    add(operand->value_row_stride);
+    add(operand->value_batch_stride);
+    add(operand->scale_leading_stride);
+    add(operand->scale_batch_stride);
+  }
+  add(x.d.dtype);
+  add_address(x.d.data);
+  add(x.d.row_stride);
+  add(x.d.batch_stride);
+  add(x.beta != 0);
+  add(multiprocessors);
+  return key;
+}
+
+/// The plan of a call. To compare all choices takes as long as a launch; what was chosen before in
+/// this thread is kept, in a slot for each value of a hash.
+Fp8GemmPlan plan_of_call(const GemmArguments& x, int multiprocessors) {
+  struct Slot {
+    PlanKey key{};
+    std::optional<Fp8GemmChoice> choice;
+  };
+  constexpr std::size_t kSlots = 256;
+  thread_local std::vector<Slot> slots(kSlots);
+  const PlanKey key = key_of(x, multiprocessors);
+  Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
+  if (slot.choice && slot.key == key) return plan_fp8_gemm(x, multiprocessors, slot.choice);
+  const Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors);
+  if (plan.kernel >= 0) slot = {key, plan.choice};
+  return plan;
+}
+
 }  // namespace
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
@@ -39,7 +93,9 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   const GemmArguments x = validated(arguments, {});
   const cuda::CallDevice device = device_of_call(x);
   if (!device.is_known()) return;  // D has no element
-  Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice);
+  const int multiprocessors = device.traits().multiprocessors;
+  Fp8GemmPlan plan =
+      choice ? plan_fp8_gemm(x, multiprocessors, choice) : plan_of_call(x, multiprocessors);
   if (plan.kernel < 0) return;
   const cuda::DeviceScope scope(device.ordinal());
   const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(plan.kernel));
