@@ -21,12 +21,14 @@ void require_place(const std::string& argument, int device, const Place& place) 
 
 /// What nanobind makes an array of: on a device, a capsule. torch's function for that, unlike its
 /// `__dlpack__`, is not written in Python; it leaves streams alone, and its arrays are used on its
-/// current one.
+/// current one. Bytes are bytes: a torch from before the table below may not export 8-bit floats.
 nb::object array_source(nb::handle object, const Place& place) {
   if (!place.cuda) return nb::borrow(object);
   const nb::object torch = nb::module_::import_("sys").attr("modules").attr("get")("torch");
   if (!torch.is_none() && nb::isinstance(object, torch.attr("Tensor"))) {
-    return torch.attr("utils").attr("dlpack").attr("to_dlpack")(object);
+    const bool bytes = nb::cast<int>(object.attr("element_size")()) == 1;
+    return torch.attr("utils").attr("dlpack").attr("to_dlpack")(
+        bytes ? object.attr("view")(torch.attr("uint8")) : nb::borrow(object));
   }
   return object.attr("__dlpack__")(nb::arg("stream") = place.dlpack_stream);
 }

@@ -1,9 +1,9 @@
 """Arrays of other libraries, in and out.
 
 Inside the package every array in CPU memory is a numpy array whose bytes the native module can
-read: bf16 as uint16, 8-bit and packed formats as uint8. One on a CUDA device stays an array of its
-library, with 8-bit and packed formats as uint8. `describe` brings a caller's array into that form
-without copying; `to_library` gives a result back as an array of the caller's library.
+read: bf16 as uint16, 8-bit and packed formats as uint8. One on a CUDA device stays what it is.
+`describe` brings a caller's array into that form without copying; `to_library` gives a result back
+as an array of the caller's library.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
         raise TypeError(f"{argument}: is a lazy view; call .resolve_neg() first")
     dtype = _torch_name(x.dtype)
     if on_device:
-        typed = dtype in _PLAIN_FORMATS or dtype == "uint8" or x.element_size() > 1
-        place = device_of("torch", x.get_device())
-        return Described(x if typed else x.view(torch.uint8), dtype, place)
+        return Described(x, dtype, device_of("torch", x.get_device()))
     if x.dtype not in (torch.float32, torch.float16):
         x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
     return Described(x.numpy(), dtype, "torch")
@@ -230,10 +228,16 @@ def require_type(fmt: Format, place: Place) -> None:
         raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
 
 
+def type_name(fmt: Format) -> str | None:
+    """What torch and ml_dtypes, where they have it, call the type of a format; None for plain bytes
+    and for types of numpy."""
+    return _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+
+
 def to_library(array: Any, fmt: Format, place: Place) -> Any:
     """`array` as one of its library, typed as `fmt` where that has the type; never copied (but by
     jax on a device, whose views are copies)."""
-    name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+    name = type_name(fmt)
     if isinstance(place, Device):
         return array if fmt in _STORAGE or name is None else place.typed(array, name)
     if place == "numpy":

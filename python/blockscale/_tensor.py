@@ -19,6 +19,7 @@ class RecipeTraits(NamedTuple):
     recipe: Recipe
     name: str
     element: Format
+    element_bits: int
     scale: Format
     block_rows: int
     block_k: int
@@ -125,7 +126,7 @@ class ScaledTensor:
         if self._values.ndim not in (2, 3):
             raise ValueError(f"values: shape is {self._values.shape}, must have 2 or 3 dimensions")
         self._scales = _as_scales(scales, traits.scale, self._place)
-        self._k = _elements_per_row(self._values.shape[-1], traits.element)
+        self._k = self._values.shape[-1] * 8 // traits.element_bits
         self._shape = (*self._values.shape[:-1], self._k)
         self._tensor_scale = _as_factors(
             tensor_scale, traits.tensor_scale, self.shape[:-2], self._place
@@ -215,11 +216,6 @@ def _full(shape: tuple[int, ...], value: float, place: Place) -> Any:
     if isinstance(place, Device):
         return place.full(shape, value)
     return np.full(shape, value, np.float32)
-
-
-def _elements_per_row(row_bytes: int, element: Any) -> int:
-    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(element.name, 8)
-    return row_bytes * 8 // bits
 
 
 def _as_scales(scales: Any, scale_format: Format, place: Place) -> Any:

@@ -279,7 +279,7 @@ a = blockscale.quantize(on_device(x[:64]), 'fp8_1x128')
 b = blockscale.quantize(on_device(x[2:, :]), 'fp8_128x128')
 assert a.shape == (64, 256)
 out = device.empty((64, 256), 'float32')
-assert blockscale.gemm(a, b, out=on_device(out[:, :128]), bias=device.empty((128,), 'float16')) is not None
+blockscale.gemm(a, b, out=on_device(out[:, :128]), bias=device.empty((128,), 'float16'))
 try:
     blockscale.gemm(a, b, out=on_device(out[:, ::2]))
 except ValueError as error:
