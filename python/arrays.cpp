@@ -12,21 +12,6 @@ namespace {
   throw Error(ErrorCode::invalid_argument, argument, message);
 }
 
-template <class Array>
-void require_place(const std::string& argument, const Array& array, const Place& place) {
-  const bool cuda = array.device_type() == nb::device::cuda::value;
-  const bool host = array.device_type() == nb::device::cpu::value;
-  if (place.cuda ? cuda : host) return;
-  fail(argument.c_str(), place.cuda ? "is not on a CUDA device" : "is not in CPU memory");
-}
-
-/// What nanobind makes an array of: on a device, the capsule of a stream.
-nb::object array_source(nb::handle object, const Place& place) {
-  if (!place.cuda) return nb::borrow(object);
-  return object.attr("__dlpack__")(nb::arg("stream") = place.dlpack_stream);
-}
-
-template <class Array>
 std::string shape_text(const Array& array) {
   std::string text = "(";
   for (std::size_t i = 0; i < array.ndim(); ++i) {
@@ -36,15 +21,13 @@ std::string shape_text(const Array& array) {
 }
 
 /// Whether strides say something: those of an array without elements are arbitrary.
-template <class Array>
 bool has_steps(const Array& array, std::size_t axis) {
   return array.shape(axis) > 1 && array.size() > 0;
 }
 
 /// Elements between consecutive indices of dimension `axis`; 0 where there is only one.
-template <class Array>
 std::int64_t stride_of(const char* argument, const Array& array, std::size_t axis) {
-  const auto stride = static_cast<std::int64_t>(array.stride(axis));
+  const auto stride = array.stride(axis);
   if (!has_steps(array, axis)) return 0;
   if (stride <= 0) {
     fail(argument, "stride of dimension " + std::to_string(axis) + " is " + std::to_string(stride) +
@@ -53,49 +36,28 @@ std::int64_t stride_of(const char* argument, const Array& array, std::size_t axi
   return stride;
 }
 
-template <bool Mutable, class Array>
-BasicMatrixView<Mutable> view_of(const char* argument, const Array& array, Format dtype) {
-  if (array.ndim() != 2 && array.ndim() != 3) {
-    fail(argument, "shape is " + shape_text(array) +
-                       ", must be (rows, columns) or "
-                       "(batch, rows, columns)");
-  }
-  const auto bytes = static_cast<std::size_t>(format_traits(dtype).bits) / 8;
-  if (array.itemsize() != bytes) {
-    fail(argument, "has " + std::to_string(array.itemsize()) + "-byte elements, must have " +
-                       std::to_string(bytes) + " for " + format_traits(dtype).name);
-  }
-  const std::size_t last = array.ndim() - 1;
-  if (has_steps(array, last) && array.stride(last) != 1) {
-    fail(argument, "stride of its last dimension is " + std::to_string(array.stride(last)) +
-                       " elements, must be 1; copy it first");
-  }
-  BasicMatrixView<Mutable> view;
-  view.data = array.data();
-  view.dtype = dtype;
-  view.rows = static_cast<std::int64_t>(array.shape(last - 1));
-  view.columns = static_cast<std::int64_t>(array.shape(last));
-  view.row_stride = stride_of(argument, array, last - 1);
-  if (array.ndim() == 3) {
-    view.batch = static_cast<std::int64_t>(array.shape(0));
-    view.batch_stride = stride_of(argument, array, 0);
-  }
-  return resolved(view, argument);
-}
-
-InputArray cast_array(const std::string& argument, nb::handle object, Access access,
-                      const Place& place) {
-  return access == Access::write ? InputArray(output_array(argument, object, place))
+Array array_of(const std::string& argument, nb::handle object, Access access, const Place& place) {
+  return access == Access::write ? output_array(argument, object, place)
                                  : input_array(argument, object, place);
 }
 
-/// The data of an array that a MutableScaledTensorView points to (see ScaledArgument).
-void* data_of(const InputArray& array) {
-  return const_cast<void*>(array.data());
+/// Names of a ScaledTensor's attributes, made once.
+struct ScaledTensorNames {
+  nb::object recipe = interned("recipe");
+  nb::object layout = interned("layout");
+  nb::object sense = interned("sense");
+  nb::object k = interned("_k");
+  nb::object values = interned("_values");
+  nb::object scales = interned("_scales");
+  nb::object tensor_scale = interned("_tensor_scale");
+};
+const ScaledTensorNames& scaled_tensor_names() {
+  static const auto* const names = new ScaledTensorNames();
+  return *names;
 }
 
 /// Values are bytes, [rows, row bytes] or [batch, rows, row bytes]; `view.k` is known.
-void set_values(const std::string& name, const InputArray& values, MutableScaledTensorView& view) {
+void set_values(const std::string& name, const Array& values, MutableScaledTensorView& view) {
   if (values.ndim() != 2 && values.ndim() != 3) {
     fail(name.c_str(), "shape is " + shape_text(values) + ", must have 2 or 3 dimensions");
   }
@@ -103,15 +65,15 @@ void set_values(const std::string& name, const InputArray& values, MutableScaled
   if (values.itemsize() != 1 || (has_steps(values, last) && values.stride(last) != 1)) {
     fail(name.c_str(), "must be bytes whose last dimension is contiguous");
   }
-  if (static_cast<std::int64_t>(values.shape(last)) != row_bytes(view.recipe, view.k)) {
+  if (values.shape(last) != row_bytes(view.recipe, view.k)) {
     fail(name.c_str(), "shape is " + shape_text(values) + ", rows must have " +
                            std::to_string(row_bytes(view.recipe, view.k)) + " bytes");
   }
-  view.rows = static_cast<std::int64_t>(values.shape(last - 1));
-  view.values = data_of(values);
+  view.rows = values.shape(last - 1);
+  view.values = values.data();
   view.value_row_stride = stride_of(name.c_str(), values, last - 1);
   if (values.ndim() == 3) {
-    view.batch = static_cast<std::int64_t>(values.shape(0));
+    view.batch = values.shape(0);
     view.value_batch_stride = stride_of(name.c_str(), values, 0);
   }
 }
@@ -119,7 +81,7 @@ void set_values(const std::string& name, const InputArray& values, MutableScaled
 /// The scales' strides: their last dimension is contiguous; the one before gives the leading
 /// stride of a strided layout and is packed in a swizzled one, the first of three gives the batch
 /// stride.
-void set_scale_strides(const std::string& name, const InputArray& scales,
+void set_scale_strides(const std::string& name, const Array& scales,
                        MutableScaledTensorView& view) {
   if (scales.ndim() != 2 && scales.ndim() != 3) {
     fail(name.c_str(), "shape is " + shape_text(scales) + ", must have 2 or 3 dimensions");
@@ -129,7 +91,7 @@ void set_scale_strides(const std::string& name, const InputArray& scales,
     fail(name.c_str(), "its last dimension must be contiguous");
   }
   const std::int64_t rows = stride_of(name.c_str(), scales, last - 1);
-  const auto columns = static_cast<std::int64_t>(scales.shape(last));
+  const auto columns = scales.shape(last);
   if (!is_swizzled(view.layout)) {
     view.scale_leading_stride = rows;
   } else if (rows != 0 && rows != columns) {
@@ -141,7 +103,7 @@ void set_scale_strides(const std::string& name, const InputArray& scales,
 }
 
 /// Each array must hold what the recipe and the layout ask for.
-void check_scale_shape(const std::string& name, const InputArray& scales,
+void check_scale_shape(const std::string& name, const Array& scales,
                        const MutableScaledTensorView& view) {
   const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
   const ScaleLayoutTraits& t = scale_layout_traits(view.layout);
@@ -149,62 +111,62 @@ void check_scale_shape(const std::string& name, const InputArray& scales,
   std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
   if (view.layout == ScaleLayout::mn_major) std::swap(rows, columns);
   const std::size_t last = scales.ndim() - 1;
-  const std::int64_t batch = scales.ndim() == 3 ? static_cast<std::int64_t>(scales.shape(0)) : 1;
-  if (static_cast<std::int64_t>(scales.shape(last - 1)) != rows ||
-      static_cast<std::int64_t>(scales.shape(last)) != columns || batch != view.batch) {
+  const std::int64_t batch = scales.ndim() == 3 ? scales.shape(0) : 1;
+  if (scales.shape(last - 1) != rows || scales.shape(last) != columns || batch != view.batch) {
     fail(name.c_str(), "shape is " + shape_text(scales) + ", must be (" +
                            (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
                            std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
                            recipe_traits(view.recipe).name + " in " + t.name);
   }
-  const auto bytes =
-      static_cast<std::size_t>(format_traits(recipe_traits(view.recipe).scale).bits) / 8;
+  const std::int64_t bytes = format_traits(recipe_traits(view.recipe).scale).bits / 8;
   if (scales.itemsize() != bytes) {
     fail(name.c_str(), "has " + std::to_string(scales.itemsize()) + "-byte elements, must have " +
                            std::to_string(bytes));
   }
 }
 
-void set_tensor_scale(const std::string& name, const InputArray& factors,
+void set_tensor_scale(const std::string& name, const Array& factors,
                       MutableScaledTensorView& view) {
-  const auto count = static_cast<std::int64_t>(factors.size());
+  const auto count = factors.size();
   if (factors.itemsize() != sizeof(float) || (count != 1 && count != view.batch)) {
     fail(name.c_str(), "must hold one f32, or one for each matrix of the batch");
   }
   if (factors.ndim() > 1 || (count > 1 && factors.stride(0) != 1)) {
     fail(name.c_str(), "its elements must be contiguous; copy it first");
   }
-  view.tensor_scale = static_cast<float*>(data_of(factors));
+  view.tensor_scale = static_cast<float*>(factors.data());
   view.tensor_scale_batch_stride = count == 1 ? 0 : 1;
 }
 
 }  // namespace
 
-InputArray input_array(const std::string& argument, nb::handle object, const Place& place) {
-  InputArray array;
-  if (!nb::try_cast<InputArray>(array_source(object, place), array, false)) {
-    fail(argument.c_str(), "is no array that DLPack or the buffer protocol can carry; copy it");
+MutableMatrixView matrix_view(const char* argument, const Array& array, Format dtype) {
+  if (array.ndim() != 2 && array.ndim() != 3) {
+    fail(argument, "shape is " + shape_text(array) +
+                       ", must be (rows, columns) or "
+                       "(batch, rows, columns)");
   }
-  require_place(argument, array, place);
-  return array;
-}
-
-OutputArray output_array(const std::string& argument, nb::handle object, const Place& place) {
-  OutputArray array;
-  if (!nb::try_cast<OutputArray>(array_source(object, place), array, false)) {
-    (void)input_array(argument, object, place);
-    fail(argument.c_str(), "is read-only, must be writable");
+  const std::int64_t bytes = format_traits(dtype).bits / 8;
+  if (array.itemsize() != bytes) {
+    fail(argument, "has " + std::to_string(array.itemsize()) + "-byte elements, must have " +
+                       std::to_string(bytes) + " for " + format_traits(dtype).name);
   }
-  require_place(argument, array, place);
-  return array;
-}
-
-MatrixView matrix_view(const char* argument, const InputArray& array, Format dtype) {
-  return view_of<false>(argument, array, dtype);
-}
-
-MutableMatrixView matrix_view(const char* argument, const OutputArray& array, Format dtype) {
-  return view_of<true>(argument, array, dtype);
+  const std::size_t last = array.ndim() - 1;
+  if (has_steps(array, last) && array.stride(last) != 1) {
+    fail(argument, "stride of its last dimension is " + std::to_string(array.stride(last)) +
+                       " elements, must be 1; copy it first");
+  }
+  MutableMatrixView view;
+  view.data = array.data();
+  view.dtype = dtype;
+  view.rows = array.shape(last - 1);
+  view.columns = array.shape(last);
+  view.row_stride = stride_of(argument, array, last - 1);
+  if (array.ndim() == 3) {
+    view.batch = array.shape(0);
+    view.batch_stride = stride_of(argument, array, 0);
+  }
+  return resolved(view, argument);
 }
 
 ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access,
@@ -213,21 +175,22 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
   const std::string values_name = prefix + "values";
   ScaledArgument result;
   MutableScaledTensorView& view = result.view;
-  view.recipe = nb::cast<Recipe>(tensor.attr("recipe"));
-  view.layout = nb::cast<ScaleLayout>(tensor.attr("layout"));
-  view.sense = nb::cast<TensorScaleSense>(tensor.attr("sense"));
-  view.k = nb::cast<std::int64_t>(tensor.attr("_k"));
+  const ScaledTensorNames& names = scaled_tensor_names();
+  view.recipe = nb::cast<Recipe>(tensor.attr(names.recipe));
+  view.layout = nb::cast<ScaleLayout>(tensor.attr(names.layout));
+  view.sense = nb::cast<TensorScaleSense>(tensor.attr(names.sense));
+  view.k = nb::cast<std::int64_t>(tensor.attr(names.k));
 
-  result.values = cast_array(values_name, tensor.attr("_values"), access, place);
+  result.values = array_of(values_name, tensor.attr(names.values), access, place);
   set_values(values_name, result.values, view);
   const std::string scales_name = prefix + "scales";
-  result.scales = cast_array(scales_name, tensor.attr("_scales"), access, place);
+  result.scales = array_of(scales_name, tensor.attr(names.scales), access, place);
   set_scale_strides(scales_name, result.scales, view);
   check_scale_shape(scales_name, result.scales, view);
-  view.scales = data_of(result.scales);
+  view.scales = result.scales.data();
   if (recipe_traits(view.recipe).tensor_scale) {
     const std::string factor_name = prefix + "tensor_scale";
-    result.tensor_scale = cast_array(factor_name, tensor.attr("_tensor_scale"), access, place);
+    result.tensor_scale = array_of(factor_name, tensor.attr(names.tensor_scale), access, place);
     set_tensor_scale(factor_name, result.tensor_scale, view);
   }
   view = resolved(view, argument == nullptr ? "values" : argument);

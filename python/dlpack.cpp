@@ -14,6 +14,7 @@ namespace {
 
 using nb::dlpack::dtype_code;
 using DlpackArray = nb::ndarray<nb::array_api>;
+using ReadOnlyArray = nb::ndarray<nb::ro>;
 
 struct TypeRow {
   dtype_code code;
@@ -81,9 +82,9 @@ nb::tuple import_dlpack(const char* argument, nb::handle object) {
   if (nb::try_cast(object, writable, false)) {
     return imported<nb::ndarray<>, nb::ndarray<nb::numpy>>(writable);
   }
-  InputArray array;
+  ReadOnlyArray array;
   if (nb::try_cast(object, array, false)) {
-    return imported<InputArray, nb::ndarray<nb::numpy, nb::ro>>(array);
+    return imported<ReadOnlyArray, nb::ndarray<nb::numpy, nb::ro>>(array);
   }
   throw nb::type_error(
       (std::string(argument) + ": its __dlpack__ does not give an array in CPU memory").c_str());

@@ -7,7 +7,7 @@
 namespace blockscale::python {
 namespace {
 
-const float* factor_in(const InputArray& array) {
+const float* factor_in(const Array& array) {
   if (array.size() != 1 || array.itemsize() != sizeof(float)) {
     throw Error(ErrorCode::invalid_argument, "alpha", "must be an array of one f32");
   }
@@ -15,7 +15,7 @@ const float* factor_in(const InputArray& array) {
 }
 
 /// The [1, N] array of a bias.
-MatrixView bias_view(const InputArray& array, Format dtype, std::int64_t n) {
+MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
   const MatrixView row = matrix_view("bias", array, dtype);
   if (row.rows != 1 || row.batch != 1 || row.columns != n) {
     throw Error(

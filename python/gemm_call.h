@@ -11,8 +11,8 @@ namespace blockscale::python {
 /// Everything that `gemm` takes, with the arrays that keep its memory alive.
 struct GemmCall {
   Operand a, b;
-  OutputArray out;
-  InputArray alpha_factor, c, bias;  // invalid where there is none
+  Array out;
+  Array alpha_factor, c, bias;  // of nothing where there is none
   GemmArguments arguments;
 };
 

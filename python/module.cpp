@@ -59,6 +59,7 @@ nb::dict recipe_dict(Recipe recipe) {
   const RecipeTraits& t = recipe_traits(recipe);
   nb::dict row;
   row["element"] = t.element;
+  row["element_bits"] = format_traits(t.element).bits;
   row["scale"] = t.scale;
   row["block_rows"] = t.block_rows;
   row["block_k"] = t.block_k;
@@ -77,6 +78,11 @@ nb::tuple scale_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows, std:
                                          : nb::make_tuple(grid_rows, columns);
 }
 
+nb::tuple scale_tile(ScaleLayout layout) {
+  const ScaleLayoutTraits& t = scale_layout_traits(layout);
+  return nb::make_tuple(t.tile_rows, t.tile_k);
+}
+
 std::int64_t packed_row_bytes(Recipe recipe, std::int64_t k) {
   return value_bytes(recipe, 1, k);  // checks k
 }
@@ -93,6 +99,7 @@ NB_MODULE(_native, module) {
   module.def("recipe_traits", &recipe_dict, nb::arg("recipe"));
   module.def("scale_shape", &scale_shape, nb::arg("recipe"), nb::arg("layout"), nb::arg("rows"),
              nb::arg("k"));
+  module.def("scale_tile", &scale_tile, nb::arg("layout"));
   module.def("row_bytes", &packed_row_bytes, nb::arg("recipe"), nb::arg("k"));
   bind_dlpack(module);
   bind_operations(module);

@@ -35,7 +35,7 @@ void check_scaled(nb::handle tensor, std::optional<std::int64_t> stream) {
 
 void dequantize_into(nb::handle x, nb::handle out, Format dtype, int threads) {
   const ScaledArgument source = scaled_argument("x", x, Access::read);
-  const OutputArray array = output_array("out", out);
+  const Array array = output_array("out", out);
   const MutableMatrixView matrix = matrix_view("out", array, dtype);
   const nb::gil_scoped_release release;
   dequantize(source.view, matrix, threads);

@@ -1,6 +1,7 @@
 // Operations on arrays in the memory of a CUDA device, on the caller's stream.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <atomic>
 
 #include <cstdint>
 
@@ -19,36 +20,45 @@ Place place_on(std::uintptr_t stream) {
   return {true, stream == 0 ? 1 : static_cast<std::int64_t>(stream)};
 }
 
-std::int64_t quantize_workspace(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
-                                bool given_scales, float amax_floor,
-                                const std::optional<nb::tuple>& transform, std::uintptr_t stream) {
-  const QuantizeCall call =
-      quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place_on(stream));
-  return with_python_names(
-      [&] { return cuda::quantize_workspace_bytes(call.x, call.out.view, call.options); });
-}
+/// cuda::Execution::overlap of all calls from Python.
+std::atomic<bool> overlap = true;
 
-/// A stream and a workspace, which is an array of bytes, or None where none is needed.
-struct DeviceWork {
-  DeviceWork(std::uintptr_t stream, nb::handle workspace) {
-    execution.stream = reinterpret_cast<void*>(stream);
-    if (workspace.is_none()) return;
-    bytes = output_array("workspace", workspace, place_on(stream));
-    execution.workspace = bytes.data();
-    execution.workspace_bytes = static_cast<std::int64_t>(bytes.nbytes());
+/// A stream, and for calls that need a workspace the Python function that makes one: of a number of
+/// bytes, an array.
+class DeviceWork final : public cuda::WorkspaceSource {
+ public:
+  DeviceWork(std::uintptr_t stream, nb::handle make_workspace)
+      : place_(place_on(stream)), make_workspace_(make_workspace) {
+    execution_.stream = reinterpret_cast<void*>(stream);
+    execution_.workspace_source = this;
+    execution_.overlap = overlap;
   }
-  OutputArray bytes;
-  cuda::Execution execution;
+  DeviceWork(const DeviceWork&) = delete;
+  DeviceWork& operator=(const DeviceWork&) = delete;
+
+  const cuda::Execution& execution() const { return execution_; }
+
+  void* allocate(std::int64_t bytes) override {
+    const nb::gil_scoped_acquire acquire;
+    workspace_ = output_array("workspace", make_workspace_(bytes), place_);
+    return workspace_.data();
+  }
+
+ private:
+  Place place_;
+  nb::handle make_workspace_;
+  Array workspace_;
+  cuda::Execution execution_;
 };
 
 void quantize_on_device(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
                         bool given_scales, float amax_floor,
                         const std::optional<nb::tuple>& transform, std::uintptr_t stream,
-                        nb::handle workspace) {
+                        nb::handle make_workspace) {
   const QuantizeCall call =
       quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place_on(stream));
-  const DeviceWork work(stream, workspace);
-  with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution); });
+  DeviceWork work(stream, make_workspace);
+  with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution()); });
 }
 
 /// The arguments of quantize_rows_and_columns: those of `quantize`, and the second result.
@@ -64,38 +74,28 @@ QuantizeTwiceCall quantize_twice_call(nb::handle x, Format dtype, nb::handle out
           scaled_argument("out[1]", out_columns, Access::write, place)};
 }
 
-std::int64_t quantize_twice_workspace(nb::handle x, Format dtype, nb::handle out_rows,
-                                      nb::handle out_columns, float amax_floor,
-                                      const std::optional<nb::tuple>& transform,
-                                      std::uintptr_t stream) {
-  const QuantizeTwiceCall call =
-      quantize_twice_call(x, dtype, out_rows, out_columns, amax_floor, transform, place_on(stream));
-  return with_python_names([&] {
-    return cuda::quantize_rows_and_columns_workspace_bytes(call.rows.x, call.rows.out.view,
-                                                           call.columns.view, call.rows.options);
-  });
-}
-
 void quantize_twice_on_device(nb::handle x, Format dtype, nb::handle out_rows,
                               nb::handle out_columns, float amax_floor,
                               const std::optional<nb::tuple>& transform, std::uintptr_t stream,
-                              nb::handle workspace) {
+                              nb::handle make_workspace) {
   const QuantizeTwiceCall call =
       quantize_twice_call(x, dtype, out_rows, out_columns, amax_floor, transform, place_on(stream));
-  const DeviceWork work(stream, workspace);
+  DeviceWork work(stream, make_workspace);
   with_python_names([&] {
     cuda::quantize_rows_and_columns(call.rows.x, call.rows.out.view, call.columns.view,
-                                    call.rows.options, work.execution);
+                                    call.rows.options, work.execution());
   });
 }
 
-void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintptr_t stream) {
+void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintptr_t stream,
+                          nb::handle make_workspace) {
   const Place place = place_on(stream);
   const ScaledArgument source = scaled_argument("x", x, Access::read, place);
-  const OutputArray array = output_array("out", out, place);
+  const Array array = output_array("out", out, place);
   const MutableMatrixView matrix = matrix_view("out", array, dtype);
+  DeviceWork work(stream, make_workspace);
   const nb::gil_scoped_release release;
-  cuda::dequantize(source.view, matrix, {reinterpret_cast<void*>(stream)});
+  cuda::dequantize(source.view, matrix, work.execution());
 }
 
 /// The plan of one problem, in memory that does not exist. `transform` numbers InputTransform.
@@ -118,22 +118,14 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
   return plans.front().plan;
 }
 
-std::int64_t gemm_workspace(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
-                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                            const std::optional<nb::tuple>& bias, std::uintptr_t stream) {
-  const GemmCall call =
-      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
-  return with_python_names([&] { return cuda::gemm_workspace_bytes(call.arguments); });
-}
-
 void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                     nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
                     const std::optional<nb::tuple>& bias, std::uintptr_t stream,
-                    nb::handle workspace) {
+                    nb::handle make_workspace) {
   const GemmCall call =
       gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
-  const DeviceWork work(stream, workspace);
-  with_python_names([&] { cuda::gemm(call.arguments, work.execution); });
+  DeviceWork work(stream, make_workspace);
+  with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
 /// Packed memory that does not exist, apart from any other of another `place`.
@@ -176,31 +168,23 @@ void synchronize(int device, std::uintptr_t stream) {
 }  // namespace
 
 void bind_cuda_operations(nb::module_& module) {
-  module.def("cuda_quantize_workspace", &quantize_workspace, nb::arg("x"), nb::arg("dtype"),
-             nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"));
   module.def("cuda_quantize", &quantize_on_device, nb::arg("x"), nb::arg("dtype"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
-  module.def("cuda_quantize_rows_and_columns_workspace", &quantize_twice_workspace, nb::arg("x"),
-             nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"));
+             nb::arg("transform").none(), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_quantize_rows_and_columns", &quantize_twice_on_device, nb::arg("x"),
              nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"), nb::arg("workspace").none());
+             nb::arg("transform").none(), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
-             nb::arg("dtype"), nb::arg("stream"));
+             nb::arg("dtype"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_quantize", &describe_quantize, nb::arg("rows"), nb::arg("k"),
              nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
-  module.def("cuda_gemm_workspace", &gemm_workspace, nb::arg("a"), nb::arg("b"), nb::arg("out"),
-             nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
-             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"));
   module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
              nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"),
-             nb::arg("workspace").none());
+             nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
+  module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

@@ -6,7 +6,7 @@ InputArgument input_argument(const std::optional<nb::tuple>& transform, const Pl
   InputArgument result;
   if (!transform) return result;
   const nb::tuple& t = *transform;
-  const auto operand = [&](const char* argument, nb::handle pair, InputArray& array) {
+  const auto operand = [&](const char* argument, nb::handle pair, Array& array) -> MatrixView {
     if (pair.is_none()) return MatrixView{};
     const auto parts = nb::cast<nb::tuple>(pair);
     array = input_array(argument, parts[0], place);

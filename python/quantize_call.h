@@ -11,7 +11,7 @@ namespace blockscale::python {
 /// A transform and the arrays that its operands point into.
 struct InputArgument {
   QuantizeInput input;
-  InputArray scale, shift, weight;
+  Array scale, shift, weight;
 };
 
 /// What `lower` of _transform.py gives: (kind, order, group, scale, shift, weight, epsilon), where
@@ -20,7 +20,7 @@ InputArgument input_argument(const std::optional<nb::tuple>& transform, const Pl
 
 /// Everything that `quantize` takes, with the arrays that keep its memory alive.
 struct QuantizeCall {
-  InputArray array;
+  Array array;
   MatrixView x;
   ScaledArgument out;
   InputArgument input;

@@ -18,12 +18,27 @@
 
 namespace blockscale::cuda {
 
+/// Where callers that do not ask for a call's workspace beforehand have it taken from.
+class WorkspaceSource {
+ public:
+  /// Device memory, 16-byte aligned, for a call that is not queued yet.
+  virtual void* allocate(std::int64_t bytes) = 0;
+
+ protected:
+  ~WorkspaceSource() = default;
+};
+
 /// Where a call runs. A workspace is in use until the call has finished: calls of one stream may
 /// share one, calls that may run at once may not.
 struct Execution {
   void* stream = nullptr;     // a CUstream or cudaStream_t; null: the legacy default stream
   void* workspace = nullptr;  // device memory, 16-byte aligned
   std::int64_t workspace_bytes = 0;
+  /// Asked, at most once, by a call that needs a workspace and was given none.
+  WorkspaceSource* workspace_source = nullptr;
+  /// Kernels may start before what is in front of them in the stream has ended, and wait for it on
+  /// the device (programmatic dependent launch).
+  bool overlap = true;
 };
 
 /// Bytes of workspace that `quantize` needs for these arguments, a multiple of 16: 0 for most

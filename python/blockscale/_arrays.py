@@ -1,9 +1,9 @@
 """Arrays of other libraries, in and out.
 
 Inside the package every array in CPU memory is a numpy array whose bytes the native module can
-read: bf16 as uint16, 8-bit and packed formats as uint8. One on a CUDA device stays an array of its
-library, with 8-bit and packed formats as uint8. `describe` brings a caller's array into that form
-without copying; `to_library` gives a result back as an array of the caller's library.
+read: bf16 as uint16, 8-bit and packed formats as uint8. One on a CUDA device stays what it is.
+`describe` brings a caller's array into that form without copying; `to_library` gives a result back
+as an array of the caller's library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _native
 from ._device import LIBRARIES, Device, Place
+from ._device import device as device_of
 from ._native import Format
 
 _CPU_DEVICES = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
@@ -24,6 +25,7 @@ _CUDA_DEVICE = 2
 _DEVICE_NAMES = {2: "cuda", 10: "rocm", 13: "cuda managed memory", 8: "metal", 14: "oneapi"}
 
 _PLAIN_FORMATS = {"float32": Format.f32, "float16": Format.f16, "bfloat16": Format.bf16}
+_PLAIN_NAMES = {fmt: name for name, fmt in _PLAIN_FORMATS.items()}
 _SHORT_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "half": "float16"}
 _STORAGE = {Format.f32: np.float32, Format.f16: np.float16, Format.bf16: np.uint16}
 # Names of ml_dtypes' and torch's types. Only torch has one for packed FP4, none for packed FP6.
@@ -96,27 +98,31 @@ def _numpy_storage(dtype: np.dtype) -> tuple[str, type | None]:
 
 def _of_torch(torch: Any, x: Any, argument: str) -> Described:
     """A torch tensor's memory: numpy does not know its newest dtypes, its integer views it does."""
-    if x.device.type not in ("cpu", "cuda"):
+    on_device = x.is_cuda
+    if not on_device and x.device.type != "cpu":
         raise ValueError(_refuse_device(argument, str(x.device)))
-    if x.layout != torch.strided:
+    if x.layout is not torch.strided:
         raise TypeError(f"{argument}: is a {x.layout} tensor, must be strided")
-    if x.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            f"{argument}: requires grad, and no gradient flows through blockscale; "
-            "pass .detach(), or call under torch.no_grad()"
-        )
-    if x.is_conj() or x.is_neg():
-        raise TypeError(f"{argument}: is a lazy view; call .resolve_conj().resolve_neg() first")
-    dtype = str(x.dtype).removeprefix("torch.")
-    x = x.detach()
-    if x.device.type == "cuda":
-        typed = x.element_size() > 1 or x.dtype == torch.uint8
-        return Described(
-            x if typed else x.view(torch.uint8), dtype, Device("torch", x.device.index)
-        )
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                f"{argument}: requires grad, and no gradient flows through blockscale; "
+                "pass .detach(), or call under torch.no_grad()"
+            )
+        x = x.detach()
+    if x.is_neg():  # conjugates are complex, and refused as such
+        raise TypeError(f"{argument}: is a lazy view; call .resolve_neg() first")
+    dtype = _torch_name(x.dtype)
+    if on_device:
+        return Described(x, dtype, device_of("torch", x.get_device()))
     if x.dtype not in (torch.float32, torch.float16):
         x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
     return Described(x.numpy(), dtype, "torch")
+
+
+@functools.cache
+def _torch_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _of_dlpack(x: Any, argument: str) -> Described:
@@ -124,7 +130,7 @@ def _of_dlpack(x: Any, argument: str) -> Described:
     library = type(x).__module__.partition(".")[0]
     library = "jax" if library == "jaxlib" else library
     if device == _CUDA_DEVICE and library in LIBRARIES:
-        return Described(x, str(getattr(x.dtype, "name", x.dtype)), Device(library, index))
+        return Described(x, str(getattr(x.dtype, "name", x.dtype)), device_of(library, index))
     if device not in _CPU_DEVICES:
         name = _DEVICE_NAMES.get(device, f"device type {device}")
         raise ValueError(_refuse_device(argument, f"{name}:{index}"))
@@ -195,7 +201,7 @@ def format_of(dtype: Any, argument: str) -> Format:
 def empty(shape: tuple[int, ...], fmt: Format, place: Place) -> Any:
     """Memory for a plain result, in the form that the native module writes."""
     if isinstance(place, Device):
-        return place.empty(shape, next(name for name, f in _PLAIN_FORMATS.items() if f == fmt))
+        return place.empty(shape, _PLAIN_NAMES[fmt])
     return np.empty(shape, _STORAGE[fmt])
 
 
@@ -222,10 +228,16 @@ def require_type(fmt: Format, place: Place) -> None:
         raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
 
 
+def type_name(fmt: Format) -> str | None:
+    """What torch and ml_dtypes, where they have it, call the type of a format; None for plain bytes
+    and for types of numpy."""
+    return _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+
+
 def to_library(array: Any, fmt: Format, place: Place) -> Any:
     """`array` as one of its library, typed as `fmt` where that has the type; never copied (but by
     jax on a device, whose views are copies)."""
-    name = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
+    name = type_name(fmt)
     if isinstance(place, Device):
         return array if fmt in _STORAGE or name is None else place.typed(array, name)
     if place == "numpy":

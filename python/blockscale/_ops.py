@@ -14,7 +14,7 @@ from ._arrays import describe as describe_array
 from ._arrays import empty, format_of, is_on_device, plain, require_type, to_library
 from ._device import Device, Place, current, require_place, require_writable
 from ._native import Format, MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
-from ._tensor import TRAITS, ScaledTensor, enum_member, floats
+from ._tensor import RecipeTraits, ScaledTensor, enum_member, floats, traits_of
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
 
@@ -36,6 +36,8 @@ def number(value: Any, argument: str) -> float:
     Raises:
         TypeError: it cannot.
     """
+    if type(value) is float:
+        return value
     try:
         return float(value if hasattr(value, "__float__") else operator.index(value))
     except (TypeError, ValueError, RuntimeError):
@@ -49,6 +51,8 @@ def count(value: Any, argument: str, limit: int = 2**31) -> int:
         TypeError: no integer.
         ValueError: out of range.
     """
+    if value == 0 and type(value) is int:
+        return 0
     try:
         result = operator.index(value)
     except TypeError:
@@ -58,10 +62,10 @@ def count(value: Any, argument: str, limit: int = 2**31) -> int:
     return result
 
 
-def _floor(value: Any, recipe: Recipe) -> float:
+def _floor(value: Any, traits: RecipeTraits) -> float:
     floor = number(value, "amax_floor")
-    if floor != 0 and not recipe.name.startswith("fp8"):
-        raise ValueError(f"amax_floor: given for {recipe.name}, only FP8 recipes have one")
+    if floor != 0 and not traits.name.startswith("fp8"):
+        raise ValueError(f"amax_floor: given for {traits.name}, only FP8 recipes have one")
     return floor
 
 
@@ -116,37 +120,30 @@ def quantize(
     """
     array, fmt, place = plain(x, "x")
     _require_matrix(array, "x")
-    wanted = enum_member(recipe, Recipe, "recipe")
-    if TRAITS[wanted].plain:
-        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantize to")
+    traits = _quantized(recipe)
     if out is not None and not isinstance(out, ScaledTensor):
         raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
-    default_layout, default_sense = (
-        (ScaleLayout.row_major, TensorScaleSense.divisor)
-        if out is None
-        else (out.layout, out.sense)
-    )
+    default_layout, default_sense = _DEFAULTS if out is None else (out.layout, out.sense)
     layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
     sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
-    if scale_mode is not None and not wanted.name.startswith("mx"):
-        raise ValueError(f"scale_mode: given for {wanted.name}, only MX recipes have a choice")
-    mode = (
-        MxScaleMode.ceil
-        if scale_mode is None
-        else enum_member(scale_mode, MxScaleMode, "scale_mode")
-    )
-    amax_floor, threads = _floor(amax_floor, wanted), count(threads, "threads")
+    if scale_mode is None:
+        mode = _CEIL
+    elif traits.name.startswith("mx"):
+        mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
+    else:
+        raise ValueError(f"scale_mode: given for {traits.name}, only MX recipes have a choice")
+    amax_floor, threads = _floor(amax_floor, traits), count(threads, "threads")
     fused = lower(transform, place)
     shape = result_shape(tuple(array.shape), fused)
     if out is None:
-        out = empty_scaled(shape, wanted, layout, sense, place)
+        out = empty_scaled(shape, traits, layout, sense, place)
     else:
-        _require_out(out, "out", shape, wanted, layout, sense, place)
+        _require_out(out, "out", shape, traits, layout, sense, place)
 
     def run(given: bool) -> None:
         call = (array, fmt, out, mode, given, amax_floor, fused)
         if isinstance(place, Device):
-            _queue(place, _native.cuda_quantize, _native.cuda_quantize_workspace, *call)
+            place.queue(_native.cuda_quantize, *call)
         else:
             _native.quantize(*call, threads)
 
@@ -157,14 +154,15 @@ def quantize(
     return out
 
 
-def _queue(
-    device: Device, operation: Callable[..., None], workspace_size: Callable[..., int], *call: Any
-) -> None:
-    """Queues an operation on the library's stream; its workspace is the library's, too."""
-    with device.queued() as stream:
-        # This name keeps it until the kernels are done with it.
-        workspace = device.workspace(workspace_size(*call, stream))
-        operation(*call, stream, workspace)
+_DEFAULTS = (ScaleLayout.row_major, TensorScaleSense.divisor)
+_CEIL = MxScaleMode.ceil
+
+
+def _quantized(recipe: Recipe | str) -> RecipeTraits:
+    traits = traits_of(recipe, "recipe")
+    if traits.plain:
+        raise ValueError(f"recipe: {traits.name} is a plain format, nothing to quantize to")
+    return traits
 
 
 def describe(
@@ -198,9 +196,7 @@ def describe(
     transforms = list(_native.input_transforms)
     if transform not in transforms:
         raise ValueError(f"transform: is {transform!r}, must be one of {', '.join(transforms)}")
-    wanted = enum_member(recipe, Recipe, "recipe")
-    if TRAITS[wanted].plain:
-        raise ValueError(f"recipe: {wanted.name} is a plain format, nothing to quantize to")
+    wanted = _quantized(recipe).recipe
     placed = enum_member(layout, ScaleLayout, "layout")
     fmt = enum_member(dtype, Format, "dtype")
     if fmt not in (Format.bf16, Format.f16, Format.f32):
@@ -245,17 +241,17 @@ def quantize_rows_and_columns(
     """
     array, fmt, place = plain(x, "x")
     _require_matrix(array, "x")
-    wanted = enum_member(recipe, Recipe, "recipe")
-    if wanted.name not in _ROWS_AND_COLUMNS:
-        raise ValueError(f"recipe: is {wanted.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
+    traits = traits_of(recipe, "recipe")
+    if traits.name not in _ROWS_AND_COLUMNS:
+        raise ValueError(f"recipe: is {traits.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
     placed = enum_member(layout, ScaleLayout, "layout")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
     fused = lower(transform, place)
-    shape = result_shape(array.shape, fused)
+    shape = result_shape(tuple(array.shape), fused)
     shapes = (shape, (*shape[:-2], shape[-1], shape[-2]))
     if out is None:
         rows, columns = (
-            empty_scaled(s, wanted, placed, TensorScaleSense.divisor, place) for s in shapes
+            empty_scaled(s, traits, placed, TensorScaleSense.divisor, place) for s in shapes
         )
     else:
         if not (isinstance(out, tuple) and [type(t) for t in out] == [ScaledTensor] * 2):
@@ -263,12 +259,11 @@ def quantize_rows_and_columns(
         rows, columns = out
         for i, tensor in enumerate(out):
             _require_out(
-                tensor, f"out[{i}]", shapes[i], wanted, placed, TensorScaleSense.divisor, place
+                tensor, f"out[{i}]", shapes[i], traits, placed, TensorScaleSense.divisor, place
             )
     call = (array, fmt, rows, columns, amax_floor, fused)
     if isinstance(place, Device):
-        workspace_size = _native.cuda_quantize_rows_and_columns_workspace
-        _queue(place, _native.cuda_quantize_rows_and_columns, workspace_size, *call)
+        place.queue(_native.cuda_quantize_rows_and_columns, *call)
     else:
         _native.quantize_rows_and_columns(*call, threads)
     return rows, columns
@@ -278,16 +273,16 @@ def _require_out(
     out: ScaledTensor,
     argument: str,
     shape: tuple[int, ...],
-    recipe: Recipe,
+    traits: RecipeTraits,
     layout: ScaleLayout,
     sense: TensorScaleSense,
     place: Place,
 ) -> None:
-    wanted = (shape, recipe.name, layout.name)
-    got = (out.shape, out.recipe.name, out.layout.name)
-    if got != wanted:
+    if out.shape != shape or out.recipe != traits.recipe or out.layout != layout:
+        wanted = (shape, traits.name, layout.name)
+        got = (out.shape, out.recipe.name, out.layout.name)
         raise ValueError(f"{argument}: (shape, recipe, layout) is {got}, must be {wanted}")
-    if TRAITS[recipe].tensor_scale and out.sense != sense:
+    if traits.tensor_scale and out.sense != sense:
         raise ValueError(f"{argument}: sense is {out.sense.name}, must be {sense.name}")
     require_place(out._place, place, argument)
     require_writable(out._values, out._place, f"{argument}.values")
@@ -365,8 +360,7 @@ def dequantize(
     place, threads = x._place, count(threads, "threads")
     result, array, fmt = _output(out, x.shape, out_dtype, place)
     if isinstance(place, Device):
-        with place.queued() as stream:
-            _native.cuda_dequantize(x, array, fmt, stream)
+        place.queue(_native.cuda_dequantize, x, array, fmt)
     else:
         _native.dequantize(x, array, fmt, threads)
     return to_library(array, fmt, place) if result is None else result
@@ -432,27 +426,18 @@ def gemm(
     left, left_shape, left_format, place = _operand(a, "a")
     right, right_shape, _, right_place = _operand(b, "b")
     require_place(right_place, place, "b", "a")
-    batches = {s[0] for s in (left_shape, right_shape) if len(s) == 3 and s[0] != 1}
-    if len(batches) > 1:
-        raise ValueError(
-            f"a, b: batches are {left_shape[0]} and {right_shape[0]}, must be equal or 1"
-        )
-    batched = len(left_shape) == 3 or len(right_shape) == 3
-    batch = (max(batches, default=1),) if batched else ()
-    shape = (*batch, left_shape[-2], right_shape[-2])
+    shape = _product_shape(left_shape, right_shape)
     dtype = out_dtype if out_dtype is not None else left_format or Format.f32
     result, array, fmt = _output(out, shape, dtype, place, "a")
     factor, factor_array = _factor(alpha, place)
-    if is_on_device(beta):
-        raise TypeError("beta: is an array on a device, must be a number")
-    beta, threads = number(beta, "beta"), count(threads, "threads")
+    beta, threads = _number_of_host(beta, "beta"), count(threads, "threads")
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
     bias_pair = None if bias is None else _bias(bias, place)
     call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair)
     if isinstance(place, Device):
-        _queue(place, _native.cuda_gemm, _native.cuda_gemm_workspace, *call)
+        place.queue(_native.cuda_gemm, *call)
     else:
         _native.gemm(*call, threads)
     return to_library(array, fmt, place) if result is None else result
@@ -465,6 +450,22 @@ def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Format | None
     array, fmt, place = plain(x, argument)
     _require_matrix(array, argument)
     return (array, fmt), tuple(array.shape), fmt, place
+
+
+def _product_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """D's, of a's and b's."""
+    if len(left) == len(right) == 2:
+        return left[0], right[0]
+    batches = {s[0] for s in (left, right) if len(s) == 3 and s[0] != 1}
+    if len(batches) > 1:
+        raise ValueError(f"a, b: batches are {left[0]} and {right[0]}, must be equal or 1")
+    return max(batches, default=1), left[-2], right[-2]
+
+
+def _number_of_host(value: Any, argument: str) -> float:
+    if type(value) is not float and is_on_device(value):
+        raise TypeError(f"{argument}: is an array on a device, must be a number")
+    return number(value, argument)
 
 
 def _beside(x: Any, argument: str, place: Place) -> tuple[Any, Format]:
@@ -484,7 +485,7 @@ def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
 
 def _factor(alpha: Any, place: Place) -> tuple[float, Any]:
     """`alpha` as a number and an array of one more, or None: a device's are not read here."""
-    if not is_on_device(alpha):
+    if type(alpha) is float or not is_on_device(alpha):
         return number(alpha, "alpha"), None
     array, dtype, its_place = describe_array(alpha, "alpha")
     require_place(its_place, place, "alpha", "a")

@@ -16,7 +16,10 @@ from ._native import Format, Recipe, ScaleLayout, TensorScaleSense
 class RecipeTraits(NamedTuple):
     """A row of the table of recipes (core/recipe.h)."""
 
+    recipe: Recipe
+    name: str
     element: Format
+    element_bits: int
     scale: Format
     block_rows: int
     block_k: int
@@ -24,7 +27,10 @@ class RecipeTraits(NamedTuple):
     tensor_scale: bool
 
 
-TRAITS = {recipe: RecipeTraits(**_native.recipe_traits(recipe)) for recipe in Recipe}
+TRAITS = {
+    recipe: RecipeTraits(recipe, recipe.name, **_native.recipe_traits(recipe)) for recipe in Recipe
+}
+_TRAITS_BY_NAME = {traits.name: traits for traits in TRAITS.values()}
 
 
 E = TypeVar("E", bound=Enum)
@@ -48,6 +54,12 @@ def enum_member(value: E | str, kind: type[E], argument: str) -> E:
     except KeyError:
         names = ", ".join(member.name for member in kind)
         raise ValueError(f"{argument}: is {value!r}, must be one of {names}") from None
+
+
+def traits_of(recipe: Recipe | str, argument: str) -> RecipeTraits:
+    """Those of a recipe given as itself or by name. Raises as enum_member."""
+    found = _TRAITS_BY_NAME.get(recipe) if type(recipe) is str else None
+    return found or TRAITS[enum_member(recipe, Recipe, argument)]
 
 
 class ScaledTensor:
@@ -82,6 +94,7 @@ class ScaledTensor:
         "_k",
         "_place",
         "_scales",
+        "_shape",
         "_tensor_scale",
         "_values",
         "layout",
@@ -103,22 +116,23 @@ class ScaledTensor:
         tensor_scale: Any = None,
         sense: TensorScaleSense | str = TensorScaleSense.divisor,
     ) -> None:
-        self.recipe = enum_member(recipe, Recipe, "recipe")
+        traits = traits_of(recipe, "recipe")
+        self.recipe = traits.recipe
         self.layout = enum_member(layout, ScaleLayout, "layout")
         self.sense = enum_member(sense, TensorScaleSense, "sense")
-        traits = TRAITS[self.recipe]
         if traits.plain:
-            raise ValueError(f"recipe: {self.recipe.name} has no scales; pass the array itself")
+            raise ValueError(f"recipe: {traits.name} has no scales; pass the array itself")
         self._values, _, self._place = packed(values, "values", traits.element)
         if self._values.ndim not in (2, 3):
             raise ValueError(f"values: shape is {self._values.shape}, must have 2 or 3 dimensions")
         self._scales = _as_scales(scales, traits.scale, self._place)
-        self._k = _elements_per_row(self._values.shape[-1], traits.element)
+        self._k = self._values.shape[-1] * 8 // traits.element_bits
+        self._shape = (*self._values.shape[:-1], self._k)
         self._tensor_scale = _as_factors(
             tensor_scale, traits.tensor_scale, self.shape[:-2], self._place
         )
         with current(self._place):
-            stream = self._place.stream() or 1 if isinstance(self._place, Device) else None
+            stream = self._place.stream() if isinstance(self._place, Device) else None
             _native.check_scaled(self, stream)
 
     @property
@@ -141,7 +155,7 @@ class ScaledTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, k) or (batch, rows, k), in elements."""
-        return (*self._values.shape[:-1], self._k)
+        return self._shape
 
     @property
     def nbytes(self) -> int:
@@ -156,17 +170,19 @@ class ScaledTensor:
         state = {name: getattr(self, name) for name in self.__slots__}
         for name in ("recipe", "layout", "sense"):
             state[name] = state[name].name
+        del state["_shape"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kinds = {"recipe": Recipe, "layout": ScaleLayout, "sense": TensorScaleSense}
         for name, value in state.items():
             setattr(self, name, kinds[name][value] if name in kinds else value)
+        self._shape = (*self._values.shape[:-1], self._k)
 
 
 def empty(
     shape: tuple[int, ...],
-    recipe: Recipe,
+    traits: RecipeTraits,
     layout: ScaleLayout,
     sense: TensorScaleSense,
     place: Place,
@@ -177,16 +193,21 @@ def empty(
         ValueError: a shape or layout that the recipe does not allow.
     """
     *batch, rows, k = shape
-    traits = TRAITS[recipe]
+    recipe = traits.recipe
     tensor = object.__new__(ScaledTensor)
     tensor.recipe, tensor.layout, tensor.sense = recipe, layout, sense
-    tensor._place, tensor._k = place, k
+    tensor._place, tensor._k, tensor._shape = place, k, shape
     make = place.empty if isinstance(place, Device) else np.empty
     tensor._values = make((*batch, rows, _native.row_bytes(recipe, k)), "uint8")
     dtype = "float32" if traits.scale == Format.f32 else "uint8"
     tensor._scales = make((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
-    factors = batch[0] if batch else 1
-    tensor._tensor_scale = _full((factors,), 1.0, place) if traits.tensor_scale else None
+    tensor._tensor_scale = None
+    if traits.tensor_scale:
+        factors = (batch[0] if batch else 1,)
+        if isinstance(place, Device) and 0 not in shape:  # else quantizing writes none
+            tensor._tensor_scale = place.empty(factors, "float32")
+        else:
+            tensor._tensor_scale = _full(factors, 1.0, place)
     return tensor
 
 
@@ -195,11 +216,6 @@ def _full(shape: tuple[int, ...], value: float, place: Place) -> Any:
     if isinstance(place, Device):
         return place.full(shape, value)
     return np.full(shape, value, np.float32)
-
-
-def _elements_per_row(row_bytes: int, element: Any) -> int:
-    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(element.name, 8)
-    return row_bytes * 8 // bits
 
 
 def _as_scales(scales: Any, scale_format: Format, place: Place) -> Any:

@@ -4,20 +4,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "runtime/cuda/measure.h"
 #include "runtime/kernels/kernel.h"
 #include "tests/gpu.h"
+#include "tests/launch_time.h"
 #include "tests/sample_kernel.h"
 
 namespace blockscale::runtime {
@@ -27,82 +25,21 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr int kExitNoGpu = 77;
-constexpr int kLaunches = 200;  // fewer than a stream holds before a launch waits
-constexpr int kRounds = 101;
 
 double microseconds(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::micro>(end - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-/// CPU time of one launch, the stream being empty at first.
-double time_launches(const std::function<void()>& launch_once) {
-  wait_for_device();
-  const auto begin = Clock::now();
-  for (int i = 0; i < kLaunches; ++i) launch_once();
-  return microseconds(begin, Clock::now()) / kLaunches;
-}
-
-/// cuLaunchKernelEx itself, with everything but the call prepared beforehand.
-std::function<void()> bare_launch(const Kernel& kernel, const LaunchShape& shape, void* stream,
-                                  const test::ScaleParameters& parameters) {
-  struct Prepared {
-    cu::LaunchAttribute attributes[2];
-    cu::LaunchConfig config;
-    test::ScaleParameters parameters;
-    void* arguments[1];
-  };
-  const auto prepared = std::make_shared<Prepared>();
-  std::uint32_t count = 0;
-  if (shape.cluster != Dim3{}) {
-    auto& attribute = prepared->attributes[count++];
-    attribute.id = cu::LaunchAttributeId::cluster_dimension;
-    attribute.cluster[0] = shape.cluster.x;
-    attribute.cluster[1] = attribute.cluster[2] = 1;
-  }
-  if (shape.programmatic_dependent_launch) {
-    auto& attribute = prepared->attributes[count++];
-    attribute.id = cu::LaunchAttributeId::programmatic_stream_serialization;
-    attribute.programmatic_stream_serialization_allowed = 1;
-  }
-  prepared->config = {shape.grid.x,
-                      1,
-                      1,
-                      shape.block.x,
-                      1,
-                      1,
-                      shape.dynamic_shared_bytes,
-                      static_cast<cu::Stream>(stream),
-                      prepared->attributes,
-                      count};
-  prepared->parameters = parameters;
-  prepared->arguments[0] = &prepared->parameters;
-  return [prepared, function = reinterpret_cast<cu::Function>(kernel.handle())] {
-    driver().launch(&prepared->config, function, prepared->arguments, nullptr);
-  };
-}
-
 json measure_launch(const char* name, const Kernel& kernel, const LaunchShape& shape,
                     void* stream) {
   const test::ScaleParameters parameters = {nullptr, nullptr, 1.0f, 0};  // touches no memory
-  const auto bare = bare_launch(kernel, shape, stream, parameters);
-  const std::function<void()> ours = [&] { launch(kernel, shape, stream, parameters); };
-  std::vector<double> bare_times, our_times, differences;
-  ours();
-  for (int round = 0; round < kRounds; ++round) {  // alternately, so that both see the same machine
-    bare_times.push_back(time_launches(bare));
-    our_times.push_back(time_launches(ours));
-    differences.push_back(our_times.back() - bare_times.back());
-  }
+  const test::LaunchTimes times =
+      test::time_launches(test::bare_launch(kernel, shape, stream, parameters),
+                          [&] { launch(kernel, shape, stream, parameters); });
   return {{"case", name},
-          {"bare_us", median(bare_times)},
-          {"blockscale_us", median(our_times)},
-          {"above_bare_us", median(differences)}};
+          {"bare_us", times.bare},
+          {"blockscale_us", times.ours},
+          {"above_bare_us", times.above_bare}};
 }
 
 json launches(const std::filesystem::path& folder) {

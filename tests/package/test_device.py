@@ -31,6 +31,22 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def run_with_driver(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """`run` with the tests' own driver; kernels are compiled."""
+    return run(
+        code,
+        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
+        BLOCKSCALE_NVRTC=str(NVRTC[0]),
+        BLOCKSCALE_CACHE=str(tmp_path),
+    )
+
+
+needs_driver = pytest.mark.skipif(
+    not DRIVERS or not NVRTC,
+    reason="the fake driver is not built, or nvidia-cuda-nvrtc not installed: ./dev test release",
+)
+
+
 def last_line(text: str) -> str:
     return text.strip().splitlines()[-1] if text.strip() else ""
 
@@ -172,6 +188,7 @@ def test_gemm_refuses(call: str, message: str) -> None:
     assert last_line(run(FP8 + f"blockscale.gemm{call}").stderr) == message
 
 
+@needs_driver
 @pytest.mark.parametrize(
     "call",
     [
@@ -179,8 +196,8 @@ def test_gemm_refuses(call: str, message: str) -> None:
         "(fp8(64, 1000, 'fp8_row'), fp8(96, 1000, 'fp8_row'))",  # rows of 1000 bytes
     ],
 )
-def test_gemm_has_no_kernel_for_it(call: str) -> None:
-    message = last_line(run(FP8 + f"blockscale.gemm{call}").stderr)
+def test_gemm_has_no_kernel_for_it(call: str, tmp_path: Path) -> None:
+    message = last_line(run_with_driver(FP8 + f"blockscale.gemm{call}", tmp_path).stderr)
     assert message.startswith(("ValueError: a.recipe: ", "ValueError: a.values: ")), message
 
 
@@ -191,8 +208,7 @@ def test_no_driver_is_said_so() -> None:
     assert "libcuda" in last_line(result.stderr)
 
 
-@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
-@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+@needs_driver
 def test_a_call_runs_on_the_stream_of_its_library(tmp_path: Path) -> None:
     code = """
 x = Array((64, 256), 'float16', 1)
@@ -202,7 +218,7 @@ assert t.scales.shape == (128, 16) and t.tensor_scale.shape == (1,)
 assert t.nbytes == 64 * 128 + 128 * 16 + 4
 assert set(asked) == {STREAM + 1}, asked
 again = blockscale.quantize(x, 'nvfp4', layout='swizzled_128x4', out=t, tensor_scale=2.0)
-assert again is t and t._tensor_scale.assigned == [1.0, t._tensor_scale.assigned[1]]
+assert again is t and [given.assigned for given in t._tensor_scale.assigned] == [[2.0]]
 made = blockscale.ScaledTensor(t.values, t.scales, 'nvfp4', layout='swizzled_128x4',
                                tensor_scale=t.tensor_scale)
 assert made.shape == (64, 256)
@@ -218,17 +234,11 @@ assert blockscale.dequantize(t, out=out) is out
 assert set(asked) == {STREAM + 1}, asked
 print('done')
 """
-    result = run(
-        code,
-        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
-        BLOCKSCALE_NVRTC=str(NVRTC[0]),
-        BLOCKSCALE_CACHE=str(tmp_path),
-    )
+    result = run_with_driver(code, tmp_path)
     assert result.stdout.strip() == "done", result.stderr
 
 
-@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
-@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+@needs_driver
 def test_gemm_runs_on_the_stream_of_its_library(tmp_path: Path) -> None:
     code = """
 asked.clear()
@@ -251,13 +261,86 @@ else:
     raise AssertionError('no error')
 print('done')
 """
-    result = run(
-        FP8 + code,
-        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
-        BLOCKSCALE_NVRTC=str(NVRTC[0]),
-        BLOCKSCALE_CACHE=str(tmp_path),
-    )
+    result = run_with_driver(FP8 + code, tmp_path)
     assert result.stdout.strip() == "done", result.stderr
+
+
+TORCH = """
+import fake_torch
+from fake_torch import Tensor
+
+allocated = []
+make = fake_torch.module.empty
+fake_torch.module.empty = lambda shape, **options: allocated.append(shape) or make(shape, **options)
+
+
+def fp8(rows, k, grid, device=0):
+    return blockscale.ScaledTensor(Tensor((rows, k), 'float8_e4m3fn', device),
+                                   Tensor(grid, 'float32', device), recipe)
+"""
+
+
+@needs_driver
+def test_torch_is_asked_for_no_more_than_a_call_needs(tmp_path: Path) -> None:
+    code = """
+recipe = 'fp8_1x128'
+x = Tensor((64, 256), 'bfloat16', 1)
+t = blockscale.quantize(x, recipe)
+assert allocated == [(64, 256), (64, 2)], allocated
+assert t.values.dtype.name == 'float8_e4m3fn' and t.values.get_device() == 1
+assert blockscale.quantize(x, recipe, out=t) is t and len(allocated) == 2
+d = blockscale.gemm(t, fp8(96, 256, (96, 2), 1), out_dtype='bfloat16')
+assert d.shape == (64, 96) and d.dtype.name == 'bfloat16' and d.get_device() == 1
+assert allocated[2:] == [(64, 96)], allocated
+assert blockscale.gemm(t, t, out=Tensor((64, 64), 'float32', 1), alpha=Tensor((), 'float32', 1),
+                       bias=Tensor((64,), 'bfloat16', 1)).shape == (64, 64)
+assert len(allocated) == 3, allocated
+blockscale.quantize(x, 'nvfp4')  # values, scales, the tensor scale and a workspace
+assert allocated[3:6] == [(64, 128), (64, 16), (1,)] and len(allocated) == 7, allocated
+y = blockscale.dequantize(t, out_dtype='float16')
+assert y.shape == (64, 256) and y.dtype.name == 'float16'
+assert set(asked) == {None}, asked  # no stream was made to wait for another
+print('done')
+"""
+    result = run_with_driver(TORCH + code, tmp_path)
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "blockscale.quantize(Tensor((2, 32)), 'mxfp4', "
+            "out=blockscale.quantize(np.ones((2, 32), np.float32), 'mxfp4'))",
+            "ValueError: out: is on the CPU, must be on cuda:0 like x",
+        ),
+        (
+            "blockscale.quantize(Tensor((2, 32), 'uint8'), 'mxfp4')",
+            "TypeError: x: has dtype uint8, must be one of float32, float16, bfloat16",
+        ),
+        (
+            "Tensor.requires_grad = True\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "ValueError: x: requires grad, and no gradient flows through blockscale; pass "
+            ".detach(), or call under torch.no_grad()",
+        ),
+        (
+            "Tensor.layout = 'torch.sparse_coo'\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "TypeError: x: is a torch.sparse_coo tensor, must be strided",
+        ),
+        (
+            "Tensor.is_neg = lambda self: True\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "TypeError: x: is a lazy view; call .resolve_neg() first",
+        ),
+        (
+            "Tensor.is_cuda, Tensor.device = False, type('', (), dict(type='xpu', "
+            "__str__=lambda _: 'xpu:0'))()\nblockscale.quantize(Tensor((2, 32)), 'mxfp4')",
+            "ValueError: x: is on xpu:0; arrays in CPU memory are taken, and on CUDA devices those "
+            "of torch, cupy, jax",
+        ),
+    ],
+)
+def test_tensors_of_torch_are_refused(call: str, message: str) -> None:
+    assert last_line(run(TORCH + call).stderr) == message
 
 
 JAX = """
@@ -265,7 +348,7 @@ import fake_jax, weakref
 from blockscale import _device, _native
 
 workspaces, alive = [], []  # of each call: whether its workspace lived when the call had waited
-make, wait = _device.Device.workspace, _device.Device.finish
+make, wait = _device.Device.workspace, _native.cuda_synchronize
 
 
 def workspace(self, size):
@@ -274,19 +357,18 @@ def workspace(self, size):
     return array
 
 
-def finish(self, stream):
-    wait(self, stream)
+def synchronize(*device_and_stream):
+    wait(*device_and_stream)
     alive.append(bool(workspaces) and workspaces[-1]() is not None)
 
 
-_device.Device.workspace, _device.Device.finish = workspace, finish
+_device.Device.workspace, _native.cuda_synchronize = workspace, synchronize
 x = Array((64, 256), 'float16')
 norm = blockscale.RmsNorm(Array((256,), 'float32'))
 """
 
 
-@pytest.mark.skipif(not DRIVERS, reason="the fake driver is not built: ./dev test release")
-@pytest.mark.skipif(not NVRTC, reason="nvidia-cuda-nvrtc is not installed")
+@needs_driver
 def test_jax_keeps_the_workspace_until_the_work_is_done(tmp_path: Path) -> None:
     code = """
 blockscale.quantize(x, 'nvfp4')
@@ -295,7 +377,8 @@ assert alive == [True, True], alive
 assert [ref() for ref in workspaces] == [None, None]  # and no longer
 
 
-def fail(*_):
+def fail(*call):
+    workspace = call[-1](64)
     raise RuntimeError('halfway')
 
 
@@ -308,15 +391,10 @@ for call in (lambda: blockscale.quantize(x, 'nvfp4'), lambda: blockscale.dequant
         assert str(error) == 'halfway'
     else:
         raise AssertionError('no error')
-assert len(alive) == 4 and alive[2], alive
+assert alive == [True] * 4, alive
 print('done')
 """
-    result = run(
-        JAX + code,
-        BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
-        BLOCKSCALE_NVRTC=str(NVRTC[0]),
-        BLOCKSCALE_CACHE=str(tmp_path),
-    )
+    result = run_with_driver(JAX + code, tmp_path)
     assert result.stdout.strip() == "done", result.stderr
 
 

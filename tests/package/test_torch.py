@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import blockscale
@@ -218,3 +221,82 @@ def test_checkpoint_weights_multiply_torch_activations(tmp_path: Path) -> None:
     weight = blockscale.Checkpoint(tmp_path / "out.safetensors")["layer.weight"]
     d = blockscale.gemm(normal(2, 64), weight)
     assert isinstance(d, torch.Tensor) and d.shape == (2, 16)
+
+
+DRIVERS = sorted(
+    (Path(__file__).resolve().parents[2] / "build").glob("release/**/*fake_libcuda.so")
+)
+NVRTC = sorted(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.*"))
+#: Tensors that say they are CUDA's, at addresses that the tests' driver knows as device 0's.
+ON_DEVICE = """
+import ctypes, mmap, torch, blockscale
+from blockscale import _device
+
+BASE, SIZE, FIXED = 1 << 32, 1 << 20, 0x10
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED
+assert libc.mmap(ctypes.c_void_p(BASE), ctypes.c_size_t(SIZE), 3, flags, -1, 0) == BASE
+memory = torch.frombuffer((ctypes.c_ubyte * SIZE).from_address(BASE), dtype=torch.uint8)
+used = 0
+
+
+class Tensor(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    is_cuda = True
+    get_device = lambda self: 0
+
+    def __dlpack__(self, **options):
+        raise AssertionError('the slow way')
+
+
+def empty(self, shape, dtype):
+    global used
+    dtype = getattr(torch, dtype)
+    count = torch.Size(shape).numel() * dtype.itemsize
+    part = memory[used : used + count].view(dtype).view(shape)
+    used += -(-count // 256) * 256
+    return on_device(part)
+
+
+def on_device(part):
+    return torch.Tensor._make_subclass(Tensor, part)
+
+
+_device._Torch.empty, _device._Torch._raw_stream = empty, staticmethod(lambda ordinal: 0x5000)
+device = _device.device('torch', 0)
+"""
+
+
+@pytest.mark.skipif(
+    not DRIVERS or not NVRTC or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+    reason="no fake driver (./dev test release), no NVRTC, or a torch older than 2.10",
+)
+def test_tensors_on_a_device_are_not_asked_slowly(tmp_path: Path) -> None:
+    code = """
+x = device.empty((130, 256), 'bfloat16')
+a = blockscale.quantize(on_device(x[:64]), 'fp8_1x128')
+b = blockscale.quantize(on_device(x[2:, :]), 'fp8_128x128')
+assert a.shape == (64, 256)
+out = device.empty((64, 256), 'float32')
+blockscale.gemm(a, b, out=on_device(out[:, :128]), bias=device.empty((128,), 'float16'))
+try:
+    blockscale.gemm(a, b, out=on_device(out[:, ::2]))
+except ValueError as error:
+    assert 'out: stride of its last dimension is 2' in str(error), error
+else:
+    raise AssertionError('no error')
+print('done')
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", ON_DEVICE + code],
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {
+            "BLOCKSCALE_LIBCUDA": str(DRIVERS[0]),
+            "BLOCKSCALE_NVRTC": str(NVRTC[0]),
+            "BLOCKSCALE_CACHE": str(tmp_path),
+        },
+    )
+    assert result.stdout.strip() == "done", result.stderr

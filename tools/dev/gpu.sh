@@ -330,12 +330,14 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
 }
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
-# turns with torch's.
+# turns with torch's; run_gpu_benchmarks host: CPU time of calls from Python.
 run_gpu_benchmarks() {
-  if [[ ${1:-} == gemm ]]; then
-    run_gemm_benchmark "${@:2}"
-    return
-  fi
+  case ${1:-} in
+    gemm | host)
+      run_python_benchmark "$@"
+      return
+      ;;
+  esac
   require_gpu
   build_gpu blockscale_cli gpu_benchmarks
   mkdir -p "$gpu_results"
@@ -344,12 +346,12 @@ run_gpu_benchmarks() {
     --output "$gpu_results" "$@"
 }
 
-run_gemm_benchmark() { # OPTION...
+run_python_benchmark() { # NAME OPTION...: tools/bench_NAME.py
   require_gpu
   "$gpu_python" -c 'import torch' 2>/dev/null || die "a Python with torch is needed; $gpu_python has none"
   has_python_headers "$gpu_python" || die "$gpu_python has no headers (python3-dev) to build the Python package with"
   build_gpu blockscale_cli _native _native_stub
   install_gpu_package
-  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" tools/bench_gemm.py \
-    --commit "$(tested_commit)" --output "$gpu_results" "$@"
+  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" "tools/bench_$1.py" \
+    --commit "$(tested_commit)" --output "$gpu_results" "${@:2}"
 }

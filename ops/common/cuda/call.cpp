@@ -46,6 +46,16 @@ void check_multiprocessors(int multiprocessors) {
               "is " + std::to_string(multiprocessors) + ", must be at least 1");
 }
 
+Execution with_workspace(const Execution& execution, std::int64_t needed) {
+  Execution result = execution;
+  if (needed == 0 || execution.workspace != nullptr || execution.workspace_source == nullptr) {
+    return result;
+  }
+  result.workspace = execution.workspace_source->allocate(needed);
+  result.workspace_bytes = needed;
+  return result;
+}
+
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device) {
   if (needed == 0) return;
   if (execution.workspace_bytes < needed) {

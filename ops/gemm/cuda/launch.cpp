@@ -1,4 +1,7 @@
 // Products on CUDA devices: arguments -> plan -> launch.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,21 +63,29 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x);
   if (!device.is_known()) return;  // D has no element
-  Fp8GemmPlan plan = plan_fp8_gemm(x, device.traits().multiprocessors, choice, execution.workspace);
-  cuda::check_workspace(execution, plan.workspace_bytes, device, x);
+  const int multiprocessors = device.traits().multiprocessors;
+  Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors, choice, execution.workspace);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_fp8_gemm(x, multiprocessors, choice, with.workspace);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
   for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    runtime::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution.stream,
-                    plan.copies[i].params);
+    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
+                 plan.copies[i].params);
   }
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   for (std::size_t i = 0; i < plan.count; ++i) {
     Fp8GemmLaunch& launch = plan.launches[i];
     const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
-    if (launch.a.rank != 0) launch.params.a = maps.get(launch.a);
+    if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
+    if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
     if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
     if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
-    runtime::launch(kernel, launch.shape, execution.stream, launch.params);
+    cuda::Execution early = execution;
+    early.overlap = execution.overlap || launch.params.is_beside;
+    cuda::launch(kernel, launch.shape, early, launch.params);
   }
 }
 

@@ -25,11 +25,11 @@ runtime::KernelSet& dequantize_kernels() {
   return kernels;
 }
 
-void launch_steps(const QuantizePlan& plan, void* stream) {
+void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution) {
   for (int i = 0; i < plan.count; ++i) {
     const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-    runtime::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
-                    stream, step.params);
+    cuda::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
+                 execution, step.params);
   }
 }
 
@@ -57,12 +57,16 @@ CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
   return device;
 }
 
-template <class Arguments>
-void launch(const QuantizePlan& plan, const Arguments& a, const Execution& execution,
+/// Launches what `plan_with` plans for a workspace.
+template <class Arguments, class PlanWith>
+void launch(const PlanWith& plan_with, const Arguments& a, const Execution& execution,
             CallDevice& device) {
-  check_workspace(execution, plan.workspace_bytes, device, a);
+  QuantizePlan plan = plan_with(execution.workspace);
+  const Execution with = with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) plan = plan_with(with.workspace);
+  check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
-  quantize_detail::launch_steps(plan, execution.stream);
+  quantize_detail::launch_steps(plan, with);
 }
 
 }  // namespace
@@ -80,9 +84,9 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   CallDevice device = device_of_call(a);
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
-  const QuantizePlan plan =
-      plan_quantize(a, options, {device.traits().multiprocessors}, execution.workspace);
-  launch(plan, a, execution, device);
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
+  launch([&](void* workspace) { return plan_quantize(a, options, traits, workspace); }, a,
+         execution, device);
 }
 
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
@@ -108,9 +112,9 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
   CallDevice device = device_of_input(a);
   device.add("out", out);
   if (!device.is_known()) return;  // no matrix
-  const QuantizePlan plan =
-      plan_absolute_maximum(a, out, {device.traits().multiprocessors}, execution.workspace);
-  launch(plan, a, execution, device);
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
+  launch([&](void* workspace) { return plan_absolute_maximum(a, out, traits, workspace); }, a,
+         execution, device);
 }
 
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
@@ -127,7 +131,7 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
   const DeviceScope scope(device.ordinal());
   const runtime::Kernel& kernel =
       quantize_detail::dequantize_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  launch(kernel, plan.shape, execution, plan.params);
 }
 
 }  // namespace cuda

@@ -16,11 +16,11 @@ runtime::KernelSet& rows_and_columns_kernels() {
   return kernels;
 }
 
-void launch_plan(const RowsAndColumnsPlan& plan, void* stream) {
-  launch_steps(plan.rstd, stream);
+void launch_plan(const RowsAndColumnsPlan& plan, const cuda::Execution& execution) {
+  launch_steps(plan.rstd, execution);
   const runtime::Kernel& kernel =
       rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, stream, plan.params);
+  cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
 }  // namespace quantize_detail
@@ -60,12 +60,16 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
   CallDevice device = device_of_call(a);
   if (!device.is_known()) return;  // no matrix has an element
-  const RowsAndColumnsPlan plan =
-      plan_rows_and_columns(a, options, {device.traits().multiprocessors}, execution.workspace);
+  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
+  RowsAndColumnsPlan plan = plan_rows_and_columns(a, options, traits, execution.workspace);
   if (plan.kernel < 0) return;
-  check_workspace(execution, plan.workspace_bytes, device, a);
+  const Execution with = with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_rows_and_columns(a, options, traits, with.workspace);
+  }
+  check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
-  quantize_detail::launch_plan(plan, execution.stream);
+  quantize_detail::launch_plan(plan, with);
 }
 
 }  // namespace cuda

@@ -1,0 +1,225 @@
+"""quantize, dequantize and gemm as operators of torch: `import blockscale.torch` registers
+`torch.ops.blockscale.quantize`, `dequantize`, `gemm` and `gemm_out`, for the CPU and CUDA.
+
+They take and give plain tensors: `torch.compile(fullgraph=True)` and CUDA graphs take them, with
+values and scales as torch has them (float8_e4m3fn, float8_e8m0fnu, float4_e2m1fn_x2, ...) or as
+uint8. Recipes, layouts and the rest are as for `blockscale.quantize`, `dequantize` and `gemm`,
+and so are errors. No gradient flows through them.
+
+- quantize(x, recipe, *, layout="row_major", scale_mode=None, tensor_scale=None, sense="divisor",
+  amax_floor=0.0, transform="identity") -> (values, scales, tensor_scale). `transform` is one of
+  those without operands. The tensor scale is empty where the recipe has none or it was given.
+- dequantize(values, scales, recipe, *, layout="row_major", tensor_scale=None, sense="divisor",
+  out_dtype=torch.float32) -> Tensor
+- gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
+  b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
+  alpha_factor=None, beta=0.0, c=None, bias=None, out_dtype=torch.bfloat16) -> Tensor. An operand
+  of recipe "bf16", "f16" or "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`.
+- gemm_out(..., *, ..., out): gemm into `out`.
+
+    import torch, blockscale.torch
+    a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")
+    y = torch.ops.blockscale.gemm(
+        a, weight, "fp8_1x128", "fp8_128x128", a_scales=a_scales, b_scales=weight_scales
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import _native, _ops
+from ._arrays import format_of, type_name
+from ._native import Format, ScaleLayout
+from ._tensor import RecipeTraits, ScaledTensor, enum_member, traits_of
+
+__all__: list[str] = []  # what this module has is in torch.ops.blockscale
+
+_OPERANDS = """Tensor a, Tensor b, str a_recipe, str b_recipe, *, Tensor? a_scales=None,
+    Tensor? b_scales=None, str a_layout="row_major", str b_layout="row_major",
+    Tensor? a_tensor_scale=None, Tensor? b_tensor_scale=None, str sense="divisor",
+    float alpha=1.0, Tensor? alpha_factor=None, float beta=0.0, Tensor? c=None,
+    Tensor? bias=None"""
+
+_SCHEMAS = (
+    """quantize(Tensor x, str recipe, *, str layout="row_major", str? scale_mode=None,
+    Tensor? tensor_scale=None, str sense="divisor", float amax_floor=0.0,
+    str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
+    """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
+    Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",
+    f"gemm({_OPERANDS}, ScalarType out_dtype=bfloat16) -> Tensor",
+    f"gemm_out({_OPERANDS}, Tensor(a!) out) -> ()",
+)
+
+_library = torch.library.Library("blockscale", "DEF")  # registers for as long as it lives
+
+
+def _quantize(
+    x: torch.Tensor, recipe: str, *, tensor_scale: torch.Tensor | None = None, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    t = _ops.quantize(x, recipe, tensor_scale=tensor_scale, **options)
+    found = t.tensor_scale if tensor_scale is None else None
+    if found is None:
+        found = torch.empty(0, dtype=torch.float32, device=x.device)
+    return t.values, t.scales, found
+
+
+def _quantize_shapes(
+    x: torch.Tensor,
+    recipe: str,
+    *,
+    layout: str = "row_major",
+    tensor_scale: torch.Tensor | None = None,
+    transform: str = "identity",
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    traits = traits_of(recipe, "recipe")
+    *batch, rows, k = x.shape
+    if transform == "swiglu":
+        k = k // 2
+    grid = scale_shape(traits, enum_member(layout, ScaleLayout, "layout"), rows, k)
+    factors = (batch[0] if batch else 1) if traits.tensor_scale and tensor_scale is None else 0
+    return (
+        x.new_empty((*batch, rows, k * traits.element_bits // 8), dtype=_dtype(traits.element)),
+        x.new_empty((*batch, *grid), dtype=_dtype(traits.scale)),
+        x.new_empty((factors,), dtype=torch.float32),
+    )
+
+
+def scale_shape(traits: RecipeTraits, layout: ScaleLayout, rows: Any, k: Any) -> tuple[Any, Any]:
+    """That of a grid of scales, of sizes that need be no numbers yet."""
+    if rows == 0 or k == 0:
+        return 0, 0
+    tile_rows, tile_k = _native.scale_tile(layout)
+    grid_rows = _ceil(rows, traits.block_rows) if traits.block_rows else 1
+    columns = _ceil(k, traits.block_k) if traits.block_k else 1
+    grid_rows = _ceil(grid_rows, tile_rows) * tile_rows
+    columns = _ceil(columns, tile_k) * tile_k
+    return (columns, grid_rows) if layout == ScaleLayout.mn_major else (grid_rows, columns)
+
+
+def _ceil(value: Any, divisor: int) -> Any:
+    return (value + divisor - 1) // divisor
+
+
+def _dtype(fmt: Format) -> torch.dtype:
+    """The type of the tensors that the package gives."""
+    if fmt == Format.f32:
+        return torch.float32
+    return getattr(torch, type_name(fmt) or "uint8", torch.uint8)
+
+
+def _dequantize(
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    recipe: str,
+    *,
+    out_dtype: torch.dtype = torch.float32,
+    **parts: Any,
+) -> torch.Tensor:
+    return _ops.dequantize(ScaledTensor(values, scales, recipe, **parts), out_dtype=out_dtype)
+
+
+def _dequantize_shape(
+    values: torch.Tensor,
+    scales: torch.Tensor,  # noqa: ARG001
+    recipe: str,
+    *,
+    out_dtype: torch.dtype = torch.float32,
+    **_: Any,
+) -> torch.Tensor:
+    format_of(out_dtype, "out_dtype")
+    k = values.shape[-1] * 8 // traits_of(recipe, "recipe").element_bits
+    return values.new_empty((*values.shape[:-1], k), dtype=out_dtype)
+
+
+def _operand(
+    argument: str,
+    values: torch.Tensor,
+    scales: torch.Tensor | None,
+    recipe: str,
+    layout: str,
+    tensor_scale: torch.Tensor | None,
+    sense: str,
+) -> torch.Tensor | ScaledTensor:
+    traits = traits_of(recipe, f"{argument}_recipe")
+    if traits.plain:
+        if format_of(values.dtype, argument) != traits.element:
+            raise TypeError(f"{argument}: has dtype {values.dtype}, must be {traits.name}")
+        return values
+    if scales is None:
+        raise ValueError(f"{argument}_scales: are missing, {traits.name} has some")
+    try:
+        return ScaledTensor(
+            values, scales, traits.recipe, layout=layout, tensor_scale=tensor_scale, sense=sense
+        )
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}.{error}") from None
+
+
+def _gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_recipe: str,
+    b_recipe: str,
+    *,
+    a_scales: torch.Tensor | None = None,
+    b_scales: torch.Tensor | None = None,
+    a_layout: str = "row_major",
+    b_layout: str = "row_major",
+    a_tensor_scale: torch.Tensor | None = None,
+    b_tensor_scale: torch.Tensor | None = None,
+    sense: str = "divisor",
+    alpha: float = 1.0,
+    alpha_factor: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = torch.bfloat16,
+    **options: Any,
+) -> torch.Tensor:
+    if alpha_factor is not None and alpha != 1.0:
+        raise ValueError(f"alpha: is {alpha}, must be 1 with alpha_factor, which is in its place")
+    left = _operand("a", a, a_scales, a_recipe, a_layout, a_tensor_scale, sense)
+    right = _operand("b", b, b_scales, b_recipe, b_layout, b_tensor_scale, sense)
+    factor = alpha if alpha_factor is None else alpha_factor
+    return _ops.gemm(left, right, alpha=factor, out_dtype=out_dtype, **options)
+
+
+def _gemm_out(*operands: Any, out: torch.Tensor, **options: Any) -> None:
+    _gemm(*operands, out=out, out_dtype=None, **options)
+
+
+def _gemm_shape(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *_recipes: str,
+    out_dtype: torch.dtype = torch.bfloat16,
+    **_: Any,
+) -> torch.Tensor:
+    format_of(out_dtype, "out_dtype")
+    return a.new_empty((*_batch(a.shape, b.shape), a.shape[-2], b.shape[-2]), dtype=out_dtype)
+
+
+def _batch(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+    """That of a product, of sizes that need be no numbers yet."""
+    batches = [shape[0] for shape in (a, b) if len(shape) == 3]
+    return (batches[-1] if batches[0] == 1 else batches[0],) if batches else ()
+
+
+def _register() -> None:
+    for schema in _SCHEMAS:
+        _library.define(schema)
+    operators = (
+        ("quantize", _quantize, _quantize_shapes),
+        ("dequantize", _dequantize, _dequantize_shape),
+        ("gemm", _gemm, _gemm_shape),
+        ("gemm_out", _gemm_out, lambda *_, **__: None),
+    )
+    for name, function, shapes in operators:
+        for kind in ("CPU", "CUDA"):
+            _library.impl(name, function, kind)
+        torch.library.register_fake(f"blockscale::{name}", shapes, lib=_library)
+
+
+_register()

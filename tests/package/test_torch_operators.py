@@ -1,0 +1,171 @@
+"""torch.ops.blockscale on the CPU: the package's results, and what torch.compile asks of operators;
+`./dev test --torch` runs these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blockscale
+import pytest
+from blockscale._tensor import TRAITS
+
+torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
+
+import blockscale.torch  # noqa: E402
+from torch.library import opcheck  # noqa: E402
+
+ops = torch.ops.blockscale
+RECIPES = [traits.name for traits in TRAITS.values() if not traits.plain]
+LAYOUTS = ["row_major", "mn_major", "swizzled_128x4", "swizzled_8x4"]
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def equal(a: Any, b: Any) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def operands(m: int, n: int, k: int, left: str, right: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Values of both, and gemm's options that go with them."""
+    a, a_scales, a_factor = ops.quantize(normal(m, k).bfloat16(), left)
+    b, b_scales, b_factor = ops.quantize(normal(n, k, seed=1).bfloat16(), right)
+    options = {"a_scales": a_scales, "b_scales": b_scales}
+    if a_factor.numel() > 0:
+        options |= {"a_tensor_scale": a_factor, "b_tensor_scale": b_factor}
+    return a, b, options
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_results_are_the_packages(recipe: str) -> None:
+    x = normal(2, 8, 256).bfloat16()
+    want = blockscale.quantize(x, recipe, layout="mn_major")
+    values, scales, factor = ops.quantize(x, recipe, layout="mn_major")
+    assert equal(values, want.values) and equal(scales, want.scales)
+    parts = {"layout": "mn_major"}
+    if want.tensor_scale is None:
+        assert factor.shape == (0,) and factor.dtype == torch.float32
+    else:
+        assert torch.equal(factor, want.tensor_scale)
+        parts["tensor_scale"] = factor
+    y = ops.dequantize(values, scales, recipe, out_dtype=torch.bfloat16, **parts)
+    assert torch.equal(y, blockscale.dequantize(want, out_dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shapes_are_known_beforehand(recipe: str, layout: str) -> None:
+    for shape in ((1, 128), (130, 640), (3, 8, 256), (2, 0, 128)):
+        x = normal(*shape)
+        try:
+            real = ops.quantize(x, recipe, layout=layout)
+        except ValueError as error:
+            assert "which holds 1-byte scales" in str(error)
+            continue
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = ops.quantize(mode.from_tensor(x), recipe, layout=layout)
+        assert [(t.shape, t.dtype) for t in fake] == [(t.shape, t.dtype) for t in real]
+
+
+def test_every_option_of_quantize() -> None:
+    x = normal(4, 512)
+    factor = torch.full((1,), 0.5)
+    options = {"tensor_scale": factor, "sense": "multiplier", "transform": "swiglu"}
+    want = blockscale.quantize(x, "nvfp4", **options)
+    values, scales, found = ops.quantize(x, "nvfp4", **options)
+    assert equal(values, want.values) and equal(scales, want.scales) and found.shape == (0,)
+    want = blockscale.quantize(x, "mxfp8_e4m3", scale_mode="floor", transform="gelu_erf")
+    got = ops.quantize(x, "mxfp8_e4m3", scale_mode="floor", transform="gelu_erf")
+    assert equal(got[0], want.values) and equal(got[1], want.scales)
+    want = blockscale.quantize(x, "fp8_1x128", amax_floor=9.0)
+    assert equal(ops.quantize(x, "fp8_1x128", amax_floor=9.0)[1], want.scales)
+
+
+PAIRS = [("fp8_1x128", "fp8_128x128"), ("nvfp4", "nvfp4"), ("fp8_row", "fp8_row")]
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_products_are_the_packages(left: str, right: str) -> None:
+    a, b, options = operands(5, 7, 256, left, right)
+    c, bias = normal(5, 7, seed=2), normal(7, seed=3).bfloat16()
+    want = blockscale.gemm(
+        *(
+            blockscale.quantize(x.bfloat16(), recipe)
+            for x, recipe in ((normal(5, 256), left), (normal(7, 256, seed=1), right))
+        ),
+        alpha=2.0,
+        beta=0.5,
+        c=c,
+        bias=bias,
+        out_dtype=torch.float16,
+    )
+    extras = {"alpha": 2.0, "beta": 0.5, "c": c, "bias": bias}
+    got = ops.gemm(a, b, left, right, out_dtype=torch.float16, **options, **extras)
+    assert got.dtype == torch.float16 and torch.equal(got, want)
+    out = torch.empty(5, 7, dtype=torch.float16)
+    assert ops.gemm_out(a, b, left, right, out=out, **options, **extras) is None
+    assert torch.equal(out, want)
+    assert ops.gemm(a, b, left, right, **options).dtype == torch.bfloat16
+
+
+def test_a_plain_operand_and_bytes() -> None:
+    x = normal(5, 256).bfloat16()
+    b, scales, _ = ops.quantize(normal(7, 256, seed=1), "mxfp8_e4m3")
+    want = blockscale.gemm(x, blockscale.ScaledTensor(b, scales, "mxfp8_e4m3"))
+    assert torch.equal(ops.gemm(x, b, "bf16", "mxfp8_e4m3", b_scales=scales), want)
+    b, scales = b.view(torch.uint8), scales.view(torch.uint8)
+    assert torch.equal(ops.gemm(x, b, "bf16", "mxfp8_e4m3", b_scales=scales), want)
+
+
+def test_what_is_refused() -> None:
+    a, b, options = operands(5, 7, 256, "fp8_1x128", "fp8_128x128")
+    recipes = ("fp8_1x128", "fp8_128x128")
+
+    def refuses(kind: type[Exception], text: str, *arguments: Any, **changes: Any) -> None:
+        with pytest.raises(kind, match=text):
+            ops.gemm(*arguments, **(options | changes))
+
+    refuses(ValueError, "a_recipe: is 'fp9'", a, b, "fp9", recipes[1])
+    refuses(ValueError, "b_scales: are missing", a, b, *recipes, b_scales=None)
+    refuses(ValueError, r"a\.scales: shape is", a, b, *recipes, a_scales=options["b_scales"])
+    refuses(TypeError, r"a\.values: has dtype float32", a.float(), b, *recipes)
+    refuses(TypeError, "a: has dtype torch.float32, must be bf16", a.float(), b, "bf16", recipes[1])
+    refuses(ValueError, "b.k: is 128, must be 256", a, b[:, :128], *recipes,
+            b_scales=options["b_scales"][:, :1])  # fmt: skip
+    refuses(ValueError, "alpha: is 2.0", a, b, *recipes, alpha=2.0, alpha_factor=torch.ones(1))
+    refuses(TypeError, "out_dtype: is float64", a, b, *recipes, out_dtype=torch.float64)
+    with pytest.raises(ValueError, match="x: requires grad"):
+        ops.quantize(normal(4, 128).requires_grad_(), "fp8_1x128")
+
+
+def test_torch_finds_the_operators_sound() -> None:
+    x = normal(6, 256)
+    opcheck(ops.quantize.default, (x, "fp8_1x128"))
+    opcheck(ops.quantize.default, (x, "nvfp4"), {"layout": "swizzled_128x4"})
+    a, b, options = operands(5, 7, 256, "fp8_1x128", "fp8_128x128")
+    a, b = a.view(torch.uint8), b.view(torch.uint8)  # opcheck does not compare FP8
+    arguments = (a, b, "fp8_1x128", "fp8_128x128")
+    opcheck(ops.gemm.default, arguments, options)
+    opcheck(ops.gemm_out.default, arguments, options | {"out": torch.empty(5, 7)})
+    parts = {"out_dtype": torch.bfloat16}
+    opcheck(ops.dequantize.default, (a, options["a_scales"], "fp8_1x128"), parts)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_compile_takes_a_layer_whole(left: str, right: str, backend: str) -> None:
+    weight, weight_scales, weight_factor = ops.quantize(normal(48, 256, seed=1), right)
+
+    def layer(x: Any) -> Any:
+        a, scales, factor = ops.quantize(torch.relu(x), left)
+        options = {"a_scales": scales, "b_scales": weight_scales}
+        if left == "nvfp4":
+            options |= {"a_tensor_scale": factor, "b_tensor_scale": weight_factor}
+        return ops.gemm(a, weight, left, right, **options) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    for rows in (4, 9, 17):  # the second compiles for any number of rows, the third runs that
+        x = normal(rows, 256, seed=rows)
+        assert torch.equal(compiled(x), layer(x))

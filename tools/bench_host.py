@@ -1,0 +1,111 @@
+"""CPU time of calls from Python on CUDA tensors of torch, around kernels of a few microseconds.
+
+Usage: bench_host.py --output FOLDER --commit HASH
+
+At most 20 us is asked of quantize and gemm with `out`, 30 with results that are allocated; 10 is
+aimed at. A case runs a few hundred times from an empty stream, fewer than it holds launches; the
+median of rounds counts. torch.neg and the same calls as operators stand beside them. Writes
+DATE-CHIP-python-host.json, with what tools/gpu_bench.py says of every result.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gpu_bench
+
+CALLS = 200
+ROUNDS = 25
+
+
+class Case(NamedTuple):
+    name: str
+    call: Callable[[], Any]
+    limit: float | None  # microseconds; None: stands beside the others
+
+
+def cases() -> list[Case]:
+    import blockscale
+    import blockscale.torch
+    import torch
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    m, n, k = 16, 512, 512
+    x, bias = normal(m, k), normal(n)
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    a, b = blockscale.quantize(x, "fp8_1x128"), blockscale.quantize(normal(n, k), "fp8_128x128")
+    recipes = ("fp8_1x128", "fp8_128x128")
+    tensors = (a.values, b.values, *recipes)
+    scales = {"a_scales": a.scales, "b_scales": b.scales}
+    ops = torch.ops.blockscale
+    found = [
+        Case("gemm, out", lambda: blockscale.gemm(a, b, out=out), 20),
+        Case("gemm, out, bias", lambda: blockscale.gemm(a, b, out=out, bias=bias), 20),
+        Case("gemm", lambda: blockscale.gemm(a, b, out_dtype=torch.bfloat16), 30),
+    ]
+    for recipe in ("fp8_1x128", "mxfp8_e4m3", "nvfp4"):
+        t = blockscale.quantize(x, recipe)
+        found += [
+            Case(
+                f"quantize {recipe}, out", lambda t=t: blockscale.quantize(x, t.recipe, out=t), 20
+            ),
+            Case(f"quantize {recipe}", lambda r=recipe: blockscale.quantize(x, r), 30),
+        ]
+    return [
+        *found,
+        Case("dequantize, out", lambda: blockscale.dequantize(a, out=x), None),
+        Case("ops.quantize fp8_1x128", lambda: ops.quantize(x, "fp8_1x128"), None),
+        Case("ops.gemm_out", lambda: ops.gemm_out(*tensors, out=out, **scales), None),
+        Case("ops.gemm", lambda: ops.gemm(*tensors, **scales), None),
+        Case("torch.neg", lambda: torch.neg(x), None),
+        Case("torch.empty", lambda: torch.empty((m, n), device="cuda"), None),
+    ]
+
+
+def microseconds(call: Callable[[], Any], synchronize: Callable[[], None]) -> float:
+    """CPU time of a call, the median over rounds."""
+    times = []
+    for _ in range(ROUNDS + 2):  # two that are not counted
+        synchronize()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - begin) / CALLS * 1e6)
+    return statistics.median(times[2:])
+
+
+def line(name: str, took: float, limit: float | None) -> str:
+    asked = "" if limit is None else f"   at most {limit:.0f}: {'yes' if took <= limit else 'NO'}"
+    return f"{name:26} {took:7.2f} us{asked}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--commit", required=True)
+    options = parser.parse_args()
+
+    import torch
+
+    results = []
+    with torch.no_grad():
+        for case in cases():
+            took = microseconds(case.call, torch.cuda.synchronize)
+            results.append({"case": case.name, "microseconds": took, "limit": case.limit})
+            print(line(case.name, took, case.limit), flush=True)
+    report = {"torch": torch.__version__, "calls": CALLS, "rounds": ROUNDS, "cases": results}
+    chip, command = gpu_bench.chip_name(), "./dev gpu-bench host"
+    print(
+        gpu_bench.write_report(options.output, "python-host", chip, options.commit, command, report)
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
