@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
@@ -47,16 +47,14 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) 
   runtime::KernelSet kernels(gemm_detail::fp8_gemm_kernel_specs());
   gemm_detail::Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(
       gemm_detail::validated(x, {}), cuda::current_device().multiprocessors);
-  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
-  plan.params.a = maps.get(plan.a);
-  plan.params.b = maps.get(plan.b);
-  if (plan.d.rank != 0) plan.params.d = maps.get(plan.d);
-  const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, stream, plan.params);  // which allows shared memory
+  gemm_detail::Fp8GemmLaunch& first = plan.launches[0];
+  gemm_detail::find_tensor_maps(first);
+  const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(first.kernel));
+  runtime::launch(kernel, first.shape, stream, first.params);  // which allows shared memory
   const std::string shape =
       std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k);
   return entry("gemm " + shape,
-               test::time_launches(test::bare_launch(kernel, plan.shape, stream, plan.params),
+               test::time_launches(test::bare_launch(kernel, first.shape, stream, first.params),
                                    [&] { cuda::gemm(x, {stream}); }));
 }
 
