@@ -123,34 +123,9 @@ void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, fl
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
-/// Packed memory that does not exist, apart from any other of another `place`.
-void* nowhere(std::uintptr_t place) {
-  return reinterpret_cast<void*>(place << 40);
-}
-
-ScaledTensorView operand_nowhere(Recipe recipe, std::int64_t rows, std::int64_t k,
-                                 std::int64_t batch, std::uintptr_t place) {
-  ScaledTensorView view;
-  view.recipe = recipe;
-  view.rows = rows;
-  view.k = k;
-  view.batch = batch;
-  view.values = nowhere(place);
-  if (is_plain(recipe)) return view;
-  view.scales = nowhere(place + 1);
-  if (recipe_traits(recipe).tensor_scale) {
-    view.tensor_scale = static_cast<const float*>(nowhere(place + 2));
-  }
-  return view;
-}
-
 std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
                           Recipe a, Recipe b, Format dtype) {
-  GemmArguments arguments;
-  arguments.a = operand_nowhere(a, m, k, batch, 1);
-  arguments.b = operand_nowhere(b, n, k, batch, 4);
-  arguments.d = {nowhere(7), dtype, m, n};
-  arguments.d.batch = batch;
+  const GemmArguments arguments = imagined_gemm(m, n, k, a, b, dtype, batch);
   return with_python_names([&] { return cuda::describe_gemm(arguments); });
 }
 
