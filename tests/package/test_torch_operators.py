@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import blockscale
@@ -169,3 +172,13 @@ def test_compile_takes_a_layer_whole(left: str, right: str, backend: str) -> Non
     for rows in (4, 9, 17):  # the second compiles for any number of rows, the third runs that
         x = normal(rows, 256, seed=rows)
         assert torch.equal(compiled(x), layer(x))
+
+
+def test_the_example_of_a_layer() -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "fp8_linear.py"
+    command = [sys.executable, example, "--device", "cpu", "--tokens", "9", "--inputs", "320"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, fp8, bf16 = done.stdout.splitlines()
+    assert first == "9 x 320 -> 512 on cpu"
+    assert fp8.startswith("fp8   error ") and bf16.startswith("bf16  error ")
