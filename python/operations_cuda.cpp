@@ -115,10 +115,10 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
 
 void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                     nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                    const std::optional<nb::tuple>& bias, std::uintptr_t stream,
-                    nb::handle make_workspace) {
-  const GemmCall call =
-      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
+                    const std::optional<nb::tuple>& bias, bool batch_invariant,
+                    std::uintptr_t stream, nb::handle make_workspace) {
+  const GemmCall call = gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias,
+                                  batch_invariant, place_on(stream));
   DeviceWork work(stream, make_workspace);
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
@@ -150,8 +150,8 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
   module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
-             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"),
-             nb::arg("make_workspace"));
+             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
+             nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));

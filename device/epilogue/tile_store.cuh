@@ -147,8 +147,13 @@ class TileStore {
     for (int box = 0; box < kBoxes; ++box) {
       const ptx::SharedAddress buffer =
           buffers_ + static_cast<uint32_t>(box % kBuffers * 16 * kBytes);
-      // The copies are lane 0's; the others wait for none.
-      ptx::cp_async_bulk_wait_group_read<kBuffers - 1>();
+      // The copies are lane 0's; the others wait for none. Those of the tile before have long
+      // ended.
+      if (box == 0) {
+        ptx::cp_async_bulk_wait_group_read<0>();
+      } else if (box >= kBuffers) {
+        ptx::cp_async_bulk_wait_group_read<kBuffers - 1>();
+      }
       ptx::bar_warp_sync(ptx::kFullMask);
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kBoxPairs; ++j) {

@@ -85,14 +85,14 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution = {});
 
-/// Bytes of workspace that `gemm` needs: none so far. Throws as `gemm` does.
+/// Bytes of workspace that `gemm` needs: none, but for each operand whose values, rows or matrices
+/// begin at no multiple of 16 bytes: a copy whose rows do. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for FP8 recipes of e4m3 on both sides (fp8_tensor, fp8_row, all blocks and
 /// kinds of scale, every scale layout). Sums of 128 products, which tensor cores make, are scaled
 /// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run.
-/// Throws `unsupported` for other recipes, and for values whose address, row stride or batch stride
-/// is no multiple of 16 bytes; else as `quantize` does.
+/// Throws `unsupported` for other recipes; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of Hopper's tensor cores, of a D that `gemm` computed;

@@ -21,6 +21,8 @@ struct GemmArguments {
   MatrixView c;                         // read when beta != 0
   const void* bias = nullptr;           // [N], added to each row; null: none
   Format bias_dtype = Format::f32;
+  /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
+  bool batch_invariant = false;
 };
 
 struct GemmOptions {

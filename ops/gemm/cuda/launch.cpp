@@ -1,23 +1,38 @@
 // Products on CUDA devices: arguments -> plan -> launch.
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/overlap.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
-#include "runtime/hash.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
+
+/// All that a product reads and writes: for check_workspace.
+static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
+  std::vector<quantize_detail::Region> regions = {{"d.data", lines_of(MatrixView(x.d))},
+                                                  {"a.values", values_of(x.a)},
+                                                  {"a.scales", scales_of(x.a)},
+                                                  {"b.values", values_of(x.b)},
+                                                  {"b.scales", scales_of(x.b)}};
+  if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
+  if (x.bias != nullptr) {
+    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
+    regions.push_back({"bias", line_of(x.bias, x.d.columns * size)});
+  }
+  if (x.alpha_factor != nullptr) {
+    regions.push_back({"alpha_factor", line_of(x.alpha_factor, sizeof(float))});
+  }
+  return regions;
+}
+
 namespace gemm_detail {
 namespace {
 
@@ -39,71 +54,34 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
   return device;
 }
 
-/// What a plan's choice may depend on: the problem, how memory is aligned, and the chip.
-using PlanKey = std::array<std::int64_t, 28>;
-
-PlanKey key_of(const GemmArguments& x, int multiprocessors) {
-  PlanKey key{};
-  std::size_t count = 0;
-  const auto add = [&](auto value) { key.at(count++) = static_cast<std::int64_t>(value); };
-  const auto add_address = [&](const void* p) { add(reinterpret_cast<std::uintptr_t>(p) % 128); };
-  for (const ScaledTensorView* operand : {&x.a, &x.b}) {
-    add(operand->recipe);
-    add(operand->layout);
-    add(operand->rows);
-    add(operand->k);
-    add(operand->batch);
-    add_address(operand->values);
-    add_address(operand->scales);
-    add(operand->value_row_stride);
-    add(operand->value_batch_stride);
-    add(operand->scale_leading_stride);
-    add(operand->scale_batch_stride);
-  }
-  add(x.d.dtype);
-  add_address(x.d.data);
-  add(x.d.row_stride);
-  add(x.d.batch_stride);
-  add(x.beta != 0);
-  add(multiprocessors);
-  return key;
-}
-
-/// The plan of a call. To compare all choices takes as long as a launch; what was chosen before in
-/// this thread is kept, in a slot for each value of a hash.
-Fp8GemmPlan plan_of_call(const GemmArguments& x, int multiprocessors) {
-  struct Slot {
-    PlanKey key{};
-    std::optional<Fp8GemmChoice> choice;
-  };
-  constexpr std::size_t kSlots = 256;
-  thread_local std::vector<Slot> slots(kSlots);
-  const PlanKey key = key_of(x, multiprocessors);
-  Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
-  if (slot.choice && slot.key == key) return plan_fp8_gemm(x, multiprocessors, slot.choice);
-  const Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors);
-  if (plan.kernel >= 0) slot = {key, plan.choice};
-  return plan;
-}
-
 }  // namespace
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
-  const cuda::CallDevice device = device_of_call(x);
+  cuda::CallDevice device = device_of_call(x);
   if (!device.is_known()) return;  // D has no element
   const int multiprocessors = device.traits().multiprocessors;
-  Fp8GemmPlan plan =
-      choice ? plan_fp8_gemm(x, multiprocessors, choice) : plan_of_call(x, multiprocessors);
-  if (plan.kernel < 0) return;
+  Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors, choice, execution.workspace);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_fp8_gemm(x, multiprocessors, choice, with.workspace);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
-  const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(plan.kernel));
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    runtime::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution.stream,
+                    plan.copies[i].params);
+  }
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
-  if (plan.a.rank != 0) plan.params.a = maps.get(plan.a);
-  if (plan.b.rank != 0) plan.params.b = maps.get(plan.b);
-  if (plan.d.rank != 0) plan.params.d = maps.get(plan.d);
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    Fp8GemmLaunch& launch = plan.launches[i];
+    const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
+    if (launch.a.rank != 0) launch.params.a = maps.get(launch.a);
+    if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+    if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+    runtime::launch(kernel, launch.shape, execution.stream, launch.params);
+  }
 }
 
 }  // namespace gemm_detail
@@ -112,8 +90,7 @@ namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
-  (void)gemm_detail::plan_fp8_gemm(x, 132);
-  return 0;
+  return gemm_detail::plan_fp8_gemm(x, 132).workspace_bytes;
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {

@@ -1,10 +1,11 @@
 #include "ops/gemm/cuda/plan.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdio>
 #include <limits>
+#include <type_traits>
 
 #include "ops/common/checks.h"
 
@@ -12,18 +13,6 @@ namespace blockscale::gemm_detail {
 namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // of a dimension: TMA's coordinates
-constexpr std::uint32_t kSharedBytes = 227 * 1024;             // of a block
-constexpr std::uint32_t kReservedBytes = 1024;                 // of each block, for the system
-constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
-
-/// Clusters of so many blocks that an H200 holds at a time, one block a multiprocessor: measured,
-/// but for 5 and 7, which lie between their neighbours.
-constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 24, 17, 17, 15};
-
-bool takes_block_scales(Recipe recipe) {
-  const RecipeTraits& t = recipe_traits(recipe);
-  return t.block_rows == 0 || t.block_rows == 128;
-}
 
 /// Whether TMA reads the operand's values where they are.
 bool fits_tma(const ScaledTensorView& x) {
@@ -39,12 +28,6 @@ void check_operand(const ScaledTensorView& x, const char* argument) {
                 std::string("is ") + t.name +
                     "; products on CUDA devices take FP8 recipes of e4m3 (fp8_tensor, fp8_row, "
                     "fp8_1x128, fp8_128x128 and their kin)");
-  }
-  if (x.k > 0 && !fits_tma(x)) {
-    throw Error(ErrorCode::unsupported, std::string(argument) + ".values",
-                "begins at address " + std::to_string(reinterpret_cast<std::uintptr_t>(x.values)) +
-                    " with rows " + std::to_string(x.value_row_stride) +
-                    " bytes apart; both, and what is between matrices, must be multiples of 16");
   }
 }
 
@@ -162,11 +145,6 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   return e;
 }
 
-Fp8GemmConfig config_of(const Fp8GemmChoice& choice, Recipe b) {
-  return {choice.rows, choice.columns,
-          takes_block_scales(b) ? Promotion::blocks : Promotion::columns};
-}
-
 int kernel_of(const Fp8GemmConfig& config) {
   for (int i = 0; i < kFp8GemmKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GemmKernels.at[i];
@@ -177,127 +155,43 @@ int kernel_of(const Fp8GemmConfig& config) {
   return -1;
 }
 
-/// As many stages as fit, at most 16; 0 if fewer than 3 do.
-std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
-                              std::uint32_t per_sm) {
-  const std::uint32_t bytes =
-      std::min(kSharedBytes, kMultiprocessorBytes / per_sm - kReservedBytes);
-  std::uint32_t stages = 16;
-  while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
-  return stages < 3 ? 0 : stages;
+/// Has `x` copied to the plan's workspace.
+void align(ScaledTensorView& x, std::byte* workspace, int multiprocessors, Fp8GemmPlan& plan) {
+  OperandCopy& copy = plan.copies[plan.copy_count++];
+  AlignRowsParams& p = copy.params;
+  p.from = static_cast<const std::uint8_t*>(x.values);
+  p.to = reinterpret_cast<std::uint8_t*>(workspace + plan.workspace_bytes);
+  p.from_row_stride = x.value_row_stride;
+  p.from_batch_stride = x.value_batch_stride;
+  p.rows = x.rows;
+  p.batch = x.batch;
+  p.bytes = x.k;
+  constexpr std::int64_t kRowsOfBlock = kAlignRowsThreads / 32;
+  constexpr std::int64_t kBlocksOfMultiprocessor = 8;
+  copy.shape.grid = {static_cast<std::uint32_t>(
+      std::min(ceil_div(x.rows * x.batch, kRowsOfBlock),
+               kBlocksOfMultiprocessor * std::int64_t{multiprocessors}))};
+  copy.shape.block = {kAlignRowsThreads};
+  copy.shape.programmatic_dependent_launch = true;
+  x.values = p.to;
+  x.value_row_stride = p.to_row_stride();
+  x.value_batch_stride = x.rows * x.value_row_stride;
+  plan.workspace_bytes += x.batch * x.value_batch_stride;
 }
 
-std::uint32_t tiles_of(const GemmArguments& x, const Fp8GemmChoice& c) {
-  return static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows) * ceil_div(x.d.columns, c.columns) *
-                                    x.d.batch);
-}
-
-/// Rows of A in a box, a multiple of 8: to fill rows outside of A with zeros would take time.
-std::int64_t a_rows_of(const GemmArguments& x, const Fp8GemmChoice& c) {
-  return std::min<std::int64_t>(c.rows, ceil_div(x.d.rows, 8) * 8);
-}
-
-/// Clusters that run at a time.
-std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
-  const auto sms = static_cast<std::uint32_t>(multiprocessors);
-  const std::uint32_t clusters = kResidentClusters[c.split] * sms / 132;
-  return std::max(1u, clusters * c.per_sm);
-}
-
-// A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
-// models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.6e-6;   // until the first products, and from the last ones on
-constexpr double kMemory = 6.65e12;  // bytes a second
-constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 96.6e9;    // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.03e-6;    // a k-block
-constexpr double kStore = 1e-10;     // an element of a tile
-constexpr double kSum = 6.5e-11;     // an element that a block of a cluster adds
-
-double bytes_of(const GemmArguments& x) {
-  return (double(x.a.rows) * double(x.a.k) + double(x.b.rows) * double(x.b.k) +
-          double(x.d.rows) * double(x.d.columns) * 2) *
-         double(x.d.batch);
-}
-
-/// Tiles run in waves, of which the last may leave multiprocessors with fewer blocks; what memory
-/// delivers bounds them all.
-double expected_seconds(const GemmArguments& x, const Fp8GemmChoice& c, int multiprocessors) {
-  const double elements = double(c.rows) * c.columns;
-  const double k_blocks = double(ceil_div(ceil_div(x.a.k, kFp8BlockK), c.split));
-  const double block = std::max(elements * kFp8BlockK / kProducts,
-                                double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
-  const std::uint32_t resident = resident_clusters(c, multiprocessors);
-  const std::uint32_t tiles = tiles_of(x, c);
-  const auto wave = [&](double blocks_per_sm) {
-    return k_blocks * (block * blocks_per_sm + kStep) + elements * kStore;
-  };
-  const std::uint32_t whole = tiles / resident;
-  double waves = whole * wave(c.per_sm);
-  if (const std::uint32_t rest = tiles % resident; rest != 0) {
-    waves += wave(double(ceil_div(std::int64_t{rest} * c.split, multiprocessors)));
-  }
-  return kLaunch + (c.split - 1) * elements * kSum + std::max(waves, bytes_of(x) / kMemory);
-}
-
-}  // namespace
-
-std::vector<Fp8GemmChoice> fp8_gemm_choices(const GemmArguments& x, int multiprocessors) {
-  std::vector<Fp8GemmChoice> choices;
-  const std::int64_t k_blocks = ceil_div(x.a.k, kFp8BlockK);
-  for (int i = 0; i < kFp8GemmKernels.kCount; ++i) {
-    const Fp8GemmConfig& config = kFp8GemmKernels.at[i];
-    if (config.promotion != config_of({}, x.b.recipe).promotion) continue;
-    const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
-    for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
-      for (std::uint32_t split = 1; split <= 8; ++split) {
-        if (split > 1 && (per_sm > 1 || split > k_blocks)) break;
-        Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
-        c.stages = stages_that_fit(config, split, per_sm);
-        if (c.stages == 0) continue;
-        // A cluster computes one tile: more of them than run at a time wait.
-        if (split > 1 && tiles_of(x, c) > resident_clusters(c, multiprocessors)) continue;
-        choices.push_back(c);
-      }
-    }
-  }
-  return choices;
-}
-
-Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
-                          const std::optional<Fp8GemmChoice>& choice) {
-  check_operand(x.a, "a");
-  check_operand(x.b, "b");
-  check_size("d.rows", x.d.rows);
-  check_size("d.columns", x.d.columns);
-  check_size("a.k", x.a.k);
-  check_size("d.batch", x.d.batch);
-  Fp8GemmPlan plan;
-  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
-  if (ceil_div(x.d.rows, 64) * ceil_div(x.d.columns, 32) > kMostElements / x.d.batch - 1) {
-    throw Error(ErrorCode::unsupported, "d", "has 2^31 tiles of 64 x 32 or more");
-  }
-  if (choice) {
-    plan.choice = *choice;
-  } else {
-    double least = std::numeric_limits<double>::infinity();
-    for (const Fp8GemmChoice& c : fp8_gemm_choices(x, multiprocessors)) {
-      const double seconds = expected_seconds(x, c, multiprocessors);
-      if (seconds >= least) continue;
-      least = seconds;
-      plan.choice = c;
-    }
-  }
-  const Fp8GemmChoice& c = plan.choice;
-  plan.expected_seconds = expected_seconds(x, c, multiprocessors);
-  const Fp8GemmConfig config = config_of(c, x.b.recipe);
-  plan.kernel = kernel_of(config);
-  if (plan.kernel < 0) {
+/// The launch of a product, or of some of its columns, by `choice`.
+Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8GemmChoice& c,
+                        int multiprocessors) {
+  const Fp8GemmConfig config = {c.rows, c.columns, size.promotion};
+  Fp8GemmLaunch launch;
+  launch.choice = c;
+  launch.kernel = kernel_of(config);
+  if (launch.kernel < 0) {
     checks::fail("choice", "",
                  "has a tile of " + std::to_string(c.rows) + " x " + std::to_string(c.columns) +
                      "; there is no such kernel");
   }
-  Fp8GemmParams& p = plan.params;
+  Fp8GemmParams& p = launch.params;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
   check_scales(p.a_scales, x.a, "a");
@@ -312,44 +206,146 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& x, int multiprocessors,
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
-  if (p.epilogue.d.boxes) plan.d = map_of_results(x.d, config);
-  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(x, c));
+  if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
+  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
   const auto b_rows = static_cast<std::uint32_t>(c.columns);
   p.copied_bytes = (a_rows + b_rows) * kFp8BlockK;
   if (x.a.k > 0) {
-    plan.a = map_of(x.a, a_rows);
-    plan.b = map_of(x.b, b_rows);
+    launch.a = map_of(x.a, a_rows);
+    launch.b = map_of(x.b, b_rows);
   }
-  const std::uint32_t clusters =
-      c.split > 1 ? p.order.tiles : std::min(p.order.tiles, resident_clusters(c, multiprocessors));
-  plan.shape.grid = {clusters * c.split};
-  plan.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
-  plan.shape.cluster = {c.split};
-  plan.shape.dynamic_shared_bytes = memory_of(config, c.stages, c.split).total;
-  plan.shape.programmatic_dependent_launch = true;
+  launch.shape.grid = {grid_of(size, c, multiprocessors)};
+  launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
+  launch.shape.cluster = {c.split};
+  launch.shape.dynamic_shared_bytes = memory_of(config, c.stages, c.split).total;
+  launch.shape.programmatic_dependent_launch = true;
+  return launch;
+}
+
+/// `count` columns of a product from `first` on, a multiple of kFp8BlockK.
+GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {
+  const auto byte = [](auto* data, std::int64_t offset) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
+                                    const std::byte, std::byte>;
+    return static_cast<decltype(data)>(static_cast<Byte*>(data) + offset);
+  };
+  const auto cut = [&](auto& matrix) {
+    matrix.data = byte(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
+    matrix.columns = count;
+  };
+  const GemmScales scales = scales_of_operand(x.b);
+  x.b.values = byte(x.b.values, first * x.b.value_row_stride);
+  x.b.scales = byte(x.b.scales,
+                    scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
+  x.b.rows = count;
+  cut(x.d);
+  if (x.beta != 0) cut(x.c);
+  if (x.bias != nullptr) x.bias = byte(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
+  return x;
+}
+
+std::string text_of(const Fp8GemmLaunch& launch) {
+  const Fp8GemmParams& p = launch.params;
+  const Fp8GemmChoice& c = launch.choice;
+  std::string text = fp8_gemm_kernel_name(kFp8GemmKernels.at[launch.kernel]) + ": " +
+                     std::to_string(p.order.tiles) + " tiles of " + std::to_string(c.rows) + " x " +
+                     std::to_string(c.columns) + ", " + std::to_string(p.k_blocks) + " blocks of K";
+  if (c.split > 1) {
+    text += " divided among " + std::to_string(c.split) + " blocks of a cluster";
+  }
+  text += "; " + std::to_string(launch.shape.grid.x) + " x " +
+          std::to_string(launch.shape.block.x) + " threads, " + std::to_string(c.per_sm) +
+          " a multiprocessor, " + std::to_string(c.stages) + " stages, " +
+          std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
+  text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
+  if (p.b_once) text += ", B read once";
+  return text;
+}
+
+}  // namespace
+
+Fp8GemmSize size_of(const GemmArguments& x) {
+  const RecipeTraits& b = recipe_traits(x.b.recipe);
+  Fp8GemmSize size;
+  size.m = x.d.rows;
+  size.n = x.d.columns;
+  size.k = x.a.k;
+  size.batch = x.d.batch;
+  size.promotion =
+      b.block_rows == 0 || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
+  size.may_cut = !is_swizzled(x.b.layout);
+  size.may_split = !x.batch_invariant;
+  return size;
+}
+
+Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
+                          const std::optional<Fp8GemmChoice>& choice, void* workspace) {
+  GemmArguments x = validated;
+  check_operand(x.a, "a");
+  check_operand(x.b, "b");
+  check_size("d.rows", x.d.rows);
+  check_size("d.columns", x.d.columns);
+  check_size("a.k", x.a.k);
+  check_size("d.batch", x.d.batch);
+  Fp8GemmPlan plan;
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
+  if (ceil_div(x.d.rows, 64) * ceil_div(x.d.columns, 32) > kMostElements / x.d.batch - 1) {
+    throw Error(ErrorCode::unsupported, "d", "has 2^31 tiles of 64 x 32 or more");
+  }
+  for (ScaledTensorView* const operand : {&x.a, &x.b}) {
+    if (x.a.k == 0 || fits_tma(*operand)) continue;
+    align(*operand, static_cast<std::byte*>(workspace), multiprocessors, plan);
+  }
+  const Fp8GemmSize size = size_of(x);
+  Fp8GemmDivision division;
+  if (choice) {
+    division = {size.n, *choice, {}, expected_seconds(size, *choice, multiprocessors)};
+  } else {
+    division = divide_fp8_gemm(size, multiprocessors);
+  }
+  plan.expected_seconds = division.expected_seconds;
+  plan.batch_invariant = x.batch_invariant;
+  if (x.batch_invariant) {
+    Fp8GemmSize any = size;
+    any.may_split = true;
+    plan.batch_invariant_seconds =
+        plan.expected_seconds - divide_fp8_gemm(any, multiprocessors).expected_seconds;
+  }
+  const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
+    Fp8GemmSize part = size;
+    part.n = count;
+    plan.launches[plan.count++] = launch_of(columns_of(x, first, count), part, c, multiprocessors);
+  };
+  add(0, division.columns, division.first);
+  if (division.rest) {
+    add(division.columns, size.n - division.columns, *division.rest);
+    plan.launches[1].params.is_beside = true;
+  }
   return plan;
 }
 
 std::string Fp8GemmPlan::str() const {
-  if (kernel < 0) return "nothing to do: D has no element\n";
-  char expected[64];
-  std::snprintf(expected, sizeof expected, "; %.1f us expected\nworkspace 0 bytes\n",
-                expected_seconds * 1e6);
-  const Fp8GemmParams& p = params;
-  std::string text = fp8_gemm_kernel_name(kFp8GemmKernels.at[kernel]) + ": " +
-                     std::to_string(p.order.tiles) + " tiles of " + std::to_string(choice.rows) +
-                     " x " + std::to_string(choice.columns) + ", " + std::to_string(p.k_blocks) +
-                     " blocks of K";
-  if (choice.split > 1) {
-    text += " divided among " + std::to_string(choice.split) + " blocks of a cluster";
+  if (count == 0) return "nothing to do: D has no element\n";
+  std::string text;
+  for (std::size_t i = 0; i < copy_count; ++i) {
+    text += "a copy of " + std::to_string(copies[i].params.rows * copies[i].params.batch) +
+            " rows that begin at no multiple of 16 bytes\n";
   }
-  text += "; " + std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) +
-          " threads, " + std::to_string(choice.per_sm) + " a multiprocessor, " +
-          std::to_string(choice.stages) + " stages, " + std::to_string(shape.dynamic_shared_bytes) +
-          " bytes shared";
-  text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
-  if (p.b_once) text += ", B read once";
-  return text + expected;
+  text += text_of(launches[0]);
+  if (count == 2) {
+    text += "\nbeside its last wave the other " +
+            std::to_string(launches[1].params.epilogue.columns) + " columns by " +
+            text_of(launches[1]);
+  }
+  char expected[64];
+  std::snprintf(expected, sizeof expected, "; %.1f us expected\n", expected_seconds * 1e6);
+  text += expected;
+  if (batch_invariant) {
+    std::snprintf(expected, sizeof expected, "%.1f us", batch_invariant_seconds * 1e6);
+    text += "batch-invariant: K is not divided, which is expected to cost " +
+            std::string(expected) + "\n";
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
@@ -370,6 +366,12 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));
   }
+  specs.push_back(
+      runtime::with_parameters<AlignRowsParams>({.name = "gemm_align_rows",
+                                                 .header = "ops/gemm/kernels/align_rows.cuh",
+                                                 .call = "blockscale::align_rows_kernel",
+                                                 .threads = kAlignRowsThreads},
+                                                "blockscale::AlignRowsParams"));
   return specs;
 }
 

@@ -2,54 +2,64 @@
 // so it is tested without a GPU.
 #pragma once
 
-#include <cstdint>
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
-#include "ops/gemm/kernels/config.h"
+#include "ops/gemm/cuda/division.h"
+#include "ops/gemm/kernels/align_rows.cuh"
 #include "ops/gemm/kernels/params.h"
 #include "runtime/kernels/kernel_spec.h"
 
 namespace blockscale::gemm_detail {
 
-/// What is left to choose: a kernel of kFp8GemmKernels with B's promotion, and its run-time values.
-struct Fp8GemmChoice {
-  int rows = 128;     // of a tile
-  int columns = 128;  // of a tile
-  std::uint32_t stages = 0;
-  std::uint32_t split = 1;   // blocks of a cluster, each with a part of K
-  std::uint32_t per_sm = 1;  // blocks that a multiprocessor holds at a time
-
-  friend bool operator==(const Fp8GemmChoice&, const Fp8GemmChoice&) = default;
-};
-
-struct Fp8GemmPlan {
-  int kernel = -1;  // index into kFp8GemmKernels; -1: nothing to do
+/// One kernel's launch: some columns of D.
+struct Fp8GemmLaunch {
+  int kernel = -1;  // index into kFp8GemmKernels
   LaunchShape shape;
-  double expected_seconds = 0;
-
   Fp8GemmChoice choice;
   TensorMapDescription a, b, d;  // of rank 0 where it is not used
   Fp8GemmParams params;          // but for the tensor maps
+};
+
+/// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.
+struct OperandCopy {
+  AlignRowsParams params;
+  LaunchShape shape;
+};
+inline constexpr std::size_t kAlignRowsKernel = Fp8GemmKernelList::kCount;
+
+struct Fp8GemmPlan {
+  std::size_t copy_count = 0;
+  std::array<OperandCopy, 2> copies;
+  std::int64_t workspace_bytes = 0;
+  std::size_t count = 0;  // of launches; 0: nothing to do
+  std::array<Fp8GemmLaunch, 2> launches;
+  double expected_seconds = 0;
+  bool batch_invariant = false;
+  double batch_invariant_seconds = 0;  // what that is expected to cost
 
   std::string str() const;
 };
 
-/// Every choice that can compute the product on a chip with so many multiprocessors; never empty.
-std::vector<Fp8GemmChoice> fp8_gemm_choices(const GemmArguments& validated, int multiprocessors);
+/// What a division of the product depends on.
+Fp8GemmSize size_of(const GemmArguments& validated);
 
-/// The plan of a product of FP8 operands, the one that is expected to be fastest, or
-/// that of `choice`. Throws `unsupported` for recipes and alignments without a kernel, and for
-/// sizes beyond 2^31.
+/// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch by
+/// `choice`. Operands whose rows begin where tensor copies cannot read are copied to `workspace`,
+/// which is not looked at. Throws `unsupported` for recipes without a kernel, and for sizes beyond
+/// 2^31.
 Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
-                          const std::optional<Fp8GemmChoice>& choice = std::nullopt);
+                          const std::optional<Fp8GemmChoice>& choice = std::nullopt,
+                          void* workspace = nullptr);
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
 
-/// What the kernel pack compiles for this operation.
+/// What the kernel pack compiles for this operation: kFp8GemmKernels, and kAlignRowsKernel.
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs();
 
 }  // namespace blockscale::gemm_detail

@@ -59,6 +59,9 @@ struct alignas(64) Fp8GemmParams {
   bool a_batched = false;     // a matrix for each of D's, else one for all
   bool b_batched = false;
   bool b_once = false;  // no two tiles read the same rows of B
+  /// The kernel before it in the stream computes other columns of the same D: this one need not
+  /// wait for it to begin, but must not end before it.
+  bool is_beside = false;
 };
 
 }  // namespace blockscale

@@ -47,32 +47,44 @@ Fp8GemmPlan plan_of(const GemmArguments& x) {
   return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 132);
 }
 
-/// What the driver asks of a launch, and the kernels of their parameters.
+/// What the driver asks of launches, and the kernels of their parameters.
 void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
-  ASSERT_GE(plan.kernel, 0);
+  ASSERT_GT(plan.count, 0u);
   EXPECT_GT(plan.expected_seconds, 0);
-  EXPECT_GT(plan.shape.grid.x, 0u);
-  EXPECT_LE(plan.shape.grid.y, 65535u);
-  EXPECT_EQ(plan.shape.grid.x % plan.shape.cluster.x, 0u);
-  EXPECT_LE(plan.shape.cluster.x, 8u);
-  const Fp8GemmChoice& c = plan.choice;
-  EXPECT_GE(c.stages, 3u);
-  EXPECT_LE((plan.shape.dynamic_shared_bytes + 1024) * c.per_sm, 228u * 1024);
-  const Fp8GemmParams& p = plan.params;
-  EXPECT_GE(std::int64_t{p.order.tiles_m} * c.rows, x.d.rows);
-  EXPECT_GE(std::int64_t{p.order.tiles_n} * c.columns, x.d.columns);
-  EXPECT_EQ(p.order.tiles, p.order.tiles_m * p.order.tiles_n * x.d.batch);
-  EXPECT_GE(p.split_blocks * c.split, p.k_blocks);
-  if (c.split > 1) {
-    EXPECT_EQ(plan.shape.grid.x, p.order.tiles * c.split);
+  std::int64_t columns = 0;
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    const gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
+    const Fp8GemmParams& p = launch.params;
+    const Fp8GemmChoice& c = launch.choice;
+    const LaunchShape& shape = launch.shape;
+    ASSERT_GE(launch.kernel, 0);
+    EXPECT_GT(shape.grid.x, 0u);
+    EXPECT_LE(shape.grid.y, 65535u);
+    EXPECT_EQ(shape.grid.x % shape.cluster.x, 0u);
+    EXPECT_LE(shape.cluster.x, 8u);
+    EXPECT_GE(c.stages, 3u);
+    EXPECT_LE((shape.dynamic_shared_bytes + 1024) * c.per_sm, 228u * 1024);
+    EXPECT_EQ(p.epilogue.d.data,
+              static_cast<std::uint8_t*>(x.d.data) + columns * (format_traits(x.d.dtype).bits / 8));
+    EXPECT_EQ(columns % 128, 0);
+    columns += p.epilogue.columns;
+    EXPECT_GE(std::int64_t{p.order.tiles_m} * c.rows, x.d.rows);
+    EXPECT_GE(p.order.tiles_n * static_cast<std::uint32_t>(c.columns), p.epilogue.columns);
+    EXPECT_EQ(p.order.tiles, p.order.tiles_m * p.order.tiles_n * x.d.batch);
+    EXPECT_GE(p.split_blocks * c.split, p.k_blocks);
+    if (c.split > 1) {
+      EXPECT_EQ(shape.grid.x, p.order.tiles * c.split);
+    }
+    EXPECT_EQ(p.is_beside, i == 1);
+    EXPECT_EQ(launch.a.rank != 0, x.a.k > 0);
+    EXPECT_EQ(launch.d.rank != 0, p.epilogue.d.boxes);
+    for (const TensorMapDescription& map : {launch.a, launch.b, launch.d}) {
+      std::ostringstream rule;
+      if (map.rank == 0) continue;
+      EXPECT_FALSE(print_broken_rule(rule, map)) << rule.str();
+    }
   }
-  EXPECT_EQ(plan.a.rank != 0, x.a.k > 0);
-  EXPECT_EQ(plan.d.rank != 0, p.epilogue.d.boxes);
-  for (const TensorMapDescription& map : {plan.a, plan.b, plan.d}) {
-    std::ostringstream rule;
-    if (map.rank == 0) continue;
-    EXPECT_FALSE(print_broken_rule(rule, map)) << rule.str();
-  }
+  EXPECT_EQ(columns, x.d.columns);
 }
 
 TEST(CudaGemmPlan, AlwaysExists) {
@@ -99,11 +111,12 @@ TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
     for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
       const GemmArguments x = product(m, 2112, 7168, Recipe::fp8_1x128, b);
       const GemmArguments validated = gemm_detail::validated(x, {});
-      const auto choices = gemm_detail::fp8_gemm_choices(validated, 132);
+      const auto choices = gemm_detail::fp8_gemm_choices(gemm_detail::size_of(validated), 132);
       EXPECT_GE(choices.size(), 4u);
       for (const Fp8GemmChoice& c : choices) {
         const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 132, c);
-        EXPECT_EQ(plan.choice, c);
+        EXPECT_EQ(plan.count, 1u);
+        EXPECT_EQ(plan.launches[0].choice, c);
         expect_launchable(plan, x);
       }
     }
@@ -111,11 +124,11 @@ TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
 }
 
 TEST(CudaGemmPlan, NothingToDoAndNoK) {
-  EXPECT_EQ(plan_of(product(0, 64, 128)).kernel, -1);
-  EXPECT_EQ(plan_of(product(64, 0, 128)).kernel, -1);
+  EXPECT_EQ(plan_of(product(0, 64, 128)).count, 0u);
+  EXPECT_EQ(plan_of(product(64, 0, 128)).count, 0u);
   const Fp8GemmPlan plan = plan_of(product(64, 64, 0));
-  EXPECT_GE(plan.kernel, 0);
-  EXPECT_EQ(plan.params.k_blocks, 0u);
+  EXPECT_EQ(plan.count, 1u);
+  EXPECT_EQ(plan.launches[0].params.k_blocks, 0u);
 }
 
 TEST(CudaGemmPlan, SaysWhatIsLaunched) {
@@ -126,9 +139,38 @@ TEST(CudaGemmPlan, SaysWhatIsLaunched) {
       "expected\nworkspace 0 bytes\n");
   EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));
+  EXPECT_THAT(cuda::describe_gemm(product(4096, 2112, 7168)),
+              testing::HasSubstr("beside its last wave the other 64 columns by gemm_fp8_"));
   EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
               testing::HasSubstr("stored by elements"));
   EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
+}
+
+TEST(CudaGemmPlan, CopiesWhatTensorCopiesCannotRead) {
+  GemmArguments x = product(64, 96, 120);
+  x.b.values = static_cast<const std::uint8_t*>(x.b.values) + 8;
+  x.a.value_row_stride = 136;
+  EXPECT_EQ(plan_of(x).copy_count, 2u);
+  EXPECT_EQ(cuda::gemm_workspace_bytes(x), (64 + 96) * 128);
+  EXPECT_THAT(
+      cuda::describe_gemm(x),
+      testing::HasSubstr("a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
+                         "96 rows"));
+  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("workspace 20480 bytes"));
+  EXPECT_EQ(cuda::gemm_workspace_bytes(product(64, 96, 120)), 0);
+}
+
+TEST(CudaGemmPlan, BatchInvariantPlansDoNotDivideK) {
+  for (const std::int64_t m : {1, 16, 64, 128, 4096}) {
+    GemmArguments x = product(m, 2112, 7168);
+    x.batch_invariant = true;
+    const Fp8GemmPlan plan = plan_of(x);
+    for (std::size_t i = 0; i < plan.count; ++i) EXPECT_EQ(plan.launches[i].choice.split, 1u);
+    EXPECT_GE(plan.batch_invariant_seconds, 0);
+  }
+  GemmArguments x = product(64, 576, 7168);
+  x.batch_invariant = true;
+  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("batch-invariant: K is not divided"));
 }
 
 TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
@@ -139,12 +181,6 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
   far.a.scale_leading_stride = std::int64_t{1} << 27;
   expect_error(ErrorCode::unsupported, "a.scale_leading_stride", "is 134217728",
                [&] { (void)plan_of(far); });
-  GemmArguments x = product(64, 64, 128);
-  x.b.values = static_cast<const std::uint8_t*>(x.b.values) + 8;
-  expect_error(ErrorCode::unsupported, "b.values", "multiples of 16", [&] { (void)plan_of(x); });
-  x = product(64, 64, 128);
-  x.a.value_row_stride = 136;
-  expect_error(ErrorCode::unsupported, "a.values", "rows 136 bytes", [&] { (void)plan_of(x); });
   expect_error(ErrorCode::invalid_argument, "multiprocessors", "is 0",
                [] { (void)cuda::describe_gemm(product(1, 1, 128), 0); });
 }

@@ -37,10 +37,13 @@ struct Problem {
   std::int64_t m = 64, n = 64, k = 256, batch = 1;
   Recipe a = Recipe::fp8_1x128, b = Recipe::fp8_128x128;
   ScaleLayout layout = ScaleLayout::row_major;
+  std::optional<ScaleLayout> a_layout = {};  // if not the same
   Format d = Format::bf16;
   float alpha = 1, beta = 0;
   bool bias = false;
   std::int64_t extra_columns = 0;  // of D and C, between rows
+  std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
+  bool is_cut = false;             // expected of the plan
 };
 
 std::string text_of(const Problem& p) {
@@ -50,21 +53,21 @@ std::string text_of(const Problem& p) {
          format_traits(p.d).name;
 }
 
-/// Values begin at multiples of 16 bytes, as tensor copies need them.
+/// Memory that begins so many bytes behind a multiple of 16: with none, as tensor copies need it.
 class AlignedCopy {
  public:
-  AlignedCopy(const void* data, std::int64_t bytes) : bytes_(bytes) {
-    storage_.resize(static_cast<std::size_t>(bytes) + 16);
-    if (bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
+  AlignedCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
+    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
+    if (data != nullptr && bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
   }
   std::uint8_t* at() {
     const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    return storage_.data() + (16 - address % 16) % 16;
+    return storage_.data() + (16 - address % 16) % 16 + odd_;
   }
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  std::int64_t bytes_;
+  std::int64_t bytes_, odd_;
   std::vector<std::uint8_t> storage_;
 };
 
@@ -81,19 +84,21 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
            const emulator::Options& options) {
   Random random(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k));
   test::OperandOptions operand;
-  operand.layout = p.layout;
+  operand.layout = p.a_layout.value_or(p.layout);
   operand.batch = p.batch;
-  operand.extra_row_bytes = (16 - p.k % 16) % 16;
+  operand.extra_row_bytes = (16 - p.k % 16) % 16 + p.odd_bytes;
   operand.smallest_scales = false;
   const test::TestOperand a(random, p.a, p.m, p.k, InputFamily::adversarial, operand);
+  operand.layout = p.layout;
   const test::TestOperand b(random, p.b, p.n, p.k, InputFamily::adversarial, operand);
   test::TestMatrix c(p.d, p.m, p.n, p.batch, p.extra_columns);
   test::TestMatrix d(p.d, p.m, p.n, p.batch, p.extra_columns);
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
-  const auto values = [](const ScaledTensorView& x) {
-    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k));
+  const auto values = [&](const ScaledTensorView& x) {
+    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k),
+                       p.odd_bytes);
   };
   AlignedCopy a_values = values(a.view()), b_values = values(b.view());
   GemmArguments x;
@@ -107,12 +112,15 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   if (p.beta != 0) x.c = c.view();
   if (p.bias) x.bias = bias.view().data;
   const GemmArguments validated = gemm_detail::validated(x, {});
-  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice);
+  const std::int64_t needed = gemm_detail::plan_fp8_gemm(validated, 4, choice).workspace_bytes;
+  EXPECT_EQ(needed != 0, p.odd_bytes != 0);
+  AlignedCopy workspace(nullptr, needed, 0);
+  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
-  ASSERT_GE(plan.kernel, 0);
-  if (plan.a.rank != 0) plan.params.a = emulator::encode_tensor_map(plan.a);
-  if (plan.b.rank != 0) plan.params.b = emulator::encode_tensor_map(plan.b);
-  if (plan.d.rank != 0) plan.params.d = emulator::encode_tensor_map(plan.d);
+  ASSERT_GT(plan.count, 0u);
+  if (p.is_cut) {
+    ASSERT_EQ(plan.count, 2u);
+  }
   using emulator::BufferUse;
   const auto bytes_of = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
   std::vector<emulator::Buffer> buffers = {
@@ -123,9 +131,27 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
       emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
   if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
   if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
-  const emulator::Report report =
-      emulator::launch(plan.shape, buffers, options, [&] { run_kernel(plan.kernel, plan.params); });
-  ASSERT_TRUE(report.ok()) << report.text();
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    const gemm_detail::OperandCopy& copy = plan.copies[i];
+    const auto bytes = static_cast<std::size_t>(copy.params.rows * copy.params.batch *
+                                                copy.params.to_row_stride());
+    buffers.push_back(emulator::buffer("workspace", copy.params.to, bytes, BufferUse::output));
+    const emulator::Report report =
+        emulator::launch(copy.shape, buffers, options, [&] { align_rows_kernel(copy.params); });
+    ASSERT_TRUE(report.ok()) << report.text();
+    buffers.back().use = BufferUse::input;
+  }
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
+    if (launch.a.rank != 0) launch.params.a = emulator::encode_tensor_map(launch.a);
+    if (launch.b.rank != 0) launch.params.b = emulator::encode_tensor_map(launch.b);
+    if (launch.d.rank != 0) launch.params.d = emulator::encode_tensor_map(launch.d);
+    // The second launch begins while the first runs, but behind what ran before that.
+    for (emulator::Buffer& buffer : buffers) buffer.dependent = i == 0;
+    const emulator::Report report = emulator::launch(
+        launch.shape, buffers, options, [&] { run_kernel(launch.kernel, launch.params); });
+    ASSERT_TRUE(report.ok()) << report.text();
+  }
   EXPECT_TRUE(d.is_poison_intact());
   // The emulator sums a k-block's products exactly.
   const test::ErrorReport error = test::compare(x, 64);
@@ -174,6 +200,36 @@ TEST(EmulatedGemm, PersistentBlocksGoRoundTheRing) {
   check(p, Fp8GemmChoice{64, 32, 4, 1, 1}, emulator::random_order(3));
 }
 
+TEST(EmulatedGemm, BlocksStoreTileAfterTile) {
+  for (const Fp8GemmChoice& choice : choices_of(Recipe::fp8_128x128)) {
+    Problem p;
+    p.a_layout = ScaleLayout::mn_major;
+    p.m = choice.rows + 4;
+    p.n = choice.columns + 24;
+    p.k = 1000;
+    p.batch = 2;
+    check(p, choice, emulator::in_order());
+    check(p, choice, emulator::random_order(6));
+  }
+}
+
+TEST(EmulatedGemm, LastColumnsBesideALastWave) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+      Problem p;
+      p.b = b;
+      p.layout = layout;
+      p.m = 128;
+      p.n = 4 * 128 + 64;
+      p.k = 2048;
+      p.beta = 1;
+      p.bias = true;
+      p.is_cut = true;
+      check(p, {}, emulator::random_order(5));
+    }
+  }
+}
+
 TEST(EmulatedGemm, RecipesAndLayouts) {
   const Recipe recipes[] = {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_32x128,
                             Recipe::fp8_1x128_ue8m0, Recipe::fp8_128x128_ue8m0};
@@ -212,6 +268,19 @@ TEST(EmulatedGemm, EdgesAndEpilogues) {
       p.bias = true;
       check(p, {}, emulator::in_order());
     }
+  }
+}
+
+TEST(EmulatedGemm, RowsThatBeginAnywhere) {
+  for (const std::int64_t odd : {1, 7, 8}) {
+    Problem p;
+    p.m = 21;
+    p.n = 35;
+    p.k = odd == 8 ? 520 : 523;
+    p.batch = 2;
+    p.odd_bytes = odd;
+    check(p, {}, emulator::in_order());
+    check(p, {}, emulator::random_order(7));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/measure.h"
+#include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 #include "tests/gpu.h"
 
@@ -180,7 +181,9 @@ void check(const Problem& p) {
   SCOPED_TRACE(p.str());
   OnDevice problem(p);
   const runtime::DeviceStream stream;
-  cuda::gemm(problem.arguments(), {stream.handle()});
+  const std::int64_t needed = cuda::gemm_workspace_bytes(problem.arguments());
+  const DeviceBuffer workspace(static_cast<std::size_t>(needed));
+  cuda::gemm(problem.arguments(), {stream.handle(), workspace.data(), needed});
   stream.wait();
   const test::ErrorReport report = problem.compare(constant(p.family));
   EXPECT_EQ(report.violations, 0) << "of " << report.elements << ", largest "
@@ -199,7 +202,8 @@ TEST_F(CudaGpuGemm, EveryChoice) {
     OnDevice problem(p);
     const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
     const runtime::DeviceStream stream;
-    for (const gemm_detail::Fp8GemmChoice& choice : gemm_detail::fp8_gemm_choices(x, 132)) {
+    for (const gemm_detail::Fp8GemmChoice& choice :
+         gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
       SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, 132, choice).str());
       problem.poison_d();
       gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
@@ -270,6 +274,58 @@ TEST_F(CudaGpuGemm, Epilogues) {
       p.extra_row_bytes = 16;
       check(p);
     }
+  }
+}
+
+TEST_F(CudaGpuGemm, RowsThatBeginAnywhere) {
+  for (const std::int64_t extra : {1, 5, 8}) {
+    Problem p;
+    p.m = 77;
+    p.n = 140;
+    p.k = extra == 8 ? 640 : 643;
+    p.batch = 2;
+    p.extra_row_bytes = extra;
+    check(p);
+  }
+  Problem p;
+  p.extra_row_bytes = 1;
+  const OnDevice problem(p);
+  test::expect_error(ErrorCode::invalid_argument, "execution.workspace_bytes",
+                     "is 0, must be at least 65536", [&] { cuda::gemm(problem.arguments()); });
+}
+
+/// A launch beside another one's last wave: the columns of both, and what comes before and after.
+TEST_F(CudaGpuGemm, LastColumnsBesideALastWave) {
+  Problem p;
+  p.m = 3200;
+  p.n = 704;
+  p.k = 1280;
+  p.family = InputFamily::normal;
+  EXPECT_NE(cuda::describe_gemm(OnDevice(p).arguments()).find("beside its last wave"),
+            std::string::npos);
+  check(p);
+}
+
+TEST_F(CudaGpuGemm, BatchInvariantRows) {
+  Problem p;
+  p.m = 700;
+  p.n = 576;
+  p.k = 2048;
+  p.family = InputFamily::normal;
+  OnDevice problem(p);
+  const runtime::DeviceStream stream;
+  std::vector<std::uint8_t> all;
+  for (const std::int64_t m : {700, 1, 8, 17, 64, 65, 129, 300}) {
+    GemmArguments x = problem.arguments();
+    x.a.rows = x.d.rows = m;
+    x.batch_invariant = true;
+    problem.poison_d();
+    cuda::gemm(x, {stream.handle()});
+    stream.wait();
+    const std::vector<std::uint8_t> d = problem.download();
+    if (all.empty()) all = d;
+    const auto bytes = static_cast<std::ptrdiff_t>(test::TestMatrix::kGuard) + m * p.n * 2;
+    EXPECT_TRUE(std::equal(d.begin(), d.begin() + bytes, all.begin())) << m << " rows";
   }
 }
 

@@ -10,6 +10,8 @@
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/cluster.h"
+#include "device/ptx/fence.h"
+#include "device/ptx/grid.h"
 #include "device/ptx/setmaxnreg.h"
 #include "ops/gemm/kernels/sm90/fp8_multiply.cuh"
 
@@ -90,7 +92,12 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   }
   ptx::barrier_sync_all();
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
-  ptx::griddepcontrol_wait();
+  if (p.is_beside) {
+    // That kernel has waited for those before it, which are all that this one reads from.
+    ptx::fence_acq_rel_gpu();
+  } else {
+    ptx::griddepcontrol_wait();
+  }
   ptx::griddepcontrol_launch_dependents();
   if (warp < 4) {
     ptx::setmaxnreg_dec<kLoaderRegisters>();
@@ -108,6 +115,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
     ptx::setmaxnreg_inc<math_registers(kConfig)>();
     fp8_gemm::multiply_tiles<kConfig>(work, shared, warp - 4);
   }
+  if (p.is_beside) ptx::griddepcontrol_wait();
 }
 
 }  // namespace blockscale

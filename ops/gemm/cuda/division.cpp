@@ -1,0 +1,231 @@
+#include "ops/gemm/cuda/division.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace blockscale::gemm_detail {
+namespace {
+
+constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block
+constexpr std::uint32_t kReservedBytes = 1024;      // of each block, for the system
+constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
+
+/// Clusters of so many blocks that an H200 holds at a time, one block a multiprocessor: measured,
+/// but for 5 and 7, which lie between their neighbours.
+constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 24, 17, 17, 15};
+
+// A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
+// models (docs/log/gemm-sm90.md says how well).
+constexpr double kLaunch = 3.6e-6;   // until the first products, and from the last ones on
+constexpr double kMemory = 6.65e12;  // bytes a second
+constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 96.6e9;    // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.03e-6;    // a k-block
+constexpr double kStore = 1e-10;     // an element of a tile
+constexpr double kSum = 6.5e-11;     // an element that a block of a cluster adds
+constexpr double kBegin = 1.5e-6;    // of a block that begins where another has ended
+
+/// A second launch must be worth this much: it is one more kernel to load and to launch.
+constexpr double kWorthwhile = 0.97;
+/// Where D's columns may be cut: at most so many multiples of kFp8BlockK before its end.
+constexpr int kMostCuts = 8;
+
+/// As many stages as fit, at most 16; 0 if fewer than 3 do.
+std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
+                              std::uint32_t per_sm) {
+  const std::uint32_t bytes =
+      std::min(kSharedBytes, kMultiprocessorBytes / per_sm - kReservedBytes);
+  std::uint32_t stages = 16;
+  while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
+  return stages < 3 ? 0 : stages;
+}
+
+std::uint32_t tiles_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
+  return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) * ceil_div(x.n, c.columns) * x.batch);
+}
+
+/// Clusters that run at a time on so many multiprocessors.
+std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
+  const auto sms = static_cast<std::uint32_t>(multiprocessors);
+  return kResidentClusters[c.split] * sms / 132 * c.per_sm;
+}
+
+std::uint32_t clusters_at_a_time(const Fp8GemmChoice& c, int multiprocessors) {
+  return std::max(1u, resident_clusters(c, multiprocessors));
+}
+
+double bytes_of(const Fp8GemmSize& x) {
+  return (double(x.m) * double(x.k) + double(x.n) * double(x.k) + double(x.m) * double(x.n) * 2) *
+         double(x.batch);
+}
+
+/// A tile, on a multiprocessor that holds so many blocks.
+double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm) {
+  const double elements = double(c.rows) * c.columns;
+  const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
+  const double block = std::max(elements * kFp8BlockK / kProducts,
+                                double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
+  return k_blocks * (block * blocks_per_sm + kStep) + elements * kStore;
+}
+
+double sum_seconds(const Fp8GemmChoice& c) {
+  return (c.split - 1) * double(c.rows) * c.columns * kSum;
+}
+
+/// Tiles run in waves, of which the last may leave multiprocessors with fewer blocks, or none.
+struct Waves {
+  double whole;   // until the last wave begins
+  double all;     // until it ends
+  int idle_last;  // multiprocessors without a tile in the last wave
+};
+
+Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+  const std::uint32_t resident = clusters_at_a_time(c, multiprocessors);
+  const std::uint32_t tiles = tiles_of(x, c);
+  Waves w;
+  w.whole = w.all = tiles / resident * tile_seconds(x, c, c.per_sm);
+  w.idle_last = multiprocessors;
+  if (const std::uint32_t rest = tiles % resident; rest != 0) {
+    const std::int64_t blocks = std::int64_t{rest} * c.split;
+    w.all += tile_seconds(x, c, double(ceil_div(blocks, multiprocessors)));
+    w.idle_last = std::max(0, multiprocessors - static_cast<int>(blocks));
+  }
+  return w;
+}
+
+/// When blocks that fill a launch's last wave have ended: as many as there is room for begin with
+/// it, the others behind it or behind the first ones.
+double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8GemmChoice& c,
+                      int multiprocessors) {
+  const double one = kBegin + tile_seconds(x, c, c.per_sm) + sum_seconds(c);
+  std::array<double, 2> begins = {first.whole, first.all};
+  const std::array<std::uint32_t, 2> room = {
+      resident_clusters(c, first.idle_last),
+      resident_clusters(c, multiprocessors - first.idle_last)};
+  double end = first.all;
+  for (std::int64_t tiles = tiles_of(x, c); tiles > 0;) {
+    const std::size_t i = room[1] == 0 || (room[0] != 0 && begins[0] <= begins[1]) ? 0 : 1;
+    if (room[i] == 0) return std::numeric_limits<double>::infinity();
+    tiles -= room[i];
+    begins[i] += one;
+    end = std::max(end, begins[i]);
+  }
+  return end;
+}
+
+Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoice>& choices,
+                            int multiprocessors) {
+  Fp8GemmDivision best;
+  best.columns = x.n;
+  best.expected_seconds = std::numeric_limits<double>::infinity();
+  for (const Fp8GemmChoice& c : choices) {
+    const double seconds = expected_seconds(x, c, multiprocessors);
+    if (seconds >= best.expected_seconds) continue;
+    best.expected_seconds = seconds;
+    best.first = c;
+  }
+  return best;
+}
+
+/// The best division in which `first` computes all columns but the last ones; `best` if none is
+/// better.
+Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8GemmDivision best,
+                         int multiprocessors) {
+  Fp8GemmSize head = x, tail = x;
+  head.n = (x.n - 1) / kFp8BlockK * kFp8BlockK;
+  for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= kFp8BlockK) {
+    if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(multiprocessors)) break;
+    tail.n = x.n - head.n;
+    const Waves waves = waves_of(head, first, multiprocessors);
+    if (waves.all >= best.expected_seconds - kLaunch) continue;
+    for (const Fp8GemmChoice& rest : fp8_gemm_choices(tail, multiprocessors)) {
+      const double seconds = kLaunch + std::max(seconds_beside(waves, tail, rest, multiprocessors),
+                                                bytes_of(x) / kMemory);
+      if (seconds >= best.expected_seconds) continue;
+      best = {head.n, first, rest, seconds};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
+  return std::min<std::int64_t>(c.rows, ceil_div(x.m, 8) * 8);
+}
+
+std::uint32_t grid_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+  const std::uint32_t tiles = tiles_of(x, c);
+  return c.split > 1 ? tiles * c.split : std::min(tiles, clusters_at_a_time(c, multiprocessors));
+}
+
+double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+  return kLaunch + sum_seconds(c) +
+         std::max(waves_of(x, c, multiprocessors).all, bytes_of(x) / kMemory);
+}
+
+std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiprocessors) {
+  std::vector<Fp8GemmChoice> choices;
+  const std::int64_t k_blocks = ceil_div(x.k, kFp8BlockK);
+  for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
+    if (config.promotion != x.promotion) continue;
+    const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
+    for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
+      for (std::uint32_t split = 1; split <= 8; ++split) {
+        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split)) break;
+        Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
+        c.stages = stages_that_fit(config, split, per_sm);
+        if (c.stages == 0) continue;
+        // A cluster computes one tile: more of them than run at a time wait.
+        if (split > 1 && tiles_of(x, c) > clusters_at_a_time(c, multiprocessors)) continue;
+        choices.push_back(c);
+      }
+    }
+  }
+  return choices;
+}
+
+namespace {
+
+Fp8GemmDivision fastest_division(const Fp8GemmSize& x, int multiprocessors) {
+  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, multiprocessors);
+  const Fp8GemmDivision single = best_single(x, choices, multiprocessors);
+  if (!x.may_cut) return single;
+  Fp8GemmDivision best = single;
+  best.expected_seconds *= kWorthwhile;
+  // Whole waves are best made of the widest tiles, whatever the last one needs.
+  for (const Fp8GemmChoice& c : choices) {
+    if (c == single.first ? c.split == 1 : c.rows == 128 && c.columns == 128 && c.split == 1) {
+      best = best_cut(x, c, best, multiprocessors);
+    }
+  }
+  return best.rest ? best : single;
+}
+
+}  // namespace
+
+Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
+  struct Slot {
+    Fp8GemmSize size;
+    int multiprocessors = 0;  // a chip has some: nothing is kept here
+    Fp8GemmDivision division;
+  };
+  constexpr std::size_t kSlots = 256;  // of some 150 bytes
+  thread_local std::vector<Slot> slots(kSlots);
+  std::uint64_t hash = static_cast<std::uint64_t>(multiprocessors);
+  for (const std::int64_t part : {x.m, x.n, x.k, x.batch, std::int64_t{x.may_split}}) {
+    hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  }
+  Slot& slot = slots[hash % kSlots];
+  if (slot.multiprocessors != multiprocessors || slot.size != x) {
+    slot = {x, multiprocessors, fastest_division(x, multiprocessors)};
+  }
+  return slot.division;
+}
+
+}  // namespace blockscale::gemm_detail
