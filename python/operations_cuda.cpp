@@ -1,6 +1,7 @@
 // Operations on arrays in the memory of a CUDA device, on the caller's stream.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <atomic>
 
 #include <cstdint>
 
@@ -19,6 +20,9 @@ Place place_on(std::uintptr_t stream) {
   return {true, stream == 0 ? 1 : static_cast<std::int64_t>(stream)};
 }
 
+/// cuda::Execution::overlap of all calls from Python.
+std::atomic<bool> overlap = true;
+
 /// A stream, and for calls that need a workspace the Python function that makes one: of a number of
 /// bytes, an array.
 class DeviceWork final : public cuda::WorkspaceSource {
@@ -27,6 +31,7 @@ class DeviceWork final : public cuda::WorkspaceSource {
       : place_(place_on(stream)), make_workspace_(make_workspace) {
     execution_.stream = reinterpret_cast<void*>(stream);
     execution_.workspace_source = this;
+    execution_.overlap = overlap;
   }
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
@@ -154,6 +159,7 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
+  module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

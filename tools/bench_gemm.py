@@ -2,7 +2,8 @@
 
 Usage: bench_gemm.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
 
-`ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16. `pt` is
+`ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16; `chained` is the
+same with programmatic dependent launch: a call starts before the one in front of it has ended. `pt` is
 torch._scaled_mm of the same values with one scale for each tensor and fast accumulation, which
 applies no block scales: the practical speed of light. `blk` is torch._scaled_mm with the block
 scales, where it takes the shape. All are CUDA graphs of calls on cold operands (as many sets as are
@@ -74,22 +75,31 @@ def geometric_means(ratios: dict[Shape, float]) -> dict[str, float]:
 
 
 def table(cases: list[dict]) -> str:
-    columns = ("m", "n", "k", "pt", "blk", "ours", "pt / ours", "blk / ours")
+    columns = ("m", "n", "k", "pt", "blk", "ours", "chained")
+    columns += ("pt / ours", "blk / ours", "pt / chained")
     lines = ["".join(f"{name:>11}" for name in columns)]
     for case in cases:
-        pt, blk, ours = (case[f"{name}_microseconds"] for name in ("pt", "blk", "ours"))
+        pt, blk, ours, chained = (
+            case[f"{name}_microseconds"] for name in ("pt", "blk", "ours", "chained")
+        )
         cells = [str(case[name]) for name in ("m", "n", "k")]
-        cells += [f"{pt:.2f}", "-" if blk is None else f"{blk:.2f}", f"{ours:.2f}"]
+        cells += [
+            f"{pt:.2f}",
+            "-" if blk is None else f"{blk:.2f}",
+            f"{ours:.2f}",
+            f"{chained:.2f}",
+        ]
         cells += [f"{pt / ours:.3f}", "-" if blk is None else f"{blk / ours:.3f}"]
+        cells.append(f"{pt / chained:.3f}")
         lines.append("".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 
-def ratios_to_ours(cases: list[dict], name: str) -> dict[Shape, float]:
-    """The time of `name` over ours, where there is one."""
+def ratios_of(cases: list[dict], name: str, to: str = "ours") -> dict[Shape, float]:
+    """The time of `name` over that of `to`, where there is one."""
     key = f"{name}_microseconds"
     return {
-        Shape(case["m"], case["n"], case["k"]): case[key] / case["ours_microseconds"]
+        Shape(case["m"], case["n"], case["k"]): case[key] / case[f"{to}_microseconds"]
         for case in cases
         if case[key] is not None
     }
@@ -132,10 +142,17 @@ def contenders() -> dict[str, Callable[[Operands], Any]]:
         options = {"scale_a": x.a.scales.t(), "scale_b": x.b.scales.t(), "out_dtype": kind}
         return torch._scaled_mm(x.a.values, x.b.values.t(), out=x.d, **options)
 
-    def ours(x: Operands) -> Any:
+    def chained(x: Operands) -> Any:
         return blockscale.gemm(x.a, x.b, out=x.d)
 
-    return {"pt": pt, "blk": blk, "ours": ours}
+    def ours(x: Operands) -> Any:
+        blockscale._native.cuda_set_overlap(False)
+        try:
+            return chained(x)
+        finally:
+            blockscale._native.cuda_set_overlap(True)
+
+    return {"pt": pt, "blk": blk, "ours": ours, "chained": chained}
 
 
 def error_of(x: Operands, product: Callable[[Operands], Any]) -> float:
@@ -214,7 +231,9 @@ def measure(shape: Shape, l2_bytes: int, repeats: int) -> dict:
         "blk_microseconds": times.get("blk"),
         "blk_refusal": refusal,
         "ours_microseconds": times["ours"],
+        "chained_microseconds": times["chained"],
         "pt_over_ours": times["pt"] / times["ours"],
+        "pt_over_chained": times["pt"] / times["chained"],
         "error": error,
         "plan": blockscale.describe_gemm(*shape).splitlines()[0],
     }
@@ -261,7 +280,8 @@ def main() -> int:
             torch.cuda.empty_cache()
             print(table(cases[-1:]).splitlines()[-1], flush=True)
     means = {
-        f"{name}_over_ours": geometric_means(ratios_to_ours(cases, name)) for name in ("pt", "blk")
+        f"{name}_over_{to}": geometric_means(ratios_of(cases, name, to))
+        for name, to in (("pt", "ours"), ("blk", "ours"), ("pt", "chained"))
     }
     print(f"\n{properties.name}, torch {torch.__version__}; microseconds\n{table(cases)}")
     for name, values in means.items():

@@ -36,6 +36,9 @@ struct Execution {
   std::int64_t workspace_bytes = 0;
   /// Asked, at most once, by a call that needs a workspace and was given none.
   WorkspaceSource* workspace_source = nullptr;
+  /// Kernels may start before what is in front of them in the stream has ended, and wait for it on
+  /// the device (programmatic dependent launch).
+  bool overlap = true;
 };
 
 /// Bytes of workspace that `quantize` needs for these arguments, a multiple of 16: 0 for most

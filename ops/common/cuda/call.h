@@ -6,6 +6,7 @@
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
 #include "ops/quantize/validate.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale::cuda {
 
@@ -36,6 +37,14 @@ void check_multiprocessors(int multiprocessors);
 
 /// `execution`, with a workspace of `needed` bytes from its source where it has none.
 Execution with_workspace(const Execution& execution, std::int64_t needed);
+
+/// Launches in the execution's stream, and as early as it allows.
+template <class Parameters>
+void launch(const runtime::Kernel& kernel, LaunchShape shape, const Execution& execution,
+            const Parameters& parameters) {
+  shape.programmatic_dependent_launch = shape.programmatic_dependent_launch && execution.overlap;
+  runtime::launch(kernel, shape, execution.stream, parameters);
+}
 
 /// Checks that a workspace of `needed` bytes is there, and its device with the others of the call.
 void check_workspace(const Execution& execution, std::int64_t needed, CallDevice& device);

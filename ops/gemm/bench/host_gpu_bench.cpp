@@ -54,7 +54,8 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) 
   std::vector<std::function<void()>> bare;  // launches
   for (std::size_t i = 0; i < plan.count; ++i) {
     gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    launch.params.a = maps.get(launch.a);
+    launch.params.a = launch.params.a_last = maps.get(launch.a);
+    if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
     launch.params.b = maps.get(launch.b);
     if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
     const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(launch.kernel));

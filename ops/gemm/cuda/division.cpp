@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
+
+#include "runtime/hash.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -152,6 +154,21 @@ Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8Ge
   return best;
 }
 
+Fp8GemmDivision found_division(const Fp8GemmSize& x, int multiprocessors) {
+  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, multiprocessors);
+  const Fp8GemmDivision single = best_single(x, choices, multiprocessors);
+  if (!x.may_cut) return single;
+  Fp8GemmDivision best = single;
+  best.expected_seconds *= kWorthwhile;
+  // Whole waves are best made of the widest tiles, whatever the last one needs.
+  for (const Fp8GemmChoice& c : choices) {
+    if (c == single.first ? c.split == 1 : c.rows == 128 && c.columns == 128 && c.split == 1) {
+      best = best_cut(x, c, best, multiprocessors);
+    }
+  }
+  return best.rest ? best : single;
+}
+
 }  // namespace
 
 std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
@@ -189,42 +206,26 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   return choices;
 }
 
-namespace {
-
-Fp8GemmDivision fastest_division(const Fp8GemmSize& x, int multiprocessors) {
-  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, multiprocessors);
-  const Fp8GemmDivision single = best_single(x, choices, multiprocessors);
-  if (!x.may_cut) return single;
-  Fp8GemmDivision best = single;
-  best.expected_seconds *= kWorthwhile;
-  // Whole waves are best made of the widest tiles, whatever the last one needs.
-  for (const Fp8GemmChoice& c : choices) {
-    if (c == single.first ? c.split == 1 : c.rows == 128 && c.columns == 128 && c.split == 1) {
-      best = best_cut(x, c, best, multiprocessors);
-    }
-  }
-  return best.rest ? best : single;
-}
-
-}  // namespace
-
 Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
+  // To compare all choices takes as long as a launch: each thread keeps what it has found, in a
+  // slot for each value of a hash.
+  using Key = std::array<std::int64_t, 8>;
   struct Slot {
-    Fp8GemmSize size;
-    int multiprocessors = 0;  // a chip has some: nothing is kept here
+    Key key{};  // of no size: the last number is positive
     Fp8GemmDivision division;
   };
-  constexpr std::size_t kSlots = 256;  // of some 150 bytes
+  constexpr std::size_t kSlots = 256;
   thread_local std::vector<Slot> slots(kSlots);
-  std::uint64_t hash = static_cast<std::uint64_t>(multiprocessors);
-  for (const std::int64_t part : {x.m, x.n, x.k, x.batch, std::int64_t{x.may_split}}) {
-    hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  }
-  Slot& slot = slots[hash % kSlots];
-  if (slot.multiprocessors != multiprocessors || slot.size != x) {
-    slot = {x, multiprocessors, fastest_division(x, multiprocessors)};
-  }
+  const Key key = {x.m,
+                   x.n,
+                   x.k,
+                   x.batch,
+                   static_cast<int>(x.promotion),
+                   x.may_cut,
+                   x.may_split,
+                   multiprocessors};
+  Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
+  if (slot.key != key) slot = {key, found_division(x, multiprocessors)};
   return slot.division;
 }
 

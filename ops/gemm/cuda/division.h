@@ -56,7 +56,7 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, int multiprocessors);
 /// What a product takes by one choice.
 double expected_seconds(const Fp8GemmSize& size, const Fp8GemmChoice& choice, int multiprocessors);
 
-/// Rows of A in a box, a multiple of 8: to fill rows outside of A with zeros would take time.
+/// Rows of A in a box, a multiple of 8.
 std::int64_t a_rows_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice);
 
 /// Blocks of a launch by `choice`: of all tiles where clusters divide K, else as many as run at a

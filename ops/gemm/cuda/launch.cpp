@@ -1,5 +1,7 @@
 // Products on CUDA devices: arguments -> plan -> launch.
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,17 +72,20 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
   for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    runtime::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution.stream,
-                    plan.copies[i].params);
+    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
+                 plan.copies[i].params);
   }
   runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   for (std::size_t i = 0; i < plan.count; ++i) {
     Fp8GemmLaunch& launch = plan.launches[i];
     const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
-    if (launch.a.rank != 0) launch.params.a = maps.get(launch.a);
+    if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
+    if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
     if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
     if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
-    runtime::launch(kernel, launch.shape, execution.stream, launch.params);
+    cuda::Execution early = execution;
+    early.overlap = execution.overlap || launch.params.is_beside;
+    cuda::launch(kernel, launch.shape, early, launch.params);
   }
 }
 

@@ -209,9 +209,15 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
   const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
   const auto b_rows = static_cast<std::uint32_t>(c.columns);
-  p.copied_bytes = (a_rows + b_rows) * kFp8BlockK;
+  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
   if (x.a.k > 0) {
     launch.a = map_of(x.a, a_rows);
+    const auto last_rows = static_cast<std::uint32_t>(
+        ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
+    if (last_rows < a_rows) {
+      launch.a_last = map_of(x.a, last_rows);
+      p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
+    }
     launch.b = map_of(x.b, b_rows);
   }
   launch.shape.grid = {grid_of(size, c, multiprocessors)};

@@ -22,8 +22,8 @@ struct Fp8GemmLaunch {
   int kernel = -1;  // index into kFp8GemmKernels
   LaunchShape shape;
   Fp8GemmChoice choice;
-  TensorMapDescription a, b, d;  // of rank 0 where it is not used
-  Fp8GemmParams params;          // but for the tensor maps
+  TensorMapDescription a, a_last, b, d;  // of rank 0 where it is not used; a_last: where it is a
+  Fp8GemmParams params;                  // but for the tensor maps
 };
 
 /// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.

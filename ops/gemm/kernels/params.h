@@ -46,8 +46,9 @@ BLOCKSCALE_HD constexpr float scale_value(uint32_t code) {
 }
 
 struct alignas(64) Fp8GemmParams {
-  // [batch, rows, k] bytes; boxes of 128 of k and a tile's rows, or fewer if A has fewer.
-  TensorMap a, b;
+  // [batch, rows, k] bytes; boxes of 128 of k and a tile's rows, or fewer if A has fewer. In A's
+  // last tile row they have as few as it has: to fill rows outside of A with zeros takes time.
+  TensorMap a, a_last, b;
   TensorMap d;  // where epilogue.d.boxes: [batch, M, N]; boxes of 16 rows of store_bytes_of
   GemmScales a_scales, b_scales;
   LinearEpilogue epilogue;
@@ -56,6 +57,7 @@ struct alignas(64) Fp8GemmParams {
   uint32_t split_blocks = 0;  // k-blocks of each block of a cluster, but the last ones
   uint32_t stages = 0;
   uint32_t copied_bytes = 0;  // to a stage: of both boxes
+  uint32_t last_bytes = 0;    // the same with a_last
   bool a_batched = false;     // a matrix for each of D's, else one for all
   bool b_batched = false;
   bool b_once = false;  // no two tiles read the same rows of B

@@ -143,7 +143,11 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   }
   for (std::size_t i = 0; i < plan.count; ++i) {
     gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    if (launch.a.rank != 0) launch.params.a = emulator::encode_tensor_map(launch.a);
+    if (launch.a.rank != 0) {
+      launch.params.a = emulator::encode_tensor_map(launch.a);
+      launch.params.a_last =
+          launch.a_last.rank == 0 ? launch.params.a : emulator::encode_tensor_map(launch.a_last);
+    }
     if (launch.b.rank != 0) launch.params.b = emulator::encode_tensor_map(launch.b);
     if (launch.d.rank != 0) launch.params.d = emulator::encode_tensor_map(launch.d);
     // The second launch begins while the first runs, but behind what ran before that.

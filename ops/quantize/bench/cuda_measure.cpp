@@ -192,7 +192,7 @@ class Bench {
     }
     result_.plan = plans->front().str();
     const auto launch = [plans](void* stream, int part) {
-      launch_steps((*plans)[static_cast<std::size_t>(part) % plans->size()], stream);
+      launch_steps((*plans)[static_cast<std::size_t>(part) % plans->size()], {stream});
     };
     return {launch, parts()};
   }
@@ -211,7 +211,7 @@ class Bench {
     }
     result_.plan = plans->front().str();
     const auto launch = [plans](void* stream, int part) {
-      launch_plan((*plans)[static_cast<std::size_t>(part) % plans->size()], stream);
+      launch_plan((*plans)[static_cast<std::size_t>(part) % plans->size()], {stream});
     };
     return {launch, parts()};
   }

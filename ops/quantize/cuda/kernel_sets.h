@@ -2,6 +2,7 @@
 // destroyed: a process may launch until it ends.
 #pragma once
 
+#include "blockscale/cuda.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "runtime/kernels/kernel.h"
@@ -16,7 +17,7 @@ runtime::KernelSet& dequantize_kernels();
 runtime::KernelSet& rows_and_columns_kernels();
 
 /// Launches a plan, in the caller's context.
-void launch_steps(const QuantizePlan& plan, void* stream);
-void launch_plan(const RowsAndColumnsPlan& plan, void* stream);
+void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution);
+void launch_plan(const RowsAndColumnsPlan& plan, const cuda::Execution& execution);
 
 }  // namespace blockscale::quantize_detail

@@ -25,11 +25,11 @@ runtime::KernelSet& dequantize_kernels() {
   return kernels;
 }
 
-void launch_steps(const QuantizePlan& plan, void* stream) {
+void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution) {
   for (int i = 0; i < plan.count; ++i) {
     const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-    runtime::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
-                    stream, step.params);
+    cuda::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
+                 execution, step.params);
   }
 }
 
@@ -66,7 +66,7 @@ void launch(const PlanWith& plan_with, const Arguments& a, const Execution& exec
   if (with.workspace != execution.workspace) plan = plan_with(with.workspace);
   check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
-  quantize_detail::launch_steps(plan, with.stream);
+  quantize_detail::launch_steps(plan, with);
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
   const DeviceScope scope(device.ordinal());
   const runtime::Kernel& kernel =
       quantize_detail::dequantize_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, execution.stream, plan.params);
+  launch(kernel, plan.shape, execution, plan.params);
 }
 
 }  // namespace cuda

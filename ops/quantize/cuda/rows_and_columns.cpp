@@ -16,11 +16,11 @@ runtime::KernelSet& rows_and_columns_kernels() {
   return kernels;
 }
 
-void launch_plan(const RowsAndColumnsPlan& plan, void* stream) {
-  launch_steps(plan.rstd, stream);
+void launch_plan(const RowsAndColumnsPlan& plan, const cuda::Execution& execution) {
+  launch_steps(plan.rstd, execution);
   const runtime::Kernel& kernel =
       rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
-  runtime::launch(kernel, plan.shape, stream, plan.params);
+  cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
 }  // namespace quantize_detail
@@ -69,7 +69,7 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   }
   check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());
-  quantize_detail::launch_plan(plan, with.stream);
+  quantize_detail::launch_plan(plan, with);
 }
 
 }  // namespace cuda

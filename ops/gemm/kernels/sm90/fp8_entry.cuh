@@ -88,7 +88,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   const uint32_t warp = device::warp_index();
   if (ptx::tid_x() == 0) {
     shared.ring.init(fp8_gemm::kFillers, static_cast<uint32_t>(4 * math_warpgroups(kConfig)));
-    shared.accept_rows_outside(p.copied_bytes);
+    shared.accept_rows_outside(p.last_bytes);
   }
   ptx::barrier_sync_all();
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();

@@ -57,8 +57,8 @@ struct Shared {
     return a(stage) + memory.b_offset;
   }
   /// A's rows that no copy brings: what they give is not stored.
-  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t copied_bytes) const {
-    const uint32_t outside = memory.stage_bytes - copied_bytes;
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t least_bytes) const {
+    const uint32_t outside = memory.stage_bytes - least_bytes;
     for (uint32_t stage = 0; stage < ring.stages; ++stage) {
       ptx::accept_any_shared(b(stage) + (0u - outside), outside);
     }
@@ -93,6 +93,9 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
     const int32_t column = static_cast<int32_t>(tile.n * kConfig.columns);
     const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(tile.batch) : 0;
     const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
+    const bool is_last = tile.m + 1 == p.order.tiles_m;
+    const TensorMap* const a = is_last ? &p.a_last : &p.a;
+    const uint32_t bytes = is_last ? p.last_bytes : p.copied_bytes;
     BLOCKSCALE_NO_UNROLL
     for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
       shared.ring.wait_empty(place);
@@ -101,8 +104,8 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
         const ptx::SharedAddress b = shared.b(place.stage);
         const int32_t byte = static_cast<int32_t>(k) * kFp8BlockK;
         const ptx::TensorCoordinates<3> b_at = {{byte, column, b_matrix}};
-        ptx::mbarrier_arrive_expect_tx(full, p.copied_bytes);
-        ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), &p.a,
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+        ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), a,
                                                    {{byte, row, a_matrix}}, full);
         if (p.b_once) {
           ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full,
