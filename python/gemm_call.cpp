@@ -14,10 +14,10 @@ const float* factor_in(const Array& array) {
   return static_cast<const float*>(array.data());
 }
 
-/// The [1, N] array of a bias.
+/// The [N] array of a bias, as [1, N].
 MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
-  const MatrixView row = matrix_view("bias", array, dtype);
-  if (row.rows != 1 || row.batch != 1 || row.columns != n) {
+  const MatrixView row = matrix_view("bias", array.as_row(), dtype);
+  if (row.columns != n) {
     throw Error(
         ErrorCode::invalid_argument, "bias",
         "has " + std::to_string(row.columns) + " elements, must have N = " + std::to_string(n));

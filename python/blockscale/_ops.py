@@ -487,8 +487,7 @@ def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
     array, fmt = _beside(bias, "bias", place)
     if array.ndim != 1:
         raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,)")
-    with current(place):
-        return array[None], fmt
+    return array, fmt
 
 
 def _factor(alpha: Any, place: Place) -> tuple[float, Any]:
