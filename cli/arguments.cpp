@@ -69,6 +69,12 @@ Format parse_plain_format(std::string_view name) {
   return kPlainFormats[index_of(name, "dtype", names_of(kPlainFormats, name_of))];
 }
 
+bool parse_device(std::string_view name) {
+  if (name == "cpu") return false;
+  if (name == "cuda") return true;
+  throw ParseError("'" + std::string(name) + "' is no device; choose cpu or cuda");
+}
+
 MxScaleMode parse_mx_scale_mode(std::string_view name) {
   static_assert(static_cast<int>(MxScaleMode::even) + 1 == kMxScaleModes.size());
   return static_cast<MxScaleMode>(

@@ -68,6 +68,7 @@ Recipe parse_recipe(std::string_view name);
 ScaleLayout parse_scale_layout(std::string_view name);
 InputTransform parse_input_transform(std::string_view name);
 Format parse_plain_format(std::string_view name);  // f32, f16, bf16
+bool parse_device(std::string_view name);          // cpu, cuda: whether it is a GPU
 MxScaleMode parse_mx_scale_mode(std::string_view name);
 
 std::vector<std::string> recipe_names();

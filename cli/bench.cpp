@@ -32,13 +32,6 @@ int parse_repeats(const std::string& text) {
   return static_cast<int>(parse_integer(text, 1, 1'000'000));
 }
 
-/// `--device`: whether it is a GPU.
-bool parse_device(const std::string& text) {
-  if (text == "cpu") return false;
-  if (text == "cuda") return true;
-  throw ParseError("'" + text + "' is no device; choose cpu or cuda");
-}
-
 /// "3.21", in GB/s: powers of 1000, as rates of memory are given.
 std::string rate_text(double bytes_per_second) {
   return format_fixed(bytes_per_second * 1e-9, 2);
@@ -295,47 +288,12 @@ std::pair<Recipe, Recipe> parse_pair(const std::string& text) {
           parse_recipe(std::string_view(text).substr(colon + 1))};
 }
 
-GemmTime time_pair(const BenchGemm& command, const std::vector<float>& a,
-                   const std::vector<float>& b, Recipe recipe_a, Recipe recipe_b) {
-  const ScaledTensor operand_a =
-      in_recipe({a.data(), Format::f32, command.m, command.k}, recipe_a, command.threads);
-  const ScaledTensor operand_b =
-      in_recipe({b.data(), Format::f32, command.n, command.k}, recipe_b, command.threads);
-  ScaledTensor d(plain_recipe(command.output_dtype), command.m, command.n);
-  GemmArguments arguments;
-  arguments.a = operand_a.view();
-  arguments.b = operand_b.view();
-  arguments.d = {d.view().values, command.output_dtype, command.m, command.n};
-  return time_gemm(arguments, command.threads, command.repeats);
-}
-
-/// Memory that does not exist, apart from any other: nobody reads it.
-void* somewhere(std::uintptr_t i) {
-  return reinterpret_cast<void*>(i << 40);
-}
-
-ScaledTensorView imagined(Recipe recipe, std::int64_t rows, std::int64_t k, std::uintptr_t i) {
-  ScaledTensorView view;
-  view.recipe = recipe;
-  view.rows = rows;
-  view.k = k;
-  view.values = somewhere(i);
-  if (recipe_traits(recipe).family == Family::plain) return view;
-  view.scales = somewhere(i + 1);
-  if (recipe_traits(recipe).tensor_scale) {
-    view.tensor_scale = static_cast<const float*>(somewhere(i + 2));
-  }
-  return view;
-}
-
 ExitCode print_gemm_plans(const BenchGemm& command) {
   Json json = {{"m", command.m}, {"n", command.n}, {"k", command.k}, {"cases", Json::array()}};
   std::string text;
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
-    GemmArguments arguments;
-    arguments.a = imagined(recipe_a, command.m, command.k, 1);
-    arguments.b = imagined(recipe_b, command.n, command.k, 4);
-    arguments.d = {somewhere(7), command.output_dtype, command.m, command.n};
+    const GemmArguments arguments =
+        imagined_gemm(command.m, command.n, command.k, recipe_a, recipe_b, command.output_dtype);
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;
     const std::string plan =
@@ -347,12 +305,34 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
   return print_result(json, text, command.json);
 }
 
+ExitCode run_gemm_cuda(const BenchGemm& command) {
+  const cuda::DeviceScope scope(0);
+  Json json = {{"m", command.m},
+               {"n", command.n},
+               {"k", command.k},
+               {"dtype", format_traits(command.output_dtype).name},
+               {"device", cuda::current_device().name},
+               {"cases", Json::array()}};
+  Table table({{"A"}, {"B"}, {"Time", Align::right}, {"TFLOP/s", Align::right}});
+  for (const auto& [recipe_a, recipe_b] : command.pairs) {
+    const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
+                                command.output_dtype, command.threads);
+    const double seconds = cuda::benchmark_gemm(product.arguments(), command.repeats);
+    const double gflops = gemm_gflops(command.m, command.n, command.k, seconds);
+    const char* const name_a = recipe_traits(recipe_a).name;
+    const char* const name_b = recipe_traits(recipe_b).name;
+    json["cases"].push_back({{"recipe_a", name_a},
+                             {"recipe_b", name_b},
+                             {"median_seconds", seconds},
+                             {"gflops", gflops}});
+    table.add_row({name_a, name_b, format_duration(seconds), format_fixed(gflops * 1e-3, 1)});
+  }
+  return print_result(json, table, command.json);
+}
+
 ExitCode run_gemm(const BenchGemm& command) {
   if (command.plan) return print_gemm_plans(command);
-  if (command.cuda) {
-    throw UsageError(
-        "--device cuda goes with --plan; in a checkout, ./dev gpu-bench gemm measures");
-  }
+  if (command.cuda) return run_gemm_cuda(command);
   Json json = {{"m", command.m},
                {"n", command.n},
                {"k", command.k},
@@ -362,11 +342,10 @@ ExitCode run_gemm(const BenchGemm& command) {
                {"cases", Json::array()}};
   Table table(
       {{"A"}, {"B"}, {"Time", Align::right}, {"Median", Align::right}, {"GFLOP/s", Align::right}});
-  check_gemm_memory(command.m, command.n, command.k);
-  const std::vector<float> a = random_normal(command.m, command.k, 1, command.threads);
-  const std::vector<float> b = random_normal(command.n, command.k, 2, command.threads);
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
-    const GemmTime time = time_pair(command, a, b, recipe_a, recipe_b);
+    const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
+                                command.output_dtype, command.threads);
+    const GemmTime time = time_gemm(product.arguments(), command.threads, command.repeats);
     spdlog::info("{} x {}: {}", recipe_traits(recipe_a).name, recipe_traits(recipe_b).name,
                  format_duration(time.fastest));
     const double gflops = gemm_gflops(command.m, command.n, command.k, time.fastest);
@@ -390,8 +369,8 @@ constexpr const char* kGemmExamples = R"help(Examples:
   Two pairs of one's own choice:
     blockscale bench gemm --pair mxfp8_e4m3 --pair bf16:mxfp4 -m 64 --threads 0
 
-  Which kernel a product with block scales takes on a GPU:
-    blockscale bench gemm --device cuda --plan --pair fp8_1x128:fp8_128x128 -m 64
+  How long a product with block scales takes on a GPU, or by which kernel with --plan:
+    blockscale bench gemm --device cuda --pair fp8_1x128:fp8_128x128 -m 64 --repeats 20
 )help";
 
 void add_gemm_bench(CLI::App& bench, Action& action) {
@@ -407,10 +386,9 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
              "Type of D: f32, f16 or bf16 (the default)");
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
-  add_parsed(
-      *command, "--device", "D", state->cuda, parse_device,
-      help_text("cpu (the default) or cuda, which goes with --plan and takes the FP8 recipes "
-                "of e4m3"));
+  add_parsed(*command, "--device", "D", state->cuda, parse_device,
+             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
+                       "recipes of e4m3. There caches are cold and medians count"));
   command->add_flag("--plan", state->plan,
                     help_text("Print how the work is divided, and for which instruction set, or "
                               "what would be launched on an H200; measures nothing and needs no "

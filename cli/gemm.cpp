@@ -7,6 +7,9 @@
 #include <random>
 
 #include "arguments.h"
+#include "blockscale/bench.h"
+#include "blockscale/cuda.h"
+#include "blockscale/device.h"
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
 #include "blockscale/system.h"
@@ -40,47 +43,46 @@ Product product_of(const GemmCommand& command) {
 struct GemmResult {
   GemmTime time;
   GemmCheck check;
+  std::string where;  // it was computed, for people
+  Json where_json;
 };
 
 GemmResult multiply_random(const GemmCommand& command, const Product& product) {
-  const std::int64_t m = product.m;
-  const std::int64_t n = product.n;
-  const std::int64_t k = product.k;
-  check_gemm_memory(m, n, k);
-  const auto random_operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
-    const std::vector<float> values = random_normal(rows, k, seed, command.threads);
-    return in_recipe({values.data(), Format::f32, rows, k}, recipe, command.threads);
-  };
-  const ScaledTensor a = random_operand(m, product.recipe_a, 1);
-  const ScaledTensor b = random_operand(n, product.recipe_b, 2);
-  ScaledTensor d(plain_recipe(command.output_dtype), m, n);
-  GemmArguments arguments;
-  arguments.a = a.view();
-  arguments.b = b.view();
-  arguments.d = {d.view().values, command.output_dtype, m, n};
-  GemmResult result;
-  result.time = time_gemm(arguments, command.threads, command.repeats);
-  result.check = check_gemm(arguments, command.samples);
-  return result;
+  const auto on_device = command.cuda ? std::make_unique<cuda::DeviceScope>(0) : nullptr;
+  const RandomProduct operands(product.m, product.n, product.k, product.recipe_a, product.recipe_b,
+                               command.output_dtype, command.threads);
+  const GemmArguments& arguments = operands.arguments();
+  if (command.cuda) {
+    const std::string& device = cuda::current_device().name;
+    const double seconds = cuda::benchmark_gemm(arguments, command.repeats);
+    return {{seconds, seconds},
+            cuda::check_gemm(arguments, command.samples),
+            device,
+            {{"device", device}}};
+  }
+  return {time_gemm(arguments, command.threads, command.repeats),
+          check_gemm(arguments, command.samples),
+          plural(effective_threads(command.threads), "thread") + ", " + simd_target(),
+          {{"threads", effective_threads(command.threads)}, {"simd_target", simd_target()}}};
 }
 
 Json result_json(const GemmCommand& command, const Product& product, const GemmResult& result) {
-  return {{"m", product.m},
-          {"n", product.n},
-          {"k", product.k},
-          {"recipe_a", name_of(product.recipe_a)},
-          {"recipe_b", name_of(product.recipe_b)},
-          {"dtype", format_traits(command.output_dtype).name},
-          {"threads", effective_threads(command.threads)},
-          {"simd_target", simd_target()},
-          {"seconds", result.time.fastest},
-          {"median_seconds", result.time.median},
-          {"gflops", gemm_gflops(product.m, product.n, product.k, result.time.fastest)},
-          {"check",
-           {{"elements", result.check.elements},
-            {"largest_error", result.check.largest_error},
-            {"allowed_error", result.check.allowed_error},
-            {"passed", result.check.passed()}}}};
+  Json json = {{"m", product.m},
+               {"n", product.n},
+               {"k", product.k},
+               {"recipe_a", name_of(product.recipe_a)},
+               {"recipe_b", name_of(product.recipe_b)},
+               {"dtype", format_traits(command.output_dtype).name}};
+  json.update(result.where_json);
+  json.update({{"seconds", result.time.fastest},
+               {"median_seconds", result.time.median},
+               {"gflops", gemm_gflops(product.m, product.n, product.k, result.time.fastest)},
+               {"check",
+                {{"elements", result.check.elements},
+                 {"largest_error", result.check.largest_error},
+                 {"allowed_error", result.check.allowed_error},
+                 {"passed", result.check.passed()}}}});
+  return json;
 }
 
 std::string size_text(std::int64_t rows, std::int64_t columns) {
@@ -90,15 +92,17 @@ std::string size_text(std::int64_t rows, std::int64_t columns) {
 void print_result(const GemmCommand& command, const Product& product, const GemmResult& result) {
   const double gflops = gemm_gflops(product.m, product.n, product.k, result.time.fastest);
   const GemmCheck& check = result.check;
+  const std::string count = std::to_string(command.repeats);
+  const std::string repeats = command.cuda ? " (median of " + count + ", caches cold), "
+                                           : " (fastest of " + count + "; median " +
+                                                 format_duration(result.time.median) + "), ";
   print("D " + size_text(product.m, product.n) + " " + format_traits(command.output_dtype).name +
         " = A " + size_text(product.m, product.k) + " " + name_of(product.recipe_a) + " x B " +
         size_text(product.n, product.k) + "^T " + name_of(product.recipe_b) + "\n" + "time   " +
-        format_duration(result.time.fastest) + " (fastest of " + std::to_string(command.repeats) +
-        "; median " + format_duration(result.time.median) + "), " + format_fixed(gflops, 1) +
-        " GFLOP/s, " + plural(effective_threads(command.threads), "thread") + ", " + simd_target() +
-        "\n" + "check  " + plural(check.elements, "element") + " against float64: error at most " +
-        format_significant(check.largest_error, 3) + " of the " +
-        format_significant(check.allowed_error, 3) +
+        format_duration(result.time.fastest) + repeats + format_fixed(gflops, 1) + " GFLOP/s, " +
+        result.where + "\n" + "check  " + plural(check.elements, "element") +
+        " against float64: error at most " + format_significant(check.largest_error, 3) +
+        " of the " + format_significant(check.allowed_error, 3) +
         " allowed (x 2^-24 sum |a||b|): " + (check.passed() ? "passed" : "FAILED") + "\n");
 }
 
@@ -123,6 +127,7 @@ ExitCode run_random(const GemmCommand& command) {
 ExitCode run(const GemmCommand& command) {
   if (command.weights.empty()) return run_random(command);
   if (command.n || command.k) throw UsageError("-n and -k come from --weights; leave them out");
+  if (command.cuda) throw UsageError("--device cuda goes with random operands, not with --weights");
   return run_gemm_weights(command);
 }
 
@@ -136,12 +141,12 @@ Examples:
   MXFP8 activations by MXFP4 weights:
     blockscale gemm -m 512 -n 4096 -k 4096 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
 
+  FP8 with block scales on a GPU:
+    blockscale gemm -m 128 -n 4096 -k 7168 --recipe-a fp8_1x128 --recipe-b fp8_128x128 \
+        --dtype bf16 --device cuda
+
   What quantizing a model to NVFP4, activations and all, does to the outputs of its layers:
     blockscale gemm --weights ./model --recipe-a nvfp4 --recipe-b nvfp4 -m 128 --baselines
-
-  The layers of a converted checkpoint, as they are stored, against the original:
-    blockscale gemm --weights ./minilm-fp8 --reference ./all-MiniLM-L6-v2 \
-        --tensor '*.intermediate.*' --json
 )help";
 
 void add_size_options(CLI::App& command, GemmCommand& state) {
@@ -164,6 +169,9 @@ void add_measuring_options(CLI::App& command, GemmCommand& state) {
   };
   add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
              "Timed runs, of which the fastest counts. Default: 5");
+  add_parsed(command, "--device", "D", state.cuda, parse_device,
+             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
+                       "recipes of e4m3. There caches are cold and the median counts"));
   add_parsed(command, "--samples", "N", state.samples, count(1'000'000'000),
              "Elements of D to check against float64. Default: 1024");
   add_threads(command, state.threads);
@@ -208,6 +216,21 @@ ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads) {
   dequantize(as_scaled(x), {tensor.view().values, recipe_traits(recipe).element, x.rows, x.columns},
              threads);
   return tensor;
+}
+
+RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
+                             Format d, int threads) {
+  check_gemm_memory(m, n, k);
+  const auto operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
+    const std::vector<float> values = random_normal(rows, k, seed, threads);
+    return in_recipe({values.data(), Format::f32, rows, k}, recipe, threads);
+  };
+  a_ = operand(m, a, 1);
+  b_ = operand(n, b, 2);
+  d_ = ScaledTensor(plain_recipe(d), m, n);
+  arguments_.a = a_.view();
+  arguments_.b = b_.view();
+  arguments_.d = {d_.view().values, d, m, n};
 }
 
 GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {

@@ -25,6 +25,7 @@ struct GemmCommand {
   std::string reference;              // whose values are the true ones; empty: those of `weights`
   std::vector<std::string> selected;  // patterns; empty: all linear layers
   bool baselines = false;
+  bool cuda = false;
   bool json = false;
 };
 
@@ -35,6 +36,19 @@ std::vector<float> random_normal(std::int64_t rows, std::int64_t columns, std::u
 
 /// `x` in `recipe`, plain ones included, with packed row-major scales.
 ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads);
+
+/// A product of random normal operands, in memory. Throws as check_gemm_memory does.
+class RandomProduct {
+ public:
+  RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b, Format d,
+                int threads);
+
+  const GemmArguments& arguments() const { return arguments_; }
+
+ private:
+  ScaledTensor a_, b_, d_;
+  GemmArguments arguments_;
+};
 
 struct GemmTime {
   double fastest = 0;  // seconds

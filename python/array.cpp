@@ -100,6 +100,14 @@ Array::Array(const std::string& argument, const nb::ndarray<nb::ro>& array)
   capsule_ = array;
 }
 
+Array Array::as_row() const {
+  Array row = *this;
+  row.ndim_ = 2;
+  row.shape_[1] = std::exchange(row.shape_[0], 1);
+  row.strides_[1] = std::exchange(row.strides_[0], 0);
+  return row;
+}
+
 std::int64_t Array::size() const {
   std::int64_t size = 1;
   for (std::size_t axis = 0; axis < ndim_; ++axis) size *= shape_[axis];

@@ -35,6 +35,9 @@ class Array {
   Array(const std::string& argument, const nb::dlpack::dltensor& tensor, nb::object owner);
   Array(const std::string& argument, const nb::ndarray<nb::ro>& array);
 
+  /// The array [n] as [1, n].
+  Array as_row() const;
+
   void* data() const { return data_; }
   std::size_t ndim() const { return ndim_; }
   std::int64_t shape(std::size_t axis) const { return shape_.at(axis); }

@@ -14,10 +14,10 @@ const float* factor_in(const Array& array) {
   return static_cast<const float*>(array.data());
 }
 
-/// The [1, N] array of a bias.
+/// The [N] array of a bias, as [1, N].
 MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
-  const MatrixView row = matrix_view("bias", array, dtype);
-  if (row.rows != 1 || row.batch != 1 || row.columns != n) {
+  const MatrixView row = matrix_view("bias", array.as_row(), dtype);
+  if (row.columns != n) {
     throw Error(
         ErrorCode::invalid_argument, "bias",
         "has " + std::to_string(row.columns) + " elements, must have N = " + std::to_string(n));
@@ -29,7 +29,7 @@ MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
 
 GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                    nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                   const std::optional<nb::tuple>& bias, const Place& place) {
+                   const std::optional<nb::tuple>& bias, bool batch_invariant, const Place& place) {
   GemmCall call;
   GemmArguments& arguments = call.arguments;
   call.a = operand_argument("a", a, place);
@@ -40,6 +40,7 @@ GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, flo
   arguments.d = matrix_view("out", call.out, dtype);
   arguments.alpha = alpha;
   arguments.beta = beta;
+  arguments.batch_invariant = batch_invariant;
   if (!alpha_factor.is_none()) {
     call.alpha_factor = input_array("alpha", alpha_factor, place);
     arguments.alpha_factor = factor_in(call.alpha_factor);

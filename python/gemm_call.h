@@ -19,6 +19,7 @@ struct GemmCall {
 /// alpha_factor is an array of one f32 or None; c and bias are pairs (array, Format) or None.
 GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                    nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                   const std::optional<nb::tuple>& bias, const Place& place = {});
+                   const std::optional<nb::tuple>& bias, bool batch_invariant,
+                   const Place& place = {});
 
 }  // namespace blockscale::python

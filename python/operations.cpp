@@ -43,8 +43,9 @@ void dequantize_into(nb::handle x, nb::handle out, Format dtype, int threads) {
 
 void gemm_into(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-               const std::optional<nb::tuple>& bias, int threads) {
-  const GemmCall call = gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias);
+               const std::optional<nb::tuple>& bias, bool batch_invariant, int threads) {
+  const GemmCall call =
+      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, batch_invariant);
   with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
 }
 
@@ -69,7 +70,7 @@ void bind_operations(nb::module_& module) {
              nb::arg("threads"));
   module.def("gemm", &gemm_into, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("dtype"),
              nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"), nb::arg("c").none(),
-             nb::arg("bias").none(), nb::arg("threads"));
+             nb::arg("bias").none(), nb::arg("batch_invariant"), nb::arg("threads"));
   module.def("gemm_supports", &gemm_supports, nb::arg("a"), nb::arg("b"));
 }
 

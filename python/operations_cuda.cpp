@@ -120,42 +120,17 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
 
 void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                     nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                    const std::optional<nb::tuple>& bias, std::uintptr_t stream,
-                    nb::handle make_workspace) {
-  const GemmCall call =
-      gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias, place_on(stream));
+                    const std::optional<nb::tuple>& bias, bool batch_invariant,
+                    std::uintptr_t stream, nb::handle make_workspace) {
+  const GemmCall call = gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias,
+                                  batch_invariant, place_on(stream));
   DeviceWork work(stream, make_workspace);
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
-/// Packed memory that does not exist, apart from any other of another `place`.
-void* nowhere(std::uintptr_t place) {
-  return reinterpret_cast<void*>(place << 40);
-}
-
-ScaledTensorView operand_nowhere(Recipe recipe, std::int64_t rows, std::int64_t k,
-                                 std::int64_t batch, std::uintptr_t place) {
-  ScaledTensorView view;
-  view.recipe = recipe;
-  view.rows = rows;
-  view.k = k;
-  view.batch = batch;
-  view.values = nowhere(place);
-  if (is_plain(recipe)) return view;
-  view.scales = nowhere(place + 1);
-  if (recipe_traits(recipe).tensor_scale) {
-    view.tensor_scale = static_cast<const float*>(nowhere(place + 2));
-  }
-  return view;
-}
-
 std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
                           Recipe a, Recipe b, Format dtype) {
-  GemmArguments arguments;
-  arguments.a = operand_nowhere(a, m, k, batch, 1);
-  arguments.b = operand_nowhere(b, n, k, batch, 4);
-  arguments.d = {nowhere(7), dtype, m, n};
-  arguments.d.batch = batch;
+  const GemmArguments arguments = imagined_gemm(m, n, k, a, b, dtype, batch);
   return with_python_names([&] { return cuda::describe_gemm(arguments); });
 }
 
@@ -180,8 +155,8 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
   module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
-             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("stream"),
-             nb::arg("make_workspace"));
+             nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
+             nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));

@@ -13,7 +13,8 @@ using blockscale::test::FakeCuda;
 using blockscale::test::FakeLaunch;
 namespace cu = blockscale::runtime::cu;
 
-/// BLOCKSCALE_FAKE_CUDA_FAILURE: "cuInit=100", for what runs in a process of its own.
+/// For what runs in a process of its own: BLOCKSCALE_FAKE_CUDA_FAILURE, "cuInit=100", and
+/// BLOCKSCALE_FAKE_CUDA_CAPABILITY, "80".
 std::map<std::string, int> failures_of_environment() {
   const char* const text = std::getenv("BLOCKSCALE_FAKE_CUDA_FAILURE");
   const char* const equals = text == nullptr ? nullptr : std::strchr(text, '=');
@@ -25,6 +26,9 @@ FakeCuda& fake() {
   static FakeCuda* const state = [] {
     auto* const made = new FakeCuda();
     made->failures = failures_of_environment();
+    if (const char* const text = std::getenv("BLOCKSCALE_FAKE_CUDA_CAPABILITY")) {
+      made->compute_capability = std::atoi(text);
+    }
     return made;
   }();
   return *state;

@@ -3,8 +3,8 @@
 Usage: bench_gemm.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
 
 `ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16; `chained` is the
-same with programmatic dependent launch: a call starts before the one in front of it has ended. `pt` is
-torch._scaled_mm of the same values with one scale for each tensor and fast accumulation, which
+same with programmatic dependent launch: a call starts before the one in front of it has ended. `pt`
+is torch._scaled_mm of the same values with one scale for each tensor and fast accumulation, which
 applies no block scales: the practical speed of light. `blk` is torch._scaled_mm with the block
 scales, where it takes the shape. All are CUDA graphs of calls on cold operands (as many sets as are
 together three times the level-2 cache), replayed in random order; medians count. What `ours` leaves

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blockscale/error.h"
+#include "blockscale/gemm.h"
 #include "blockscale/tensor.h"
 #include "core/input_transform.h"
 
@@ -44,6 +45,10 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 /// Bytes a second, read + written, that memcpy of `bytes` bytes moves on `threads` threads (0:
 /// all): the fastest of `repeats`. Throws invalid_argument for sizes outside 1..2^40, or no repeat.
 double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
+
+/// Arguments of a product in memory that does not exist, for describe_gemm and cuda::describe_gemm.
+GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
+                            Format d, std::int64_t batch = 1);
 
 namespace cuda {
 
@@ -92,6 +97,11 @@ std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOpt
 /// Times cuda::quantize on the current device, in a stream of its own and on random normal inputs,
 /// in memory that it frees in the end. Throws as cuda::quantize does.
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
+
+/// Seconds of cuda::gemm on the current device, of arguments in host memory, which are copied there
+/// as often as is needed to find caches cold: the median of `repeats` replays of a graph. Leaves
+/// the product in d. Throws as cuda::gemm does, and invalid_argument for no repeat.
+double benchmark_gemm(const GemmArguments& arguments, int repeats = 20);
 
 }  // namespace cuda
 }  // namespace blockscale

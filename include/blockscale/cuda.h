@@ -98,6 +98,10 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 /// Throws `unsupported` for other recipes; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
+/// As blockscale::check_gemm, with the bound of Hopper's tensor cores, of a D that `gemm` computed;
+/// everything lies in host memory.
+GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
+
 /// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
 /// the time that the plan expects. As describe_quantize else.
 std::string describe_gemm(const GemmArguments& arguments, int multiprocessors = 132);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "blockscale/cuda.h"
 #include "blockscale/gemm.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/reference.h"
@@ -29,19 +30,17 @@ std::int64_t element_of(std::int64_t sample, std::int64_t samples, std::int64_t 
                                    static_cast<std::uint64_t>(elements));
 }
 
-}  // namespace
-
-GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
+GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath path) {
   if (samples < 1) {
     throw Error(ErrorCode::invalid_argument, "samples",
                 "is " + std::to_string(samples) + ", must be at least 1");
   }
   const GemmArguments x = validated(arguments, {});
   const std::int64_t matrix = x.d.rows * x.d.columns;
-  GemmCheck check;
-  check.elements = std::min(samples, matrix * x.d.batch);
-  check.allowed_error = error_constant(cpu_path(), InputFamily::normal);
-  for (std::int64_t i = 0; i < check.elements; ++i) {
+  GemmCheck result;
+  result.elements = std::min(samples, matrix * x.d.batch);
+  result.allowed_error = error_constant(path, InputFamily::normal);
+  for (std::int64_t i = 0; i < result.elements; ++i) {
     const std::int64_t element = element_of(i, samples, matrix * x.d.batch);
     const std::int64_t index = element / matrix;
     const std::int64_t m = element % matrix / x.d.columns;
@@ -49,9 +48,19 @@ GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
     const ReferenceElement reference =
         reference_element(x, index, m, n, operand_row(x.a, index, m), operand_row(x.b, index, n));
     const double ratio = error_ratio(x.d.dtype, matrix_element(x.d, index, m, n), reference);
-    check.largest_error = std::max(check.largest_error, ratio);
+    result.largest_error = std::max(result.largest_error, ratio);
   }
-  return check;
+  return result;
+}
+
+}  // namespace
+
+GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
+  return check(arguments, samples, cpu_path());
+}
+
+GemmCheck cuda::check_gemm(const GemmArguments& arguments, std::int64_t samples) {
+  return check(arguments, samples, GemmPath::sm90_fp8);
 }
 
 }  // namespace blockscale

@@ -392,6 +392,7 @@ def gemm(
     bias: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    batch_invariant: bool = False,
     threads: int = 0,
 ) -> Any:
     """alpha * a b^T + beta * c + bias.
@@ -408,6 +409,8 @@ def gemm(
         bias: [N], added to each row.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
+        batch_invariant: on a CUDA device: the bits of a row of the result depend neither on M nor
+            on the other rows of `a`. May cost time.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -435,7 +438,12 @@ def gemm(
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
     bias_pair = None if bias is None else _bias(bias, place)
-    call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair)
+    invariant = bool(batch_invariant)
+    if invariant and not isinstance(place, Device):
+        raise ValueError(
+            "batch_invariant: is given, but `a` is on the CPU, which cannot promise it"
+        )
+    call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair, invariant)
     if isinstance(place, Device):
         place.queue(_native.cuda_gemm, *call)
     else:
@@ -479,8 +487,7 @@ def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
     array, fmt = _beside(bias, "bias", place)
     if array.ndim != 1:
         raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,)")
-    with current(place):
-        return array[None], fmt
+    return array, fmt
 
 
 def _factor(alpha: Any, place: Place) -> tuple[float, Any]:

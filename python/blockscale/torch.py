@@ -13,8 +13,9 @@ and so are errors. No gradient flows through them.
   out_dtype=torch.float32) -> Tensor
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
   b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
-  alpha_factor=None, beta=0.0, c=None, bias=None, out_dtype=torch.bfloat16) -> Tensor. An operand
-  of recipe "bf16", "f16" or "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`.
+  alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False,
+  out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
+  `alpha_factor` is a tensor in place of `alpha`.
 - gemm_out(..., *, ..., out): gemm into `out`.
 
     import torch, blockscale.torch
@@ -42,7 +43,7 @@ _OPERANDS = """Tensor a, Tensor b, str a_recipe, str b_recipe, *, Tensor? a_scal
     Tensor? b_scales=None, str a_layout="row_major", str b_layout="row_major",
     Tensor? a_tensor_scale=None, Tensor? b_tensor_scale=None, str sense="divisor",
     float alpha=1.0, Tensor? alpha_factor=None, float beta=0.0, Tensor? c=None,
-    Tensor? bias=None"""
+    Tensor? bias=None, bool batch_invariant=False"""
 
 _SCHEMAS = (
     """quantize(Tensor x, str recipe, *, str layout="row_major", str? scale_mode=None,

@@ -3,6 +3,9 @@ torch. `./dev gpu-test` runs these where there is a GPU."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import blockscale
@@ -80,3 +83,11 @@ def test_operands_elsewhere_are_refused() -> None:
     a, a_scales, _ = ops.quantize(normal(32, 512).cuda(), RECIPES[0])
     with pytest.raises(ValueError, match=r"b\.scales: is on the CPU, must be on cuda:0"):
         ops.gemm(a, values, *RECIPES, a_scales=a_scales, b_scales=scales.cpu())
+
+
+def test_the_example_of_a_layer() -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "fp8_linear.py"
+    command = [sys.executable, example, "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "us in a graph" in done.stdout

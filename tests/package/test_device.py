@@ -189,16 +189,10 @@ def test_gemm_refuses(call: str, message: str) -> None:
 
 
 @needs_driver
-@pytest.mark.parametrize(
-    "call",
-    [
-        "(Array((64, 256), 'float16'), b)",  # no FP8
-        "(fp8(64, 1000, 'fp8_row'), fp8(96, 1000, 'fp8_row'))",  # rows of 1000 bytes
-    ],
-)
-def test_gemm_has_no_kernel_for_it(call: str, tmp_path: Path) -> None:
-    message = last_line(run_with_driver(FP8 + f"blockscale.gemm{call}", tmp_path).stderr)
-    assert message.startswith(("ValueError: a.recipe: ", "ValueError: a.values: ")), message
+def test_gemm_has_no_kernel_for_it(tmp_path: Path) -> None:
+    code = "blockscale.gemm(Array((64, 256), 'float16'), b)"
+    message = last_line(run_with_driver(FP8 + code, tmp_path).stderr)
+    assert message.startswith("ValueError: a.recipe: is f16; products on CUDA devices take FP8")
 
 
 def test_no_driver_is_said_so() -> None:
@@ -252,6 +246,8 @@ assert blockscale.gemm(a, b, out=out, **extras) is out
 assert blockscale.gemm(a, b, beta=0.5, c=out, out=out) is out
 stack = fp8(64, 256, device=1, batch=(3,))
 assert blockscale.gemm(stack, b, out_dtype='float16').shape == (3, 64, 96)
+copied = fp8(64, 1000, 'fp8_row', device=1)  # whose rows begin anywhere: to a workspace
+assert blockscale.gemm(copied, copied, batch_invariant=True).shape == (64, 64)
 assert set(asked) == {STREAM + 1}, asked
 try:
     blockscale.gemm(a, b, beta=1.0, c=Array((64, 97), 'float32', 1))

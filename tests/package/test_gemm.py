@@ -90,6 +90,7 @@ BAD = [
     (lambda: blockscale.gemm(X, w4(), out=np.empty((4, 9), np.float32)), ValueError, "out: shape"),
     (lambda: blockscale.gemm(X, w4(), out_dtype="int8"), TypeError, "out_dtype: is int8"),
     (lambda: blockscale.gemm("x", w4()), TypeError, "a: is a str"),
+    (lambda: blockscale.gemm(X, w4(), batch_invariant=True), ValueError, "batch_invariant: is"),
     (lambda: blockscale.gemm(X, None), TypeError, "b: is a NoneType"),
     (lambda: blockscale.gemm(X, w4(), out=X[:, :8]), ValueError, "out: overlaps a.values"),
     (
@@ -113,12 +114,12 @@ def test_plans_need_no_gpu() -> None:
     rows = blockscale.describe_gemm(4096, 576, 512, "fp8_row", "fp8_row", batch=3, out_dtype="f32")
     assert rows.startswith("gemm_fp8_") and rows != plan
     assert "no element" in blockscale.describe_gemm(0, 16, 16)
+    assert "begin at no multiple of 16 bytes" in blockscale.describe_gemm(4, 2, 30)
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "text"),
     [
-        ((1, 2, 30), {}, ValueError, "multiples of 16"),
         ((1, 2, 32, "mxfp4", "mxfp4"), {}, ValueError, "a.recipe: is mxfp4"),
         ((1, 2, 32, "fp8_row"), {}, ValueError, "no such pair"),
         ((1, 2, 32, "fp9"), {}, ValueError, "a: is 'fp9'"),

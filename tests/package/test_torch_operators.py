@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import blockscale
@@ -14,6 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test 
 import blockscale.torch  # noqa: E402
 from torch.library import opcheck  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 ops = torch.ops.blockscale
 RECIPES = [traits.name for traits in TRAITS.values() if not traits.plain]
 LAYOUTS = ["row_major", "mn_major", "swizzled_128x4", "swizzled_8x4"]
@@ -169,3 +174,21 @@ def test_compile_takes_a_layer_whole(left: str, right: str, backend: str) -> Non
     for rows in (4, 9, 17):  # the second compiles for any number of rows, the third runs that
         x = normal(rows, 256, seed=rows)
         assert torch.equal(compiled(x), layer(x))
+
+
+def test_the_page_shows_what_works() -> None:
+    page = (ROOT / "docs/python.md").read_text()
+    (block,) = re.findall(r"^```python\n(import torch.*?)^```$", page, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert names["linear"](torch.randn(3, 512)).shape == (3, 96)
+
+
+def test_the_example_of_a_layer() -> None:
+    example = ROOT / "examples" / "fp8_linear.py"
+    command = [sys.executable, example, "--device", "cpu", "--tokens", "9", "--inputs", "320"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, fp8, bf16 = done.stdout.splitlines()
+    assert first == "9 x 320 -> 512 on cpu"
+    assert fp8.startswith("fp8   error ") and bf16.startswith("bf16  error ")

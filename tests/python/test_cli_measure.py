@@ -177,6 +177,15 @@ def test_bench_quantize(program: Program):
     )
 
 
+SIZES = ["-m", "8", "-n", "128", "-k", "256"]
+GEMM = ["gemm", *SIZES, "--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["bench", "quantize"], ["bench", "gemm"], GEMM],
+    ids=["bench quantize", "bench gemm", "gemm"],
+)
 @pytest.mark.parametrize(
     ("driver", "failure", "exit_code", "text"),
     [
@@ -186,16 +195,43 @@ def test_bench_quantize(program: Program):
         ("fake", "cuInit=999", "device", "driver: cuInit failed with error 999 "),
     ],
 )
-def test_bench_without_a_gpu(
-    program: Program, fake_driver: str, driver: str, failure: str, exit_code: str, text: str
+def test_measuring_without_a_gpu(
+    program: Program,
+    fake_driver: str,
+    command: list[str],
+    driver: str,
+    failure: str,
+    exit_code: str,
+    text: str,
 ):
     result = program(
-        *["bench", "quantize", "--device", "cuda"],
+        *[*command, "--device", "cuda"],
         BLOCKSCALE_LIBCUDA=fake_driver if driver == "fake" else "/none/libcuda.so.1",
         BLOCKSCALE_FAKE_CUDA_FAILURE=failure,
     )
     assert (result.code, result.out) == (EXIT_CODES[exit_code], ""), result
-    assert result.err.startswith("blockscale bench quantize: error: " + text), result
+    name = " ".join(command[:2] if command[0] == "bench" else command[:1])
+    assert result.err.startswith(f"blockscale {name}: error: {text}"), result
+
+
+def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
+    def error(*arguments: str, capability: str = "90") -> tuple[int, str]:
+        result = program(
+            *[*arguments, "--device", "cuda"],
+            BLOCKSCALE_LIBCUDA=fake_driver,
+            BLOCKSCALE_FAKE_CUDA_CAPABILITY=capability,
+        )
+        assert result.out == "", result
+        return result.code, result.err
+
+    code, text = error(*GEMM, capability="80")
+    assert code == EXIT_CODES["unsupported"]
+    assert "device: is on Fake H200 number 0 (compute capability 8.0); kernels are for 9.0" in text
+    code, text = error(*GEMM[:-3], "mxfp8_e4m3", "--recipe-b", "mxfp8_e4m3")
+    assert code == EXIT_CODES["unsupported"]
+    assert "a.recipe: is mxfp8_e4m3; products on CUDA devices take FP8" in text
+    code, text = error("gemm", "--weights", "model")
+    assert code == EXIT_CODES["usage"] and "--device cuda goes with random operands" in text
 
 
 def test_bench_gemm(program: Program):

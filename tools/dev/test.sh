@@ -183,9 +183,10 @@ build_installed_example() {
   rm -rf build/installed build/example
   cmake --install build/release --prefix build/installed
   cmake -G Ninja -S examples/find_package -B build/example -DCMAKE_CXX_COMPILER=g++-12 \
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/installed"
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/build/installed;$(dirname "$(cuda_include)")"
   ninja -C build/example
   build/example/example
+  build/example/cuda_example
   build/installed/bin/blockscale --version
 }
 

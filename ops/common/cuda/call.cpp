@@ -7,6 +7,14 @@
 
 namespace blockscale::cuda {
 
+void require_kernels_for(const DeviceTraits& device, const char* argument) {
+  if (device.compute_capability == 90) return;
+  throw Error(ErrorCode::unsupported, argument,
+              "is on " + device.name + " (compute capability " +
+                  std::to_string(device.compute_capability / 10) + "." +
+                  std::to_string(device.compute_capability % 10) + "); kernels are for 9.0");
+}
+
 void CallDevice::add(const char* argument, const void* pointer) {
   if (pointer == nullptr) return;
   const int device = device_of(pointer);
@@ -33,11 +41,8 @@ void CallDevice::add_input(const MatrixView& x, const quantize_detail::FusedInpu
 
 const DeviceTraits& CallDevice::traits() const {
   const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
-  if (device.compute_capability == 90) return device;
-  throw Error(ErrorCode::unsupported, first_,
-              "is on " + device.name + " (compute capability " +
-                  std::to_string(device.compute_capability / 10) + "." +
-                  std::to_string(device.compute_capability % 10) + "); kernels are for 9.0");
+  require_kernels_for(device, first_);
+  return device;
 }
 
 void check_multiprocessors(int multiprocessors) {

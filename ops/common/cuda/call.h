@@ -10,6 +10,9 @@
 
 namespace blockscale::cuda {
 
+/// Throws `unsupported`, naming `argument`, unless the kernels run on a device.
+void require_kernels_for(const DeviceTraits& device, const char* argument);
+
 /// The device of a call: that of the first pointer that is not null, on which all others must lie.
 class CallDevice {
  public:

@@ -1,7 +1,10 @@
 // CPU time of cuda::quantize and cuda::gemm, whose plans were made before, against a bare
 // cuLaunchKernelEx of the same kernel: at most 1 us above it is asked.
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "blockscale/cuda.h"

@@ -49,7 +49,8 @@ struct Fp8GemmDivision {
 /// Every choice that can compute the product on a chip with so many multiprocessors; never empty.
 std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& size, int multiprocessors);
 
-/// The division that is expected to be fastest.
+/// The division that is expected to be fastest. To find it takes longer than a launch: a thread
+/// keeps those of the sizes that it asked for last.
 Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, int multiprocessors);
 
 /// What a product takes by one choice.

@@ -1,0 +1,44 @@
+"""`blockscale gemm` and `bench gemm` on a GPU. `./dev gpu-test` runs these where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+CLI = os.environ.get("BLOCKSCALE_CLI")
+SIZES = ["-m", "200", "-n", "576", "-k", "1040"]
+PAIRS = [("fp8_1x128", "fp8_128x128"), ("fp8_row", "fp8_row"), ("fp8_tensor", "fp8_tensor")]
+
+
+def run(*arguments: str) -> Any:
+    if CLI is None:
+        pytest.skip("BLOCKSCALE_CLI is not set: ./dev gpu-test")
+    command = [CLI, *arguments, "--device", "cuda", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "error: no GPU" in done.stderr and not os.environ.get("BLOCKSCALE_REQUIRE_GPU"):
+        pytest.skip("no GPU")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("left", "right"), PAIRS, ids="-".join)
+def test_a_product_is_checked(left: str, right: str, dtype: str) -> None:
+    recipes = ["--recipe-a", left, "--recipe-b", right]
+    report = run("gemm", *SIZES, *recipes, "--dtype", dtype, "--samples", "100000")
+    check = report["check"]
+    assert check["passed"] and check["elements"] == 100000
+    assert 0 < check["largest_error"] <= check["allowed_error"] == 19000
+    assert report["seconds"] > 0 and report["device"]
+
+
+def test_rates() -> None:
+    report = run("bench", "gemm", *SIZES)
+    assert [(case["recipe_a"], case["recipe_b"]) for case in report["cases"]] == sorted(
+        PAIRS, key=lambda pair: ["fp8_tensor", "fp8_row", "fp8_1x128"].index(pair[0])
+    )
+    assert all(case["median_seconds"] > 0 and case["gflops"] > 0 for case in report["cases"])
