@@ -77,7 +77,7 @@ def geometric_means(ratios: dict[Shape, float]) -> dict[str, float]:
 def table(cases: list[dict]) -> str:
     columns = ("m", "n", "k", "pt", "blk", "ours", "chained")
     columns += ("pt / ours", "blk / ours", "pt / chained")
-    lines = ["".join(f"{name:>11}" for name in columns)]
+    lines = ["".join(f"{name:>13}" for name in columns)]
     for case in cases:
         pt, blk, ours, chained = (
             case[f"{name}_microseconds"] for name in ("pt", "blk", "ours", "chained")
@@ -91,7 +91,7 @@ def table(cases: list[dict]) -> str:
         ]
         cells += [f"{pt / ours:.3f}", "-" if blk is None else f"{blk / ours:.3f}"]
         cells.append(f"{pt / chained:.3f}")
-        lines.append("".join(f"{cell:>11}" for cell in cells))
+        lines.append("".join(f"{cell:>13}" for cell in cells))
     return "\n".join(lines)
 
 

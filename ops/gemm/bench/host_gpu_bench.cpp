@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/validate.h"
 #include "runtime/cuda/measure.h"
-#include "runtime/cuda/tensor_map.h"
 #include "tests/gpu_benchmark.h"
 #include "tests/launch_time.h"
 
@@ -50,14 +49,10 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) 
   runtime::KernelSet kernels(gemm_detail::fp8_gemm_kernel_specs());
   gemm_detail::Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(
       gemm_detail::validated(x, {}), cuda::current_device().multiprocessors);
-  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   std::vector<std::function<void()>> bare;  // launches
   for (std::size_t i = 0; i < plan.count; ++i) {
     gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    launch.params.a = launch.params.a_last = maps.get(launch.a);
-    if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
-    launch.params.b = maps.get(launch.b);
-    if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+    gemm_detail::find_tensor_maps(launch);
     const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(launch.kernel));
     runtime::launch(kernel, launch.shape, stream, launch.params);  // which allows shared memory
     bare.push_back(test::bare_launch(kernel, launch.shape, stream, launch.params));

@@ -58,6 +58,14 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
 
 }  // namespace
 
+void find_tensor_maps(Fp8GemmLaunch& launch) {
+  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
+  if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
+  if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
+  if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+  if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+}
+
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
@@ -75,14 +83,10 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
     cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
                  plan.copies[i].params);
   }
-  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
   for (std::size_t i = 0; i < plan.count; ++i) {
     Fp8GemmLaunch& launch = plan.launches[i];
     const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
-    if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
-    if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
-    if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
-    if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+    find_tensor_maps(launch);
     cuda::Execution early = execution;
     early.overlap = execution.overlap || launch.params.is_beside;
     cuda::launch(kernel, launch.shape, early, launch.params);
