@@ -145,8 +145,9 @@ Examples:
     blockscale gemm -m 128 -n 4096 -k 7168 --recipe-a fp8_1x128 --recipe-b fp8_128x128 \
         --dtype bf16 --device cuda
 
-  What quantizing a model to NVFP4, activations and all, does to the outputs of its layers:
-    blockscale gemm --weights ./model --recipe-a nvfp4 --recipe-b nvfp4 -m 128 --baselines
+  The layers of a converted checkpoint, as they are stored, against the original:
+    blockscale gemm --weights ./minilm-fp8 --reference ./all-MiniLM-L6-v2 \
+        --tensor '*.intermediate.*' --json
 )help";
 
 void add_size_options(CLI::App& command, GemmCommand& state) {

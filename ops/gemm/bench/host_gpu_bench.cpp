@@ -14,7 +14,6 @@
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/validate.h"
 #include "runtime/cuda/measure.h"
-#include "runtime/cuda/tensor_map.h"
 #include "tests/gpu_benchmark.h"
 #include "tests/launch_time.h"
 
@@ -50,15 +49,21 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) 
   runtime::KernelSet kernels(gemm_detail::fp8_gemm_kernel_specs());
   gemm_detail::Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(
       gemm_detail::validated(x, {}), cuda::current_device().multiprocessors);
-  gemm_detail::Fp8GemmLaunch& first = plan.launches[0];
-  gemm_detail::find_tensor_maps(first);
-  const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(first.kernel));
-  runtime::launch(kernel, first.shape, stream, first.params);  // which allows shared memory
+  std::vector<std::function<void()>> bare;  // launches
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
+    gemm_detail::find_tensor_maps(launch);
+    const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(launch.kernel));
+    runtime::launch(kernel, launch.shape, stream, launch.params);  // which allows shared memory
+    bare.push_back(test::bare_launch(kernel, launch.shape, stream, launch.params));
+  }
   const std::string shape =
       std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k);
-  return entry("gemm " + shape,
-               test::time_launches(test::bare_launch(kernel, first.shape, stream, first.params),
-                                   [&] { cuda::gemm(x, {stream}); }));
+  return entry("gemm " + shape, test::time_launches(
+                                    [&] {
+                                      for (const auto& launch : bare) launch();
+                                    },
+                                    [&] { cuda::gemm(x, {stream}); }));
 }
 
 Json measure_quantize(Recipe recipe, void* stream) {

@@ -89,7 +89,8 @@ Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors
   const std::uint32_t resident = clusters_at_a_time(c, multiprocessors);
   const std::uint32_t tiles = tiles_of(x, c);
   Waves w;
-  w.whole = w.all = tiles / resident * tile_seconds(x, c, c.per_sm);
+  const std::uint32_t whole = tiles / resident;
+  w.whole = w.all = whole * tile_seconds(x, c, c.per_sm);
   w.idle_last = multiprocessors;
   if (const std::uint32_t rest = tiles % resident; rest != 0) {
     const std::int64_t blocks = std::int64_t{rest} * c.split;
