@@ -438,6 +438,18 @@ TEST_P(GemmTest, RoundsOnceToTheOutputDtype) {
   EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p102f, Format::f32), 0x7F7FFFFFu);
 }
 
+/// That UseSimdTarget reaches the products: the plan follows the instruction set.
+TEST_P(GemmTest, RunsOnTheTargetOfTheTest) {
+  Random random(16);
+  const TestOperand a(random, Recipe::mxfp4, 8, 64, InputFamily::normal);
+  TestMatrix d(Format::f32, 8, 8);
+  GemmArguments x;
+  x.a = x.b = a.view();
+  x.d = d.view();
+  EXPECT_EQ(simd_target(), hwy::TargetName(GetParam()));
+  EXPECT_EQ(describe_gemm(x).find("1 x integers") == 0, simd_target() == "AVX3_DL");
+}
+
 TEST(GemmPlan, IsSaid) {
   const ScaledTensor a(Recipe::mxfp8_e4m3, 16, 512), b(Recipe::mxfp4, 64, 512);
   ScaledTensor d(Recipe::bf16, 16, 64);

@@ -17,6 +17,7 @@
 #include "blockscale/system.h"
 #include "core/recipe.h"
 #include "ops/common/float_environment.h"
+#include "ops/common/simd/requested.h"
 #include "ops/gemm/cpu/epilogue.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
@@ -260,12 +261,14 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
 }  // namespace
 
 GemmPath cpu_path() {
+  use_requested_simd();
   return HWY_DYNAMIC_DISPATCH(path_of_target)();
 }
 
 }  // namespace gemm_detail
 
 void gemm(const GemmArguments& arguments, const GemmOptions& options) {
+  use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0) return;
   if (x.d.batch > 1 && x.d.batch >= effective_threads(options.threads)) {
@@ -280,6 +283,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
 }
 
 std::string describe_gemm(const GemmArguments& arguments) {
+  use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
   const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
