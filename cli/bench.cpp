@@ -369,6 +369,9 @@ constexpr const char* kGemmExamples = R"help(Examples:
   Two pairs of one's own choice:
     blockscale bench gemm --pair mxfp8_e4m3 --pair bf16:mxfp4 -m 64 --threads 0
 
+  As on a CPU without AVX-512 (doctor lists the instruction sets):
+    BLOCKSCALE_SIMD=AVX2 blockscale bench gemm
+
   How long a product with block scales takes on a GPU, or by which kernel with --plan:
     blockscale bench gemm --device cuda --pair fp8_1x128:fp8_128x128 -m 64 --repeats 20
 )help";

@@ -24,16 +24,20 @@ inline std::vector<std::int64_t> simd_targets() {
 /// compiled for it: as on a CPU that has no better one.
 class UseSimdTarget {
  public:
-  explicit UseSimdTarget(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & ~(target - 1));
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  explicit UseSimdTarget(std::int64_t target) : saved_(hwy::SupportedTargets()) {
+    use(saved_ & ~(target - 1));
   }
-  ~UseSimdTarget() {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
+  ~UseSimdTarget() { use(saved_); }
   UseSimdTarget(const UseSimdTarget&) = delete;
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
+
+ private:
+  static void use(std::int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(targets);
+  }
+
+  std::int64_t saved_;
 };
 
 }  // namespace blockscale::test

@@ -40,13 +40,19 @@ def chip_name() -> str:
 
 
 def write_report(
-    folder: pathlib.Path, name: str, chip: str, commit: str, command: str, results: object
+    folder: pathlib.Path,
+    name: str,
+    chip: str,
+    commit: str,
+    command: str,
+    results: object,
+    machine: dict | None = None,
 ) -> pathlib.Path:
-    """Writes DATE-CHIP-NAME.json; returns it."""
+    """Writes DATE-CHIP-NAME.json; returns it. `machine`: what stands in place of the driver."""
     report = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "chip": chip,
-        "driver": driver_version(),
+        **({"driver": driver_version()} if machine is None else machine),
         "commit": commit,
         "command": command,
         "results": results,

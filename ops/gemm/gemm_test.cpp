@@ -438,6 +438,43 @@ TEST_P(GemmTest, RoundsOnceToTheOutputDtype) {
   EXPECT_EQ(as_dtype(0x1.fffffep127f, 0x1p102f, Format::f32), 0x7F7FFFFFu);
 }
 
+/// That UseSimdTarget reaches the products: the plan follows the instruction set.
+TEST_P(GemmTest, RunsOnTheTargetOfTheTest) {
+  Random random(16);
+  const TestOperand a(random, Recipe::mxfp4, 8, 64, InputFamily::normal);
+  TestMatrix d(Format::f32, 8, 8);
+  GemmArguments x;
+  x.a = x.b = a.view();
+  x.d = d.view();
+  EXPECT_EQ(simd_target(), hwy::TargetName(GetParam()));
+  EXPECT_EQ(describe_gemm(x).find("1 x integers") == 0, simd_target() == "AVX3_DL");
+}
+
+/// Rows alone, a few of them and all give the same bits, even where some are beyond f32.
+TEST_P(GemmTest, BatchInvariantRows) {
+  constexpr std::int64_t kM = 70, kN = 77, kK = 1024;
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e4m3, Recipe::bf16}) {
+    Random random(17);
+    const TestOperand a(random, recipe, kM, kK, InputFamily::adversarial);
+    const TestOperand b(random, Recipe::mxfp4, kN, kK, InputFamily::adversarial);
+    std::vector<std::uint8_t> all;
+    for (const std::int64_t m : {kM, std::int64_t{1}, std::int64_t{3}, std::int64_t{5}, kM / 2}) {
+      TestMatrix d(Format::f32, kM, kN);
+      GemmArguments x;
+      x.a = a.view();
+      x.b = b.view();
+      x.d = d.view();
+      x.a.rows = x.d.rows = m;
+      x.batch_invariant = true;
+      gemm(x);
+      if (all.empty()) all = d.bytes();
+      const auto bytes = static_cast<std::ptrdiff_t>(TestMatrix::kGuard) + m * kN * 4;
+      EXPECT_TRUE(std::equal(all.begin(), all.begin() + bytes, d.bytes().begin()))
+          << m << " rows of " << recipe_traits(recipe).name;
+    }
+  }
+}
+
 TEST(GemmPlan, IsSaid) {
   const ScaledTensor a(Recipe::mxfp8_e4m3, 16, 512), b(Recipe::mxfp4, 64, 512);
   ScaledTensor d(Recipe::bf16, 16, 64);

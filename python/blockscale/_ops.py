@@ -409,8 +409,8 @@ def gemm(
         bias: [N], added to each row.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
-        batch_invariant: on a CUDA device: the bits of a row of the result depend neither on M nor
-            on the other rows of `a`. May cost time.
+        batch_invariant: the bits of a row of the result depend neither on M nor on the other rows
+            of `a`. May cost time.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -439,10 +439,6 @@ def gemm(
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
     bias_pair = None if bias is None else _bias(bias, place)
     invariant = bool(batch_invariant)
-    if invariant and not isinstance(place, Device):
-        raise ValueError(
-            "batch_invariant: is given, but `a` is on the CPU, which cannot promise it"
-        )
     call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair, invariant)
     if isinstance(place, Device):
         place.queue(_native.cuda_gemm, *call)

@@ -90,7 +90,6 @@ BAD = [
     (lambda: blockscale.gemm(X, w4(), out=np.empty((4, 9), np.float32)), ValueError, "out: shape"),
     (lambda: blockscale.gemm(X, w4(), out_dtype="int8"), TypeError, "out_dtype: is int8"),
     (lambda: blockscale.gemm("x", w4()), TypeError, "a: is a str"),
-    (lambda: blockscale.gemm(X, w4(), batch_invariant=True), ValueError, "batch_invariant: is"),
     (lambda: blockscale.gemm(X, None), TypeError, "b: is a NoneType"),
     (lambda: blockscale.gemm(X, w4(), out=X[:, :8]), ValueError, "out: overlaps a.values"),
     (

@@ -17,6 +17,7 @@
 #include "blockscale/system.h"
 #include "core/recipe.h"
 #include "ops/common/float_environment.h"
+#include "ops/common/simd/requested.h"
 #include "ops/gemm/cpu/epilogue.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
@@ -26,6 +27,7 @@
 #include "ops/gemm/validate.h"
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
+#include "ops/gemm/cpu/digits-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
 #include "ops/gemm/cpu/few_rows-inl.h"
 #include "ops/gemm/cpu/integers-inl.h"
@@ -40,6 +42,8 @@ namespace blockscale::gemm_detail {
 
 /// Rows of A that one task decodes.
 inline constexpr std::int64_t kPackedRows = 8;
+/// That of 1.
+inline constexpr ValueRange kUnitRange{0x3F800000u, 0x3F800000u - 1};
 
 }  // namespace blockscale::gemm_detail
 #endif  // BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -80,8 +84,9 @@ void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t sla
     for (std::int64_t r = begin; r < end; ++r) {
       range.include(chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)]);
     }
-    multiply(static_cast<int>(end - begin), f32_is_safe(range, panel_range), chunk.row(slab, begin),
-             panel, depth, tile + (begin - task.row_begin) * kTileColumns);
+    const bool is_safe = !chunk.is_batch_invariant && f32_is_safe(range, panel_range);
+    multiply(static_cast<int>(end - begin), is_safe, chunk.row(slab, begin), panel, depth,
+             tile + (begin - task.row_begin) * kTileColumns);
   }
 }
 
@@ -114,19 +119,21 @@ void multiply_span_of_task(const PackedChunk& chunk, const OperandMatrix& b, con
   float* const rest = scratch + kFactorScratch;
   const bool words = has_word_panels(b.recipe);
   const bool integers = chunk.integers.bytes != nullptr;
-  if (chunk.arranged == nullptr && !words) {
+  const bool digits = !chunk.digits.layers.empty();
+  if (chunk.arranged == nullptr && !words && !digits) {
     multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
     return;
   }
   const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
   if (integers && multiply_integers(chunk, b, task, factors, begin, count, rest, tile)) return;
+  if (digits && multiply_span_of_digits(chunk, b, task, factors, begin, count, rest, tile)) return;
   if (chunk.arranged != nullptr &&
       multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
     return;
   }
   // Where the bound from the factors is not good enough, the values themselves are looked at.
   const ValueRange bound = range_of_values(factors.range(), recipe_traits(b.recipe).element);
-  const bool is_bounded = words && f32_is_safe(chunk.range, bound);
+  const bool is_bounded = words && (chunk.is_batch_invariant || f32_is_safe(chunk.range, bound));
   multiply_slabs(chunk, b, task, is_bounded ? &factors : nullptr, begin, count, rest, tile);
 }
 
@@ -174,7 +181,9 @@ namespace blockscale {
 namespace gemm_detail {
 namespace {
 
+HWY_EXPORT(arrange_digits);
 HWY_EXPORT(arrange_rows);
+HWY_EXPORT(has_digits);
 HWY_EXPORT(has_few_rows);
 HWY_EXPORT(has_integers);
 HWY_EXPORT(pack_integer_rows);
@@ -183,8 +192,9 @@ HWY_EXPORT(run_task);
 HWY_EXPORT(path_of_target);
 
 /// How this machine's instruction set multiplies `m` rows.
-CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b) {
-  // One row is bound by memory; integers would only add work.
+CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
+  if (batch_invariant) return CpuKernel::panels;
+  if (m == 1 && HWY_DYNAMIC_DISPATCH(has_digits)(a, b)) return CpuKernel::digits;
   if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
   if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
   return CpuKernel::panels;
@@ -192,11 +202,12 @@ CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b) {
 
 /// D of one matrix of the batch, chunk by chunk of A.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
-                     const OutputMatrix& out, int threads) {
+                     const OutputMatrix& out, bool batch_invariant, int threads) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
-  const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe);
+  const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe, batch_invariant);
   const bool integers = kernel == CpuKernel::integers;
   PackedChunk chunk;
+  chunk.is_batch_invariant = batch_invariant;
   chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
   chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
   if (integers) {
@@ -220,6 +231,10 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
     }
     if (kernel == CpuKernel::few_rows) {
       HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
+    }
+    // All factors are 1 here: whether B's are safe too is looked at span by span.
+    if (kernel == CpuKernel::digits && digits_are_safe(chunk.range, kUnitRange)) {
+      HWY_DYNAMIC_DISPATCH(arrange_digits)(chunk, a.k);
     }
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
@@ -254,18 +269,20 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   }
   out.bias = static_cast<const std::uint8_t*>(x.bias);
   out.bias_dtype = x.bias_dtype;
-  multiply_matrix(a, b, epilogue, out, threads);
+  multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads);
 }
 
 }  // namespace
 
 GemmPath cpu_path() {
+  use_requested_simd();
   return HWY_DYNAMIC_DISPATCH(path_of_target)();
 }
 
 }  // namespace gemm_detail
 
 void gemm(const GemmArguments& arguments, const GemmOptions& options) {
+  use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0) return;
   if (x.d.batch > 1 && x.d.batch >= effective_threads(options.threads)) {
@@ -280,10 +297,11 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
 }
 
 std::string describe_gemm(const GemmArguments& arguments) {
+  use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
   const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
-  const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe);
+  const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
   return std::to_string(x.d.batch) + " x " +
          plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, kernel) +
          "; on " + simd_target() + "\n";

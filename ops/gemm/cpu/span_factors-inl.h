@@ -115,7 +115,10 @@ class SpanFactors {
       for (std::int64_t j = 0; j <= whole; j += kLanes) {
         auto factors = decode_scales(scale, (j < whole ? from : gathered) + j);
         // Loads of a chunk's factors read up to a vector more.
-        if (j == whole) factors = hn::IfThenElseZero(hn::FirstN(df, r.columns - whole), factors);
+        if (j == whole) {
+          const auto left = static_cast<std::size_t>(r.columns - whole);
+          factors = hn::IfThenElseZero(hn::FirstN(df, left), factors);
+        }
         range.include(factors);
         hn::StoreU(factors, df, out + j);
       }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <vector>
 
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
@@ -55,6 +56,23 @@ struct IntegerRows {
   }
 };
 
+/// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
+/// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
+struct DigitLayer {
+  static constexpr int kCodes = 128;
+
+  alignas(64) std::int8_t digits[3][2][64];
+  alignas(64) std::int32_t offsets[16];
+  alignas(64) float units[16];
+};
+
+/// A row of A as such layers, one or more a chunk of k.
+struct DigitRow {
+  std::vector<std::int64_t> begin;  // of each span of k, and the end
+  std::vector<std::int32_t> chunk;  // of each layer, counted in its span
+  std::vector<DigitLayer> layers;
+};
+
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
 /// each slab.
 struct PackedChunk {
@@ -66,6 +84,10 @@ struct PackedChunk {
   hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
 
   IntegerRows integers;  // with FP4 on both sides, where there are integers
+  DigitRow digits;       // with one row, where there are digits
+
+  /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
+  bool is_batch_invariant = false;
 
   float* row(std::int64_t slab, std::int64_t r) const {
     return values.get() + (slab * rows + r) * kSlab;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "blockscale/quantize.h"
+#include "ops/common/simd/requested.h"
 #include "ops/quantize/cpu/pieces.h"
 #include "ops/quantize/cpu/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
@@ -77,6 +78,7 @@ void dequantize_piece(const Job& job, const Piece& piece) {
 }  // namespace
 
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out, int threads) {
+  use_requested_simd();
   const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, threads);
   const RecipeTraits& recipe = recipe_traits(x.recipe);
   const Job job{a.x, a.out, recipe, Cut(recipe, a.x.batch, a.x.rows, a.x.k)};

@@ -11,6 +11,7 @@
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
 #include "ops/common/float_environment.h"
+#include "ops/common/simd/requested.h"
 #include "ops/quantize/cpu/input.h"
 #include "ops/quantize/cpu/piece_quantizer.h"
 #include "ops/quantize/cpu/pieces.h"
@@ -138,6 +139,7 @@ void settle_fp8_tensor_scales(QuantizeJob& job, const Input& input) {
 
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options) {
+  use_requested_simd();
   const quantize_detail::QuantizeArguments arguments = quantize_detail::validated(x, out, options);
   if (options.scale_source == ScaleSource::given) {
     quantize_detail::check_given_scales(arguments.out);

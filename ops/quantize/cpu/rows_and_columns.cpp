@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "blockscale/quantize.h"
+#include "ops/common/simd/requested.h"
 #include "ops/quantize/cpu/input.h"
 #include "ops/quantize/cpu/piece_quantizer.h"
 #include "ops/quantize/cpu/pieces.h"
@@ -54,6 +55,7 @@ QuantizeJob job_of(const MutableScaledTensorView& out, const QuantizeOptions& op
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                const MutableScaledTensorView& out_columns,
                                const QuantizeOptions& options) {
+  use_requested_simd();
   const quantize_detail::RowsAndColumnsArguments a =
       quantize_detail::validated(x, out_rows, out_columns, options);
   const Input input(a.x, a.input);
