@@ -36,7 +36,7 @@ MOST_COLD_ROWS = 16
 
 
 class Case(NamedTuple):
-    """A pair of recipes, what its number is (a share of the `read` bandwidth, or `torch`'s time over
+    """A pair of recipes, what its number is (a share of the `read` bandwidth, `torch`'s time over
     ours, or one thread's over that of `two`), and its limits."""
 
     a: str
