@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
@@ -27,6 +28,7 @@
 #include "ops/gemm/validate.h"
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
+#include "ops/gemm/cpu/bf16-inl.h"
 #include "ops/gemm/cpu/digits-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
 #include "ops/gemm/cpu/few_rows-inl.h"
@@ -65,11 +67,26 @@ void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, Pac
   }
 }
 
+/// Decodes all rows of the chunk, unless that was done: where a task needs them after all.
+void need_rows(const OperandMatrix& a, PackedChunk& chunk) {
+  const std::lock_guard lock(chunk.decoding);
+  if (chunk.is_decoded) return;
+  const std::int64_t slabs = ceil_div(a.k, kSlab);
+  if (chunk.values == nullptr) {
+    chunk.values = allocate<float>(slabs * chunk.most_rows * kSlab);
+    chunk.ranges = allocate<ValueRange>(slabs * chunk.most_rows);
+  }
+  for (std::int64_t r = 0; r < chunk.rows; r += kPackedRows) {
+    pack_rows(a, r, std::min(chunk.rows, r + kPackedRows), chunk);
+  }
+  chunk.take_range(slabs);
+}
+
 /// Scratch of one task: the factors of a span, and what the path that is taken needs beside it.
 inline constexpr std::int64_t kFactorScratch = kTileColumns * kFactorPitchOfSpan;
 inline constexpr std::int64_t kScratch =
     kFactorScratch +
-    std::max<std::int64_t>({2 * kSlab * kPanelColumns, kLaneSums, kIntegerScratch});
+    std::max<std::int64_t>({2 * kSlab * kPanelColumns, kLaneSums, kIntegerScratch, kPairScratch});
 
 /// Adds the products of one slab to the tile: all rows of the task times one panel of B.
 void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
@@ -113,42 +130,74 @@ void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task
   }
 }
 
-/// Adds the products of k in [begin, begin + count), a span, to the tile.
-void multiply_span_of_task(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                           std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
+/// Sums the products of k in [begin, begin + count), a span, in f32: all of them in `sums`, rows
+/// kTileColumns apart. False if the chunk is not prepared for that, or f32 might not hold them.
+bool sum_span(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+              const SpanFactors& factors, std::int64_t begin, std::int64_t count, float* scratch,
+              float* sums) {
+  if (chunk.integers.bytes != nullptr) {
+    return multiply_integers(chunk, b, task, factors, begin, count, scratch, sums);
+  }
+  return chunk.pairs.values != nullptr &&
+         multiply_span_of_pairs(chunk, b, task, factors, begin, count, scratch, sums);
+}
+
+/// Adds the products of k in [begin, begin + count), a span, to the tile. `sums` is scratch of a
+/// tile in f32.
+void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
+                           const Task& task, std::int64_t begin, std::int64_t count, float* scratch,
+                           float* sums, double* tile) {
   float* const rest = scratch + kFactorScratch;
   const bool words = has_word_panels(b.recipe);
-  const bool integers = chunk.integers.bytes != nullptr;
-  const bool digits = !chunk.digits.layers.empty();
-  if (chunk.arranged == nullptr && !words && !digits) {
+  if (!words && !chunk.has_other_paths()) {
     multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
     return;
   }
   const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
-  if (integers && multiply_integers(chunk, b, task, factors, begin, count, rest, tile)) return;
-  if (digits && multiply_span_of_digits(chunk, b, task, factors, begin, count, rest, tile)) return;
+  if (sum_span(chunk, b, task, factors, begin, count, rest, sums)) {
+    const std::int64_t elements = (task.row_end - task.row_begin) * kTileColumns;
+    for (std::int64_t i = 0; i < elements; i += kLanes) {
+      add_to_tile(hn::Load(FloatTag(), sums + i), tile + i);
+    }
+    return;
+  }
+  if (!chunk.digits.layers.empty() &&
+      multiply_span_of_digits(chunk, b, task, factors, begin, count, rest, tile)) {
+    return;
+  }
   if (chunk.arranged != nullptr &&
       multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
     return;
   }
   // Where the bound from the factors is not good enough, the values themselves are looked at.
+  need_rows(a, chunk);
   const ValueRange bound = range_of_values(factors.range(), recipe_traits(b.recipe).element);
   const bool is_bounded = words && (chunk.is_batch_invariant || f32_is_safe(chunk.range, bound));
   multiply_slabs(chunk, b, task, is_bounded ? &factors : nullptr, begin, count, rest, tile);
 }
 
-void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& epilogue,
-              const OutputMatrix& out, const Task& task) {
+void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
+              const Epilogue& epilogue, const OutputMatrix& out, const Task& task) {
   const std::int64_t rows = task.row_end - task.row_begin;
-  const std::int64_t tile_bytes = rows * kTileColumns * static_cast<std::int64_t>(sizeof(double));
+  const std::int64_t elements = rows * kTileColumns;
   std::uint8_t* const memory =
-      thread_scratch(tile_bytes + kScratch * static_cast<std::int64_t>(sizeof(float)));
+      thread_scratch(elements * static_cast<std::int64_t>(sizeof(double) + sizeof(float)) +
+                     kScratch * static_cast<std::int64_t>(sizeof(float)));
   double* const tile = reinterpret_cast<double*>(memory);
-  float* const scratch = reinterpret_cast<float*>(memory + tile_bytes);
-  std::fill(tile, tile + rows * kTileColumns, 0.0);
-  for (std::int64_t first = 0; first < b.k; first += kSpan) {
-    const std::int64_t depth = std::min(kSpan, b.k - first);
-    multiply_span_of_task(chunk, b, task, first, depth, scratch, tile);
+  float* const sums = reinterpret_cast<float*>(tile + elements);
+  float* const scratch = sums + elements;
+
+  bool in_f32 = false;
+  if (b.k > 0 && b.k <= kSpan && chunk.sums_spans()) {
+    const SpanFactors factors(b, task.column_begin, task.columns, 0, b.k, scratch);
+    in_f32 = sum_span(chunk, b, task, factors, 0, b.k, scratch + kFactorScratch, sums);
+  }
+  if (!in_f32) {
+    std::fill(tile, tile + elements, 0.0);
+    for (std::int64_t first = 0; first < b.k; first += kSpan) {
+      const std::int64_t depth = std::min(kSpan, b.k - first);
+      multiply_span_of_task(a, chunk, b, task, first, depth, scratch, sums, tile);
+    }
   }
 
   const std::int64_t d_size = format_traits(epilogue.d_dtype).bits / 8;
@@ -161,9 +210,14 @@ void run_task(const PackedChunk& chunk, const OperandMatrix& b, const Epilogue& 
     const std::int64_t row = chunk.first_row + task.row_begin + r;
     const std::uint8_t* const c =
         out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
-    finish_row(epilogue, task.columns, tile + r * kTileColumns, c,
-               out.bias == nullptr ? nullptr : bias,
-               out.d + row * out.d_row_stride + task.column_begin * d_size);
+    std::uint8_t* const d = out.d + row * out.d_row_stride + task.column_begin * d_size;
+    if (in_f32 && epilogue.fits_f32 && c == nullptr) {
+      finish_row_in_f32(epilogue, task.columns, sums + r * kTileColumns, bias, d);
+      continue;
+    }
+    double* const row_sums = tile + r * kTileColumns;
+    if (in_f32) widen(sums + r * kTileColumns, row_sums);
+    finish_row(epilogue, task.columns, row_sums, c, out.bias == nullptr ? nullptr : bias, d);
   }
 }
 
@@ -186,6 +240,8 @@ HWY_EXPORT(arrange_rows);
 HWY_EXPORT(has_digits);
 HWY_EXPORT(has_few_rows);
 HWY_EXPORT(has_integers);
+HWY_EXPORT(has_pairs);
+HWY_EXPORT(pack_pair_rows);
 HWY_EXPORT(pack_integer_rows);
 HWY_EXPORT(pack_rows);
 HWY_EXPORT(run_task);
@@ -196,6 +252,7 @@ CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
   if (batch_invariant) return CpuKernel::panels;
   if (m == 1 && HWY_DYNAMIC_DISPATCH(has_digits)(a, b)) return CpuKernel::digits;
   if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
+  if (m > kFewRows && HWY_DYNAMIC_DISPATCH(has_pairs)(a, b)) return CpuKernel::pairs;
   if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
   return CpuKernel::panels;
 }
@@ -208,22 +265,32 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
   const bool integers = kernel == CpuKernel::integers;
   PackedChunk chunk;
   chunk.is_batch_invariant = batch_invariant;
-  chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
-  chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
+  const bool pairs = kernel == CpuKernel::pairs;
+  chunk.most_rows = plan.chunk_rows;
+  if (!integers && !pairs) {
+    chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
+    chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
+  }
   if (integers) {
     chunk.integers.allocate_rows(plan.chunk_rows, a.k, recipe_traits(a.recipe).block_k);
   }
+  if (pairs) {
+    const bool late = recipe_traits(a.recipe).family == Family::fp8 ||
+                      recipe_traits(b.recipe).family == Family::fp8;
+    chunk.pairs.allocate_rows(plan.chunk_rows, a.k, late);
+  }
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
-    chunk.first_row = chunk.integers.first_row = first;
-    chunk.rows = std::min(plan.chunk_rows, a.rows - first);
+    chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
+    chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);
     parallel_for(chunk.rows, kPackedRows, threads, [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
-      HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
+      if (pairs) HWY_DYNAMIC_DISPATCH(pack_pair_rows)(a, b.recipe, begin, end, chunk.pairs);
       if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);
+      if (!pairs && !integers) HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
     });
-    chunk.range = {};
-    std::for_each_n(chunk.ranges.get(), plan.slabs * chunk.rows,
-                    [&](const ValueRange& range) { chunk.range.include(range); });
+    chunk.is_decoded = false;
+    if (!pairs && !integers) chunk.take_range(plan.slabs);
+    if (pairs) chunk.pairs.take_ranges();
     if (integers) {
       chunk.integers.range = {};
       std::for_each_n(chunk.integers.ranges.get(), chunk.rows,
@@ -245,7 +312,7 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
       task.row_end = std::min(chunk.rows, task.row_begin + plan.task_rows);
       task.column_begin = index / row_tasks * kTileColumns;
       task.columns = std::min(kTileColumns, b.rows - task.column_begin);
-      HWY_DYNAMIC_DISPATCH(run_task)(chunk, b, epilogue, out, task);
+      HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task);
     });
   }
 }
@@ -256,7 +323,8 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   const auto factor = [](const OperandMatrix& operand) {
     return TensorFactor{operand.tensor_scale, operand.sense == TensorScaleSense::divisor};
   };
-  const Epilogue epilogue{alpha_of(x), factor(a), factor(b), double{x.beta}, x.c.dtype, x.d.dtype};
+  Epilogue epilogue{alpha_of(x), factor(a), factor(b), double{x.beta}, x.c.dtype, x.d.dtype};
+  epilogue.combine();
   const auto bytes = [](Format dtype) { return std::int64_t{format_traits(dtype).bits / 8}; };
   OutputMatrix out;
   out.d = static_cast<std::uint8_t*>(x.d.data) + index * x.d.batch_stride * bytes(x.d.dtype);

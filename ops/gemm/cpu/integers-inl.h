@@ -153,7 +153,7 @@ struct IntegerProduct {
 };
 
 template <int kRows, int kBlockWords>
-void multiply_bytes(const IntegerProduct& p, double* HWY_RESTRICT tile) {
+void multiply_bytes(const IntegerProduct& p, float* HWY_RESTRICT sums) {
   __m512 sum[kRows][2];
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -194,13 +194,14 @@ void multiply_bytes(const IntegerProduct& p, double* HWY_RESTRICT tile) {
   }
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
-    add_to_tile(hn::Vec<FloatTag>{sum[r][0]}, tile + r * kTileColumns);
-    add_to_tile(hn::Vec<FloatTag>{sum[r][1]}, tile + r * kTileColumns + 16);
+    float* const to = sums + r * kTileColumns;
+    _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), sum[r][0]));
+    _mm512_store_ps(to + 16, _mm512_add_ps(_mm512_load_ps(to + 16), sum[r][1]));
   }
 }
 
 /// multiply_bytes for 1..kIntegerRows rows.
-using MultiplyBytes = void (*)(const IntegerProduct&, double*);
+using MultiplyBytes = void (*)(const IntegerProduct&, float*);
 template <int kBlockWords, int... kIndex>
 constexpr std::array<MultiplyBytes, sizeof...(kIndex)> multiply_bytes_table(
     std::integer_sequence<int, kIndex...>) {
@@ -212,7 +213,7 @@ inline constexpr auto kMultiplyBytes =
 
 /// Adds the products of a slab to the tile: all rows of the task times one panel.
 inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, std::int64_t block,
-                                   std::int64_t first_block, IntegerProduct product, double* tile) {
+                                   std::int64_t first_block, IntegerProduct product, float* sums) {
   const RowGroups groups(task.row_end - task.row_begin, kIntegerRows);
   for (std::int64_t g = 0; g < groups.count; ++g) {
     const std::int64_t row = task.row_begin + groups.begin(g);
@@ -223,7 +224,7 @@ inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, st
     product.blocks = rows.blocks;
     const auto index = static_cast<std::size_t>(groups.end(g) - groups.begin(g) - 1);
     (block == 16 ? kMultiplyBytes<2> : kMultiplyBytes<4>)[index](
-        product, tile + groups.begin(g) * kTileColumns);
+        product, sums + groups.begin(g) * kTileColumns);
   }
 }
 
@@ -231,9 +232,10 @@ inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, st
 /// if f32 might not hold the sums.
 bool multiply_integers(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
                        const SpanFactors& factors, std::int64_t begin, std::int64_t count,
-                       float* scratch, double* tile) {
+                       float* scratch, float* sums) {
   const IntegerRows& rows = chunk.integers;
   if (!integers_are_safe(rows.range, factors.range())) return false;
+  std::fill_n(sums, (task.row_end - task.row_begin) * kTileColumns, 0.0f);
   const std::int64_t block = recipe_traits(b.recipe).block_k;
   const std::int64_t last_16_rows = std::max<std::int64_t>(0, b.rows - kLanes);
   float* const panel_factors = scratch + kIntegerSlab * kPanelColumns / 4;
@@ -268,7 +270,7 @@ bool multiply_integers(const PackedChunk& chunk, const OperandMatrix& b, const T
                     panel_factors + i * kPanelColumns + v * kLanes);
         }
       }
-      multiply_integer_panel(rows, task, block, first / block, product, tile + c);
+      multiply_integer_panel(rows, task, block, first / block, product, sums + c);
     }
   }
   return true;
@@ -288,7 +290,7 @@ void pack_integer_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t 
 #else
 
 bool multiply_integers(const PackedChunk&, const OperandMatrix&, const Task&, const SpanFactors&,
-                       std::int64_t, std::int64_t, float*, double*) {
+                       std::int64_t, std::int64_t, float*, float*) {
   return false;
 }
 bool has_integers(Recipe, Recipe) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -56,6 +57,41 @@ struct IntegerRows {
   }
 };
 
+/// k that share a scale of an FP8 operand, or a part of them.
+inline constexpr std::int64_t kLateBlock = 128;
+
+/// A chunk of A as bf16-inl.h multiplies it: (slab, row, k of the slab in the order of pairs), and
+/// where A is FP8 the scales, (block of k, row).
+struct PairRows {
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t pitch = 0;  // rows that there is room for
+  hwy::AlignedFreeUniquePtr<std::uint16_t[]> values;
+  hwy::AlignedFreeUniquePtr<float[]> factors;  // null where all scales are part of values
+  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;         // of each row
+  hwy::AlignedFreeUniquePtr<ValueRange[]> factor_ranges;  // of each row
+  ValueRange range;                                       // of all of them
+  ValueRange factor_range;
+
+  /// Makes room for `most` rows of `k` elements.
+  void allocate_rows(std::int64_t most, std::int64_t k, bool with_factors) {
+    pitch = ceil_div(most, std::int64_t{16}) * 16;
+    values = allocate<std::uint16_t>(ceil_div(k, kSlab) * kSlab * pitch);
+    if (with_factors) factors = allocate<float>(ceil_div(k, kLateBlock) * pitch);
+    ranges = allocate<ValueRange>(most);
+    factor_ranges = allocate<ValueRange>(most);
+  }
+  void take_ranges() {
+    range = factor_range = {};
+    std::for_each_n(ranges.get(), rows, [&](const ValueRange& x) { range.include(x); });
+    std::for_each_n(factor_ranges.get(), rows,
+                    [&](const ValueRange& x) { factor_range.include(x); });
+  }
+  const float* row_factors(std::int64_t block, std::int64_t row) const {
+    return factors.get() + block * pitch + row;
+  }
+};
+
 /// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
 /// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
 struct DigitLayer {
@@ -74,7 +110,7 @@ struct DigitRow {
 };
 
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
-/// each slab.
+/// each slab. Values and ranges are there once they are needed.
 struct PackedChunk {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
@@ -83,8 +119,25 @@ struct PackedChunk {
   ValueRange range;                             // of all rows and slabs
   hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
 
+  PairRows pairs;        // where bf16 holds all elements of A and B
   IntegerRows integers;  // with FP4 on both sides, where there are integers
   DigitRow digits;       // with one row, where there are digits
+
+  std::int64_t most_rows = 0;
+  std::mutex decoding;
+  bool is_decoded = false;
+
+  /// The range of all rows, once each has its own.
+  void take_range(std::int64_t slabs) {
+    range = {};
+    std::for_each_n(ranges.get(), slabs * rows, [&](const ValueRange& x) { range.include(x); });
+    is_decoded = true;
+  }
+  /// Whether spans are summed in f32 where that is safe, and values are decoded only where not.
+  bool sums_spans() const { return integers.bytes != nullptr || pairs.values != nullptr; }
+  bool has_other_paths() const {
+    return arranged != nullptr || !digits.layers.empty() || sums_spans();
+  }
 
   /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
   bool is_batch_invariant = false;
