@@ -3,8 +3,10 @@
 // Included once per SIMD target by ops/gemm/cpu/gemm.cpp; for AVX3_DL, on CPUs with AVX-512 BF16.
 // dpbf16ps is two fused multiply-adds in f32, odd element first, each rounded to nearest even;
 // subnormal numbers count as zeros. A slab of kPairSlab of k is one chain of them for each element
-// of D. Slabs are added in f32, scales that are not folded into the panel applied to them; spans of
-// kSpan go to the f64 tile.
+// of D. Slabs are added in f32, scales that are not folded into values applied to them.
+//
+// A is transposed into panels of 32 rows once. Rows of B are decoded as they lie, a few at a time,
+// and multiplied with all panels: a pair of B is broadcast, rows of A lie in lanes.
 
 #if defined(BLOCKSCALE_OPS_GEMM_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_GEMM_BF16_INL_H_
@@ -18,6 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "ops/gemm/cpu/operand.h"
@@ -44,130 +47,134 @@ namespace blockscale::gemm_detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Scratch of multiply_span_of_pairs beside the sums: a panel, and factors of its columns.
-inline constexpr std::int64_t kPairScratch =
-    kSlab * kPanelColumns + (kSlab / kMinBlock + 1) * kPanelColumns;
+inline constexpr std::int64_t kPairColumns = PairRows::kPanelRows;
+/// k of a chain of f32 sums.
+inline constexpr std::int64_t kPairSlab = PairRows::kDepth;
+
+/// Scratch of multiply_span_of_pairs beside the sums: decoded rows of B, and their factors.
+inline constexpr std::int64_t kPairScratch = kMaxPanelRows * kPairSlab / 2 + 64;
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-/// Rows of A up to which columns are decoded in registers.
-inline constexpr int kFusedRows = 16;
-
-/// What a call of the kernel multiplies: rows of A kPairSlab apart, and a panel of B.
+/// What a call of the kernel multiplies: rows of B kPairSlab apart, and a panel of A, (pair, row of
+/// A); and where their sums lie, rows of B `pitch` apart.
 struct PairProduct {
-  const std::uint16_t* a = nullptr;
+  const std::uint16_t* b = nullptr;
   const std::uint16_t* panel = nullptr;
   std::int64_t pairs = 0;
-  const float* row_factors = nullptr;     // null: both scales are folded
-  const float* column_factors = nullptr;  // kPanelColumns
+  const float* a_factors = nullptr;  // of kPairColumns rows; null: both scales are folded
+  const float* b_factors = nullptr;
+  float* sums = nullptr;
+  std::int64_t pitch = 0;
 };
 
-/// Adds `sum`, of row `r` and vector `v` of the columns, to `sums`, rows kTileColumns apart.
-HWY_INLINE void add_sum(const PairProduct& p, int r, int v, __m512 sum, float* sums) {
-  float* const to = sums + r * kTileColumns + v * kLanes;
-  const __m512 old = _mm512_load_ps(to);
-  if (p.row_factors == nullptr) {
-    _mm512_store_ps(to, _mm512_add_ps(old, sum));
-  } else {
-    const __m512 scaled = _mm512_mul_ps(sum, _mm512_load_ps(p.column_factors + v * kLanes));
-    _mm512_store_ps(to, _mm512_fmadd_ps(scaled, _mm512_set1_ps(p.row_factors[r]), old));
-  }
-}
-
-/// Adds the products of kRows rows and a panel to `sums`, rows kTileColumns apart.
-template <int kRows>
-void multiply_pairs(const PairProduct& p, float* HWY_RESTRICT sums) {
-  __m512 sum[kRows][2];
-  HWY_UNROLL(14)
-  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-  const auto* a = reinterpret_cast<const std::int32_t*>(p.a);
+/// Adds the products of kRows rows of B and 16 kVectors rows of A, or, with kVectors = 0, 8 of them.
+template <int kRows, int kVectors>
+void multiply_pairs(const PairProduct& p) {
+  using Sum = std::conditional_t<kVectors == 0, __m256, __m512>;
+  constexpr int kCount = std::max(1, kVectors);
+  Sum sum[kRows][kCount] = {};
+  const auto* b = reinterpret_cast<const std::int32_t*>(p.b);
   const std::uint16_t* panel = p.panel;
-  for (std::int64_t i = 0; i < p.pairs; ++i, ++a, panel += 2 * kPanelColumns) {
-    const auto b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(panel));
-    const auto b1 = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + 32));
-    HWY_UNROLL(14)
-    for (int r = 0; r < kRows; ++r) {
-      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(a[r * (kPairSlab / 2)]));
-      sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
-      sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
+  for (std::int64_t i = 0; i < p.pairs; ++i, ++b, panel += 2 * kPairColumns) {
+    if constexpr (kVectors == 0) {
+      const __m256i a = _mm256_load_si256(reinterpret_cast<const __m256i*>(panel));
+      HWY_UNROLL(14)
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i x = _mm256_set1_epi32(b[r * (kPairSlab / 2)]);
+        sum[r][0] = _mm256_dpbf16_ps(sum[r][0], reinterpret_cast<__m256bh>(x),
+                                     reinterpret_cast<__m256bh>(a));
+      }
+    } else {
+      __m512bh a[kCount];
+      HWY_UNROLL(2)
+      for (int v = 0; v < kCount; ++v) {
+        a[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + v * 32));
+      }
+      HWY_UNROLL(14)
+      for (int r = 0; r < kRows; ++r) {
+        const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(b[r * (kPairSlab / 2)]));
+        HWY_UNROLL(2)
+        for (int v = 0; v < kCount; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], x, a[v]);
+      }
     }
   }
   HWY_UNROLL(14)
   for (int r = 0; r < kRows; ++r) {
-    add_sum(p, r, 0, sum[r][0], sums);
-    add_sum(p, r, 1, sum[r][1], sums);
+    HWY_UNROLL(2)
+    for (int v = 0; v < kCount; ++v) {
+      __m512 slab;
+      if constexpr (kVectors == 0) {
+        slab = _mm512_zextps256_ps512(sum[r][v]);
+      } else {
+        slab = sum[r][v];
+      }
+      float* const to = p.sums + r * p.pitch + v * 16;
+      const __m512 old = _mm512_load_ps(to);
+      if (p.a_factors == nullptr) {
+        _mm512_store_ps(to, _mm512_add_ps(old, slab));
+      } else {
+        const __m512 scaled = _mm512_mul_ps(slab, _mm512_load_ps(p.a_factors + v * 16));
+        _mm512_store_ps(to, _mm512_fmadd_ps(scaled, _mm512_set1_ps(p.b_factors[r]), old));
+      }
+    }
   }
 }
 
-using MultiplyPairs = void (*)(const PairProduct&, float*);
-template <int... kIndex>
+/// multiply_pairs for 1..kMaxPanelRows rows of B.
+using MultiplyPairs = void (*)(const PairProduct&);
+template <int kVectors, int... kIndex>
 constexpr std::array<MultiplyPairs, sizeof...(kIndex)> multiply_pairs_table(
     std::integer_sequence<int, kIndex...>) {
-  return {multiply_pairs<kIndex + 1>...};
+  return {multiply_pairs<kIndex + 1, kVectors>...};
 }
-/// multiply_pairs for 1..kMaxPanelRows rows.
+template <int kVectors>
 inline constexpr auto kMultiplyPairs =
-    multiply_pairs_table(std::make_integer_sequence<int, kMaxPanelRows>());
+    multiply_pairs_table<kVectors>(std::make_integer_sequence<int, kMaxPanelRows>());
 
-/// The same without a panel: kRows rows, `rows` of which are there, times 16 columns that are
-/// decoded in registers. Where rows are few, this hides the decoding behind the products.
-template <class D, int kRows>
-bool multiply_words(const PairProduct& p, int rows, const float* words, std::int64_t count,
-                    const float* factors, std::int64_t words_of_block, float* HWY_RESTRICT sums) {
-  __m512 sum[kRows];
-  HWY_UNROLL(16)
-  for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
-  const auto* const a = reinterpret_cast<const std::int32_t*>(p.a);
-  const auto multiply = [&](std::int64_t w, const D& decoded, const PairScales& scales) HWY_ATTR {
-    const std::int32_t* const a_word = a + w * (D::kCodes / 2);
-    const auto add = [&]<int kIndex>() HWY_ATTR {
-      const auto b = reinterpret_cast<__m512bh>(decoded.template pairs<kIndex>(scales));
-      HWY_UNROLL(16)
-      for (int r = 0; r < kRows; ++r) {
-        const std::int32_t pair = a_word[r * (kPairSlab / 2) + kIndex];
-        const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-        sum[r] = _mm512_dpbf16_ps(sum[r], x, b);
-      }
-    };
-    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
-      (add.template operator()<kIndex>(), ...);
-    }(std::make_integer_sequence<int, D::kCodes / 2>());
-  };
-  const bool done = decode_words<D>(words, count, factors, words_of_block, multiply);
-  HWY_UNROLL(16)
-  for (int r = 0; r < kRows; ++r) {
-    if (r < rows) add_sum(p, r, 0, sum[r], sums);
-  }
-  return done;
-}
-
-/// Brings 32 f32 values that bf16 holds into the order of pairs of words of kCodes codes.
-template <int kCodes>
-HWY_INLINE void store_pairs(const float* values, std::uint16_t* out) {
+/// kSlab of k of 16 rows of A, kSlab apart, all of which bf16 holds, as the half of a panel.
+template <class D>
+void store_panel(const float* rows, std::uint16_t* panel) {
+  // Pairs of words that lie one after the other, and each word's as they are decoded.
   static constexpr auto kOrder = [] {
     PairTable<32> order;
     for (std::uint32_t i = 0; i < 32; ++i) {
-      const std::uint32_t word = i / kCodes * kCodes;
-      const std::uint32_t element = word + i % kCodes / 2 + i % 2 * (kCodes / 2);
+      const std::uint32_t word = i / D::kCodes * D::kCodes;
+      const std::uint32_t element = word + i % D::kCodes / 2 + i % 2 * (D::kCodes / 2);
       order.at[i] = static_cast<std::uint16_t>(2 * element + 1);  // upper half
     }
     return order;
   }();
-  const __m512i pairs = _mm512_permutex2var_epi16(
-      _mm512_load_si512(values), _mm512_load_si512(kOrder.at), _mm512_load_si512(values + 16));
-  _mm512_store_si512(out, pairs);
+  constexpr int kPairsOfWord = D::kCodes / 2;
+  for (int i = 0; i < kSlab; i += 32) {
+    hn::Vec<FloatTag> pairs[16];
+    HWY_UNROLL(16)
+    for (int r = 0; r < 16; ++r) {
+      const float* const from = rows + r * kSlab + i;
+      pairs[r].raw = _mm512_castsi512_ps(
+          _mm512_permutex2var_epi16(_mm512_load_si512(from), _mm512_load_si512(kOrder.at),
+                                    _mm512_load_si512(from + 16)));
+    }
+    transpose_16(pairs, pairs);
+    HWY_UNROLL(16)
+    for (int q = 0; q < 16; ++q) {
+      const int word = (i / 2 + q) / kPairsOfWord;
+      const int pair = word / 16 * (16 * kPairsOfWord) + q % kPairsOfWord * 16 + word % 16;
+      _mm512_store_ps(panel + pair * 2 * kPairColumns, pairs[q].raw);
+    }
+  }
 }
 
-/// Rows [begin, end) of a chunk of A, at most kMaxDecodedRows, as pairs for B of `recipe`.
+/// Packs rows [begin, end) of a chunk of A, kPairColumns or less from a multiple of it on, for B of
+/// `recipe`.
 void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, std::int64_t end,
                     PairRows& out) {
   const RecipeTraits& t = recipe_traits(a.recipe);
   const bool late = has_late_scales(t);
-  static_assert(kPairSlab == kSlab);
-  alignas(64) float values[kMaxDecodedRows * kSlab];
+  alignas(64) float values[kPairColumns * kSlab];
   RangeOfVectors range;
-  for (std::int64_t k = 0; k < a.k; k += kPairSlab) {
-    const std::int64_t depth = std::min(kPairSlab, a.k - k);
+  for (std::int64_t k = 0; k < a.k; k += kSlab) {
+    const std::int64_t depth = std::min(kSlab, a.k - k);
     if (!late) decode_rows(a, out.first_row + begin, end - begin, k, depth, values);
     for (std::int64_t r = begin; r < end; ++r) {
       float* const row = values + (r - begin) * kSlab;
@@ -176,12 +183,14 @@ void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, s
                           row);
       }
       std::fill(row + depth, row + kSlab, 0.0f);
-      std::uint16_t* const to = out.values.get() + (k / kPairSlab * out.pitch + r) * kPairSlab;
-      for (std::int64_t i = 0; i < kPairSlab; i += 32) {
-        range.include(hn::Load(FloatTag(), row + i));
-        range.include(hn::Load(FloatTag(), row + i + 16));
-        with_pairs(recipe, [&]<class D>() HWY_ATTR { store_pairs<D::kCodes>(row + i, to + i); });
-      }
+      for (std::int64_t i = 0; i < depth; i += kLanes) range.include(hn::Load(FloatTag(), row + i));
+    }
+    const std::int64_t padded = ceil_div(end - begin, std::int64_t{16}) * 16;
+    std::fill(values + (end - begin) * kSlab, values + padded * kSlab, 0.0f);
+    for (std::int64_t r = 0; r < padded; r += 16) {
+      with_pairs(recipe, [&]<class D>() {
+        store_panel<D>(values + r * kSlab, out.panel(k, begin) + 2 * r);
+      });
     }
   }
   ValueRange factor_range{0x3F800000u, 0x3F800000u - 1};
@@ -193,160 +202,106 @@ void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, s
         const SpanFactors span(a, out.first_row + r, 1, k, std::min(kSpan, a.k - k), factors);
         factor_range.include(span.range());
         for (std::int64_t i = k; i < std::min(a.k, k + kSpan); i += kLateBlock) {
-          out.factors[static_cast<std::size_t>(i / kLateBlock * out.pitch + r)] =
-              factors[t.block_k == 0 ? 0 : (i - k) / kLateBlock];
+          *out.row_factors(i / kLateBlock, r) = factors[t.block_k == 0 ? 0 : (i - k) / kLateBlock];
         }
       }
     }
   }
-  if (!late && out.factors != nullptr) {
-    for (std::int64_t block = 0; block * kLateBlock < a.k; ++block) {
-      std::fill_n(out.factors.get() + block * out.pitch + begin, end - begin, 1.0f);
-    }
-  }
-  for (std::int64_t r = begin; r < end; ++r) {
-    out.ranges[static_cast<std::size_t>(r)] = range.range();
-    out.factor_ranges[static_cast<std::size_t>(r)] = factor_range;
-  }
+  out.ranges[static_cast<std::size_t>(begin / kPairColumns)] = range.range();
+  out.factor_ranges[static_cast<std::size_t>(begin / kPairColumns)] = factor_range;
 }
 
-
-/// The factors of 16 columns in blocks of k of a slab: (block, column).
-inline void factors_of_columns(const SpanFactors& factors, std::int64_t row, std::int64_t columns,
-                               std::int64_t first_block, std::int64_t blocks, float* out) {
-  for (std::int64_t i = 0; i < blocks; i += 16) {
-    hn::Vec<FloatTag> in[16];
-    for (int c = 0; c < 16; ++c) {
-      const float* const from = factors.row(row + std::min<std::int64_t>(c, columns - 1));
-      in[c] = hn::LoadU(FloatTag(), from + first_block + i);
-    }
-    transpose_16(in, in);
-    for (int j = 0; j < 16 && i + j < blocks; ++j) hn::Store(in[j], FloatTag(), out + (i + j) * 16);
-  }
+/// What to prefetch while `depth` of k from `first` on of row `row` is decoded: what follows in it,
+/// or else the beginning of a row of the next task. Rows lie far apart, so hardware does not foresee
+/// this.
+inline const std::uint8_t* ahead_of(const OperandMatrix& b, std::int64_t row, std::int64_t first,
+                                    std::int64_t depth) {
+  const bool ends = first + depth >= b.k;
+  const std::int64_t next = ends ? std::min(b.rows - 1, row + kTileColumns) : row;
+  return b.values + next * b.value_row_stride + (ends ? 0 : row_bytes(b.recipe, first + depth));
 }
 
-/// One step of k of a task, and its scratch.
+/// Asks for a part of the scales of a row of the next task. Forced inline: as prefetch_slab.
+HWY_INLINE void prefetch_scales(const OperandMatrix& b, std::int64_t row, std::int64_t first) {
+  const RecipeTraits& t = recipe_traits(b.recipe);
+  if (t.block_rows != 1 || t.block_k == 0 || b.layout != ScaleLayout::row_major) return;
+  const std::int64_t next = std::min(b.rows - 1, row + kTileColumns);
+  const std::int64_t at = next * b.scale_leading_stride + first / t.block_k;
+  prefetch_to_level_2(static_cast<const std::uint8_t*>(b.scales) +
+                      at * (format_traits(t.scale).bits / 8));
+}
+
+/// A part of k of a span, and scratch.
 struct PairStep {
   std::int64_t span = 0;   // k where the span begins
-  std::int64_t first = 0;  // k of the step
+  std::int64_t first = 0;  // k where the step begins
   std::int64_t depth = 0;
-  float* words = nullptr;           // of 16 columns
-  float* block_factors = nullptr;   // of 16 columns, where B's scales are folded
-  float* column_factors = nullptr;  // of a panel, where they are not
-  std::uint16_t* panel = nullptr;
+  std::uint16_t* rows = nullptr;  // of B, decoded
+  float* b_factors = nullptr;     // theirs, where they are not folded
 };
 
-/// Asks for what follows kPairSlab of k later in the same columns, or else for the beginning of those
-/// of the next task. Rows lie far apart, so hardware does not foresee this, and often in the same
-/// few sets of a level-1 cache, which could not hold it. Forced inline: as prefetch_slab.
-HWY_INLINE void prefetch_step(const OperandMatrix& b, std::int64_t row, std::int64_t columns,
-                          const PairStep& step) {
-  constexpr std::int64_t kCacheLine = 64;  // bytes
-  const RecipeTraits& t = recipe_traits(b.recipe);
-  if (t.block_rows == 1 && b.layout == ScaleLayout::row_major) {
-    const std::int64_t size = format_traits(t.scale).bits / 8;
-    const auto* const scales = static_cast<const std::uint8_t*>(b.scales);
-    const std::int64_t first = row + kTileColumns;
-    for (std::int64_t r = first; r < std::min(b.rows, first + columns); ++r) {
-      const std::int64_t at = r * b.scale_leading_stride + step.first / std::max(1, t.block_k);
-      prefetch_to_level_2(scales + at * size);
-    }
-  }
-  std::int64_t k = step.first + kPairSlab;
-  if (k >= b.k) {
-    k -= b.k;
-    row += kTileColumns;
-  }
-  const std::int64_t begin = row_bytes(b.recipe, k);
-  const std::int64_t end = row_bytes(b.recipe, std::min(b.k, k + step.depth));
-  for (std::int64_t r = row; r < std::min(b.rows, row + columns); ++r) {
-    const std::uint8_t* const values = b.values + r * b.value_row_stride;
-    for (std::int64_t i = begin; i < end; i += kCacheLine) prefetch_to_level_2(values + i);
-  }
-}
-
-/// Transposes 16 columns from `row` of B on, and their factors.
-template <class D>
-void prepare_columns(const OperandMatrix& b, const SpanFactors& factors, std::int64_t row,
-                     std::int64_t columns, const PairStep& step) {
-  prefetch_step(b, row, columns, step);
-  transpose_columns<D>(b, row, columns, step.first, step.depth, step.words);
-  if constexpr (D::kFolds) {
-    const std::int64_t block = recipe_traits(b.recipe).block_k;
-    factors_of_columns(factors, row, columns, (step.first - step.span) / block,
-                       ceil_div(step.depth, block), step.block_factors);
-  }
-}
-
-/// Adds the products of a step to `sums`, all rows of the task times all of its columns.
+/// Adds the products of a step to `sums`, (row of B, row of A), rows of B `pitch` apart.
 template <class D>
 bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                   const SpanFactors& factors, const PairStep& step, float* sums) {
+                   const SpanFactors& factors, const PairStep& step, float* sums,
+                   std::int64_t pitch) {
   const PairRows& rows = chunk.pairs;
   const RecipeTraits& t = recipe_traits(b.recipe);
-  const std::int64_t task_rows = task.row_end - task.row_begin;
-  const std::int64_t words = ceil_div(step.depth, std::int64_t{D::kCodes});
-  const std::int64_t words_of_block = t.block_k / D::kCodes;
-  const bool fused = task_rows <= kFusedRows;
-  const std::int64_t width = fused ? kLanes : kPanelColumns;
-  const auto product_of = [&](std::int64_t r) {
+  const std::int64_t block = t.block_k == 0 ? 0 : (step.first - step.span) / t.block_k;
+  constexpr std::int64_t kWords = 16;
+  const RowGroups groups(task.columns, kMaxPanelRows);
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    const std::int64_t begin = groups.begin(g);
+    const std::int64_t count = groups.end(g) - begin;
+    const std::int64_t first_row = task.column_begin + begin;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float* const row_factors = factors.row(first_row + i) + block;
+      const std::uint8_t* const codes =
+          b.values + (first_row + i) * b.value_row_stride + row_bytes(b.recipe, step.first);
+      const std::uint8_t* const ahead = ahead_of(b, first_row + i, step.first, step.depth);
+      prefetch_scales(b, first_row + i, step.first);
+      if (!decode_pairs<D>(codes, step.depth, row_factors, ahead, step.rows + i * kPairSlab)) {
+        return false;
+      }
+      if (D::kFoldedBlock == 0) step.b_factors[i] = *row_factors;
+    }
     PairProduct product;
-    product.a = rows.values.get() + (step.first / kPairSlab * rows.pitch + r) * kPairSlab +
-                step.first % kPairSlab;
-    product.panel = step.panel;
-    product.pairs = words * (D::kCodes / 2);
-    if (rows.factors != nullptr) {
-      product.row_factors = rows.row_factors(step.first / kLateBlock, r);
-      product.column_factors = step.column_factors;
-    }
-    return product;
-  };
-  for (std::int64_t c = 0; c < task.columns; c += width) {
-    if (has_late_scales(t)) {
-      const std::int64_t block = t.block_k == 0 ? 0 : (step.first - step.span) / kLateBlock;
-      for (std::int64_t i = 0; i < std::min(width, task.columns - c); ++i) {
-        step.column_factors[i] = factors.row(task.column_begin + c + i)[block];
-      }
-    }
-    for (std::int64_t v = 0; v < width; v += kLanes) {
-      // Columns that are not there repeat the last one; nobody reads their sums.
-      const std::int64_t column = std::min(c + v, task.columns - 1);
-      const std::int64_t columns = std::min<std::int64_t>(kLanes, task.columns - column);
-      prepare_columns<D>(b, factors, task.column_begin + column, columns, step);
-      if (fused) continue;
-      std::uint16_t* const panel = step.panel + v * 2;
-      const auto store = [&](std::int64_t w, const D& x, const PairScales& scales) HWY_ATTR {
-        std::uint16_t* const to = panel + w * D::kCodes * kPanelColumns;
-        [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
-          (_mm512_store_si512(to + kIndex * 2 * kPanelColumns, x.template pairs<kIndex>(scales)),
-           ...);
-        }(std::make_integer_sequence<int, D::kCodes / 2>());
-      };
-      if (!decode_words<D>(step.words, words, step.block_factors, words_of_block, store)) {
-        return false;
-      }
-    }
-    if (fused) {
-      const auto multiply = task_rows <= kFusedRows / 2 ? multiply_words<D, kFusedRows / 2>
-                                                        : multiply_words<D, kFusedRows>;
-      if (!multiply(product_of(task.row_begin), static_cast<int>(task_rows), step.words, words,
-                    step.block_factors, words_of_block, sums + c)) {
-        return false;
-      }
-      continue;
-    }
-    const RowGroups groups(task_rows, kMaxPanelRows);
-    for (std::int64_t g = 0; g < groups.count; ++g) {
-      kMultiplyPairs[static_cast<std::size_t>(groups.end(g) - groups.begin(g) - 1)](
-          product_of(task.row_begin + groups.begin(g)),
-          sums + groups.begin(g) * kTileColumns + c);
+    product.b = step.rows;
+    product.pairs = ceil_div(step.depth, kWords * D::kCodes) * kWords * D::kCodes / 2;
+    product.b_factors = step.b_factors;
+    product.pitch = pitch;
+    const auto index = static_cast<std::size_t>(count - 1);
+    for (std::int64_t r = task.row_begin; r < task.row_end; r += kPairColumns) {
+      product.panel = rows.panel(step.first, r);
+      if (rows.factors != nullptr) product.a_factors = rows.row_factors(step.first / kLateBlock, r);
+      product.sums = sums + begin * pitch + (r - task.row_begin);
+      const std::int64_t left = task.row_end - r;
+      (left > 16  ? kMultiplyPairs<2>[index]
+       : left > 8 ? kMultiplyPairs<1>[index]
+                  : kMultiplyPairs<0>[index])(product);
     }
   }
   return true;
 }
 
+/// Sums of all rows of the task, (row of A, row of B), from (row of B, row of A).
+inline void transpose_sums(const Task& task, const float* from, std::int64_t pitch, float* sums) {
+  const std::int64_t rows = task.row_end - task.row_begin;
+  for (std::int64_t r = 0; r < rows; r += 16) {
+    for (std::int64_t c = 0; c < kTileColumns; c += 16) {
+      hn::Vec<FloatTag> block[16];
+      HWY_UNROLL(16)
+      for (int i = 0; i < 16; ++i) block[i] = hn::Load(FloatTag(), from + (c + i) * pitch + r);
+      transpose_16(block, block);
+      for (int i = 0; i < std::min<std::int64_t>(16, rows - r); ++i) {
+        hn::Store(block[i], FloatTag(), sums + (r + i) * kTileColumns + c);
+      }
+    }
+  }
+}
+
 /// The sums of products of k in [begin, begin + count), a span, kTileColumns apart. False if bf16 or
-/// f32 might not hold what is multiplied.
+/// f32 might not hold what is multiplied. `scratch`: of kPairScratch and another tile.
 bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
                             const SpanFactors& factors, std::int64_t begin, std::int64_t count,
                             float* scratch, float* sums) {
@@ -360,22 +315,23 @@ bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, co
   }
   PairStep step;
   step.span = begin;
-  step.column_factors = scratch;
-  step.block_factors = step.column_factors + kPanelColumns;
-  step.words = step.block_factors + kSlab / kMinBlock * kPanelColumns;
-  step.panel = reinterpret_cast<std::uint16_t*>(step.words + kPairSlab * kLanes);
-  std::fill_n(sums, (task.row_end - task.row_begin) * kTileColumns, 0.0f);
-  std::fill_n(step.column_factors, kPanelColumns, 1.0f);
+  step.rows = reinterpret_cast<std::uint16_t*>(scratch);
+  step.b_factors = scratch + kMaxPanelRows * kPairSlab / 2;
+  float* const transposed = scratch + kPairScratch;
+  const std::int64_t pitch = sums_pitch(task.row_end - task.row_begin);
+  std::fill_n(transposed, kTileColumns * pitch, 0.0f);
+  std::fill_n(step.b_factors, kMaxPanelRows, 1.0f);
   const std::int64_t most = rows.factors == nullptr ? kPairSlab : kLateBlock;
-  return with_pairs(b.recipe, [&]<class D>() {
-    bool done = true;
-    for (std::int64_t k = begin; done && k < begin + count; k += most) {
+  const bool done = with_pairs(b.recipe, [&]<class D>() {
+    for (std::int64_t k = begin; k < begin + count; k += most) {
       step.first = k;
       step.depth = std::min(most, begin + count - k);
-      done = multiply_step<D>(chunk, b, task, factors, step, sums);
+      if (!multiply_step<D>(chunk, b, task, factors, step, transposed, pitch)) return false;
     }
-    return done;
+    return true;
   });
+  if (done) transpose_sums(task, transposed, pitch, sums);
+  return done;
 }
 
 /// Whether products of these recipes are sums of bf16 pairs here.

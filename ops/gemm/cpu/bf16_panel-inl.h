@@ -1,12 +1,12 @@
-// Panels of B in bf16, exact: 32-bit words of codes are transposed, then decoded where they lie.
+// Rows of codes as pairs of bf16, exact, in the order in which they are decoded fastest.
 //
-// Included once per SIMD target by ops/gemm/cpu/gemm.cpp; for AVX3_DL. dpbf16ps multiplies pairs,
-// so a word of C codes, consecutive in k, becomes C / 2 vectors of pairs: vector j holds codes j
-// and j + C / 2 of each word, for which words of 16 bits are shifted, and nothing is moved. A is
-// brought into the same order once (bf16-inl.h).
+// Included once per SIMD target by ops/gemm/cpu/gemm.cpp; for AVX3_DL. Codes are read as 32-bit
+// words, 16 to a vector. A vector of words of C codes becomes C / 2 vectors of pairs: lane l of
+// vector j holds codes j and j + C / 2 of word l, for which halves of words are shifted, and nothing
+// is moved. The other operand is brought into the same order (bf16-inl.h).
 //
 // Scales that are powers of two, or have 3 bits of mantissa beside FP4, are folded in: values are
-// looked up as if their scale were the largest one possible, 2^F, and the difference of exponents is
+// looked up as if their scale were the largest one possible, and the difference of exponents is
 // added as an integer. That addition saturates: zeros are stored as the least integer, 0x8000, and
 // stay so. It says -0, which is as good as 0 in a sum of products.
 
@@ -39,8 +39,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-/// k of a bf16 panel, 16 KiB of it, and of a chain of f32 sums.
-inline constexpr std::int64_t kPairSlab = 256;
 
 /// Exponent of the scale that table entries of `element` have: their largest value is below 2^128,
 /// with a scale's mantissa, too.
@@ -56,23 +54,20 @@ constexpr std::uint16_t bf16_scaled(float value, int exponent) {
   return static_cast<std::uint16_t>(field >> 16);
 }
 
-/// Scales of 16 columns in one block of k, as they are folded into pairs.
+/// Scales of 16 words, as they are folded into pairs.
 struct PairScales {
-  __m512i exponents = {};  // of each pair's both halves, minus the table's
+  __m512i exponents = {};  // of both halves of each pair, minus the table's
   __m512i mantissas = {};  // three bits, above a code's magnitude
   __mmask32 nonzero = 0;
 
-  HWY_INLINE static PairScales of(const float* factors, Format element) {
-    const __m512i bits = _mm512_load_si512(factors);
-    const __m512i upper = _mm512_srli_epi32(bits, 16);
-    const __m512i both = _mm512_or_si512(upper, _mm512_slli_epi32(upper, 16));
-    const __m512i field = _mm512_and_si512(both, _mm512_set1_epi16(0x7F80));
+  /// `upper`: the upper halves of scales as f32, of both halves of each pair.
+  HWY_INLINE static PairScales of(__m512i upper, Format element) {
+    const __m512i field = _mm512_and_si512(upper, _mm512_set1_epi16(0x7F80));
     const auto table = static_cast<short>((127 + folded_exponent(element)) << 7);
     PairScales scales;
     scales.exponents = _mm512_sub_epi16(field, _mm512_set1_epi16(table));
-    scales.mantissas =
-        _mm512_and_si512(_mm512_srli_epi16(both, 1), _mm512_set1_epi16(0x0038));
-    scales.nonzero = _mm512_test_epi16_mask(both, both);
+    scales.mantissas = _mm512_and_si512(_mm512_srli_epi16(upper, 1), _mm512_set1_epi16(0x0038));
+    scales.nonzero = _mm512_test_epi16_mask(upper, upper);
     return scales;
   }
   /// `values`, looked up, with these scales.
@@ -87,11 +82,12 @@ struct PairTable {
   alignas(64) std::uint16_t at[kCount] = {};
 };
 
-/// FP4 with scales that are powers of two.
+/// FP4 with scales that are powers of two. Of each decoder: the block of k whose scales it folds in,
+/// or 0, and codes of a word.
 struct PowerOfTwoE2m1 {
   static constexpr Format kElement = Format::e2m1;
-  static constexpr bool kFolds = true;
-  static constexpr int kCodes = 8;  // of a word
+  static constexpr int kFoldedBlock = 32;
+  static constexpr int kCodes = 8;
 
   __m512i words;
 
@@ -115,7 +111,7 @@ struct PowerOfTwoE2m1 {
 /// FP4 with ue4m3 scales: magnitudes times mantissas are looked up.
 struct ScaledE2m1 {
   static constexpr Format kElement = Format::e2m1;
-  static constexpr bool kFolds = true;
+  static constexpr int kFoldedBlock = 16;
   static constexpr int kCodes = 8;
 
   __m512i words;
@@ -149,7 +145,7 @@ struct ScaledE2m1 {
 template <Format F, bool kWithScales>
 struct ByteCodes {
   static constexpr Format kElement = F;
-  static constexpr bool kFolds = kWithScales;
+  static constexpr int kFoldedBlock = kWithScales ? 32 : 0;
   static constexpr int kCodes = 4;
 
   __m512i high;
@@ -197,28 +193,12 @@ struct ByteCodes {
   }
 };
 
-/// bf16 itself.
-struct PlainBf16 {
-  static constexpr Format kElement = Format::bf16;
-  static constexpr bool kFolds = false;
-  static constexpr int kCodes = 2;
-
-  __m512i words;
-
-  HWY_INLINE explicit PlainBf16(__m512i x) : words(x) {}
-  template <int kIndex>
-  HWY_INLINE __m512i pairs(const PairScales&) const {
-    return words;
-  }
-};
-
-/// Calls `body` with the decoder of an operand of a bf16 panel.
+/// Calls `body` with the decoder of B.
 template <class Body>
 auto with_pairs(Recipe recipe, const Body& body) {
   const RecipeTraits& t = recipe_traits(recipe);
   const bool is_mx = t.family == Family::mx;
   switch (t.element) {
-    case Format::bf16: return body.template operator()<PlainBf16>();
     case Format::e2m1:
       return is_mx ? body.template operator()<PowerOfTwoE2m1>()
                    : body.template operator()<ScaledE2m1>();
@@ -250,53 +230,48 @@ HWY_INLINE __m512i load_words(const std::uint8_t* codes, std::int64_t bytes) {
   }
 }
 
-/// Words of 16 columns from `first` on, of which `columns` are there (the others repeat the last
-/// one), for k in [begin, begin + depth): (word, column). What is beyond k is 0.
+/// Where the upper half of each word's scale lies in a vector of f32 scales, for both halves.
 template <class D>
-void transpose_columns(const OperandMatrix& x, std::int64_t first, std::int64_t columns,
-                       std::int64_t begin, std::int64_t depth, float* out) {
-  constexpr int kBits = format_traits(D::kElement).bits;
-  constexpr std::int64_t kBytes = 2 * D::kCodes * kBits;  // of 16 words
-  const std::uint8_t* rows[16];
-  for (int r = 0; r < 16; ++r) {
-    rows[r] = x.values + (first + std::min<std::int64_t>(r, columns - 1)) * x.value_row_stride +
-              row_bytes(x.recipe, begin);
+inline constexpr auto kScaleOfWord = [] {
+  PairTable<32> at;
+  for (int i = 0; i < 32; ++i) {
+    at.at[i] = static_cast<std::uint16_t>(i / 2 * D::kCodes / std::max(1, D::kFoldedBlock) * 2 + 1);
   }
-  const std::int64_t bytes = row_bytes(x.recipe, depth);
-  for (std::int64_t at = 0; at < bytes; at += kBytes, out += 16 * kLanes) {
-    const std::int64_t left = std::min(kBytes, bytes - at);
-    hn::Vec<FloatTag> words[16];
-    HWY_UNROLL(16)
-    for (int r = 0; r < 16; ++r) {
-      words[r].raw = _mm512_castsi512_ps(load_words<D::kElement>(rows[r] + at, left));
-    }
-    transpose_16(words, words);
-    HWY_UNROLL(16)
-    for (int w = 0; w < 16; ++w) hn::Store(words[w], FloatTag(), out + w * kLanes);
-  }
-}
+  return at;
+}();
 
-/// Decodes the first `count` of such words: body(word, decoded, scales of its block). `factors`:
-/// (block, column). False if there is a code that is no finite number, where scales would spoil it.
-template <class D, class Body>
-HWY_INLINE bool decode_words(const float* words, std::int64_t count, const float* factors,
-                             std::int64_t words_of_block, const Body& body) {
-  constexpr bool kHasSpecials = D::kFolds && format_traits(D::kElement).bits == 8;
+/// Decodes `count` codes of a row, while as many from `ahead` on are prefetched. `factors`: the scales
+/// of its blocks, with room for a vector more. False if there is a code that is no finite number,
+/// where a folded scale would spoil it.
+template <class D>
+HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, const float* factors,
+                             const std::uint8_t* ahead, std::uint16_t* out) {
+  constexpr Format kElement = D::kElement;
+  constexpr int kBits = format_traits(kElement).bits;
+  constexpr std::int64_t kBytes = 2 * D::kCodes * kBits;  // of 16 words
+  constexpr bool kFolds = D::kFoldedBlock != 0;
   __m512i largest = _mm512_setzero_si512();
-  for (std::int64_t w = 0; w < count; factors += kLanes) {
+  const std::int64_t bytes = ceil_div(count * kBits, std::int64_t{8});
+  for (std::int64_t at = 0; at < bytes; at += kBytes) {
+    prefetch_to_level_2(ahead + at);
+    const __m512i words = load_words<kElement>(codes + at, std::min(kBytes, bytes - at));
+    if constexpr (kBits == 8) largest = _mm512_max_epu8(largest, words & _mm512_set1_epi8(0x7F));
     PairScales scales;
-    if constexpr (D::kFolds) scales = PairScales::of(factors, D::kElement);
-    const std::int64_t end = D::kFolds ? std::min(count, w + words_of_block) : count;
-    for (; w < end; ++w) {
-      const __m512i word = _mm512_load_si512(words + w * kLanes);
-      if constexpr (kHasSpecials) {
-        largest = _mm512_max_epu8(largest, _mm512_and_si512(word, _mm512_set1_epi8(0x7F)));
-      }
-      body(w, D(word), scales);
+    if constexpr (kFolds) {
+      const __m512i order = _mm512_load_si512(kScaleOfWord<D>.at);
+      scales = PairScales::of(_mm512_permutexvar_epi16(order, _mm512_loadu_si512(factors)),
+                              kElement);
+      factors += 16 * D::kCodes / D::kFoldedBlock;
     }
+    const D decoded(words);
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
+      (_mm512_store_si512(out + kIndex * 32, decoded.template pairs<kIndex>(scales)), ...);
+    }(std::make_integer_sequence<int, D::kCodes / 2>());
+    out += D::kCodes * 16;
   }
-  const auto limit = static_cast<char>(format_traits(D::kElement).max_code);
-  return !kHasSpecials || _mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8(limit)) == 0;
+  const auto limit = static_cast<char>(format_traits(kElement).max_code);
+  return !kFolds || kBits != 8 ||
+         _mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8(limit)) == 0;
 }
 
 #endif  // HWY_AVX3_DL

@@ -180,9 +180,10 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
               const Epilogue& epilogue, const OutputMatrix& out, const Task& task) {
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t elements = rows * kTileColumns;
-  std::uint8_t* const memory =
-      thread_scratch(elements * static_cast<std::int64_t>(sizeof(double) + sizeof(float)) +
-                     kScratch * static_cast<std::int64_t>(sizeof(float)));
+  std::uint8_t* const memory = thread_scratch(
+      elements * static_cast<std::int64_t>(sizeof(double)) +
+      (elements + kScratch + kTileColumns * sums_pitch(rows)) *
+          static_cast<std::int64_t>(sizeof(float)));
   double* const tile = reinterpret_cast<double*>(memory);
   float* const sums = reinterpret_cast<float*>(tile + elements);
   float* const scratch = sums + elements;
@@ -282,7 +283,8 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
     chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
     chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);
-    parallel_for(chunk.rows, kPackedRows, threads, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t packed = pairs ? PairRows::kPanelRows : kPackedRows;
+    parallel_for(chunk.rows, packed, threads, [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
       if (pairs) HWY_DYNAMIC_DISPATCH(pack_pair_rows)(a, b.recipe, begin, end, chunk.pairs);
       if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);

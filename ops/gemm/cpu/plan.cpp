@@ -9,7 +9,7 @@ namespace {
 
 // Rows of A that one decoding of B serves. 512 rows make the decoding a few percent of the
 // multiplications, and a tile of 512 x 64 doubles fits an L2 cache.
-constexpr std::int64_t kMaxTaskRows = 512;
+constexpr std::int64_t kMaxTaskRows = 256;
 // With fewer columns than this many tasks, rows are divided further, down to kMinTaskRows.
 constexpr std::int64_t kMinTasks = 32;
 constexpr std::int64_t kMinTaskRows = 128;

@@ -60,37 +60,54 @@ struct IntegerRows {
 /// k that share a scale of an FP8 operand, or a part of them.
 inline constexpr std::int64_t kLateBlock = 128;
 
-/// A chunk of A as bf16-inl.h multiplies it: (slab, row, k of the slab in the order of pairs), and
-/// where A is FP8 the scales, (block of k, row).
+/// A chunk of A as bf16-inl.h multiplies it: panels of kPanelRows rows, (slab, panel, pair of k,
+/// row), and where A or B is FP8 the scales of A, (block of k, row).
 struct PairRows {
+  static constexpr std::int64_t kPanelRows = 32;
+  static constexpr std::int64_t kDepth = 512;  // of a slab
+
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t pitch = 0;  // rows that there is room for
   hwy::AlignedFreeUniquePtr<std::uint16_t[]> values;
-  hwy::AlignedFreeUniquePtr<float[]> factors;  // null where all scales are part of values
-  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;         // of each row
-  hwy::AlignedFreeUniquePtr<ValueRange[]> factor_ranges;  // of each row
+  hwy::AlignedFreeUniquePtr<float[]> factors;             // null where all scales are folded
+  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;         // of each panel
+  hwy::AlignedFreeUniquePtr<ValueRange[]> factor_ranges;  // of each panel
   ValueRange range;                                       // of all of them
   ValueRange factor_range;
 
   /// Makes room for `most` rows of `k` elements.
   void allocate_rows(std::int64_t most, std::int64_t k, bool with_factors) {
-    pitch = ceil_div(most, std::int64_t{16}) * 16;
-    values = allocate<std::uint16_t>(ceil_div(k, kSlab) * kSlab * pitch);
-    if (with_factors) factors = allocate<float>(ceil_div(k, kLateBlock) * pitch);
-    ranges = allocate<ValueRange>(most);
-    factor_ranges = allocate<ValueRange>(most);
+    pitch = ceil_div(most, kPanelRows) * kPanelRows;
+    values = allocate<std::uint16_t>(ceil_div(k, kDepth) * kDepth * pitch);
+    ranges = allocate<ValueRange>(pitch / kPanelRows);
+    factor_ranges = allocate<ValueRange>(pitch / kPanelRows);
+    if (!with_factors) return;
+    const std::int64_t count = ceil_div(k, kLateBlock) * pitch;
+    factors = allocate<float>(count);
+    std::fill_n(factors.get(), count, 1.0f);
   }
   void take_ranges() {
     range = factor_range = {};
-    std::for_each_n(ranges.get(), rows, [&](const ValueRange& x) { range.include(x); });
-    std::for_each_n(factor_ranges.get(), rows,
-                    [&](const ValueRange& x) { factor_range.include(x); });
+    for (std::int64_t i = 0; i * kPanelRows < rows; ++i) {
+      range.include(ranges[static_cast<std::size_t>(i)]);
+      factor_range.include(factor_ranges[static_cast<std::size_t>(i)]);
+    }
   }
-  const float* row_factors(std::int64_t block, std::int64_t row) const {
+  /// From `k` on, the panel that begins with `row`.
+  std::uint16_t* panel(std::int64_t k, std::int64_t row) const {
+    return values.get() + (k / kDepth * pitch + row) * kDepth + k % kDepth * kPanelRows;
+  }
+  float* row_factors(std::int64_t block, std::int64_t row) const {
     return factors.get() + block * pitch + row;
   }
 };
+
+/// Numbers from one row of B to the next, where sums of `rows` rows of A lie together. Rows of B
+/// would share a few sets of a level-1 cache if it were a power of two.
+constexpr std::int64_t sums_pitch(std::int64_t rows) {
+  return ceil_div(rows, PairRows::kPanelRows) * PairRows::kPanelRows + 16;
+}
 
 /// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
 /// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
