@@ -24,7 +24,7 @@ enum class CpuKernel : std::uint8_t {
   panels,    // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
   few_rows,  // rows of B are read as they lie (few_rows-inl.h)
   integers,  // FP4 on both sides: blocks are summed as integers (integers-inl.h)
-  digits,    // one row of A, in digits, and FP4: sums of bytes (digits-inl.h)
+  bf16_rows,  // the same, of A in bf16 (bf16_rows-inl.h)
 };
 
 /// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
-#include <vector>
 
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
@@ -56,23 +55,6 @@ struct IntegerRows {
   }
 };
 
-/// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
-/// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
-struct DigitLayer {
-  static constexpr int kCodes = 128;
-
-  alignas(64) std::int8_t digits[3][2][64];
-  alignas(64) std::int32_t offsets[16];
-  alignas(64) float units[16];
-};
-
-/// A row of A as such layers, one or more a chunk of k.
-struct DigitRow {
-  std::vector<std::int64_t> begin;  // of each span of k, and the end
-  std::vector<std::int32_t> chunk;  // of each layer, counted in its span
-  std::vector<DigitLayer> layers;
-};
-
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
 /// each slab.
 struct PackedChunk {
@@ -81,10 +63,11 @@ struct PackedChunk {
   hwy::AlignedFreeUniquePtr<float[]> values;
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
   ValueRange range;                             // of all rows and slabs
-  hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
+  // With few rows: in the lane order of chunk-inl.h, or of bf16_rows-inl.h.
+  hwy::AlignedFreeUniquePtr<float[]> arranged;
+  hwy::AlignedFreeUniquePtr<std::uint16_t[]> bf16_rows;
 
   IntegerRows integers;  // with FP4 on both sides, where there are integers
-  DigitRow digits;       // with one row, where there are digits
 
   /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
   bool is_batch_invariant = false;
