@@ -139,6 +139,9 @@ class Bf16Chunk {
   HWY_INLINE Bf16Chunk(__m512i high, __m512i low)
       : pairs_{_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)} {}
 
+  /// 8 of every 16 consecutive values, in bf16.
+  HWY_INLINE __m512i pairs(int v) const { return pairs_[v]; }
+
   template <int kVector>
   HWY_INLINE hn::Vec<FloatTag> vector() const {
     const __m512i pairs = pairs_[kVector / 2];

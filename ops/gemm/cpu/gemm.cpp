@@ -29,7 +29,7 @@
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/cpu/bf16-inl.h"
-#include "ops/gemm/cpu/digits-inl.h"
+#include "ops/gemm/cpu/bf16_rows-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
 #include "ops/gemm/cpu/few_rows-inl.h"
 #include "ops/gemm/cpu/integers-inl.h"
@@ -44,8 +44,6 @@ namespace blockscale::gemm_detail {
 
 /// Rows of A that one task decodes.
 inline constexpr std::int64_t kPackedRows = 8;
-/// That of 1.
-inline constexpr ValueRange kUnitRange{0x3F800000u, 0x3F800000u - 1};
 
 }  // namespace blockscale::gemm_detail
 #endif  // BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -149,7 +147,11 @@ void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const Ope
                            float* sums, double* tile) {
   float* const rest = scratch + kFactorScratch;
   const bool words = has_word_panels(b.recipe);
-  if (!words && !chunk.has_other_paths()) {
+  if (chunk.bf16_rows != nullptr &&
+      multiply_span_of_bf16(chunk, b, task, begin, count, scratch, tile)) {
+    return;
+  }
+  if (!words && chunk.arranged == nullptr && !chunk.sums_spans()) {
     multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
     return;
   }
@@ -159,10 +161,6 @@ void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const Ope
     for (std::int64_t i = 0; i < elements; i += kLanes) {
       add_to_tile(hn::Load(FloatTag(), sums + i), tile + i);
     }
-    return;
-  }
-  if (!chunk.digits.layers.empty() &&
-      multiply_span_of_digits(chunk, b, task, factors, begin, count, rest, tile)) {
     return;
   }
   if (chunk.arranged != nullptr &&
@@ -236,9 +234,9 @@ namespace blockscale {
 namespace gemm_detail {
 namespace {
 
-HWY_EXPORT(arrange_digits);
+HWY_EXPORT(arrange_bf16_rows);
 HWY_EXPORT(arrange_rows);
-HWY_EXPORT(has_digits);
+HWY_EXPORT(has_bf16_rows);
 HWY_EXPORT(has_few_rows);
 HWY_EXPORT(has_integers);
 HWY_EXPORT(has_pairs);
@@ -251,7 +249,7 @@ HWY_EXPORT(path_of_target);
 /// How this machine's instruction set multiplies `m` rows.
 CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
   if (batch_invariant) return CpuKernel::panels;
-  if (m == 1 && HWY_DYNAMIC_DISPATCH(has_digits)(a, b)) return CpuKernel::digits;
+  if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_bf16_rows)(a, b)) return CpuKernel::bf16_rows;
   if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
   if (m > kFewRows && HWY_DYNAMIC_DISPATCH(has_pairs)(a, b)) return CpuKernel::pairs;
   if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
@@ -301,9 +299,8 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
     if (kernel == CpuKernel::few_rows) {
       HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
     }
-    // All factors are 1 here: whether B's are safe too is looked at span by span.
-    if (kernel == CpuKernel::digits && digits_are_safe(chunk.range, kUnitRange)) {
-      HWY_DYNAMIC_DISPATCH(arrange_digits)(chunk, a.k);
+    if (kernel == CpuKernel::bf16_rows) {
+      HWY_DYNAMIC_DISPATCH(arrange_bf16_rows)(chunk, a.k, b.recipe);
     }
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);

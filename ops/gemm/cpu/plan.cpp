@@ -48,10 +48,11 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
            ") decoded to f32; tasks of " + columns + " rows of B (" + b +
            "), which read it as it lies, once, and scale sums of blocks";
   }
-  if (kernel == CpuKernel::digits) {
-    return "digits (one row and FP4, bound by reading B, and VNNI here): A (" + a +
-           ") as layers of integers of 22 bits; tasks of " + columns + " rows of B (" + b +
-           "), which read it as it lies, once, sum bytes exactly and scale sums of 8 in f32";
+  if (kernel == CpuKernel::bf16_rows) {
+    return "bf16 rows (at most " + std::to_string(kFewRows) +
+           ": bound by reading B; AVX-512 BF16 here, and A exact in it): A (" + a +
+           ") in bf16; tasks of " + columns + " rows of B (" + b +
+           "), which read it as it lies, once, look up its codes in bf16 and scale sums of blocks";
   }
   const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
-#include <vector>
 
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
@@ -109,23 +108,6 @@ constexpr std::int64_t sums_pitch(std::int64_t rows) {
   return ceil_div(rows, PairRows::kPanelRows) * PairRows::kPanelRows + 16;
 }
 
-/// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
-/// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
-struct DigitLayer {
-  static constexpr int kCodes = 128;
-
-  alignas(64) std::int8_t digits[3][2][64];
-  alignas(64) std::int32_t offsets[16];
-  alignas(64) float units[16];
-};
-
-/// A row of A as such layers, one or more a chunk of k.
-struct DigitRow {
-  std::vector<std::int64_t> begin;  // of each span of k, and the end
-  std::vector<std::int32_t> chunk;  // of each layer, counted in its span
-  std::vector<DigitLayer> layers;
-};
-
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
 /// each slab. Values and ranges are there once they are needed.
 struct PackedChunk {
@@ -134,11 +116,12 @@ struct PackedChunk {
   hwy::AlignedFreeUniquePtr<float[]> values;
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
   ValueRange range;                             // of all rows and slabs
-  hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
+  // With few rows: in the lane order of chunk-inl.h, or of bf16_rows-inl.h.
+  hwy::AlignedFreeUniquePtr<float[]> arranged;
+  hwy::AlignedFreeUniquePtr<std::uint16_t[]> bf16_rows;
 
   PairRows pairs;        // where bf16 holds all elements of A and B
   IntegerRows integers;  // with FP4 on both sides, where there are integers
-  DigitRow digits;       // with one row, where there are digits
 
   std::int64_t most_rows = 0;
   std::mutex decoding;
@@ -152,9 +135,6 @@ struct PackedChunk {
   }
   /// Whether spans are summed in f32 where that is safe, and values are decoded only where not.
   bool sums_spans() const { return integers.bytes != nullptr || pairs.values != nullptr; }
-  bool has_other_paths() const {
-    return arranged != nullptr || !digits.layers.empty() || sums_spans();
-  }
 
   /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
   bool is_batch_invariant = false;

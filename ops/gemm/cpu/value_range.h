@@ -135,21 +135,4 @@ constexpr bool span_is_safe(const ValueRange& a, const ValueRange& factors, Form
          a_min + code_min + factor_min >= kMinExponent;
 }
 
-/// Whether A may be written as layers of 22 bits, and the products of such integers with doubled
-/// FP4 codes scaled and added in f32 over a span (digits-inl.h).
-///
-/// Above: as in span_is_safe. Below: what a layer leaves is at least the last of 24 bits of an
-/// element, and its unit 2^22 below that: no unit, times a factor or not, is below 2^-126.
-constexpr bool digits_are_safe(const ValueRange& a, const ValueRange& factors) {
-  constexpr int kBias = 127;
-  constexpr int kUnitBelow = 23 + 22;
-  if (!span_is_safe(a, factors, Format::e2m1)) return false;
-  if (a.largest == 0 || factors.largest == 0) return a.largest < 0x7F800000u;
-  const auto exponent = [](std::uint32_t magnitude) {
-    return static_cast<int>(magnitude >> 23) - kBias;
-  };
-  const int unit = exponent(a.smallest_minus_one + 1) - kUnitBelow;
-  return unit > -kBias && unit + exponent(factors.smallest_minus_one + 1) > -kBias;
-}
-
 }  // namespace blockscale::gemm_detail
