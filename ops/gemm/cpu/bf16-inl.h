@@ -68,7 +68,8 @@ struct PairProduct {
   std::int64_t pitch = 0;
 };
 
-/// Adds the products of kRows rows of B and 16 kVectors rows of A, or, with kVectors = 0, 8 of them.
+/// Adds the products of kRows rows of B and 16 kVectors rows of A, or, with kVectors = 0, 8 of
+/// them.
 template <int kRows, int kVectors>
 void multiply_pairs(const PairProduct& p) {
   using Sum = std::conditional_t<kVectors == 0, __m256, __m512>;
@@ -151,9 +152,8 @@ void store_panel(const float* rows, std::uint16_t* panel) {
     HWY_UNROLL(16)
     for (int r = 0; r < 16; ++r) {
       const float* const from = rows + r * kSlab + i;
-      pairs[r].raw = _mm512_castsi512_ps(
-          _mm512_permutex2var_epi16(_mm512_load_si512(from), _mm512_load_si512(kOrder.at),
-                                    _mm512_load_si512(from + 16)));
+      pairs[r].raw = _mm512_castsi512_ps(_mm512_permutex2var_epi16(
+          _mm512_load_si512(from), _mm512_load_si512(kOrder.at), _mm512_load_si512(from + 16)));
     }
     transpose_16(pairs, pairs);
     HWY_UNROLL(16)
@@ -212,8 +212,8 @@ void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, s
 }
 
 /// What to prefetch while `depth` of k from `first` on of row `row` is decoded: what follows in it,
-/// or else the beginning of a row of the next task. Rows lie far apart, so hardware does not foresee
-/// this.
+/// or else the beginning of a row of the next task. Rows lie far apart, so hardware does not
+/// foresee this.
 inline const std::uint8_t* ahead_of(const OperandMatrix& b, std::int64_t row, std::int64_t first,
                                     std::int64_t depth) {
   const bool ends = first + depth >= b.k;
@@ -300,8 +300,8 @@ inline void transpose_sums(const Task& task, const float* from, std::int64_t pit
   }
 }
 
-/// The sums of products of k in [begin, begin + count), a span, kTileColumns apart. False if bf16 or
-/// f32 might not hold what is multiplied. `scratch`: of kPairScratch and another tile.
+/// The sums of products of k in [begin, begin + count), a span, kTileColumns apart. False if bf16
+/// or f32 might not hold what is multiplied. `scratch`: of kPairScratch and another tile.
 bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
                             const SpanFactors& factors, std::int64_t begin, std::int64_t count,
                             float* scratch, float* sums) {

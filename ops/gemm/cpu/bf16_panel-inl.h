@@ -2,8 +2,8 @@
 //
 // Included once per SIMD target by ops/gemm/cpu/gemm.cpp; for AVX3_DL. Codes are read as 32-bit
 // words, 16 to a vector. A vector of words of C codes becomes C / 2 vectors of pairs: lane l of
-// vector j holds codes j and j + C / 2 of word l, for which halves of words are shifted, and nothing
-// is moved. The other operand is brought into the same order (bf16-inl.h).
+// vector j holds codes j and j + C / 2 of word l, for which halves of words are shifted, and
+// nothing is moved. The other operand is brought into the same order (bf16-inl.h).
 //
 // Scales that are powers of two, or have 3 bits of mantissa beside FP4, are folded in: values are
 // looked up as if their scale were the largest one possible, and the difference of exponents is
@@ -38,7 +38,6 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_AVX3_DL
-
 
 /// Exponent of the scale that table entries of `element` have: their largest value is below 2^128,
 /// with a scale's mantissa, too.
@@ -82,8 +81,8 @@ struct PairTable {
   alignas(64) std::uint16_t at[kCount] = {};
 };
 
-/// FP4 with scales that are powers of two. Of each decoder: the block of k whose scales it folds in,
-/// or 0, and codes of a word.
+/// FP4 with scales that are powers of two. Of each decoder: the block of k whose scales it folds
+/// in, or 0, and codes of a word.
 struct PowerOfTwoE2m1 {
   static constexpr Format kElement = Format::e2m1;
   static constexpr int kFoldedBlock = 32;
@@ -186,9 +185,9 @@ struct ByteCodes {
   template <int kIndex>
   HWY_INLINE __m512i pairs(const PairScales& scales) const {
     constexpr __mmask64 kUpperBytes = 0xAAAAAAAAAAAAAAAAu;
-    const __m512i values =
-        kIndex == 0 ? _mm512_mask_mov_epi8(low, kUpperBytes, _mm512_slli_epi16(high, 8))
-                    : _mm512_mask_mov_epi8(_mm512_srli_epi16(low, 8), kUpperBytes, high);
+    const __m512i values = kIndex == 0
+                               ? _mm512_mask_mov_epi8(low, kUpperBytes, _mm512_slli_epi16(high, 8))
+                               : _mm512_mask_mov_epi8(_mm512_srli_epi16(low, 8), kUpperBytes, high);
     return kWithScales ? scales.apply(values) : values;
   }
 };
@@ -240,9 +239,9 @@ inline constexpr auto kScaleOfWord = [] {
   return at;
 }();
 
-/// Decodes `count` codes of a row, while as many from `ahead` on are prefetched. `factors`: the scales
-/// of its blocks, with room for a vector more. False if there is a code that is no finite number,
-/// where a folded scale would spoil it.
+/// Decodes `count` codes of a row, while as many from `ahead` on are prefetched. `factors`: the
+/// scales of its blocks, with room for a vector more. False if there is a code that is no finite
+/// number, where a folded scale would spoil it.
 template <class D>
 HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, const float* factors,
                              const std::uint8_t* ahead, std::uint16_t* out) {
@@ -259,8 +258,8 @@ HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, cons
     PairScales scales;
     if constexpr (kFolds) {
       const __m512i order = _mm512_load_si512(kScaleOfWord<D>.at);
-      scales = PairScales::of(_mm512_permutexvar_epi16(order, _mm512_loadu_si512(factors)),
-                              kElement);
+      scales =
+          PairScales::of(_mm512_permutexvar_epi16(order, _mm512_loadu_si512(factors)), kElement);
       factors += 16 * D::kCodes / D::kFoldedBlock;
     }
     const D decoded(words);
@@ -270,8 +269,7 @@ HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, cons
     out += D::kCodes * 16;
   }
   const auto limit = static_cast<char>(format_traits(kElement).max_code);
-  return !kFolds || kBits != 8 ||
-         _mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8(limit)) == 0;
+  return !kFolds || kBits != 8 || _mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8(limit)) == 0;
 }
 
 #endif  // HWY_AVX3_DL

@@ -178,10 +178,10 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
               const Epilogue& epilogue, const OutputMatrix& out, const Task& task) {
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t elements = rows * kTileColumns;
-  std::uint8_t* const memory = thread_scratch(
-      elements * static_cast<std::int64_t>(sizeof(double)) +
-      (elements + kScratch + kTileColumns * sums_pitch(rows)) *
-          static_cast<std::int64_t>(sizeof(float)));
+  std::uint8_t* const memory =
+      thread_scratch(elements * static_cast<std::int64_t>(sizeof(double)) +
+                     (elements + kScratch + kTileColumns * sums_pitch(rows)) *
+                         static_cast<std::int64_t>(sizeof(float)));
   double* const tile = reinterpret_cast<double*>(memory);
   float* const sums = reinterpret_cast<float*>(tile + elements);
   float* const scratch = sums + elements;

@@ -56,6 +56,12 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
   }
   const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";
+  if (kernel == CpuKernel::pairs) {
+    return "bf16 pairs (more than " + std::to_string(kFewRows) +
+           " rows, elements that bf16 holds, and AVX-512 BF16 here): A (" + a +
+           ") as panels of bf16, " + tasks + "decodes its B (" + b +
+           ") to bf16, a few rows at a time, and sums chains of k in f32";
+  }
   if (kernel == CpuKernel::integers) {
     return "integers (FP4 on both sides, and VNNI here): A (" + a + ") as bytes, " + tasks +
            "turns its B (" + b + ") into bytes, sums blocks exactly and scales them in f32";
