@@ -170,7 +170,7 @@ void store_panel(const float* rows, std::uint16_t* panel) {
 void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, std::int64_t end,
                     PairRows& out) {
   const RecipeTraits& t = recipe_traits(a.recipe);
-  const bool late = has_late_scales(t);
+  const bool late = has_late_scales(a.recipe);
   alignas(64) float values[kPairColumns * kSlab];
   RangeOfVectors range;
   for (std::int64_t k = 0; k < a.k; k += kSlab) {
@@ -308,7 +308,7 @@ bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, co
   constexpr ValueRange kOne{0x3F800000u, 0x3F800000u - 1};
   const PairRows& rows = chunk.pairs;
   const RecipeTraits& t = recipe_traits(b.recipe);
-  const bool late = has_late_scales(t);
+  const bool late = has_late_scales(b.recipe);
   const ValueRange b_range = range_of_values(late ? kOne : factors.range(), t.element);
   if (!pairs_are_safe(rows.range, b_range, rows.factor_range, late ? factors.range() : kOne)) {
     return false;
@@ -321,11 +321,10 @@ bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, co
   const std::int64_t pitch = sums_pitch(task.row_end - task.row_begin);
   std::fill_n(transposed, kTileColumns * pitch, 0.0f);
   std::fill_n(step.b_factors, kMaxPanelRows, 1.0f);
-  const std::int64_t most = rows.factors == nullptr ? kPairSlab : kLateBlock;
   const bool done = with_pairs(b.recipe, [&]<class D>() {
-    for (std::int64_t k = begin; k < begin + count; k += most) {
+    for (std::int64_t k = begin; k < begin + count; k += rows.chain) {
       step.first = k;
-      step.depth = std::min(most, begin + count - k);
+      step.depth = std::min(rows.chain, begin + count - k);
       if (!multiply_step<D>(chunk, b, task, factors, step, transposed, pitch)) return false;
     }
     return true;

@@ -212,11 +212,6 @@ auto with_pairs(Recipe recipe, const Body& body) {
   }
 }
 
-/// Whether the scales of `recipe` are applied to sums of a block of k, not to values.
-constexpr bool has_late_scales(const RecipeTraits& t) {
-  return t.family == Family::fp8;
-}
-
 /// A row's next 16 words: `bytes` of codes, 6-bit ones spread to bytes, the rest 0.
 template <Format F>
 HWY_INLINE __m512i load_words(const std::uint8_t* codes, std::int64_t bytes) {

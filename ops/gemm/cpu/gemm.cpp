@@ -273,11 +273,7 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
   if (integers) {
     chunk.integers.allocate_rows(plan.chunk_rows, a.k, recipe_traits(a.recipe).block_k);
   }
-  if (pairs) {
-    const bool late = recipe_traits(a.recipe).family == Family::fp8 ||
-                      recipe_traits(b.recipe).family == Family::fp8;
-    chunk.pairs.allocate_rows(plan.chunk_rows, a.k, late);
-  }
+  if (pairs) chunk.pairs.allocate_rows(plan.chunk_rows, a.k, a.recipe, b.recipe);
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
     chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
     chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);

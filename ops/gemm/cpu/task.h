@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/recipe.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
 
@@ -59,6 +60,11 @@ struct IntegerRows {
 /// k that share a scale of an FP8 operand, or a part of them.
 inline constexpr std::int64_t kLateBlock = 128;
 
+/// Whether bf16-inl.h applies the scales of `recipe` to sums, and not to values.
+constexpr bool has_late_scales(Recipe recipe) {
+  return recipe_traits(recipe).family == Family::fp8;
+}
+
 /// A chunk of A as bf16-inl.h multiplies it: panels of kPanelRows rows, (slab, panel, pair of k,
 /// row), and where A or B is FP8 the scales of A, (block of k, row).
 struct PairRows {
@@ -68,6 +74,7 @@ struct PairRows {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t pitch = 0;  // rows that there is room for
+  std::int64_t chain = 0;  // k that are summed before scales are applied; divides kDepth
   hwy::AlignedFreeUniquePtr<std::uint16_t[]> values;
   hwy::AlignedFreeUniquePtr<float[]> factors;             // null where all scales are folded
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;         // of each panel
@@ -75,8 +82,13 @@ struct PairRows {
   ValueRange range;                                       // of all of them
   ValueRange factor_range;
 
-  /// Makes room for `most` rows of `k` elements.
-  void allocate_rows(std::int64_t most, std::int64_t k, bool with_factors) {
+  /// Makes room for `most` rows of `k` elements of A.
+  void allocate_rows(std::int64_t most, std::int64_t k, Recipe a, Recipe b) {
+    const bool with_factors = has_late_scales(a) || has_late_scales(b);
+    const auto is_block = [](Recipe x) {
+      return has_late_scales(x) && recipe_traits(x).block_k != 0;
+    };
+    chain = is_block(a) || is_block(b) ? kLateBlock : kDepth;
     pitch = ceil_div(most, kPanelRows) * kPanelRows;
     values = allocate<std::uint16_t>(ceil_div(k, kDepth) * kDepth * pitch);
     ranges = allocate<ValueRange>(pitch / kPanelRows);
