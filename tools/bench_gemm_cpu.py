@@ -4,9 +4,9 @@ Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes baseline | MxNx
 
 Each row of the table is a product of models' layers, with what it must reach and what is aimed at:
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
-ours. In each turn everything of a shape runs once, in random order, and each ratio is one of times
-of the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
-several sets. Each run is written to a file, DATE-CHIP-gemm-cpu.json for `baseline` and
+ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of the
+same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of several
+sets. Each run is written to a file, DATE-CHIP-gemm-cpu.json for `baseline` and
 DATE-CHIP-gemm-cpu-SHAPE...json for others.
 """
 
@@ -35,6 +35,7 @@ BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
 MOST_COLD_ROWS = 16
+COLD_CALLS = 3
 #: Of a shape, in seconds, after LEAST_TURNS turns.
 LONGEST = 15
 LEAST_TURNS = 9
@@ -195,8 +196,12 @@ def contenders(shape: Shape, cases: list[Case]) -> tuple[dict[str, Callable[[], 
     return result, sizes
 
 
-def times_of(run: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each turn of each, after two turns that are not counted."""
+def times_of(
+    run: dict[str, Callable[[], None]], repeats: int, calls: int
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each, after two turns that are not counted. A turn is the median of
+    `calls` calls, after one that finds its code and the interpreter in the caches again.
+    """
     order, chance = list(run), random.Random(1)
     times: dict[str, list[float]] = {name: [] for name in run}
     end = time.perf_counter() + LONGEST
@@ -205,10 +210,14 @@ def times_of(run: dict[str, Callable[[], None]], repeats: int) -> dict[str, list
             break
         chance.shuffle(order)
         for name in order:
-            start = time.perf_counter()
-            run[name]()
+            seconds = []
+            for call in range(-1, calls):
+                start = time.perf_counter()
+                run[name]()
+                if call >= 0:
+                    seconds.append(time.perf_counter() - start)
             if turn >= 0:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(statistics.median(seconds))
     return times
 
 
@@ -227,7 +236,7 @@ def number_of(case: Case, times: dict[str, list[float]], weight_bytes: int) -> l
 def measure(shape: Shape, repeats: int) -> dict:
     cases = cases_of(shape)
     run, sizes = contenders(shape, cases)
-    times = times_of(run, repeats)
+    times = times_of(run, repeats, COLD_CALLS if shape.m <= MOST_COLD_ROWS else 1)
     flops = 2 * shape.m * shape.n * shape.k
     rows = []
     for case in cases:

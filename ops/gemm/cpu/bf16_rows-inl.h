@@ -131,6 +131,7 @@ class ScaleBytes {
   }
 
   std::int64_t count() const { return count_; }  // in a row
+  std::int64_t pitch() const { return pitch_; }
   /// ue8m0's byte 0 is in it as 2^-127.
   const ValueRange& range() const { return range_; }
 
@@ -199,8 +200,8 @@ class LargeBlocks {
     if (block != 0) f.right_ = std::countr_zero(static_cast<std::uint64_t>(block / C::kCodes));
     return f;
   }
-  HWY_INLINE __m512 factor(const void* row, std::int64_t c) const {
-    return _mm512_set1_ps(static_cast<const float*>(row)[c >> right_]);
+  HWY_INLINE __m512 factor(const std::uint8_t* row, std::int64_t c) const {
+    return _mm512_set1_ps(reinterpret_cast<const float*>(row)[c >> right_]);
   }
 
  private:
@@ -221,9 +222,9 @@ class SmallBlocks {
     return f;
   }
   /// Not of NaN, nor of ue8m0's 2^-127.
-  HWY_INLINE __m512 factor(const void* row, std::int64_t c) const {
+  HWY_INLINE __m512 factor(const std::uint8_t* row, std::int64_t c) const {
     Bytes bytes;
-    std::memcpy(&bytes, static_cast<const std::uint8_t*>(row) + c * sizeof(Bytes), sizeof(Bytes));
+    std::memcpy(&bytes, row + c * static_cast<std::int64_t>(sizeof(Bytes)), sizeof(Bytes));
     __m512i all;
     if constexpr (sizeof(Bytes) == 2) {
       all = _mm512_set1_epi16(static_cast<std::int16_t>(bytes));
@@ -246,38 +247,53 @@ class SmallBlocks {
   alignas(64) std::uint8_t lanes_[64];
 };
 
-/// Adds the products of kGroupColumns rows of B and kRows rows of A over these chunks to the tile.
-/// `factors`: of each row of B.
+/// kGroupColumns rows of B over a span, the same distance apart.
+struct FourRows {
+  const std::uint8_t* codes = nullptr;
+  std::int64_t stride = 0;             // bytes
+  std::int64_t ahead = 0;              // bytes from a row to the one that is fetched meanwhile
+  const std::uint8_t* last = nullptr;  // the chunk that is not whole, filled up with zeros
+  std::int64_t last_stride = 0;
+  const std::uint8_t* factors = nullptr;
+  std::int64_t factor_stride = 0;  // bytes
+};
+
+/// Adds the products of these rows of B and kRows rows of A to the tile: `whole` chunks, and one
+/// that is not if there is a `last` one.
 template <class C, class Factors, int kRows>
-void multiply_bf16_rows(const RowOfB* b, const void* const* factors, const Factors& of_lanes,
-                        const ChunkRange& range, const std::uint16_t* a,
-                        double* HWY_RESTRICT tile) {
-  constexpr std::size_t kB = kGroupColumns;
+void multiply_bf16_rows(const FourRows& b, const Factors& of_lanes, std::int64_t whole,
+                        const std::uint16_t* a, double* HWY_RESTRICT tile) {
   const Factors local = of_lanes;
-  __m512 sum[kB][kRows];
+  const std::uint8_t* const factors = b.factors;
+  const std::int64_t factor_stride = b.factor_stride;
+  __m512 sum[kGroupColumns][kRows];
   HWY_UNROLL(4)
-  for (std::size_t n = 0; n < kB; ++n) {
+  for (int n = 0; n < kGroupColumns; ++n) {
     HWY_UNROLL(4)
     for (int m = 0; m < kRows; ++m) sum[n][m] = _mm512_setzero_ps();
   }
-  const auto step = [&](const std::array<const std::uint8_t*, kB>& codes, std::int64_t c) HWY_ATTR {
+  const auto step = [&](const std::uint8_t* codes, std::int64_t stride, std::int64_t c) HWY_ATTR {
     const std::uint16_t* const a_chunk = a + c * (kRows * C::kCodes);
-    const std::array<C, kB> chunks{C(codes[0]), C(codes[1]), C(codes[2]), C(codes[3])};
-    __m512 partial[kB][kRows];
+    const C chunk0(codes);
+    const C chunk1(codes + stride);
+    const C chunk2(codes + 2 * stride);
+    const C chunk3(codes + 3 * stride);
+    __m512 partial[kGroupColumns][kRows];
     const auto add_vector = [&]<int kVector>() HWY_ATTR {
-      __m512bh values[kB];
-      HWY_UNROLL(4)
-      for (std::size_t n = 0; n < kB; ++n) {
-        values[n] = reinterpret_cast<__m512bh>(chunks[n].template vector<kVector>());
-      }
+      __m512bh x[kRows];
       HWY_UNROLL(4)
       for (int m = 0; m < kRows; ++m) {
-        const auto x = reinterpret_cast<__m512bh>(
+        x[m] = reinterpret_cast<__m512bh>(
             _mm512_load_si512(a_chunk + (m * C::kVectors + kVector) * 32));
+      }
+      HWY_UNROLL(4)
+      for (int n = 0; n < kGroupColumns; ++n) {
+        const C& chunk = n == 0 ? chunk0 : n == 1 ? chunk1 : n == 2 ? chunk2 : chunk3;
+        const auto values = reinterpret_cast<__m512bh>(chunk.template vector<kVector>());
         HWY_UNROLL(4)
-        for (std::size_t n = 0; n < kB; ++n) {
-          partial[n][m] = _mm512_dpbf16_ps(kVector == 0 ? _mm512_setzero_ps() : partial[n][m],
-                                           values[n], x);
+        for (int m = 0; m < kRows; ++m) {
+          partial[n][m] =
+              _mm512_dpbf16_ps(kVector == 0 ? _mm512_setzero_ps() : partial[n][m], values, x[m]);
         }
       }
     };
@@ -285,27 +301,23 @@ void multiply_bf16_rows(const RowOfB* b, const void* const* factors, const Facto
       (add_vector.template operator()<kIndex>(), ...);
     }(std::make_integer_sequence<int, C::kVectors>());
     HWY_UNROLL(4)
-    for (std::size_t n = 0; n < kB; ++n) {
-      const __m512 factor = local.factor(factors[n], c);
+    for (int n = 0; n < kGroupColumns; ++n) {
+      const __m512 factor = local.factor(factors + n * factor_stride, c);
       HWY_UNROLL(4)
       for (int m = 0; m < kRows; ++m) {
         sum[n][m] = _mm512_fmadd_ps(partial[n][m], factor, sum[n][m]);
       }
     }
   };
-  std::array<const std::uint8_t*, kB> codes;
-  for (std::int64_t c = range.begin; c < range.whole; ++c) {
+  const std::uint8_t* codes = b.codes;
+  const std::int64_t stride = b.stride;
+  const std::int64_t ahead = b.ahead;
+  for (std::int64_t c = 0; c < whole; ++c, codes += C::kBytes) {
     HWY_UNROLL(4)
-    for (std::size_t n = 0; n < kB; ++n) {
-      codes[n] = b[n].codes + c * C::kBytes;
-      prefetch_to_level_2(b[n].next + c * C::kBytes);
-    }
-    step(codes, c);
+    for (int n = 0; n < kGroupColumns; ++n) prefetch_to_level_2(codes + ahead + n * stride);
+    step(codes, stride, c);
   }
-  if (range.whole < range.end) {
-    for (std::size_t n = 0; n < kB; ++n) codes[n] = b[n].last;
-    step(codes, range.whole);
-  }
+  if (b.last != nullptr) step(b.last, b.last_stride, whole);
   HWY_UNROLL(4)
   for (int m = 0; m < kRows; ++m) {
     add_lanes(hn::Vec<FloatTag>{sum[0][m]}, hn::Vec<FloatTag>{sum[1][m]},
@@ -361,23 +373,49 @@ auto with_bf16_codes(Format element, const Body& body) {
   }
 }
 
-/// The products of a span. `row_factors(first, out)` is asked for the factors of kGroupColumns
-/// columns of the task from `first` on. A span of A is 32 KiB at most: a level-1 cache.
-template <class C, class Factors, class RowFactors>
+/// The products of a span. `factors_of(row)` is where the factors of a row of B begin, and those of
+/// the rows below it, `factor_stride` bytes apart. A span of A is 32 KiB at most: a level-1 cache.
+template <class C, class Factors, class FactorsOf>
 void add_bf16_span(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-                   std::int64_t begin, std::int64_t count, const RowFactors& row_factors,
-                   double* tile) {
+                   std::int64_t begin, std::int64_t count, const FactorsOf& factors_of,
+                   std::int64_t factor_stride, double* tile) {
   const auto of_lanes = Factors::template of<C>(recipe_traits(b.recipe).block_k);
-  const ChunkRange range{0, GroupOfB<C>::whole_chunks(count),
-                         ceil_div(count, std::int64_t{C::kCodes})};
-  GroupOfB<C> group(b, task.column_begin + task.columns, begin, count);
   const auto multiply = kMultiplyBf16Rows<C, Factors>[static_cast<std::size_t>(chunk.rows - 1)];
-  for (std::int64_t n = 0; n < task.columns; n += kGroupColumns) {
-    group.move_to(task.column_begin + n);
-    const void* factors[kGroupColumns];
-    row_factors(n, factors);
-    multiply(group.rows(), factors, of_lanes, range, chunk.bf16_rows.get() + begin * chunk.rows,
-             tile + n);
+  const std::uint16_t* const a = chunk.bf16_rows.get() + begin * chunk.rows;
+  const std::uint8_t* const first = b.values + row_bytes(b.recipe, begin);
+  const std::int64_t whole = count / C::kCodes;
+  const std::int64_t whole_bytes = whole * C::kBytes;
+  const std::int64_t bytes = row_bytes(b.recipe, count) - whole_bytes;
+  alignas(64) std::uint8_t last[kGroupColumns][64] = {};
+  static_assert(C::kBytes <= 64 && C::kOverRead == 0);
+  // `rows`: how many there are, or 1, four times.
+  const auto multiply_rows = [&](std::int64_t row, std::int64_t rows, double* out) {
+    FourRows four;
+    const std::int64_t step = rows == 1 ? 0 : 1;
+    four.codes = first + row * b.value_row_stride;
+    four.stride = step * b.value_row_stride;
+    four.ahead = row + kAhead + rows <= b.rows ? kAhead * b.value_row_stride : 0;
+    four.factors = factors_of(row);
+    four.factor_stride = step * factor_stride;
+    if (bytes != 0) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::copy_n(four.codes + r * four.stride + whole_bytes, bytes, last[r]);
+      }
+      four.last = last[0];
+      four.last_stride = step * 64;
+    }
+    multiply(four, of_lanes, whole, a, out);
+  };
+  std::int64_t n = 0;
+  for (; n + kGroupColumns <= task.columns; n += kGroupColumns) {
+    multiply_rows(task.column_begin + n, kGroupColumns, tile + n);
+  }
+  for (; n < task.columns; ++n) {
+    alignas(64) double column[kFewRows * kTileColumns] = {};
+    multiply_rows(task.column_begin + n, 1, column);
+    for (std::int64_t m = 0; m < chunk.rows; ++m) {
+      tile[m * kTileColumns + n] += column[m * kTileColumns];
+    }
   }
 }
 
@@ -389,20 +427,28 @@ bool multiply_small_blocks(const PackedChunk& chunk, const OperandMatrix& b, con
                            double* tile) {
   const ScaleBytes scales(b, task.column_begin, task.columns, begin, count, scratch);
   if (!span_is_safe(chunk.range, scales.range(), recipe_traits(b.recipe).element)) return false;
-  // Where the last chunk is not whole, the factors that it lacks are 0.
-  std::uint8_t filled[kGroupColumns][kSpan / kMinBlock] = {};
-  const auto factors = [&](std::int64_t n, const void** out) HWY_ATTR {
-    for (int i = 0; i < kGroupColumns; ++i) {
-      const std::int64_t row = task.column_begin + std::min(n + i, task.columns - 1);
-      scales.prefetch_next(row);
-      out[i] = scales.row(row);
-      if (count % C::kCodes == 0) continue;
-      std::copy_n(scales.row(row), scales.count(), filled[i]);
-      out[i] = filled[i];
-    }
-  };
+  const std::int64_t end = task.column_begin + task.columns;
   using Factors = SmallBlocks<kScale, Bytes>;
-  add_bf16_span<C, Factors>(chunk, b, task, begin, count, factors, tile);
+  if (count % C::kCodes == 0) {
+    const auto factors = [&](std::int64_t row) HWY_ATTR {
+      for (std::int64_t r = row; r < std::min(row + kGroupColumns, end); ++r) {
+        scales.prefetch_next(r);
+      }
+      return scales.row(row);
+    };
+    add_bf16_span<C, Factors>(chunk, b, task, begin, count, factors, scales.pitch(), tile);
+    return true;
+  }
+  // The factors that the last chunk lacks are 0.
+  constexpr std::int64_t kPitch = kSpan / kMinBlock;
+  std::uint8_t filled[kGroupColumns * kPitch] = {};
+  const auto factors = [&](std::int64_t row) {
+    for (std::int64_t r = row; r < std::min(row + kGroupColumns, end); ++r) {
+      std::copy_n(scales.row(r), scales.count(), filled + (r - row) * kPitch);
+    }
+    return static_cast<const std::uint8_t*>(filled);
+  };
+  add_bf16_span<C, Factors>(chunk, b, task, begin, count, factors, kPitch, tile);
   return true;
 }
 
@@ -410,14 +456,16 @@ bool multiply_small_blocks(const PackedChunk& chunk, const OperandMatrix& b, con
 template <class C>
 bool multiply_large_blocks(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
                            std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
+  const RecipeTraits& t = recipe_traits(b.recipe);
   const SpanFactors all(b, task.column_begin, task.columns, begin, count, scratch);
-  if (!span_is_safe(chunk.range, all.range(), recipe_traits(b.recipe).element)) return false;
-  const auto factors = [&](std::int64_t n, const void** out) {
-    for (int i = 0; i < kGroupColumns; ++i) {
-      out[i] = all.row(task.column_begin + std::min(n + i, task.columns - 1));
-    }
+  if (!span_is_safe(chunk.range, all.range(), t.element)) return false;
+  const auto factors = [&](std::int64_t row) {
+    return reinterpret_cast<const std::uint8_t*>(all.row(row));
   };
-  add_bf16_span<C, LargeBlocks>(chunk, b, task, begin, count, factors, tile);
+  // Where rows share factors, four that start at a multiple of four do.
+  const auto stride = static_cast<std::int64_t>(kFactorPitchOfSpan * sizeof(float));
+  add_bf16_span<C, LargeBlocks>(chunk, b, task, begin, count, factors,
+                                t.block_rows == 1 ? stride : 0, tile);
   return true;
 }
 
