@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
 #include "blockscale/gemm.h"
@@ -20,6 +21,7 @@
 #include "ops/common/float_environment.h"
 #include "ops/common/simd/requested.h"
 #include "ops/gemm/cpu/epilogue.h"
+#include "ops/gemm/cpu/memory.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cpu/plan.h"
@@ -70,10 +72,7 @@ void need_rows(const OperandMatrix& a, PackedChunk& chunk) {
   const std::lock_guard lock(chunk.decoding);
   if (chunk.is_decoded) return;
   const std::int64_t slabs = ceil_div(a.k, kSlab);
-  if (chunk.values == nullptr) {
-    chunk.values = allocate<float>(slabs * chunk.most_rows * kSlab);
-    chunk.ranges = allocate<ValueRange>(slabs * chunk.most_rows);
-  }
+  if (chunk.values == nullptr) chunk.take_values(slabs);
   for (std::int64_t r = 0; r < chunk.rows; r += kPackedRows) {
     pack_rows(a, r, std::min(chunk.rows, r + kPackedRows), chunk);
   }
@@ -175,13 +174,10 @@ void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const Ope
 }
 
 void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
-              const Epilogue& epilogue, const OutputMatrix& out, const Task& task) {
+              const Epilogue& epilogue, const OutputMatrix& out, const Task& task,
+              std::uint8_t* memory) {
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t elements = rows * kTileColumns;
-  std::uint8_t* const memory =
-      thread_scratch(elements * static_cast<std::int64_t>(sizeof(double)) +
-                     (elements + kScratch + kTileColumns * sums_pitch(rows)) *
-                         static_cast<std::int64_t>(sizeof(float)));
   double* const tile = reinterpret_cast<double*>(memory);
   float* const sums = reinterpret_cast<float*>(tile + elements);
   float* const scratch = sums + elements;
@@ -220,6 +216,14 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
   }
 }
 
+/// Bytes of scratch of a task of `rows` rows.
+std::int64_t scratch_bytes(std::int64_t rows) {
+  const std::int64_t elements = rows * kTileColumns;
+  const std::int64_t floats = elements + kScratch + kTileColumns * sums_pitch(rows);
+  return elements * static_cast<std::int64_t>(sizeof(double)) +
+         floats * static_cast<std::int64_t>(sizeof(float));
+}
+
 GemmPath path_of_target() {
   constexpr bool kFused = (HWY_TARGET & (HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL | HWY_NEON)) != 0;
   return kFused ? GemmPath::cpu_fused : GemmPath::cpu_unfused;
@@ -244,6 +248,7 @@ HWY_EXPORT(pack_pair_rows);
 HWY_EXPORT(pack_integer_rows);
 HWY_EXPORT(pack_rows);
 HWY_EXPORT(run_task);
+HWY_EXPORT(scratch_bytes);
 HWY_EXPORT(path_of_target);
 
 /// How this machine's instruction set multiplies `m` rows.
@@ -256,34 +261,78 @@ CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
   return CpuKernel::panels;
 }
 
-/// D of one matrix of the batch, chunk by chunk of A.
+/// Takes what the kernel needs of A at once.
+void take_memory(PackedChunk& chunk, const CpuPlan& plan, CpuKernel kernel, std::int64_t k,
+                 Recipe a, Recipe b) {
+  chunk.most_rows = plan.chunk_rows;
+  if (kernel == CpuKernel::integers) {
+    chunk.integers.take_rows(plan.chunk_rows, k, recipe_traits(a).block_k, chunk.memory);
+  } else if (kernel == CpuKernel::pairs) {
+    chunk.pairs.take_rows(plan.chunk_rows, k, a, b, chunk.memory);
+  } else {
+    chunk.take_values(plan.slabs);
+  }
+}
+
+/// Bytes of a workspace that one matrix of the batch takes at most for A, in f32 too where a span
+/// needs it.
+std::int64_t chunk_bytes(const GemmArguments& x, const CpuPlan& plan, CpuKernel kernel) {
+  PackedChunk chunk;
+  chunk.memory = Memory(nullptr);
+  take_memory(chunk, plan, kernel, x.a.k, x.a.recipe, x.b.recipe);
+  if (kernel == CpuKernel::integers || kernel == CpuKernel::pairs) chunk.take_values(plan.slabs);
+  // As few_rows-inl.h and bf16_rows-inl.h arrange rows, in chunks of at most 128 codes.
+  const std::int64_t arranged = ceil_div(x.a.k, std::int64_t{128}) * 128 * plan.chunk_rows;
+  if (kernel == CpuKernel::few_rows) chunk.memory.take<float>(arranged);
+  if (kernel == CpuKernel::bf16_rows) chunk.memory.take<std::uint16_t>(arranged);
+  return chunk.memory.taken();
+}
+
+/// How a workspace is divided: matrices of the batch that are multiplied at the same time, and
+/// tasks of each.
+struct WorkspacePlan {
+  std::int64_t matrices = 1;
+  std::int64_t tasks = 1;
+  std::int64_t chunk = 0;    // bytes of a matrix, beside its tasks
+  std::int64_t scratch = 0;  // bytes of a task
+
+  WorkspacePlan(const GemmArguments& x, int threads) {
+    const CpuPlan plan = cpu_plan(x.d.rows, x.d.columns, x.a.k);
+    const auto kernel = cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
+    const int workers = effective_threads(threads);
+    (x.d.batch > 1 && x.d.batch >= workers ? matrices : tasks) = workers;
+    chunk = chunk_bytes(x, plan, kernel);
+    scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
+  }
+  std::int64_t matrix_bytes() const { return chunk + Slots::bytes_of(tasks, scratch); }
+  std::int64_t bytes() const { return Slots::bytes_of(matrices, matrix_bytes()); }
+};
+
+/// D of one matrix of the batch, chunk by chunk of A. Without `slots`, tasks have their threads'
+/// scratch.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
-                     const OutputMatrix& out, bool batch_invariant, int threads) {
+                     const OutputMatrix& out, bool batch_invariant, int threads,
+                     const Memory& memory, const Slots& slots) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
   const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe, batch_invariant);
   const bool integers = kernel == CpuKernel::integers;
+  const bool pairs = kernel == CpuKernel::pairs;
   PackedChunk chunk;
   chunk.is_batch_invariant = batch_invariant;
-  const bool pairs = kernel == CpuKernel::pairs;
-  chunk.most_rows = plan.chunk_rows;
-  if (!integers && !pairs) {
-    chunk.values = allocate<float>(plan.slabs * plan.chunk_rows * kSlab);
-    chunk.ranges = allocate<ValueRange>(plan.slabs * plan.chunk_rows);
-  }
-  if (integers) {
-    chunk.integers.allocate_rows(plan.chunk_rows, a.k, recipe_traits(a.recipe).block_k);
-  }
-  if (pairs) chunk.pairs.allocate_rows(plan.chunk_rows, a.k, a.recipe, b.recipe);
+  chunk.memory = memory;
+  take_memory(chunk, plan, kernel, a.k, a.recipe, b.recipe);
+  const std::int64_t scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
     chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
     chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);
     const std::int64_t packed = pairs ? PairRows::kPanelRows : kPackedRows;
-    parallel_for(chunk.rows, packed, threads, [&](std::int64_t begin, std::int64_t end) {
+    const auto pack = [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
       if (pairs) HWY_DYNAMIC_DISPATCH(pack_pair_rows)(a, b.recipe, begin, end, chunk.pairs);
       if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);
       if (!pairs && !integers) HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
-    });
+    };
+    parallel_for(chunk.rows, packed, threads, std::cref(pack));
     chunk.is_decoded = false;
     if (!pairs && !integers) chunk.take_range(plan.slabs);
     if (pairs) chunk.pairs.take_ranges();
@@ -300,19 +349,27 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
     }
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
-    parallel_for(row_tasks * column_tasks, 1, threads, [&](std::int64_t index, std::int64_t) {
+    const auto multiply = [&](std::int64_t index, std::int64_t) {
       const DefaultFloatEnvironment environment;
       Task task;
       task.row_begin = index % row_tasks * plan.task_rows;
       task.row_end = std::min(chunk.rows, task.row_begin + plan.task_rows);
       task.column_begin = index / row_tasks * kTileColumns;
       task.columns = std::min(kTileColumns, b.rows - task.column_begin);
-      HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task);
-    });
+      if (slots.is_empty()) {
+        HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task, thread_scratch(scratch));
+      } else {
+        const Slots::Use slot(slots);
+        HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task, slot.data());
+      }
+    };
+    parallel_for(row_tasks * column_tasks, 1, threads, std::cref(multiply));
   }
 }
 
-void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int threads) {
+/// `workspace`: matrix_bytes() of `division`, or null.
+void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int threads,
+                          const WorkspacePlan& division, std::uint8_t* workspace) {
   const OperandMatrix a(x.a, index);
   const OperandMatrix b(x.b, index);
   const auto factor = [](const OperandMatrix& operand) {
@@ -332,7 +389,12 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   }
   out.bias = static_cast<const std::uint8_t*>(x.bias);
   out.bias_dtype = x.bias_dtype;
-  multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads);
+  if (workspace == nullptr) {
+    multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(), Slots());
+  } else {
+    multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(workspace),
+                    Slots(workspace + division.chunk, division.tasks, division.scratch));
+  }
 }
 
 }  // namespace
@@ -344,19 +406,38 @@ GemmPath cpu_path() {
 
 }  // namespace gemm_detail
 
+std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads) {
+  use_requested_simd();
+  GemmOptions options;
+  options.threads = threads;
+  const GemmArguments x = gemm_detail::validated(arguments, options);
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return 0;
+  return gemm_detail::WorkspacePlan(x, threads).bytes();
+}
+
 void gemm(const GemmArguments& arguments, const GemmOptions& options) {
+  using gemm_detail::Slots;
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, options);
-  if (x.d.rows == 0 || x.d.columns == 0) return;
-  if (x.d.batch > 1 && x.d.batch >= effective_threads(options.threads)) {
-    parallel_for(x.d.batch, 1, options.threads, [&](std::int64_t index, std::int64_t) {
-      gemm_detail::multiply_batch_entry(x, index, 1);
-    });
-  } else {
-    for (std::int64_t index = 0; index < x.d.batch; ++index) {
-      gemm_detail::multiply_batch_entry(x, index, options.threads);
-    }
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return;
+  const gemm_detail::WorkspacePlan division(x, options.threads);
+  auto* const workspace = static_cast<std::uint8_t*>(options.workspace);
+  Slots slots;
+  if (workspace != nullptr) {
+    gemm_detail::check_workspace(x, options, division.bytes());
+    slots = Slots(workspace, division.matrices, division.matrix_bytes());
   }
+  const bool by_matrix = division.matrices > 1;
+  const auto multiply = [&](std::int64_t index, std::int64_t) {
+    const int threads = by_matrix ? 1 : options.threads;
+    if (workspace == nullptr) {
+      gemm_detail::multiply_batch_entry(x, index, threads, division, nullptr);
+    } else {
+      const Slots::Use slot(slots);
+      gemm_detail::multiply_batch_entry(x, index, threads, division, slot.data());
+    }
+  };
+  parallel_for(x.d.batch, 1, by_matrix ? options.threads : 1, std::cref(multiply));
 }
 
 std::string describe_gemm(const GemmArguments& arguments) {
