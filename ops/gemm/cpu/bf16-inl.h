@@ -211,26 +211,6 @@ void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, s
   out.factor_ranges[static_cast<std::size_t>(begin / kPairColumns)] = factor_range;
 }
 
-/// What to prefetch while `depth` of k from `first` on of row `row` is decoded: what follows in it,
-/// or else the beginning of a row of the next task. Rows lie far apart, so hardware does not
-/// foresee this.
-inline const std::uint8_t* ahead_of(const OperandMatrix& b, std::int64_t row, std::int64_t first,
-                                    std::int64_t depth) {
-  const bool ends = first + depth >= b.k;
-  const std::int64_t next = ends ? std::min(b.rows - 1, row + kTileColumns) : row;
-  return b.values + next * b.value_row_stride + (ends ? 0 : row_bytes(b.recipe, first + depth));
-}
-
-/// Asks for a part of the scales of a row of the next task. Forced inline: as prefetch_slab.
-HWY_INLINE void prefetch_scales(const OperandMatrix& b, std::int64_t row, std::int64_t first) {
-  const RecipeTraits& t = recipe_traits(b.recipe);
-  if (t.block_rows != 1 || t.block_k == 0 || b.layout != ScaleLayout::row_major) return;
-  const std::int64_t next = std::min(b.rows - 1, row + kTileColumns);
-  const std::int64_t at = next * b.scale_leading_stride + first / t.block_k;
-  prefetch_to_level_2(static_cast<const std::uint8_t*>(b.scales) +
-                      at * (format_traits(t.scale).bits / 8));
-}
-
 /// A part of k of a span, and scratch.
 struct PairStep {
   std::int64_t span = 0;   // k where the span begins
@@ -238,6 +218,45 @@ struct PairStep {
   std::int64_t depth = 0;
   std::uint16_t* rows = nullptr;  // of B, decoded
   float* b_factors = nullptr;     // theirs, where they are not folded
+};
+
+/// The rows of B of a step of k, and what to prefetch while one is decoded: what follows in it, or
+/// else the beginning of a row of the next task, and a part of that row's scales. Rows lie far
+/// apart, so hardware does not foresee this.
+class StepRows {
+ public:
+  StepRows(const OperandMatrix& b, const PairStep& step) : b_(b) {
+    const RecipeTraits& t = recipe_traits(b.recipe);
+    begin_ = row_bytes(b.recipe, step.first);
+    const std::int64_t end = step.first + step.depth;
+    is_last_ = end >= b.k;
+    ahead_ =
+        is_last_ ? kTileColumns * b.value_row_stride - begin_ : row_bytes(b.recipe, end) - begin_;
+    if (t.block_rows == 1 && t.block_k != 0 && b.layout == ScaleLayout::row_major) {
+      const std::int64_t size = format_traits(t.scale).bits / 8;
+      scale_stride_ = b.scale_leading_stride * size;
+      scales_ = static_cast<const std::uint8_t*>(b.scales) + step.first / t.block_k * size;
+    }
+  }
+  const std::uint8_t* codes(std::int64_t row) const {
+    return b_.values + row * b_.value_row_stride + begin_;
+  }
+  const std::uint8_t* ahead(std::int64_t row) const {
+    return codes(row) + (is_last_ && row + kTileColumns >= b_.rows ? 0 : ahead_);
+  }
+  /// Forced inline: as prefetch_slab.
+  HWY_INLINE void prefetch_scales(std::int64_t row) const {
+    if (scales_ == nullptr || row + kTileColumns >= b_.rows) return;
+    prefetch_to_level_2(scales_ + (row + kTileColumns) * scale_stride_);
+  }
+
+ private:
+  const OperandMatrix& b_;
+  std::int64_t begin_ = 0;  // bytes of a row before the step
+  std::int64_t ahead_ = 0;  // bytes
+  bool is_last_ = false;
+  const std::uint8_t* scales_ = nullptr;
+  std::int64_t scale_stride_ = 0;
 };
 
 /// Adds the products of a step to `sums`, (row of B, row of A), rows of B `pitch` apart.
@@ -249,6 +268,7 @@ bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task&
   const RecipeTraits& t = recipe_traits(b.recipe);
   const std::int64_t block = t.block_k == 0 ? 0 : (step.first - step.span) / t.block_k;
   constexpr std::int64_t kWords = 16;
+  const StepRows step_rows(b, step);
   const RowGroups groups(task.columns, kMaxPanelRows);
   for (std::int64_t g = 0; g < groups.count; ++g) {
     const std::int64_t begin = groups.begin(g);
@@ -256,11 +276,9 @@ bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task&
     const std::int64_t first_row = task.column_begin + begin;
     for (std::int64_t i = 0; i < count; ++i) {
       const float* const row_factors = factors.row(first_row + i) + block;
-      const std::uint8_t* const codes =
-          b.values + (first_row + i) * b.value_row_stride + row_bytes(b.recipe, step.first);
-      const std::uint8_t* const ahead = ahead_of(b, first_row + i, step.first, step.depth);
-      prefetch_scales(b, first_row + i, step.first);
-      if (!decode_pairs<D>(codes, step.depth, row_factors, ahead, step.rows + i * kPairSlab)) {
+      step_rows.prefetch_scales(first_row + i);
+      if (!decode_pairs<D>(step_rows.codes(first_row + i), step.depth, row_factors,
+                           step_rows.ahead(first_row + i), step.rows + i * kPairSlab)) {
         return false;
       }
       if (D::kFoldedBlock == 0) step.b_factors[i] = *row_factors;

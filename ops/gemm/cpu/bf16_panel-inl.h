@@ -246,15 +246,13 @@ HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, cons
   constexpr bool kFolds = D::kFoldedBlock != 0;
   __m512i largest = _mm512_setzero_si512();
   const std::int64_t bytes = ceil_div(count * kBits, std::int64_t{8});
-  for (std::int64_t at = 0; at < bytes; at += kBytes) {
-    prefetch_to_level_2(ahead + at);
-    const __m512i words = load_words<kElement>(codes + at, std::min(kBytes, bytes - at));
+  const auto decode = [&](__m512i words) HWY_ATTR {
     if constexpr (kBits == 8) largest = _mm512_max_epu8(largest, words & _mm512_set1_epi8(0x7F));
     PairScales scales;
     if constexpr (kFolds) {
       const __m512i order = _mm512_load_si512(kScaleOfWord<D>.at);
-      scales =
-          PairScales::of(_mm512_permutexvar_epi16(order, _mm512_loadu_si512(factors)), kElement);
+      const __m512i upper = _mm512_permutexvar_epi16(order, _mm512_loadu_si512(factors));
+      scales = PairScales::of(upper, kElement);
       factors += 16 * D::kCodes / D::kFoldedBlock;
     }
     const D decoded(words);
@@ -262,7 +260,13 @@ HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, cons
       (_mm512_store_si512(out + kIndex * 32, decoded.template pairs<kIndex>(scales)), ...);
     }(std::make_integer_sequence<int, D::kCodes / 2>());
     out += D::kCodes * 16;
+  };
+  std::int64_t at = 0;
+  for (; at + kBytes <= bytes; at += kBytes) {
+    prefetch_to_level_2(ahead + at);
+    decode(load_words<kElement>(codes + at, kBytes));
   }
+  if (at < bytes) decode(load_words<kElement>(codes + at, bytes - at));
   const auto limit = static_cast<char>(format_traits(kElement).max_code);
   return !kFolds || kBits != 8 || _mm512_cmpgt_epu8_mask(largest, _mm512_set1_epi8(limit)) == 0;
 }

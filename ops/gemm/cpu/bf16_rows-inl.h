@@ -163,8 +163,7 @@ class ScaleBytes {
         const __mmask64 mask = first_bytes(count - i, 64);
         const __m512i codes = _mm512_maskz_loadu_epi8(mask, row + i);
         largest = _mm512_max_epu8(largest, codes);
-        smallest =
-            _mm512_mask_min_epu8(smallest, mask, smallest, _mm512_sub_epi8(codes, one));
+        smallest = _mm512_mask_min_epu8(smallest, mask, smallest, _mm512_sub_epi8(codes, one));
       }
     }
     alignas(64) std::uint8_t above[64];
@@ -321,8 +320,7 @@ void multiply_bf16_rows(const FourRows& b, const Factors& of_lanes, std::int64_t
   HWY_UNROLL(4)
   for (int m = 0; m < kRows; ++m) {
     add_lanes(hn::Vec<FloatTag>{sum[0][m]}, hn::Vec<FloatTag>{sum[1][m]},
-              hn::Vec<FloatTag>{sum[2][m]}, hn::Vec<FloatTag>{sum[3][m]},
-              tile + m * kTileColumns);
+              hn::Vec<FloatTag>{sum[2][m]}, hn::Vec<FloatTag>{sum[3][m]}, tile + m * kTileColumns);
   }
 }
 

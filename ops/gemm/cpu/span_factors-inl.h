@@ -41,7 +41,14 @@ HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* sca
   const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;
   const auto bytes = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, FloatTag>(), scales));
-  if (scale == Format::ue4m3) return codes::decode_small<Format::ue4m3>(df, bytes);
+  if (scale == Format::ue4m3) {
+    // As if the exponent had f32's bias; subnormal scales are subnormal then.
+    const auto magnitude = hn::And(bytes, hn::Set(du, 0x7Fu));
+    const auto low = hn::BitCast(df, hn::ShiftLeft<20>(magnitude));
+    const auto is_nan = hn::RebindMask(df, hn::Eq(magnitude, hn::Set(du, 0x7Fu)));
+    const auto nan = hn::BitCast(df, hn::Set(du, 0x7FC00000u));
+    return hn::IfThenElse(is_nan, nan, hn::Mul(low, hn::Set(df, 0x1p120f)));
+  }
   auto bits = hn::ShiftLeft<23>(bytes);
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Zero(du)), hn::Set(du, 0x00400000u), bits);
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Set(du, 0xFFu)), hn::Set(du, 0x7FC00000u), bits);
