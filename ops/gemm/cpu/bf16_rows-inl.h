@@ -163,8 +163,7 @@ class ScaleBytes {
         const __mmask64 mask = first_bytes(count - i, 64);
         const __m512i codes = _mm512_maskz_loadu_epi8(mask, row + i);
         largest = _mm512_max_epu8(largest, codes);
-        smallest =
-            _mm512_mask_min_epu8(smallest, mask, smallest, _mm512_sub_epi8(codes, one));
+        smallest = _mm512_mask_min_epu8(smallest, mask, smallest, _mm512_sub_epi8(codes, one));
       }
     }
     alignas(64) std::uint8_t above[64];
@@ -321,8 +320,7 @@ void multiply_bf16_rows(const FourRows& b, const Factors& of_lanes, std::int64_t
   HWY_UNROLL(4)
   for (int m = 0; m < kRows; ++m) {
     add_lanes(hn::Vec<FloatTag>{sum[0][m]}, hn::Vec<FloatTag>{sum[1][m]},
-              hn::Vec<FloatTag>{sum[2][m]}, hn::Vec<FloatTag>{sum[3][m]},
-              tile + m * kTileColumns);
+              hn::Vec<FloatTag>{sum[2][m]}, hn::Vec<FloatTag>{sum[3][m]}, tile + m * kTileColumns);
   }
 }
 
@@ -386,6 +384,10 @@ void add_bf16_span(const PackedChunk& chunk, const OperandMatrix& b, const Task&
   const std::int64_t whole = count / C::kCodes;
   const std::int64_t whole_bytes = whole * C::kBytes;
   const std::int64_t bytes = row_bytes(b.recipe, count) - whole_bytes;
+  // What is fetched takes a tenth of a microsecond to come, in which short rows are many.
+  constexpr std::int64_t kBytesAhead = 16 * 1024;
+  const std::int64_t rows_ahead =
+      std::max<std::int64_t>(kAhead, kBytesAhead / std::max<std::int64_t>(1, b.value_row_stride));
   alignas(64) std::uint8_t last[kGroupColumns][64] = {};
   static_assert(C::kBytes <= 64 && C::kOverRead == 0);
   // `rows`: how many there are, or 1, four times.
@@ -394,7 +396,7 @@ void add_bf16_span(const PackedChunk& chunk, const OperandMatrix& b, const Task&
     const std::int64_t step = rows == 1 ? 0 : 1;
     four.codes = first + row * b.value_row_stride;
     four.stride = step * b.value_row_stride;
-    four.ahead = row + kAhead + rows <= b.rows ? kAhead * b.value_row_stride : 0;
+    four.ahead = row + rows_ahead + rows <= b.rows ? rows_ahead * b.value_row_stride : 0;
     four.factors = factors_of(row);
     four.factor_stride = step * factor_stride;
     if (bytes != 0) {

@@ -21,9 +21,9 @@ inline constexpr std::int64_t kTileColumns = 64;
 
 /// The ways to multiply. All of them fall back to `panels` where f32 could not hold the sums.
 enum class CpuKernel : std::uint8_t {
-  panels,    // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
-  few_rows,  // rows of B are read as they lie (few_rows-inl.h)
-  integers,  // FP4 on both sides: blocks are summed as integers (integers-inl.h)
+  panels,     // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
+  few_rows,   // rows of B are read as they lie (few_rows-inl.h)
+  integers,   // FP4 on both sides: blocks are summed as integers (integers-inl.h)
   bf16_rows,  // the same, of A in bf16 (bf16_rows-inl.h)
 };
 

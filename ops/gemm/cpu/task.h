@@ -62,7 +62,7 @@ struct PackedChunk {
   std::int64_t rows = 0;
   hwy::AlignedFreeUniquePtr<float[]> values;
   hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
-  ValueRange range;                             // of all rows and slabs
+  ValueRange range;  // of all rows and slabs
   // With few rows: in the lane order of chunk-inl.h, or of bf16_rows-inl.h.
   hwy::AlignedFreeUniquePtr<float[]> arranged;
   hwy::AlignedFreeUniquePtr<std::uint16_t[]> bf16_rows;
