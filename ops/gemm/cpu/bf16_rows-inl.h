@@ -342,7 +342,7 @@ void arrange_bf16_rows_as(PackedChunk& chunk, std::int64_t k) {
     return order;
   }();
   const std::int64_t chunks = ceil_div(k, std::int64_t{C::kCodes});
-  chunk.bf16_rows = allocate<std::uint16_t>(chunks * C::kCodes * chunk.rows);
+  chunk.bf16_rows = chunk.memory.take<std::uint16_t>(chunks * C::kCodes * chunk.rows);
   std::uint16_t* out = chunk.bf16_rows.get();
   for (std::int64_t c = 0; c < chunks; ++c) {
     const std::int64_t first = c * C::kCodes;

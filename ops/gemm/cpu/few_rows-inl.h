@@ -204,7 +204,7 @@ template <class C>
 void arrange_rows_as(PackedChunk& chunk, std::int64_t k) {
   const RowGroups groups(chunk.rows, kMaxGroupRows);
   const std::int64_t chunks = ceil_div(k, C::kCodes);
-  chunk.arranged = allocate<float>(chunks * C::kCodes * chunk.rows);
+  chunk.arranged = chunk.memory.take<float>(chunks * C::kCodes * chunk.rows);
   float* out = chunk.arranged.get();
   for (std::int64_t g = 0; g < groups.count; ++g) {
     for (std::int64_t c = 0; c < chunks; ++c) {

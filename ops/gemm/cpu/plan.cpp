@@ -9,7 +9,7 @@ namespace {
 
 // Rows of A that one decoding of B serves. 512 rows make the decoding a few percent of the
 // multiplications, and a tile of 512 x 64 doubles fits an L2 cache.
-constexpr std::int64_t kMaxTaskRows = 512;
+constexpr std::int64_t kMaxTaskRows = 256;
 // With fewer columns than this many tasks, rows are divided further, down to kMinTaskRows.
 constexpr std::int64_t kMinTasks = 32;
 constexpr std::int64_t kMinTaskRows = 128;
@@ -56,6 +56,12 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
   }
   const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";
+  if (kernel == CpuKernel::pairs) {
+    return "bf16 pairs (more than " + std::to_string(kFewRows) +
+           " rows, elements that bf16 holds, and AVX-512 BF16 here): A (" + a +
+           ") as panels of bf16, " + tasks + "decodes its B (" + b +
+           ") to bf16, a few rows at a time, and sums chains of k in f32";
+  }
   if (kernel == CpuKernel::integers) {
     return "integers (FP4 on both sides, and VNNI here): A (" + a + ") as bytes, " + tasks +
            "turns its B (" + b + ") into bytes, sums blocks exactly and scales them in f32";

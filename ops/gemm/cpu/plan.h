@@ -24,7 +24,8 @@ enum class CpuKernel : std::uint8_t {
   panels,     // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
   few_rows,   // rows of B are read as they lie (few_rows-inl.h)
   integers,   // FP4 on both sides: blocks are summed as integers (integers-inl.h)
-  bf16_rows,  // the same, of A in bf16 (bf16_rows-inl.h)
+  pairs,      // bf16 holds all elements: rows of B times panels of A (bf16-inl.h)
+  bf16_rows,  // few rows of A in bf16 (bf16_rows-inl.h)
 };
 
 /// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and
