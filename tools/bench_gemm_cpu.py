@@ -4,10 +4,10 @@ Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes baseline | MxNx
 
 Each row of the table is a product of models' layers, with what it must reach and what is aimed at:
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
-ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of the
-same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of several
-sets. Each run is written to a file, DATE-CHIP-gemm-cpu.json for `baseline` and
-DATE-CHIP-gemm-cpu-SHAPE...json for others.
+ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
+the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
+several sets. All weights lie in huge pages, torch's too. Each run is written to a file,
+DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-SHAPE...json for others.
 """
 
 import argparse
@@ -34,6 +34,7 @@ BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096
 
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
+HUGE_PAGE = 2 << 20
 MOST_COLD_ROWS = 16
 COLD_CALLS = 3
 #: Of a shape, in seconds, after LEAST_TURNS turns.
@@ -106,13 +107,24 @@ def in_recipe(x: np.ndarray, recipe: str) -> Any:
     return x if recipe == "bf16" else blockscale.quantize(x, recipe)
 
 
+def in_huge_pages(array: np.ndarray) -> np.ndarray:
+    """A copy at the start of a huge page where it has several, as the library and loaders of
+    weights allocate: numpy asks for them, but begins anywhere.
+    """
+    memory = np.empty(array.nbytes + HUGE_PAGE, np.uint8)
+    begin = -memory.ctypes.data % HUGE_PAGE
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def copy_of(operand: Any) -> Any:
     import blockscale
 
     if isinstance(operand, np.ndarray):
-        return operand.copy()
+        return in_huge_pages(operand)
     return blockscale.ScaledTensor(
-        operand.values.copy(),
+        in_huge_pages(operand.values),
         operand.scales.copy(),
         operand.recipe,
         layout=operand.layout,
@@ -185,7 +197,7 @@ def contenders(shape: Shape, cases: list[Case]) -> tuple[dict[str, Callable[[], 
     sizes = {name: bytes_of(weights) for name, weights in quantized.items()}
     turn = sum(sizes.values())
     count = -(-COLD_BYTES // turn) if m <= MOST_COLD_ROWS else 1
-    sets = {name: [x] + [copy_of(x) for _ in range(count - 1)] for name, x in quantized.items()}
+    sets = {name: [copy_of(x) for _ in range(count)] for name, x in quantized.items()}
     left = {name: in_recipe(a, name) for name in {"bf16", *(case.a for case in cases)}}
     out = np.empty((m, n), BF16)
     result: dict[str, Callable[[], None]] = {"torch": torch_product(a, sets["bf16"], out)}
