@@ -22,6 +22,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/common/simd/target_strings.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
@@ -35,10 +36,7 @@
 #if HWY_TARGET == HWY_AVX3_DL
 #pragma push_macro("HWY_TARGET_STR")
 #undef HWY_TARGET_STR
-#define HWY_TARGET_STR                                                                   \
-  HWY_TARGET_STR_AVX3                                                                    \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcn" \
-  "tdq,avx512bf16"
+#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_BF16
 #endif
 
 HWY_BEFORE_NAMESPACE();

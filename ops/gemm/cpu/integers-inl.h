@@ -20,6 +20,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/common/simd/target_strings.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
@@ -30,13 +31,9 @@
 #include "ops/gemm/cpu/span_factors-inl.h"
 #include "ops/gemm/cpu/word_panel-inl.h"
 
-// Highway 1.0.3 detects AVX-512 VNNI for this target, but does not tell the compiler.
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HWY_TARGET_STR
-#define HWY_TARGET_STR                                                                   \
-  HWY_TARGET_STR_AVX3                                                                    \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcn" \
-  "tdq"
+#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_VNNI
 #endif
 
 HWY_BEFORE_NAMESPACE();
