@@ -186,6 +186,12 @@ double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multip
          std::max(waves_of(x, c, multiprocessors).all, bytes_of(x) / kMemory);
 }
 
+double expected_row_seconds(const Fp8GemmSize& x) {
+  constexpr double kRead = 4.6e12;  // bytes a second
+  constexpr double kRowLaunch = 2e-6;
+  return kRowLaunch + bytes_of(x) / kRead;
+}
+
 std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiprocessors) {
   std::vector<Fp8GemmChoice> choices;
   const std::int64_t k_blocks = ceil_div(x.k, kFp8BlockK);

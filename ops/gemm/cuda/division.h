@@ -56,6 +56,9 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, int multiprocessors);
 /// What a product takes by one choice.
 double expected_seconds(const Fp8GemmSize& size, const Fp8GemmChoice& choice, int multiprocessors);
 
+/// The same by the kernel for one row, which takes as long as reading B.
+double expected_row_seconds(const Fp8GemmSize& size);
+
 /// Rows of A in a box, a multiple of 8.
 std::int64_t a_rows_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice);
 

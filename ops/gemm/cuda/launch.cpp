@@ -83,6 +83,8 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
     cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
                  plan.copies[i].params);
   }
+  if (plan.row)
+    cuda::launch(kernels().get(kFp8RowKernel), plan.row->shape, execution, plan.row->params);
   for (std::size_t i = 0; i < plan.count; ++i) {
     Fp8GemmLaunch& launch = plan.launches[i];
     const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));

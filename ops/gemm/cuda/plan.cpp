@@ -250,6 +250,58 @@ GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count
   return x;
 }
 
+/// Whether the kernel for one row computes the product: it has no form for scales of single rows of
+/// B, and adds in another order than tiles.
+bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
+  constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // two blocks a multiprocessor
+  constexpr std::int64_t kMostBatch = 65535;              // of a grid
+  return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && size.k > 0 &&
+         size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
+}
+
+Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size, int multiprocessors) {
+  // So many warps a multiprocessor have enough bytes on their way.
+  constexpr std::int64_t kWarpsOfMultiprocessor = 12;
+  const std::int64_t groups = ceil_div(size.n, std::int64_t{kFp8RowWarpRows}) * size.batch;
+  const std::int64_t k_blocks = ceil_div(size.k, kFp8BlockK);
+  Fp8RowLaunch launch;
+  Fp8RowParams& p = launch.params;
+  std::uint32_t divisions = 1;
+  while (divisions < kFp8RowMostWarps && divisions < k_blocks &&
+         groups * divisions < kWarpsOfMultiprocessor * multiprocessors) {
+    divisions *= 2;
+  }
+  p.a = static_cast<const std::uint8_t*>(x.a.values);
+  p.b = static_cast<const std::uint8_t*>(x.b.values);
+  p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
+  p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
+  p.b_row_stride = x.b.value_row_stride;
+  p.a_scales = scales_of_operand(x.a);
+  p.b_scales = scales_of_operand(x.b);
+  p.epilogue = epilogue_of(x);
+  p.k = static_cast<std::uint32_t>(size.k);
+  p.division_shift = static_cast<std::uint32_t>(std::countr_zero(divisions));
+  p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{divisions}));
+  const std::uint32_t warps = std::max(kFp8RowWarps, divisions);
+  const std::uint32_t rows = warps / divisions * kFp8RowWarpRows;
+  launch.shape.grid = {static_cast<std::uint32_t>(ceil_div(size.n, std::int64_t{rows})),
+                       static_cast<std::uint32_t>(size.batch)};
+  launch.shape.block = {32 * warps};
+  launch.shape.dynamic_shared_bytes =
+      fp8_row::memory_of(static_cast<std::uint32_t>(k_blocks), warps).total;
+  launch.shape.programmatic_dependent_launch = true;
+  return launch;
+}
+
+std::string text_of(const Fp8RowLaunch& launch) {
+  const std::uint32_t warps = launch.shape.block.x / 32,
+                      divisions = 1u << launch.params.division_shift;
+  return "gemm_fp8_one_row: " + std::to_string(warps / divisions * kFp8RowWarpRows) +
+         " rows of B a block, K divided among " + std::to_string(divisions) + " warps; " +
+         std::to_string(launch.shape.grid.x) + " x " + std::to_string(launch.shape.block.x) +
+         " threads, " + std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
+}
+
 std::string text_of(const Fp8GemmLaunch& launch) {
   const Fp8GemmParams& p = launch.params;
   const Fp8GemmChoice& c = launch.choice;
@@ -303,6 +355,11 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
     align(*operand, static_cast<std::byte*>(workspace), multiprocessors, plan);
   }
   const Fp8GemmSize size = size_of(x);
+  if (!choice && takes_row_kernel(x, size)) {
+    plan.row = row_launch_of(x, size, multiprocessors);
+    plan.expected_seconds = expected_row_seconds(size);
+    return plan;
+  }
   Fp8GemmDivision division;
   if (choice) {
     division = {size.n, *choice, {}, expected_seconds(size, *choice, multiprocessors)};
@@ -331,13 +388,13 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
 }
 
 std::string Fp8GemmPlan::str() const {
-  if (count == 0) return "nothing to do: D has no element\n";
+  if (count == 0 && !row) return "nothing to do: D has no element\n";
   std::string text;
   for (std::size_t i = 0; i < copy_count; ++i) {
     text += "a copy of " + std::to_string(copies[i].params.rows * copies[i].params.batch) +
             " rows that begin at no multiple of 16 bytes\n";
   }
-  text += text_of(launches[0]);
+  text += row ? text_of(*row) : text_of(launches[0]);
   if (count == 2) {
     text += "\nbeside its last wave the other " +
             std::to_string(launches[1].params.epilogue.columns) + " columns by " +
@@ -378,6 +435,14 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
                                                  .call = "blockscale::align_rows_kernel",
                                                  .threads = kAlignRowsThreads},
                                                 "blockscale::AlignRowsParams"));
+  specs.push_back(runtime::with_parameters<Fp8RowParams>(
+      {.name = "gemm_fp8_one_row",
+       .header = "ops/gemm/kernels/fp8_one_row.cuh",
+       .call = "blockscale::fp8_row_kernel",
+       .threads = 32 * kFp8RowMostWarps,
+       .fewer_threads = true,
+       .min_blocks_per_multiprocessor = kFp8RowBlocksPerMultiprocessor},
+      "blockscale::Fp8RowParams"));
   return specs;
 }
 

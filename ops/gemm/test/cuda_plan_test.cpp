@@ -47,10 +47,28 @@ Fp8GemmPlan plan_of(const GemmArguments& x) {
   return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 132);
 }
 
+void expect_launchable(const gemm_detail::Fp8RowLaunch& launch, const GemmArguments& x) {
+  const Fp8RowParams& p = launch.params;
+  const std::uint32_t warps = launch.shape.block.x / 32, divisions = 1u << p.division_shift;
+  EXPECT_EQ(warps % divisions, 0u);
+  EXPECT_LE(warps, kFp8RowMostWarps);
+  EXPECT_LE((launch.shape.dynamic_shared_bytes + 1024) * kFp8RowBlocksPerMultiprocessor,
+            228u * 1024);
+  EXPECT_GE(launch.shape.grid.x * (warps / divisions * kFp8RowWarpRows), x.d.columns);
+  EXPECT_EQ(launch.shape.grid.y, x.d.batch);
+  EXPECT_GE(p.part_blocks * divisions * 128, x.a.k);
+  EXPECT_EQ(x.d.rows, 1);
+  EXPECT_FALSE(x.batch_invariant);
+}
+
 /// What the driver asks of launches, and the kernels of their parameters.
 void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
-  ASSERT_GT(plan.count, 0u);
   EXPECT_GT(plan.expected_seconds, 0);
+  if (plan.row) {
+    expect_launchable(*plan.row, x);
+    return;
+  }
+  ASSERT_GT(plan.count, 0u);
   std::int64_t columns = 0;
   for (std::size_t i = 0; i < plan.count; ++i) {
     const gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
@@ -144,6 +162,20 @@ TEST(CudaGemmPlan, SaysWhatIsLaunched) {
   EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
               testing::HasSubstr("stored by elements"));
   EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
+}
+
+TEST(CudaGemmPlan, OneRowHasAKernelOfItsOwn) {
+  EXPECT_EQ(cuda::describe_gemm(product(1, 2112, 7168)),
+            "gemm_fp8_one_row: 8 rows of B a block, K divided among 8 warps; 264 x 256 threads, "
+            "7648 bytes shared; 5.3 us expected\nworkspace 0 bytes\n");
+  EXPECT_TRUE(plan_of(product(1, 24576, 1536)).row.has_value());
+  EXPECT_TRUE(plan_of(product(1, 64, 128, Recipe::fp8_tensor, Recipe::fp8_tensor)).row.has_value());
+  EXPECT_FALSE(plan_of(product(1, 64, 128, Recipe::fp8_row, Recipe::fp8_row)).row.has_value());
+  EXPECT_FALSE(plan_of(product(1, 64, 120)).row.has_value());
+  EXPECT_FALSE(plan_of(product(2, 64, 128)).row.has_value());
+  GemmArguments x = product(1, 64, 128);
+  x.batch_invariant = true;
+  EXPECT_FALSE(plan_of(x).row.has_value());
 }
 
 TEST(CudaGemmPlan, CopiesWhatTensorCopiesCannotRead) {

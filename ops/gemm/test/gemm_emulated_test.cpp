@@ -117,7 +117,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   AlignedCopy workspace(nullptr, needed, 0);
   Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
-  ASSERT_GT(plan.count, 0u);
+  ASSERT_NE(plan.count != 0, plan.row.has_value());
   if (p.is_cut) {
     ASSERT_EQ(plan.count, 2u);
   }
@@ -140,6 +140,11 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
         emulator::launch(copy.shape, buffers, options, [&] { align_rows_kernel(copy.params); });
     ASSERT_TRUE(report.ok()) << report.text();
     buffers.back().use = BufferUse::input;
+  }
+  if (plan.row) {
+    const emulator::Report report = emulator::launch(plan.row->shape, buffers, options,
+                                                     [&] { fp8_row_kernel(plan.row->params); });
+    ASSERT_TRUE(report.ok()) << report.text();
   }
   for (std::size_t i = 0; i < plan.count; ++i) {
     gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
@@ -303,6 +308,28 @@ TEST(EmulatedGemm, FewRows) {
       p.bias = true;
       check(p, {}, emulator::in_order());
       check(p, {}, emulator::random_order(4));
+    }
+  }
+}
+
+TEST(EmulatedGemm, OneRow) {
+  const Recipe recipes[] = {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor};
+  for (const Recipe b : recipes) {
+    for (const std::int64_t k : {16, 400, 128 * 37}) {  // 1 to 16 warps divide K
+      Problem p;
+      p.a = b == Recipe::fp8_tensor ? b : Recipe::fp8_1x128;
+      p.b = b;
+      p.a_layout = k == 400 ? ScaleLayout::mn_major : ScaleLayout::row_major;
+      p.m = 1;
+      p.n = k == 16 ? 1 : 139;
+      p.k = k;
+      p.batch = k == 400 ? 3 : 1;
+      p.d = k == 400 ? Format::f32 : Format::bf16;
+      p.alpha = 0.5f;
+      p.beta = k == 16 ? 0 : 2;
+      p.bias = k != 16;
+      check(p, {}, emulator::in_order());
+      check(p, {}, emulator::random_order(8));
     }
   }
 }
