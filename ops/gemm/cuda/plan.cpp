@@ -206,6 +206,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
                       static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
                       static_cast<std::uint32_t>(x.d.batch));
+  p.split = Divisor(c.split);
   p.k_blocks = static_cast<std::uint32_t>(ceil_div(x.a.k, kFp8BlockK));
   p.split_blocks = static_cast<std::uint32_t>(ceil_div(p.k_blocks, c.split));
   p.stages = c.stages;
@@ -260,18 +261,14 @@ bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
          size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
 }
 
-Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size, int multiprocessors) {
-  // So many warps a multiprocessor have enough bytes on their way.
-  constexpr std::int64_t kWarpsOfMultiprocessor = 12;
-  const std::int64_t groups = ceil_div(size.n, std::int64_t{kFp8RowWarpRows}) * size.batch;
+Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {
+  // A warp that has fewer k-blocks spends its time on beginning and ending.
+  constexpr std::int64_t kLeastBlocks = 7;
   const std::int64_t k_blocks = ceil_div(size.k, kFp8BlockK);
   Fp8RowLaunch launch;
   Fp8RowParams& p = launch.params;
   std::uint32_t divisions = 1;
-  while (divisions < kFp8RowMostWarps && divisions < k_blocks &&
-         groups * divisions < kWarpsOfMultiprocessor * multiprocessors) {
-    divisions *= 2;
-  }
+  while (divisions < kFp8RowMostWarps && k_blocks >= 2 * divisions * kLeastBlocks) divisions *= 2;
   p.a = static_cast<const std::uint8_t*>(x.a.values);
   p.b = static_cast<const std::uint8_t*>(x.b.values);
   p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
@@ -357,7 +354,7 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   }
   const Fp8GemmSize size = size_of(x);
   if (!choice && takes_row_kernel(x, size)) {
-    plan.row = row_launch_of(x, size, multiprocessors);
+    plan.row = row_launch_of(x, size);
     plan.expected_seconds = expected_row_seconds(size);
     return plan;
   }

@@ -53,6 +53,7 @@ struct alignas(64) Fp8GemmParams {
   GemmScales a_scales, b_scales;
   LinearEpilogue epilogue;
   TileOrder order;
+  Divisor split;              // blocks of a cluster, which divide K
   uint32_t k_blocks = 0;      // of 128, the last may be ragged
   uint32_t split_blocks = 0;  // k-blocks of each block of a cluster, but the last ones
   uint32_t stages = 0;

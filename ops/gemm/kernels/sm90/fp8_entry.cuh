@@ -19,44 +19,45 @@ namespace blockscale {
 
 namespace fp8_gemm {
 
-/// What a warpgroup's tile of sums looks like in shared memory: each thread's values side by side.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t sums_offset(uint32_t rank, uint32_t thread, uint32_t vector) {
-  constexpr uint32_t kThreads = 128 * math_warpgroups(kConfig);
-  constexpr uint32_t kVectors = kConfig.columns / 2 / 4;
-  return (((rank - 1) * kVectors + vector) * kThreads + thread) * 16;
-}
-
-/// Sends this block's sums to the first one of its cluster, which adds them to its own.
+/// The blocks of a cluster have summed parts of K. Each warp's rows are one block's own: the others
+/// send it theirs, and it adds them to its own in the order of ranks. False in those others.
 template <Fp8GemmConfig kConfig, int kSums>
-BLOCKSCALE_DEVICE void add_split_sums(const Shared<kConfig>& shared, uint32_t thread,
-                                      float (&sums)[kSums]) {
+BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& shared,
+                                      uint32_t warp, float (&sums)[kSums]) {
   using Four = device::Vector<float, 4>;
-  const uint32_t rank = ptx::cluster_ctarank(), split = ptx::cluster_nctarank();
-  ptx::barrier_cluster_wait();  // all blocks have begun
-  if (rank != 0) {
-    const ptx::ClusterAddress first = ptx::mapa_shared_cluster(shared.sums(), 0);
+  const uint32_t owner = owner_of_warp(warp, work.blocks), others = work.blocks - 1;
+  const uint32_t lane_offset = ptx::laneid() * 16;
+  const ptx::SharedAddress barrier = shared.sum_barrier(warp);
+  if (work.rank != owner) {
+    const ptx::SharedAddress place =
+        shared.sums(warp, work.rank < owner ? work.rank : work.rank - 1, others);
+    const ptx::ClusterAddress to = ptx::mapa_shared_cluster(place + lane_offset, owner);
+    const ptx::ClusterAddress their_barrier = ptx::mapa_shared_cluster(barrier, owner);
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
-      ptx::st_shared_cluster(
-          first + sums_offset<kConfig>(rank, thread, v),
-          Four{{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}});
+      ptx::st_async(to + v * 512,
+                    Four{{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}},
+                    their_barrier);
     }
+    return false;
   }
-  ptx::barrier_cluster_arrive();
-  ptx::barrier_cluster_wait();
-  if (rank != 0) return;
+  if (ptx::laneid() == 0) {
+    ptx::mbarrier_arrive_expect_tx(barrier, others * shared.memory.warp_sum_bytes);
+  }
+  device::mbarrier_wait(barrier, 0);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t other = 1; other < split; ++other) {
+  for (uint32_t other = 0; other < others; ++other) {
+    const ptx::SharedAddress from = shared.sums(warp, other, others) + lane_offset;
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
-      const Four add = ptx::ld_shared<Four>(shared.sums() + sums_offset<kConfig>(other, thread, v));
+      const Four add = ptx::ld_shared<Four>(from + v * 512);
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         sums[4 * v + i] = ptx::add_rn(sums[4 * v + i], add.at[i]);
       }
     }
   }
+  return true;
 }
 
 template <Fp8GemmConfig kConfig>
@@ -69,14 +70,29 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
     multiplier.multiply(work.k_end - work.k_begin, 128 - column % 128, sums);
-    if (work.blocks > 1) {
-      add_split_sums<kConfig>(shared, warp * 32 + ptx::laneid(), sums);
-      if (work.rank != 0) return;
-    }
     const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
+    if (work.blocks > 1) {
+      ptx::barrier_cluster_wait();  // all blocks have begun
+      if (row >= p.epilogue.rows || !add_split_sums<kConfig>(work, shared, warp, sums)) return;
+    }
     Store(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
   });
   Store::finish();
+}
+
+}  // namespace fp8_gemm
+
+namespace fp8_gemm {
+
+/// By one thread of each warp.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void init_barriers(const Work& work, const Shared<kConfig>& shared,
+                                     uint32_t warp) {
+  constexpr uint32_t kWarps = threads_of(kConfig) / 32, kMathWarps = kWarps - 4;
+  if (work.blocks > 1 && warp < kMathWarps) {
+    ptx::mbarrier_init(shared.sum_barrier(warp), 1, "sums");
+  }
+  shared.ring.init(warp, kWarps, kFillers, kMathWarps);
 }
 
 }  // namespace fp8_gemm
@@ -86,10 +102,8 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   const fp8_gemm::Shared<kConfig> shared(p);
   const fp8_gemm::Work work(p);
   const uint32_t warp = device::warp_index();
-  if (ptx::tid_x() == 0) {
-    shared.ring.init(fp8_gemm::kFillers, static_cast<uint32_t>(4 * math_warpgroups(kConfig)));
-    shared.accept_rows_outside(p.last_bytes);
-  }
+  if (ptx::laneid() == 0) fp8_gemm::init_barriers(work, shared, warp);
+  if (ptx::tid_x() == 0) shared.accept_rows_outside(p.last_bytes);
   ptx::barrier_sync_all();
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
   if (p.is_beside) {
@@ -100,19 +114,15 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   }
   ptx::griddepcontrol_launch_dependents();
   if (warp < 4) {
-    ptx::setmaxnreg_dec<kLoaderRegisters>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kLoaderRegisters>();
     if (warp == 0) {
       fp8_gemm::load_operands<kConfig>(work, shared);
     } else {
       fp8_gemm::load_scales<kConfig>(work, shared, warp - 1);
     }
-    if (work.blocks > 1) {  // a barrier of a cluster is of all threads
-      ptx::barrier_cluster_wait();
-      ptx::barrier_cluster_arrive();
-      ptx::barrier_cluster_wait();
-    }
+    if (work.blocks > 1) ptx::barrier_cluster_wait();  // which is of all threads
   } else {
-    ptx::setmaxnreg_inc<math_registers(kConfig)>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<math_registers(kConfig)>();
     fp8_gemm::multiply_tiles<kConfig>(work, shared, warp - 4);
   }
   if (p.is_beside) ptx::griddepcontrol_wait();

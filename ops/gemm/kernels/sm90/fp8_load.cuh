@@ -17,13 +17,19 @@ namespace blockscale::fp8_gemm {
 /// What a block does: all tiles that its cluster takes, but only a part of K.
 struct Work {
   const Fp8GemmParams& p;
-  uint32_t rank = ptx::cluster_ctarank();
-  uint32_t blocks = ptx::cluster_nctarank();
-  uint32_t first = ptx::ctaid_x() / blocks;  // tile, and what is between this block's tiles
-  uint32_t step = ptx::nctaid_x() / blocks;
+  uint32_t blocks;       // of the cluster
+  uint32_t first, step;  // tile, and what is between this block's tiles
+  uint32_t rank;         // in the cluster
+  Tile first_tile;
   uint32_t k_begin, k_end;  // in k-blocks
 
-  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params) : p(params) {
+  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params)
+      : p(params),
+        blocks(params.split.divisor),
+        first(params.split.quotient(ptx::ctaid_x())),
+        step(params.split.quotient(ptx::nctaid_x())),
+        rank(ptx::ctaid_x() - first * blocks),
+        first_tile(params.order(first)) {
     const uint32_t begin = rank * p.split_blocks, end = begin + p.split_blocks;
     k_begin = begin < p.k_blocks ? begin : p.k_blocks;
     k_end = end < p.k_blocks ? end : p.k_blocks;
@@ -32,11 +38,17 @@ struct Work {
   BLOCKSCALE_DEVICE bool has(uint32_t i) const { return i < p.order.tiles; }
 };
 
-/// Visits this block's tiles.
+/// Visits this block's tiles, of which there is one at least.
 template <class Visit>
 BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
+  Tile tile = work.first_tile;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = work.first; work.has(i); i += work.step) visit(work.p.order(i));
+  for (uint32_t i = work.first;;) {
+    visit(tile);
+    i += work.step;
+    if (!work.has(i)) return;
+    tile = work.p.order(i);
+  }
 }
 
 template <Fp8GemmConfig kConfig>
@@ -76,7 +88,14 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
     return base + (memory.results + warp * memory.result_bytes);
   }
-  BLOCKSCALE_DEVICE ptx::SharedAddress sums() const { return base + memory.sums; }
+  /// Where another block's sums of a warp's rows go, in the warp's own block: those of the
+  /// `other`th of the `others` blocks.
+  BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t warp, uint32_t other, uint32_t others) const {
+    return base + (memory.sums + (warp / (others + 1) * others + other) * memory.warp_sum_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
+    return base + (memory.sum_barriers + warp * 8);
+  }
 };
 
 /// Of the warpgroup that loads: a warp copies operands, and arrives at each stage as one of these.
@@ -174,7 +193,7 @@ class ScaleLoader {
     }
     if (!work_.has(tile_)) return;
     const Fp8GemmParams& p = work_.p;
-    const Tile tile = p.order(tile_);
+    const Tile tile = tile_ == work_.first ? work_.first_tile : p.order(tile_);
     const uint32_t lane = ptx::laneid();
     a_ = reinterpret_cast<const ACode*>(p.a_scales.data) + tile.batch * p.a_scales.batch_stride;
     b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.batch * p.b_scales.batch_stride;
