@@ -22,14 +22,14 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.6e-6;   // until the first products, and from the last ones on
-constexpr double kMemory = 6.65e12;  // bytes a second
-constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 96.6e9;    // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.03e-6;    // a k-block
-constexpr double kStore = 1e-10;     // an element of a tile
-constexpr double kSum = 6.5e-11;     // an element that a block of a cluster adds
-constexpr double kBegin = 1.5e-6;    // of a block that begins where another has ended
+constexpr double kLaunch = 2.96e-6;    // until the first products, and from the last ones on
+constexpr double kMemory = 5.04e12;    // bytes a second
+constexpr double kProducts = 8.33e12;  // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 115e9;       // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.0547e-6;    // a k-block
+constexpr double kStore = 1.38e-10;    // an element of a tile
+constexpr double kSum = 2.28e-10;      // an element that a block of a cluster adds
+constexpr double kBegin = 1.5e-6;      // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
@@ -74,8 +74,10 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   return k_blocks * (block * blocks_per_sm + kStep) + elements * kStore;
 }
 
+/// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.
 double sum_seconds(const Fp8GemmChoice& c) {
-  return (c.split - 1) * double(c.rows) * c.columns * kSum;
+  const double rows = 16 * double(ceil_div(std::uint32_t(c.rows) / 16, c.split));
+  return (c.split - 1) * rows * c.columns * kSum;
 }
 
 /// Tiles run in waves, of which the last may leave multiprocessors with fewer blocks, or none.

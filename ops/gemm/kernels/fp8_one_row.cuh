@@ -60,25 +60,11 @@ BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks, uint32_t warps) {
 
 using Chunk = device::Vector<uint32_t, 4>;
 
-/// A scale as it is stored: in either form, so that a load need not wait for the other one.
-struct ScaleCode {
-  uint8_t byte;
-  uint32_t word;
-  bool is_byte;
-
-  BLOCKSCALE_DEVICE float value() const { return is_byte ? scale_value(byte) : scale_value(word); }
-};
-
-BLOCKSCALE_DEVICE ScaleCode load_scale(const GemmScales& s, uint32_t batch, uint32_t row,
-                                       uint32_t k_block) {
+BLOCKSCALE_DEVICE float load_scale(const GemmScales& s, uint32_t batch, uint32_t row,
+                                   uint32_t k_block) {
   const int64_t at = batch * s.batch_stride + s.row_offset(row) + s.k_offset(k_block);
-  ScaleCode code = {0, 0, s.bytes};
-  if (s.bytes) {
-    code.byte = ptx::ld_global(s.data + at);
-  } else {
-    code.word = ptx::ld_global(reinterpret_cast<const uint32_t*>(s.data) + at);
-  }
-  return code;
+  return s.bytes ? scale_value(ptx::ld_global(s.data + at))
+                 : scale_value(ptx::ld_global(reinterpret_cast<const uint32_t*>(s.data) + at));
 }
 
 /// A warp's part of B: some k-blocks of its rows, of which the next ones are on their way.
@@ -132,45 +118,23 @@ class Stream {
 };
 
 /// Fills shared memory with A and the products of its scales and B's.
-class Row {
- public:
-  /// Begins to: what this loads is asked for before B, and so does not wait behind it.
-  BLOCKSCALE_DEVICE Row(const Fp8RowParams& p, const Memory& memory, uint32_t k_blocks,
-                        uint32_t first_row)
-      : p_(p),
-        scales_(device::shared_base() + memory.scales),
-        k_blocks_(k_blocks),
-        first_row_(first_row) {
-    const ptx::SharedAddress shared = device::shared_base();
-    const uint8_t* const a = p.a + ptx::ctaid_y() * p.a_batch_stride;
-    for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += ptx::ntid_x()) {
-      const bool has = i * 16 < p.k;
-      ptx::cp_async_cg(shared + i * 16, has ? a + i * 16 : a, has ? 16 : 0);
-    }
-    if (ptx::tid_x() < k_blocks) load(ptx::tid_x());
+BLOCKSCALE_DEVICE void bring_a(const Fp8RowParams& p, const Memory& memory, uint32_t k_blocks,
+                               uint32_t first_row) {
+  const ptx::SharedAddress shared = device::shared_base();
+  const uint32_t batch = ptx::ctaid_y();
+  const uint8_t* const a = p.a + batch * p.a_batch_stride;
+  for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += ptx::ntid_x()) {
+    const bool has = i * 16 < p.k;
+    ptx::cp_async_cg(shared + i * 16, has ? a + i * 16 : a, has ? 16 : 0);
   }
-
-  BLOCKSCALE_DEVICE void finish() {
-    for (uint32_t k = ptx::tid_x(); k < k_blocks_;) {
-      ptx::st_shared(scales_ + k * 4, ptx::mul_rn(a_.value(), b_.value()));
-      k += ptx::ntid_x();
-      if (k < k_blocks_) load(k);
-    }
-    ptx::cp_async_wait_all();
-    ptx::barrier_sync_all();
+  for (uint32_t k = ptx::tid_x(); k < k_blocks; k += ptx::ntid_x()) {
+    ptx::st_shared(shared + (memory.scales + k * 4),
+                   ptx::mul_rn(load_scale(p.a_scales, batch, 0, k),
+                               load_scale(p.b_scales, batch, first_row, k)));
   }
-
- private:
-  BLOCKSCALE_DEVICE void load(uint32_t k_block) {
-    a_ = load_scale(p_.a_scales, ptx::ctaid_y(), 0, k_block);
-    b_ = load_scale(p_.b_scales, ptx::ctaid_y(), first_row_, k_block);
-  }
-
-  const Fp8RowParams& p_;
-  ptx::SharedAddress scales_;
-  uint32_t k_blocks_, first_row_;
-  ScaleCode a_ = {}, b_ = {};  // of this thread's next k-block
-};
+  ptx::cp_async_wait_all();
+  ptx::barrier_sync_all();
+}
 
 BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, uint32_t batch, uint32_t column, float sum) {
   float v = ptx::mul_rn(epilogue::alpha_of(e), sum);
@@ -205,11 +169,10 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
   const uint32_t group = warp >> p.division_shift;
   const uint32_t part = warp - (group << p.division_shift);
   const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
-  const uint32_t warp_row = first_row + group * kFp8RowWarpRows;
+  fp8_row::Stream stream(p, first_row + group * kFp8RowWarpRows, begin,
+                         end < k_blocks ? end : k_blocks);
   const fp8_row::Memory memory = fp8_row::memory_of(k_blocks, warps);
-  fp8_row::Row a_row(p, memory, k_blocks, first_row);
-  fp8_row::Stream stream(p, warp_row, begin, end < k_blocks ? end : k_blocks);
-  a_row.finish();
+  fp8_row::bring_a(p, memory, k_blocks, first_row);
 
   const ptx::SharedAddress shared = device::shared_base();
   const uint32_t lane = ptx::laneid();
@@ -234,14 +197,10 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
     const float half = lane / 4 % 2 == 0 ? sums[2 * i] : sums[2 * i + 1];
     const float sum = ptx::add_rn(half, ptx::shfl_sync_bfly(ptx::kFullMask, half, 4));
     const uint32_t row = lane / 8 + 4 * i;
-    if (lane % 9 != 0) continue;
-    if (p.division_shift != 0) {
+    if (lane % 9 == 0) {
       ptx::st_shared(shared + (memory.sums + (warp * kFp8RowWarpRows + row) * 4), sum);
-    } else if (warp_row + row < p.epilogue.columns) {
-      fp8_row::store(p.epilogue, ptx::ctaid_y(), warp_row + row, sum);
     }
   }
-  if (p.division_shift == 0) return;
   ptx::barrier_sync_all();
   for (uint32_t i = ptx::tid_x(); i < rows; i += ptx::ntid_x()) {
     if (first_row + i >= p.epilogue.columns) continue;
