@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <limits>
-#include <type_traits>
 
 #include "ops/common/checks.h"
 
@@ -155,12 +154,19 @@ int kernel_of(const Fp8GemmConfig& config) {
   return -1;
 }
 
+/// `data` and so many bytes more: in integers, as a workspace that is not known yet is null.
+template <class T>
+T* byte_at(T* data, std::int64_t offset) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) +
+                              static_cast<std::uintptr_t>(offset));
+}
+
 /// Has `x` copied to the plan's workspace.
-void align(ScaledTensorView& x, std::byte* workspace, int multiprocessors, Fp8GemmPlan& plan) {
+void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPlan& plan) {
   OperandCopy& copy = plan.copies[plan.copy_count++];
   AlignRowsParams& p = copy.params;
   p.from = static_cast<const std::uint8_t*>(x.values);
-  p.to = reinterpret_cast<std::uint8_t*>(workspace + plan.workspace_bytes);
+  p.to = static_cast<std::uint8_t*>(byte_at(workspace, plan.workspace_bytes));
   p.from_row_stride = x.value_row_stride;
   p.from_batch_stride = x.value_batch_stride;
   p.rows = x.rows;
@@ -230,23 +236,18 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
 
 /// `count` columns of a product from `first` on, a multiple of kFp8BlockK.
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {
-  const auto byte = [](auto* data, std::int64_t offset) {
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
-                                    const std::byte, std::byte>;
-    return static_cast<decltype(data)>(static_cast<Byte*>(data) + offset);
-  };
   const auto cut = [&](auto& matrix) {
-    matrix.data = byte(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
+    matrix.data = byte_at(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
     matrix.columns = count;
   };
   const GemmScales scales = scales_of_operand(x.b);
-  x.b.values = byte(x.b.values, first * x.b.value_row_stride);
-  x.b.scales = byte(x.b.scales,
-                    scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
+  x.b.values = byte_at(x.b.values, first * x.b.value_row_stride);
+  x.b.scales = byte_at(
+      x.b.scales, scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
   x.b.rows = count;
   cut(x.d);
   if (x.beta != 0) cut(x.c);
-  if (x.bias != nullptr) x.bias = byte(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
+  if (x.bias != nullptr) x.bias = byte_at(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
   return x;
 }
 
@@ -300,7 +301,7 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   }
   for (ScaledTensorView* const operand : {&x.a, &x.b}) {
     if (x.a.k == 0 || fits_tma(*operand)) continue;
-    align(*operand, static_cast<std::byte*>(workspace), multiprocessors, plan);
+    align(*operand, workspace, multiprocessors, plan);
   }
   const Fp8GemmSize size = size_of(x);
   Fp8GemmDivision division;
