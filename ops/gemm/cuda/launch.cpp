@@ -1,8 +1,13 @@
 // Products on CUDA devices: arguments -> plan -> launch.
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -13,6 +18,7 @@
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
+#include "runtime/hash.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
@@ -43,8 +49,8 @@ runtime::KernelSet& kernels() {
   return set;
 }
 
-cuda::CallDevice device_of_call(const GemmArguments& x) {
-  cuda::CallDevice device;
+cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
+  cuda::CallDevice device(execution);
   device.add("d.data", x.d.data);
   device.add("a.values", x.a.values);
   device.add("a.scales", x.a.scales);
@@ -54,6 +60,88 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
   device.add("alpha_factor", x.alpha_factor);
   if (x.beta != 0) device.add("c.data", x.c.data);
   return device;
+}
+
+void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
+                 plan.copies[i].params);
+  }
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    const Fp8GemmLaunch& launch = plan.launches[i];
+    cuda::Execution early = execution;
+    early.overlap = execution.overlap || launch.params.is_beside;
+    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel)), launch.shape, early,
+                 launch.params);
+  }
+}
+
+/// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
+/// arguments. A member that is missing here does not compile.
+class PlanKey {
+ public:
+  explicit PlanKey(const GemmArguments& x) {
+    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, batch_invariant] = x;
+    for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
+    for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
+    add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
+        bias_dtype, batch_invariant);
+  }
+
+  std::size_t hash() const { return runtime::hash_bytes(std::as_bytes(std::span(words_))).low; }
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+
+ private:
+  void add(const ScaledTensorView& x) {
+    const auto& [recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
+                 scale_batch_stride, factor, sense, factor_batch_stride] = x;
+    add(recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
+        scale_batch_stride, factor, sense, factor_batch_stride);
+  }
+  void add(const MatrixView& x) {
+    const auto& [data, dtype, rows, columns, row_stride, batch, batch_stride] = x;
+    add(data, dtype, rows, columns, row_stride, batch, batch_stride);
+  }
+  template <class... Members>
+    requires(sizeof...(Members) > 1)
+  void add(Members... members) {
+    const auto word = [](auto x) {
+      if constexpr (std::is_pointer_v<decltype(x)>) {
+        return std::uint64_t{reinterpret_cast<std::uintptr_t>(x)};
+      } else {
+        return static_cast<std::uint64_t>(x);
+      }
+    };
+    ((words_.at(count_++) = word(members)), ...);
+  }
+
+  std::array<std::uint64_t, 48> words_{};
+  std::size_t count_ = 0;
+};
+
+struct KeptPlan {
+  PlanKey key;
+  int device;
+  Fp8GemmPlan plan;  // with tensor maps
+};
+
+/// Where this thread keeps the plan of calls with these arguments.
+std::unique_ptr<KeptPlan>& slot_of(const PlanKey& key) {
+  constexpr std::size_t kSlots = 512;  // of 3 KB each
+  thread_local std::vector<std::unique_ptr<KeptPlan>> slots(kSlots);
+  return slots[key.hash() % kSlots];
+}
+
+/// Launches what a call with these arguments did before; false if there was none.
+bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& arguments,
+                 const cuda::Execution& execution) {
+  if (kept == nullptr || kept->key != key) return false;
+  // The memory behind an address may have become another device's, or the host's.
+  const cuda::CallDevice device = device_of_call(arguments, execution);
+  if (device.ordinal() != kept->device) return false;
+  const cuda::DeviceScope scope(kept->device);
+  launch_plan(kept->plan, execution);
+  return true;
 }
 
 }  // namespace
@@ -68,8 +156,11 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
+  const PlanKey key(arguments);
+  std::unique_ptr<KeptPlan>& slot = slot_of(key);
+  if (!choice && launch_kept(slot.get(), key, arguments, execution)) return;
   const GemmArguments x = validated(arguments, {});
-  cuda::CallDevice device = device_of_call(x);
+  cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;  // D has no element
   const int multiprocessors = device.traits().multiprocessors;
   Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors, choice, execution.workspace);
@@ -79,18 +170,10 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoi
   }
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
-  for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
-                 plan.copies[i].params);
-  }
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    Fp8GemmLaunch& launch = plan.launches[i];
-    const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
-    find_tensor_maps(launch);
-    cuda::Execution early = execution;
-    early.overlap = execution.overlap || launch.params.is_beside;
-    cuda::launch(kernel, launch.shape, early, launch.params);
-  }
+  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
+  launch_plan(plan, execution);
+  if (choice || plan.workspace_bytes != 0) return;
+  slot = std::make_unique<KeptPlan>(KeptPlan{key, device.ordinal(), plan});
 }
 
 }  // namespace gemm_detail
