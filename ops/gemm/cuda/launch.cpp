@@ -15,6 +15,7 @@
 #include "ops/common/overlap.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
@@ -115,14 +116,18 @@ class PlanKey {
     ((words_.at(count_++) = word(members)), ...);
   }
 
-  std::array<std::uint64_t, 48> words_{};
+  std::array<std::uint64_t, 96> words_{};
   std::size_t count_ = 0;
 };
 
+/// What a call launched, with tensor maps.
+struct LaunchedPlan {
+  int device = -1;
+  Fp8GemmPlan plan;
+};
 struct KeptPlan {
   PlanKey key;
-  int device;
-  Fp8GemmPlan plan;  // with tensor maps
+  LaunchedPlan launched;
 };
 
 /// Where this thread keeps the plan of calls with these arguments.
@@ -138,10 +143,37 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   if (kept == nullptr || kept->key != key) return false;
   // The memory behind an address may have become another device's, or the host's.
   const cuda::CallDevice device = device_of_call(arguments, execution);
-  if (device.ordinal() != kept->device) return false;
-  const cuda::DeviceScope scope(kept->device);
-  launch_plan(kept->plan, execution);
+  if (device.ordinal() != kept->launched.device) return false;
+  const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(kept->launched.plan, execution);
   return true;
+}
+
+/// Plans a product by choose(validated arguments, device traits), or by itself if that is none, and
+/// launches it. Nothing where D has no element.
+template <class Choose>
+std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
+                                            const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return std::nullopt;
+  const cuda::DeviceTraits& traits = device.traits();
+  const std::optional<Fp8GemmChoice> choice = choose(x, traits);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, traits.multiprocessors, choice, execution.workspace);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_fp8_gemm(x, traits.multiprocessors, choice, with.workspace);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
+  const cuda::DeviceScope scope(device.ordinal());
+  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
+  launch_plan(plan, execution);
+  return LaunchedPlan{device.ordinal(), plan};
+}
+
+std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x,
+                                          const cuda::DeviceTraits& traits) {
+  return Tuning::of_user().find({traits.name, traits.multiprocessors}, size_of(x));
 }
 
 }  // namespace
@@ -156,24 +188,7 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
-  const PlanKey key(arguments);
-  std::unique_ptr<KeptPlan>& slot = slot_of(key);
-  if (!choice && launch_kept(slot.get(), key, arguments, execution)) return;
-  const GemmArguments x = validated(arguments, {});
-  cuda::CallDevice device = device_of_call(x, execution);
-  if (!device.is_known()) return;  // D has no element
-  const int multiprocessors = device.traits().multiprocessors;
-  Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors, choice, execution.workspace);
-  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
-  if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, multiprocessors, choice, with.workspace);
-  }
-  cuda::check_workspace(with, plan.workspace_bytes, device, x);
-  const cuda::DeviceScope scope(device.ordinal());
-  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
-  launch_plan(plan, execution);
-  if (choice || plan.workspace_bytes != 0) return;
-  slot = std::make_unique<KeptPlan>(KeptPlan{key, device.ordinal(), plan});
+  (void)plan_and_launch(arguments, [&](const auto&...) { return choice; }, execution);
 }
 
 }  // namespace gemm_detail
@@ -186,12 +201,24 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
-  gemm_detail::launch_gemm(arguments, {}, execution);
+  const gemm_detail::PlanKey key(arguments);
+  std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
+  if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
+  const auto launched =
+      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+  if (!launched || launched->plan.workspace_bytes != 0) return;
+  slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }
 
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors) {
+std::string describe_gemm(const GemmArguments& arguments, int multiprocessors,
+                          const std::string& chip) {
   check_multiprocessors(multiprocessors);
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(arguments, {}), multiprocessors).str();
+  const GemmArguments x = gemm_detail::validated(arguments, {});
+  const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
+  const auto tuned = tuning.find({chip, multiprocessors}, gemm_detail::size_of(x));
+  std::string text = gemm_detail::plan_fp8_gemm(x, multiprocessors, tuned).str();
+  if (tuned) text += "tuned: " + tuning.path().string() + "\n";
+  return text;
 }
 
 }  // namespace cuda
