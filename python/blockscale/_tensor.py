@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -199,10 +198,9 @@ def empty(
     tensor.recipe, tensor.layout, tensor.sense = recipe, layout, sense
     tensor._place, tensor._k, tensor._shape = place, k, shape
     make = place.empty if isinstance(place, Device) else np.empty
-    row_bytes, scale_shape = _packed_shapes(recipe, layout, rows, k)
-    tensor._values = make((*batch, rows, row_bytes), "uint8")
+    tensor._values = make((*batch, rows, _native.row_bytes(recipe, k)), "uint8")
     dtype = "float32" if traits.scale == Format.f32 else "uint8"
-    tensor._scales = make((*batch, *scale_shape), dtype)
+    tensor._scales = make((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
     tensor._tensor_scale = None
     if traits.tensor_scale:
         factors = (batch[0] if batch else 1,)
@@ -211,14 +209,6 @@ def empty(
         else:
             tensor._tensor_scale = _full(factors, 1.0, place)
     return tensor
-
-
-@functools.lru_cache(1024)
-def _packed_shapes(
-    recipe: Recipe, layout: ScaleLayout, rows: int, k: int
-) -> tuple[int, tuple[int, ...]]:
-    """Bytes of a row of values, and the shape of the scales."""
-    return _native.row_bytes(recipe, k), _native.scale_shape(recipe, layout, rows, k)
 
 
 def _full(shape: tuple[int, ...], value: float, place: Place) -> Any:
