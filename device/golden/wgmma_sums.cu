@@ -172,8 +172,8 @@ void print_table() {
   std::printf("  31 times + 1/2: %g, 31 times - 1/2: %g, 31 times + 1: %g\n",
               with(bits + 1, 31, false), with(bits + 1, 31, true), with(bits, 31, false));
   SumCase mixed = product;
-  mixed.a[1] = static_cast<std::uint8_t>(0x38 + 4);  // 1.5
-  mixed.b[1] = static_cast<std::uint8_t>((kLarge - bits + 7) << 3);
+  mixed.set_power(1, kLarge - bits);
+  mixed.a[1] |= 4;  // 1.5 times
   std::printf("  + 1.5: %g\n", rest_of(mixed, bits));
   SumCase precise;
   precise.old = 1 + 0x1p-23f;
