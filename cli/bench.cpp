@@ -408,11 +408,9 @@ constexpr const char* kGemmExamples = R"help(Examples:
   As on a CPU without AVX-512 (doctor lists the instruction sets):
     BLOCKSCALE_SIMD=AVX2 blockscale bench gemm
 
-  How long a product with block scales takes on a GPU, or by which kernel with --plan:
+  How long a product with block scales takes on a GPU; with --plan by which kernel, with --tune
+  whether another is faster, which is then kept for 33 to 64 rows:
     blockscale bench gemm --device cuda --pair fp8_1x128:fp8_128x128 -m 64 --repeats 20
-
-  Whether another tile is faster there, for products of 33 to 64 rows from now on:
-    blockscale bench gemm --device cuda --tune --pair fp8_1x128:fp8_128x128 -m 64 --repeats 20
 )help";
 
 void add_gemm_bench(CLI::App& bench, Action& action) {

@@ -262,7 +262,7 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
 def test_tuning_gemm_asks_for_a_gpu(program: Program, tmp_path: pathlib.Path):
     for arguments in ([], ["--device", "cuda", "--plan"]):
         message = program.fails("usage", "bench", "gemm", "--tune", *arguments)
-        assert message.endswith("--tune goes with --device cuda, and without --plan")
+        assert "--tune goes with --device cuda, and without --plan" in message
     nowhere = {"BLOCKSCALE_LIBCUDA": str(tmp_path / "none.so")}
     result = program("bench", "gemm", "--device", "cuda", "--tune", **nowhere)
     assert result.code == EXIT_CODES["not_found"] and "no GPU" in result.err, result
