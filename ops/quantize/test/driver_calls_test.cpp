@@ -20,6 +20,7 @@
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
+#include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
 #include "tests/fake_pack.h"
 
@@ -165,6 +166,34 @@ TEST_F(DriverCalls, OfAbsoluteMaximumAreItsLaunches) {
                                {stream_, memory(20), bytes});
       },
       2);
+}
+
+TEST_F(DriverCalls, ADeviceThatIsGivenIsNotAskedFor) {
+  const MatrixView x = matrix(0, Format::bf16, 128, 512);
+  const MutableMatrixView back{memory(0), Format::bf16, 128, 512};
+  const MutableScaledTensorView out = tensor(3, Recipe::fp8_1x128, 128, 512);
+  const MutableScaledTensorView columns = tensor(6, Recipe::fp8_1x128, 512, 128);
+  auto* const amax = reinterpret_cast<float*>(memory(9));
+  const std::int64_t bytes = cuda::absolute_maximum_workspace_bytes(x);
+  const auto with = [&](int device) {
+    cuda::Execution execution{stream_, memory(20), bytes};
+    execution.device = device;
+    return execution;
+  };
+  const std::function<void(int)> calls[] = {
+      [&](int device) { cuda::quantize(x, out, {}, with(device)); },
+      [&](int device) { cuda::quantize_rows_and_columns(x, out, columns, {}, with(device)); },
+      [&](int device) { cuda::dequantize(out, back, with(device)); },
+      [&](int device) { cuda::absolute_maximum(x, {}, amax, with(device)); }};
+  for (const auto& call : calls) {
+    EXPECT_THAT(calls_of([&] { call(-1); }),
+                testing::Contains(testing::Key("cuPointerGetAttribute")));
+    EXPECT_THAT(calls_of([&] { call(0); }),
+                testing::Not(testing::Contains(testing::Key("cuPointerGetAttribute"))));
+    EXPECT_GT(fake_.launches.size(), 0u);
+    test::expect_invalid("execution.device", "is 2, must be -1 or one of this machine's 2",
+                         [&] { call(2); });
+  }
 }
 
 /// A call that waits, and one whose kernel is loaded, would be seen.
