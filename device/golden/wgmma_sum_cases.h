@@ -53,8 +53,8 @@ inline float sum_of(const WgmmaSumRule& rule, const SumCase& c) {
   return value;
 }
 
-/// Cases of all kinds: few and many products, near and far exponents, subnormal codes, old values
-/// of every magnitude beside them, one instruction and four.
+/// Cases of all kinds: few and many products, some of 0, near and far exponents, subnormal codes,
+/// old values of every magnitude beside them, one instruction and four.
 inline std::vector<SumCase> random_sum_cases(std::size_t count) {
   std::mt19937 random(1);
   const auto draw = [&](std::uint32_t limit) {
@@ -70,7 +70,10 @@ inline std::vector<SumCase> random_sum_cases(std::size_t count) {
       return static_cast<std::uint8_t>((bits & 0x7F) == 0x7F ? bits - 1 : bits);  // no NaN
     };
     for (std::size_t k = 0; k < SumCase::kProducts * c.count; ++k) {
-      if (draw(8) >= present) continue;
+      if (draw(8) >= present) {
+        if (draw(2) == 0) c.b[k] = code();  // times 0
+        continue;
+      }
       c.a[k] = code();
       c.b[k] = code();
     }
@@ -89,8 +92,9 @@ inline std::vector<WgmmaSumRule> all_sum_rules() {
   for (int bits = 8; bits <= 28; ++bits) {
     for (const std::size_t group : {32u, 16u, 8u, 4u}) {
       for (const CutBits cut : {CutBits::toward_zero, CutBits::down, CutBits::to_nearest}) {
-        for (int flags = 0; flags < 8; ++flags) {
-          rules.push_back({bits, group, (flags & 1) != 0, (flags & 2) != 0, cut, (flags & 4) != 0});
+        for (int flags = 0; flags < 16; ++flags) {
+          rules.push_back({bits, group, (flags & 1) != 0, (flags & 2) != 0, cut, (flags & 4) != 0,
+                           (flags & 8) != 0});
         }
       }
     }
@@ -131,7 +135,8 @@ inline std::string text_of(const WgmmaSumRule& rule) {
          (rule.aligns_old ? "aligned" : "added in f32") + ", exponents " +
          (rule.normalises ? "normalised" : "summed") + ", " +
          kCuts[static_cast<std::size_t>(rule.cut)] + ", result " +
-         (rule.result_toward_zero ? "toward zero" : "to nearest");
+         (rule.result_toward_zero ? "toward zero" : "to nearest") +
+         (rule.counts_zeros ? ", products of 0 aligned too" : "");
 }
 
 }  // namespace blockscale::golden

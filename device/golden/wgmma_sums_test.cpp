@@ -91,6 +91,19 @@ TEST(WgmmaSums, ExponentsOfProducts) {
   EXPECT_EQ(sum_of(rule, c), 3.515625f);
 }
 
+TEST(WgmmaSums, ProductsOfZero) {
+  SumCase c;
+  c.set_power(0, 0);
+  c.set_power(1, -8);
+  c.set_power(2, 4);
+  c.a[2] = 0;  // of exponent -6, with b's 2
+  WgmmaSumRule rule = {.fraction_bits = 8};
+  EXPECT_EQ(sum_of(rule, c), 1 + 0x1p-8f);
+  c.b[2] = 15 << 3;  // 2^8
+  rule.counts_zeros = true;
+  EXPECT_EQ(sum_of(rule, c), 1);
+}
+
 TEST(WgmmaSums, ManyBitsAreExact) {
   const WgmmaSumRule rule = {.fraction_bits = 36, .result_toward_zero = false};
   for (const SumCase& c : random_sum_cases(2000)) {
@@ -107,7 +120,7 @@ TEST(WgmmaSums, TheSearchFindsTheRule) {
   const std::vector<SumCase> cases = random_sum_cases(1024);
   for (const WgmmaSumRule& rule :
        {WgmmaSumRule{}, WgmmaSumRule{12, 16, true, true, CutBits::down, true},
-        WgmmaSumRule{21, 8, false, false, CutBits::to_nearest, false}}) {
+        WgmmaSumRule{12, 8, false, false, CutBits::to_nearest, false, true}}) {
     std::vector<float> results;
     for (const SumCase& c : cases) results.push_back(sum_of(rule, c));
     const std::vector<RuleScore> best = best_sum_rules(cases, results, 6);
@@ -120,6 +133,7 @@ TEST(WgmmaSums, TheSearchFindsTheRule) {
       EXPECT_EQ(s.rule.aligns_old, rule.aligns_old) << text_of(s.rule);
       EXPECT_EQ(s.rule.normalises, rule.normalises) << text_of(s.rule);
       EXPECT_EQ(s.rule.cut, rule.cut) << text_of(s.rule);
+      EXPECT_EQ(s.rule.counts_zeros, rule.counts_zeros) << text_of(s.rule);
     }
   }
 }

@@ -25,6 +25,7 @@ struct WgmmaSumRule {
   bool normalises = false;  // a product's exponent is its own; else the sum of its factors'
   CutBits cut = CutBits::toward_zero;
   bool result_toward_zero = true;  // what f32 cannot hold of a sum; else to nearest
+  bool counts_zeros = false;       // a product of 0 takes part in the alignment, by its factors
 };
 
 /// significand * 2^exponent; `leading` is the exponent that alignment goes by.
@@ -97,7 +98,7 @@ inline float wgmma_sum(const WgmmaSumRule& rule, float old, std::span<const Wgmm
     bool is_zero = !has_old;
     int leading = has_old ? before.leading : 0;
     for (const WgmmaTerm& x : group) {
-      if (x.significand == 0) continue;
+      if (x.significand == 0 && !rule.counts_zeros) continue;
       leading = is_zero ? x.leading : std::max(leading, x.leading);
       is_zero = false;
     }
