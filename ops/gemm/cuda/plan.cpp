@@ -255,7 +255,7 @@ GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count
 /// Whether the kernel for one row computes the product: it has no form for scales of single rows of
 /// B, and adds in another order than tiles.
 bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
-  constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // two blocks a multiprocessor
+  constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // as shared memory holds A
   constexpr std::int64_t kMostBatch = 65535;              // of a grid
   return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && size.k > 0 &&
          size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
@@ -268,7 +268,7 @@ Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {
   Fp8RowLaunch launch;
   Fp8RowParams& p = launch.params;
   std::uint32_t divisions = 1;
-  while (divisions < kFp8RowMostWarps && k_blocks >= 2 * divisions * kLeastBlocks) divisions *= 2;
+  while (divisions < kFp8RowWarps && k_blocks >= 2 * divisions * kLeastBlocks) divisions *= 2;
   p.a = static_cast<const std::uint8_t*>(x.a.values);
   p.b = static_cast<const std::uint8_t*>(x.b.values);
   p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
@@ -280,21 +280,19 @@ Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {
   p.k = static_cast<std::uint32_t>(size.k);
   p.division_shift = static_cast<std::uint32_t>(std::countr_zero(divisions));
   p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{divisions}));
-  const std::uint32_t warps = std::max(kFp8RowWarps, divisions);
-  const std::uint32_t rows = warps / divisions * kFp8RowWarpRows;
+  const std::uint32_t rows = kFp8RowWarps / divisions * kFp8RowWarpRows;
   launch.shape.grid = {static_cast<std::uint32_t>(ceil_div(size.n, std::int64_t{rows})),
                        static_cast<std::uint32_t>(size.batch)};
-  launch.shape.block = {32 * warps};
+  launch.shape.block = {32 * kFp8RowWarps};
   launch.shape.dynamic_shared_bytes =
-      fp8_row::memory_of(static_cast<std::uint32_t>(k_blocks), warps).total;
+      fp8_row::memory_of(static_cast<std::uint32_t>(k_blocks)).total;
   launch.shape.programmatic_dependent_launch = true;
   return launch;
 }
 
 std::string text_of(const Fp8RowLaunch& launch) {
-  const std::uint32_t warps = launch.shape.block.x / 32,
-                      divisions = 1u << launch.params.division_shift;
-  return "gemm_fp8_one_row: " + std::to_string(warps / divisions * kFp8RowWarpRows) +
+  const std::uint32_t divisions = 1u << launch.params.division_shift;
+  return "gemm_fp8_one_row: " + std::to_string(kFp8RowWarps / divisions * kFp8RowWarpRows) +
          " rows of B a block, K divided among " + std::to_string(divisions) + " warps; " +
          std::to_string(launch.shape.grid.x) + " x " + std::to_string(launch.shape.block.x) +
          " threads, " + std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
@@ -437,8 +435,7 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
       {.name = "gemm_fp8_one_row",
        .header = "ops/gemm/kernels/fp8_one_row.cuh",
        .call = "blockscale::fp8_row_kernel",
-       .threads = 32 * kFp8RowMostWarps,
-       .fewer_threads = true,
+       .threads = 32 * kFp8RowWarps,
        .min_blocks_per_multiprocessor = kFp8RowBlocksPerMultiprocessor},
       "blockscale::Fp8RowParams"));
   return specs;

@@ -27,9 +27,8 @@
 namespace blockscale {
 
 inline constexpr uint32_t kFp8RowWarpRows = 8;  // of B
-inline constexpr uint32_t kFp8RowWarps = 8;     // of a block, unless more divide K
-inline constexpr uint32_t kFp8RowMostWarps = 16;
-inline constexpr uint32_t kFp8RowBlocksPerMultiprocessor = 2;  // of the most warps
+inline constexpr uint32_t kFp8RowWarps = 8;     // of a block
+inline constexpr uint32_t kFp8RowBlocksPerMultiprocessor = 4;
 
 struct Fp8RowParams {
   const uint8_t* a = nullptr;  // rows of both begin at multiples of 16 bytes
@@ -40,7 +39,7 @@ struct Fp8RowParams {
   GemmScales a_scales, b_scales;  // B's: one for all rows of a block of threads
   LinearEpilogue epilogue;        // of one row
   uint32_t k = 0;                 // a multiple of 16
-  uint32_t division_shift = 0;    // 2^this warps divide K
+  uint32_t division_shift = 0;    // 2^this warps divide K, at most all
   uint32_t part_blocks = 0;       // k-blocks of each of them, but the last ones
 };
 
@@ -50,11 +49,11 @@ namespace fp8_row {
 struct Memory {
   uint32_t scales, sums, total;
 };
-BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks, uint32_t warps) {
+BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks) {
   Memory m{};
   m.scales = k_blocks * kFp8BlockK;
   m.sums = m.scales + (k_blocks * 4 + 15) / 16 * 16;
-  m.total = m.sums + warps * kFp8RowWarpRows * 4;
+  m.total = m.sums + kFp8RowWarps * kFp8RowWarpRows * 4;
   return m;
 }
 
@@ -123,11 +122,11 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8RowParams& p, const Memory& memory, uint
   const ptx::SharedAddress shared = device::shared_base();
   const uint32_t batch = ptx::ctaid_y();
   const uint8_t* const a = p.a + batch * p.a_batch_stride;
-  for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += ptx::ntid_x()) {
+  for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += 32 * kFp8RowWarps) {
     const bool has = i * 16 < p.k;
     ptx::cp_async_cg(shared + i * 16, has ? a + i * 16 : a, has ? 16 : 0);
   }
-  for (uint32_t k = ptx::tid_x(); k < k_blocks; k += ptx::ntid_x()) {
+  for (uint32_t k = ptx::tid_x(); k < k_blocks; k += 32 * kFp8RowWarps) {
     ptx::st_shared(shared + (memory.scales + k * 4),
                    ptx::mul_rn(load_scale(p.a_scales, batch, 0, k),
                                load_scale(p.b_scales, batch, first_row, k)));
@@ -162,8 +161,8 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
   using fp8_row::Chunk;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
-  const uint32_t warp = device::warp_index(), warps = ptx::ntid_x() / 32;
-  const uint32_t rows = (warps >> p.division_shift) * kFp8RowWarpRows;  // of the block
+  const uint32_t warp = device::warp_index();
+  const uint32_t rows = (kFp8RowWarps >> p.division_shift) * kFp8RowWarpRows;  // of the block
   const uint32_t first_row = ptx::ctaid_x() * rows;
   const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
   const uint32_t group = warp >> p.division_shift;
@@ -171,7 +170,7 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
   const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
   fp8_row::Stream stream(p, first_row + group * kFp8RowWarpRows, begin,
                          end < k_blocks ? end : k_blocks);
-  const fp8_row::Memory memory = fp8_row::memory_of(k_blocks, warps);
+  const fp8_row::Memory memory = fp8_row::memory_of(k_blocks);
   fp8_row::bring_a(p, memory, k_blocks, first_row);
 
   const ptx::SharedAddress shared = device::shared_base();
@@ -202,7 +201,7 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
     }
   }
   ptx::barrier_sync_all();
-  for (uint32_t i = ptx::tid_x(); i < rows; i += ptx::ntid_x()) {
+  for (uint32_t i = ptx::tid_x(); i < rows; i += 32 * kFp8RowWarps) {
     if (first_row + i >= p.epilogue.columns) continue;
     const uint32_t first_warp = i / kFp8RowWarpRows << p.division_shift;
     float sum = 0;
