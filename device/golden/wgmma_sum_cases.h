@@ -92,8 +92,9 @@ inline std::vector<WgmmaSumRule> all_sum_rules() {
   for (int bits = 8; bits <= 28; ++bits) {
     for (const std::size_t group : {32u, 16u, 8u, 4u}) {
       for (const CutBits cut : {CutBits::toward_zero, CutBits::down, CutBits::to_nearest}) {
-        for (int flags = 0; flags < 16; ++flags) {
-          rules.push_back({bits, group, (flags & 1) != 0, (flags & 2) != 0, cut, (flags & 4) != 0,
+        for (int flags = 0; flags < 32; ++flags) {
+          rules.push_back({bits, group, (flags & 1) != 0, (flags & 2) != 0, cut,
+                           (flags & 16) != 0 ? 23 : std::min(bits, 23), (flags & 4) != 0,
                            (flags & 8) != 0});
         }
       }
@@ -116,12 +117,12 @@ inline std::vector<RuleScore> best_sum_rules(const std::vector<SumCase>& cases,
     return wrong;
   };
   std::vector<RuleScore> scores;
-  const std::size_t sample = std::min<std::size_t>(cases.size(), 256);
+  const std::size_t sample = std::min<std::size_t>(cases.size(), 96);
   for (const WgmmaSumRule& rule : all_sum_rules())
     scores.push_back({rule, wrong_in(rule, 0, sample)});
   const auto better = [](const RuleScore& x, const RuleScore& y) { return x.wrong < y.wrong; };
   std::sort(scores.begin(), scores.end(), better);
-  scores.resize(std::min(scores.size(), 4 * count));
+  scores.resize(std::min(scores.size(), 32 * count));
   for (RuleScore& s : scores) s.wrong += wrong_in(s.rule, sample, cases.size());
   std::sort(scores.begin(), scores.end(), better);
   scores.resize(std::min(scores.size(), count));
@@ -134,7 +135,8 @@ inline std::string text_of(const WgmmaSumRule& rule) {
          std::to_string(rule.group) + ", old value " +
          (rule.aligns_old ? "aligned" : "added in f32") + ", exponents " +
          (rule.normalises ? "normalised" : "summed") + ", " +
-         kCuts[static_cast<std::size_t>(rule.cut)] + ", result " +
+         kCuts[static_cast<std::size_t>(rule.cut)] + ", result to " +
+         std::to_string(rule.result_bits) + " bits " +
          (rule.result_toward_zero ? "toward zero" : "to nearest") +
          (rule.counts_zeros ? ", products of 0 aligned too" : "");
 }

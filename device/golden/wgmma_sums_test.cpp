@@ -78,17 +78,36 @@ TEST(WgmmaSums, OldValues) {
   c.set_power(0, 2);
   c.old = 1 + 0x1p-12f;
   EXPECT_EQ(sum_of({.fraction_bits = 13}, c), 5);
-  EXPECT_EQ(sum_of({.fraction_bits = 14}, c), 5 + 0x1p-12f);
+  EXPECT_EQ(sum_of({.fraction_bits = 14, .result_bits = 23}, c), 5 + 0x1p-12f);
 }
 
 TEST(WgmmaSums, ExponentsOfProducts) {
   SumCase c;
   c.a[0] = c.b[0] = 0x3F;  // 1.875, whose square is 3.515625
   c.set_power(1, -11);
-  WgmmaSumRule rule = {.fraction_bits = 11};
+  WgmmaSumRule rule = {.fraction_bits = 11, .result_bits = 23};
   EXPECT_EQ(sum_of(rule, c), 3.515625f + 0x1p-11f);
   rule.normalises = true;
   EXPECT_EQ(sum_of(rule, c), 3.515625f);
+}
+
+TEST(WgmmaSums, ResultsAreCutToo) {
+  SumCase c;
+  for (std::uint32_t k = 0; k < 3; ++k) c.set_power(k, 16);
+  c.set_power(3, 4);
+  c.set_power(4, 3);
+  WgmmaSumRule rule = {.fraction_bits = 13, .result_bits = 23};
+  EXPECT_EQ(sum_of(rule, c), 3 * 65536 + 16 + 8);
+  rule.result_bits = 13;
+  EXPECT_EQ(sum_of(rule, c), 3 * 65536 + 16);
+  rule.result_toward_zero = false;
+  EXPECT_EQ(sum_of(rule, c), 3 * 65536 + 32);  // a tie, to even
+  // The longest sum that f32 holds, and one bit more.
+  using emulator::meaning::wgmma_result;
+  EXPECT_EQ(wgmma_result((1 << 24) - 1, -24, 23, true), 1 - 0x1p-24f);
+  EXPECT_EQ(wgmma_result((1 << 25) - 1, -25, 23, true), 1 - 0x1p-24f);
+  EXPECT_EQ(wgmma_result((1 << 25) - 1, -25, 23, false), 1);
+  EXPECT_EQ(wgmma_result(1 - (1 << 25), -25, 23, true), -1 + 0x1p-24f);
 }
 
 TEST(WgmmaSums, ProductsOfZero) {
@@ -105,7 +124,7 @@ TEST(WgmmaSums, ProductsOfZero) {
 }
 
 TEST(WgmmaSums, ManyBitsAreExact) {
-  const WgmmaSumRule rule = {.fraction_bits = 36, .result_toward_zero = false};
+  const WgmmaSumRule rule = {.fraction_bits = 36, .result_bits = 23, .result_toward_zero = false};
   for (const SumCase& c : random_sum_cases(2000)) {
     if (c.count != 1 || c.old != 0) continue;
     double sum = 0;
@@ -119,8 +138,8 @@ TEST(WgmmaSums, ManyBitsAreExact) {
 TEST(WgmmaSums, TheSearchFindsTheRule) {
   const std::vector<SumCase> cases = random_sum_cases(1024);
   for (const WgmmaSumRule& rule :
-       {WgmmaSumRule{}, WgmmaSumRule{12, 16, true, true, CutBits::down, true},
-        WgmmaSumRule{12, 8, false, false, CutBits::to_nearest, false, true}}) {
+       {WgmmaSumRule{}, WgmmaSumRule{12, 16, true, true, CutBits::down, 23, true},
+        WgmmaSumRule{12, 8, false, false, CutBits::to_nearest, 12, false, true}}) {
     std::vector<float> results;
     for (const SumCase& c : cases) results.push_back(sum_of(rule, c));
     const std::vector<RuleScore> best = best_sum_rules(cases, results, 6);
@@ -133,6 +152,7 @@ TEST(WgmmaSums, TheSearchFindsTheRule) {
       EXPECT_EQ(s.rule.aligns_old, rule.aligns_old) << text_of(s.rule);
       EXPECT_EQ(s.rule.normalises, rule.normalises) << text_of(s.rule);
       EXPECT_EQ(s.rule.cut, rule.cut) << text_of(s.rule);
+      EXPECT_EQ(s.rule.result_bits, rule.result_bits) << text_of(s.rule);
       EXPECT_EQ(s.rule.counts_zeros, rule.counts_zeros) << text_of(s.rule);
     }
   }

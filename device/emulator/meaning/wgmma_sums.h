@@ -24,7 +24,8 @@ struct WgmmaSumRule {
   bool aligns_old = true;   // the old value is a term like others; else added in f32 behind them
   bool normalises = false;  // a product's exponent is its own; else the sum of its factors'
   CutBits cut = CutBits::toward_zero;
-  bool result_toward_zero = true;  // what f32 cannot hold of a sum; else to nearest
+  int result_bits = 13;            // of fraction, that a sum keeps; 23: f32's
+  bool result_toward_zero = true;  // what these cannot hold of it; else to nearest
   bool counts_zeros = false;       // a product of 0 takes part in the alignment, by its factors
 };
 
@@ -81,12 +82,15 @@ constexpr std::int64_t wgmma_cut(const WgmmaTerm& x, int unit, CutBits cut) {
   return down + (rest > half || (rest == half && (down & 1) != 0) ? 1 : 0);
 }
 
-/// sum * 2^unit as f32. Sums have less than 53 bits.
-inline float wgmma_result(std::int64_t sum, int unit, bool toward_zero) {
-  const double exact = std::ldexp(static_cast<double>(sum), unit);
-  const float nearest = static_cast<float>(exact);
-  const bool beyond = std::abs(static_cast<double>(nearest)) > std::abs(exact);
-  return toward_zero && beyond ? std::nextafter(nearest, 0.0f) : nearest;
+/// sum * 2^unit, to so many bits of fraction.
+inline float wgmma_result(std::int64_t sum, int unit, int bits, bool toward_zero) {
+  if (sum == 0) return 0;
+  const WgmmaTerm exact = {sum, unit, 0};
+  const int last = wgmma_highest(exact) - bits;
+  if (last <= unit) return static_cast<float>(std::ldexp(static_cast<double>(sum), unit));
+  const std::int64_t kept =
+      wgmma_cut(exact, last, toward_zero ? CutBits::toward_zero : CutBits::to_nearest);
+  return static_cast<float>(std::ldexp(static_cast<double>(kept), last));
 }
 
 /// The old value and all products, by a rule. Everything is finite.
@@ -106,7 +110,7 @@ inline float wgmma_sum(const WgmmaSumRule& rule, float old, std::span<const Wgmm
     const int unit = leading - rule.fraction_bits;
     std::int64_t sum = has_old ? wgmma_cut(before, unit, rule.cut) : 0;
     for (const WgmmaTerm& x : group) sum += wgmma_cut(x, unit, rule.cut);
-    const float result = wgmma_result(sum, unit, rule.result_toward_zero);
+    const float result = wgmma_result(sum, unit, rule.result_bits, rule.result_toward_zero);
     old = rule.aligns_old ? result : old + result;
   }
   return old;
