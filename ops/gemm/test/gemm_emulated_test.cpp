@@ -229,7 +229,7 @@ TEST(EmulatedGemm, LastColumnsBesideALastWave) {
       p.b = b;
       p.layout = layout;
       p.m = 128;
-      p.n = 4 * 128 + 64;
+      p.n = 4 * 128 + 32;
       p.k = 2048;
       p.beta = 1;
       p.bias = true;
