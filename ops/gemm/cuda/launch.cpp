@@ -19,11 +19,18 @@ namespace blockscale {
 
 /// All that a product reads and writes: for check_workspace.
 static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
-  std::vector<quantize_detail::Region> regions = {{"d.data", lines_of(MatrixView(x.d))},
-                                                  {"a.values", values_of(x.a)},
+  std::vector<quantize_detail::Region> regions = {{"a.values", values_of(x.a)},
                                                   {"a.scales", scales_of(x.a)},
                                                   {"b.values", values_of(x.b)},
                                                   {"b.scales", scales_of(x.b)}};
+  if (x.quantized) {
+    const ScaledTensorView out = x.quantized->out;
+    regions.push_back({"quantized.out.values", values_of(out)});
+    regions.push_back({"quantized.out.scales", scales_of(out)});
+    regions.push_back({"quantized.out.tensor_scale", tensor_scales_of(out)});
+  } else {
+    regions.push_back({"d.data", lines_of(MatrixView(x.d))});
+  }
   if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
@@ -45,7 +52,13 @@ runtime::KernelSet& kernels() {
 
 cuda::CallDevice device_of_call(const GemmArguments& x) {
   cuda::CallDevice device;
-  device.add("d.data", x.d.data);
+  if (x.quantized) {
+    device.add("quantized.out.values", x.quantized->out.values);
+    device.add("quantized.out.scales", x.quantized->out.scales);
+    device.add("quantized.out.tensor_scale", x.quantized->out.tensor_scale);
+  } else {
+    device.add("d.data", x.d.data);
+  }
   device.add("a.values", x.a.values);
   device.add("a.scales", x.a.scales);
   device.add("b.values", x.b.values);
@@ -63,6 +76,7 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
   if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
   if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
   if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+  if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
   if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
 }
 

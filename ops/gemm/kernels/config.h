@@ -17,7 +17,11 @@ struct Fp8GemmConfig {
   int rows = 128;     // of A and D in a tile: 64 for each warpgroup that multiplies
   int columns = 128;  // rows of B in a tile
   Promotion promotion = Promotion::blocks;
+  bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
 };
+
+/// Columns of a run: rows of B, evenly spaced, that one copy brings.
+inline constexpr int kRunColumns = 64;
 
 inline constexpr int kFp8BlockK = 128;
 
@@ -41,9 +45,10 @@ BLOCKSCALE_HD constexpr int math_registers(const Fp8GemmConfig& c) {
 }
 
 /// Scales of B that a tile takes for a k-block: a tile whose width does not divide 128 can lie on
-/// two blocks.
+/// two blocks, and so can two runs.
 BLOCKSCALE_HD constexpr int b_scales_of(const Fp8GemmConfig& c) {
-  return c.promotion == Promotion::columns ? c.columns : 128 % c.columns == 0 ? 1 : 2;
+  if (c.promotion == Promotion::columns) return c.columns;
+  return 128 % c.columns == 0 && !c.quantizes ? 1 : 2;
 }
 
 /// Scales of a row in a stage: A's times each of B's blocks, or A's alone.
@@ -52,17 +57,18 @@ BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
 }
 
 /// How results go to memory: each warp that multiplies gathers 16 rows of so many bytes in shared
-/// memory, and copies them as a box; so many of them may be on their way.
+/// memory, and copies them as a box; so many of them may be on their way. (Who quantizes holds half
+/// of a tile there.)
 BLOCKSCALE_HD constexpr int store_bytes_of(const Fp8GemmConfig& c) {
   return c.columns % 64 == 0 ? 128 : 64;
 }
 BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
-  return c.rows == 64 ? 1 : 2;
+  return c.rows == 64 && !c.quantizes ? 1 : 2;
 }
 
 /// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
-/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and sums of the
-/// other blocks of a cluster that divides K.
+/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and, in a
+/// cluster that divides K, sums of the other blocks, and this one's of the first of two parts.
 struct Fp8GemmMemory {
   uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
   uint32_t b_offset;     // in a stage
@@ -83,7 +89,7 @@ BLOCKSCALE_HD constexpr uint32_t row_scale_slot(const Fp8GemmConfig& c, uint32_t
 }
 
 BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t stages,
-                                                uint32_t split) {
+                                                uint32_t split, uint32_t parts = 1) {
   const uint32_t rows = static_cast<uint32_t>(c.rows), columns = static_cast<uint32_t>(c.columns);
   Fp8GemmMemory m{};
   m.b_offset = rows * kFp8BlockK;
@@ -96,17 +102,22 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
                   4;
   m.barriers = m.scales + stages * m.scale_bytes;
   m.sums = (m.barriers + stages * 16 + 127) / 128 * 128;
-  m.total = m.sums + (split - 1) * rows * columns * 4;
+  const uint32_t tiles_of_sums = split == 1 ? 0 : split - 1 + (parts - 1);
+  m.total = m.sums + tiles_of_sums * rows * columns * 4;
   return m;
 }
 
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 11;
+  static constexpr int kCount = 15;
   Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {128, 96, Promotion::blocks},
-      {128, 64, Promotion::blocks},  {64, 32, Promotion::blocks},    {64, 32, Promotion::columns},
-      {64, 64, Promotion::blocks},   {64, 64, Promotion::columns},   {64, 96, Promotion::blocks},
-      {64, 96, Promotion::columns},  {64, 128, Promotion::blocks},
+      {128, 128, Promotion::blocks},        {128, 128, Promotion::columns},
+      {128, 96, Promotion::blocks},         {128, 64, Promotion::blocks},
+      {64, 32, Promotion::blocks},          {64, 32, Promotion::columns},
+      {64, 64, Promotion::blocks},          {64, 64, Promotion::columns},
+      {64, 96, Promotion::blocks},          {64, 96, Promotion::columns},
+      {64, 128, Promotion::blocks},         {128, 128, Promotion::blocks, true},
+      {128, 128, Promotion::columns, true}, {64, 128, Promotion::blocks, true},
+      {64, 128, Promotion::columns, true},
   };
 } kFp8GemmKernels;
 

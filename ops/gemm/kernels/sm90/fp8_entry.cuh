@@ -6,6 +6,7 @@
 // cluster divide a tile's K; the first one adds their sums up, in the order of ranks.
 #pragma once
 
+#include "device/epilogue/quantize_store.cuh"
 #include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
@@ -19,38 +20,49 @@ namespace blockscale {
 
 namespace fp8_gemm {
 
-/// What a warpgroup's tile of sums looks like in shared memory: each thread's values side by side.
+/// Sums in shared memory: each thread's values side by side, tile behind tile.
 template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t sums_offset(uint32_t rank, uint32_t thread, uint32_t vector) {
-  constexpr uint32_t kThreads = 128 * math_warpgroups(kConfig);
-  constexpr uint32_t kVectors = kConfig.columns / 2 / 4;
-  return (((rank - 1) * kVectors + vector) * kThreads + thread) * 16;
-}
+class StoredSums {
+ public:
+  static constexpr uint32_t kVectors = kConfig.columns / 2 / 4;
+  using Four = device::Vector<float, 4>;
 
-/// Sends this block's sums to the first one of its cluster, which adds them to its own.
+  /// Where the thread's values of a tile lie, in bytes.
+  BLOCKSCALE_DEVICE static uint32_t offset(uint32_t tile, uint32_t thread, uint32_t vector) {
+    constexpr uint32_t kThreads = 128 * math_warpgroups(kConfig);
+    return ((tile * kVectors + vector) * kThreads + thread) * 16;
+  }
+  template <int kSums>
+  BLOCKSCALE_DEVICE static Four vector_of(const float (&sums)[kSums], uint32_t v) {
+    return {{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}};
+  }
+};
+
+/// Sends this block's sums to the first one of its cluster, which adds them to its own. The cluster
+/// has arrived at its barrier: its blocks have begun, and have read the sums of the part before.
 template <Fp8GemmConfig kConfig, int kSums>
 BLOCKSCALE_DEVICE void add_split_sums(const Shared<kConfig>& shared, uint32_t thread,
                                       float (&sums)[kSums]) {
-  using Four = device::Vector<float, 4>;
+  using Stored = StoredSums<kConfig>;
   const uint32_t rank = ptx::cluster_ctarank(), split = ptx::cluster_nctarank();
-  ptx::barrier_cluster_wait();  // all blocks have begun
+  ptx::barrier_cluster_wait();
   if (rank != 0) {
     const ptx::ClusterAddress first = ptx::mapa_shared_cluster(shared.sums(), 0);
     BLOCKSCALE_UNROLL
-    for (uint32_t v = 0; v < kSums / 4; ++v) {
-      ptx::st_shared_cluster(
-          first + sums_offset<kConfig>(rank, thread, v),
-          Four{{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}});
+    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      ptx::st_shared_cluster(first + Stored::offset(rank - 1, thread, v),
+                             Stored::vector_of(sums, v));
     }
   }
   ptx::barrier_cluster_arrive();
   ptx::barrier_cluster_wait();
   if (rank != 0) return;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t other = 1; other < split; ++other) {
+  for (uint32_t other = 0; other < split - 1; ++other) {
     BLOCKSCALE_UNROLL
-    for (uint32_t v = 0; v < kSums / 4; ++v) {
-      const Four add = ptx::ld_shared<Four>(shared.sums() + sums_offset<kConfig>(other, thread, v));
+    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      const auto add =
+          ptx::ld_shared<typename Stored::Four>(shared.sums() + Stored::offset(other, thread, v));
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         sums[4 * v + i] = ptx::add_rn(sums[4 * v + i], add.at[i]);
@@ -60,23 +72,106 @@ BLOCKSCALE_DEVICE void add_split_sums(const Shared<kConfig>& shared, uint32_t th
 }
 
 template <Fp8GemmConfig kConfig>
+using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
+
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void store_tile(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
+                                  const Tile& tile, float (&sums)[kConfig.columns / 2]) {
+  const Fp8GemmParams& p = work.p;
+  if (work.blocks > 1) {
+    add_split_sums<kConfig>(shared, warp * 32 + ptx::laneid(), sums);
+    if (work.rank != 0) return;
+  }
+  TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(
+      sums, tile.batch, tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16,
+      tile.n * static_cast<uint32_t>(kConfig.columns));
+}
+
+/// A warp's rows of one part, where D is quantized.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
+                                     const Tile& tile, uint32_t part,
+                                     float (&sums)[kConfig.columns / 2]) {
+  static_assert(kConfig.columns == kQuantizedColumns &&
+                16 * store_bytes_of(kConfig) * store_buffers_of(kConfig) ==
+                    QuantizeStore::kHeldBytes);
+  const Fp8GemmParams& p = work.p;
+  const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
+  const uint32_t column = ptx::laneid() % 4 * 2;
+  QuantizedPlace place;
+  place.batch = tile.batch;
+  place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
+  place.column = (n >> p.log2_parts) * kQuantizedColumns;
+  place.d_columns = {{p.runs.row(n, column), p.runs.row(n, column + kRunColumns)}, p.runs.step};
+  place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
+  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
+}
+
+/// The same of a tile. A cluster that divides K adds its sums up when it has those of both parts:
+/// until then its blocks hold those of the first.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_tile(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
+                                     const Tile& tile, uint32_t turn,
+                                     float (&sums)[kConfig.columns / 2]) {
+  using Stored = StoredSums<kConfig>;
+  const uint32_t part = work.part(turn);
+  const bool is_split = work.blocks > 1;
+  const uint32_t thread = warp * 32 + ptx::laneid();
+  const auto held = [&](uint32_t v) {
+    return shared.sums() + Stored::offset(work.blocks - 1, thread, v);
+  };
+  if (is_split && work.has_more_parts(turn)) {
+    BLOCKSCALE_UNROLL
+    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      ptx::st_shared(held(v), Stored::vector_of(sums, v));
+    }
+    return;
+  }
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = is_split ? 0 : part; i <= part; ++i) {
+    float of_part[kConfig.columns / 2];
+    BLOCKSCALE_UNROLL
+    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      const auto values =
+          i == part ? Stored::vector_of(sums, v) : ptx::ld_shared<typename Stored::Four>(held(v));
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) of_part[4 * v + j] = values.at[j];
+    }
+    if (is_split) {
+      add_split_sums<kConfig>(shared, thread, of_part);
+      if (i != part) ptx::barrier_cluster_arrive();
+    }
+    if (work.rank == 0) quantize_part<kConfig>(work, shared, warp, tile, i, of_part);
+  }
+}
+
+template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp) {
-  using Store = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
-  const Fp8GemmParams& p = work.p;
   Multiplier<kConfig> multiplier(shared, warp);
-  for_each_tile(work, [&](const Tile& tile) {
+  for_each_tile(work, [&](const Tile& tile, uint32_t turn) {
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
-    multiplier.multiply(work.k_end - work.k_begin, 128 - column % 128, sums);
-    if (work.blocks > 1) {
-      add_split_sums<kConfig>(shared, warp * 32 + ptx::laneid(), sums);
-      if (work.rank != 0) return;
+    const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums);
+    if constexpr (kConfig.quantizes) {
+      quantize_tile<kConfig>(work, shared, warp, tile, turn, sums);
+    } else {
+      store_tile<kConfig>(work, shared, warp, tile, sums);
     }
-    const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
-    Store(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
   });
-  Store::finish();
+  if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
+}
+
+/// What the warps that load do at the barriers of a cluster that divides K: they are of all
+/// threads.
+BLOCKSCALE_DEVICE void follow_split_sums(const Work& work) {
+  for_each_tile(work, [&](const Tile&, uint32_t turn) {
+    ptx::barrier_cluster_wait();
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+    if (work.has_more_parts(turn)) ptx::barrier_cluster_arrive();
+  });
 }
 
 }  // namespace fp8_gemm
@@ -106,11 +201,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
     } else {
       fp8_gemm::load_scales<kConfig>(work, shared, warp - 1);
     }
-    if (work.blocks > 1) {  // a barrier of a cluster is of all threads
-      ptx::barrier_cluster_wait();
-      ptx::barrier_cluster_arrive();
-      ptx::barrier_cluster_wait();
-    }
+    if (work.blocks > 1) fp8_gemm::follow_split_sums(work);
   } else {
     ptx::setmaxnreg_inc<math_registers(kConfig)>();
     fp8_gemm::multiply_tiles<kConfig>(work, shared, warp - 4);
