@@ -19,6 +19,7 @@ namespace blockscale {
 /// Where a warp's 16 rows lie in D and in y, and which rows of the scale layout's padding are
 /// theirs.
 struct QuantizedPlace {
+  uint32_t lane;
   uint32_t batch;
   uint32_t row;
   uint32_t column;                  // of y
@@ -61,7 +62,7 @@ class BlockQuantizer {
 
   BLOCKSCALE_DEVICE BlockQuantizer(const LinearEpilogue& e, const QuantizingEpilogue& q,
                                    const QuantizedPlace& place)
-      : e_(e), q_(q), place_(place), lane_(ptx::laneid()) {
+      : e_(e), q_(q), place_(place), lane_(place.lane) {
     if constexpr (kRule == ScaleRule::nvfp4) {
       if (q.tensor_scale == nullptr) return;
       const float stored = ptx::ld_global(q.tensor_scale + place.batch * q.tensor_scale_stride);
@@ -324,7 +325,7 @@ class QuantizeStore {
 
   BLOCKSCALE_DEVICE QuantizeStore(const LinearEpilogue& e, const QuantizingEpilogue& q,
                                   ptx::SharedAddress held)
-      : e_(e), q_(q), held_(held + ptx::laneid() * 16) {}
+      : e_(e), q_(q), held_(held) {}
 
   /// The sums of a tile. With swiglu its first 64 columns are gates and the others their ups, and
   /// two tiles make 128 columns: those of `part` 0 are held until those of part 1 come.
@@ -332,9 +333,9 @@ class QuantizeStore {
                                     uint32_t part) const {
     const bool has_rows = place.row < e_.rows;
     if (has_rows) {
-      epilogue::combine(v, e_, epilogue::alpha_of(e_), place.batch, place.row + ptx::laneid() / 4,
+      epilogue::combine(v, e_, epilogue::alpha_of(e_), place.batch, place.row + place.lane / 4,
                         place.d_columns);
-      activate(v, part);
+      activate(v, part, held_ + place.lane * 16);
     }
     if (q_.activation == Activation::swiglu && part == 0) return;
     if (q_.rule == ScaleRule::fp8) {
@@ -358,7 +359,8 @@ class QuantizeStore {
     }
   }
 
-  BLOCKSCALE_DEVICE void activate(float (&v)[kSums], uint32_t part) const {
+  BLOCKSCALE_DEVICE void activate(float (&v)[kSums], uint32_t part,
+                                  ptx::SharedAddress own_held) const {
     using M = device::KernelMath;
     if (q_.activation == Activation::gelu) {
       BLOCKSCALE_UNROLL
@@ -371,7 +373,7 @@ class QuantizeStore {
       }
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kSums / 2; i += 4) {
-        const ptx::SharedAddress held = held_ + static_cast<uint32_t>(i / 4 * 32 * 16);
+        const ptx::SharedAddress held = own_held + static_cast<uint32_t>(i / 4 * 32 * 16);
         float* const own = v + kSums / 2 + i;
         if (part == 0) {
           ptx::st_shared(held, Four{{own[0], own[1], own[2], own[3]}});

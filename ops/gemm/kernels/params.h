@@ -55,8 +55,9 @@ struct TileRuns {
   uint32_t step = 1;                     // rows of B from column to column
   bool have_maps = false;  // each run has its own tensor map, of as many rows as y has columns
 
-  BLOCKSCALE_HD uint32_t row(uint32_t tile, uint32_t column) const {
-    return tile * tile_rows + first[column / kRunColumns] + column % kRunColumns * step;
+  /// The row of B of a column of a run.
+  BLOCKSCALE_HD uint32_t row(uint32_t tile, uint32_t run, uint32_t column) const {
+    return tile * tile_rows + first[run] + column * step;
   }
   /// Where a run's box begins in its tensor map.
   BLOCKSCALE_HD uint32_t box_row(uint32_t tile, uint32_t run) const {

@@ -207,6 +207,7 @@ const std::vector<QuantizeInput> kInputs = {Identity{},
 TEST(EmulatedQuantizedGemm, EveryKernel) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
     for (const int rows : {64, 128}) {
+      if (rows == 64 && b == Recipe::fp8_1x128) continue;  // there is none
       for (const Recipe result : kResults) {
         Problem p;
         p.b = b;
@@ -317,9 +318,8 @@ TEST(EmulatedQuantizedGemm, ClustersDivideK) {
     for (const std::uint32_t split : {2u, 3u}) {
       Problem p;
       p.m = 30;
-      p.n = 300;
+      p.n = 384;
       p.k = 900;
-      p.b = Recipe::fp8_1x128;
       p.result = Recipe::fp8_1x128;
       p.input = input;
       const Fp8GemmChoice choice = {64, 128, 3, split, 1};
@@ -327,6 +327,11 @@ TEST(EmulatedQuantizedGemm, ClustersDivideK) {
       check(p, choice, emulator::random_order(2));
     }
   }
+  Problem p;
+  p.b = Recipe::fp8_1x128;
+  p.n = 150;
+  p.result = Recipe::fp8_1x128;
+  check(p, Fp8GemmChoice{128, 128, 3, 2, 1}, emulator::random_order(2));
 }
 
 TEST(EmulatedQuantizedGemm, BlocksQuantizeTileAfterTile) {

@@ -36,6 +36,11 @@ class StoredSums {
   BLOCKSCALE_DEVICE static Four vector_of(const float (&sums)[kSums], uint32_t v) {
     return {{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}};
   }
+  template <int kSums>
+  BLOCKSCALE_DEVICE static void set_vector(float (&sums)[kSums], uint32_t v, const Four& values) {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) sums[4 * v + i] = values.at[i];
+  }
 };
 
 /// Sends this block's sums to the first one of its cluster, which adds them to its own. The cluster
@@ -97,51 +102,52 @@ BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& sh
                     QuantizeStore::kHeldBytes);
   const Fp8GemmParams& p = work.p;
   const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
-  const uint32_t column = ptx::laneid() % 4 * 2;
   QuantizedPlace place;
+  place.lane = ptx::laneid_here();
+  const uint32_t column = place.lane % 4 * 2;
   place.batch = tile.batch;
   place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
   place.column = (n >> p.log2_parts) * kQuantizedColumns;
-  place.d_columns = {{p.runs.row(n, column), p.runs.row(n, column + kRunColumns)}, p.runs.step};
+  place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
   place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
   QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
 }
 
 /// The same of a tile. A cluster that divides K adds its sums up when it has those of both parts:
-/// until then its blocks hold those of the first.
+/// until then its blocks hold those of the other part.
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void quantize_tile(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
                                      const Tile& tile, uint32_t turn,
                                      float (&sums)[kConfig.columns / 2]) {
   using Stored = StoredSums<kConfig>;
+  using Four = typename Stored::Four;
   const uint32_t part = work.part(turn);
   const bool is_split = work.blocks > 1;
   const uint32_t thread = warp * 32 + ptx::laneid();
   const auto held = [&](uint32_t v) {
     return shared.sums() + Stored::offset(work.blocks - 1, thread, v);
   };
-  if (is_split && work.has_more_parts(turn)) {
+  if (is_split && (part != 0 || work.has_more_parts(turn))) {
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      const Four first = part == 0 ? Four{} : ptx::ld_shared<Four>(held(v));
       ptx::st_shared(held(v), Stored::vector_of(sums, v));
+      Stored::set_vector(sums, v, first);
     }
-    return;
+    if (part == 0) return;
   }
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = is_split ? 0 : part; i <= part; ++i) {
-    float of_part[kConfig.columns / 2];
-    BLOCKSCALE_UNROLL
-    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
-      const auto values =
-          i == part ? Stored::vector_of(sums, v) : ptx::ld_shared<typename Stored::Four>(held(v));
-      BLOCKSCALE_UNROLL
-      for (uint32_t j = 0; j < 4; ++j) of_part[4 * v + j] = values.at[j];
-    }
+  for (uint32_t i = is_split ? 0 : part;; ++i) {
     if (is_split) {
-      add_split_sums<kConfig>(shared, thread, of_part);
+      add_split_sums<kConfig>(shared, thread, sums);
       if (i != part) ptx::barrier_cluster_arrive();
     }
-    if (work.rank == 0) quantize_part<kConfig>(work, shared, warp, tile, i, of_part);
+    if (work.rank == 0) quantize_part<kConfig>(work, shared, warp, tile, i, sums);
+    if (i == part) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t v = 0; v < Stored::kVectors; ++v) {
+      Stored::set_vector(sums, v, ptx::ld_shared<Four>(held(v)));
+    }
   }
 }
 
@@ -149,7 +155,11 @@ template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp) {
   Multiplier<kConfig> multiplier(shared, warp);
-  for_each_tile(work, [&](const Tile& tile, uint32_t turn) {
+  // Not by for_each_tile: a compiler that does not inline so long a function keeps all of this in
+  // memory.
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t turn = 0; work.has(turn); ++turn) {
+    const Tile tile = work.tile(turn);
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
     const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
@@ -159,7 +169,7 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     } else {
       store_tile<kConfig>(work, shared, warp, tile, sums);
     }
-  });
+  }
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
 }
 

@@ -206,10 +206,11 @@ class ScaleLoader {
   }
   /// The row of B that has this lane's scale `j`.
   BLOCKSCALE_DEVICE uint32_t b_row(uint32_t tile, uint32_t j) const {
-    const uint32_t column = 32 * j + ptx::laneid();  // of the tile
     if constexpr (kConfig.quantizes) {
-      return work_.p.runs.row(tile, kByColumns ? column : j * kRunColumns);
+      constexpr uint32_t kOfRun = kByColumns ? kRunColumns / 32 : 1;
+      return work_.p.runs.row(tile, j / kOfRun, kByColumns ? j % kOfRun * 32 + ptx::laneid() : 0);
     } else {
+      const uint32_t column = 32 * j + ptx::laneid();  // of the tile
       const uint32_t first = tile * kColumns;
       return kByColumns ? first + column : (first / 128 + j) * 128;
     }
