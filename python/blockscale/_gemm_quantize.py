@@ -8,8 +8,6 @@ from . import _native
 from ._device import Device, require_place
 from ._native import MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
 from ._ops import (
-    _CEIL,
-    _DEFAULTS,
     _beside,
     _bias,
     _factor,
@@ -19,10 +17,11 @@ from ._ops import (
     _product_shape,
     _quantized,
     _require_out,
+    _result_options,
     _with_given,
     count,
 )
-from ._tensor import ScaledTensor, enum_member
+from ._tensor import ScaledTensor
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
 
@@ -53,8 +52,8 @@ def gemm_quantize(
         recipe: "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0", "mxfp8_e4m3" or "nvfp4".
         layout, scale_mode, sense, amax_floor: as for `quantize`.
         tensor_scale: NVFP4: the tensor scale (in `sense`), which must be given.
-        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of the product. With SwiGLU the rows
-            of `b` are gates and ups, as the columns of `quantize`'s x are.
+        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of the product. With SwiGLU the
+            rows of `b` are gates and ups, as the columns of `quantize`'s x are.
         out: write here, as for `quantize`.
 
     Returns:
@@ -73,19 +72,9 @@ def gemm_quantize(
     right, right_shape, _, right_place = _operand(b, "b")
     require_place(right_place, place, "b", "a")
     traits = _quantized(recipe)
-    if out is not None and not isinstance(out, ScaledTensor):
-        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
+    layout, sense, mode = _result_options(traits, out, layout, sense, scale_mode)
     if traits.tensor_scale and tensor_scale is None:
         raise ValueError(f"tensor_scale: is missing, must be given for {traits.name}")
-    default_layout, default_sense = _DEFAULTS if out is None else (out.layout, out.sense)
-    layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
-    sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
-    if scale_mode is None:
-        mode = _CEIL
-    elif traits.name.startswith("mx"):
-        mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
-    else:
-        raise ValueError(f"scale_mode: given for {traits.name}, only MX recipes have a choice")
     floor = _floor(amax_floor, traits)
     fused = lower(transform, place)
     shape = result_shape(_product_shape(left_shape, right_shape), fused)

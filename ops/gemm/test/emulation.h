@@ -29,6 +29,11 @@ class AlignedCopy {
   std::vector<std::uint8_t> storage_;
 };
 
+/// A copy of an operand's values.
+inline AlignedCopy copy_of_values(const ScaledTensorView& x, std::int64_t odd = 0) {
+  return {x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k), odd};
+}
+
 /// From a view's first scale to its last.
 std::int64_t scale_bytes_of(const ScaledTensorView& x);
 

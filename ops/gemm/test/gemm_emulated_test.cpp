@@ -56,11 +56,8 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
-  const auto values = [&](const ScaledTensorView& x) {
-    return test::AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k),
-                             p.odd_bytes);
-  };
-  test::AlignedCopy a_values = values(a.view()), b_values = values(b.view());
+  test::AlignedCopy a_values = test::copy_of_values(a.view(), p.odd_bytes);
+  test::AlignedCopy b_values = test::copy_of_values(b.view(), p.odd_bytes);
   GemmArguments x;
   x.a = a.view();
   x.b = b.view();

@@ -143,11 +143,8 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   operand.smallest_scales = false;
   const test::TestOperand a(random, Recipe::fp8_1x128, p.m, p.k, p.family, operand);
   const test::TestOperand b(random, p.b, p.n, p.k, p.family, operand);
-  const auto values = [](const ScaledTensorView& x) {
-    return test::AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k),
-                             0);
-  };
-  test::AlignedCopy a_values = values(a.view()), b_values = values(b.view());
+  test::AlignedCopy a_values = test::copy_of_values(a.view());
+  test::AlignedCopy b_values = test::copy_of_values(b.view());
   test::TestMatrix c(Format::f32, p.m, p.n, p.batch), d(Format::f32, p.m, p.n, p.batch);
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
