@@ -97,7 +97,8 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for FP8 recipes of e4m3 on both sides (fp8_tensor, fp8_row, all blocks and
 /// kinds of scale, every scale layout). Sums of 128 products, which tensor cores make, are scaled
-/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run.
+/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run. A
+/// result that is quantized has the bytes of `quantize` of the f32 D of the same plan.
 /// Throws `unsupported` for other recipes; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -26,11 +27,18 @@ namespace blockscale {
 
 /// All that a product reads and writes: for check_workspace.
 static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
-  std::vector<quantize_detail::Region> regions = {{"d.data", lines_of(MatrixView(x.d))},
-                                                  {"a.values", values_of(x.a)},
+  std::vector<quantize_detail::Region> regions = {{"a.values", values_of(x.a)},
                                                   {"a.scales", scales_of(x.a)},
                                                   {"b.values", values_of(x.b)},
                                                   {"b.scales", scales_of(x.b)}};
+  if (x.quantized) {
+    const ScaledTensorView out = x.quantized->out;
+    regions.push_back({"quantized.out.values", values_of(out)});
+    regions.push_back({"quantized.out.scales", scales_of(out)});
+    regions.push_back({"quantized.out.tensor_scale", tensor_scales_of(out)});
+  } else {
+    regions.push_back({"d.data", lines_of(MatrixView(x.d))});
+  }
   if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
@@ -52,7 +60,13 @@ runtime::KernelSet& kernels() {
 
 cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
   cuda::CallDevice device(execution);
-  device.add("d.data", x.d.data);
+  if (x.quantized) {
+    device.add("quantized.out.values", x.quantized->out.values);
+    device.add("quantized.out.scales", x.quantized->out.scales);
+    device.add("quantized.out.tensor_scale", x.quantized->out.tensor_scale);
+  } else {
+    device.add("d.data", x.d.data);
+  }
   device.add("a.values", x.a.values);
   device.add("a.scales", x.a.scales);
   device.add("b.values", x.b.values);
@@ -85,7 +99,9 @@ void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
 class PlanKey {
  public:
   explicit PlanKey(const GemmArguments& x) {
-    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, batch_invariant] = x;
+    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, batch_invariant,
+                 quantized] = x;
+    if (quantized) throw std::logic_error("plans of products that quantize are not kept");
     for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
     for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
     add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
@@ -186,6 +202,7 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
   if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
   if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
   if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+  if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
   if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
 }
 
@@ -204,6 +221,10 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
+  if (arguments.quantized) {
+    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+    return;
+  }
   const gemm_detail::PlanKey key(arguments);
   std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
   if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "ops/common/checks.h"
+#include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/validate.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -131,8 +133,10 @@ TensorMapDescription map_of_results(const MutableMatrixView& x, const Fp8GemmCon
 
 LinearEpilogue epilogue_of(const GemmArguments& x) {
   LinearEpilogue e;
-  e.d = matrix_of(x.d);
-  e.d.boxes = takes_boxes(x.d);
+  if (!x.quantized) {
+    e.d = matrix_of(x.d);
+    e.d.boxes = takes_boxes(x.d);
+  }
   if (x.beta != 0) e.c = matrix_of(x.c);
   e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));
   e.bias.dtype = x.bias_dtype;
@@ -147,7 +151,8 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
 int kernel_of(const Fp8GemmConfig& config) {
   for (int i = 0; i < kFp8GemmKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GemmKernels.at[i];
-    if (c.rows == config.rows && c.columns == config.columns && c.promotion == config.promotion) {
+    if (c.rows == config.rows && c.columns == config.columns && c.promotion == config.promotion &&
+        c.quantizes == config.quantizes) {
       return i;
     }
   }
@@ -185,10 +190,39 @@ void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPla
   plan.workspace_bytes += x.batch * x.value_batch_stride;
 }
 
-/// The launch of a product, or of some of its columns, by `choice`.
+/// The kernel of a choice.
+Fp8GemmConfig config_of(const Fp8GemmSize& size, const Fp8GemmChoice& c) {
+  return {c.rows, c.columns, size.promotion, size.quantized_columns != 0};
+}
+
+/// The maps of the operands, and how many bytes their boxes bring.
+void set_operands(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmSize& size) {
+  const Fp8GemmChoice& c = launch.choice;
+  Fp8GemmParams& p = launch.params;
+  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
+  const auto b_rows = static_cast<std::uint32_t>(c.columns);
+  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
+  if (x.a.k == 0) return;
+  launch.a = map_of(x.a, a_rows);
+  const auto last_rows = static_cast<std::uint32_t>(
+      ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
+  if (last_rows < a_rows) {
+    launch.a_last = map_of(x.a, last_rows);
+    p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
+  }
+  if (x.quantized) {
+    launch.b = map_of(rows_of_run(x.b, p.runs, 0), kRunColumns);
+    launch.b_second = map_of(rows_of_run(x.b, p.runs, 1), kRunColumns);
+  } else {
+    launch.b = map_of(x.b, b_rows);
+  }
+}
+
+/// The launch of a product, or of some of its columns (`size`; where D is quantized, from column
+/// `first` on), by `choice`.
 Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8GemmChoice& c,
-                        int multiprocessors) {
-  const Fp8GemmConfig config = {c.rows, c.columns, size.promotion};
+                        std::int64_t first, int multiprocessors) {
+  const Fp8GemmConfig config = config_of(size, c);
   Fp8GemmLaunch launch;
   launch.choice = c;
   launch.kernel = kernel_of(config);
@@ -197,14 +231,25 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
                  "has a tile of " + std::to_string(c.rows) + " x " + std::to_string(c.columns) +
                      "; there is no such kernel");
   }
+  if (c.split > 1 && size.parts() > 1) {
+    checks::fail("choice", "",
+                 "divides K among " + std::to_string(c.split) +
+                     " blocks; results of two tiles are not divided");
+  }
   Fp8GemmParams& p = launch.params;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
   check_scales(p.a_scales, x.a, "a");
   check_scales(p.b_scales, x.b, "b");
   p.epilogue = epilogue_of(x);
+  if (x.quantized) {
+    p.quantize = quantizing_epilogue(x);
+    p.runs = tile_runs(x);
+    p.log2_parts = static_cast<std::uint32_t>(std::countr_zero(unsigned(size.parts())));
+    p.first_n = static_cast<std::uint32_t>(first / size.quantized_columns);
+  }
   p.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
-                      static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
+                      static_cast<std::uint32_t>(ceil_div(size.n, c.columns * size.parts())),
                       static_cast<std::uint32_t>(x.d.batch));
   p.split = Divisor(c.split);
   p.k_blocks = static_cast<std::uint32_t>(ceil_div(x.a.k, kFp8BlockK));
@@ -214,19 +259,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
-  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
-  const auto b_rows = static_cast<std::uint32_t>(c.columns);
-  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
-  if (x.a.k > 0) {
-    launch.a = map_of(x.a, a_rows);
-    const auto last_rows = static_cast<std::uint32_t>(
-        ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
-    if (last_rows < a_rows) {
-      launch.a_last = map_of(x.a, last_rows);
-      p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
-    }
-    launch.b = map_of(x.b, b_rows);
-  }
+  set_operands(launch, x, size);
   launch.shape.grid = {grid_of(size, c, multiprocessors)};
   launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
   launch.shape.cluster = {c.split};
@@ -235,8 +268,10 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   return launch;
 }
 
-/// `count` columns of a product from `first` on, a multiple of kFp8BlockK.
+/// `count` columns of a product from `first` on, a multiple of kFp8BlockK; all where D is
+/// quantized.
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {
+  if (x.quantized) return x;
   const auto cut = [&](auto& matrix) {
     matrix.data = byte_at(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
     matrix.columns = count;
@@ -257,8 +292,8 @@ GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count
 bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
   constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // as shared memory holds A
   constexpr std::int64_t kMostBatch = 65535;              // of a grid
-  return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && size.k > 0 &&
-         size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
+  return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && !x.quantized &&
+         size.k > 0 && size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
 }
 
 Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {
@@ -302,8 +337,9 @@ std::string text_of(const Fp8GemmLaunch& launch) {
   const Fp8GemmParams& p = launch.params;
   const Fp8GemmChoice& c = launch.choice;
   std::string text = fp8_gemm_kernel_name(kFp8GemmKernels.at[launch.kernel]) + ": " +
-                     std::to_string(p.order.tiles) + " tiles of " + std::to_string(c.rows) + " x " +
-                     std::to_string(c.columns) + ", " + std::to_string(p.k_blocks) + " blocks of K";
+                     std::to_string(p.order.tiles << p.log2_parts) + " tiles of " +
+                     std::to_string(c.rows) + " x " + std::to_string(c.columns) + ", " +
+                     std::to_string(p.k_blocks) + " blocks of K";
   if (c.split > 1) {
     text += " divided among " + std::to_string(c.split) + " blocks of a cluster";
   }
@@ -311,7 +347,12 @@ std::string text_of(const Fp8GemmLaunch& launch) {
           std::to_string(launch.shape.block.x) + " threads, " + std::to_string(c.per_sm) +
           " a multiprocessor, " + std::to_string(c.stages) + " stages, " +
           std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
-  text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
+  if (kFp8GemmKernels.at[launch.kernel].quantizes) {
+    if (p.log2_parts != 0) text += ", two tiles a result";
+    text += p.quantize.vectors ? ", stored by vectors" : ", stored by bytes";
+  } else {
+    text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
+  }
   if (p.b_once) text += ", B read once";
   return text;
 }
@@ -327,7 +368,12 @@ Fp8GemmSize size_of(const GemmArguments& x) {
   size.batch = x.d.batch;
   size.promotion =
       b.block_rows == 0 || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
-  size.may_cut = !is_swizzled(x.b.layout);
+  size.may_cut = x.quantized || !is_swizzled(x.b.layout);
+  if (x.quantized) {
+    size.quantized_columns = quantized_columns(x);
+    const bool one_scale = b.block_rows == 0;
+    if (!one_scale && !runs_fit_blocks(tile_runs(x))) size.promotion = Promotion::columns;
+  }
   size.may_split = !x.batch_invariant;
   return size;
 }
@@ -363,6 +409,7 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
     division = divide_fp8_gemm(size, multiprocessors);
   }
   plan.expected_seconds = division.expected_seconds;
+  plan.quantization = text_of_quantization(x);
   plan.batch_invariant = x.batch_invariant;
   if (x.batch_invariant) {
     Fp8GemmSize any = size;
@@ -373,7 +420,9 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
     Fp8GemmSize part = size;
     part.n = count;
-    plan.launches[plan.count++] = launch_of(columns_of(x, first, count), part, c, multiprocessors);
+    plan.launches[plan.count++] =
+        launch_of(columns_of(x, first, count), part, c, first, multiprocessors);
+    plan.columns[plan.count - 1] = count;
   };
   add(0, division.columns, division.first);
   if (division.rest) {
@@ -392,13 +441,12 @@ std::string Fp8GemmPlan::str() const {
   }
   text += row ? text_of(*row) : text_of(launches[0]);
   if (count == 2) {
-    text += "\nbeside its last wave the other " +
-            std::to_string(launches[1].params.epilogue.columns) + " columns by " +
+    text += "\nbeside its last wave the other " + std::to_string(columns[1]) + " columns by " +
             text_of(launches[1]);
   }
   char expected[64];
   std::snprintf(expected, sizeof expected, "; %.1f us expected\n", expected_seconds * 1e6);
-  text += expected;
+  text += quantization + expected;
   if (batch_invariant) {
     std::snprintf(expected, sizeof expected, "%.1f us", batch_invariant_seconds * 1e6);
     text += "batch-invariant: K is not divided, which is expected to cost " +
@@ -409,7 +457,8 @@ std::string Fp8GemmPlan::str() const {
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
   return "gemm_fp8_" + std::to_string(c.rows) + "x" + std::to_string(c.columns) +
-         (c.promotion == Promotion::blocks ? "_blocks" : "_columns");
+         (c.promotion == Promotion::blocks ? "_blocks" : "_columns") +
+         (c.quantizes ? "_quantized" : "");
 }
 
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
@@ -420,7 +469,8 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .header = "ops/gemm/kernels/sm90/fp8_entry.cuh",
          .call = "blockscale::fp8_gemm_kernel<blockscale::Fp8GemmConfig{" + std::to_string(c.rows) +
                  ", " + std::to_string(c.columns) + ", blockscale::Promotion(" +
-                 std::to_string(static_cast<int>(c.promotion)) + ")}>",
+                 std::to_string(static_cast<int>(c.promotion)) + ")" +
+                 (c.quantizes ? ", true" : "") + "}>",
          .threads = threads_of(c),
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));

@@ -23,8 +23,9 @@ struct Fp8GemmLaunch {
   int kernel = -1;  // index into kFp8GemmKernels
   LaunchShape shape;
   Fp8GemmChoice choice;
-  TensorMapDescription a, a_last, b, d;  // of rank 0 where it is not used; a_last: where it is a
-  Fp8GemmParams params;                  // but for the tensor maps
+  // Of rank 0 where it is not used; a_last: where it is a.
+  TensorMapDescription a, a_last, b, b_second, d;
+  Fp8GemmParams params;  // but for the tensor maps
 };
 
 /// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.
@@ -48,6 +49,8 @@ struct Fp8GemmPlan {
   std::optional<Fp8RowLaunch> row;  // instead of launches
   std::size_t count = 0;            // of launches
   std::array<Fp8GemmLaunch, 2> launches;
+  std::array<std::int64_t, 2> columns = {};  // of D, of each
+  std::string quantization;                  // what becomes of D, as text
   double expected_seconds = 0;
   bool batch_invariant = false;
   double batch_invariant_seconds = 0;  // what that is expected to cost

@@ -114,9 +114,10 @@ TunedChoice choice_of(const Reader& x) {
   return t;
 }
 
-/// Bindings name every member, so that a new one does not compile until the file has it.
+/// Bindings name every member, so that a new one does not compile until the file has it. Products
+/// that quantize are not tuned.
 Json json_of(const TunedChoice& t) {
-  const auto& [m, n, k, batch, promotion, may_cut, may_split] = t.size;
+  const auto& [m, n, k, batch, promotion, may_cut, may_split, quantized_columns] = t.size;
   const auto& [rows, columns, stages, split, per_sm] = t.choice;
   return {{"chip", t.chip.name},
           {"multiprocessors", t.chip.multiprocessors},

@@ -17,7 +17,11 @@ struct Fp8GemmConfig {
   int rows = 128;     // of A and D in a tile: 64 for each warpgroup that multiplies
   int columns = 128;  // rows of B in a tile
   Promotion promotion = Promotion::blocks;
+  bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
 };
+
+/// Columns of a run: rows of B, evenly spaced, that one copy brings.
+inline constexpr int kRunColumns = 64;
 
 inline constexpr int kFp8BlockK = 128;
 
@@ -46,9 +50,10 @@ BLOCKSCALE_HD constexpr bool moves_registers(const Fp8GemmConfig& c) {
 }
 
 /// Scales of B that a tile takes for a k-block: a tile whose width does not divide 128 can lie on
-/// two blocks.
+/// two blocks, and so can two runs.
 BLOCKSCALE_HD constexpr int b_scales_of(const Fp8GemmConfig& c) {
-  return c.promotion == Promotion::columns ? c.columns : 128 % c.columns == 0 ? 1 : 2;
+  if (c.promotion == Promotion::columns) return c.columns;
+  return 128 % c.columns == 0 && !c.quantizes ? 1 : 2;
 }
 
 /// Scales of a row in a stage: A's times each of B's blocks, or A's alone.
@@ -57,12 +62,13 @@ BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
 }
 
 /// How results go to memory: each warp that multiplies gathers 16 rows of so many bytes in shared
-/// memory, and copies them as a box; so many of them may be on their way.
+/// memory, and copies them as a box; so many of them may be on their way. (Who quantizes holds half
+/// of a tile there.)
 BLOCKSCALE_HD constexpr int store_bytes_of(const Fp8GemmConfig& c) {
   return c.columns % 64 == 0 ? 128 : 64;
 }
 BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
-  return c.rows == 64 ? 1 : 2;
+  return c.rows == 64 && !c.quantizes ? 1 : 2;
 }
 
 /// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
@@ -115,13 +121,18 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
   return m;
 }
 
+// (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
+// a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 11;
+  static constexpr int kCount = 14;
   Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {128, 96, Promotion::blocks},
-      {128, 64, Promotion::blocks},  {64, 32, Promotion::blocks},    {64, 32, Promotion::columns},
-      {64, 64, Promotion::blocks},   {64, 64, Promotion::columns},   {64, 96, Promotion::blocks},
-      {64, 96, Promotion::columns},  {64, 128, Promotion::blocks},
+      {128, 128, Promotion::blocks},        {128, 128, Promotion::columns},
+      {128, 96, Promotion::blocks},         {128, 64, Promotion::blocks},
+      {64, 32, Promotion::blocks},          {64, 32, Promotion::columns},
+      {64, 64, Promotion::blocks},          {64, 64, Promotion::columns},
+      {64, 96, Promotion::blocks},          {64, 96, Promotion::columns},
+      {64, 128, Promotion::blocks},         {128, 128, Promotion::blocks, true},
+      {128, 128, Promotion::columns, true}, {64, 128, Promotion::blocks, true},
   };
 } kFp8GemmKernels;
 

@@ -6,6 +6,7 @@
 // cluster divide a tile's K; the first one adds their sums up, in the order of ranks.
 #pragma once
 
+#include "device/epilogue/quantize_store.cuh"
 #include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
@@ -61,23 +62,58 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& s
 }
 
 template <Fp8GemmConfig kConfig>
+using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
+
+/// A warp's rows of one part, where D is quantized.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
+                                     const Tile& tile, uint32_t part,
+                                     float (&sums)[kConfig.columns / 2]) {
+  static_assert(kConfig.columns == kQuantizedColumns &&
+                16 * store_bytes_of(kConfig) * store_buffers_of(kConfig) ==
+                    QuantizeStore::kHeldBytes);
+  const Fp8GemmParams& p = work.p;
+  const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
+  QuantizedPlace place;
+  place.lane = ptx::laneid_here();
+  const uint32_t column = place.lane % 4 * 2;
+  place.batch = tile.batch;
+  place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
+  place.column = (n >> p.log2_parts) * kQuantizedColumns;
+  place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
+  place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
+  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
+}
+
+template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp) {
-  using Store = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
   const Fp8GemmParams& p = work.p;
   Multiplier<kConfig> multiplier(shared, warp);
-  for_each_tile(work, [&](const Tile& tile) {
+  // Not by for_each_tile: a compiler that does not inline so long a function keeps all of this in
+  // memory.
+  Tile tile = work.first_tile;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t turn = 0;;) {
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
-    multiplier.multiply(work.k_end - work.k_begin, 128 - column % 128, sums);
     const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
-    if (work.blocks > 1) {
-      ptx::barrier_cluster_wait();  // all blocks have begun
-      if (row >= p.epilogue.rows || !add_split_sums<kConfig>(work, shared, warp, sums)) return;
+    const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums);
+    if (work.blocks > 1) {  // a cluster has one tile
+      ptx::barrier_cluster_wait();
+      if (!kConfig.quantizes && row >= p.epilogue.rows) break;
+      if (!add_split_sums<kConfig>(work, shared, warp, sums)) break;
     }
-    Store(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
-  });
-  Store::finish();
+    if constexpr (kConfig.quantizes) {
+      quantize_part<kConfig>(work, shared, warp, tile, work.part(turn), sums);
+    } else {
+      TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
+    }
+    if (!work.has(++turn)) break;
+    tile = work.tile(turn);
+  }
+  if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
 }
 
 }  // namespace fp8_gemm
