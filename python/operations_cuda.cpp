@@ -133,12 +133,12 @@ void gemm_quantize_on_device(nb::handle a, nb::handle b, nb::handle out, MxScale
                              bool given_scales, float amax_floor,
                              const std::optional<nb::tuple>& transform, float alpha,
                              nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                             const std::optional<nb::tuple>& bias, bool batch_invariant,
+                             const std::optional<nb::tuple>& bias, bool batch_invariant, int device,
                              std::uintptr_t stream, nb::handle make_workspace) {
   const GemmCall call =
       gemm_quantize_call(a, b, out, mode, given_scales, amax_floor, transform, alpha, alpha_factor,
                          beta, c, bias, batch_invariant, place_on(stream));
-  DeviceWork work(stream, make_workspace);
+  DeviceWork work(device, stream, make_workspace);
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
@@ -174,10 +174,11 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
              nb::arg("device"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_gemm_quantize", &gemm_quantize_on_device, nb::arg("a"), nb::arg("b"),
-              nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
-              nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
-              nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
-              nb::arg("batch_invariant"), nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
+             nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
+             nb::arg("batch_invariant"), nb::arg("device"), nb::arg("stream"),
+             nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
