@@ -174,10 +174,10 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
              nb::arg("device"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_gemm_quantize", &gemm_quantize_on_device, nb::arg("a"), nb::arg("b"),
-              nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
-              nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
-              nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
-              nb::arg("batch_invariant"), nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
+             nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
+             nb::arg("batch_invariant"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
