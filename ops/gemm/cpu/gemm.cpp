@@ -285,16 +285,17 @@ namespace gemm_detail {
 namespace {
 
 /// D in f32, and then what becomes of it.
-void multiply_and_quantize(const GemmArguments& x, const GemmOptions& options) {
+void multiply_and_quantize(const GemmArguments& x, const QuantizedResult& result,
+                           const GemmOptions& options) {
   const auto d = allocate<float>(x.d.batch * x.d.batch_stride);
   GemmArguments product = x;
   product.quantized.reset();
   product.d = x.d;
   product.d.data = d.get();
   gemm(product, options);
-  QuantizeOptions quantization = x.quantized->options;
+  QuantizeOptions quantization = result.options;
   quantization.threads = options.threads;
-  quantize(product.d, x.quantized->out, quantization);
+  quantize(product.d, result.out, quantization);
 }
 
 }  // namespace
@@ -304,7 +305,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0) return;
-  if (x.quantized) return gemm_detail::multiply_and_quantize(x, options);
+  if (x.quantized) return gemm_detail::multiply_and_quantize(x, *x.quantized, options);
   if (x.d.batch > 1 && x.d.batch >= effective_threads(options.threads)) {
     parallel_for(x.d.batch, 1, options.threads, [&](std::int64_t index, std::int64_t) {
       gemm_detail::multiply_batch_entry(x, index, 1);

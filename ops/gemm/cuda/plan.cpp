@@ -288,12 +288,13 @@ GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count
 }
 
 /// Whether the kernel for one row computes the product: it has no form for scales of single rows of
-/// B, and adds in another order than tiles.
+/// B, adds in another order than tiles, and is no faster where K is short.
 bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
+  constexpr std::int64_t kLeastK = 4096;
   constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // as shared memory holds A
   constexpr std::int64_t kMostBatch = 65535;              // of a grid
   return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && !x.quantized &&
-         size.k > 0 && size.k % 16 == 0 && size.k <= kMostK && size.batch <= kMostBatch;
+         size.k >= kLeastK && size.k <= kMostK && size.k % 16 == 0 && size.batch <= kMostBatch;
 }
 
 Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {

@@ -25,9 +25,10 @@ ScaleRule rule_of(Recipe recipe) {
 }  // namespace
 
 QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
+  QuantizingEpilogue e;
+  if (!x.quantized) return e;
   const quantize_detail::QuantizeArguments a = quantization_of(x);
   const QuantizeParams p = quantize_detail::quantize_params(a, x.quantized->options);
-  QuantizingEpilogue e;
   e.activation = activation_of(a.input.transform);
   e.rule = rule_of(a.out.recipe);
   e.gelu = p.fused.gelu;

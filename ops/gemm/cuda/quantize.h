@@ -9,7 +9,7 @@
 
 namespace blockscale::gemm_detail {
 
-/// Of validated arguments with `quantized`.
+/// Of validated arguments, which have `quantized`.
 QuantizingEpilogue quantizing_epilogue(const GemmArguments& x);
 TileRuns tile_runs(const GemmArguments& x);
 

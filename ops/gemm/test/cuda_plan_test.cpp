@@ -166,12 +166,13 @@ TEST(CudaGemmPlan, OneRowHasAKernelOfItsOwn) {
   EXPECT_EQ(cuda::describe_gemm(product(1, 2112, 7168)),
             "gemm_fp8_one_row: 8 rows of B a block, K divided among 8 warps; 264 x 256 threads, "
             "7648 bytes shared; 5.3 us expected\nworkspace 0 bytes\n");
-  EXPECT_TRUE(plan_of(product(1, 24576, 1536)).row.has_value());
-  EXPECT_TRUE(plan_of(product(1, 64, 128, Recipe::fp8_tensor, Recipe::fp8_tensor)).row.has_value());
-  EXPECT_FALSE(plan_of(product(1, 64, 128, Recipe::fp8_row, Recipe::fp8_row)).row.has_value());
-  EXPECT_FALSE(plan_of(product(1, 64, 120)).row.has_value());
-  EXPECT_FALSE(plan_of(product(2, 64, 128)).row.has_value());
-  GemmArguments x = product(1, 64, 128);
+  const auto has_row = [](const GemmArguments& x) { return plan_of(x).row.has_value(); };
+  EXPECT_TRUE(has_row(product(1, 64, 4096, Recipe::fp8_tensor, Recipe::fp8_tensor)));
+  EXPECT_FALSE(has_row(product(1, 64, 4096, Recipe::fp8_row, Recipe::fp8_row)));
+  EXPECT_FALSE(has_row(product(1, 24576, 1536)));
+  EXPECT_FALSE(has_row(product(1, 64, 4104)));
+  EXPECT_FALSE(has_row(product(2, 64, 4096)));
+  GemmArguments x = product(1, 64, 4096);
   x.batch_invariant = true;
   EXPECT_FALSE(plan_of(x).row.has_value());
 }

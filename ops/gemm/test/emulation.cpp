@@ -63,8 +63,8 @@ bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffe
   }
   if (plan.row) {
     const Fp8RowParams& params = plan.row->params;
-    if (!is_ok(emulator::launch(plan.row->shape, buffers, options,
-                                [&] { fp8_row_kernel(params); }))) {
+    if (!is_ok(
+            emulator::launch(plan.row->shape, buffers, options, [&] { fp8_row_kernel(params); }))) {
       return false;
     }
   }

@@ -3,7 +3,8 @@
 //
 // A block computes tiles of D, one after the other. Its first warpgroup loads stages of 128 of k;
 // the others wait for a stage, multiply 64 rows each, and store their part of D. The blocks of a
-// cluster divide a tile's K; the first one adds their sums up, in the order of ranks.
+// cluster divide a tile's K; each of them adds the sums of some warps' rows up, in the order of
+// ranks.
 #pragma once
 
 #include "device/epilogue/quantize_store.cuh"
@@ -21,7 +22,8 @@ namespace blockscale {
 namespace fp8_gemm {
 
 /// The blocks of a cluster have summed parts of K. Each warp's rows are one block's own: the others
-/// send it theirs, and it adds them to its own in the order of ranks. False in those others.
+/// send it theirs, and it adds all up in the order of ranks, which does not depend on the tile.
+/// False in those others.
 template <Fp8GemmConfig kConfig, int kSums>
 BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp, float (&sums)[kSums]) {
@@ -46,9 +48,21 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& s
     ptx::mbarrier_arrive_expect_tx(barrier, others * shared.memory.warp_sum_bytes);
   }
   device::mbarrier_wait(barrier, 0);
+  float own[kSums];
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    own[i] = sums[i];
+    sums[i] = 0;
+  }
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t other = 0; other < others; ++other) {
-    const ptx::SharedAddress from = shared.sums(warp, other, others) + lane_offset;
+  for (uint32_t rank = 0; rank <= others; ++rank) {
+    if (rank == owner) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kSums; ++i) sums[i] = ptx::add_rn(sums[i], own[i]);
+      continue;
+    }
+    const ptx::SharedAddress from =
+        shared.sums(warp, rank < owner ? rank : rank - 1, others) + lane_offset;
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
       const Four add = ptx::ld_shared<Four>(from + v * 512);
