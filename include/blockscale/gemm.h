@@ -40,6 +40,9 @@ struct GemmArguments {
 
 struct GemmOptions {
   int threads = 0;  // 0: all of the machine's
+  /// Memory for all that a call would take from the heap, aligned to 64 bytes; null: the heap.
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;  // at least gemm_workspace_bytes
 };
 
 /// Whether `a` x `b` is a pair that gemm computes (docs/numerics.md lists them).
@@ -48,6 +51,10 @@ bool gemm_supports(Recipe a, Recipe b);
 /// Bit-equal from run to run and for any number of threads. The error of each element is bounded by
 /// docs/numerics.md. Throws invalid_argument or unsupported before D is touched.
 void gemm(const GemmArguments& arguments, const GemmOptions& options = {});
+
+/// Bytes of workspace that gemm needs for these arguments with as many threads (0: all), on this
+/// machine. Throws as gemm does; reads no element.
+std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads = 0);
 
 /// How gemm divides each matrix of the batch, and the instruction set that it runs on here, as text
 /// of one line. (With as many matrices as threads, whole matrices are what threads do.) Throws as

@@ -103,40 +103,41 @@ void check_apart(const Region& written, const Region& other) {
   fail(written.argument.c_str(), "overlaps " + other.argument + ", must not");
 }
 
-/// All that is read but C.
-std::vector<Region> read_regions_of(const GemmArguments& x) {
-  std::vector<Region> regions = {{"a.values", values_of(x.a)},
-                                 {"a.scales", scales_of(x.a)},
-                                 {"a.tensor_scale", tensor_scales_of(x.a)},
-                                 {"b.values", values_of(x.b)},
-                                 {"b.scales", scales_of(x.b)},
-                                 {"b.tensor_scale", tensor_scales_of(x.b)}};
+/// body(argument, its memory) of all that a product reads beside C.
+template <class Body>
+void for_each_input(const GemmArguments& x, const Body& body) {
+  body("a.values", values_of(x.a));
+  body("a.scales", scales_of(x.a));
+  body("a.tensor_scale", tensor_scales_of(x.a));
+  body("b.values", values_of(x.b));
+  body("b.scales", scales_of(x.b));
+  body("b.tensor_scale", tensor_scales_of(x.b));
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    regions.push_back({"bias", line_of(x.bias, x.d.columns * size)});
+    body("bias", line_of(x.bias, x.d.columns * size));
   }
-  if (x.alpha_factor != nullptr) {
-    regions.push_back({"alpha_factor", line_of(x.alpha_factor, sizeof(float))});
-  }
-  return regions;
+  if (x.alpha_factor != nullptr) body("alpha_factor", line_of(x.alpha_factor, sizeof(float)));
 }
 
 void check_aliasing(const GemmArguments& x) {
-  const std::vector<Region> read = read_regions_of(x);
   if (x.quantized) {
     const ScaledTensorView out = x.quantized->out;
     const Region values = {"quantized.out.values", values_of(out)};
     const Region scales = {"quantized.out.scales", scales_of(out)};
     check_apart(values, scales);
     for (const Region& written : {values, scales}) {
-      for (const Region& other : read) check_apart(written, other);
+      for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
+        check_apart(written, {argument, memory});
+      });
       check_apart(written, {"quantized.out.tensor_scale", tensor_scales_of(out)});
       if (x.beta != 0.0f) check_apart(written, {"c.data", lines_of(x.c)});
     }
     return;
   }
   const MemoryLines d = lines_of(MatrixView(x.d));
-  for (const Region& other : read) check_apart({"d.data", d}, other);
+  for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
+    if (overlap(d, memory)) fail("d.data", std::string("overlaps ") + argument + ", must not");
+  });
   if (x.beta == 0.0f) return;
   const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
                              x.c.batch == x.d.batch &&
@@ -246,6 +247,25 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   }
   check_aliasing(x);
   return x;
+}
+
+void check_workspace(const GemmArguments& x, const GemmOptions& options, std::int64_t needed) {
+  constexpr std::uintptr_t kAlignment = 64;
+  if (reinterpret_cast<std::uintptr_t>(options.workspace) % kAlignment != 0) {
+    fail("options.workspace", "must be aligned to 64 bytes");
+  }
+  if (options.workspace_bytes < needed) {
+    fail("options.workspace_bytes",
+         checks::is_but(options.workspace_bytes, std::to_string(needed) + " or more"));
+  }
+  const MemoryLines workspace = line_of(options.workspace, needed);
+  const auto check_apart = [&](const char* argument, const MemoryLines& memory) {
+    if (!overlap(workspace, memory)) return;
+    fail("options.workspace", std::string("overlaps ") + argument + ", must not");
+  };
+  for_each_input(x, check_apart);
+  check_apart("d.data", lines_of(MatrixView(x.d)));
+  if (x.beta != 0.0f) check_apart("c.data", lines_of(x.c));
 }
 
 }  // namespace gemm_detail

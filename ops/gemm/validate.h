@@ -17,6 +17,10 @@ quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validate
 /// What descriptions of plans say of `quantized`; nothing where there is none.
 std::string text_of_quantization(const GemmArguments& validated);
 
+/// Checks the workspace of `options` for a product of validated arguments: aligned, of `needed`
+/// bytes, apart from all that is read and written.
+void check_workspace(const GemmArguments& x, const GemmOptions& options, std::int64_t needed);
+
 /// alpha times its factor, read from the host's memory: exact.
 inline double alpha_of(const GemmArguments& x) {
   return double{x.alpha} * (x.alpha_factor == nullptr ? 1.0 : double{*x.alpha_factor});
