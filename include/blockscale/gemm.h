@@ -1,12 +1,23 @@
 // D = alpha * A B^T + beta * C + bias, A and B in any supported pair of recipes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "blockscale/error.h"
+#include "blockscale/quantize.h"
 #include "blockscale/tensor.h"
 
 namespace blockscale {
+
+/// D on its way to the next product: what `quantize` makes of it, as an f32 matrix, with `options`.
+struct QuantizedResult {
+  /// [M, N], with Swiglu [M, N / 2], in fp8_1x128 (with any kind of scale), mxfp8_e4m3 or nvfp4.
+  MutableScaledTensorView out;
+  /// The input is Identity, Gelu or Swiglu, whose x is D: B's rows are gates and ups. nvfp4 is
+  /// given its tensor scale. `threads` is not looked at.
+  QuantizeOptions options = {};
+};
 
 /// A is [M, K], B is [N, K], both with k contiguous; D and C are [M, N]. Batches of A, B, C and D
 /// are equal, or 1 for an operand that every matrix of the batch shares (not D). D may alias C when
@@ -23,6 +34,8 @@ struct GemmArguments {
   Format bias_dtype = Format::f32;
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;
+  /// In place of `d`, which then is not looked at: D is quantized and not stored otherwise.
+  std::optional<QuantizedResult> quantized = {};
 };
 
 struct GemmOptions {

@@ -2,6 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "ops/common/checks.h"
 #include "ops/common/overlap.h"
@@ -92,6 +96,13 @@ void check_bias(const GemmArguments& x) {
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 
+using quantize_detail::Region;
+
+void check_apart(const Region& written, const Region& other) {
+  if (!overlap(written.lines, other.lines)) return;
+  fail(written.argument.c_str(), "overlaps " + other.argument + ", must not");
+}
+
 /// body(argument, its memory) of all that a product reads beside C.
 template <class Body>
 void for_each_input(const GemmArguments& x, const Body& body) {
@@ -109,6 +120,20 @@ void for_each_input(const GemmArguments& x, const Body& body) {
 }
 
 void check_aliasing(const GemmArguments& x) {
+  if (x.quantized) {
+    const ScaledTensorView out = x.quantized->out;
+    const Region values = {"quantized.out.values", values_of(out)};
+    const Region scales = {"quantized.out.scales", scales_of(out)};
+    check_apart(values, scales);
+    for (const Region& written : {values, scales}) {
+      for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
+        check_apart(written, {argument, memory});
+      });
+      check_apart(written, {"quantized.out.tensor_scale", tensor_scales_of(out)});
+      if (x.beta != 0.0f) check_apart(written, {"c.data", lines_of(x.c)});
+    }
+    return;
+  }
   const MemoryLines d = lines_of(MatrixView(x.d));
   for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
     if (overlap(d, memory)) fail("d.data", std::string("overlaps ") + argument + ", must not");
@@ -124,13 +149,76 @@ void check_aliasing(const GemmArguments& x) {
   }
 }
 
+/// check(), whose errors name what lies in `quantized`.
+template <class Check>
+auto check_quantized(const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    throw Error(error.code(), "quantized." + error.argument(),
+                text.substr(error.argument().size() + 2));
+  }
+}
+
+/// Epilogues hold what one scale is for: a part of a row.
+void check_quantization(const QuantizedResult& quantized) {
+  const RecipeTraits& t = recipe_traits(quantized.out.recipe);
+  const bool is_fp8 = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
+  if (!is_fp8 && t.recipe != Recipe::mxfp8_e4m3 && t.recipe != Recipe::nvfp4) {
+    throw Error(ErrorCode::unsupported, "quantized.out.recipe",
+                std::string("is ") + t.name +
+                    ", must be fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, mxfp8_e4m3 or nvfp4");
+  }
+  const QuantizeOptions& options = quantized.options;
+  if (t.tensor_scale && options.scale_source == ScaleSource::dynamic) {
+    throw Error(ErrorCode::unsupported, "quantized.options.scale_source",
+                "is dynamic, must be given: a tensor scale would follow from all of D");
+  }
+  const InputTransform transform = quantize_detail::transform_of(options.input);
+  if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
+    throw Error(ErrorCode::unsupported, "quantized.options.input",
+                std::string("is ") + kInputTransformNames[static_cast<int>(transform)] +
+                    ", must be Identity, Gelu or Swiglu");
+  }
+}
+
+/// D where it has memory, or its shape.
+MutableMatrixView result_of(GemmArguments& x) {
+  if (!x.quantized) return resolved(x.d, "d");
+  x.quantized->out = check_quantized([&] { return resolved(x.quantized->out, "out"); });
+  check_quantization(*x.quantized);
+  MutableMatrixView d = {nullptr, Format::f32, x.a.rows, x.b.rows, x.b.rows};
+  d.batch = x.quantized->out.batch;
+  d.batch_stride = checks::product("quantized", "out", d.rows, d.columns);
+  return d;
+}
+
 }  // namespace
+
+quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated) {
+  return check_quantized([&] {
+    return quantize_detail::validated_shape(validated.d, validated.quantized->out,
+                                            validated.quantized->options);
+  });
+}
+
+std::string text_of_quantization(const GemmArguments& validated) {
+  if (!validated.quantized) return "";
+  const InputTransform transform =
+      quantize_detail::transform_of(validated.quantized->options.input);
+  std::string text = ", then ";
+  if (transform != InputTransform::identity) {
+    text += kInputTransformNames[static_cast<int>(transform)] + std::string(" and ");
+  }
+  return text + recipe_traits(validated.quantized->out.recipe).name;
+}
 
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
   GemmArguments x = arguments;
   x.a = resolved(arguments.a, "a");
   x.b = resolved(arguments.b, "b");
-  x.d = resolved(arguments.d, "d");
+  x.d = result_of(x);
   if (!gemm_supports(x.a.recipe, x.b.recipe)) {
     throw Error(ErrorCode::unsupported, "b.recipe",
                 std::string("is ") + recipe_traits(x.b.recipe).name + " with a.recipe " +
@@ -140,6 +228,10 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   check_equal("b.k", x.b.k, x.a.k, "the k of a");
   check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
   check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  if (x.quantized) {
+    check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, "the rows of a");
+    (void)quantization_of(x);
+  }
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
   check_bias(x);

@@ -406,6 +406,26 @@ GemmPath cpu_path() {
 
 }  // namespace gemm_detail
 
+namespace gemm_detail {
+namespace {
+
+/// D in f32, and then what becomes of it.
+void multiply_and_quantize(const GemmArguments& x, const QuantizedResult& result,
+                           const GemmOptions& options) {
+  const auto d = allocate<float>(x.d.batch * x.d.batch_stride);
+  GemmArguments product = x;
+  product.quantized.reset();
+  product.d = x.d;
+  product.d.data = d.get();
+  gemm(product, options);
+  QuantizeOptions quantization = result.options;
+  quantization.threads = options.threads;
+  quantize(product.d, result.out, quantization);
+}
+
+}  // namespace
+}  // namespace gemm_detail
+
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads) {
   use_requested_simd();
   GemmOptions options;
@@ -420,6 +440,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return;
+  if (x.quantized) return gemm_detail::multiply_and_quantize(x, *x.quantized, options);
   const gemm_detail::WorkspacePlan division(x, options.threads);
   auto* const workspace = static_cast<std::uint8_t*>(options.workspace);
   Slots slots;
@@ -448,7 +469,7 @@ std::string describe_gemm(const GemmArguments& arguments) {
   const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
   return std::to_string(x.d.batch) + " x " +
          plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, kernel) +
-         "; on " + simd_target() + "\n";
+         "; on " + simd_target() + gemm_detail::text_of_quantization(x) + "\n";
 }
 
 }  // namespace blockscale
