@@ -130,10 +130,6 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
 }
 
-}  // namespace fp8_gemm
-
-namespace fp8_gemm {
-
 /// By one thread of each warp.
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void init_barriers(const Work& work, const Shared<kConfig>& shared,
