@@ -7,6 +7,7 @@
 (4, 4)
 """
 
+from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
 from ._native import (
     CompareReport,
@@ -17,6 +18,7 @@ from ._native import (
     MxScaleMode,
     NotCopied,
     Recipe,
+    ScaleChoice,
     ScaleLayout,
     TensorComparison,
     TensorInfo,
@@ -35,6 +37,7 @@ from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
 __all__ = [
+    "Calibrator",
     "Checkpoint",
     "CompareReport",
     "ConvertReport",
@@ -46,6 +49,7 @@ __all__ = [
     "NotCopied",
     "Recipe",
     "RmsNorm",
+    "ScaleChoice",
     "MxScaleMode",
     "ScaledTensor",
     "TensorScaleSense",
