@@ -329,10 +329,6 @@ Examples:
     blockscale convert ./all-MiniLM-L6-v2 ./minilm-fp8 --recipe fp8_128x128 \
         --dialect deepseek --exclude '*.attention.*'
 
-  NVFP4 with scales of least error, for inputs as blockscale.Calibrator saw them:
-    blockscale convert ./all-MiniLM-L6-v2 ./minilm-nvfp4 --recipe nvfp4 --scales weighted \
-        --calibration ./calibration.safetensors
-
   Experts in MXFP4, all other linear layers in MXFP8, continued after an interruption:
     blockscale convert ./moe ./moe-mx --recipe mxfp8_e4m3 --map '*.experts.*=mxfp4' --resume
 )help";

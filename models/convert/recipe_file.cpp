@@ -31,7 +31,8 @@ RecipeMap from_json(const std::string& file, std::string_view text) {
     fail(file, "must hold a JSON object of pattern -> recipe");
   }
   RecipeMap result;
-  for (const auto& [pattern, recipe] : nlohmann::ordered_json::parse(text).items()) {
+  const auto in_order = nlohmann::ordered_json::parse(text);
+  for (const auto& [pattern, recipe] : in_order.items()) {
     if (pattern.empty()) fail(file, "has an empty pattern; \"*\" stands for every weight");
     if (!recipe.is_string()) fail(file, quote(pattern) + " must be the name of a recipe");
     result.emplace_back(pattern, recipe_named(file, "", recipe.get_ref<const std::string&>()));

@@ -119,16 +119,17 @@ class Calibrator:
         """
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
-            rows = x.detach().reshape(-1, x.shape[-1] if x.ndim else 1).float().cpu().numpy()
+            rows = x.detach().float().cpu().numpy()
         else:
             array, dtype, _ = describe(x, "x")
             if dtype not in ("float32", "float16", "bfloat16", "float64"):
                 raise TypeError(f"x: has dtype {dtype}, must be a floating-point one")
             if dtype == "bfloat16":
                 array = (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
-            rows = np.asarray(array).reshape(-1, array.shape[-1] if array.ndim else 1)
-        if rows.shape[1] == 0:
+            rows = np.asarray(array)
+        if rows.ndim == 0 or rows.shape[-1] == 0:
             raise ValueError(f"{name}: input has no channel")
+        rows = rows.reshape(-1, rows.shape[-1])
         inputs = self._inputs.get(name) or _Inputs(rows.shape[1])
         if rows.shape[1] != len(inputs.absmax):
             raise ValueError(
