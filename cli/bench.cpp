@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "bench.h"
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
 #include "blockscale/parallel.h"
@@ -21,6 +22,11 @@
 #include "units.h"
 
 namespace blockscale::cli {
+
+int parse_repeats(const std::string& text) {
+  return static_cast<int>(parse_integer(text, 1, 1'000'000));
+}
+
 namespace {
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
@@ -28,15 +34,6 @@ constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
 std::int64_t parse_size(const std::string& text) {
   return parse_integer(text, 1, kLargestSize);
 }
-int parse_repeats(const std::string& text) {
-  return static_cast<int>(parse_integer(text, 1, 1'000'000));
-}
-
-/// "3.21", in GB/s: powers of 1000, as rates of memory are given.
-std::string rate_text(double bytes_per_second) {
-  return format_fixed(bytes_per_second * 1e-9, 2);
-}
-
 ExitCode print_result(const Json& json, const std::string& text, bool as_json) {
   if (as_json) {
     print_json(json);
@@ -155,7 +152,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
                           {"copy_share", row.copy_share}};
     add_case(case_names(row), numbers,
              {format_bytes(static_cast<double>(row.input_bytes)), format_duration(row.seconds),
-              rate_text(row.bytes_per_second), format_duration(row.copy_seconds),
+              format_rate(row.bytes_per_second), format_duration(row.copy_seconds),
               format_fixed(row.copy_share, 3)},
              json, table);
   }
@@ -192,7 +189,7 @@ ExitCode run_quantize(const BenchQuantize& command) {
                           {"memcpy_share", row.memcpy_share}};
     add_case(case_names(row), numbers,
              {std::to_string(row.threads), format_duration(row.seconds),
-              format_fixed(row.input_gb_per_second, 2), rate_text(row.bytes_per_second),
+              format_fixed(row.input_gb_per_second, 2), format_rate(row.bytes_per_second),
               format_fixed(row.memcpy_share, 2)},
              json, table);
   }
@@ -262,6 +259,7 @@ struct BenchGemm {
   int repeats = 3;
   bool cuda = false;
   bool plan = false;  // only how the work is divided
+  bool tune = false;  // on CUDA: keep what is faster than the plan
   bool json = false;
 };
 
@@ -337,7 +335,45 @@ ExitCode run_gemm_cuda(const BenchGemm& command) {
   return print_result(json, table, command.json);
 }
 
+ExitCode tune_gemms(const BenchGemm& command) {
+  const cuda::DeviceScope scope(0);
+  Json json = {{"m", command.m},
+               {"n", command.n},
+               {"k", command.k},
+               {"device", cuda::current_device().name},
+               {"cases", Json::array()}};
+  Table table({{"A"},
+               {"B"},
+               {"Plan", Align::right},
+               {"Best", Align::right},
+               {"Choices", Align::right},
+               {"Kept"}});
+  for (const auto& [recipe_a, recipe_b] : command.pairs) {
+    const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
+                                command.output_dtype, command.threads);
+    const cuda::GemmTuning t = cuda::tune_gemm(product.arguments(), command.repeats);
+    const char* const name_a = recipe_traits(recipe_a).name;
+    const char* const name_b = recipe_traits(recipe_b).name;
+    json["path"] = t.path;
+    json["cases"].push_back({{"recipe_a", name_a},
+                             {"recipe_b", name_b},
+                             {"planned_seconds", t.planned_seconds},
+                             {"best_seconds", t.best_seconds},
+                             {"tried", t.tried},
+                             {"kept", t.kept}});
+    table.add_row({name_a, name_b, format_duration(t.planned_seconds),
+                   format_duration(t.best_seconds), std::to_string(t.tried),
+                   t.kept.empty() ? "the plan's own" : t.kept});
+    spdlog::info("{} x {}: kept in {}", name_a, name_b, t.path);
+  }
+  return print_result(json, table, command.json);
+}
+
 ExitCode run_gemm(const BenchGemm& command) {
+  if (command.tune && (command.plan || !command.cuda)) {
+    throw UsageError("--tune goes with --device cuda, and without --plan");
+  }
+  if (command.tune) return tune_gemms(command);
   if (command.plan) return print_gemm_plans(command);
   if (command.cuda) return run_gemm_cuda(command);
   Json json = {{"m", command.m},
@@ -379,7 +415,8 @@ constexpr const char* kGemmExamples = R"help(Examples:
   As on a CPU without AVX-512 (doctor lists the instruction sets):
     BLOCKSCALE_SIMD=AVX2 blockscale bench gemm
 
-  How long a product with block scales takes on a GPU, or by which kernel with --plan:
+  How long a product with block scales takes on a GPU; with --plan by which kernel, with --tune
+  whether another is faster, which is then kept for 33 to 64 rows:
     blockscale bench gemm --device cuda --pair fp8_1x128:fp8_128x128 -m 64 --repeats 20
 )help";
 
@@ -403,6 +440,11 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
                     help_text("Print how the work is divided, and for which instruction set, or "
                               "what would be launched on an H200; measures nothing and needs no "
                               "GPU"));
+  command->add_flag("--tune", state->tune,
+                    help_text("With --device cuda: time every choice of tile, stages and division "
+                              "of K, and keep what is 3 % faster than the plan's for later "
+                              "processes, in the file that BLOCKSCALE_TUNING names (default: "
+                              "gemm-tuning.json beside cached kernels)"));
   add_threads(*command, state->threads, 1);
   add_json(*command, state->json);
   command->footer(recipe_help() + "\n" + kGemmExamples);
@@ -410,57 +452,6 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
     if (state->pairs.empty()) state->pairs = state->cuda ? usual_cuda_pairs() : usual_pairs();
     action = [state] { return run_gemm(*state); };
   });
-}
-
-// --- bench copy ----------------------------------------------------------------------------------
-
-struct BenchCopy {
-  std::uint64_t bytes = std::uint64_t{128} << 20;
-  int threads = 1;
-  int repeats = 5;
-  bool json = false;
-};
-
-ExitCode run_copy(const BenchCopy& command) {
-  const double rate =
-      benchmark_copy(static_cast<std::int64_t>(command.bytes), command.threads, command.repeats);
-  const int threads = effective_threads(command.threads);
-  if (command.json) {
-    print_json({{"bytes", command.bytes}, {"threads", threads}, {"bytes_per_second", rate}});
-  } else {
-    print("memcpy of " + format_bytes(static_cast<double>(command.bytes)) + " on " +
-          plural(threads, "thread") + ": " + rate_text(rate) + " GB/s read + written\n");
-  }
-  return ExitCode::success;
-}
-
-constexpr const char* kCopyExamples = R"help(Examples:
-  What one thread copies, to compare other rates with:
-    blockscale bench copy
-
-  What the memory of this machine gives:
-    blockscale bench copy --size 1GiB --threads 0
-)help";
-
-void add_copy(CLI::App& bench, Action& action) {
-  const auto state = std::make_shared<BenchCopy>();
-  CLI::App* const command =
-      bench.add_subcommand("copy", "Rate of memcpy, which bounds all that reads and writes");
-  const auto parse_copy_bytes = [](const std::string& text) {
-    const std::uint64_t bytes = parse_bytes(text);
-    if (bytes > std::uint64_t{1} << 40) {
-      throw ParseError("'" + text + "' is out of range; at most 1TiB is allowed");
-    }
-    return bytes;
-  };
-  add_parsed(*command, "--size", "SIZE", state->bytes, parse_copy_bytes,
-             "Bytes to copy, such as 128MiB, the default");
-  add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
-             "Timed runs, of which the fastest counts. Default: 5");
-  add_threads(*command, state->threads, 1);
-  add_json(*command, state->json);
-  command->footer(kCopyExamples);
-  command->callback([&action, state] { action = [state] { return run_copy(*state); }; });
 }
 
 constexpr const char* kExamples = R"help(Examples:

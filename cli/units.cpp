@@ -159,6 +159,10 @@ std::string format_duration(double seconds) {
   return std::to_string(minutes / 60) + " h " + two_digits(minutes % 60) + " min";
 }
 
+std::string format_rate(double bytes_per_second) {
+  return format_fixed(bytes_per_second * 1e-9, 2);
+}
+
 std::string format_count(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");

@@ -36,6 +36,7 @@ std::string format_bytes(double bytes);       // "512 B", "86.7 MiB"
 std::string format_duration(double seconds);  // "3.2 ms", "4.1 s", "2 min 05 s", "3 h 07 min"
 std::string format_fixed(double value, int digits);        // "12.30", "NaN", "-inf"
 std::string format_significant(double value, int digits);  // "0.0123", "1.23e-05", "NaN", "-inf"
+std::string format_rate(double bytes_per_second);          // "3.21", in GB/s: powers of 1000
 std::string format_count(std::uint64_t value);             // "1,234,567"
 
 }  // namespace blockscale::cli

@@ -121,6 +121,7 @@ TEST(Format, NumbersThatAreNotFinite) {
   EXPECT_EQ(format_fixed(std::nan(""), 2), "NaN");
   EXPECT_EQ(format_significant(-std::nan(""), 2), "NaN");
   EXPECT_EQ(format_fixed(3.14159, 2), "3.14");
+  EXPECT_EQ(format_rate(25.678e9), "25.68");
   EXPECT_EQ(format_significant(0.0000123, 3), "1.23e-05");
 }
 

@@ -11,6 +11,9 @@ std::string python_name(const std::string& argument) {
   if (argument == "c.data") return "c";
   if (argument == "d" || argument == "d.data") return "out";
   if (argument.starts_with("d.")) return "out." + argument.substr(2);
+  constexpr std::string_view kQuantized = "quantized.";
+  if (argument == "quantized.options.input") return "transform";
+  if (argument.starts_with(kQuantized)) return python_name(argument.substr(kQuantized.size()));
   if (argument.starts_with(kFused)) return "transform." + argument.substr(kFused.size());
   return argument;
 }

@@ -55,14 +55,14 @@ const ExchangeApi* exchange_api(nb::handle object) {
 }
 
 /// An array on a CUDA device by its library's table, in a hundredth of the time of `__dlpack__`; it
-/// too leaves streams alone. The driver will be asked where the memory is. Nothing where there is
-/// no table.
+/// too leaves streams alone. Nothing where there is no table.
 std::optional<Array> exchanged(const std::string& argument, nb::handle object, const Place& place) {
   if (!place.cuda) return std::nullopt;
   const ExchangeApi* const api = exchange_api(object);
   if (api == nullptr || api->tensor_from_object == nullptr) return std::nullopt;
   nb::dlpack::dltensor tensor;
   if (api->tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  require_place(argument, tensor.device.device_type, place);
   return Array(argument, tensor, nb::borrow(object));
 }
 

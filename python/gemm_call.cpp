@@ -25,19 +25,16 @@ MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
   return row;
 }
 
-}  // namespace
-
-GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
-                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                   const std::optional<nb::tuple>& bias, bool batch_invariant, const Place& place) {
+/// All but the result.
+GemmCall product_call(nb::handle a, nb::handle b, float alpha, nb::handle alpha_factor, float beta,
+                      const std::optional<nb::tuple>& c, const std::optional<nb::tuple>& bias,
+                      bool batch_invariant, const Place& place) {
   GemmCall call;
   GemmArguments& arguments = call.arguments;
   call.a = operand_argument("a", a, place);
   call.b = operand_argument("b", b, place);
-  call.out = output_array("out", out, place);
   arguments.a = call.a.view;
   arguments.b = call.b.view;
-  arguments.d = matrix_view("out", call.out, dtype);
   arguments.alpha = alpha;
   arguments.beta = beta;
   arguments.batch_invariant = batch_invariant;
@@ -55,6 +52,35 @@ GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, flo
     arguments.bias = bias_view(call.bias, bias_dtype, arguments.b.rows).data;
     arguments.bias_dtype = bias_dtype;
   }
+  return call;
+}
+
+}  // namespace
+
+GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
+                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                   const std::optional<nb::tuple>& bias, bool batch_invariant, const Place& place) {
+  GemmCall call = product_call(a, b, alpha, alpha_factor, beta, c, bias, batch_invariant, place);
+  call.out = output_array("out", out, place);
+  call.arguments.d = matrix_view("out", call.out, dtype);
+  return call;
+}
+
+GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
+                            bool given_scales, float amax_floor,
+                            const std::optional<nb::tuple>& transform, float alpha,
+                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                            const std::optional<nb::tuple>& bias, bool batch_invariant,
+                            const Place& place) {
+  GemmCall call = product_call(a, b, alpha, alpha_factor, beta, c, bias, batch_invariant, place);
+  call.quantized = scaled_argument("out", out, Access::write, place);
+  call.input = input_argument(transform, place);
+  QuantizedResult& quantized = call.arguments.quantized.emplace();
+  quantized.out = call.quantized.view;
+  quantized.options.mx_scale_mode = mode;
+  quantized.options.scale_source = given_scales ? ScaleSource::given : ScaleSource::dynamic;
+  quantized.options.fp8_amax_floor = amax_floor;
+  quantized.options.input = call.input.input;
   return call;
 }
 

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "blockscale/gemm.h"
+#include "quantize_call.h"
 
 namespace blockscale::python {
 
@@ -13,6 +14,8 @@ struct GemmCall {
   Operand a, b;
   Array out;
   Array alpha_factor, c, bias;  // of nothing where there is none
+  ScaledArgument quantized;     // of gemm_quantize, as is what lies below
+  InputArgument input;
   GemmArguments arguments;
 };
 
@@ -21,5 +24,14 @@ GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, flo
                    nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
                    const std::optional<nb::tuple>& bias, bool batch_invariant,
                    const Place& place = {});
+
+/// The same for a result that is quantized into `out`, a ScaledTensor. The options are those of
+/// quantize_call.
+GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
+                            bool given_scales, float amax_floor,
+                            const std::optional<nb::tuple>& transform, float alpha,
+                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                            const std::optional<nb::tuple>& bias, bool batch_invariant,
+                            const Place& place = {});
 
 }  // namespace blockscale::python

@@ -69,6 +69,16 @@ void gemm_into(nb::handle a, nb::handle b, nb::handle out, Format dtype, float a
   with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
 }
 
+void gemm_quantize_into(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
+                        bool given_scales, float amax_floor,
+                        const std::optional<nb::tuple>& transform, float alpha,
+                        nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                        const std::optional<nb::tuple>& bias, bool batch_invariant, int threads) {
+  const GemmCall call = gemm_quantize_call(a, b, out, mode, given_scales, amax_floor, transform,
+                                           alpha, alpha_factor, beta, c, bias, batch_invariant);
+  with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
+}
+
 nb::tuple transform_names() {
   nb::list names;
   for (const char* name : kInputTransformNames) names.append(name);
@@ -94,6 +104,11 @@ void bind_operations(nb::module_& module) {
   module.def("gemm", &gemm_into, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("dtype"),
              nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"), nb::arg("c").none(),
              nb::arg("bias").none(), nb::arg("batch_invariant"), nb::arg("threads"));
+  module.def("gemm_quantize", &gemm_quantize_into, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+             nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
+             nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
+             nb::arg("batch_invariant"), nb::arg("threads"));
   module.def("gemm_supports", &gemm_supports, nb::arg("a"), nb::arg("b"));
 }
 

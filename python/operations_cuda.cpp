@@ -23,15 +23,16 @@ Place place_on(std::uintptr_t stream) {
 /// cuda::Execution::overlap of all calls from Python.
 std::atomic<bool> overlap = true;
 
-/// A stream, and for calls that need a workspace the Python function that makes one: of a number of
-/// bytes, an array.
+/// A device, a stream of it, and for calls that need a workspace the Python function that makes
+/// one: of a number of bytes, an array.
 class DeviceWork final : public cuda::WorkspaceSource {
  public:
-  DeviceWork(std::uintptr_t stream, nb::handle make_workspace)
+  DeviceWork(int device, std::uintptr_t stream, nb::handle make_workspace)
       : place_(place_on(stream)), make_workspace_(make_workspace) {
     execution_.stream = reinterpret_cast<void*>(stream);
     execution_.workspace_source = this;
     execution_.overlap = overlap;
+    execution_.device = device;
   }
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
@@ -53,11 +54,11 @@ class DeviceWork final : public cuda::WorkspaceSource {
 
 void quantize_on_device(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
                         bool given_scales, float amax_floor,
-                        const std::optional<nb::tuple>& transform, std::uintptr_t stream,
-                        nb::handle make_workspace) {
+                        const std::optional<nb::tuple>& transform, int device,
+                        std::uintptr_t stream, nb::handle make_workspace) {
   const QuantizeCall call =
       quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place_on(stream));
-  DeviceWork work(stream, make_workspace);
+  DeviceWork work(device, stream, make_workspace);
   with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution()); });
 }
 
@@ -76,24 +77,24 @@ QuantizeTwiceCall quantize_twice_call(nb::handle x, Format dtype, nb::handle out
 
 void quantize_twice_on_device(nb::handle x, Format dtype, nb::handle out_rows,
                               nb::handle out_columns, float amax_floor,
-                              const std::optional<nb::tuple>& transform, std::uintptr_t stream,
-                              nb::handle make_workspace) {
+                              const std::optional<nb::tuple>& transform, int device,
+                              std::uintptr_t stream, nb::handle make_workspace) {
   const QuantizeTwiceCall call =
       quantize_twice_call(x, dtype, out_rows, out_columns, amax_floor, transform, place_on(stream));
-  DeviceWork work(stream, make_workspace);
+  DeviceWork work(device, stream, make_workspace);
   with_python_names([&] {
     cuda::quantize_rows_and_columns(call.rows.x, call.rows.out.view, call.columns.view,
                                     call.rows.options, work.execution());
   });
 }
 
-void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, std::uintptr_t stream,
-                          nb::handle make_workspace) {
+void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, int device,
+                          std::uintptr_t stream, nb::handle make_workspace) {
   const Place place = place_on(stream);
   const ScaledArgument source = scaled_argument("x", x, Access::read, place);
   const Array array = output_array("out", out, place);
   const MutableMatrixView matrix = matrix_view("out", array, dtype);
-  DeviceWork work(stream, make_workspace);
+  DeviceWork work(device, stream, make_workspace);
   const nb::gil_scoped_release release;
   cuda::dequantize(source.view, matrix, work.execution());
 }
@@ -120,11 +121,24 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
 
 void gemm_on_device(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
                     nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                    const std::optional<nb::tuple>& bias, bool batch_invariant,
+                    const std::optional<nb::tuple>& bias, bool batch_invariant, int device,
                     std::uintptr_t stream, nb::handle make_workspace) {
   const GemmCall call = gemm_call(a, b, out, dtype, alpha, alpha_factor, beta, c, bias,
                                   batch_invariant, place_on(stream));
-  DeviceWork work(stream, make_workspace);
+  DeviceWork work(device, stream, make_workspace);
+  with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
+}
+
+void gemm_quantize_on_device(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
+                             bool given_scales, float amax_floor,
+                             const std::optional<nb::tuple>& transform, float alpha,
+                             nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
+                             const std::optional<nb::tuple>& bias, bool batch_invariant, int device,
+                             std::uintptr_t stream, nb::handle make_workspace) {
+  const GemmCall call =
+      gemm_quantize_call(a, b, out, mode, given_scales, amax_floor, transform, alpha, alpha_factor,
+                         beta, c, bias, batch_invariant, place_on(stream));
+  DeviceWork work(device, stream, make_workspace);
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
@@ -145,18 +159,26 @@ void synchronize(int device, std::uintptr_t stream) {
 void bind_cuda_operations(nb::module_& module) {
   module.def("cuda_quantize", &quantize_on_device, nb::arg("x"), nb::arg("dtype"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("transform").none(), nb::arg("device"), nb::arg("stream"),
+             nb::arg("make_workspace"));
   module.def("cuda_quantize_rows_and_columns", &quantize_twice_on_device, nb::arg("x"),
              nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
-             nb::arg("transform").none(), nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("transform").none(), nb::arg("device"), nb::arg("stream"),
+             nb::arg("make_workspace"));
   module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
-             nb::arg("dtype"), nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("dtype"), nb::arg("device"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_quantize", &describe_quantize, nb::arg("rows"), nb::arg("k"),
              nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
   module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
              nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
-             nb::arg("stream"), nb::arg("make_workspace"));
+             nb::arg("device"), nb::arg("stream"), nb::arg("make_workspace"));
+  module.def("cuda_gemm_quantize", &gemm_quantize_on_device, nb::arg("a"), nb::arg("b"),
+             nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
+             nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),
+             nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
+             nb::arg("batch_invariant"), nb::arg("device"), nb::arg("stream"),
+             nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));

@@ -25,7 +25,6 @@ const std::map<std::string, std::string> kExceptions = {
     {"pin_registers", "is no instruction"},
     {"get", "reads a fragment's register"},
     {"set", "writes a fragment's register"},
-    {"mma_sync_m16n8", "its programs wait for the next recording of the golden file"},
     {"rcp_approx_ftz", "its last bit is the GPU's own"},
     {"ex2_approx_ftz", "its last bit is the GPU's own"},
 };

@@ -118,14 +118,25 @@ BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
 // Wrappers that no golden program calls yet.
 constexpr std::string_view kWarpProducts = R"(#pragma once
 #include "device/golden/programs.h"
+#include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
 namespace warp_products {
 using namespace blockscale;
 using namespace blockscale::golden;
 
+template <int kCount>
+BLOCKSCALE_DEVICE void move() {
+  const ptx::SharedAddress row = device::shared_base() + 16 * ptx::laneid();
+  ptx::stmatrix(row, ptx::ldmatrix<kCount, true>(row));
+  ptx::stmatrix<true>(row, ptx::ldmatrix<kCount>(row));
+}
+
 template <int>
 BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
   using enum ptx::MmaElement;
+  move<1>();
+  move<2>();
+  move<4>();
   const ptx::MmaFragmentA a = {{p.in[0], p.in[1], p.in[2], p.in[3]}};
   const ptx::MmaFragmentB b = {{p.in[4], p.in[5]}};
   ptx::MmaAccumulator d = {};

@@ -4,17 +4,19 @@ Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes baseline | MxNx
 
 Each row of the table is a product of models' layers, with what it must reach and what is aimed at:
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
-ours (of our own bf16 product where there is no torch). In each turn everything of a shape runs
-once, in random order, and each ratio is one of times of the same turn; medians count. Up to 16 rows
-the weights are cold: each call takes the next of several sets. Results of `baseline` are written to
-DATE-CHIP-gemm-cpu.json.
+ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
+the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
+several sets. All weights lie in huge pages, torch's too. Each run is written to a file,
+DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-SHAPE...json for others.
 """
 
 import argparse
 import concurrent.futures
+import json
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -28,11 +30,16 @@ from bench_gemm import Shape, parse_shape
 BF16 = ml_dtypes.bfloat16
 LAYERS = ((4096, 4096), (14336, 4096), (1536, 384))
 ROWS = (1, 4, 16, 256)
-BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS]
+BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096, 4096)]
 
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
+HUGE_PAGE = 2 << 20
 MOST_COLD_ROWS = 16
+COLD_CALLS = 3
+#: Of a shape, in seconds, after LEAST_TURNS turns.
+LONGEST = 15
+LEAST_TURNS = 9
 
 
 class Case(NamedTuple):
@@ -52,7 +59,7 @@ class Case(NamedTuple):
 
 
 FP4 = ("mxfp4", "nvfp4")
-FP8 = ("fp8_128x128", "mxfp8_e4m3")
+FP8 = ("fp8_row", "fp8_128x128", "mxfp8_e4m3")
 
 
 def cases_of(shape: Shape) -> list[Case]:
@@ -100,13 +107,24 @@ def in_recipe(x: np.ndarray, recipe: str) -> Any:
     return x if recipe == "bf16" else blockscale.quantize(x, recipe)
 
 
+def in_huge_pages(array: np.ndarray) -> np.ndarray:
+    """A copy at the start of a huge page where it has several, as the library and loaders of
+    weights allocate: numpy asks for them, but begins anywhere.
+    """
+    memory = np.empty(array.nbytes + HUGE_PAGE, np.uint8)
+    begin = -memory.ctypes.data % HUGE_PAGE
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def copy_of(operand: Any) -> Any:
     import blockscale
 
     if isinstance(operand, np.ndarray):
-        return operand.copy()
+        return in_huge_pages(operand)
     return blockscale.ScaledTensor(
-        operand.values.copy(),
+        in_huge_pages(operand.values),
         operand.scales.copy(),
         operand.recipe,
         layout=operand.layout,
@@ -170,14 +188,6 @@ class Reader:
             list(self.pool.map(np.max, self.parts))
 
 
-def has_torch() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.__version__ != ""
-
-
 def contenders(shape: Shape, cases: list[Case]) -> tuple[dict[str, Callable[[], None]], dict]:
     """What is timed, by name, and the bytes of each case's weights."""
     m, n, k = shape
@@ -187,14 +197,10 @@ def contenders(shape: Shape, cases: list[Case]) -> tuple[dict[str, Callable[[], 
     sizes = {name: bytes_of(weights) for name, weights in quantized.items()}
     turn = sum(sizes.values())
     count = -(-COLD_BYTES // turn) if m <= MOST_COLD_ROWS else 1
-    sets = {name: [x] + [copy_of(x) for _ in range(count - 1)] for name, x in quantized.items()}
+    sets = {name: [copy_of(x) for _ in range(count)] for name, x in quantized.items()}
     left = {name: in_recipe(a, name) for name in {"bf16", *(case.a for case in cases)}}
     out = np.empty((m, n), BF16)
-    result: dict[str, Callable[[], None]] = {}
-    if has_torch():
-        result["torch"] = torch_product(a, sets["bf16"], out)
-    else:
-        result["torch"] = our_product(a, sets["bf16"], out, 1)
+    result: dict[str, Callable[[], None]] = {"torch": torch_product(a, sets["bf16"], out)}
     for case in cases:
         result[case.name] = our_product(left[case.a], sets[case.b], out, case.threads)
         if case.number == "read":
@@ -202,17 +208,28 @@ def contenders(shape: Shape, cases: list[Case]) -> tuple[dict[str, Callable[[], 
     return result, sizes
 
 
-def times_of(run: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each turn of each, after two turns that are not counted."""
+def times_of(
+    run: dict[str, Callable[[], None]], repeats: int, calls: int
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each, after two turns that are not counted. A turn is the median of
+    `calls` calls, after one that finds its code and the interpreter in the caches again.
+    """
     order, chance = list(run), random.Random(1)
     times: dict[str, list[float]] = {name: [] for name in run}
+    end = time.perf_counter() + LONGEST
     for turn in range(-2, repeats):
+        if turn >= LEAST_TURNS and time.perf_counter() > end:
+            break
         chance.shuffle(order)
         for name in order:
-            start = time.perf_counter()
-            run[name]()
+            seconds = []
+            for call in range(-1, calls):
+                start = time.perf_counter()
+                run[name]()
+                if call >= 0:
+                    seconds.append(time.perf_counter() - start)
             if turn >= 0:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(statistics.median(seconds))
     return times
 
 
@@ -231,7 +248,7 @@ def number_of(case: Case, times: dict[str, list[float]], weight_bytes: int) -> l
 def measure(shape: Shape, repeats: int) -> dict:
     cases = cases_of(shape)
     run, sizes = contenders(shape, cases)
-    times = times_of(run, repeats)
+    times = times_of(run, repeats, COLD_CALLS if shape.m <= MOST_COLD_ROWS else 1)
     flops = 2 * shape.m * shape.n * shape.k
     rows = []
     for case in cases:
@@ -286,6 +303,13 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def machine() -> dict:
+    """What stands beside the chip's name in the report."""
+    command = [sys.executable, "-m", "blockscale", "doctor", "--json"]
+    doctor = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return {key: doctor["cpu"][key] for key in ("logical_cpus", "features", "simd_target")}
+
+
 def parse_shapes(text: str) -> list[Shape]:
     return BASELINE if text == "baseline" else [parse_shape(text)]
 
@@ -300,38 +324,32 @@ def main() -> int:
         nargs="+",
         default=[BASELINE],
         metavar="SHAPE",
-        help="baseline (the default), or MxNxK, for which no file is written",
+        help="baseline (the default), or MxNxK",
     )
     parser.add_argument("--repeats", type=int, default=25, help="at least 9; default: 25")
     options = parser.parse_args()
-    if options.repeats < 9:
-        parser.error(f"--repeats: is {options.repeats}, must be at least 9")
+    if options.repeats < LEAST_TURNS:
+        parser.error(f"--repeats: is {options.repeats}, must be at least {LEAST_TURNS}")
 
-    import blockscale
+    import torch
 
+    wanted = [shape for shapes_of in options.shapes for shape in shapes_of]
     shapes = []
-    for shape in [shape for shapes_of in options.shapes for shape in shapes_of]:
+    for shape in wanted:
         shapes.append(measure(shape, options.repeats))
         print(table(shapes[-1]), flush=True)
-    if options.shapes == [BASELINE]:
-        peer = "our own bf16"
-        if has_torch():
-            import torch
-
-            peer = f"torch {torch.__version__}, bf16, one thread"
-        results = {"torch": peer, "repeats": options.repeats, "shapes": shapes}
-        machine = {"simd": blockscale.simd_target()} if hasattr(blockscale, "simd_target") else {}
-        print(
-            gpu_bench.write_report(
-                options.output,
-                "gemm-cpu",
-                chip_name(),
-                options.commit,
-                "./dev bench gemm --shapes baseline",
-                results,
-                machine,
-            )
-        )
+    asked = [] if wanted == BASELINE else [f"{m}x{n}x{k}" for m, n, k in wanted]
+    results = {"torch": torch.__version__, "repeats": options.repeats, "shapes": shapes}
+    file = gpu_bench.write_report(
+        options.output,
+        "-".join(["gemm-cpu", *asked]),
+        chip_name(),
+        options.commit,
+        " ".join(["./dev bench gemm --torch --shapes", *(asked or ["baseline"])]),
+        results,
+        machine(),
+    )
+    print(file)
     return 0
 
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/emulator/machine.h"
+#include "device/emulator/meaning/ldmatrix.h"
 #include "device/emulator/meaning/mma.h"
 #include "device/emulator/meaning/reduce.h"
 
@@ -132,6 +133,71 @@ void multiply(const Warp& warp, Format format) {
   }
 }
 
+/// The matrices of one ldmatrix or stmatrix.
+struct MatrixMove {
+  const char* name;
+  AccessKind kind;  // read or write
+  uint32_t count;
+  bool transposed;
+};
+
+/// Moves `bytes` between a lane's word, from its bit `shift` on, and shared memory.
+void move_part(Thread& lane, const MatrixMove& move, uint32_t address, uint32_t& word,
+               uint32_t shift, uint32_t bytes, SourceLocation at) {
+  Machine& m = machine();
+  const Accessor accessor = m.accessor(lane, move.kind, at);
+  if (!m.access_shared(*lane.block, address, bytes, accessor, move.name)) return;
+  std::byte* const memory = lane.block->shared.data() + (address - kSharedBase);
+  uint32_t part = word >> shift;
+  if (move.kind == AccessKind::write) {
+    std::memcpy(memory, &part, bytes);
+    return;
+  }
+  part = 0;
+  std::memcpy(&part, memory, bytes);
+  word |= part << shift;
+}
+
+/// c.values are the addresses of rows.
+void move_matrices(const Warp& warp, const MatrixMove& move, const Collective& c) {
+  Machine& m = machine();
+  for (uint32_t lane = 0; lane < meaning::kMatrixRows * move.count; ++lane) {
+    if (c.values[lane] % meaning::kMatrixRowBytes == 0) continue;
+    m.report(FindingKind::misaligned, {c.at},
+             std::string(move.name) + " at " + text_of(c.at) + " by " +
+                 m.describe(*warp.threads[lane]) +
+                 ": the address of its row is no multiple of 16 bytes");
+    return;
+  }
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    for (uint32_t i = 0; i < move.count; ++i) {
+      Thread& thread = *warp.threads[lane];
+      const auto address = [&](uint32_t half) {
+        const meaning::MatrixPlace place = meaning::matrix_place(lane, half, move.transposed);
+        return c.values[meaning::kMatrixRows * i + place.row] + place.byte;
+      };
+      uint32_t& word = thread.matrix_words[i];
+      if (!move.transposed) {
+        move_part(thread, move, address(0), word, 0, 4, c.at);
+      } else {
+        for (uint32_t half = 0; half < 2; ++half) {
+          move_part(thread, move, address(half), word, 16 * half, 2, c.at);
+        }
+      }
+    }
+  }
+}
+
+/// All lanes: `words` are this one's, on its stack, which stays while it waits.
+void meet_matrices(const MatrixMove& move, uint32_t row, uint32_t* words, SourceLocation at) {
+  Thread& thread = machine().self();
+  thread.matrix_words = words;
+  meet(move.name, ~0u, move.count << 1 | uint32_t{move.transposed}, row, 0, at, [&](Collective& c) {
+    move_matrices(*thread.warp, move, c);
+    std::fill_n(c.results, kWarpSize, 0);
+  });
+}
+
 /// The same result for all lanes.
 void give_all(Collective& c, uint32_t result) {
   std::fill_n(c.results, kWarpSize, result);
@@ -204,6 +270,19 @@ void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, 
     multiply(*thread.warp, meaning::kMmaFormats[c.parameter]);
     give_all(c, 0);
   });
+}
+
+void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at) {
+  std::fill_n(words, count, 0);
+  machine().note_read(at);
+  meet_matrices({"ldmatrix", AccessKind::read, count, transposed}, row, words, at);
+}
+
+void stmatrix(uint32_t row, uint32_t count, bool transposed, const uint32_t* words,
+              SourceLocation at) {
+  uint32_t copies[4] = {};
+  std::copy_n(words, count, copies);
+  meet_matrices({"stmatrix", AccessKind::write, count, transposed}, row, copies, at);
 }
 
 void bar_warp_sync(uint32_t mask, SourceLocation at) {

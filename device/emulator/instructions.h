@@ -110,6 +110,10 @@ bool elect_sync(uint32_t mask, SourceLocation at);
 uint32_t redux_sync(ReduceOp op, uint32_t mask, uint32_t value, SourceLocation at);
 /// d += a * b^T, of the lanes' fragments. `element` is a ptx::MmaElement.
 void mma_sync(uint32_t element, float* d, const uint32_t* a, const uint32_t* b, SourceLocation at);
+/// `row` is the address that this lane gives; `words` are its `count` ones.
+void ldmatrix(uint32_t row, uint32_t count, bool transposed, uint32_t* words, SourceLocation at);
+void stmatrix(uint32_t row, uint32_t count, bool transposed, const uint32_t* words,
+              SourceLocation at);
 
 // --- mbarrier ---
 

@@ -72,6 +72,7 @@ struct Thread {
   Wait wait;
   uint32_t collective_result = 0;
   MmaOperands mma;
+  uint32_t* matrix_words = nullptr;  // of the ldmatrix or stmatrix that it waits in
 
   Views views;  // views[kSeen].own[kThread] is its clock
   /// `views` at its last fence.acq_rel, which each atomic write behind it releases.

@@ -273,6 +273,17 @@ BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_quotients(const Chunk<kFormat, 
   }
 }
 
+/// Codes of a chunk of nvfp4 blocks: products with factor_of(i).
+template <bool kExact, Format kFormat, int kCount, class FactorOf>
+BLOCKSCALE_DEVICE Codes<Format::e2m1, kCount> encode_nvfp4(const Chunk<kFormat, kCount>& chunk,
+                                                           const FactorOf& factor_of) {
+  const E2m1Lines code(1.0f);
+  return encode_e2m1(chunk, [&](int i) {
+    const float x = kExact ? limited_value(chunk, i, kLargestFinite) : value_at(chunk, i);
+    return code(ptx::mul_rn(ptx::abs(x), factor_of(i)));
+  });
+}
+
 /// Codes of a chunk of an mx or nvfp4 block: products.
 template <Format kElement, ScaleRule kRule, bool kExact, Format kFormat, int kCount>
 BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_products(const Chunk<kFormat, kCount>& chunk,
@@ -291,9 +302,7 @@ BLOCKSCALE_DEVICE Codes<kElement, kCount> encode_products(const Chunk<kFormat, k
     const E2m1Lines code(scale.factor);  // a power of two: the product is exact
     return encode_e2m1(chunk, [&](int i) { return code(ptx::abs(finite(i))); });
   } else {
-    const E2m1Lines code(1.0f);
-    return encode_e2m1(chunk,
-                       [&](int i) { return code(ptx::mul_rn(ptx::abs(finite(i)), scale.factor)); });
+    return encode_nvfp4<kExact>(chunk, [&](int) { return scale.factor; });
   }
 }
 

@@ -48,6 +48,59 @@ BLOCKSCALE_DEVICE void store_element(const RowPart& part, uint32_t i, T value) {
   if (i < part.left) ptx::st_global(reinterpret_cast<T*>(part.at) + i, value);
 }
 
+/// Where a lane's elements of a tile lie in D: its first one of each half of the tile's columns,
+/// and what is between the columns of a half.
+struct LaneColumns {
+  uint32_t first[2];
+  uint32_t step;
+};
+
+/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
+/// this lane.
+template <int kSums>
+BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, float alpha,
+                               uint32_t batch, uint32_t row, const LaneColumns& columns) {
+  BLOCKSCALE_UNROLL
+  for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
+  constexpr int kGroups = kSums / 8;  // of 8 columns, in each half
+  // Element i of a group is in row + 8 (i / 2).
+  const auto index = [](int half, int j, int i) { return 4 * (half * kGroups + j) + i; };
+  const auto column = [&](int j, int i) {
+    return static_cast<uint32_t>(8 * j + i % 2) * columns.step;
+  };
+  BLOCKSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t first = columns.first[half];
+    if (e.beta != 0) {
+      const RowPart c[2] = {row_part(e.c, e, batch, row, first),
+                            row_part(e.c, e, batch, row + 8, first)};
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kGroups; ++j) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          float& x = v[index(half, j, i)];
+          x = ptx::fma_rn(e.beta, load_element(c[i / 2], e.c.dtype, column(j, i)), x);
+        }
+      }
+    }
+    if (e.bias.data != nullptr) {
+      const RowPart bias = row_part(e.bias, e, 0, 0, first);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kGroups; ++j) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const float add = load_element(bias, e.bias.dtype, column(j, i));
+          BLOCKSCALE_UNROLL
+          for (int below = 0; below < 4; below += 2) {
+            float& x = v[index(half, j, i + below)];
+            x = ptx::add_rn(x, add);
+          }
+        }
+      }
+    }
+  }
+}
+
 /// alpha of a call.
 BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
   return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
@@ -80,7 +133,8 @@ class TileStore {
   BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
                                     uint32_t column) const {
     if (row >= e_.rows) return;
-    combine(sums, batch, row, column);
+    const uint32_t first = column + lane_ % 4 * 2;
+    epilogue::combine(sums, e_, alpha_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
     if (e_.d.dtype == Format::bf16) {
       store<Pair16, false>(sums, batch, row, column);
     } else if (e_.d.dtype == Format::f16) {
@@ -96,36 +150,6 @@ class TileStore {
  private:
   using Pair16 = device::Vector<uint32_t, 1>;
   using Pair32 = device::Vector<float, 2>;
-
-  BLOCKSCALE_DEVICE void combine(float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
-                                 uint32_t column) const {
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kColumns / 2; ++i) v[i] = ptx::mul_rn(alpha_, v[i]);
-    const uint32_t own_row = row + lane_ / 4, own_column = column + lane_ % 4 * 2;
-    if (e_.beta != 0) {
-      const epilogue::RowPart c[2] = {epilogue::row_part(e_.c, e_, batch, own_row, own_column),
-                                      epilogue::row_part(e_.c, e_, batch, own_row + 8, own_column)};
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kColumns / 2; ++i) {
-        const uint32_t at = static_cast<uint32_t>(i / 4 * 8 + i % 2);
-        const float add = epilogue::load_element(c[i / 2 % 2], e_.c.dtype, at);
-        v[i] = ptx::fma_rn(e_.beta, add, v[i]);
-      }
-    }
-    if (e_.bias.data != nullptr) {
-      const epilogue::RowPart bias = epilogue::row_part(e_.bias, e_, 0, 0, own_column);
-      BLOCKSCALE_UNROLL
-      for (int j = 0; j < kPairs; ++j) {
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const uint32_t at = static_cast<uint32_t>(8 * j + i);
-          const float add = epilogue::load_element(bias, e_.bias.dtype, at);
-          v[4 * j + i] = ptx::add_rn(v[4 * j + i], add);
-          v[4 * j + 2 + i] = ptx::add_rn(v[4 * j + 2 + i], add);
-        }
-      }
-    }
-  }
 
   template <class Pair, bool kF16>
   BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,

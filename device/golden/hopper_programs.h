@@ -1,9 +1,12 @@
-// Micro-kernels of products of warpgroups, of setmaxnreg and of clusters, as those of programs.h.
+// Micro-kernels of products of warps and warpgroups, of matrices moved by a warp, of setmaxnreg and
+// of clusters, as those of programs.h.
 #pragma once
 
 #include "core/format.h"
 #include "device/golden/programs.h"
 #include "device/ptx/cluster.h"
+#include "device/ptx/ldmatrix.h"
+#include "device/ptx/mma.h"
 #include "device/ptx/setmaxnreg.h"
 #include "device/ptx/wgmma.h"
 
@@ -18,8 +21,15 @@ BLOCKSCALE_HD constexpr Format format_of(ptx::WgmmaElement element) {
                                               : Format::bf16;
 }
 
+BLOCKSCALE_HD constexpr Format format_of(ptx::MmaElement element) {
+  return element == ptx::MmaElement::e4m3   ? Format::e4m3
+         : element == ptx::MmaElement::e5m2 ? Format::e5m2
+         : element == ptx::MmaElement::f16  ? Format::f16
+                                            : Format::bf16;
+}
+
 /// Codes of integers from -4 to 4 in place of the parts of a random word.
-template <ptx::WgmmaElement kElement>
+template <auto kElement>
 BLOCKSCALE_DEVICE uint32_t small_integers(uint32_t random) {
   constexpr Format kFormat = format_of(kElement);
   constexpr int kBits = format_traits(kFormat).bits;
@@ -122,6 +132,79 @@ BLOCKSCALE_WGMMA_PROGRAM(WgmmaF16Registers, "wgmma_f16_n256_128_rs", f16, f16, 2
 BLOCKSCALE_WGMMA_PROGRAM(WgmmaBf16Registers, "wgmma_bf16_n8_64_rs", bf16, bf16, 8, 64, true)
 #undef BLOCKSCALE_WGMMA_PROGRAM
 
+/// D += A * B four times, of one warp's registers; D after each.
+template <ptx::MmaElement kElement>
+struct MmaProgram {
+  static constexpr LaunchShape kShape = {.block = {32}};
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    const uint32_t lane = ptx::laneid();
+    ptx::MmaAccumulator d;
+    for (uint32_t i = 0; i < 4; ++i) d.value[i] = static_cast<float>(4 * lane + i);
+    for (uint32_t step = 0; step < 4; ++step) {
+      const uint32_t* const in = p.in + 256 * step + 8 * lane;
+      ptx::MmaFragmentA a;
+      ptx::MmaFragmentB b;
+      for (uint32_t i = 0; i < 4; ++i) {
+        a.value[i] = small_integers<kElement>(ptx::ld_global_nc(in + i));
+      }
+      for (uint32_t i = 0; i < 2; ++i) {
+        b.value[i] = small_integers<kElement>(ptx::ld_global_nc(in + 4 + i));
+      }
+      ptx::mma_sync_m16n8<kElement>(d, a, b);
+      for (uint32_t i = 0; i < 4; ++i) {
+        ptx::st_global(p.out + 128 * step + 4 * lane + i, bit_cast<uint32_t>(d.value[i]));
+      }
+    }
+  }
+};
+
+#define BLOCKSCALE_MMA_PROGRAM(type, element)                  \
+  struct type : MmaProgram<ptx::MmaElement::element> {         \
+    static constexpr const char* kName = "mma_sync_" #element; \
+  };
+BLOCKSCALE_MMA_PROGRAM(MmaF16, f16)
+BLOCKSCALE_MMA_PROGRAM(MmaBf16, bf16)
+BLOCKSCALE_MMA_PROGRAM(MmaE4m3, e4m3)
+BLOCKSCALE_MMA_PROGRAM(MmaE5m2, e5m2)
+#undef BLOCKSCALE_MMA_PROGRAM
+
+/// Matrices of each number, as they are and transposed, to registers and from them.
+struct Matrices {
+  static constexpr const char* kName = "ldmatrix_stmatrix";
+  static constexpr LaunchShape kShape = {.block = {32}, .dynamic_shared_bytes = 1024};
+
+  template <int kCount, bool kTransposed>
+  BLOCKSCALE_DEVICE static void move(const ProgramParams& p) {
+    constexpr uint32_t kPart = 256 * (kCount / 2 + 3 * uint32_t{kTransposed});  // of out
+    const uint32_t lane = ptx::laneid();
+    const ptx::SharedAddress row = device::shared_base() + 16 * lane, stored = row + 512;
+    for (uint32_t i = 0; i < 4; ++i) {
+      ptx::st_shared(row + 4 * i, ptx::ld_global_nc(p.in + kPart + 4 * lane + i));
+      ptx::st_shared(stored + 4 * i, kOutFill);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    auto f = ptx::ldmatrix<kCount, kTransposed>(row);
+    for (uint32_t i = 0; i < kCount; ++i) {
+      ptx::st_global(p.out + kPart + 32 * i + lane, f.value[i]);
+      f.value[i] = f.value[i] * 0x9E3779B1u + lane;
+    }
+    ptx::stmatrix<kTransposed>(stored, f);
+    ptx::bar_warp_sync(ptx::kFullMask);
+    for (uint32_t i = 0; i < 4; ++i) {
+      ptx::st_global(p.out + kPart + 128 + 4 * lane + i, ptx::ld_shared<uint32_t>(stored + 4 * i));
+    }
+  }
+
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    move<1, false>(p);
+    move<2, false>(p);
+    move<4, false>(p);
+    move<1, true>(p);
+    move<2, true>(p);
+    move<4, true>(p);
+  }
+};
+
 /// A warpgroup gives up registers, the others take them.
 struct Setmaxnreg {
   static constexpr const char* kName = "setmaxnreg";
@@ -201,9 +284,10 @@ struct Clusters {
   }
 };
 
-using HopperPrograms = TypeList<WgmmaE4m3, WgmmaE4m3Wide, WgmmaE5m2E4m3, WgmmaE4m3E5m2, WgmmaE5m2,
-                                WgmmaF16, WgmmaBf16, WgmmaE4m3Registers, WgmmaE5m2Registers,
-                                WgmmaF16Registers, WgmmaBf16Registers, Setmaxnreg, Clusters>;
+using HopperPrograms =
+    TypeList<WgmmaE4m3, WgmmaE4m3Wide, WgmmaE5m2E4m3, WgmmaE4m3E5m2, WgmmaE5m2, WgmmaF16, WgmmaBf16,
+             WgmmaE4m3Registers, WgmmaE5m2Registers, WgmmaF16Registers, WgmmaBf16Registers, MmaF16,
+             MmaBf16, MmaE4m3, MmaE5m2, Matrices, Setmaxnreg, Clusters>;
 
 template <class A, class B>
 struct Joined;

@@ -37,9 +37,12 @@ struct StageRing {
     return barriers + (stage * kBytesPerStage + 8);
   }
 
-  /// By one thread; others use the ring after a barrier. `fillers` and `users` arrive a phase.
-  BLOCKSCALE_DEVICE void init(uint32_t fillers, uint32_t users) const {
-    for (uint32_t i = 0; i < stages; ++i) {
+  /// By one thread of each of `warps` warps, which share them; others use the ring after a barrier.
+  /// `fillers` and `users` arrive a phase.
+  BLOCKSCALE_DEVICE void init(uint32_t warp, uint32_t warps, uint32_t fillers,
+                              uint32_t users) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t i = warp; i < stages; i += warps) {
       ptx::mbarrier_init(full(i), fillers, "full");
       ptx::mbarrier_init(empty(i), users, "empty");
     }

@@ -40,4 +40,16 @@ BLOCKSCALE_SPECIAL_REGISTER(cluster_nctarank, "cluster_nctarank")
 
 #undef BLOCKSCALE_SPECIAL_REGISTER
 
+/// laneid, read where it stands: nothing that follows from it is computed before, and kept in
+/// registers that a loop in between needs.
+BLOCKSCALE_DEVICE uint32_t laneid_here() {
+#if BLOCKSCALE_GPU
+  uint32_t value;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(value));
+  return value;
+#else
+  return laneid();
+#endif
+}
+
 }  // namespace blockscale::ptx

@@ -1,6 +1,7 @@
 // Benchmarks of the library's operations on this machine, as data: `blockscale bench` prints them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -105,6 +106,21 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 /// as often as is needed to find caches cold: the median of `repeats` replays of a graph. Leaves
 /// the product in d. Throws as cuda::gemm does, and invalid_argument for no repeat.
 double benchmark_gemm(const GemmArguments& arguments, int repeats = 20);
+
+struct GemmTuning {
+  std::size_t tried = 0;       // choices: tile, stages, division of K
+  double planned_seconds = 0;  // as the plan would have it that nothing was tuned for
+  double best_seconds = 0;     // by the best choice
+  std::string kept;            // that choice, where it is faster by 3 %; else nothing
+  std::string path;            // of the file
+};
+
+/// Times a product by every choice that its plan has, as benchmark_gemm does, and keeps the best
+/// one in the user's file, where `gemm` finds it in processes that begin later: for this chip, N, K
+/// and batch, scales of B by blocks or by columns, and as many rows up to the next power of two.
+/// Leaves D undefined. Throws as benchmark_gemm does; corrupt_file or io if the file cannot be read
+/// or written.
+GemmTuning tune_gemm(const GemmArguments& arguments, int repeats = 20);
 
 }  // namespace cuda
 }  // namespace blockscale

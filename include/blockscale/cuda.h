@@ -39,6 +39,9 @@ struct Execution {
   /// Kernels may start before what is in front of them in the stream has ended, and wait for it on
   /// the device (programmatic dependent launch).
   bool overlap = true;
+  /// The device on which all memory of the call lies, for callers that know it: memory is then not
+  /// looked up, which takes a tenth of a microsecond and more a pointer. -1: the driver is asked.
+  int device = -1;
 };
 
 /// Bytes of workspace that `quantize` needs for these arguments, a multiple of 16: 0 for most
@@ -94,7 +97,8 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for FP8 recipes of e4m3 on both sides (fp8_tensor, fp8_row, all blocks and
 /// kinds of scale, every scale layout). Sums of 128 products, which tensor cores make, are scaled
-/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run.
+/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run. A
+/// result that is quantized has the bytes of `quantize` of the f32 D of the same plan.
 /// Throws `unsupported` for other recipes; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
@@ -103,7 +107,9 @@ void gemm(const GemmArguments& arguments, const Execution& execution = {});
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
 
 /// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
-/// the time that the plan expects. As describe_quantize else.
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors = 132);
+/// the time that the plan expects. As describe_quantize else. `chip`, the driver's name of it, is
+/// for what was tuned there (docs/cli.md, "bench gemm --tune"): the text then names the file.
+std::string describe_gemm(const GemmArguments& arguments, int multiprocessors = 132,
+                          const std::string& chip = "NVIDIA H200");
 
 }  // namespace blockscale::cuda

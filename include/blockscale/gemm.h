@@ -1,12 +1,23 @@
 // D = alpha * A B^T + beta * C + bias, A and B in any supported pair of recipes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "blockscale/error.h"
+#include "blockscale/quantize.h"
 #include "blockscale/tensor.h"
 
 namespace blockscale {
+
+/// D on its way to the next product: what `quantize` makes of it, as an f32 matrix, with `options`.
+struct QuantizedResult {
+  /// [M, N], with Swiglu [M, N / 2], in fp8_1x128 (with any kind of scale), mxfp8_e4m3 or nvfp4.
+  MutableScaledTensorView out;
+  /// The input is Identity, Gelu or Swiglu, whose x is D: B's rows are gates and ups. nvfp4 is
+  /// given its tensor scale. `threads` is not looked at.
+  QuantizeOptions options = {};
+};
 
 /// A is [M, K], B is [N, K], both with k contiguous; D and C are [M, N]. Batches of A, B, C and D
 /// are equal, or 1 for an operand that every matrix of the batch shares (not D). D may alias C when
@@ -23,10 +34,15 @@ struct GemmArguments {
   Format bias_dtype = Format::f32;
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;
+  /// In place of `d`, which then is not looked at: D is quantized and not stored otherwise.
+  std::optional<QuantizedResult> quantized = {};
 };
 
 struct GemmOptions {
   int threads = 0;  // 0: all of the machine's
+  /// Memory for all that a call would take from the heap, aligned to 64 bytes; null: the heap.
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;  // at least gemm_workspace_bytes
 };
 
 /// Whether `a` x `b` is a pair that gemm computes (docs/numerics.md lists them).
@@ -35,6 +51,10 @@ bool gemm_supports(Recipe a, Recipe b);
 /// Bit-equal from run to run and for any number of threads. The error of each element is bounded by
 /// docs/numerics.md. Throws invalid_argument or unsupported before D is touched.
 void gemm(const GemmArguments& arguments, const GemmOptions& options = {});
+
+/// Bytes of workspace that gemm needs for these arguments with as many threads (0: all), on this
+/// machine. Throws as gemm does; reads no element.
+std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads = 0);
 
 /// How gemm divides each matrix of the batch, and the instruction set that it runs on here, as text
 /// of one line. (With as many matrices as threads, whole matrices are what threads do.) Throws as

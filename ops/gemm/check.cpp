@@ -35,6 +35,10 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath p
     throw Error(ErrorCode::invalid_argument, "samples",
                 "is " + std::to_string(samples) + ", must be at least 1");
   }
+  if (arguments.quantized) {
+    throw Error(ErrorCode::unsupported, "quantized",
+                "is given, must not be: the bound is of D's elements");
+  }
   const GemmArguments x = validated(arguments, {});
   const std::int64_t matrix = x.d.rows * x.d.columns;
   GemmCheck result;

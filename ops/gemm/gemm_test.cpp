@@ -483,13 +483,13 @@ TEST(GemmPlan, IsSaid) {
   arguments.b = b.view();
   arguments.d = {d.view().values, Format::bf16, 16, 64};
   const std::string plan = describe_gemm(arguments);
-  for (const char* part : {"A (mxfp8_e4m3)", "B (mxfp4)", "16 rows", "2 slabs of 256"}) {
+  for (const char* part : {"A (mxfp8_e4m3)", "B (mxfp4)", "16 rows", "x 64 of D"}) {
     EXPECT_NE(plan.find(part), std::string::npos) << plan;
   }
   EXPECT_NE(plan.find(simd_target()), std::string::npos) << plan;
   if (simd_target() == "AVX2" || simd_target() == "AVX3" || simd_target() == "AVX3_DL") {
     arguments.a.rows = arguments.d.rows = 4;
-    EXPECT_EQ(describe_gemm(arguments).find("1 x few rows"), 0u) << describe_gemm(arguments);
+    EXPECT_NE(describe_gemm(arguments).find("rows (at most 4"), std::string::npos);
     arguments.a.rows = arguments.d.rows = 16;
   }
   arguments.a = arguments.b;

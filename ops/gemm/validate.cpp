@@ -2,6 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "ops/common/checks.h"
 #include "ops/common/overlap.h"
@@ -92,26 +96,48 @@ void check_bias(const GemmArguments& x) {
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 
-void check_apart(const MemoryLines& d, const MemoryLines& other, const char* argument) {
-  if (!overlap(d, other)) return;
-  fail("d.data", std::string("overlaps ") + argument + ", must not");
+using quantize_detail::Region;
+
+void check_apart(const Region& written, const Region& other) {
+  if (!overlap(written.lines, other.lines)) return;
+  fail(written.argument.c_str(), "overlaps " + other.argument + ", must not");
+}
+
+/// body(argument, its memory) of all that a product reads beside C.
+template <class Body>
+void for_each_input(const GemmArguments& x, const Body& body) {
+  body("a.values", values_of(x.a));
+  body("a.scales", scales_of(x.a));
+  body("a.tensor_scale", tensor_scales_of(x.a));
+  body("b.values", values_of(x.b));
+  body("b.scales", scales_of(x.b));
+  body("b.tensor_scale", tensor_scales_of(x.b));
+  if (x.bias != nullptr) {
+    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
+    body("bias", line_of(x.bias, x.d.columns * size));
+  }
+  if (x.alpha_factor != nullptr) body("alpha_factor", line_of(x.alpha_factor, sizeof(float)));
 }
 
 void check_aliasing(const GemmArguments& x) {
+  if (x.quantized) {
+    const ScaledTensorView out = x.quantized->out;
+    const Region values = {"quantized.out.values", values_of(out)};
+    const Region scales = {"quantized.out.scales", scales_of(out)};
+    check_apart(values, scales);
+    for (const Region& written : {values, scales}) {
+      for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
+        check_apart(written, {argument, memory});
+      });
+      check_apart(written, {"quantized.out.tensor_scale", tensor_scales_of(out)});
+      if (x.beta != 0.0f) check_apart(written, {"c.data", lines_of(x.c)});
+    }
+    return;
+  }
   const MemoryLines d = lines_of(MatrixView(x.d));
-  check_apart(d, values_of(x.a), "a.values");
-  check_apart(d, scales_of(x.a), "a.scales");
-  check_apart(d, tensor_scales_of(x.a), "a.tensor_scale");
-  check_apart(d, values_of(x.b), "b.values");
-  check_apart(d, scales_of(x.b), "b.scales");
-  check_apart(d, tensor_scales_of(x.b), "b.tensor_scale");
-  if (x.bias != nullptr) {
-    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    check_apart(d, line_of(x.bias, x.d.columns * size), "bias");
-  }
-  if (x.alpha_factor != nullptr) {
-    check_apart(d, line_of(x.alpha_factor, sizeof(float)), "alpha_factor");
-  }
+  for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
+    if (overlap(d, memory)) fail("d.data", std::string("overlaps ") + argument + ", must not");
+  });
   if (x.beta == 0.0f) return;
   const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
                              x.c.batch == x.d.batch &&
@@ -123,13 +149,80 @@ void check_aliasing(const GemmArguments& x) {
   }
 }
 
+/// check(), whose errors name what lies in `quantized`.
+template <class Check>
+auto check_quantized(const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    throw Error(error.code(), "quantized." + error.argument(),
+                text.substr(error.argument().size() + 2));
+  }
+}
+
+/// Epilogues hold what one scale is for: a part of a row.
+void check_quantization(const QuantizedResult& quantized) {
+  const RecipeTraits& t = recipe_traits(quantized.out.recipe);
+  const bool is_fp8 = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
+  if (!is_fp8 && t.recipe != Recipe::mxfp8_e4m3 && t.recipe != Recipe::nvfp4) {
+    throw Error(ErrorCode::unsupported, "quantized.out.recipe",
+                std::string("is ") + t.name +
+                    ", must be fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, mxfp8_e4m3 or nvfp4");
+  }
+  const QuantizeOptions& options = quantized.options;
+  if (t.tensor_scale && options.scale_source == ScaleSource::dynamic) {
+    throw Error(ErrorCode::unsupported, "quantized.options.scale_source",
+                "is dynamic, must be given: a tensor scale would follow from all of D");
+  }
+  if (options.scale_choice != ScaleChoice::amax) {
+    throw Error(ErrorCode::unsupported, "quantized.options.scale_choice",
+                "is not amax, which a product's results must take");
+  }
+  const InputTransform transform = quantize_detail::transform_of(options.input);
+  if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
+    throw Error(ErrorCode::unsupported, "quantized.options.input",
+                std::string("is ") + kInputTransformNames[static_cast<int>(transform)] +
+                    ", must be Identity, Gelu or Swiglu");
+  }
+}
+
+/// D where it has memory, or its shape.
+MutableMatrixView result_of(GemmArguments& x) {
+  if (!x.quantized) return resolved(x.d, "d");
+  x.quantized->out = check_quantized([&] { return resolved(x.quantized->out, "out"); });
+  check_quantization(*x.quantized);
+  MutableMatrixView d = {nullptr, Format::f32, x.a.rows, x.b.rows, x.b.rows};
+  d.batch = x.quantized->out.batch;
+  d.batch_stride = checks::product("quantized", "out", d.rows, d.columns);
+  return d;
+}
+
 }  // namespace
+
+quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated) {
+  return check_quantized([&] {
+    return quantize_detail::validated_shape(validated.d, validated.quantized->out,
+                                            validated.quantized->options);
+  });
+}
+
+std::string text_of_quantization(const GemmArguments& validated) {
+  if (!validated.quantized) return "";
+  const InputTransform transform =
+      quantize_detail::transform_of(validated.quantized->options.input);
+  std::string text = ", then ";
+  if (transform != InputTransform::identity) {
+    text += kInputTransformNames[static_cast<int>(transform)] + std::string(" and ");
+  }
+  return text + recipe_traits(validated.quantized->out.recipe).name;
+}
 
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
   GemmArguments x = arguments;
   x.a = resolved(arguments.a, "a");
   x.b = resolved(arguments.b, "b");
-  x.d = resolved(arguments.d, "d");
+  x.d = result_of(x);
   if (!gemm_supports(x.a.recipe, x.b.recipe)) {
     throw Error(ErrorCode::unsupported, "b.recipe",
                 std::string("is ") + recipe_traits(x.b.recipe).name + " with a.recipe " +
@@ -139,6 +232,10 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   check_equal("b.k", x.b.k, x.a.k, "the k of a");
   check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
   check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  if (x.quantized) {
+    check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, "the rows of a");
+    (void)quantization_of(x);
+  }
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
   check_bias(x);
@@ -154,6 +251,25 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   }
   check_aliasing(x);
   return x;
+}
+
+void check_workspace(const GemmArguments& x, const GemmOptions& options, std::int64_t needed) {
+  constexpr std::uintptr_t kAlignment = 64;
+  if (reinterpret_cast<std::uintptr_t>(options.workspace) % kAlignment != 0) {
+    fail("options.workspace", "must be aligned to 64 bytes");
+  }
+  if (options.workspace_bytes < needed) {
+    fail("options.workspace_bytes",
+         checks::is_but(options.workspace_bytes, std::to_string(needed) + " or more"));
+  }
+  const MemoryLines workspace = line_of(options.workspace, needed);
+  const auto check_apart = [&](const char* argument, const MemoryLines& memory) {
+    if (!overlap(workspace, memory)) return;
+    fail("options.workspace", std::string("overlaps ") + argument + ", must not");
+  };
+  for_each_input(x, check_apart);
+  check_apart("d.data", lines_of(MatrixView(x.d)));
+  if (x.beta != 0.0f) check_apart("c.data", lines_of(x.c));
 }
 
 }  // namespace gemm_detail

@@ -2,13 +2,24 @@
 #pragma once
 
 #include "blockscale/gemm.h"
+#include "ops/quantize/validate.h"
 
 namespace blockscale::gemm_detail {
 
-/// `arguments` with strides filled in. Throws invalid_argument, or unsupported for a pair of
-/// recipes that gemm does not compute, naming the argument, its value and what is allowed. Reads no
-/// data.
+/// `arguments` with strides filled in; with `quantized`, d is an f32 matrix without memory. Throws
+/// invalid_argument, or unsupported for a pair of recipes that gemm does not compute, naming the
+/// argument, its value and what is allowed. Reads no data.
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options);
+
+/// How D becomes `quantized`, of validated arguments that have it.
+quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated);
+
+/// What descriptions of plans say of `quantized`; nothing where there is none.
+std::string text_of_quantization(const GemmArguments& validated);
+
+/// Checks the workspace of `options` for a product of validated arguments: aligned, of `needed`
+/// bytes, apart from all that is read and written.
+void check_workspace(const GemmArguments& x, const GemmOptions& options, std::int64_t needed);
 
 /// alpha times its factor, read from the host's memory: exact.
 inline double alpha_of(const GemmArguments& x) {

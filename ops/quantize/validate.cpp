@@ -159,11 +159,17 @@ void check_output(const MatrixView& x, const MutableScaledTensorView& out, const
 
 }  // namespace
 
-QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
-                            const QuantizeOptions& options) {
-  QuantizeArguments a{resolved(x, "x"), resolved(out, "out"), {}};
+QuantizeArguments validated_shape(const MatrixView& x, const MutableScaledTensorView& out,
+                                  const QuantizeOptions& options) {
+  QuantizeArguments a{x, resolved(out, "out"), {}};
   check_output(a.x, a.out, "out", options);
   a.input = validated(a.x, options.input, a.out.k, "out.k");
+  return a;
+}
+
+QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
+                            const QuantizeOptions& options) {
+  QuantizeArguments a = validated_shape(resolved(x, "x"), out, options);
   std::vector<Region> read = regions_of(a.x, a.input);
   if (options.channel_weights != nullptr) {
     read.push_back({"options.channel_weights",

@@ -35,6 +35,9 @@ struct DequantizeArguments {
 /// Throws invalid_argument, naming the argument, its value and what is allowed. Reads no data.
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options);
+/// The same where nothing but the shape of x is known.
+QuantizeArguments validated_shape(const MatrixView& x, const MutableScaledTensorView& out,
+                                  const QuantizeOptions& options);
 RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                   const MutableScaledTensorView& out_columns,
                                   const QuantizeOptions& options);

@@ -9,6 +9,7 @@
 
 from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
+from ._gemm_quantize import gemm_quantize
 from ._native import (
     CompareReport,
     ConvertedTensor,
@@ -63,6 +64,7 @@ __all__ = [
     "describe",
     "describe_gemm",
     "gemm",
+    "gemm_quantize",
     "inspect",
     "quantize",
     "quantize_rows_and_columns",

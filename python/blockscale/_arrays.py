@@ -55,11 +55,11 @@ def describe(x: Any, argument: str) -> Described:
         ValueError: it is on another device than the CPU and CUDA's, requires grad, was released, or
             its strides are no whole elements.
     """
-    if isinstance(x, (np.ndarray, np.generic)):
-        return _of_numpy(np.asarray(x), argument)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(torch, x, argument)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return _of_numpy(np.asarray(x), argument)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, argument)
     try:
@@ -114,7 +114,7 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
         raise TypeError(f"{argument}: is a lazy view; call .resolve_neg() first")
     dtype = _torch_name(x.dtype)
     if on_device:
-        return Described(x, dtype, device_of("torch", x.get_device()))
+        return tuple.__new__(Described, (x, dtype, device_of("torch", x.get_device())))
     if x.dtype not in (torch.float32, torch.float16):
         x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
     return Described(x.numpy(), dtype, "torch")

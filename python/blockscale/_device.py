@@ -62,7 +62,7 @@ class Device:
         """Queues an operation on the library's stream; its workspace is the library's, too, and
         back in its hands when this returns: what the library does next comes after the work."""
         with self.current():
-            operation(*call, self.stream(), self.workspace)
+            operation(*call, self.ordinal, self.stream(), self.workspace)
 
 
 class _Torch(Device):
@@ -96,7 +96,7 @@ class _Torch(Device):
         return array.view(getattr(self._module, dtype)) if hasattr(self._module, dtype) else array
 
     def queue(self, operation: Callable[..., None], *call: Any) -> None:
-        operation(*call, self.stream(), self.workspace)
+        operation(*call, self.ordinal, self.stream(), self.workspace)
 
 
 class _Cupy(Device):
@@ -159,7 +159,7 @@ class _Jax(Device):
             return workspaces[-1]
 
         try:
-            operation(*call, self.stream(), workspace)
+            operation(*call, self.ordinal, self.stream(), workspace)
         finally:
             _native.cuda_synchronize(self.ordinal, self.stream())
 

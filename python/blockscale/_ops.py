@@ -127,17 +127,7 @@ def quantize(
     array, fmt, place = plain(x, "x")
     _require_matrix(array, "x")
     traits = _quantized(recipe)
-    if out is not None and not isinstance(out, ScaledTensor):
-        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
-    default_layout, default_sense = _DEFAULTS if out is None else (out.layout, out.sense)
-    layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
-    sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
-    if scale_mode is None:
-        mode = _CEIL
-    elif traits.name.startswith("mx"):
-        mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
-    else:
-        raise ValueError(f"scale_mode: given for {traits.name}, only MX recipes have a choice")
+    layout, sense, mode = _result_options(traits, out, layout, sense, scale_mode)
     amax_floor, threads = _floor(amax_floor, traits), count(threads, "threads")
     fused = lower(transform, place)
     shape = result_shape(tuple(array.shape), fused)
@@ -178,6 +168,26 @@ def _channel_weights(value: Any, k: int) -> np.ndarray | None:
     if tuple(array.shape) != (k,):
         raise ValueError(f"channel_weights: shape is {tuple(array.shape)}, must be {(k,)}")
     return np.ascontiguousarray(array)
+
+
+def _result_options(
+    traits: RecipeTraits,
+    out: ScaledTensor | None,
+    layout: ScaleLayout | str | None,
+    sense: TensorScaleSense | str | None,
+    scale_mode: MxScaleMode | str | None,
+) -> tuple[ScaleLayout, TensorScaleSense, MxScaleMode]:
+    """What was given of these, or what `out` has, or the default."""
+    if out is not None and not isinstance(out, ScaledTensor):
+        raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
+    default_layout, default_sense = _DEFAULTS if out is None else (out.layout, out.sense)
+    layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
+    sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
+    if scale_mode is None:
+        return layout, sense, _CEIL
+    if not traits.name.startswith("mx"):
+        raise ValueError(f"scale_mode: given for {traits.name}, only MX recipes have a choice")
+    return layout, sense, enum_member(scale_mode, MxScaleMode, "scale_mode")
 
 
 _DEFAULTS = (ScaleLayout.row_major, TensorScaleSense.divisor)

@@ -250,6 +250,29 @@ class Tensor(torch.Tensor):
         raise AssertionError('the slow way')
 
 
+# DLPack's table of torch's C functions, in which `tensor_from_object` says what Tensor does.
+Function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+name, python = b'dlpack_exchange_api', ctypes.pythonapi
+python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+python.PyCapsule_GetPointer.argtypes = ctypes.py_object, ctypes.c_char_p
+python.PyCapsule_New.restype = ctypes.py_object
+python.PyCapsule_New.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+table = python.PyCapsule_GetPointer(torch.Tensor.__dlpack_c_exchange_api__, name)
+words = (ctypes.c_uint64 * 8).from_buffer_copy((ctypes.c_uint64 * 8).from_address(table))
+original = Function(words[5])
+
+
+def tensor_from_object(tensor, description):
+    status = original(tensor, description)
+    ctypes.c_int32.from_address(description + 8).value = 2  # kDLCUDA
+    return status
+
+
+callback = Function(tensor_from_object)
+words[1], words[5] = 0, ctypes.cast(callback, ctypes.c_void_p).value
+Tensor.__dlpack_c_exchange_api__ = python.PyCapsule_New(ctypes.addressof(words), name, None)
+
+
 def empty(self, shape, dtype):
     global used
     dtype = getattr(torch, dtype)

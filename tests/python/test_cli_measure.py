@@ -259,6 +259,24 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
     )
 
 
+def test_tuning_gemm_asks_for_a_gpu(program: Program, tmp_path: pathlib.Path):
+    for arguments in ([], ["--device", "cuda", "--plan"]):
+        message = program.fails("usage", "bench", "gemm", "--tune", *arguments)
+        assert "--tune goes with --device cuda, and without --plan" in message
+    nowhere = {"BLOCKSCALE_LIBCUDA": str(tmp_path / "none.so")}
+    result = program("bench", "gemm", "--device", "cuda", "--tune", **nowhere)
+    assert result.code == EXIT_CODES["not_found"] and "no GPU" in result.err, result
+
+
+def test_a_damaged_tuning_file_is_said_and_not_used(program: Program, tmp_path: pathlib.Path):
+    file = tmp_path / "tuning.json"
+    file.write_text("{")
+    arguments = ["bench", "gemm", "--device", "cuda", "--plan", "-m", 64]
+    result = program(*arguments, BLOCKSCALE_TUNING=str(file))
+    assert (result.code, result.out) == (0, program.ok(*arguments))
+    assert f"products are not tuned: {file}: is no JSON" in result.err, result
+
+
 def test_bench_copy(program: Program):
     report = program.json("bench", "copy", "--size", "1MiB", "--repeats", 1, "--threads", 2)
     assert (report["bytes"], report["threads"]) == (1 << 20, 2)

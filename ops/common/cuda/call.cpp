@@ -15,9 +15,18 @@ void require_kernels_for(const DeviceTraits& device, const char* argument) {
                   std::to_string(device.compute_capability % 10) + "); kernels are for 9.0");
 }
 
+CallDevice::CallDevice(const Execution& execution) : given_(execution.device) {
+  if (given_ == -1) return;
+  const auto count = static_cast<int>(devices().size());
+  if (given_ >= 0 && given_ < count) return;
+  throw Error(ErrorCode::invalid_argument, "execution.device",
+              "is " + std::to_string(given_) + ", must be -1 or one of this machine's " +
+                  std::to_string(count) + " CUDA devices, counted from 0");
+}
+
 void CallDevice::add(const char* argument, const void* pointer) {
   if (pointer == nullptr) return;
-  const int device = device_of(pointer);
+  const int device = given_ >= 0 ? given_ : device_of(pointer);
   if (device < 0) {
     throw Error(ErrorCode::invalid_argument, argument,
                 "is memory of the host, must be on a CUDA device");

@@ -16,6 +16,10 @@ void require_kernels_for(const DeviceTraits& device, const char* argument);
 /// The device of a call: that of the first pointer that is not null, on which all others must lie.
 class CallDevice {
  public:
+  /// That of execution.device if it is given: what is added is then not looked up. Throws
+  /// invalid_argument if there is none of that number.
+  explicit CallDevice(const Execution& execution = {});
+
   /// Throws invalid_argument, naming `argument`, for memory of the host or of another device.
   void add(const char* argument, const void* pointer);
   /// The same for "x.data" and the operands of "options.input".
@@ -28,6 +32,7 @@ class CallDevice {
   const DeviceTraits& traits() const;
 
  private:
+  int given_ = -1;
   int ordinal_ = -1;
   const char* first_ = "";
 };

@@ -1,6 +1,8 @@
-// benchmark_gemm on CUDA devices, and arguments that describe_gemm takes.
+// benchmark_gemm and tune_gemm on CUDA devices, and arguments that describe_gemm takes.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,8 @@
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
 #include "ops/common/overlap.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/measure.h"
@@ -111,34 +115,93 @@ class DeviceProduct {
   std::size_t d_ = 0;
 };
 
+/// As many copies of a product as find caches cold, and what times it.
+class ColdProducts {
+ public:
+  /// Throws as cuda::gemm does for arguments that there is no kernel for, and for no repeat.
+  ColdProducts(const GemmArguments& arguments, int repeats)
+      : host_(checked(arguments, repeats)), repeats_(repeats) {
+    constexpr std::size_t kMostParts = 64;
+    parts_.emplace_back(host_);
+    const auto cold = static_cast<std::size_t>(3 * current_device().l2_bytes);
+    const std::size_t one = std::max<std::size_t>(1, parts_.front().bytes());
+    const std::size_t count = std::clamp<std::size_t>(cold / one + 1, 1, kMostParts);
+    while (parts_.size() < count) parts_.emplace_back(host_);
+  }
+
+  const GemmArguments& host() const { return host_; }
+
+  /// Medians, in turns, of what each of `launches` does with arguments and an execution.
+  using Launch = std::function<void(const GemmArguments&, const Execution&)>;
+  std::vector<double> seconds(const std::vector<Launch>& launches) const {
+    std::vector<runtime::TimedWork> works;
+    for (const Launch& launch : launches) {
+      launch(parts_.front().arguments(), {stream_.handle()});  // loads its kernel: no graph may
+      works.push_back({[this, &launch](void* stream, int i) {
+                         launch(parts_[static_cast<std::size_t>(i)].arguments(), {stream});
+                       },
+                       static_cast<int>(parts_.size())});
+    }
+    const std::vector<double> result = runtime::median_seconds(stream_, works, repeats_);
+    stream_.wait();
+    return result;
+  }
+  void copy_result() const { parts_.front().copy_result_to(host_); }
+
+ private:
+  static GemmArguments checked(const GemmArguments& arguments, int repeats) {
+    if (repeats < 1) {
+      throw Error(ErrorCode::invalid_argument, "repeats",
+                  "is " + std::to_string(repeats) + ", must be at least 1");
+    }
+    const GemmArguments host = gemm_detail::validated(arguments, {});
+    const DeviceTraits& device = current_device();
+    require_kernels_for(device, "device");
+    (void)describe_gemm(host, device.multiprocessors);
+    return host;
+  }
+
+  GemmArguments host_;
+  int repeats_;
+  std::vector<DeviceProduct> parts_;
+  runtime::DeviceStream stream_;
+};
+
 }  // namespace
 
 double benchmark_gemm(const GemmArguments& arguments, int repeats) {
-  if (repeats < 1) {
-    throw Error(ErrorCode::invalid_argument, "repeats",
-                "is " + std::to_string(repeats) + ", must be at least 1");
-  }
-  const GemmArguments host = gemm_detail::validated(arguments, {});
-  const DeviceTraits device = current_device();
-  require_kernels_for(device, "device");
-  (void)describe_gemm(host, device.multiprocessors);  // what there is no kernel for
-  constexpr std::size_t kMostParts = 64;
-  std::vector<DeviceProduct> parts;
-  parts.emplace_back(host);
-  const auto cold = static_cast<std::size_t>(3 * device.l2_bytes);
-  const std::size_t one = std::max<std::size_t>(1, parts.front().bytes());
-  const std::size_t count = std::clamp<std::size_t>(cold / one + 1, 1, kMostParts);
-  while (parts.size() < count) parts.emplace_back(host);
-
-  const runtime::DeviceStream stream;
-  const runtime::TimedWork work = {
-      [&](void* s, int i) { gemm(parts[static_cast<std::size_t>(i)].arguments(), {s}); },
-      static_cast<int>(count)};
-  gemm(parts.front().arguments(), {stream.handle()});  // loads the kernel, which a graph may not
-  const double seconds = runtime::median_seconds(stream, {work}, repeats).front();
-  stream.wait();
-  parts.front().copy_result_to(host);
+  const ColdProducts products(arguments, repeats);
+  const double seconds = products.seconds({gemm}).front();
+  products.copy_result();
   return seconds;
+}
+
+GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
+  using gemm_detail::Fp8GemmChoice;
+  using gemm_detail::Tuning;
+  Tuning tuning = Tuning::read(Tuning::user_file());
+  const ColdProducts products(arguments, repeats);
+  const GemmArguments& x = products.host();
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) {
+    throw Error(ErrorCode::invalid_argument, "d", "has no element: there is nothing to tune");
+  }
+  const auto time_choices = [&](const std::vector<Fp8GemmChoice>& choices) {
+    std::vector<ColdProducts::Launch> launches;
+    const auto add = [&](const std::optional<Fp8GemmChoice>& choice) {
+      launches.push_back([choice](const GemmArguments& part, const Execution& execution) {
+        gemm_detail::launch_gemm(part, choice, execution);
+      });
+    };
+    add(std::nullopt);
+    for (const Fp8GemmChoice& choice : choices) add(choice);
+    return products.seconds(launches);
+  };
+  const DeviceTraits& device = current_device();
+  const gemm_detail::TuningResult result =
+      tune({device.name, device.multiprocessors}, gemm_detail::size_of(x), time_choices, tuning);
+  tuning.write();
+  return {result.tried, result.planned_seconds, result.best_seconds,
+          result.kept ? text_of(*result.kept) : "", tuning.path().string()};
 }
 
 }  // namespace cuda

@@ -1,9 +1,11 @@
-// Times cuda::gemm on the shapes of dense models, by every choice that a plan has.
+// Times cuda::gemm on the shapes of dense models, by every choice that a plan has, and where it
+// quantizes D of many rows.
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -76,6 +78,21 @@ class Operands {
     return x;
   }
 
+  /// The same, quantized into the memory of D.
+  GemmArguments quantized_part(std::int64_t i, Recipe recipe, const QuantizeInput& input) const {
+    GemmArguments x = part(i);
+    MutableScaledTensorView out;
+    out.recipe = recipe;
+    out.rows = shape_.m;
+    out.k = std::holds_alternative<Swiglu>(input) ? shape_.n / 2 : shape_.n;
+    out.values = at(d_, i);
+    out.scales = at(d_, i) + shape_.m * shape_.n;
+    x.quantized = {out, {}};
+    x.quantized->options.input = input;
+    if (recipe == Recipe::nvfp4) x.quantized->options.scale_source = ScaleSource::given;
+    return x;
+  }
+
  private:
   static std::size_t bytes(std::int64_t one, std::int64_t parts) {
     return static_cast<std::size_t>((one + 255) / 256 * 256 * parts);
@@ -88,6 +105,22 @@ class Operands {
   DeviceBuffer a_, b_, a_scales_, b_scales_, d_;
   std::int64_t parts_ = 1;
 };
+
+struct Quantization {
+  const char* name;
+  Recipe recipe;
+  QuantizeInput input;
+};
+const std::vector<Quantization> kQuantizations = {
+    {"fp8_1x128", Recipe::fp8_1x128, Identity{}},
+    {"mxfp8_e4m3", Recipe::mxfp8_e4m3, Identity{}},
+    {"nvfp4", Recipe::nvfp4, Identity{}},
+    {"gelu_tanh, fp8_1x128", Recipe::fp8_1x128, Gelu{}},
+    {"swiglu, fp8_1x128", Recipe::fp8_1x128, Swiglu{}},
+    {"swiglu, mxfp8_e4m3", Recipe::mxfp8_e4m3, Swiglu{}},
+    {"swiglu, nvfp4", Recipe::nvfp4, Swiglu{}},
+};
+constexpr std::int64_t kManyRows = 4096;
 
 Json measure() {
   std::vector<std::uint8_t> noise(std::size_t{8} << 20);
@@ -119,7 +152,21 @@ Json measure() {
           {[&operands, c](void* on, int i) { gemm_detail::launch_gemm(operands.part(i), c, {on}); },
            static_cast<int>(parts)});
     }
+    if (s.m >= kManyRows) {
+      for (const Quantization& q : kQuantizations) {
+        works.push_back({[&operands, &q](void* on, int i) {
+                           cuda::gemm(operands.quantized_part(i, q.recipe, q.input), {on});
+                         },
+                         static_cast<int>(parts)});
+      }
+    }
     const std::vector<double> seconds = runtime::median_seconds(stream, works, 9);
+    Json quantized = Json::array();
+    for (std::size_t i = choices.size(); i < works.size(); ++i) {
+      quantized.push_back({{"result", kQuantizations[i - choices.size()].name},
+                           {"us", seconds[i] * 1e6},
+                           {"bf16_by_this", seconds[0] / seconds[i]}});
+    }
     Json tried = Json::array();
     for (std::size_t i = 1; i < choices.size(); ++i) {
       const Fp8GemmChoice& c = *choices[i];
@@ -139,7 +186,8 @@ Json measure() {
                       {"us", seconds[0] * 1e6},
                       {"expected_us", planned.expected_seconds * 1e6},
                       {"plan", planned.str()},
-                      {"choices", tried}});
+                      {"choices", tried},
+                      {"quantized", quantized}});
   }
   return {{"shapes", report}};
 }

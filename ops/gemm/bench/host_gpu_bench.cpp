@@ -31,8 +31,8 @@ Json entry(const std::string& name, const test::LaunchTimes& times) {
           {"passed", times.above_bare <= 1}};
 }
 
-/// Small products: the queue of a stream is not what is measured.
-Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) {
+/// Small products: the queue of a stream is not what is measured. `device`: of cuda::Execution.
+Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream, int device) {
   const auto scales = [&](std::int64_t rows) { return static_cast<std::size_t>(rows * k / 32); };
   DeviceBuffer a(static_cast<std::size_t>(m * k)), b(static_cast<std::size_t>(n * k)),
       a_scales(scales(m)), b_scales(scales(n)), d(static_cast<std::size_t>(m * n * 2));
@@ -57,13 +57,16 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream) 
     runtime::launch(kernel, launch.shape, stream, launch.params);  // which allows shared memory
     bare.push_back(test::bare_launch(kernel, launch.shape, stream, launch.params));
   }
+  cuda::Execution execution{stream};
+  execution.device = device;
   const std::string shape =
       std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k);
-  return entry("gemm " + shape, test::time_launches(
-                                    [&] {
-                                      for (const auto& launch : bare) launch();
-                                    },
-                                    [&] { cuda::gemm(x, {stream}); }));
+  return entry("gemm " + shape + (device < 0 ? "" : ", device given"),
+               test::time_launches(
+                   [&] {
+                     for (const auto& launch : bare) launch();
+                   },
+                   [&] { cuda::gemm(x, execution); }));
 }
 
 Json measure_quantize(Recipe recipe, void* stream) {
@@ -91,8 +94,10 @@ Json measure_quantize(Recipe recipe, void* stream) {
 Json measure() {
   const runtime::DeviceStream stream;
   Json cases = Json::array();
-  cases.push_back(measure_gemm(1, 576, 512, stream.handle()));
-  cases.push_back(measure_gemm(64, 2112, 512, stream.handle()));
+  for (const int device : {-1, cuda::current_device().ordinal}) {
+    cases.push_back(measure_gemm(1, 576, 512, stream.handle(), device));
+    cases.push_back(measure_gemm(64, 2112, 512, stream.handle(), device));
+  }
   cases.push_back(measure_quantize(Recipe::fp8_1x128, stream.handle()));
   cases.push_back(measure_quantize(Recipe::mxfp8_e4m3, stream.handle()));
   return {{"cases", cases}};

@@ -139,6 +139,9 @@ class Bf16Chunk {
   HWY_INLINE Bf16Chunk(__m512i high, __m512i low)
       : pairs_{_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)} {}
 
+  /// 8 of every 16 consecutive values, in bf16.
+  HWY_INLINE __m512i pairs(int v) const { return pairs_[v]; }
+
   template <int kVector>
   HWY_INLINE hn::Vec<FloatTag> vector() const {
     const __m512i pairs = pairs_[kVector / 2];
@@ -194,13 +197,10 @@ class Chunk<F> : public Bf16Chunk {
   HWY_INLINE explicit Chunk(const std::uint8_t* bytes)
       : Chunk(spread(_mm512_maskz_loadu_epi8(0x0000FFFFFFFFFFFFu, bytes))) {}
 
- private:
+  /// 64 codes, each in the low bits of a byte.
   struct Spread {
     __m512i codes;
   };
-  HWY_INLINE explicit Chunk(Spread s)
-      : Bf16Chunk(look_up(kByteTables<F, 64>.high, s), look_up(kByteTables<F, 64>.low, s)) {}
-
   HWY_INLINE static Spread spread(__m512i packed) {
     alignas(64) static constexpr auto kBytesOfLanes = [] {
       struct {
@@ -215,6 +215,11 @@ class Chunk<F> : public Bf16Chunk {
     const __m512i shifts = _mm512_set1_epi64(0x2A241E18120C0600);  // 42, 36, ... 6, 0
     return {_mm512_multishift_epi64_epi8(shifts, lanes)};
   }
+
+ private:
+  HWY_INLINE explicit Chunk(Spread s)
+      : Bf16Chunk(look_up(kByteTables<F, 64>.high, s), look_up(kByteTables<F, 64>.low, s)) {}
+
   HWY_INLINE static __m512i look_up(const std::uint8_t* table, Spread s) {
     return _mm512_permutexvar_epi8(s.codes, _mm512_load_si512(table));
   }

@@ -96,6 +96,21 @@ HWY_INLINE hn::Vec<HalfFloatTag> to_f32(hn::Vec<DoubleTag> x) {
 #endif
 }
 
+/// Stores kTileColumns numbers as `kDtype`.
+template <Format kDtype>
+HWY_INLINE void store_row(const float* values, std::uint8_t* out) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t i = 0; i < kTileColumns; ++i) {
+    store_code<kDtype>(out, i, encode<kDtype>(values[i], Overflow::propagate));
+  }
+#else
+  constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
+  for (std::int64_t i = 0; i < kTileColumns; i += kLanes) {
+    codes::store_values<kDtype>(FloatTag(), hn::Load(FloatTag(), values + i), out + i * kSize);
+  }
+#endif
+}
+
 /// Rounds kTileColumns sums to numbers of `kDtype` in `out`, each once.
 template <Format kDtype>
 void round_row(const double* sums, std::uint8_t* out) {
@@ -106,17 +121,42 @@ void round_row(const double* sums, std::uint8_t* out) {
     hn::Store(to_f32(sum), HalfFloatTag(), rounded + i);
   }
   // The 16-bit conversions are exact but for overflow and NaN.
-#if HWY_TARGET == HWY_SCALAR
-  for (std::int64_t i = 0; i < kTileColumns; ++i) {
-    store_code<kDtype>(out, i, encode<kDtype>(rounded[i], Overflow::propagate));
+  store_row<kDtype>(rounded, out);
+}
+
+/// kTileColumns sums of f32, in f64.
+inline void widen(const float* from, double* to) {
+  for (std::int64_t i = 0; i < kTileColumns; i += kDoubleLanes) {
+    hn::Store(hn::PromoteTo(DoubleTag(), hn::Load(HalfFloatTag(), from + i)), DoubleTag(), to + i);
   }
-#else
-  constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
+}
+
+/// kTileColumns sums of f32 as numbers of `kDtype`: times the factor, plus bias.
+template <Format kDtype>
+void round_sums(float factor, const float* sums, const float* bias, std::uint8_t* out) {
+  const FloatTag df;
+  alignas(64) float values[kTileColumns];
   for (std::int64_t i = 0; i < kTileColumns; i += kLanes) {
-    const auto values = hn::Load(FloatTag(), rounded + i);
-    codes::store_values<kDtype>(FloatTag(), values, out + i * kSize);
+    const auto value =
+        hn::MulAdd(hn::Load(df, sums + i), hn::Set(df, factor), hn::Load(df, bias + i));
+    hn::Store(value, df, values + i);
   }
-#endif
+  store_row<kDtype>(values, out);
+}
+
+/// finish_row of sums of f32, without C and with Epilogue::factor. `bias` holds kTileColumns.
+inline void finish_row_in_f32(const Epilogue& e, std::int64_t columns, const float* sums,
+                              const float* bias, std::uint8_t* d) {
+  alignas(64) std::uint8_t row[kTileColumns * sizeof(float)];
+  std::uint8_t* const out = columns == kTileColumns ? d : row;
+  switch (e.d_dtype) {
+    case Format::f16: round_sums<Format::f16>(e.factor, sums, bias, out); break;
+    case Format::bf16: round_sums<Format::bf16>(e.factor, sums, bias, out); break;
+    default: round_sums<Format::f32>(e.factor, sums, bias, out); break;
+  }
+  if (out == row) {
+    std::memcpy(d, row, static_cast<std::size_t>(columns * format_traits(e.d_dtype).bits / 8));
+  }
 }
 
 /// Finishes `columns` (at most kTileColumns) elements of a row. `sums` holds kTileColumns elements;

@@ -1,6 +1,9 @@
 // What turns a sum of products into an element of D.
 #pragma once
 
+#include <cmath>
+#include <initializer_list>
+
 #include "core/format.h"
 
 namespace blockscale::gemm_detail {
@@ -20,6 +23,21 @@ struct Epilogue {
   double beta = 0.0;  // 0: c is not read
   Format c_dtype = Format::f32;
   Format d_dtype = Format::f32;
+
+  /// alpha and the tensor scales as one number, where f32 holds it: with no C, sums that are f32
+  /// then become D by one multiply-add. Where that overflows, so does D.
+  float factor = 1.0f;
+  bool fits_f32 = true;
+
+  void combine() {
+    double product = alpha;
+    for (const TensorFactor& scale : {a_scale, b_scale}) {
+      product = scale.divides ? product / scale.value : product * scale.value;
+    }
+    const double magnitude = std::abs(product);
+    fits_f32 = product == 0.0 || (magnitude >= 0x1p-126 && magnitude < 0x1p127);
+    factor = fits_f32 ? static_cast<float>(product) : 0.0f;
+  }
 };
 
 }  // namespace blockscale::gemm_detail

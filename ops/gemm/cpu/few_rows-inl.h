@@ -46,8 +46,9 @@ inline constexpr std::int64_t kLaneSums = kTileColumns * kFewRows * kLanes;
 
 /// Rows of A that share what is decoded of B: their sums fill the vector registers.
 inline constexpr int kMaxGroupRows = kMaxPanelRows >= 14 ? 8 : 4;
-/// Rows of B that one step goes through.
+/// Rows of B that one step goes through, and how far ahead they are fetched.
 inline constexpr int kGroupColumns = 4;
+inline constexpr int kAhead = 2 * kGroupColumns;
 
 /// Calls `body` with the chunks of an element format known at run time.
 template <class Body>
@@ -203,7 +204,7 @@ template <class C>
 void arrange_rows_as(PackedChunk& chunk, std::int64_t k) {
   const RowGroups groups(chunk.rows, kMaxGroupRows);
   const std::int64_t chunks = ceil_div(k, C::kCodes);
-  chunk.arranged = allocate<float>(chunks * C::kCodes * chunk.rows);
+  chunk.arranged = chunk.memory.take<float>(chunks * C::kCodes * chunk.rows);
   float* out = chunk.arranged.get();
   for (std::int64_t g = 0; g < groups.count; ++g) {
     for (std::int64_t c = 0; c < chunks; ++c) {
@@ -234,40 +235,71 @@ std::int64_t chunks_in_level_1(std::int64_t rows) {
   return std::max<std::int64_t>(1, kElements / C::kCodes / rows);
 }
 
-/// Adds the lanes of each sum up and adds them to the tile. `sums`: (group, column, row of the
-/// group, lane), of `padded` columns.
-inline void add_lanes(const RowGroups& groups, std::int64_t columns, std::int64_t padded,
-                      const float* sums, double* tile) {
+/// The sum of the blocks of four lanes.
+template <class D>
+HWY_INLINE auto sum_of_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) == 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return sum_of_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+/// Adds up the lanes of each of four sums and adds them to four columns of a tile.
+HWY_INLINE void add_lanes(hn::Vec<FloatTag> s0, hn::Vec<FloatTag> s1, hn::Vec<FloatTag> s2,
+                          hn::Vec<FloatTag> s3, double* tile) {
+  hn::Vec<FloatTag> t[4];
+  transpose_in_blocks(s0, s1, s2, s3, t);
+  const auto four = sum_of_blocks(FloatTag(), hn::Add(hn::Add(t[0], t[1]), hn::Add(t[2], t[3])));
+  const hn::Rebind<double, hn::DFromV<decltype(four)>> dd;
+  hn::Store(hn::Add(hn::Load(dd, tile), hn::PromoteTo(dd, four)), dd, tile);
+}
+
+/// The same of all sums of a group of rows of A, (column, row, lane), a multiple of four columns.
+inline void add_all_lanes(std::int64_t rows, std::int64_t columns, const float* sums,
+                          double* tile) {
   const FloatTag df;
-  for (std::int64_t g = 0; g < groups.count; ++g) {
-    const std::int64_t first = groups.begin(g);
-    const std::int64_t rows = groups.end(g) - first;
-    const float* const of_group = sums + padded * first * kLanes;
-    for (std::int64_t n = 0; n < columns; ++n) {
-      for (std::int64_t m = 0; m < rows; ++m) {
-        const auto lanes = hn::Load(df, of_group + (n * rows + m) * kLanes);
-        tile[(first + m) * kTileColumns + n] +=
-            static_cast<double>(hn::GetLane(hn::SumOfLanes(df, lanes)));
-      }
+  const std::int64_t pitch = rows * kLanes;
+  for (std::int64_t n = 0; n < columns; n += 4) {
+    for (std::int64_t m = 0; m < rows; ++m) {
+      const float* const from = sums + (n * rows + m) * kLanes;
+      add_lanes(hn::Load(df, from), hn::Load(df, from + pitch), hn::Load(df, from + 2 * pitch),
+                hn::Load(df, from + 3 * pitch), tile + m * kTileColumns + n);
     }
   }
 }
 
-/// Rows [row, row + kGroupColumns) of B over a span; those beyond `end` repeat the last one.
+/// Four rows of B over a span, one group of them after the other; rows beyond `end` repeat the last
+/// one.
 template <class C>
 class GroupOfB {
  public:
-  GroupOfB(const OperandMatrix& b, const SpanFactors& factors, std::int64_t row, std::int64_t end,
-           std::int64_t begin, std::int64_t count) {
-    const std::int64_t whole_bytes = whole_chunks(count) * C::kBytes;
-    const auto bytes = static_cast<std::size_t>(row_bytes(b.recipe, count) - whole_bytes);
-    const std::uint8_t* const first = b.values + row_bytes(b.recipe, begin);
+  GroupOfB(const OperandMatrix& b, std::int64_t end, std::int64_t begin, std::int64_t count)
+      : first_(b.values + row_bytes(b.recipe, begin)),
+        stride_(b.value_row_stride),
+        last_row_(end - 1),
+        last_of_all_(b.rows - 1),
+        whole_bytes_(whole_chunks(count) * C::kBytes),
+        bytes_(static_cast<std::size_t>(row_bytes(b.recipe, count) - whole_bytes_)) {}
+
+  /// Rows [row, row + kGroupColumns).
+  HWY_INLINE void move_to(std::int64_t row) {
     for (int i = 0; i < kGroupColumns; ++i) {
-      const std::int64_t r = std::min(row + i, end - 1);
-      const std::int64_t next = std::min(r + kGroupColumns, b.rows - 1);
-      const std::uint8_t* const codes = first + r * b.value_row_stride;
-      rows_[i] = {codes, first + next * b.value_row_stride, last_[i], factors.row(r)};
-      if (bytes != 0) std::memcpy(last_[i], codes + whole_bytes, bytes);
+      const std::int64_t r = std::min(row + i, last_row_);
+      const std::uint8_t* const codes = first_ + r * stride_;
+      rows_[i].codes = codes;
+      rows_[i].next = first_ + std::min(r + kAhead, last_of_all_) * stride_;
+      rows_[i].last = last_[i];
+      if (bytes_ != 0) {
+        std::memset(last_[i], 0, sizeof(last_[i]));
+        std::memcpy(last_[i], codes + whole_bytes_, bytes_);
+      }
+    }
+  }
+  void take_factors(const SpanFactors& factors, std::int64_t row) {
+    for (int i = 0; i < kGroupColumns; ++i) {
+      rows_[i].factors = factors.row(std::min(row + i, last_row_));
     }
   }
 
@@ -278,8 +310,14 @@ class GroupOfB {
   const RowOfB* rows() const { return rows_; }
 
  private:
+  const std::uint8_t* first_;
+  std::int64_t stride_;
+  std::int64_t last_row_;     // of the task
+  std::int64_t last_of_all_;  // of B
+  std::int64_t whole_bytes_;
+  std::size_t bytes_;  // beyond the whole chunks
   RowOfB rows_[kGroupColumns];
-  alignas(64) std::uint8_t last_[kGroupColumns][C::kBytes + C::kOverRead] = {};
+  alignas(64) std::uint8_t last_[kGroupColumns][C::kBytes + C::kOverRead];
 };
 
 /// Adds the products of k in [begin, begin + count), a span, to the tile, whose rows are all of the
@@ -298,11 +336,12 @@ bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Ta
   const std::int64_t whole = GroupOfB<C>::whole_chunks(count);
   const RowGroups groups(chunk.rows, kMaxGroupRows);
   const std::int64_t step = chunks_in_level_1<C>(groups.end(0));
+  GroupOfB<C> rows(b, task.column_begin + task.columns, begin, count);
   for (std::int64_t c = 0; c < chunks; c += step) {
     const ChunkRange range{c, std::min(whole, c + step), std::min(chunks, c + step)};
     for (std::int64_t n = 0; n < task.columns; n += kGroupColumns) {
-      const GroupOfB<C> rows(b, factors, task.column_begin + n, task.column_begin + task.columns,
-                             begin, count);
+      rows.move_to(task.column_begin + n);
+      rows.take_factors(factors, task.column_begin + n);
       for (std::int64_t g = 0; g < groups.count; ++g) {
         const std::int64_t first = groups.begin(g);
         const std::int64_t group_rows = groups.end(g) - first;
@@ -313,7 +352,11 @@ bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Ta
       }
     }
   }
-  add_lanes(groups, task.columns, padded, sums, tile);
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    const std::int64_t first = groups.begin(g);
+    add_all_lanes(groups.end(g) - first, padded, sums + padded * first * kLanes,
+                  tile + first * kTileColumns);
+  }
   return true;
 }
 

@@ -3,8 +3,7 @@
 // Included once per SIMD target by ops/gemm/cpu/gemm.cpp; for AVX3_DL (VNNI). Twice a code is an
 // integer of at most 12, so a block of 16 or 32 products is an integer below 2^13. vpdpbusd takes
 // bytes without sign on one side: B's are 12 too large, and sums start at what that adds up to, -12
-// times the sum of the block of A. A block's sum is scaled in f32, where blocks are added; after
-// kIntegerSlab of k, sums go to the f64 tile.
+// times the sum of the block of A. Blocks are scaled and added in f32, kIntegerSlab of k at a time.
 
 #if defined(BLOCKSCALE_OPS_GEMM_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_GEMM_INTEGERS_INL_H_
@@ -21,6 +20,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/common/simd/target_strings.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
@@ -31,13 +31,9 @@
 #include "ops/gemm/cpu/span_factors-inl.h"
 #include "ops/gemm/cpu/word_panel-inl.h"
 
-// Highway 1.0.3 detects AVX-512 VNNI for this target, but does not tell the compiler.
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HWY_TARGET_STR
-#define HWY_TARGET_STR                                                                   \
-  HWY_TARGET_STR_AVX3                                                                    \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcn" \
-  "tdq"
+#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_VNNI
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -55,6 +51,9 @@ inline constexpr std::int64_t kIntegerScratch =
 
 /// Rows of A of a register tile: two accumulators and two sums each.
 inline constexpr int kIntegerRows = 6;
+/// ue4m3 scales are multiples of it, below 2^18 times as large; times a block's sum of 12 bits they
+/// fit 32 bits.
+inline constexpr float kScaleUnit = 0x1p-9f;
 /// k of 64 bytes of codes; A's bytes of them are 64 of even k, then 64 of odd k.
 inline constexpr std::int64_t kCodesOfVector = 128;
 
@@ -103,6 +102,7 @@ void pack_integer_row(const OperandMatrix& a, std::int64_t row, IntegerRows& out
       offset = (word % block_words == 0 ? 0 : offset) - 12 * of_words[word];
     }
   }
+  const float unit = a.recipe == Recipe::nvfp4 ? 0.25f * kScaleUnit : 0.25f;
   float factors[kFactorPitchOfSpan];
   ValueRange& range = out.ranges[static_cast<std::size_t>(i)];
   range = {};
@@ -110,7 +110,7 @@ void pack_integer_row(const OperandMatrix& a, std::int64_t row, IntegerRows& out
     const std::int64_t count = std::min(kSpan, a.k - k);
     const SpanFactors span(a, row, 1, k, count, factors);
     float* const to = out.factors.get() + i * out.blocks + k / (8 * block_words);
-    for (std::int64_t j = 0; j < count / (8 * block_words); ++j) to[j] = factors[j] * 0.25f;
+    for (std::int64_t j = 0; j < count / (8 * block_words); ++j) to[j] = factors[j] * unit;
     range.include(span.range());
   }
 }
@@ -140,6 +140,13 @@ inline void pack_integer_columns(const OperandMatrix& x, std::int64_t first, std
   }
 }
 
+/// Factors of 16 columns of B as the kernel takes them: of MX, what is added to the bits of one of
+/// A, which multiplies with a power of two; of NVFP4, multiples of kScaleUnit.
+HWY_INLINE __m512i integer_factors(__m512 factors, bool is_mx) {
+  if (!is_mx) return _mm512_cvtps_epi32(_mm512_mul_ps(factors, _mm512_set1_ps(1 / kScaleUnit)));
+  return _mm512_sub_epi32(_mm512_castps_si512(factors), _mm512_set1_epi32(127 << 23));
+}
+
 /// What a call of the kernel multiplies: rows of A, and a panel of B over a slab.
 struct IntegerProduct {
   const std::int8_t* a = nullptr;  // rows row_bytes apart
@@ -148,12 +155,12 @@ struct IntegerProduct {
   const float* factors = nullptr;
   std::int64_t blocks = 0;
   const std::uint8_t* panel = nullptr;
-  const float* panel_factors = nullptr;  // (block, column)
+  const std::int32_t* panel_factors = nullptr;  // (block, column)
   std::int64_t slab_blocks = 0;
 };
 
 template <int kRows, int kBlockWords>
-void multiply_bytes(const IntegerProduct& p, double* HWY_RESTRICT tile) {
+void multiply_bytes(const IntegerProduct& p, float* HWY_RESTRICT sums) {
   __m512 sum[kRows][2];
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -180,27 +187,32 @@ void multiply_bytes(const IntegerProduct& p, double* HWY_RESTRICT tile) {
         products[r][1] = _mm512_dpbusd_epi32(products[r][1], b1, x);
       }
     }
-    const float* const factors = p.panel_factors + block * kPanelColumns;
-    const __m512 f0 = _mm512_load_ps(factors);
-    const __m512 f1 = _mm512_load_ps(factors + 16);
-    HWY_UNROLL(6)
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 f = _mm512_set1_ps(p.factors[r * p.blocks + block]);
-      const __m512 scaled0 = _mm512_mul_ps(_mm512_cvtepi32_ps(products[r][0]), f0);
-      const __m512 scaled1 = _mm512_mul_ps(_mm512_cvtepi32_ps(products[r][1]), f1);
-      sum[r][0] = _mm512_fmadd_ps(scaled0, f, sum[r][0]);
-      sum[r][1] = _mm512_fmadd_ps(scaled1, f, sum[r][1]);
+    constexpr bool kIsMx = kBlockWords == 4;
+    HWY_UNROLL(2)
+    for (int v = 0; v < 2; ++v) {
+      const __m512i of_b = _mm512_load_si512(p.panel_factors + block * kPanelColumns + v * 16);
+      HWY_UNROLL(6)
+      for (int r = 0; r < kRows; ++r) {
+        std::int32_t bits;
+        std::memcpy(&bits, p.factors + r * p.blocks + block, sizeof(bits));
+        const __m512i of_a = _mm512_set1_epi32(bits);
+        const __m512i factor = kIsMx ? _mm512_add_epi32(of_a, of_b) : of_a;
+        const __m512i scaled = kIsMx ? products[r][v] : _mm512_mullo_epi32(products[r][v], of_b);
+        sum[r][v] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(scaled), _mm512_castsi512_ps(factor), sum[r][v]);
+      }
     }
   }
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
-    add_to_tile(hn::Vec<FloatTag>{sum[r][0]}, tile + r * kTileColumns);
-    add_to_tile(hn::Vec<FloatTag>{sum[r][1]}, tile + r * kTileColumns + 16);
+    float* const to = sums + r * kTileColumns;
+    _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), sum[r][0]));
+    _mm512_store_ps(to + 16, _mm512_add_ps(_mm512_load_ps(to + 16), sum[r][1]));
   }
 }
 
 /// multiply_bytes for 1..kIntegerRows rows.
-using MultiplyBytes = void (*)(const IntegerProduct&, double*);
+using MultiplyBytes = void (*)(const IntegerProduct&, float*);
 template <int kBlockWords, int... kIndex>
 constexpr std::array<MultiplyBytes, sizeof...(kIndex)> multiply_bytes_table(
     std::integer_sequence<int, kIndex...>) {
@@ -212,7 +224,7 @@ inline constexpr auto kMultiplyBytes =
 
 /// Adds the products of a slab to the tile: all rows of the task times one panel.
 inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, std::int64_t block,
-                                   std::int64_t first_block, IntegerProduct product, double* tile) {
+                                   std::int64_t first_block, IntegerProduct product, float* sums) {
   const RowGroups groups(task.row_end - task.row_begin, kIntegerRows);
   for (std::int64_t g = 0; g < groups.count; ++g) {
     const std::int64_t row = task.row_begin + groups.begin(g);
@@ -223,7 +235,7 @@ inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, st
     product.blocks = rows.blocks;
     const auto index = static_cast<std::size_t>(groups.end(g) - groups.begin(g) - 1);
     (block == 16 ? kMultiplyBytes<2> : kMultiplyBytes<4>)[index](
-        product, tile + groups.begin(g) * kTileColumns);
+        product, sums + groups.begin(g) * kTileColumns);
   }
 }
 
@@ -231,12 +243,14 @@ inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, st
 /// if f32 might not hold the sums.
 bool multiply_integers(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
                        const SpanFactors& factors, std::int64_t begin, std::int64_t count,
-                       float* scratch, double* tile) {
+                       float* scratch, float* sums) {
   const IntegerRows& rows = chunk.integers;
   if (!integers_are_safe(rows.range, factors.range())) return false;
+  std::fill_n(sums, (task.row_end - task.row_begin) * kTileColumns, 0.0f);
   const std::int64_t block = recipe_traits(b.recipe).block_k;
   const std::int64_t last_16_rows = std::max<std::int64_t>(0, b.rows - kLanes);
-  float* const panel_factors = scratch + kIntegerSlab * kPanelColumns / 4;
+  auto* const panel_factors =
+      reinterpret_cast<std::int32_t*>(scratch + kIntegerSlab * kPanelColumns / 4);
   std::uint8_t* const panel = reinterpret_cast<std::uint8_t*>(scratch);
   for (std::int64_t first = begin; first < begin + count; first += kIntegerSlab) {
     const std::int64_t depth = std::min(kIntegerSlab, begin + count - first);
@@ -264,11 +278,12 @@ bool multiply_integers(const PackedChunk& chunk, const OperandMatrix& b, const T
         const auto factor_rows = factors.rows_of_16(row, columns);
         for (std::int64_t i = 0; i < product.slab_blocks; ++i) {
           const float* const base = factors.values() + (first - begin) / block + i;
-          hn::Store(hn::GatherIndex(FloatTag(), base, factor_rows), FloatTag(),
-                    panel_factors + i * kPanelColumns + v * kLanes);
+          const __m512 gathered = hn::GatherIndex(FloatTag(), base, factor_rows).raw;
+          _mm512_store_si512(panel_factors + i * kPanelColumns + v * kLanes,
+                             integer_factors(gathered, block == 32));
         }
       }
-      multiply_integer_panel(rows, task, block, first / block, product, tile + c);
+      multiply_integer_panel(rows, task, block, first / block, product, sums + c);
     }
   }
   return true;
@@ -288,7 +303,7 @@ void pack_integer_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t 
 #else
 
 bool multiply_integers(const PackedChunk&, const OperandMatrix&, const Task&, const SpanFactors&,
-                       std::int64_t, std::int64_t, float*, double*) {
+                       std::int64_t, std::int64_t, float*, float*) {
   return false;
 }
 bool has_integers(Recipe, Recipe) {

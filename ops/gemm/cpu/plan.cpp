@@ -9,7 +9,7 @@ namespace {
 
 // Rows of A that one decoding of B serves. 512 rows make the decoding a few percent of the
 // multiplications, and a tile of 512 x 64 doubles fits an L2 cache.
-constexpr std::int64_t kMaxTaskRows = 512;
+constexpr std::int64_t kMaxTaskRows = 256;
 // With fewer columns than this many tasks, rows are divided further, down to kMinTaskRows.
 constexpr std::int64_t kMinTasks = 32;
 constexpr std::int64_t kMinTaskRows = 128;
@@ -48,13 +48,20 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
            ") decoded to f32; tasks of " + columns + " rows of B (" + b +
            "), which read it as it lies, once, and scale sums of blocks";
   }
-  if (kernel == CpuKernel::digits) {
-    return "digits (one row and FP4, bound by reading B, and VNNI here): A (" + a +
-           ") as layers of integers of 22 bits; tasks of " + columns + " rows of B (" + b +
-           "), which read it as it lies, once, sum bytes exactly and scale sums of 8 in f32";
+  if (kernel == CpuKernel::bf16_rows) {
+    return "bf16 rows (at most " + std::to_string(kFewRows) +
+           ": bound by reading B; AVX-512 BF16 here, and A exact in it): A (" + a +
+           ") in bf16; tasks of " + columns + " rows of B (" + b +
+           "), which read it as it lies, once, look up its codes in bf16 and scale sums of blocks";
   }
   const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";
+  if (kernel == CpuKernel::pairs) {
+    return "bf16 pairs (more than " + std::to_string(kFewRows) +
+           " rows, elements that bf16 holds, and AVX-512 BF16 here): A (" + a +
+           ") as panels of bf16, " + tasks + "decodes its B (" + b +
+           ") to bf16, a few rows at a time, and sums chains of k in f32";
+  }
   if (kernel == CpuKernel::integers) {
     return "integers (FP4 on both sides, and VNNI here): A (" + a + ") as bytes, " + tasks +
            "turns its B (" + b + ") into bytes, sums blocks exactly and scales them in f32";

@@ -21,10 +21,11 @@ inline constexpr std::int64_t kTileColumns = 64;
 
 /// The ways to multiply. All of them fall back to `panels` where f32 could not hold the sums.
 enum class CpuKernel : std::uint8_t {
-  panels,    // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
-  few_rows,  // rows of B are read as they lie (few_rows-inl.h)
-  integers,  // FP4 on both sides: blocks are summed as integers (integers-inl.h)
-  digits,    // one row of A, in digits, and FP4: sums of bytes (digits-inl.h)
+  panels,     // B is decoded into f32 panels (panel-inl.h, word_panel-inl.h)
+  few_rows,   // rows of B are read as they lie (few_rows-inl.h)
+  integers,   // FP4 on both sides: blocks are summed as integers (integers-inl.h)
+  pairs,      // bf16 holds all elements: rows of B times panels of A (bf16-inl.h)
+  bf16_rows,  // few rows of A in bf16 (bf16_rows-inl.h)
 };
 
 /// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and

@@ -37,11 +37,11 @@ TEST(CpuPlan, CoversTheShapeWithinItsBounds) {
 }
 
 TEST(CpuPlan, DividesRowsWhereColumnsAreFew) {
-  EXPECT_EQ(cpu_plan(512, 4096, 4096).task_rows, 512);
+  EXPECT_EQ(cpu_plan(512, 4096, 4096).task_rows, 256);
   EXPECT_EQ(cpu_plan(512, 384, 384).task_rows, 128);
   EXPECT_EQ(cpu_plan(16, 64, 64).task_rows, 16);
   EXPECT_EQ(cpu_plan(512, 384, 384).to_string(),
-            "chunk_rows=512 task_rows=128 task_columns=64 slabs=2");
+            "chunk_rows=256 task_rows=128 task_columns=64 slabs=2");
 }
 
 ValueRange range_of(float smallest, float largest) {
@@ -69,6 +69,28 @@ TEST(ValueRange, SaysWhichSlabsFitF32) {
   EXPECT_FALSE(f32_is_safe(range_of(1, bit_cast<float>(0x7F800000u)), ordinary));
   EXPECT_FALSE(f32_is_safe(range_of(1, bit_cast<float>(0xFFC00000u)), ordinary));
   EXPECT_FALSE(f32_is_safe(huge, huge));
+}
+
+TEST(ValueRange, SaysWhichProductsDpbf16psMayAdd) {
+  const ValueRange one = range_of(1, 1);
+  const ValueRange ordinary = range_of(0x1p-20f, 0x1p20f);
+  EXPECT_TRUE(pairs_are_safe(ordinary, ordinary, ordinary, ordinary));
+  EXPECT_TRUE(pairs_are_safe(ValueRange{}, ordinary, one, one));
+  // 2^12 products stay below 2^126, before the factors and after each.
+  EXPECT_TRUE(pairs_are_safe(range_of(1, 0x1p78f), range_of(1, 0x1p32f), one, one));
+  EXPECT_FALSE(pairs_are_safe(range_of(1, 0x1p79f), range_of(1, 0x1p32f), one, one));
+  const ValueRange small = range_of(0x1p-9f, 0x1p-9f);
+  EXPECT_FALSE(pairs_are_safe(range_of(1, 0x1p82f), range_of(1, 0x1p32f), small, small));
+  EXPECT_FALSE(pairs_are_safe(one, one, one, range_of(0x1p112f, 0x1p112f)));
+  // Products of at least 2^-88, before the factors and after each.
+  EXPECT_TRUE(pairs_are_safe(range_of(0x1p-80f, 1), range_of(0x1p-8f, 1), one, one));
+  EXPECT_FALSE(pairs_are_safe(range_of(0x1p-80f, 1), range_of(0x1p-9f, 1), one, one));
+  EXPECT_FALSE(pairs_are_safe(one, one, range_of(0x1p-89f, 1), one));
+  // Subnormal, infinite and NaN values, beside zeros too.
+  const float infinity = bit_cast<float>(0x7F800000u);
+  EXPECT_FALSE(pairs_are_safe(range_of(0x1p-130f, 1), range_of(0x1p60f, 0x1p60f), one, one));
+  EXPECT_FALSE(pairs_are_safe(range_of(1, infinity), ordinary, one, one));
+  EXPECT_FALSE(pairs_are_safe(ValueRange{}, ordinary, one, range_of(1, infinity)));
 }
 
 }  // namespace

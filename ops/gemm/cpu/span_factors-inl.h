@@ -21,6 +21,7 @@
 #include "ops/quantize/cpu/steps.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
+#include "ops/gemm/cpu/chunk-inl.h"
 #include "ops/gemm/cpu/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,11 +41,37 @@ HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* sca
   const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;
   const auto bytes = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, FloatTag>(), scales));
-  if (scale == Format::ue4m3) return codes::decode_small<Format::ue4m3>(df, bytes);
+  if (scale == Format::ue4m3) {
+    // As if the exponent had f32's bias; subnormal scales are subnormal then.
+    const auto magnitude = hn::And(bytes, hn::Set(du, 0x7Fu));
+    const auto low = hn::BitCast(df, hn::ShiftLeft<20>(magnitude));
+    const auto is_nan = hn::RebindMask(df, hn::Eq(magnitude, hn::Set(du, 0x7Fu)));
+    const auto nan = hn::BitCast(df, hn::Set(du, 0x7FC00000u));
+    return hn::IfThenElse(is_nan, nan, hn::Mul(low, hn::Set(df, 0x1p120f)));
+  }
   auto bits = hn::ShiftLeft<23>(bytes);
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Zero(du)), hn::Set(du, 0x00400000u), bits);
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Set(du, 0xFFu)), hn::Set(du, 0x7FC00000u), bits);
   return hn::BitCast(df, bits);
+}
+
+/// `count` (less than kLanes) of them, then zeros. Reads nothing else.
+HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format, const float* scales, std::int64_t count) {
+  const FloatTag df;
+#if BLOCKSCALE_HAS_CHUNKS
+  return hn::MaskedLoad(hn::FirstN(df, static_cast<std::size_t>(count)), df, scales);
+#else
+  HWY_ALIGN float some[kLanes] = {};
+  std::copy_n(scales, count, some);
+  return hn::Load(df, some);
+#endif
+}
+HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format scale, const std::uint8_t* scales,
+                                                std::int64_t count) {
+  std::uint8_t some[kLanes] = {};
+  std::copy_n(scales, count, some);
+  const auto mask = hn::FirstN(FloatTag(), static_cast<std::size_t>(count));
+  return hn::IfThenElseZero(mask, decode_scales(scale, some));
 }
 
 /// Factors of columns [first, first + columns) of a tile over a span of k, as f32. Rows of B that
@@ -89,7 +116,9 @@ class SpanFactors {
 #endif
 
  private:
-  std::int64_t grid_row(std::int64_t row) const { return block_rows_ == 0 ? 0 : row / block_rows_; }
+  std::int64_t grid_row(std::int64_t row) const {
+    return block_rows_ <= 1 ? row * block_rows_ : row / block_rows_;
+  }
 
   template <class Scale>
   void load(const OperandMatrix& x, const ScaleRectangle& r) {
@@ -100,28 +129,26 @@ class SpanFactors {
     const std::int64_t whole = r.columns / kLanes * kLanes;
     RangeOfVectors range;
     for (std::int64_t i = 0; i < r.rows; ++i) {
-      Scale gathered[kFactorPitchOfSpan] = {};
+      Scale gathered[kFactorPitchOfSpan];
       const Scale* from = gathered;
       ScaleRectangle line = r;
       line.row += i;
       line.rows = 1;
       if (x.layout == ScaleLayout::row_major) {
         from = placed.at(line.row, line.column);
-        copy_run(gathered + whole, from + whole, r.columns - whole);
       } else {
         gather_scales(placed, line, gathered, kFactorPitchOfSpan);
       }
       float* const out = values_ + i * kFactorPitchOfSpan;
-      for (std::int64_t j = 0; j <= whole; j += kLanes) {
-        auto factors = decode_scales(scale, (j < whole ? from : gathered) + j);
-        // Loads of a chunk's factors read up to a vector more.
-        if (j == whole) {
-          const auto left = static_cast<std::size_t>(r.columns - whole);
-          factors = hn::IfThenElseZero(hn::FirstN(df, left), factors);
-        }
+      for (std::int64_t j = 0; j < whole; j += kLanes) {
+        const auto factors = decode_scales(scale, from + j);
         range.include(factors);
         hn::StoreU(factors, df, out + j);
       }
+      // Loads of a chunk's factors read up to a vector more.
+      const auto last = decode_some_scales(scale, from + whole, r.columns - whole);
+      range.include(last);
+      hn::StoreU(last, df, out + whole);
     }
     range_ = range.range();
   }

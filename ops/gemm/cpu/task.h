@@ -1,37 +1,16 @@
 // What the CPU GEMM works on: A, decoded, and blocks of D.
 #pragma once
 
-#include <hwy/aligned_allocator.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <new>
-#include <vector>
+#include <mutex>
 
+#include "core/recipe.h"
+#include "ops/gemm/cpu/memory.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
 
 namespace blockscale::gemm_detail {
-
-/// An uninitialised, aligned array.
-template <class T>
-hwy::AlignedFreeUniquePtr<T[]> allocate(std::int64_t count) {
-  auto result = hwy::AllocateAligned<T>(static_cast<std::size_t>(std::max<std::int64_t>(1, count)));
-  if (result == nullptr) throw std::bad_alloc();
-  return result;
-}
-
-/// `count` bytes of the calling thread, aligned and uninitialised, until its next call. They are
-/// kept from task to task: what the kernel asks to map them anew takes as long as a small task.
-inline std::uint8_t* thread_scratch(std::int64_t count) {
-  thread_local hwy::AlignedFreeUniquePtr<std::uint8_t[]> scratch;
-  thread_local std::int64_t size = 0;
-  if (size < count) {
-    scratch = allocate<std::uint8_t>(count);
-    size = count;
-  }
-  return scratch.get();
-}
 
 /// A chunk of A in FP4 as integers-inl.h multiplies it: twice its values as bytes, and of each
 /// block -12 times their sum and its factor over 4.
@@ -39,52 +18,119 @@ struct IntegerRows {
   std::int64_t first_row = 0;
   std::int64_t row_bytes = 0;
   std::int64_t blocks = 0;  // of a row
-  hwy::AlignedFreeUniquePtr<std::int8_t[]> bytes;
-  hwy::AlignedFreeUniquePtr<std::int32_t[]> offsets;
-  hwy::AlignedFreeUniquePtr<float[]> factors;
-  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;  // of each row's factors
-  ValueRange range;                                // of all of them
+  Array<std::int8_t> bytes;
+  Array<std::int32_t> offsets;
+  Array<float> factors;
+  Array<ValueRange> ranges;  // of each row's factors
+  ValueRange range;          // of all of them
 
   /// Makes room for `rows` rows of `k` codes in blocks of `block`.
-  void allocate_rows(std::int64_t rows, std::int64_t k, std::int64_t block) {
+  void take_rows(std::int64_t rows, std::int64_t k, std::int64_t block, Memory& memory) {
     row_bytes = ceil_div(k, std::int64_t{128}) * 128;
     blocks = k / block;
-    bytes = allocate<std::int8_t>(rows * row_bytes);
-    offsets = allocate<std::int32_t>(rows * blocks);
-    factors = allocate<float>(rows * blocks);
-    ranges = allocate<ValueRange>(rows);
+    bytes = memory.take<std::int8_t>(rows * row_bytes);
+    offsets = memory.take<std::int32_t>(rows * blocks);
+    factors = memory.take<float>(rows * blocks);
+    ranges = memory.take<ValueRange>(rows);
   }
 };
 
-/// 128 elements of a row of A as integers, in the lane order of digits-inl.h: their digits (digit,
-/// even or odd k, 4 of each lane's 8), -12 times the sum of each lane, and half of the unit.
-struct DigitLayer {
-  static constexpr int kCodes = 128;
+/// k that share a scale of an FP8 operand, or a part of them.
+inline constexpr std::int64_t kLateBlock = 128;
 
-  alignas(64) std::int8_t digits[3][2][64];
-  alignas(64) std::int32_t offsets[16];
-  alignas(64) float units[16];
+/// Whether bf16-inl.h applies the scales of `recipe` to sums, and not to values.
+constexpr bool has_late_scales(Recipe recipe) {
+  return recipe_traits(recipe).family == Family::fp8;
+}
+
+/// A chunk of A as bf16-inl.h multiplies it: panels of kPanelRows rows, (slab, panel, pair of k,
+/// row), and where A or B is FP8 the scales of A, (block of k, row).
+struct PairRows {
+  static constexpr std::int64_t kPanelRows = 32;
+  static constexpr std::int64_t kDepth = 512;  // of a slab
+
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t pitch = 0;  // rows that there is room for
+  std::int64_t chain = 0;  // k that are summed before scales are applied; divides kDepth
+  Array<std::uint16_t> values;
+  Array<float> factors;             // null where all scales are folded
+  Array<ValueRange> ranges;         // of each panel
+  Array<ValueRange> factor_ranges;  // of each panel
+  ValueRange range;                 // of all of them
+  ValueRange factor_range;
+
+  /// Makes room for `most` rows of `k` elements of A.
+  void take_rows(std::int64_t most, std::int64_t k, Recipe a, Recipe b, Memory& memory) {
+    const bool with_factors = has_late_scales(a) || has_late_scales(b);
+    const auto is_block = [](Recipe x) {
+      return has_late_scales(x) && recipe_traits(x).block_k != 0;
+    };
+    chain = is_block(a) || is_block(b) ? kLateBlock : kDepth;
+    pitch = ceil_div(most, kPanelRows) * kPanelRows;
+    values = memory.take<std::uint16_t>(ceil_div(k, kDepth) * kDepth * pitch);
+    ranges = memory.take<ValueRange>(pitch / kPanelRows);
+    factor_ranges = memory.take<ValueRange>(pitch / kPanelRows);
+    if (!with_factors) return;
+    const std::int64_t count = ceil_div(k, kLateBlock) * pitch;
+    factors = memory.take<float>(count);
+    if (factors != nullptr) std::fill_n(factors.get(), count, 1.0f);
+  }
+  void take_ranges() {
+    range = factor_range = {};
+    for (std::int64_t i = 0; i * kPanelRows < rows; ++i) {
+      range.include(ranges[static_cast<std::size_t>(i)]);
+      factor_range.include(factor_ranges[static_cast<std::size_t>(i)]);
+    }
+  }
+  /// From `k` on, the panel that begins with `row`.
+  std::uint16_t* panel(std::int64_t k, std::int64_t row) const {
+    return values.get() + (k / kDepth * pitch + row) * kDepth + k % kDepth * kPanelRows;
+  }
+  float* row_factors(std::int64_t block, std::int64_t row) const {
+    return factors.get() + block * pitch + row;
+  }
 };
 
-/// A row of A as such layers, one or more a chunk of k.
-struct DigitRow {
-  std::vector<std::int64_t> begin;  // of each span of k, and the end
-  std::vector<std::int32_t> chunk;  // of each layer, counted in its span
-  std::vector<DigitLayer> layers;
-};
+/// Numbers from one row of B to the next, where sums of `rows` rows of A lie together. Rows of B
+/// would share a few sets of a level-1 cache if it were a power of two.
+constexpr std::int64_t sums_pitch(std::int64_t rows) {
+  return ceil_div(rows, PairRows::kPanelRows) * PairRows::kPanelRows + 16;
+}
 
 /// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
-/// each slab.
+/// each slab. Values and ranges are there once they are needed.
 struct PackedChunk {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  hwy::AlignedFreeUniquePtr<float[]> values;
-  hwy::AlignedFreeUniquePtr<ValueRange[]> ranges;
-  ValueRange range;                             // of all rows and slabs
-  hwy::AlignedFreeUniquePtr<float[]> arranged;  // with few rows: in the lane order of chunk-inl.h
+  Array<float> values;
+  Array<ValueRange> ranges;
+  ValueRange range;  // of all rows and slabs
+  // With few rows: in the lane order of chunk-inl.h, or of bf16_rows-inl.h.
+  Array<float> arranged;
+  Array<std::uint16_t> bf16_rows;
 
+  PairRows pairs;        // where bf16 holds all elements of A and B
   IntegerRows integers;  // with FP4 on both sides, where there are integers
-  DigitRow digits;       // with one row, where there are digits
+
+  Memory memory;
+  std::int64_t most_rows = 0;
+  std::mutex decoding;
+  bool is_decoded = false;
+
+  /// Makes room for `values` and `ranges` of most_rows rows.
+  void take_values(std::int64_t slabs) {
+    values = memory.take<float>(slabs * most_rows * kSlab);
+    ranges = memory.take<ValueRange>(slabs * most_rows);
+  }
+  /// The range of all rows, once each has its own.
+  void take_range(std::int64_t slabs) {
+    range = {};
+    std::for_each_n(ranges.get(), slabs * rows, [&](const ValueRange& x) { range.include(x); });
+    is_decoded = true;
+  }
+  /// Whether spans are summed in f32 where that is safe, and values are decoded only where not.
+  bool sums_spans() const { return integers.bytes != nullptr || pairs.values != nullptr; }
 
   /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
   bool is_batch_invariant = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/config.h"
 #include "core/format.h"
@@ -80,6 +81,32 @@ constexpr bool integers_are_safe(const ValueRange& a, const ValueRange& b) {
          a_max <= kMaxExponent && b_max <= kMaxExponent && a_max + b_max <= kMaxExponent;
 }
 
+/// Whether the products of a span of k may be summed by dpbf16ps, which takes subnormal numbers for
+/// zeros, and the sums scaled in f32: times a factor of B, then one of A.
+///
+/// Above: kSpan = 2^12 products stay below 2^126, before and after each factor. Below: no value is
+/// subnormal, and every nonzero product, before and after, is at least 2^-88. What is flushed is
+/// below 2^-126 a step, in a span 2^-114: less than 2^-26 of any single product.
+constexpr bool pairs_are_safe(const ValueRange& a, const ValueRange& b, const ValueRange& a_factors,
+                              const ValueRange& b_factors) {
+  constexpr int kBias = 127;
+  constexpr int kMaxExponent = 126 - 12;
+  constexpr int kMinExponent = -88;
+  int smallest = 0;
+  int largest = 0;
+  bool is_safe = true;
+  for (const ValueRange* range : {&a, &b, &b_factors, &a_factors}) {
+    if (range->largest == 0) continue;
+    const int low = static_cast<int>((range->smallest_minus_one + 1) >> 23) - kBias;
+    const int high = static_cast<int>(range->largest >> 23) + 1 - kBias;
+    smallest += low;
+    largest += high;
+    is_safe = is_safe && low > -kBias && high <= kBias;
+    is_safe = is_safe && (range == &a || (smallest >= kMinExponent && largest <= kMaxExponent));
+  }
+  return is_safe;
+}
+
 /// Whether the products of a span of k may be summed in f32 by lanes: codes times A first, block
 /// for block, then times a factor.
 ///
@@ -106,23 +133,6 @@ constexpr bool span_is_safe(const ValueRange& a, const ValueRange& factors, Form
   return a_min > -kBias && factor_min > -kBias && a_max + code_max <= kMaxExponent &&
          a_max + code_max + factor_max <= kMaxExponent && a_min + code_min >= kMinExponent &&
          a_min + code_min + factor_min >= kMinExponent;
-}
-
-/// Whether A may be written as layers of 22 bits, and the products of such integers with doubled
-/// FP4 codes scaled and added in f32 over a span (digits-inl.h).
-///
-/// Above: as in span_is_safe. Below: what a layer leaves is at least the last of 24 bits of an
-/// element, and its unit 2^22 below that: no unit, times a factor or not, is below 2^-126.
-constexpr bool digits_are_safe(const ValueRange& a, const ValueRange& factors) {
-  constexpr int kBias = 127;
-  constexpr int kUnitBelow = 23 + 22;
-  if (!span_is_safe(a, factors, Format::e2m1)) return false;
-  if (a.largest == 0 || factors.largest == 0) return a.largest < 0x7F800000u;
-  const auto exponent = [](std::uint32_t magnitude) {
-    return static_cast<int>(magnitude >> 23) - kBias;
-  };
-  const int unit = exponent(a.smallest_minus_one + 1) - kUnitBelow;
-  return unit > -kBias && unit + exponent(factors.smallest_minus_one + 1) > -kBias;
 }
 
 }  // namespace blockscale::gemm_detail

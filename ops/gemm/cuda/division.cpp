@@ -22,18 +22,18 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 3.6e-6;   // until the first products, and from the last ones on
-constexpr double kMemory = 6.65e12;  // bytes a second
-constexpr double kProducts = 6e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 96.6e9;    // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.03e-6;    // a k-block
-constexpr double kStore = 1e-10;     // an element of a tile
-constexpr double kSum = 6.5e-11;     // an element that a block of a cluster adds
-constexpr double kBegin = 1.5e-6;    // of a block that begins where another has ended
+constexpr double kLaunch = 2.96e-6;    // until the first products, and from the last ones on
+constexpr double kMemory = 5.04e12;    // bytes a second
+constexpr double kProducts = 8.33e12;  // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 115e9;       // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.0547e-6;    // a k-block
+constexpr double kStore = 1.38e-10;    // an element of a tile
+constexpr double kSum = 2.28e-10;      // an element that a block of a cluster adds
+constexpr double kBegin = 1.5e-6;      // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
-/// Where D's columns may be cut: at most so many multiples of kFp8BlockK before its end.
+/// Where D's columns may be cut: at most so many multiples of least_columns before its end.
 constexpr int kMostCuts = 8;
 
 /// As many stages as fit, at most 16; 0 if fewer than 3 do.
@@ -46,8 +46,10 @@ std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
   return stages < 3 ? 0 : stages;
 }
 
+/// Tiles, or the groups of them that a block takes together.
 std::uint32_t tiles_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
-  return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) * ceil_div(x.n, c.columns) * x.batch);
+  return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) * ceil_div(x.n, c.columns * x.parts()) *
+                                    x.batch);
 }
 
 /// Clusters that run at a time on so many multiprocessors.
@@ -61,21 +63,25 @@ std::uint32_t clusters_at_a_time(const Fp8GemmChoice& c, int multiprocessors) {
 }
 
 double bytes_of(const Fp8GemmSize& x) {
-  return (double(x.m) * double(x.k) + double(x.n) * double(x.k) + double(x.m) * double(x.n) * 2) *
+  const double of_result = x.quantized_columns == 0 ? 2 : 1.0 / double(x.parts());
+  return (double(x.m) * double(x.k) + double(x.n) * double(x.k) +
+          double(x.m) * double(x.n) * of_result) *
          double(x.batch);
 }
 
-/// A tile, on a multiprocessor that holds so many blocks.
+/// A tile, or a group of them, on a multiprocessor that holds so many blocks.
 double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm) {
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
   const double block = std::max(elements * kFp8BlockK / kProducts,
                                 double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
-  return k_blocks * (block * blocks_per_sm + kStep) + elements * kStore;
+  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + kStep) + elements * kStore);
 }
 
+/// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.
 double sum_seconds(const Fp8GemmChoice& c) {
-  return (c.split - 1) * double(c.rows) * c.columns * kSum;
+  const double rows = 16 * double(ceil_div(std::uint32_t(c.rows) / 16, c.split));
+  return (c.split - 1) * rows * c.columns * kSum;
 }
 
 /// Tiles run in waves, of which the last may leave multiprocessors with fewer blocks, or none.
@@ -139,8 +145,9 @@ Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoic
 Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8GemmDivision best,
                          int multiprocessors) {
   Fp8GemmSize head = x, tail = x;
-  head.n = (x.n - 1) / kFp8BlockK * kFp8BlockK;
-  for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= kFp8BlockK) {
+  const std::int64_t step = least_columns(x);
+  head.n = (x.n - 1) / step * step;
+  for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= step) {
     if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(multiprocessors)) break;
     tail.n = x.n - head.n;
     const Waves waves = waves_of(head, first, multiprocessors);
@@ -172,6 +179,10 @@ Fp8GemmDivision found_division(const Fp8GemmSize& x, int multiprocessors) {
 
 }  // namespace
 
+std::int64_t least_columns(const Fp8GemmSize& x) {
+  return std::max<std::int64_t>(kFp8BlockK, x.quantized_columns);
+}
+
 std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
   return std::min<std::int64_t>(c.rows, ceil_div(x.m, 8) * 8);
 }
@@ -186,15 +197,22 @@ double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multip
          std::max(waves_of(x, c, multiprocessors).all, bytes_of(x) / kMemory);
 }
 
+double expected_row_seconds(const Fp8GemmSize& x) {
+  constexpr double kRead = 4.6e12;  // bytes a second
+  constexpr double kRowLaunch = 2e-6;
+  return kRowLaunch + bytes_of(x) / kRead;
+}
+
 std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiprocessors) {
   std::vector<Fp8GemmChoice> choices;
   const std::int64_t k_blocks = ceil_div(x.k, kFp8BlockK);
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
+    if (config.quantizes != (x.quantized_columns != 0)) continue;
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
-        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split)) break;
+        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;
@@ -210,7 +228,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
 Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
   // To compare all choices takes as long as a launch: each thread keeps what it has found, in a
   // slot for each value of a hash.
-  using Key = std::array<std::int64_t, 8>;
+  using Key = std::array<std::int64_t, 9>;
   struct Slot {
     Key key{};  // of no size: the last number is positive
     Fp8GemmDivision division;
@@ -224,6 +242,7 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
                    static_cast<int>(x.promotion),
                    x.may_cut,
                    x.may_split,
+                   x.quantized_columns,
                    multiprocessors};
   Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
   if (slot.key != key) slot = {key, found_division(x, multiprocessors)};

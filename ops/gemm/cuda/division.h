@@ -2,6 +2,7 @@
 // of the chip, by a model of what each choice takes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,11 +22,16 @@ struct Fp8GemmSize {
   /// Whether K may be divided, as the number of rows suggests: the order of additions then depends
   /// on it.
   bool may_split = true;
+  /// Where D is quantized: columns that a block computes for 128 of the result, 256 with swiglu,
+  /// which it takes in two tiles. Else 0.
+  std::int64_t quantized_columns = 0;
 
+  std::int64_t parts() const { return std::max<std::int64_t>(1, quantized_columns / 128); }
   friend bool operator==(const Fp8GemmSize&, const Fp8GemmSize&) = default;
 };
 
-/// A kernel of kFp8GemmKernels with the size's promotion, and its run-time values.
+/// A kernel of kFp8GemmKernels with the size's promotion and kind of result, and its run-time
+/// values.
 struct Fp8GemmChoice {
   int rows = 128;     // of a tile
   int columns = 128;  // of a tile
@@ -36,11 +42,14 @@ struct Fp8GemmChoice {
   friend bool operator==(const Fp8GemmChoice&, const Fp8GemmChoice&) = default;
 };
 
+/// Columns that are not divided among blocks: where D's may be cut.
+std::int64_t least_columns(const Fp8GemmSize& size);
+
 /// The first `columns` of D by one launch, the others by one that runs beside it: its blocks begin
 /// where multiprocessors have no tile of the first any more, so that a last wave of tiles costs as
 /// much as its tiles are, not as much as a wave.
 struct Fp8GemmDivision {
-  std::int64_t columns = 0;  // n where there is no second launch, else a multiple of kFp8BlockK
+  std::int64_t columns = 0;  // n where there is no second launch, else of least_columns
   Fp8GemmChoice first;
   std::optional<Fp8GemmChoice> rest;
   double expected_seconds = 0;
@@ -55,6 +64,9 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, int multiprocessors);
 
 /// What a product takes by one choice.
 double expected_seconds(const Fp8GemmSize& size, const Fp8GemmChoice& choice, int multiprocessors);
+
+/// The same by the kernel for one row, which takes as long as reading B.
+double expected_row_seconds(const Fp8GemmSize& size);
 
 /// Rows of A in a box, a multiple of 8.
 std::int64_t a_rows_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice);

@@ -1,8 +1,14 @@
 // Products on CUDA devices: arguments -> plan -> launch.
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -10,20 +16,29 @@
 #include "ops/common/overlap.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
+#include "runtime/hash.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale {
 
 /// All that a product reads and writes: for check_workspace.
 static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
-  std::vector<quantize_detail::Region> regions = {{"d.data", lines_of(MatrixView(x.d))},
-                                                  {"a.values", values_of(x.a)},
+  std::vector<quantize_detail::Region> regions = {{"a.values", values_of(x.a)},
                                                   {"a.scales", scales_of(x.a)},
                                                   {"b.values", values_of(x.b)},
                                                   {"b.scales", scales_of(x.b)}};
+  if (x.quantized) {
+    const ScaledTensorView out = x.quantized->out;
+    regions.push_back({"quantized.out.values", values_of(out)});
+    regions.push_back({"quantized.out.scales", scales_of(out)});
+    regions.push_back({"quantized.out.tensor_scale", tensor_scales_of(out)});
+  } else {
+    regions.push_back({"d.data", lines_of(MatrixView(x.d))});
+  }
   if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
   if (x.bias != nullptr) {
     const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
@@ -43,9 +58,15 @@ runtime::KernelSet& kernels() {
   return set;
 }
 
-cuda::CallDevice device_of_call(const GemmArguments& x) {
-  cuda::CallDevice device;
-  device.add("d.data", x.d.data);
+cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
+  cuda::CallDevice device(execution);
+  if (x.quantized) {
+    device.add("quantized.out.values", x.quantized->out.values);
+    device.add("quantized.out.scales", x.quantized->out.scales);
+    device.add("quantized.out.tensor_scale", x.quantized->out.tensor_scale);
+  } else {
+    device.add("d.data", x.d.data);
+  }
   device.add("a.values", x.a.values);
   device.add("a.scales", x.a.scales);
   device.add("b.values", x.b.values);
@@ -56,6 +77,124 @@ cuda::CallDevice device_of_call(const GemmArguments& x) {
   return device;
 }
 
+void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
+  for (std::size_t i = 0; i < plan.copy_count; ++i) {
+    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
+                 plan.copies[i].params);
+  }
+  if (plan.row) {
+    cuda::launch(kernels().get(kFp8RowKernel), plan.row->shape, execution, plan.row->params);
+  }
+  for (std::size_t i = 0; i < plan.count; ++i) {
+    const Fp8GemmLaunch& launch = plan.launches[i];
+    cuda::Execution early = execution;
+    early.overlap = execution.overlap || launch.params.is_beside;
+    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel)), launch.shape, early,
+                 launch.params);
+  }
+}
+
+/// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
+/// arguments. A member that is missing here does not compile.
+class PlanKey {
+ public:
+  explicit PlanKey(const GemmArguments& x) {
+    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, batch_invariant,
+                 quantized] = x;
+    if (quantized) throw std::logic_error("plans of products that quantize are not kept");
+    for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
+    for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
+    add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
+        bias_dtype, batch_invariant);
+  }
+
+  std::size_t hash() const { return runtime::hash_bytes(std::as_bytes(std::span(words_))).low; }
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+
+ private:
+  void add(const ScaledTensorView& x) {
+    const auto& [recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
+                 scale_batch_stride, factor, sense, factor_batch_stride] = x;
+    add(recipe, rows, k, batch, values, row_stride, batch_stride, scales, layout, leading,
+        scale_batch_stride, factor, sense, factor_batch_stride);
+  }
+  void add(const MatrixView& x) {
+    const auto& [data, dtype, rows, columns, row_stride, batch, batch_stride] = x;
+    add(data, dtype, rows, columns, row_stride, batch, batch_stride);
+  }
+  template <class... Members>
+    requires(sizeof...(Members) > 1)
+  void add(Members... members) {
+    const auto word = [](auto x) {
+      if constexpr (std::is_pointer_v<decltype(x)>) {
+        return std::uint64_t{reinterpret_cast<std::uintptr_t>(x)};
+      } else {
+        return static_cast<std::uint64_t>(x);
+      }
+    };
+    ((words_.at(count_++) = word(members)), ...);
+  }
+
+  std::array<std::uint64_t, 96> words_{};
+  std::size_t count_ = 0;
+};
+
+/// What a call launched, with tensor maps.
+struct LaunchedPlan {
+  int device = -1;
+  Fp8GemmPlan plan;
+};
+struct KeptPlan {
+  PlanKey key;
+  LaunchedPlan launched;
+};
+
+/// Where this thread keeps the plan of calls with these arguments.
+std::unique_ptr<KeptPlan>& slot_of(const PlanKey& key) {
+  constexpr std::size_t kSlots = 512;  // of 3 KB each
+  thread_local std::vector<std::unique_ptr<KeptPlan>> slots(kSlots);
+  return slots[key.hash() % kSlots];
+}
+
+/// Launches what a call with these arguments did before; false if there was none.
+bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& arguments,
+                 const cuda::Execution& execution) {
+  if (kept == nullptr || kept->key != key) return false;
+  // The memory behind an address may have become another device's, or the host's.
+  const cuda::CallDevice device = device_of_call(arguments, execution);
+  if (device.ordinal() != kept->launched.device) return false;
+  const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(kept->launched.plan, execution);
+  return true;
+}
+
+/// Plans a product by choose(validated arguments, device traits), or by itself if that is none, and
+/// launches it. Nothing where D has no element.
+template <class Choose>
+std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
+                                            const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return std::nullopt;
+  const cuda::DeviceTraits& traits = device.traits();
+  const std::optional<Fp8GemmChoice> choice = choose(x, traits);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, traits.multiprocessors, choice, execution.workspace);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_fp8_gemm(x, traits.multiprocessors, choice, with.workspace);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
+  const cuda::DeviceScope scope(device.ordinal());
+  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
+  launch_plan(plan, execution);
+  return LaunchedPlan{device.ordinal(), plan};
+}
+
+std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x,
+                                          const cuda::DeviceTraits& traits) {
+  return Tuning::of_user().find({traits.name, traits.multiprocessors}, size_of(x));
+}
+
 }  // namespace
 
 void find_tensor_maps(Fp8GemmLaunch& launch) {
@@ -63,34 +202,13 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
   if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
   if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
   if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+  if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
   if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
 }
 
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution) {
-  const GemmArguments x = validated(arguments, {});
-  cuda::CallDevice device = device_of_call(x);
-  if (!device.is_known()) return;  // D has no element
-  const int multiprocessors = device.traits().multiprocessors;
-  Fp8GemmPlan plan = plan_fp8_gemm(x, multiprocessors, choice, execution.workspace);
-  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
-  if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, multiprocessors, choice, with.workspace);
-  }
-  cuda::check_workspace(with, plan.workspace_bytes, device, x);
-  const cuda::DeviceScope scope(device.ordinal());
-  for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
-                 plan.copies[i].params);
-  }
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    Fp8GemmLaunch& launch = plan.launches[i];
-    const runtime::Kernel& kernel = kernels().get(static_cast<std::size_t>(launch.kernel));
-    find_tensor_maps(launch);
-    cuda::Execution early = execution;
-    early.overlap = execution.overlap || launch.params.is_beside;
-    cuda::launch(kernel, launch.shape, early, launch.params);
-  }
+  (void)plan_and_launch(arguments, [&](const auto&...) { return choice; }, execution);
 }
 
 }  // namespace gemm_detail
@@ -103,12 +221,28 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
-  gemm_detail::launch_gemm(arguments, {}, execution);
+  if (arguments.quantized) {
+    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+    return;
+  }
+  const gemm_detail::PlanKey key(arguments);
+  std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
+  if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
+  const auto launched =
+      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+  if (!launched || launched->plan.workspace_bytes != 0) return;
+  slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }
 
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors) {
+std::string describe_gemm(const GemmArguments& arguments, int multiprocessors,
+                          const std::string& chip) {
   check_multiprocessors(multiprocessors);
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(arguments, {}), multiprocessors).str();
+  const GemmArguments x = gemm_detail::validated(arguments, {});
+  const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
+  const auto tuned = tuning.find({chip, multiprocessors}, gemm_detail::size_of(x));
+  std::string text = gemm_detail::plan_fp8_gemm(x, multiprocessors, tuned).str();
+  if (tuned) text += "tuned: " + tuning.path().string() + "\n";
+  return text;
 }
 
 }  // namespace cuda

@@ -11,7 +11,7 @@ namespace blockscale::gemm_detail {
 /// Sets the tensor maps of the launch's parameters.
 void find_tensor_maps(Fp8GemmLaunch& launch);
 
-/// cuda::gemm, by `choice` if there is one.
+/// cuda::gemm, by `choice`, or by the model's plan if there is none, whatever was tuned.
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
                  const cuda::Execution& execution);
 

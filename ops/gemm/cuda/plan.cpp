@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <limits>
-#include <type_traits>
 
 #include "ops/common/checks.h"
+#include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/validate.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -132,8 +133,10 @@ TensorMapDescription map_of_results(const MutableMatrixView& x, const Fp8GemmCon
 
 LinearEpilogue epilogue_of(const GemmArguments& x) {
   LinearEpilogue e;
-  e.d = matrix_of(x.d);
-  e.d.boxes = takes_boxes(x.d);
+  if (!x.quantized) {
+    e.d = matrix_of(x.d);
+    e.d.boxes = takes_boxes(x.d);
+  }
   if (x.beta != 0) e.c = matrix_of(x.c);
   e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));
   e.bias.dtype = x.bias_dtype;
@@ -148,19 +151,27 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
 int kernel_of(const Fp8GemmConfig& config) {
   for (int i = 0; i < kFp8GemmKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GemmKernels.at[i];
-    if (c.rows == config.rows && c.columns == config.columns && c.promotion == config.promotion) {
+    if (c.rows == config.rows && c.columns == config.columns && c.promotion == config.promotion &&
+        c.quantizes == config.quantizes) {
       return i;
     }
   }
   return -1;
 }
 
+/// `data` and so many bytes more: in integers, as a workspace that is not known yet is null.
+template <class T>
+T* byte_at(T* data, std::int64_t offset) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) +
+                              static_cast<std::uintptr_t>(offset));
+}
+
 /// Has `x` copied to the plan's workspace.
-void align(ScaledTensorView& x, std::byte* workspace, int multiprocessors, Fp8GemmPlan& plan) {
+void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPlan& plan) {
   OperandCopy& copy = plan.copies[plan.copy_count++];
   AlignRowsParams& p = copy.params;
   p.from = static_cast<const std::uint8_t*>(x.values);
-  p.to = reinterpret_cast<std::uint8_t*>(workspace + plan.workspace_bytes);
+  p.to = static_cast<std::uint8_t*>(byte_at(workspace, plan.workspace_bytes));
   p.from_row_stride = x.value_row_stride;
   p.from_batch_stride = x.value_batch_stride;
   p.rows = x.rows;
@@ -179,10 +190,39 @@ void align(ScaledTensorView& x, std::byte* workspace, int multiprocessors, Fp8Ge
   plan.workspace_bytes += x.batch * x.value_batch_stride;
 }
 
-/// The launch of a product, or of some of its columns, by `choice`.
+/// The kernel of a choice.
+Fp8GemmConfig config_of(const Fp8GemmSize& size, const Fp8GemmChoice& c) {
+  return {c.rows, c.columns, size.promotion, size.quantized_columns != 0};
+}
+
+/// The maps of the operands, and how many bytes their boxes bring.
+void set_operands(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmSize& size) {
+  const Fp8GemmChoice& c = launch.choice;
+  Fp8GemmParams& p = launch.params;
+  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
+  const auto b_rows = static_cast<std::uint32_t>(c.columns);
+  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
+  if (x.a.k == 0) return;
+  launch.a = map_of(x.a, a_rows);
+  const auto last_rows = static_cast<std::uint32_t>(
+      ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
+  if (last_rows < a_rows) {
+    launch.a_last = map_of(x.a, last_rows);
+    p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
+  }
+  if (x.quantized) {
+    launch.b = map_of(rows_of_run(x.b, p.runs, 0), kRunColumns);
+    launch.b_second = map_of(rows_of_run(x.b, p.runs, 1), kRunColumns);
+  } else {
+    launch.b = map_of(x.b, b_rows);
+  }
+}
+
+/// The launch of a product, or of some of its columns (`size`; where D is quantized, from column
+/// `first` on), by `choice`.
 Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8GemmChoice& c,
-                        int multiprocessors) {
-  const Fp8GemmConfig config = {c.rows, c.columns, size.promotion};
+                        std::int64_t first, int multiprocessors) {
+  const Fp8GemmConfig config = config_of(size, c);
   Fp8GemmLaunch launch;
   launch.choice = c;
   launch.kernel = kernel_of(config);
@@ -191,15 +231,27 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
                  "has a tile of " + std::to_string(c.rows) + " x " + std::to_string(c.columns) +
                      "; there is no such kernel");
   }
+  if (c.split > 1 && size.parts() > 1) {
+    checks::fail("choice", "",
+                 "divides K among " + std::to_string(c.split) +
+                     " blocks; results of two tiles are not divided");
+  }
   Fp8GemmParams& p = launch.params;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
   check_scales(p.a_scales, x.a, "a");
   check_scales(p.b_scales, x.b, "b");
   p.epilogue = epilogue_of(x);
+  if (x.quantized) {
+    p.quantize = quantizing_epilogue(x);
+    p.runs = tile_runs(x);
+    p.log2_parts = static_cast<std::uint32_t>(std::countr_zero(unsigned(size.parts())));
+    p.first_n = static_cast<std::uint32_t>(first / size.quantized_columns);
+  }
   p.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
-                      static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
+                      static_cast<std::uint32_t>(ceil_div(size.n, c.columns * size.parts())),
                       static_cast<std::uint32_t>(x.d.batch));
+  p.split = Divisor(c.split);
   p.k_blocks = static_cast<std::uint32_t>(ceil_div(x.a.k, kFp8BlockK));
   p.split_blocks = static_cast<std::uint32_t>(ceil_div(p.k_blocks, c.split));
   p.stages = c.stages;
@@ -207,19 +259,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
-  const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
-  const auto b_rows = static_cast<std::uint32_t>(c.columns);
-  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
-  if (x.a.k > 0) {
-    launch.a = map_of(x.a, a_rows);
-    const auto last_rows = static_cast<std::uint32_t>(
-        ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
-    if (last_rows < a_rows) {
-      launch.a_last = map_of(x.a, last_rows);
-      p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
-    }
-    launch.b = map_of(x.b, b_rows);
-  }
+  set_operands(launch, x, size);
   launch.shape.grid = {grid_of(size, c, multiprocessors)};
   launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
   launch.shape.cluster = {c.split};
@@ -228,34 +268,79 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   return launch;
 }
 
-/// `count` columns of a product from `first` on, a multiple of kFp8BlockK.
+/// `count` columns of a product from `first` on, a multiple of kFp8BlockK; all where D is
+/// quantized.
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {
-  const auto byte = [](auto* data, std::int64_t offset) {
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
-                                    const std::byte, std::byte>;
-    return static_cast<decltype(data)>(static_cast<Byte*>(data) + offset);
-  };
+  if (x.quantized) return x;
   const auto cut = [&](auto& matrix) {
-    matrix.data = byte(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
+    matrix.data = byte_at(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
     matrix.columns = count;
   };
   const GemmScales scales = scales_of_operand(x.b);
-  x.b.values = byte(x.b.values, first * x.b.value_row_stride);
-  x.b.scales = byte(x.b.scales,
-                    scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
+  x.b.values = byte_at(x.b.values, first * x.b.value_row_stride);
+  x.b.scales = byte_at(
+      x.b.scales, scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
   x.b.rows = count;
   cut(x.d);
   if (x.beta != 0) cut(x.c);
-  if (x.bias != nullptr) x.bias = byte(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
+  if (x.bias != nullptr) x.bias = byte_at(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
   return x;
+}
+
+/// Whether the kernel for one row computes the product: it has no form for scales of single rows of
+/// B, adds in another order than tiles, and is no faster where K is short.
+bool takes_row_kernel(const GemmArguments& x, const Fp8GemmSize& size) {
+  constexpr std::int64_t kLeastK = 4096;
+  constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // as shared memory holds A
+  constexpr std::int64_t kMostBatch = 65535;              // of a grid
+  return size.m == 1 && size.promotion == Promotion::blocks && !x.batch_invariant && !x.quantized &&
+         size.k >= kLeastK && size.k <= kMostK && size.k % 16 == 0 && size.batch <= kMostBatch;
+}
+
+Fp8RowLaunch row_launch_of(const GemmArguments& x, const Fp8GemmSize& size) {
+  // A warp that has fewer k-blocks spends its time on beginning and ending.
+  constexpr std::int64_t kLeastBlocks = 7;
+  const std::int64_t k_blocks = ceil_div(size.k, kFp8BlockK);
+  Fp8RowLaunch launch;
+  Fp8RowParams& p = launch.params;
+  std::uint32_t divisions = 1;
+  while (divisions < kFp8RowWarps && k_blocks >= 2 * divisions * kLeastBlocks) divisions *= 2;
+  p.a = static_cast<const std::uint8_t*>(x.a.values);
+  p.b = static_cast<const std::uint8_t*>(x.b.values);
+  p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
+  p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
+  p.b_row_stride = x.b.value_row_stride;
+  p.a_scales = scales_of_operand(x.a);
+  p.b_scales = scales_of_operand(x.b);
+  p.epilogue = epilogue_of(x);
+  p.k = static_cast<std::uint32_t>(size.k);
+  p.division_shift = static_cast<std::uint32_t>(std::countr_zero(divisions));
+  p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{divisions}));
+  const std::uint32_t rows = kFp8RowWarps / divisions * kFp8RowWarpRows;
+  launch.shape.grid = {static_cast<std::uint32_t>(ceil_div(size.n, std::int64_t{rows})),
+                       static_cast<std::uint32_t>(size.batch)};
+  launch.shape.block = {32 * kFp8RowWarps};
+  launch.shape.dynamic_shared_bytes =
+      fp8_row::memory_of(static_cast<std::uint32_t>(k_blocks)).total;
+  launch.shape.programmatic_dependent_launch = true;
+  return launch;
+}
+
+std::string text_of(const Fp8RowLaunch& launch) {
+  const std::uint32_t divisions = 1u << launch.params.division_shift;
+  return "gemm_fp8_one_row: " + std::to_string(kFp8RowWarps / divisions * kFp8RowWarpRows) +
+         " rows of B a block, K divided among " + std::to_string(divisions) + " warps; " +
+         std::to_string(launch.shape.grid.x) + " x " + std::to_string(launch.shape.block.x) +
+         " threads, " + std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
 }
 
 std::string text_of(const Fp8GemmLaunch& launch) {
   const Fp8GemmParams& p = launch.params;
   const Fp8GemmChoice& c = launch.choice;
   std::string text = fp8_gemm_kernel_name(kFp8GemmKernels.at[launch.kernel]) + ": " +
-                     std::to_string(p.order.tiles) + " tiles of " + std::to_string(c.rows) + " x " +
-                     std::to_string(c.columns) + ", " + std::to_string(p.k_blocks) + " blocks of K";
+                     std::to_string(p.order.tiles << p.log2_parts) + " tiles of " +
+                     std::to_string(c.rows) + " x " + std::to_string(c.columns) + ", " +
+                     std::to_string(p.k_blocks) + " blocks of K";
   if (c.split > 1) {
     text += " divided among " + std::to_string(c.split) + " blocks of a cluster";
   }
@@ -263,7 +348,12 @@ std::string text_of(const Fp8GemmLaunch& launch) {
           std::to_string(launch.shape.block.x) + " threads, " + std::to_string(c.per_sm) +
           " a multiprocessor, " + std::to_string(c.stages) + " stages, " +
           std::to_string(launch.shape.dynamic_shared_bytes) + " bytes shared";
-  text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
+  if (kFp8GemmKernels.at[launch.kernel].quantizes) {
+    if (p.log2_parts != 0) text += ", two tiles a result";
+    text += p.quantize.vectors ? ", stored by vectors" : ", stored by bytes";
+  } else {
+    text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
+  }
   if (p.b_once) text += ", B read once";
   return text;
 }
@@ -279,7 +369,12 @@ Fp8GemmSize size_of(const GemmArguments& x) {
   size.batch = x.d.batch;
   size.promotion =
       b.block_rows == 0 || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
-  size.may_cut = !is_swizzled(x.b.layout);
+  size.may_cut = x.quantized || !is_swizzled(x.b.layout);
+  if (x.quantized) {
+    size.quantized_columns = quantized_columns(x);
+    const bool one_scale = b.block_rows == 0;
+    if (!one_scale && !runs_fit_blocks(tile_runs(x))) size.promotion = Promotion::columns;
+  }
   size.may_split = !x.batch_invariant;
   return size;
 }
@@ -300,9 +395,14 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   }
   for (ScaledTensorView* const operand : {&x.a, &x.b}) {
     if (x.a.k == 0 || fits_tma(*operand)) continue;
-    align(*operand, static_cast<std::byte*>(workspace), multiprocessors, plan);
+    align(*operand, workspace, multiprocessors, plan);
   }
   const Fp8GemmSize size = size_of(x);
+  if (!choice && takes_row_kernel(x, size)) {
+    plan.row = row_launch_of(x, size);
+    plan.expected_seconds = expected_row_seconds(size);
+    return plan;
+  }
   Fp8GemmDivision division;
   if (choice) {
     division = {size.n, *choice, {}, expected_seconds(size, *choice, multiprocessors)};
@@ -310,6 +410,7 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
     division = divide_fp8_gemm(size, multiprocessors);
   }
   plan.expected_seconds = division.expected_seconds;
+  plan.quantization = text_of_quantization(x);
   plan.batch_invariant = x.batch_invariant;
   if (x.batch_invariant) {
     Fp8GemmSize any = size;
@@ -320,7 +421,9 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
     Fp8GemmSize part = size;
     part.n = count;
-    plan.launches[plan.count++] = launch_of(columns_of(x, first, count), part, c, multiprocessors);
+    plan.launches[plan.count++] =
+        launch_of(columns_of(x, first, count), part, c, first, multiprocessors);
+    plan.columns[plan.count - 1] = count;
   };
   add(0, division.columns, division.first);
   if (division.rest) {
@@ -331,21 +434,20 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
 }
 
 std::string Fp8GemmPlan::str() const {
-  if (count == 0) return "nothing to do: D has no element\n";
+  if (count == 0 && !row) return "nothing to do: D has no element\n";
   std::string text;
   for (std::size_t i = 0; i < copy_count; ++i) {
     text += "a copy of " + std::to_string(copies[i].params.rows * copies[i].params.batch) +
             " rows that begin at no multiple of 16 bytes\n";
   }
-  text += text_of(launches[0]);
+  text += row ? text_of(*row) : text_of(launches[0]);
   if (count == 2) {
-    text += "\nbeside its last wave the other " +
-            std::to_string(launches[1].params.epilogue.columns) + " columns by " +
+    text += "\nbeside its last wave the other " + std::to_string(columns[1]) + " columns by " +
             text_of(launches[1]);
   }
   char expected[64];
   std::snprintf(expected, sizeof expected, "; %.1f us expected\n", expected_seconds * 1e6);
-  text += expected;
+  text += quantization + expected;
   if (batch_invariant) {
     std::snprintf(expected, sizeof expected, "%.1f us", batch_invariant_seconds * 1e6);
     text += "batch-invariant: K is not divided, which is expected to cost " +
@@ -356,7 +458,8 @@ std::string Fp8GemmPlan::str() const {
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
   return "gemm_fp8_" + std::to_string(c.rows) + "x" + std::to_string(c.columns) +
-         (c.promotion == Promotion::blocks ? "_blocks" : "_columns");
+         (c.promotion == Promotion::blocks ? "_blocks" : "_columns") +
+         (c.quantizes ? "_quantized" : "");
 }
 
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
@@ -367,7 +470,8 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .header = "ops/gemm/kernels/sm90/fp8_entry.cuh",
          .call = "blockscale::fp8_gemm_kernel<blockscale::Fp8GemmConfig{" + std::to_string(c.rows) +
                  ", " + std::to_string(c.columns) + ", blockscale::Promotion(" +
-                 std::to_string(static_cast<int>(c.promotion)) + ")}>",
+                 std::to_string(static_cast<int>(c.promotion)) + ")" +
+                 (c.quantizes ? ", true" : "") + "}>",
          .threads = threads_of(c),
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));
@@ -378,6 +482,13 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
                                                  .call = "blockscale::align_rows_kernel",
                                                  .threads = kAlignRowsThreads},
                                                 "blockscale::AlignRowsParams"));
+  specs.push_back(runtime::with_parameters<Fp8RowParams>(
+      {.name = "gemm_fp8_one_row",
+       .header = "ops/gemm/kernels/fp8_one_row.cuh",
+       .call = "blockscale::fp8_row_kernel",
+       .threads = 32 * kFp8RowWarps,
+       .min_blocks_per_multiprocessor = kFp8RowBlocksPerMultiprocessor},
+      "blockscale::Fp8RowParams"));
   return specs;
 }
 

@@ -12,6 +12,7 @@
 #include "core/launch_shape.h"
 #include "ops/gemm/cuda/division.h"
 #include "ops/gemm/kernels/align_rows.cuh"
+#include "ops/gemm/kernels/fp8_one_row.cuh"
 #include "ops/gemm/kernels/params.h"
 #include "runtime/kernels/kernel_spec.h"
 
@@ -22,8 +23,9 @@ struct Fp8GemmLaunch {
   int kernel = -1;  // index into kFp8GemmKernels
   LaunchShape shape;
   Fp8GemmChoice choice;
-  TensorMapDescription a, a_last, b, d;  // of rank 0 where it is not used; a_last: where it is a
-  Fp8GemmParams params;                  // but for the tensor maps
+  // Of rank 0 where it is not used; a_last: where it is a.
+  TensorMapDescription a, a_last, b, b_second, d;
+  Fp8GemmParams params;  // but for the tensor maps
 };
 
 /// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.
@@ -33,12 +35,22 @@ struct OperandCopy {
 };
 inline constexpr std::size_t kAlignRowsKernel = Fp8GemmKernelList::kCount;
 
+/// A product whose A has one row, by kernel kFp8RowKernel.
+struct Fp8RowLaunch {
+  Fp8RowParams params;
+  LaunchShape shape;
+};
+inline constexpr std::size_t kFp8RowKernel = kAlignRowsKernel + 1;
+
 struct Fp8GemmPlan {
   std::size_t copy_count = 0;
   std::array<OperandCopy, 2> copies;
   std::int64_t workspace_bytes = 0;
-  std::size_t count = 0;  // of launches; 0: nothing to do
+  std::optional<Fp8RowLaunch> row;  // instead of launches
+  std::size_t count = 0;            // of launches
   std::array<Fp8GemmLaunch, 2> launches;
+  std::array<std::int64_t, 2> columns = {};  // of D, of each
+  std::string quantization;                  // what becomes of D, as text
   double expected_seconds = 0;
   bool batch_invariant = false;
   double batch_invariant_seconds = 0;  // what that is expected to cost
@@ -49,17 +61,18 @@ struct Fp8GemmPlan {
 /// What a division of the product depends on.
 Fp8GemmSize size_of(const GemmArguments& validated);
 
-/// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch by
-/// `choice`. Operands whose rows begin where tensor copies cannot read are copied to `workspace`,
-/// which is not looked at. Throws `unsupported` for recipes without a kernel, and for sizes beyond
-/// 2^31.
+/// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch of
+/// tiles by `choice`. Operands whose rows begin where tensor copies cannot read are copied to
+/// `workspace`, which is not looked at. Throws `unsupported` for recipes without a kernel, and for
+/// sizes beyond 2^31.
 Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
                           const std::optional<Fp8GemmChoice>& choice = std::nullopt,
                           void* workspace = nullptr);
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
 
-/// What the kernel pack compiles for this operation: kFp8GemmKernels, and kAlignRowsKernel.
+/// What the kernel pack compiles for this operation: kFp8GemmKernels, kAlignRowsKernel,
+/// kFp8RowKernel.
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs();
 
 }  // namespace blockscale::gemm_detail

@@ -17,7 +17,11 @@ struct Fp8GemmConfig {
   int rows = 128;     // of A and D in a tile: 64 for each warpgroup that multiplies
   int columns = 128;  // rows of B in a tile
   Promotion promotion = Promotion::blocks;
+  bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
 };
+
+/// Columns of a run: rows of B, evenly spaced, that one copy brings.
+inline constexpr int kRunColumns = 64;
 
 inline constexpr int kFp8BlockK = 128;
 
@@ -40,10 +44,16 @@ BLOCKSCALE_HD constexpr int math_registers(const Fp8GemmConfig& c) {
   return (launched * threads_of(c) - 128 * kLoaderRegisters) / (128 * math_warpgroups(c)) / 8 * 8;
 }
 
+/// Small tiles have registers enough: to move them takes as long as a copy's beginning.
+BLOCKSCALE_HD constexpr bool moves_registers(const Fp8GemmConfig& c) {
+  return c.rows > 64 || c.columns > 32;
+}
+
 /// Scales of B that a tile takes for a k-block: a tile whose width does not divide 128 can lie on
-/// two blocks.
+/// two blocks, and so can two runs.
 BLOCKSCALE_HD constexpr int b_scales_of(const Fp8GemmConfig& c) {
-  return c.promotion == Promotion::columns ? c.columns : 128 % c.columns == 0 ? 1 : 2;
+  if (c.promotion == Promotion::columns) return c.columns;
+  return 128 % c.columns == 0 && !c.quantizes ? 1 : 2;
 }
 
 /// Scales of a row in a stage: A's times each of B's blocks, or A's alone.
@@ -52,17 +62,18 @@ BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
 }
 
 /// How results go to memory: each warp that multiplies gathers 16 rows of so many bytes in shared
-/// memory, and copies them as a box; so many of them may be on their way.
+/// memory, and copies them as a box; so many of them may be on their way. (Who quantizes holds half
+/// of a tile there.)
 BLOCKSCALE_HD constexpr int store_bytes_of(const Fp8GemmConfig& c) {
   return c.columns % 64 == 0 ? 128 : 64;
 }
 BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
-  return c.rows == 64 ? 1 : 2;
+  return c.rows == 64 && !c.quantizes ? 1 : 2;
 }
 
 /// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
-/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and sums of the
-/// other blocks of a cluster that divides K.
+/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and the other
+/// blocks' sums of this block's warps where a cluster divides K.
 struct Fp8GemmMemory {
   uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
   uint32_t b_offset;     // in a stage
@@ -71,9 +82,16 @@ struct Fp8GemmMemory {
   uint32_t scales;
   uint32_t scale_bytes;  // of a stage
   uint32_t barriers;
+  uint32_t sum_barriers;  // of each warp that multiplies
   uint32_t sums;
+  uint32_t warp_sum_bytes;  // a warp's 16 rows
   uint32_t total;
 };
+
+/// The block of a cluster that adds up and stores a warp's rows, where the cluster divides K.
+BLOCKSCALE_HD constexpr uint32_t owner_of_warp(uint32_t warp, uint32_t split) {
+  return warp % split;
+}
 
 /// Place of a row's scale `i` in a stage: those of rows r and r + 8, which a thread has, lie side
 /// by side.
@@ -95,18 +113,26 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
                    (c.promotion == Promotion::columns ? columns : 0)) *
                   4;
   m.barriers = m.scales + stages * m.scale_bytes;
-  m.sums = (m.barriers + stages * 16 + 127) / 128 * 128;
-  m.total = m.sums + (split - 1) * rows * columns * 4;
+  const uint32_t warps = static_cast<uint32_t>(4 * math_warpgroups(c));
+  m.sum_barriers = m.barriers + stages * 16;
+  m.sums = (m.sum_barriers + warps * 8 + 127) / 128 * 128;
+  m.warp_sum_bytes = 16 * columns * 4;
+  m.total = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
   return m;
 }
 
+// (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
+// a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 11;
+  static constexpr int kCount = 14;
   Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks}, {128, 128, Promotion::columns}, {128, 96, Promotion::blocks},
-      {128, 64, Promotion::blocks},  {64, 32, Promotion::blocks},    {64, 32, Promotion::columns},
-      {64, 64, Promotion::blocks},   {64, 64, Promotion::columns},   {64, 96, Promotion::blocks},
-      {64, 96, Promotion::columns},  {64, 128, Promotion::blocks},
+      {128, 128, Promotion::blocks},        {128, 128, Promotion::columns},
+      {128, 96, Promotion::blocks},         {128, 64, Promotion::blocks},
+      {64, 32, Promotion::blocks},          {64, 32, Promotion::columns},
+      {64, 64, Promotion::blocks},          {64, 64, Promotion::columns},
+      {64, 96, Promotion::blocks},          {64, 96, Promotion::columns},
+      {64, 128, Promotion::blocks},         {128, 128, Promotion::blocks, true},
+      {128, 128, Promotion::columns, true}, {64, 128, Promotion::blocks, true},
   };
 } kFp8GemmKernels;
 

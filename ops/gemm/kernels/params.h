@@ -5,7 +5,9 @@
 #include "core/scale_layout.h"
 #include "core/tensor_map.h"
 #include "device/epilogue/linear.h"
+#include "device/epilogue/quantize.h"
 #include "device/scheduler/tile_order.h"
+#include "ops/gemm/kernels/config.h"
 
 namespace blockscale {
 
@@ -45,14 +47,40 @@ BLOCKSCALE_HD constexpr float scale_value(uint32_t code) {
   return bit_cast<float>(code);
 }
 
+/// Which rows of B are a tile's columns, where D is quantized: a tile has two runs of kRunColumns
+/// of them, with swiglu the gates and their ups.
+struct TileRuns {
+  uint32_t tile_rows = 2 * kRunColumns;  // of B, from tile to tile
+  uint32_t first[2] = {0, kRunColumns};  // row of B of each run of the first tile
+  uint32_t step = 1;                     // rows of B from column to column
+  bool have_maps = false;  // each run has its own tensor map, of as many rows as y has columns
+
+  /// The row of B of a column of a run.
+  BLOCKSCALE_HD uint32_t row(uint32_t tile, uint32_t run, uint32_t column) const {
+    return tile * tile_rows + first[run] + column * step;
+  }
+  /// Where a run's box begins in its tensor map.
+  BLOCKSCALE_HD uint32_t box_row(uint32_t tile, uint32_t run) const {
+    return have_maps ? tile * kRunColumns : tile * tile_rows + first[run];
+  }
+};
+
 struct alignas(64) Fp8GemmParams {
   // [batch, rows, k] bytes; boxes of 128 of k and a tile's rows, or fewer if A has fewer. In A's
   // last tile row they have as few as it has: to fill rows outside of A with zeros takes time.
-  TensorMap a, a_last, b;
+  // Where D is quantized, b and b_second have boxes of a run.
+  TensorMap a, a_last, b, b_second;
   TensorMap d;  // where epilogue.d.boxes: [batch, M, N]; boxes of 16 rows of store_bytes_of
   GemmScales a_scales, b_scales;
   LinearEpilogue epilogue;
+  QuantizingEpilogue quantize;  // where D is quantized, as `runs`
+  TileRuns runs;
+  // Of groups of 2^log2_parts tiles side by side, which one block computes in turn; the first one
+  // of a row is number first_n of D's.
   TileOrder order;
+  uint32_t log2_parts = 0;
+  uint32_t first_n = 0;
+  Divisor split;              // blocks of a cluster, which divide K
   uint32_t k_blocks = 0;      // of 128, the last may be ragged
   uint32_t split_blocks = 0;  // k-blocks of each block of a cluster, but the last ones
   uint32_t stages = 0;

@@ -2,15 +2,12 @@
 // float64 reference, under random schedules.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "device/emulator/emulator.h"
-#include "device/emulator/tensor_map.h"
 #include "ops/gemm/cuda/plan.h"
-#include "ops/gemm/kernels/sm90/fp8_entry.cuh"
+#include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
 #include "tests/gemm_problem.h"
 
@@ -22,17 +19,6 @@ using gemm_detail::Fp8GemmPlan;
 using test::InputFamily;
 using test::Random;
 
-template <int kIndex = 0>
-void run_kernel(int index, const Fp8GemmParams& params) {
-  if constexpr (kIndex < Fp8GemmKernelList::kCount) {
-    if (index == kIndex) {
-      fp8_gemm_kernel<kFp8GemmKernels.at[kIndex]>(params);
-    } else {
-      run_kernel<kIndex + 1>(index, params);
-    }
-  }
-}
-
 struct Problem {
   std::int64_t m = 64, n = 64, k = 256, batch = 1;
   Recipe a = Recipe::fp8_1x128, b = Recipe::fp8_128x128;
@@ -43,7 +29,8 @@ struct Problem {
   bool bias = false;
   std::int64_t extra_columns = 0;  // of D and C, between rows
   std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
-  bool is_cut = false;             // expected of the plan
+  bool is_cut = false;             // expected of the plan, as the next
+  bool is_row = false;
 };
 
 std::string text_of(const Problem& p) {
@@ -51,32 +38,6 @@ std::string text_of(const Problem& p) {
          " batch " + std::to_string(p.batch) + " " + recipe_traits(p.a).name + " x " +
          recipe_traits(p.b).name + " " + scale_layout_traits(p.layout).name + " to " +
          format_traits(p.d).name;
-}
-
-/// Memory that begins so many bytes behind a multiple of 16: with none, as tensor copies need it.
-class AlignedCopy {
- public:
-  AlignedCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
-    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
-    if (data != nullptr && bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
-  }
-  std::uint8_t* at() {
-    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    return storage_.data() + (16 - address % 16) % 16 + odd_;
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::int64_t bytes_, odd_;
-  std::vector<std::uint8_t> storage_;
-};
-
-std::int64_t scale_bytes_of(const ScaledTensorView& x) {
-  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
-  const std::int64_t size = format_traits(recipe_traits(x.recipe).scale).bits / 8;
-  return ((x.batch - 1) * x.scale_batch_stride +
-          scale_count(x.layout, grid.rows, grid.columns, x.scale_leading_stride)) *
-         size;
 }
 
 /// Runs a problem by a choice (or the plan's own) under one schedule.
@@ -96,11 +57,8 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
-  const auto values = [&](const ScaledTensorView& x) {
-    return AlignedCopy(x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k),
-                       p.odd_bytes);
-  };
-  AlignedCopy a_values = values(a.view()), b_values = values(b.view());
+  test::AlignedCopy a_values = test::copy_of_values(a.view(), p.odd_bytes);
+  test::AlignedCopy b_values = test::copy_of_values(b.view(), p.odd_bytes);
   GemmArguments x;
   x.a = a.view();
   x.b = b.view();
@@ -114,10 +72,11 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   const GemmArguments validated = gemm_detail::validated(x, {});
   const std::int64_t needed = gemm_detail::plan_fp8_gemm(validated, 4, choice).workspace_bytes;
   EXPECT_EQ(needed != 0, p.odd_bytes != 0);
-  AlignedCopy workspace(nullptr, needed, 0);
+  test::AlignedCopy workspace(nullptr, needed, 0);
   Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
-  ASSERT_GT(plan.count, 0u);
+  ASSERT_EQ(plan.row.has_value(), p.is_row);
+  ASSERT_EQ(plan.count == 0, p.is_row);
   if (p.is_cut) {
     ASSERT_EQ(plan.count, 2u);
   }
@@ -126,36 +85,14 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   std::vector<emulator::Buffer> buffers = {
       emulator::buffer("a", a_values.at(), bytes_of(a_values.bytes()), BufferUse::input),
       emulator::buffer("b", b_values.at(), bytes_of(b_values.bytes()), BufferUse::input),
-      emulator::buffer("a scales", x.a.scales, bytes_of(scale_bytes_of(x.a)), BufferUse::input),
-      emulator::buffer("b scales", x.b.scales, bytes_of(scale_bytes_of(x.b)), BufferUse::input),
+      emulator::buffer("a scales", x.a.scales, bytes_of(test::scale_bytes_of(x.a)),
+                       BufferUse::input),
+      emulator::buffer("b scales", x.b.scales, bytes_of(test::scale_bytes_of(x.b)),
+                       BufferUse::input),
       emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
   if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
   if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
-  for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    const gemm_detail::OperandCopy& copy = plan.copies[i];
-    const auto bytes = static_cast<std::size_t>(copy.params.rows * copy.params.batch *
-                                                copy.params.to_row_stride());
-    buffers.push_back(emulator::buffer("workspace", copy.params.to, bytes, BufferUse::output));
-    const emulator::Report report =
-        emulator::launch(copy.shape, buffers, options, [&] { align_rows_kernel(copy.params); });
-    ASSERT_TRUE(report.ok()) << report.text();
-    buffers.back().use = BufferUse::input;
-  }
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    if (launch.a.rank != 0) {
-      launch.params.a = emulator::encode_tensor_map(launch.a);
-      launch.params.a_last =
-          launch.a_last.rank == 0 ? launch.params.a : emulator::encode_tensor_map(launch.a_last);
-    }
-    if (launch.b.rank != 0) launch.params.b = emulator::encode_tensor_map(launch.b);
-    if (launch.d.rank != 0) launch.params.d = emulator::encode_tensor_map(launch.d);
-    // The second launch begins while the first runs, but behind what ran before that.
-    for (emulator::Buffer& buffer : buffers) buffer.dependent = i == 0;
-    const emulator::Report report = emulator::launch(
-        launch.shape, buffers, options, [&] { run_kernel(launch.kernel, launch.params); });
-    ASSERT_TRUE(report.ok()) << report.text();
-  }
+  if (!test::emulate(plan, buffers, options)) return;
   EXPECT_TRUE(d.is_poison_intact());
   // The emulator sums a k-block's products exactly.
   const test::ErrorReport error = test::compare(x, 64);
@@ -166,7 +103,7 @@ std::vector<Fp8GemmChoice> choices_of(Recipe b) {
   std::vector<Fp8GemmChoice> choices;
   for (const Fp8GemmConfig& c : kFp8GemmKernels.at) {
     const bool blocks = recipe_traits(b).block_rows == 128;
-    if ((c.promotion == Promotion::blocks) != blocks) continue;
+    if ((c.promotion == Promotion::blocks) != blocks || c.quantizes) continue;
     choices.push_back({c.rows, c.columns, 3, 1, 1});
   }
   return choices;
@@ -224,7 +161,7 @@ TEST(EmulatedGemm, LastColumnsBesideALastWave) {
       p.b = b;
       p.layout = layout;
       p.m = 128;
-      p.n = 4 * 128 + 64;
+      p.n = 4 * 128 + 32;
       p.k = 2048;
       p.beta = 1;
       p.bias = true;
@@ -303,6 +240,29 @@ TEST(EmulatedGemm, FewRows) {
       p.bias = true;
       check(p, {}, emulator::in_order());
       check(p, {}, emulator::random_order(4));
+    }
+  }
+}
+
+TEST(EmulatedGemm, OneRow) {
+  const Recipe recipes[] = {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor};
+  for (const Recipe b : recipes) {
+    for (const std::int64_t k : {4112, 7296}) {  // 4 and 8 warps divide K
+      Problem p;
+      p.a = b == Recipe::fp8_tensor ? b : Recipe::fp8_1x128;
+      p.b = b;
+      p.a_layout = k == 4112 ? ScaleLayout::mn_major : ScaleLayout::row_major;
+      p.m = 1;
+      p.n = k == 4112 ? 27 : 11;
+      p.k = k;
+      p.batch = k == 4112 ? 2 : 1;
+      p.d = k == 4112 ? Format::f32 : Format::bf16;
+      p.alpha = 0.5f;
+      p.beta = k == 4112 ? 0 : 2;
+      p.bias = k != 4112;
+      p.is_row = true;
+      check(p, {}, emulator::in_order());
+      check(p, {}, emulator::random_order(8));
     }
   }
 }

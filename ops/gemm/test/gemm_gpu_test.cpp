@@ -258,6 +258,24 @@ TEST_F(CudaGpuGemm, EdgesAndShards) {
   }
 }
 
+TEST_F(CudaGpuGemm, OneRowOfLongK) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor}) {
+    for (const std::int64_t n : {1, 139}) {
+      for (const std::int64_t k : {4096, 4112, 7168}) {
+        Problem p;
+        p.a = b == Recipe::fp8_tensor ? b : Recipe::fp8_1x128;
+        p.b = b;
+        p.m = 1;
+        p.n = n;
+        p.k = k;
+        p.beta = 0.5f;
+        p.bias = true;
+        check(p);
+      }
+    }
+  }
+}
+
 TEST_F(CudaGpuGemm, Epilogues) {
   for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
     for (const std::int64_t extra : {0, 1, 8}) {

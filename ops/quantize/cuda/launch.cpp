@@ -42,8 +42,8 @@ using quantize_detail::AbsoluteMaximumArguments;
 using quantize_detail::QuantizeArguments;
 using quantize_detail::QuantizePlan;
 
-CallDevice device_of_call(const QuantizeArguments& a) {
-  CallDevice device;
+CallDevice device_of_call(const QuantizeArguments& a, const Execution& execution = {}) {
+  CallDevice device(execution);
   device.add_input(a.x, a.input);
   device.add("out.values", a.out.values);
   device.add("out.scales", a.out.scales);
@@ -51,8 +51,8 @@ CallDevice device_of_call(const QuantizeArguments& a) {
   return device;
 }
 
-CallDevice device_of_input(const AbsoluteMaximumArguments& a) {
-  CallDevice device;
+CallDevice device_of_input(const AbsoluteMaximumArguments& a, const Execution& execution = {}) {
+  CallDevice device(execution);
   device.add_input(a.x, a.input);
   return device;
 }
@@ -82,7 +82,7 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options, const Execution& execution) {
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
-  CallDevice device = device_of_call(a);
+  CallDevice device = device_of_call(a, execution);
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
   const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
   launch([&](void* workspace) { return plan_quantize(a, options, traits, workspace); }, a,
@@ -109,7 +109,7 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution) {
   const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, out, 0);
-  CallDevice device = device_of_input(a);
+  CallDevice device = device_of_input(a, execution);
   device.add("out", out);
   if (!device.is_known()) return;  // no matrix
   const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
@@ -120,7 +120,7 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
                 const Execution& execution) {
   const quantize_detail::DequantizeArguments a = quantize_detail::validated(x, out, 0);
-  CallDevice device;
+  CallDevice device(execution);
   device.add("x.values", a.x.values);
   device.add("x.scales", a.x.scales);
   device.add("x.tensor_scale", a.x.tensor_scale);

@@ -31,8 +31,8 @@ namespace {
 using quantize_detail::RowsAndColumnsArguments;
 using quantize_detail::RowsAndColumnsPlan;
 
-CallDevice device_of_call(const RowsAndColumnsArguments& a) {
-  CallDevice device;
+CallDevice device_of_call(const RowsAndColumnsArguments& a, const Execution& execution = {}) {
+  CallDevice device(execution);
   device.add_input(a.x, a.input);
   device.add("out_rows.values", a.rows.values);
   device.add("out_rows.scales", a.rows.scales);
@@ -58,7 +58,7 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
                                const MutableScaledTensorView& out_columns,
                                const QuantizeOptions& options, const Execution& execution) {
   const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
-  CallDevice device = device_of_call(a);
+  CallDevice device = device_of_call(a, execution);
   if (!device.is_known()) return;  // no matrix has an element
   const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
   RowsAndColumnsPlan plan = plan_rows_and_columns(a, options, traits, execution.workspace);

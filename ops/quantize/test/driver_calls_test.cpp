@@ -14,32 +14,18 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "models/testing.h"
+#include "ops/common/cuda/kernel_list.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 #include "ops/quantize/test/inputs.h"
 #include "ops/quantize/test/support.h"
-#include "runtime/kernels/kernel_pack.h"
-#include "runtime/kernels/kernel_sources.h"
+#include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
+#include "tests/fake_pack.h"
 
 namespace blockscale {
 namespace {
-
-using runtime::CompiledKernel;
-using runtime::KernelSpec;
-
-/// A kernel of the list, with code that the fake takes.
-CompiledKernel fake_kernel(const KernelSpec& spec) {
-  CompiledKernel kernel;
-  kernel.name = spec.name;
-  kernel.architecture = spec.architecture;
-  kernel.compiler = "NVRTC of the test";
-  kernel.source = source_hash(spec, runtime::embedded_sources());
-  kernel.cubin = test::fake_cubin(spec.name);
-  return kernel;
-}
 
 /// What may be asked besides launches: where memory and streams belong, and what is current.
 bool is_a_question(const std::string& function) {
@@ -54,20 +40,9 @@ class DriverCalls : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    folder_ = std::make_unique<test::ScratchFolder>();
-    std::vector<CompiledKernel> kernels;
-    for (const auto& specs :
-         {quantize_detail::quantize_kernel_specs(), quantize_detail::dequantize_kernel_specs(),
-          quantize_detail::rows_and_columns_kernel_specs()}) {
-      for (const KernelSpec& spec : specs) kernels.push_back(fake_kernel(spec));
-    }
-    runtime::write_pack(*folder_ / runtime::pack_file_name(kernels.front().architecture), kernels);
-    setenv("BLOCKSCALE_KERNELS", folder_->path().c_str(), 1);
+    pack_ = std::make_unique<test::FakePack>(kernel_list());
   }
-  static void TearDownTestSuite() {
-    unsetenv("BLOCKSCALE_KERNELS");
-    folder_.reset();
-  }
+  static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override { fake_.reset(); }
 
   /// Memory of device 0 in the fake, a part of its own for each number.
@@ -121,7 +96,7 @@ class DriverCalls : public testing::Test {
     }
   }
 
-  inline static std::unique_ptr<test::ScratchFolder> folder_;
+  inline static std::unique_ptr<test::FakePack> pack_;
   test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
   int stream_memory_ = 0;
   void* stream_ = &stream_memory_;
@@ -191,6 +166,34 @@ TEST_F(DriverCalls, OfAbsoluteMaximumAreItsLaunches) {
                                {stream_, memory(20), bytes});
       },
       2);
+}
+
+TEST_F(DriverCalls, ADeviceThatIsGivenIsNotAskedFor) {
+  const MatrixView x = matrix(0, Format::bf16, 128, 512);
+  const MutableMatrixView back{memory(0), Format::bf16, 128, 512};
+  const MutableScaledTensorView out = tensor(3, Recipe::fp8_1x128, 128, 512);
+  const MutableScaledTensorView columns = tensor(6, Recipe::fp8_1x128, 512, 128);
+  auto* const amax = reinterpret_cast<float*>(memory(9));
+  const std::int64_t bytes = cuda::absolute_maximum_workspace_bytes(x);
+  const auto with = [&](int device) {
+    cuda::Execution execution{stream_, memory(20), bytes};
+    execution.device = device;
+    return execution;
+  };
+  const std::function<void(int)> calls[] = {
+      [&](int device) { cuda::quantize(x, out, {}, with(device)); },
+      [&](int device) { cuda::quantize_rows_and_columns(x, out, columns, {}, with(device)); },
+      [&](int device) { cuda::dequantize(out, back, with(device)); },
+      [&](int device) { cuda::absolute_maximum(x, {}, amax, with(device)); }};
+  for (const auto& call : calls) {
+    EXPECT_THAT(calls_of([&] { call(-1); }),
+                testing::Contains(testing::Key("cuPointerGetAttribute")));
+    EXPECT_THAT(calls_of([&] { call(0); }),
+                testing::Not(testing::Contains(testing::Key("cuPointerGetAttribute"))));
+    EXPECT_GT(fake_.launches.size(), 0u);
+    test::expect_invalid("execution.device", "is 2, must be -1 or one of this machine's 2",
+                         [&] { call(2); });
+  }
 }
 
 /// A call that waits, and one whose kernel is loaded, would be seen.

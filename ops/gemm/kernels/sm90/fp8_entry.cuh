@@ -3,9 +3,11 @@
 //
 // A block computes tiles of D, one after the other. Its first warpgroup loads stages of 128 of k;
 // the others wait for a stage, multiply 64 rows each, and store their part of D. The blocks of a
-// cluster divide a tile's K; the first one adds their sums up, in the order of ranks.
+// cluster divide a tile's K; each of them adds the sums of some warps' rows up, in the order of
+// ranks.
 #pragma once
 
+#include "device/epilogue/quantize_store.cuh"
 #include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/barrier.h"
@@ -19,64 +21,128 @@ namespace blockscale {
 
 namespace fp8_gemm {
 
-/// What a warpgroup's tile of sums looks like in shared memory: each thread's values side by side.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE uint32_t sums_offset(uint32_t rank, uint32_t thread, uint32_t vector) {
-  constexpr uint32_t kThreads = 128 * math_warpgroups(kConfig);
-  constexpr uint32_t kVectors = kConfig.columns / 2 / 4;
-  return (((rank - 1) * kVectors + vector) * kThreads + thread) * 16;
-}
-
-/// Sends this block's sums to the first one of its cluster, which adds them to its own.
+/// The blocks of a cluster have summed parts of K. Each warp's rows are one block's own: the others
+/// send it theirs, and it adds all up in the order of ranks, which does not depend on the tile.
+/// False in those others.
 template <Fp8GemmConfig kConfig, int kSums>
-BLOCKSCALE_DEVICE void add_split_sums(const Shared<kConfig>& shared, uint32_t thread,
-                                      float (&sums)[kSums]) {
+BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& shared,
+                                      uint32_t warp, float (&sums)[kSums]) {
   using Four = device::Vector<float, 4>;
-  const uint32_t rank = ptx::cluster_ctarank(), split = ptx::cluster_nctarank();
-  ptx::barrier_cluster_wait();  // all blocks have begun
-  if (rank != 0) {
-    const ptx::ClusterAddress first = ptx::mapa_shared_cluster(shared.sums(), 0);
+  const uint32_t owner = owner_of_warp(warp, work.blocks), others = work.blocks - 1;
+  const uint32_t lane_offset = ptx::laneid() * 16;
+  const ptx::SharedAddress barrier = shared.sum_barrier(warp);
+  if (work.rank != owner) {
+    const ptx::SharedAddress place =
+        shared.sums(warp, work.rank < owner ? work.rank : work.rank - 1, others);
+    const ptx::ClusterAddress to = ptx::mapa_shared_cluster(place + lane_offset, owner);
+    const ptx::ClusterAddress their_barrier = ptx::mapa_shared_cluster(barrier, owner);
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
-      ptx::st_shared_cluster(
-          first + sums_offset<kConfig>(rank, thread, v),
-          Four{{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}});
+      ptx::st_async(to + v * 512,
+                    Four{{sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]}},
+                    their_barrier);
     }
+    return false;
   }
-  ptx::barrier_cluster_arrive();
-  ptx::barrier_cluster_wait();
-  if (rank != 0) return;
+  if (ptx::laneid() == 0) {
+    ptx::mbarrier_arrive_expect_tx(barrier, others * shared.memory.warp_sum_bytes);
+  }
+  device::mbarrier_wait(barrier, 0);
+  float own[kSums];
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    own[i] = sums[i];
+    sums[i] = 0;
+  }
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t other = 1; other < split; ++other) {
+  for (uint32_t rank = 0; rank <= others; ++rank) {
+    if (rank == owner) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kSums; ++i) sums[i] = ptx::add_rn(sums[i], own[i]);
+      continue;
+    }
+    const ptx::SharedAddress from =
+        shared.sums(warp, rank < owner ? rank : rank - 1, others) + lane_offset;
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
-      const Four add = ptx::ld_shared<Four>(shared.sums() + sums_offset<kConfig>(other, thread, v));
+      const Four add = ptx::ld_shared<Four>(from + v * 512);
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         sums[4 * v + i] = ptx::add_rn(sums[4 * v + i], add.at[i]);
       }
     }
   }
+  return true;
+}
+
+template <Fp8GemmConfig kConfig>
+using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
+
+/// A warp's rows of one part, where D is quantized.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
+                                     const Tile& tile, uint32_t part,
+                                     float (&sums)[kConfig.columns / 2]) {
+  static_assert(kConfig.columns == kQuantizedColumns &&
+                16 * store_bytes_of(kConfig) * store_buffers_of(kConfig) ==
+                    QuantizeStore::kHeldBytes);
+  const Fp8GemmParams& p = work.p;
+  const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
+  QuantizedPlace place;
+  place.lane = ptx::laneid_here();
+  const uint32_t column = place.lane % 4 * 2;
+  place.batch = tile.batch;
+  place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
+  place.column = (n >> p.log2_parts) * kQuantizedColumns;
+  place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
+  place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
+  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
 }
 
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp) {
-  using Store = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
   const Fp8GemmParams& p = work.p;
   Multiplier<kConfig> multiplier(shared, warp);
-  for_each_tile(work, [&](const Tile& tile) {
+  // Not by for_each_tile: a compiler that does not inline so long a function keeps all of this in
+  // memory.
+  Tile tile = work.first_tile;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t turn = 0;;) {
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
-    multiplier.multiply(work.k_end - work.k_begin, 128 - column % 128, sums);
-    if (work.blocks > 1) {
-      add_split_sums<kConfig>(shared, warp * 32 + ptx::laneid(), sums);
-      if (work.rank != 0) return;
-    }
     const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
-    Store(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
-  });
-  Store::finish();
+    const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums);
+    if (work.blocks > 1) {  // a cluster has one tile
+      ptx::barrier_cluster_wait();
+      if (!kConfig.quantizes && row >= p.epilogue.rows) break;
+      if (!add_split_sums<kConfig>(work, shared, warp, sums)) break;
+    }
+    if constexpr (kConfig.quantizes) {
+      quantize_part<kConfig>(work, shared, warp, tile, work.part(turn), sums);
+    } else {
+      TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
+    }
+    if (!work.has(++turn)) break;
+    tile = work.tile(turn);
+  }
+  if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
+}
+
+}  // namespace fp8_gemm
+
+namespace fp8_gemm {
+
+/// By one thread of each warp.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void init_barriers(const Work& work, const Shared<kConfig>& shared,
+                                     uint32_t warp) {
+  constexpr uint32_t kWarps = threads_of(kConfig) / 32, kMathWarps = kWarps - 4;
+  if (work.blocks > 1 && warp < kMathWarps) {
+    ptx::mbarrier_init(shared.sum_barrier(warp), 1, "sums");
+  }
+  shared.ring.init(warp, kWarps, kFillers, kMathWarps);
 }
 
 }  // namespace fp8_gemm
@@ -86,10 +152,8 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   const fp8_gemm::Shared<kConfig> shared(p);
   const fp8_gemm::Work work(p);
   const uint32_t warp = device::warp_index();
-  if (ptx::tid_x() == 0) {
-    shared.ring.init(fp8_gemm::kFillers, static_cast<uint32_t>(4 * math_warpgroups(kConfig)));
-    shared.accept_rows_outside(p.last_bytes);
-  }
+  if (ptx::laneid() == 0) fp8_gemm::init_barriers(work, shared, warp);
+  if (ptx::tid_x() == 0) shared.accept_rows_outside(p.last_bytes);
   ptx::barrier_sync_all();
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
   if (p.is_beside) {
@@ -100,19 +164,15 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   }
   ptx::griddepcontrol_launch_dependents();
   if (warp < 4) {
-    ptx::setmaxnreg_dec<kLoaderRegisters>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kLoaderRegisters>();
     if (warp == 0) {
       fp8_gemm::load_operands<kConfig>(work, shared);
     } else {
       fp8_gemm::load_scales<kConfig>(work, shared, warp - 1);
     }
-    if (work.blocks > 1) {  // a barrier of a cluster is of all threads
-      ptx::barrier_cluster_wait();
-      ptx::barrier_cluster_arrive();
-      ptx::barrier_cluster_wait();
-    }
+    if (work.blocks > 1) ptx::barrier_cluster_wait();  // which is of all threads
   } else {
-    ptx::setmaxnreg_inc<math_registers(kConfig)>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<math_registers(kConfig)>();
     fp8_gemm::multiply_tiles<kConfig>(work, shared, warp - 4);
   }
   if (p.is_beside) ptx::griddepcontrol_wait();

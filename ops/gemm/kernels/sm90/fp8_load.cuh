@@ -14,29 +14,50 @@
 
 namespace blockscale::fp8_gemm {
 
-/// What a block does: all tiles that its cluster takes, but only a part of K.
+/// What a block does: all tiles that its cluster takes, turn by turn, but only a part of K.
 struct Work {
   const Fp8GemmParams& p;
-  uint32_t rank = ptx::cluster_ctarank();
-  uint32_t blocks = ptx::cluster_nctarank();
-  uint32_t first = ptx::ctaid_x() / blocks;  // tile, and what is between this block's tiles
-  uint32_t step = ptx::nctaid_x() / blocks;
+  uint32_t blocks;          // of the cluster
+  uint32_t first, step;     // group of tiles, and what is between this block's
+  uint32_t rank;            // in the cluster
   uint32_t k_begin, k_end;  // in k-blocks
+  Tile first_tile;
 
-  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params) : p(params) {
+  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params)
+      : p(params),
+        blocks(params.split.divisor),
+        first(params.split.quotient(ptx::ctaid_x())),
+        step(params.split.quotient(ptx::nctaid_x())),
+        rank(ptx::ctaid_x() - first * blocks) {
     const uint32_t begin = rank * p.split_blocks, end = begin + p.split_blocks;
     k_begin = begin < p.k_blocks ? begin : p.k_blocks;
     k_end = end < p.k_blocks ? end : p.k_blocks;
+    first_tile = tile(0);
   }
 
-  BLOCKSCALE_DEVICE bool has(uint32_t i) const { return i < p.order.tiles; }
+  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return group(turn) < p.order.tiles; }
+  BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
+    Tile tile = p.order(group(turn));
+    tile.n = ((tile.n + p.first_n) << p.log2_parts) + part(turn);
+    return tile;
+  }
+  /// Of the tile, in its group.
+  BLOCKSCALE_DEVICE uint32_t part(uint32_t turn) const { return turn & ((1u << p.log2_parts) - 1); }
+  BLOCKSCALE_DEVICE uint32_t group(uint32_t turn) const {
+    return first + (turn >> p.log2_parts) * step;
+  }
 };
 
-/// Visits this block's tiles.
+/// Visits this block's tiles, of which there is one at least.
 template <class Visit>
 BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
+  Tile tile = work.first_tile;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = work.first; work.has(i); i += work.step) visit(work.p.order(i));
+  for (uint32_t turn = 0;;) {
+    visit(tile);
+    if (!work.has(++turn)) return;
+    tile = work.tile(turn);
+  }
 }
 
 template <Fp8GemmConfig kConfig>
@@ -76,7 +97,14 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
     return base + (memory.results + warp * memory.result_bytes);
   }
-  BLOCKSCALE_DEVICE ptx::SharedAddress sums() const { return base + memory.sums; }
+  /// Where another block's sums of a warp's rows go, in the warp's own block: those of the
+  /// `other`th of the `others` blocks.
+  BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t warp, uint32_t other, uint32_t others) const {
+    return base + (memory.sums + (warp / (others + 1) * others + other) * memory.warp_sum_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
+    return base + (memory.sum_barriers + warp * 8);
+  }
 };
 
 /// Of the warpgroup that loads: a warp copies operands, and arrives at each stage as one of these.
@@ -90,7 +118,9 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
   device::StagePlace place;
   for_each_tile(work, [&](const Tile& tile) {
     const int32_t row = static_cast<int32_t>(tile.m * kConfig.rows);
-    const int32_t column = static_cast<int32_t>(tile.n * kConfig.columns);
+    const int32_t column = static_cast<int32_t>(kConfig.quantizes ? p.runs.box_row(tile.n, 0)
+                                                                  : tile.n * kConfig.columns);
+    const int32_t second = static_cast<int32_t>(p.runs.box_row(tile.n, 1));
     const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(tile.batch) : 0;
     const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
     const bool is_last = tile.m + 1 == p.order.tiles_m;
@@ -113,6 +143,10 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
         } else {
           ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full);
         }
+        if constexpr (kConfig.quantizes) {
+          ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK, &p.b_second,
+                                                     {{byte, second, b_matrix}}, full);
+        }
       }
       place.advance(shared.ring.stages);
     }
@@ -126,7 +160,7 @@ template <Fp8GemmConfig kConfig, class ACode, class BCode>
 class ScaleLoader {
  public:
   BLOCKSCALE_DEVICE ScaleLoader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
-      : work_(work), shared_(shared), tile_(work.first), k_(work.k_begin + warp) {
+      : work_(work), shared_(shared), k_(work.k_begin + warp) {
     place_.stage = warp;
   }
 
@@ -170,11 +204,11 @@ class ScaleLoader {
     BLOCKSCALE_NO_UNROLL
     while (k_ >= work_.k_end) {
       k_ -= count;
-      tile_ += work_.step;
+      ++turn_;
     }
-    if (!work_.has(tile_)) return;
+    if (!work_.has(turn_)) return;
     const Fp8GemmParams& p = work_.p;
-    const Tile tile = p.order(tile_);
+    const Tile tile = turn_ == 0 ? work_.first_tile : work_.tile(turn_);
     const uint32_t lane = ptx::laneid();
     a_ = reinterpret_cast<const ACode*>(p.a_scales.data) + tile.batch * p.a_scales.batch_stride;
     b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.batch * p.b_scales.batch_stride;
@@ -184,9 +218,18 @@ class ScaleLoader {
     }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) {
-      const uint32_t first = tile.n * kColumns;
-      const uint32_t column = kByColumns ? first + 32 * j + lane : (first / 128 + j) * 128;
-      b_row_[j] = row_offset(p.b_scales, column, p.epilogue.columns);
+      b_row_[j] = row_offset(p.b_scales, b_row(tile.n, j), p.epilogue.columns);
+    }
+  }
+  /// The row of B that has this lane's scale `j`.
+  BLOCKSCALE_DEVICE uint32_t b_row(uint32_t tile, uint32_t j) const {
+    if constexpr (kConfig.quantizes) {
+      constexpr uint32_t kOfRun = kByColumns ? kRunColumns / 32 : 1;
+      return work_.p.runs.row(tile, j / kOfRun, kByColumns ? j % kOfRun * 32 + ptx::laneid() : 0);
+    } else {
+      const uint32_t column = 32 * j + ptx::laneid();  // of the tile
+      const uint32_t first = tile * kColumns;
+      return kByColumns ? first + column : (first / 128 + j) * 128;
     }
   }
   BLOCKSCALE_DEVICE static uint32_t row_offset(const GemmScales& scales, uint32_t row,
@@ -196,7 +239,7 @@ class ScaleLoader {
 
   /// Begins to load the scales of this warp's next k-block; false if there is none.
   BLOCKSCALE_DEVICE bool load(Scales& to) {
-    if (!work_.has(tile_)) return false;
+    if (!work_.has(turn_)) return false;
     const ACode* const a = a_ + work_.p.a_scales.k_offset(k_);
     const BCode* const b = b_ + work_.p.b_scales.k_offset(k_);
     BLOCKSCALE_UNROLL
@@ -241,7 +284,7 @@ class ScaleLoader {
 
   const Work& work_;
   const Shared<kConfig>& shared_;
-  uint32_t tile_, k_;  // of the next load
+  uint32_t turn_ = 0, k_;  // of the next load
   const ACode* a_ = nullptr;
   const BCode* b_ = nullptr;
   uint32_t a_row_[kA], b_row_[kB];

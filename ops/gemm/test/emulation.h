@@ -1,0 +1,45 @@
+// Runs plans of products in the emulator, for tests.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "blockscale/tensor.h"
+#include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/plan.h"
+
+namespace blockscale::test {
+
+/// Memory that begins so many bytes behind a multiple of 16: with none, as tensor copies need it.
+class AlignedCopy {
+ public:
+  AlignedCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
+    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
+    if (data != nullptr && bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
+  }
+  std::uint8_t* at() {
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    return storage_.data() + (16 - address % 16) % 16 + odd_;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t bytes_, odd_;
+  std::vector<std::uint8_t> storage_;
+};
+
+/// A copy of an operand's values.
+inline AlignedCopy copy_of_values(const ScaledTensorView& x, std::int64_t odd = 0) {
+  return {x.values, x.batch * x.value_batch_stride - (x.value_row_stride - x.k), odd};
+}
+
+/// From a view's first scale to its last.
+std::int64_t scale_bytes_of(const ScaledTensorView& x);
+
+/// Runs a plan's copies and launches in their order. `buffers` are what the product reads and
+/// writes. True if the emulator has nothing to report.
+bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffers,
+             const emulator::Options& options);
+
+}  // namespace blockscale::test
