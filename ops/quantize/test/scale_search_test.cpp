@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "blockscale/cuda.h"
 #include "blockscale/quantize.h"
 #include "ops/quantize/test/support.h"
 #include "tests/expect_error.h"
@@ -220,6 +221,20 @@ TEST(ScaleSearchErrors, NameTheArgument) {
   for (const float bad : {-1.0f, INFINITY, NAN}) {
     weights[17] = bad;
     expect(Recipe::nvfp4, "options.channel_weights", "for column 17", [](QuantizeOptions&) {});
+  }
+}
+
+TEST(ScaleSearchErrors, OnTheCpuOnly) {
+  const std::vector<float> x(256, 1.0f);
+  ScaledTensor out(Recipe::mxfp4, 1, 256, ScaleLayout::row_major);
+  QuantizeOptions options;
+  options.scale_choice = ScaleChoice::mse;
+  try {
+    (void)cuda::describe_quantize(MatrixView{x.data(), Format::f32, 1, 256}, out.view(), options);
+    ADD_FAILURE() << "planned";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.argument(), "options.scale_choice");
   }
 }
 
