@@ -6,7 +6,7 @@ Each row of the table is a product of models' layers, with what it must reach an
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
 ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
 the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
-several sets. All weights lie in huge pages, torch's too. Each run is written to a file,
+several sets. All weights lie where numpy puts them, torch's too. Each run is written to a file,
 DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-SHAPE...json for others.
 """
 
@@ -34,7 +34,6 @@ BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096
 
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
-HUGE_PAGE = 2 << 20
 MOST_COLD_ROWS = 16
 COLD_CALLS = 3
 #: Of a shape, in seconds, after LEAST_TURNS turns.
@@ -107,24 +106,13 @@ def in_recipe(x: np.ndarray, recipe: str) -> Any:
     return x if recipe == "bf16" else blockscale.quantize(x, recipe)
 
 
-def in_huge_pages(array: np.ndarray) -> np.ndarray:
-    """A copy at the start of a huge page where it has several, as the library and loaders of
-    weights allocate: numpy asks for them, but begins anywhere.
-    """
-    memory = np.empty(array.nbytes + HUGE_PAGE, np.uint8)
-    begin = -memory.ctypes.data % HUGE_PAGE
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
 def copy_of(operand: Any) -> Any:
     import blockscale
 
     if isinstance(operand, np.ndarray):
-        return in_huge_pages(operand)
+        return operand.copy()
     return blockscale.ScaledTensor(
-        in_huge_pages(operand.values),
+        operand.values.copy(),
         operand.scales.copy(),
         operand.recipe,
         layout=operand.layout,

@@ -37,8 +37,8 @@ struct QuantizeBenchmarkRow {
   int threads = 1;
   double seconds = 0;
   double input_gb_per_second = 0;  // 1e9 bytes of input a second
-  double bytes_per_second = 0;     // bytes read + written, each once, though nvfp4 and fp8_tensor
-                                   // read their input twice
+  double bytes_per_second = 0;     // bytes read + written; nvfp4 and fp8_tensor read their input
+                                   // twice, which counts
   double memcpy_share = 0;         // bytes_per_second over memcpy's (read + written too)
 };
 

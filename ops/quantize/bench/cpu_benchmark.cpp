@@ -201,7 +201,9 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
         static_cast<double>(value_bytes(row.recipe, options.rows, options.k) +
                             scale_bytes(row.recipe, row.layout, options.rows, options.k));
     row.input_gb_per_second = read / row.seconds * 1e-9;
-    row.bytes_per_second = (read + written) / row.seconds;
+    const RecipeTraits& t = recipe_traits(row.recipe);
+    const int reads = t.tensor_scale || t.block_rows == 0 ? 2 : 1;  // one for the tensor's maximum
+    row.bytes_per_second = (reads * read + written) / row.seconds;
     row.memcpy_share = row.bytes_per_second / copy_rate;
   }
   return result;
