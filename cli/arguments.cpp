@@ -9,6 +9,7 @@ namespace blockscale::cli {
 namespace {
 
 constexpr std::array<const char*, 3> kMxScaleModes = {"floor", "ceil", "even"};
+constexpr std::array<const char*, 3> kScaleChoices = {"amax", "mse", "weighted"};
 constexpr std::array kPlainFormats = {Format::f32, Format::f16, Format::bf16};
 
 std::string block_side(int side, const char* all) {
@@ -79,6 +80,16 @@ MxScaleMode parse_mx_scale_mode(std::string_view name) {
   static_assert(static_cast<int>(MxScaleMode::even) + 1 == kMxScaleModes.size());
   return static_cast<MxScaleMode>(
       index_of(name, "scale mode", {kMxScaleModes.begin(), kMxScaleModes.end()}));
+}
+
+ScaleChoice parse_scale_choice(std::string_view name) {
+  static_assert(static_cast<int>(ScaleChoice::weighted) + 1 == kScaleChoices.size());
+  return static_cast<ScaleChoice>(
+      index_of(name, "choice of scales", {kScaleChoices.begin(), kScaleChoices.end()}));
+}
+
+const char* scale_choice_name(ScaleChoice choice) {
+  return kScaleChoices[static_cast<std::size_t>(choice)];
 }
 
 double bits_per_value(Recipe recipe) {

@@ -70,6 +70,8 @@ InputTransform parse_input_transform(std::string_view name);
 Format parse_plain_format(std::string_view name);  // f32, f16, bf16
 bool parse_device(std::string_view name);          // cpu, cuda: whether it is a GPU
 MxScaleMode parse_mx_scale_mode(std::string_view name);
+ScaleChoice parse_scale_choice(std::string_view name);
+const char* scale_choice_name(ScaleChoice choice);
 
 std::vector<std::string> recipe_names();
 std::vector<std::string> scale_layout_names();

@@ -160,12 +160,16 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
 }
 
 ExitCode run_quantize(const BenchQuantize& command) {
+  if (command.cuda && command.options.scale_choice != ScaleChoice::amax) {
+    throw UsageError("--scales goes with --device cpu");
+  }
   if (command.cuda) return run_quantize_cuda(command);
   if (!command.sizes.empty()) throw UsageError("--size goes with --device cuda");
   if (command.plan) throw UsageError("--plan goes with --device cuda");
   const std::vector<QuantizeBenchmarkRow> rows = benchmark_quantize(command.options);
   Json json = {{"rows", command.options.rows},
                {"k", command.options.k},
+               {"scales", scale_choice_name(command.options.scale_choice)},
                {"simd_target", simd_target()},
                {"cases", Json::array()}};
   Table table({{"Recipe"},
@@ -219,6 +223,9 @@ void add_quantize(CLI::App& bench, Action& action) {
   add_repeated(*command, "--transform", "F", options.transforms, parse_input_transform,
                help_text("What is fused with the input: " + comma_list(input_transform_names()) +
                          ". Repeatable. Default: identity"));
+  add_parsed(*command, "--scales", "CHOICE", options.scale_choice, parse_scale_choice,
+             help_text("Which scale a block takes in MX recipes and nvfp4: amax (the default), mse "
+                       "or weighted"));
   add_parsed(*command, "--rows", "N", options.rows, parse_size, "Rows of the input. Default: 8192");
   add_parsed(*command, "--k", "K", options.k, parse_size,
              "Columns of what is quantized. Default: 8192");

@@ -1,9 +1,11 @@
 // blockscale convert: a checkpoint in one recipe and dialect from one in any other.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -24,6 +26,7 @@ struct ConvertCommand {
   std::string source;
   std::string destination;
   ConvertOptions options;
+  std::optional<std::filesystem::path> recipe_file;  // of --recipes
   bool json = false;
   bool quiet = false;
 };
@@ -81,6 +84,10 @@ ConvertReport run_convert(const ConvertCommand& command) {
   Progress progress(stderr, silent ? Progress::Style::none : Progress::style_for(stderr));
   const StopSignals signals;
   ConvertOptions options = command.options;
+  if (command.recipe_file) {
+    const auto more = read_recipe_file(*command.recipe_file);
+    options.map.insert(options.map.end(), more.begin(), more.end());
+  }
   options.progress = [&](const ConvertProgress& state) {
     spdlog::trace("{} of {} bytes: {}", state.source_bytes_done, state.source_bytes_total,
                   printable(state.tensor));
@@ -103,7 +110,8 @@ Json tensor_json(const ConvertedTensor& tensor) {
           {"recipe", recipe_traits(tensor.recipe).name},
           {"reason", tensor.reason},
           {"source_bytes", tensor.source_bytes},
-          {"bytes", tensor.bytes}};
+          {"bytes", tensor.bytes},
+          {"error_ratio", tensor.error_ratio ? Json(*tensor.error_ratio) : Json()}};
 }
 
 Json report_json(const ConvertCommand& command, const ConvertReport& report) {
@@ -123,6 +131,9 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"shards_reused", report.shards_reused},
           {"partial_discarded", report.partial_discarded},
           {"seconds", report.seconds},
+          {"scales", scale_choice_name(command.options.scales)},
+          {"disk_bytes", report.disk_bytes},
+          {"free_bytes", command.options.dry_run ? Json(report.free_bytes) : Json()},
           {"not_copied", not_copied},
           {"warnings", report.warnings},
           {"tensors", tensors}};
@@ -184,10 +195,59 @@ std::string not_copied_table(const ConvertReport& report) {
   return "\n" + table.str();
 }
 
+/// What searched scales gained: over all layers, and those that gained most and least.
+std::string gains_text(const ConvertReport& report) {
+  const ConvertedTensor* most = nullptr;
+  const ConvertedTensor* least = nullptr;
+  double logarithms = 0;
+  std::size_t count = 0;
+  for (const ConvertedTensor& tensor : report.tensors) {
+    if (!tensor.error_ratio) continue;
+    if (most == nullptr || *tensor.error_ratio < *most->error_ratio) most = &tensor;
+    if (least == nullptr || *tensor.error_ratio > *least->error_ratio) least = &tensor;
+    logarithms += std::log(std::max(*tensor.error_ratio, 1e-300));
+    ++count;
+  }
+  if (count == 0) return "";
+  const auto of = [](const ConvertedTensor& tensor) {
+    return format_fixed(*tensor.error_ratio, 3) + " (" + printable(tensor.name) + ")";
+  };
+  return "\nsquared errors, of those with min-max scales: " +
+         format_fixed(std::exp(logarithms / static_cast<double>(count)), 3) +
+         " (geometric mean of " + plural(static_cast<std::int64_t>(count), "layer") + "), from " +
+         of(*most) + " to " + of(*least) + "\n";
+}
+
+/// One line a tensor: what becomes of it, and why.
+std::string decisions_table(const ConvertReport& report) {
+  Table table(
+      {{"Tensor"}, {"From"}, {"To"}, {"Before", Align::right}, {"After", Align::right}, {"Why"}});
+  for (const ConvertedTensor& tensor : report.tensors) {
+    table.add_row({printable(tensor.name), recipe_traits(tensor.source_recipe).name,
+                   tensor.converted ? recipe_traits(tensor.recipe).name : "kept",
+                   format_bytes(static_cast<double>(tensor.source_bytes)),
+                   format_bytes(static_cast<double>(tensor.bytes)), printable(tensor.reason)});
+  }
+  return table.str() + "\n";
+}
+
+/// In place of a report: nothing was written.
+void print_dry_run(const ConvertCommand& command, const ConvertReport& report) {
+  const bool unknown = report.free_bytes == ~std::uint64_t{0};
+  std::string text = decisions_table(report) + summary_table(report) + not_copied_table(report) +
+                     "\n" + printable(command.destination) + " would need " +
+                     format_bytes(static_cast<double>(report.disk_bytes)) + " in the " +
+                     dialect_name(report.dialect) + " dialect; ";
+  text += unknown ? "what its file system has free is not known"
+                  : format_bytes(static_cast<double>(report.free_bytes)) + " are free there" +
+                        (report.free_bytes < report.disk_bytes ? ", which is too little" : "");
+  print(text + ". Nothing was written.\n");
+}
+
 void print_report(const ConvertCommand& command, const ConvertReport& report) {
   const double rate =
       report.seconds > 0 ? static_cast<double>(report.source_bytes) / report.seconds : 0;
-  std::string text = summary_table(report) + not_copied_table(report) + "\n" +
+  std::string text = summary_table(report) + gains_text(report) + not_copied_table(report) + "\n" +
                      printable(command.destination) + ": " + dialect_name(report.dialect) +
                      " dialect (from " + dialect_name(report.source_dialect) + "), in " +
                      format_duration(report.seconds) + ", " + format_bytes(rate) + "/s";
@@ -205,7 +265,9 @@ void log_tensors(const ConvertReport& report) {
     const std::string fate =
         tensor.converted ? std::string("to ") + recipe_traits(tensor.recipe).name : "kept";
     const std::string reason = tensor.reason.empty() ? "" : ", " + printable(tensor.reason);
-    spdlog::debug("{}: {}{}", printable(tensor.name), fate, reason);
+    const std::string gain =
+        tensor.error_ratio ? ", squared error x " + format_fixed(*tensor.error_ratio, 3) : "";
+    spdlog::debug("{}: {}{}{}", printable(tensor.name), fate, reason, gain);
   }
 }
 
@@ -217,6 +279,8 @@ ExitCode run(const ConvertCommand& command) {
   }
   if (command.json) {
     print_json(report_json(command, report));
+  } else if (command.options.dry_run) {
+    print_dry_run(command, report);
   } else if (!command.quiet) {
     print_report(command, report);
   }
@@ -269,7 +333,8 @@ Examples:
     blockscale convert ./moe ./moe-mx --recipe mxfp8_e4m3 --map '*.experts.*=mxfp4' --resume
 )help";
 
-void add_selection_options(CLI::App& command, ConvertOptions& options) {
+void add_selection_options(CLI::App& command, ConvertOptions& options,
+                           std::optional<std::filesystem::path>& recipe_file) {
   add_repeated(command, "--include", "PATTERN", options.include, parse_pattern,
                help_text("Convert the weights whose names match, instead of the default choice "
                          "(2-D weights of linear layers and stacked experts; not embeddings, "
@@ -280,6 +345,11 @@ void add_selection_options(CLI::App& command, ConvertOptions& options) {
   add_repeated(command, "--map", "PATTERN=RECIPE", options.map, parse_mapping,
                help_text("Use RECIPE for the weights whose names match; the first match wins. "
                          "Repeatable"));
+  add_parsed(
+      command, "--recipes", "FILE", recipe_file,
+      [](const std::string& text) { return std::filesystem::path(text); },
+      help_text("As --map, for the lines \"PATTERN\": RECIPE of a YAML file, or the members "
+                "of a JSON object; after those of --map"));
   add_parsed(command, "--experts-layout", "LAYOUT", options.experts_layout, parse_experts_layout,
              help_text("How stacks of experts are stored: out-in ([experts, out, in]) or in-out, "
                        "which stay as they are. Default: as the model type does"));
@@ -294,6 +364,15 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
       [](const std::string& text) { return std::filesystem::path(text); },
       help_text("Largest magnitude of each layer's input: JSON or safetensors, weight name "
                 "-> absmax. NVFP4 is then written for 4-bit activations too"));
+  add_parsed(command, "--scales", "CHOICE", options.scales, parse_scale_choice,
+             help_text("Which scale a block takes in MX recipes and nvfp4: amax (the default, from "
+                       "its largest magnitude), mse (of the least squared error), or weighted (the "
+                       "same, with errors weighted by --calibration). Every engine reads them"));
+  add_parsed(
+      command, "--calibration", "FILE", options.calibration,
+      [](const std::string& text) { return std::filesystem::path(text); },
+      help_text("For --scales weighted: the mean square of each layer's input channels, a "
+                "safetensors file that blockscale.Calibrator writes"));
   add_parsed(command, "--scale-mode", "MODE", options.mx_scale_mode, parse_mx_scale_mode,
              help_text("How MX recipes round the shared exponent: floor, ceil or even. Default: "
                        "ceil; even for compressed-tensors"));
@@ -319,6 +398,9 @@ void add_output_options(CLI::App& command, ConvertOptions& options) {
   command.add_flag("--overwrite", options.overwrite,
                    help_text("Replace DST if it exists: a regular file, or a folder that is empty "
                              "or holds a checkpoint"));
+  command.add_flag("--dry-run", options.dry_run,
+                   help_text("Print what would become of each tensor and why, the size of the "
+                             "result and what is free; write nothing"));
   command.add_flag("--copy-all", options.copy_all,
                    help_text("Copy the files of SRC that hold other weights too (*.bin, *.pth, "
                              "*.gguf, original/, onnx/, ...), which the report lists else"));
@@ -346,7 +428,7 @@ void add_convert(CLI::App& app, Action& action) {
   add_parsed(*command, "--dialect", "D", state->options.dialect, parse_dialect,
              help_text("How it is named and described on disk: " + comma_list(dialect_names()) +
                        ". Default: the one that suits the recipe"));
-  add_selection_options(*command, state->options);
+  add_selection_options(*command, state->options, state->recipe_file);
   add_numeric_options(*command, state->options);
   add_output_options(*command, state->options);
   command->add_flag("--quiet", state->quiet, "Print nothing but errors");

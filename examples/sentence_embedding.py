@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import blockscale
 import numpy as np
@@ -28,6 +30,7 @@ from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 MAX_TOKENS = 128
+SEARCHED = ("mse", "weighted")
 Linear = Callable[[np.ndarray], np.ndarray]
 
 
@@ -38,6 +41,7 @@ class Pair:
     name: str
     weight: str
     activation: str
+    scales: str = "amax"  # how the scales of weights are chosen
 
 
 def pairs() -> list[Pair]:
@@ -60,9 +64,11 @@ def pairs() -> list[Pair]:
         Pair("mxfp4-W4A4", "mxfp4", "mxfp4"),
         Pair("mxfp4-W4A8", "mxfp4", "mxfp8_e4m3"),
         Pair("mxfp4-W4A16", "mxfp4", "bf16"),
+        *(Pair(f"mxfp4-W4A16-{scales}", "mxfp4", "bf16", scales) for scales in SEARCHED),
         Pair("nvfp4-W4A4", "nvfp4", "nvfp4"),
         Pair("nvfp4-W4A8", "nvfp4", "fp8_row"),
         Pair("nvfp4-W4A16", "nvfp4", "bf16"),
+        *(Pair(f"nvfp4-W4A16-{scales}", "nvfp4", "bf16", scales) for scales in SEARCHED),
     ]
 
 
@@ -70,7 +76,7 @@ def is_plain(recipe: str) -> bool:
     return recipe in ("f32", "f16", "bf16")
 
 
-def in_recipe(x: np.ndarray, recipe: str) -> blockscale.ScaledTensor | np.ndarray:
+def in_recipe(x: np.ndarray, recipe: str, **scales: Any) -> blockscale.ScaledTensor | np.ndarray:
     """`x` (f32) as an operand: quantized, or rounded to a plain format."""
     if recipe == "f32":
         return x
@@ -78,17 +84,26 @@ def in_recipe(x: np.ndarray, recipe: str) -> blockscale.ScaledTensor | np.ndarra
         import ml_dtypes
 
         return x.astype(ml_dtypes.bfloat16 if recipe == "bf16" else np.float16)
-    return blockscale.quantize(x, recipe)
+    return blockscale.quantize(x, recipe, **scales)
 
 
 class Model:
     """A BERT encoder such as all-MiniLM-L6-v2, with weights and activations in `pair`.
 
     A weight that the recipe cannot divide into its blocks stays in f32, its layer's activations
-    too; `kept` says which and why. `weight_bytes` counts the linear layers.
+    too; `kept` says which and why. `weight_bytes` counts the linear layers. `calibrator` observes
+    their inputs; `mean_squares` of these, by layer and channel, weight the errors of scales.
     """
 
-    def __init__(self, folder: Path, pair: Pair, threads: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pair: Pair,
+        threads: int,
+        *,
+        calibrator: blockscale.Calibrator | None = None,
+        mean_squares: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._layers: int = config["num_hidden_layers"]
         self._heads: int = config["num_attention_heads"]
@@ -96,6 +111,8 @@ class Model:
         self._epsilon = np.float32(config["layer_norm_eps"])
         self._pair = pair
         self._threads = threads
+        self._calibrator = calibrator
+        self._mean_squares = mean_squares or {}
         checkpoint = blockscale.Checkpoint(folder)
         self._tensors = {
             name: np.asarray(checkpoint[name])
@@ -114,8 +131,13 @@ class Model:
         weight = self._tensors[f"{name}.weight"]
         bias = self._tensors[f"{name}.bias"]
         activation = self._pair.activation
+        scales: dict[str, Any] = {}
+        if self._pair.scales != "amax":
+            scales["scale_choice"] = self._pair.scales
+        if self._pair.scales == "weighted":
+            scales["channel_weights"] = self._mean_squares[name]
         try:
-            weight = in_recipe(weight, self._pair.weight)
+            weight = in_recipe(weight, self._pair.weight, **scales)
         except ValueError as error:
             self.kept[name] = str(error)
             activation = "f32"
@@ -130,7 +152,7 @@ class Model:
                 threads=self._threads,
             )
 
-        return apply
+        return apply if self._calibrator is None else self._calibrator.wrap(name, apply)
 
     def embed(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Unit sentence embeddings [batch, width] of token ids [batch, length] and their mask."""
@@ -244,19 +266,43 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def calibrate(folder: Path, sentences: list[str], path: Path) -> dict[str, np.ndarray]:
+    """Runs the f32 model on `sentences` and writes the calibration that `convert` reads to `path`.
+
+    Returns:
+        The mean square of each layer's input channels.
+    """
+    calibrator = blockscale.Calibrator()
+    embed_all(
+        [Model(folder, pairs()[0], 0, calibrator=calibrator)], load_tokenizer(folder), sentences
+    )
+    calibrator.save(path)
+    suffix = ".input_mean_square"
+    checkpoint = blockscale.Checkpoint(path)
+    return {
+        name.removesuffix(suffix): np.asarray(checkpoint[name])
+        for name in checkpoint
+        if name.endswith(suffix)
+    }
+
+
 def read_pairs(path: Path) -> tuple[list[str], list[str]]:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     return [row[0] for row in rows], [row[1] for row in rows]
 
 
 def evaluate(
-    folder: Path, sentence_pairs: tuple[list[str], list[str]], chosen: list[Pair], threads: int
+    folder: Path,
+    sentence_pairs: tuple[list[str], list[str]],
+    chosen: list[Pair],
+    threads: int,
+    mean_squares: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Result], np.ndarray]:
     """A Result for each pair of recipes, and the f32 embeddings of all sentences."""
     left, right = sentence_pairs
     # f32 comes first: it is what the others are compared with.
     wanted = [pairs()[0], *(pair for pair in chosen if pair.name != "f32")]
-    models = [Model(folder, pair, threads) for pair in wanted]
+    models = [Model(folder, pair, threads, mean_squares=mean_squares) for pair in wanted]
     runs = embed_all(models, load_tokenizer(folder), left + right)
     reference = runs[0].embeddings
 
@@ -305,6 +351,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", metavar="NAME", help="names of the first column")
     parser.add_argument("--first", type=int, metavar="N", help="only the first N sentence pairs")
     parser.add_argument("--threads", type=int, default=0, help="0: all")
+    parser.add_argument(
+        "--calibration-sentences",
+        type=Path,
+        default=Path(__file__).parent / "calibration_sentences.txt",
+        metavar="FILE",
+        help="one a line; what weighted scales are chosen for",
+    )
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="keep the calibration here (.safetensors)"
+    )
     parser.add_argument("--json", type=Path, help="write the results here as well")
     parser.add_argument("--save-embeddings", type=Path, help="write f32's embeddings (.npy)")
     arguments = parser.parse_args()
@@ -316,7 +372,15 @@ def main() -> None:
     taken = (left[: arguments.first], right[: arguments.first])
     if len(taken[0]) < 2:
         sys.exit("--first, --pairs: a ranking needs at least 2 pairs of sentences")
-    results, reference = evaluate(arguments.model, taken, chosen, arguments.threads)
+    mean_squares = None
+    if arguments.calibration or any(pair.scales == "weighted" for pair in chosen):
+        sentences = arguments.calibration_sentences.read_text(encoding="utf-8").splitlines()
+        with tempfile.TemporaryDirectory() as folder:
+            path = arguments.calibration or Path(folder) / "calibration.safetensors"
+            mean_squares = calibrate(arguments.model, sentences, path)
+    results, reference = evaluate(
+        arguments.model, taken, chosen, arguments.threads, mean_squares=mean_squares
+    )
     print_table(results)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")

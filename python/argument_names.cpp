@@ -5,6 +5,8 @@ namespace blockscale::python {
 std::string python_name(const std::string& argument) {
   constexpr std::string_view kFused = "options.input.";
   if (argument == "options.fp8_amax_floor") return "amax_floor";
+  if (argument == "options.channel_weights") return "channel_weights";
+  if (argument == "options.scale_choice") return "scale_choice";
   if (argument == "alpha_factor") return "alpha";
   if (argument == "c.data") return "c";
   if (argument == "d" || argument == "d.data") return "out";

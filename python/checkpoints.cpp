@@ -145,7 +145,9 @@ void bind_reports(nb::module_& module) {
       .def_ro("converted", &ConvertedTensor::converted)
       .def_ro("reason", &ConvertedTensor::reason)
       .def_ro("source_bytes", &ConvertedTensor::source_bytes)
-      .def_ro("bytes", &ConvertedTensor::bytes);
+      .def_ro("bytes", &ConvertedTensor::bytes)
+      .def_ro("error_ratio", &ConvertedTensor::error_ratio,
+              "Searched scales: squared error over that of min-max scales; None of others.");
   nb::class_<NotCopied>(module, "NotCopied", "A file, or folder/, that was left behind, and why.")
       .def_ro("path", &NotCopied::path)
       .def_ro("bytes", &NotCopied::bytes)
@@ -160,6 +162,8 @@ void bind_reports(nb::module_& module) {
       .def_ro("shards_reused", &ConvertReport::shards_reused)
       .def_ro("partial_discarded", &ConvertReport::partial_discarded)
       .def_ro("not_copied", &ConvertReport::not_copied)
+      .def_ro("disk_bytes", &ConvertReport::disk_bytes, "That all files of the result need.")
+      .def_ro("free_bytes", &ConvertReport::free_bytes, "Of a dry run: what the disk has free.")
       .def_ro("seconds", &ConvertReport::seconds);
   nb::class_<TensorComparison>(module, "TensorComparison",
                                "Difference of one tensor: sqnr_db = 10 log10(sum a^2 / sum "
@@ -212,6 +216,8 @@ void bind_options(nb::module_& module) {
       .def_rw("experts_layout", &ConvertOptions::experts_layout)
       .def_rw("share_tensor_scales", &ConvertOptions::share_tensor_scales)
       .def_rw("activation_scales", &ConvertOptions::activation_scales)
+      .def_rw("scales", &ConvertOptions::scales)
+      .def_rw("calibration", &ConvertOptions::calibration)
       .def_rw("scale_mode", &ConvertOptions::mx_scale_mode)
       .def_rw("amax_floor", &ConvertOptions::fp8_amax_floor)
       .def_rw("shard_bytes", &ConvertOptions::shard_bytes)
@@ -220,7 +226,8 @@ void bind_options(nb::module_& module) {
       .def_rw("resume", &ConvertOptions::resume)
       .def_rw("overwrite", &ConvertOptions::overwrite)
       .def_rw("copy_all", &ConvertOptions::copy_all)
-      .def_rw("allow_nonfinite", &ConvertOptions::allow_nonfinite);
+      .def_rw("allow_nonfinite", &ConvertOptions::allow_nonfinite)
+      .def_rw("dry_run", &ConvertOptions::dry_run);
 }
 
 }  // namespace
@@ -252,6 +259,7 @@ void bind_checkpoints(nb::module_& module) {
       .def("plain_parts", &plain_parts, nb::arg("name"));
   module.def("convert", &run_conversion, nb::arg("source"), nb::arg("destination"),
              nb::arg("options"), nb::arg("progress").none());
+  module.def("read_recipe_file", &read_recipe_file, nb::arg("path"));
   module.def("compare", &compare, nb::arg("a"), nb::arg("b"), nb::arg("threads") = 0,
              nb::call_guard<nb::gil_scoped_release>());
 }

@@ -49,6 +49,12 @@ void bind_enums(nb::module_& module) {
       .value("floor", MxScaleMode::floor)
       .value("ceil", MxScaleMode::ceil)
       .value("even", MxScaleMode::even);
+  nb::enum_<ScaleChoice>(module, "ScaleChoice",
+                         "Which scale a block takes: from its largest magnitude, or that of the "
+                         "least squared error, weighted by input channel or not.")
+      .value("amax", ScaleChoice::amax)
+      .value("mse", ScaleChoice::mse)
+      .value("weighted", ScaleChoice::weighted);
   nb::enum_<TensorScaleSense>(module, "TensorScaleSense",
                               "How a stored tensor scale enters a value.")
       .value("multiplier", TensorScaleSense::multiplier)

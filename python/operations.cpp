@@ -16,6 +16,26 @@ void quantize_into(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
   with_python_names([&] { quantize(call.x, call.out.view, call.options); });
 }
 
+/// quantize with searched scales; `weights` is None or f32 of one dimension.
+void quantize_searched_into(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
+                            bool given_scales, const std::optional<nb::tuple>& transform,
+                            ScaleChoice choice, nb::handle weights, int threads) {
+  QuantizeCall call = quantize_call(x, dtype, out, mode, given_scales, 0.0f, transform);
+  call.options.threads = threads;
+  call.options.scale_choice = choice;
+  Array array;
+  if (!weights.is_none()) {
+    array = input_array("channel_weights", weights);
+    const std::int64_t k = call.out.view.k;
+    if (array.ndim() != 1 || array.shape(0) != k || (k > 1 && array.stride(0) != 1)) {
+      throw Error(ErrorCode::invalid_argument, "channel_weights",
+                  "must be contiguous, one for each of " + std::to_string(k) + " columns");
+    }
+    call.options.channel_weights = static_cast<const float*>(array.data());
+  }
+  with_python_names([&] { quantize(call.x, call.out.view, call.options); });
+}
+
 void quantize_twice_into(nb::handle x, Format dtype, nb::handle out_rows, nb::handle out_columns,
                          float amax_floor, const std::optional<nb::tuple>& transform, int threads) {
   QuantizeCall call =
@@ -71,6 +91,9 @@ void bind_operations(nb::module_& module) {
   module.def("quantize", &quantize_into, nb::arg("x"), nb::arg("dtype"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("threads"));
+  module.def("quantize_searched", &quantize_searched_into, nb::arg("x"), nb::arg("dtype"),
+             nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("transform").none(),
+             nb::arg("choice"), nb::arg("weights").none(), nb::arg("threads"));
   module.def("quantize_rows_and_columns", &quantize_twice_into, nb::arg("x"), nb::arg("dtype"),
              nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("threads"));

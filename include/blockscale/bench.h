@@ -8,6 +8,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
+#include "blockscale/quantize.h"
 #include "blockscale/tensor.h"
 #include "core/input_transform.h"
 
@@ -19,6 +20,8 @@ struct QuantizeBenchmarkOptions {
   std::vector<ScaleLayout> layouts;  // empty: the layout most kernels read (swizzled_128x4 where
                                      // the recipe allows it, else row_major)
   std::vector<InputTransform> transforms;  // fused inputs; empty: identity only
+  /// Of MX and NVFP4; the others are always measured with `amax`. Weights of `weighted` are 1.
+  ScaleChoice scale_choice = ScaleChoice::amax;
   std::int64_t rows = 8192;  // inputs above the last-level cache measure memory, not cache
   std::int64_t k = 8192;     // columns of what is quantized
   int threads = 1;           // 0: all of the machine's

@@ -94,6 +94,10 @@ struct ConvertOptions {
   /// Quantize weights anew that engines fuse and whose NVFP4 tensor scales would differ.
   bool share_tensor_scales = false;
   std::optional<std::filesystem::path> activation_scales;  // safetensors or JSON: name -> absmax
+  /// Which scales blocks take in MX recipes and NVFP4. `weighted` needs `calibration`: a
+  /// safetensors file with the mean square of each input channel (docs/checkpoints.md).
+  ScaleChoice scales = ScaleChoice::amax;
+  std::optional<std::filesystem::path> calibration;
   std::optional<MxScaleMode> mx_scale_mode;  // default: ceil; even in compressed-tensors
   float fp8_amax_floor = 0.0f;
   std::uint64_t shard_bytes = 5'000'000'000;
@@ -103,6 +107,7 @@ struct ConvertOptions {
   bool overwrite = false;        // replace an existing file, or a folder that holds a checkpoint
   bool copy_all = false;         // copy also what `not_copied` of the report lists else
   bool allow_nonfinite = false;  // quantize NaN and Inf by the rules of numerics.md
+  bool dry_run = false;          // decide, report, and write nothing
   /// Called from one thread at a time; returning false stops the conversion (interrupted).
   std::function<bool(const ConvertProgress&)> progress;
 };
@@ -115,7 +120,14 @@ struct ConvertedTensor {
   std::string reason;  // why it was kept, or what was done to its tensor scale
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
+  /// Where scales were searched: the squared errors of the values, weighted as the scales are, over
+  /// those that the amax rule would have left. Not of shards that `resume` kept.
+  std::optional<double> error_ratio;
 };
+
+/// Name patterns and what becomes of the weights that match, in the order of a file: YAML (a flat
+/// mapping) or JSON (an object), by its extension. Throws corrupt_file, naming the line.
+std::vector<std::pair<std::string, Recipe>> read_recipe_file(const std::filesystem::path& path);
 
 /// A file beside the source's weights that was left behind.
 struct NotCopied {
@@ -134,6 +146,8 @@ struct ConvertReport {
   int shards_reused = 0;           // by resume
   bool partial_discarded = false;  // an unfinished conversion was found, and not resumed
   std::vector<NotCopied> not_copied;
+  std::uint64_t disk_bytes = 0;  // that all files of the result need, in whole blocks of 4 KiB
+  std::uint64_t free_bytes = 0;  // `dry_run`: that the destination's file system has free
   double seconds = 0;
 };
 

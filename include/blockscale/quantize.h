@@ -20,6 +20,20 @@ enum class ScaleSource : std::uint8_t {
             // still taken from the data. fp8_tensor, fp8_row: `out.scales` holds the scales.
 };
 
+/// Which scale a block takes: MX and NVFP4 (docs/numerics.md, "Scales of least error"). CPU only.
+enum class ScaleChoice : std::uint8_t {
+  amax,      // the one that its largest magnitude asks for
+  mse,       // the one of the least squared error
+  weighted,  // the same, each squared error weighted by that of its column in `channel_weights`
+};
+
+/// Sums of the squared errors (weighted ones, if weights are given) of all blocks whose errors are
+/// finite: with the scales of the amax rule, and with those that were chosen.
+struct ScaleErrors {
+  double amax = 0;
+  double chosen = 0;
+};
+
 /// y = x.
 struct Identity {};
 
@@ -61,8 +75,13 @@ struct QuantizeOptions {
   MxScaleMode mx_scale_mode = MxScaleMode::ceil;
   ScaleSource scale_source = ScaleSource::dynamic;
   float fp8_amax_floor = 0.0f;  // FP8: a block's amax counts as at least this (DeepSeek: 1e-4)
-  int threads = 0;              // 0: all of the machine's
-  QuantizeInput input = {};     // what is fused: `out` holds K columns of its result
+  ScaleChoice scale_choice = ScaleChoice::amax;
+  /// `weighted`: one for each column of the result, finite and at least 0; for weights of a layer
+  /// the mean square of each input channel.
+  const float* channel_weights = nullptr;
+  ScaleErrors* scale_errors = nullptr;  // `mse`, `weighted`: written if not null
+  int threads = 0;                      // 0: all of the machine's
+  QuantizeInput input = {};             // what is fused: `out` holds K columns of its result
 };
 
 /// Quantizes `x` into `out`, whose recipe, shape and layout say how. Every byte of `out` that its

@@ -1,5 +1,7 @@
 #include "models/convert/activation_scales.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "blockscale/safetensors.h"
@@ -24,16 +26,40 @@ float checked(const std::filesystem::path& file, const std::string& name, double
   return absmax;
 }
 
+constexpr std::string_view kAbsmax = ".input_absmax";
+constexpr std::string_view kMeanSquare = ".input_mean_square";
+
+std::string without(std::string_view name, std::string_view suffix) {
+  return std::string(name.substr(0, name.size() - suffix.size()));
+}
+
+/// The numbers of an F32 tensor of one dimension, or of one element.
+std::vector<float> floats_of(const SafetensorsFile& file, const TensorInfo& tensor) {
+  if (tensor.dtype != DType::F32 || (tensor.shape.size() != 1 && tensor.bytes != sizeof(float))) {
+    fail(file.path(), tensor.name, "must be F32 of one dimension");
+  }
+  std::vector<float> values(tensor.bytes / sizeof(float));
+  std::memcpy(values.data(), file.data(tensor).data(), tensor.bytes);
+  return values;
+}
+
 std::map<std::string, float> from_safetensors(const std::filesystem::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::map<std::string, float> result;
   for (const TensorInfo& tensor : file.tensors()) {
-    if (tensor.dtype != DType::F32 || tensor.bytes != sizeof(float)) {
+    if (tensor.name.ends_with(kMeanSquare)) continue;
+    const bool by_channel = tensor.name.ends_with(kAbsmax);
+    if (!by_channel && tensor.bytes != sizeof(float)) {
       fail(path, tensor.name, "must be F32 with one element");
     }
-    float value = 0;
-    std::memcpy(&value, file.data(tensor).data(), sizeof value);
-    result[tensor.name] = checked(path, tensor.name, value);
+    double absmax = 0;
+    for (const float value : floats_of(file, tensor)) {
+      if (!(double{value} <= absmax)) absmax = double{value};  // NaN stays, and is refused
+    }
+    const std::string name = by_channel ? without(tensor.name, kAbsmax) : tensor.name;
+    if (!result.emplace(name, checked(path, tensor.name, absmax)).second) {
+      fail(path, name, "has two entries, must have one");
+    }
   }
   return result;
 }
@@ -51,6 +77,23 @@ std::map<std::string, float> read_activation_scales(const std::filesystem::path&
   for (const auto& [name, value] : json.items()) {
     if (!value.is_number()) fail(file, name, "must be a number");
     result[name] = checked(file, name, value.get<double>());
+  }
+  return result;
+}
+
+std::map<std::string, std::vector<float>> read_mean_squares(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::map<std::string, std::vector<float>> result;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!tensor.name.ends_with(kMeanSquare)) continue;
+    std::vector<float> values = floats_of(file, tensor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i]) && values[i] >= 0) continue;
+      fail(path, tensor.name,
+           "is " + std::to_string(values[i]) + " for channel " + std::to_string(i) +
+               ", must be finite and at least 0");
+    }
+    result.emplace(without(tensor.name, kMeanSquare), std::move(values));
   }
   return result;
 }

@@ -1,16 +1,35 @@
-// Calibrated activations: the largest magnitude of each weight's input.
+// Calibration files: what `blockscale.Calibrator` collected of each layer's input.
 #pragma once
 
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "blockscale/error.h"
 
 namespace blockscale::models {
 
-/// Weight name -> absmax of its input, finite and above zero. Reads safetensors (a one-element F32
-/// tensor each) or a JSON object of numbers. Throws corrupt_file naming the entry that is wrong.
+/// Largest magnitude of each layer's input, by the name of its weight or module: JSON (name ->
+/// number), or a safetensors file of F32 tensors, NAME of one element or NAME.input_absmax of one a
+/// channel, of which the largest counts. Throws corrupt_file for anything else, and for a largest
+/// magnitude that is not finite and above 0.
 std::map<std::string, float> read_activation_scales(const std::filesystem::path& file);
+
+/// Mean square of each input channel, by the name of the weight or module: the tensors
+/// NAME.input_mean_square, F32 of one dimension, of a safetensors file. Throws corrupt_file for
+/// others of that name, and for a number that is not finite and at least 0.
+std::map<std::string, std::vector<float>> read_mean_squares(const std::filesystem::path& file);
+
+/// The entry of a weight: under its own name or that of its module. Null if there is none.
+template <class Value>
+const Value* entry_of(const std::map<std::string, Value>& entries, const std::string& weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  auto found = entries.find(weight);
+  if (found == entries.end() && weight.ends_with(kSuffix)) {
+    found = entries.find(weight.substr(0, weight.size() - kSuffix.size()));
+  }
+  return found == entries.end() ? nullptr : &found->second;
+}
 
 }  // namespace blockscale::models

@@ -45,6 +45,9 @@ void check_options(const ConvertOptions& options) {
   if (options.mx_scale_mode && static_cast<int>(*options.mx_scale_mode) > 2) {
     refuse("mx_scale_mode", "is no mode, must be floor, ceil or even");
   }
+  if (static_cast<int>(options.scales) > 2) {
+    refuse("scales", "is no choice, must be amax, mse or weighted");
+  }
   if (options.experts_layout && static_cast<int>(*options.experts_layout) > 1) {
     refuse("experts_layout", "is no layout, must be out_in or in_out");
   }
@@ -96,6 +99,9 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
           {"activation_scales", options.activation_scales
                                     ? Json(models::hash_bytes(text_of(*options.activation_scales)))
                                     : Json()},
+          {"scales", static_cast<int>(options.scales)},
+          {"calibration",
+           options.calibration ? Json(models::hash_bytes(text_of(*options.calibration))) : Json()},
           {"mx_scale_mode", static_cast<int>(plan.mx_scale_mode)},
           {"fp8_amax_floor", options.fp8_amax_floor},
           {"shard_bytes", options.shard_bytes},
@@ -115,7 +121,7 @@ ConvertReport report_of(const Plan& plan) {
   for (const models::PlannedTensor& planned : plan.tensors) {
     const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
     report.tensors.push_back({tensor.name, tensor.recipe, planned.recipe, planned.converted,
-                              planned.reason, tensor.bytes, planned.bytes});
+                              planned.reason, tensor.bytes, planned.bytes, std::nullopt});
   }
   return report;
 }
@@ -193,6 +199,9 @@ void build(const Plan& plan, const Output& output, models::ConvertRun& run,
     run.run_shard(shard, staging.result(), output.mode);
     staging.record(plan.shards[shard].file);
   }
+  for (const auto& [tensor, errors] : run.scale_errors()) {
+    report.tensors[tensor].error_ratio = errors.amax > 0 ? errors.chosen / errors.amax : 1.0;
+  }
   models::copy_other_files(source, output.others.copied, staging.result());
   for (const auto& [name, text] : output.configurations) {
     write_file_atomically(staging.result(), name, text, output.mode);
@@ -253,6 +262,12 @@ ConvertReport convert(const fs::path& source, const fs::path& destination,
   const Output output = output_of(plan, target, options.copy_all);
   ConvertReport report = report_of(plan);
   report.not_copied = output.others.not_copied;
+  report.disk_bytes = missing_bytes(plan, output, std::vector<bool>(plan.shards.size(), false));
+  if (options.dry_run) {
+    const fs::path parent = target.has_parent_path() ? target.parent_path() : ".";
+    report.free_bytes = models::free_space(Folder::open(parent));
+    return report;
+  }
   models::ConvertRun run(plan, options);
   models::Staging staging(target, is_file, identity_of(plan, options), output.paths(plan),
                           options.resume, options.threads);

@@ -58,12 +58,15 @@ void check_apart(const fs::path& destination, const fs::path& named, const Tenso
   const auto is = [&](const fs::path& path) {
     return fs::equivalent(destination, path, ignored) && !ignored;
   };
-  if (options.activation_scales) {
-    const fs::path scales = fs::weakly_canonical(*options.activation_scales, ignored);
-    if (is(scales) || is_within(scales, destination)) {
-      refuse(quote(destination.string()) + " is or holds the activation scales, must not");
+  const auto check_read = [&](const std::optional<fs::path>& file, const char* name) {
+    if (!file) return;
+    const fs::path read = fs::weakly_canonical(*file, ignored);
+    if (is(read) || is_within(read, destination)) {
+      refuse(quote(destination.string()) + " is or holds the " + name + ", must not");
     }
-  }
+  };
+  check_read(options.activation_scales, "activation scales");
+  check_read(options.calibration, "calibration");
   if (!source.is_folder()) {
     if (is(named)) refuse("is the source itself, must be another file");
     return;
@@ -105,12 +108,16 @@ void check_vacant(const fs::path& destination, bool is_file, bool overwrite) {
        "replace it");
 }
 
-void check_space(const Folder& folder, std::uint64_t bytes, const fs::path& destination) {
+std::uint64_t free_space(const Folder& folder) {
   struct statvfs status;
-  // Some network file systems know nothing.
-  if (::fstatvfs(folder.descriptor(), &status) != 0 || status.f_blocks == 0) return;
+  if (::fstatvfs(folder.descriptor(), &status) != 0 || status.f_blocks == 0)
+    return ~std::uint64_t{0};
   const std::uint64_t blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
-  const std::uint64_t free = blocks * status.f_frsize;
+  return blocks * status.f_frsize;
+}
+
+void check_space(const Folder& folder, std::uint64_t bytes, const fs::path& destination) {
+  const std::uint64_t free = free_space(folder);
   if (bytes <= free) return;
   throw NoSpaceError(ErrorCode::io, destination.string(),
                      "needs " + std::to_string(bytes) + " bytes more, its file system has " +

@@ -22,6 +22,10 @@ void check_apart(const std::filesystem::path& destination, const std::filesystem
 /// invalid_argument for a device, FIFO, socket or link.
 void check_vacant(const std::filesystem::path& destination, bool is_file, bool overwrite);
 
+/// Bytes that the folder's file system has free; the largest number where it does not say, as some
+/// network file systems.
+std::uint64_t free_space(const Folder& folder);
+
 /// Throws NoSpaceError unless `bytes` more fit on the file system of `folder`, as far as it says.
 void check_space(const Folder& folder, std::uint64_t bytes,
                  const std::filesystem::path& destination);

@@ -27,6 +27,21 @@ void check_recipe_options(const ConvertOptions& options) {
   };
   require(options.mx_scale_mode.has_value(), Family::mx, "mx_scale_mode",
           "which has no choice of it: only MX recipes do");
+  const bool searched = options.scales != ScaleChoice::amax;
+  if (searched && !asks_for(options, Family::mx) && !asks_for(options, Family::nvfp4)) {
+    refuse("scales", std::string("given for ") + recipe_traits(options.recipe).name +
+                         ", which has no choice of them: only MX recipes and nvfp4 do");
+  }
+  if (searched && options.mx_scale_mode) {
+    refuse("mx_scale_mode",
+           "is given, but scales are searched: both powers of two that it could give are tried");
+  }
+  if ((options.scales == ScaleChoice::weighted) != options.calibration.has_value()) {
+    refuse("calibration", options.calibration
+                              ? "is given, but scales is not weighted"
+                              : "is not given, but scales is weighted: it needs the mean square "
+                                "of each input channel");
+  }
   require(options.fp8_amax_floor != 0, Family::fp8, "fp8_amax_floor",
           "which has none: only FP8 recipes do");
   require(options.activation_scales.has_value(), Family::nvfp4, "activation_scales",
@@ -42,6 +57,11 @@ void check_plan_options(const ConvertOptions& options, const Plan& plan) {
         return !tensor.quantized && tensor.shape.size() == 3;
       })) {
     refuse("experts_layout", "is given, but the source has no plain stack of experts");
+  }
+  if (options.scales != ScaleChoice::amax &&
+      std::none_of(plan.tensors.begin(), plan.tensors.end(),
+                   [&](auto& planned) { return searches_scales(options, planned); })) {
+    refuse("scales", "is given, but no tensor is quantized to an MX recipe or nvfp4");
   }
   if (options.allow_nonfinite &&
       std::none_of(plan.tensors.begin(), plan.tensors.end(),

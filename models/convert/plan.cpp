@@ -48,6 +48,7 @@ class Planner {
     check_scales();
     plan_tensors();
     if (options_.share_tensor_scales && find_rescaled()) plan_tensors();
+    read_channel_weights();
     check_plan_options(options_, plan_);
     plan_.warnings = sides_->warnings();
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
@@ -70,17 +71,41 @@ class Planner {
     for (std::size_t i = 0; i < decisions_.size(); ++i) {
       if (!becomes_nvfp4(i)) continue;
       const std::string& name = source_.tensors()[i].name;
-      const auto found = given.find(name);
-      if (found == given.end()) {
+      const float* const found = entry_of(given, name);
+      if (found == nullptr) {
         throw Error(ErrorCode::invalid_argument, "activation_scales",
                     "has no entry " + quote(name) +
                         ", every weight that becomes nvfp4 needs one (engines read garbage else)");
       }
       float& group = of_group[fused_group(name)];
-      group = std::max(group, found->second);
+      group = std::max(group, *found);
     }
     for (std::size_t i = 0; i < decisions_.size(); ++i) {
       if (becomes_nvfp4(i)) absmax_[i] = of_group[fused_group(source_.tensors()[i].name)];
+    }
+  }
+
+  /// Of every weight whose scales are searched with them.
+  void read_channel_weights() {
+    if (!options_.calibration) return;
+    const auto given = read_mean_squares(*options_.calibration);
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (!searches_scales(options_, planned)) continue;
+      const CheckpointTensor& tensor = source_.tensors()[planned.source];
+      const std::vector<float>* const found = entry_of(given, tensor.name);
+      if (found == nullptr) {
+        throw Error(ErrorCode::invalid_argument, "calibration",
+                    "has no " + quote(tensor.name + ".input_mean_square") +
+                        " (or of its module), every weight that is quantized to " +
+                        recipe_traits(planned.recipe).name + " needs one");
+      }
+      const std::int64_t k = tensor.shape.back();
+      if (static_cast<std::int64_t>(found->size()) != k) {
+        throw Error(ErrorCode::invalid_argument, "calibration",
+                    "has " + std::to_string(found->size()) + " channels for " + quote(tensor.name) +
+                        ", must have " + std::to_string(k));
+      }
+      planned.channel_weights = std::make_shared<const std::vector<float>>(*found);
     }
   }
 
@@ -350,6 +375,12 @@ std::string index_text(const Plan& plan) {
 }
 
 }  // namespace
+
+bool searches_scales(const ConvertOptions& options, const PlannedTensor& planned) {
+  const Family family = recipe_traits(planned.recipe).family;
+  return options.scales != ScaleChoice::amax && planned.method == Method::requantize &&
+         planned.quantized && (family == Family::mx || family == Family::nvfp4);
+}
 
 bool can_transfer(Recipe from, Recipe to) {
   if (from == to) return !is_plain(from);

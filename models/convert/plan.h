@@ -34,6 +34,8 @@ struct PlannedTensor {
   /// Part of the source for each part, in `verbatim`.
   std::vector<const TensorStore::Entry*> stored;
   float input_absmax = 0;  // of calibrated activations; 0: none, or that of the source
+  /// Where scales are searched with weights: of each of the k columns.
+  std::shared_ptr<const std::vector<float>> channel_weights;
   std::uint64_t bytes = 0;
 };
 
@@ -71,6 +73,9 @@ Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOpti
 /// The files beside the shards that are not copied, by name: config.json and its kind (unless
 /// `all_verbatim`) and, for several shards or `with_index`, the index.
 std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index = false);
+
+/// Whether the scales of a tensor are searched (ConvertOptions::scales).
+bool searches_scales(const ConvertOptions& options, const PlannedTensor& planned);
 
 /// Whether codes of `from` can be kept in `to`: scales differ in how they are stored only.
 bool can_transfer(Recipe from, Recipe to);

@@ -132,6 +132,13 @@ void ConvertRun::run_shard(std::size_t shard, const Folder& folder, mode_t mode)
                  [&](std::int64_t i, std::int64_t) {
                    run_piece(pieces[static_cast<std::size_t>(i)], writer);
                  });
+    // In the order of pieces: the same sums for any number of threads.
+    for (const Piece& piece : pieces) {
+      if (!searches_scales(options_, plan_.tensors[piece.weight])) continue;
+      ScaleErrors& sums = scale_errors_[piece.weight];
+      sums.amax += piece.errors.amax;
+      sums.chosen += piece.errors.chosen;
+    }
     for (const std::size_t weight : all_waves[wave]) source_.drop(plan_.tensors[weight].source);
   }
   writer.publish();
@@ -260,7 +267,7 @@ bool ConvertRun::changes_scale_format(const PlannedTensor& planned, Part part) c
          recipe_traits(source_tensor(planned).recipe).scale != recipe_traits(planned.recipe).scale;
 }
 
-void ConvertRun::run_piece(const Piece& piece, SafetensorsWriter& writer) {
+void ConvertRun::run_piece(Piece& piece, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const CheckpointTensor& tensor = source_tensor(planned);
   ScratchPool::Lease scratch(scratch_);
@@ -290,7 +297,7 @@ void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& rang
                      source_.parts(planned.source).scales->info.name);
 }
 
-void ConvertRun::requantize(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
+void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const RowRange& range = piece.rows;
   const MatrixView rows = read_rows(source_, planned.source, range, false, scratch.rows[0]);
@@ -310,6 +317,11 @@ void ConvertRun::requantize(const Piece& piece, Scratch& scratch, SafetensorsWri
   options.mx_scale_mode = plan_.mx_scale_mode;
   options.fp8_amax_floor = options_.fp8_amax_floor;
   options.threads = 1;
+  if (searches_scales(options_, planned)) {
+    options.scale_choice = options_.scales;
+    options.scale_errors = &piece.errors;
+    if (planned.channel_weights) options.channel_weights = planned.channel_weights->data();
+  }
   float factor = 0;
   if (planned.group >= 0) {
     const Scales& scales = scales_[static_cast<std::size_t>(planned.group)];

@@ -2,6 +2,7 @@
 // by piece on all threads, in memory that the options bound.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ class ConvertRun {
   void run_shard(std::size_t shard, const Folder& folder, mode_t mode);
   /// Counts a shard that was there already.
   void skip_shard(std::size_t shard);
+  /// What was gained by searching the scales of each of the plan's tensors that this run wrote.
+  const std::map<std::size_t, ScaleErrors>& scale_errors() const { return scale_errors_; }
 
  private:
   /// A piece of work for one thread: rows to quantize, or bytes (or scales) of a part to carry
@@ -35,7 +38,8 @@ class ConvertRun {
     RowRange rows;           // of `requantize`
     std::size_t part = 0;    // of the other methods
     std::uint64_t begin = 0;
-    std::uint64_t end = 0;  // bytes, or scales where they change their format
+    std::uint64_t end = 0;    // bytes, or scales where they change their format
+    ScaleErrors errors = {};  // of searched scales
   };
   /// Scales of a group: one of NVFP4, one a matrix of fp8_tensor. Empty until they are known.
   using Scales = std::vector<float>;
@@ -49,9 +53,9 @@ class ConvertRun {
                     const char* after) const;
 
   std::vector<Piece> cut(std::size_t weight) const;
-  void run_piece(const Piece& piece, SafetensorsWriter& writer);
+  void run_piece(Piece& piece, SafetensorsWriter& writer);
   void check_scales(const PlannedTensor& planned, const RowRange& range) const;
-  void requantize(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
+  void requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
   void round_to_plain(const PlannedTensor& planned, const RowRange& range, Scratch& scratch,
                       SafetensorsWriter& writer);
   void carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
@@ -72,7 +76,8 @@ class ConvertRun {
   std::int64_t worker_bytes_ = 0;
   ScratchPool scratch_;
   std::vector<Scales> scales_;  // of plan_.groups
-  std::uint64_t settled_ = 0;   // source bytes of the shards that are done
+  std::map<std::size_t, ScaleErrors> scale_errors_;
+  std::uint64_t settled_ = 0;  // source bytes of the shards that are done
 
   std::mutex progress_mutex_;  // guards what follows
   ConvertProgress progress_;

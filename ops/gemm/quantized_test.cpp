@@ -88,6 +88,9 @@ TEST_F(QuantizedGemm, RefusesWithTheArgumentsName) {
   x_.quantized = {nvfp4.view()};
   expect_error(ErrorCode::unsupported, "quantized.options.scale_source", "is dynamic");
   x_.quantized = {mxfp8.view()};
+  x_.quantized->options.scale_choice = ScaleChoice::mse;
+  expect_error(ErrorCode::unsupported, "quantized.options.scale_choice", "is not amax");
+  x_.quantized->options.scale_choice = ScaleChoice::amax;
   x_.quantized->options.input = Modulate{};
   expect_error(ErrorCode::unsupported, "quantized.options.input", "is modulate");
   x_.quantized->options.input = Swiglu{};

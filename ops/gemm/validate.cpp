@@ -175,6 +175,10 @@ void check_quantization(const QuantizedResult& quantized) {
     throw Error(ErrorCode::unsupported, "quantized.options.scale_source",
                 "is dynamic, must be given: a tensor scale would follow from all of D");
   }
+  if (options.scale_choice != ScaleChoice::amax) {
+    throw Error(ErrorCode::unsupported, "quantized.options.scale_choice",
+                "is not amax, which a product's results must take");
+  }
   const InputTransform transform = quantize_detail::transform_of(options.input);
   if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
     throw Error(ErrorCode::unsupported, "quantized.options.input",

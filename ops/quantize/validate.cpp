@@ -79,6 +79,30 @@ void check_threads(const char* argument, int threads) {
   }
 }
 
+void check_scale_choice(const QuantizeOptions& options, const RecipeTraits& t) {
+  const int choice = static_cast<int>(options.scale_choice);
+  if (choice > static_cast<int>(ScaleChoice::weighted)) {
+    fail("options.scale_choice",
+         "is " + std::to_string(choice) + ", must be amax, mse or weighted");
+  }
+  const bool searched = options.scale_choice != ScaleChoice::amax;
+  if (searched && t.family != Family::mx && t.family != Family::nvfp4) {
+    fail("options.scale_choice",
+         std::string("is given, but ") + t.name + " has no choice: only MX recipes and nvfp4 do");
+  }
+  const bool weighted = options.scale_choice == ScaleChoice::weighted;
+  if (weighted != (options.channel_weights != nullptr)) {
+    fail("options.channel_weights", weighted
+                                        ? "is null, must hold a weight for each column"
+                                        : "is given, but options.scale_choice is not weighted");
+  }
+  checks::check_pointer("options.channel_weights", "", options.channel_weights, false,
+                        alignof(float));
+  if (options.scale_errors != nullptr && !searched) {
+    fail("options.scale_errors", "is given, but options.scale_choice is amax");
+  }
+}
+
 void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
   const int mode = static_cast<int>(options.mx_scale_mode);
   if (mode > static_cast<int>(MxScaleMode::even)) {
@@ -98,6 +122,7 @@ void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
     fail("options.fp8_amax_floor",
          "is " + text(options.fp8_amax_floor) + ", must be finite and at least 0");
   }
+  check_scale_choice(options, t);
   check_threads("options.threads", options.threads);
 }
 
@@ -145,7 +170,12 @@ QuantizeArguments validated_shape(const MatrixView& x, const MutableScaledTensor
 QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& out,
                             const QuantizeOptions& options) {
   QuantizeArguments a = validated_shape(resolved(x, "x"), out, options);
-  check_apart(regions_of("out", a.out), regions_of(a.x, a.input));
+  std::vector<Region> read = regions_of(a.x, a.input);
+  if (options.channel_weights != nullptr) {
+    read.push_back({"options.channel_weights",
+                    line_of(options.channel_weights, a.out.k * std::int64_t{sizeof(float)})});
+  }
+  check_apart(regions_of("out", a.out), read);
   return a;
 }
 
@@ -230,6 +260,14 @@ void check_given_scales(const MutableScaledTensorView& out) {
       fail_scale("out.scales", scale,
                  "row " + std::to_string(i) + " of matrix " + std::to_string(b), 0.0f);
     }
+  }
+}
+
+void check_channel_weights(const float* weights, std::int64_t k) {
+  for (std::int64_t i = 0; weights != nullptr && i < k; ++i) {
+    if (std::isfinite(weights[i]) && weights[i] >= 0) continue;
+    fail("options.channel_weights", "is " + text(weights[i]) + " for column " + std::to_string(i) +
+                                        ", must be finite and at least 0");
   }
 }
 

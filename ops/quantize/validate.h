@@ -71,4 +71,7 @@ std::int64_t transformed_columns(const MatrixView& x, const QuantizeInput& input
 /// tensor scales such that their inverse is finite too.
 void check_given_scales(const MutableScaledTensorView& out);
 
+/// Checks weights of `k` columns, if there are any: each finite and at least 0.
+void check_channel_weights(const float* weights, std::int64_t k);
+
 }  // namespace blockscale::quantize_detail

@@ -7,6 +7,7 @@
 (4, 4)
 """
 
+from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
 from ._gemm_quantize import gemm_quantize
 from ._native import (
@@ -18,6 +19,7 @@ from ._native import (
     MxScaleMode,
     NotCopied,
     Recipe,
+    ScaleChoice,
     ScaleLayout,
     TensorComparison,
     TensorInfo,
@@ -36,6 +38,7 @@ from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
 __all__ = [
+    "Calibrator",
     "Checkpoint",
     "CompareReport",
     "ConvertReport",
@@ -47,6 +50,7 @@ __all__ = [
     "NotCopied",
     "Recipe",
     "RmsNorm",
+    "ScaleChoice",
     "MxScaleMode",
     "ScaledTensor",
     "TensorScaleSense",

@@ -18,6 +18,7 @@ from ._native import (
     Format,
     MxScaleMode,
     Recipe,
+    ScaleChoice,
     TensorInfo,
 )
 from ._ops import count, number
@@ -50,10 +51,16 @@ def _globs(value: Any, argument: str) -> list[str]:
 
 
 def _glob_recipes(value: Any) -> list[tuple[str, Recipe]]:
+    if isinstance(value, str | os.PathLike):
+        return _native.read_recipe_file(_path(value, "map"))
+    if isinstance(value, Mapping):
+        value = value.items()
     try:
         pairs = [(glob, recipe) for glob, recipe in value]
     except (TypeError, ValueError):
-        raise TypeError(f"map: is {value!r}, must be a list of pairs (pattern, recipe)") from None
+        raise TypeError(
+            f"map: is {value!r}, must map patterns to recipes, or be a recipe file"
+        ) from None
     _globs([glob for glob, _ in pairs], "map")
     return [(glob, enum_member(recipe, Recipe, "map")) for glob, recipe in pairs]
 
@@ -164,10 +171,12 @@ def convert(
     dialect: Dialect | str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-    map: Sequence[tuple[str, Recipe | str]] = (),
+    map: Mapping[str, Recipe | str] | Sequence[tuple[str, Recipe | str]] | Path = (),
     experts_layout: ExpertsLayout | str | None = None,
     share_tensor_scales: bool = False,
     activation_scales: Path | None = None,
+    scales: ScaleChoice | str = "amax",
+    calibration: Path | None = None,
     scale_mode: MxScaleMode | str | None = None,
     amax_floor: float = 0.0,
     shard_bytes: int = 5_000_000_000,
@@ -177,6 +186,7 @@ def convert(
     overwrite: bool = False,
     copy_all: bool = False,
     allow_nonfinite: bool = False,
+    dry_run: bool = False,
     progress: Callable[[int, int, str], object] | None = None,
 ) -> ConvertReport:
     """Convert a checkpoint; nothing appears at `destination` before it is complete.
@@ -190,12 +200,18 @@ def convert(
         include, exclude: patterns of weight names: globs, or "re:" and a regular expression that
             matches from the name's start, as in llm-compressor. One that matches nothing is an
             error.
-        map: pairs (pattern, recipe), the first match wins.
+        map: {pattern: recipe}, or pairs, the first match wins; or a file of them, YAML (a flat
+            mapping) or JSON.
         experts_layout: how stacks of experts are stored: "out_in" ([experts, out, in]) or "in_out",
             which stay as they are; default: as the model type does.
         share_tensor_scales: quantize weights anew that engines fuse (q, k and v; gate and up) and
             whose NVFP4 tensor scales differ in the source.
-        activation_scales: safetensors or JSON file: weight name -> absmax of its input.
+        activation_scales: safetensors or JSON file: weight or module name -> absmax of its input,
+            such as `Calibrator` writes.
+        scales: MX and NVFP4: which scale a block takes. "amax": from its largest magnitude; "mse":
+            that of the least squared error; "weighted": the same, each squared error weighted by
+            the mean square of its input channel in `calibration`.
+        calibration: the file that `Calibrator` writes, for scales="weighted".
         scale_mode: MX exponent rule; default "ceil", "even" in compressed-tensors.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         shard_bytes: largest shard.
@@ -207,6 +223,8 @@ def convert(
         copy_all: copy the source's files that hold other weights (*.bin, *.pth, *.gguf, original/,
             onnx/, ...) too; else `not_copied` of the report lists them, with reasons.
         allow_nonfinite: quantize NaN and Inf instead of refusing them.
+        dry_run: decide and report, write nothing; `disk_bytes` and `free_bytes` of the report say
+            what the result needs and what its disk has.
         progress: called as progress(done bytes, total bytes, tensor name) in this thread; an
             exception that it raises stops the conversion.
 
@@ -235,6 +253,9 @@ def convert(
     options.share_tensor_scales = bool(share_tensor_scales)
     if activation_scales is not None:
         options.activation_scales = _path(activation_scales, "activation_scales")
+    options.scales = enum_member(scales, ScaleChoice, "scales")
+    if calibration is not None:
+        options.calibration = _path(calibration, "calibration")
     if scale_mode is not None:
         options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
     options.amax_floor = number(amax_floor, "amax_floor")
@@ -245,6 +266,7 @@ def convert(
     options.overwrite = bool(overwrite)
     options.copy_all = bool(copy_all)
     options.allow_nonfinite = bool(allow_nonfinite)
+    options.dry_run = bool(dry_run)
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: is a {type(progress).__name__}, must be callable")
     return _native.convert(

@@ -13,7 +13,7 @@ from . import _native
 from ._arrays import describe as describe_array
 from ._arrays import empty, format_of, is_on_device, plain, require_type, to_library
 from ._device import Device, Place, current, require_place, require_writable
-from ._native import Format, MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
+from ._native import Format, MxScaleMode, Recipe, ScaleChoice, ScaleLayout, TensorScaleSense
 from ._tensor import RecipeTraits, ScaledTensor, enum_member, floats, traits_of
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
@@ -80,6 +80,8 @@ def quantize(
     scales: Any = None,
     amax_floor: float = 0.0,
     transform: Transform = "identity",
+    scale_choice: ScaleChoice | str = "amax",
+    channel_weights: Any = None,
     out: ScaledTensor | None = None,
     threads: int = 0,
 ) -> ScaledTensor:
@@ -101,6 +103,10 @@ def quantize(
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         transform: what is quantized instead of x, computed in f32 in the same pass: "gelu_tanh",
             "gelu_erf", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
+        scale_choice: MX and NVFP4 on the CPU: the scale of a block comes from its largest magnitude
+            ("amax", default), or is that of the least squared error ("mse"), or of the least one
+            weighted by `channel_weights` ("weighted").
+        channel_weights: float32 [k], at least 0: the mean square of each input channel, say.
         out: write here. Of the result's shape and of `recipe`; its layout and sense are the
             defaults of `layout` and `sense`. Must not share memory with `x`.
         threads: 0 for all of the machine's.
@@ -130,9 +136,18 @@ def quantize(
     else:
         _require_out(out, "out", shape, traits, layout, sense, place)
 
+    searched = scale_choice != "amax" or channel_weights is not None
+    if searched:
+        choice = enum_member(scale_choice, ScaleChoice, "scale_choice")
+        weights = _channel_weights(channel_weights, shape[-1])
+        if isinstance(place, Device):
+            raise ValueError(f"scale_choice: is {choice.name}, on a device it must be amax")
+
     def run(given: bool) -> None:
         call = (array, fmt, out, mode, given, amax_floor, fused)
-        if isinstance(place, Device):
+        if searched:
+            _native.quantize_searched(*call[:5], fused, choice, weights, threads)
+        elif isinstance(place, Device):
             place.queue(_native.cuda_quantize, *call)
         else:
             _native.quantize(*call, threads)
@@ -142,6 +157,17 @@ def quantize(
     else:
         _with_given(out, tensor_scale, scales, run)
     return out
+
+
+def _channel_weights(value: Any, k: int) -> np.ndarray | None:
+    if value is None:
+        return None
+    array, dtype, _ = describe_array(value, "channel_weights")
+    if dtype != "float32":
+        raise TypeError(f"channel_weights: has dtype {dtype}, must be float32")
+    if tuple(array.shape) != (k,):
+        raise ValueError(f"channel_weights: shape is {tuple(array.shape)}, must be {(k,)}")
+    return np.ascontiguousarray(array)
 
 
 def _result_options(

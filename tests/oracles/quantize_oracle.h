@@ -100,6 +100,10 @@ inline Rules rules_of(const std::string& name) {
 struct Options {
   Mode mode = Mode::ceil;
   float amax_floor = 0;
+  /// Whether MX and NVFP4 blocks take the scale of the least error, with a weight for each column
+  /// or none.
+  bool search = false;
+  std::vector<float> weights;
   /// NVFP4: S, if given. FP8: the scale of each row (fp8_row) or the only one (fp8_tensor).
   std::vector<float> given;
 };
@@ -154,18 +158,14 @@ struct Block {
   std::uint32_t scale = 0;
 };
 
-inline Block mx_block(const std::vector<float>& x, const MiniFloat& element, Mode mode) {
-  Block block{std::vector<int>(x.size(), 0), 0};
-  if (std::any_of(x.begin(), x.end(), [](float v) { return std::isnan(v); })) {
-    block.scale = 0xFF;
-    return block;
-  }
-  const float amax = amax_of(x);
-  if (amax == 0) return block;
-  const int e = mx_exponent(amax, element, mode);
-  block.scale = static_cast<std::uint32_t>(e + 127);
+/// The block with the scale code that is given, of NVFP4: what an e4m3 code other than 0 makes.
+inline Block nvfp4_coded(const std::vector<float>& x, float s_tensor, int code) {
+  Block block{std::vector<int>(x.size(), 0), static_cast<std::uint32_t>(code)};
+  float r = s_tensor / static_cast<float>(kE4M3.values[static_cast<std::size_t>(code)]);
+  if (std::isinf(r)) r = kLargest;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    block.codes[i] = element.nearest_signed(std::ldexp(static_cast<double>(clipped(x[i])), -e));
+    const float scaled = clipped(x[i]) * r;
+    block.codes[i] = kE2M1.nearest_signed(scaled);
   }
   return block;
 }
@@ -181,11 +181,83 @@ inline Block nvfp4_block(const std::vector<float>& x, float s_tensor) {
   const int code = kE4M3.nearest(wanted);
   block.scale = static_cast<std::uint32_t>(code);
   if (code == 0) return block;
-  float r = s_tensor / static_cast<float>(kE4M3.values[static_cast<std::size_t>(code)]);
-  if (std::isinf(r)) r = kLargest;
+  return nvfp4_coded(x, s_tensor, code);
+}
+
+/// The error that is minimised, of a block whose elements times `factor` are rounded to `element`:
+/// in quarters, in f32, in order.
+inline float squared_error(const std::vector<float>& x, const std::vector<float>& weights,
+                           const MiniFloat& element, float factor) {
+  float sum = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const float scaled = clipped(x[i]) * r;
-    block.codes[i] = kE2M1.nearest_signed(scaled);
+    const float y = std::fabs(x[i]) * (4 * factor);
+    float q = std::isinf(y) ? 4 * static_cast<float>(element.max()) : 0;
+    if (std::isfinite(y)) {
+      const int code = element.nearest(static_cast<double>(y) / 4);
+      q = 4 * static_cast<float>(element.values[static_cast<std::size_t>(code)]);
+    }
+    const float difference = y - q;
+    sum = std::fmaf(weights.empty() ? difference : difference * weights[i], difference, sum);
+  }
+  return sum;
+}
+
+inline constexpr float kLargestSearchedFactor = 0x1p122f;
+
+/// The scale code of the least error: candidates in the order in which they are tried.
+inline int best_nvfp4_code(const std::vector<float>& x, const std::vector<float>& weights,
+                           float s_tensor, int rule) {
+  const auto factor = [&](int code) {
+    const float r = s_tensor / static_cast<float>(kE4M3.values[static_cast<std::size_t>(code)]);
+    return std::isinf(r) ? kLargest : r;
+  };
+  if (rule == 0 || rule == kE4M3.nan_code || factor(rule) > kLargestSearchedFactor) return rule;
+  const float wanted = amax_of(x) / 6.0f * s_tensor;
+  const int low = std::max(1, kE4M3.nearest(static_cast<double>(wanted * 0.7f)));
+  const int high = std::max(1, kE4M3.nearest(static_cast<double>(wanted * 1.8f)));
+  std::vector<int> candidates;
+  for (int code = rule; code <= high; ++code) candidates.push_back(code);
+  for (int code = rule - 1; code >= low; --code) candidates.push_back(code);
+  int best = rule;
+  float least = std::numeric_limits<float>::infinity();
+  for (const int code : candidates) {
+    const auto scale = static_cast<float>(kE4M3.values[static_cast<std::size_t>(code)]);
+    const float error = squared_error(x, weights, kE2M1, factor(code)) * (scale * scale);
+    if (error < least) {
+      least = error;
+      best = code;
+    }
+  }
+  return best;
+}
+
+/// The exponent of the least error: that of `ceil`, or the one below; the rule's if they are equal.
+inline int best_mx_exponent(const std::vector<float>& x, const std::vector<float>& weights,
+                            const MiniFloat& element, int rule) {
+  if (std::ldexp(1.0f, -rule) > kLargestSearchedFactor) return rule;
+  const int high = mx_exponent(amax_of(x), element, Mode::ceil);
+  const int low = std::max(high - 1, -127);
+  const float of_high = squared_error(x, weights, element, std::ldexp(1.0f, -high));
+  const float of_low =
+      low == high ? of_high : squared_error(x, weights, element, std::ldexp(1.0f, -low)) * 0.25f;
+  if (of_low == of_high || std::isnan(of_low) || std::isnan(of_high)) return rule;
+  return of_low < of_high ? low : high;
+}
+
+inline Block mx_block(const std::vector<float>& x, const MiniFloat& element, Mode mode, bool search,
+                      const std::vector<float>& weights) {
+  Block block{std::vector<int>(x.size(), 0), 0};
+  if (std::any_of(x.begin(), x.end(), [](float v) { return std::isnan(v); })) {
+    block.scale = 0xFF;
+    return block;
+  }
+  const float amax = amax_of(x);
+  if (amax == 0) return block;
+  int e = mx_exponent(amax, element, mode);
+  if (search) e = best_mx_exponent(x, weights, element, e);
+  block.scale = static_cast<std::uint32_t>(e + 127);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    block.codes[i] = element.nearest_signed(std::ldexp(static_cast<double>(clipped(x[i])), -e));
   }
   return block;
 }
@@ -241,18 +313,25 @@ inline Result quantize(const std::vector<float>& x, std::int64_t rows, std::int6
   for (std::int64_t i = 0; i < result.grid_rows; ++i) {
     for (std::int64_t j = 0; j < result.grid_columns; ++j) {
       std::vector<std::size_t> where;
-      std::vector<float> elements;
+      std::vector<float> elements, weights;
       for (std::int64_t r = i * block_rows; r < std::min(rows, (i + 1) * block_rows); ++r) {
         for (std::int64_t c = j * block_k; c < std::min(k, (j + 1) * block_k); ++c) {
           where.push_back(static_cast<std::size_t>(r * k + c));
           elements.push_back(x[where.back()]);
+          if (!options.weights.empty()) {
+            weights.push_back(options.weights[static_cast<std::size_t>(c)]);
+          }
         }
       }
       Block block;
       if (rules.kind == Kind::mx) {
-        block = mx_block(elements, *rules.element, options.mode);
+        block = mx_block(elements, *rules.element, options.mode, options.search, weights);
       } else if (rules.kind == Kind::nvfp4) {
         block = nvfp4_block(elements, result.s_tensor);
+        const int rule = static_cast<int>(block.scale);
+        const int best =
+            options.search ? best_nvfp4_code(elements, weights, result.s_tensor, rule) : rule;
+        if (best != rule) block = nvfp4_coded(elements, result.s_tensor, best);
       } else {
         const float given =
             options.given.empty() ? 0.0f : options.given[static_cast<std::size_t>(i)];

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-MODULES = ["", "._ops", "._tensor", "._transform", "._checkpoint"]
+MODULES = ["", "._ops", "._tensor", "._transform", "._checkpoint", "._calibrator"]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -168,7 +168,7 @@ def test_ctrl_c_without_a_callback(tmp_path: Path) -> None:
     assert len(blockscale.Checkpoint(tmp_path / "out.safetensors")) == 1
 
 
-BAD_OPTIONS = [
+BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"include": "*.weight"}, TypeError, "include: is '.*', must be a list of patterns"),
     ({"exclude": [1]}, TypeError, "exclude: is"),
     ({"exclude": ["*.k_porj"]}, ValueError, 'exclude: "\\*.k_porj" matches no tensor'),
@@ -178,6 +178,10 @@ BAD_OPTIONS = [
     ({"amax_floor": 1.0}, ValueError, "amax_floor: given for mxfp4"),
     ({"share_tensor_scales": True}, ValueError, "share_tensor_scales: given for mxfp4"),
     ({"map": ["*"]}, TypeError, "map: is"),
+    ({"map": "recipes.txt"}, FileNotFoundError, "recipes.txt"),
+    ({"scales": "best"}, ValueError, "scales: is 'best', must be one of"),
+    ({"scales": "weighted"}, ValueError, "calibration: is not given, but scales is weighted"),
+    ({"calibration": 3}, TypeError, "calibration: is a int, must be a path"),
     ({"map": [("*", "int4")]}, ValueError, "map: is 'int4', must be one of"),
     ({"progress": 3}, TypeError, "progress: is a int, must be callable"),
     ({"threads": 1.5}, TypeError, "threads: is 1.5, must be an integer"),

@@ -85,7 +85,7 @@ def test_pairs_cover_every_recipe_and_can_be_multiplied(example: ModuleType) -> 
     pairs = example.pairs()
     assert len({pair.name for pair in pairs}) == len(pairs)
     assert {pair.weight for pair in pairs} == {recipe.name for recipe in blockscale.Recipe}
-    four_bits = {p.name.split("-")[-1] for p in pairs if p.weight in ("mxfp4", "nvfp4")}
+    four_bits = {p.name.split("-")[1] for p in pairs if p.weight in ("mxfp4", "nvfp4")}
     assert four_bits == {"W4A4", "W4A8", "W4A16"}
     x = np.random.default_rng(0).standard_normal((4, 128), np.float32)
     for pair in pairs:
@@ -102,8 +102,20 @@ def test_committed_sentence_pairs(example: ModuleType) -> None:
     assert all(left) and all(right)
 
 
-def test_results_compare_with_f32(example: ModuleType, model: Path) -> None:
-    results, reference = example.evaluate(model, SENTENCES, example.pairs(), 1)
+def test_calibration_sentences_are_not_among_those_of_the_evaluation(example: ModuleType) -> None:
+    left, right = example.read_pairs(ROOT / "examples" / "sentence_pairs.tsv")
+    text = (ROOT / "examples" / "calibration_sentences.txt").read_text(encoding="utf-8")
+    sentences = text.splitlines()
+    assert len(set(sentences)) == len(sentences) >= 48 and all(sentences)
+    assert not set(sentences) & {*left, *right}
+
+
+def test_results_compare_with_f32(example: ModuleType, model: Path, tmp_path: Path) -> None:
+    squares = example.calibrate(
+        model, ["a lake is frozen", "the train ran"], tmp_path / "c.safetensors"
+    )
+    assert len(squares) == 6 and all((square > 0).all() for square in squares.values())
+    results, reference = example.evaluate(model, SENTENCES, example.pairs(), 1, squares)
     assert [r.name for r in results] == [p.name for p in example.pairs()]
     assert np.linalg.norm(reference, axis=1) == pytest.approx(1.0, abs=1e-6)
     by_name = {r.name: r for r in results}

@@ -21,6 +21,7 @@ ENUMS = {
         "Format",
         "MxScaleMode",
         "Recipe",
+        "ScaleChoice",
         "ScaleLayout",
         "TensorScaleSense",
     )

@@ -13,13 +13,14 @@ SUBCOMMANDS += [["kernels", name] for name in KERNELS]
 OPTIONS = {
     "convert": "--recipe --dialect --include --exclude --map --experts-layout "
     "--share-tensor-scales --activation-scales --shard-size --memory --threads --resume "
-    "--overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --quiet --json",
+    "--overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --scales --calibration "
+    "--recipes --dry-run --quiet --json",
     "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
     "compare": "--html --overwrite --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --device "
     "--weights --reference --tensor --baselines --json",
-    "bench quantize": "--recipe --dtype --layout --transform --rows --k --threads --repeats "
-    "--device --size --plan --json",
+    "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
+    "--repeats --device --size --plan --json",
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --device --plan --tune --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels": "--json",
@@ -132,6 +133,8 @@ def test_docs_name_only_options_that_exist(page: str):
         (["bench", "copy", "--size", "2TiB"], "at most 1TiB"),
         (["bench", "quantize", "--repeats", "0"], "--repeats: '0' is out of range"),
         (["bench", "quantize", "--size", "1MiB"], "--size goes with --device cuda"),
+        (["bench", "quantize", "--device", "cuda", "--scales", "mse"], "goes with --device cpu"),
+        (["convert", "a", "b", "--recipe", "nvfp4", "--scales", "max"], "amax, mse, weighted"),
         (["bench", "gemm", "--pair", "mxfp8_e4m3:"], "'' is no recipe"),
         (["gemm", "--device", "gpu"], "--device: 'gpu' is no device"),
         (["bench", "gemm", "--device", "gpu"], "--device: 'gpu' is no device"),

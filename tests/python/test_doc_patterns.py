@@ -122,6 +122,10 @@ def test_layouts_of_experts(program: Program, tmp_path: pathlib.Path):
         ("--recipe mxfp4 --amax-floor 1", "fp8_amax_floor: given for mxfp4"),
         ("--recipe mxfp4 --activation-scales a.json", "activation_scales: given for mxfp4"),
         ("--recipe mxfp4 --share-tensor-scales", "share_tensor_scales: given for mxfp4"),
+        ("--recipe fp8_row --scales mse", "scales: given for fp8_row"),
+        ("--recipe mxfp4 --scales mse --scale-mode ceil", "mx_scale_mode: is given, but scales"),
+        ("--recipe mxfp4 --scales mse --calibration c.safetensors", "calibration: is given, but"),
+        ("--recipe mxfp4 --scales weighted", "calibration: is not given, but scales is weighted"),
         ("--recipe mxfp4 --experts-layout in-out", "experts_layout: is given"),
     ],
 )

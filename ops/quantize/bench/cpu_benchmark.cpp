@@ -168,6 +168,7 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     return row.transform == InputTransform::swiglu;
   });
   const std::int64_t elements = options.rows * options.k;
+  const std::vector<float> weights(static_cast<std::size_t>(options.k), 1.0f);
   Bytes input;
   double copy_rate = 0;
   Format current = Format::e2m1;  // none of the dtypes
@@ -187,6 +188,13 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     quantize_options.threads = options.threads;
     const MatrixView operand{input.data(), row.dtype, 1, options.k};
     quantize_options.input = quantize_detail::input_of(row.transform, operand, operand, operand);
+    const Family family = recipe_traits(row.recipe).family;
+    if (family == Family::mx || family == Family::nvfp4) {
+      quantize_options.scale_choice = options.scale_choice;
+      if (options.scale_choice == ScaleChoice::weighted) {
+        quantize_options.channel_weights = weights.data();
+      }
+    }
     row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
     const auto read = static_cast<double>(x.rows * x.columns * size);
     const auto written =

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #include "ops/quantize/cpu/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
@@ -14,6 +16,7 @@ using steps::kArrayPadding;
 using steps::MagnitudeBits;
 using steps::NanRule;
 using steps::Scaling;
+using steps::SearchedBlocks;
 
 std::uint8_t* output_row(const QuantizeJob& job, const Piece& piece, std::int64_t r) {
   return static_cast<std::uint8_t*>(job.out.values) + piece.matrix * job.out.value_batch_stride +
@@ -114,14 +117,84 @@ void encode_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& r
   }
 }
 
+/// Searches the scales of the rows of a piece, a run of blocks after the other.
+class PieceSearch {
+ public:
+  PieceSearch(const QuantizeJob& job, const Piece& piece, Format dtype)
+      : job_(job), piece_(piece), dtype_(dtype), block_(job.cut.block_k) {
+    if (!weighted()) return;
+    const float* const weights = job.options.channel_weights + piece.k;
+    const std::int64_t blocks = piece.count / block_;
+    for (std::int64_t first = 0; first < blocks; first += kRun) {
+      steps::transpose(sizeof(float), weights + first * block_, block_,
+                       std::min(kRun, blocks - first), block_, weights_ + first * block_, kRun);
+    }
+  }
+
+  /// Improves the scales and factors that compute_scales made of a row's maxima.
+  void run(const std::uint8_t* x, std::int64_t blocks, ScaleRow& row, std::uint8_t* scales,
+           ScaleErrors* errors) {
+    const int size = format_traits(dtype_).bits / 8;
+    for (std::int64_t first = 0; first < blocks; first += kRun) {
+      const std::int64_t count = std::min(kRun, blocks - first);
+      steps::transpose(size, x + first * block_ * size, block_, count, block_, turned_, kRun);
+      const SearchedBlocks searched{dtype_, turned_,
+                                    weighted() ? weights_ + first * block_ : nullptr, kRun, count};
+      search(searched, row.maxima + first, scales + first, row.factors + first);
+      if (errors != nullptr) add_errors(count, *errors);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kRun = 64;  // blocks: their elements stay in the level-1 cache
+  static constexpr std::int64_t kLargestBlock = 32;
+
+  bool weighted() const { return job_.options.channel_weights != nullptr; }
+  bool is_nvfp4() const { return job_.recipe.family == Family::nvfp4; }
+
+  void search(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
+              float* factors) {
+    if (is_nvfp4()) {
+      steps::search_nvfp4_scales(job_.matrix_scale(piece_.matrix), blocks, maxima, bytes, factors,
+                                 amax_errors_, errors_);
+    } else {
+      steps::search_mx_scales(job_.recipe.element, blocks, maxima, bytes, factors, amax_errors_,
+                              errors_);
+    }
+  }
+
+  void add_errors(std::int64_t count, ScaleErrors& sums) const {
+    double amax = 0, chosen = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool finite = amax_errors_[i] <= std::numeric_limits<float>::max();  // false for NaN
+      amax += double{finite ? amax_errors_[i] : 0.0f};
+      chosen += double{finite ? errors_[i] : 0.0f};
+    }
+    const double scale = is_nvfp4() ? double{job_.matrix_scale(piece_.matrix)} : 1.0;
+    sums.amax += amax / (scale * scale);
+    sums.chosen += chosen / (scale * scale);
+  }
+
+  const QuantizeJob& job_;
+  const Piece& piece_;
+  const Format dtype_;
+  const std::int64_t block_;
+  float turned_[kRun * kLargestBlock] = {};  // elements of any type
+  float weights_[kPieceK] = {};
+  float amax_errors_[kRun + kArrayPadding], errors_[kRun + kArrayPadding];
+};
+
 /// A piece whose scales come from its elements.
-void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows) {
+void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
+                            ScaleErrors* errors) {
   const NanRule nan_rule = job.recipe.family == Family::fp8 ? NanRule::ignore : NanRule::poison;
   const std::int64_t blocks = ceil_div(piece.count, job.cut.block_k);
   const std::int64_t scale_size = format_traits(job.recipe.scale).bits / 8;
   const std::int64_t pitch = blocks + kArrayPadding;
   alignas(64) std::uint8_t scales[kPieceScaleRows * (kMaxBlocks + kArrayPadding)];
   ScaleRow scale_row;
+  std::optional<PieceSearch> search;
+  if (job.options.scale_choice != ScaleChoice::amax) search.emplace(job, piece, rows.dtype);
   for (std::int64_t first = 0; first < piece.rows; first += job.cut.block_rows) {
     const std::int64_t count = std::min(job.cut.block_rows, piece.rows - first);
     std::fill_n(scale_row.maxima, blocks + kArrayPadding, 0u);
@@ -129,8 +202,9 @@ void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const Pi
       steps::block_maxima(rows.dtype, rows.row(r), piece.count,
                           std::min(job.cut.block_k, piece.count), nan_rule, scale_row.maxima);
     }
-    compute_scales(job, piece, blocks, scale_row,
-                   scales + first / job.cut.block_rows * pitch * scale_size);
+    std::uint8_t* const of_row = scales + first / job.cut.block_rows * pitch * scale_size;
+    compute_scales(job, piece, blocks, scale_row, of_row);
+    if (search) search->run(rows.row(first), blocks, scale_row, of_row, errors);
     encode_rows(job, piece, rows, first, count, scale_row.factors);
   }
   if (job.recipe.scale == Format::f32) {
@@ -142,8 +216,10 @@ void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const Pi
 
 }  // namespace
 
-void quantize_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows) {
-  job.knows_scales() ? encode_piece(job, piece, rows) : scale_and_encode_piece(job, piece, rows);
+void quantize_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
+                    ScaleErrors* errors) {
+  job.knows_scales() ? encode_piece(job, piece, rows)
+                     : scale_and_encode_piece(job, piece, rows, errors);
 }
 
 }  // namespace blockscale

@@ -27,7 +27,9 @@ struct QuantizeJob {
   }
 };
 
-/// Writes codes, and scales unless they are known, of a piece whose elements are `rows`.
-void quantize_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows);
+/// Writes codes, and scales unless they are known, of a piece whose elements are `rows`. Adds the
+/// errors of searched scales to `errors`, if that is not null.
+void quantize_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
+                    ScaleErrors* errors = nullptr);
 
 }  // namespace blockscale

@@ -72,6 +72,13 @@ struct Cut {
     }
   }
 
+  /// All pieces, counted in the order in which for_each_piece numbers them.
+  std::int64_t pieces() const { return batch * ceil_div(rows, piece_rows) * ceil_div(k, piece_k); }
+  std::int64_t index_of(const Piece& piece) const {
+    const std::int64_t row = piece.matrix * ceil_div(rows, piece_rows) + piece.row / piece_rows;
+    return row * ceil_div(k, piece_k) + piece.k / piece_k;
+  }
+
   /// The part of the scale grid that a piece holds. Where one scale is shared by pieces (by all of
   /// a matrix), each of them has it.
   ScaleRectangle scales_of(const Piece& piece) const {

@@ -144,16 +144,28 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   if (options.scale_source == ScaleSource::given) {
     quantize_detail::check_given_scales(arguments.out);
   }
+  quantize_detail::check_channel_weights(options.channel_weights, arguments.out.k);
   const RecipeTraits& recipe = recipe_traits(out.recipe);
   const Input input(arguments.x, arguments.input);
   QuantizeJob job{arguments.out, options, recipe,
                   Cut(recipe, out.batch, out.rows, out.k, input.source())};
   if (recipe.tensor_scale) settle_tensor_scales(job, input);
   if (recipe.block_rows == 0) settle_fp8_tensor_scales(job, input);
-  for_each_piece<PieceReader>(job.cut, options.threads,
-                              [&](const Piece& piece, PieceReader& reader) {
-                                quantize_piece(job, piece, reader.read(input, piece));
-                              });
+  // One entry a piece, added in order: the same sums for any number of threads.
+  std::vector<ScaleErrors> errors(
+      options.scale_errors == nullptr ? 0 : static_cast<std::size_t>(job.cut.pieces()));
+  for_each_piece<PieceReader>(
+      job.cut, options.threads, [&](const Piece& piece, PieceReader& reader) {
+        const auto index = static_cast<std::size_t>(job.cut.index_of(piece));
+        quantize_piece(job, piece, reader.read(input, piece),
+                       errors.empty() ? nullptr : &errors[index]);
+      });
+  if (options.scale_errors == nullptr) return;
+  *options.scale_errors = {};
+  for (const ScaleErrors& piece : errors) {
+    options.scale_errors->amax += piece.amax;
+    options.scale_errors->chosen += piece.chosen;
+  }
 }
 
 ScaledTensor quantize(const MatrixView& x, Recipe recipe, ScaleLayout layout,

@@ -45,6 +45,26 @@ void nvfp4_scales(float tensor_scale, const MagnitudeBits* maxima, std::int64_t 
 void fp8_scales(Format element, bool power_of_two, float amax_floor, const MagnitudeBits* maxima,
                 std::int64_t count, float* scales, float* factors);
 
+/// Blocks of one row whose scales are searched. Element j of block i is x[j * pitch + i]; `pitch`
+/// is a multiple of kArrayPadding, so that there is room after the last block.
+struct SearchedBlocks {
+  Format dtype = Format::f32;
+  const void* x = nullptr;
+  const float* weights = nullptr;  // of squared errors, laid out as x; nullptr: all 1
+  std::int64_t pitch = 0;
+  std::int64_t count = 0;
+};
+
+/// Replaces `bytes` and `factors`, which mx_scales or nvfp4_scales made of the same maxima, by
+/// those of least error. `amax_errors` and `errors` become the squared errors of either choice, in
+/// units of x^2 (MX; below 2^-126 they may be 0) or (x tensor_scale)^2. All arrays have
+/// kArrayPadding entries of room after `count`.
+void search_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                      std::uint8_t* bytes, float* factors, float* amax_errors, float* errors);
+void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
+                         const MagnitudeBits* maxima, std::uint8_t* bytes, float* factors,
+                         float* amax_errors, float* errors);
+
 enum class Scaling : std::uint8_t { multiply, divide };
 
 /// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of

@@ -104,6 +104,10 @@ void set_tensor_scale(QuantizeParams& p, const MutableScaledTensorView& out, Sca
 }  // namespace
 
 QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options) {
+  if (options.scale_choice != ScaleChoice::amax) {
+    throw Error(ErrorCode::unsupported, "options.scale_choice",
+                "is not amax; other scales are searched on the CPU only");
+  }
   const MutableScaledTensorView& out = a.out;
   const RecipeTraits& recipe = recipe_traits(out.recipe);
   QuantizeParams p;

@@ -1,0 +1,158 @@
+"""blockscale.Calibrator: what it collects, and that convert reads what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import blockscale
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+NAME = "layers.0.q_proj"
+
+
+def batches() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    channels = np.linspace(0.1, 3, 64, dtype=np.float32)
+    return [
+        rng.standard_normal(shape).astype(np.float32) * channels
+        for shape in ((5, 64), (2, 3, 64), (64,))
+    ]
+
+
+def test_what_is_collected(tmp_path: Path) -> None:
+    calibrator = blockscale.Calibrator()
+    layer = calibrator.wrap(NAME, lambda x, scale=1.0: x * scale)
+    for x in batches():
+        assert np.array_equal(layer(x, scale=2.0), x * 2)
+    assert calibrator.names == [NAME] and repr(calibrator) == "Calibrator(1 layers)"
+    calibrator.save(tmp_path / "c.safetensors")
+    rows = np.concatenate([x.reshape(-1, 64) for x in batches()]).astype(np.float64)
+    tensors = load_file(tmp_path / "c.safetensors")
+    assert sorted(tensors) == [f"{NAME}.input_absmax", f"{NAME}.input_mean_square"]
+    assert np.array_equal(tensors[f"{NAME}.input_absmax"], np.abs(rows).max(axis=0))
+    expected = np.square(rows).mean(axis=0)
+    assert tensors[f"{NAME}.input_mean_square"] == pytest.approx(expected, rel=1e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+@pytest.mark.parametrize("name", [NAME, f"{NAME}.weight"])
+def test_convert_reads_it(tmp_path: Path, name: str) -> None:
+    weight = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
+    save_file({f"{NAME}.weight": weight}, tmp_path / "model.safetensors")
+    calibrator = blockscale.Calibrator()
+    for x in batches():
+        calibrator.observe(name, x)
+    path = tmp_path / "c.safetensors"
+    calibrator.save(path)
+    squares = load_file(path)[f"{name}.input_mean_square"]
+    report = blockscale.convert(
+        tmp_path / "model.safetensors", tmp_path / "out.safetensors", "nvfp4",
+        scales="weighted", calibration=path, activation_scales=path,
+    )  # fmt: skip
+    (tensor,) = report.tensors
+    assert tensor.error_ratio < 0.9
+    got = blockscale.Checkpoint(tmp_path / "out.safetensors")[f"{NAME}.weight"]
+    wanted = blockscale.quantize(weight, "nvfp4", scale_choice="weighted", channel_weights=squares)
+    assert np.array_equal(got.scales.view(np.uint8), wanted.scales.view(np.uint8))
+    with safe_open(tmp_path / "out.safetensors", "numpy") as file:
+        stored = file.get_tensor(f"{NAME}.input_global_scale")
+    absmax = max(np.abs(x).max() for x in batches())
+    assert stored.item() == np.float32(2688) / absmax
+    (dry,) = blockscale.convert(
+        tmp_path / "model.safetensors", tmp_path / "none.safetensors", "nvfp4", dry_run=True
+    ).tensors
+    assert dry.converted and dry.error_ratio is None
+    assert not (tmp_path / "none.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"other.input_mean_square": np.ones(64, np.float32)}, "has no .*input_mean_square"),
+        ({f"{NAME}.input_mean_square": np.ones(32, np.float32)}, "32 channels .* must have 64"),
+        ({f"{NAME}.input_mean_square": -np.ones(64, np.float32)}, "must be finite and at least 0"),
+        ({f"{NAME}.input_mean_square": np.ones((1, 64), np.float32)}, "F32 of one dimension"),
+        ({f"{NAME}.input_mean_square": np.ones(64, np.float16)}, "F32 of one dimension"),
+    ],
+)
+def test_bad_calibrations(tmp_path: Path, entries: dict[str, np.ndarray], message: str) -> None:
+    save_file({f"{NAME}.weight": np.ones((32, 64), np.float32)}, tmp_path / "model.safetensors")
+    save_file(entries, tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=message):
+        blockscale.convert(
+            tmp_path / "model.safetensors", tmp_path / "out.safetensors", "mxfp4",
+            scales="weighted", calibration=tmp_path / "c.safetensors",
+        )  # fmt: skip
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("x", "kind", "message"),
+    [
+        (np.ones((2, 32), np.float32), ValueError, "has 32 channels, had 64 before"),
+        (np.ones((2, 0), np.float32), ValueError, "has no channel"),
+        (np.full((2, 64), np.nan, np.float32), ValueError, "NaN or infinity"),
+        (np.ones((2, 64), np.int32), TypeError, "must be a floating-point one"),
+        ("text", TypeError, "must be an array"),
+    ],
+)
+def test_bad_inputs(x: Any, kind: type[Exception], message: str) -> None:
+    calibrator = blockscale.Calibrator()
+    calibrator.observe(NAME, batches()[0])
+    with pytest.raises(kind, match=message):
+        calibrator.observe(NAME, x)
+
+
+def test_misuse(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="model: is a int, must be a torch.nn.Module"):
+        blockscale.Calibrator(3)
+    with pytest.raises(TypeError, match="layer: is a int, must be callable"):
+        blockscale.Calibrator().wrap(NAME, 3)
+    with pytest.raises(ValueError, match="no layer has seen an input"):
+        blockscale.Calibrator().save(tmp_path / "c.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_torch_modules_are_hooked(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+    x = torch.from_numpy(batches()[0])
+    with blockscale.Calibrator(model, prefix="body.") as calibrator:
+        model(x)
+        model(x.bfloat16().float())
+    model(100 * x)  # no longer observed
+    assert calibrator.names == ["body.0", "body.2"]
+    calibrator.save(tmp_path / "c.safetensors")
+    tensors = load_file(tmp_path / "c.safetensors")
+    assert tensors["body.0.input_absmax"].max() == x.abs().max().item()
+    assert tensors["body.2.input_mean_square"].shape == (32,)
+    with pytest.raises(ValueError, match="has no torch.nn.Linear"):
+        blockscale.Calibrator(torch.nn.ReLU())
+
+
+def test_searched_scales_in_python() -> None:
+    x = batches()[0]
+    errors = {}
+    weights = np.square(np.linspace(0, 2, 64, dtype=np.float32))
+    for choice in ("amax", "mse", "weighted"):
+        given = weights if choice == "weighted" else None
+        t = blockscale.quantize(x, "nvfp4", scale_choice=choice, channel_weights=given)
+        errors[choice] = (np.square(blockscale.dequantize(t) - x) * weights).sum()
+    assert errors["weighted"] < errors["mse"] < errors["amax"]
+    for options, message in (
+        ({"scale_choice": "best"}, "scale_choice: is 'best', must be one of"),
+        ({"scale_choice": "weighted"}, "channel_weights: is null"),
+        ({"channel_weights": weights}, "channel_weights: is given, but"),
+        ({"scale_choice": "weighted", "channel_weights": weights[1:]}, "channel_weights: shape is"),
+        ({"scale_choice": "weighted", "channel_weights": -weights}, "must be finite and at least"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            blockscale.quantize(x, "nvfp4", **options)
+    with pytest.raises(TypeError, match="channel_weights: has dtype float64"):
+        blockscale.quantize(x, "nvfp4", scale_choice="weighted", channel_weights=np.ones(64))
+    with pytest.raises(ValueError, match="scale_choice: is given, but fp8_row"):
+        blockscale.quantize(x, "fp8_row", scale_choice="mse")
