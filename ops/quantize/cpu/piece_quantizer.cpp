@@ -61,7 +61,7 @@ void place_piece_scales(const QuantizeJob& job, const Piece& piece, const std::u
 }
 
 /// Elements that are encoded between two prefetches: whole blocks of every recipe with short ones.
-constexpr std::int64_t kPrefetchStep = 256;
+constexpr std::int64_t kPrefetchStep = 1024;
 
 /// What is read once row `r` of the piece is done: the row below, or, where all rows of a piece are
 /// read before the first is encoded, that row of the piece to the right. nullptr: something else,
@@ -76,14 +76,18 @@ const std::uint8_t* read_next(const QuantizeJob& job, const Piece& piece, const 
   return r + 1 < piece.rows ? rows.row(r + 1) : nullptr;
 }
 
+Scaling scaling_of(const RecipeTraits& t) {
+  if (t.family == Family::nvfp4) return Scaling::multiply;
+  return t.family == Family::mx || t.power_of_two ? Scaling::power_of_two : Scaling::divide;
+}
+
 /// Codes of rows [row, row + count) of a piece, whose blocks share `factors`. Meanwhile what is
 /// read next comes into the cache: encoding leaves the memory idle, and finding maxima waits for
 /// it.
 void encode_rows(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
                  std::int64_t row, std::int64_t count, const float* factors) {
   const RecipeTraits& t = job.recipe;
-  const bool multiply = t.family != Family::fp8 || t.power_of_two;
-  const Scaling scaling = multiply ? Scaling::multiply : Scaling::divide;
+  const Scaling scaling = scaling_of(t);
   const std::int64_t block = std::min(job.cut.block_k, piece.count);
   const bool divides = kPrefetchStep % block == 0 || block == piece.count;
   const std::int64_t step = divides ? kPrefetchStep : piece.count;

@@ -65,7 +65,12 @@ void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
                          const MagnitudeBits* maxima, std::uint8_t* bytes, float* factors,
                          float* amax_errors, float* errors);
 
-enum class Scaling : std::uint8_t { multiply, divide };
+/// How elements meet their block's factor.
+enum class Scaling : std::uint8_t {
+  multiply,
+  power_of_two,  // multiply, where every factor is one
+  divide,
+};
 
 /// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of
 /// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide.

@@ -1,0 +1,320 @@
+// Codes of 64 elements at a time, in lanes of 16 bits, for AVX3: half of the instructions that
+// lanes of 32 bits take. Included once per SIMD target by ops/quantize/cpu/encode.cpp.
+//
+// What is rounded is a bf16 number whose last bit says "1 or more" (rounding to odd): that rounds to
+// a code as the number itself does, for a code has at least 4 bits less. bf16 elements times powers
+// of two stay as they are, and only their exponents are looked at; others are scaled in f32.
+
+#if defined(BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_
+#undef BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_
+#else
+#define BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/format.h"
+#include "ops/common/simd/decode-inl.h"
+#include "ops/quantize/cpu/steps.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace blockscale {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+
+using WordTag = hn::ScalableTag<std::uint16_t>;
+using Words = hn::Vec<WordTag>;
+/// Elements that are encoded together: two vectors of words.
+inline constexpr std::int64_t kWordGroup = 64;
+
+/// What a format is to a word. A code lies in a word's upper bits, its sign on top.
+struct WordFormat {
+  std::uint16_t base;      // bf16's bits of 2^-bias: there, code 0 would be if none were subnormal
+  std::uint16_t cap;       // the largest number's bits above those
+  int up;                  // from there to the code's place
+  std::uint16_t one;       // the last bit of a code
+  std::uint16_t leading;   // of a significand from half of the smallest normal number on
+  std::uint16_t fraction;  // the bits below it
+  int fraction_up;         // from bf16's fraction to those
+};
+
+constexpr WordFormat word_format(const FormatTraits& t) {
+  WordFormat f{};
+  if (t.bits > 8 || t.exponent_bits == 8) return f;
+  const int place = 16 - t.bits;
+  f.base = static_cast<std::uint16_t>((127 - t.bias) << 7);
+  f.up = place - (7 - t.mantissa_bits);
+  f.cap = static_cast<std::uint16_t>(t.max_code << (7 - t.mantissa_bits));
+  f.one = static_cast<std::uint16_t>(1u << place);
+  f.leading = static_cast<std::uint16_t>(1u << (place + t.mantissa_bits - 1));
+  f.fraction_up = place + t.mantissa_bits - 8;
+  f.fraction = static_cast<std::uint16_t>(0x7Fu << f.fraction_up);
+  return f;
+}
+
+/// By Format. Read at run time, so that they stay in registers: g++ makes known constants anew in
+/// every turn of a loop.
+inline constexpr auto kWordFormats = [] {
+  std::array<WordFormat, kFormatCount> formats{};
+  for (std::size_t i = 0; i < formats.size(); ++i) formats[i] = word_format(kFormatTraits[i]);
+  return formats;
+}();
+
+/// Rounds words to codes.
+class WordEncoder {
+ public:
+  explicit HWY_INLINE WordEncoder(const WordFormat& f)
+      : cap_(hn::Set(d, f.cap)),
+        one_(hn::Set(d, f.one)),
+        below_half_(hn::Set(d, static_cast<std::uint16_t>(f.one / 2 - 1))),
+        half_(hn::Set(d, static_cast<std::uint16_t>(f.one / 2))),
+        leading_(hn::Set(d, f.leading)),
+        fraction_(hn::Set(d, f.fraction)),
+        up_(f.up),
+        fraction_up_(f.fraction_up) {}
+
+  /// Of finite numbers times 2^-e, where `base` is the format's plus e in bf16's exponent. Below
+  /// the code's place bits are arbitrary.
+  HWY_INLINE Words operator()(Words words, Words base) const {
+    const Words magnitudes = hn::And(words, hn::Set(d, std::uint16_t{0x7FFF}));
+    const Words above = hn::Min(hn::SaturatedSub(magnitudes, base), cap_);
+    const Words normal = hn::ShiftLeftSame(above, up_);
+    // 0 for the binade below the smallest normal number, 1 for the next one; from that number on it
+    // is negative, so that all bits are shifted out.
+    const Words binades = hn::ShiftRight<7>(
+        hn::Sub(hn::Add(base, hn::Set(d, std::uint16_t{0x7F})), magnitudes));
+    const Words significand =
+        hn::OrAnd(leading_, hn::ShiftLeftSame(words, fraction_up_), fraction_);
+    const Words subnormal = hn::Shr(significand, binades);
+    const Words code = hn::Max(normal, subnormal);
+    const Words rounded =
+        hn::Add(code, hn::IfThenElse(hn::TestBit(code, one_), half_, below_half_));
+    return hn::OrAnd(rounded, words, hn::Set(d, std::uint16_t{0x8000}));
+  }
+
+ private:
+  static constexpr WordTag d{};
+  Words cap_, one_, below_half_, half_, leading_, fraction_;
+  int up_, fraction_up_;
+};
+
+/// Words of elements times their blocks' factors. kBlock: 16, 32, or 0 for larger ones.
+template <Format kDtype, steps::Scaling kScaling, int kBlock>
+class WordSource {
+ public:
+  explicit HWY_INLINE WordSource(const WordFormat& f)
+      : base_(hn::Set(d, static_cast<std::uint16_t>(f.base + (kShifts ? 127u << 7 : 0u)))) {}
+
+  /// Of the next 32 elements. False: not in words.
+  HWY_INLINE bool set_factors(const float* factors) {
+    if constexpr (kShifts) {
+      // Greater ones would make subnormal elements matter; kZeroCodes is greater as an integer.
+      const auto bits = bit_cast<std::uint32_t>(*factors);
+      if (HWY_UNLIKELY(bits > bit_cast<std::uint32_t>(0x1p100f))) return false;
+      shift_ = hn::Set(d, static_cast<std::uint16_t>(bits >> 16));
+      return true;
+    } else {
+      const float least = kScaling == steps::Scaling::divide ? kLeastDivisor : 0.0f;
+      const bool usable = factors[0] >= least && (kBlock != 16 || factors[1] >= least);
+      if (HWY_UNLIKELY(!usable)) return false;
+      first_ = second_ = hn::Set(df, factors[0]);
+      if constexpr (kBlock == 16) {
+        const auto next = hn::Set(df, factors[1]);
+        if constexpr (kDtype == Format::bf16) {
+          first_ = second_ = hn::ConcatUpperLower(df, next, first_);
+        } else {
+          second_ = next;
+        }
+      }
+      if constexpr (kScaling == steps::Scaling::divide) {
+        reciprocal_ = hn::Div(hn::Set(df, 1.0f), first_);
+      }
+      return true;
+    }
+  }
+
+  HWY_INLINE Words base() const { return kShifts ? hn::Sub(base_, shift_) : base_; }
+
+  HWY_INLINE Words operator()(const std::uint8_t* x) const {
+    if constexpr (kDtype == Format::bf16) {
+      const Words elements = hn::BitCast(d, hn::LoadU(d8, x));
+      if constexpr (kShifts) return elements;
+      // Even elements, then odd ones.
+      const auto pairs = hn::BitCast(du, elements);
+      const auto first = words_of(hn::BitCast(df, hn::ShiftLeft<16>(pairs)), first_);
+      const auto second = words_of(hn::BitCast(df, hn::And(pairs, hn::Set(du, 0xFFFF0000u))), second_);
+      const Words upper = hn::OddEven(second, hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, first))));
+      const Words lower = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(du, second))), first);
+      return to_odd(upper, lower);
+    } else {
+      constexpr int kBytes = format_traits(kDtype).bits / 8 * 16;
+      const Words first = words_of(decode_lanes<kDtype>(df, x), first_);
+      const Words second = words_of(decode_lanes<kDtype>(df, x + kBytes), second_);
+      return to_odd(hn::ConcatOdd(d, second, first), hn::ConcatEven(d, second, first));
+    }
+  }
+
+ private:
+  static constexpr bool kShifts =
+      kDtype == Format::bf16 && kScaling == steps::Scaling::power_of_two;
+  /// As encode.cpp's kSmallestForReciprocal, of any format.
+  static constexpr float kLeastDivisor = 0x1p-80f;
+  static constexpr WordTag d{};
+  static constexpr hn::Repartition<float, WordTag> df{};
+  static constexpr hn::Repartition<std::uint32_t, WordTag> du{};
+  static constexpr hn::Repartition<std::uint8_t, WordTag> d8{};
+  using Floats = hn::Vec<hn::Repartition<float, WordTag>>;
+
+  /// Bits of values times their factor, or divided by it.
+  HWY_INLINE Words words_of(Floats values, Floats factor) const {
+    if constexpr (kScaling != steps::Scaling::divide) {
+      return hn::BitCast(d, hn::Mul(values, factor));
+    } else {
+      const Floats quotient = hn::Mul(values, reciprocal_);
+      const Floats remainder = hn::NegMulAdd(quotient, factor, values);
+      const Floats corrected = hn::MulAdd(remainder, reciprocal_, quotient);
+      // Of a -0 the sign is lost.
+      return hn::BitCast(d, hn::OrAnd(hn::BitCast(du, corrected), hn::BitCast(du, values),
+                                      hn::Set(du, 0x80000000u)));
+    }
+  }
+
+  static HWY_INLINE Words to_odd(Words upper, Words lower) {
+    return hn::Or(upper, hn::Min(lower, hn::Set(d, std::uint16_t{1})));
+  }
+
+  Words base_;
+  Words shift_ = hn::Zero(d);
+  Floats first_ = hn::Zero(df), second_ = hn::Zero(df), reciprocal_ = hn::Zero(df);
+};
+
+/// Stores a group of codes, packed.
+template <int kBits>
+HWY_INLINE void store_word_group(Words first, Words second, std::uint8_t* out) {
+  constexpr WordTag d;
+  constexpr hn::Repartition<std::uint8_t, WordTag> d8;
+  if constexpr (kBits == 8) {
+    hn::StoreU(hn::ConcatOdd(d8, hn::BitCast(d8, second), hn::BitCast(d8, first)), d8, out);
+  } else {
+    // Codes of neighbours beside each other, in the upper bits of 32.
+    constexpr hn::Repartition<std::uint32_t, WordTag> d32;
+    const auto paired = [&](Words words) HWY_ATTR {
+      const auto pairs = hn::BitCast(d32, words);
+      return hn::IfVecThenElse(hn::Set(d32, ~0u << (32 - kBits)), pairs,
+                               hn::ShiftLeft<16 - kBits>(pairs));
+    };
+    if constexpr (kBits == 4) {
+      constexpr hn::Rebind<std::uint8_t, WordTag> narrow;
+      const Words bytes = hn::ConcatOdd(d, hn::BitCast(d, paired(second)), hn::BitCast(d, paired(first)));
+      hn::StoreU(hn::TruncateTo(narrow, hn::ShiftRight<8>(bytes)), narrow, out);
+    } else {
+      // The same of four: 24 in the upper bits of 64.
+      constexpr hn::Repartition<std::uint64_t, WordTag> d64;
+      const auto fours = [&](Words words) HWY_ATTR {
+        const auto pairs = hn::BitCast(d64, paired(words));
+        const auto four = hn::IfVecThenElse(hn::Set(d64, ~std::uint64_t{0} << 52), pairs,
+                                            hn::ShiftLeft<20>(pairs));
+        return hn::BitCast(d8, four);
+      };
+      alignas(16) static constexpr std::uint8_t kFirst[16] = {5,    6,    7,    13,   14,   15,
+                                                              0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+                                                              0x80, 0x80, 0x80, 0x80};
+      alignas(16) static constexpr std::uint8_t kSecond[16] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+                                                               5,    6,    7,    13,   14,   15,
+                                                               0x80, 0x80, 0x80, 0x80};
+      alignas(64) static constexpr std::uint16_t kOrder[32] = {
+          0, 1, 2, 8, 9, 10, 16, 17, 18, 24, 25, 26, 3, 4, 5, 11, 12, 13, 19, 20, 21, 27, 28, 29};
+      const auto both =
+          hn::Or(hn::TableLookupBytesOr0(fours(first), hn::LoadDup128(d8, kFirst)),
+                 hn::TableLookupBytesOr0(fours(second), hn::LoadDup128(d8, kSecond)));
+      const __m512i packed = _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both.raw);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_castsi512_si256(packed));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 32), _mm512_extracti32x4_epi32(packed, 2));
+    }
+  }
+}
+
+/// Elements of one row, their factors and codes: as steps::encode_blocks has them.
+struct EncodeRun {
+  Format element;
+  const std::uint8_t* x;
+  std::int64_t count;
+  std::int64_t block;
+  const float* factors;
+  std::uint8_t* codes;
+};
+
+/// Encodes groups from element `i` on, as many as it can; returns where it stopped: before a group
+/// that has an infinity, a NaN or an uncommon factor, or before a part of a block that is no group.
+template <Format kDtype, steps::Scaling kScaling, int kBits, int kBlock>
+HWY_NOINLINE std::int64_t encode_words(const EncodeRun& run, std::int64_t i) {
+  constexpr int kSize = format_traits(kDtype).bits / 8;
+  constexpr WordTag d;
+  const WordFormat& format = kWordFormats[static_cast<std::size_t>(run.element)];
+  const WordEncoder encoder(format);
+  WordSource<kDtype, kScaling, kBlock> first(format), second(format);
+  const auto encode_group = [&](const auto& of_first, const auto& of_second) HWY_ATTR {
+    const std::uint8_t* const x = run.x + i * kSize;
+    const Words a = of_first(x);
+    const Words b = of_second(x + 32 * kSize);
+    const Words unsign = hn::Set(d, std::uint16_t{0x7FFF});
+    const Words largest = hn::Max(hn::And(a, unsign), hn::And(b, unsign));
+    const auto special = hn::Gt(largest, hn::Set(d, std::uint16_t{0x7F7F}));
+    if (HWY_UNLIKELY(!hn::AllFalse(d, special))) return false;
+    store_word_group<kBits>(encoder(a, of_first.base()), encoder(b, of_second.base()),
+                            run.codes + i * kBits / 8);
+    return true;
+  };
+  if constexpr (kBlock != 0) {
+    for (; i + kWordGroup <= run.count; i += kWordGroup) {
+      const float* const factors = run.factors + i / kBlock;
+      if (!first.set_factors(factors) || !second.set_factors(factors + 32 / kBlock)) break;
+      if (!encode_group(first, second)) break;
+    }
+  } else {
+    while (i < run.count) {
+      const std::int64_t block = i / run.block;
+      const std::int64_t end = std::min(run.count, (block + 1) * run.block);
+      if (!first.set_factors(run.factors + block)) break;
+      for (; i + kWordGroup <= end; i += kWordGroup) {
+        if (!encode_group(first, first)) return i;
+      }
+      if (i != end) break;
+    }
+  }
+  return i;
+}
+
+/// The same for any run. Whole rows are one block, so that blocks of these sizes are few others.
+template <Format kDtype>
+std::int64_t encode_words(const EncodeRun& run, steps::Scaling scaling, std::int64_t i) {
+  using steps::Scaling;
+  const int bits = format_traits(run.element).bits;
+  if (scaling == Scaling::multiply && run.block == 16) {
+    return encode_words<kDtype, Scaling::multiply, 4, 16>(run, i);
+  }
+  if (scaling == Scaling::power_of_two && run.block == 32) {
+    if (bits == 4) return encode_words<kDtype, Scaling::power_of_two, 4, 32>(run, i);
+    if (bits == 6) return encode_words<kDtype, Scaling::power_of_two, 6, 32>(run, i);
+    return encode_words<kDtype, Scaling::power_of_two, 8, 32>(run, i);
+  }
+  if (run.block < kWordGroup || bits != 8) return i;
+  if (scaling == Scaling::power_of_two) {
+    return encode_words<kDtype, Scaling::power_of_two, 8, 0>(run, i);
+  }
+  return encode_words<kDtype, Scaling::divide, 8, 0>(run, i);
+}
+
+#endif  // HWY_TARGET == HWY_AVX3
+
+}  // namespace HWY_NAMESPACE
+}  // namespace blockscale
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target
