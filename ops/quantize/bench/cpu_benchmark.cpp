@@ -1,10 +1,11 @@
-// Times of `quantize`, next to memcpy's in the same run (blockscale/bench.h).
+// Times of `quantize` and `dequantize`, next to memcpy's in the same run (blockscale/bench.h).
 #include "blockscale/bench.h"
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "blockscale/parallel.h"
@@ -121,6 +122,32 @@ void check(const QuantizeBenchmarkOptions& options) {
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
 }
 
+/// Where the results of the cases of one dtype come from, and memcpy's rate.
+struct Elements {
+  Bytes bytes;
+  double copy_rate = 0;
+
+  Elements(Format dtype, std::int64_t count, std::int64_t copied,
+           const QuantizeBenchmarkOptions& options)
+      : bytes(random_numbers(dtype, count)) {
+    const std::int64_t size = format_traits(dtype).bits / 8;
+    const Bytes from(bytes.begin(), bytes.begin() + copied * size);
+    Bytes copy(from.size(), 1);
+    copy_rate = memcpy_rate(from, copy, options.threads, options.repeats);
+  }
+};
+
+double bytes_of(const ScaledTensorView& x) {
+  return static_cast<double>(value_bytes(x.recipe, x.rows, x.k) +
+                             scale_bytes(x.recipe, x.layout, x.rows, x.k));
+}
+
+void set_rates(QuantizeBenchmarkRow& row, double unquantized, double all, double copy_rate) {
+  row.input_gb_per_second = unquantized / row.seconds * 1e-9;
+  row.bytes_per_second = all / row.seconds;
+  row.memcpy_share = row.bytes_per_second / copy_rate;
+}
+
 }  // namespace
 
 namespace quantize_detail {
@@ -169,24 +196,21 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   });
   const std::int64_t elements = options.rows * options.k;
   const std::vector<float> weights(static_cast<std::size_t>(options.k), 1.0f);
-  Bytes input;
-  double copy_rate = 0;
+  std::optional<Elements> input;
   Format current = Format::e2m1;  // none of the dtypes
   for (QuantizeBenchmarkRow& row : result) {
     const std::int64_t size = format_traits(row.dtype).bits / 8;
     if (row.dtype != current) {
       current = row.dtype;
-      input = random_numbers(row.dtype, gated ? 2 * elements : elements);
-      const Bytes from(input.begin(), input.begin() + elements * size);
-      Bytes copy(from.size(), 1);
-      copy_rate = memcpy_rate(from, copy, options.threads, options.repeats);
+      input.emplace(current, gated ? 2 * elements : elements, elements, options);
     }
     const bool halves = row.transform == InputTransform::swiglu;
-    const MatrixView x{input.data(), row.dtype, options.rows, halves ? 2 * options.k : options.k};
+    const MatrixView x{input->bytes.data(), row.dtype, options.rows,
+                       halves ? 2 * options.k : options.k};
     ScaledTensor out(row.recipe, options.rows, options.k, row.layout);
     QuantizeOptions quantize_options;
     quantize_options.threads = options.threads;
-    const MatrixView operand{input.data(), row.dtype, 1, options.k};
+    const MatrixView operand{input->bytes.data(), row.dtype, 1, options.k};
     quantize_options.input = quantize_detail::input_of(row.transform, operand, operand, operand);
     const Family family = recipe_traits(row.recipe).family;
     if (family == Family::mx || family == Family::nvfp4) {
@@ -197,14 +221,39 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     }
     row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
     const auto read = static_cast<double>(x.rows * x.columns * size);
-    const auto written =
-        static_cast<double>(value_bytes(row.recipe, options.rows, options.k) +
-                            scale_bytes(row.recipe, row.layout, options.rows, options.k));
-    row.input_gb_per_second = read / row.seconds * 1e-9;
     const RecipeTraits& t = recipe_traits(row.recipe);
     const int reads = t.tensor_scale || t.block_rows == 0 ? 2 : 1;  // one for the tensor's maximum
-    row.bytes_per_second = (reads * read + written) / row.seconds;
-    row.memcpy_share = row.bytes_per_second / copy_rate;
+    set_rates(row, read, reads * read + bytes_of(out.view()), input->copy_rate);
+  }
+  return result;
+}
+
+std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOptions& options) {
+  check(options);
+  for (const InputTransform transform : options.transforms) {
+    if (transform == InputTransform::identity) continue;
+    throw Error(ErrorCode::invalid_argument, "options.transforms",
+                std::string("has ") + kInputTransformNames[static_cast<int>(transform)] +
+                    ", must be identity or empty");
+  }
+  std::vector<QuantizeBenchmarkRow> result = cases(options);
+  const std::int64_t elements = options.rows * options.k;
+  std::optional<Elements> input;
+  Format current = Format::e2m1;  // none of the dtypes
+  for (QuantizeBenchmarkRow& row : result) {
+    if (row.dtype != current) {
+      current = row.dtype;
+      input.emplace(current, elements, elements, options);
+    }
+    const MatrixView x{input->bytes.data(), row.dtype, options.rows, options.k};
+    ScaledTensor quantized(row.recipe, options.rows, options.k, row.layout);
+    quantize(x, quantized.view());
+    Bytes values(input->bytes.size(), 1);
+    const MutableMatrixView out{values.data(), row.dtype, options.rows, options.k};
+    row.seconds =
+        fastest(options.repeats, [&] { dequantize(quantized.view(), out, options.threads); });
+    const auto written = static_cast<double>(values.size());
+    set_rates(row, written, written + bytes_of(quantized.view()), input->copy_rate);
   }
   return result;
 }

@@ -21,6 +21,8 @@
 #include "core/format.h"
 #include "ops/common/simd/decode-inl.h"
 #include "ops/quantize/cpu/steps.h"
+// This is toggled per target as this file is.
+#include "ops/quantize/cpu/words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale {
@@ -28,10 +30,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-using WordTag = hn::ScalableTag<std::uint16_t>;
-using Words = hn::Vec<WordTag>;
-/// Elements that are encoded together: two vectors of words.
-inline constexpr std::int64_t kWordGroup = 64;
+/// Elements that are encoded together.
+inline constexpr std::int64_t kWordGroup = 2 * kWords;
 
 /// What a format is to a word. A code lies in a word's upper bits, its sign on top.
 struct WordFormat {
@@ -123,15 +123,8 @@ class WordSource {
       const float least = kScaling == steps::Scaling::divide ? kLeastDivisor : 0.0f;
       const bool usable = factors[0] >= least && (kBlock != 16 || factors[1] >= least);
       if (HWY_UNLIKELY(!usable)) return false;
-      first_ = second_ = hn::Set(df, factors[0]);
-      if constexpr (kBlock == 16) {
-        const auto next = hn::Set(df, factors[1]);
-        if constexpr (kDtype == Format::bf16) {
-          first_ = second_ = hn::ConcatUpperLower(df, next, first_);
-        } else {
-          second_ = next;
-        }
-      }
+      first_ = kIsSplit ? split_factors(factors, kBlock == 16) : hn::Set(df, factors[0]);
+      second_ = kIsSplit || kBlock != 16 ? first_ : hn::Set(df, factors[1]);
       if constexpr (kScaling == steps::Scaling::divide) {
         reciprocal_ = hn::Div(hn::Set(df, 1.0f), first_);
       }
@@ -143,19 +136,16 @@ class WordSource {
 
   HWY_INLINE Words operator()(const std::uint8_t* x) const {
     if constexpr (kDtype == Format::bf16) {
-      const Words elements = hn::BitCast(d, hn::LoadU(d8, x));
+      const Words elements = hn::BitCast(d, hn::LoadU(ByteTag(), x));
       if constexpr (kShifts) return elements;
-      // Even elements, then odd ones.
-      const auto pairs = hn::BitCast(du, elements);
-      const auto first = words_of(hn::BitCast(df, hn::ShiftLeft<16>(pairs)), first_);
-      const auto second = words_of(hn::BitCast(df, hn::And(pairs, hn::Set(du, 0xFFFF0000u))), second_);
-      const Words upper = hn::OddEven(second, hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, first))));
-      const Words lower = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(du, second))), first);
-      return to_odd(upper, lower);
+      const SplitWords split(elements);
+      const Bits even = scaled(split.even, first_);
+      const Bits odd = scaled(split.odd, second_);
+      return to_odd(upper_words(even, odd), lower_words(even, odd));
     } else {
       constexpr int kBytes = format_traits(kDtype).bits / 8 * 16;
-      const Words first = words_of(decode_lanes<kDtype>(df, x), first_);
-      const Words second = words_of(decode_lanes<kDtype>(df, x + kBytes), second_);
+      const Words first = hn::BitCast(d, scaled(decode_lanes<kDtype>(df, x), first_));
+      const Words second = hn::BitCast(d, scaled(decode_lanes<kDtype>(df, x + kBytes), second_));
       return to_odd(hn::ConcatOdd(d, second, first), hn::ConcatEven(d, second, first));
     }
   }
@@ -165,23 +155,22 @@ class WordSource {
       kDtype == Format::bf16 && kScaling == steps::Scaling::power_of_two;
   /// As encode.cpp's kSmallestForReciprocal, of any format.
   static constexpr float kLeastDivisor = 0x1p-80f;
+  static constexpr bool kIsSplit = kDtype == Format::bf16;
   static constexpr WordTag d{};
-  static constexpr hn::Repartition<float, WordTag> df{};
-  static constexpr hn::Repartition<std::uint32_t, WordTag> du{};
-  static constexpr hn::Repartition<std::uint8_t, WordTag> d8{};
-  using Floats = hn::Vec<hn::Repartition<float, WordTag>>;
+  static constexpr FloatTag df{};
+  static constexpr BitsTag du{};
 
   /// Bits of values times their factor, or divided by it.
-  HWY_INLINE Words words_of(Floats values, Floats factor) const {
+  HWY_INLINE Bits scaled(Floats values, Floats factor) const {
     if constexpr (kScaling != steps::Scaling::divide) {
-      return hn::BitCast(d, hn::Mul(values, factor));
+      return hn::BitCast(du, hn::Mul(values, factor));
     } else {
       const Floats quotient = hn::Mul(values, reciprocal_);
       const Floats remainder = hn::NegMulAdd(quotient, factor, values);
       const Floats corrected = hn::MulAdd(remainder, reciprocal_, quotient);
       // Of a -0 the sign is lost.
-      return hn::BitCast(d, hn::OrAnd(hn::BitCast(du, corrected), hn::BitCast(du, values),
-                                      hn::Set(du, 0x80000000u)));
+      return hn::OrAnd(hn::BitCast(du, corrected), hn::BitCast(du, values),
+                       hn::Set(du, 0x80000000u));
     }
   }
 
@@ -198,12 +187,12 @@ class WordSource {
 template <int kBits>
 HWY_INLINE void store_word_group(Words first, Words second, std::uint8_t* out) {
   constexpr WordTag d;
-  constexpr hn::Repartition<std::uint8_t, WordTag> d8;
+  constexpr ByteTag d8;
   if constexpr (kBits == 8) {
     hn::StoreU(hn::ConcatOdd(d8, hn::BitCast(d8, second), hn::BitCast(d8, first)), d8, out);
   } else {
     // Codes of neighbours beside each other, in the upper bits of 32.
-    constexpr hn::Repartition<std::uint32_t, WordTag> d32;
+    constexpr BitsTag d32;
     const auto paired = [&](Words words) HWY_ATTR {
       const auto pairs = hn::BitCast(d32, words);
       return hn::IfVecThenElse(hn::Set(d32, ~0u << (32 - kBits)), pairs,
@@ -262,7 +251,7 @@ HWY_NOINLINE std::int64_t encode_words(const EncodeRun& run, std::int64_t i) {
   const auto encode_group = [&](const auto& of_first, const auto& of_second) HWY_ATTR {
     const std::uint8_t* const x = run.x + i * kSize;
     const Words a = of_first(x);
-    const Words b = of_second(x + 32 * kSize);
+    const Words b = of_second(x + kWords * kSize);
     const Words unsign = hn::Set(d, std::uint16_t{0x7FFF});
     const Words largest = hn::Max(hn::And(a, unsign), hn::And(b, unsign));
     const auto special = hn::Gt(largest, hn::Set(d, std::uint16_t{0x7F7F}));
@@ -274,7 +263,7 @@ HWY_NOINLINE std::int64_t encode_words(const EncodeRun& run, std::int64_t i) {
   if constexpr (kBlock != 0) {
     for (; i + kWordGroup <= run.count; i += kWordGroup) {
       const float* const factors = run.factors + i / kBlock;
-      if (!first.set_factors(factors) || !second.set_factors(factors + 32 / kBlock)) break;
+      if (!first.set_factors(factors) || !second.set_factors(factors + kWords / kBlock)) break;
       if (!encode_group(first, second)) break;
     }
   } else {

@@ -26,6 +26,12 @@ RowOperand row_of(const MatrixView& x, std::int64_t matrix, std::int64_t row) {
 /// too short for the hardware to notice.
 constexpr std::int64_t kRowsAhead = 3;
 
+/// Asks for `bytes` bytes to be read soon. Any address will do.
+inline void prefetch(const std::uint8_t* from, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+}
+
 void prefetch_row(const Input& input, const Piece& piece, std::int64_t row) {
   const quantize_detail::FusedInput& fused = input.fused();
   const RowOperand x = input.row(piece.matrix, row);
@@ -84,8 +90,7 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
   if (!input.is_fused()) {
     const MatrixView& x = input.x();
     const std::int64_t size = format_traits(x.dtype).bits / 8;
-    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size,
-            true};
+    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size};
   }
   const quantize_detail::FusedInput& fused = input.fused();
   const bool modulates = fused.transform == InputTransform::modulate;
@@ -110,7 +115,7 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
     steps::transform_run(row_, piece.k, piece.count, rows + r * pitch);
   }
   return {Format::f32, reinterpret_cast<const std::uint8_t*>(rows),
-          pitch * static_cast<std::int64_t>(sizeof(float)), false};
+          pitch * static_cast<std::int64_t>(sizeof(float))};
 }
 
 }  // namespace blockscale

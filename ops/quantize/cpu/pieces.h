@@ -16,22 +16,28 @@
 
 namespace blockscale {
 
-/// Scale rows of a piece whose scales are of one row each; divides the rows of every swizzled tile.
-inline constexpr std::int64_t kPieceScaleRows = 32;
-/// Elements of k in a piece: a multiple of 4 blocks of every recipe, small enough for the level-1
-/// cache (blocks of one row) or the level-2 cache (taller ones).
-inline constexpr std::int64_t kPieceK = 4096;
-inline constexpr std::int64_t kTallPieceK = 1024;
-inline constexpr std::int64_t kPieceElements = kPieceScaleRows * kPieceK;
+/// Elements of a piece, at most, and its rows: whole rows where that leaves enough pieces, as
+/// memory that is gone through in order is read twice as fast as parts of rows.
+inline constexpr std::int64_t kPieceElements = 128 * 1024;
+inline constexpr std::int64_t kPieceRows = 32;
+/// Elements of a piece whose blocks have more than one row: it is read twice, and should stay in a
+/// cache meanwhile, be it the level-3 cache.
+inline constexpr std::int64_t kTallPieceElements = 1024 * 1024;
+/// Elements of a run, a part of a row of a piece whose blocks have one row: it stays in the level-1
+/// cache while its maxima, scales and codes are done one after the other.
+inline constexpr std::int64_t kRunElements = 2048;
 /// Elements of a piece whose input is fused: it is computed as a whole, in f32, and must stay in
 /// the level-2 cache while it is quantized.
 inline constexpr std::int64_t kFusedPieceElements = 16 * 1024;
+/// k of a piece whose scales are searched, at most: its rows share the weights of their columns.
+inline constexpr std::int64_t kSearchedPieceK = 4096;
 /// Rows of a piece, at most.
 inline constexpr std::int64_t kMaxPieceRows = 256;
 /// A tensor of so few elements is done on the caller's thread: to wake others costs more.
 inline constexpr std::int64_t kSerialElements = 64 * 1024;
-/// Blocks in a row of a piece, at most.
-inline constexpr std::int64_t kMaxBlocks = kPieceK / 16;
+/// Blocks in a run, or in a row of a piece with taller ones, at most.
+inline constexpr std::int64_t kMaxBlocks = 256;
+static_assert(kMaxBlocks >= kRunElements / 16 && kMaxBlocks >= kTallPieceElements / (32 * 128));
 
 struct Piece {
   std::int64_t matrix;
@@ -62,14 +68,31 @@ struct Cut {
     block_rows = t.block_rows == 0 ? std::max<std::int64_t>(1, rows) : t.block_rows;
     block_k = t.block_k == 0 ? std::max<std::int64_t>(1, k) : t.block_k;
     const bool fused = source != PieceSource::input;
-    piece_rows = t.block_rows <= 1 ? kPieceScaleRows : t.block_rows;
-    piece_k = t.block_rows <= 1 ? kPieceK : kTallPieceK;
-    if (fused) piece_k = kFusedPieceElements / piece_rows;
-    if (t.block_rows != 0 && t.block_k == 0) {
-      const std::int64_t elements = fused ? kFusedPieceElements : kPieceElements;
-      piece_rows = std::clamp<std::int64_t>(elements / block_k, 1, kPieceScaleRows);
-      piece_k = block_k;
+    const bool whole_rows = t.block_rows != 0 && t.block_k == 0;
+    std::int64_t elements = fused ? kFusedPieceElements : kPieceElements;
+    if (t.block_rows > 1) {
+      if (!fused) elements = kTallPieceElements;
+      piece_rows = t.block_rows;
+      piece_k = elements / piece_rows;
+    } else if (fused && !whole_rows) {
+      piece_rows = kPieceRows;
+      piece_k = elements / piece_rows;
+    } else {
+      piece_k = whole_rows ? block_k : std::clamp<std::int64_t>(k, 1, elements);
+      piece_rows = std::clamp<std::int64_t>(elements / piece_k, 1, kPieceRows);
     }
+  }
+
+  /// Makes pieces no wider than `most`, a number of whole runs, for the sake of more rows.
+  void limit_k(std::int64_t most) {
+    if (piece_k <= most) return;
+    piece_k = most;
+    piece_rows = kPieceRows;
+  }
+
+  /// k of a run: a run of blocks with one row is part of a row, any other is as wide as its piece.
+  std::int64_t run_k(const Piece& piece) const {
+    return block_rows == 1 && block_k < k ? kRunElements : piece.count;
   }
 
   /// All pieces, counted in the order in which for_each_piece numbers them.
@@ -79,7 +102,7 @@ struct Cut {
     return row * ceil_div(k, piece_k) + piece.k / piece_k;
   }
 
-  /// The part of the scale grid that a piece holds. Where one scale is shared by pieces (by all of
+  /// The part of the scale grid that a piece, or a run of it, holds. Where one scale is shared by pieces (by all of
   /// a matrix), each of them has it.
   ScaleRectangle scales_of(const Piece& piece) const {
     return {piece.row / block_rows,         ceil_div(piece.rows, block_rows), piece.k / block_k,
@@ -87,10 +110,18 @@ struct Cut {
   }
 };
 
-/// Asks for `bytes` bytes to be read soon. Any address will do.
-inline void prefetch(const std::uint8_t* from, std::int64_t bytes) {
-  constexpr std::int64_t kLine = 64;
-  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+/// Calls `body(run)` for the runs of a piece, from left to right and from top to bottom. A run is a
+/// part of a piece that has one row of scales.
+template <class Body>
+void for_each_run_of(const Cut& cut, const Piece& piece, const Body& body) {
+  const std::int64_t rows = std::min(cut.block_rows, piece.rows);
+  const std::int64_t count = cut.run_k(piece);
+  for (std::int64_t r = 0; r < piece.rows; r += rows) {
+    for (std::int64_t k = 0; k < piece.count; k += count) {
+      body(Piece{piece.matrix, piece.row + r, std::min(rows, piece.rows - r), piece.k + k,
+                 std::min(count, piece.count - k)});
+    }
+  }
 }
 
 /// What a body that needs no scratch space is called with.
