@@ -99,11 +99,12 @@ HWY_INLINE Words decode_words(const std::uint8_t* codes) {
 }
 
 /// f32 rounded to bf16, in the upper halves: to nearest even, infinity beyond its range.
-HWY_INLINE Bits round_to_upper(Floats values) {
+HWY_INLINE Words round_to_upper(Floats values) {
   const BitsTag d;
   const Bits bits = hn::BitCast(d, values);
   const auto is_odd = hn::TestBit(bits, hn::Set(d, 0x10000u));
-  return hn::Add(bits, hn::IfThenElse(is_odd, hn::Set(d, 0x8000u), hn::Set(d, 0x7FFFu)));
+  const Bits half = hn::IfThenElse(is_odd, hn::Set(d, 0x8000u), hn::Set(d, 0x7FFFu));
+  return hn::BitCast(WordTag(), hn::Add(bits, half));
 }
 
 /// Decodes vectors of codes from element `i` on, as steps::decode_blocks does to bf16, as many as it
@@ -122,9 +123,9 @@ std::int64_t decode_words_run(const std::uint8_t* codes, std::int64_t i, std::in
     const std::int64_t stop = kBlock == 0 ? end : std::min(end, i + kWords);
     for (; i + kWords <= stop; i += kWords) {
       const SplitWords values(decode_words<F>(codes + i * kBits / 8));
-      const Bits even = round_to_upper(hn::Mul(values.even, factor));
-      const Bits odd = round_to_upper(hn::Mul(values.odd, factor));
-      const Words words = upper_words(even, odd);
+      const Words even = round_to_upper(hn::Mul(values.even, factor));
+      const Words odd = round_to_upper(hn::Mul(values.odd, factor));
+      const Words words = Interleaved().upper(even, odd);
       // A NaN of either sign: what a multiplication makes of infinity and 0, or of the table's.
       const auto is_nan = hn::Eq(words, hn::Set(WordTag(), std::uint16_t{0xFFC0}));
       const Words canonical =

@@ -21,38 +21,45 @@ struct Job {
   Cut cut;
 };
 
-/// What codes of each block of a run are multiplied with.
-using Factors = float[kMaxBlocks + kArrayPadding];
+/// The scales of a piece, row by row; they lie far apart in some layouts.
+using Scales = std::uint8_t[kMaxScaleBytes + kArrayPadding * sizeof(float)];
 
 template <class Scale>
-void load_factors(const Job& job, const Piece& run, Factors& factors) {
+void load_scales(const Job& job, const Piece& piece, Scales& scales) {
   const ScaledTensorView& x = job.x;
-  const ScaleRectangle part = job.cut.scales_of(run);
-  Scale scales[kMaxBlocks + kArrayPadding];
-  std::fill_n(scales + part.columns, kArrayPadding, Scale{0});
+  const ScaleRectangle part = job.cut.scales_of(piece);
   const Scale* const matrix =
-      static_cast<const Scale*>(x.scales) + run.matrix * x.scale_batch_stride;
-  gather_scales(PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride}, part, scales,
+      static_cast<const Scale*>(x.scales) + piece.matrix * x.scale_batch_stride;
+  auto* const to = reinterpret_cast<Scale*>(scales);
+  gather_scales(PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride}, part, to,
                 part.columns);
-  const bool has_tensor_scale = job.recipe.tensor_scale && x.tensor_scale != nullptr;
-  const float tensor_scale =
-      has_tensor_scale ? x.tensor_scale[run.matrix * x.tensor_scale_batch_stride] : 1.0f;
-  const TensorScaleSense sense = has_tensor_scale ? x.sense : TensorScaleSense::multiplier;
-  steps::scale_factors(job.recipe.scale, scales, part.columns, tensor_scale, sense, factors);
+  std::fill_n(to + part.rows * part.columns, kArrayPadding, Scale{0});
 }
 
 /// A piece, a row of scales after the other, and of blocks of one row a run after the other.
 void dequantize_piece(const Job& job, const Piece& piece) {
   const ScaledTensorView& x = job.x;
   const std::int64_t out_size = format_traits(job.out.dtype).bits / 8;
+  const bool is_plain = job.recipe.family == Family::plain;
+  const std::int64_t scale_size = format_traits(job.recipe.scale).bits / 8;
+  const bool has_tensor_scale = job.recipe.tensor_scale && x.tensor_scale != nullptr;
+  const float tensor_scale =
+      has_tensor_scale ? x.tensor_scale[piece.matrix * x.tensor_scale_batch_stride] : 1.0f;
+  const TensorScaleSense sense = has_tensor_scale ? x.sense : TensorScaleSense::multiplier;
+  alignas(64) Scales scales;
+  if (scale_size == sizeof(float)) {
+    if (!is_plain) load_scales<float>(job, piece, scales);
+  } else {
+    load_scales<std::uint8_t>(job, piece, scales);
+  }
   for_each_run_of(job.cut, piece, [&](const Piece& run) {
-    Factors factors;
-    if (job.recipe.family == Family::plain) {
+    float factors[kMaxBlocks + kArrayPadding];
+    if (is_plain) {
       factors[0] = 1.0f;
-    } else if (job.recipe.scale == Format::f32) {
-      load_factors<float>(job, run, factors);
     } else {
-      load_factors<std::uint8_t>(job, run, factors);
+      steps::scale_factors(job.recipe.scale,
+                           scales + job.cut.first_scale(piece, run) * scale_size,
+                           ceil_div(run.count, job.cut.block_k), tensor_scale, sense, factors);
     }
     for (std::int64_t row = run.row; row < run.row + run.rows; ++row) {
       const auto* const codes = static_cast<const std::uint8_t*>(x.values) +

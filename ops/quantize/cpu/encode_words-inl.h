@@ -35,31 +35,34 @@ inline constexpr std::int64_t kWordGroup = 2 * kWords;
 
 /// What a format is to a word. A code lies in a word's upper bits, its sign on top.
 struct WordFormat {
-  std::uint16_t base;      // bf16's bits of 2^-bias: there, code 0 would be if none were subnormal
-  std::uint16_t cap;       // the largest number's bits above those
-  int up;                  // from there to the code's place
-  std::uint16_t one;       // the last bit of a code
-  std::uint16_t leading;   // of a significand from half of the smallest normal number on
-  std::uint16_t fraction;  // the bits below it
-  int fraction_up;         // from bf16's fraction to those
+  std::uint16_t base;         // bf16's bits of 2^-bias: where 0 would be if none were subnormal
+  std::uint16_t cap;          // the largest number's bits above those
+  std::uint16_t up;           // from there to the code's place
+  std::uint16_t one;          // the last bit of a code
+  std::uint16_t leading;      // of a significand in the binade below the smallest normal number
+  std::uint16_t fraction;     // the bits below it
+  std::uint16_t fraction_up;  // from bf16's fraction to those
+  std::uint16_t sign = 0x8000, magnitude = 0x7FFF, largest = 0x7F7F;  // of bf16
+  std::uint16_t inexact = 1;                                          // the last bit of bf16
 };
 
 constexpr WordFormat word_format(const FormatTraits& t) {
   WordFormat f{};
   if (t.bits > 8 || t.exponent_bits == 8) return f;
   const int place = 16 - t.bits;
-  f.base = static_cast<std::uint16_t>((127 - t.bias) << 7);
-  f.up = place - (7 - t.mantissa_bits);
-  f.cap = static_cast<std::uint16_t>(t.max_code << (7 - t.mantissa_bits));
-  f.one = static_cast<std::uint16_t>(1u << place);
-  f.leading = static_cast<std::uint16_t>(1u << (place + t.mantissa_bits - 1));
-  f.fraction_up = place + t.mantissa_bits - 8;
-  f.fraction = static_cast<std::uint16_t>(0x7Fu << f.fraction_up);
+  const auto word = [](int bits) { return static_cast<std::uint16_t>(bits); };
+  f.base = word((127 - t.bias) << 7);
+  f.cap = word(static_cast<int>(t.max_code) << (7 - t.mantissa_bits));
+  f.up = word(place - (7 - t.mantissa_bits));
+  f.one = word(1 << place);
+  f.leading = word(1 << (place + t.mantissa_bits - 1));
+  f.fraction_up = word(place + t.mantissa_bits - 8);
+  f.fraction = word(0x7F << f.fraction_up);
   return f;
 }
 
-/// By Format. Read at run time, so that they stay in registers: g++ makes known constants anew in
-/// every turn of a loop.
+/// By Format. Read at run time, so that all of them stay in registers: g++ makes known constants
+/// anew in every turn of a loop.
 inline constexpr auto kWordFormats = [] {
   std::array<WordFormat, kFormatCount> formats{};
   for (std::size_t i = 0; i < formats.size(); ++i) formats[i] = word_format(kFormatTraits[i]);
@@ -71,37 +74,44 @@ class WordEncoder {
  public:
   explicit HWY_INLINE WordEncoder(const WordFormat& f)
       : cap_(hn::Set(d, f.cap)),
+        up_(hn::Set(d, f.up)),
         one_(hn::Set(d, f.one)),
         below_half_(hn::Set(d, static_cast<std::uint16_t>(f.one / 2 - 1))),
         half_(hn::Set(d, static_cast<std::uint16_t>(f.one / 2))),
         leading_(hn::Set(d, f.leading)),
         fraction_(hn::Set(d, f.fraction)),
-        up_(f.up),
-        fraction_up_(f.fraction_up) {}
+        fraction_up_(hn::Set(d, f.fraction_up)),
+        sign_(hn::Set(d, f.sign)),
+        largest_(hn::Set(d, f.largest)) {}
 
-  /// Of finite numbers times 2^-e, where `base` is the format's plus e in bf16's exponent. Below
+  HWY_INLINE bool are_finite(Words first, Words second) const {
+    return hn::AllFalse(d, hn::Gt(hn::Max(first, second), largest_));
+  }
+
+  /// Of finite magnitudes times 2^-e, where `base` is the format's plus e in bf16's exponent. Below
   /// the code's place bits are arbitrary.
-  HWY_INLINE Words operator()(Words words, Words base) const {
-    const Words magnitudes = hn::And(words, hn::Set(d, std::uint16_t{0x7FFF}));
+  HWY_INLINE Words operator()(Words magnitudes, Words signs, Words base) const {
     const Words above = hn::Min(hn::SaturatedSub(magnitudes, base), cap_);
-    const Words normal = hn::ShiftLeftSame(above, up_);
+    const Words normal = hn::Shl(above, up_);
     // 0 for the binade below the smallest normal number, 1 for the next one; from that number on it
     // is negative, so that all bits are shifted out.
-    const Words binades = hn::ShiftRight<7>(
-        hn::Sub(hn::Add(base, hn::Set(d, std::uint16_t{0x7F})), magnitudes));
-    const Words significand =
-        hn::OrAnd(leading_, hn::ShiftLeftSame(words, fraction_up_), fraction_);
-    const Words subnormal = hn::Shr(significand, binades);
-    const Words code = hn::Max(normal, subnormal);
-    const Words rounded =
-        hn::Add(code, hn::IfThenElse(hn::TestBit(code, one_), half_, below_half_));
-    return hn::OrAnd(rounded, words, hn::Set(d, std::uint16_t{0x8000}));
+    const Words last = hn::Add(base, hn::Set(d, std::uint16_t{0x7F}));
+    const Words binades = hn::ShiftRight<7>(hn::Sub(last, magnitudes));
+    const Words significand = hn::OrAnd(leading_, hn::Shl(magnitudes, fraction_up_), fraction_);
+    const Words code = hn::Max(normal, hn::Shr(significand, binades));
+    const Words half = hn::IfThenElse(hn::TestBit(code, one_), half_, below_half_);
+    return hn::OrAnd(hn::Add(code, half), signs, sign_);
   }
 
  private:
   static constexpr WordTag d{};
-  Words cap_, one_, below_half_, half_, leading_, fraction_;
-  int up_, fraction_up_;
+  Words cap_, up_, one_, below_half_, half_, leading_, fraction_, fraction_up_, sign_, largest_;
+};
+
+/// Elements times their factors, as magnitudes and as what has their signs on top.
+struct ScaledWords {
+  Words magnitudes;
+  Words signs;
 };
 
 /// Words of elements times their blocks' factors. kBlock: 16, 32, or 0 for larger ones.
@@ -109,7 +119,9 @@ template <Format kDtype, steps::Scaling kScaling, int kBlock>
 class WordSource {
  public:
   explicit HWY_INLINE WordSource(const WordFormat& f)
-      : base_(hn::Set(d, static_cast<std::uint16_t>(f.base + (kShifts ? 127u << 7 : 0u)))) {}
+      : base_(hn::Set(d, static_cast<std::uint16_t>(f.base + (kShifts ? 127u << 7 : 0u)))),
+        magnitude_(hn::Set(d, f.magnitude)),
+        inexact_(hn::Set(d, f.inexact)) {}
 
   /// Of the next 32 elements. False: not in words.
   HWY_INLINE bool set_factors(const float* factors) {
@@ -134,19 +146,21 @@ class WordSource {
 
   HWY_INLINE Words base() const { return kShifts ? hn::Sub(base_, shift_) : base_; }
 
-  HWY_INLINE Words operator()(const std::uint8_t* x) const {
+  HWY_INLINE ScaledWords operator()(const std::uint8_t* x) const {
     if constexpr (kDtype == Format::bf16) {
       const Words elements = hn::BitCast(d, hn::LoadU(ByteTag(), x));
-      if constexpr (kShifts) return elements;
-      const SplitWords split(elements);
-      const Bits even = scaled(split.even, first_);
-      const Bits odd = scaled(split.odd, second_);
-      return to_odd(upper_words(even, odd), lower_words(even, odd));
+      const Words magnitudes = hn::And(elements, magnitude_);
+      if constexpr (kShifts) return {magnitudes, elements};
+      const SplitWords split(magnitudes);
+      return {to_odd(Interleaved(), scaled(split.even, first_), scaled(split.odd, second_)),
+              elements};
     } else {
       constexpr int kBytes = format_traits(kDtype).bits / 8 * 16;
-      const Words first = hn::BitCast(d, scaled(decode_lanes<kDtype>(df, x), first_));
-      const Words second = hn::BitCast(d, scaled(decode_lanes<kDtype>(df, x + kBytes), second_));
-      return to_odd(hn::ConcatOdd(d, second, first), hn::ConcatEven(d, second, first));
+      const Floats first = decode_lanes<kDtype>(df, x);
+      const Floats second = decode_lanes<kDtype>(df, x + kBytes);
+      const Words signs = hn::ConcatOdd(d, hn::BitCast(d, second), hn::BitCast(d, first));
+      const Words words = to_odd(InOrder(), scaled(first, first_), scaled(second, second_));
+      return {hn::And(words, magnitude_), signs};
     }
   }
 
@@ -158,27 +172,24 @@ class WordSource {
   static constexpr bool kIsSplit = kDtype == Format::bf16;
   static constexpr WordTag d{};
   static constexpr FloatTag df{};
-  static constexpr BitsTag du{};
 
-  /// Bits of values times their factor, or divided by it.
-  HWY_INLINE Bits scaled(Floats values, Floats factor) const {
+  /// Values times their factor, or divided by it; -0 may become 0.
+  HWY_INLINE Words scaled(Floats values, Floats factor) const {
     if constexpr (kScaling != steps::Scaling::divide) {
-      return hn::BitCast(du, hn::Mul(values, factor));
+      return hn::BitCast(d, hn::Mul(values, factor));
     } else {
       const Floats quotient = hn::Mul(values, reciprocal_);
       const Floats remainder = hn::NegMulAdd(quotient, factor, values);
-      const Floats corrected = hn::MulAdd(remainder, reciprocal_, quotient);
-      // Of a -0 the sign is lost.
-      return hn::OrAnd(hn::BitCast(du, corrected), hn::BitCast(du, values),
-                       hn::Set(du, 0x80000000u));
+      return hn::BitCast(d, hn::MulAdd(remainder, reciprocal_, quotient));
     }
   }
 
-  static HWY_INLINE Words to_odd(Words upper, Words lower) {
-    return hn::Or(upper, hn::Min(lower, hn::Set(d, std::uint16_t{1})));
+  template <class Order>
+  HWY_INLINE Words to_odd(Order order, Words first, Words second) const {
+    return hn::Or(order.upper(first, second), hn::Min(order.lower(first, second), inexact_));
   }
 
-  Words base_;
+  Words base_, magnitude_, inexact_;
   Words shift_ = hn::Zero(d);
   Floats first_ = hn::Zero(df), second_ = hn::Zero(df), reciprocal_ = hn::Zero(df);
 };
@@ -244,19 +255,16 @@ struct EncodeRun {
 template <Format kDtype, steps::Scaling kScaling, int kBits, int kBlock>
 HWY_NOINLINE std::int64_t encode_words(const EncodeRun& run, std::int64_t i) {
   constexpr int kSize = format_traits(kDtype).bits / 8;
-  constexpr WordTag d;
   const WordFormat& format = kWordFormats[static_cast<std::size_t>(run.element)];
   const WordEncoder encoder(format);
   WordSource<kDtype, kScaling, kBlock> first(format), second(format);
   const auto encode_group = [&](const auto& of_first, const auto& of_second) HWY_ATTR {
     const std::uint8_t* const x = run.x + i * kSize;
-    const Words a = of_first(x);
-    const Words b = of_second(x + kWords * kSize);
-    const Words unsign = hn::Set(d, std::uint16_t{0x7FFF});
-    const Words largest = hn::Max(hn::And(a, unsign), hn::And(b, unsign));
-    const auto special = hn::Gt(largest, hn::Set(d, std::uint16_t{0x7F7F}));
-    if (HWY_UNLIKELY(!hn::AllFalse(d, special))) return false;
-    store_word_group<kBits>(encoder(a, of_first.base()), encoder(b, of_second.base()),
+    const ScaledWords a = of_first(x);
+    const ScaledWords b = of_second(x + kWords * kSize);
+    if (HWY_UNLIKELY(!encoder.are_finite(a.magnitudes, b.magnitudes))) return false;
+    store_word_group<kBits>(encoder(a.magnitudes, a.signs, of_first.base()),
+                            encoder(b.magnitudes, b.signs, of_second.base()),
                             run.codes + i * kBits / 8);
     return true;
   };

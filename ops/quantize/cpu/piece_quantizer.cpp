@@ -52,10 +52,10 @@ void compute_scales(const QuantizeJob& job, const Piece& piece, std::int64_t blo
 }
 
 template <class Scale>
-void place_run_scales(const QuantizeJob& job, const Piece& run, const std::uint8_t* scales) {
+void place_piece_scales(const QuantizeJob& job, const Piece& piece, const std::uint8_t* scales) {
   const MutableScaledTensorView& out = job.out;
-  Scale* const matrix = static_cast<Scale*>(out.scales) + run.matrix * out.scale_batch_stride;
-  const ScaleRectangle part = job.cut.scales_of(run);
+  Scale* const matrix = static_cast<Scale*>(out.scales) + piece.matrix * out.scale_batch_stride;
+  const ScaleRectangle part = job.cut.scales_of(piece);
   place_scales(PlacedScales<Scale>{matrix, out.layout, out.scale_leading_stride}, part,
                reinterpret_cast<const Scale*>(scales), part.columns);
 }
@@ -168,7 +168,9 @@ void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const Pi
                             ScaleErrors* errors) {
   const NanRule nan_rule = job.recipe.family == Family::fp8 ? NanRule::ignore : NanRule::poison;
   const std::int64_t scale_size = format_traits(job.recipe.scale).bits / 8;
-  alignas(64) std::uint8_t scales[(kMaxBlocks + kArrayPadding) * sizeof(float)];
+  // Placed together, as a row's lie far apart in some layouts. What a run stores beyond its own is
+  // overwritten by the next.
+  alignas(64) std::uint8_t scales[kMaxScaleBytes + kArrayPadding * sizeof(float)];
   ScaleRow scale_row;
   std::optional<PieceSearch> search;
   if (job.options.scale_choice != ScaleChoice::amax) search.emplace(job, piece, rows.dtype);
@@ -180,15 +182,16 @@ void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const Pi
       steps::block_maxima(x.dtype, x.row(r), run.count, std::min(job.cut.block_k, run.count),
                           nan_rule, scale_row.maxima);
     }
-    compute_scales(job, run, blocks, scale_row, scales);
-    if (search) search->run(x.first, run.k - piece.k, blocks, scale_row, scales, errors);
+    std::uint8_t* const of_run = scales + job.cut.first_scale(piece, run) * scale_size;
+    compute_scales(job, run, blocks, scale_row, of_run);
+    if (search) search->run(x.first, run.k - piece.k, blocks, scale_row, of_run, errors);
     encode_rows(job, run, x, scale_row.factors);
-    if (scale_size == sizeof(float)) {
-      place_run_scales<float>(job, run, scales);
-    } else {
-      place_run_scales<std::uint8_t>(job, run, scales);
-    }
   });
+  if (scale_size == sizeof(float)) {
+    place_piece_scales<float>(job, piece, scales);
+  } else {
+    place_piece_scales<std::uint8_t>(job, piece, scales);
+  }
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace blockscale {
 
 /// Elements of a piece, at most, and its rows: whole rows where that leaves enough pieces, as
 /// memory that is gone through in order is read twice as fast as parts of rows.
-inline constexpr std::int64_t kPieceElements = 128 * 1024;
+inline constexpr std::int64_t kPieceElements = 256 * 1024;
 inline constexpr std::int64_t kPieceRows = 32;
 /// Elements of a piece whose blocks have more than one row: it is read twice, and should stay in a
 /// cache meanwhile, be it the level-3 cache.
@@ -38,6 +38,8 @@ inline constexpr std::int64_t kSerialElements = 64 * 1024;
 /// Blocks in a run, or in a row of a piece with taller ones, at most.
 inline constexpr std::int64_t kMaxBlocks = 256;
 static_assert(kMaxBlocks >= kRunElements / 16 && kMaxBlocks >= kTallPieceElements / (32 * 128));
+/// Bytes of the scales of a piece, at most: one for each 16 elements, or 4 for each 128.
+inline constexpr std::int64_t kMaxScaleBytes = kPieceElements / 16;
 
 struct Piece {
   std::int64_t matrix;
@@ -102,7 +104,13 @@ struct Cut {
     return row * ceil_div(k, piece_k) + piece.k / piece_k;
   }
 
-  /// The part of the scale grid that a piece, or a run of it, holds. Where one scale is shared by pieces (by all of
+  /// Where the scales of a run begin among those of its piece, row by row.
+  std::int64_t first_scale(const Piece& piece, const Piece& run) const {
+    return (run.row - piece.row) / block_rows * ceil_div(piece.count, block_k) +
+           (run.k - piece.k) / block_k;
+  }
+
+  /// The part of the scale grid that a piece holds. Where one scale is shared by pieces (by all of
   /// a matrix), each of them has it.
   ScaleRectangle scales_of(const Piece& piece) const {
     return {piece.row / block_rows,         ceil_div(piece.rows, block_rows), piece.k / block_k,

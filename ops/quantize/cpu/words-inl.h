@@ -10,6 +10,7 @@
 
 #include <hwy/highway.h>
 
+#include <array>
 #include <cstdint>
 
 HWY_BEFORE_NAMESPACE();
@@ -41,15 +42,34 @@ struct SplitWords {
   }
 };
 
-/// The upper halves of bits in the order in which they were split, and the lower ones.
-HWY_INLINE Words upper_words(Bits even, Bits odd) {
-  const WordTag d;
-  return hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<16>(even)));
-}
-HWY_INLINE Words lower_words(Bits even, Bits odd) {
-  const WordTag d;
-  return hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(odd)), hn::BitCast(d, even));
-}
+/// 32-bit lanes of two vectors as one vector of their upper halves, or of their lower ones: of what
+/// was split, as it was before.
+struct Interleaved {
+  HWY_INLINE Words upper(Words even, Words odd) const { return take<1>(even, odd); }
+  HWY_INLINE Words lower(Words even, Words odd) const { return take<0>(even, odd); }
+
+ private:
+  template <int kHalf>
+  static HWY_INLINE Words take(Words even, Words odd) {
+    alignas(64) static constexpr auto kOrder = [] {
+      std::array<std::uint16_t, kWords> order{};
+      for (std::size_t i = 0; i < kWords; ++i) {
+        order[i] = static_cast<std::uint16_t>(i / 2 * 2 + kHalf + i % 2 * kWords);
+      }
+      return order;
+    }();
+    return Words{_mm512_permutex2var_epi16(even.raw, _mm512_load_si512(kOrder.data()), odd.raw)};
+  }
+};
+/// The same of the first 16 values and the second.
+struct InOrder {
+  HWY_INLINE Words upper(Words first, Words second) const {
+    return hn::ConcatOdd(WordTag(), second, first);
+  }
+  HWY_INLINE Words lower(Words first, Words second) const {
+    return hn::ConcatEven(WordTag(), second, first);
+  }
+};
 
 /// Factors of words that were split: of one block, or of two of 16.
 HWY_INLINE Floats split_factors(const float* factors, bool has_two) {
