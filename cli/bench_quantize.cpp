@@ -247,9 +247,7 @@ void add_dequantize(CLI::App& bench, Action& action) {
                      "Type of the result: f32, f16 or bf16 (the default). Repeatable");
   command->footer(kDequantizeExamples);
   command->callback([&action, state] {
-    action = [state] {
-      return print_cpu_rows(*state, benchmark_dequantize(state->options), true);
-    };
+    action = [state] { return print_cpu_rows(*state, benchmark_dequantize(state->options), true); };
   });
 }
 

@@ -86,8 +86,8 @@ HWY_INLINE Words decode_words(const std::uint8_t* codes) {
     const auto& lanes = kWordLanes<kBits>;
     constexpr __mmask32 kBytes = ~__mmask32{0} >> (32 - kWords * kBits / 8);
     const __m256i packed = _mm256_maskz_loadu_epi8(kBytes, codes);
-    const __m512i spread = _mm512_permutexvar_epi16(_mm512_load_si512(lanes.words),
-                                                    _mm512_castsi256_si512(packed));
+    const __m512i spread =
+        _mm512_permutexvar_epi16(_mm512_load_si512(lanes.words), _mm512_castsi256_si512(packed));
     const __m512i bytes = _mm512_shuffle_epi8(spread, _mm512_load_si512(lanes.bytes));
     const __m512i index = _mm512_srlv_epi16(bytes, _mm512_load_si512(lanes.shifts));
     if constexpr (kBits == 6) {
@@ -107,9 +107,9 @@ HWY_INLINE Words round_to_upper(Floats values) {
   return hn::BitCast(WordTag(), hn::Add(bits, half));
 }
 
-/// Decodes vectors of codes from element `i` on, as steps::decode_blocks does to bf16, as many as it
-/// can; returns where it stopped: before a factor that is NaN, or before a part of a block that is
-/// no vector. kBlock: 16, 32, or 0 for larger ones.
+/// Decodes vectors of codes from element `i` on, as steps::decode_blocks does to bf16, as many as
+/// it can; returns where it stopped: before a factor that is NaN, or before a part of a block that
+/// is no vector. kBlock: 16, 32, or 0 for larger ones.
 template <Format F, int kBlock>
 std::int64_t decode_words_run(const std::uint8_t* codes, std::int64_t i, std::int64_t count,
                               std::int64_t block, const float* factors, std::uint8_t* out) {

@@ -57,8 +57,7 @@ void dequantize_piece(const Job& job, const Piece& piece) {
     if (is_plain) {
       factors[0] = 1.0f;
     } else {
-      steps::scale_factors(job.recipe.scale,
-                           scales + job.cut.first_scale(piece, run) * scale_size,
+      steps::scale_factors(job.recipe.scale, scales + job.cut.first_scale(piece, run) * scale_size,
                            ceil_div(run.count, job.cut.block_k), tensor_scale, sense, factors);
     }
     for (std::int64_t row = run.row; row < run.row + run.rows; ++row) {

@@ -1,9 +1,9 @@
 // Codes of 64 elements at a time, in lanes of 16 bits, for AVX3: half of the instructions that
 // lanes of 32 bits take. Included once per SIMD target by ops/quantize/cpu/encode.cpp.
 //
-// What is rounded is a bf16 number whose last bit says "1 or more" (rounding to odd): that rounds to
-// a code as the number itself does, for a code has at least 4 bits less. bf16 elements times powers
-// of two stay as they are, and only their exponents are looked at; others are scaled in f32.
+// What is rounded is a bf16 number whose last bit says "1 or more" (rounding to odd): that rounds
+// to a code as the number itself does, for a code has at least 4 bits less. bf16 elements times
+// powers of two stay as they are, and only their exponents are looked at; others are scaled in f32.
 
 #if defined(BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_QUANTIZE_ENCODE_WORDS_INL_H_
@@ -211,7 +211,8 @@ HWY_INLINE void store_word_group(Words first, Words second, std::uint8_t* out) {
     };
     if constexpr (kBits == 4) {
       constexpr hn::Rebind<std::uint8_t, WordTag> narrow;
-      const Words bytes = hn::ConcatOdd(d, hn::BitCast(d, paired(second)), hn::BitCast(d, paired(first)));
+      const Words bytes =
+          hn::ConcatOdd(d, hn::BitCast(d, paired(second)), hn::BitCast(d, paired(first)));
       hn::StoreU(hn::TruncateTo(narrow, hn::ShiftRight<8>(bytes)), narrow, out);
     } else {
       // The same of four: 24 in the upper bits of 64.
@@ -222,17 +223,14 @@ HWY_INLINE void store_word_group(Words first, Words second, std::uint8_t* out) {
                                             hn::ShiftLeft<20>(pairs));
         return hn::BitCast(d8, four);
       };
-      alignas(16) static constexpr std::uint8_t kFirst[16] = {5,    6,    7,    13,   14,   15,
-                                                              0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
-                                                              0x80, 0x80, 0x80, 0x80};
-      alignas(16) static constexpr std::uint8_t kSecond[16] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
-                                                               5,    6,    7,    13,   14,   15,
-                                                               0x80, 0x80, 0x80, 0x80};
+      alignas(16) static constexpr std::uint8_t kFirst[16] = {
+          5, 6, 7, 13, 14, 15, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
+      alignas(16) static constexpr std::uint8_t kSecond[16] = {
+          0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 5, 6, 7, 13, 14, 15, 0x80, 0x80, 0x80, 0x80};
       alignas(64) static constexpr std::uint16_t kOrder[32] = {
           0, 1, 2, 8, 9, 10, 16, 17, 18, 24, 25, 26, 3, 4, 5, 11, 12, 13, 19, 20, 21, 27, 28, 29};
-      const auto both =
-          hn::Or(hn::TableLookupBytesOr0(fours(first), hn::LoadDup128(d8, kFirst)),
-                 hn::TableLookupBytesOr0(fours(second), hn::LoadDup128(d8, kSecond)));
+      const auto both = hn::Or(hn::TableLookupBytesOr0(fours(first), hn::LoadDup128(d8, kFirst)),
+                               hn::TableLookupBytesOr0(fours(second), hn::LoadDup128(d8, kSecond)));
       const __m512i packed = _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both.raw);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_castsi512_si256(packed));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 32), _mm512_extracti32x4_epi32(packed, 2));

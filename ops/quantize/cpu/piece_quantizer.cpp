@@ -115,8 +115,8 @@ class PieceSearch {
     for (std::int64_t first = 0; first < blocks; first += kRun) {
       const std::int64_t count = std::min(kRun, blocks - first);
       steps::transpose(size, x + first * block_ * size, block_, count, block_, turned_, kRun);
-      const SearchedBlocks searched{dtype_, turned_,
-                                    weighted() ? weights_ + k + first * block_ : nullptr, kRun, count};
+      const SearchedBlocks searched{
+          dtype_, turned_, weighted() ? weights_ + k + first * block_ : nullptr, kRun, count};
       search(searched, row.maxima + first, scales + first, row.factors + first);
       if (errors != nullptr) add_errors(count, *errors);
     }

@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "blockscale/parallel.h"
 #include "core/recipe.h"
@@ -28,7 +32,7 @@ inline constexpr std::int64_t kTallPieceElements = 1024 * 1024;
 inline constexpr std::int64_t kRunElements = 2048;
 /// Elements of a piece whose input is fused: it is computed as a whole, in f32, and must stay in
 /// the level-2 cache while it is quantized.
-inline constexpr std::int64_t kFusedPieceElements = 16 * 1024;
+inline constexpr std::int64_t kFusedPieceElements = 32 * 1024;
 /// k of a piece whose scales are searched, at most: its rows share the weights of their columns.
 inline constexpr std::int64_t kSearchedPieceK = 4096;
 /// Rows of a piece, at most.
@@ -70,14 +74,13 @@ struct Cut {
     block_rows = t.block_rows == 0 ? std::max<std::int64_t>(1, rows) : t.block_rows;
     block_k = t.block_k == 0 ? std::max<std::int64_t>(1, k) : t.block_k;
     const bool fused = source != PieceSource::input;
+    const bool tall = t.block_rows > 1;
     const bool whole_rows = t.block_rows != 0 && t.block_k == 0;
-    std::int64_t elements = fused ? kFusedPieceElements : kPieceElements;
-    if (t.block_rows > 1) {
-      if (!fused) elements = kTallPieceElements;
+    const std::int64_t elements = fused  ? kFusedPieceElements
+                                  : tall ? kTallPieceElements
+                                         : kPieceElements;
+    if (tall) {
       piece_rows = t.block_rows;
-      piece_k = elements / piece_rows;
-    } else if (fused && !whole_rows) {
-      piece_rows = kPieceRows;
       piece_k = elements / piece_rows;
     } else {
       piece_k = whole_rows ? block_k : std::clamp<std::int64_t>(k, 1, elements);
@@ -135,8 +138,30 @@ void for_each_run_of(const Cut& cut, const Piece& piece, const Body& body) {
 /// What a body that needs no scratch space is called with.
 struct NoScratch {};
 
+/// Scratch spaces of a call, of which there are as many as threads: made once each, and not for
+/// each piece, as their pages would be.
+template <class Scratch>
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    std::unique_ptr<Scratch> last = std::move(free_.back());
+    free_.pop_back();
+    return last;
+  }
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
 /// Calls `body(piece, scratch)` for every piece, in the default floating-point environment. Each
-/// run of pieces that one thread does in order has a `Scratch` of its own.
+/// run of pieces that one thread does in order has one `Scratch`, as an earlier run left it.
 template <class Scratch = NoScratch, class Body>
 void for_each_piece(const Cut& cut, int threads, const Body& body) {
   if (cut.rows == 0 || cut.k == 0) return;
@@ -144,16 +169,18 @@ void for_each_piece(const Cut& cut, int threads, const Body& body) {
   const std::int64_t matrix_pieces = k_pieces * ceil_div(cut.rows, cut.piece_rows);
   const std::int64_t count = cut.batch * matrix_pieces;
   const bool serial = cut.batch * cut.rows * cut.k <= kSerialElements;
+  ScratchPool<Scratch> pool;
   const auto run = [&](std::int64_t begin, std::int64_t end) {
     const DefaultFloatEnvironment environment;
-    Scratch scratch;
+    std::unique_ptr<Scratch> scratch = pool.take();
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = i % matrix_pieces / k_pieces * cut.piece_rows;
       const std::int64_t k = i % k_pieces * cut.piece_k;
       body(Piece{i / matrix_pieces, row, std::min(cut.piece_rows, cut.rows - row), k,
                  std::min(cut.piece_k, cut.k - k)},
-           scratch);
+           *scratch);
     }
+    pool.give_back(std::move(scratch));
   };
   parallel_for(count, cut.by_rows ? k_pieces : 1, serial ? 1 : threads, run);
 }
