@@ -129,31 +129,38 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
   return print_result(json, table, command.json);
 }
 
-/// Rows of `quantize` or `dequantize`.
+/// Rows of `quantize`, or of its inverse.
 ExitCode print_cpu_rows(const BenchQuantize& command, const std::vector<QuantizeBenchmarkRow>& rows,
                         bool is_inverse) {
   Json json = {{"rows", command.options.rows},
                {"k", command.options.k},
                {"simd_target", simd_target()},
                {"cases", Json::array()}};
-  if (!is_inverse) json["scales"] = scale_choice_name(command.options.scale_choice);
-  Table table({{"Recipe"},
-               {is_inverse ? "To" : "From"},
-               {"Scale layout"},
-               {"Fused"},
-               {"Threads", Align::right},
-               {"Time", Align::right},
-               {is_inverse ? "Result GB/s" : "Input GB/s", Align::right},
-               {"Read + written GB/s", Align::right},
-               {"Of memcpy", Align::right}});
+  std::vector<Table::Column> columns = {
+      {"Recipe"}, {is_inverse ? "To" : "From"}, {"Scale layout"}};
+  if (!is_inverse) {
+    json["scales"] = scale_choice_name(command.options.scale_choice);
+    columns.push_back({"Fused"});
+  }
+  for (const char* const title :
+       {"Threads", "Time", is_inverse ? "Result GB/s" : "Input GB/s", "Read + written GB/s",
+        "Of memcpy"}) {
+    columns.push_back({title, Align::right});
+  }
+  Table table(columns);
   for (const QuantizeBenchmarkRow& row : rows) {
+    CaseNames names = case_names(row);
+    if (is_inverse) {
+      names.json.erase("transform");
+      names.cells.pop_back();
+    }
     const Json numbers = {
         {"threads", row.threads},
         {"seconds", row.seconds},
         {is_inverse ? "result_gb_per_second" : "input_gb_per_second", row.input_gb_per_second},
         {"bytes_per_second", row.bytes_per_second},
         {"memcpy_share", row.memcpy_share}};
-    add_case(case_names(row), numbers,
+    add_case(names, numbers,
              {std::to_string(row.threads), format_duration(row.seconds),
               format_fixed(row.input_gb_per_second, 2), format_rate(row.bytes_per_second),
               format_fixed(row.memcpy_share, 2)},

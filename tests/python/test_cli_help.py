@@ -21,6 +21,7 @@ OPTIONS = {
     "--weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
     "--repeats --device --size --plan --json",
+    "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json",
     "bench gemm": "-m -n -k --pair --dtype --threads --repeats --device --plan --tune --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels": "--json",

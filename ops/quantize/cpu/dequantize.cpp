@@ -1,4 +1,4 @@
-// Dequantization on the CPU: piece by piece (pieces.h), a run of one row at a time (kernels.h).
+// Dequantization on the CPU: piece by piece (pieces.h), a run at a time (steps.h).
 #include <algorithm>
 #include <cstdint>
 

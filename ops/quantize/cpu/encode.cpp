@@ -287,9 +287,10 @@ void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, 
   for (std::int64_t i = 0;;) {
     i = encode_words<kDtype>(run, scaling, i);
     if (i >= count) return;
-    const std::int64_t left =
-        block < kWordGroup ? count - i : std::min(count - i, block - i % block);
-    const std::int64_t now = std::min(left, kWordGroup);
+    // Up to the end of a block.
+    const std::int64_t most = block < kWordGroup ? kWordGroup / block * block
+                                                 : std::min(kWordGroup, block - i % block);
+    const std::int64_t now = std::min(most, count - i);
     encode_any_blocks<kDtype>(element, scaling, x + i * kSize, now, std::min(block, now),
                               factors + i / block, codes + i * format_traits(element).bits / 8);
     i += now;

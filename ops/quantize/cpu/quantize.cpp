@@ -1,6 +1,5 @@
 // Quantization on the CPU: what has to be known before a piece can be quantized, and the walk over
-// the pieces (pieces.h). What happens to a piece is in piece_quantizer.h, to a run of one row in
-// kernels.h.
+// the pieces (pieces.h). What happens to a piece is in piece_quantizer.h, to a run in steps.h.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
