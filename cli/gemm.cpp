@@ -77,12 +77,12 @@ void count_different(const void* got, const void* wanted, std::int64_t bytes, Ge
 /// Computes D in f32 as well, of which `check` is then made. On a device by batch-invariant
 /// products both times, which divide K alike: not at all. Elsewhere sums have the order of D's
 /// anyway.
-void check_quantized(const GemmCommand& command, GemmArguments& arguments, GemmResult& result) {
+void check_quantized(const GemmCommand& command, const QuantizedResult& quantized,
+                     GemmArguments& arguments, GemmResult& result) {
   if (command.cuda) {
     arguments.batch_invariant = true;
     (void)time_product(command, arguments, 1);
   }
-  const QuantizedResult quantized = *arguments.quantized;
   arguments.quantized.reset();
   (void)time_product(command, arguments, 1);
   const ScaledTensorView got = quantized.out;
@@ -109,7 +109,9 @@ GemmResult multiply_random(const GemmCommand& command, const Product& product) {
     result.where_json = {{"threads", threads}, {"simd_target", simd_target()}};
   }
   result.time = time_product(command, arguments, command.repeats);
-  if (arguments.quantized) check_quantized(command, arguments, result);
+  if (const auto quantized = arguments.quantized) {
+    check_quantized(command, *quantized, arguments, result);
+  }
   const auto check = command.cuda ? &cuda::check_gemm : &check_gemm;
   result.check = check(arguments, command.samples);
   return result;
