@@ -18,6 +18,7 @@ COMMANDS = [
     ["gpu-test", "--sanitizer", "memcheck"],
     ["gpu-bench"],
     ["gpu-bench", "gemm"],
+    ["gpu-bench", "gemm_sweep"],
 ]
 
 

@@ -352,10 +352,10 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
 }
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
-# turns with torch's; run_gpu_benchmarks host: CPU time of calls from Python.
+# turns with torch's; gemm_sweep: of any number of rows; host: CPU time of calls from Python.
 run_gpu_benchmarks() {
   case ${1:-} in
-    gemm | host)
+    gemm | gemm_sweep | host)
       run_python_benchmark "$@"
       return
       ;;
