@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
+#include <utility>
 
 #include "runtime/cuda/driver.h"
 
@@ -52,6 +54,8 @@ cu::Context context_of(int device) {
 }
 
 #if !defined(BLOCKSCALE_OLD_DRIVER)
+thread_local double* captured = nullptr;  // what the graph in the making takes
+
 /// Code that was loaded: up to the section table, where our fakes and real cubins end.
 std::deque<std::string>& libraries() {
   static auto* const list = new std::deque<std::string>();
@@ -62,6 +66,14 @@ std::deque<std::string>& libraries() {
 std::deque<std::string>& kernels() {
   static auto* const list = new std::deque<std::string>();
   return *list;
+}
+
+/// Where the bytes of a device's address are; null if they are not all of one allocation.
+std::byte* bytes_at(cu::DevicePointer address, std::size_t bytes) {
+  auto found = fake().memory.upper_bound(address);
+  if (found == fake().memory.begin()) return nullptr;
+  auto& [begin, memory] = *--found;
+  return address - begin + bytes <= memory.size() ? memory.data() + (address - begin) : nullptr;
 }
 
 std::string code_of(const void* data) {
@@ -256,7 +268,136 @@ int cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void
   }
   const auto* const bytes = static_cast<const std::byte*>(parameters[0]);
   launch.parameters.assign(bytes, bytes + fake().parameter_bytes);
+  (captured == nullptr ? fake().clock : *captured) +=
+      fake().milliseconds ? fake().milliseconds(launch) : 1;
   fake().launches.push_back(std::move(launch));
+  return 0;
+}
+
+int cuMemAlloc_v2(cu::DevicePointer* address, std::size_t bytes) {
+  ENTER("cuMemAlloc_v2");
+  if (contexts.empty()) return cu::kInvalidContext;
+  // Behind all that the device has, so that freed memory is not given again.
+  const auto device = static_cast<std::uint64_t>(contexts.back());
+  const auto last = fake().memory.lower_bound((device + 1) << 32);
+  *address = device << 32;
+  if (last != fake().memory.begin() && std::prev(last)->first >> 32 == device) {
+    *address = (std::prev(last)->first + std::prev(last)->second.size() + 511) / 256 * 256;
+  }
+  if (*address + bytes > (device + 1) << 32) return 2;  // out of memory
+  fake().memory[*address].resize(bytes);
+  return 0;
+}
+
+int cuMemFree_v2(cu::DevicePointer address) {
+  ENTER("cuMemFree_v2");
+  return fake().memory.erase(address) == 1 ? 0 : cu::kInvalidValue;
+}
+
+int cuMemsetD8_v2(cu::DevicePointer to, unsigned char value, std::size_t bytes) {
+  ENTER("cuMemsetD8_v2");
+  std::byte* const at = bytes_at(to, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memset(at, value, bytes);
+  return 0;
+}
+
+int cuMemcpyHtoD_v2(cu::DevicePointer to, const void* from, std::size_t bytes) {
+  ENTER("cuMemcpyHtoD_v2");
+  std::byte* const at = bytes_at(to, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memcpy(at, from, bytes);
+  return 0;
+}
+
+int cuMemcpyDtoH_v2(void* to, cu::DevicePointer from, std::size_t bytes) {
+  ENTER("cuMemcpyDtoH_v2");
+  const std::byte* const at = bytes_at(from, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memcpy(to, at, bytes);
+  return 0;
+}
+
+int cuCtxSynchronize() {
+  ENTER("cuCtxSynchronize");
+  return 0;
+}
+
+int cuStreamCreate(cu::Stream* stream, unsigned) {
+  ENTER("cuStreamCreate");
+  *stream = reinterpret_cast<cu::Stream>(&fake());
+  return 0;
+}
+
+int cuStreamDestroy_v2(cu::Stream) {
+  ENTER("cuStreamDestroy_v2");
+  return 0;
+}
+
+int cuStreamBeginCapture_v2(cu::Stream, cu::CaptureMode) {
+  ENTER("cuStreamBeginCapture_v2");
+  captured = new double(0);
+  return 0;
+}
+
+// A graph is the time that its launches take.
+int cuStreamEndCapture(cu::Stream, double** graph) {
+  ENTER("cuStreamEndCapture");
+  *graph = std::exchange(captured, nullptr);
+  return 0;
+}
+
+int cuGraphInstantiateWithFlags(double** executable, const double* graph, unsigned long long) {
+  ENTER("cuGraphInstantiateWithFlags");
+  *executable = new double(*graph);
+  return 0;
+}
+
+int cuGraphLaunch(const double* graph, cu::Stream) {
+  ENTER("cuGraphLaunch");
+  fake().clock += *graph;
+  return 0;
+}
+
+int cuGraphDestroy(const double* graph) {
+  ENTER("cuGraphDestroy");
+  delete graph;
+  return 0;
+}
+
+int cuGraphExecDestroy(const double* graph) {
+  ENTER("cuGraphExecDestroy");
+  delete graph;
+  return 0;
+}
+
+// So is an event the time of its record.
+int cuEventCreate(double** event, unsigned) {
+  ENTER("cuEventCreate");
+  *event = new double(0);
+  return 0;
+}
+
+int cuEventRecord(double* event, cu::Stream) {
+  ENTER("cuEventRecord");
+  *event = fake().clock;
+  return 0;
+}
+
+int cuEventSynchronize(const double*) {
+  ENTER("cuEventSynchronize");
+  return 0;
+}
+
+int cuEventElapsedTime(float* milliseconds, const double* start, const double* stop) {
+  ENTER("cuEventElapsedTime");
+  *milliseconds = static_cast<float>(*stop - *start);
+  return 0;
+}
+
+int cuEventDestroy_v2(const double* event) {
+  ENTER("cuEventDestroy_v2");
+  delete event;
   return 0;
 }
 
