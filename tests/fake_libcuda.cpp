@@ -7,13 +7,15 @@
 #include <iterator>
 #include <utility>
 
-#include "runtime/cuda/driver.h"
+#include "runtime/cuda/measure_table.h"
 
 namespace {
 
 using blockscale::test::FakeCuda;
 using blockscale::test::FakeLaunch;
 namespace cu = blockscale::runtime::cu;
+using blockscale::runtime::Graph;
+using blockscale::runtime::GraphExec;
 
 /// For what runs in a process of its own: BLOCKSCALE_FAKE_CUDA_FAILURE, "cuInit=100", and
 /// BLOCKSCALE_FAKE_CUDA_CAPABILITY, "80".
@@ -66,6 +68,12 @@ std::deque<std::string>& libraries() {
 std::deque<std::string>& kernels() {
   static auto* const list = new std::deque<std::string>();
   return *list;
+}
+
+/// What a handle of a graph or an event points to.
+template <class Handle>
+double& milliseconds_of(Handle handle) {
+  return *reinterpret_cast<double*>(handle);
 }
 
 /// Where the bytes of a device's address are; null if they are not all of one allocation.
@@ -340,64 +348,63 @@ int cuStreamBeginCapture_v2(cu::Stream, cu::CaptureMode) {
   return 0;
 }
 
-// A graph is the time that its launches take.
-int cuStreamEndCapture(cu::Stream, double** graph) {
+// Graphs and events are milliseconds: what a graph's launches take, and when an event was recorded.
+int cuStreamEndCapture(cu::Stream, Graph* graph) {
   ENTER("cuStreamEndCapture");
-  *graph = std::exchange(captured, nullptr);
+  *graph = reinterpret_cast<Graph>(std::exchange(captured, nullptr));
   return 0;
 }
 
-int cuGraphInstantiateWithFlags(double** executable, const double* graph, unsigned long long) {
+int cuGraphInstantiateWithFlags(GraphExec* executable, Graph graph, unsigned long long) {
   ENTER("cuGraphInstantiateWithFlags");
-  *executable = new double(*graph);
+  *executable = reinterpret_cast<GraphExec>(new double(milliseconds_of(graph)));
   return 0;
 }
 
-int cuGraphLaunch(const double* graph, cu::Stream) {
+int cuGraphLaunch(GraphExec graph, cu::Stream) {
   ENTER("cuGraphLaunch");
-  fake().clock += *graph;
+  fake().clock += milliseconds_of(graph);
   return 0;
 }
 
-int cuGraphDestroy(const double* graph) {
+int cuGraphDestroy(Graph graph) {
   ENTER("cuGraphDestroy");
-  delete graph;
+  delete &milliseconds_of(graph);
   return 0;
 }
 
-int cuGraphExecDestroy(const double* graph) {
+int cuGraphExecDestroy(GraphExec graph) {
   ENTER("cuGraphExecDestroy");
-  delete graph;
+  delete &milliseconds_of(graph);
   return 0;
 }
 
-// So is an event the time of its record.
-int cuEventCreate(double** event, unsigned) {
+int cuEventCreate(cu::Event* event, unsigned) {
   ENTER("cuEventCreate");
-  *event = new double(0);
+  *event = reinterpret_cast<cu::Event>(new double(0));
   return 0;
 }
 
-int cuEventRecord(double* event, cu::Stream) {
+int cuEventRecord(cu::Event event, cu::Stream) {
   ENTER("cuEventRecord");
-  *event = fake().clock;
+  milliseconds_of(event) = fake().clock;
   return 0;
 }
 
-int cuEventSynchronize(const double*) {
+int cuEventSynchronize(cu::Event) {
   ENTER("cuEventSynchronize");
   return 0;
 }
 
-int cuEventElapsedTime(float* milliseconds, const double* start, const double* stop) {
+int cuEventElapsedTime(float* milliseconds, cu::Event start, cu::Event stop) {
   ENTER("cuEventElapsedTime");
-  *milliseconds = static_cast<float>(*stop - *start);
+  *milliseconds = static_cast<float>(milliseconds_of(stop) - milliseconds_of(start));
   return 0;
 }
 
-int cuEventDestroy_v2(const double* event) {
+int cuEventDestroy_v2(cu::Event event) {
   ENTER("cuEventDestroy_v2");
-  delete event;
+  delete &milliseconds_of(event);
   return 0;
 }
 

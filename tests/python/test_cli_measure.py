@@ -270,6 +270,22 @@ def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     assert code == EXIT_CODES["usage"] and "--device cuda and --to go with random operands" in text
 
 
+@pytest.mark.parametrize("to", [[], ["--to", "fp8_1x128", "--transform", "gelu_erf"]], ids=str)
+def test_what_no_gpu_has_computed_fails_its_check(
+    program: Program, fake_driver: str, to: list[str]
+):
+    arguments = [*GEMM, *to, "--device", "cuda", "--json"]
+    result = program(*arguments, BLOCKSCALE_LIBCUDA=fake_driver)
+    assert result.code == EXIT_CODES["check_failed"], result
+    assert "the result is outside its error bound; please report it" in result.err
+    report = json.loads(result.out)
+    assert not report["check"]["passed"] and report["device"] == "Fake H200 number 0"
+    assert report["check"]["largest_error"] > report["check"]["allowed_error"]
+    assert report["seconds"] == 1e-3  # of a launch in the fake
+    if to:
+        assert 0 < report["check"]["different_bytes"] <= report["check"]["bytes"] == 8 * 132
+
+
 def test_bench_gemm(program: Program):
     arguments = ["bench", "gemm", "-m", 8, "-n", 16, "-k", 256, "--repeats", 1]
     report = program.json(*arguments, "--pair", "bf16:nvfp4", "--pair", "mxfp4")
