@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "blockscale/gemm.h"
-#include "core/input_transform.h"
+#include "blockscale/quantize.h"
 #include "exit_code.h"
 #include "output.h"
 
