@@ -136,15 +136,13 @@ ExitCode print_cpu_rows(const BenchQuantize& command, const std::vector<Quantize
                {"k", command.options.k},
                {"simd_target", simd_target()},
                {"cases", Json::array()}};
-  std::vector<Table::Column> columns = {
-      {"Recipe"}, {is_inverse ? "To" : "From"}, {"Scale layout"}};
+  std::vector<Table::Column> columns = {{"Recipe"}, {is_inverse ? "To" : "From"}, {"Scale layout"}};
   if (!is_inverse) {
     json["scales"] = scale_choice_name(command.options.scale_choice);
     columns.push_back({"Fused"});
   }
-  for (const char* const title :
-       {"Threads", "Time", is_inverse ? "Result GB/s" : "Input GB/s", "Read + written GB/s",
-        "Of memcpy"}) {
+  for (const char* const title : {"Threads", "Time", is_inverse ? "Result GB/s" : "Input GB/s",
+                                  "Read + written GB/s", "Of memcpy"}) {
     columns.push_back({title, Align::right});
   }
   Table table(columns);

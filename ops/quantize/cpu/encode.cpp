@@ -288,8 +288,8 @@ void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, 
     i = encode_words<kDtype>(run, scaling, i);
     if (i >= count) return;
     // Up to the end of a block.
-    const std::int64_t most = block < kWordGroup ? kWordGroup / block * block
-                                                 : std::min(kWordGroup, block - i % block);
+    const std::int64_t most =
+        block < kWordGroup ? kWordGroup / block * block : std::min(kWordGroup, block - i % block);
     const std::int64_t now = std::min(most, count - i);
     encode_any_blocks<kDtype>(element, scaling, x + i * kSize, now, std::min(block, now),
                               factors + i / block, codes + i * format_traits(element).bits / 8);

@@ -91,8 +91,8 @@ struct Cut {
   /// Makes pieces no wider than `most`, a number of whole runs, for the sake of more rows.
   void limit_k(std::int64_t most) {
     if (piece_k <= most) return;
+    piece_rows = std::min(kPieceRows, piece_rows * piece_k / most);
     piece_k = most;
-    piece_rows = kPieceRows;
   }
 
   /// k of a run: a run of blocks with one row is part of a row, any other is as wide as its piece.

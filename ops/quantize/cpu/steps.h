@@ -1,4 +1,5 @@
-// What the drivers (piece_quantizer.cpp, dequantize.cpp) ask of an instruction set: runs of one row.
+// What the drivers (piece_quantizer.cpp, dequantize.cpp) ask of an instruction set: runs of one
+// row.
 //
 // Every function gives the same bytes on every instruction set and expects the environment of
 // ops/common/float_environment.h. Pointers need no alignment beyond their element's.

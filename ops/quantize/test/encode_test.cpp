@@ -82,9 +82,9 @@ void check(const Case& c, Format dtype) {
       std::vector<std::uint8_t> codes(want.size(), 0xA5);
       steps::encode_blocks(dtype, c.element, c.scaling, x.data(), kNumbers, c.block, factors.data(),
                            codes.data());
-      ASSERT_EQ(codes, want) << format_traits(dtype).name << " to "
-                             << format_traits(c.element).name << ", blocks of " << c.block
-                             << ", turn " << turn << ", " << hwy::TargetName(target);
+      ASSERT_EQ(codes, want) << format_traits(dtype).name << " to " << format_traits(c.element).name
+                             << ", blocks of " << c.block << ", turn " << turn << ", "
+                             << hwy::TargetName(target);
     }
   }
 }
@@ -96,8 +96,9 @@ void check_all_dtypes(const Case& c) {
   }
 }
 
-const std::vector<float> kPowersOfTwo = {1.0f,    0x1p-126f, 0x1p-40f, 0x1p-8f,  0x1p3f, 0x1p99f,
-                                         0x1p20f, 0x1p100f,  0x1p101f, 0x1p126f, steps::kZeroCodes};
+const std::vector<float> kPowersOfTwo = {1.0f,     0x1p-126f, 0x1p-40f,         0x1p-8f,
+                                         0x1p3f,   0x1p99f,   0x1p20f,          0x1p100f,
+                                         0x1p101f, 0x1p126f,  steps::kZeroCodes};
 
 TEST(EncodeBlocks, PowersOfTwo) {
   const std::pair<Format, const oracle::MiniFloat*> elements[] = {{Format::e2m1, &oracle::kE2M1},
@@ -114,14 +115,15 @@ TEST(EncodeBlocks, PowersOfTwo) {
 }
 
 TEST(EncodeBlocks, Factors) {
-  const std::vector<float> factors = {0.3f,  1.7e-5f, std::numeric_limits<float>::max(), 7.77f,
-                                      0.99f, 2.0f,    steps::kZeroCodes};
+  const std::vector<float> factors = {
+      0.3f, 1.7e-5f, std::numeric_limits<float>::max(), 7.77f, 0.99f, 2.0f, steps::kZeroCodes};
   check_all_dtypes({Format::e2m1, &oracle::kE2M1, Scaling::multiply, 16, factors});
 }
 
 TEST(EncodeBlocks, Divisors) {
-  const std::vector<float> divisors = {1e-3f,     0.99999994f, 1.5f,      7.0f / 448, 3.3e5f, 0.1f,
-                                       0x1p-126f, 0x1.8p-81f,  0x1p-80f,  1.7e38f,    1.0f,   3e-20f};
+  const std::vector<float> divisors = {1e-3f,    0.99999994f, 1.5f,      7.0f / 448,
+                                       3.3e5f,   0.1f,        0x1p-126f, 0x1.8p-81f,
+                                       0x1p-80f, 1.7e38f,     1.0f,      3e-20f};
   for (const std::int64_t block : {40, 64, 128, 200, 40000}) {
     check_all_dtypes({Format::e4m3, &oracle::kE4M3, Scaling::divide, block, divisors});
     check_all_dtypes({Format::e5m2, &oracle::kE5M2, Scaling::divide, block, divisors});
