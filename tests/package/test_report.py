@@ -341,9 +341,9 @@ def test_there_is_one_average(ruined: Path) -> None:
     assert broken.total_sqnr_db == -np.inf
 
 
-@pytest.mark.parametrize("count", [1, 6, 7, 12, 24])
+@pytest.mark.parametrize("count", [1, 6, 7, 10, 12, 16])
 def test_colours_differ(count: int) -> None:
-    """Each pair of colours is told apart, in CIE's L*a*b*, where 2.3 is just seen; none is red."""
+    """Each pair, RED included, is told apart in CIE's L*a*b*, where 2.3 is just seen."""
     from blockscale.report import plots
 
     def lab(colour: str) -> np.ndarray:
@@ -353,12 +353,25 @@ def test_colours_differ(count: int) -> None:
         x, y, z = np.cbrt(np.array(to_xyz) @ linear / [0.9505, 1, 1.089])
         return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
-    shown = [lab(colour) for colour in plots.colours(count)]
-    assert len(shown) == count
+    shown = [lab(colour) for colour in [*plots.colours(count), plots.RED]]
+    assert len(shown) == count + 1
     for i, one in enumerate(shown):
-        assert all(np.linalg.norm(one - other) > 15 for other in shown[:i])
-    if count <= 6:
-        assert all(np.linalg.norm(one - lab(plots.RED)) > 40 for one in shown)
+        assert all(np.linalg.norm(one - other) > 25 for other in shown[:i])
+
+
+def test_layers_that_differ_have_colours_that_do(checkpoints: Path) -> None:
+    """Also where all layers are within a fraction of what colours reach at most."""
+    import base64
+
+    from blockscale.report import data, plots
+
+    names = [checkpoints / "nvfp4", checkpoints / "mxfp8_e4m3"]
+    found = data.candidates(checkpoints / "model", names, threads=1)
+    furthest = max(abs(v - c.average_sqnr_db) for c in found for v in c.sqnr_db().values())
+    assert plots.loss_span(found) == min(3, max(0.5, furthest))
+    svg = base64.b64decode(plots.sqnr_by_layer(found).partition(",")[2]).decode()
+    cells = svg.split("QuadMesh")[1].split("<g id=")[0]
+    assert len(set(re.findall(r"#[0-9a-f]{6}", cells))) > 5
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,8 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
     else:
         text = (
             "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
-            "more than their checkpoint's average (black: 3 dB), bright ones less."
+            f"more than their checkpoint's average (black: {plots.loss_span(candidates):.2g} dB), "
+            "bright ones less."
         )
         if any(c.ruined for c in candidates):
             text += " Red cells are ruined layers."

@@ -74,11 +74,13 @@ def data_uri(figure: Figure) -> str:
 
 
 def colours(count: int) -> list[str]:
-    """As many colours, no two alike: beyond PALETTE, hues in turns of three lightnesses."""
+    """As many colours, none like another or RED: beyond PALETTE, hues but reds, in turns of three
+    lightnesses."""
     if count <= len(PALETTE):
         return PALETTE[:count]
-    shades = [(0.32, 0.9), (0.55, 0.75), (0.75, 0.8)]  # lightness, saturation
-    return [to_hex(hls_to_rgb(i / count, *shades[i % len(shades)])) for i in range(count)]
+    shades = [(0.7, 0.8), (0.25, 0.9), (0.5, 0.75)]  # lightness, saturation
+    hues = [0.07 + 0.86 * i / (count - 1) for i in range(count)]
+    return [to_hex(hls_to_rgb(hue, *shades[i % 3])) for i, hue in enumerate(hues)]
 
 
 def percent(value: float) -> str:
@@ -176,25 +178,38 @@ def gains_of_layers(candidate: Candidate) -> str:
     )
 
 
+def loss_span(candidates: Sequence[Candidate]) -> float:
+    """How far colours of sqnr_by_layer reach: to the layer that is furthest from its checkpoint's
+    average, within 0.5 dB and LOSS_DB."""
+    differences = [
+        abs(value - c.average_sqnr_db)
+        for c in candidates
+        for value in c.sqnr_db().values()
+        if math.isfinite(value)
+    ]
+    return min(LOSS_DB, max(0.5, *differences, 0.0))
+
+
 @_styled(**{"axes.grid": False})
 def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     """A table of SQNRs in dB, one row a layer, one column a checkpoint.
 
-    Colour is the difference from the column's average, black to yellow from -LOSS_DB to LOSS_DB;
-    red is what is ruined.
+    Colour is the difference from the column's average, black to yellow over
+    loss_span in either direction; red is what is ruined.
     """
     layers = layers_to_show(candidates)
     figure, axes = plt.subplots(figsize=(WIDTH, 0.21 * len(layers) + 0.9))
     average = [c.average_sqnr_db for c in candidates]
     table = [[c.sqnr_db().get(name, math.nan) for c in candidates] for name in layers]
     loss = [[value - mean for value, mean in zip(row, average, strict=True)] for row in table]
-    cells = axes.pcolormesh(loss, cmap="cividis", vmin=-LOSS_DB, vmax=LOSS_DB, edgecolor="white")
+    span = loss_span(candidates)
+    cells = axes.pcolormesh(loss, cmap="cividis", vmin=-span, vmax=span, edgecolor="white")
     colours = cells.cmap(cells.norm(loss))
     why_ruined = [c.why_ruined() for c in candidates]
     for row, name in enumerate(layers):
         for column, value in enumerate(table[row]):
             why = why_ruined[column].get(name)
-            dark = why is not None or loss[row][column] < LOSS_DB / 4
+            dark = why is not None or loss[row][column] < span / 4
             if why is not None:
                 colours[row, column] = to_rgba(RED)
             text = why or ("–" if math.isnan(value) else f"{value:.1f}")
