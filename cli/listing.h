@@ -49,18 +49,21 @@ std::vector<CheckpointTensor> tensors_of(const Checkpoint& checkpoint,
 /// Elements of a shape.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 
+/// `columns` outlives the parser.
 template <class Row, std::size_t count>
 void add_listing(CLI::App& app, Listing<Row>& listing,
                  const std::array<Column<Row>, count>& columns) {
   add_repeated(app, "--tensor", "PATTERN", listing.patterns, parse_pattern,
                help_text("Only the tensors whose names match: a glob, or re: and a regular "
                          "expression. Repeatable"));
-  const auto names = names_of(columns, [](const Column<Row>& column) { return column.name; });
-  const auto parse = [&columns, names](const std::string& name) {
-    return columns[index_of(name, "column", names)].comes_first;
+  const auto column_names = [&columns] {
+    return names_of(columns, [](const Column<Row>& column) { return column.name; });
+  };
+  const auto parse = [&columns, column_names](const std::string& name) {
+    return columns[index_of(name, "column", column_names())].comes_first;
   };
   add_parsed(app, "--sort", "COLUMN", listing.comes_first, parse,
-             help_text("Sort tensors by " + comma_list(names) +
+             help_text("Sort tensors by " + comma_list(column_names()) +
                        ": what is largest or worst comes first, names and recipes from A on"));
   const auto positive = [](const std::string& text) {
     return parse_integer(text, 1, std::int64_t{1} << 40);
