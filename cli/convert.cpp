@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "blockscale/convert.h"
@@ -204,25 +205,22 @@ std::string not_copied_table(const ConvertReport& report) {
 
 /// What searched scales gained: over all layers, and those that gained most and least.
 std::string gains_text(const ConvertReport& report) {
-  const ConvertedTensor* most = nullptr;
-  const ConvertedTensor* least = nullptr;
+  std::vector<std::pair<double, std::string>> ratios;
   double logarithms = 0;
-  std::size_t count = 0;
   for (const ConvertedTensor& tensor : report.tensors) {
     if (!tensor.error_ratio) continue;
-    if (most == nullptr || *tensor.error_ratio < *most->error_ratio) most = &tensor;
-    if (least == nullptr || *tensor.error_ratio > *least->error_ratio) least = &tensor;
+    ratios.emplace_back(*tensor.error_ratio, tensor.name);
     logarithms += std::log(std::max(*tensor.error_ratio, 1e-300));
-    ++count;
   }
-  if (count == 0) return "";
-  const auto of = [](const ConvertedTensor& tensor) {
-    return format_fixed(*tensor.error_ratio, 3) + " (" + printable(tensor.name) + ")";
+  if (ratios.empty()) return "";
+  const auto text_of = [](const auto& ratio) {
+    return format_fixed(ratio.first, 3) + " (" + printable(ratio.second) + ")";
   };
+  const auto [most, least] = std::ranges::minmax_element(ratios);
   return "\nsquared errors, of those with min-max scales: " +
-         format_fixed(std::exp(logarithms / static_cast<double>(count)), 3) +
-         " (geometric mean of " + plural(static_cast<std::int64_t>(count), "layer") + "), from " +
-         of(*most) + " to " + of(*least) + "\n";
+         format_fixed(std::exp(logarithms / static_cast<double>(ratios.size())), 3) +
+         " (geometric mean of " + plural(static_cast<std::int64_t>(ratios.size()), "layer") +
+         "), from " + text_of(*most) + " to " + text_of(*least) + "\n";
 }
 
 /// Why a tensor is kept or converted: the reason, the rule, or `reason (rule)`.
