@@ -268,7 +268,7 @@ void add_weights_options(CLI::App& command, GemmCommand& state) {
              "Multiply by the linear layers of this checkpoint");
   add_parsed(command, "--reference", "PATH", state.reference, as_is,
              help_text("Checkpoint with the true weights. Default: the values of --weights"));
-  add_repeated(command, "--tensor", "PATTERN", state.selected, as_is,
+  add_repeated(command, "--tensor", "PATTERN", state.selected, parse_pattern,
                "Only the weights whose names match. Repeatable");
   command.add_flag("--baselines", state.baselines, "Run every layer in f32 and bf16 as well");
 }

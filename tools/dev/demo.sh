@@ -70,15 +70,23 @@ measure_demo_model() { # NAME CHECKPOINT
     >"$demo/$1.gemm.json"
 }
 
-# write_demo_report NAME...: $demo/report.html about these checkpoints, one a recipe.
+# write_demo_report NAME...: $demo/report.html about these checkpoints, one a recipe, and about two
+# with searched scales.
 write_demo_report() {
-  local name recipe seen=" " checkpoints=() recipes=()
+  local name recipe seen=" " checkpoints=() recipes=() conversions=()
   for name in "$@"; do
     recipe=${name%%-*}
     [[ $seen != *" $recipe "* ]] || continue # the same values in another dialect
     seen+="$recipe "
     checkpoints+=("$demo/$name")
     [[ $recipe == bf16 ]] || recipes+=(--recipe "$recipe")
+  done
+  for recipe in mxfp4 nvfp4; do
+    name=$demo/$recipe-mse
+    build/release/cli/blockscale convert "$demo/model" "$name" --recipe "$recipe" --scales mse \
+      --overwrite --json >"$name.convert.json"
+    checkpoints+=("$name")
+    conversions+=(--conversion "$name.convert.json")
   done
   build/package-python examples/sentence_embedding.py "$demo/model" --only "${demo_pairs[@]}" \
     --first "$demo_sentence_pairs" --json "$demo/embedding.json" >"$demo/embedding.txt"
@@ -87,5 +95,6 @@ write_demo_report() {
   build/release/cli/blockscale bench gemm -m 128 -n 1024 -k 1024 --json >"$demo/gemm.json"
   build/package-python -m blockscale.report "$demo/model" "${checkpoints[@]}" --overwrite \
     --output "$demo/report.html" --title "all-MiniLM-L6-v2 in smaller number formats" \
-    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" --bench "$demo/gemm.json"
+    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" --bench "$demo/gemm.json" \
+    "${conversions[@]}"
 }

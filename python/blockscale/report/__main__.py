@@ -56,6 +56,16 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="JSON of `blockscale bench quantize` or `bench gemm`; repeatable",
     )
+    parser.add_argument(
+        "--conversion",
+        type=Path,
+        action="append",
+        default=[],
+        help="JSON of `blockscale convert --scales mse|weighted --json`; repeatable",
+    )
+    parser.add_argument(
+        "--tensor", action="append", default=[], help="pattern of tensors to compare; repeatable"
+    )
     parser.add_argument("--threads", type=int, default=0, help="0: all of the machine's")
     return parser
 
@@ -79,6 +89,8 @@ def main() -> int:
             title=arguments.title,
             embedding=_read_json(arguments.embedding, list) if arguments.embedding else [],
             bench=[_read_json(path, dict) for path in arguments.bench],
+            conversions=[_read_json(path, dict) for path in arguments.conversion],
+            tensors=arguments.tensor,
             threads=arguments.threads,
             overwrite=arguments.overwrite,
         )
