@@ -225,8 +225,7 @@ _EMBEDDING_TEXT = (
 _EMBEDDING_COLUMNS = (
     "Cosine: with f32's embedding of the same sentence, 1 is equal. Ranking: Spearman's "
     "correlation with f32's ranking of {pairs} sentence pairs by similarity, 1 is the same order. "
-    "MB: of the linear layers that ran. Per second: sentences on this CPU; the recipes are made "
-    "for GPUs, which multiply their numbers directly."
+    "MB: of the linear layers that ran. Per second: sentences on this CPU."
 )
 
 
