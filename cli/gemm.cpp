@@ -55,12 +55,12 @@ GemmResult multiply_random(const GemmCommand& command, const Product& product) {
   if (command.cuda) {
     const std::string& device = cuda::current_device().name;
     const double seconds = cuda::benchmark_gemm(arguments, command.repeats);
-    return {{seconds, seconds},
+    return {{seconds, seconds, {seconds, seconds}},
             cuda::check_gemm(arguments, command.samples),
             device,
             {{"device", device}}};
   }
-  return {time_gemm(arguments, command.threads, command.repeats),
+  return {time_gemm(std::span(&arguments, 1), command.threads, command.repeats),
           check_gemm(arguments, command.samples),
           plural(effective_threads(command.threads), "thread") + ", " + simd_target(),
           {{"threads", effective_threads(command.threads)}, {"simd_target", simd_target()}}};
@@ -234,19 +234,22 @@ RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Rec
   arguments_.d = {d_.view().values, d, m, n};
 }
 
-GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {
+GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats) {
   using Clock = std::chrono::steady_clock;
   const GemmOptions options{threads};
-  gemm(arguments, options);
+  gemm(products[0], options);
   std::vector<double> seconds;
   seconds.reserve(static_cast<std::size_t>(repeats));
-  for (int i = 0; i < repeats; ++i) {
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(repeats); ++i) {
     const auto start = Clock::now();
-    gemm(arguments, options);
+    gemm(products[i % products.size()], options);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::sort(seconds.begin(), seconds.end());
-  return {seconds.front(), seconds[seconds.size() / 2]};
+  const std::size_t quarter = seconds.size() / 4;
+  return {seconds.front(),
+          seconds[seconds.size() / 2],
+          {seconds[quarter], seconds[seconds.size() - 1 - quarter]}};
 }
 
 void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k) {

@@ -15,7 +15,6 @@ import sys
 import textwrap
 from dataclasses import dataclass
 
-
 ROWS = (1, 128)  # of activations: one token, and many
 
 

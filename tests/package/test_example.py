@@ -167,7 +167,7 @@ def test_demo_makes_a_page(model: Path) -> None:
         "How large the errors are",
         "What the model makes of it",
         "How fast quantizing is",
-        "How fast products are",
+        "How fast products are on one thread",
     ):
         assert f"<h2>{heading}</h2>" in page
     assert "8 sentences" in page and "nvfp4-W4A16" in page

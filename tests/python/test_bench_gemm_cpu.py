@@ -58,6 +58,10 @@ def test_the_table_says_what_misses() -> None:
     assert [line.endswith("MISSES") for line in lines] == [False, True, False]
 
 
+def test_quartiles() -> None:
+    assert bench_gemm_cpu.quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == [2.0, 4.0]
+
+
 def test_wrong_arguments_are_refused() -> None:
     command = [sys.executable, ROOT / "tools/bench_gemm_cpu.py", "--output", ".", "--commit", "c"]
     command += ["--repeats", "8"]

@@ -88,8 +88,13 @@ write_demo_report() {
     --first "$demo_sentence_pairs" --json "$demo/embedding.json" >"$demo/embedding.txt"
   build/release/cli/blockscale bench quantize "${recipes[@]}" --rows 2048 --k 4096 --repeats 3 \
     --json >"$demo/quantize.json"
-  build/release/cli/blockscale bench gemm -m 128 -n 1024 -k 1024 --json >"$demo/gemm.json"
+  local rows products=()
+  for rows in "${demo_rows[@]}"; do
+    build/release/cli/blockscale bench gemm -m "$rows" -n 1024 -k 1024 --repeats 10 --json \
+      >"$demo/gemm-$rows.json"
+    products+=(--bench "$demo/gemm-$rows.json")
+  done
   build/package-python -m blockscale.report "$demo/model" "${checkpoints[@]}" --overwrite \
     --output "$demo/report.html" --title "all-MiniLM-L6-v2 in smaller number formats" \
-    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" --bench "$demo/gemm.json"
+    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" "${products[@]}"
 }
