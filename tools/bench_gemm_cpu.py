@@ -1,14 +1,16 @@
 """Times blockscale.gemm on the CPU in turns with torch's bf16 product and with reading memory.
 
-Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
+Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes NAME | MxNxK...] [--repeats N]
+
+NAME: `baseline`, or its halves: `few` (rows of A) and `many`.
 
 Each row of the table is a product of models' layers, with what it must reach and what is aimed at:
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
 ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
 the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
 several sets. All weights lie where numpy puts them, torch's too. Each run is written to a file,
-DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-SHAPE...json for others, with what
-the CPU could reach (`blockscale bench peaks`) and how much work each product is, which
+DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-NAME-SHAPE...json for others, with
+what the CPU could reach (`blockscale bench peaks`) and how much work each product is, which
 `python -m blockscale.report --bench FILE` plots.
 """
 
@@ -34,6 +36,11 @@ BF16 = ml_dtypes.bfloat16
 LAYERS = ((4096, 4096), (14336, 4096), (1536, 384))
 ROWS = (1, 4, 16, 256)
 BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096, 4096)]
+SHAPES = {
+    "baseline": BASELINE,
+    "few": [shape for shape in BASELINE if shape.m < 256],
+    "many": [shape for shape in BASELINE if shape.m >= 256],
+}
 
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
@@ -315,8 +322,8 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def parse_shapes(text: str) -> list[Shape]:
-    return BASELINE if text == "baseline" else [parse_shape(text)]
+def parse_shapes(text: str) -> tuple[str, list[Shape]]:
+    return text, SHAPES.get(text) or [parse_shape(text)]
 
 
 def main() -> int:
@@ -327,9 +334,9 @@ def main() -> int:
         "--shapes",
         type=parse_shapes,
         nargs="+",
-        default=[BASELINE],
+        default=[parse_shapes("baseline")],
         metavar="SHAPE",
-        help="baseline (the default), or MxNxK",
+        help="baseline (the default), few or many (rows of A), or MxNxK",
     )
     parser.add_argument("--repeats", type=int, default=25, help="at least 9; default: 25")
     options = parser.parse_args()
@@ -338,20 +345,20 @@ def main() -> int:
 
     import torch
 
-    wanted = [shape for shapes_of in options.shapes for shape in shapes_of]
+    asked = [text for text, _ in options.shapes]
+    wanted = [shape for _, shapes_of in options.shapes for shape in shapes_of]
     shapes = []
     for shape in wanted:
         shapes.append(measure(shape, options.repeats))
         print(table(shapes[-1]), flush=True)
-    asked = [] if wanted == BASELINE else [f"{m}x{n}x{k}" for m, n, k in wanted]
     results = {"torch": torch.__version__, "repeats": options.repeats, "peaks": peaks()}
     results["shapes"] = shapes
     file = gpu_bench.write_report(
         options.output,
-        "-".join(["gemm-cpu", *asked]),
+        "-".join(["gemm-cpu", *(name for name in asked if name != "baseline")]),
         bench_record.cpu_name(),
         options.commit,
-        " ".join(["./dev bench gemm --torch --shapes", *(asked or ["baseline"])]),
+        f"./dev bench gemm --torch --shapes {' '.join(asked)} --repeats {options.repeats}",
         results,
         bench_record.machine([sys.executable, "-m", "blockscale"]),
     )

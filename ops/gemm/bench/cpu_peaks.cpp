@@ -94,6 +94,8 @@ void read_words(const std::uint32_t* words, std::int64_t count, std::atomic<std:
   constexpr auto kLanes = static_cast<std::int64_t>(hn::MaxLanes(Words()));
   const std::uint32_t* next = words;
   const auto sum = add_up(Words(), words, count / kLanes / kSums, [&](auto s) HWY_ATTR {
+    // Ahead as far as the prefetchers of hardware, which miss some of what is read.
+    __builtin_prefetch(next + 512, 0, 2);
     const auto v = hn::Load(Words(), next);
     next += kLanes;
     return hn::Add(s, v);
