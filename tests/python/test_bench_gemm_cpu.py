@@ -18,6 +18,8 @@ from bench_gemm_cpu import BASELINE, Case, cases_of, number_of  # noqa: E402
 
 def test_every_shape_of_the_baseline_has_rows_of_the_table() -> None:
     assert len(BASELINE) == len(set(BASELINE)) == 13
+    halves = bench_gemm_cpu.SHAPES["few"] + bench_gemm_cpu.SHAPES["many"]
+    assert sorted(halves) == sorted(BASELINE)
     for shape in BASELINE:
         cases = cases_of(shape)
         assert len({case.name for case in cases}) == len(cases) > 1
