@@ -188,8 +188,10 @@ GemmWork gemm_work(const GemmArguments& arguments) {
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, {});
   GemmWork work;
-  work.bytes = gemm_detail::operand_bytes(x.a) + gemm_detail::operand_bytes(x.b) +
-               x.d.batch * x.d.rows * x.d.columns * (format_traits(x.d.dtype).bits / 8);
+  work.bytes =
+      gemm_detail::operand_bytes(x.a) + gemm_detail::operand_bytes(x.b) +
+      (x.quantized ? gemm_detail::operand_bytes(x.quantized->out)
+                   : x.d.batch * x.d.rows * x.d.columns * (format_traits(x.d.dtype).bits / 8));
   work.operations = 2 * x.d.batch * x.d.rows * x.d.columns * x.a.k;
   work.multiplier = gemm_detail::multiplier_of(x);
   return work;
