@@ -109,7 +109,7 @@ Product multiply(const Truth& truth, const ScaledTensorView& a, const ScaledTens
   arguments.b = b;
   arguments.d = {d.view().values, command.output_dtype, truth.m, truth.n};
   Product product{a.recipe, b.recipe};
-  product.seconds = time_gemm(arguments, command.threads, command.repeats).fastest;
+  product.seconds = time_gemm(std::span(&arguments, 1), command.threads, command.repeats).fastest;
   const ScaledTensor& result = d;
   const std::vector<float> values = values_of(result.view(), command.threads);
   for (std::size_t i = 0; i < values.size(); ++i) {

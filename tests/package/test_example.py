@@ -167,7 +167,7 @@ def test_demo_makes_a_page(model: Path) -> None:
         "How large the errors are",
         "What the model makes of it",
         "How fast quantizing is",
-        "How fast products are",
+        "How fast products are on one thread",
         "What searched scales gained in nvfp4 mse",
         "What searched scales gained in mxfp4 mse",
     ):

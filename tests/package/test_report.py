@@ -274,6 +274,8 @@ EMBEDDING = {
 }
 QUANTISE = {"recipe": "nvfp4", "dtype": "bf16", "threads": 1, "memcpy_share": 0.5}
 PRODUCT = {"recipe_a": "bf16", "recipe_b": "nvfp4", "gflops": 100.0}
+PEAKS = {"threads": 1, "read_bytes_per_second": 2e10, "f32": 1e11, "bf16": 2e11, "int8": 0}
+MEASURED = PRODUCT | {"threads": 1, "median_seconds": 1e-3, "multiplier": "bf16"}
 
 
 def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
@@ -445,6 +447,38 @@ def test_a_page_of_chosen_tensors(checkpoints: Path, tmp_path: Path) -> None:
     page = assert_self_contained(output.read_text())
     assert "Counted are only the 12 converted tensors" in page.text
     assert "output.dense" not in page.text and "1 of 12 tensors shown" in done.stdout
+
+
+def run_report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "blockscale.report", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_page_of_products_alone(tmp_path: Path) -> None:
+    """Twice a result: one shape as `bench gemm` has it, several as `./dev bench` keeps them."""
+    read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}  # 0.5 ms of reading
+    multiplied = MEASURED | {"bytes": 10_000, "operations": 150_000_000}  # 0.75 ms of bf16
+    of_16 = {"m": 16, "n": 2, "k": 3, "cases": [multiplied]}
+    of_1 = {"m": 1, "n": 2, "k": 3, "cases": [read]}
+    one, kept, output = (tmp_path / name for name in ("one.json", "kept.json", "page.html"))
+    one.write_text(json.dumps({"peaks": [PEAKS], "threads": 1, **of_1}))
+    two = PEAKS | {"threads": 2}
+    other = of_16 | {"cases": [multiplied, read | {"threads": 2}]}
+    kept.write_text(json.dumps({"results": {"peaks": [PEAKS, two], "shapes": [of_1, other]}}))
+    done = run_report("--bench", one, "--bench", kept, "--output", output)
+    assert done.returncode == 0, done.stderr
+    text = output.read_text()
+    page = assert_self_contained(text)
+    assert sum(tag == "img" for tag, _ in page.tags) == 3
+    assert "How fast products are on 2 threads" in page.text
+    assert text.count("<td>reading</td><td>0.50</td>") == 3
+    assert "<td>16 × 2 × 3</td><td>1000</td><td>150</td><td>bf16</td><td>0.75</td>" in text
+
+
+def test_a_page_is_about_something(checkpoints: Path, tmp_path: Path) -> None:
+    for arguments in ([], [checkpoints / "model"]):
+        done = run_report(*arguments, "--output", tmp_path / "page.html")
+        assert done.returncode == 2 and "give ORIGINAL and CONVERTED, or --bench" in done.stderr
 
 
 def test_equal_checkpoints(checkpoints: Path, tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ OPTIONS = {
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
-    "--repeats --device --size --plan --json",
+    "--repeats --device --size --plan --json --output",
     "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
-    "--tune --json",
-    "bench copy": "--size --threads --repeats --json",
+    "--tune --json --output",
+    "bench copy": "--size --threads --repeats --json --output",
+    "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",
     "kernels list": "--json",
     "kernels build": "--architecture --output --line-info --rebuild --quiet --threads --json",

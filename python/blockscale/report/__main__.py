@@ -41,10 +41,10 @@ def _read_json(path: Path, kind: type) -> Any:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m blockscale.report",
-        description="Writes an HTML page that compares checkpoints.",
+        description="Writes an HTML page that compares checkpoints, or is about --bench alone.",
     )
-    parser.add_argument("original", type=Path, help="the reference checkpoint")
-    parser.add_argument("converted", type=Path, nargs="+", help="checkpoints to compare with it")
+    parser.add_argument("original", type=Path, nargs="?", help="the reference checkpoint")
+    parser.add_argument("converted", type=Path, nargs="*", help="checkpoints to compare with it")
     parser.add_argument("--output", type=Path, required=True, help="the HTML file")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("--title", default=TITLE)
@@ -54,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="JSON of `blockscale bench quantize` or `bench gemm`; repeatable",
+        help="JSON of `blockscale bench quantize` or `bench gemm`, or a file of `./dev bench`; "
+        "repeatable",
     )
     parser.add_argument(
         "--conversion",
@@ -70,6 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _arguments() -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_args()
+    if not (arguments.converted if arguments.original else arguments.bench):
+        parser.error("give ORIGINAL and CONVERTED, or --bench")
+    return arguments
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return f"plots need matplotlib ({error}); pip install matplotlib brings it"
@@ -80,7 +89,7 @@ def _message(error: BaseException) -> str:
 
 def main() -> int:
     """Writes the report; 0, or an exit code of docs/cli.md with one line on stderr."""
-    arguments = _parser().parse_args()
+    arguments = _arguments()
     try:
         write_report(
             arguments.original,

@@ -91,6 +91,53 @@ class Candidate:
         return {t.name: "NaN" if math.isnan(t.sqnr_db) else "-inf" for t in self.ruined}
 
 
+# What products multiply with, as `blockscale bench peaks` names it.
+MULTIPLIERS = ("f32", "bf16", "int8")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A measured product, and what bounds it."""
+
+    name: str  # of the recipes
+    shape: tuple[int, int, int]  # M, N, K
+    threads: int
+    seconds: float  # median
+    bytes: int  # of A, B and D
+    operations: int
+    multiplier: str
+
+    @property
+    def intensity(self) -> float:
+        return self.operations / self.bytes
+
+    @property
+    def gflops(self) -> float:
+        return self.operations / self.seconds * 1e-9
+
+    def bound(self, peaks: dict[str, float]) -> tuple[float, str]:
+        """Seconds that it takes at least, and why."""
+        read = self.bytes / peaks["read_bytes_per_second"]
+        multiply = self.operations / peaks[self.multiplier]
+        return max((read, "reading"), (multiply, self.multiplier))
+
+
+def products(bench: dict[str, Any]) -> dict[int, tuple[dict[str, float], list[Product]]]:
+    """By the number of threads: peaks, and the products of a result of `blockscale bench gemm` or
+    `./dev bench gemm --torch`. Those of GPUs have no peaks."""
+    found = {int(peaks["threads"]): (peaks, []) for peaks in bench["peaks"]}
+    for shape in bench.get("shapes", [bench]):
+        for case in shape["cases"]:
+            product = Product(
+                f"{case['recipe_a']} × {case['recipe_b']}",
+                (shape["m"], shape["n"], shape["k"]),
+                *(case[key] for key in ("threads", "median_seconds", "bytes", "operations")),
+                case["multiplier"],
+            )
+            found[product.threads][1].append(product)
+    return found
+
+
 def printable(name: str) -> str:
     """A name from a file, with what neither HTML nor SVG can show written as an escape."""
     return "".join(

@@ -271,8 +271,7 @@ _EMBEDDING_TEXT = (
 _EMBEDDING_COLUMNS = (
     "Cosine: with f32's embedding of the same sentence, 1 is equal. Ranking: Spearman's "
     "correlation with f32's ranking of {pairs} sentence pairs by similarity, 1 is the same order. "
-    "MB: of the linear layers that ran. Per second: sentences on this CPU; the recipes are made "
-    "for GPUs, which multiply their numbers directly."
+    "MB: of the linear layers that ran. Per second: sentences on this CPU."
 )
 
 
@@ -314,6 +313,8 @@ def _threads(bench: dict[str, Any]) -> str:
 def _bench_section(bench: dict[str, Any]) -> str:
     from . import plots
 
+    if "peaks" in bench:
+        return _roofline_section(bench)
     cases = bench["cases"]
     if "memcpy_share" in cases[0]:
         return _section(
@@ -333,16 +334,65 @@ def _bench_section(bench: dict[str, Any]) -> str:
     )
 
 
+_ROOFLINE_TEXT = (
+    "A product reads its operands and writes its result, and multiplies: no faster than memory is "
+    "read here and than {threads} of this CPU multipl{ies} f32, pairs of bf16, or bytes. These are "
+    "the grey lines, its rooflines; a point is a product, the further right the more rows share "
+    "a weight. The last column is the time of what bounds it over its own."
+)
+
+
+def _roofline_section(bench: dict[str, Any]) -> str:
+    from . import plots
+
+    parts = []
+    for threads, (peaks, found) in data.products(bench).items():
+        rows = []
+        for product in found:
+            seconds, bound = product.bound(peaks)
+            rows.append(
+                [
+                    product.name,
+                    " × ".join(map(str, product.shape)),
+                    f"{1e6 * product.seconds:.0f}",
+                    f"{product.gflops:.0f}",
+                    bound,
+                    f"{seconds / product.seconds:.2f}",
+                ]
+            )
+        count = "one thread" if threads == 1 else f"{threads} threads"
+        parts.append(
+            _section(
+                f"How fast products are on {count}",
+                _ROOFLINE_TEXT.format(threads=count, ies="ies" if threads == 1 else "y"),
+                plots.rooflines(found, peaks),
+                "GFLOP/s of products over their operations for each byte, under the rooflines",
+            )
+            + _table(["A × B", "M × N × K", "µs", "GFLOP/s", "bound by", "of the bound"], rows)
+        )
+    return "".join(parts)
+
+
 def _body(
     title: str,
-    original: Path,
+    original: Path | None,
     candidates: list[data.Candidate],
     embedding: Sequence[dict[str, Any]],
     bench: Sequence[dict[str, Any]],
 ) -> str:
-    changed = [c for c in candidates if c.sqnr_db()]
     parts = [
         f"<h1>{_escape(title)}</h1>",
+        *(_checkpoint_sections(original, candidates) if original else []),
+        *(_embedding_sections(embedding) if embedding else []),
+        *map(_bench_section, bench),
+        f"<footer>Made by blockscale {_escape(__version__)}.</footer>",
+    ]
+    return "\n".join(parts)
+
+
+def _checkpoint_sections(original: Path, candidates: list[data.Candidate]) -> list[str]:
+    changed = [c for c in candidates if c.sqnr_db()]
+    return [
         f"<p>The checkpoint <b>{_escape(data.printable(original.name))}</b> was stored in other "
         "number formats. Fewer bits per weight make it smaller and faster to load, but round "
         "every weight a little. This page shows both sides.</p>",
@@ -353,15 +403,11 @@ def _body(
         *_worst(changed),
         *(_weight_sections(changed) if changed else []),
         *(_gains(c) for c in changed if c.gains),
-        *(_embedding_sections(embedding) if embedding else []),
-        *map(_bench_section, bench),
-        f"<footer>Made by blockscale {_escape(__version__)}.</footer>",
     ]
-    return "\n".join(parts)
 
 
 def write_report(
-    original: str | os.PathLike[str],
+    original: str | os.PathLike[str] | None,
     converted: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
@@ -376,12 +422,13 @@ def write_report(
     """Writes one self-contained HTML file; whole or not at all.
 
     Args:
-        original: the reference checkpoint.
+        original: the reference checkpoint; None: the page is about `bench` alone.
         converted: checkpoints made from it, at least one.
         output: the file.
         title: heading of the page.
         embedding: rows of `examples/sentence_embedding.py --json`.
-        bench: results of `blockscale bench quantize --json` or `bench gemm --json`.
+        bench: results of `blockscale bench quantize --json` or `bench gemm --json`; or files of
+            `./dev bench`, which hold one.
         conversions: JSON of `blockscale convert --scales mse|weighted --json` that made one of
             `converted`, told by its folder's name: the page then shows each layer's gain.
         tensors: patterns of the tensors that the page is about; none: all.
@@ -398,9 +445,12 @@ def write_report(
     path = path.resolve()  # a link stays one: the file that it leads to is replaced
     import matplotlib  # noqa: F401  missing: known before minutes of comparing
 
-    paths = [Path(c) for c in converted]
-    candidates = data.candidates(Path(original), paths, threads, tensors, conversions)
-    body = _body(title, Path(original).resolve(), candidates, embedding, bench)
+    candidates: list[data.Candidate] = []
+    source = None if original is None else Path(original).resolve()
+    if original is not None:
+        paths = [Path(c) for c in converted]
+        candidates = data.candidates(Path(original), paths, threads, tensors, conversions)
+    body = _body(title, source, candidates, embedding, [b.get("results", b) for b in bench])
     page = (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"

@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .data import BIN_EDGES, Candidate, natural_key, short_layer
+from .data import BIN_EDGES, MULTIPLIERS, Candidate, Product, natural_key, short_layer
 
 WIDTH = 4.7  # inches: text of STYLE's size stays legible when the page is 390 pixels wide
 STYLE = {
@@ -338,3 +338,51 @@ def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
             for case in cases
         ],
     )
+
+
+@_styled()
+def rooflines(points: Sequence[Product], peaks: dict[str, float]) -> str:
+    """GFLOP/s of products over the operations that each byte of them takes, under the rooflines.
+
+    `peaks`: bytes a second that are read, and operations a second by multiplier (0: there is none).
+    """
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+    read = peaks["read_bytes_per_second"]
+    roofs = {name: peaks[name] for name in MULTIPLIERS if peaks.get(name)}
+    intensities = [point.intensity for point in points]
+    left, right = min(intensities) / 2, max([2 * rate / read for rate in roofs.values()])
+    right = max(right, 2 * max(intensities))
+    for name, rate in roofs.items():
+        ridge = rate / read
+        axes.plot([left, ridge, right], [left * read * 1e-9, rate * 1e-9, rate * 1e-9],
+                  color="#888888", linewidth=1, zorder=1)  # fmt: skip
+        axes.annotate(f"{name} {rate * 1e-9:.0f}", (right, rate * 1e-9), fontsize=8, ha="right",
+                      va="bottom")  # fmt: skip
+    axes.annotate(f"{read * 1e-9:.0f} GB/s", (left * 1.1, left * read * 1.5e-9), fontsize=8)
+    groups: dict[str, list[Product]] = {}
+    for point in points:
+        groups.setdefault(point.name, []).append(point)
+    for index, group in enumerate(groups.values()):
+        axes.plot(
+            [point.intensity for point in group],
+            [point.gflops for point in group],
+            linestyle="none",
+            marker=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            markerfacecolor="none",
+            markersize=7,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations for each byte of A, B and D")
+    axes.set_ylabel("GFLOP/s (↑ better)")
+    figure.legend(
+        axes.lines[len(roofs) :],
+        list(groups),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=2,
+        fontsize=8.5,
+        handletextpad=0.2,
+    )
+    return data_uri(figure)
