@@ -4,21 +4,31 @@
 #include <cstdint>
 #include <string>
 
+#include "blockscale/bench.h"
 #include "command.h"
 #include "output.h"
-#include "table.h"
 
 namespace blockscale::cli {
 
 int parse_repeats(const std::string& text);
-/// Rows or columns of a matrix.
 std::int64_t parse_size(const std::string& text);
 
-ExitCode print_result(const Json& json, const std::string& text, bool as_json);
-ExitCode print_result(const Json& json, const Table& table, bool as_json);
+/// Where results go: as text or, with `json`, as JSON on standard output; as JSON into a file too,
+/// if `path` is not empty.
+struct BenchOutput {
+  bool json = false;
+  std::string path;
+};
+void add_output(CLI::App& command, BenchOutput& output);
+ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output);
+
+/// Of `bench peaks`, and beside the products of `bench gemm`.
+Json peaks_json(const CpuPeaks& peaks);
 
 void add_quantize(CLI::App& bench, Action& action);
 void add_dequantize(CLI::App& bench, Action& action);
 void add_copy(CLI::App& bench, Action& action);
+void add_gemm_bench(CLI::App& bench, Action& action);
+void add_peaks(CLI::App& bench, Action& action);
 
 }  // namespace blockscale::cli

@@ -28,7 +28,7 @@ struct BenchQuantize {
   bool cuda = false;
   std::vector<std::uint64_t> sizes;  // of the input, on CUDA
   bool plan = false;                 // on CUDA: only what would be launched
-  bool json = false;
+  BenchOutput output;
 };
 
 std::uint64_t parse_input_bytes(const std::string& text) {
@@ -93,7 +93,7 @@ ExitCode print_plans(const BenchQuantize& command) {
     for (const std::string& cell : names.cells) text += cell + ' ';
     text += std::to_string(p.rows) + " x " + std::to_string(p.k) + '\n' + p.plan + '\n';
   }
-  return print_result(json, text, command.json);
+  return print_result(json, text, command.output);
 }
 
 ExitCode run_quantize_cuda(const BenchQuantize& command) {
@@ -126,7 +126,7 @@ ExitCode run_quantize_cuda(const BenchQuantize& command) {
               format_fixed(row.copy_share, 3)},
              json, table);
   }
-  return print_result(json, table, command.json);
+  return print_result(json, table.str(), command.output);
 }
 
 /// Rows of `quantize`, or of its inverse.
@@ -155,6 +155,8 @@ ExitCode print_cpu_rows(const BenchQuantize& command, const std::vector<Quantize
     const Json numbers = {
         {"threads", row.threads},
         {"seconds", row.seconds},
+        {"median_seconds", row.median_seconds},
+        {"quartile_seconds", row.quartile_seconds},
         {is_inverse ? "result_gb_per_second" : "input_gb_per_second", row.input_gb_per_second},
         {"bytes_per_second", row.bytes_per_second},
         {"memcpy_share", row.memcpy_share}};
@@ -164,7 +166,7 @@ ExitCode print_cpu_rows(const BenchQuantize& command, const std::vector<Quantize
               format_fixed(row.memcpy_share, 2)},
              json, table);
   }
-  return print_result(json, table, command.json);
+  return print_result(json, table.str(), command.output);
 }
 
 ExitCode run_quantize(const BenchQuantize& command) {
@@ -212,7 +214,7 @@ void add_common_options(CLI::App& command, BenchQuantize& state, const char* dty
   add_parsed(command, "--repeats", "N", options.repeats, parse_repeats,
              "Timed runs of each case, of which the fastest counts. Default: 5");
   add_threads(command, options.threads, 1);
-  add_json(command, state.json);
+  add_output(command, state.output);
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
 
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
+#include "ops/common/times.h"
 #include "ops/quantize/bench/cases.h"
 #include "ops/quantize/fused_input.h"
 
@@ -17,20 +17,6 @@ namespace blockscale {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-
-/// Fastest of `repeats` runs of `body`, in seconds, after one that is not counted.
-template <class Body>
-double fastest(int repeats, const Body& body) {
-  body();
-  double best = 1e300;
-  for (int i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::min(best, seconds.count());
-  }
-  return best;
-}
 
 /// `count` numbers of `dtype` around zero, of a few binades, the same in every run. Which numbers
 /// they are does not change what quantize does; they are finite.
@@ -55,12 +41,12 @@ double memcpy_rate(const Bytes& from, Bytes& to, int threads, int repeats) {
   const auto size = static_cast<std::int64_t>(from.size());
   // One thread copies as a program would: in one call.
   const std::int64_t piece = effective_threads(threads) == 1 ? size : kPiece;
-  const double seconds = fastest(repeats, [&] {
+  const auto copy = [&] {
     parallel_for(size, piece, threads, [&](std::int64_t begin, std::int64_t end) {
       std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
     });
-  });
-  return 2 * static_cast<double>(size) / seconds;
+  };
+  return 2 * static_cast<double>(size) / sorted_times(repeats, copy).front();
 }
 
 ScaleLayout usual_layout(Recipe recipe) {
@@ -142,6 +128,13 @@ double bytes_of(const ScaledTensorView& x) {
                              scale_bytes(x.recipe, x.layout, x.rows, x.k));
 }
 
+void set_times(QuantizeBenchmarkRow& row, const std::vector<double>& sorted) {
+  row.seconds = sorted.front();
+  row.median_seconds = sorted[sorted.size() / 2];
+  row.quartile_seconds[0] = sorted[sorted.size() / 4];
+  row.quartile_seconds[1] = sorted[sorted.size() - 1 - sorted.size() / 4];
+}
+
 void set_rates(QuantizeBenchmarkRow& row, double unquantized, double all, double copy_rate) {
   row.input_gb_per_second = unquantized / row.seconds * 1e-9;
   row.bytes_per_second = all / row.seconds;
@@ -219,7 +212,8 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
         quantize_options.channel_weights = weights.data();
       }
     }
-    row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
+    set_times(row,
+              sorted_times(options.repeats, [&] { quantize(x, out.view(), quantize_options); }));
     const auto read = static_cast<double>(x.rows * x.columns * size);
     const RecipeTraits& t = recipe_traits(row.recipe);
     const int reads = t.tensor_scale || t.block_rows == 0 ? 2 : 1;  // one for the tensor's maximum
@@ -250,8 +244,8 @@ std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOp
     quantize(x, quantized.view());
     Bytes values(input->bytes.size(), 1);
     const MutableMatrixView out{values.data(), row.dtype, options.rows, options.k};
-    row.seconds =
-        fastest(options.repeats, [&] { dequantize(quantized.view(), out, options.threads); });
+    set_times(row, sorted_times(options.repeats,
+                                [&] { dequantize(quantized.view(), out, options.threads); }));
     const auto written = static_cast<double>(values.size());
     set_rates(row, written, written + bytes_of(quantized.view()), input->copy_rate);
   }
