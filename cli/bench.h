@@ -25,6 +25,8 @@ ExitCode print_result(const Json& json, const std::string& text, const BenchOutp
 /// Of `bench peaks`, and beside the products of `bench gemm`.
 Json peaks_json(const CpuPeaks& peaks);
 
+void add_quantize(CLI::App& bench, Action& action);
+void add_dequantize(CLI::App& bench, Action& action);
 void add_copy(CLI::App& bench, Action& action);
 void add_gemm_bench(CLI::App& bench, Action& action);
 void add_peaks(CLI::App& bench, Action& action);

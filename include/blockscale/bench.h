@@ -39,7 +39,7 @@ struct QuantizeBenchmarkRow {
   double seconds = 0;
   double median_seconds = 0;
   double quartile_seconds[2] = {};
-  double input_gb_per_second = 0;  // 1e9 bytes of input a second
+  double input_gb_per_second = 0;  // 1e9 bytes of input (of `dequantize`: of the result) a second
   double bytes_per_second = 0;     // bytes read + written; nvfp4 and fp8_tensor read their input
                                    // twice, which counts
   double memcpy_share = 0;         // bytes_per_second over memcpy's (read + written too)
@@ -48,6 +48,9 @@ struct QuantizeBenchmarkRow {
 /// Times `quantize` on random finite inputs, outputs touched beforehand. Cases whose layout the
 /// recipe does not allow are left out. Throws invalid_argument for sizes that a recipe cannot hold.
 std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOptions& options);
+
+/// The same of `dequantize` into matrices of `dtypes`. Throws invalid_argument for transforms too.
+std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOptions& options);
 
 /// Bytes a second, read + written, that memcpy of `bytes` bytes moves on `threads` threads (0:
 /// all): the fastest of `repeats`. Throws invalid_argument for sizes outside 1..2^40, or no repeat.

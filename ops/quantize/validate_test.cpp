@@ -263,6 +263,17 @@ TEST(BenchmarkErrors, Options) {
   expect_invalid("options.recipes", "f16", [&] { benchmark_quantize(options); });
 }
 
+TEST(BenchmarkErrors, DequantizeOptions) {
+  QuantizeBenchmarkOptions options;
+  options.rows = 2;
+  options.k = 0;
+  expect_invalid("options.k", "at least 1", [&] { benchmark_dequantize(options); });
+  options.k = 16;
+  options.transforms = {InputTransform::identity, InputTransform::swiglu};
+  expect_invalid("options.transforms", "has swiglu, must be identity",
+                 [&] { benchmark_dequantize(options); });
+}
+
 TEST(BenchmarkErrors, CudaOptions) {
   cuda::QuantizeBenchmarkOptions options;
   options.k = 1 << 30;
@@ -290,6 +301,22 @@ TEST(Benchmark, HasARowForEveryCase) {
   EXPECT_EQ(rows[1].layout, ScaleLayout::swizzled_8x4);
   EXPECT_EQ(rows[2].recipe, Recipe::fp8_1x128);
   EXPECT_GT(rows[2].memcpy_share, 0.0);
+}
+
+TEST(Benchmark, OfDequantizeCountsTheBytesOfBoth) {
+  QuantizeBenchmarkOptions options;
+  options.rows = 4;
+  options.k = 128;
+  options.repeats = 1;
+  options.dtypes = {Format::bf16, Format::f32};
+  options.recipes = {Recipe::mxfp4};
+  const std::vector<QuantizeBenchmarkRow> rows = benchmark_dequantize(options);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].dtype, Format::f32);
+  const double bytes = 4 * 128 * 2 + 4 * 64 + 512;  // a tile of scales
+  EXPECT_NEAR(rows[0].bytes_per_second * rows[0].seconds, bytes, 1e-6);
+  EXPECT_NEAR(rows[0].input_gb_per_second * rows[0].seconds, 4 * 128 * 2e-9, 1e-12);
+  EXPECT_GT(rows[1].memcpy_share, 0.0);
 }
 
 TEST(Benchmark, OfCudaHasAProblemForEveryCase) {

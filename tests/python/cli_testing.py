@@ -31,7 +31,7 @@ EXIT_CODES = {
 
 COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "kernels", "doctor"]
 KERNELS = ["list", "build"]
-BENCHMARKS = ["quantize", "gemm", "copy", "peaks"]
+BENCHMARKS = ["quantize", "dequantize", "gemm", "copy", "peaks"]
 
 LINEAR = {
     "encoder.layer.0.attention.self.query": (128, 128),

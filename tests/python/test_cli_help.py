@@ -22,6 +22,7 @@ OPTIONS = {
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
     "--repeats --device --size --plan --json --output",
+    "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json --output",
     "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
     "--tune --json --output",
     "bench copy": "--size --threads --repeats --json --output",

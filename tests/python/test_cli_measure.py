@@ -215,6 +215,21 @@ def test_bench_quantize(program: Program):
     )
 
 
+def test_bench_dequantize(program: Program):
+    arguments = ["bench", "dequantize", "--rows", 64, "--k", 256, "--repeats", 1]
+    report = program.json(*arguments, "--recipe", "nvfp4", "--recipe", "fp8_128x128")
+    assert [case["recipe"] for case in report["cases"]] == ["nvfp4", "fp8_128x128"]
+    for case in report["cases"]:
+        assert case["result_gb_per_second"] == pytest.approx(64 * 256 * 2e-9 / case["seconds"])
+        assert case["memcpy_share"] > 0
+    text = program.ok(*arguments, "--recipe", "nvfp4", "--dtype", "f32")
+    assert text.splitlines()[0].startswith("Recipe  To ")
+    assert re.search(r"^nvfp4 +f32 +swizzled_128x4 +1 ", text, re.MULTILINE)
+    assert "is 250" in program.fails(
+        "invalid_argument", *arguments[:4], "--k", 250, "--recipe", "nvfp4"
+    )
+
+
 SIZES = ["-m", "8", "-n", "128", "-k", "256"]
 GEMM = ["gemm", *SIZES, "--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128"]
 

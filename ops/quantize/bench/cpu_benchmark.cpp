@@ -1,9 +1,10 @@
-// Times of `quantize`, next to memcpy's in the same run (blockscale/bench.h).
+// Times of `quantize` and `dequantize`, next to memcpy's in the same run (blockscale/bench.h).
 #include "blockscale/bench.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "blockscale/parallel.h"
@@ -107,6 +108,39 @@ void check(const QuantizeBenchmarkOptions& options) {
   if (options.repeats < 1) fail("options.repeats", options.repeats, "at least 1");
 }
 
+/// Where the results of the cases of one dtype come from, and memcpy's rate.
+struct Elements {
+  Bytes bytes;
+  double copy_rate = 0;
+
+  Elements(Format dtype, std::int64_t count, std::int64_t copied,
+           const QuantizeBenchmarkOptions& options)
+      : bytes(random_numbers(dtype, count)) {
+    const std::int64_t size = format_traits(dtype).bits / 8;
+    const Bytes from(bytes.begin(), bytes.begin() + copied * size);
+    Bytes copy(from.size(), 1);
+    copy_rate = memcpy_rate(from, copy, options.threads, options.repeats);
+  }
+};
+
+double bytes_of(const ScaledTensorView& x) {
+  return static_cast<double>(value_bytes(x.recipe, x.rows, x.k) +
+                             scale_bytes(x.recipe, x.layout, x.rows, x.k));
+}
+
+void set_times(QuantizeBenchmarkRow& row, const std::vector<double>& sorted) {
+  row.seconds = sorted.front();
+  row.median_seconds = sorted[sorted.size() / 2];
+  row.quartile_seconds[0] = sorted[sorted.size() / 4];
+  row.quartile_seconds[1] = sorted[sorted.size() - 1 - sorted.size() / 4];
+}
+
+void set_rates(QuantizeBenchmarkRow& row, double unquantized, double all, double copy_rate) {
+  row.input_gb_per_second = unquantized / row.seconds * 1e-9;
+  row.bytes_per_second = all / row.seconds;
+  row.memcpy_share = row.bytes_per_second / copy_rate;
+}
+
 }  // namespace
 
 namespace quantize_detail {
@@ -155,24 +189,21 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   });
   const std::int64_t elements = options.rows * options.k;
   const std::vector<float> weights(static_cast<std::size_t>(options.k), 1.0f);
-  Bytes input;
-  double copy_rate = 0;
+  std::optional<Elements> input;
   Format current = Format::e2m1;  // none of the dtypes
   for (QuantizeBenchmarkRow& row : result) {
     const std::int64_t size = format_traits(row.dtype).bits / 8;
     if (row.dtype != current) {
       current = row.dtype;
-      input = random_numbers(row.dtype, gated ? 2 * elements : elements);
-      const Bytes from(input.begin(), input.begin() + elements * size);
-      Bytes copy(from.size(), 1);
-      copy_rate = memcpy_rate(from, copy, options.threads, options.repeats);
+      input.emplace(current, gated ? 2 * elements : elements, elements, options);
     }
     const bool halves = row.transform == InputTransform::swiglu;
-    const MatrixView x{input.data(), row.dtype, options.rows, halves ? 2 * options.k : options.k};
+    const MatrixView x{input->bytes.data(), row.dtype, options.rows,
+                       halves ? 2 * options.k : options.k};
     ScaledTensor out(row.recipe, options.rows, options.k, row.layout);
     QuantizeOptions quantize_options;
     quantize_options.threads = options.threads;
-    const MatrixView operand{input.data(), row.dtype, 1, options.k};
+    const MatrixView operand{input->bytes.data(), row.dtype, 1, options.k};
     quantize_options.input = quantize_detail::input_of(row.transform, operand, operand, operand);
     const Family family = recipe_traits(row.recipe).family;
     if (family == Family::mx || family == Family::nvfp4) {
@@ -181,21 +212,42 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
         quantize_options.channel_weights = weights.data();
       }
     }
-    const std::vector<double> times =
-        sorted_times(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
-    row.seconds = times.front();
-    row.median_seconds = times[times.size() / 2];
-    row.quartile_seconds[0] = times[times.size() / 4];
-    row.quartile_seconds[1] = times[times.size() - 1 - times.size() / 4];
+    set_times(row,
+              sorted_times(options.repeats, [&] { quantize(x, out.view(), quantize_options); }));
     const auto read = static_cast<double>(x.rows * x.columns * size);
-    const auto written =
-        static_cast<double>(value_bytes(row.recipe, options.rows, options.k) +
-                            scale_bytes(row.recipe, row.layout, options.rows, options.k));
-    row.input_gb_per_second = read / row.seconds * 1e-9;
     const RecipeTraits& t = recipe_traits(row.recipe);
     const int reads = t.tensor_scale || t.block_rows == 0 ? 2 : 1;  // one for the tensor's maximum
-    row.bytes_per_second = (reads * read + written) / row.seconds;
-    row.memcpy_share = row.bytes_per_second / copy_rate;
+    set_rates(row, read, reads * read + bytes_of(out.view()), input->copy_rate);
+  }
+  return result;
+}
+
+std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOptions& options) {
+  check(options);
+  for (const InputTransform transform : options.transforms) {
+    if (transform == InputTransform::identity) continue;
+    throw Error(ErrorCode::invalid_argument, "options.transforms",
+                std::string("has ") + kInputTransformNames[static_cast<int>(transform)] +
+                    ", must be identity or empty");
+  }
+  std::vector<QuantizeBenchmarkRow> result = cases(options);
+  const std::int64_t elements = options.rows * options.k;
+  std::optional<Elements> input;
+  Format current = Format::e2m1;  // none of the dtypes
+  for (QuantizeBenchmarkRow& row : result) {
+    if (row.dtype != current) {
+      current = row.dtype;
+      input.emplace(current, elements, elements, options);
+    }
+    const MatrixView x{input->bytes.data(), row.dtype, options.rows, options.k};
+    ScaledTensor quantized(row.recipe, options.rows, options.k, row.layout);
+    quantize(x, quantized.view());
+    Bytes values(input->bytes.size(), 1);
+    const MutableMatrixView out{values.data(), row.dtype, options.rows, options.k};
+    set_times(row, sorted_times(options.repeats,
+                                [&] { dequantize(quantized.view(), out, options.threads); }));
+    const auto written = static_cast<double>(values.size());
+    set_rates(row, written, written + bytes_of(quantized.view()), input->copy_rate);
   }
   return result;
 }

@@ -13,6 +13,8 @@
 #include "ops/common/simd/decode-inl.h"
 #include "ops/common/simd/encode-inl.h"
 #include "ops/quantize/cpu/steps.h"
+// This is toggled per target as those of ops/common/simd are.
+#include "ops/quantize/cpu/decode_words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale {
@@ -51,11 +53,18 @@ HWY_INLINE void decode_block(const std::uint8_t* codes, std::int64_t count, floa
 template <Format kElement, Format kDtype>
 void decode_blocks_of(const std::uint8_t* codes, std::int64_t count, std::int64_t block,
                       const float* factors, std::uint8_t* out) {
-  for (std::int64_t i = 0; i * block < count; ++i) {
-    const std::int64_t begin = i * block;
-    decode_block<kElement, kDtype>(codes + begin * format_traits(kElement).bits / 8,
-                                   std::min(block, count - begin), factors[i],
-                                   out + begin * (format_traits(kDtype).bits / 8));
+  constexpr int kBits = format_traits(kElement).bits;
+  for (std::int64_t i = 0;;) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kDtype == Format::bf16 && kBits <= 8) {
+      i = decode_words_run<kElement>(codes, i, count, block, factors, out);
+    }
+#endif
+    if (i >= count) return;
+    const std::int64_t now = std::min(count - i, block - i % block);
+    decode_block<kElement, kDtype>(codes + i * kBits / 8, now, factors[i / block],
+                                   out + i * (format_traits(kDtype).bits / 8));
+    i += now;
   }
 }
 

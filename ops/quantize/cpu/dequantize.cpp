@@ -1,4 +1,4 @@
-// Dequantization on the CPU: piece by piece (pieces.h), a run of one row at a time (kernels.h).
+// Dequantization on the CPU: piece by piece (pieces.h), a run at a time (steps.h).
 #include <algorithm>
 #include <cstdint>
 
@@ -21,58 +21,56 @@ struct Job {
   Cut cut;
 };
 
-/// What codes of each block of a piece are multiplied with: `pitch` factors a scale row.
-struct Factors {
-  static constexpr std::int64_t kPitch = kMaxBlocks + kArrayPadding;
-  float factors[kPieceScaleRows * kPitch];
-};
+/// The scales of a piece, row by row; they lie far apart in some layouts.
+using Scales = std::uint8_t[kMaxScaleBytes + kArrayPadding * sizeof(float)];
 
 template <class Scale>
-void load_factors(const Job& job, const Piece& piece, Factors& result) {
+void load_scales(const Job& job, const Piece& piece, Scales& scales) {
   const ScaledTensorView& x = job.x;
   const ScaleRectangle part = job.cut.scales_of(piece);
-  const std::int64_t pitch = part.columns + kArrayPadding;
-  Scale scales[kPieceScaleRows * Factors::kPitch];
   const Scale* const matrix =
       static_cast<const Scale*>(x.scales) + piece.matrix * x.scale_batch_stride;
-  for (std::int64_t i = 0; i < part.rows; ++i) {
-    std::fill_n(scales + i * pitch + part.columns, kArrayPadding, Scale{0});
-  }
-  gather_scales(PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride}, part, scales,
-                pitch);
+  auto* const to = reinterpret_cast<Scale*>(scales);
+  gather_scales(PlacedScales<const Scale>{matrix, x.layout, x.scale_leading_stride}, part, to,
+                part.columns);
+  std::fill_n(to + part.rows * part.columns, kArrayPadding, Scale{0});
+}
+
+/// A piece, a row of scales after the other, and of blocks of one row a run after the other.
+void dequantize_piece(const Job& job, const Piece& piece) {
+  const ScaledTensorView& x = job.x;
+  const std::int64_t out_size = format_traits(job.out.dtype).bits / 8;
+  const bool is_plain = job.recipe.family == Family::plain;
+  const std::int64_t scale_size = format_traits(job.recipe.scale).bits / 8;
   const bool has_tensor_scale = job.recipe.tensor_scale && x.tensor_scale != nullptr;
   const float tensor_scale =
       has_tensor_scale ? x.tensor_scale[piece.matrix * x.tensor_scale_batch_stride] : 1.0f;
   const TensorScaleSense sense = has_tensor_scale ? x.sense : TensorScaleSense::multiplier;
-  for (std::int64_t i = 0; i < part.rows; ++i) {
-    steps::scale_factors(job.recipe.scale, scales + i * pitch, part.columns, tensor_scale, sense,
-                         result.factors + i * Factors::kPitch);
-  }
-}
-
-void dequantize_piece(const Job& job, const Piece& piece) {
-  const ScaledTensorView& x = job.x;
-  Factors factors;
-  if (job.recipe.family == Family::plain) {
-    factors.factors[0] = 1.0f;
-  } else if (job.recipe.scale == Format::f32) {
-    load_factors<float>(job, piece, factors);
+  alignas(64) Scales scales;
+  if (scale_size == sizeof(float)) {
+    if (!is_plain) load_scales<float>(job, piece, scales);
   } else {
-    load_factors<std::uint8_t>(job, piece, factors);
+    load_scales<std::uint8_t>(job, piece, scales);
   }
-  const std::int64_t out_size = format_traits(job.out.dtype).bits / 8;
-  for (std::int64_t r = 0; r < piece.rows; ++r) {
-    const std::int64_t row = piece.row + r;
-    const auto* const codes = static_cast<const std::uint8_t*>(x.values) +
-                              piece.matrix * x.value_batch_stride + row * x.value_row_stride +
-                              row_bytes(x.recipe, piece.k);
-    const std::int64_t element =
-        piece.matrix * job.out.batch_stride + row * job.out.row_stride + piece.k;
-    steps::decode_blocks(job.recipe.element, job.out.dtype, codes, piece.count,
-                         std::min(job.cut.block_k, piece.count),
-                         factors.factors + r / job.cut.block_rows * Factors::kPitch,
-                         static_cast<std::uint8_t*>(job.out.data) + element * out_size);
-  }
+  for_each_run_of(job.cut, piece, [&](const Piece& run) {
+    float factors[kMaxBlocks + kArrayPadding];
+    if (is_plain) {
+      factors[0] = 1.0f;
+    } else {
+      steps::scale_factors(job.recipe.scale, scales + job.cut.first_scale(piece, run) * scale_size,
+                           ceil_div(run.count, job.cut.block_k), tensor_scale, sense, factors);
+    }
+    for (std::int64_t row = run.row; row < run.row + run.rows; ++row) {
+      const auto* const codes = static_cast<const std::uint8_t*>(x.values) +
+                                run.matrix * x.value_batch_stride + row * x.value_row_stride +
+                                row_bytes(x.recipe, run.k);
+      const std::int64_t element =
+          run.matrix * job.out.batch_stride + row * job.out.row_stride + run.k;
+      steps::decode_blocks(job.recipe.element, job.out.dtype, codes, run.count,
+                           std::min(job.cut.block_k, run.count), factors,
+                           static_cast<std::uint8_t*>(job.out.data) + element * out_size);
+    }
+  });
 }
 
 }  // namespace

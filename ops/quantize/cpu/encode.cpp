@@ -15,6 +15,8 @@
 #include "ops/common/simd/decode-inl.h"
 #include "ops/common/simd/encode-inl.h"
 #include "ops/quantize/cpu/steps.h"
+// This is toggled per target as those of ops/common/simd are.
+#include "ops/quantize/cpu/encode_words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale {
@@ -111,11 +113,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> encode_lanes(DF df, const std::uint
 /// Bits of `yes` where those of `mask` are set, else of `no`.
 template <class V>
 HWY_INLINE V select_bits(V mask, V yes, V no) {
-#if HWY_TARGET == HWY_AVX3
-  return hn::IfVecThenElse(mask, yes, no);  // one instruction; elsewhere it may look at signs only
-#else
   return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
-#endif
 }
 
 /// Elements that `encode_bf16_pairs` takes at once.
@@ -229,44 +227,12 @@ HWY_INLINE void encode_scaled_block(const std::uint8_t* x, std::int64_t count, f
   }
 }
 
-#if HWY_TARGET == HWY_AVX3
-/// Codes of blocks of 16 bf16 elements, two blocks at a time; returns how many blocks are done.
-template <Format kElement>
-HWY_INLINE std::int64_t encode_block_pairs(const std::uint8_t* x, std::int64_t blocks,
-                                           const float* factors, std::uint8_t* codes) {
-  constexpr int kBlockBytes = 2 * format_traits(kElement).bits;
-  const hn::ScalableTag<float> df;
-  const hn::Half<decltype(df)> half;
-  std::int64_t i = 0;
-  for (; i + 2 <= blocks; i += 2) {
-    const float first = factors[i];
-    const float second = factors[i + 1];
-    if (HWY_LIKELY(first >= 0 && second >= 0)) {
-      const auto both = hn::Combine(df, hn::Set(half, second), hn::Set(half, first));
-      const BlockFactor<kElement, Method::multiply, decltype(df)> factor(df, both);
-      if (encode_bf16_pairs<kElement>(df, x + i * 32, factor, codes + i * kBlockBytes)) continue;
-    }
-    for (const std::int64_t j : {i, i + 1}) {
-      encode_scaled_block<Format::bf16, kElement, Scaling::multiply, 16>(x + j * 32, 16, factors[j],
-                                                                         codes + j * kBlockBytes);
-    }
-  }
-  return i;
-}
-#endif
-
 template <Format kDtype, Format kElement, Scaling kScaling, int kBlock>
 void encode_blocks_sized(const std::uint8_t* x, std::int64_t count, std::int64_t block,
                          const float* factors, std::uint8_t* codes) {
   constexpr int kSize = format_traits(kDtype).bits / 8;
   constexpr int kBits = format_traits(kElement).bits;
-  std::int64_t i = 0;
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (kDtype == Format::bf16 && kBlock == 16 && kScaling == Scaling::multiply) {
-    i = encode_block_pairs<kElement>(x, count / 16, factors, codes);
-  }
-#endif
-  for (; i * block < count; ++i) {
+  for (std::int64_t i = 0; i * block < count; ++i) {
     const std::int64_t begin = i * block;
     const std::int64_t length = kBlock != 0 ? kBlock : std::min(block, count - begin);
     encode_scaled_block<kDtype, kElement, kScaling, kBlock>(x + begin * kSize, length, factors[i],
@@ -286,9 +252,10 @@ void encode_blocks_of(const std::uint8_t* x, std::int64_t count, std::int64_t bl
   }
 }
 
+/// Any elements, factors and lengths.
 template <Format kDtype>
-void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, std::int64_t count,
-                        std::int64_t block, const float* factors, std::uint8_t* codes) {
+void encode_any_blocks(Format element, Scaling scaling, const std::uint8_t* x, std::int64_t count,
+                       std::int64_t block, const float* factors, std::uint8_t* codes) {
   constexpr Scaling kMultiply = Scaling::multiply;
   constexpr Scaling kDivide = Scaling::divide;
   if (scaling == kDivide) {
@@ -309,6 +276,28 @@ void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, 
     default:
       return encode_blocks_of<kDtype, Format::e4m3, kMultiply>(x, count, block, factors, codes);
   }
+}
+
+template <Format kDtype>
+void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, std::int64_t count,
+                        std::int64_t block, const float* factors, std::uint8_t* codes) {
+#if HWY_TARGET == HWY_AVX3
+  constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
+  const EncodeRun run{element, x, count, block, factors, codes};
+  for (std::int64_t i = 0;;) {
+    i = encode_words<kDtype>(run, scaling, i);
+    if (i >= count) return;
+    // Up to the end of a block.
+    const std::int64_t most =
+        block < kWordGroup ? kWordGroup / block * block : std::min(kWordGroup, block - i % block);
+    const std::int64_t now = std::min(most, count - i);
+    encode_any_blocks<kDtype>(element, scaling, x + i * kSize, now, std::min(block, now),
+                              factors + i / block, codes + i * format_traits(element).bits / 8);
+    i += now;
+  }
+#else
+  encode_any_blocks<kDtype>(element, scaling, x, count, block, factors, codes);
+#endif
 }
 
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,

@@ -22,25 +22,6 @@ RowOperand row_of(const MatrixView& x, std::int64_t matrix, std::int64_t row) {
   return row_of(one, row);
 }
 
-/// While a row is computed, the one that is so many rows below it is fetched: rows of a piece are
-/// too short for the hardware to notice.
-constexpr std::int64_t kRowsAhead = 3;
-
-void prefetch_row(const Input& input, const Piece& piece, std::int64_t row) {
-  const quantize_detail::FusedInput& fused = input.fused();
-  const RowOperand x = input.row(piece.matrix, row);
-  const std::int64_t size = format_traits(x.dtype).bits / 8;
-  if (fused.transform != InputTransform::swiglu) {
-    return prefetch(x.data + piece.k * size, piece.count * size);
-  }
-  if (fused.gate_group <= piece.count) {
-    return prefetch(x.data + 2 * piece.k * size, 2 * piece.count * size);
-  }
-  const GatedColumns columns = gated_columns(fused.gate_order, fused.gate_group, piece.k);
-  prefetch(x.data + columns.gate * size, piece.count * size);
-  prefetch(x.data + columns.up * size, piece.count * size);
-}
-
 }  // namespace
 
 RowOperand Input::row(std::int64_t matrix, std::int64_t row) const {
@@ -84,8 +65,7 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
   if (!input.is_fused()) {
     const MatrixView& x = input.x();
     const std::int64_t size = format_traits(x.dtype).bits / 8;
-    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size,
-            true};
+    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size};
   }
   const quantize_detail::FusedInput& fused = input.fused();
   const bool modulates = fused.transform == InputTransform::modulate;
@@ -106,11 +86,10 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
       row_.factor = factor;
     }
     row_.x = input.row(piece.matrix, row);
-    if (r + kRowsAhead < piece.rows) prefetch_row(input, piece, row + kRowsAhead);
     steps::transform_run(row_, piece.k, piece.count, rows + r * pitch);
   }
   return {Format::f32, reinterpret_cast<const std::uint8_t*>(rows),
-          pitch * static_cast<std::int64_t>(sizeof(float)), false};
+          pitch * static_cast<std::int64_t>(sizeof(float))};
 }
 
 }  // namespace blockscale

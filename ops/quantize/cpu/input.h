@@ -17,9 +17,11 @@ struct PieceRows {
   Format dtype;
   const std::uint8_t* first;
   std::int64_t stride;  // bytes between rows
-  bool in_place;        // whether they are the input itself, which goes on beyond the piece
 
   const std::uint8_t* row(std::int64_t r) const { return first + r * stride; }
+  PieceRows from(std::int64_t r, std::int64_t k) const {
+    return {dtype, row(r) + k * (format_traits(dtype).bits / 8), stride};
+  }
 };
 
 /// The input of one call, validated.

@@ -52,52 +52,27 @@ void compute_scales(const QuantizeJob& job, const Piece& piece, std::int64_t blo
 }
 
 template <class Scale>
-void place_piece_scales(const QuantizeJob& job, const Piece& piece, const std::uint8_t* scales,
-                        std::int64_t pitch) {
+void place_piece_scales(const QuantizeJob& job, const Piece& piece, const std::uint8_t* scales) {
   const MutableScaledTensorView& out = job.out;
   Scale* const matrix = static_cast<Scale*>(out.scales) + piece.matrix * out.scale_batch_stride;
-  place_scales(PlacedScales<Scale>{matrix, out.layout, out.scale_leading_stride},
-               job.cut.scales_of(piece), reinterpret_cast<const Scale*>(scales), pitch);
+  const ScaleRectangle part = job.cut.scales_of(piece);
+  place_scales(PlacedScales<Scale>{matrix, out.layout, out.scale_leading_stride}, part,
+               reinterpret_cast<const Scale*>(scales), part.columns);
 }
 
-/// Elements that are encoded between two prefetches: whole blocks of every recipe with short ones.
-constexpr std::int64_t kPrefetchStep = 256;
-
-/// What is read once row `r` of the piece is done: the row below, or, where all rows of a piece are
-/// read before the first is encoded, that row of the piece to the right. nullptr: something else,
-/// or what is in the cache already.
-const std::uint8_t* read_next(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
-                              std::int64_t r) {
-  if (!rows.in_place) return nullptr;
-  if (job.recipe.block_rows > 1) {
-    const std::int64_t size = format_traits(rows.dtype).bits / 8;
-    return piece.k + piece.count < job.cut.k ? rows.row(r) + piece.count * size : nullptr;
-  }
-  return r + 1 < piece.rows ? rows.row(r + 1) : nullptr;
+Scaling scaling_of(const RecipeTraits& t) {
+  if (t.family == Family::nvfp4) return Scaling::multiply;
+  return t.family == Family::mx || t.power_of_two ? Scaling::power_of_two : Scaling::divide;
 }
 
-/// Codes of rows [row, row + count) of a piece, whose blocks share `factors`. Meanwhile what is
-/// read next comes into the cache: encoding leaves the memory idle, and finding maxima waits for
-/// it.
+/// Codes of a piece or a run whose rows share `factors`.
 void encode_rows(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
-                 std::int64_t row, std::int64_t count, const float* factors) {
+                 const float* factors) {
   const RecipeTraits& t = job.recipe;
-  const bool multiply = t.family != Family::fp8 || t.power_of_two;
-  const Scaling scaling = multiply ? Scaling::multiply : Scaling::divide;
-  const std::int64_t block = std::min(job.cut.block_k, piece.count);
-  const bool divides = kPrefetchStep % block == 0 || block == piece.count;
-  const std::int64_t step = divides ? kPrefetchStep : piece.count;
-  const int size = format_traits(rows.dtype).bits / 8;
-  for (std::int64_t r = row; r < row + count; ++r) {
-    const std::uint8_t* const x = rows.row(r);
-    const std::uint8_t* const next = read_next(job, piece, rows, r);
-    std::uint8_t* const codes = output_row(job, piece, r);
-    for (std::int64_t k = 0; k < piece.count; k += step) {
-      const std::int64_t now = std::min(step, piece.count - k);
-      if (next != nullptr) prefetch(next + k * size, now * size);
-      steps::encode_blocks(rows.dtype, t.element, scaling, x + k * size, now, std::min(block, now),
-                           factors + k / block, codes + row_bytes(job.out.recipe, k));
-    }
+  for (std::int64_t r = 0; r < piece.rows; ++r) {
+    steps::encode_blocks(rows.dtype, t.element, scaling_of(t), rows.row(r), piece.count,
+                         std::min(job.cut.block_k, piece.count), factors,
+                         output_row(job, piece, r));
   }
 }
 
@@ -105,15 +80,16 @@ void encode_rows(const QuantizeJob& job, const Piece& piece, const PieceRows& ro
 void encode_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows) {
   if (job.recipe.block_rows == 0) {
     const float factor = job.matrix_scale(piece.matrix);
-    encode_rows(job, piece, rows, 0, piece.rows, &factor);
+    encode_rows(job, piece, rows, &factor);
     return;
   }
   const float* const scales =
       static_cast<const float*>(job.out.scales) + piece.matrix * job.out.scale_batch_stride;
-  for (std::int64_t r = 0; r < piece.rows; ++r) {
-    encode_rows(
-        job, piece, rows, r, 1,
-        scales + scale_offset(job.out.layout, piece.row + r, 0, job.out.scale_leading_stride));
+  Piece run = piece;
+  run.rows = 1;
+  for (std::int64_t r = 0; r < piece.rows; ++r, ++run.row) {
+    encode_rows(job, run, rows.from(r, 0),
+                scales + scale_offset(job.out.layout, run.row, 0, job.out.scale_leading_stride));
   }
 }
 
@@ -131,15 +107,16 @@ class PieceSearch {
     }
   }
 
-  /// Improves the scales and factors that compute_scales made of a row's maxima.
-  void run(const std::uint8_t* x, std::int64_t blocks, ScaleRow& row, std::uint8_t* scales,
-           ScaleErrors* errors) {
+  /// Improves the scales and factors that compute_scales made of the maxima of `blocks` blocks, of
+  /// which the first one begins at element `k` of the piece.
+  void run(const std::uint8_t* x, std::int64_t k, std::int64_t blocks, ScaleRow& row,
+           std::uint8_t* scales, ScaleErrors* errors) {
     const int size = format_traits(dtype_).bits / 8;
     for (std::int64_t first = 0; first < blocks; first += kRun) {
       const std::int64_t count = std::min(kRun, blocks - first);
       steps::transpose(size, x + first * block_ * size, block_, count, block_, turned_, kRun);
-      const SearchedBlocks searched{dtype_, turned_,
-                                    weighted() ? weights_ + first * block_ : nullptr, kRun, count};
+      const SearchedBlocks searched{
+          dtype_, turned_, weighted() ? weights_ + k + first * block_ : nullptr, kRun, count};
       search(searched, row.maxima + first, scales + first, row.factors + first);
       if (errors != nullptr) add_errors(count, *errors);
     }
@@ -148,6 +125,7 @@ class PieceSearch {
  private:
   static constexpr std::int64_t kRun = 64;  // blocks: their elements stay in the level-1 cache
   static constexpr std::int64_t kLargestBlock = 32;
+  static_assert(kRunElements % (kRun * kLargestBlock) == 0);
 
   bool weighted() const { return job_.options.channel_weights != nullptr; }
   bool is_nvfp4() const { return job_.recipe.family == Family::nvfp4; }
@@ -180,37 +158,39 @@ class PieceSearch {
   const Format dtype_;
   const std::int64_t block_;
   float turned_[kRun * kLargestBlock] = {};  // elements of any type
-  float weights_[kPieceK] = {};
+  float weights_[kSearchedPieceK] = {};
   float amax_errors_[kRun + kArrayPadding], errors_[kRun + kArrayPadding];
 };
 
-/// A piece whose scales come from its elements.
+/// A piece whose scales come from its elements: a row of scales after the other, and of blocks of
+/// one row a run after the other.
 void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
                             ScaleErrors* errors) {
   const NanRule nan_rule = job.recipe.family == Family::fp8 ? NanRule::ignore : NanRule::poison;
-  const std::int64_t blocks = ceil_div(piece.count, job.cut.block_k);
   const std::int64_t scale_size = format_traits(job.recipe.scale).bits / 8;
-  const std::int64_t pitch = blocks + kArrayPadding;
-  alignas(64) std::uint8_t scales[kPieceScaleRows * (kMaxBlocks + kArrayPadding)];
+  // Placed together, as a row's lie far apart in some layouts. What a run stores beyond its own is
+  // overwritten by the next.
+  alignas(64) std::uint8_t scales[kMaxScaleBytes + kArrayPadding * sizeof(float)];
   ScaleRow scale_row;
   std::optional<PieceSearch> search;
   if (job.options.scale_choice != ScaleChoice::amax) search.emplace(job, piece, rows.dtype);
-  for (std::int64_t first = 0; first < piece.rows; first += job.cut.block_rows) {
-    const std::int64_t count = std::min(job.cut.block_rows, piece.rows - first);
+  for_each_run_of(job.cut, piece, [&](const Piece& run) {
+    const PieceRows x = rows.from(run.row - piece.row, run.k - piece.k);
+    const std::int64_t blocks = ceil_div(run.count, job.cut.block_k);
     std::fill_n(scale_row.maxima, blocks + kArrayPadding, 0u);
-    for (std::int64_t r = first; r < first + count; ++r) {
-      steps::block_maxima(rows.dtype, rows.row(r), piece.count,
-                          std::min(job.cut.block_k, piece.count), nan_rule, scale_row.maxima);
+    for (std::int64_t r = 0; r < run.rows; ++r) {
+      steps::block_maxima(x.dtype, x.row(r), run.count, std::min(job.cut.block_k, run.count),
+                          nan_rule, scale_row.maxima);
     }
-    std::uint8_t* const of_row = scales + first / job.cut.block_rows * pitch * scale_size;
-    compute_scales(job, piece, blocks, scale_row, of_row);
-    if (search) search->run(rows.row(first), blocks, scale_row, of_row, errors);
-    encode_rows(job, piece, rows, first, count, scale_row.factors);
-  }
-  if (job.recipe.scale == Format::f32) {
-    place_piece_scales<float>(job, piece, scales, pitch);
+    std::uint8_t* const of_run = scales + job.cut.first_scale(piece, run) * scale_size;
+    compute_scales(job, run, blocks, scale_row, of_run);
+    if (search) search->run(x.first, run.k - piece.k, blocks, scale_row, of_run, errors);
+    encode_rows(job, run, x, scale_row.factors);
+  });
+  if (scale_size == sizeof(float)) {
+    place_piece_scales<float>(job, piece, scales);
   } else {
-    place_piece_scales<std::uint8_t>(job, piece, scales, pitch);
+    place_piece_scales<std::uint8_t>(job, piece, scales);
   }
 }
 

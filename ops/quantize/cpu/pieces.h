@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "blockscale/parallel.h"
 #include "core/recipe.h"
@@ -16,22 +20,30 @@
 
 namespace blockscale {
 
-/// Scale rows of a piece whose scales are of one row each; divides the rows of every swizzled tile.
-inline constexpr std::int64_t kPieceScaleRows = 32;
-/// Elements of k in a piece: a multiple of 4 blocks of every recipe, small enough for the level-1
-/// cache (blocks of one row) or the level-2 cache (taller ones).
-inline constexpr std::int64_t kPieceK = 4096;
-inline constexpr std::int64_t kTallPieceK = 1024;
-inline constexpr std::int64_t kPieceElements = kPieceScaleRows * kPieceK;
+/// Elements of a piece, at most, and its rows: whole rows where that leaves enough pieces, as
+/// memory that is gone through in order is read twice as fast as parts of rows.
+inline constexpr std::int64_t kPieceElements = 256 * 1024;
+inline constexpr std::int64_t kPieceRows = 32;
+/// Elements of a piece whose blocks have more than one row: it is read twice, and should stay in a
+/// cache meanwhile, be it the level-3 cache.
+inline constexpr std::int64_t kTallPieceElements = 1024 * 1024;
+/// Elements of a run, a part of a row of a piece whose blocks have one row: it stays in the level-1
+/// cache while its maxima, scales and codes are done one after the other.
+inline constexpr std::int64_t kRunElements = 2048;
 /// Elements of a piece whose input is fused: it is computed as a whole, in f32, and must stay in
 /// the level-2 cache while it is quantized.
-inline constexpr std::int64_t kFusedPieceElements = 16 * 1024;
+inline constexpr std::int64_t kFusedPieceElements = 32 * 1024;
+/// k of a piece whose scales are searched, at most: its rows share the weights of their columns.
+inline constexpr std::int64_t kSearchedPieceK = 4096;
 /// Rows of a piece, at most.
 inline constexpr std::int64_t kMaxPieceRows = 256;
 /// A tensor of so few elements is done on the caller's thread: to wake others costs more.
 inline constexpr std::int64_t kSerialElements = 64 * 1024;
-/// Blocks in a row of a piece, at most.
-inline constexpr std::int64_t kMaxBlocks = kPieceK / 16;
+/// Blocks in a run, or in a row of a piece with taller ones, at most.
+inline constexpr std::int64_t kMaxBlocks = 256;
+static_assert(kMaxBlocks >= kRunElements / 16 && kMaxBlocks >= kTallPieceElements / (32 * 128));
+/// Bytes of the scales of a piece, at most: one for each 16 elements, or 4 for each 128.
+inline constexpr std::int64_t kMaxScaleBytes = kPieceElements / 16;
 
 struct Piece {
   std::int64_t matrix;
@@ -62,14 +74,30 @@ struct Cut {
     block_rows = t.block_rows == 0 ? std::max<std::int64_t>(1, rows) : t.block_rows;
     block_k = t.block_k == 0 ? std::max<std::int64_t>(1, k) : t.block_k;
     const bool fused = source != PieceSource::input;
-    piece_rows = t.block_rows <= 1 ? kPieceScaleRows : t.block_rows;
-    piece_k = t.block_rows <= 1 ? kPieceK : kTallPieceK;
-    if (fused) piece_k = kFusedPieceElements / piece_rows;
-    if (t.block_rows != 0 && t.block_k == 0) {
-      const std::int64_t elements = fused ? kFusedPieceElements : kPieceElements;
-      piece_rows = std::clamp<std::int64_t>(elements / block_k, 1, kPieceScaleRows);
-      piece_k = block_k;
+    const bool tall = t.block_rows > 1;
+    const bool whole_rows = t.block_rows != 0 && t.block_k == 0;
+    const std::int64_t elements = fused  ? kFusedPieceElements
+                                  : tall ? kTallPieceElements
+                                         : kPieceElements;
+    if (tall) {
+      piece_rows = t.block_rows;
+      piece_k = elements / piece_rows;
+    } else {
+      piece_k = whole_rows ? block_k : std::clamp<std::int64_t>(k, 1, elements);
+      piece_rows = std::clamp<std::int64_t>(elements / piece_k, 1, kPieceRows);
     }
+  }
+
+  /// Makes pieces no wider than `most`, a number of whole runs, for the sake of more rows.
+  void limit_k(std::int64_t most) {
+    if (piece_k <= most) return;
+    piece_rows = std::min(kPieceRows, piece_rows * piece_k / most);
+    piece_k = most;
+  }
+
+  /// k of a run: a run of blocks with one row is part of a row, any other is as wide as its piece.
+  std::int64_t run_k(const Piece& piece) const {
+    return block_rows == 1 && block_k < k ? kRunElements : piece.count;
   }
 
   /// All pieces, counted in the order in which for_each_piece numbers them.
@@ -77,6 +105,12 @@ struct Cut {
   std::int64_t index_of(const Piece& piece) const {
     const std::int64_t row = piece.matrix * ceil_div(rows, piece_rows) + piece.row / piece_rows;
     return row * ceil_div(k, piece_k) + piece.k / piece_k;
+  }
+
+  /// Where the scales of a run begin among those of its piece, row by row.
+  std::int64_t first_scale(const Piece& piece, const Piece& run) const {
+    return (run.row - piece.row) / block_rows * ceil_div(piece.count, block_k) +
+           (run.k - piece.k) / block_k;
   }
 
   /// The part of the scale grid that a piece holds. Where one scale is shared by pieces (by all of
@@ -87,17 +121,47 @@ struct Cut {
   }
 };
 
-/// Asks for `bytes` bytes to be read soon. Any address will do.
-inline void prefetch(const std::uint8_t* from, std::int64_t bytes) {
-  constexpr std::int64_t kLine = 64;
-  for (std::int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
+/// Calls `body(run)` for the runs of a piece, from left to right and from top to bottom. A run is a
+/// part of a piece that has one row of scales.
+template <class Body>
+void for_each_run_of(const Cut& cut, const Piece& piece, const Body& body) {
+  const std::int64_t rows = std::min(cut.block_rows, piece.rows);
+  const std::int64_t count = cut.run_k(piece);
+  for (std::int64_t r = 0; r < piece.rows; r += rows) {
+    for (std::int64_t k = 0; k < piece.count; k += count) {
+      body(Piece{piece.matrix, piece.row + r, std::min(rows, piece.rows - r), piece.k + k,
+                 std::min(count, piece.count - k)});
+    }
+  }
 }
 
 /// What a body that needs no scratch space is called with.
 struct NoScratch {};
 
+/// Scratch spaces of a call, of which there are as many as threads: made once each, and not for
+/// each piece, as their pages would be.
+template <class Scratch>
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    std::unique_ptr<Scratch> last = std::move(free_.back());
+    free_.pop_back();
+    return last;
+  }
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
 /// Calls `body(piece, scratch)` for every piece, in the default floating-point environment. Each
-/// run of pieces that one thread does in order has a `Scratch` of its own.
+/// run of pieces that one thread does in order has one `Scratch`, as an earlier run left it.
 template <class Scratch = NoScratch, class Body>
 void for_each_piece(const Cut& cut, int threads, const Body& body) {
   if (cut.rows == 0 || cut.k == 0) return;
@@ -105,16 +169,18 @@ void for_each_piece(const Cut& cut, int threads, const Body& body) {
   const std::int64_t matrix_pieces = k_pieces * ceil_div(cut.rows, cut.piece_rows);
   const std::int64_t count = cut.batch * matrix_pieces;
   const bool serial = cut.batch * cut.rows * cut.k <= kSerialElements;
+  ScratchPool<Scratch> pool;
   const auto run = [&](std::int64_t begin, std::int64_t end) {
     const DefaultFloatEnvironment environment;
-    Scratch scratch;
+    std::unique_ptr<Scratch> scratch = pool.take();
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = i % matrix_pieces / k_pieces * cut.piece_rows;
       const std::int64_t k = i % k_pieces * cut.piece_k;
       body(Piece{i / matrix_pieces, row, std::min(cut.piece_rows, cut.rows - row), k,
                  std::min(cut.piece_k, cut.k - k)},
-           scratch);
+           *scratch);
     }
+    pool.give_back(std::move(scratch));
   };
   parallel_for(count, cut.by_rows ? k_pieces : 1, serial ? 1 : threads, run);
 }

@@ -1,6 +1,5 @@
 // Quantization on the CPU: what has to be known before a piece can be quantized, and the walk over
-// the pieces (pieces.h). What happens to a piece is in piece_quantizer.h, to a run of one row in
-// kernels.h.
+// the pieces (pieces.h). What happens to a piece is in piece_quantizer.h, to a run in steps.h.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -149,6 +148,7 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   const Input input(arguments.x, arguments.input);
   QuantizeJob job{arguments.out, options, recipe,
                   Cut(recipe, out.batch, out.rows, out.k, input.source())};
+  if (options.scale_choice != ScaleChoice::amax) job.cut.limit_k(kSearchedPieceK);
   if (recipe.tensor_scale) settle_tensor_scales(job, input);
   if (recipe.block_rows == 0) settle_fp8_tensor_scales(job, input);
   // One entry a piece, added in order: the same sums for any number of threads.

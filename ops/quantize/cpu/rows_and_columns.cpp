@@ -28,21 +28,11 @@ struct TileScratch {
       new std::uint8_t[static_cast<std::size_t>(kTileBytes)]};
 };
 
-/// A tile has more rows than a piece.
-void quantize_tile(const QuantizeJob& job, const Piece& tile, const PieceRows& rows) {
-  for (std::int64_t r = 0; r < tile.rows; r += kPieceScaleRows) {
-    Piece piece = tile;
-    piece.row += r;
-    piece.rows = std::min(kPieceScaleRows, tile.rows - r);
-    quantize_piece(job, piece, {rows.dtype, rows.row(r), rows.stride, rows.in_place});
-  }
-}
-
 /// The transpose of a tile, in `buffer`.
 PieceRows transpose_tile(const Piece& tile, const PieceRows& rows, std::uint8_t* buffer) {
   const int size = format_traits(rows.dtype).bits / 8;
   steps::transpose(size, rows.first, rows.stride / size, tile.rows, tile.count, buffer, tile.rows);
-  return {rows.dtype, buffer, tile.rows * size, false};
+  return {rows.dtype, buffer, tile.rows * size};
 }
 
 QuantizeJob job_of(const MutableScaledTensorView& out, const QuantizeOptions& options) {
@@ -66,9 +56,9 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   tiles.piece_k = kTileBytes / (kTileRows * (format_traits(input.dtype()).bits / 8));
   for_each_piece<TileScratch>(tiles, options.threads, [&](const Piece& tile, TileScratch& scratch) {
     const PieceRows rows = scratch.reader.read(input, tile);
-    quantize_tile(along_rows, tile, rows);
+    quantize_piece(along_rows, tile, rows);
     const Piece turned{tile.matrix, tile.k, tile.count, tile.row, tile.rows};
-    quantize_tile(along_columns, turned, transpose_tile(tile, rows, scratch.transposed.get()));
+    quantize_piece(along_columns, turned, transpose_tile(tile, rows, scratch.transposed.get()));
   });
 }
 

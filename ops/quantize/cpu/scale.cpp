@@ -183,6 +183,8 @@ void block_maxima_from(const std::uint8_t* x, std::int64_t count, std::int64_t b
     block_maxima_of<kDtype, 16>(x, count, block, rule, maxima);
   } else if (block == 32 && count % 32 == 0) {
     block_maxima_of<kDtype, 32>(x, count, block, rule, maxima);
+  } else if (block == 128 && count % 128 == 0) {
+    block_maxima_of<kDtype, 128>(x, count, block, rule, maxima);
   } else {
     block_maxima_of<kDtype, 0>(x, count, block, rule, maxima);
   }

@@ -30,17 +30,25 @@ struct PlacedScales {
 };
 
 /// Calls `copy(placed, i, j, count)` for the longest runs of neighbours in memory that a layout
-/// other than mn_major gives scale rows of the rectangle; i and j count from its corner.
+/// other than mn_major gives scale rows of the rectangle; i and j count from its corner. Those of a
+/// few rows come together, as they are neighbours in a tile.
 template <class Scale, class Copy>
 void for_each_run(const PlacedScales<Scale>& p, const ScaleRectangle& r, const Copy& copy) {
+  constexpr std::int64_t kRows = 32;
   const ScaleLayoutTraits& t = scale_layout_traits(p.layout);
   const std::int64_t run = is_swizzled(p.layout) ? t.tile_k : r.columns;
   const std::int64_t step = static_cast<std::int64_t>(t.tile_rows) * t.tile_k;
-  for (std::int64_t i = 0; i < r.rows; ++i) {
-    Scale* placed = p.at(r.row + i, r.column);
-    std::int64_t j = 0;
-    for (; j + run <= r.columns; j += run, placed += step) copy(placed, i, j, run);
-    if (j < r.columns) copy(placed, i, j, r.columns - j);
+  for (std::int64_t first = 0; first < r.rows; first += kRows) {
+    const std::int64_t rows = std::min(kRows, r.rows - first);
+    Scale* placed[kRows] = {};
+    for (std::int64_t i = 0; i < rows; ++i) placed[i] = p.at(r.row + first + i, r.column);
+    for (std::int64_t j = 0; j < r.columns; j += run) {
+      const std::int64_t count = std::min(run, r.columns - j);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        copy(placed[i], first + i, j, count);
+        placed[i] += step;
+      }
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// What the drivers (cpu.cpp, dequantize.cpp) ask of an instruction set: runs of one row.
+// What the drivers (piece_quantizer.cpp, dequantize.cpp) ask of an instruction set: runs of one
+// row.
 //
 // Every function gives the same bytes on every instruction set and expects the environment of
 // ops/common/float_environment.h. Pointers need no alignment beyond their element's.
@@ -65,7 +66,12 @@ void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
                          const MagnitudeBits* maxima, std::uint8_t* bytes, float* factors,
                          float* amax_errors, float* errors);
 
-enum class Scaling : std::uint8_t { multiply, divide };
+/// How elements meet their block's factor.
+enum class Scaling : std::uint8_t {
+  multiply,
+  power_of_two,  // multiply, where every factor is one
+  divide,
+};
 
 /// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of
 /// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide.
