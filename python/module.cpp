@@ -2,6 +2,7 @@
 // and calls the library; everything that a user sees is in python/blockscale/*.py.
 #include "module.h"
 
+#include "blockscale/convert.h"
 #include "blockscale/error.h"
 #include "blockscale/system.h"
 
@@ -48,7 +49,12 @@ void bind_enums(nb::module_& module) {
   nb::enum_<MxScaleMode>(module, "MxScaleMode", "How an MX block's shared exponent is chosen.")
       .value("floor", MxScaleMode::floor)
       .value("ceil", MxScaleMode::ceil)
-      .value("even", MxScaleMode::even);
+      .value("even", MxScaleMode::even)
+      .value("even_e2m1", MxScaleMode::even_e2m1);
+  nb::enum_<Activations>(module, "Activations", "How inputs of quantized layers are quantized.")
+      .value("none", Activations::none, "Not at all.")
+      .value("dynamic", Activations::dynamic, "By the engine, as they come.")
+      .value("calibrated", Activations::calibrated, "With stored scales; \"static\" in names.");
   nb::enum_<ScaleChoice>(module, "ScaleChoice",
                          "Which scale a block takes: from its largest magnitude, or that of the "
                          "least squared error, weighted by input channel or not.")

@@ -33,7 +33,9 @@ struct PlannedTensor {
   std::vector<std::size_t> slots;  // of each part in its shard's tensors
   /// Part of the source for each part, in `verbatim`.
   std::vector<const TensorStore::Entry*> stored;
-  float input_absmax = 0;  // of calibrated activations; 0: none, or that of the source
+  Activations activations = Activations::none;
+  const Json* input_words = nullptr;  // the source's, for the same recipe and dialect
+  float input_absmax = 0;             // of calibrated activations; 0: none, or that of the source
   /// Where scales are searched with weights: of each of the k columns.
   std::shared_ptr<const std::vector<float>> channel_weights;
   std::uint64_t bytes = 0;
@@ -57,11 +59,11 @@ struct Plan {
   std::vector<ScaleGroup> groups;
   std::vector<PlannedShard> shards;
   std::vector<std::string> kept_modules;
-  std::optional<CacheScheme> cache;   // of keys and values, as the destination says it
-  std::vector<std::string> warnings;  // ConvertReport's
-  bool all_verbatim = false;          // nothing changes: configuration files are copied as well
+  std::optional<CacheScheme> cache;      // of keys and values, as the destination says it
+  std::vector<std::string> warnings;     // ConvertReport's
+  std::vector<std::string> activations;  // likewise
+  bool all_verbatim = false;             // nothing changes: configuration files are copied as well
   std::optional<Recipe> plain_dtype;  // of a conversion of the whole checkpoint to a plain format
-  MxScaleMode mx_scale_mode = MxScaleMode::ceil;
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
 };

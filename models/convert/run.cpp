@@ -314,7 +314,8 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
   out.values = Scratch::room(scratch.values, range.count * row);
   out.scales = Scratch::room(scratch.scales, grid.rows * grid.columns * scale);
   QuantizeOptions options;
-  options.mx_scale_mode = plan_.mx_scale_mode;
+  options.mx_scale_mode =
+      options_.mx_scale_mode.value_or(plan_.destination->mx_scale_mode(planned.recipe));
   options.fp8_amax_floor = options_.fp8_amax_floor;
   options.threads = 1;
   if (searches_scales(options_, planned)) {
@@ -425,7 +426,8 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
       case Part::input_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
           if (planned.input_absmax > 0) {
-            factors[i] = nvfp4_factor(planned.input_absmax, sense);
+            factors[i] = planned.recipe == Recipe::nvfp4 ? nvfp4_factor(planned.input_absmax, sense)
+                                                         : fp8_scale(planned.input_absmax, 0);
             continue;
           }
           factors[i] = source_.factors(*stored.input_scale)[i];

@@ -106,6 +106,7 @@ class Selector {
               included != nullptr ? included->text() : ""};
     }
     if (tensor.quantized) return {true, options_.recipe, "", "", ""};
+    if (is_third_dtype(tensor)) return {true, options_.recipe, "", "", ""};
     if (source_is_quantized_) return {false, {}, "plain in the source", "", ""};
     const Role role = role_of(tensor.name, tensor.shape);
     if (is_plain(options_.recipe)) {
@@ -115,6 +116,13 @@ class Selector {
     }
     const bool chosen = role == Role::linear || role == Role::experts;
     return {chosen, options_.recipe, role_reason(role), "", ""};
+  }
+
+  /// Of a checkpoint that becomes f16 or bf16, what is in the other of them; of one that becomes
+  /// f32, what is in either. Only f32 is kept beside the dtype that config.json states.
+  bool is_third_dtype(const CheckpointTensor& tensor) const {
+    const bool narrow = tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
+    return is_plain(options_.recipe) && narrow && tensor.recipe != options_.recipe;
   }
 
   /// Why `tensor` cannot become `recipe`, or "".

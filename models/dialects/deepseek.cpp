@@ -146,6 +146,12 @@ std::optional<CacheScheme> cache(const SourceConfig& config) {
   return CacheScheme{scheme == "static", scheme};
 }
 
+std::vector<InputGroup> inputs(const SourceConfig& config) {
+  if (config.quantization.is_null()) return {};
+  const bool calibrated = member(config.quantization, "activation_scheme") == "static";
+  return {{.activations = calibrated ? Activations::calibrated : Activations::dynamic}};
+}
+
 bool can_write(Recipe recipe) {
   return recipe == Recipe::fp8_128x128 || recipe == Recipe::fp8_128x128_pow2 ||
          recipe == Recipe::fp8_128x128_ue8m0;
@@ -183,12 +189,14 @@ const DialectTraits kDeepSeek = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = can_write,
-    .has_input_scale = [](Recipe) { return false; },  // blocks have dynamic activations
+    .inputs = inputs,
+    .can_have = [](Recipe, Activations activations) { return activations == Activations::dynamic; },
+    .preset = [](Recipe) { return Activations::dynamic; },
     .cache = cache,
     .key_scale = nullptr,
     .value_scale = nullptr,
     .can_mix = false,
-    .mx_scale_mode = MxScaleMode::ceil,
+    .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::multiplier,
     .parts = parts,
     .describe = describe,

@@ -29,6 +29,15 @@ std::optional<Dialect> dialect_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+const char* activations_name(Activations activations) {
+  switch (activations) {
+    case Activations::none: return "none";
+    case Activations::dynamic: return "dynamic";
+    case Activations::calibrated: return "static";
+  }
+  return "unknown";
+}
+
 Dialect default_dialect(Recipe recipe) {
   const bool known = static_cast<int>(recipe) < kRecipeCount;  // convert refuses the others
   if (known && is_plain(recipe)) return Dialect::plain;
@@ -87,6 +96,9 @@ bool is_scale_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
   std::vector<std::int64_t> expected = grid_shape(recipe, shape);
   if (stored == expected) return true;
   const RecipeTraits& t = recipe_traits(recipe);
+  if (t.block_rows > 1 && expected.size() == 2) {  // ModelOpt's, as it takes blocks apart
+    return stored == std::vector<std::int64_t>{expected[0], 1, expected[1], 1};
+  }
   if (t.block_k != 0) return false;
   expected.pop_back();  // [.., rows]
   if (stored == expected) return true;

@@ -11,6 +11,7 @@ from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
 from ._gemm_quantize import gemm_quantize
 from ._native import (
+    Activations,
     CompareReport,
     ConvertedTensor,
     ConvertReport,
@@ -38,6 +39,7 @@ from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
 __all__ = [
+    "Activations",
     "Calibrator",
     "Checkpoint",
     "CompareReport",
