@@ -135,6 +135,8 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"disk_bytes", report.disk_bytes},
           {"free_bytes", command.options.dry_run ? Json(report.free_bytes) : Json()},
           {"activations", report.activations},
+          {"exact_blocks", report.exact_blocks},
+          {"blocks", report.blocks},
           {"not_copied", not_copied},
           {"warnings", report.warnings},
           {"tensors", tensors}};
@@ -219,10 +221,14 @@ std::string gains_text(const ConvertReport& report) {
          of(*most) + " to " + of(*least) + "\n";
 }
 
-/// How the result's inputs are quantized, a line for each recipe.
+/// How the result's inputs are quantized, a line for each recipe, and what was exact.
 std::string activations_text(const ConvertReport& report) {
   std::string text;
   for (const std::string& line : report.activations) text += "activations of " + line + "\n";
+  if (report.blocks > 0) {
+    text += "mxfp4 to nvfp4 without loss: " + std::to_string(report.exact_blocks) + " of " +
+            plural(report.blocks, "block") + "\n";
+  }
   return text.empty() ? "" : "\n" + text;
 }
 

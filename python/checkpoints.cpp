@@ -161,6 +161,9 @@ void bind_reports(nb::module_& module) {
       .def_ro("warnings", &ConvertReport::warnings)
       .def_ro("source_bytes", &ConvertReport::source_bytes)
       .def_ro("bytes", &ConvertReport::bytes)
+      .def_ro("exact_blocks", &ConvertReport::exact_blocks,
+              "Of `blocks`: MXFP4 that became NVFP4 without loss.")
+      .def_ro("blocks", &ConvertReport::blocks, "Of MXFP4 that became NVFP4.")
       .def_ro("shards_reused", &ConvertReport::shards_reused)
       .def_ro("partial_discarded", &ConvertReport::partial_discarded)
       .def_ro("not_copied", &ConvertReport::not_copied)

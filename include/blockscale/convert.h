@@ -155,6 +155,10 @@ struct ConvertReport {
   std::vector<std::string> warnings;  // what was dropped, and what engines may take otherwise
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
+  /// Blocks of MXFP4 that became NVFP4 without loss, of all that became NVFP4. Not of shards that
+  /// `resume` kept.
+  std::int64_t exact_blocks = 0;
+  std::int64_t blocks = 0;
   int shards_reused = 0;           // by resume
   bool partial_discarded = false;  // an unfinished conversion was found, and not resumed
   std::vector<NotCopied> not_copied;

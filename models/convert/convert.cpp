@@ -209,6 +209,13 @@ void build(const Plan& plan, const Output& output, models::ConvertRun& run,
   for (const auto& [tensor, errors] : run.scale_errors()) {
     report.tensors[tensor].error_ratio = errors.amax > 0 ? errors.chosen / errors.amax : 1.0;
   }
+  for (const auto& [tensor, blocks] : run.blocks()) {
+    report.exact_blocks += blocks.exact;
+    report.blocks += blocks.all;
+    report.tensors[tensor].reason = "codes of " + std::to_string(blocks.exact) + " of " +
+                                    std::to_string(blocks.all) +
+                                    " blocks copied, as e4m3 holds their scales";
+  }
   models::copy_other_files(source, output.others.copied, staging.result());
   for (const auto& [name, text] : output.configurations) {
     write_file_atomically(staging.result(), name, text, output.mode);

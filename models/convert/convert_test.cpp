@@ -160,6 +160,8 @@ TEST_F(ConvertTest, RequantizingGoesThroughTheF32Values) {
                              Target{Recipe::fp8_128x128, Dialect::deepseek}}) {
       const RecipeTraits& t = recipe_traits(from.recipe);
       if (t.family == recipe_traits(to.recipe).family) continue;
+      const bool keeps_blocks = from.recipe == Recipe::mxfp4 && to.recipe == Recipe::nvfp4;
+      if (keeps_blocks) continue;  // mxfp4_test.cpp
       SCOPED_TRACE("to " + test::name_of(to));
       options = options_for(to);
       options.overwrite = true;
@@ -460,13 +462,6 @@ TEST_F(ConvertTest, TensorScalesThatMeanNothingAreRefused) {
     expect_error(ErrorCode::corrupt_file, "a.weight_global_scale", "must be finite and above 0",
                  [&] { with_scale(scale); });
   }
-}
-
-TEST_F(ConvertTest, GptOssIsReadOnly) {
-  test::write_checkpoint(folder_ / "oss", {{"e.up_blocks", DType::U8, {2, 4, 3, 16}, ""},
-                                           {"e.up_scales", DType::U8, {2, 4, 3}, ""}});
-  expect_error(ErrorCode::unsupported, "source", "gpt-oss",
-               [&] { convert_to("oss", "out", options_for({Recipe::bf16, Dialect::plain})); });
 }
 
 }  // namespace

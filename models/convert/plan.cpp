@@ -283,6 +283,10 @@ class Planner {
     if (inputs && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
     }
+    // Plain stacks of gpt-oss are [experts, in, out], its MXFP4 ones the other way round.
+    planned.transposed = !planned.quantized && tensor.quantized && tensor.shape.size() == 3 &&
+                         source_.dialect().dialect == Dialect::gpt_oss;
+    if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
     if (!transfer || !planned.reason.empty()) return;
@@ -326,6 +330,19 @@ class Planner {
       if (added) plan_.groups.emplace_back();
       planned.group = found->second;
       plan_.groups[static_cast<std::size_t>(found->second)].members.push_back(i);
+    }
+    for (ScaleGroup& group : plan_.groups) {
+      group.keeps_blocks =
+          std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
+            const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
+            return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
+                   plan_.tensors[i].recipe == Recipe::nvfp4 &&
+                   !searches_scales(options_, plan_.tensors[i]);
+          });
+      if (!group.keeps_blocks) continue;
+      for (const std::size_t i : group.members) {
+        plan_.tensors[i].reason = "codes copied where e4m3 holds a block's scale";
+      }
     }
   }
 

@@ -27,7 +27,8 @@ struct PlannedTensor {
   bool quantized = false;  // in the destination
   bool converted = false;
   std::string reason;
-  int group = -1;  // of NVFP4 and fp8_tensor: index into Plan::groups
+  bool transposed = false;  // the result is [.., k, rows]: of a requantized stack of gpt-oss
+  int group = -1;           // of NVFP4 and fp8_tensor: index into Plan::groups
   std::size_t shard = 0;
   std::vector<PartToWrite> parts;
   std::vector<std::size_t> slots;  // of each part in its shard's tensors
@@ -44,6 +45,8 @@ struct PlannedTensor {
 /// Weights that share a tensor scale.
 struct ScaleGroup {
   std::vector<std::size_t> members;  // indices into Plan::tensors
+  /// All are MXFP4 that becomes NVFP4: blocks are kept where that is exact.
+  bool keeps_blocks = false;
 };
 
 struct PlannedShard {

@@ -295,11 +295,6 @@ void check_recipes(const ConvertOptions& options, const DialectTraits& destinati
 std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOptions& options,
                              const DialectTraits& destination) {
   check_recipes(options, destination);
-  if (source.dialect().dialect == Dialect::gpt_oss) {
-    throw Error(ErrorCode::unsupported, "source",
-                "is gpt-oss, whose experts are stored [experts, out, in] under names and in an "
-                "order of rows that no other dialect has; it can be inspected and compared");
-  }
   const Selector selector(source, options, destination);
   selector.check_patterns();
   std::vector<Decision> decisions;

@@ -1,6 +1,7 @@
 // DeepSeek's FP8 (transformers: FineGrainedFP8Config): X.weight e4m3 and X.weight_scale_inv, one
 // multiplier a 128 x 128 block, in f32, in f32 powers of two (V3.1) or in ue8m0 bytes. Also reads
-// V4's names (X.scale) and its experts in MXFP4 (int8, 1 x 32 scales).
+// V4's names (X.scale), its experts in MXFP4 (int8, 1 x 32 scales), and what names no blocks:
+// vLLM's `fp8` and FBGEMM's `fbgemm_fp8` with X.weight_scale, one a tensor or a row.
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
@@ -21,6 +22,7 @@ constexpr KnownKey kKeys[] = {
     {"config", "fmt", KeyValue::any},
     {"config", "scale_fmt", KeyValue::any},
     {"config", "weight_block_size", KeyValue::any},
+    {"config", "activation_scale_ub", KeyValue::any},  // fbgemm_fp8: of dynamic activations
     {"config", "activation_scheme", KeyValue::one_of, R"(["dynamic", "static"])"},
     {"config", "modules_to_not_convert", KeyValue::any},
     {"config", "ignored_layers", KeyValue::any},

@@ -224,13 +224,14 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
     const std::string name = method.get<std::string>();
     for (const DialectTraits& traits : dialects()) {
       const std::string_view own = traits.quant_method;
-      if (!own.empty() && (name == own || (own == "modelopt" && name.starts_with("modelopt_")))) {
-        return traits;
-      }
+      const bool same = name == own || (own == "modelopt" && name.starts_with("modelopt_")) ||
+                        (own == "fp8" && name == "fbgemm_fp8");
+      if (!own.empty() && same) return traits;
     }
-    throw Error(ErrorCode::unsupported, config.config_path,
-                "quant_method is " + show_json(method) +
-                    ", readable are compressed-tensors, fp8 (DeepSeek), modelopt and mxfp4");
+    throw Error(
+        ErrorCode::unsupported, config.config_path,
+        "quant_method is " + show_json(method) +
+            ", readable are compressed-tensors, fp8 (DeepSeek), fbgemm_fp8, modelopt and mxfp4");
   }
   if (!config.hf_quant_config.is_null()) return kModelOpt;
   for (const DialectTraits& traits : dialects()) {

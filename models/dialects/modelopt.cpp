@@ -248,9 +248,8 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
   return result;
 }
 
-/// What ModelOpt's exporter says of the numbers of an algorithm; null where it says nothing.
+/// What ModelOpt's exporter says of the numbers of an algorithm.
 Json group_of(const Algorithm& algorithm) {
-  if (algorithm.recipe == Recipe::mxfp8_e4m3) return nullptr;
   const int bits = format_traits(recipe_traits(algorithm.recipe).element).bits;
   Json numbers = {{"dynamic", false}, {"num_bits", bits}, {"type", "float"}};
   if (algorithm.group_size != 0) numbers["group_size"] = algorithm.group_size;
@@ -269,31 +268,36 @@ Json layer_of(const Algorithm& algorithm) {
 
 /// One algorithm, or the mixed form: which one each layer has.
 void describe(const Contents& contents, Documents& documents) {
-  std::map<const Algorithm*, Json> targets;
+  std::vector<std::pair<const Algorithm*, Json>> groups;  // and modules, as the exporter sorts them
   Json layers = Json::object();
   for (const WeightToWrite& weight : contents.quantized) {
     const Algorithm* algorithm = algorithm_of(weight.recipe, weight.activations);
-    targets[algorithm].push_back(module_of(weight.name));
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& g) { return g.first == algorithm; });
+    if (group == groups.end()) group = groups.insert(group, {algorithm, Json::array()});
+    group->second.push_back(module_of(weight.name));
     layers[module_of(weight.name)] = layer_of(*algorithm);
   }
-  const bool mixed = targets.size() > 1;
+  const bool mixed = groups.size() > 1;
   const Json producer = {{"name", "modelopt"}, {"version", "0.47.0"}};
   Json cache;
   if (contents.cache) cache = contents.cache->fp8 ? Json("FP8") : contents.cache->words;
 
   Json quantization = mixed ? Json{{"quant_algo", "MIXED_PRECISION"}, {"quantized_layers", layers}}
-                            : layer_of(*targets.begin()->first);
+                            : layer_of(*groups[0].first);
   Json config = {{"ignore", contents.kept_modules},
                  {"quant_algo", quantization["quant_algo"]},
                  {"producer", producer},
                  {"quant_method", "modelopt"}};
   if (mixed) config["quantized_layers"] = layers;
-  std::size_t number = 0;
-  for (auto& [algorithm, modules] : targets) {
-    Json group = group_of(*algorithm);
-    if (group.is_null()) continue;
-    group["targets"] = mixed ? modules : Json::array({"Linear"});
-    config["config_groups"]["group_" + std::to_string(number++)] = std::move(group);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Algorithm& algorithm = *groups[i].first;
+    // Alone, these two have no group there.
+    const Recipe recipe = algorithm.recipe;
+    if (!mixed && (recipe == Recipe::fp8_row || recipe == Recipe::mxfp8_e4m3)) continue;
+    Json group = group_of(algorithm);
+    group["targets"] = mixed ? groups[i].second : Json::array({"Linear"});
+    config["config_groups"]["group_" + std::to_string(i)] = std::move(group);
   }
   if (!cache.is_null()) {
     config["kv_cache_scheme"] =

@@ -217,7 +217,8 @@ def convert(
             that of the least squared error; "weighted": the same, each squared error weighted by
             the mean square of its input channel in `calibration`.
         calibration: the file that `Calibrator` writes, for scales="weighted".
-        scale_mode: MX exponent rule; default "ceil"; in compressed-tensors "even", for MXFP8 "even_e2m1".
+        scale_mode: MX exponent rule; default "ceil"; in compressed-tensors "even", and for MXFP8
+            "even_e2m1".
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         shard_bytes: largest shard.
         memory_bytes: resident memory to keep to, beyond mapped files.
