@@ -255,6 +255,7 @@ struct BenchGemm {
   std::int64_t k = 4096;
   std::vector<std::pair<Recipe, Recipe>> pairs;
   Format output_dtype = Format::bf16;
+  QuantizedTo to;
   int threads = 1;
   int repeats = 3;
   bool cuda = false;
@@ -298,7 +299,8 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
   std::string text;
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
     const GemmArguments arguments =
-        imagined_gemm(command.m, command.n, command.k, recipe_a, recipe_b, command.output_dtype);
+        imagined_gemm(command.m, command.n, command.k, recipe_a, recipe_b, command.output_dtype, 1,
+                      command.to.recipe, command.to.input());
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;
     const std::string plan =
@@ -315,13 +317,12 @@ ExitCode run_gemm_cuda(const BenchGemm& command) {
   Json json = {{"m", command.m},
                {"n", command.n},
                {"k", command.k},
-               {"dtype", format_traits(command.output_dtype).name},
-               {"device", cuda::current_device().name},
-               {"cases", Json::array()}};
+               {"device", cuda::current_device().name}};
+  name_result(command.output_dtype, command.to, json);
   Table table({{"A"}, {"B"}, {"Time", Align::right}, {"TFLOP/s", Align::right}});
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
     const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
-                                command.output_dtype, command.threads);
+                                command.output_dtype, command.to, command.threads);
     const double seconds = cuda::benchmark_gemm(product.arguments(), command.repeats);
     const double gflops = gemm_gflops(command.m, command.n, command.k, seconds);
     const char* const name_a = recipe_traits(recipe_a).name;
@@ -350,7 +351,7 @@ ExitCode tune_gemms(const BenchGemm& command) {
                {"Kept"}});
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
     const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
-                                command.output_dtype, command.threads);
+                                command.output_dtype, command.to, command.threads);
     const cuda::GemmTuning t = cuda::tune_gemm(product.arguments(), command.repeats);
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;
@@ -379,15 +380,14 @@ ExitCode run_gemm(const BenchGemm& command) {
   Json json = {{"m", command.m},
                {"n", command.n},
                {"k", command.k},
-               {"dtype", format_traits(command.output_dtype).name},
                {"threads", effective_threads(command.threads)},
-               {"simd_target", simd_target()},
-               {"cases", Json::array()}};
+               {"simd_target", simd_target()}};
+  name_result(command.output_dtype, command.to, json);
   Table table(
       {{"A"}, {"B"}, {"Time", Align::right}, {"Median", Align::right}, {"GFLOP/s", Align::right}});
   for (const auto& [recipe_a, recipe_b] : command.pairs) {
     const RandomProduct product(command.m, command.n, command.k, recipe_a, recipe_b,
-                                command.output_dtype, command.threads);
+                                command.output_dtype, command.to, command.threads);
     const GemmTime time = time_gemm(product.arguments(), command.threads, command.repeats);
     spdlog::info("{} x {}: {}", recipe_traits(recipe_a).name, recipe_traits(recipe_b).name,
                  format_duration(time.fastest));
@@ -429,8 +429,10 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
   add_repeated(*command, "--pair", "A[:B]", state->pairs, parse_pair,
                help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
                          "kind that models use"));
-  add_parsed(*command, "--dtype", "T", state->output_dtype, parse_plain_format,
-             "Type of D: f32, f16 or bf16 (the default)");
+  add_quantized_options(*command,
+                        add_parsed(*command, "--dtype", "T", state->output_dtype,
+                                   parse_plain_format, "Type of D: f32, f16 or bf16 (the default)"),
+                        state->to);
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
   add_parsed(*command, "--device", "D", state->cuda, parse_device,

@@ -26,6 +26,16 @@ constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
 const char* name_of(Recipe recipe) {
   return recipe_traits(recipe).name;
 }
+const char* name_of(InputTransform transform) {
+  return kInputTransformNames[static_cast<int>(transform)];
+}
+
+/// The transforms that may stand between a product and its quantization: the first ones.
+InputTransform parse_product_transform(const std::string& name) {
+  std::vector<std::string> names = input_transform_names();
+  names.resize(static_cast<std::size_t>(InputTransform::swiglu) + 1);
+  return static_cast<InputTransform>(index_of(name, "transform of a product", names));
+}
 
 /// What a product of random matrices needs, given in full.
 struct Product {
@@ -42,28 +52,69 @@ Product product_of(const GemmCommand& command) {
 
 struct GemmResult {
   GemmTime time;
-  GemmCheck check;
-  std::string where;  // it was computed, for people
+  GemmCheck check;             // of D in f32, where it is quantized
+  std::int64_t bytes = 0;      // of D, where it is quantized
+  std::int64_t different = 0;  // of these, from what `quantize` makes of D in f32
+  std::string where;           // it was computed, for people
   Json where_json;
+
+  bool passed() const { return check.passed() && different == 0; }
 };
+
+GemmTime time_product(const GemmCommand& command, const GemmArguments& arguments, int repeats) {
+  if (!command.cuda) return time_gemm(arguments, command.threads, repeats);
+  const double seconds = cuda::benchmark_gemm(arguments, repeats);
+  return {seconds, seconds};
+}
+
+void count_different(const void* got, const void* wanted, std::int64_t bytes, GemmResult& result) {
+  const auto* const x = static_cast<const std::uint8_t*>(got);
+  const auto* const y = static_cast<const std::uint8_t*>(wanted);
+  for (std::int64_t i = 0; i < bytes; ++i) result.different += x[i] != y[i] ? 1 : 0;
+  result.bytes += bytes;
+}
+
+/// Computes D in f32 as well, of which `check` is then made. On a device by batch-invariant
+/// products both times, which divide K alike: not at all. Elsewhere sums have the order of D's
+/// anyway.
+void check_quantized(const GemmCommand& command, const QuantizedResult& quantized,
+                     GemmArguments& arguments, GemmResult& result) {
+  if (command.cuda) {
+    arguments.batch_invariant = true;
+    (void)time_product(command, arguments, 1);
+  }
+  arguments.quantized.reset();
+  (void)time_product(command, arguments, 1);
+  const ScaledTensorView got = quantized.out;
+  ScaledTensor tensor(got.recipe, got.rows, got.k, got.layout);
+  quantize(arguments.d, tensor.view(), quantized.options);
+  const ScaledTensorView wanted = tensor.view();
+  count_different(got.values, wanted.values, value_bytes(got.recipe, got.rows, got.k), result);
+  count_different(got.scales, wanted.scales, scale_bytes(got.recipe, got.layout, got.rows, got.k),
+                  result);
+}
 
 GemmResult multiply_random(const GemmCommand& command, const Product& product) {
   const auto on_device = command.cuda ? std::make_unique<cuda::DeviceScope>(0) : nullptr;
   const RandomProduct operands(product.m, product.n, product.k, product.recipe_a, product.recipe_b,
-                               command.output_dtype, command.threads);
-  const GemmArguments& arguments = operands.arguments();
+                               command.output_dtype, command.to, command.threads);
+  GemmArguments arguments = operands.arguments();
+  GemmResult result;
   if (command.cuda) {
-    const std::string& device = cuda::current_device().name;
-    const double seconds = cuda::benchmark_gemm(arguments, command.repeats);
-    return {{seconds, seconds},
-            cuda::check_gemm(arguments, command.samples),
-            device,
-            {{"device", device}}};
+    result.where = cuda::current_device().name;
+    result.where_json = {{"device", result.where}};
+  } else {
+    const int threads = effective_threads(command.threads);
+    result.where = plural(threads, "thread") + ", " + simd_target();
+    result.where_json = {{"threads", threads}, {"simd_target", simd_target()}};
   }
-  return {time_gemm(arguments, command.threads, command.repeats),
-          check_gemm(arguments, command.samples),
-          plural(effective_threads(command.threads), "thread") + ", " + simd_target(),
-          {{"threads", effective_threads(command.threads)}, {"simd_target", simd_target()}}};
+  result.time = time_product(command, arguments, command.repeats);
+  if (const auto quantized = arguments.quantized) {
+    check_quantized(command, *quantized, arguments, result);
+  }
+  const auto check = command.cuda ? &cuda::check_gemm : &check_gemm;
+  result.check = check(arguments, command.samples);
+  return result;
 }
 
 Json result_json(const GemmCommand& command, const Product& product, const GemmResult& result) {
@@ -71,8 +122,8 @@ Json result_json(const GemmCommand& command, const Product& product, const GemmR
                {"n", product.n},
                {"k", product.k},
                {"recipe_a", name_of(product.recipe_a)},
-               {"recipe_b", name_of(product.recipe_b)},
-               {"dtype", format_traits(command.output_dtype).name}};
+               {"recipe_b", name_of(product.recipe_b)}};
+  name_result(command.output_dtype, command.to, json);
   json.update(result.where_json);
   json.update({{"seconds", result.time.fastest},
                {"median_seconds", result.time.median},
@@ -81,12 +132,37 @@ Json result_json(const GemmCommand& command, const Product& product, const GemmR
                 {{"elements", result.check.elements},
                  {"largest_error", result.check.largest_error},
                  {"allowed_error", result.check.allowed_error},
-                 {"passed", result.check.passed()}}}});
+                 {"passed", result.passed()}}}});
+  if (command.to.recipe) {
+    json["check"].update({{"bytes", result.bytes}, {"different_bytes", result.different}});
+  }
   return json;
 }
 
 std::string size_text(std::int64_t rows, std::int64_t columns) {
   return shape_text({rows, columns});
+}
+
+/// "D [8, 64] mxfp8_e4m3 = swiglu(A [8, 256] nvfp4 x B [128, 256]^T nvfp4)".
+std::string product_text(const GemmCommand& command, const Product& product) {
+  const QuantizedTo& to = command.to;
+  const bool gated = to.transform == InputTransform::swiglu;
+  const bool transformed = to.transform != InputTransform::identity;
+  return "D " + size_text(product.m, gated ? product.n / 2 : product.n) + " " +
+         (to.recipe ? name_of(*to.recipe) : format_traits(command.output_dtype).name) + " = " +
+         (transformed ? std::string(name_of(to.transform)) + "(" : "") + "A " +
+         size_text(product.m, product.k) + " " + name_of(product.recipe_a) + " x B " +
+         size_text(product.n, product.k) + "^T " + name_of(product.recipe_b) +
+         (transformed ? ")" : "");
+}
+
+/// What `check` says of bytes; nothing where D is not quantized.
+std::string bytes_text(const GemmCommand& command, const GemmResult& result) {
+  if (!command.to.recipe) return "";
+  return "bytes  " + format_count(static_cast<std::uint64_t>(result.different)) + " of " +
+         format_count(static_cast<std::uint64_t>(result.bytes)) +
+         " differ from what quantize makes of D in f32: " +
+         (result.different == 0 ? "passed" : "FAILED") + "\n";
 }
 
 void print_result(const GemmCommand& command, const Product& product, const GemmResult& result) {
@@ -96,14 +172,12 @@ void print_result(const GemmCommand& command, const Product& product, const Gemm
   const std::string repeats = command.cuda ? " (median of " + count + ", caches cold), "
                                            : " (fastest of " + count + "; median " +
                                                  format_duration(result.time.median) + "), ";
-  print("D " + size_text(product.m, product.n) + " " + format_traits(command.output_dtype).name +
-        " = A " + size_text(product.m, product.k) + " " + name_of(product.recipe_a) + " x B " +
-        size_text(product.n, product.k) + "^T " + name_of(product.recipe_b) + "\n" + "time   " +
-        format_duration(result.time.fastest) + repeats + format_fixed(gflops, 1) + " GFLOP/s, " +
-        result.where + "\n" + "check  " + plural(check.elements, "element") +
-        " against float64: error at most " + format_significant(check.largest_error, 3) +
-        " of the " + format_significant(check.allowed_error, 3) +
-        " allowed (x 2^-24 sum |a||b|): " + (check.passed() ? "passed" : "FAILED") + "\n");
+  print(product_text(command, product) + "\n" + "time   " + format_duration(result.time.fastest) +
+        repeats + format_fixed(gflops, 1) + " GFLOP/s, " + result.where + "\n" + "check  " +
+        plural(check.elements, "element") + " against float64: error at most " +
+        format_significant(check.largest_error, 3) + " of the " +
+        format_significant(check.allowed_error, 3) + " allowed (x 2^-24 sum |a||b|): " +
+        (check.passed() ? "passed" : "FAILED") + "\n" + bytes_text(command, result));
 }
 
 ExitCode run_random(const GemmCommand& command) {
@@ -117,17 +191,20 @@ ExitCode run_random(const GemmCommand& command) {
   } else {
     print_result(command, product, result);
   }
-  if (result.check.passed()) return ExitCode::success;
-  print_error("gemm",
-              "the result is outside its error bound; please report it with the output of "
-              "blockscale doctor");
+  if (result.passed()) return ExitCode::success;
+  print_error("gemm", std::string("the result ") +
+                          (result.check.passed() ? "is not what quantize makes of it"
+                                                 : "is outside its error bound") +
+                          "; please report it with the output of blockscale doctor");
   return ExitCode::check_failed;
 }
 
 ExitCode run(const GemmCommand& command) {
   if (command.weights.empty()) return run_random(command);
   if (command.n || command.k) throw UsageError("-n and -k come from --weights; leave them out");
-  if (command.cuda) throw UsageError("--device cuda goes with random operands, not with --weights");
+  if (command.cuda || command.to.recipe) {
+    throw UsageError("--device cuda and --to go with random operands, not with --weights");
+  }
   return run_gemm_weights(command);
 }
 
@@ -136,14 +213,16 @@ The product is D[M,N] = A[M,K] B[N,K]^T on random normal operands. A sample of i
 checked against float64 and the error bound of docs/numerics.md; outside it, the exit code is 10.
 With --weights, B is each linear layer of a checkpoint in turn, and the error is
 ||D - D'|| / ||D'||, D' being the float64 product of the unquantized operands.
+With --to, D goes straight to the next product, in that recipe. Then D in f32 is checked as above,
+and every byte of the result compared with what quantize makes of that.
 
 Examples:
   MXFP8 activations by MXFP4 weights:
     blockscale gemm -m 512 -n 4096 -k 4096 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
 
-  FP8 with block scales on a GPU:
+  FP8 with block scales on a GPU, whose result goes on in FP8 behind SwiGLU:
     blockscale gemm -m 128 -n 4096 -k 7168 --recipe-a fp8_1x128 --recipe-b fp8_128x128 \
-        --dtype bf16 --device cuda
+        --to fp8_1x128 --transform swiglu --device cuda
 
   The layers of a converted checkpoint, as they are stored, against the original:
     blockscale gemm --weights ./minilm-fp8 --reference ./all-MiniLM-L6-v2 \
@@ -159,8 +238,10 @@ void add_size_options(CLI::App& command, GemmCommand& state) {
              "Recipe of A (table below). Default with --weights: f32");
   add_parsed(command, "--recipe-b", "R", state.recipe_b, parse_recipe,
              "Recipe of B. Default with --weights: as the weights are stored");
-  add_parsed(command, "--dtype", "T", state.output_dtype, parse_plain_format,
-             "Type of D: f32 (the default), f16 or bf16");
+  CLI::Option* const dtype =
+      add_parsed(command, "--dtype", "T", state.output_dtype, parse_plain_format,
+                 "Type of D: f32 (the default), f16 or bf16");
+  add_quantized_options(command, dtype, state.to);
 }
 
 void add_measuring_options(CLI::App& command, GemmCommand& state) {
@@ -219,8 +300,38 @@ ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads) {
   return tensor;
 }
 
+QuantizeInput QuantizedTo::input() const {
+  switch (transform) {
+    case InputTransform::gelu_tanh: return Gelu{GeluForm::tanh};
+    case InputTransform::gelu_erf: return Gelu{GeluForm::erf};
+    case InputTransform::swiglu: return Swiglu{};
+    default: return Identity{};
+  }
+}
+
+void name_result(Format dtype, const QuantizedTo& to, Json& json) {
+  if (to.recipe) {
+    json["to"] = name_of(*to.recipe);
+    json["transform"] = name_of(to.transform);
+  } else {
+    json["dtype"] = format_traits(dtype).name;
+  }
+}
+
+void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to) {
+  CLI::Option* const recipe = add_parsed(
+      command, "--to", "R", to.recipe, parse_recipe,
+      help_text("Quantize D for the next product: fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, "
+                "mxfp8_e4m3, or nvfp4 with a tensor scale of 1"));
+  recipe->excludes(dtype);
+  add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
+             help_text("With --to: what is quantized in place of D: gelu_tanh, gelu_erf or swiglu, "
+                       "which takes the first half of B's rows as gates and leaves N / 2 columns"))
+      ->needs(recipe);
+}
+
 RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
-                             Format d, int threads) {
+                             Format d, const QuantizedTo& to, int threads) {
   check_gemm_memory(m, n, k);
   const auto operand = [&](std::int64_t rows, Recipe recipe, std::uint64_t seed) {
     const std::vector<float> values = random_normal(rows, k, seed, threads);
@@ -232,6 +343,12 @@ RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Rec
   arguments_.a = a_.view();
   arguments_.b = b_.view();
   arguments_.d = {d_.view().values, d, m, n};
+  if (!to.recipe) return;
+  quantized_ = ScaledTensor(*to.recipe, m, to.transform == InputTransform::swiglu ? n / 2 : n);
+  arguments_.quantized = {quantized_.view(), {}};
+  QuantizeOptions& options = arguments_.quantized->options;
+  options.input = to.input();
+  if (recipe_traits(*to.recipe).tensor_scale) options.scale_source = ScaleSource::given;
 }
 
 GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {

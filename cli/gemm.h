@@ -1,15 +1,32 @@
 // What the two halves of `gemm`, random matrices and a checkpoint's layers, share.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "blockscale/gemm.h"
+#include "blockscale/quantize.h"
 #include "exit_code.h"
+#include "output.h"
 
 namespace blockscale::cli {
+
+/// What becomes of D on its way to the next product.
+struct QuantizedTo {
+  std::optional<Recipe> recipe;                         // none: D is stored as it is
+  InputTransform transform = InputTransform::identity;  // before it: GELU or SwiGLU
+
+  QuantizeInput input() const;
+};
+
+/// Sets "dtype", or "to" and "transform" where D is quantized.
+void name_result(Format dtype, const QuantizedTo& to, Json& json);
+
+/// --to and --transform, which go without --dtype.
+void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to);
 
 struct GemmCommand {
   std::optional<std::int64_t> m;
@@ -18,6 +35,7 @@ struct GemmCommand {
   std::optional<Recipe> recipe_a;
   std::optional<Recipe> recipe_b;
   Format output_dtype = Format::f32;
+  QuantizedTo to;
   int threads = 0;
   int repeats = 5;
   int samples = 1024;
@@ -37,16 +55,17 @@ std::vector<float> random_normal(std::int64_t rows, std::int64_t columns, std::u
 /// `x` in `recipe`, plain ones included, with packed row-major scales.
 ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads);
 
-/// A product of random normal operands, in memory. Throws as check_gemm_memory does.
+/// A product of random normal operands, in memory; D has some too where it is quantized. Throws as
+/// check_gemm_memory does.
 class RandomProduct {
  public:
   RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b, Format d,
-                int threads);
+                const QuantizedTo& to, int threads);
 
   const GemmArguments& arguments() const { return arguments_; }
 
  private:
-  ScaledTensor a_, b_, d_;
+  ScaledTensor a_, b_, d_, quantized_;
   GemmArguments arguments_;
 };
 

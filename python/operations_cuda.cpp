@@ -143,8 +143,10 @@ void gemm_quantize_on_device(nb::handle a, nb::handle b, nb::handle out, MxScale
 }
 
 std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
-                          Recipe a, Recipe b, Format dtype) {
-  const GemmArguments arguments = imagined_gemm(m, n, k, a, b, dtype, batch);
+                          Recipe a, Recipe b, Format dtype, const std::optional<Recipe>& to,
+                          const std::optional<nb::tuple>& transform) {
+  const InputArgument input = input_argument(transform, {});
+  const GemmArguments arguments = imagined_gemm(m, n, k, a, b, dtype, batch, to, input.input);
   return with_python_names([&] { return cuda::describe_gemm(arguments); });
 }
 
@@ -180,7 +182,8 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("batch_invariant"), nb::arg("device"), nb::arg("stream"),
              nb::arg("make_workspace"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
-             nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"));
+             nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"), nb::arg("to").none(),
+             nb::arg("transform").none());
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }

@@ -26,7 +26,6 @@ const std::map<std::string, std::string> kExceptions = {
     {"get", "reads a fragment's register"},
     {"set", "writes a fragment's register"},
     {"laneid_here", "is laneid, asked for again"},
-    {"ld_global_nc_if", "its program waits for the next recording of the golden file"},
     {"rcp_approx_ftz", "its last bit is the GPU's own"},
     {"ex2_approx_ftz", "its last bit is the GPU's own"},
 };

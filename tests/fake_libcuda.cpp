@@ -4,14 +4,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
+#include <utility>
 
-#include "runtime/cuda/driver.h"
+#include "runtime/cuda/measure_table.h"
 
 namespace {
 
 using blockscale::test::FakeCuda;
 using blockscale::test::FakeLaunch;
 namespace cu = blockscale::runtime::cu;
+using blockscale::runtime::Graph;
+using blockscale::runtime::GraphExec;
 
 /// For what runs in a process of its own: BLOCKSCALE_FAKE_CUDA_FAILURE, "cuInit=100", and
 /// BLOCKSCALE_FAKE_CUDA_CAPABILITY, "80".
@@ -52,6 +56,8 @@ cu::Context context_of(int device) {
 }
 
 #if !defined(BLOCKSCALE_OLD_DRIVER)
+thread_local double* captured = nullptr;  // what the graph in the making takes
+
 /// Code that was loaded: up to the section table, where our fakes and real cubins end.
 std::deque<std::string>& libraries() {
   static auto* const list = new std::deque<std::string>();
@@ -62,6 +68,20 @@ std::deque<std::string>& libraries() {
 std::deque<std::string>& kernels() {
   static auto* const list = new std::deque<std::string>();
   return *list;
+}
+
+/// What a handle of a graph or an event points to.
+template <class Handle>
+double& milliseconds_of(Handle handle) {
+  return *reinterpret_cast<double*>(handle);
+}
+
+/// Where the bytes of a device's address are; null if they are not all of one allocation.
+std::byte* bytes_at(cu::DevicePointer address, std::size_t bytes) {
+  auto found = fake().memory.upper_bound(address);
+  if (found == fake().memory.begin()) return nullptr;
+  auto& [begin, memory] = *--found;
+  return address - begin + bytes <= memory.size() ? memory.data() + (address - begin) : nullptr;
 }
 
 std::string code_of(const void* data) {
@@ -256,7 +276,135 @@ int cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void
   }
   const auto* const bytes = static_cast<const std::byte*>(parameters[0]);
   launch.parameters.assign(bytes, bytes + fake().parameter_bytes);
+  (captured == nullptr ? fake().clock : *captured) +=
+      fake().milliseconds ? fake().milliseconds(launch) : 1;
   fake().launches.push_back(std::move(launch));
+  return 0;
+}
+
+int cuMemAlloc_v2(cu::DevicePointer* address, std::size_t bytes) {
+  ENTER("cuMemAlloc_v2");
+  if (contexts.empty()) return cu::kInvalidContext;
+  // Behind all that the device has, so that freed memory is not given again.
+  const auto device = static_cast<std::uint64_t>(contexts.back());
+  const auto last = fake().memory.lower_bound((device + 1) << 32);
+  *address = device << 32;
+  if (last != fake().memory.begin() && std::prev(last)->first >> 32 == device) {
+    *address = (std::prev(last)->first + std::prev(last)->second.size() + 511) / 256 * 256;
+  }
+  if (*address + bytes > (device + 1) << 32) return 2;  // out of memory
+  fake().memory[*address].resize(bytes);
+  return 0;
+}
+
+int cuMemFree_v2(cu::DevicePointer address) {
+  ENTER("cuMemFree_v2");
+  return fake().memory.erase(address) == 1 ? 0 : cu::kInvalidValue;
+}
+
+int cuMemsetD8_v2(cu::DevicePointer to, unsigned char value, std::size_t bytes) {
+  ENTER("cuMemsetD8_v2");
+  std::byte* const at = bytes_at(to, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memset(at, value, bytes);
+  return 0;
+}
+
+int cuMemcpyHtoD_v2(cu::DevicePointer to, const void* from, std::size_t bytes) {
+  ENTER("cuMemcpyHtoD_v2");
+  std::byte* const at = bytes_at(to, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memcpy(at, from, bytes);
+  return 0;
+}
+
+int cuMemcpyDtoH_v2(void* to, cu::DevicePointer from, std::size_t bytes) {
+  ENTER("cuMemcpyDtoH_v2");
+  const std::byte* const at = bytes_at(from, bytes);
+  if (at == nullptr) return cu::kInvalidValue;
+  std::memcpy(to, at, bytes);
+  return 0;
+}
+
+int cuCtxSynchronize() {
+  ENTER("cuCtxSynchronize");
+  return 0;
+}
+
+int cuStreamCreate(cu::Stream* stream, unsigned) {
+  ENTER("cuStreamCreate");
+  *stream = reinterpret_cast<cu::Stream>(&fake());
+  return 0;
+}
+
+int cuStreamDestroy_v2(cu::Stream) {
+  ENTER("cuStreamDestroy_v2");
+  return 0;
+}
+
+int cuStreamBeginCapture_v2(cu::Stream, cu::CaptureMode) {
+  ENTER("cuStreamBeginCapture_v2");
+  captured = new double(0);
+  return 0;
+}
+
+// Graphs and events are milliseconds: what a graph's launches take, and when an event was recorded.
+int cuStreamEndCapture(cu::Stream, Graph* graph) {
+  ENTER("cuStreamEndCapture");
+  *graph = reinterpret_cast<Graph>(std::exchange(captured, nullptr));
+  return 0;
+}
+
+int cuGraphInstantiateWithFlags(GraphExec* executable, Graph graph, unsigned long long) {
+  ENTER("cuGraphInstantiateWithFlags");
+  *executable = reinterpret_cast<GraphExec>(new double(milliseconds_of(graph)));
+  return 0;
+}
+
+int cuGraphLaunch(GraphExec graph, cu::Stream) {
+  ENTER("cuGraphLaunch");
+  fake().clock += milliseconds_of(graph);
+  return 0;
+}
+
+int cuGraphDestroy(Graph graph) {
+  ENTER("cuGraphDestroy");
+  delete &milliseconds_of(graph);
+  return 0;
+}
+
+int cuGraphExecDestroy(GraphExec graph) {
+  ENTER("cuGraphExecDestroy");
+  delete &milliseconds_of(graph);
+  return 0;
+}
+
+int cuEventCreate(cu::Event* event, unsigned) {
+  ENTER("cuEventCreate");
+  *event = reinterpret_cast<cu::Event>(new double(0));
+  return 0;
+}
+
+int cuEventRecord(cu::Event event, cu::Stream) {
+  ENTER("cuEventRecord");
+  milliseconds_of(event) = fake().clock;
+  return 0;
+}
+
+int cuEventSynchronize(cu::Event) {
+  ENTER("cuEventSynchronize");
+  return 0;
+}
+
+int cuEventElapsedTime(float* milliseconds, cu::Event start, cu::Event stop) {
+  ENTER("cuEventElapsedTime");
+  *milliseconds = static_cast<float>(milliseconds_of(stop) - milliseconds_of(start));
+  return 0;
+}
+
+int cuEventDestroy_v2(cu::Event event) {
+  ENTER("cuEventDestroy_v2");
+  delete &milliseconds_of(event);
   return 0;
 }
 

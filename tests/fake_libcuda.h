@@ -1,5 +1,6 @@
 // A libcuda.so.1 without a GPU: it keeps count of what it is asked, checks what a driver would, and
-// fails on demand. A test that links nothing of it loads it as BLOCKSCALE_LIBCUDA.
+// fails on demand. Kernels do nothing, in a time that a test gives; memory can be allocated and
+// copied. A test that links nothing of it loads it as BLOCKSCALE_LIBCUDA.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -37,6 +39,9 @@ struct FakeCuda {
   std::map<std::array<std::string, 3>, int> attributes;
   int capture_mode = 0;
   int capture_mode_while_loading = -1;
+  std::function<double(const FakeLaunch&)> milliseconds;   // that a launch takes; none: 1
+  double clock = 0;                                        // of all streams, in milliseconds
+  std::map<std::uint64_t, std::vector<std::byte>> memory;  // that is allocated, by its address
 
   void reset() {
     devices = 2;
@@ -48,6 +53,7 @@ struct FakeCuda {
     attributes.clear();
     capture_mode = 0;
     capture_mode_while_loading = -1;
+    milliseconds = nullptr;
   }
 };
 

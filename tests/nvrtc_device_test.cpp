@@ -115,40 +115,6 @@ BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
 }  // namespace hopper
 )";
 
-// Wrappers that no golden program calls yet.
-constexpr std::string_view kWarpProducts = R"(#pragma once
-#include "device/golden/programs.h"
-#include "device/ptx/ldmatrix.h"
-#include "device/ptx/mma.h"
-namespace warp_products {
-using namespace blockscale;
-using namespace blockscale::golden;
-
-template <int kCount>
-BLOCKSCALE_DEVICE void move() {
-  const ptx::SharedAddress row = device::shared_base() + 16 * ptx::laneid();
-  ptx::stmatrix(row, ptx::ldmatrix<kCount, true>(row));
-  ptx::stmatrix<true>(row, ptx::ldmatrix<kCount>(row));
-}
-
-template <int>
-BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
-  using enum ptx::MmaElement;
-  move<1>();
-  move<2>();
-  move<4>();
-  const ptx::MmaFragmentA a = {{p.in[0], p.in[1], p.in[2], p.in[3]}};
-  const ptx::MmaFragmentB b = {{p.in[4], p.in[5]}};
-  ptx::MmaAccumulator d = {};
-  ptx::mma_sync_m16n8<f16>(d, a, b);
-  ptx::mma_sync_m16n8<bf16>(d, a, b);
-  ptx::mma_sync_m16n8<e4m3>(d, a, b);
-  ptx::mma_sync_m16n8<e5m2>(d, a, b);
-  for (int i = 0; i < 4; ++i) ptx::st_global(p.out + i, bit_cast<uint32_t>(d.value[i]));
-}
-}  // namespace warp_products
-)";
-
 constexpr std::string_view kBlackwell = R"(#pragma once
 #include "device/ptx/convert_sm100.h"
 #include "device/ptx/global_memory.h"
@@ -228,10 +194,6 @@ TEST_F(NvrtcDevice, ProductsOfEveryWidthCompileForHopper) {
   for (int n = 8; n <= 256; n += 32) {
     EXPECT_FALSE(compiler.compile(n, *nvrtc_).cubin.empty()) << n;
   }
-}
-
-TEST_F(NvrtcDevice, ProductsOfAWarpCompileForHopper) {
-  EXPECT_FALSE(GoldenCompiler("warp_products", kWarpProducts).compile(0, *nvrtc_).cubin.empty());
 }
 
 /// What runtime/cuda/tensor_map_gpu_test.cpp runs.

@@ -142,6 +142,23 @@ struct GlobalMemory {
   }
 };
 
+/// Lanes whose predicate does not hold point behind `in`.
+struct PredicatedLoads {
+  static constexpr const char* kName = "ld_global_nc_if";
+  static constexpr LaunchShape kShape = {.block = {32}};
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    using Quad = device::Vector<uint32_t, 4>;
+    const Quad* const in = reinterpret_cast<const Quad*>(p.in);
+    Quad* const out = reinterpret_cast<Quad*>(p.out);
+    for (uint32_t round = 0; round < 8; ++round) {
+      const uint32_t i = 32 * round + ptx::tid_x();
+      // No lane, all lanes, and then every second one at random.
+      const bool holds = round == 1 || (round > 1 && ptx::ld_global_nc(p.in + i) % 2 == 1);
+      ptx::st_global(out + i, ptx::ld_global_nc_if(holds, in + (holds ? i : kInWords / 4)));
+    }
+  }
+};
+
 template <class T>
 BLOCKSCALE_DEVICE void copy_with_policy(const uint32_t* from, uint32_t* to,
                                         ptx::CachePolicy policy) {
@@ -438,7 +455,7 @@ struct BulkReductions {
 };
 
 using Programs = TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory,
-                          StoresWithPolicy, SharedMemory, Atomics, Barriers, MbarrierPhases,
-                          CpAsync, BulkCopies, Fences, BulkReductions>;
+                          PredicatedLoads, StoresWithPolicy, SharedMemory, Atomics, Barriers,
+                          MbarrierPhases, CpAsync, BulkCopies, Fences, BulkReductions>;
 
 }  // namespace blockscale::golden

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,10 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
 /// Arguments of a product in memory that does not exist, for describe_gemm and cuda::describe_gemm.
+/// With `to`, its result is quantized, behind `input`.
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
-                            Format d, std::int64_t batch = 1);
+                            Format d, std::int64_t batch = 1, std::optional<Recipe> to = {},
+                            const QuantizeInput& input = {});
 
 namespace cuda {
 
@@ -104,7 +107,8 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 
 /// Seconds of cuda::gemm on the current device, of arguments in host memory, which are copied there
 /// as often as is needed to find caches cold: the median of `repeats` replays of a graph. Leaves
-/// the product in d. Throws as cuda::gemm does, and invalid_argument for no repeat.
+/// the product in d, or in quantized.out. Throws as cuda::gemm does, and invalid_argument for no
+/// repeat.
 double benchmark_gemm(const GemmArguments& arguments, int repeats = 20);
 
 struct GemmTuning {

@@ -9,6 +9,7 @@
 
 from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
+from ._describe import describe, describe_gemm
 from ._gemm_quantize import gemm_quantize
 from ._native import (
     Activations,
@@ -29,8 +30,6 @@ from ._native import (
 from ._native import version as __version__
 from ._ops import (
     dequantize,
-    describe,
-    describe_gemm,
     gemm,
     quantize,
     quantize_rows_and_columns,

@@ -1,5 +1,6 @@
 """quantize, dequantize and gemm as operators of torch: `import blockscale.torch` registers
-`torch.ops.blockscale.quantize`, `dequantize`, `gemm` and `gemm_out`, for the CPU and CUDA.
+`torch.ops.blockscale.quantize`, `dequantize`, `gemm`, `gemm_out` and `gemm_quantize`, for the CPU
+and CUDA.
 
 They take and give plain tensors: `torch.compile(fullgraph=True)` and CUDA graphs take them, with
 values and scales as torch has them (float8_e4m3fn, float8_e8m0fnu, float4_e2m1fn_x2, ...) or as
@@ -17,6 +18,10 @@ and so are errors. No gradient flows through them.
   out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
   `alpha_factor` is a tensor in place of `alpha`.
 - gemm_out(..., *, ..., out): gemm into `out`.
+- gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
+  tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
+  `recipe`, behind gelu_tanh, gelu_erf or swiglu, for the next product. Its options are gemm's but
+  for out_dtype, then quantize's; `sense` is that of all tensor scales. nvfp4 is given its own.
 
     import torch, blockscale.torch
     a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")
@@ -27,23 +32,24 @@ and so are errors. No gradient flows through them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from . import _native, _ops
 from ._arrays import format_of, type_name
+from ._gemm_quantize import gemm_quantize
 from ._native import Format, ScaleLayout
 from ._tensor import RecipeTraits, ScaledTensor, enum_member, traits_of
 
 __all__: list[str] = []  # what this module has is in torch.ops.blockscale
 
-_OPERANDS = """Tensor a, Tensor b, str a_recipe, str b_recipe, *, Tensor? a_scales=None,
-    Tensor? b_scales=None, str a_layout="row_major", str b_layout="row_major",
-    Tensor? a_tensor_scale=None, Tensor? b_tensor_scale=None, str sense="divisor",
-    float alpha=1.0, Tensor? alpha_factor=None, float beta=0.0, Tensor? c=None,
-    Tensor? bias=None, bool batch_invariant=False"""
+_OPERANDS = "Tensor a, Tensor b, str a_recipe, str b_recipe"
+_OPTIONS = """Tensor? a_scales=None, Tensor? b_scales=None, str a_layout="row_major",
+    str b_layout="row_major", Tensor? a_tensor_scale=None, Tensor? b_tensor_scale=None,
+    str sense="divisor", float alpha=1.0, Tensor? alpha_factor=None, float beta=0.0,
+    Tensor? c=None, Tensor? bias=None, bool batch_invariant=False"""
 
 _SCHEMAS = (
     """quantize(Tensor x, str recipe, *, str layout="row_major", str? scale_mode=None,
@@ -51,8 +57,11 @@ _SCHEMAS = (
     str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
     """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
     Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",
-    f"gemm({_OPERANDS}, ScalarType out_dtype=bfloat16) -> Tensor",
-    f"gemm_out({_OPERANDS}, Tensor(a!) out) -> ()",
+    f"gemm({_OPERANDS}, *, {_OPTIONS}, ScalarType out_dtype=bfloat16) -> Tensor",
+    f"gemm_out({_OPERANDS}, *, {_OPTIONS}, Tensor(a!) out) -> ()",
+    f"""gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, str layout="row_major",
+    str? scale_mode=None, Tensor? tensor_scale=None, float amax_floor=0.0,
+    str transform="identity") -> (Tensor values, Tensor scales)""",
 )
 
 _library = torch.library.Library("blockscale", "DEF")  # registers for as long as it lives
@@ -78,15 +87,25 @@ def _quantize_shapes(
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     traits = traits_of(recipe, "recipe")
-    *batch, rows, k = x.shape
+    has_factors = traits.tensor_scale and tensor_scale is None
+    factors = (x.shape[0] if len(x.shape) == 3 else 1) if has_factors else 0
+    return (
+        *_results_like(x, x.shape, traits, layout, transform),
+        x.new_empty((factors,), dtype=torch.float32),
+    )
+
+
+def _results_like(
+    x: torch.Tensor, shape: Sequence[Any], traits: RecipeTraits, layout: str, transform: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and scales of `shape`, transformed and quantized, where `x` is."""
+    *batch, rows, k = shape
     if transform == "swiglu":
         k = k // 2
     grid = scale_shape(traits, enum_member(layout, ScaleLayout, "layout"), rows, k)
-    factors = (batch[0] if batch else 1) if traits.tensor_scale and tensor_scale is None else 0
     return (
         x.new_empty((*batch, rows, k * traits.element_bits // 8), dtype=_dtype(traits.element)),
         x.new_empty((*batch, *grid), dtype=_dtype(traits.scale)),
-        x.new_empty((factors,), dtype=torch.float32),
     )
 
 
@@ -161,12 +180,13 @@ def _operand(
         raise type(error)(f"{argument}.{error}") from None
 
 
-def _gemm(
+def _product(
+    product: Callable[..., Any],
     a: torch.Tensor,
     b: torch.Tensor,
     a_recipe: str,
     b_recipe: str,
-    *,
+    *recipe: str,
     a_scales: torch.Tensor | None = None,
     b_scales: torch.Tensor | None = None,
     a_layout: str = "row_major",
@@ -176,19 +196,35 @@ def _gemm(
     sense: str = "divisor",
     alpha: float = 1.0,
     alpha_factor: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = torch.bfloat16,
     **options: Any,
-) -> torch.Tensor:
+) -> Any:
+    """product(left, right, *recipe, ...), of the package, with what the operators are given."""
     if alpha_factor is not None and alpha != 1.0:
         raise ValueError(f"alpha: is {alpha}, must be 1 with alpha_factor, which is in its place")
     left = _operand("a", a, a_scales, a_recipe, a_layout, a_tensor_scale, sense)
     right = _operand("b", b, b_scales, b_recipe, b_layout, b_tensor_scale, sense)
     factor = alpha if alpha_factor is None else alpha_factor
-    return _ops.gemm(left, right, alpha=factor, out_dtype=out_dtype, **options)
+    return product(left, right, *recipe, alpha=factor, **options)
+
+
+def _gemm(
+    *operands: Any, out_dtype: torch.dtype | None = torch.bfloat16, **options: Any
+) -> torch.Tensor:
+    return _product(_ops.gemm, *operands, out_dtype=out_dtype, **options)
 
 
 def _gemm_out(*operands: Any, out: torch.Tensor, **options: Any) -> None:
     _gemm(*operands, out=out, out_dtype=None, **options)
+
+
+def _gemm_quantize(
+    *operands: Any, sense: str = "divisor", **options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def product(*args: Any, **product_options: Any) -> ScaledTensor:
+        return gemm_quantize(*args, sense=sense, **product_options)
+
+    t = _product(product, *operands, sense=sense, **options)
+    return t.values, t.scales
 
 
 def _gemm_shape(
@@ -199,13 +235,29 @@ def _gemm_shape(
     **_: Any,
 ) -> torch.Tensor:
     format_of(out_dtype, "out_dtype")
-    return a.new_empty((*_batch(a.shape, b.shape), a.shape[-2], b.shape[-2]), dtype=out_dtype)
+    return a.new_empty(_product_shape(a.shape, b.shape), dtype=out_dtype)
 
 
-def _batch(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+def _gemm_quantize_shapes(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    _a_recipe: str,
+    _b_recipe: str,
+    recipe: str,
+    *,
+    layout: str = "row_major",
+    transform: str = "identity",
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    traits = traits_of(recipe, "recipe")
+    return _results_like(a, _product_shape(a.shape, b.shape), traits, layout, transform)
+
+
+def _product_shape(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     """That of a product, of sizes that need be no numbers yet."""
     batches = [shape[0] for shape in (a, b) if len(shape) == 3]
-    return (batches[-1] if batches[0] == 1 else batches[0],) if batches else ()
+    batch = (batches[-1] if batches[0] == 1 else batches[0],) if batches else ()
+    return (*batch, a[-2], b[-2])
 
 
 def _register() -> None:
@@ -216,6 +268,7 @@ def _register() -> None:
         ("dequantize", _dequantize, _dequantize_shape),
         ("gemm", _gemm, _gemm_shape),
         ("gemm_out", _gemm_out, lambda *_, **__: None),
+        ("gemm_quantize", _gemm_quantize, _gemm_quantize_shapes),
     )
     for name, function, shapes in operators:
         for kind in ("CPU", "CUDA"):

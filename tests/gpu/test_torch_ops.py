@@ -55,6 +55,31 @@ def test_fp8_of_torch_goes_straight_in() -> None:
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile_takes_an_mlp_whole(mode: str) -> None:
+    up, up_scales = weight_of(normal(512, 512, seed=1).cuda())
+    values, scales = weight(256, 256)
+
+    def mlp(x: Any) -> Any:
+        a, a_scales, _ = ops.quantize(x, RECIPES[0])
+        options = {"a_scales": a_scales, "b_scales": up_scales, "transform": "swiglu"}
+        h, h_scales = ops.gemm_quantize(a, up, *RECIPES, RECIPES[0], **options)
+        return ops.gemm(h, values, *RECIPES, a_scales=h_scales, b_scales=scales)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(mlp, fullgraph=True, mode=mode, dynamic=False)
+    for seed in range(4):
+        x = normal(32, 512, seed=seed).cuda()
+        a, b = (
+            blockscale.quantize(x, RECIPES[0]),
+            blockscale.ScaledTensor(up, up_scales, RECIPES[1]),
+        )
+        h = blockscale.gemm_quantize(a, b, RECIPES[0], transform="swiglu")
+        down = blockscale.ScaledTensor(values, scales, RECIPES[1])
+        want = blockscale.gemm(h, down, out_dtype=torch.bfloat16)
+        assert torch.equal(compiled(x).clone(), want)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compile_takes_a_layer_whole(mode: str) -> None:
     values, scales = weight(256, 512)
     torch._dynamo.reset()

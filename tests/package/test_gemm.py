@@ -114,6 +114,11 @@ def test_plans_need_no_gpu() -> None:
     assert rows.startswith("gemm_fp8_") and rows != plan
     assert "no element" in blockscale.describe_gemm(0, 16, 16)
     assert "begin at no multiple of 16 bytes" in blockscale.describe_gemm(4, 2, 30)
+    for transform in ("swiglu", blockscale.Swiglu("up_first", group=64)):
+        plan = blockscale.describe_gemm(4096, 4096, 7168, to="nvfp4", transform=transform)
+        assert "_quantized: " in plan and ", then swiglu and nvfp4" in plan
+    plan = blockscale.describe_gemm(4096, 4096, 7168, to=blockscale.Recipe.fp8_1x128)
+    assert "two tiles" not in plan and ", then fp8_1x128" in plan
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,12 @@ def test_plans_need_no_gpu() -> None:
         ((2**30, 2**30, 32), {}, ValueError, "2\\^40 bytes"),
         ((1, 2, 32), {"batch": "2"}, TypeError, "batch: is '2'"),
         ((1, 2, 32), {"out_dtype": "int8"}, TypeError, "out_dtype: is int8"),
+        ((1, 2, 32), {"to": "fp9"}, ValueError, "to: is 'fp9'"),
+        ((1, 2, 32), {"to": "fp8_row"}, ValueError, "out.recipe: is fp8_row, must be fp8_1x128"),
+        ((1, 2, 32), {"transform": "swiglu"}, ValueError, "transform: is 'swiglu', must be ident"),
+        ((1, 3, 32), {"to": "fp8_1x128", "transform": "swiglu"}, ValueError, "x.columns: is 3"),
+        ((1, 2, 32), {"to": "nvfp4", "transform": "rms_norm"}, ValueError, "transform: is 'rms_"),
+        ((1, 2, 32), {"to": "nvfp4", "transform": 3}, TypeError, "transform: is a int"),
     ],
 )
 def test_plans_refuse(arguments: tuple, options: dict, kind: type, text: str) -> None:

@@ -123,6 +123,64 @@ def test_a_plain_operand_and_bytes() -> None:
     assert torch.equal(ops.gemm(x, b, "bf16", "mxfp8_e4m3", b_scales=scales), want)
 
 
+@pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize("transform", ["identity", "gelu_erf", "swiglu"])
+def test_quantized_products_are_the_packages(recipe: str, transform: str) -> None:
+    a, b, options = operands(5, 256, 256, "fp8_1x128", "fp8_128x128")
+    bias = normal(256, seed=3)
+    result: dict[str, Any] = {"transform": transform}
+    if recipe == "nvfp4":
+        result |= {"tensor_scale": torch.full((1,), 0.125), "sense": "multiplier"}
+    d = ops.gemm(a, b, "fp8_1x128", "fp8_128x128", bias=bias, out_dtype=torch.float32, **options)
+    want = blockscale.quantize(d, recipe, layout="row_major", **result)
+    recipes = ("fp8_1x128", "fp8_128x128", recipe)
+    values, scales = ops.gemm_quantize(a, b, *recipes, bias=bias, **options, **result)
+    assert equal(values, want.values) and equal(scales, want.scales)
+
+
+def test_shapes_of_quantized_products_are_known_beforehand() -> None:
+    for recipe in ("fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"):
+        for layout in ("mn_major", "swizzled_128x4"):
+            if recipe == "fp8_1x128" and layout == "swizzled_128x4":
+                continue
+            for batch in ((), (3,)):
+                a, a_scales, _ = ops.quantize(normal(*batch, 130, 256), "fp8_row")
+                b, b_scales, _ = ops.quantize(normal(*(1 for _ in batch), 384, 256), "fp8_row")
+                arguments = (a, b, "fp8_row", "fp8_row", recipe)
+                options = {"a_scales": a_scales, "b_scales": b_scales, "layout": layout}
+                options |= {"transform": "swiglu", "tensor_scale": None}
+                if recipe == "nvfp4":
+                    options["tensor_scale"] = torch.ones(max(1, *batch, 1))
+                real = ops.gemm_quantize(*arguments, **options)
+                with torch._subclasses.FakeTensorMode() as mode:
+                    fakes = [mode.from_tensor(x) if torch.is_tensor(x) else x for x in arguments]
+                    fake_options = {
+                        name: mode.from_tensor(x) if torch.is_tensor(x) else x
+                        for name, x in options.items()
+                    }
+                    fake = ops.gemm_quantize(*fakes, **fake_options)
+                assert [(t.shape, t.dtype) for t in fake] == [(t.shape, t.dtype) for t in real]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_takes_an_mlp_whole(backend: str) -> None:
+    recipes = ("fp8_1x128", "fp8_128x128")
+    up, up_scales, _ = ops.quantize(normal(512, 256, seed=1) / 16, recipes[1])
+    down, down_scales, _ = ops.quantize(normal(48, 256, seed=2) / 16, recipes[1])
+
+    def mlp(x: Any) -> Any:
+        a, a_scales, _ = ops.quantize(x, recipes[0])
+        options = {"a_scales": a_scales, "b_scales": up_scales, "transform": "swiglu"}
+        h, h_scales = ops.gemm_quantize(a, up, *recipes, recipes[0], **options)
+        return ops.gemm(h, down, *recipes, a_scales=h_scales, b_scales=down_scales) * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(mlp, fullgraph=True, backend=backend)
+    for rows in (4, 9, 17):  # the second compiles for any number of rows, the third runs that
+        x = normal(rows, 256, seed=rows)
+        assert torch.equal(compiled(x), mlp(x))
+
+
 def test_what_is_refused() -> None:
     a, b, options = operands(5, 7, 256, "fp8_1x128", "fp8_128x128")
     recipes = ("fp8_1x128", "fp8_128x128")
@@ -140,6 +198,14 @@ def test_what_is_refused() -> None:
             b_scales=options["b_scales"][:, :1])  # fmt: skip
     refuses(ValueError, "alpha: is 2.0", a, b, *recipes, alpha=2.0, alpha_factor=torch.ones(1))
     refuses(TypeError, "out_dtype: is float64", a, b, *recipes, out_dtype=torch.float64)
+    for recipe, changes, text in (
+        ("fp8_row", {}, "out.recipe: is fp8_row, must be fp8_1x128"),
+        ("nvfp4", {}, "tensor_scale: is missing"),
+        ("fp8_1x128", {"transform": "rms_norm"}, "transform: is 'rms_norm'"),
+        ("fp8_1x128", {"a_scales": None}, "a_scales: are missing"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            ops.gemm_quantize(a, b, *recipes, recipe, **(options | changes))
     with pytest.raises(ValueError, match="x: requires grad"):
         ops.quantize(normal(4, 128).requires_grad_(), "fp8_1x128")
 
@@ -153,6 +219,7 @@ def test_torch_finds_the_operators_sound() -> None:
     arguments = (a, b, "fp8_1x128", "fp8_128x128")
     opcheck(ops.gemm.default, arguments, options)
     opcheck(ops.gemm_out.default, arguments, options | {"out": torch.empty(5, 7)})
+    opcheck(ops.gemm_quantize.default, (*arguments, "fp8_1x128"), options)
     parts = {"out_dtype": torch.bfloat16}
     opcheck(ops.dequantize.default, (a, options["a_scales"], "fp8_1x128"), parts)
 

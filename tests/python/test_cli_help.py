@@ -17,11 +17,12 @@ OPTIONS = {
     "--calibration --recipes --dry-run --quiet --json",
     "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
     "compare": "--html --overwrite --threads --json",
-    "gemm": "-m -n -k --recipe-a --recipe-b --dtype --threads --repeats --samples --device "
-    "--weights --reference --tensor --baselines --json",
+    "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
+    "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
     "--repeats --device --size --plan --json",
-    "bench gemm": "-m -n -k --pair --dtype --threads --repeats --device --plan --tune --json",
+    "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
+    "--tune --json",
     "bench copy": "--size --threads --repeats --json",
     "kernels": "--json",
     "kernels list": "--json",

@@ -49,6 +49,28 @@ def test_gemm_text(program: Program):
     assert re.match(r"check  15 elements against float64: .*: passed$", third)
 
 
+@pytest.mark.parametrize("transform", ["identity", "gelu_tanh", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize(
+    ("to", "bytes_of_128"),
+    [("fp8_1x128", 132), ("fp8_1x128_ue8m0", 129), ("mxfp8_e4m3", 132), ("nvfp4", 72)],
+)
+def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform: str):
+    arguments = ["gemm", "-m", 5, "-n", 256, "-k", 256, "--repeats", 1, "--transform", transform]
+    arguments += ["--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128", "--to", to]
+    report = program.json(*arguments)
+    assert (report["to"], report["transform"]) == (to, transform) and "dtype" not in report
+    blocks = 1 if transform == "swiglu" else 2
+    check = report["check"]
+    assert (check["bytes"], check["different_bytes"]) == (5 * blocks * bytes_of_128, 0)
+    assert check["passed"] and 0 <= check["largest_error"] <= check["allowed_error"]
+    first, *_, last = program.ok(*arguments).splitlines()
+    product = "A [5, 256] fp8_1x128 x B [256, 256]^T fp8_128x128"
+    result = product if transform == "identity" else f"{transform}({product})"
+    assert first == f"D [5, {128 * blocks}] {to} = {result}"
+    bytes_text = f"{check['bytes']:,} differ from what quantize makes of D in f32: passed"
+    assert last == f"bytes  0 of {bytes_text}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "message"),
     [
@@ -59,6 +81,20 @@ def test_gemm_text(program: Program):
         ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --samples 0", "usage", "--samples"),
         ("--weights model -n 4", "usage", "-n and -k come from --weights"),
         ("--weights missing", "not_found", "missing"),
+        ("--weights model --to nvfp4", "usage", "--to go with random operands"),
+        ("--to nvfp4 --dtype f32", "usage", "--dtype excludes --to"),
+        ("--transform swiglu", "usage", "--transform requires --to"),
+        ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, swiglu"),
+        (
+            "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_row",
+            "unsupported",
+            "quantized.out.recipe: is fp8_row, must be fp8_1x128",
+        ),
+        (
+            "-m 4 -n 65 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_1x128 --transform swiglu",
+            "invalid_argument",
+            "quantized.x.columns: is 65, must be 64",
+        ),
         (
             "-m 16777216 -n 16777216 -k 16777216 --recipe-a f32 --recipe-b f32",
             "invalid_argument",
@@ -231,7 +267,23 @@ def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     assert code == EXIT_CODES["unsupported"]
     assert "a.recipe: is mxfp8_e4m3; products on CUDA devices take FP8" in text
     code, text = error("gemm", "--weights", "model")
-    assert code == EXIT_CODES["usage"] and "--device cuda goes with random operands" in text
+    assert code == EXIT_CODES["usage"] and "--device cuda and --to go with random operands" in text
+
+
+@pytest.mark.parametrize("to", [[], ["--to", "fp8_1x128", "--transform", "gelu_erf"]], ids=str)
+def test_what_no_gpu_has_computed_fails_its_check(
+    program: Program, fake_driver: str, to: list[str]
+):
+    arguments = [*GEMM, *to, "--device", "cuda", "--json"]
+    result = program(*arguments, BLOCKSCALE_LIBCUDA=fake_driver)
+    assert result.code == EXIT_CODES["check_failed"], result
+    assert "the result is outside its error bound; please report it" in result.err
+    report = json.loads(result.out)
+    assert not report["check"]["passed"] and report["device"] == "Fake H200 number 0"
+    assert report["check"]["largest_error"] > report["check"]["allowed_error"]
+    assert report["seconds"] == 1e-3  # of a launch in the fake
+    if to:
+        assert 0 < report["check"]["different_bytes"] <= report["check"]["bytes"] == 8 * 132
 
 
 def test_bench_gemm(program: Program):
@@ -240,6 +292,9 @@ def test_bench_gemm(program: Program):
     pairs = [(case["recipe_a"], case["recipe_b"]) for case in report["cases"]]
     assert pairs == [("bf16", "nvfp4"), ("mxfp4", "mxfp4")]
     assert all(case["seconds"] > 0 and case["gflops"] > 0 for case in report["cases"])
+    quantized = program.json(*arguments, "--pair", "mxfp4", "--to", "nvfp4")
+    assert (quantized["to"], quantized["transform"]) == ("nvfp4", "identity")
+    assert quantized["cases"][0]["seconds"] > 0 and "dtype" not in quantized
     lines = program.ok(*arguments).splitlines()
     assert lines[0].split() == ["A", "B", "Time", "Median", "GFLOP/s"]
     assert len(lines) >= 10
@@ -252,6 +307,9 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
     (case,) = report["cases"]
     assert (case["recipe_a"], case["recipe_b"]) == ("fp8_1x128", "fp8_128x128")
     assert case["plan"].startswith("gemm_fp8_") and "56 blocks of K" in case["plan"]
+    quantized = ["--pair", "fp8_1x128:fp8_128x128", "--to", "mxfp8_e4m3", "--transform", "swiglu"]
+    (case,) = program.json(*arguments, *quantized)["cases"]
+    assert "_quantized: " in case["plan"] and ", then swiglu and mxfp8_e4m3; " in case["plan"]
     lines = program.ok(*arguments).splitlines()
     assert lines[0] == "fp8_tensor x fp8_tensor" and lines[1].startswith("gemm_fp8_")
     assert "a.recipe: is mxfp4; products on CUDA devices take FP8" in program.fails(

@@ -3,8 +3,10 @@ tools/dev/gpu.sh that decide what runs."""
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -16,6 +18,7 @@ COMMANDS = [
     ["gpu-test", "--sanitizer", "memcheck"],
     ["gpu-bench"],
     ["gpu-bench", "gemm"],
+    ["gpu-bench", "gemm_sweep"],
 ]
 
 
@@ -77,6 +80,14 @@ def test_without_python_nothing_is_said_of_gpus(root: pathlib.Path, tmp_path: pa
         (["--sanitizer"], "--sanitizer is followed by ''; one of memcheck racecheck"),
         (["--sanitizer", "--gtest_filter=A"], "--sanitizer is followed by '--gtest_filter=A'"),
         (["--sanitizer", "memcheck", "-v"], "unknown argument '-v' after --sanitizer memcheck"),
+        (
+            ["--sanitizer", "memcheck", "ops_gemm", "x"],
+            "unknown argument 'x' after --sanitizer mem",
+        ),
+        (
+            ["--sanitizer", "initcheck", "ops_jemm"],
+            "'ops_jemm' after --sanitizer initcheck is in no",
+        ),
     ],
     ids=str,
 )
@@ -99,6 +110,52 @@ def part(root: pathlib.Path, folder: pathlib.Path, code: str, **environment: str
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
+
+
+STUBS = """
+compute-sanitizer() { echo "ran $*"; }
+build_gpu() { echo "built $*"; }
+"""
+
+
+def test_a_sanitizer_runs_the_programs_that_are_named(root: pathlib.Path, tmp_path: pathlib.Path):
+    build = tmp_path / "build/gpu"
+    build.mkdir(parents=True)
+    (tmp_path / "runtime").mkdir()
+    for name in ("one", "two"):
+        source = tmp_path / f"ops/{name}/test/{name}_gpu_test.cpp"
+        source.parent.mkdir(parents=True)
+        source.touch()
+        program = build / f"ops_{name}_test_{name}_gpu_test"
+        program.write_text("#!/bin/sh\nprintf 'Suite.\\n  Test\\n'\n")
+        program.chmod(0o755)
+
+    def lines(arguments: str) -> list[str]:
+        text = part(root, tmp_path, f"{STUBS}\nrun_compute_sanitizer {arguments}")
+        return [line for line in text.splitlines() if not line.startswith(("--", "left"))]
+
+    two = "ops_two_test_two_gpu_test"
+    built, ran, last = lines("racecheck two --gtest_filter='A.*'")
+    assert built == f"built --line-info blockscale_cli {two}"
+    command = f"--tool racecheck --error-exitcode 1 build/gpu/{two} --gtest_filter=A.*"
+    assert ran == f"ran {command}"
+    assert last.startswith("racecheck over 1 programs in ") and last.endswith(" s: passed")
+    _, first, second, _ = lines("memcheck")
+    assert "ops_one" in first and "ops_two" in second
+    assert all("--report-api-errors no" in ran and "--gtest_filter=-*Every" in ran
+               for ran in (first, second))  # fmt: skip
+
+
+def test_what_sanitizers_leave_out_is_there(root: pathlib.Path):
+    left_out = part(root, root, 'echo "$sanitizer_leaves_out"').split(":")
+    tests = []
+    for file in [*root.glob("ops/**/*_gpu_test.cpp"), *root.glob("runtime/**/*_gpu_test.cpp")]:
+        tests += re.findall(r"^TEST\w*\((\w+), (\w+)\)", file.read_text(), re.M)
+    names = [".".join(test) for test in tests]
+    for pattern in left_out:
+        assert fnmatch.filter(names, pattern), pattern
+    kept = [n for n in names if not any(fnmatch.fnmatch(n, pattern) for pattern in left_out)]
+    assert {"CudaGpuGemm.EveryChoice", "CudaGpuQuantizedGemm.Edges"} <= set(kept)
 
 
 def git(folder: pathlib.Path, *arguments: str) -> str:

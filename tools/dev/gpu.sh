@@ -253,7 +253,11 @@ tested_commit() {
 
 sanitizer_tools=(memcheck racecheck synccheck initcheck)
 
-# run_gpu_tests [--sanitizer TOOL [GTEST OPTION...]]
+# Tests of so many values that a sanitizer would not end, each with a smaller one beside it.
+sanitizer_leaves_out='*EveryNumber.*:CudaGpuRandom*:CudaGpuWeights.*:MathOnGpu.*:*.*EverySixteenBit*'
+sanitizer_leaves_out+=':*.FusesFunctionsWithManyElements:*.LargeProducts:*.TakeLargeMatrices:*.AreTakenByLargeInputs'
+
+# run_gpu_tests [--sanitizer TOOL [PROGRAM] [GTEST OPTION...]]
 run_gpu_tests() {
   require_gpu_test_arguments "$@"
   require_gpu
@@ -270,9 +274,17 @@ require_gpu_test_arguments() {
   [[ $1 == --sanitizer ]] || die "unknown argument '$1' of ./dev gpu-test; --sanitizer TOOL is known"
   [[ -n ${2:-} && " ${sanitizer_tools[*]} " == *" $2 "* ]] ||
     die "--sanitizer is followed by '${2:-}'; one of ${sanitizer_tools[*]} is needed"
+  [[ ${3:-} == -* || -n $(gpu_test_programs "${3:-}") ]] ||
+    die "'$3' after --sanitizer $2 is in no program's name: $(gpu_test_programs '' | tr '\n' ' ')"
   for option in "${@:3}"; do
-    [[ $option == --gtest_* ]] || die "unknown argument '$option' after --sanitizer $2; GoogleTest's --gtest_... are known"
+    [[ $option == "$3" && $3 != -* || $option == --gtest_* ]] ||
+      die "unknown argument '$option' after --sanitizer $2; part of a program's name, then GoogleTest's --gtest_... are known"
   done
+}
+
+# The programs that need a GPU, those with PART in their names.
+gpu_test_programs() { # PART
+  find ops runtime -name '*_gpu_test.cpp' | sed 's|\.cpp$||; s|/|_|g' | sort | grep -F -- "$1" || true
 }
 
 run_all_gpu_tests() {
@@ -300,21 +312,29 @@ run_all_gpu_tests() {
 }
 
 # One of sanitizer_tools over the C++ tests, with source lines in its reports.
-run_compute_sanitizer() { # TOOL GTEST-OPTION...
+run_compute_sanitizer() { # TOOL [PROGRAM] GTEST-OPTION...
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer, of the CUDA toolkit, is needed"
-  build_gpu --line-info blockscale_cli gpu_tests
-  export BLOCKSCALE_MODEL
-  BLOCKSCALE_MODEL=$(model_weights)
-  local program list ran=0 failed=0
-  for program in build/gpu/*_gpu_test; do
-    list=$("$program" "${@:2}" --gtest_list_tests) || die "$program does not list its tests"
+  local tool=$1 part='' programs program list ran=0 failed=0
+  shift
+  if [[ -n ${1:-} && $1 != -* ]]; then
+    part=$1
+    shift
+  fi
+  if [[ " $*" != *" --gtest_filter="* ]]; then
+    set -- "$@" "--gtest_filter=-$sanitizer_leaves_out"
+    say "left out, unless --gtest_filter names them: $sanitizer_leaves_out"
+  fi
+  mapfile -t programs < <(gpu_test_programs "$part")
+  build_gpu --line-info blockscale_cli "${programs[@]}"
+  for program in "${programs[@]/#/build/gpu/}"; do
+    list=$("$program" "$@" --gtest_list_tests) || die "$program does not list its tests"
     [[ $list == *$'\n  '* ]] || continue
     ran=$((ran + 1))
-    say "-- $program under $1"
-    sanitize "$1" "$program" "${@:2}" || failed=1
+    say "-- $program under $tool"
+    sanitize "$tool" "$program" "$@" || failed=1
   done
-  ((ran > 0)) || die "no test has a name that ${*:2} asks for"
-  say "$1 over $ran programs: $( ((failed)) && echo failed || echo passed)"
+  ((ran > 0)) || die "no test has a name that $* asks for"
+  say "$tool over $ran programs in $SECONDS s: $( ((failed)) && echo failed || echo passed)"
   ((failed == 0))
 }
 
@@ -326,14 +346,16 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
     # A thread block's mbarriers, of which synccheck by itself counts too few: launches then fail.
     synccheck) options=(--num-cuda-barriers 64) ;;
   esac
+  export BLOCKSCALE_MODEL
+  if [[ $2 == *weights* ]]; then BLOCKSCALE_MODEL=$(model_weights); fi
   BLOCKSCALE_REQUIRE_GPU=1 BLOCKSCALE_SANITIZER=$1 compute-sanitizer --tool "$1" --error-exitcode 1 "${options[@]}" "${@:2}"
 }
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
-# turns with torch's; run_gpu_benchmarks host: CPU time of calls from Python.
+# turns with torch's; gemm_sweep: of any number of rows; host: CPU time of calls from Python.
 run_gpu_benchmarks() {
   case ${1:-} in
-    gemm | host)
+    gemm | gemm_sweep | host)
       run_python_benchmark "$@"
       return
       ;;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "blockscale/bench.h"
@@ -44,12 +45,25 @@ ScaledTensorView imagined(Recipe recipe, std::int64_t rows, std::int64_t k, std:
 }  // namespace
 
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
-                            Format d, std::int64_t batch) {
+                            Format d, std::int64_t batch, std::optional<Recipe> to,
+                            const QuantizeInput& input) {
   GemmArguments arguments;
   arguments.a = imagined(a, m, k, batch, 1);
   arguments.b = imagined(b, n, k, batch, 4);
   arguments.d = {nowhere(7), d, m, n};
   arguments.d.batch = batch;
+  if (!to) return arguments;
+  MutableScaledTensorView out;
+  out.recipe = *to;
+  out.rows = m;
+  out.k = std::holds_alternative<Swiglu>(input) ? n / 2 : n;
+  out.batch = batch;
+  out.values = nowhere(8);
+  out.scales = nowhere(9);
+  if (recipe_traits(*to).tensor_scale) out.tensor_scale = static_cast<float*>(nowhere(10));
+  arguments.quantized = {out, {}};
+  arguments.quantized->options.input = input;
+  if (*to == Recipe::nvfp4) arguments.quantized->options.scale_source = ScaleSource::given;
   return arguments;
 }
 
@@ -72,7 +86,15 @@ class DeviceProduct {
   explicit DeviceProduct(const GemmArguments& host) : x_(host) {
     copy(x_.a);
     copy(x_.b);
-    copy(x_.d.data, lines_of(MatrixView(host.d)));
+    if (host.quantized) {
+      MutableScaledTensorView& out = x_.quantized->out;
+      const ScaledTensorView out_there = out;
+      copy_result(out.values, values_of(out_there));
+      copy_result(out.scales, scales_of(out_there));
+      if (out.tensor_scale != nullptr) copy(out.tensor_scale, tensor_scales_of(out_there));
+    } else {
+      copy_result(x_.d.data, lines_of(MatrixView(host.d)));
+    }
     if (host.beta != 0) copy(x_.c.data, lines_of(host.c));
     if (host.bias != nullptr) {
       copy(x_.bias, line_of(host.bias, host.d.columns * format_traits(host.bias_dtype).bits / 8));
@@ -88,8 +110,11 @@ class DeviceProduct {
     for (const DeviceBuffer& buffer : buffers_) sum += buffer.bytes();
     return sum;
   }
-  void copy_result_to(const GemmArguments& host) const {
-    buffers_[d_].copy_to_host(host.d.data, buffers_[d_].bytes());
+  /// Copies what the product left back to where it came from.
+  void copy_results() const {
+    for (const auto& [buffer, host] : results_) {
+      buffers_[buffer].copy_to_host(host, buffers_[buffer].bytes());
+    }
   }
 
  private:
@@ -105,14 +130,19 @@ class DeviceProduct {
   void copy(T*& pointer, const MemoryLines& lines) {
     DeviceBuffer buffer(extent(lines));
     buffer.copy_from_host(pointer, buffer.bytes());
-    if (static_cast<const void*>(pointer) == x_.d.data) d_ = buffers_.size();
     pointer = reinterpret_cast<T*>(buffer.data());
     buffers_.push_back(std::move(buffer));
   }
 
+  /// The same, for what a product writes.
+  void copy_result(void*& pointer, const MemoryLines& lines) {
+    results_.emplace_back(buffers_.size(), pointer);
+    copy(pointer, lines);
+  }
+
   GemmArguments x_;
   std::vector<DeviceBuffer> buffers_;
-  std::size_t d_ = 0;
+  std::vector<std::pair<std::size_t, void*>> results_;  // a buffer, and the host's memory
 };
 
 /// As many copies of a product as find caches cold, and what times it.
@@ -146,7 +176,7 @@ class ColdProducts {
     stream_.wait();
     return result;
   }
-  void copy_result() const { parts_.front().copy_result_to(host_); }
+  void copy_results() const { parts_.front().copy_results(); }
 
  private:
   static GemmArguments checked(const GemmArguments& arguments, int repeats) {
@@ -172,7 +202,7 @@ class ColdProducts {
 double benchmark_gemm(const GemmArguments& arguments, int repeats) {
   const ColdProducts products(arguments, repeats);
   const double seconds = products.seconds({gemm}).front();
-  products.copy_result();
+  products.copy_results();
   return seconds;
 }
 

@@ -152,20 +152,29 @@ Json measure() {
           {[&operands, c](void* on, int i) { gemm_detail::launch_gemm(operands.part(i), c, {on}); },
            static_cast<int>(parts)});
     }
-    if (s.m >= kManyRows) {
+    if (s.m >= kManyRows) {  // alone, and so the plan's once more
+      const auto alone = [](void* on) {
+        cuda::Execution execution{on};
+        execution.overlap = false;
+        return execution;
+      };
+      works.push_back(
+          {[&operands, alone](void* on, int i) { cuda::gemm(operands.part(i), alone(on)); },
+           static_cast<int>(parts)});
       for (const Quantization& q : kQuantizations) {
-        works.push_back({[&operands, &q](void* on, int i) {
-                           cuda::gemm(operands.quantized_part(i, q.recipe, q.input), {on});
+        works.push_back({[&operands, &q, alone](void* on, int i) {
+                           cuda::gemm(operands.quantized_part(i, q.recipe, q.input), alone(on));
                          },
                          static_cast<int>(parts)});
       }
     }
     const std::vector<double> seconds = runtime::median_seconds(stream, works, 9);
     Json quantized = Json::array();
-    for (std::size_t i = choices.size(); i < works.size(); ++i) {
-      quantized.push_back({{"result", kQuantizations[i - choices.size()].name},
+    const std::size_t bf16 = choices.size();
+    for (std::size_t i = bf16 + 1; i < works.size(); ++i) {
+      quantized.push_back({{"result", kQuantizations[i - bf16 - 1].name},
                            {"us", seconds[i] * 1e6},
-                           {"bf16_by_this", seconds[0] / seconds[i]}});
+                           {"bf16_by_this", seconds[bf16] / seconds[i]}});
     }
     Json tried = Json::array();
     for (std::size_t i = 1; i < choices.size(); ++i) {

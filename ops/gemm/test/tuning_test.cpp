@@ -9,9 +9,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "blockscale/device.h"
 #include "models/testing.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/tuning.h"
@@ -255,6 +258,47 @@ TEST_F(TunedGemm, LaunchesAsTuned) {
   fake_.launches.clear();
   cuda::gemm(product(30));
   EXPECT_NE(fake_.launches.at(0).kernel, "gemm_fp8_64x128_blocks");
+}
+
+/// The whole way, by times that the fake driver gives launches: of the plan's kernel 10 us, and 8
+/// of one other choice.
+TEST_F(TunedGemm, ATimedChoiceIsKeptOrForgotten) {
+  constexpr std::int64_t kM = 48, kN = 576, kK = 7168;
+  ScaledTensor a(Recipe::fp8_1x128, kM, kK), b(Recipe::fp8_128x128, kN, kK),
+      d(Recipe::bf16, kM, kN);
+  GemmArguments x;
+  x.a = std::as_const(a).view();
+  x.b = std::as_const(b).view();
+  x.d = {d.view().values, Format::bf16, kM, kN};
+  const std::string path = (*folder_ / "timed.json").string();
+  setenv("BLOCKSCALE_TUNING", path.c_str(), 1);
+  const cuda::DeviceScope device(0);
+  double fastest = 0.008;
+  fake_.reset();
+  fake_.milliseconds = [&](const test::FakeLaunch& launch) {
+    return launch.kernel == "gemm_fp8_64x96_blocks" && launch.cluster[0] == 3 ? fastest : 0.010;
+  };
+  const cuda::GemmTuning kept = cuda::tune_gemm(x, 3);
+  EXPECT_EQ(kept.path, path);
+  EXPECT_NEAR(kept.planned_seconds, 10e-6, 1e-9);
+  EXPECT_NEAR(kept.best_seconds, 8e-6, 1e-9);
+  EXPECT_THAT(kept.kept, testing::HasSubstr("64 x 96"));
+  const Fp8GemmSize size = size_of(kM, kN, kK);
+  EXPECT_EQ(kept.tried, gemm_detail::fp8_gemm_choices(size, 132).size());
+  const auto found = Tuning::read(path).find(kChip, size);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->split, 3u);
+  EXPECT_TRUE(fake_.memory.empty()) << "all memory is freed";
+
+  fastest = 0.0098;
+  EXPECT_EQ(cuda::tune_gemm(x, 3).kept, "");
+  EXPECT_TRUE(Tuning::read(path).choices().empty());
+
+  fake_.failures["cuMemAlloc_v2"] = 2;
+  EXPECT_THROW((void)cuda::tune_gemm(x, 3), Error);
+  fake_.reset();
+  test::expect_invalid("repeats", "is 0, must be at least 1", [&] { (void)cuda::tune_gemm(x, 0); });
+  unsetenv("BLOCKSCALE_TUNING");
 }
 
 TEST_F(TunedGemm, SaysSo) {

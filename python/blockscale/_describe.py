@@ -1,0 +1,103 @@
+"""What quantize and gemm would launch on a GPU, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _native
+from ._arrays import format_of
+from ._native import Format, Recipe, ScaleLayout
+from ._ops import _quantized, count
+from ._tensor import enum_member, traits_of
+from ._transform import Lowered, Swiglu, lower
+
+
+def describe(
+    shape: tuple[int, int],
+    recipe: Recipe | str,
+    *,
+    dtype: Format | str = Format.bf16,
+    layout: ScaleLayout | str = ScaleLayout.row_major,
+    transform: str = "identity",
+) -> str:
+    """What `quantize` would launch on an H200, and why: one line a kernel. Needs no GPU.
+
+    Args:
+        shape: (rows, k) of the result.
+        recipe, layout: as for `quantize`.
+        dtype: of x: "bf16", "f16" or "f32".
+        transform: "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate" or "rms_norm".
+
+    Raises:
+        ValueError: a name or a size that is not allowed, a layout that the recipe has not.
+
+    >>> import blockscale
+    >>> print(blockscale.describe((1, 4096), "mxfp4").split(":")[0])
+    quantize_blocks_mx_e2m1_32_bf16
+    """
+    if len(shape) != 2:
+        raise ValueError(f"shape: is {shape!r}, must be (rows, k)")
+    rows, k = (count(n, f"shape[{i}]", 2**30) for i, n in enumerate(shape))
+    if not 0 < rows * k <= 2**33:
+        raise ValueError(f"shape: is {shape!r}, must have from 1 to 2^33 elements")
+    transforms = list(_native.input_transforms)
+    if transform not in transforms:
+        raise ValueError(f"transform: is {transform!r}, must be one of {', '.join(transforms)}")
+    wanted = _quantized(recipe).recipe
+    placed = enum_member(layout, ScaleLayout, "layout")
+    fmt = enum_member(dtype, Format, "dtype")
+    if fmt not in (Format.bf16, Format.f16, Format.f32):
+        raise ValueError(f"dtype: is {fmt.name}, must be bf16, f16 or f32")
+    kind = transforms.index(transform)
+    return _native.cuda_describe_quantize(rows, k, fmt, wanted, placed, kind)
+
+
+def describe_gemm(
+    m: int,
+    n: int,
+    k: int,
+    a: Recipe | str = Recipe.fp8_1x128,
+    b: Recipe | str = Recipe.fp8_128x128,
+    *,
+    batch: int = 1,
+    out_dtype: Any = "bfloat16",
+    to: Recipe | str | None = None,
+    transform: str | Swiglu = "identity",
+) -> str:
+    """What `gemm` or `gemm_quantize` would launch on an H200, and how long it is expected to take.
+
+    Needs no GPU.
+
+    Args:
+        m, n, k: a is [m, k], b is [n, k].
+        a, b: their recipes.
+        batch: of both.
+        out_dtype: float32, float16 or bfloat16.
+        to: the recipe of `gemm_quantize`; then `out_dtype` does not count.
+        transform: of `gemm_quantize`.
+
+    Raises:
+        TypeError: a dtype or a transform that is not allowed.
+        ValueError: a name, a size, a pair of recipes or a transform that is not allowed.
+
+    >>> import blockscale
+    >>> print(blockscale.describe_gemm(128, 4096, 7168).split("_")[0])
+    gemm
+    """
+    m, n, k = (count(v, name, 2**31) for v, name in ((m, "m"), (n, "n"), (k, "k")))
+    batch = count(batch, "batch", 2**31)
+    if max(m * k, n * k, 4 * m * n) * batch > 2**40:
+        raise ValueError(f"m, n, k: are {m}, {n} and {k}, matrices must have at most 2^40 bytes")
+    recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
+    result = None if to is None else traits_of(to, "to").recipe
+    fused = _transform_of_product(transform)
+    if result is None and fused is not None:
+        raise ValueError(f"transform: is {transform!r}, must be identity without `to`")
+    dtype = format_of(out_dtype, "out_dtype")
+    return _native.cuda_describe_gemm(m, n, k, batch, *recipes, dtype, result, fused)
+
+
+def _transform_of_product(transform: Any) -> Lowered | None:
+    if not isinstance(transform, (str, Swiglu)):
+        raise TypeError(f"transform: is a {type(transform).__name__}, must be a name or Swiglu")
+    return lower(transform, "numpy")

@@ -1,0 +1,259 @@
+"""Times blockscale.gemm on a GPU for any number of rows, and with other scales and orders of sums.
+
+Usage: bench_gemm_sweep.py --output FOLDER --commit HASH [--repeats N]
+
+The sweep: N and K of dense models' layers, M from 1 to 8192 (powers of two, one more and one less,
+and a few between), in turns with torch._scaled_mm with block scales, where it takes the shape. A
+cliff is a point slower than 1.3 times its neighbour above in M. The variants: bench_gemm.py's
+shapes with A's scales row_major and ue8m0, and batch-invariant, over mn_major f32. Products are
+timed as bench_gemm.py does `ours`: alone, cold, in graphs; what `ours` leaves of each shape is
+compared with a product of the dequantized operands first. Written to DATE-CHIP-gemm-sweep.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+import statistics
+import sys
+from typing import TYPE_CHECKING, Any
+
+import bench_gemm
+import gpu_bench
+from bench_gemm import BASELINE, LAYERS, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POWERS = [1 << i for i in range(14)]
+ROWS = sorted(
+    {m + by for m in POWERS for by in (-1, 0, 1) if 1 <= m + by <= 8192} | {48, 96, 192, 1536}
+)
+SWEEP = [Shape(m, n, k) for n, k in LAYERS for m in ROWS]
+
+CLIFF = 1.3
+LEAST_CALLS = 4  # of a graph
+VARIANTS = ("row_major", "ue8m0", "ue8m0 row_major", "batch_invariant")
+
+
+def neighbours(cases: list[dict]) -> list[dict]:
+    """Each point beside the next one above in M, and its time over that one's."""
+    pairs = []
+    for n, k in sorted({(case["n"], case["k"]) for case in cases}):
+        layer = sorted((c for c in cases if (c["n"], c["k"]) == (n, k)), key=lambda c: c["m"])
+        for case, above in zip(layer, layer[1:], strict=False):
+            ratio = case["ours_microseconds"] / above["ours_microseconds"]
+            point = {"m": case["m"], "n": n, "k": k, "above": above["m"]}
+            pairs.append({**point, "ratio": ratio})
+    return pairs
+
+
+def cliffs(cases: list[dict]) -> list[dict]:
+    return [pair for pair in neighbours(cases) if pair["ratio"] > CLIFF]
+
+
+def slower_than_blk(cases: list[dict]) -> list[dict]:
+    """Points that cuBLASLt computes faster with the same scales."""
+    return [
+        {"m": shape.m, "n": shape.n, "k": shape.k, "ratio": 1 / ratio}
+        for shape, ratio in bench_gemm.ratios_of(cases, "blk").items()
+        if ratio < 1
+    ]
+
+
+def summary_of_variants(cases: list[dict]) -> dict[str, dict]:
+    """Of each variant the time over that of `ours`: geometric mean, and the largest."""
+    result = {}
+    for name in VARIANTS:
+        ratios = [case["over_ours"][name] for case in cases]
+        worst = max(cases, key=lambda case: case["over_ours"][name])
+        result[name] = {
+            "geometric_mean": statistics.geometric_mean(ratios),
+            "largest": max(ratios),
+            "shape": [worst["m"], worst["n"], worst["k"]],
+        }
+    return result
+
+
+def text_of_points(name: str, points: list[dict], of: int) -> str:
+    lines = [f"{name}: {len(points)} of {of}"]
+    for point in sorted(points, key=lambda p: -p["ratio"]):
+        lines.append(f"  {point['m']} x {point['n']} x {point['k']}: {point['ratio']:.3f}")
+    return "\n".join(lines)
+
+
+# --- on the GPU -----------------------------------------------------------------------------------
+
+
+class Pool:
+    """Numbers from which operands are cut one behind the other: those of many calls are cold, and
+    need not be made for each shape."""
+
+    def __init__(self, device: str, megabytes: int = 512) -> None:
+        import blockscale
+        import torch
+
+        options = {"dtype": torch.bfloat16, "device": device}
+        x = torch.randn(megabytes * 64, 1 << 14, **options)
+        codes = blockscale.quantize(x, "fp8_row").values.view(torch.uint8).flatten()
+        scales = torch.rand(megabytes << 15, device=device) / 64 + 1 / 128
+        powers = torch.randint(118, 122, (megabytes << 13,), dtype=torch.uint8, device=device)
+        results = torch.empty(megabytes << 21, dtype=torch.uint8, device=device)
+        self.memory = {"codes": codes, "scales": scales.view(torch.uint8), "powers": powers}
+        self.memory["results"] = results
+        self.restart()
+
+    def restart(self) -> None:
+        self.next = dict.fromkeys(self.memory, 0)
+
+    def cut(self, name: str, dtype: Any, *shape: int) -> Any:
+        begin = self.next[name]
+        end = begin + math.prod(shape) * dtype.itemsize
+        if end > len(self.memory[name]):
+            raise SystemExit(f"bench_gemm_sweep: the pool has no {shape} of {name} left")
+        self.next[name] = (end + 255) // 256 * 256
+        return self.memory[name][begin:end].view(dtype).view(shape)
+
+
+class Operands:
+    """Operands of a product, cut from a pool; `others` has A with the scales of VARIANTS."""
+
+    def __init__(self, pool: Pool, shape: Shape) -> None:
+        import torch
+        from blockscale import ScaledTensor
+
+        m, n, k = shape
+        blocks = math.ceil(k / 128)
+        values = pool.cut("codes", torch.float8_e4m3fn, m, k)
+
+        def a(recipe: str, layout: str) -> Any:
+            name, dtype = (
+                ("powers", torch.uint8) if "ue8m0" in recipe else ("scales", torch.float32)
+            )
+            size = (m, blocks) if layout == "row_major" else (blocks, m)
+            return ScaledTensor(values, pool.cut(name, dtype, *size), recipe, layout=layout)
+
+        self.a = a("fp8_1x128", "mn_major")
+        self.others = {
+            "row_major": a("fp8_1x128", "row_major"),
+            "ue8m0": a("fp8_1x128_ue8m0", "mn_major"),
+            "ue8m0 row_major": a("fp8_1x128_ue8m0", "row_major"),
+        }
+        scales = pool.cut("scales", torch.float32, math.ceil(n / 128), blocks)
+        b = pool.cut("codes", torch.float8_e4m3fn, n, k)
+        self.b = ScaledTensor(b, scales, "fp8_128x128")
+        self.d = pool.cut("results", torch.bfloat16, m, n)
+
+
+def variants() -> dict[str, Callable[[Operands], Any]]:
+    """`ours` with other operands, or batch-invariant; each alone, as that is."""
+    import blockscale
+
+    def alone(x: Operands, a: Any, **options: Any) -> Any:
+        blockscale._native.cuda_set_overlap(False)
+        try:
+            return blockscale.gemm(a, x.b, out=x.d, **options)
+        finally:
+            blockscale._native.cuda_set_overlap(True)
+
+    made: dict[str, Callable[[Operands], Any]] = {
+        name: lambda x, name=name: alone(x, x.others[name]) for name in VARIANTS[:-1]
+    }
+    made[VARIANTS[-1]] = lambda x: alone(x, x.a, batch_invariant=True)
+    return made
+
+
+def measure(
+    pool: Pool, shape: Shape, products: dict[str, Callable[[Operands], Any]], options: Any
+) -> dict:
+    """Microseconds of each product that takes the shape; `ours` must."""
+    import torch
+
+    pool.restart()
+    sets = [Operands(pool, shape) for _ in range(bench_gemm.set_count(shape, options.l2_bytes))]
+    calls = len(sets) * math.ceil(LEAST_CALLS / len(sets))
+    graphs = {}
+    for name, product in products.items():
+        try:
+            product(sets[0])
+            torch.cuda.synchronize()
+        except (RuntimeError, ValueError):
+            if name != "blk":
+                raise
+            continue
+        graphs[name] = bench_gemm.captured(product, sets, calls)
+    error = bench_gemm.error_of(sets[0], products["ours"])
+    if not error <= bench_gemm.LARGEST_ERROR:
+        raise SystemExit(f"bench_gemm_sweep: {shape}: the error of ours is {error}")
+    times = bench_gemm.median_microseconds(graphs, calls, options.repeats)
+    return {**shape._asdict(), "error": error, "microseconds": times}
+
+
+def sweep(pool: Pool, options: Any) -> list[dict]:
+    contenders = bench_gemm.contenders()
+    products = {name: contenders[name] for name in ("ours", "blk")}
+    cases = []
+    for shape in SWEEP:
+        case = measure(pool, shape, products, options)
+        times = case.pop("microseconds")
+        cases.append(
+            {**case, **{f"{name}_microseconds": times.get(name) for name in ("ours", "blk")}}
+        )
+        if shape.m == ROWS[-1]:
+            print(f"N = {shape.n}, K = {shape.k}: {len(ROWS)} points", flush=True)
+    return cases
+
+
+def measure_variants(pool: Pool, options: Any) -> list[dict]:
+    products = {"ours": bench_gemm.contenders()["ours"], **variants()}
+    cases = []
+    for shape in BASELINE:
+        case = measure(pool, shape, products, options)
+        times = case["microseconds"]
+        case["over_ours"] = {name: times[name] / times["ours"] for name in VARIANTS}
+        cases.append(case)
+    return cases
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--repeats", type=int, default=9, help="at least 5; default: 9")
+    options = parser.parse_args()
+    if options.repeats < 5:
+        parser.error(f"--repeats: is {options.repeats}, must be at least 5")
+
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    options.l2_bytes = properties.L2_cache_size
+    with torch.no_grad():
+        pool = Pool("cuda")
+        points, others = sweep(pool, options), measure_variants(pool, options)
+    results = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "repeats": options.repeats,
+        "cliffs": cliffs(points),
+        "slower_than_blk": slower_than_blk(points),
+        "variants": summary_of_variants(others),
+        "sweep": points,
+        "shapes": others,
+    }
+    taken = sum(case["blk_microseconds"] is not None for case in points)
+    pairs = len(neighbours(points))
+    print(text_of_points(f"slower than {CLIFF} x the neighbour above", results["cliffs"], pairs))
+    print(text_of_points("slower than cuBLASLt's blocks", results["slower_than_blk"], taken))
+    for name, found in results["variants"].items():
+        mean, largest, shape = found["geometric_mean"], found["largest"], found["shape"]
+        print(f"{name} over mn_major f32: {mean:.3f}, at most {largest:.3f} at {shape}")
+    chip, command = gpu_bench.chip_name(), "./dev gpu-bench gemm_sweep"
+    name = "gemm-sweep"
+    print(gpu_bench.write_report(options.output, name, chip, options.commit, command, results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
