@@ -116,6 +116,11 @@ std::string recipe_help() {
   return table.str();
 }
 
+std::string parse_pattern(const std::string& text) {
+  if (text.empty()) throw ParseError("a pattern must not be empty; '*' stands for every weight");
+  return text;
+}
+
 std::string help_text(std::string_view text) {
   constexpr std::size_t kWidth = 66;
   std::string result;

@@ -71,6 +71,8 @@ Format parse_plain_format(std::string_view name);  // f32, f16, bf16
 bool parse_device(std::string_view name);          // cpu, cuda: whether it is a GPU
 MxScaleMode parse_mx_scale_mode(std::string_view name);
 ScaleChoice parse_scale_choice(std::string_view name);
+/// A pattern of weight names, which is not empty.
+std::string parse_pattern(const std::string& text);
 const char* scale_choice_name(ScaleChoice choice);
 
 std::vector<std::string> recipe_names();

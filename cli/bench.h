@@ -1,14 +1,32 @@
 // What the commands of `blockscale bench` share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "blockscale/bench.h"
 #include "command.h"
+#include "output.h"
 
 namespace blockscale::cli {
 
 int parse_repeats(const std::string& text);
+std::int64_t parse_size(const std::string& text);
+
+/// Where results go: as text or, with `json`, as JSON on standard output; as JSON into a file too,
+/// if `path` is not empty.
+struct BenchOutput {
+  bool json = false;
+  std::string path;
+};
+void add_output(CLI::App& command, BenchOutput& output);
+ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output);
+
+/// Of `bench peaks`, and beside the products of `bench gemm`.
+Json peaks_json(const CpuPeaks& peaks);
 
 void add_copy(CLI::App& bench, Action& action);
+void add_gemm_bench(CLI::App& bench, Action& action);
+void add_peaks(CLI::App& bench, Action& action);
 
 }  // namespace blockscale::cli

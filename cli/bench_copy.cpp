@@ -7,7 +7,6 @@
 #include "bench.h"
 #include "blockscale/bench.h"
 #include "blockscale/parallel.h"
-#include "output.h"
 #include "text.h"
 #include "units.h"
 
@@ -18,20 +17,18 @@ struct BenchCopy {
   std::uint64_t bytes = std::uint64_t{128} << 20;
   int threads = 1;
   int repeats = 5;
-  bool json = false;
+  BenchOutput output;
 };
 
 ExitCode run_copy(const BenchCopy& command) {
   const double rate =
       benchmark_copy(static_cast<std::int64_t>(command.bytes), command.threads, command.repeats);
   const int threads = effective_threads(command.threads);
-  if (command.json) {
-    print_json({{"bytes", command.bytes}, {"threads", threads}, {"bytes_per_second", rate}});
-  } else {
-    print("memcpy of " + format_bytes(static_cast<double>(command.bytes)) + " on " +
-          plural(threads, "thread") + ": " + format_rate(rate) + " GB/s read + written\n");
-  }
-  return ExitCode::success;
+  return print_result({{"bytes", command.bytes}, {"threads", threads}, {"bytes_per_second", rate}},
+                      "memcpy of " + format_bytes(static_cast<double>(command.bytes)) + " on " +
+                          plural(threads, "thread") + ": " + format_rate(rate) +
+                          " GB/s read + written\n",
+                      command.output);
 }
 
 constexpr const char* kCopyExamples = R"help(Examples:
@@ -60,7 +57,7 @@ void add_copy(CLI::App& bench, Action& action) {
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs, of which the fastest counts. Default: 5");
   add_threads(*command, state->threads, 1);
-  add_json(*command, state->json);
+  add_output(*command, state->output);
   command->footer(kCopyExamples);
   command->callback([&action, state] { action = [state] { return run_copy(*state); }; });
 }

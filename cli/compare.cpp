@@ -1,16 +1,19 @@
 // blockscale compare: what a conversion cost, tensor by tensor.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
 #include "blockscale/convert.h"
 #include "command.h"
 #include "html_report.h"
+#include "listing.h"
 #include "output.h"
 #include "table.h"
 #include "text.h"
@@ -18,10 +21,59 @@
 namespace blockscale::cli {
 namespace {
 
+using Compared = TensorComparison;
+
+/// Ruined, then from the smallest on, then equal, then not compared.
+bool has_lower_sqnr(const Compared& a, const Compared& b) {
+  const auto place = [](const Compared& tensor) -> std::pair<int, double> {
+    switch (tensor.status) {
+      case ComparisonStatus::ruined: return {0, 0};
+      case ComparisonStatus::differs: return {1, tensor.sqnr_db};
+      case ComparisonStatus::equal: return {2, 0};
+      case ComparisonStatus::not_compared: break;
+    }
+    return {3, 0};
+  };
+  return place(a) < place(b);
+}
+
+/// An error as a number that sorts: NaN of ruined tensors is the largest, of others the smallest.
+double sortable(const Compared& tensor, double error) {
+  if (!std::isnan(error)) return error;
+  return tensor.status == ComparisonStatus::ruined ? HUGE_VAL : -1;
+}
+
+constexpr std::array kColumns = {
+    Column<Compared>{"name", [](const Compared& a, const Compared& b) { return a.name < b.name; }},
+    Column<Compared>{"shape",
+                     [](const Compared& a, const Compared& b) {
+                       return element_count(a.shape) > element_count(b.shape);
+                     }},
+    Column<Compared>{"recipe_a",
+                     [](const Compared& a, const Compared& b) { return a.recipe_a < b.recipe_a; }},
+    Column<Compared>{"recipe_b",
+                     [](const Compared& a, const Compared& b) { return a.recipe_b < b.recipe_b; }},
+    Column<Compared>{"sqnr", has_lower_sqnr},
+    Column<Compared>{"max_error",
+                     [](const Compared& a, const Compared& b) {
+                       return sortable(a, a.max_error) > sortable(b, b.max_error);
+                     }},
+    Column<Compared>{"mean_error",
+                     [](const Compared& a, const Compared& b) {
+                       return sortable(a, a.mean_error) > sortable(b, b.mean_error);
+                     }},
+    Column<Compared>{"bytes_a",
+                     [](const Compared& a, const Compared& b) { return a.bytes_a > b.bytes_a; }},
+    Column<Compared>{"bytes_b",
+                     [](const Compared& a, const Compared& b) { return a.bytes_b > b.bytes_b; }},
+};
+
 struct CompareCommand {
   std::string a;
   std::string b;
-  std::string html;  // empty: none
+  std::string html;        // empty: none
+  std::string conversion;  // of --conversion
+  Listing<TensorComparison> listing;
   int threads = 0;
   bool overwrite = false;
   bool json = false;
@@ -57,7 +109,7 @@ Json comparison_json(const TensorComparison& comparison) {
 
 Json report_json(const CompareCommand& command, const CompareReport& report) {
   Json tensors = Json::array();
-  for (const TensorComparison& comparison : report.tensors) {
+  for (const TensorComparison& comparison : command.listing.of(report.tensors)) {
     Json tensor = {{"name", comparison.name},
                    {"shape", comparison.shape},
                    {"recipe_a", comparison.recipe_a},
@@ -116,22 +168,26 @@ void print_report(const CompareCommand& command, const CompareReport& report) {
                {"Mean error", Align::right},
                {"Bytes A", Align::right},
                {"Bytes B", Align::right}});
-  for (const TensorComparison& comparison : report.tensors) {
+  const std::vector<TensorComparison> shown = command.listing.of(report.tensors);
+  for (const TensorComparison& comparison : shown) {
     add_comparison(table, comparison, comparison.name, shape_text(comparison.shape));
   }
   table.add_rule();
   add_comparison(table, report.total, "total of " + plural(report.converted, "converted tensor"),
                  "");
-  print(table.str() + ruined_text(report) + unmatched_text("Only in A", report.only_a) +
-        unmatched_text("Only in B", report.only_b) +
+  print(table.str() + shown_text(shown.size(), report.tensors.size()) + ruined_text(report) +
+        unmatched_text("Only in A", report.only_a) + unmatched_text("Only in B", report.only_b) +
         unmatched_text("In both, but of different shapes", report.different_shape));
   if (!command.html.empty()) print("\nThe same with plots: " + printable(command.html) + "\n");
 }
 
 ExitCode run(const CompareCommand& command) {
-  const HtmlReport html = {command.a, command.b, command.html, command.threads, command.overwrite};
+  const HtmlReport html = {
+      command.a,          command.b,       command.html,     command.listing.patterns,
+      command.conversion, command.threads, command.overwrite};
   if (!command.html.empty()) check_html_output(html);
-  const CompareReport report = compare(command.a, command.b, command.threads);
+  const CompareReport report =
+      compare(command.a, command.b, command.threads, command.listing.patterns);
   if (!command.html.empty()) write_html_report(html);
   if (command.json) {
     print_json(report_json(command, report));
@@ -147,8 +203,9 @@ are compared as they dequantize, whatever their recipes and dialects. A tensor i
 is NaN or -inf: NaN or infinity in one checkpoint only, or values where A has only zeros. Ruined
 ones come first. The total counts converted tensors: of another recipe or dtype, or other values.
 
---html needs the Python package with its plots (pip install '.[report]' in a checkout), of the
-Python that BLOCKSCALE_PYTHON names, else of python3 on PATH.
+--html's page is of the tensors that --tensor chooses. It needs the Python package with its plots
+(pip install '.[report]' in a checkout), of the Python that BLOCKSCALE_PYTHON names, else of python3
+on PATH.
 
 Examples:
   What NVFP4 cost:
@@ -158,8 +215,7 @@ Examples:
     blockscale compare ./model ./model-nvfp4 --html nvfp4.html
 
   The five layers that lost most, ruined ones first:
-    blockscale compare ./model ./model-nvfp4 --json | jq -r '.tensors |
-      map(select(.status != "equal")) | sort_by(.sqnr_db) | .[:5][] | "\(.sqnr) \(.name)"'
+    blockscale compare ./model ./model-nvfp4 --sort sqnr --top 5
 )help";
 
 }  // namespace
@@ -175,10 +231,19 @@ void add_compare(CLI::App& app, Action& action) {
   CLI::Option* const html = command->add_option(
       "--html", state->html,
       help_text("Write a self-contained HTML page with plots to this file as well"));
-  html->option_text("FILE")->check([](const std::string& text) {
-    return text.empty() ? std::string("is empty, must name a file") : std::string();
-  });
+  CLI::Option* const conversion = command->add_option(
+      "--conversion", state->conversion,
+      help_text(
+          "What convert --json printed when it made B with --scales mse or weighted: the page "
+          "then shows each layer's gain"));
+  for (CLI::Option* const option : {html, conversion}) {
+    option->option_text("FILE")->check([](const std::string& text) {
+      return text.empty() ? std::string("is empty, must name a file") : std::string();
+    });
+  }
+  conversion->needs(html);
   command->add_flag("--overwrite", state->overwrite, "Replace FILE if it exists")->needs(html);
+  add_listing(*command, state->listing, kColumns);
   add_threads(*command, state->threads);
   add_json(*command, state->json);
   command->footer(kExamples);

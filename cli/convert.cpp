@@ -10,6 +10,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "blockscale/convert.h"
@@ -62,21 +65,25 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// What a user can do about an error that only this command's options can mend.
+/// What the library says that a caller can do, and how this command is told to.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kHints = {{
+    {"overwrite replaces it", "--overwrite replaces it"},
+    {"resume continues it", "the same command with --resume continues it"},
+    {"run without resume to start anew", "the same command without --resume starts anew"},
+    {"allow_nonfinite converts it by the rules of docs/numerics.md",
+     "--allow-nonfinite converts it by the rules of docs/numerics.md, --exclude keeps that tensor "
+     "as it is"},
+}};
+
+/// The library's message with its hint, at the end, in this command's words.
 std::string with_advice(const Error& error) {
-  const std::string message = error.what();
-  switch (error.code()) {
-    case ErrorCode::already_exists:
-      if (!message.ends_with("; overwrite replaces it")) return message;
-      return message + "; --overwrite replaces it, --resume continues an interrupted conversion";
-    case ErrorCode::io:
-      if (!message.ends_with("resume continues it")) return message;
-      return message + "; with room, the same command with --resume continues";
-    case ErrorCode::nonfinite:
-      return message + "; --allow-nonfinite converts it, --exclude keeps that tensor as it is";
-    case ErrorCode::interrupted: return message + "; the same command with --resume continues";
-    default: return message;
+  std::string message = error.what();
+  for (const auto& [said, ours] : kHints) {
+    if (!message.ends_with(said)) continue;
+    message.replace(message.size() - said.size(), said.size(), ours);
+    break;
   }
+  return message;
 }
 
 ConvertReport run_convert(const ConvertCommand& command) {
@@ -109,6 +116,7 @@ Json tensor_json(const ConvertedTensor& tensor) {
           {"source_recipe", recipe_traits(tensor.source_recipe).name},
           {"recipe", recipe_traits(tensor.recipe).name},
           {"reason", tensor.reason},
+          {"rule", tensor.rule},
           {"source_bytes", tensor.source_bytes},
           {"bytes", tensor.bytes},
           {"error_ratio", tensor.error_ratio ? Json(*tensor.error_ratio) : Json()}};
@@ -200,25 +208,28 @@ std::string not_copied_table(const ConvertReport& report) {
 
 /// What searched scales gained: over all layers, and those that gained most and least.
 std::string gains_text(const ConvertReport& report) {
-  const ConvertedTensor* most = nullptr;
-  const ConvertedTensor* least = nullptr;
+  std::vector<std::pair<double, std::string>> ratios;
   double logarithms = 0;
-  std::size_t count = 0;
   for (const ConvertedTensor& tensor : report.tensors) {
     if (!tensor.error_ratio) continue;
-    if (most == nullptr || *tensor.error_ratio < *most->error_ratio) most = &tensor;
-    if (least == nullptr || *tensor.error_ratio > *least->error_ratio) least = &tensor;
+    ratios.emplace_back(*tensor.error_ratio, tensor.name);
     logarithms += std::log(std::max(*tensor.error_ratio, 1e-300));
-    ++count;
   }
-  if (count == 0) return "";
-  const auto of = [](const ConvertedTensor& tensor) {
-    return format_fixed(*tensor.error_ratio, 3) + " (" + printable(tensor.name) + ")";
+  if (ratios.empty()) return "";
+  const auto text_of = [](const auto& ratio) {
+    return format_fixed(ratio.first, 3) + " (" + printable(ratio.second) + ")";
   };
+  const auto [most, least] = std::ranges::minmax_element(ratios);
   return "\nsquared errors, of those with min-max scales: " +
-         format_fixed(std::exp(logarithms / static_cast<double>(count)), 3) +
-         " (geometric mean of " + plural(static_cast<std::int64_t>(count), "layer") + "), from " +
-         of(*most) + " to " + of(*least) + "\n";
+         format_fixed(std::exp(logarithms / static_cast<double>(ratios.size())), 3) +
+         " (geometric mean of " + plural(static_cast<std::int64_t>(ratios.size()), "layer") +
+         "), from " + text_of(*most) + " to " + text_of(*least) + "\n";
+}
+
+/// Why a tensor is kept or converted: the reason, the rule, or `reason (rule)`.
+std::string why(const ConvertedTensor& tensor) {
+  if (tensor.reason.empty() || tensor.rule.empty()) return tensor.reason + tensor.rule;
+  return tensor.reason + " (" + tensor.rule + ")";
 }
 
 /// How the result's inputs are quantized, a line for each recipe, and what was exact.
@@ -240,7 +251,7 @@ std::string decisions_table(const ConvertReport& report) {
     table.add_row({printable(tensor.name), recipe_traits(tensor.source_recipe).name,
                    tensor.converted ? recipe_traits(tensor.recipe).name : "kept",
                    format_bytes(static_cast<double>(tensor.source_bytes)),
-                   format_bytes(static_cast<double>(tensor.bytes)), printable(tensor.reason)});
+                   format_bytes(static_cast<double>(tensor.bytes)), printable(why(tensor))});
   }
   return table.str() + "\n";
 }
@@ -279,7 +290,8 @@ void log_tensors(const ConvertReport& report) {
   for (const ConvertedTensor& tensor : report.tensors) {
     const std::string fate =
         tensor.converted ? std::string("to ") + recipe_traits(tensor.recipe).name : "kept";
-    const std::string reason = tensor.reason.empty() ? "" : ", " + printable(tensor.reason);
+    const std::string text = why(tensor);
+    const std::string reason = text.empty() ? "" : ", " + printable(text);
     const std::string gain =
         tensor.error_ratio ? ", squared error x " + format_fixed(*tensor.error_ratio, 3) : "";
     spdlog::debug("{}: {}{}{}", printable(tensor.name), fate, reason, gain);
@@ -322,11 +334,6 @@ std::pair<std::string, Recipe> parse_mapping(const std::string& text) {
                      "'*.experts.*=mxfp4'");
   }
   return {text.substr(0, equals), parse_recipe(std::string_view(text).substr(equals + 1))};
-}
-
-std::string parse_pattern(const std::string& text) {
-  if (text.empty()) throw ParseError("a pattern must not be empty; '*' stands for every weight");
-  return text;
 }
 
 constexpr std::array kActivations = {Activations::none, Activations::dynamic,

@@ -62,9 +62,9 @@ struct GemmResult {
 };
 
 GemmTime time_product(const GemmCommand& command, const GemmArguments& arguments, int repeats) {
-  if (!command.cuda) return time_gemm(arguments, command.threads, repeats);
+  if (!command.cuda) return time_gemm(std::span(&arguments, 1), command.threads, repeats);
   const double seconds = cuda::benchmark_gemm(arguments, repeats);
-  return {seconds, seconds};
+  return {seconds, seconds, {seconds, seconds}};
 }
 
 void count_different(const void* got, const void* wanted, std::int64_t bytes, GemmResult& result) {
@@ -268,7 +268,7 @@ void add_weights_options(CLI::App& command, GemmCommand& state) {
              "Multiply by the linear layers of this checkpoint");
   add_parsed(command, "--reference", "PATH", state.reference, as_is,
              help_text("Checkpoint with the true weights. Default: the values of --weights"));
-  add_repeated(command, "--tensor", "PATTERN", state.selected, as_is,
+  add_repeated(command, "--tensor", "PATTERN", state.selected, parse_pattern,
                "Only the weights whose names match. Repeatable");
   command.add_flag("--baselines", state.baselines, "Run every layer in f32 and bf16 as well");
 }
@@ -351,19 +351,22 @@ RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Rec
   if (recipe_traits(*to.recipe).tensor_scale) options.scale_source = ScaleSource::given;
 }
 
-GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats) {
+GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats) {
   using Clock = std::chrono::steady_clock;
   const GemmOptions options{threads};
-  gemm(arguments, options);
+  gemm(products[0], options);
   std::vector<double> seconds;
   seconds.reserve(static_cast<std::size_t>(repeats));
-  for (int i = 0; i < repeats; ++i) {
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(repeats); ++i) {
     const auto start = Clock::now();
-    gemm(arguments, options);
+    gemm(products[i % products.size()], options);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::sort(seconds.begin(), seconds.end());
-  return {seconds.front(), seconds[seconds.size() / 2]};
+  const std::size_t quarter = seconds.size() / 4;
+  return {seconds.front(),
+          seconds[seconds.size() / 2],
+          {seconds[quarter], seconds[seconds.size() - 1 - quarter]}};
 }
 
 void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k) {

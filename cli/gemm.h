@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,9 +73,10 @@ class RandomProduct {
 struct GemmTime {
   double fastest = 0;  // seconds
   double median = 0;
+  double quartiles[2] = {};
 };
-/// Runs `arguments` once to warm up, then `repeats` times.
-GemmTime time_gemm(const GemmArguments& arguments, int threads, int repeats);
+/// Runs the products in turns, one a run: one run to warm up, then `repeats`.
+GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats);
 
 /// Throws invalid_argument if random operands of these sizes would not fit into the memory that is
 /// free: better than to be killed half way.

@@ -13,6 +13,7 @@
 #include "blockscale/system.h"
 #include "command.h"
 #include "gemm.h"
+#include "listing.h"
 #include "output.h"
 #include "table.h"
 #include "text.h"
@@ -108,7 +109,7 @@ Product multiply(const Truth& truth, const ScaledTensorView& a, const ScaledTens
   arguments.b = b;
   arguments.d = {d.view().values, command.output_dtype, truth.m, truth.n};
   Product product{a.recipe, b.recipe};
-  product.seconds = time_gemm(arguments, command.threads, command.repeats).fastest;
+  product.seconds = time_gemm(std::span(&arguments, 1), command.threads, command.repeats).fastest;
   const ScaledTensor& result = d;
   const std::vector<float> values = values_of(result.view(), command.threads);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -153,11 +154,14 @@ Layer measure(const ScaledTensorView& weight, const ScaledTensorView& true_weigh
   return layer;
 }
 
-bool is_selected(const CheckpointTensor& tensor, const GemmCommand& command) {
-  if (command.selected.empty()) return is_linear_weight(tensor);
-  return tensor.shape.size() == 2 &&
-         std::any_of(command.selected.begin(), command.selected.end(),
-                     [&](const std::string& glob) { return weight_matches(glob, tensor.name); });
+/// Linear layers, or the matrices that were asked for by name.
+std::vector<CheckpointTensor> selected_tensors(const Checkpoint& weights,
+                                               const GemmCommand& command) {
+  std::vector<CheckpointTensor> selected = tensors_of(weights, command.selected);
+  std::erase_if(selected, [&](const CheckpointTensor& tensor) {
+    return command.selected.empty() ? !is_linear_weight(tensor) : tensor.shape.size() != 2;
+  });
+  return selected;
 }
 
 const CheckpointTensor& true_tensor(const Checkpoint& reference, const CheckpointTensor& tensor) {
@@ -169,27 +173,12 @@ const CheckpointTensor& true_tensor(const Checkpoint& reference, const Checkpoin
   return *found;
 }
 
-/// A pattern that chooses nothing would go unnoticed beside one that does.
-void check_patterns(const Checkpoint& weights, const GemmCommand& command) {
-  for (const std::string& pattern : command.selected) {
-    if (std::none_of(weights.tensors().begin(), weights.tensors().end(),
-                     [&](const auto& tensor) { return weight_matches(pattern, tensor.name); })) {
-      throw Error(ErrorCode::not_found, "tensor",
-                  "\"" + printable(pattern) +
-                      "\" matches no tensor of the weights; blockscale "
-                      "inspect shows what there is");
-    }
-  }
-}
-
 std::vector<Layer> measure_all(const GemmCommand& command) {
   const Checkpoint weights = Checkpoint::open(command.weights);
-  check_patterns(weights, command);
   const Checkpoint reference =
       command.reference.empty() ? weights : Checkpoint::open(command.reference);
   std::vector<Layer> layers;
-  for (const CheckpointTensor& tensor : weights.tensors()) {
-    if (!is_selected(tensor, command)) continue;
+  for (const CheckpointTensor& tensor : selected_tensors(weights, command)) {
     layers.push_back(measure(weights.view(tensor), reference.view(true_tensor(reference, tensor)),
                              tensor.name, layers.size(), command));
     spdlog::info("{}: error {:.3g}", printable(tensor.name),

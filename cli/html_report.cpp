@@ -185,6 +185,8 @@ void write_html_report(const HtmlReport& report) {
   std::vector<std::string> arguments = {python, "-m", "blockscale.report"};
   arguments.insert(arguments.end(), {"--threads", std::to_string(report.threads)});
   if (report.overwrite) arguments.emplace_back("--overwrite");
+  for (const std::string& pattern : report.tensors) arguments.push_back("--tensor=" + pattern);
+  if (!report.conversion.empty()) arguments.push_back("--conversion=" + report.conversion);
   arguments.push_back("--output=" + report.output);
   arguments.insert(arguments.end(), {"--", report.a, report.b});
   const Finished finished = run(arguments);

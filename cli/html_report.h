@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace blockscale::cli {
 
@@ -9,6 +10,8 @@ struct HtmlReport {
   std::string a;
   std::string b;
   std::string output;
+  std::vector<std::string> tensors;  // patterns; empty: everything
+  std::string conversion;            // file of convert's --json; empty: none
   int threads = 0;
   bool overwrite = false;
 };

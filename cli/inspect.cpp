@@ -1,6 +1,7 @@
 // blockscale inspect: what is in a checkpoint, or how a scale layout lies in memory.
 #include "inspect.h"
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "arguments.h"
 #include "blockscale/layout.h"
 #include "command.h"
+#include "listing.h"
 #include "output.h"
 #include "table.h"
 #include "text.h"
@@ -17,15 +19,39 @@
 namespace blockscale::cli {
 namespace {
 
-/// Where a quantized tensor's scales lie; empty for others.
-std::string layout_name(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
-  return tensor.quantized ? scale_layout_traits(checkpoint.view(tensor).layout).name : "";
-}
+/// A tensor, and where its scales lie; empty if it has none.
+struct Row {
+  CheckpointTensor tensor;
+  std::string layout;
+};
 
-std::int64_t element_count(const CheckpointTensor& tensor) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : tensor.shape) count *= size;
-  return count;
+constexpr std::array kColumns = {
+    Column<Row>{"name", [](const Row& a, const Row& b) { return a.tensor.name < b.tensor.name; }},
+    Column<Row>{"shape",
+                [](const Row& a, const Row& b) {
+                  return element_count(a.tensor.shape) > element_count(b.tensor.shape);
+                }},
+    Column<Row>{"recipe", [](const Row& a,
+                             const Row& b) { return stored_as(a.tensor) < stored_as(b.tensor); }},
+    Column<Row>{"layout", [](const Row& a, const Row& b) { return a.layout < b.layout; }},
+    Column<Row>{"bytes",
+                [](const Row& a, const Row& b) { return a.tensor.bytes > b.tensor.bytes; }},
+};
+
+/// What was asked for of a checkpoint.
+struct Selection {
+  std::vector<CheckpointTensor> tensors;  // that --tensor chose; totals are over these
+  std::vector<Row> rows;                  // that are shown
+};
+
+Selection select(const Checkpoint& checkpoint, const Listing<Row>& listing) {
+  Selection selection{tensors_of(checkpoint, listing.patterns), {}};
+  for (const CheckpointTensor& tensor : selection.tensors) {
+    selection.rows.push_back(
+        {tensor, tensor.quantized ? scale_layout_traits(checkpoint.view(tensor).layout).name : ""});
+  }
+  selection.rows = listing.of(std::move(selection.rows));
+  return selection;
 }
 
 struct Total {
@@ -35,7 +61,7 @@ struct Total {
 
   void add(const CheckpointTensor& tensor) {
     ++tensors;
-    elements += element_count(tensor);
+    elements += element_count(tensor.shape);
     bytes += tensor.bytes;
   }
   double bits_per_element() const {
@@ -48,9 +74,9 @@ struct Totals {
   Total all;
 };
 
-Totals totals_of(const Checkpoint& checkpoint) {
+Totals totals_of(const std::vector<CheckpointTensor>& tensors) {
   Totals totals;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+  for (const CheckpointTensor& tensor : tensors) {
     totals.by_recipe[stored_as(tensor)].add(tensor);
     totals.all.add(tensor);
   }
@@ -71,19 +97,20 @@ Json total_json(const Total& total) {
 }
 
 /// Scales that mean nothing, as lines.
-std::vector<std::string> problems_of(const Checkpoint& checkpoint) {
+std::vector<std::string> problems_of(const Checkpoint& checkpoint,
+                                     const std::vector<CheckpointTensor>& tensors) {
   std::vector<std::string> problems;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+  for (const CheckpointTensor& tensor : tensors) {
     const std::string problem = checkpoint.problem(tensor);
     if (!problem.empty()) problems.push_back(problem);
   }
   return problems;
 }
 
-Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
+Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint,
+                     const Selection& selection) {
   Json tensors = Json::array();
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    const std::string layout = layout_name(checkpoint, tensor);
+  for (const auto& [tensor, layout] : selection.rows) {
     tensors.push_back(
         {{"name", tensor.name},
          {"shape", tensor.shape},
@@ -95,7 +122,7 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
           layout.empty() ? Json(nullptr) : Json(describe_scale_layout(checkpoint.view(tensor)))},
          {"bytes", tensor.bytes}});
   }
-  const Totals totals = totals_of(checkpoint);
+  const Totals totals = totals_of(selection.tensors);
   Json by_recipe = Json::object();
   for (const auto& [recipe, total] : totals.by_recipe) by_recipe[recipe] = total_json(total);
   Json files = Json::array();
@@ -108,17 +135,16 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint) {
           {"tensors", tensors},
           {"recipes", by_recipe},
           {"total", total_json(totals.all)},
-          {"problems", problems_of(checkpoint)}};
+          {"problems", problems_of(checkpoint, selection.tensors)}};
 }
 
-std::string tensor_table(const Checkpoint& checkpoint) {
+std::string tensor_table(const Selection& selection) {
   Table table({{"Tensor"}, {"Shape"}, {"Recipe"}, {"Scale layout"}, {"Bytes", Align::right}});
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor),
-                   layout_name(checkpoint, tensor),
+  for (const auto& [tensor, layout] : selection.rows) {
+    table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor), layout,
                    format_bytes(static_cast<double>(tensor.bytes))});
   }
-  return table.str();
+  return table.str() + shown_text(selection.rows.size(), selection.tensors.size());
 }
 
 void add_total(Table& table, const std::string& name, const Total& total) {
@@ -128,26 +154,27 @@ void add_total(Table& table, const std::string& name, const Total& total) {
                  format_fixed(total.bits_per_element(), 2)});
 }
 
-std::string totals_table(const Checkpoint& checkpoint) {
+std::string totals_table(const std::vector<CheckpointTensor>& tensors) {
   Table table({{"Recipe"},
                {"Tensors", Align::right},
                {"Elements", Align::right},
                {"Bytes", Align::right},
                {"Bits each", Align::right}});
-  const Totals totals = totals_of(checkpoint);
+  const Totals totals = totals_of(tensors);
   for (const auto& [recipe, total] : totals.by_recipe) add_total(table, recipe, total);
   table.add_rule();
   add_total(table, "total", totals.all);
   return table.str();
 }
 
-void print_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+void print_checkpoint(const std::string& path, const Checkpoint& checkpoint,
+                      const Selection& selection) {
   const auto files = static_cast<std::int64_t>(checkpoint.store().files().size());
   std::string problems;
-  for (const std::string& problem : problems_of(checkpoint)) {
+  for (const std::string& problem : problems_of(checkpoint, selection.tensors)) {
     problems += "damaged: " + printable(problem) + "\n";
   }
-  print(tensor_table(checkpoint) + "\n" + totals_table(checkpoint) + "\n" + problems +
+  print(tensor_table(selection) + "\n" + totals_table(selection.tensors) + "\n" + problems +
         printable(path) + ": " + dialect_name(checkpoint.dialect()) + " dialect, " +
         plural(files, "file") + " of " + format_bytes(static_cast<double>(file_bytes(checkpoint))) +
         "\n");
@@ -155,6 +182,7 @@ void print_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
 
 struct InspectCommand {
   std::string path;
+  Listing<Row> listing;
   LayoutRequest layout;
   bool json = false;
 };
@@ -163,6 +191,9 @@ ExitCode run(const InspectCommand& command) {
   if (command.layout.layout.has_value() == !command.path.empty()) {
     throw UsageError("give either PATH, or --layout and --shape");
   }
+  if (command.layout.layout.has_value() && command.listing.is_given()) {
+    throw UsageError("--tensor, --sort and --top go with PATH");
+  }
   if (command.layout.layout.has_value()) return inspect_layout(command.layout, command.json);
   if (command.layout.has_details()) {
     throw UsageError(
@@ -170,10 +201,11 @@ ExitCode run(const InspectCommand& command) {
         "with --layout");
   }
   const Checkpoint checkpoint = Checkpoint::open(command.path);
+  const Selection selection = select(checkpoint, command.listing);
   if (command.json) {
-    print_json(checkpoint_json(command.path, checkpoint));
+    print_json(checkpoint_json(command.path, checkpoint, selection));
   } else {
-    print_checkpoint(command.path, checkpoint);
+    print_checkpoint(command.path, checkpoint, selection);
   }
   return ExitCode::success;
 }
@@ -185,11 +217,11 @@ Examples:
   Tensors, recipes and sizes of a checkpoint:
     blockscale inspect ./minilm-nvfp4
 
+  Its ten largest tensors:
+    blockscale inspect ./minilm-nvfp4 --sort bytes --top 10
+
   The tcgen05 layout of the NVFP4 scales of a 256 x 128 matrix:
     blockscale inspect --layout swizzled_128x4 --shape 256x128 --recipe nvfp4
-
-  One scale a row and 128 of k, k blocks outermost:
-    blockscale inspect --layout mn_major --shape 256x1024 --group 128 --rows-per-scale 1
 )help";
 
 }  // namespace
@@ -207,6 +239,7 @@ void add_inspect(CLI::App& app, Action& action) {
       app.add_subcommand("inspect", "Show what is in a checkpoint, or print a scale layout");
   command->add_option("PATH", state->path, "A checkpoint: a folder or a .safetensors file")
       ->option_text(" ");
+  add_listing(*command, state->listing, kColumns);
   add_layout_options(*command, state->layout);
   add_json(*command, state->json);
   command->footer(kExamples);

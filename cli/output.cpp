@@ -26,9 +26,13 @@ bool has_colour(std::FILE* stream) {
          isatty(fileno(stream)) != 0;
 }
 
-void print_json(const Json& json) {
+std::string json_text(const Json& json) {
   // File names and tensor names need not be UTF-8; JSON must be.
-  print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void print_json(const Json& json) {
+  print(json_text(json));
 }
 
 void finish_output() {

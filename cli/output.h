@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace blockscale::cli {
@@ -15,6 +16,7 @@ void print(std::string_view text);
 /// (no-color.org).
 bool has_colour(std::FILE* stream);
 /// One object, indented, with a newline at its end. NaN and infinities become null.
+std::string json_text(const Json& json);
 void print_json(const Json& json);
 
 /// Throws Error(io) if something that was printed did not reach standard output.

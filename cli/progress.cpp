@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "text.h"
 #include "units.h"
@@ -13,7 +14,8 @@ namespace {
 
 constexpr double kBarPeriod = 0.1;   // seconds between two drawings
 constexpr double kLinePeriod = 5.0;  // seconds between two lines
-constexpr std::size_t kBarCells = 24;
+constexpr std::size_t kMostCells = 24;
+constexpr std::size_t kLeastCells = 4;
 constexpr std::size_t kFallbackWidth = 80;
 
 double fraction_done(const ProgressState& state) {
@@ -26,15 +28,41 @@ std::string percent(double fraction) {
   return std::string(3 - std::min<std::size_t>(3, digits.size()), ' ') + digits + "%";
 }
 
-/// "1.2 GiB of 2.9 GiB, 310.0 MiB/s, 5.6 s left"
+/// "1.2 GiB of 2.9 GiB"
 std::string amounts(const ProgressState& state) {
-  std::string text = format_bytes(static_cast<double>(state.done)) + " of " +
-                     format_bytes(static_cast<double>(state.total));
+  return format_bytes(static_cast<double>(state.done)) + " of " +
+         format_bytes(static_cast<double>(state.total));
+}
+
+/// "310.0 MiB/s" and "5.6 s left"; empty before there is a rate.
+struct Pace {
+  std::string rate;
+  std::string left;
+};
+
+Pace pace_of(const ProgressState& state) {
   const double fresh = static_cast<double>(state.done - std::min(state.done, state.reused));
-  if (fresh <= 0 || state.seconds <= 0) return text;
+  if (fresh <= 0 || state.seconds <= 0) return {};
   const double rate = fresh / state.seconds;
   const double left = static_cast<double>(state.total - std::min(state.done, state.total)) / rate;
-  return text + ", " + format_bytes(rate) + "/s, " + format_duration(left) + " left";
+  return {format_bytes(rate) + "/s", format_duration(left) + " left"};
+}
+
+/// Those that are not empty, in order, joined by ", ".
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  }
+  return text;
+}
+
+/// "[=======>      ]" of `cells` columns and its brackets.
+std::string bar(double fraction, std::size_t cells) {
+  const auto filled = static_cast<std::size_t>(fraction * static_cast<double>(cells));
+  std::string text(filled, '=');
+  if (filled < cells) text += ">" + std::string(cells - filled - 1, ' ');
+  return "[" + text + "]";
 }
 
 std::size_t terminal_width(std::FILE* stream) {
@@ -47,19 +75,29 @@ std::size_t terminal_width(std::FILE* stream) {
 
 std::string progress_bar(const ProgressState& state, std::size_t width) {
   const double fraction = fraction_done(state);
-  const auto filled = static_cast<std::size_t>(fraction * kBarCells);
-  std::string bar(filled, '=');
-  if (filled < kBarCells) bar += ">" + std::string(kBarCells - filled - 1, ' ');
-  const std::string text = percent(fraction) + " [" + bar + "] " + amounts(state) + ", ";
-  const std::size_t used = display_width(text);
+  const std::string share = percent(fraction);
+  const Pace pace = pace_of(state);
   // With less room than this the name says nothing: the numbers alone.
   constexpr std::size_t kLeastName = 8;
-  if (used + kLeastName > width) return text.substr(0, std::min(width, text.size() - 2));
-  return text + shortened(printable(state.tensor), width - used);
+  const std::string whole = share + " " + bar(fraction, kMostCells) + " " +
+                            joined({amounts(state), pace.rate, pace.left}) + ", ";
+  if (whole.size() + kLeastName <= width) {
+    return whole + shortened(printable(state.tensor), width - whole.size());
+  }
+  for (const std::string& numbers : {joined({amounts(state), pace.rate, pace.left}),
+                                     joined({pace.rate, pace.left}), pace.left}) {
+    const std::size_t fixed = share.size() + 4 + numbers.size();  // brackets and two spaces
+    if (numbers.empty() || fixed + kLeastCells > width) continue;
+    return share + " " + bar(fraction, std::min(kMostCells, width - fixed)) + " " + numbers;
+  }
+  const std::string shortest = pace.left.empty() ? share : share + " " + pace.left;
+  return shortest.size() <= width ? shortest : share.substr(0, width);
 }
 
 std::string progress_line(const ProgressState& state) {
-  return percent(fraction_done(state)) + ", " + amounts(state) + ", " + printable(state.tensor);
+  const Pace pace = pace_of(state);
+  return joined({percent(fraction_done(state)), amounts(state), pace.rate, pace.left,
+                 printable(state.tensor)});
 }
 
 Progress::Style Progress::style_for(std::FILE* stream) {

@@ -20,7 +20,8 @@ struct ProgressState {
 };
 
 /// " 42% [=======>      ] 1.2 GiB of 2.9 GiB, 310.0 MiB/s, 5.6 s left, encoder.layer.3..." in at
-/// most `width` columns.
+/// most `width` columns. With less room the name goes first, then the amounts, the rate and the
+/// bar; the share and the time left stay as long as they fit.
 std::string progress_bar(const ProgressState& state, std::size_t width);
 
 /// The same in words, for logs.

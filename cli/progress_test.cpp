@@ -50,6 +50,26 @@ TEST(ProgressBar, FitsAnyWidth) {
   EXPECT_THAT(progress_bar({1, 1, 0, 1, "x"}, 120), StartsWith("100% [========================]"));
 }
 
+TEST(ProgressBar, KeepsTheTimeLeft) {
+  ProgressState hours = half_done();
+  hours.done = 1;
+  hours.seconds = 0.001;
+  hours.total = std::uint64_t{27} << 20;  // 7 h 51 min at 1 kB/s
+  for (const ProgressState& state : {half_done(), hours}) {
+    const std::string left = state.done == 1 ? " left" : "5.0 s left";
+    for (std::size_t width = 20; width < 120; ++width) {
+      const std::string shown = progress_bar(state, width);
+      EXPECT_THAT(shown, HasSubstr(left)) << width;
+      EXPECT_LE(display_width(shown), width);
+    }
+  }
+  EXPECT_EQ(progress_bar(half_done(), 39), " 50% [====>    ] 10.0 MiB/s, 5.0 s left");
+  EXPECT_EQ(progress_bar(half_done(), 79),
+            " 50% [============>           ] 50.0 MiB of 100.0 MiB, 10.0 MiB/s, 5.0 s left");
+  EXPECT_EQ(progress_bar(half_done(), 16), " 50% 5.0 s left");
+  EXPECT_EQ(progress_bar(half_done(), 14), " 50%");
+}
+
 TEST(ProgressBar, EscapesTheNameOfATensor) {
   EXPECT_THAT(progress_bar({1, 2, 0, 1, "a\x1b[2J"}, 200), HasSubstr("a\\x1B[2J"));
 }

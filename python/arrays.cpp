@@ -43,9 +43,9 @@ Array array_of(const std::string& argument, nb::handle object, Access access, co
 
 /// Names of a ScaledTensor's attributes, made once.
 struct ScaledTensorNames {
-  nb::object recipe = interned("recipe");
-  nb::object layout = interned("layout");
-  nb::object sense = interned("sense");
+  nb::object recipe = interned("_recipe");
+  nb::object layout = interned("_layout");
+  nb::object sense = interned("_sense");
   nb::object k = interned("_k");
   nb::object values = interned("_values");
   nb::object scales = interned("_scales");

@@ -6,11 +6,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <future>
 #include <mutex>
+#include <string>
+#include <type_traits>
 
 #include "blockscale/convert.h"
 #include "module.h"
@@ -127,32 +132,110 @@ ConvertReport run_conversion(const std::filesystem::path& source,
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       report_progress();
     }
-  } catch (...) {
+  } catch (const nb::python_error& error) {
     run.stop();
     while (run.wait()) {
     }
+    // The library's text says what stays and how to go on.
+    if (error.matches(PyExc_KeyboardInterrupt)) (void)run.result();
     throw;
   }
   report_progress();
   return run.result();
 }
 
+/// "'a.weight'": as Python writes a text.
+std::string quoted(const std::string& text) {
+  return nb::cast<std::string>(nb::repr(nb::cast(text)));
+}
+
+const char* name_of(Recipe recipe) {
+  return recipe_traits(recipe).name;
+}
+
+/// "plain -> modelopt, 1000 -> 300 bytes".
+template <class T>
+std::string change(const T& from, const T& to) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return change(std::to_string(from), std::to_string(to)) + " bytes";
+  } else {
+    return std::string(from) + " -> " + std::string(to);
+  }
+}
+
+std::string repr(const ConvertedTensor& t) {
+  const std::string fate =
+      t.converted ? change(name_of(t.source_recipe), name_of(t.recipe)) : "kept: " + t.reason;
+  return "ConvertedTensor(" + quoted(t.name) + ", " + fate + ", " +
+         change(t.source_bytes, t.bytes) + ")";
+}
+
+std::string repr(const NotCopied& file) {
+  return "NotCopied(" + quoted(file.path) + ", " + std::to_string(file.bytes) +
+         " bytes: " + file.reason + ")";
+}
+
+std::string repr(const ConvertReport& report) {
+  const auto converted = std::ranges::count_if(report.tensors, &ConvertedTensor::converted);
+  return "ConvertReport(" + std::to_string(converted) + " of " +
+         std::to_string(report.tensors.size()) + " tensors converted, " +
+         change(dialect_name(report.source_dialect), dialect_name(report.dialect)) + ", " +
+         change(report.source_bytes, report.bytes) + ")";
+}
+
+/// "SQNR 20.43 dB", or the status where that is no number.
+std::string sqnr_text(const TensorComparison& t) {
+  if (t.status != ComparisonStatus::differs) return comparison_status_name(t.status);
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "SQNR %.2f dB", t.sqnr_db);
+  return text.data();
+}
+
+std::string repr(const TensorComparison& t) {
+  return "TensorComparison(" + quoted(t.name) + ", " + change(t.recipe_a, t.recipe_b) + ", " +
+         sqnr_text(t) + ")";
+}
+
+std::string repr(const CompareReport& report) {
+  return "CompareReport(" + std::to_string(report.converted) + " of " +
+         std::to_string(report.tensors.size()) + " tensors converted, " + sqnr_text(report.total) +
+         ")";
+}
+
+std::string repr(const CheckpointTensor& t) {
+  const bool named =
+      t.quantized || t.dtype == DType::F32 || t.dtype == DType::F16 || t.dtype == DType::BF16;
+  std::string shape;
+  for (const std::int64_t size : t.shape)
+    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+  return "TensorInfo(" + quoted(t.name) + ", " +
+         (named ? name_of(t.recipe) : std::string(dtype_name(t.dtype))) + ", [" + shape + "], " +
+         std::to_string(t.bytes) + " bytes)";
+}
+
+/// A type of results, with its __repr__.
+template <class T>
+nb::class_<T> bind_result(nb::module_& module, const char* name, const char* doc) {
+  return nb::class_<T>(module, name, doc).def("__repr__", [](const T& t) { return repr(t); });
+}
+
 void bind_reports(nb::module_& module) {
-  nb::class_<ConvertedTensor>(module, "ConvertedTensor", "What became of one tensor.")
+  bind_result<ConvertedTensor>(module, "ConvertedTensor", "What became of one tensor.")
       .def_ro("name", &ConvertedTensor::name)
       .def_ro("source_recipe", &ConvertedTensor::source_recipe)
       .def_ro("recipe", &ConvertedTensor::recipe)
       .def_ro("converted", &ConvertedTensor::converted)
-      .def_ro("reason", &ConvertedTensor::reason)
+      .def_ro("reason", &ConvertedTensor::reason, "Why it was kept, or what else was done.")
+      .def_ro("rule", &ConvertedTensor::rule, "The option and pattern that chose that.")
       .def_ro("source_bytes", &ConvertedTensor::source_bytes)
       .def_ro("bytes", &ConvertedTensor::bytes)
       .def_ro("error_ratio", &ConvertedTensor::error_ratio,
               "Searched scales: squared error over that of min-max scales; None of others.");
-  nb::class_<NotCopied>(module, "NotCopied", "A file, or folder/, that was left behind, and why.")
+  bind_result<NotCopied>(module, "NotCopied", "A file, or folder/, that was left behind, and why.")
       .def_ro("path", &NotCopied::path)
       .def_ro("bytes", &NotCopied::bytes)
       .def_ro("reason", &NotCopied::reason);
-  nb::class_<ConvertReport>(module, "ConvertReport", "Result of a conversion; sizes in bytes.")
+  bind_result<ConvertReport>(module, "ConvertReport", "Result of a conversion; sizes in bytes.")
       .def_ro("source_dialect", &ConvertReport::source_dialect)
       .def_ro("dialect", &ConvertReport::dialect)
       .def_ro("tensors", &ConvertReport::tensors)
@@ -170,9 +253,9 @@ void bind_reports(nb::module_& module) {
       .def_ro("disk_bytes", &ConvertReport::disk_bytes, "That all files of the result need.")
       .def_ro("free_bytes", &ConvertReport::free_bytes, "Of a dry run: what the disk has free.")
       .def_ro("seconds", &ConvertReport::seconds);
-  nb::class_<TensorComparison>(module, "TensorComparison",
-                               "Difference of one tensor: sqnr_db = 10 log10(sum a^2 / sum "
-                               "(a - b)^2), errors absolute, sizes in bytes.")
+  bind_result<TensorComparison>(module, "TensorComparison",
+                                "Difference of one tensor: sqnr_db = 10 log10(sum a^2 / sum "
+                                "(a - b)^2), errors absolute, sizes in bytes.")
       .def_ro("name", &TensorComparison::name)
       .def_ro("recipe_a", &TensorComparison::recipe_a)
       .def_ro("recipe_b", &TensorComparison::recipe_b)
@@ -190,9 +273,9 @@ void bind_reports(nb::module_& module) {
       .def_ro("mean_error", &TensorComparison::mean_error)
       .def_ro("bytes_a", &TensorComparison::bytes_a)
       .def_ro("bytes_b", &TensorComparison::bytes_b);
-  nb::class_<CompareReport>(module, "CompareReport",
-                            "Differences of two checkpoints: tensors, the ruined ones first; the "
-                            "total over the `converted` ones; names that count nowhere.")
+  bind_result<CompareReport>(module, "CompareReport",
+                             "Differences of two checkpoints: tensors, the ruined ones first; the "
+                             "total over the `converted` ones; names that count nowhere.")
       .def_ro("tensors", &CompareReport::tensors)
       .def_ro("converted", &CompareReport::converted)
       .def_ro("total", &CompareReport::total)
@@ -203,14 +286,15 @@ void bind_reports(nb::module_& module) {
 
 void bind_options(nb::module_& module) {
   nb::enum_<Dialect>(module, "Dialect", "How quantized weights are named and described on disk.")
-      .value("plain", Dialect::plain)
-      .value("deepseek", Dialect::deepseek)
-      .value("modelopt", Dialect::modelopt)
-      .value("compressed_tensors", Dialect::compressed_tensors)
-      .value("gpt_oss", Dialect::gpt_oss);
+      .value("plain", Dialect::plain, "Not quantized.")
+      .value("deepseek", Dialect::deepseek, "FP8 blocks with weight_scale_inv, as DeepSeek-V3's.")
+      .value("modelopt", Dialect::modelopt, "NVIDIA ModelOpt's.")
+      .value("compressed_tensors", Dialect::compressed_tensors,
+             "compressed-tensors', as llm-compressor writes them.")
+      .value("gpt_oss", Dialect::gpt_oss, "MXFP4 experts of gpt-oss; read only.");
   nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")
-      .value("out_in", ExpertsLayout::out_in)
-      .value("in_out", ExpertsLayout::in_out);
+      .value("out_in", ExpertsLayout::out_in, "[experts, outputs, inputs]: can be quantized.")
+      .value("in_out", ExpertsLayout::in_out, "[experts, inputs, outputs]: stays as it is.");
   nb::class_<ConvertOptions>(module, "ConvertOptions")
       .def(nb::init<>())
       .def_rw("recipe", &ConvertOptions::recipe)
@@ -241,7 +325,7 @@ void bind_options(nb::module_& module) {
 void bind_checkpoints(nb::module_& module) {
   bind_options(module);
   bind_reports(module);
-  nb::class_<CheckpointTensor>(module, "TensorInfo", "A weight as the model knows it.")
+  bind_result<CheckpointTensor>(module, "TensorInfo", "A weight as the model knows it.")
       .def_ro("name", &CheckpointTensor::name)
       .def_ro("shape", &CheckpointTensor::shape)
       .def_ro("quantized", &CheckpointTensor::quantized)
@@ -266,8 +350,8 @@ void bind_checkpoints(nb::module_& module) {
   module.def("convert", &run_conversion, nb::arg("source"), nb::arg("destination"),
              nb::arg("options"), nb::arg("progress").none());
   module.def("read_recipe_file", &read_recipe_file, nb::arg("path"));
-  module.def("compare", &compare, nb::arg("a"), nb::arg("b"), nb::arg("threads") = 0,
-             nb::call_guard<nb::gil_scoped_release>());
+  module.def("compare", &compare, nb::arg("a"), nb::arg("b"), nb::arg("threads"),
+             nb::arg("tensors"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace blockscale::python

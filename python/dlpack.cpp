@@ -64,11 +64,11 @@ Result retyped(const Array& array, nb::dlpack::dtype type) {
 /// (numpy array over the same memory, name of the dtype); what numpy has no type for comes as
 /// unsigned integers of its size.
 template <class Array, class Result>
-nb::tuple imported(const Array& array) {
+nb::tuple imported(const std::string& argument, const Array& array) {
   nb::dlpack::dtype type = array.dtype();
   const std::string name = type_name(type);
   if (type.lanes != 1 || type.bits % 8 != 0 || type.bits > 64) {
-    throw nb::type_error(("has dtype " + name + ", which is not supported").c_str());
+    throw nb::type_error((argument + ": has dtype " + name + ", which is not supported").c_str());
   }
   const auto code = static_cast<dtype_code>(type.code);
   const bool numpy_has_it = code == dtype_code::Float || code == dtype_code::Int ||
@@ -80,11 +80,11 @@ nb::tuple imported(const Array& array) {
 nb::tuple import_dlpack(const char* argument, nb::handle object) {
   nb::ndarray<> writable;
   if (nb::try_cast(object, writable, false)) {
-    return imported<nb::ndarray<>, nb::ndarray<nb::numpy>>(writable);
+    return imported<nb::ndarray<>, nb::ndarray<nb::numpy>>(argument, writable);
   }
   ReadOnlyArray array;
   if (nb::try_cast(object, array, false)) {
-    return imported<ReadOnlyArray, nb::ndarray<nb::numpy, nb::ro>>(array);
+    return imported<ReadOnlyArray, nb::ndarray<nb::numpy, nb::ro>>(argument, array);
   }
   throw nb::type_error(
       (std::string(argument) + ": its __dlpack__ does not give an array in CPU memory").c_str());

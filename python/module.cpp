@@ -2,6 +2,11 @@
 // and calls the library; everything that a user sees is in python/blockscale/*.py.
 #include "module.h"
 
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
 #include "blockscale/convert.h"
 #include "blockscale/error.h"
 #include "blockscale/system.h"
@@ -28,7 +33,39 @@ void translate_error(const std::exception_ptr& pointer, void*) {
       case ErrorCode::compile_failed: kind = PyExc_RuntimeError; break;
     }
     PyErr_SetString(kind, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    const std::string text = error.path1().string() + ": " + error.code().message();
+    PyErr_SetString(PyExc_OSError, text.c_str());
   }
+}
+
+/// "4 bits (2 of exponent, 1 of mantissa), largest value 6".
+std::string describe(const FormatTraits& t) {
+  std::array<char, 32> largest;
+  std::snprintf(largest.data(), largest.size(), "%.7g", static_cast<double>(t.max));
+  return std::to_string(t.bits) + " bits (" + (t.is_signed ? "" : "no sign, ") +
+         std::to_string(t.exponent_bits) + " of exponent, " + std::to_string(t.mantissa_bits) +
+         " of mantissa), largest value " + largest.data();
+}
+
+/// "e2m1 elements, a ue4m3 scale for 1 x 16 of them, and one f32 for all".
+std::string describe(const RecipeTraits& t) {
+  const std::string element = format_traits(t.element).name;
+  if (t.family == Family::plain) return element + " without scales";
+  const auto side = [](int size, const char* all) {
+    return size == 0 ? all : std::to_string(size);
+  };
+  return element + " elements, a " + (t.power_of_two ? "power-of-two " : "") +
+         format_traits(t.scale).name + " scale for " + side(t.block_rows, "all rows") + " x " +
+         side(t.block_k, "all k") + (t.tensor_scale ? ", and one f32 for all" : "");
+}
+
+/// "tiles of 128 rows x 4 blocks of k, ...".
+std::string describe(const ScaleLayoutTraits& t) {
+  if (t.layout == ScaleLayout::row_major) return "[rows, k blocks], k blocks contiguous";
+  if (t.layout == ScaleLayout::mn_major) return "[k blocks, rows], rows contiguous";
+  return "tiles of " + std::to_string(t.tile_rows) + " rows x " + std::to_string(t.tile_k) +
+         " k blocks, as tensor cores read them";
 }
 
 /// An enum whose members are the rows of one of core's tables.
@@ -36,7 +73,9 @@ template <class Enum, class Table>
 void bind_table(nb::module_& module, const char* name, const char* doc, const Table& table) {
   nb::enum_<Enum> binding(module, name, doc);
   int index = 0;
-  for (const auto& row : table) binding.value(row.name, static_cast<Enum>(index++));
+  for (const auto& row : table) {
+    binding.value(row.name, static_cast<Enum>(index++), describe(row).c_str());
+  }
 }
 
 void bind_enums(nb::module_& module) {
@@ -47,10 +86,13 @@ void bind_enums(nb::module_& module) {
   bind_table<ScaleLayout>(module, "ScaleLayout",
                           "Where the scale of (row, k block) lies in memory.", kScaleLayouts);
   nb::enum_<MxScaleMode>(module, "MxScaleMode", "How an MX block's shared exponent is chosen.")
-      .value("floor", MxScaleMode::floor)
-      .value("ceil", MxScaleMode::ceil)
-      .value("even", MxScaleMode::even)
-      .value("even_e2m1", MxScaleMode::even_e2m1);
+      .value("floor", MxScaleMode::floor,
+             "Of the largest magnitude, less the element's (OCP MX): large values may saturate.")
+      .value("ceil", MxScaleMode::ceil, "The smallest one with which nothing saturates.")
+      .value("even", MxScaleMode::even,
+             "As floor, of the largest magnitude rounded to the element's mantissa.")
+      .value("even_e2m1", MxScaleMode::even_e2m1,
+             "As even, to e2m1's mantissa whatever the element (compressed-tensors' MXFP8).");
   nb::enum_<Activations>(module, "Activations", "How inputs of quantized layers are quantized.")
       .value("none", Activations::none, "Not at all.")
       .value("dynamic", Activations::dynamic, "By the engine, as they come.")
@@ -58,13 +100,14 @@ void bind_enums(nb::module_& module) {
   nb::enum_<ScaleChoice>(module, "ScaleChoice",
                          "Which scale a block takes: from its largest magnitude, or that of the "
                          "least squared error, weighted by input channel or not.")
-      .value("amax", ScaleChoice::amax)
-      .value("mse", ScaleChoice::mse)
-      .value("weighted", ScaleChoice::weighted);
+      .value("amax", ScaleChoice::amax, "From the block's largest magnitude.")
+      .value("mse", ScaleChoice::mse, "That of the least squared error.")
+      .value("weighted", ScaleChoice::weighted,
+             "That of the least squared error, each weighted by its input channel.");
   nb::enum_<TensorScaleSense>(module, "TensorScaleSense",
                               "How a stored tensor scale enters a value.")
-      .value("multiplier", TensorScaleSense::multiplier)
-      .value("divisor", TensorScaleSense::divisor);
+      .value("multiplier", TensorScaleSense::multiplier, "value = code x scale x tensor scale.")
+      .value("divisor", TensorScaleSense::divisor, "value = code x scale / tensor scale.");
 }
 
 nb::dict recipe_dict(Recipe recipe) {

@@ -53,6 +53,37 @@ void check_scaled(nb::handle tensor, std::optional<std::int64_t> stream) {
                         Place{stream.has_value(), stream.value_or(-1)});
 }
 
+/// Scales of `x`, of `Scale`s, into a packed grid of `layout`, of which padding is left alone.
+template <class Scale>
+void copy_scales(const ScaledTensorView& x, ScaleLayout layout, Scale* out) {
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  const std::int64_t leading = default_leading_stride(layout, grid.rows, grid.columns);
+  const std::int64_t stride = default_batch_stride(layout, grid.rows, grid.columns, leading);
+  for (std::int64_t b = 0; b < x.batch; ++b) {
+    const auto* const from = static_cast<const Scale*>(x.scales) + b * x.scale_batch_stride;
+    Scale* const to = out + b * stride;
+    for (std::int64_t i = 0; i < grid.rows; ++i) {
+      for (std::int64_t j = 0; j < grid.columns; ++j) {
+        to[scale_offset(layout, i, j, leading)] =
+            from[scale_offset(x.layout, i, j, x.scale_leading_stride)];
+      }
+    }
+  }
+}
+
+/// `scales` is zeros of the shape that scale_shape gives, one such for each matrix of the batch.
+void relayout_into(nb::handle x, ScaleLayout layout, nb::handle scales) {
+  const ScaledArgument source = scaled_argument("x", x, Access::read);
+  const Array target = output_array("scales", scales);
+  const nb::gil_scoped_release release;
+  if (target.size() == 0) return;
+  if (target.itemsize() == 1) {
+    copy_scales(source.view, layout, static_cast<std::uint8_t*>(target.data()));
+  } else {
+    copy_scales(source.view, layout, static_cast<float*>(target.data()));
+  }
+}
+
 void dequantize_into(nb::handle x, nb::handle out, Format dtype, int threads) {
   const ScaledArgument source = scaled_argument("x", x, Access::read);
   const Array array = output_array("out", out);
@@ -99,6 +130,7 @@ void bind_operations(nb::module_& module) {
              nb::arg("transform").none(), nb::arg("threads"));
   module.attr("input_transforms") = transform_names();
   module.def("check_scaled", &check_scaled, nb::arg("tensor"), nb::arg("stream").none());
+  module.def("relayout", &relayout_into, nb::arg("x"), nb::arg("layout"), nb::arg("scales"));
   module.def("dequantize", &dequantize_into, nb::arg("x"), nb::arg("out"), nb::arg("dtype"),
              nb::arg("threads"));
   module.def("gemm", &gemm_into, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("dtype"),

@@ -1,13 +1,17 @@
 """Times blockscale.gemm on the CPU in turns with torch's bf16 product and with reading memory.
 
-Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
+Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes NAME | MxNxK...] [--repeats N]
+
+NAME: `baseline`, or its halves: `few` (rows of A) and `many`.
 
 Each row of the table is a product of models' layers, with what it must reach and what is aimed at:
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
 ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
 the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
 several sets. All weights lie where numpy puts them, torch's too. Each run is written to a file,
-DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-SHAPE...json for others.
+DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-NAME-SHAPE...json for others, with
+what the CPU could reach (`blockscale bench peaks`) and how much work each product is, which
+`python -m blockscale.report --bench FILE` plots.
 """
 
 import argparse
@@ -22,6 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import bench_record
 import gpu_bench
 import ml_dtypes
 import numpy as np
@@ -31,6 +36,11 @@ BF16 = ml_dtypes.bfloat16
 LAYERS = ((4096, 4096), (14336, 4096), (1536, 384))
 ROWS = (1, 4, 16, 256)
 BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in ROWS] + [Shape(1024, 4096, 4096)]
+SHAPES = {
+    "baseline": BASELINE,
+    "few": [shape for shape in BASELINE if shape.m < 256],
+    "many": [shape for shape in BASELINE if shape.m >= 256],
+}
 
 #: A shape's sets of operands are together this large, and what is read for the bandwidth is too.
 COLD_BYTES = 512 << 20
@@ -87,13 +97,6 @@ def cases_of(shape: Shape) -> list[Case]:
         two = [("bf16", "mxfp4"), ("mxfp4", "mxfp4"), ("fp8_1x128", "fp8_128x128")]
         many += [Case(a, b, "two", 1.85, 2.0, 2) for a, b in two]
     return many
-
-
-def chip_name() -> str:
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown"
 
 
 def normal(generator: np.random.Generator, rows: int, k: int) -> np.ndarray:
@@ -233,15 +236,41 @@ def number_of(case: Case, times: dict[str, list[float]], weight_bytes: int) -> l
     return [theirs / own for theirs, own in zip(times[other], ours, strict=True)]
 
 
+def command_line(*arguments: str) -> dict:
+    """What `blockscale ARGUMENTS --json` prints."""
+    command = [sys.executable, "-m", "blockscale", *arguments, "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def peaks() -> list[dict]:
+    """What one thread reads and multiplies at most, and what two do."""
+    return [command_line("bench", "peaks", "--threads", str(threads)) for threads in (1, 2)]
+
+
+def work_of(shape: Shape, cases: list[Case]) -> list[dict]:
+    """Bytes and operations of each case, and what it multiplies with."""
+    sizes = [
+        part for pair in zip(("-m", "-n", "-k"), map(str, shape), strict=True) for part in pair
+    ]
+    pairs = [part for case in cases for part in ("--pair", f"{case.a}:{case.b}")]
+    planned = command_line("bench", "gemm", "--plan", *sizes, *pairs)["cases"]
+    return [{key: row[key] for key in ("bytes", "operations", "multiplier")} for row in planned]
+
+
+def quartiles(values: list[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]]
+
+
 def measure(shape: Shape, repeats: int) -> dict:
     cases = cases_of(shape)
     run, sizes = contenders(shape, cases)
     times = times_of(run, repeats, COLD_CALLS if shape.m <= MOST_COLD_ROWS else 1)
     flops = 2 * shape.m * shape.n * shape.k
     rows = []
-    for case in cases:
+    for case, work in zip(cases, work_of(shape, cases), strict=True):
         seconds = times[case.name]
-        numbers = sorted(number_of(case, times, sizes[case.b]))
+        numbers = number_of(case, times, sizes[case.b])
         median = statistics.median(numbers)
         rows.append(
             {
@@ -249,11 +278,13 @@ def measure(shape: Shape, repeats: int) -> dict:
                 "recipe_b": case.b,
                 "threads": case.threads,
                 "median_seconds": statistics.median(seconds),
+                "quartile_seconds": quartiles(seconds),
+                **work,
                 "gflops": flops / statistics.median(seconds) * 1e-9,
                 "weight_bytes": sizes[case.b],
                 "number": case.number,
                 "median": median,
-                "quartiles": [numbers[len(numbers) // 4], numbers[-1 - len(numbers) // 4]],
+                "quartiles": quartiles(numbers),
                 "must": case.must,
                 "aim": case.aim,
                 "holds": median >= case.must,
@@ -291,15 +322,8 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def machine() -> dict:
-    """What stands beside the chip's name in the report."""
-    command = [sys.executable, "-m", "blockscale", "doctor", "--json"]
-    doctor = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return {key: doctor["cpu"][key] for key in ("logical_cpus", "features", "simd_target")}
-
-
-def parse_shapes(text: str) -> list[Shape]:
-    return BASELINE if text == "baseline" else [parse_shape(text)]
+def parse_shapes(text: str) -> tuple[str, list[Shape]]:
+    return text, SHAPES.get(text) or [parse_shape(text)]
 
 
 def main() -> int:
@@ -310,9 +334,9 @@ def main() -> int:
         "--shapes",
         type=parse_shapes,
         nargs="+",
-        default=[BASELINE],
+        default=[parse_shapes("baseline")],
         metavar="SHAPE",
-        help="baseline (the default), or MxNxK",
+        help="baseline (the default), few or many (rows of A), or MxNxK",
     )
     parser.add_argument("--repeats", type=int, default=25, help="at least 9; default: 25")
     options = parser.parse_args()
@@ -321,21 +345,22 @@ def main() -> int:
 
     import torch
 
-    wanted = [shape for shapes_of in options.shapes for shape in shapes_of]
+    asked = [text for text, _ in options.shapes]
+    wanted = [shape for _, shapes_of in options.shapes for shape in shapes_of]
     shapes = []
     for shape in wanted:
         shapes.append(measure(shape, options.repeats))
         print(table(shapes[-1]), flush=True)
-    asked = [] if wanted == BASELINE else [f"{m}x{n}x{k}" for m, n, k in wanted]
-    results = {"torch": torch.__version__, "repeats": options.repeats, "shapes": shapes}
+    results = {"torch": torch.__version__, "repeats": options.repeats, "peaks": peaks()}
+    results["shapes"] = shapes
     file = gpu_bench.write_report(
         options.output,
-        "-".join(["gemm-cpu", *asked]),
-        chip_name(),
+        "-".join(["gemm-cpu", *(name for name in asked if name != "baseline")]),
+        bench_record.cpu_name(),
         options.commit,
-        " ".join(["./dev bench gemm --torch --shapes", *(asked or ["baseline"])]),
+        f"./dev bench gemm --torch --shapes {' '.join(asked)} --repeats {options.repeats}",
         results,
-        machine(),
+        bench_record.machine([sys.executable, "-m", "blockscale"]),
     )
     print(file)
     return 0

@@ -14,6 +14,7 @@
 #include "device/ptx/convert.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
+#include "device/ptx/ldmatrix.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
@@ -60,8 +61,10 @@ struct LaneColumns {
 template <int kSums>
 BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, float alpha,
                                uint32_t batch, uint32_t row, const LaneColumns& columns) {
-  BLOCKSCALE_UNROLL
-  for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
+  if (alpha != 1) {
+    BLOCKSCALE_UNROLL
+    for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
+  }
   constexpr int kGroups = kSums / 8;  // of 8 columns, in each half
   // Element i of a group is in row + 8 (i / 2).
   const auto index = [](int half, int j, int i) { return 4 * (half * kGroups + j) + i; };
@@ -161,46 +164,71 @@ class TileStore {
     }
   }
 
+  /// Fills all buffers before it begins their copies: to make what threads wrote visible to copies
+  /// takes as long for one buffer as for all.
   template <class Pair, bool kF16>
   BLOCKSCALE_DEVICE void store_boxes(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
                                      uint32_t column) const {
-    constexpr int kElement = sizeof(Pair) / 2;        // bytes
-    constexpr int kBoxPairs = kBytes / kElement / 8;  // of a thread's row
-    constexpr int kBoxes = kColumns * kElement / kBytes;
+    constexpr int kBoxColumns = kBytes / (sizeof(Pair) / 2);
+    constexpr int kBoxes = kColumns / kBoxColumns;
     BLOCKSCALE_UNROLL
-    for (int box = 0; box < kBoxes; ++box) {
-      const ptx::SharedAddress buffer =
-          buffers_ + static_cast<uint32_t>(box % kBuffers * 16 * kBytes);
-      // The copies are lane 0's; the others wait for none. Those of the tile before have long
-      // ended.
-      if (box == 0) {
-        ptx::cp_async_bulk_wait_group_read<0>();
-      } else if (box >= kBuffers) {
-        ptx::cp_async_bulk_wait_group_read<kBuffers - 1>();
-      }
+    for (int first = 0; first < kBoxes; first += kBuffers) {
+      const int count = kBoxes - first < kBuffers ? kBoxes - first : kBuffers;
+      // The copies are lane 0's; the others wait for none.
+      ptx::cp_async_bulk_wait_group_read<0>();
       ptx::bar_warp_sync(ptx::kFullMask);
       BLOCKSCALE_UNROLL
-      for (int j = 0; j < kBoxPairs; ++j) {
+      for (int i = 0; i < count; ++i)
+        fill<Pair, kF16>(buffer(i), v + (first + i) * kBoxColumns / 2);
+      ptx::fence_proxy_async_shared();
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < count; ++i) {
+        const uint32_t at = column + static_cast<uint32_t>((first + i) * kBoxColumns);
+        if (lane_ == 0 && at < e_.columns) {
+          ptx::cp_async_bulk_tensor_global_shared<3>(
+              d_,
+              {{static_cast<int32_t>(at), static_cast<int32_t>(row), static_cast<int32_t>(batch)}},
+              buffer(i));
+        }
+      }
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  BLOCKSCALE_DEVICE ptx::SharedAddress buffer(int i) const {
+    return buffers_ + static_cast<uint32_t>(i * 16 * kBytes);
+  }
+
+  /// Stores 16 rows of kBytes, of which a thread has the values `v` on. Its places in a row are 32
+  /// bytes apart, which the swizzle leaves alone.
+  template <class Pair, bool kF16>
+  BLOCKSCALE_DEVICE void fill(ptx::SharedAddress buffer, const float* v) const {
+    if constexpr (sizeof(Pair) == 4) {
+      // Four matrices of 8 x 8: the upper and the lower rows of 8 columns, then of the next 8.
+      const uint32_t line = lane_ % 16, place = swizzled(line * kBytes + lane_ / 16 * 16);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kBytes / 32; ++j) {
+        ptx::MatrixFragment<4> four;
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          four.value[i] =
+              epilogue::convert<Pair, kF16>(v[8 * j + 2 * i], v[8 * j + 2 * i + 1]).at[0];
+        }
+        ptx::stmatrix(buffer + (place ^ static_cast<uint32_t>(32 * j)), four);
+      }
+    } else {
+      const uint32_t place = swizzled(lane_ / 4 * kBytes + lane_ % 4 * 8);
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kBytes / 32; ++j) {
         BLOCKSCALE_UNROLL
         for (int half = 0; half < 2; ++half) {
-          const int i = 4 * (box * kBoxPairs + j) + 2 * half;
-          const uint32_t line = lane_ / 4 + 8 * static_cast<uint32_t>(half);
-          const uint32_t byte = static_cast<uint32_t>(8 * kElement * j) +
-                                lane_ % 4 * static_cast<uint32_t>(sizeof(Pair));
-          ptx::st_shared(buffer + swizzled(line * kBytes + byte),
+          const int i = 4 * j + 2 * half;
+          ptx::st_shared(buffer + ((place ^ static_cast<uint32_t>(32 * j)) +
+                                   static_cast<uint32_t>(half * 8 * kBytes)),
                          epilogue::convert<Pair, kF16>(v[i], v[i + 1]));
         }
       }
-      ptx::fence_proxy_async_shared();
-      ptx::bar_warp_sync(ptx::kFullMask);
-      const uint32_t first = column + static_cast<uint32_t>(box * 8 * kBoxPairs);
-      if (lane_ == 0 && first < e_.columns) {
-        ptx::cp_async_bulk_tensor_global_shared<3>(
-            d_,
-            {{static_cast<int32_t>(first), static_cast<int32_t>(row), static_cast<int32_t>(batch)}},
-            buffer);
-      }
-      ptx::cp_async_bulk_commit_group();
     }
   }
 

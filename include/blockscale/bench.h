@@ -37,6 +37,8 @@ struct QuantizeBenchmarkRow {
   InputTransform transform = InputTransform::identity;
   int threads = 1;
   double seconds = 0;
+  double median_seconds = 0;
+  double quartile_seconds[2] = {};
   double input_gb_per_second = 0;  // 1e9 bytes of input a second
   double bytes_per_second = 0;     // bytes read + written; nvfp4 and fp8_tensor read their input
                                    // twice, which counts
@@ -51,11 +53,40 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 /// all): the fastest of `repeats`. Throws invalid_argument for sizes outside 1..2^40, or no repeat.
 double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
-/// Arguments of a product in memory that does not exist, for describe_gemm and cuda::describe_gemm.
+/// Arguments of a product in memory that does not exist, for describe_gemm, cuda::describe_gemm and
+/// gemm_work.
 /// With `to`, its result is quantized, behind `input`.
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
                             Format d, std::int64_t batch = 1, std::optional<Recipe> to = {},
                             const QuantizeInput& input = {});
+
+/// What a CPU product multiplies with: f32; pairs of bf16, summed in f32; four bytes, summed in 32
+/// bits.
+enum class Multiplier : std::uint8_t { f32, bf16, int8 };
+inline constexpr int kMultiplierCount = 3;
+inline constexpr const char* kMultiplierNames[kMultiplierCount] = {"f32", "bf16", "int8"};
+
+/// The most that this CPU does, by the instruction set in use: what products are bound by.
+struct CpuPeaks {
+  int threads = 1;
+  double read_bytes_per_second = 0;  // of memory beyond all caches
+  /// By Multiplier; multiplications and additions. 0 where there is no such instruction.
+  double operations_per_second[kMultiplierCount] = {};
+};
+/// The fastest of `repeats` of each, which takes a second and 513 MiB. Throws invalid_argument for
+/// no repeat, or fewer than 0 threads (0: all).
+CpuPeaks measure_cpu_peaks(int threads = 1, int repeats = 5);
+
+/// What a product on the CPU takes at least: A, B and D in memory, each once, and 2 M N K.
+struct GemmWork {
+  std::int64_t bytes = 0;
+  std::int64_t operations = 0;
+  Multiplier multiplier = Multiplier::f32;
+};
+/// Throws as `gemm` does.
+GemmWork gemm_work(const GemmArguments& arguments);
+/// The longer of the two times that the work takes: its roofline.
+double bound_seconds(const GemmWork& work, const CpuPeaks& peaks);
 
 namespace cuda {
 

@@ -75,10 +75,13 @@ class Checkpoint {
 /// quantizes by default, stacked experts apart.
 bool is_linear_weight(const CheckpointTensor& tensor);
 
-/// Whether `pattern` matches a weight's name or its module's, as `ConvertOptions::include` and its
-/// like do: a glob (*, ?, [..]; * matches dots too) of the whole name, or "re:" and a regular
-/// expression that matches from its start. Throws invalid_argument for what is no expression.
-bool weight_matches(const std::string& pattern, const std::string& weight);
+/// Those of `weights` that one of `patterns` matches, by their names or their modules', in their
+/// order. A pattern is a glob (*, ?, [..]; * matches dots too) of the whole name, or "re:" and a
+/// regular expression that matches from its start. Throws invalid_argument, naming `argument`, for
+/// one that is no expression or matches nothing, then with near names.
+std::vector<std::string> matching_weights(const std::vector<std::string>& weights,
+                                          const std::vector<std::string>& patterns,
+                                          const char* argument);
 
 /// How a stack of experts [E, .., ..] is stored. Scales run along the inputs, which must be last.
 enum class ExpertsLayout : std::uint8_t { out_in, in_out };
@@ -92,7 +95,7 @@ struct ConvertProgress {
 struct ConvertOptions {
   Recipe recipe = Recipe::nvfp4;     // f32, f16, bf16: dequantize
   std::optional<Dialect> dialect;    // default: default_dialect(recipe)
-  std::vector<std::string> include;  // patterns (weight_matches); empty: the default choice
+  std::vector<std::string> include;  // patterns (matching_weights); empty: the default choice
   std::vector<std::string> exclude;
   std::vector<std::pair<std::string, Recipe>> map;  // pattern -> recipe, first match wins
   /// Of stacks in a plain source. Default: as the model type stores them; unknown ones are refused.
@@ -127,6 +130,9 @@ struct ConvertedTensor {
   Recipe recipe = Recipe::f32;
   bool converted = false;
   std::string reason;  // why it was kept, or what was done to its tensor scale
+  /// What chose that: an option and its pattern, `map "*.experts.*"`, or what the tensor is, "a
+  /// linear layer"; empty of what no option chose and is kept.
+  std::string rule;
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
   /// Where scales were searched: the squared errors of the values, weighted as the scales are, over
@@ -208,8 +214,9 @@ struct CompareReport {
 };
 
 /// Compares two checkpoints value by value (dequantized in f32, sums in f64 or wider). A is the
-/// reference. Throws invalid_argument if they have no tensor of one name and shape.
+/// reference. `tensors`: patterns (matching_weights) of what is compared; empty: everything. Throws
+/// invalid_argument if they have no tensor of one name and shape among it.
 CompareReport compare(const std::filesystem::path& a, const std::filesystem::path& b,
-                      int threads = 0);
+                      int threads = 0, const std::vector<std::string>& tensors = {});
 
 }  // namespace blockscale

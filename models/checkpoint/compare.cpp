@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <span>
 
 #include "blockscale/convert.h"
@@ -236,6 +237,29 @@ void finish_report(const Sums& total, CompareReport& report) {
   });
 }
 
+/// Which tensors of either checkpoint are compared: all, or those that patterns match.
+class Choice {
+ public:
+  Choice(const StoredCheckpoint& a, const StoredCheckpoint& b,
+         const std::vector<std::string>& patterns)
+      : all_(patterns.empty()) {
+    if (all_) return;
+    std::set<std::string> names;
+    for (const StoredCheckpoint* checkpoint : {&a, &b}) {
+      for (const CheckpointTensor& tensor : checkpoint->tensors()) names.insert(tensor.name);
+    }
+    chosen_ = matching_weights({names.begin(), names.end()}, patterns, "tensors");
+  }
+
+  bool has(const std::string& name) const {
+    return all_ || std::ranges::binary_search(chosen_, name);
+  }
+
+ private:
+  bool all_;
+  std::vector<std::string> chosen_;  // sorted
+};
+
 [[noreturn]] void fail_nothing_in_common(const StoredCheckpoint& a, const std::string& name_a,
                                          const StoredCheckpoint& b, const std::string& name_b) {
   const auto content = [](const StoredCheckpoint& checkpoint) -> std::string {
@@ -263,19 +287,21 @@ const char* comparison_status_name(ComparisonStatus status) {
 }
 
 CompareReport compare(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
-                      int threads) {
+                      int threads, const std::vector<std::string>& tensors) {
   if (threads < 0) {
     throw Error(ErrorCode::invalid_argument, "threads",
                 "is " + std::to_string(threads) + ", must be 0 (all) or above");
   }
   const auto a = StoredCheckpoint::open(path_a);
   const auto b = StoredCheckpoint::open(path_b);
+  const Choice choice(*a, *b, tensors);
   models::ScratchPool pool;
   CompareReport report;
   Sums total;
   for (std::size_t i = 0; i < a->tensors().size(); ++i) {
     const CheckpointTensor& tensor = a->tensors()[i];
     const CheckpointTensor* other = b->find(tensor.name);
+    if (!choice.has(tensor.name)) continue;
     if (other == nullptr) {
       report.only_a.push_back(tensor.name);
     } else if (other->shape != tensor.shape) {
@@ -286,7 +312,13 @@ CompareReport compare(const std::filesystem::path& path_a, const std::filesystem
     }
   }
   for (const CheckpointTensor& tensor : b->tensors()) {
-    if (a->find(tensor.name) == nullptr) report.only_b.push_back(tensor.name);
+    if (a->find(tensor.name) == nullptr && choice.has(tensor.name)) {
+      report.only_b.push_back(tensor.name);
+    }
+  }
+  if (report.tensors.empty() && !tensors.empty()) {
+    throw Error(ErrorCode::invalid_argument, "tensors",
+                "none that was chosen is in both checkpoints and of one shape");
   }
   if (report.tensors.empty()) {
     fail_nothing_in_common(*a, path_a.string(), *b, path_b.string());

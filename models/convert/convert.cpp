@@ -26,8 +26,6 @@ namespace fs = std::filesystem;
 using models::Json;
 using models::Plan;
 
-constexpr const char* kResumable = "; what is finished is kept, and resume continues it";
-
 [[noreturn]] void refuse(const char* argument, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, argument, message);
 }
@@ -128,7 +126,8 @@ ConvertReport report_of(const Plan& plan) {
   for (const models::PlannedTensor& planned : plan.tensors) {
     const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
     report.tensors.push_back({tensor.name, tensor.recipe, planned.recipe, planned.converted,
-                              planned.reason, tensor.bytes, planned.bytes, std::nullopt});
+                              planned.reason, planned.rule, tensor.bytes, planned.bytes,
+                              std::nullopt});
   }
   return report;
 }
@@ -226,6 +225,19 @@ void build(const Plan& plan, const Output& output, models::ConvertRun& run,
   if (!output.is_file) check_readable(staging.result().path());
 }
 
+/// What stays of a conversion that did not end, and how to go on; follows the text of its error.
+std::string kept_text(const Plan& plan, const Output& output, const models::Staging& staging) {
+  return "; " + std::to_string(staging.finished_shards()) + " of " +
+         std::to_string(plan.shards.size()) +
+         (plan.shards.size() == 1 ? " file is finished" : " files are finished") + " and kept in " +
+         models::staging_folder(output.target).string() + "; resume continues it";
+}
+
+/// The text of an error without the argument, which it starts with.
+std::string message_of(const Error& error) {
+  return std::string(error.what()).substr(error.argument().size() + 2);
+}
+
 /// Builds and publishes. What was stopped, found the disk full or something in the destination's
 /// place can be resumed; what failed otherwise leaves nothing behind.
 void build_and_publish(const Plan& plan, const Output& output, bool overwrite,
@@ -236,19 +248,20 @@ void build_and_publish(const Plan& plan, const Output& output, bool overwrite,
     if (overwrite) models::check_vacant(output.target, output.is_file, true);
     staging.publish(overwrite);
   } catch (const NoSpaceError& error) {
-    if (!staging.holds_shards()) {
+    if (staging.finished_shards() == 0) {
       staging.discard();
       throw;
     }
-    // The text starts with the argument.
-    const std::string text = std::string(error.what()).substr(error.argument().size() + 2);
-    throw NoSpaceError(error.code(), error.argument(), text + kResumable);
+    throw NoSpaceError(error.code(), error.argument(),
+                       message_of(error) + kept_text(plan, output, staging));
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::interrupted) {
+      throw Error(error.code(), error.argument(),
+                  message_of(error) + kept_text(plan, output, staging));
+    }
     const bool in_the_way =
         error.code() == ErrorCode::already_exists || error.code() == ErrorCode::invalid_argument;
-    const bool kept =
-        error.code() == ErrorCode::interrupted || (in_the_way && staging.holds_shards());
-    if (!kept) staging.discard();
+    if (!in_the_way || staging.finished_shards() == 0) staging.discard();
     throw;
   } catch (...) {
     staging.discard();

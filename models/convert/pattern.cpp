@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string_view>
 
+#include "blockscale/convert.h"
 #include "blockscale/error.h"
 #include "models/dialects/dialect.h"
 #include "models/text.h"
@@ -120,4 +122,47 @@ std::vector<std::string> near_names(const std::string& pattern,
   return names;
 }
 
+std::vector<Pattern> compiled(const std::vector<std::string>& texts, const char* argument) {
+  std::vector<Pattern> patterns;
+  for (const std::string& text : texts) patterns.emplace_back(text, argument);
+  return patterns;
+}
+
+const Pattern* first_match(const std::vector<Pattern>& patterns, const std::string& weight) {
+  const auto found = std::ranges::find_if(
+      patterns, [&](const Pattern& pattern) { return pattern.matches(weight); });
+  return found == patterns.end() ? nullptr : &*found;
+}
+
+void require_match(const Pattern& pattern, const char* argument,
+                   const std::vector<std::string>& weights) {
+  if (std::ranges::any_of(weights, [&](const auto& weight) { return pattern.matches(weight); })) {
+    return;
+  }
+  std::string near;
+  for (const std::string& name : near_names(pattern.text(), weights)) {
+    near += (near.empty() ? "; near: " : ", ") + quote(name);
+  }
+  throw Error(ErrorCode::invalid_argument, argument,
+              quote(pattern.text()) + " matches no tensor" + near);
+}
+
 }  // namespace blockscale::models
+
+namespace blockscale {
+
+std::vector<std::string> matching_weights(const std::vector<std::string>& weights,
+                                          const std::vector<std::string>& patterns,
+                                          const char* argument) {
+  const std::vector<models::Pattern> compiled = models::compiled(patterns, argument);
+  for (const models::Pattern& pattern : compiled) {
+    models::require_match(pattern, argument, weights);
+  }
+  std::vector<std::string> matching;
+  std::ranges::copy_if(weights, std::back_inserter(matching), [&](const std::string& weight) {
+    return models::first_match(compiled, weight) != nullptr;
+  });
+  return matching;
+}
+
+}  // namespace blockscale

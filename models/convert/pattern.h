@@ -31,6 +31,15 @@ class Pattern {
   std::shared_ptr<const re2::RE2> regex_;  // null: a glob
 };
 
+std::vector<Pattern> compiled(const std::vector<std::string>& texts, const char* argument);
+
+/// Null: none matches.
+const Pattern* first_match(const std::vector<Pattern>& patterns, const std::string& weight);
+
+/// Throws invalid_argument naming `argument`, with near names, if `pattern` matches no weight.
+void require_match(const Pattern& pattern, const char* argument,
+                   const std::vector<std::string>& weights);
+
 /// At most three of the modules of `weights` whose names have the words of `pattern`, or words that
 /// differ by few letters; of modules that differ in numbers only, the first. Nearest first.
 std::vector<std::string> near_names(const std::string& pattern,

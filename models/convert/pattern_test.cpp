@@ -13,6 +13,10 @@ namespace {
 
 using test::expect_error;
 
+bool weight_matches(const std::string& pattern, const std::string& weight) {
+  return models::Pattern(pattern, "pattern").matches(weight);
+}
+
 TEST(Pattern, GlobsMatchWholeNamesOfWeightsAndModules) {
   EXPECT_TRUE(weight_matches("*.dense.weight", "a.0.dense.weight"));
   EXPECT_TRUE(weight_matches("*.dense", "a.0.dense.weight"));
@@ -60,6 +64,17 @@ TEST(Pattern, CatastrophicPatternsEndQuickly) {
   EXPECT_FALSE(weight_matches("re:" + nested + "b", name));
   EXPECT_FALSE(weight_matches(stars, name));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST(MatchingWeights, KeepTheirOrderAndEachPatternMustMatch) {
+  const std::vector<std::string> weights = {"b.down.weight", "a.up.weight", "a.down.weight"};
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(matching_weights(weights, {"re:a\\.up$", "b.*"}, "tensor"),
+            (Names{"b.down.weight", "a.up.weight"}));
+  EXPECT_EQ(matching_weights(weights, {}, "tensor"), Names{});
+  expect_error(ErrorCode::invalid_argument, "tensor",
+               "\"a.dowm\" matches no tensor; near: \"a.down\"",
+               [&] { (void)matching_weights(weights, {"a.*", "a.dowm"}, "tensor"); });
 }
 
 TEST(NearNames, HaveTheWordsOrNearlyThem) {

@@ -193,6 +193,7 @@ class Planner {
     planned.quantized = !is_plain(decision.recipe);
     planned.converted = decision.convert;
     planned.reason = decision.reason;
+    planned.rule = decision.rule;
     const auto absmax = absmax_.find(i);
     if (absmax != absmax_.end()) planned.input_absmax = absmax->second;
 

@@ -27,6 +27,7 @@ struct PlannedTensor {
   bool quantized = false;  // in the destination
   bool converted = false;
   std::string reason;
+  std::string rule;
   bool transposed = false;  // the result is [.., k, rows]: of a requantized stack of gpt-oss
   int group = -1;           // of NVFP4 and fp8_tensor: index into Plan::groups
   std::size_t shard = 0;

@@ -492,8 +492,7 @@ void ConvertRun::report(std::uint64_t source_bytes, const std::string& tensor) {
   progress_.tensor = tensor;
   stopped_ = stopped_ || !options_.progress(progress_);
   if (stopped_) {
-    throw Error(ErrorCode::interrupted, "convert",
-                "was stopped at " + quote(tensor) + "; resume continues it");
+    throw Error(ErrorCode::interrupted, "convert", "was stopped at " + quote(tensor));
   }
 }
 

@@ -29,18 +29,6 @@ struct Wish {
   std::string pattern;      // of that option
 };
 
-std::vector<Pattern> compiled(const std::vector<std::string>& texts, const char* option) {
-  std::vector<Pattern> patterns;
-  for (const std::string& text : texts) patterns.emplace_back(text, option);
-  return patterns;
-}
-
-const Pattern* first_match(const std::vector<Pattern>& patterns, const std::string& weight) {
-  const auto found = std::find_if(patterns.begin(), patterns.end(),
-                                  [&](const Pattern& p) { return p.matches(weight); });
-  return found == patterns.end() ? nullptr : &*found;
-}
-
 class Selector {
  public:
   Selector(const StoredCheckpoint& source, const ConvertOptions& options,
@@ -60,15 +48,22 @@ class Selector {
   void check_patterns() const {
     std::vector<std::string> weights;
     for (const CheckpointTensor& tensor : source_.tensors()) weights.push_back(tensor.name);
-    for (const Pattern& pattern : include_) check_pattern(pattern, "include", weights);
-    for (const Pattern& pattern : map_) check_pattern(pattern, "map", weights);
+    for (const Pattern& pattern : include_) require_match(pattern, "include", weights);
+    for (const Pattern& pattern : map_) require_match(pattern, "map", weights);
     // A tied head has no tensor, but is a layer that a user may name.
     if (has_embedding(source_)) weights.emplace_back("lm_head.weight");
-    for (const Pattern& pattern : exclude_) check_pattern(pattern, "exclude", weights);
+    for (const Pattern& pattern : exclude_) require_match(pattern, "exclude", weights);
   }
 
   Decision decide(const CheckpointTensor& tensor) const {
     const Wish wish = this->wish(tensor);
+    Decision decision = decide(tensor, wish);
+    decision.rule = rule(tensor, wish);
+    return decision;
+  }
+
+ private:
+  Decision decide(const CheckpointTensor& tensor, const Wish& wish) const {
     if (!wish.convert) return keep(tensor, wish.reason);
     const std::string obstacle = this->obstacle(tensor, wish.recipe);
     if (!obstacle.empty()) return keep(tensor, obstacle);
@@ -76,26 +71,13 @@ class Selector {
       return keep(tensor, std::string("already ") + recipe_traits(wish.recipe).name);
     }
     check_is_linear(tensor, wish);
-    return {wish.recipe, true, ""};
-  }
-
- private:
-  static void check_pattern(const Pattern& pattern, const char* option,
-                            const std::vector<std::string>& weights) {
-    if (std::any_of(weights.begin(), weights.end(),
-                    [&](const std::string& weight) { return pattern.matches(weight); })) {
-      return;
-    }
-    std::string near;
-    for (const std::string& name : near_names(pattern.text(), weights)) {
-      near += (near.empty() ? "; near: " : ", ") + quote(name);
-    }
-    throw Error(ErrorCode::invalid_argument, option,
-                quote(pattern.text()) + " matches no tensor of the source" + near);
+    return {wish.recipe, true, "", ""};
   }
 
   Wish wish(const CheckpointTensor& tensor) const {
-    if (first_match(exclude_, tensor.name) != nullptr) return {false, {}, "excluded", "", ""};
+    if (const Pattern* excluded = first_match(exclude_, tensor.name)) {
+      return {false, {}, "excluded", "exclude", excluded->text()};
+    }
     if (const Pattern* mapped = first_match(map_, tensor.name)) {
       return {true, options_.map[static_cast<std::size_t>(mapped - map_.data())].second, "", "map",
               mapped->text()};
@@ -123,6 +105,17 @@ class Selector {
   bool is_third_dtype(const CheckpointTensor& tensor) const {
     const bool narrow = tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
     return is_plain(options_.recipe) && narrow && tensor.recipe != options_.recipe;
+  }
+
+  std::string rule(const CheckpointTensor& tensor, const Wish& wish) const {
+    if (!wish.pattern.empty()) return std::string(wish.option) + " " + quote(wish.pattern);
+    if (!wish.convert) return "";
+    if (tensor.quantized) return "quantized in the source";
+    if (is_plain(wish.recipe)) {
+      return is_third_dtype(tensor) ? "in another 16-bit dtype" : "a matrix";
+    }
+    return role_of(tensor.name, tensor.shape) == Role::experts ? "a stack of experts"
+                                                               : "a linear layer";
   }
 
   /// Why `tensor` cannot become `recipe`, or "".
@@ -202,15 +195,16 @@ class Selector {
 
   /// `tensor` as it is, or in bf16 if it is quantized in a way that the destination cannot hold.
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
-    if (!tensor.quantized) return {tensor.recipe, false, reason};
+    if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
     const bool same = tensor.recipe == options_.recipe;
     if (destination_.can_write(tensor.recipe) && (same || destination_.can_mix)) {
-      return {tensor.recipe, false, reason};
+      return {tensor.recipe, false, reason, ""};
     }
     return {Recipe::bf16, true,
             reason + "; as bf16, for " + destination_.name + " cannot hold " +
                 recipe_traits(tensor.recipe).name + " beside " +
-                recipe_traits(options_.recipe).name};
+                recipe_traits(options_.recipe).name,
+            ""};
   }
 
   const StoredCheckpoint& source_;
@@ -358,10 +352,6 @@ namespace blockscale {
 bool is_linear_weight(const CheckpointTensor& tensor) {
   return models::role_of(tensor.name, tensor.shape) == models::Role::linear &&
          models::StoredCheckpoint::has_view(tensor);
-}
-
-bool weight_matches(const std::string& pattern, const std::string& weight) {
-  return models::Pattern(pattern, "pattern").matches(weight);
 }
 
 }  // namespace blockscale

@@ -14,6 +14,7 @@ struct Decision {
   Recipe recipe = Recipe::f32;  // of the result
   bool convert = false;         // else the tensor stays as it is stored
   std::string reason;           // why it stays, or why it becomes something else than asked for
+  std::string rule;             // as ConvertedTensor's
 };
 
 /// One decision a tensor of `source`. Throws invalid_argument for patterns that match nothing or

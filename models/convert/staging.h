@@ -43,8 +43,8 @@ class Staging {
 
   /// Whether this shard is recorded, and its size and contents are those recorded.
   bool is_finished(const std::string& shard) const;
-  /// Whether any shard is recorded.
-  bool holds_shards() const { return !manifest_.at("shards").empty(); }
+  /// How many shards are recorded.
+  std::size_t finished_shards() const { return manifest_.at("shards").size(); }
   /// Records a shard that lies published in `result()`.
   void record(const std::string& shard);
   /// Moves the result to the destination in one step and removes the folder. With `overwrite`, what

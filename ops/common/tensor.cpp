@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -176,25 +177,33 @@ std::int64_t scale_bytes(Recipe recipe, ScaleLayout layout, std::int64_t rows, s
 
 namespace {
 
-/// Aligned memory of `bytes` bytes, or null. From 4 MiB on in huge pages where the kernel has them:
-/// faults of 4 KiB each take as long as quantizing into them, and readers of weights pay for them
-/// again in translations of addresses.
-std::byte* allocate_storage(std::size_t alignment, std::size_t bytes) {
+/// `bytes` zeros at a multiple of `alignment`, or null; what to free stands in front of them. From
+/// 4 MiB on in huge pages where the kernel has them: faults of 4 KiB each take as long as
+/// quantizing into them, and readers of weights pay for them again in translations of addresses.
+/// New memory is zero, and calloc knows when it is new: it is not touched here.
+std::byte* allocate_zeros(std::size_t alignment, std::size_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const bool huge = bytes >= 2 * kHugePage;
   const std::size_t unit = huge ? kHugePage : alignment;
-  void* const storage = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  void* const whole = std::calloc(1, bytes + unit + sizeof(void*));
+  if (whole == nullptr) return nullptr;
+  const auto begin = reinterpret_cast<std::uintptr_t>(whole) + sizeof(void*);
+  std::byte* const storage =
+      static_cast<std::byte*>(whole) + sizeof(void*) + (unit - begin % unit) % unit;
 #if defined(MADV_HUGEPAGE)
   // Advice: what the kernel answers changes nothing but time.
-  if (huge && storage != nullptr) (void)::madvise(storage, bytes, MADV_HUGEPAGE);
+  if (huge) (void)::madvise(storage, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
-  return static_cast<std::byte*>(storage);
+  std::memcpy(storage - sizeof(void*), &whole, sizeof(void*));
+  return storage;
 }
 
 }  // namespace
 
 void ScaledTensor::FreeAligned::operator()(std::byte* p) const noexcept {
-  std::free(p);
+  void* whole = nullptr;
+  std::memcpy(&whole, p - sizeof(void*), sizeof(void*));
+  std::free(whole);
 }
 
 ScaledTensor::ScaledTensor(Recipe recipe, std::int64_t rows, std::int64_t k, ScaleLayout layout,
@@ -208,9 +217,8 @@ ScaledTensor::ScaledTensor(Recipe recipe, std::int64_t rows, std::int64_t k, Sca
       has_tensor_scale ? product("tensor", "batch", batch, std::int64_t{sizeof(float)}) : 0;
   const std::size_t total =
       static_cast<std::size_t>(aligned(values) + aligned(scales) + aligned(factors) + kAlignment);
-  storage_.reset(allocate_storage(static_cast<std::size_t>(kAlignment), total));
+  storage_.reset(allocate_zeros(static_cast<std::size_t>(kAlignment), total));
   if (storage_ == nullptr) throw std::bad_alloc();
-  std::memset(storage_.get(), 0, total);
 
   view_.recipe = recipe;
   view_.rows = rows;

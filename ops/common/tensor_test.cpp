@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
 #include "blockscale/error.h"
 #include "tests/expect_error.h"
 
@@ -29,6 +33,24 @@ TEST(ScaledTensor, StartsZeroedWithUnitTensorScale) {
   EXPECT_EQ(view.value_row_stride, 16);
   EXPECT_EQ(view.scale_leading_stride, 1);
   EXPECT_EQ(static_cast<const unsigned char*>(view.scales)[63], 0);
+}
+
+TEST(ScaledTensor, StartsZeroedWhereItIsLarge) {
+  constexpr std::int64_t kRows = 3000, kColumns = 4096;  // 12 MB
+  for (int i = 0; i < 3; ++i) {                          // what was written is not found again
+    ScaledTensor tensor(Recipe::mxfp8_e4m3, kRows, kColumns, ScaleLayout::swizzled_128x4);
+    const std::int64_t values = kRows * kColumns;
+    const std::int64_t scales =
+        scale_bytes(Recipe::mxfp8_e4m3, ScaleLayout::swizzled_128x4, kRows, kColumns);
+    const ScaledTensor moved = std::move(tensor);
+    auto* const first = static_cast<std::uint8_t*>(const_cast<void*>(moved.view().values));
+    auto* const of_scales = static_cast<std::uint8_t*>(const_cast<void*>(moved.view().scales));
+    EXPECT_EQ(std::count(first, first + values, 0), values);
+    EXPECT_EQ(std::count(of_scales, of_scales + scales, 0), scales);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0u);
+    std::fill_n(first, values, std::uint8_t{0xA5});
+    std::fill_n(of_scales, scales, std::uint8_t{0xA5});
+  }
 }
 
 TEST(ScaledTensor, RejectsWhatItsRecipeCannotHold) {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import sys
 from typing import Any, NamedTuple
 
@@ -65,9 +66,14 @@ def describe(x: Any, argument: str) -> Described:
     try:
         return _of_numpy(np.asarray(memoryview(x)), argument)
     except TypeError:
+        half = hasattr(x, "__dlpack__")
         raise TypeError(
-            f"{argument}: is a {type(x).__name__}, must be an array "
-            "(numpy, torch, DLPack or the buffer protocol)"
+            f"{argument}: is a {type(x).__name__}"
+            + (
+                " with __dlpack__ but no __dlpack_device__, which says where its memory is"
+                if half
+                else ", must be an array (numpy, torch, DLPack or the buffer protocol)"
+            )
         ) from None
     except ValueError as error:  # a memoryview that was released
         raise ValueError(f"{argument}: {error}") from None
@@ -126,7 +132,7 @@ def _torch_name(dtype: Any) -> str:
 
 
 def _of_dlpack(x: Any, argument: str) -> Described:
-    device, index = (int(part) for part in x.__dlpack_device__())
+    device, index = _dlpack_device(x, argument)
     library = type(x).__module__.partition(".")[0]
     library = "jax" if library == "jaxlib" else library
     if device == _CUDA_DEVICE and library in LIBRARIES:
@@ -145,9 +151,35 @@ def _refuse_device(argument: str, device: str) -> str:
     )
 
 
-def is_on_device(x: Any) -> bool:
+def _dlpack_device(x: Any, argument: str) -> tuple[int, int]:
+    """DLPack's type of device, and which one."""
+    try:
+        kind, index = x.__dlpack_device__()
+        return int(kind), int(index)
+    except (TypeError, ValueError):
+        raise TypeError(f"{argument}: its __dlpack_device__ does not give a device") from None
+
+
+def is_on_device(x: Any, argument: str) -> bool:
     """Whether `x` is an array in the memory of a CUDA device."""
-    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == _CUDA_DEVICE
+    return hasattr(x, "__dlpack_device__") and _dlpack_device(x, argument)[0] == _CUDA_DEVICE
+
+
+def number(value: Any, argument: str) -> float:
+    """A float, or anything that Python can make one of.
+
+    Raises:
+        TypeError: it cannot.
+        ValueError: an integer beyond floats.
+    """
+    if type(value) is float:
+        return value
+    try:
+        return float(value if hasattr(value, "__float__") else operator.index(value))
+    except OverflowError:
+        raise ValueError(f"{argument}: is too large a number") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{argument}: is {value!r}, must be a number") from None
 
 
 def plain(x: Any, argument: str) -> tuple[Any, Format, Place]:

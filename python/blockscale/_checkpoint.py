@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _native
-from ._arrays import to_library
+from ._arrays import number, to_library
 from ._native import (
     Activations,
     CompareReport,
@@ -22,7 +22,7 @@ from ._native import (
     ScaleChoice,
     TensorInfo,
 )
-from ._ops import count, number
+from ._ops import count
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
 Path = str | os.PathLike[str]
@@ -39,15 +39,25 @@ _FORMATS = {
 
 def _path(value: Any, argument: str) -> str:
     try:
-        return os.fsdecode(value)
+        path = os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{argument}: is a {type(value).__name__}, must be a path") from None
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ValueError(f"{argument}: is {path!r}, which no file can be called") from None
+    if "\0" in path:
+        raise ValueError(f"{argument}: is {path!r}, must have no null character")
+    return path
 
 
 def _globs(value: Any, argument: str) -> list[str]:
-    globs = [] if isinstance(value, str) else list(value)
-    if isinstance(value, str) or not all(isinstance(glob, str) for glob in globs):
+    globs = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    if not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{argument}: is {value!r}, must be a list of patterns")
+    for glob in globs:
+        if any("\ud800" <= c <= "\udfff" for c in glob):
+            raise ValueError(f"{argument}: {glob!r} is no Unicode text, names of tensors are")
     return globs
 
 
@@ -89,7 +99,8 @@ class Checkpoint(Mapping[str, Any]):
     """
 
     def __init__(self, path: Path) -> None:
-        self._native = _native.Checkpoint.open(_path(path, "path"))
+        self._path = _path(path, "path")
+        self._native = _native.Checkpoint.open(self._path)
         self._infos = {info.name: info for info in self._native.tensors}
 
     @property
@@ -107,11 +118,18 @@ class Checkpoint(Mapping[str, Any]):
         >>> import blockscale
         >>> blockscale.Checkpoint("model-nvfp4").problem("layers.0.q_proj.weight")
         """
-        return self._native.problem(name) or None
+        return self._native.problem(self._infos[name].name) or None
 
     def __getitem__(self, name: str) -> Any:
         info = self._infos[name]
         return self._scaled(info) if info.quantized else self._plain(info)
+
+    def __repr__(self) -> str:
+        quantized = sum(info.quantized for info in self._infos.values())
+        return (
+            f"Checkpoint({self._path!r}, {self.dialect.name}, {len(self._infos)} tensors, "
+            f"{quantized} quantized)"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
@@ -283,11 +301,12 @@ def convert(
     )
 
 
-def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
+def compare(a: Path, b: Path, *, tensors: Sequence[str] = (), threads: int = 0) -> CompareReport:
     """Compare two checkpoints value by value (dequantized); `a` is the reference.
 
     Args:
         a, b: safetensors files or folders in any readable dialect.
+        tensors: patterns of the names to compare, as `include` of `convert`; none: everything.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -306,4 +325,5 @@ def compare(a: Path, b: Path, *, threads: int = 0) -> CompareReport:
     >>> [tensor.name for tensor in report.tensors if tensor.status == "ruined"]
     []
     """
-    return _native.compare(_path(a, "a"), _path(b, "b"), count(threads, "threads"))
+    threads = count(threads, "threads")
+    return _native.compare(_path(a, "a"), _path(b, "b"), threads, _globs(tensors, "tensors"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from . import _native
@@ -35,7 +36,7 @@ def describe(
     >>> print(blockscale.describe((1, 4096), "mxfp4").split(":")[0])
     quantize_blocks_mx_e2m1_32_bf16
     """
-    if len(shape) != 2:
+    if not isinstance(shape, Sequence) or len(shape) != 2:
         raise ValueError(f"shape: is {shape!r}, must be (rows, k)")
     rows, k = (count(n, f"shape[{i}]", 2**30) for i, n in enumerate(shape))
     if not 0 < rows * k <= 2**33:

@@ -203,6 +203,7 @@ def require_writable(array: Any, place: Place, argument: str) -> None:
     Raises:
         ValueError: it may not.
     """
-    immutable = place.immutable if isinstance(place, Device) else not array.flags.writeable
-    if immutable:
+    if place == "jax" or (isinstance(place, Device) and place.immutable):
+        raise ValueError(f"{argument}: is an array of jax, which never change; must be writable")
+    if not isinstance(place, Device) and not array.flags.writeable:
         raise ValueError(f"{argument}: is read-only, must be writable")

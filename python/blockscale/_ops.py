@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import describe as describe_array
-from ._arrays import empty, format_of, is_on_device, plain, require_type, to_library
+from ._arrays import empty, format_of, is_on_device, number, plain, require_type, to_library
 from ._device import Device, Place, current, require_place, require_writable
 from ._native import Format, MxScaleMode, Recipe, ScaleChoice, ScaleLayout, TensorScaleSense
 from ._tensor import RecipeTraits, ScaledTensor, enum_member, floats, traits_of
@@ -28,20 +28,6 @@ def _require_matrix(array: Any, argument: str) -> None:
             f"{argument}: shape is {tuple(array.shape)}, must be (rows, columns) or "
             "(batch, rows, columns)"
         )
-
-
-def number(value: Any, argument: str) -> float:
-    """A float, or anything that Python can make one of.
-
-    Raises:
-        TypeError: it cannot.
-    """
-    if type(value) is float:
-        return value
-    try:
-        return float(value if hasattr(value, "__float__") else operator.index(value))
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{argument}: is {value!r}, must be a number") from None
 
 
 def count(value: Any, argument: str, limit: int = 2**31) -> int:
@@ -304,7 +290,8 @@ def _with_given(
         given = _given_scales(scales, tuple(target.shape), place)
     if isinstance(place, Device) and place.immutable:
         raise ValueError(f"{argument}: cannot be given on a device of jax; use torch or cupy")
-    require_writable(target, place, f"out.{argument}")
+    if not isinstance(place, Device) and not target.flags.writeable:
+        raise ValueError(f"out.{argument}: is read-only, must be writable")
     with current(place):
         before = target.clone() if hasattr(target, "clone") else target.copy()
         target[...] = given
@@ -463,7 +450,7 @@ def _product_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, 
 
 
 def _number_of_host(value: Any, argument: str) -> float:
-    if type(value) is not float and is_on_device(value):
+    if type(value) is not float and is_on_device(value, argument):
         raise TypeError(f"{argument}: is an array on a device, must be a number")
     return number(value, argument)
 
@@ -484,7 +471,7 @@ def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
 
 def _factor(alpha: Any, place: Place) -> tuple[float, Any]:
     """`alpha` as a number and an array of one more, or None: a device's are not read here."""
-    if type(alpha) is float or not is_on_device(alpha):
+    if type(alpha) is float or not is_on_device(alpha, "alpha"):
         return number(alpha, "alpha"), None
     array, dtype, its_place = describe_array(alpha, "alpha")
     require_place(its_place, place, "alpha", "a")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _native
-from ._arrays import describe, packed, to_library
+from ._arrays import describe, number, packed, to_library
 from ._device import Device, Place, current, require_place
 from ._native import Format, Recipe, ScaleLayout, TensorScaleSense
 
@@ -92,19 +93,15 @@ class ScaledTensor:
 
     __slots__ = (
         "_k",
+        "_layout",
         "_place",
+        "_recipe",
         "_scales",
+        "_sense",
         "_shape",
         "_tensor_scale",
         "_values",
-        "layout",
-        "recipe",
-        "sense",
     )
-
-    recipe: Recipe
-    layout: ScaleLayout
-    sense: TensorScaleSense
 
     def __init__(
         self,
@@ -117,9 +114,9 @@ class ScaledTensor:
         sense: TensorScaleSense | str = TensorScaleSense.divisor,
     ) -> None:
         traits = traits_of(recipe, "recipe")
-        self.recipe = traits.recipe
-        self.layout = enum_member(layout, ScaleLayout, "layout")
-        self.sense = enum_member(sense, TensorScaleSense, "sense")
+        self._recipe = traits.recipe
+        self._layout = enum_member(layout, ScaleLayout, "layout")
+        self._sense = enum_member(sense, TensorScaleSense, "sense")
         if traits.plain:
             raise ValueError(f"recipe: {traits.name} has no scales; pass the array itself")
         self._values, _, self._place = packed(values, "values", traits.element)
@@ -134,6 +131,21 @@ class ScaledTensor:
         with current(self._place):
             stream = self._place.stream() if isinstance(self._place, Device) else None
             _native.check_scaled(self, stream)
+
+    @property
+    def recipe(self) -> Recipe:
+        """Elements, scales and blocks."""
+        return self._recipe
+
+    @property
+    def layout(self) -> ScaleLayout:
+        """Where the scales lie."""
+        return self._layout
+
+    @property
+    def sense(self) -> TensorScaleSense:
+        """Whether the tensor scale multiplies or divides values."""
+        return self._sense
 
     @property
     def values(self) -> Any:
@@ -163,21 +175,134 @@ class ScaledTensor:
         factors = 0 if self._tensor_scale is None else self._tensor_scale.nbytes
         return int(self._values.nbytes + self._scales.nbytes + factors)
 
+    def relayout(self, layout: ScaleLayout | str) -> ScaledTensor:
+        """The same values with scales in another layout: new scales, packed, padding 0; the rest is
+        shared.
+
+        Args:
+            layout: a `ScaleLayout` or its name.
+
+        Raises:
+            ValueError: the recipe has no such layout, or the tensor is on a CUDA device.
+
+        >>> import numpy as np, blockscale
+        >>> t = blockscale.quantize(np.ones((2, 32), np.float32), "mxfp4")
+        >>> t.relayout("swizzled_128x4").scales.shape
+        (128, 4)
+        """
+        wanted = enum_member(layout, ScaleLayout, "layout")
+        if isinstance(self._place, Device):
+            raise ValueError(f"relayout: is on {self._place}, must be in CPU memory")
+        *batch, rows, k = self._shape
+        grid = _native.scale_shape(self._recipe, wanted, rows, k)
+        scales = np.zeros((*batch, *grid), self._scales.dtype)
+        _native.relayout(self, wanted, scales)
+        return self._with(self._values, scales, self._tensor_scale, wanted)
+
+    def __getitem__(self, key: Any) -> ScaledTensor:
+        """Rows, or matrices of a batch: a view of the same memory.
+
+        `t[a:b]` are rows of a matrix; of a batch, `t[i]` is a matrix, `t[i:j]` are matrices and
+        `t[i, a:b]` or `t[:, a:b]` rows of one or of each.
+
+        Raises:
+            TypeError: anything but slices of rows, and integers or slices of matrices.
+            ValueError: a step, or rows that begin within a block or a tile of scales.
+            IndexError: no such matrix.
+
+        >>> import numpy as np, blockscale
+        >>> blockscale.quantize(np.ones((8, 32), np.float32), "mxfp4")[2:5].shape
+        (3, 32)
+        """
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(self._shape) == 2:
+            keys = (slice(None), *keys)
+        matrices, rows = (*keys, slice(None), slice(None))[:2]
+        if len(keys) > 2 or not isinstance(rows, slice):
+            raise TypeError(f"key: is {key!r}, must be a slice of rows, or of matrices and of rows")
+        values, scales, factors = self._values, self._scales, self._tensor_scale
+        if len(self._shape) == 3 and matrices != slice(None):
+            picked = _matrices(matrices, self._shape[0])
+            values, scales = values[picked], scales[picked]
+            if factors is not None and factors.shape[0] != 1:
+                one = isinstance(picked, int)
+                factors = factors[picked : picked + 1] if one else factors[picked]
+        values, scales = self._rows(rows, values, scales)
+        return self._with(values, scales, factors, self._layout)
+
+    def _rows(self, rows: slice, values: Any, scales: Any) -> tuple[Any, Any]:
+        """Those of `values` and `scales`."""
+        first, last = _bounds(rows, self._shape[-2], "rows")
+        if (first, last) == (0, self._shape[-2]):
+            return values, scales
+        if first == last:
+            return values[..., :0, :], scales[..., :0, :0]
+        block = TRAITS[self._recipe].block_rows
+        tile = _native.scale_tile(self._layout)[0]
+        unit = block * tile  # 0: one scale for all rows
+        if unit and first % unit:
+            raise ValueError(
+                f"rows: begin at {first}, must begin at a multiple of {unit} in {self._recipe.name}"
+                f" with scales in {self._layout.name}"
+            )
+        if unit:
+            end = -(-last // unit) * tile
+            grid = slice(first // block, max(end, first // block))
+            scales = (
+                scales[..., grid]
+                if self._layout == ScaleLayout.mn_major
+                else (scales[..., grid, :])
+            )
+        return values[..., first:last, :], scales
+
+    def _with(self, values: Any, scales: Any, factors: Any, layout: ScaleLayout) -> ScaledTensor:
+        """Of these parts, which fit together."""
+        tensor = object.__new__(ScaledTensor)
+        tensor._recipe, tensor._layout, tensor._sense = self._recipe, layout, self._sense
+        tensor._values, tensor._scales, tensor._tensor_scale = values, scales, factors
+        tensor._place, tensor._k = self._place, self._k
+        tensor._shape = (*values.shape[:-1], self._k)
+        return tensor
+
     def __repr__(self) -> str:
         return f"ScaledTensor({self.recipe.name}, shape={self.shape}, layout={self.layout.name})"
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("recipe", "layout", "sense"):
+        for name in ("_recipe", "_layout", "_sense"):
             state[name] = state[name].name
         del state["_shape"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kinds = {"recipe": Recipe, "layout": ScaleLayout, "sense": TensorScaleSense}
+        kinds = {"_recipe": Recipe, "_layout": ScaleLayout, "_sense": TensorScaleSense}
         for name, value in state.items():
             setattr(self, name, kinds[name][value] if name in kinds else value)
         self._shape = (*self._values.shape[:-1], self._k)
+
+
+def _bounds(key: slice, size: int, what: str) -> tuple[int, int]:
+    """The first index of a slice, and the one after the last."""
+    if key.step not in (None, 1):
+        raise ValueError(f"{what}: step is {key.step}, must be 1")
+    try:
+        first, last, _ = key.indices(size)
+    except TypeError:
+        raise TypeError(f"{what}: is {key!r}, must be a slice of integers") from None
+    return first, max(first, last)
+
+
+def _matrices(key: Any, batch: int) -> Any:
+    """An index or slice of matrices, checked."""
+    if isinstance(key, slice):
+        return slice(*_bounds(key, batch, "matrices"))
+    try:
+        index = operator.index(key)
+    except TypeError:
+        raise TypeError(f"matrices: is {key!r}, must be an integer or a slice") from None
+    if not -batch <= index < batch:
+        raise IndexError(f"matrices: is {index}, must be from {-batch} to {batch - 1}")
+    return index % batch
 
 
 def empty(
@@ -195,7 +320,7 @@ def empty(
     *batch, rows, k = shape
     recipe = traits.recipe
     tensor = object.__new__(ScaledTensor)
-    tensor.recipe, tensor.layout, tensor.sense = recipe, layout, sense
+    tensor._recipe, tensor._layout, tensor._sense = recipe, layout, sense
     tensor._place, tensor._k, tensor._shape = place, k, shape
     make = place.empty if isinstance(place, Device) else np.empty
     tensor._values = make((*batch, rows, _native.row_bytes(recipe, k)), "uint8")
@@ -242,10 +367,10 @@ def floats(tensor_scale: Any, batch: tuple[int, ...], place: Place, first: str =
 
     Raises:
         TypeError: neither a number nor an array of float32.
-        ValueError: an array of another size, or elsewhere than `first`.
+        ValueError: an array of another size, or elsewhere than `first`; an integer beyond floats.
     """
     if isinstance(tensor_scale, (int, float)):
-        return _full((1,), tensor_scale, place)
+        return _full((1,), number(tensor_scale, "tensor_scale"), place)
     array, dtype, its_place = describe(tensor_scale, "tensor_scale")
     if dtype != "float32":
         raise TypeError(f"tensor_scale: has dtype {dtype}, must be float32")

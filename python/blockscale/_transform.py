@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from . import _native
-from ._arrays import plain
+from ._arrays import number, plain
 from ._device import Place, require_place
 from ._native import Format
 
@@ -101,7 +101,7 @@ class RmsNorm:
 
     def __post_init__(self) -> None:
         _rows(self.weight, "transform.weight")
-        _number(self.epsilon)
+        number(self.epsilon, "transform.epsilon")
 
 
 #: "identity", "gelu_tanh", "gelu_erf", "swiglu" (as Swiglu()), or an object with operands.
@@ -123,7 +123,7 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
         return (_KINDS["modulate"], 0, 0, scale, shift, None, _EPSILON)
     if isinstance(transform, RmsNorm):
         weight = _rows(transform.weight, "transform.weight", place)
-        epsilon = _number(transform.epsilon)
+        epsilon = number(transform.epsilon, "transform.epsilon")
         return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon)
     if not isinstance(transform, str):
         raise TypeError(
@@ -175,13 +175,6 @@ def _group(group: Any) -> int:
     if value not in (1, 64):
         raise ValueError(f"transform.group: is {group!r}, must be None, 1 or 64")
     return value
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"transform.epsilon: is {value!r}, must be a number") from None
 
 
 def _rows(operand: Any, argument: str, place: Place | None = None) -> _Operand:

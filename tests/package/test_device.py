@@ -397,18 +397,21 @@ print('done')
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("blockscale.quantize(x, 'mxfp4', out=t)", "out.values: is read-only, must be writable"),
+        (
+            "blockscale.quantize(x, 'mxfp4', out=t)",
+            "out.values: is an array of jax, which never change; must be writable",
+        ),
         (
             "blockscale.quantize_rows_and_columns(x, 'fp8_1x128', out=(rows, columns))",
-            "out[0].values: is read-only, must be writable",
+            "out[0].values: is an array of jax, which never change; must be writable",
         ),
         (
             "blockscale.dequantize(t, out=Array((64, 256), 'float32'))",
-            "out: is read-only, must be writable",
+            "out: is an array of jax, which never change; must be writable",
         ),
         (
             "blockscale.gemm(rows, rows, out=Array((64, 64), 'float32'))",
-            "out: is read-only, must be writable",
+            "out: is an array of jax, which never change; must be writable",
         ),
         (
             "blockscale.quantize(x, 'fp8_row', scales=1.0)",

@@ -167,8 +167,10 @@ def test_demo_makes_a_page(model: Path) -> None:
         "How large the errors are",
         "What the model makes of it",
         "How fast quantizing is",
-        "How fast products are",
+        "How fast products are on one thread",
+        "What searched scales gained in nvfp4 mse",
+        "What searched scales gained in mxfp4 mse",
     ):
         assert f"<h2>{heading}</h2>" in page
     assert "8 sentences" in page and "nvfp4-W4A16" in page
-    assert page.count("<td>nvfp4</td>") == 1  # the second dialect has the same values
+    assert page.count("<tr><td>nvfp4</td>") == 1  # the second dialect has the same values

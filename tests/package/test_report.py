@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -273,6 +274,8 @@ EMBEDDING = {
 }
 QUANTISE = {"recipe": "nvfp4", "dtype": "bf16", "threads": 1, "memcpy_share": 0.5}
 PRODUCT = {"recipe_a": "bf16", "recipe_b": "nvfp4", "gflops": 100.0}
+PEAKS = {"threads": 1, "read_bytes_per_second": 2e10, "f32": 1e11, "bf16": 2e11, "int8": 0}
+MEASURED = PRODUCT | {"threads": 1, "median_seconds": 1e-3, "multiplier": "bf16"}
 
 
 def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
@@ -298,6 +301,184 @@ def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
     worst = min(t.sqnr_db for t in expected.tensors if t.recipe_b == "nvfp4")
     assert f"<td>{expected.total.sqnr_db:.2f}</td><td>{worst:.2f}</td>" in text
     assert "422 sentences" in page.text and "0.9665" in page.text
+
+
+def test_the_worst_layers_are_named(checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    write_report(checkpoints / "model", [checkpoints / "nvfp4"], output)
+    text = output.read_text()
+    report = blockscale.compare(checkpoints / "model", checkpoints / "nvfp4")
+    converted = sorted((t for t in report.tensors if t.converted), key=lambda t: t.sqnr_db)
+    table = text.split("<h2>The layers that lost most</h2>")[1].split("</table>")[0]
+    rows = [re.findall(r"<td>([^<]*)", row) for row in re.findall(r"<tr>(.*?)</tr>", table)][1:]
+    expected = [
+        [t.name, "nvfp4", "f32 → nvfp4", f"{t.sqnr_db:.2f}"]
+        + [f"{t.sqnr_db - report.total.sqnr_db:+.2f}"]
+        for t in converted[:5]
+    ]
+    assert [[html.unescape(cell) for cell in row] for row in rows] == expected
+    write_report(
+        checkpoints / "model", [checkpoints / "nvfp4", checkpoints / "bf16"], tmp_path / "two.html"
+    )
+    for name in ("nvfp4", "bf16"):
+        worst = min(
+            blockscale.compare(checkpoints / "model", checkpoints / name).tensors,
+            key=lambda t: t.sqnr_db,
+        )
+        assert f"<tr><td>{html.escape(worst.name)}</td>" in (tmp_path / "two.html").read_text()
+
+
+def test_there_is_one_average(ruined: Path) -> None:
+    """The total's, of all values together; without ruined layers where there are some."""
+    from blockscale.report import data
+
+    (whole, broken) = data.candidates(
+        ruined / "model", [ruined / "whole", ruined / "broken"], threads=1
+    )
+    assert whole.average_sqnr_db == whole.total_sqnr_db
+    kept = [t for t in broken.changed if t.status != "ruined"]
+    assert len(kept) == len(broken.changed) - 2
+    expected = 10 * np.log10(sum(t.signal for t in kept) / sum(t.noise for t in kept))
+    assert broken.average_sqnr_db == pytest.approx(expected)
+    assert broken.total_sqnr_db == -np.inf
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 10, 12, 16])
+def test_colours_differ(count: int) -> None:
+    """Each pair, RED included, is told apart in CIE's L*a*b*, where 2.3 is just seen."""
+    from blockscale.report import plots
+
+    def lab(colour: str) -> np.ndarray:
+        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+        x, y, z = np.cbrt(np.array(to_xyz) @ linear / [0.9505, 1, 1.089])
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    shown = [lab(colour) for colour in [*plots.colours(count), plots.RED]]
+    assert len(shown) == count + 1
+    for i, one in enumerate(shown):
+        assert all(np.linalg.norm(one - other) > 25 for other in shown[:i])
+
+
+def test_layers_that_differ_have_colours_that_do(checkpoints: Path) -> None:
+    """Also where all layers are within a fraction of what colours reach at most."""
+    import base64
+
+    from blockscale.report import data, plots
+
+    names = [checkpoints / "nvfp4", checkpoints / "mxfp8_e4m3"]
+    found = data.candidates(checkpoints / "model", names, threads=1)
+    furthest = max(abs(v - c.average_sqnr_db) for c in found for v in c.sqnr_db().values())
+    assert plots.loss_span(found) == min(3, max(0.5, furthest))
+    svg = base64.b64decode(plots.sqnr_by_layer(found).partition(",")[2]).decode()
+    cells = svg.split("QuadMesh")[1].split("<g id=")[0]
+    assert len(set(re.findall(r"#[0-9a-f]{6}", cells))) > 5
+
+
+@pytest.fixture(scope="module")
+def searched(checkpoints: Path) -> Path:
+    """The folder's `nvfp4-mse`, and `conversion.json` that says how it was made."""
+    command = [PROGRAM, "convert", checkpoints / "model", checkpoints / "nvfp4-mse"]
+    command += ["--recipe", "nvfp4", "--scales", "mse", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    (checkpoints / "conversion.json").write_bytes(done.stdout)
+    return checkpoints / "conversion.json"
+
+
+def test_each_layers_gain_of_searched_scales(searched: Path, tmp_path: Path) -> None:
+    folder, output = searched.parent, tmp_path / "report.html"
+    done = subprocess.run(
+        [PROGRAM, "compare", folder / "model", folder / "nvfp4-mse", "--html", output]
+        + ["--conversion", searched],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE)}
+        | {"BLOCKSCALE_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    page = assert_self_contained(output.read_text())
+    assert "What searched scales gained in nvfp4 mse" in page.text
+    gains = {
+        t["name"]: t["error_ratio"]
+        for t in json.loads(searched.read_text())["tensors"]
+        if t["error_ratio"] is not None
+    }
+    assert len(gains) == 25
+    plot = svgs(page)[-1]
+    labels = re.findall(r">(\d+\.\d)</text>", plot)
+    assert sorted(labels) == sorted(f"{100 * ratio:.1f}" for ratio in gains.values())
+    # what the plot says is what the two checkpoints' errors are to each other
+    noise = [
+        {t.name: t.noise for t in blockscale.compare(folder / "model", folder / name).tensors}
+        for name in ("nvfp4-mse", "nvfp4")
+    ]
+    for name, ratio in gains.items():
+        assert ratio == pytest.approx(noise[0][name] / noise[1][name], rel=1e-3)
+        assert ratio < 1
+    worst = max(gains, key=lambda name: gains[name])
+    assert f"{100 * gains[worst]:.1f} in {worst} (least)" in page.text
+
+
+@pytest.mark.parametrize(
+    ("conversion", "message"),
+    [
+        ({"destination": "x/other", "tensors": []}, "is to 'other', must be to one of nvfp4"),
+        ({"destination": "nvfp4", "tensors": [{"name": "a", "error_ratio": None}]}, "without"),
+        ({}, "is to '', must be to one of nvfp4"),
+    ],
+)
+def test_conversions_that_say_nothing(
+    checkpoints: Path, tmp_path: Path, conversion: dict[str, object], message: str
+) -> None:
+    pages = checkpoints / "model", [checkpoints / "nvfp4"]
+    with pytest.raises(ValueError, match=f"conversion: .*{message}"):
+        write_report(*pages, tmp_path / "report.html", conversions=[conversion])
+    (tmp_path / "c.json").write_text(json.dumps(conversion))
+    done = compare(checkpoints, tmp_path / "page.html", "--conversion", str(tmp_path / "c.json"))
+    assert done.returncode == 3 and message in done.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_of_chosen_tensors(checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    done = compare(checkpoints, output, "--tensor", "*.query.weight", "--top", "1")
+    assert done.returncode == 0, done.stderr
+    page = assert_self_contained(output.read_text())
+    assert "Counted are only the 12 converted tensors" in page.text
+    assert "output.dense" not in page.text and "1 of 12 tensors shown" in done.stdout
+
+
+def run_report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "blockscale.report", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_page_of_products_alone(tmp_path: Path) -> None:
+    """Twice a result: one shape as `bench gemm` has it, several as `./dev bench` keeps them."""
+    read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}  # 0.5 ms of reading
+    multiplied = MEASURED | {"bytes": 10_000, "operations": 150_000_000}  # 0.75 ms of bf16
+    of_16 = {"m": 16, "n": 2, "k": 3, "cases": [multiplied]}
+    of_1 = {"m": 1, "n": 2, "k": 3, "cases": [read]}
+    one, kept, output = (tmp_path / name for name in ("one.json", "kept.json", "page.html"))
+    one.write_text(json.dumps({"peaks": [PEAKS], "threads": 1, **of_1}))
+    two = PEAKS | {"threads": 2}
+    other = of_16 | {"cases": [multiplied, read | {"threads": 2}]}
+    kept.write_text(json.dumps({"results": {"peaks": [PEAKS, two], "shapes": [of_1, other]}}))
+    done = run_report("--bench", one, "--bench", kept, "--output", output)
+    assert done.returncode == 0, done.stderr
+    text = output.read_text()
+    page = assert_self_contained(text)
+    assert sum(tag == "img" for tag, _ in page.tags) == 3
+    assert "How fast products are on 2 threads" in page.text
+    assert text.count("<td>reading</td><td>0.50</td>") == 3
+    assert "<td>16 × 2 × 3</td><td>1000</td><td>150</td><td>bf16</td><td>0.75</td>" in text
+
+
+def test_a_page_is_about_something(checkpoints: Path, tmp_path: Path) -> None:
+    for arguments in ([], [checkpoints / "model"]):
+        done = run_report(*arguments, "--output", tmp_path / "page.html")
+        assert done.returncode == 2 and "give ORIGINAL and CONVERTED, or --bench" in done.stderr
 
 
 def test_equal_checkpoints(checkpoints: Path, tmp_path: Path) -> None:

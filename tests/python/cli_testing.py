@@ -31,7 +31,7 @@ EXIT_CODES = {
 
 COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "kernels", "doctor"]
 KERNELS = ["list", "build"]
-BENCHMARKS = ["quantize", "gemm", "copy"]
+BENCHMARKS = ["quantize", "gemm", "copy", "peaks"]
 
 LINEAR = {
     "encoder.layer.0.attention.self.query": (128, 128),
@@ -39,6 +39,7 @@ LINEAR = {
     "encoder.layer.0.intermediate.dense": (256, 128),
     "encoder.layer.0.output.dense": (128, 256),
 }
+WEIGHTS = [module + ".weight" for module in LINEAR]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ class Program:
         assert result.err.count("\n") == 1, "an error is one line: " + result.err
         assert result.err.endswith("\n"), result
         return result.err.strip()
+
+
+def files_below(folder: pathlib.Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def read_tensors(file: pathlib.Path) -> dict[str, tuple[str, list[int], bytes]]:

@@ -18,6 +18,8 @@ from bench_gemm_cpu import BASELINE, Case, cases_of, number_of  # noqa: E402
 
 def test_every_shape_of_the_baseline_has_rows_of_the_table() -> None:
     assert len(BASELINE) == len(set(BASELINE)) == 13
+    halves = bench_gemm_cpu.SHAPES["few"] + bench_gemm_cpu.SHAPES["many"]
+    assert sorted(halves) == sorted(BASELINE)
     for shape in BASELINE:
         cases = cases_of(shape)
         assert len({case.name for case in cases}) == len(cases) > 1
@@ -56,6 +58,10 @@ def test_the_table_says_what_misses() -> None:
     lines = bench_gemm_cpu.table(result).splitlines()
     assert lines[0] == "1 x 4096 x 4096: torch 16.8 GFLOP/s; 1 reads 25.0 GB/s"
     assert [line.endswith("MISSES") for line in lines] == [False, True, False]
+
+
+def test_quartiles() -> None:
+    assert bench_gemm_cpu.quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == [2.0, 4.0]
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -5,7 +5,6 @@ import os
 import pathlib
 import pty
 import re
-import shutil
 import subprocess
 
 import numpy
@@ -181,36 +180,69 @@ def test_red_is_for_terminals_that_have_it(program: Program, ruined: pathlib.Pat
     assert "\x1b" not in on_a_terminal(program, *arguments, "--json", TERM="xterm")
 
 
-def documented_commands(program: Program, root: pathlib.Path) -> list[str]:
-    """The pipelines through jq of docs/cli.md and of the help."""
-    page = (root / "docs/cli.md").read_text()
-    pages = re.findall(r"^blockscale compare .*\| jq .*$", page, re.MULTILINE)
-    text = program.ok("compare", "--help")
-    helps = re.findall(
-        r"^    blockscale compare [^\n]*\| jq .*?\n\n?(?=\S|\Z)", text + "\n", re.M | re.S
-    )
-    assert len(pages) == len(helps) == 1
-    return pages + helps
+def names(report: dict) -> list[str]:
+    return [tensor["name"] for tensor in report["tensors"]]
 
 
-def test_the_documented_jq_lines_work(
-    program: Program, root: pathlib.Path, ruined: pathlib.Path, tmp_path: pathlib.Path
+def test_sorting_by_each_column(program: Program, ruined: pathlib.Path):
+    paths = ruined / "model", ruined / "model-nvfp4"
+    for column, order in {
+        "name": ["a.equal", "b.worse", "c.nan", "d.better", "e.inf"],
+        "sqnr": ["c.nan", "e.inf", "b.worse", "d.better", "a.equal"],
+        "max_error": ["c.nan", "e.inf", "b.worse", "d.better", "a.equal"],
+        "mean_error": ["c.nan", "e.inf", "b.worse", "d.better", "a.equal"],
+    }.items():
+        assert names(program.json("compare", *paths, "--sort", column)) == order, column
+    save_file({"x": ramp(8), "y": ramp(64), "z": ramp(32).astype(numpy.float16)}, paths[0] / "m")
+    (paths[0] / "m").rename(ruined / "sizes.safetensors")
+    sizes = [ruined / "sizes.safetensors"] * 2
+    for column in ("shape", "bytes_a", "bytes_b"):
+        order = ["y", "z", "x"]
+        assert names(program.json("compare", *sizes, "--sort", column)) == order, column
+    for column in ("recipe_a", "recipe_b"):
+        order = ["z", "x", "y"]  # f16 before f32
+        assert names(program.json("compare", *sizes, "--sort", column)) == order, column
+
+
+def test_top_shows_the_first_and_totals_count_all(program: Program, ruined: pathlib.Path):
+    arguments = ["compare", ruined / "model", ruined / "model-nvfp4"]
+    whole = program.json(*arguments)
+    report = program.json(*arguments, "--sort", "sqnr", "--top", 3)
+    assert names(report) == ["c.nan", "e.inf", "b.worse"]
+    assert report["total"] == whole["total"]
+    text = program.ok(*arguments, "--sort", "sqnr", "--top", 3)
+    assert "3 of 5 tensors shown" in text and "2 tensors are ruined" in text
+    assert "d.better" not in text and "total of 4 converted tensors" in text
+    assert names(program.json(*arguments, "--top", 99)) == names(whole)
+    assert "shown" not in program.ok(*arguments, "--top", 99)
+
+
+def test_only_chosen_tensors_are_compared(program: Program, ruined: pathlib.Path):
+    save_file({"extra": ramp(), "b.worse": ramp()}, ruined / "more.safetensors")
+    arguments = ["compare", ruined / "model", ruined / "model-nvfp4"]
+    report = program.json(*arguments, "--tensor", "re:[bd]\\.", "--tensor", "a.*")
+    assert names(report) == ["a.equal", "b.worse", "d.better"]
+    assert report["total"]["converted_tensors"] == 2
+    assert report["total"]["noise"] == sum(t["noise"] for t in report["tensors"])
+    message = program.fails("invalid_argument", *arguments, "--tensor", "b.wrose")
+    assert 'tensors: "b.wrose" matches no tensor; near: "b.worse"' in message
+    other = ["compare", ruined / "model", ruined / "more.safetensors"]
+    report = program.json(*other, "--tensor", "b.*")
+    assert (report["only_a"], report["only_b"]) == ([], [])
+    assert program.json(*other, "--tensor", "*r*e")["only_b"] == []
+    assert program.json(*other, "--tensor", "b.*", "--tensor", "extra")["only_b"] == ["extra"]
+    message = program.fails("invalid_argument", *other, "--tensor", "extra")
+    assert "tensors: none that was chosen is in both checkpoints" in message
+
+
+def test_the_documented_lines_name_the_worst_layers(
+    program: Program, root: pathlib.Path, ruined: pathlib.Path
 ):
-    if shutil.which("jq") is None:
-        pytest.skip("no jq on the path")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/blockscale").symlink_to(program.path)
-    for command in documented_commands(program, root):
-        done = subprocess.run(
-            ["bash", "-c", f"set -o pipefail\n{command}"],
-            cwd=ruined,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
-        )
-        assert (done.returncode, done.stderr) == (0, ""), command
-        lines = [line.split() for line in done.stdout.splitlines()]
-        assert [name for _, name in lines] == ["c.nan", "e.inf", "b.worse", "d.better"]
-        assert [sqnr for sqnr, _ in lines[:2]] == ["NaN", "-inf"]
-        assert float(lines[2][0]) < float(lines[3][0])
+    page = (root / "docs/cli.md").read_text()
+    line = re.compile(r"^ *blockscale (compare .* --sort sqnr --top 5)$", re.MULTILINE)
+    lines = line.findall(page) + line.findall(program.ok("compare", "--help"))
+    assert len(lines) == 2
+    for words in lines:
+        text = program.ok(*(word.replace("./", f"{ruined}/") for word in words.split()))
+        rows = [row.split()[0] for row in text.splitlines()[1:6]]
+        assert rows == ["c.nan", "e.inf", "b.worse", "d.better", "a.equal"]

@@ -1,5 +1,6 @@
 """`blockscale convert` and `compare` from end to end."""
 
+import fcntl
 import json
 import math
 import os
@@ -7,14 +8,14 @@ import pathlib
 import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 
 import numpy
 import pytest
-from cli_testing import EXIT_CODES, LINEAR, Program, read_tensors, small_model
+from cli_testing import EXIT_CODES, LINEAR, WEIGHTS, Program, files_below, read_tensors, small_model
 from safetensors.numpy import save_file
-
-WEIGHTS = [module + ".weight" for module in LINEAR]
 
 
 def open_terminal() -> tuple[int, int]:
@@ -23,14 +24,6 @@ def open_terminal() -> tuple[int, int]:
         return pty.openpty()
     except OSError as error:
         pytest.skip(f"no pseudo-terminal on this machine: {error}")
-
-
-def files_below(folder: pathlib.Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 # recipe, dialect by default, least SQNR of normally distributed weights in dB
@@ -261,94 +254,13 @@ def test_scales_of_least_error(program: Program, model: pathlib.Path):
     assert re.search(r"squared errors, of those with min-max scales: 0\.[5-8]\d+ \(geometric", text)
 
 
-def test_dry_run_decides_and_writes_nothing(program: Program, model: pathlib.Path):
-    before = files_below(model.parent)
-    arguments = ["convert", model, model.parent / "result", "--recipe", "nvfp4"]
-    dry = program.json(*arguments, "--dry-run")
-    text = program.ok(*arguments, "--dry-run")
-    assert files_below(model.parent) == before
-    for name in WEIGHTS:
-        assert re.search(rf"^{re.escape(name)} .* nvfp4 ", text, re.MULTILINE)
-    assert "no weight of a linear layer" in text and "Nothing was written." in text
-    real = program.json(*arguments)
-    assert dry["tensors"] == real["tensors"] and dry["bytes"] == real["bytes"]
-    size = sum(path.stat().st_size for path in (model.parent / "result").iterdir())
-    assert size <= dry["disk_bytes"] == real["disk_bytes"] <= size + 4096 * len(before) + 4096
-    assert dry["free_bytes"] > dry["disk_bytes"] and real["free_bytes"] is None
-
-
-RECIPE_FILES = {
-    "r.yaml": "# experts first\n---\n\"*.query.weight\": mxfp8_e4m3  # wide\n're:.*key': bf16\n"
-    "encoder.layer.0.output.dense: 'mxfp4'\n",
-    "r.json": '{"*.query.weight": "mxfp8_e4m3", "re:.*key": "bf16", '
-    '"encoder.layer.0.output.dense": "mxfp4"}',
-}
-
-
-@pytest.mark.parametrize("name", RECIPE_FILES)
-def test_recipe_file(program: Program, model: pathlib.Path, name: str):
-    recipes = model.parent / name
-    recipes.write_text(RECIPE_FILES[name])
-    patterns = {"*.query.weight": "mxfp8_e4m3", "re:.*key": "bf16"}
-    patterns["encoder.layer.0.output.dense"] = "mxfp4"
-    maps = [text for p, r in patterns.items() for text in ("--map", f"{p}={r}")]
-    arguments = ["convert", model, model.parent / "result", "--recipe", "nvfp4", "--dry-run"]
-    assert (
-        program.json(*arguments, "--recipes", recipes)["tensors"]
-        == program.json(*arguments, *maps)["tensors"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("*.query: mxfp4\n", 'line 1: YAML gives "*" a meaning here; quote the text'),
-        ("a: mxfp4\n  b: mxfp4\n", "line 2: is indented"),
-        ("a: int4\n", 'line 1: "int4" is no recipe, must be one of f32'),
-        ("a\n", "line 1: must be PATTERN: RECIPE"),
-        ("'a: mxfp4\n", "line 1: a quote is not closed"),
-        ("a: mxfp4\na: nvfp4\n", 'line 2: "a" was there before'),
-        ("a: 'mxfp4' b\n", 'line 1: "b" follows the recipe'),
-        ("'': mxfp4\n", "line 1: has an empty pattern"),
-        ('"\\n": mxfp4\n', "line 1: of escapes only"),
-        ("# nothing\n", "has no pattern"),
-    ],
-)
-def test_bad_recipe_files(program: Program, model: pathlib.Path, text: str, message: str):
-    recipes = model.parent / "r.yml"
-    recipes.write_text(text)
-    arguments = ["convert", model, model.parent / "result", "--recipe", "nvfp4"]
-    assert message in program.fails("corrupt_file", *arguments, "--recipes", recipes)
-    recipes = recipes.rename(model.parent / "r.txt")
-    message = program.fails("invalid_argument", *arguments, "--recipes", recipes)
-    assert "must end in .json, .yaml or .yml" in message
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[]", "must hold a JSON object of pattern -> recipe"),
-        ('{"a": 4}', '"a" must be the name of a recipe'),
-        ('{"a": "int4"}', '"int4" is no recipe, must be one of f32'),
-        ('{"": "mxfp4"}', "has an empty pattern"),
-        ('{"a": "mxfp4", "a": "nvfp4"}', 'names "a" more than once'),
-        ("{}", "has no pattern"),
-    ],
-)
-def test_bad_recipe_files_in_json(program: Program, model: pathlib.Path, text: str, message: str):
-    recipes = model.parent / "r.json"
-    recipes.write_text(text)
-    arguments = ["convert", model, model.parent / "result", "--recipe", "nvfp4"]
-    assert message in program.fails("corrupt_file", *arguments, "--recipes", recipes)
-
-
 def test_existing_destination(program: Program, model: pathlib.Path):
     result = model.parent / "result"
     arguments = ["convert", model, result, "--recipe", "mxfp4"]
     program.json(*arguments)
     before = files_below(result)
     message = program.fails("already_exists", *arguments)
-    assert "--overwrite replaces it" in message
+    assert message.endswith(f"{result}: exists; --overwrite replaces it")
     assert files_below(result) == before
     program.json("convert", model, result, "--recipe", "nvfp4", "--overwrite")
     assert program.json("inspect", result)["recipes"]["nvfp4"]["tensors"] == len(WEIGHTS)
@@ -514,7 +426,17 @@ def test_interrupt_and_resume(cli: pathlib.Path, program: Program, tmp_path: pat
     os.close(primary)
     assert process.returncode == EXIT_CODES["interrupted"]
     assert out == b""
-    assert b"with --resume continues" in shown
+    text = shown.decode().replace("\r\n", "\n").strip().split("\x1b[K")[-1]
+    said = re.search(
+        r'error: convert: was stopped at "layers\.\d+\.mlp\.up_proj\.weight"; (\d+) of (\d+) files '
+        r"are finished and kept in (\S+); the same command with --resume continues it$",
+        text,
+    )
+    assert said, text
+    kept = pathlib.Path(said[3])
+    assert kept == tmp_path / ".result.blockscale-partial"
+    shards = list((kept / "result").glob("*.safetensors"))
+    assert int(said[1]) == len(shards) <= int(said[2]) == len(list(expected.glob("*.safetensors")))
     assert not result.exists()
 
     program.json("convert", model, result, *arguments, "--resume")
@@ -524,9 +446,12 @@ def test_interrupt_and_resume(cli: pathlib.Path, program: Program, tmp_path: pat
 def test_progress_on_a_terminal_is_a_bar(cli: pathlib.Path, model: pathlib.Path):
     primary, secondary = open_terminal()
     command = [cli, "convert", model, model.parent / "result", "--recipe", "nvfp4"]
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=secondary, check=True, timeout=60)
     os.close(secondary)
     shown = os.read(primary, 65536)
     os.close(primary)
     assert b"% [" in shown
     assert shown.endswith(b"\r\x1b[K")
+    drawn = [part.split(b"\x1b[K")[0] for part in shown.split(b"\r")]
+    assert max(map(len, drawn)) < 40

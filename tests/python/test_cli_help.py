@@ -15,15 +15,17 @@ OPTIONS = {
     "--share-tensor-scales --activation-scales --activations --shard-size --memory --threads "
     "--resume --overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --scales "
     "--calibration --recipes --dry-run --quiet --json",
-    "inspect": "--layout --shape --recipe --group --rows-per-scale --leading-stride --batch --json",
-    "compare": "--html --overwrite --threads --json",
+    "inspect": "--tensor --sort --top --layout --shape --recipe --group --rows-per-scale "
+    "--leading-stride --batch --json",
+    "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
-    "--repeats --device --size --plan --json",
+    "--repeats --device --size --plan --json --output",
     "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
-    "--tune --json",
-    "bench copy": "--size --threads --repeats --json",
+    "--tune --json --output",
+    "bench copy": "--size --threads --repeats --json --output",
+    "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",
     "kernels list": "--json",
     "kernels build": "--architecture --output --line-info --rebuild --quiet --threads --json",
@@ -128,6 +130,10 @@ def test_docs_name_only_options_that_exist(page: str):
         (["convert", "a", "b", "--recipe", "mxfp4", "--scale-mode", "up"], "floor, ceil, even"),
         (["convert", "a", "b", "--recipe", "fp8_row", "--amax-floor", "nan"], "no finite number"),
         (["convert", "a", "b", "--recipe", "fp8_row", "--amax-floor", "-1"], "out of range"),
+        (["compare", "a", "b", "--sort", "sqnr_db"], "'sqnr_db' is no column; choose one of name,"),
+        (["inspect", "a", "--sort", "rows"], "choose one of name, shape, recipe, layout, bytes"),
+        (["inspect", "a", "--top", "0"], "--top: '0' is out of range"),
+        (["inspect", "a", "--tensor", ""], "must not be empty"),
         (["compare", "a", "b", "--threads", "-1"], "--threads: '-1' is out of range"),
         (["compare", "a", "b", "--threads", "1.5"], "--threads: '1.5' is no integer"),
         (["compare", "a", "b", "--threads", "99999999999999999999"], "out of range"),

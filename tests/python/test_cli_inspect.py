@@ -92,6 +92,7 @@ def test_layout_as_json(program: Program):
         ("", "usage", "give either PATH, or --layout and --shape"),
         ("model --layout row_major", "usage", "give either PATH, or --layout and --shape"),
         ("model --group 16", "usage", "go with --layout"),
+        ("--layout row_major --shape 4x4 --group 4 --top 1", "usage", "--top go with PATH"),
         ("--layout row_major", "usage", "--layout needs --shape"),
         ("--layout row_major --shape 4x4", "usage", "--layout needs --recipe or --group"),
         ("--layout row_major --shape 4x4 --recipe bf16", "usage", "--recipe bf16 has no scales"),
@@ -160,6 +161,34 @@ def test_checkpoint_as_json(program: Program, model: pathlib.Path):
     }
     assert report["total"] == total
     assert report["recipes"] == {"f32": total}
+
+
+def test_chosen_sorted_and_cut(program: Program, model: pathlib.Path):
+    whole = program.json("inspect", model)["tensors"]
+    largest = sorted(whole, key=lambda tensor: -tensor["bytes"])
+    report = program.json("inspect", model, "--sort", "bytes", "--top", 3)
+    assert report["tensors"] == largest[:3] and report["total"]["tensors"] == len(whole)
+    assert program.json("inspect", model, "--sort", "shape")["tensors"] == largest  # all in f32
+    chosen = ["--tensor", "*.bias", "--tensor", "re:embeddings"]
+    report = program.json("inspect", model, *chosen, "--sort", "name")
+    names = [t["name"] for t in whole if t["name"].endswith("bias") or "embeddings" in t["name"]]
+    assert [tensor["name"] for tensor in report["tensors"]] == sorted(names)
+    assert report["total"]["tensors"] == len(names)
+    assert report["total"]["bytes"] == sum(tensor["bytes"] for tensor in report["tensors"])
+    text = program.ok("inspect", model, *chosen, "--top", 1)
+    assert f"1 of {len(names)} tensors shown\n" in text
+    missing = program.fails("invalid_argument", "inspect", model, "--tensor", "*.LayerNrm.*")
+    assert 'tensors: "*.LayerNrm.*" matches no tensor; near: ' in missing
+
+
+def test_sorting_by_recipe_and_layout(program: Program, model: pathlib.Path):
+    result = model.parent / "result"
+    program("convert", model, result, "--recipe", "nvfp4")
+    recipes = [t["recipe"] for t in program.json("inspect", result, "--sort", "recipe")["tensors"]]
+    assert recipes == sorted(recipes) and len(set(recipes)) == 2
+    tensors = program.json("inspect", result, "--sort", "layout")["tensors"]
+    layouts = [tensor["layout"] or "" for tensor in tensors]
+    assert layouts == sorted(layouts) and len(set(layouts)) == 2
 
 
 def test_scales_that_mean_nothing_are_shown(program: Program, tmp_path: pathlib.Path):

@@ -8,6 +8,7 @@ STATUS = {None: "equal", "ruined": "ruined"}
 
 
 def write_measurements(folder, name, sqnr_db, weight_bytes, gemm_error, seconds):
+    """`seconds`: of each layer's product, with 1 row and with 128."""
     layers = [f"encoder.layer.{i}.output.dense.weight" for i in (0, 10, 2)]
     tensors = [
         {
@@ -23,46 +24,60 @@ def write_measurements(folder, name, sqnr_db, weight_bytes, gemm_error, seconds)
     rest = 5_000_000 - 3 * weight_bytes
     tensors.append({"name": "embeddings", "status": "equal", "sqnr_db": None, "bytes_b": rest})
     compared = {"tensors": tensors, "total": {"bytes_a": 0, "bytes_b": 0}}  # of converted ones
-    products = [{"name": layer, "error": gemm_error, "seconds": seconds} for layer in layers]
-    multiplied = {"m": 128, "threads": 2, "layers": products}
     (folder / f"{name}.compare.json").write_text(json.dumps(compared))
-    (folder / f"{name}.gemm.json").write_text(json.dumps(multiplied))
+    for m, own in zip((1, 128), seconds, strict=True):
+        products = [{"name": layer, "error": gemm_error * m, "seconds": own} for layer in layers]
+        multiplied = {"m": m, "threads": 2, "layers": products}
+        (folder / f"{name}.gemm-{m}.json").write_text(json.dumps(multiplied))
 
 
-def test_tables(root, tmp_path):
-    write_measurements(tmp_path, "f32", [None, None, None], 128, 0.0, 0.001)
-    write_measurements(tmp_path, "nvfp4-modelopt", [20.0, 22.0, 21.0], 18, 0.09, 0.002)
+def tables_of(root, folder, *names):
+    """The words of each line of what demo.py prints."""
+    rates = {"f32": 100.0, "bf16": 110.0, "nvfp4-W4A4": 165.0}
+    embedding = [{"name": name, "sentences_per_second": rate} for name, rate in rates.items()]
+    (folder / "embedding.json").write_text(json.dumps(embedding))
     output = subprocess.run(
-        [sys.executable, root / "tools/demo.py", tmp_path, "f32", "nvfp4-modelopt"],
+        [sys.executable, root / "tools/demo.py", folder, "f32", *names],
         check=True,
         capture_output=True,
         text=True,
     ).stdout
-    rows = [line.split() for line in output.splitlines() if line.strip()]
+    return output, [line.split() for line in output.splitlines() if line.strip()]
+
+
+def write_plain(folder):
+    write_measurements(folder, "f32", [None, None, None], 128, 0.0, (0.001, 0.006))
+    write_measurements(folder, "bf16-plain", [50.0, 50.0, 50.0], 64, 0.0, (0.0005, 0.004))
+
+
+def test_tables(root, tmp_path):
+    write_plain(tmp_path)
+    write_measurements(
+        tmp_path, "nvfp4-modelopt", [20.0, 22.0, 21.0], 18, 0.09 / 128, (0.0001, 0.002)
+    )
+    output, rows = tables_of(root, tmp_path, "bf16-plain", "nvfp4-modelopt")
     layers = [row for row in rows if row[0].startswith("encoder.")]
     assert layers == [
-        ["encoder.layer.0.output.dense", "20.0"],
-        ["encoder.layer.2.output.dense", "21.0"],
-        ["encoder.layer.10.output.dense", "22.0"],
+        ["encoder.layer.0.output.dense", "50.0", "20.0"],
+        ["encoder.layer.2.output.dense", "50.0", "21.0"],
+        ["encoder.layer.10.output.dense", "50.0", "22.0"],
     ]
-    f32 = next(row for row in rows if row[0] == "f32")
-    nvfp4 = next(row for row in rows if row[0] == "nvfp4-modelopt")
+    f32, f32_speed, f32_sentences = (row for row in rows if row[0] == "f32")
+    nvfp4, speed = (row for row in rows if row[0] == "nvfp4-modelopt")
     spread = ["20.0", "21.0", "22.0"]
-    assert f32[3:] == ["32.00", "1.00", "x", *["exact"] * 3, "0", "%", "3.0"]
-    assert nvfp4[1:] == ["5.00", "0.00", "4.50", "7.11", "x", *spread, "9", "%", "6.0"]
+    assert f32[3:] == ["32.00", "1.00", "x", *["exact"] * 3, "0", "%"]
+    assert nvfp4[1:] == ["5.00", "0.00", "4.50", "7.11", "x", *spread, "9", "%"]
+    assert f32_speed[1:] == ["3.00", "1.00", "0.50", "18.00", "1.00", "0.67"]
+    assert speed[1:] == ["0.30", "10.00", "5.00", "6.00", "3.00", "2.00"]
+    assert f32_sentences[1:] == ["100", "1.00", "0.91"]
+    assert ["nvfp4-W4A4", "165", "1.65", "1.50"] in rows
     assert str(tmp_path) in output
 
 
 def test_a_ruined_layer_is_not_exact(root, tmp_path):
-    write_measurements(tmp_path, "f32", [None, None, None], 128, 0.0, 0.001)
-    write_measurements(tmp_path, "nvfp4", [20.0, "ruined", None], 18, 0.09, 0.002)
-    output = subprocess.run(
-        [sys.executable, root / "tools/demo.py", tmp_path, "f32", "nvfp4"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    rows = [line.split() for line in output.splitlines() if line.strip()]
-    assert ["encoder.layer.10.output.dense", "ruined"] in rows
+    write_plain(tmp_path)
+    write_measurements(tmp_path, "nvfp4", [20.0, "ruined", None], 18, 0.09, (0.001, 0.002))
+    _, rows = tables_of(root, tmp_path, "bf16-plain", "nvfp4")
+    assert ["encoder.layer.10.output.dense", "50.0", "ruined"] in rows
     nvfp4 = next(row for row in rows if row[0] == "nvfp4")
     assert nvfp4[6:9] == ["ruined", "20.0", "exact"]

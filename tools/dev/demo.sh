@@ -21,6 +21,7 @@ TEXT
 # Weights and activations that the example model is run with; names of examples/sentence_embedding.py.
 demo_pairs=(f32 bf16 fp8_tensor-W8A8 fp8_row-W8A8 fp8_128x128-W8A8 mxfp8_e4m3-W8A8 mxfp6_e2m3-W6A6
   nvfp4-W4A4 nvfp4-W4A8 nvfp4-W4A16 mxfp4-W4A4 mxfp4-W4A8 mxfp4-W4A16)
+demo_rows=(1 128)      # of activations, that the layers are multiplied with
 demo_sentence_pairs=48 # of the committed list: enough to see, and done in seconds
 
 run_demo() {
@@ -30,10 +31,10 @@ run_demo() {
   fetch_demo_model
   say "3. converting it, comparing each result with the original, multiplying its layers"
   local recipe dialect names=()
-  measure_demo_model f32 "$demo/model"
+  measure_demo_model f32 "$demo/model" f32
   while read -r recipe dialect; do
     convert_demo_model "$recipe" "$dialect"
-    measure_demo_model "$recipe-$dialect" "$demo/$recipe-$dialect"
+    measure_demo_model "$recipe-$dialect" "$demo/$recipe-$dialect" bf16
     names+=("$recipe-$dialect")
   done < <(demo_conversions)
   say "4. running the model on sentences, measuring this machine, drawing the report"
@@ -64,15 +65,19 @@ convert_demo_model() { # RECIPE DIALECT
     --overwrite --json >"$demo/$1-$2.convert.json"
 }
 
-measure_demo_model() { # NAME CHECKPOINT
+measure_demo_model() { # NAME CHECKPOINT ACTIVATIONS
   build/release/cli/blockscale compare "$demo/model" "$2" --json >"$demo/$1.compare.json"
-  build/release/cli/blockscale gemm --weights "$2" --reference "$demo/model" --json \
-    >"$demo/$1.gemm.json"
+  local rows
+  for rows in "${demo_rows[@]}"; do
+    build/release/cli/blockscale gemm --weights "$2" --reference "$demo/model" --recipe-a "$3" \
+      -m "$rows" --repeats 10 --json >"$demo/$1.gemm-$rows.json"
+  done
 }
 
-# write_demo_report NAME...: $demo/report.html about these checkpoints, one a recipe.
+# write_demo_report NAME...: $demo/report.html about these checkpoints, one a recipe, and about two
+# with searched scales.
 write_demo_report() {
-  local name recipe seen=" " checkpoints=() recipes=()
+  local name recipe seen=" " checkpoints=() recipes=() conversions=()
   for name in "$@"; do
     recipe=${name%%-*}
     [[ $seen != *" $recipe "* ]] || continue # the same values in another dialect
@@ -80,12 +85,25 @@ write_demo_report() {
     checkpoints+=("$demo/$name")
     [[ $recipe == bf16 ]] || recipes+=(--recipe "$recipe")
   done
+  for recipe in mxfp4 nvfp4; do
+    name=$demo/$recipe-mse
+    build/release/cli/blockscale convert "$demo/model" "$name" --recipe "$recipe" --scales mse \
+      --overwrite --json >"$name.convert.json"
+    checkpoints+=("$name")
+    conversions+=(--conversion "$name.convert.json")
+  done
   build/package-python examples/sentence_embedding.py "$demo/model" --only "${demo_pairs[@]}" \
     --first "$demo_sentence_pairs" --json "$demo/embedding.json" >"$demo/embedding.txt"
   build/release/cli/blockscale bench quantize "${recipes[@]}" --rows 2048 --k 4096 --repeats 3 \
     --json >"$demo/quantize.json"
-  build/release/cli/blockscale bench gemm -m 128 -n 1024 -k 1024 --json >"$demo/gemm.json"
+  local rows products=()
+  for rows in "${demo_rows[@]}"; do
+    build/release/cli/blockscale bench gemm -m "$rows" -n 1024 -k 1024 --repeats 10 --json \
+      >"$demo/gemm-$rows.json"
+    products+=(--bench "$demo/gemm-$rows.json")
+  done
   build/package-python -m blockscale.report "$demo/model" "${checkpoints[@]}" --overwrite \
     --output "$demo/report.html" --title "all-MiniLM-L6-v2 in smaller number formats" \
-    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" --bench "$demo/gemm.json"
+    --embedding "$demo/embedding.json" --bench "$demo/quantize.json" "${products[@]}" \
+    "${conversions[@]}"
 }

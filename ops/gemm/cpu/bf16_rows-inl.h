@@ -80,7 +80,8 @@ class Bf16Codes<Format::e2m1> {
 
   static constexpr int element(int v, int i) { return 4 * i + v; }
 
-  HWY_INLINE explicit Bf16Codes(const std::uint8_t* bytes) : words_(_mm512_loadu_si512(bytes)) {}
+  HWY_INLINE explicit Bf16Codes(const std::uint8_t* bytes)
+      : words_(*reinterpret_cast<const volatile __m512i_u*>(bytes)) {}  // once, not for each shift
   template <int kVector>
   HWY_INLINE __m512i vector() const {
     // The look-up reads the five low bits of a word: a code and a bit of its neighbour.
@@ -212,9 +213,11 @@ class SmallBlocks {
   static SmallBlocks of(std::int64_t block) {
     SmallBlocks f;
     for (int lane = 0; lane < 16; ++lane) {
-      std::uint8_t* const bytes = f.lanes_ + 4 * lane;
-      bytes[0] = bytes[1] = bytes[2] = 0x80;  // zero
-      bytes[3] = static_cast<std::uint8_t>(C::element(0, 2 * lane) / block);
+      const int scale = 8 * (C::element(0, 2 * lane) / static_cast<int>(block));
+      for (int byte = 0; byte < 4; ++byte) {
+        f.first_bits_[4 * lane + byte] =
+            static_cast<std::uint8_t>((scale + 8 * byte - kShift + 64) % 64);
+      }
     }
     return f;
   }
@@ -230,25 +233,34 @@ class SmallBlocks {
     } else {
       all = _mm512_set1_epi64(static_cast<std::int64_t>(bytes));
     }
-    const __m512i at_top = _mm512_shuffle_epi8(all, _mm512_load_si512(lanes_));
+    // One shuffle and a mask: what limits a row of A are shuffles and shifts, not masks.
+    const __m512i placed =
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_load_si512(first_bits_), all),
+                         _mm512_set1_epi32(0xFF << kShift));
     if constexpr (kScale == Format::ue8m0) {
-      return _mm512_castsi512_ps(_mm512_srli_epi32(at_top, 1));
+      return _mm512_castsi512_ps(placed);
     } else {
       // As if the exponent had f32's bias; subnormal scales are subnormal then.
-      const __m512 low = _mm512_castsi512_ps(_mm512_srli_epi32(at_top, 4));
-      return _mm512_mul_ps(low, _mm512_set1_ps(0x1p120f));
+      return _mm512_mul_ps(_mm512_castsi512_ps(placed), _mm512_set1_ps(0x1p120f));
     }
   }
 
  private:
-  alignas(64) std::uint8_t lanes_[64];
+  /// The place of a scale's lowest bit in a lane: f32's exponent begins at bit 23, and ue4m3 has 3
+  /// bits of mantissa below its own.
+  static constexpr int kShift = kScale == Format::ue8m0 ? 23 : 20;
+
+  /// Of each byte of a lane, in the scales of a chunk, which are repeated to 64 bits.
+  alignas(64) std::uint8_t first_bits_[64];
 };
 
 /// kGroupColumns rows of B over a span, the same distance apart.
 struct FourRows {
   const std::uint8_t* codes = nullptr;
   std::int64_t stride = 0;             // bytes
-  std::int64_t ahead = 0;              // bytes from a row to the one that is fetched meanwhile
+  std::int64_t ahead = 0;              // bytes from the first row to what is fetched meanwhile
+  std::int64_t fetch_stride = 0;       // bytes between the four places that are fetched at a time
+  std::int64_t fetch_step = 0;         // bytes by which they move from chunk to chunk
   const std::uint8_t* last = nullptr;  // the chunk that is not whole, filled up with zeros
   std::int64_t last_stride = 0;
   const std::uint8_t* factors = nullptr;
@@ -308,10 +320,12 @@ void multiply_bf16_rows(const FourRows& b, const Factors& of_lanes, std::int64_t
   };
   const std::uint8_t* codes = b.codes;
   const std::int64_t stride = b.stride;
-  const std::int64_t ahead = b.ahead;
-  for (std::int64_t c = 0; c < whole; ++c, codes += C::kBytes) {
+  const std::int64_t fetch_stride = b.fetch_stride;
+  const std::int64_t fetch_step = b.fetch_step;
+  const std::uint8_t* next = codes + b.ahead;
+  for (std::int64_t c = 0; c < whole; ++c, codes += C::kBytes, next += fetch_step) {
     HWY_UNROLL(4)
-    for (int n = 0; n < kGroupColumns; ++n) prefetch_to_level_2(codes + ahead + n * stride);
+    for (int n = 0; n < kGroupColumns; ++n) prefetch_to_level_2(next + n * fetch_stride);
     step(codes, stride, c);
   }
   if (b.last != nullptr) step(b.last, b.last_stride, whole);
@@ -384,8 +398,11 @@ void add_bf16_span(const PackedChunk& chunk, const OperandMatrix& b, const Task&
   const std::int64_t bytes = row_bytes(b.recipe, count) - whole_bytes;
   // What is fetched takes a tenth of a microsecond to come, in which short rows are many.
   constexpr std::int64_t kBytesAhead = 16 * 1024;
-  const std::int64_t rows_ahead =
-      std::max<std::int64_t>(kAhead, kBytesAhead / std::max<std::int64_t>(1, b.value_row_stride));
+  // Rows are used side by side, but long ones are fetched one after the other where they touch: in
+  // huge pages memory gives twice as much so.
+  const bool in_order = b.value_row_stride == whole_bytes && whole_bytes >= 1024;
+  const std::int64_t rows_ahead = std::max<std::int64_t>(
+      kGroupColumns, kBytesAhead / std::max<std::int64_t>(1, b.value_row_stride));
   alignas(64) std::uint8_t last[kGroupColumns][64] = {};
   static_assert(C::kBytes <= 64 && C::kOverRead == 0);
   // `rows`: how many there are, or 1, four times.
@@ -394,7 +411,9 @@ void add_bf16_span(const PackedChunk& chunk, const OperandMatrix& b, const Task&
     const std::int64_t step = rows == 1 ? 0 : 1;
     four.codes = first + row * b.value_row_stride;
     four.stride = step * b.value_row_stride;
-    four.ahead = row + rows_ahead + rows <= b.rows ? rows_ahead * b.value_row_stride : 0;
+    if (row + rows_ahead + kGroupColumns <= b.rows) four.ahead = rows_ahead * b.value_row_stride;
+    four.fetch_stride = in_order ? C::kBytes : four.stride;
+    four.fetch_step = in_order ? kGroupColumns * C::kBytes : C::kBytes;
     four.factors = factors_of(row);
     four.factor_stride = step * factor_stride;
     if (bytes != 0) {

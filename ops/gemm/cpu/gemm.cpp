@@ -404,6 +404,13 @@ GemmPath cpu_path() {
   return HWY_DYNAMIC_DISPATCH(path_of_target)();
 }
 
+Multiplier multiplier_of(const GemmArguments& x) {
+  const CpuKernel kernel = cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
+  if (kernel == CpuKernel::integers) return Multiplier::int8;
+  const bool pairs = kernel == CpuKernel::pairs || kernel == CpuKernel::bf16_rows;
+  return pairs ? Multiplier::bf16 : Multiplier::f32;
+}
+
 }  // namespace gemm_detail
 
 namespace gemm_detail {

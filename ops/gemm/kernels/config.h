@@ -88,11 +88,6 @@ struct Fp8GemmMemory {
   uint32_t total;
 };
 
-/// The block of a cluster that adds up and stores a warp's rows, where the cluster divides K.
-BLOCKSCALE_HD constexpr uint32_t owner_of_warp(uint32_t warp, uint32_t split) {
-  return warp % split;
-}
-
 /// Place of a row's scale `i` in a stage: those of rows r and r + 8, which a thread has, lie side
 /// by side.
 BLOCKSCALE_HD constexpr uint32_t row_scale_slot(const Fp8GemmConfig& c, uint32_t row, uint32_t i) {

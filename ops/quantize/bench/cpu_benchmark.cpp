@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <string>
 
 #include "blockscale/parallel.h"
 #include "blockscale/quantize.h"
+#include "ops/common/times.h"
 #include "ops/quantize/bench/cases.h"
 #include "ops/quantize/fused_input.h"
 
@@ -16,20 +16,6 @@ namespace blockscale {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-
-/// Fastest of `repeats` runs of `body`, in seconds, after one that is not counted.
-template <class Body>
-double fastest(int repeats, const Body& body) {
-  body();
-  double best = 1e300;
-  for (int i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::min(best, seconds.count());
-  }
-  return best;
-}
 
 /// `count` numbers of `dtype` around zero, of a few binades, the same in every run. Which numbers
 /// they are does not change what quantize does; they are finite.
@@ -54,12 +40,12 @@ double memcpy_rate(const Bytes& from, Bytes& to, int threads, int repeats) {
   const auto size = static_cast<std::int64_t>(from.size());
   // One thread copies as a program would: in one call.
   const std::int64_t piece = effective_threads(threads) == 1 ? size : kPiece;
-  const double seconds = fastest(repeats, [&] {
+  const auto copy = [&] {
     parallel_for(size, piece, threads, [&](std::int64_t begin, std::int64_t end) {
       std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
     });
-  });
-  return 2 * static_cast<double>(size) / seconds;
+  };
+  return 2 * static_cast<double>(size) / sorted_times(repeats, copy).front();
 }
 
 ScaleLayout usual_layout(Recipe recipe) {
@@ -195,7 +181,12 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
         quantize_options.channel_weights = weights.data();
       }
     }
-    row.seconds = fastest(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
+    const std::vector<double> times =
+        sorted_times(options.repeats, [&] { quantize(x, out.view(), quantize_options); });
+    row.seconds = times.front();
+    row.median_seconds = times[times.size() / 2];
+    row.quartile_seconds[0] = times[times.size() / 4];
+    row.quartile_seconds[1] = times[times.size() - 1 - times.size() / 4];
     const auto read = static_cast<double>(x.rows * x.columns * size);
     const auto written =
         static_cast<double>(value_bytes(row.recipe, options.rows, options.k) +

@@ -41,10 +41,10 @@ def _read_json(path: Path, kind: type) -> Any:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m blockscale.report",
-        description="Writes an HTML page that compares checkpoints.",
+        description="Writes an HTML page that compares checkpoints, or is about --bench alone.",
     )
-    parser.add_argument("original", type=Path, help="the reference checkpoint")
-    parser.add_argument("converted", type=Path, nargs="+", help="checkpoints to compare with it")
+    parser.add_argument("original", type=Path, nargs="?", help="the reference checkpoint")
+    parser.add_argument("converted", type=Path, nargs="*", help="checkpoints to compare with it")
     parser.add_argument("--output", type=Path, required=True, help="the HTML file")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("--title", default=TITLE)
@@ -54,10 +54,29 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="JSON of `blockscale bench quantize` or `bench gemm`; repeatable",
+        help="JSON of `blockscale bench quantize` or `bench gemm`, or a file of `./dev bench`; "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--conversion",
+        type=Path,
+        action="append",
+        default=[],
+        help="JSON of `blockscale convert --scales mse|weighted --json`; repeatable",
+    )
+    parser.add_argument(
+        "--tensor", action="append", default=[], help="pattern of tensors to compare; repeatable"
     )
     parser.add_argument("--threads", type=int, default=0, help="0: all of the machine's")
     return parser
+
+
+def _arguments() -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_args()
+    if not (arguments.converted if arguments.original else arguments.bench):
+        parser.error("give ORIGINAL and CONVERTED, or --bench")
+    return arguments
 
 
 def _message(error: BaseException) -> str:
@@ -70,7 +89,7 @@ def _message(error: BaseException) -> str:
 
 def main() -> int:
     """Writes the report; 0, or an exit code of docs/cli.md with one line on stderr."""
-    arguments = _parser().parse_args()
+    arguments = _arguments()
     try:
         write_report(
             arguments.original,
@@ -79,6 +98,8 @@ def main() -> int:
             title=arguments.title,
             embedding=_read_json(arguments.embedding, list) if arguments.embedding else [],
             bench=[_read_json(path, dict) for path in arguments.bench],
+            conversions=[_read_json(path, dict) for path in arguments.conversion],
+            tensors=arguments.tensor,
             threads=arguments.threads,
             overwrite=arguments.overwrite,
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,8 @@ class Candidate:
     report: CompareReport
     changed: tuple[TensorComparison, ...]  # in the model's order
     histogram: Histogram | None  # None: there is no error to relate to a tensor's rms
+    gains: Mapping[str, float]  # of searched scales: squared error over that of min-max scales
+    weighted: bool = False  # `gains` are of errors weighted by input channel
 
     @property
     def ruined(self) -> list[TensorComparison]:
@@ -57,12 +61,16 @@ class Candidate:
     @property
     def total_sqnr_db(self) -> float:
         """Of all values of the changed tensors together; -infinity if one is ruined."""
-        if self.ruined:
-            return -math.inf
-        if len(self.changed) == self.report.converted:
-            return self.report.total.sqnr_db
-        noise = math.fsum(t.noise for t in self.changed)
-        signal = math.fsum(t.signal for t in self.changed)
+        return -math.inf if self.ruined else self.average_sqnr_db
+
+    @property
+    def average_sqnr_db(self) -> float:
+        """The page's only average: of all values together of the changed tensors that are not
+        ruined."""
+        whole = [t for t in self.changed if t.status != "ruined"]
+        noise, signal = (
+            math.fsum(values) for values in ([t.noise for t in whole], [t.signal for t in whole])
+        )
         return 10 * math.log10(signal / noise) if noise > 0 else math.inf
 
     def sqnr_db(self) -> dict[str, float]:
@@ -73,13 +81,61 @@ class Candidate:
             if t.status != "equal"
         }
 
-    def finite_sqnr_db(self) -> list[float]:
-        """Of those that are not ruined."""
-        return [value for value in self.sqnr_db().values() if math.isfinite(value)]
+    def worst(self, count: int) -> list[TensorComparison]:
+        """The changed tensors of the lowest SQNR, ruined ones left out."""
+        differing = [t for t in self.changed if t.status == "differs"]
+        return sorted(differing, key=lambda t: t.sqnr_db)[:count]
 
     def why_ruined(self) -> dict[str, str]:
         """What the SQNR of each ruined tensor is: "NaN" or "-inf", as the command line says."""
         return {t.name: "NaN" if math.isnan(t.sqnr_db) else "-inf" for t in self.ruined}
+
+
+# What products multiply with, as `blockscale bench peaks` names it.
+MULTIPLIERS = ("f32", "bf16", "int8")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A measured product, and what bounds it."""
+
+    name: str  # of the recipes
+    shape: tuple[int, int, int]  # M, N, K
+    threads: int
+    seconds: float  # median
+    bytes: int  # of A, B and D
+    operations: int
+    multiplier: str
+
+    @property
+    def intensity(self) -> float:
+        return self.operations / self.bytes
+
+    @property
+    def gflops(self) -> float:
+        return self.operations / self.seconds * 1e-9
+
+    def bound(self, peaks: dict[str, float]) -> tuple[float, str]:
+        """Seconds that it takes at least, and why."""
+        read = self.bytes / peaks["read_bytes_per_second"]
+        multiply = self.operations / peaks[self.multiplier]
+        return max((read, "reading"), (multiply, self.multiplier))
+
+
+def products(bench: dict[str, Any]) -> dict[int, tuple[dict[str, float], list[Product]]]:
+    """By the number of threads: peaks, and the products of a result of `blockscale bench gemm` or
+    `./dev bench gemm --torch`. Those of GPUs have no peaks."""
+    found = {int(peaks["threads"]): (peaks, []) for peaks in bench["peaks"]}
+    for shape in bench.get("shapes", [bench]):
+        for case in shape["cases"]:
+            product = Product(
+                f"{case['recipe_a']} × {case['recipe_b']}",
+                (shape["m"], shape["n"], shape["k"]),
+                *(case[key] for key in ("threads", "median_seconds", "bytes", "operations")),
+                case["multiplier"],
+            )
+            found[product.threads][1].append(product)
+    return found
 
 
 def printable(name: str) -> str:
@@ -102,39 +158,86 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
-def candidates(original: Path, converted: list[Path], threads: int) -> list[Candidate]:
+def candidates(
+    original: Path,
+    converted: list[Path],
+    threads: int,
+    tensors: Sequence[str] = (),
+    conversions: Sequence[Mapping[str, Any]] = (),
+) -> list[Candidate]:
     """Compares each checkpoint with the original; the largest ones first.
+
+    `tensors` are patterns of what is compared, `conversions` what convert's --json printed.
 
     Where some tensors were converted in every checkpoint, only these count, so that sizes compare;
     and the ruined ones.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as `blockscale.compare`.
+        FileNotFoundError, OSError, ValueError: as `blockscale.compare`; ValueError also for a
+            conversion to none of the checkpoints, or without searched scales.
     """
-    reports = [compare(original, path, threads=threads) for path in converted]
+    made = _conversions(converted, conversions)
+    reports = [compare(original, path, threads=threads, tensors=tensors) for path in converted]
     changed = [_changed(report) for report in reports]
     names = [{t.name for t in c} for c in changed if c]
     common = set.intersection(*names) if names else set()
     if common:
         changed = [[t for t in c if t.name in common or t.status == "ruined"] for c in changed]
     found = [
-        Candidate(name, report, tuple(c), _histogram(original, path, [t.name for t in c]))
-        for name, path, report, c in zip(
-            _names(converted, changed), converted, reports, changed, strict=True
+        Candidate(
+            name,
+            report,
+            tuple(c),
+            _histogram(original, path, [t.name for t in c]),
+            _gains(how, {t.name for t in c}),
+            how.get("scales") == "weighted",
+        )
+        for name, path, report, c, how in zip(
+            _names(converted, changed, made), converted, reports, changed, made, strict=True
         )
     ]
     return sorted(found, key=lambda c: -c.bits_per_weight if c.changed else -math.inf)
+
+
+def _conversions(
+    converted: list[Path], conversions: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """What is known of how each checkpoint was made: the conversion to a folder of its name."""
+    names = [path.resolve().name for path in converted]
+    made: list[Mapping[str, Any]] = [{} for _ in names]
+    for conversion in conversions:
+        name = Path(str(conversion.get("destination", ""))).name
+        if names.count(name) != 1:
+            raise ValueError(f"conversion: is to {name!r}, must be to one of {', '.join(names)}")
+        if all(tensor.get("error_ratio") is None for tensor in conversion.get("tensors", [])):
+            raise ValueError(f"conversion: {name!r} was made without --scales mse or weighted")
+        made[names.index(name)] = conversion
+    return made
+
+
+def _gains(conversion: Mapping[str, Any], names: set[str]) -> dict[str, float]:
+    ratios = {t["name"]: t["error_ratio"] for t in conversion.get("tensors", [])}
+    return {name: float(ratio) for name, ratio in ratios.items() if ratio and name in names}
 
 
 def _changed(report: CompareReport) -> list[TensorComparison]:
     return sorted((t for t in report.tensors if t.converted), key=lambda t: natural_key(t.name))
 
 
-def _names(converted: list[Path], changed: list[list[TensorComparison]]) -> list[str]:
-    """Each checkpoint's recipe; its folder's name or its path where that does not tell it apart."""
+def _names(
+    converted: list[Path],
+    changed: list[list[TensorComparison]],
+    made: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """Each checkpoint's recipe, and the kind of its scales where they were searched; its folder's
+    name or its path where that does not tell it apart."""
     recipes = ["+".join(dict.fromkeys(t.recipe_b for t in c)) for c in changed]
+    kinds = [
+        recipe and " ".join([recipe, *filter(None, [how.get("scales")])])
+        for recipe, how in zip(recipes, made, strict=True)
+    ]
     folders = [printable(path.resolve().name) for path in converted]
-    for names in (recipes, folders):
+    for names in (kinds, folders):
         if all(names) and len(set(names)) == len(names):
             return names
     return [printable(str(path)) for path in converted]

@@ -6,7 +6,7 @@ import html
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,15 @@ _WORDS = {
     "SQNR, in dB": "Signal-to-quantization-noise ratio: how much larger the weights are than the "
     "error that rounding made. Higher is better. At 20 dB the error is a tenth of the weights "
     "(root mean square), at 40 dB a hundredth; 6 dB are one bit.",
+    "Average": "On this page always that of all weights together: their squared errors against "
+    "their squares, ruined layers left out. It is no mean of the layers' SQNR.",
     "Ruined": "A layer that is NaN or infinite where the original is not, or the other way round "
     "(its SQNR is NaN, or -inf), or that has values where the original has only zeros (-inf).",
 }
 # Of very many ruined layers, so many are named.
 RUINED_SHOWN = 200
+# Rows of the table of the worst layers, over all checkpoints; at least one of each.
+WORST_SHOWN = 10
 
 
 def _escape(text: str) -> str:
@@ -114,6 +118,48 @@ def _ruined(candidates: Sequence[data.Candidate]) -> list[str]:
     ]
 
 
+def _worst(candidates: Sequence[data.Candidate]) -> list[str]:
+    """The layers that lost most, by name, those of each checkpoint together."""
+    each = max(1, min(5, WORST_SHOWN // max(1, len(candidates))))
+    rows = [
+        [
+            data.printable(t.name),
+            c.name,
+            f"{t.recipe_a} → {t.recipe_b}",
+            f"{t.sqnr_db:.2f}",
+            f"{t.sqnr_db - c.average_sqnr_db:+.2f}",
+        ]
+        for c in candidates
+        for t in c.worst(each)
+    ]
+    if not rows:
+        return []
+    text = "blockscale convert --exclude keeps a layer as it is, --map gives it another recipe."
+    head = ["layer", "checkpoint", "stored as", "SQNR, dB", "than average"]
+    title = "The layers that lost most" if len(rows) > 1 else "The layer that lost most"
+    return [f"<h2>{title}</h2><p>{text}</p>", _table(head, rows)]
+
+
+def _gains(candidate: data.Candidate) -> str:
+    from . import plots
+
+    ratios = candidate.gains
+    least, most = max(ratios, key=lambda n: ratios[n]), min(ratios, key=lambda n: ratios[n])
+    weights = " weighted by how large each input channel is" if candidate.weighted else ""
+    count = f"{len(ratios)} layers" if len(ratios) > 1 else "1 layer"
+    some = f" Shown are the {plots.LAYERS_SHOWN} that gained least." * (
+        len(ratios) > plots.LAYERS_SHOWN
+    )
+    return _section(
+        f"What searched scales gained in {candidate.name}",
+        f"Squared errors{weights} of {count}, in percent of what scales from each block's largest "
+        f"magnitude (min-max) leave: {100 * ratios[most]:.1f} in {data.printable(most)} (most "
+        f"gained) to {100 * ratios[least]:.1f} in {data.printable(least)} (least).{some}",
+        plots.gains_of_layers(candidate),
+        f"Squared error of each layer against min-max scales in {candidate.name}",
+    )
+
+
 def _sqnr(value: float) -> str:
     return {math.inf: "equal", -math.inf: "ruined"}.get(value, f"{value:.2f}")
 
@@ -148,7 +194,7 @@ def _counted(candidates: Sequence[data.Candidate]) -> str:
     text += "; where there are such, those that every checkpoint converted)" if several else ")"
     if most.changed:
         text += f", {_megabytes(most.bytes_before)} MB in the original"
-    text += f", of {len(most.report.tensors)} in both. SQNR is that of all their values together."
+    text += f", of {len(most.report.tensors)} in both. SQNR is their average."
     skipped = sum(t.status == "not_compared" for t in most.report.tensors)
     if skipped:
         text += f" {skipped} could not be compared: their dtypes cannot be read as numbers."
@@ -179,16 +225,16 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
     measured = [c for c in candidates if c.histogram is not None]
     total = len({name for c in candidates for name in c.sqnr_db()})
     some = f" Shown are the {shown} of {total} that lost most." if shown < total else ""
-    advice = "blockscale convert --exclude keeps a layer as it is, --map gives it another recipe."
     if len(candidates) == 1:
-        text = "SQNR of each layer's weights. Orange: layers 1 dB or more below the median."
+        text = "SQNR of each layer's weights. Dotted: the average. Orange: 1 dB or more below it."
         if candidates[0].ruined:
             text += " Red: ruined ones."
         uri = plots.sqnr_of_layers(candidates[0])
     else:
         text = (
             "SQNR in dB of each layer's weights; higher is better. Dark cells are layers that lost "
-            "more than is usual in their column (black: 3 dB), bright ones less."
+            f"more than their checkpoint's average (black: {plots.loss_span(candidates):.2g} dB), "
+            "bright ones less."
         )
         if any(c.ruined for c in candidates):
             text += " Red cells are ruined layers."
@@ -196,7 +242,7 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
     parts.append(
         _section(
             "Accuracy layer by layer",
-            f"{text} {advice}{some}",
+            f"{text}{some}",
             uri,
             "SQNR of each layer in each checkpoint",
         )
@@ -206,8 +252,8 @@ def _weight_sections(candidates: Sequence[data.Candidate]) -> list[str]:
             _section(
                 "How large the errors are",
                 "How many weights (height) have an error of which size (from left to right, on a "
-                "logarithmic scale), relative to the typical weight of their tensor (its root "
-                "mean square). The orange line is the median: half of the weights err less.",
+                "logarithmic scale), relative to the root mean square of their tensor's "
+                "weights. The orange line is the median: half of the weights err less.",
                 plots.error_histograms(measured),
                 "Histogram of the errors of single weights in each checkpoint",
             )
@@ -225,8 +271,7 @@ _EMBEDDING_TEXT = (
 _EMBEDDING_COLUMNS = (
     "Cosine: with f32's embedding of the same sentence, 1 is equal. Ranking: Spearman's "
     "correlation with f32's ranking of {pairs} sentence pairs by similarity, 1 is the same order. "
-    "MB: of the linear layers that ran. Per second: sentences on this CPU; the recipes are made "
-    "for GPUs, which multiply their numbers directly."
+    "MB: of the linear layers that ran. Per second: sentences on this CPU."
 )
 
 
@@ -268,6 +313,8 @@ def _threads(bench: dict[str, Any]) -> str:
 def _bench_section(bench: dict[str, Any]) -> str:
     from . import plots
 
+    if "peaks" in bench:
+        return _roofline_section(bench)
     cases = bench["cases"]
     if "memcpy_share" in cases[0]:
         return _section(
@@ -287,24 +334,55 @@ def _bench_section(bench: dict[str, Any]) -> str:
     )
 
 
+_ROOFLINE_TEXT = (
+    "A product reads its operands and writes its result, and multiplies: no faster than memory is "
+    "read here and than {threads} of this CPU multipl{ies} f32, pairs of bf16, or bytes. These are "
+    "the grey lines, its rooflines; a point is a product, the further right the more rows share "
+    "a weight. The last column is the time of what bounds it over its own."
+)
+
+
+def _roofline_section(bench: dict[str, Any]) -> str:
+    from . import plots
+
+    parts = []
+    for threads, (peaks, found) in data.products(bench).items():
+        rows = []
+        for product in found:
+            seconds, bound = product.bound(peaks)
+            rows.append(
+                [
+                    product.name,
+                    " × ".join(map(str, product.shape)),
+                    f"{1e6 * product.seconds:.0f}",
+                    f"{product.gflops:.0f}",
+                    bound,
+                    f"{seconds / product.seconds:.2f}",
+                ]
+            )
+        count = "one thread" if threads == 1 else f"{threads} threads"
+        parts.append(
+            _section(
+                f"How fast products are on {count}",
+                _ROOFLINE_TEXT.format(threads=count, ies="ies" if threads == 1 else "y"),
+                plots.rooflines(found, peaks),
+                "GFLOP/s of products over their operations for each byte, under the rooflines",
+            )
+            + _table(["A × B", "M × N × K", "µs", "GFLOP/s", "bound by", "of the bound"], rows)
+        )
+    return "".join(parts)
+
+
 def _body(
     title: str,
-    original: Path,
+    original: Path | None,
     candidates: list[data.Candidate],
     embedding: Sequence[dict[str, Any]],
     bench: Sequence[dict[str, Any]],
 ) -> str:
-    changed = [c for c in candidates if c.sqnr_db()]
     parts = [
         f"<h1>{_escape(title)}</h1>",
-        f"<p>The checkpoint <b>{_escape(data.printable(original.name))}</b> was stored in other "
-        "number formats. Fewer bits per weight make it smaller and faster to load, but round "
-        "every weight a little. This page shows both sides.</p>",
-        *_ruined(candidates),
-        _summary(candidates),
-        _counted(candidates),
-        _glossary(),
-        *(_weight_sections(changed) if changed else []),
+        *(_checkpoint_sections(original, candidates) if original else []),
         *(_embedding_sections(embedding) if embedding else []),
         *map(_bench_section, bench),
         f"<footer>Made by blockscale {_escape(__version__)}.</footer>",
@@ -312,26 +390,48 @@ def _body(
     return "\n".join(parts)
 
 
+def _checkpoint_sections(original: Path, candidates: list[data.Candidate]) -> list[str]:
+    changed = [c for c in candidates if c.sqnr_db()]
+    return [
+        f"<p>The checkpoint <b>{_escape(data.printable(original.name))}</b> was stored in other "
+        "number formats. Fewer bits per weight make it smaller and faster to load, but round "
+        "every weight a little. This page shows both sides.</p>",
+        *_ruined(candidates),
+        _summary(candidates),
+        _counted(candidates),
+        _glossary(),
+        *_worst(changed),
+        *(_weight_sections(changed) if changed else []),
+        *(_gains(c) for c in changed if c.gains),
+    ]
+
+
 def write_report(
-    original: str | os.PathLike[str],
+    original: str | os.PathLike[str] | None,
     converted: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
     title: str = TITLE,
     embedding: Sequence[dict[str, Any]] = (),
     bench: Sequence[dict[str, Any]] = (),
+    conversions: Sequence[Mapping[str, Any]] = (),
+    tensors: Sequence[str] = (),
     threads: int = 0,
     overwrite: bool = False,
 ) -> None:
     """Writes one self-contained HTML file; whole or not at all.
 
     Args:
-        original: the reference checkpoint.
+        original: the reference checkpoint; None: the page is about `bench` alone.
         converted: checkpoints made from it, at least one.
         output: the file.
         title: heading of the page.
         embedding: rows of `examples/sentence_embedding.py --json`.
-        bench: results of `blockscale bench quantize --json` or `bench gemm --json`.
+        bench: results of `blockscale bench quantize --json` or `bench gemm --json`; or files of
+            `./dev bench`, which hold one.
+        conversions: JSON of `blockscale convert --scales mse|weighted --json` that made one of
+            `converted`, told by its folder's name: the page then shows each layer's gain.
+        tensors: patterns of the tensors that the page is about; none: all.
         threads: for comparing; 0: all.
         overwrite: replace a file that exists.
 
@@ -345,8 +445,12 @@ def write_report(
     path = path.resolve()  # a link stays one: the file that it leads to is replaced
     import matplotlib  # noqa: F401  missing: known before minutes of comparing
 
-    candidates = data.candidates(Path(original), [Path(c) for c in converted], threads)
-    body = _body(title, Path(original).resolve(), candidates, embedding, bench)
+    candidates: list[data.Candidate] = []
+    source = None if original is None else Path(original).resolve()
+    if original is not None:
+        paths = [Path(c) for c in converted]
+        candidates = data.candidates(Path(original), paths, threads, tensors, conversions)
+    body = _body(title, source, candidates, embedding, [b.get("results", b) for b in bench])
     page = (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"

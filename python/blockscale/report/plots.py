@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import math
-import statistics
 import warnings
 from collections.abc import Callable, Sequence
+from colorsys import hls_to_rgb
 from functools import wraps
 from typing import Any
 
@@ -15,11 +15,11 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .data import BIN_EDGES, Candidate, natural_key, short_layer
+from .data import BIN_EDGES, MULTIPLIERS, Candidate, Product, natural_key, short_layer
 
 WIDTH = 4.7  # inches: text of STYLE's size stays legible when the page is 390 pixels wide
 STYLE = {
@@ -35,14 +35,14 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text: a third of the size
     "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
 }
-# Okabe and Ito's palette, told apart in every common form of colour blindness.
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a00"]
-RED = "#b00020"  # of what is ruined
+# Of Okabe and Ito's palette, told apart in every common form of colour blindness.
+BLUE, ORANGE = "#0072b2", "#e69f00"
+PALETTE = [BLUE, ORANGE, "#009e73", "#cc79a7", "#56b4e9", "#000000"]
+RED = "#b00020"  # of what is ruined, and of nothing else
 MARKERS = "osD^v*PX<>"
 LAYERS_SHOWN = 60
 LOSS_DB = 3.0
-
-
+LOW_DB = 1.0  # below the average by so much, a layer is highlighted
 DB_PER_BIT = 6.02  # what one more bit gains while the error halves: 20 log10(2)
 
 
@@ -73,6 +73,16 @@ def data_uri(figure: Figure) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+def colours(count: int) -> list[str]:
+    """As many colours, none like another or RED: beyond PALETTE, hues but reds, in turns of three
+    lightnesses."""
+    if count <= len(PALETTE):
+        return PALETTE[:count]
+    shades = [(0.7, 0.8), (0.25, 0.9), (0.5, 0.75)]  # lightness, saturation
+    hues = [0.07 + 0.86 * i / (count - 1) for i in range(count)]
+    return [to_hex(hls_to_rgb(hue, *shades[i % 3])) for i, hue in enumerate(hues)]
+
+
 def percent(value: float) -> str:
     """A share as "0.01 %", "3 %", "100 %"."""
     return f"{100 * value:.3g} %"
@@ -83,6 +93,7 @@ def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
     """Bits a weight against the SQNR of them all; one point a checkpoint, ruined ones at 0."""
     figure, axes = plt.subplots(figsize=(WIDTH, 3.2))
     labels = []
+    palette = colours(len(candidates))
     for index, candidate in enumerate(candidates):
         ruined = bool(candidate.ruined)
         axes.plot(
@@ -90,7 +101,7 @@ def size_against_accuracy(candidates: Sequence[Candidate]) -> str:
             candidate.total_sqnr_db if math.isfinite(candidate.total_sqnr_db) else 0,
             linestyle="none",
             marker="X" if ruined else MARKERS[index % len(MARKERS)],
-            color=RED if ruined else COLOURS[index % len(COLOURS)],
+            color=RED if ruined else palette[index],
             markerfacecolor=RED if ruined else "none",
             markeredgewidth=2,
             markersize=10,
@@ -131,10 +142,11 @@ def layers_to_show(candidates: Sequence[Candidate]) -> list[str]:
 
 @_styled()
 def sqnr_of_layers(candidate: Candidate) -> str:
-    """SQNR in dB of each layer of one checkpoint; those below the median by 1 dB highlighted."""
+    """SQNR in dB of each layer of one checkpoint, and their average as a line; those below it by
+    LOW_DB highlighted."""
     sqnr_db, why_ruined = candidate.sqnr_db(), candidate.why_ruined()
     layers = layers_to_show([candidate])
-    low = statistics.median(candidate.finite_sqnr_db() or [0]) - 1
+    average = candidate.average_sqnr_db
     return _bars(
         [short_layer(name) for name in layers],
         [0 if name in why_ruined else sqnr_db[name] for name in layers],
@@ -144,31 +156,60 @@ def sqnr_of_layers(candidate: Candidate) -> str:
             for name in layers
         ],
         [
-            RED if name in why_ruined else COLOURS[1] if sqnr_db[name] < low else COLOURS[0]
+            RED if name in why_ruined else ORANGE if sqnr_db[name] <= average - LOW_DB else BLUE
             for name in layers
         ],
+        line=average,
     )
+
+
+@_styled()
+def gains_of_layers(candidate: Candidate) -> str:
+    """What is left of the squared error of min-max scales in each layer whose scales were searched;
+    of very many those that gained least."""
+    gains = candidate.gains
+    chosen = sorted(sorted(gains, key=lambda name: -gains[name])[:LAYERS_SHOWN], key=natural_key)
+    return _bars(
+        [short_layer(name) for name in chosen],
+        [100 * gains[name] for name in chosen],
+        "squared error, in % of that of min-max scales (← better)",
+        [f"{100 * gains[name]:.1f}" for name in chosen],
+        [BLUE] * len(chosen),
+    )
+
+
+def loss_span(candidates: Sequence[Candidate]) -> float:
+    """How far colours of sqnr_by_layer reach: to the layer that is furthest from its checkpoint's
+    average, within 0.5 dB and LOSS_DB."""
+    differences = [
+        abs(value - c.average_sqnr_db)
+        for c in candidates
+        for value in c.sqnr_db().values()
+        if math.isfinite(value)
+    ]
+    return min(LOSS_DB, max(0.5, *differences, 0.0))
 
 
 @_styled(**{"axes.grid": False})
 def sqnr_by_layer(candidates: Sequence[Candidate]) -> str:
     """A table of SQNRs in dB, one row a layer, one column a checkpoint.
 
-    Colour is the difference from the column's median, black to yellow from -LOSS_DB to LOSS_DB;
-    red is what is ruined.
+    Colour is the difference from the column's average, black to yellow over
+    loss_span in either direction; red is what is ruined.
     """
     layers = layers_to_show(candidates)
     figure, axes = plt.subplots(figsize=(WIDTH, 0.21 * len(layers) + 0.9))
-    typical = [statistics.median(c.finite_sqnr_db() or [0]) for c in candidates]
+    average = [c.average_sqnr_db for c in candidates]
     table = [[c.sqnr_db().get(name, math.nan) for c in candidates] for name in layers]
-    loss = [[value - usual for value, usual in zip(row, typical, strict=True)] for row in table]
-    cells = axes.pcolormesh(loss, cmap="cividis", vmin=-LOSS_DB, vmax=LOSS_DB, edgecolor="white")
+    loss = [[value - mean for value, mean in zip(row, average, strict=True)] for row in table]
+    span = loss_span(candidates)
+    cells = axes.pcolormesh(loss, cmap="cividis", vmin=-span, vmax=span, edgecolor="white")
     colours = cells.cmap(cells.norm(loss))
     why_ruined = [c.why_ruined() for c in candidates]
     for row, name in enumerate(layers):
         for column, value in enumerate(table[row]):
             why = why_ruined[column].get(name)
-            dark = why is not None or loss[row][column] < LOSS_DB / 4
+            dark = why is not None or loss[row][column] < span / 4
             if why is not None:
                 colours[row, column] = to_rgba(RED)
             text = why or ("–" if math.isnan(value) else f"{value:.1f}")
@@ -194,9 +235,9 @@ def error_histograms(candidates: Sequence[Candidate]) -> str:
     for axes, candidate in zip(strips[:, 0], candidates, strict=True):
         histogram = candidate.histogram
         assert histogram is not None, "only checkpoints with changed values are plotted"
-        axes.stairs(histogram.shares, BIN_EDGES, fill=True, color=COLOURS[0])
+        axes.stairs(histogram.shares, BIN_EDGES, fill=True, color=BLUE)
         if histogram.median > BIN_EDGES[0]:
-            axes.axvline(histogram.median, color=COLOURS[1], linewidth=2)
+            axes.axvline(histogram.median, color=ORANGE, linewidth=2)
         axes.set_xscale("log")
         axes.set_xlim(BIN_EDGES[0], 2)
         axes.set_yticks([])
@@ -210,7 +251,7 @@ def error_histograms(candidates: Sequence[Candidate]) -> str:
         axes.text(s=note, y=0.95, va="top", transform=axes.transAxes, fontsize=8.5, **side)
     last = strips[-1, 0]
     last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
-    last.set_xlabel("error of a weight, in % of its tensor's typical weight (← better)")
+    last.set_xlabel("error of a weight, in % of its tensor's root mean square (← better)")
     return data_uri(figure)
 
 
@@ -220,6 +261,7 @@ def _bars(
     label: str,
     texts: Sequence[str],
     colours: Sequence[str],
+    line: float | None = None,
 ) -> str:
     figure, axes = plt.subplots(figsize=(WIDTH, 0.26 * len(names) + 0.7))
     bars = axes.barh(range(len(names)), values, color=colours, height=0.72)
@@ -229,6 +271,8 @@ def _bars(
         if colour == RED:
             text.set_color(RED)
             name.set_color(RED)
+    if line is not None and math.isfinite(line):
+        axes.axvline(line, color="#555555", linestyle=":", label="average")
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(min(0, *values), 1.15 * max(1e-9, *values))
     axes.grid(axis="y", visible=False)
@@ -247,17 +291,17 @@ def embedding_loss(rows: Sequence[dict[str, Any]]) -> str:
                       transform=axes.get_yaxis_transform())  # fmt: skip
             continue
         mean, worst = (max(value, 1e-7) for value in lost)
-        axes.plot([mean, worst], [place, place], color=COLOURS[0], linewidth=1.5)
-        axes.plot(worst, place, marker="|", color=COLOURS[0], markersize=9)
-        axes.plot(mean, place, marker="o", color=COLOURS[1], markersize=7)
+        axes.plot([mean, worst], [place, place], color=BLUE, linewidth=1.5)
+        axes.plot(worst, place, marker="|", color=BLUE, markersize=9)
+        axes.plot(mean, place, marker="o", color=ORANGE, markersize=7)
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [str(row["name"]) for row in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("1 − cosine with f32's embedding (← better, log scale)")
     handles = [
-        plt.Line2D([], [], marker="o", linestyle="none", color=COLOURS[1], label="mean"),
-        plt.Line2D([], [], marker="|", markersize=9, color=COLOURS[0], label="worst sentence"),
+        plt.Line2D([], [], marker="o", linestyle="none", color=ORANGE, label="mean"),
+        plt.Line2D([], [], marker="|", markersize=9, color=BLUE, label="worst sentence"),
     ]
     axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
     return data_uri(figure)
@@ -274,7 +318,7 @@ def quantize_rates(cases: Sequence[dict[str, Any]]) -> str:
         [100 * s for s in shares],
         label,
         [f"{100 * s:.0f} %" for s in shares],
-        [COLOURS[0]] * len(names),
+        [BLUE] * len(names),
     )
 
 
@@ -290,7 +334,55 @@ def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
         "GFLOP/s of a product (→ better)",
         [f"{rate:.0f}" for rate in rates],
         [
-            COLOURS[1] if case["recipe_a"] in plain and case["recipe_b"] in plain else COLOURS[0]
+            ORANGE if case["recipe_a"] in plain and case["recipe_b"] in plain else BLUE
             for case in cases
         ],
     )
+
+
+@_styled()
+def rooflines(points: Sequence[Product], peaks: dict[str, float]) -> str:
+    """GFLOP/s of products over the operations that each byte of them takes, under the rooflines.
+
+    `peaks`: bytes a second that are read, and operations a second by multiplier (0: there is none).
+    """
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+    read = peaks["read_bytes_per_second"]
+    roofs = {name: peaks[name] for name in MULTIPLIERS if peaks.get(name)}
+    intensities = [point.intensity for point in points]
+    left, right = min(intensities) / 2, max([2 * rate / read for rate in roofs.values()])
+    right = max(right, 2 * max(intensities))
+    for name, rate in roofs.items():
+        ridge = rate / read
+        axes.plot([left, ridge, right], [left * read * 1e-9, rate * 1e-9, rate * 1e-9],
+                  color="#888888", linewidth=1, zorder=1)  # fmt: skip
+        axes.annotate(f"{name} {rate * 1e-9:.0f}", (right, rate * 1e-9), fontsize=8, ha="right",
+                      va="bottom")  # fmt: skip
+    axes.annotate(f"{read * 1e-9:.0f} GB/s", (left * 1.1, left * read * 1.5e-9), fontsize=8)
+    groups: dict[str, list[Product]] = {}
+    for point in points:
+        groups.setdefault(point.name, []).append(point)
+    for index, group in enumerate(groups.values()):
+        axes.plot(
+            [point.intensity for point in group],
+            [point.gflops for point in group],
+            linestyle="none",
+            marker=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            markerfacecolor="none",
+            markersize=7,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations for each byte of A, B and D")
+    axes.set_ylabel("GFLOP/s (↑ better)")
+    figure.legend(
+        axes.lines[len(roofs) :],
+        list(groups),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=2,
+        fontsize=8.5,
+        handletextpad=0.2,
+    )
+    return data_uri(figure)

@@ -21,19 +21,20 @@ namespace blockscale {
 
 namespace fp8_gemm {
 
-/// The blocks of a cluster have summed parts of K. Each warp's rows are one block's own: the others
-/// send it theirs, and it adds all up in the order of ranks, which does not depend on the tile.
-/// False in those others.
+/// The blocks of a cluster have summed parts of K. The rows of warp w are the block's of rank
+/// w % blocks: the others send it theirs, and it adds all up in the order of ranks, which does not
+/// depend on the tile. False in those others.
 template <Fp8GemmConfig kConfig, int kSums>
 BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& shared,
                                       uint32_t warp, float (&sums)[kSums]) {
   using Four = device::Vector<float, 4>;
-  const uint32_t owner = owner_of_warp(warp, work.blocks), others = work.blocks - 1;
+  const uint32_t round = work.p.split.quotient(warp), owner = warp - round * work.blocks;
+  const uint32_t others = work.blocks - 1;
   const uint32_t lane_offset = ptx::laneid() * 16;
   const ptx::SharedAddress barrier = shared.sum_barrier(warp);
   if (work.rank != owner) {
     const ptx::SharedAddress place =
-        shared.sums(warp, work.rank < owner ? work.rank : work.rank - 1, others);
+        shared.sums(round * others + (work.rank < owner ? work.rank : work.rank - 1));
     const ptx::ClusterAddress to = ptx::mapa_shared_cluster(place + lane_offset, owner);
     const ptx::ClusterAddress their_barrier = ptx::mapa_shared_cluster(barrier, owner);
     BLOCKSCALE_UNROLL
@@ -62,7 +63,7 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& s
       continue;
     }
     const ptx::SharedAddress from =
-        shared.sums(warp, rank < owner ? rank : rank - 1, others) + lane_offset;
+        shared.sums(round * others + (rank < owner ? rank : rank - 1)) + lane_offset;
     BLOCKSCALE_UNROLL
     for (uint32_t v = 0; v < kSums / 4; ++v) {
       const Four add = ptx::ld_shared<Four>(from + v * 512);
@@ -113,7 +114,12 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
     const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
     const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
-    multiplier.multiply(work.k_end - work.k_begin, boundary, sums);
+    bool has_next = false;
+    Tile next = tile;
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums, [&] {
+      has_next = work.has(turn + 1);
+      next = work.tile(turn + 1);
+    });
     if (work.blocks > 1) {  // a cluster has one tile
       ptx::barrier_cluster_wait();
       if (!kConfig.quantizes && row >= p.epilogue.rows) break;
@@ -124,8 +130,9 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     } else {
       TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
     }
-    if (!work.has(++turn)) break;
-    tile = work.tile(turn);
+    if (!has_next) break;
+    ++turn;
+    tile = next;
   }
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
 }

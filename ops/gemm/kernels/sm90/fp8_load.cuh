@@ -97,10 +97,9 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
     return base + (memory.results + warp * memory.result_bytes);
   }
-  /// Where another block's sums of a warp's rows go, in the warp's own block: those of the
-  /// `other`th of the `others` blocks.
-  BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t warp, uint32_t other, uint32_t others) const {
-    return base + (memory.sums + (warp / (others + 1) * others + other) * memory.warp_sum_bytes);
+  /// Where other blocks' sums of this block's warps go.
+  BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t place) const {
+    return base + (memory.sums + place * memory.warp_sum_bytes);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
     return base + (memory.sum_barriers + warp * 8);

@@ -1,7 +1,8 @@
 // The warpgroups that multiply: 64 rows of the tile each.
 //
 // The tensor cores sum a k-block of 128 products with few bits; then its scales apply and f32 takes
-// over. Two k-blocks are in flight: the next one's products run while this one is added up.
+// over. Two k-blocks are in flight: the next one's products run while this one is added up, the
+// first half of them begun before the sums, the second behind them.
 #pragma once
 
 #include "device/ptx/arithmetic.h"
@@ -33,13 +34,21 @@ class Multiplier {
         row_(warp * 16 + ptx::laneid() / 4) {}
 
   /// Sums of `count` k-blocks, as a wgmma accumulator has them. From column `boundary` on a tile of
-  /// two blocks of B takes the second one's scale.
-  BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t boundary, float (&sums)[kSums]) {
+  /// two blocks of B takes the second one's scale. `meanwhile` is done once the tensor cores have
+  /// something to do.
+  template <class Meanwhile>
+  BLOCKSCALE_DEVICE void multiply(uint32_t count, uint32_t boundary, float (&sums)[kSums],
+                                  const Meanwhile& meanwhile) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kSums; ++i) sums[i] = 0;
-    if (count == 0) return;
+    if (count == 0) {
+      meanwhile();
+      return;
+    }
     KBlock<kConfig> x, y;
     begin(x);
+    go_on(x);
+    meanwhile();
     BLOCKSCALE_NO_UNROLL
     for (;;) {
       if (--count == 0) {
@@ -50,6 +59,7 @@ class Multiplier {
       begin(y);
       ptx::wgmma_wait_group<1>(x.products);
       finish(x, boundary, sums);
+      go_on(y);
       if (--count == 0) {
         ptx::wgmma_wait_group<0>(y.products);
         finish(y, boundary, sums);
@@ -58,25 +68,34 @@ class Multiplier {
       begin(x);
       ptx::wgmma_wait_group<1>(y.products);
       finish(y, boundary, sums);
+      go_on(x);
     }
   }
 
  private:
-  /// Begins the products of the next stage.
+  /// Begins the first half of the next stage's products.
   BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
-    constexpr uint32_t kRowBytes = 64 * kFp8BlockK;  // of a warpgroup
-    constexpr uint32_t kStep = 32;                   // bytes of k of one instruction
     shared_.ring.wait_full(place_);
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
     x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
+    ptx::wgmma_fence(x.products);
+    multiply_half<0>(x);
+  }
+  /// Begins the second half.
+  BLOCKSCALE_DEVICE void go_on(KBlock<kConfig>& x) { multiply_half<1>(x); }
+
+  template <int kHalf>
+  BLOCKSCALE_DEVICE void multiply_half(KBlock<kConfig>& x) {
+    constexpr uint32_t kRowBytes = 64 * kFp8BlockK;  // of a warpgroup
+    constexpr uint32_t kStep = 32;                   // bytes of k of one instruction
+    constexpr uint32_t kBytes = kFp8BlockK / 2;
     const ptx::WgmmaDescriptor a = ptx::wgmma_descriptor(
         shared_.a(x.stage) + warpgroup_ * kRowBytes, TensorMapSwizzle::bytes_128);
     const ptx::WgmmaDescriptor b =
         ptx::wgmma_descriptor(shared_.b(x.stage), TensorMapSwizzle::bytes_128);
-    ptx::wgmma_fence(x.products);
     BLOCKSCALE_UNROLL
-    for (uint32_t k = 0; k < kFp8BlockK; k += kStep) {
+    for (uint32_t k = kHalf * kBytes; k < (kHalf + 1) * kBytes; k += kStep) {
       ptx::wgmma_mma_async<ptx::WgmmaElement::e4m3, ptx::WgmmaElement::e4m3>(x.products, a + k,
                                                                              b + k, k != 0);
     }
