@@ -8,7 +8,7 @@
 namespace blockscale::cli {
 namespace {
 
-constexpr std::array<const char*, 3> kMxScaleModes = {"floor", "ceil", "even"};
+constexpr std::array kMxScaleModes = {"floor", "ceil", "even", "even_e2m1"};
 constexpr std::array<const char*, 3> kScaleChoices = {"amax", "mse", "weighted"};
 constexpr std::array kPlainFormats = {Format::f32, Format::f16, Format::bf16};
 
@@ -77,7 +77,7 @@ bool parse_device(std::string_view name) {
 }
 
 MxScaleMode parse_mx_scale_mode(std::string_view name) {
-  static_assert(static_cast<int>(MxScaleMode::even) + 1 == kMxScaleModes.size());
+  static_assert(static_cast<int>(MxScaleMode::even_e2m1) + 1 == kMxScaleModes.size());
   return static_cast<MxScaleMode>(
       index_of(name, "scale mode", {kMxScaleModes.begin(), kMxScaleModes.end()}));
 }

@@ -30,6 +30,7 @@ TEST(Names, EveryOneOfTheTablesParsesToItself) {
   EXPECT_EQ(parse_mx_scale_mode("floor"), MxScaleMode::floor);
   EXPECT_EQ(parse_mx_scale_mode("ceil"), MxScaleMode::ceil);
   EXPECT_EQ(parse_mx_scale_mode("even"), MxScaleMode::even);
+  EXPECT_EQ(parse_mx_scale_mode("even_e2m1"), MxScaleMode::even_e2m1);
 }
 
 TEST(Names, OthersAreRefusedWithTheChoices) {

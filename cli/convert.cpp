@@ -142,6 +142,9 @@ Json report_json(const ConvertCommand& command, const ConvertReport& report) {
           {"scales", scale_choice_name(command.options.scales)},
           {"disk_bytes", report.disk_bytes},
           {"free_bytes", command.options.dry_run ? Json(report.free_bytes) : Json()},
+          {"activations", report.activations},
+          {"exact_blocks", report.exact_blocks},
+          {"blocks", report.blocks},
           {"not_copied", not_copied},
           {"warnings", report.warnings},
           {"tensors", tensors}};
@@ -229,6 +232,17 @@ std::string why(const ConvertedTensor& tensor) {
   return tensor.reason + " (" + tensor.rule + ")";
 }
 
+/// How the result's inputs are quantized, a line for each recipe, and what was exact.
+std::string activations_text(const ConvertReport& report) {
+  std::string text;
+  for (const std::string& line : report.activations) text += "activations of " + line + "\n";
+  if (report.blocks > 0) {
+    text += "mxfp4 to nvfp4 without loss: " + std::to_string(report.exact_blocks) + " of " +
+            plural(report.blocks, "block") + "\n";
+  }
+  return text.empty() ? "" : "\n" + text;
+}
+
 /// One line a tensor: what becomes of it, and why.
 std::string decisions_table(const ConvertReport& report) {
   Table table(
@@ -245,10 +259,10 @@ std::string decisions_table(const ConvertReport& report) {
 /// In place of a report: nothing was written.
 void print_dry_run(const ConvertCommand& command, const ConvertReport& report) {
   const bool unknown = report.free_bytes == ~std::uint64_t{0};
-  std::string text = decisions_table(report) + summary_table(report) + not_copied_table(report) +
-                     "\n" + printable(command.destination) + " would need " +
-                     format_bytes(static_cast<double>(report.disk_bytes)) + " in the " +
-                     dialect_name(report.dialect) + " dialect; ";
+  std::string text = decisions_table(report) + summary_table(report) + activations_text(report) +
+                     not_copied_table(report) + "\n" + printable(command.destination) +
+                     " would need " + format_bytes(static_cast<double>(report.disk_bytes)) +
+                     " in the " + dialect_name(report.dialect) + " dialect; ";
   text += unknown ? "what its file system has free is not known"
                   : format_bytes(static_cast<double>(report.free_bytes)) + " are free there" +
                         (report.free_bytes < report.disk_bytes ? ", which is too little" : "");
@@ -258,9 +272,10 @@ void print_dry_run(const ConvertCommand& command, const ConvertReport& report) {
 void print_report(const ConvertCommand& command, const ConvertReport& report) {
   const double rate =
       report.seconds > 0 ? static_cast<double>(report.source_bytes) / report.seconds : 0;
-  std::string text = summary_table(report) + gains_text(report) + not_copied_table(report) + "\n" +
-                     printable(command.destination) + ": " + dialect_name(report.dialect) +
-                     " dialect (from " + dialect_name(report.source_dialect) + "), in " +
+  std::string text = summary_table(report) + gains_text(report) + activations_text(report) +
+                     not_copied_table(report) + "\n" + printable(command.destination) + ": " +
+                     dialect_name(report.dialect) + " dialect (from " +
+                     dialect_name(report.source_dialect) + "), in " +
                      format_duration(report.seconds) + ", " + format_bytes(rate) + "/s";
   if (report.shards_reused > 0) {
     text += ", " + plural(report.shards_reused, "finished shard") + " kept from before";
@@ -321,6 +336,14 @@ std::pair<std::string, Recipe> parse_mapping(const std::string& text) {
   return {text.substr(0, equals), parse_recipe(std::string_view(text).substr(equals + 1))};
 }
 
+constexpr std::array kActivations = {Activations::none, Activations::dynamic,
+                                     Activations::calibrated};
+
+Activations parse_activations(const std::string& name) {
+  return kActivations[index_of(name, "choice of activations",
+                               names_of(kActivations, activations_name))];
+}
+
 constexpr std::array kExpertsLayouts = {ExpertsLayout::out_in, ExpertsLayout::in_out};
 
 ExpertsLayout parse_experts_layout(const std::string& name) {
@@ -370,7 +393,12 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
       command, "--activation-scales", "FILE", options.activation_scales,
       [](const std::string& text) { return std::filesystem::path(text); },
       help_text("Largest magnitude of each layer's input: JSON or safetensors, weight name "
-                "-> absmax. NVFP4 is then written for 4-bit activations too"));
+                "-> absmax. Of recipes with static activations (below)"));
+  add_parsed(command, "--activations", "CHOICE", options.activations, parse_activations,
+             help_text("How engines quantize inputs: none, dynamic, or static (nvfp4, fp8_tensor "
+                       "and fp8_row, with --activation-scales). Default: as SRC has it; of a plain "
+                       "SRC as llm-compressor's presets: dynamic for fp8_row, fp8_128x128, mxfp4 "
+                       "and mxfp8_e4m3, static for nvfp4 and fp8_tensor if scales are given"));
   add_parsed(command, "--scales", "CHOICE", options.scales, parse_scale_choice,
              help_text("Which scale a block takes in MX recipes and nvfp4: amax (the default, from "
                        "its largest magnitude), mse (of the least squared error), or weighted (the "
@@ -381,8 +409,8 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
       help_text("For --scales weighted: the mean square of each layer's input channels, a "
                 "safetensors file that blockscale.Calibrator writes"));
   add_parsed(command, "--scale-mode", "MODE", options.mx_scale_mode, parse_mx_scale_mode,
-             help_text("How MX recipes round the shared exponent: floor, ceil or even. Default: "
-                       "ceil; even for compressed-tensors"));
+             help_text("How MX recipes round the shared exponent: floor, ceil, even or even_e2m1. "
+                       "Default: ceil; for compressed-tensors even, even_e2m1 for mxfp8"));
   add_parsed(
       command, "--amax-floor", "X", options.fp8_amax_floor,
       [](const std::string& text) { return static_cast<float>(parse_number(text, 0.0, 1e30)); },

@@ -17,11 +17,15 @@ struct JsonLimits {
   int depth = 32;  // nested objects and arrays
 };
 
-/// Throws corrupt_file naming `file` if `text` is too long, nested too deep, not strictly JSON
-/// (UTF-8, no comments, no NUL byte, nothing after the value) or names a member of one object
-/// twice.
+/// Throws corrupt_file naming `file` if `text` is too long, nested too deep, not JSON (UTF-8, no
+/// comments, no NUL byte, nothing after the value) or names a member of one object twice. Of what
+/// is no JSON only the numbers NaN, Infinity and -Infinity are taken, which Python's json writes.
 nlohmann::json parse_json(std::string_view text, const std::string& file,
                           const JsonLimits& limits = {});
+
+/// `value` in lines indented by two spaces, with the words that `parse_json` takes for numbers that
+/// are not finite.
+std::string json_text(const nlohmann::json& value);
 
 /// Reads and parses a regular file. Also throws not_found and io.
 nlohmann::json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});

@@ -1,6 +1,9 @@
 // JSON of untrusted files: what is refused, and why; text that is shown to people.
 #include "models/json_file.h"
 
+#include <cmath>
+#include <limits>
+
 #include "models/testing.h"
 #include "models/text.h"
 
@@ -34,13 +37,34 @@ TEST(ParseJson, RefusesWhatIsNoJson) {
   expect_corrupt("{\"a\":1,}", "not valid JSON at byte");
   expect_corrupt("// comment\n{}", "not valid JSON at byte");
   expect_corrupt("{'a':1}", "not valid JSON at byte");
-  expect_corrupt("[NaN]", "not valid JSON at byte");
+  for (const char* text : {"[nan]", "[-NaN]", "[+Infinity]", "[Infinit]", "[NaN5]", "[1NaN]",
+                           "[NaN NaN]", "[\"a\"NaN]", "[- Infinity]"}) {
+    expect_corrupt(text, "not valid JSON at byte");
+  }
+  expect_corrupt("{\"a\":1,NaN:2}", "JSON names a member by no text");
   expect_corrupt("[01]", "not valid JSON at byte");
   expect_corrupt("[1e999]", "not valid JSON");
   expect_corrupt("[\"\xFF\"]", "not valid JSON at byte");
   expect_corrupt("[\"\\ud800\"]", "not valid JSON at byte");
   expect_corrupt("[\"\n\"]", "not valid JSON at byte");
   expect_corrupt(std::string_view("{}\0{}", 5), "NUL byte at position 2");
+}
+
+TEST(ParseJson, TakesNumbersThatAreNotFiniteAndGivesThemBack) {
+  const std::string text =
+      R"({"\"NaN":"NaN","Infinity":"a\\","a":[NaN,null,-Infinity,"",1],"b":Infinity})";
+  const nlohmann::json value = parse_json(text, "config.json");
+  EXPECT_TRUE(std::isnan(value["a"][0].get<double>()));
+  EXPECT_EQ(value["a"][2], -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value["a"][3], "");
+  EXPECT_EQ(value["b"], std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value["\"NaN"], "NaN");
+  EXPECT_EQ(value["Infinity"], "a\\");
+  EXPECT_EQ(show_json(value, 200), text);
+  const std::string lines = json_text(value);
+  EXPECT_EQ(json_text(parse_json(lines, "config.json")), lines);
+  EXPECT_EQ(lines.find("{\n  \"\\\"NaN\": \"NaN\""), 0u);
+  EXPECT_EQ(json_text(parse_json(" NaN ", "config.json")), "NaN");
 }
 
 TEST(ParseJson, KeepsToItsLimits) {

@@ -239,9 +239,14 @@ void bind_reports(nb::module_& module) {
       .def_ro("source_dialect", &ConvertReport::source_dialect)
       .def_ro("dialect", &ConvertReport::dialect)
       .def_ro("tensors", &ConvertReport::tensors)
+      .def_ro("activations", &ConvertReport::activations,
+              "How inputs are quantized and why, a line for each recipe.")
       .def_ro("warnings", &ConvertReport::warnings)
       .def_ro("source_bytes", &ConvertReport::source_bytes)
       .def_ro("bytes", &ConvertReport::bytes)
+      .def_ro("exact_blocks", &ConvertReport::exact_blocks,
+              "Of `blocks`: MXFP4 that became NVFP4 without loss.")
+      .def_ro("blocks", &ConvertReport::blocks, "Of MXFP4 that became NVFP4.")
       .def_ro("shards_reused", &ConvertReport::shards_reused)
       .def_ro("partial_discarded", &ConvertReport::partial_discarded)
       .def_ro("not_copied", &ConvertReport::not_copied)
@@ -300,6 +305,7 @@ void bind_options(nb::module_& module) {
       .def_rw("experts_layout", &ConvertOptions::experts_layout)
       .def_rw("share_tensor_scales", &ConvertOptions::share_tensor_scales)
       .def_rw("activation_scales", &ConvertOptions::activation_scales)
+      .def_rw("activations", &ConvertOptions::activations)
       .def_rw("scales", &ConvertOptions::scales)
       .def_rw("calibration", &ConvertOptions::calibration)
       .def_rw("scale_mode", &ConvertOptions::mx_scale_mode)

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "blockscale/convert.h"
 #include "blockscale/error.h"
 #include "blockscale/system.h"
 
@@ -89,7 +90,13 @@ void bind_enums(nb::module_& module) {
              "Of the largest magnitude, less the element's (OCP MX): large values may saturate.")
       .value("ceil", MxScaleMode::ceil, "The smallest one with which nothing saturates.")
       .value("even", MxScaleMode::even,
-             "As floor, of the largest magnitude rounded to the element's mantissa.");
+             "As floor, of the largest magnitude rounded to the element's mantissa.")
+      .value("even_e2m1", MxScaleMode::even_e2m1,
+             "As even, to e2m1's mantissa whatever the element (compressed-tensors' MXFP8).");
+  nb::enum_<Activations>(module, "Activations", "How inputs of quantized layers are quantized.")
+      .value("none", Activations::none, "Not at all.")
+      .value("dynamic", Activations::dynamic, "By the engine, as they come.")
+      .value("calibrated", Activations::calibrated, "With stored scales; \"static\" in names.");
   nb::enum_<ScaleChoice>(module, "ScaleChoice",
                          "Which scale a block takes: from its largest magnitude, or that of the "
                          "least squared error, weighted by input channel or not.")

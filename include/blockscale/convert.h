@@ -32,6 +32,12 @@ std::optional<Dialect> dialect_from_name(std::string_view name);
 Dialect default_dialect(Recipe recipe);
 bool dialect_can_say(Dialect dialect, Recipe recipe);
 
+/// How engines quantize the inputs of quantized layers: not at all, as they come, or with the
+/// scales that were calibrated.
+enum class Activations : std::uint8_t { none, dynamic, calibrated };
+/// "none", "dynamic", "static".
+const char* activations_name(Activations activations);
+
 /// A weight as the model knows it: quantized (values, scales, tensor scale gathered from the
 /// dialect's tensors) or stored plainly. `shape` is the logical one, in elements.
 struct CheckpointTensor {
@@ -97,11 +103,14 @@ struct ConvertOptions {
   /// Quantize weights anew that engines fuse and whose NVFP4 tensor scales would differ.
   bool share_tensor_scales = false;
   std::optional<std::filesystem::path> activation_scales;  // safetensors or JSON: name -> absmax
+  /// Default: as the source's weights have them; of a plain source, as llm-compressor's preset of
+  /// the recipe, as far as scales are given for it.
+  std::optional<Activations> activations;
   /// Which scales blocks take in MX recipes and NVFP4. `weighted` needs `calibration`: a
   /// safetensors file with the mean square of each input channel (docs/checkpoints.md).
   ScaleChoice scales = ScaleChoice::amax;
   std::optional<std::filesystem::path> calibration;
-  std::optional<MxScaleMode> mx_scale_mode;  // default: ceil; even in compressed-tensors
+  std::optional<MxScaleMode> mx_scale_mode;  // default: the dialect's (docs/checkpoints.md)
   float fp8_amax_floor = 0.0f;
   std::uint64_t shard_bytes = 5'000'000'000;
   std::uint64_t memory_bytes = std::uint64_t{2} << 30;  // resident, beyond mapped files
@@ -146,9 +155,16 @@ struct ConvertReport {
   Dialect source_dialect = Dialect::plain;
   Dialect dialect = Dialect::plain;
   std::vector<ConvertedTensor> tensors;
+  /// How inputs are quantized and why, one line for each recipe: "fp8_row: dynamic, as in the
+  /// source". Empty where nothing changes.
+  std::vector<std::string> activations;
   std::vector<std::string> warnings;  // what was dropped, and what engines may take otherwise
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
+  /// Blocks of MXFP4 that became NVFP4 without loss, of all that became NVFP4. Not of shards that
+  /// `resume` kept.
+  std::int64_t exact_blocks = 0;
+  std::int64_t blocks = 0;
   int shards_reused = 0;           // by resume
   bool partial_discarded = false;  // an unfinished conversion was found, and not resumed
   std::vector<NotCopied> not_copied;

@@ -11,7 +11,7 @@
 namespace blockscale {
 
 /// Shared exponent of an MX block (OCP MX 1.0 and its relatives; numerics.md).
-enum class MxScaleMode : std::uint8_t { floor, ceil, even };
+enum class MxScaleMode : std::uint8_t { floor, ceil, even, even_e2m1 };
 
 /// Where the scales come from.
 enum class ScaleSource : std::uint8_t {

@@ -334,5 +334,45 @@ TEST(Dialects, NamesAndDefaults) {
   EXPECT_FALSE(dialect_can_say(static_cast<Dialect>(99), Recipe::nvfp4));
 }
 
+/// What other producers write of FP8 and MX, by names, shapes and words of their configuration.
+TEST_F(CheckpointTest, ReadsTheFp8AndMxOfVllmFbgemmAndModelOpt) {
+  const TestTensor fp8 = {"a.weight", DType::F8_E4M3, {256, 128}, ""};
+  const TestTensor packed = {"a.weight", DType::U8, {256, 64}, ""};
+  const auto scales = [](DType dtype, std::vector<std::int64_t> shape) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    std::vector<float> ones(static_cast<std::size_t>(count), 0.5f);
+    return TestTensor{"a.weight_scale", dtype, shape,
+                      dtype == DType::F32 ? test::floats(ones) : ""};
+  };
+  const auto recipe = [&](const std::vector<TestTensor>& tensors, const Json& quantization) {
+    const Checkpoint checkpoint = open(tensors, {{"quantization_config", quantization}});
+    return checkpoint.find("a.weight")->recipe;
+  };
+  const Json vllm = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
+  EXPECT_EQ(recipe({fp8, scales(DType::F32, {})}, vllm), Recipe::fp8_tensor);
+  EXPECT_EQ(recipe({fp8, scales(DType::F32, {256, 1})}, vllm), Recipe::fp8_row);
+  const Json fbgemm = {{"quant_method", "fbgemm_fp8"},
+                       {"activation_scale_ub", 1200.0},
+                       {"modules_to_not_convert", {"lm_head"}}};
+  const TestTensor bound = {"a.input_scale_ub", DType::F32, {1}, test::floats({1200.0f})};
+  EXPECT_EQ(recipe({fp8, scales(DType::F32, {256, 1}), bound}, fbgemm), Recipe::fp8_row);
+  const auto modelopt = [](const char* algorithm) {
+    return Json{{"quant_method", "modelopt"}, {"quant_algo", algorithm}};
+  };
+  EXPECT_EQ(recipe({fp8, scales(DType::F32, {})}, modelopt("FP8")), Recipe::fp8_tensor);
+  EXPECT_EQ(recipe({fp8, scales(DType::F32, {2, 1, 1, 1})}, modelopt("fp8_pb_wo")),
+            Recipe::fp8_128x128);
+  EXPECT_EQ(recipe({fp8, scales(DType::U8, {256, 4})}, modelopt("MXFP8")), Recipe::mxfp8_e4m3);
+  EXPECT_EQ(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("mxfp4")), Recipe::mxfp4);
+  EXPECT_EQ(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("W4A8_MXFP4_FP8")),
+            Recipe::mxfp4);
+  // AWQ's factors of the inputs are not applied, so weights that have them are not read.
+  EXPECT_THROW(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("NVFP4_AWQ")), Error);
+  const TestTensor awq = {"a.pre_quant_scale", DType::BF16, {128}, ""};
+  expect_error(ErrorCode::unsupported, "a.pre_quant_scale", "changes what quantized weights mean",
+               [&] { recipe({packed, scales(DType::U8, {256, 4}), awq}, modelopt("MXFP4")); });
+}
+
 }  // namespace
 }  // namespace blockscale

@@ -120,6 +120,44 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
   return widened;
 }
 
+MatrixView read_transposed(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                           const RowRange& range, Scratch& scratch) {
+  ScaledTensorView view = checkpoint.unaligned_view(tensor);
+  const RecipeTraits& t = recipe_traits(view.recipe);
+  view = slice(view, {range.batch, 0, view.rows});
+  // Codes and scales of these columns, packed; then their values behind them.
+  const std::int64_t width = row_bytes(view.recipe, range.count);
+  const std::int64_t scales = range.count / t.block_k * format_traits(t.scale).bits / 8;
+  const auto gather = [&](const void* from, std::int64_t whole, std::int64_t part, std::byte* to) {
+    const std::int64_t offset = whole * range.begin / view.k;
+    for (std::int64_t row = 0; row < view.rows; ++row) {
+      std::memcpy(to + row * part, static_cast<const std::byte*>(from) + row * whole + offset,
+                  static_cast<std::size_t>(part));
+    }
+  };
+  std::byte* const values = Scratch::room(scratch.rows[0], view.rows * (width + scales));
+  gather(view.values, row_bytes(view.recipe, view.k), width, values);
+  gather(view.scales, view.k / t.block_k * format_traits(t.scale).bits / 8, scales,
+         values + view.rows * width);
+  view.values = values;
+  view.scales = values + view.rows * width;
+  view.k = range.count;
+
+  std::byte* const buffer = Scratch::room(scratch.rows[1], 8 * view.rows * range.count);
+  auto* const rows = reinterpret_cast<float*>(buffer);
+  float* const columns = rows + view.rows * range.count;
+  dequantize(view, {rows, Format::f32, view.rows, view.k}, 1);
+  for (std::int64_t row = 0; row < view.rows; ++row) {
+    for (std::int64_t k = 0; k < view.k; ++k) columns[k * view.rows + row] = rows[row * view.k + k];
+  }
+  return {columns, Format::f32, view.k, view.rows};
+}
+
+std::int64_t transposed_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_t tensor) {
+  const MatrixShape shape = matrix_shape(checkpoint.tensors()[tensor].shape);
+  return shape.rows * (8 + 2);  // values twice; a byte at most of codes, and less of scales
+}
+
 std::int64_t buffer_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_t tensor,
                                   bool as_f32) {
   const CheckpointTensor& t = checkpoint.tensors()[tensor];

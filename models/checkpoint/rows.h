@@ -61,6 +61,14 @@ ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range);
 MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
                      bool as_f32, std::vector<std::byte>& buffer);
 
+/// Columns `range` (of k; whole blocks) of a matrix of a quantized tensor whose blocks are of one
+/// row, as the rows of a packed f32 matrix in `scratch`.
+MatrixView read_transposed(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                           const RowRange& range, Scratch& scratch);
+
+/// Bytes that `read_transposed` needs for one of its rows.
+std::int64_t transposed_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_t tensor);
+
 /// Bytes that `read_rows` needs in its buffer for one row of `tensor`, at most.
 std::int64_t buffer_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_t tensor,
                                   bool as_f32);

@@ -33,6 +33,7 @@ constexpr KnownSuffix kKnown[] = {
     {".input_global_scale", Side::input},
     {"_input_global_scale", Side::input},
     {".activation_scale", Side::input},
+    {".input_scale_ub", Side::input},  // FBGEMM's bound of dynamic scales
     {".output_scale", Side::output},
     {".output_global_scale", Side::output},
     {"_zero_point", Side::zero_point},

@@ -289,7 +289,7 @@ TEST_F(SideTensorsTest, AStaleDescriptionInsideTheConfigurationGoes) {
   source(ct_tensors(), {{"text_config", ct_config()}, {"compression_config", nullptr}});
   convert_to("out", {Recipe::bf16, Dialect::plain});
   EXPECT_EQ(Json::parse(test::read_text(folder_ / "out" / "config.json")),
-            Json({{"text_config", Json::object()}}));
+            Json({{"text_config", Json::object()}, {"torch_dtype", "bfloat16"}}));
 }
 
 TEST_F(SideTensorsTest, ScalesOfMatricesAndActivationsThatMeanNothingAreRefused) {

@@ -40,8 +40,11 @@ void check_options(const ConvertOptions& options) {
     refuse("fp8_amax_floor",
            "is " + std::to_string(options.fp8_amax_floor) + ", must be finite and at least 0");
   }
-  if (options.mx_scale_mode && static_cast<int>(*options.mx_scale_mode) > 2) {
-    refuse("mx_scale_mode", "is no mode, must be floor, ceil or even");
+  if (options.mx_scale_mode && static_cast<int>(*options.mx_scale_mode) > 3) {
+    refuse("mx_scale_mode", "is no mode, must be floor, ceil, even or even_e2m1");
+  }
+  if (options.activations && static_cast<int>(*options.activations) > 2) {
+    refuse("activations", "is no choice, must be none, dynamic or static");
   }
   if (static_cast<int>(options.scales) > 2) {
     refuse("scales", "is no choice, must be amax, mse or weighted");
@@ -85,28 +88,31 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
   const TensorStore& store = plan.source->store();
   const std::string configuration =
       text_of(store.folder() / "config.json") + text_of(store.folder() / "hf_quant_config.json");
-  return {{"version", 1},
-          {"recipe", recipe_traits(options.recipe).name},
-          {"dialect", plan.destination->name},
-          {"include", options.include},
-          {"exclude", options.exclude},
-          {"map", map},
-          {"experts_layout",
-           options.experts_layout ? Json(static_cast<int>(*options.experts_layout)) : Json()},
-          {"share_tensor_scales", options.share_tensor_scales},
-          {"activation_scales", options.activation_scales
-                                    ? Json(models::hash_bytes(text_of(*options.activation_scales)))
-                                    : Json()},
-          {"scales", static_cast<int>(options.scales)},
-          {"calibration",
-           options.calibration ? Json(models::hash_bytes(text_of(*options.calibration))) : Json()},
-          {"mx_scale_mode", static_cast<int>(plan.mx_scale_mode)},
-          {"fp8_amax_floor", options.fp8_amax_floor},
-          {"shard_bytes", options.shard_bytes},
-          {"allow_nonfinite", options.allow_nonfinite},
-          {"configuration", models::hash_bytes(configuration)},
-          {"copy_all", options.copy_all},
-          {"source", source_files(store)}};
+  return {
+      {"version", 1},
+      {"recipe", recipe_traits(options.recipe).name},
+      {"dialect", plan.destination->name},
+      {"include", options.include},
+      {"exclude", options.exclude},
+      {"map", map},
+      {"experts_layout",
+       options.experts_layout ? Json(static_cast<int>(*options.experts_layout)) : Json()},
+      {"share_tensor_scales", options.share_tensor_scales},
+      {"activation_scales", options.activation_scales
+                                ? Json(models::hash_bytes(text_of(*options.activation_scales)))
+                                : Json()},
+      {"scales", static_cast<int>(options.scales)},
+      {"calibration",
+       options.calibration ? Json(models::hash_bytes(text_of(*options.calibration))) : Json()},
+      {"mx_scale_mode",
+       options.mx_scale_mode ? Json(static_cast<int>(*options.mx_scale_mode)) : Json()},
+      {"activations", options.activations ? Json(activations_name(*options.activations)) : Json()},
+      {"fp8_amax_floor", options.fp8_amax_floor},
+      {"shard_bytes", options.shard_bytes},
+      {"allow_nonfinite", options.allow_nonfinite},
+      {"configuration", models::hash_bytes(configuration)},
+      {"copy_all", options.copy_all},
+      {"source", source_files(store)}};
 }
 
 ConvertReport report_of(const Plan& plan) {
@@ -116,6 +122,7 @@ ConvertReport report_of(const Plan& plan) {
   report.source_bytes = plan.source_bytes;
   report.bytes = plan.bytes;
   report.warnings = plan.warnings;
+  report.activations = plan.activations;
   for (const models::PlannedTensor& planned : plan.tensors) {
     const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
     report.tensors.push_back({tensor.name, tensor.recipe, planned.recipe, planned.converted,
@@ -200,6 +207,13 @@ void build(const Plan& plan, const Output& output, models::ConvertRun& run,
   }
   for (const auto& [tensor, errors] : run.scale_errors()) {
     report.tensors[tensor].error_ratio = errors.amax > 0 ? errors.chosen / errors.amax : 1.0;
+  }
+  for (const auto& [tensor, blocks] : run.blocks()) {
+    report.exact_blocks += blocks.exact;
+    report.blocks += blocks.all;
+    report.tensors[tensor].reason = "codes of " + std::to_string(blocks.exact) + " of " +
+                                    std::to_string(blocks.all) +
+                                    " blocks copied, as e4m3 holds their scales";
   }
   models::copy_other_files(source, output.others.copied, staging.result());
   for (const auto& [name, text] : output.configurations) {

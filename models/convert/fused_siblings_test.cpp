@@ -149,7 +149,7 @@ TEST_F(SiblingsTest, OptionsThatMeanNothingAreErrors) {
   refuse("fp8_amax_floor", "given for mxfp4, which has none: only FP8 recipes do", floor,
          Recipe::mxfp4);
   refuse("share_tensor_scales", "given for fp8_row", share, Recipe::fp8_row);
-  refuse("activation_scales", "given for mxfp4, only nvfp4 stores them", scales, Recipe::mxfp4);
+  refuse("activation_scales", "given for mxfp4 in compressed-tensors", scales, Recipe::mxfp4);
   refuse("mx_scale_mode", "given for bf16", mode, Recipe::bf16);
 
   test::write_checkpoint(folder_ / "dense", {f32_tensor("a.q_proj.weight", {4, 64}, 1)});

@@ -44,8 +44,6 @@ void check_recipe_options(const ConvertOptions& options) {
   }
   require(options.fp8_amax_floor != 0, Family::fp8, "fp8_amax_floor",
           "which has none: only FP8 recipes do");
-  require(options.activation_scales.has_value(), Family::nvfp4, "activation_scales",
-          "only nvfp4 stores them");
   require(options.share_tensor_scales, Family::nvfp4, "share_tensor_scales",
           "only nvfp4 has scales that can differ");
 }

@@ -7,10 +7,12 @@
 
 #include "models/convert/activation_scales.h"
 #include "models/convert/fused_siblings.h"
+#include "models/convert/input_choice.h"
 #include "models/convert/option_checks.h"
 #include "models/convert/selection.h"
 #include "models/convert/side_plan.h"
 #include "models/dialects/config_keys.h"
+#include "models/json_file.h"
 #include "models/safetensors/index_file.h"
 #include "models/text.h"
 
@@ -38,7 +40,8 @@ class Planner {
     plan_.source = std::move(source);
     plan_.destination = &dialect_traits(dialect);
     if (is_plain(options.recipe) && options.include.empty()) plan_.plain_dtype = options.recipe;
-    plan_.mx_scale_mode = options.mx_scale_mode.value_or(plan_.destination->mx_scale_mode);
+    chooser_ =
+        std::make_unique<const InputChooser>(source_, *plan_.destination, options.activations);
   }
 
   Plan run(const std::string& file_name) {
@@ -48,6 +51,7 @@ class Planner {
     check_scales();
     plan_tensors();
     if (options_.share_tensor_scales && find_rescaled()) plan_tensors();
+    choose_inputs();
     read_channel_weights();
     check_plan_options(options_, plan_);
     plan_.warnings = sides_->warnings();
@@ -61,27 +65,37 @@ class Planner {
   }
 
  private:
-  bool becomes_nvfp4(std::size_t i) const { return decisions_[i].recipe == Recipe::nvfp4; }
-
   void read_activations() {
     if (!options_.activation_scales) return;
+    const bool taken = std::any_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
+      return chooser_->takes_scales(d.recipe);
+    });
+    if (!taken) {
+      throw Error(ErrorCode::invalid_argument, "activation_scales",
+                  std::string("given for ") + recipe_traits(options_.recipe).name + " in " +
+                      plan_.destination->name + ", which stores none" +
+                      (options_.activations ? " with these activations" : " by default"));
+    }
     const std::map<std::string, float> given = read_activation_scales(*options_.activation_scales);
     // Fused layers have one input, so they get one scale.
     std::map<std::string, float> of_group;
     for (std::size_t i = 0; i < decisions_.size(); ++i) {
-      if (!becomes_nvfp4(i)) continue;
+      if (!chooser_->takes_scales(decisions_[i].recipe)) continue;
       const std::string& name = source_.tensors()[i].name;
       const float* const found = entry_of(given, name);
       if (found == nullptr) {
         throw Error(ErrorCode::invalid_argument, "activation_scales",
-                    "has no entry " + quote(name) +
-                        ", every weight that becomes nvfp4 needs one (engines read garbage else)");
+                    "has no entry " + quote(name) + ", every weight that becomes " +
+                        recipe_traits(decisions_[i].recipe).name +
+                        " needs one (engines read garbage else)");
       }
       float& group = of_group[fused_group(name)];
       group = std::max(group, *found);
     }
     for (std::size_t i = 0; i < decisions_.size(); ++i) {
-      if (becomes_nvfp4(i)) absmax_[i] = of_group[fused_group(source_.tensors()[i].name)];
+      if (!chooser_->takes_scales(decisions_[i].recipe)) continue;
+      absmax_[i] = of_group[fused_group(source_.tensors()[i].name)];
+      given_.insert(decisions_[i].recipe);
     }
   }
 
@@ -117,9 +131,28 @@ class Planner {
            !rescaled_.contains(i) && stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
   }
 
+  /// How the inputs of quantized weights are described.
+  void choose_inputs() {
+    if (plan_.all_verbatim) return;
+    std::map<std::string, std::size_t> lines;
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (!planned.quantized) continue;
+      InputChoice choice =
+          chooser_->choose(source_.tensors()[planned.source], planned.recipe,
+                           sides_->inputs(planned.recipe), planned.input_absmax > 0);
+      planned.activations = choice.activations;
+      planned.input_words = choice.words;
+      ++lines[std::string(recipe_traits(planned.recipe).name) + ": " +
+              activations_name(choice.activations) + ", " + choice.why];
+    }
+    for (const auto& [line, count] : lines) plan_.activations.push_back(line);
+  }
+
   bool changes_nothing() const {
     bool nothing = source_.dialect().dialect == plan_.destination->dialect;
-    for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) nothing = is_there_already(i);
+    for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) {
+      nothing = is_there_already(i) && chooser_->is_as_asked(source_.tensors()[i]);
+    }
     return nothing;
   }
 
@@ -134,7 +167,7 @@ class Planner {
   void plan_tensors() {
     plan_.all_verbatim = changes_nothing();
     sides_ = std::make_unique<SidePlan>(source_, decisions_, *plan_.destination, plan_.all_verbatim,
-                                        !absmax_.empty());
+                                        given_, chooser_->keeps_scales());
     plan_.cache = sides_->cache();
     plan_.tensors.clear();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
@@ -245,11 +278,16 @@ class Planner {
     weight.name = tensor.name;
     weight.shape = tensor.shape;
     weight.recipe = planned.recipe;
-    weight.input_scale = planned.quantized && sides_->inputs(planned.recipe);
+    const bool inputs = planned.quantized && sides_->inputs(planned.recipe);
+    weight.activations = inputs ? Activations::calibrated : Activations::none;
     if (transfer) weight.tensor_scales = factor_count(stored.tensor_scale);
-    if (weight.input_scale && planned.input_absmax == 0) {
+    if (inputs && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
     }
+    // Plain stacks of gpt-oss are [experts, in, out], its MXFP4 ones the other way round.
+    planned.transposed = !planned.quantized && tensor.quantized && tensor.shape.size() == 3 &&
+                         source_.dialect().dialect == Dialect::gpt_oss;
+    if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
     if (!transfer || !planned.reason.empty()) return;
@@ -293,6 +331,19 @@ class Planner {
       if (added) plan_.groups.emplace_back();
       planned.group = found->second;
       plan_.groups[static_cast<std::size_t>(found->second)].members.push_back(i);
+    }
+    for (ScaleGroup& group : plan_.groups) {
+      group.keeps_blocks =
+          std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
+            const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
+            return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
+                   plan_.tensors[i].recipe == Recipe::nvfp4 &&
+                   !searches_scales(options_, plan_.tensors[i]);
+          });
+      if (!group.keeps_blocks) continue;
+      for (const std::size_t i : group.members) {
+        plan_.tensors[i].reason = "codes copied where e4m3 holds a block's scale";
+      }
     }
   }
 
@@ -360,6 +411,8 @@ class Planner {
   const StoredCheckpoint& source_;
   const ConvertOptions& options_;
   std::vector<Decision> decisions_;
+  std::unique_ptr<const InputChooser> chooser_;
+  std::set<Recipe> given_;               // recipes that they are given for
   std::set<std::size_t> rescaled_;       // tensors that are not to be copied
   std::map<std::size_t, float> absmax_;  // by tensor, where activation scales are given
   std::unique_ptr<const SidePlan> sides_;
@@ -410,13 +463,12 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     for (const PlannedTensor& planned : plan.tensors) {
       if (!planned.quantized) continue;
       const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
-      const bool inputs = std::any_of(planned.parts.begin(), planned.parts.end(),
-                                      [](auto& part) { return part.part == Part::input_scale; });
       WeightToWrite weight;
       weight.name = tensor.name;
       weight.shape = tensor.shape;
       weight.recipe = planned.recipe;
-      weight.input_scale = inputs;
+      weight.activations = planned.activations;
+      weight.input_words = planned.input_words;
       contents.quantized.push_back(std::move(weight));
     }
     erase_quantization(documents["config.json"]);
@@ -426,7 +478,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, document] : documents) {
-    if (!document.is_null()) files[name] = document.dump(2) + "\n";
+    if (!document.is_null()) files[name] = json_text(document) + "\n";
   }
   const bool several = plan.shards.size() > 1;
   if (several || with_index) {

@@ -28,13 +28,16 @@ struct PlannedTensor {
   bool converted = false;
   std::string reason;
   std::string rule;
-  int group = -1;  // of NVFP4 and fp8_tensor: index into Plan::groups
+  bool transposed = false;  // the result is [.., k, rows]: of a requantized stack of gpt-oss
+  int group = -1;           // of NVFP4 and fp8_tensor: index into Plan::groups
   std::size_t shard = 0;
   std::vector<PartToWrite> parts;
   std::vector<std::size_t> slots;  // of each part in its shard's tensors
   /// Part of the source for each part, in `verbatim`.
   std::vector<const TensorStore::Entry*> stored;
-  float input_absmax = 0;  // of calibrated activations; 0: none, or that of the source
+  Activations activations = Activations::none;
+  const Json* input_words = nullptr;  // the source's, for the same recipe and dialect
+  float input_absmax = 0;             // of calibrated activations; 0: none, or that of the source
   /// Where scales are searched with weights: of each of the k columns.
   std::shared_ptr<const std::vector<float>> channel_weights;
   std::uint64_t bytes = 0;
@@ -43,6 +46,8 @@ struct PlannedTensor {
 /// Weights that share a tensor scale.
 struct ScaleGroup {
   std::vector<std::size_t> members;  // indices into Plan::tensors
+  /// All are MXFP4 that becomes NVFP4: blocks are kept where that is exact.
+  bool keeps_blocks = false;
 };
 
 struct PlannedShard {
@@ -58,11 +63,11 @@ struct Plan {
   std::vector<ScaleGroup> groups;
   std::vector<PlannedShard> shards;
   std::vector<std::string> kept_modules;
-  std::optional<CacheScheme> cache;   // of keys and values, as the destination says it
-  std::vector<std::string> warnings;  // ConvertReport's
-  bool all_verbatim = false;          // nothing changes: configuration files are copied as well
+  std::optional<CacheScheme> cache;      // of keys and values, as the destination says it
+  std::vector<std::string> warnings;     // ConvertReport's
+  std::vector<std::string> activations;  // likewise
+  bool all_verbatim = false;             // nothing changes: configuration files are copied as well
   std::optional<Recipe> plain_dtype;  // of a conversion of the whole checkpoint to a plain format
-  MxScaleMode mx_scale_mode = MxScaleMode::ceil;
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;
 };

@@ -27,14 +27,15 @@ Recipe recipe_named(const std::string& file, const std::string& where, std::stri
 }
 
 RecipeMap from_json(const std::string& file, std::string_view text) {
-  if (!parse_json(text, file, {kMostBytes, 4}).is_object()) {
-    fail(file, "must hold a JSON object of pattern -> recipe");
+  const auto checked = parse_json(text, file, {kMostBytes, 4});
+  if (!checked.is_object()) fail(file, "must hold a JSON object of pattern -> recipe");
+  for (const auto& [pattern, recipe] : checked.items()) {
+    if (pattern.empty()) fail(file, "has an empty pattern; \"*\" stands for every weight");
+    if (!recipe.is_string()) fail(file, quote(pattern) + " must be the name of a recipe");
   }
   RecipeMap result;
   const auto in_order = nlohmann::ordered_json::parse(text);
   for (const auto& [pattern, recipe] : in_order.items()) {
-    if (pattern.empty()) fail(file, "has an empty pattern; \"*\" stands for every weight");
-    if (!recipe.is_string()) fail(file, quote(pattern) + " must be the name of a recipe");
     result.emplace_back(pattern, recipe_named(file, "", recipe.get_ref<const std::string&>()));
   }
   return result;

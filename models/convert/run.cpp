@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -56,8 +57,8 @@ ConvertRun::ConvertRun(const Plan& plan, const ConvertOptions& options)
   const PlannedTensor* needs_most = nullptr;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.method != Method::requantize) continue;
-    const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
-    const std::int64_t bytes = piece_bytes(planned, std::min<std::int64_t>(128, shape.rows));
+    const std::int64_t rows = std::min<std::int64_t>(128, piece_shape(planned).rows);
+    const std::int64_t bytes = piece_bytes(planned, rows);
     if (bytes > largest) needs_most = &planned;
     largest = std::max(largest, bytes);
   }
@@ -72,21 +73,41 @@ ConvertRun::ConvertRun(const Plan& plan, const ConvertOptions& options)
   progress_.source_bytes_total = plan.source_bytes;
 }
 
+/// The matrices that are cut into pieces by rows: the source's, or those of a transposed result.
+MatrixShape ConvertRun::piece_shape(const PlannedTensor& planned) const {
+  MatrixShape shape = matrix_shape(source_tensor(planned).shape);
+  if (planned.transposed) std::swap(shape.rows, shape.k);
+  return shape;
+}
+
+bool ConvertRun::keeps_blocks(const PlannedTensor& planned) const {
+  return planned.group >= 0 && plan_.groups[static_cast<std::size_t>(planned.group)].keeps_blocks;
+}
+
+/// Of the tensor scale, a power of two, of a group that keeps its blocks.
+int ConvertRun::tensor_exponent(const PlannedTensor& planned) const {
+  const int exponent = std::ilogb(scales_[static_cast<std::size_t>(planned.group)][0]);
+  return plan_.destination->sense == TensorScaleSense::multiplier ? exponent : -exponent;
+}
+
 /// Memory of a worker for a piece of this many rows.
 std::int64_t ConvertRun::piece_bytes(const PlannedTensor& planned, std::int64_t rows) const {
-  const std::int64_t k = matrix_shape(source_tensor(planned).shape).k;
+  const std::int64_t k = piece_shape(planned).k;
   const ScaleGrid grid = scale_grid(planned.recipe, rows, k);
-  return rows * buffer_bytes_per_row(source_, planned.source, false) +
-         rows * row_bytes(planned.recipe, k) +
+  const std::int64_t read = planned.transposed
+                                ? transposed_bytes_per_row(source_, planned.source)
+                                : buffer_bytes_per_row(source_, planned.source, false);
+  return rows * read + rows * row_bytes(planned.recipe, k) +
          grid.rows * grid.columns * scale_bytes_of(planned.recipe);
 }
 
 /// A multiple of the rows that share a scale, in the source or the result.
 std::int64_t ConvertRun::rows_per_piece(const PlannedTensor& planned) const {
   const CheckpointTensor& tensor = source_tensor(planned);
-  const std::int64_t k = std::max<std::int64_t>(1, matrix_shape(tensor.shape).k);
-  const std::int64_t step = std::max(
-      {1, recipe_traits(tensor.recipe).block_rows, recipe_traits(planned.recipe).block_rows});
+  const std::int64_t k = std::max<std::int64_t>(1, piece_shape(planned).k);
+  const RecipeTraits& from = recipe_traits(tensor.recipe);
+  const std::int64_t step = std::max({1, planned.transposed ? from.block_k : from.block_rows,
+                                      recipe_traits(planned.recipe).block_rows});
   const std::int64_t per_row = std::max<std::int64_t>(1, piece_bytes(planned, step) / step);
   const std::int64_t wanted = std::min(kPieceBytes / (4 * k), worker_bytes_ / per_row);
   return std::max(step, wanted / step * step);
@@ -134,6 +155,11 @@ void ConvertRun::run_shard(std::size_t shard, const Folder& folder, mode_t mode)
                  });
     // In the order of pieces: the same sums for any number of threads.
     for (const Piece& piece : pieces) {
+      if (keeps_blocks(plan_.tensors[piece.weight])) {
+        BlockCount& count = blocks_[piece.weight];
+        count.exact += piece.blocks.exact;
+        count.all += piece.blocks.all;
+      }
       if (!searches_scales(options_, plan_.tensors[piece.weight])) continue;
       ScaleErrors& sums = scale_errors_[piece.weight];
       sums.amax += piece.errors.amax;
@@ -164,6 +190,7 @@ void ConvertRun::find_scales(const std::vector<std::size_t>& wave) {
     std::size_t group, weight;
     RowRange rows;
     float amax = 0;
+    std::optional<int> exponent = {};  // the largest, of a group that keeps its blocks
   };
   std::vector<Task> tasks;
   for (const std::size_t weight : wave) {
@@ -191,17 +218,29 @@ void ConvertRun::find_scales(const std::vector<std::size_t>& wave) {
                      read_rows(source_, planned.source, task.rows, false, (*scratch).rows[0]);
                  check_finite(planned, task.rows, rows, "");
                  absolute_maximum(rows, &task.amax, 1);
+                 if (keeps_blocks(planned)) {
+                   task.exponent =
+                       largest_exponent(slice(source_.unaligned_view(planned.source), task.rows));
+                 }
                  report(0, source_tensor(planned).name);
                });
   std::vector<std::size_t> found;
+  std::map<std::size_t, std::optional<int>> exponents;
   for (const Task& task : tasks) {
     Scales& scales = scales_[task.group];
     float& amax = scales[scales.size() == 1 ? 0 : static_cast<std::size_t>(task.rows.batch)];
     amax = std::max(amax, task.amax);
+    exponents[task.group] = std::max(exponents[task.group], task.exponent);
     if (found.empty() || found.back() != task.group) found.push_back(task.group);
   }
   for (const std::size_t group : found) {
     const Recipe recipe = plan_.tensors[plan_.groups[group].members[0]].recipe;
+    if (plan_.groups[group].keeps_blocks) {
+      const int exponent = exact_tensor_exponent(exponents[group]);
+      const bool inverse = plan_.destination->sense == TensorScaleSense::divisor;
+      scales_[group][0] = std::ldexp(1.0f, inverse ? -exponent : exponent);
+      continue;
+    }
     for (float& scale : scales_[group]) {
       scale = recipe == Recipe::nvfp4 ? nvfp4_factor(scale, plan_.destination->sense)
                                       : fp8_scale(scale, options_.fp8_amax_floor);
@@ -227,8 +266,7 @@ std::vector<ConvertRun::Piece> ConvertRun::cut(std::size_t weight) const {
   const PlannedTensor& planned = plan_.tensors[weight];
   std::vector<Piece> pieces;
   if (planned.method == Method::requantize) {
-    const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
-    for (const RowRange& rows : cut_rows(shape, rows_per_piece(planned))) {
+    for (const RowRange& rows : cut_rows(piece_shape(planned), rows_per_piece(planned))) {
       pieces.push_back({.weight = weight, .rows = rows});
     }
     return pieces;
@@ -277,13 +315,13 @@ void ConvertRun::run_piece(Piece& piece, SafetensorsWriter& writer) {
     report(counts_bytes ? piece.end - piece.begin : 0, tensor.name);
     return;
   }
-  check_scales(planned, piece.rows);
+  if (!planned.transposed) check_scales(planned, piece.rows);
   if (planned.quantized) {
     requantize(piece, *scratch, writer);
   } else {
     round_to_plain(planned, piece.rows, *scratch, writer);
   }
-  const MatrixShape shape = matrix_shape(tensor.shape);
+  const MatrixShape shape = piece_shape(planned);
   const std::uint64_t row = tensor.bytes / static_cast<std::uint64_t>(shape.batch * shape.rows);
   report(row * static_cast<std::uint64_t>(piece.rows.count), tensor.name);
 }
@@ -314,7 +352,8 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
   out.values = Scratch::room(scratch.values, range.count * row);
   out.scales = Scratch::room(scratch.scales, grid.rows * grid.columns * scale);
   QuantizeOptions options;
-  options.mx_scale_mode = plan_.mx_scale_mode;
+  options.mx_scale_mode =
+      options_.mx_scale_mode.value_or(plan_.destination->mx_scale_mode(planned.recipe));
   options.fp8_amax_floor = options_.fp8_amax_floor;
   options.threads = 1;
   if (searches_scales(options_, planned)) {
@@ -337,6 +376,11 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
     check_finite(planned, range, rows, "");
   }
   quantize(rows, out, options);
+  if (keeps_blocks(planned)) {
+    piece.blocks = keep_exact_blocks(slice(source_.unaligned_view(planned.source), range),
+                                     tensor_exponent(planned), static_cast<std::byte*>(out.values),
+                                     static_cast<std::byte*>(out.scales));
+  }
 
   const std::int64_t first_row = range.batch * shape.rows + range.begin;
   const auto bytes = [](const void* data, std::int64_t size) {
@@ -354,9 +398,11 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
 
 void ConvertRun::round_to_plain(const PlannedTensor& planned, const RowRange& range,
                                 Scratch& scratch, SafetensorsWriter& writer) {
-  const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
+  const MatrixShape shape = piece_shape(planned);
   const std::int64_t row = row_bytes(planned.recipe, shape.k);
-  const MatrixView rows = read_rows(source_, planned.source, range, false, scratch.rows[0]);
+  const MatrixView rows = planned.transposed
+                              ? read_transposed(source_, planned.source, range, scratch)
+                              : read_rows(source_, planned.source, range, false, scratch.rows[0]);
   check_finite(planned, range, rows, "");
   MutableMatrixView out;
   out.data = Scratch::room(scratch.values, range.count * row);
@@ -425,7 +471,8 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
       case Part::input_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
           if (planned.input_absmax > 0) {
-            factors[i] = nvfp4_factor(planned.input_absmax, sense);
+            factors[i] = planned.recipe == Recipe::nvfp4 ? nvfp4_factor(planned.input_absmax, sense)
+                                                         : fp8_scale(planned.input_absmax, 0);
             continue;
           }
           factors[i] = source_.factors(*stored.input_scale)[i];

@@ -10,6 +10,7 @@
 #include "blockscale/convert.h"
 #include "blockscale/files.h"
 #include "models/checkpoint/rows.h"
+#include "models/convert/exact_blocks.h"
 #include "models/convert/plan.h"
 
 namespace blockscale::models {
@@ -29,6 +30,8 @@ class ConvertRun {
   void skip_shard(std::size_t shard);
   /// What was gained by searching the scales of each of the plan's tensors that this run wrote.
   const std::map<std::size_t, ScaleErrors>& scale_errors() const { return scale_errors_; }
+  /// How many blocks were kept, of each of the plan's tensors that this run wrote.
+  const std::map<std::size_t, BlockCount>& blocks() const { return blocks_; }
 
  private:
   /// A piece of work for one thread: rows to quantize, or bytes (or scales) of a part to carry
@@ -40,10 +43,14 @@ class ConvertRun {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;    // bytes, or scales where they change their format
     ScaleErrors errors = {};  // of searched scales
+    BlockCount blocks = {};   // of a group that keeps them
   };
   /// Scales of a group: one of NVFP4, one a matrix of fp8_tensor. Empty until they are known.
   using Scales = std::vector<float>;
 
+  MatrixShape piece_shape(const PlannedTensor& planned) const;
+  bool keeps_blocks(const PlannedTensor& planned) const;
+  int tensor_exponent(const PlannedTensor& planned) const;
   std::int64_t rows_per_piece(const PlannedTensor& planned) const;
   std::int64_t piece_bytes(const PlannedTensor& planned, std::int64_t rows) const;
   std::vector<std::vector<std::size_t>> waves(const PlannedShard& shard) const;
@@ -77,6 +84,7 @@ class ConvertRun {
   ScratchPool scratch_;
   std::vector<Scales> scales_;  // of plan_.groups
   std::map<std::size_t, ScaleErrors> scale_errors_;
+  std::map<std::size_t, BlockCount> blocks_;
   std::uint64_t settled_ = 0;  // source bytes of the shards that are done
 
   std::mutex progress_mutex_;  // guards what follows

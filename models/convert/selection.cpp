@@ -88,6 +88,7 @@ class Selector {
               included != nullptr ? included->text() : ""};
     }
     if (tensor.quantized) return {true, options_.recipe, "", "", ""};
+    if (is_third_dtype(tensor)) return {true, options_.recipe, "", "", ""};
     if (source_is_quantized_) return {false, {}, "plain in the source", "", ""};
     const Role role = role_of(tensor.name, tensor.shape);
     if (is_plain(options_.recipe)) {
@@ -99,11 +100,20 @@ class Selector {
     return {chosen, options_.recipe, role_reason(role), "", ""};
   }
 
+  /// Of a checkpoint that becomes f16 or bf16, what is in the other of them; of one that becomes
+  /// f32, what is in either. Only f32 is kept beside the dtype that config.json states.
+  bool is_third_dtype(const CheckpointTensor& tensor) const {
+    const bool narrow = tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
+    return is_plain(options_.recipe) && narrow && tensor.recipe != options_.recipe;
+  }
+
   std::string rule(const CheckpointTensor& tensor, const Wish& wish) const {
     if (!wish.pattern.empty()) return std::string(wish.option) + " " + quote(wish.pattern);
     if (!wish.convert) return "";
     if (tensor.quantized) return "quantized in the source";
-    if (is_plain(wish.recipe)) return "a matrix";
+    if (is_plain(wish.recipe)) {
+      return is_third_dtype(tensor) ? "in another 16-bit dtype" : "a matrix";
+    }
     return role_of(tensor.name, tensor.shape) == Role::experts ? "a stack of experts"
                                                                : "a linear layer";
   }
@@ -279,11 +289,6 @@ void check_recipes(const ConvertOptions& options, const DialectTraits& destinati
 std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOptions& options,
                              const DialectTraits& destination) {
   check_recipes(options, destination);
-  if (source.dialect().dialect == Dialect::gpt_oss) {
-    throw Error(ErrorCode::unsupported, "source",
-                "is gpt-oss, whose experts are stored [experts, out, in] under names and in an "
-                "order of rows that no other dialect has; it can be inspected and compared");
-  }
   const Selector selector(source, options, destination);
   selector.check_patterns();
   std::vector<Decision> decisions;

@@ -328,7 +328,9 @@ TEST_F(SelectTest, OptionsThatCannotBe) {
   refuse(invalid_argument, "map", "\"nothing*\" matches no tensor", options);
   options.dialect = Dialect::modelopt;
   options.map = {{"*", Recipe::mxfp4}};
-  refuse(unsupported, "map", "mxfp4 cannot be said in modelopt, which has nvfp4", options);
+  refuse(unsupported, "map",
+         "mxfp4 cannot be said in modelopt, which has fp8_tensor, fp8_row, mxfp8_e4m3, nvfp4",
+         options);
   options = {};
   options.recipe = Recipe::fp8_128x128;
   options.map = {{"*", Recipe::fp8_128x128_ue8m0}};

@@ -29,7 +29,8 @@ int input_range(Recipe recipe) {
 }
 
 SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& decisions,
-                   const DialectTraits& destination, bool unchanged, bool calibrated)
+                   const DialectTraits& destination, bool unchanged, const std::set<Recipe>& given,
+                   bool keep_inputs)
     : source_(source) {
   if (unchanged) {
     inputs_.fill(true);
@@ -37,7 +38,7 @@ SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& 
   }
   const bool any_quantized = std::any_of(decisions.begin(), decisions.end(),
                                          [](const Decision& d) { return !is_plain(d.recipe); });
-  decide_inputs(decisions, destination, calibrated);
+  decide_inputs(decisions, destination, given, keep_inputs);
   if (source.dialect().dialect == Dialect::plain) return;
   decide_cache(destination, any_quantized);
   drop_sides();
@@ -46,7 +47,8 @@ SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& 
 /// Engines want the scales of all weights of a kind or of none; codes of 4 bits cannot use those of
 /// 8, nor the other way round: what was calibrated was another network.
 void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
-                             const DialectTraits& destination, bool calibrated) {
+                             const DialectTraits& destination, const std::set<Recipe>& given,
+                             bool keep_inputs) {
   std::array<bool, kRecipeCount> some{};
   std::array<bool, kRecipeCount> lacking{};
   const auto has = [&](std::size_t i) {
@@ -59,8 +61,9 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
   }
   for (const RecipeTraits& t : kRecipes) {
     const auto r = static_cast<std::size_t>(t.recipe);
-    const bool given = calibrated && t.recipe == Recipe::nvfp4;
-    inputs_[r] = destination.has_input_scale(t.recipe) && ((some[r] && !lacking[r]) || given);
+    const bool kept = keep_inputs && some[r] && !lacking[r];
+    inputs_[r] = destination.can_have(t.recipe, Activations::calibrated) &&
+                 (kept || given.contains(t.recipe));
   }
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     const TensorStore::Entry* scale = source_.parts(i).input_scale;
@@ -69,7 +72,8 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
     }
     const std::string recipe = recipe_traits(decisions[i].recipe).name;
     drop("input scales",
-         has(i) && destination.has_input_scale(decisions[i].recipe)
+         !keep_inputs ? "activations says so"
+         : has(i) && destination.can_have(decisions[i].recipe, Activations::calibrated)
              ? "other weights in " + recipe + " have none"
              : recipe + " in " + destination.name + " has none of this kind",
          scale->info.name);

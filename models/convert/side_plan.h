@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ int input_range(Recipe recipe);
 
 class SidePlan {
  public:
-  /// `unchanged`: nothing is converted, everything stays. `calibrated`: activation scales are
-  /// given.
+  /// `unchanged`: nothing is converted, everything stays. `given`: recipes whose weights are given
+  /// scales of their inputs; `keep_inputs`: whether the source's may stay.
   SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& decisions,
-           const DialectTraits& destination, bool unchanged, bool calibrated);
+           const DialectTraits& destination, bool unchanged, const std::set<Recipe>& given,
+           bool keep_inputs);
 
   /// Whether the weights that become `recipe` are written with their input scales: all or none.
   bool inputs(Recipe recipe) const { return inputs_[static_cast<std::size_t>(recipe)]; }
@@ -42,7 +44,7 @@ class SidePlan {
 
  private:
   void decide_inputs(const std::vector<Decision>& decisions, const DialectTraits& destination,
-                     bool calibrated);
+                     const std::set<Recipe>& given, bool keep_inputs);
   void decide_cache(const DialectTraits& destination, bool any_quantized);
   void drop(const std::string& what, const std::string& why, const std::string& tensor);
   void drop_sides();

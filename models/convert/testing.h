@@ -52,7 +52,7 @@ inline const std::vector<std::string>& small_model_linears() {
   return names;
 }
 
-/// Recipes with a dialect that writes them.
+/// Recipes with a dialect that writes them, without scales of activations.
 struct Target {
   Recipe recipe;
   Dialect dialect;
@@ -64,7 +64,11 @@ inline std::vector<Target> all_targets() {
   std::vector<Target> targets;
   for (const RecipeTraits& t : kRecipes) {
     for (const models::DialectTraits& dialect : models::dialects()) {
-      if (dialect.can_write(t.recipe)) targets.push_back({t.recipe, dialect.dialect});
+      const bool needs_scales = !is_plain(t.recipe) &&
+                                !dialect.can_have(t.recipe, Activations::none) &&
+                                !dialect.can_have(t.recipe, Activations::dynamic);
+      if (dialect.can_write(t.recipe) && !needs_scales)
+        targets.push_back({t.recipe, dialect.dialect});
     }
   }
   return targets;

@@ -257,16 +257,58 @@ std::vector<PartToWrite> parts(const WeightToWrite& weight) {
     result.push_back({Part::tensor_scale, tensor_info(weight.name + "_global_scale", DType::F32,
                                                       {weight.tensor_scales})});
   }
-  if (weight.input_scale) {
+  if (weight.activations == Activations::calibrated) {
     result.push_back({Part::input_scale, tensor_info(input_scale_name(weight.name, t.tensor_scale),
                                                      DType::F32, {weight.input_scales})});
   }
   return result;
 }
 
-/// Weights that may have static activations: vLLM and transformers run these.
-bool has_input_scale(Recipe recipe) {
-  return recipe == Recipe::nvfp4 || recipe == Recipe::fp8_tensor || recipe == Recipe::fp8_row;
+/// Static activations are those that vLLM and transformers run.
+bool can_have(Recipe recipe, Activations activations) {
+  return activations != Activations::calibrated || recipe == Recipe::nvfp4 ||
+         recipe == Recipe::fp8_tensor || recipe == Recipe::fp8_row;
+}
+
+/// llm-compressor's NVFP4, FP8, FP8_DYNAMIC, FP8_BLOCK, MXFP4 and MXFP8; no preset has the names of
+/// the others.
+Activations preset(Recipe recipe) {
+  switch (recipe) {
+    case Recipe::nvfp4:
+    case Recipe::fp8_tensor: return Activations::calibrated;
+    case Recipe::fp8_row:
+    case Recipe::fp8_128x128:
+    case Recipe::fp8_128x128_pow2:
+    case Recipe::mxfp4:
+    case Recipe::mxfp8_e4m3: return Activations::dynamic;
+    default: return Activations::none;
+  }
+}
+
+/// 0.20 rounds the exponents of MXFP8 at the mantissa width of FP4.
+MxScaleMode mx_scale_mode(Recipe recipe) {
+  return recipe == Recipe::mxfp8_e4m3 ? MxScaleMode::even_e2m1 : MxScaleMode::even;
+}
+
+std::vector<InputGroup> inputs(const SourceConfig& config) {
+  std::vector<InputGroup> result;
+  for (const auto& [name, group] : member(config.quantization, "config_groups").items()) {
+    const Json& weights = member(group, "weights");
+    const Json& words = member(group, "input_activations");
+    InputGroup& inputs = result.emplace_back();
+    for (const Scheme& scheme : kSchemes) {
+      if (matches(scheme, weights)) inputs.recipes.push_back(scheme.recipe);
+    }
+    if (!words.is_null() && !words.empty()) {
+      const bool dynamic = member(words, "dynamic") == true;
+      inputs.activations = dynamic ? Activations::dynamic : Activations::calibrated;
+      inputs.words = &words;
+    }
+    for (const Json& target : member(group, "targets")) {
+      if (target.is_string()) inputs.targets.push_back(target.get<std::string>());
+    }
+  }
+  return result;
 }
 
 /// e4m3 with one scale a tensor, of activations and of the cache.
@@ -301,46 +343,77 @@ Json numbers_of(const Scheme& scheme, const Json& dynamic) {
   return numbers;
 }
 
-/// Static activations, as weights of this scheme have them.
-Json inputs_of(const Scheme& scheme) {
-  return scheme.recipe == Recipe::nvfp4 ? numbers_of(scheme, "local") : static_fp8();
+/// e4m3 of engines' own choice of scales: one a token, or one for each `group_size` of it.
+Json dynamic_fp8(int group_size) {
+  Json numbers = static_fp8();
+  numbers["dynamic"] = true;
+  numbers["strategy"] = group_size == 0 ? "token" : "group";
+  if (group_size != 0) numbers["group_size"] = group_size;
+  return numbers;
 }
 
-Json group_of(const Scheme& scheme, const Contents& contents, bool only_group) {
-  Json targets = Json::array();
-  bool inputs = false;
-  for (const WeightToWrite& weight : contents.quantized) {
-    if (weight.recipe != scheme.recipe) continue;
-    if (!only_group) targets.push_back(module_of(weight.name));
-    inputs |= weight.input_scale;
+/// Activations as llm-compressor's presets have them beside weights of this scheme.
+Json inputs_of(const Scheme& scheme, Activations activations) {
+  const bool fp8 = recipe_traits(scheme.recipe).family == Family::fp8;
+  const bool blocks = recipe_traits(scheme.recipe).block_k != 0;
+  switch (activations) {
+    case Activations::none: return nullptr;
+    case Activations::calibrated: return fp8 ? static_fp8() : numbers_of(scheme, "local");
+    case Activations::dynamic: break;
   }
-  if (only_group) targets.push_back("Linear");
-  return {{"targets", targets},
-          {"format", scheme.format},
-          {"weights", numbers_of(scheme, false)},
-          {"input_activations", inputs ? inputs_of(scheme) : Json()},
-          {"output_activations", nullptr}};
+  if (fp8) return dynamic_fp8(blocks ? 128 : 0);
+  // MXFP6A8: no engine computes with activations of 6 bits.
+  const bool six_bits = scheme.recipe == Recipe::mxfp6_e2m3;
+  return numbers_of(six_bits ? *scheme_of(Recipe::mxfp8_e4m3) : scheme, true);
+}
+
+/// Weights that one group describes.
+struct Group {
+  const Scheme* scheme;
+  Json inputs;
+  Json targets = Json::array();
+};
+
+std::vector<Group> groups_of(const Contents& contents) {
+  std::vector<Group> groups;
+  for (const Scheme& scheme : kSchemes) {
+    const std::size_t first = groups.size();
+    for (const WeightToWrite& weight : contents.quantized) {
+      if (weight.recipe != scheme.recipe) continue;
+      Json inputs = weight.input_words != nullptr ? *weight.input_words
+                                                  : inputs_of(scheme, weight.activations);
+      auto group = std::find_if(groups.begin() + static_cast<std::ptrdiff_t>(first), groups.end(),
+                                [&](const Group& g) { return g.inputs == inputs; });
+      if (group == groups.end()) {
+        groups.push_back({&scheme, std::move(inputs)});
+        group = groups.end() - 1;
+      }
+      group->targets.push_back(module_of(weight.name));
+    }
+  }
+  if (groups.size() == 1) groups[0].targets = Json::array({"Linear"});
+  return groups;
 }
 
 void describe(const Contents& contents, Documents& documents) {
-  std::vector<const Scheme*> used;
-  for (const Scheme& scheme : kSchemes) {
-    for (const WeightToWrite& weight : contents.quantized) {
-      if (weight.recipe != scheme.recipe) continue;
-      used.push_back(&scheme);
-      break;
-    }
-  }
+  const std::vector<Group> used = groups_of(contents);
   Json groups = Json::object();
   bool one_format = true;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    groups["group_" + std::to_string(i)] = group_of(*used[i], contents, used.size() == 1);
-    one_format &= std::string_view(used[i]->format) == used[0]->format;
+    const Scheme& scheme = *used[i].scheme;
+    groups["group_" + std::to_string(i)] = {{"targets", used[i].targets},
+                                            {"format", scheme.format},
+                                            {"weights", numbers_of(scheme, false)},
+                                            {"input_activations", used[i].inputs},
+                                            {"output_activations", nullptr}};
+    one_format &= std::string_view(scheme.format) == used[0].scheme->format;
   }
   Json cache;
   if (contents.cache)
     cache = contents.cache->words.is_null() ? static_fp8() : contents.cache->words;
-  const char* format = used.empty() ? kFloat : one_format ? used[0]->format : "mixed-precision";
+  const char* format = used.empty() ? kFloat
+                       : one_format ? used[0].scheme->format
+                                    : "mixed-precision";
   documents["config.json"]["quantization_config"] = {{"quant_method", "compressed-tensors"},
                                                      {"version", "0.20.0"},
                                                      {"format", format},
@@ -361,12 +434,14 @@ const DialectTraits kCompressedTensors = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe recipe) { return scheme_of(recipe) != nullptr; },
-    .has_input_scale = has_input_scale,
+    .inputs = inputs,
+    .can_have = can_have,
+    .preset = preset,
     .cache = cache,
     .key_scale = ".k_scale",
     .value_scale = ".v_scale",
     .can_mix = true,
-    .mx_scale_mode = MxScaleMode::even,
+    .mx_scale_mode = mx_scale_mode,
     .sense = TensorScaleSense::divisor,
     .parts = parts,
     .describe = describe,

@@ -1,6 +1,7 @@
 // DeepSeek's FP8 (transformers: FineGrainedFP8Config): X.weight e4m3 and X.weight_scale_inv, one
 // multiplier a 128 x 128 block, in f32, in f32 powers of two (V3.1) or in ue8m0 bytes. Also reads
-// V4's names (X.scale) and its experts in MXFP4 (int8, 1 x 32 scales).
+// V4's names (X.scale), its experts in MXFP4 (int8, 1 x 32 scales), and what names no blocks:
+// vLLM's `fp8` and FBGEMM's `fbgemm_fp8` with X.weight_scale, one a tensor or a row.
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
@@ -21,6 +22,7 @@ constexpr KnownKey kKeys[] = {
     {"config", "fmt", KeyValue::any},
     {"config", "scale_fmt", KeyValue::any},
     {"config", "weight_block_size", KeyValue::any},
+    {"config", "activation_scale_ub", KeyValue::any},  // fbgemm_fp8: of dynamic activations
     {"config", "activation_scheme", KeyValue::one_of, R"(["dynamic", "static"])"},
     {"config", "modules_to_not_convert", KeyValue::any},
     {"config", "ignored_layers", KeyValue::any},
@@ -146,6 +148,12 @@ std::optional<CacheScheme> cache(const SourceConfig& config) {
   return CacheScheme{scheme == "static", scheme};
 }
 
+std::vector<InputGroup> inputs(const SourceConfig& config) {
+  if (config.quantization.is_null()) return {};
+  const bool calibrated = member(config.quantization, "activation_scheme") == "static";
+  return {{.activations = calibrated ? Activations::calibrated : Activations::dynamic}};
+}
+
 bool can_write(Recipe recipe) {
   return recipe == Recipe::fp8_128x128 || recipe == Recipe::fp8_128x128_pow2 ||
          recipe == Recipe::fp8_128x128_ue8m0;
@@ -183,12 +191,14 @@ const DialectTraits kDeepSeek = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = can_write,
-    .has_input_scale = [](Recipe) { return false; },  // blocks have dynamic activations
+    .inputs = inputs,
+    .can_have = [](Recipe, Activations activations) { return activations == Activations::dynamic; },
+    .preset = [](Recipe) { return Activations::dynamic; },
     .cache = cache,
     .key_scale = nullptr,
     .value_scale = nullptr,
     .can_mix = false,
-    .mx_scale_mode = MxScaleMode::ceil,
+    .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::multiplier,
     .parts = parts,
     .describe = describe,

@@ -54,6 +54,15 @@ struct SourceConfig {
   std::string model_type() const;  // "" if not said
 };
 
+/// How the inputs of some weights are quantized, as a configuration says.
+struct InputGroup {
+  Activations activations = Activations::none;
+  std::vector<Recipe> recipes = {};  // that its weights may have; empty: any
+  std::vector<std::string> targets =
+      {};                       // modules, "re:" and a pattern, or classes; empty: all weights
+  const Json* words = nullptr;  // of the dialect; null: none
+};
+
 /// How keys and values are cached, as a configuration says.
 struct CacheScheme {
   /// e4m3 with a scale a tensor, a multiplier: the one scheme that dialects share.
@@ -70,9 +79,10 @@ struct WeightToWrite {
   std::string name;
   std::vector<std::int64_t> shape;  // logical
   Recipe recipe = Recipe::f32;
-  bool input_scale = false;        // calibrated activations: NVFP4 as W4A4, FP8 as W8A8
-  std::int64_t tensor_scales = 1;  // 1, or one for each matrix of a stack
-  std::int64_t input_scales = 1;   // likewise
+  Activations activations = Activations::none;
+  const Json* input_words = nullptr;  // of the same dialect and recipe, for the configuration
+  std::int64_t tensor_scales = 1;     // 1, or one for each matrix of a stack
+  std::int64_t input_scales = 1;      // likewise
 };
 
 /// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
@@ -104,8 +114,12 @@ struct DialectTraits {
   /// The quantized weights of a store; every tensor that belongs to none of them is plain.
   std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
   bool (*can_write)(Recipe recipe);
-  /// Whether a weight of this recipe may be written with the scale of its activations.
-  bool (*has_input_scale)(Recipe recipe);
+  /// What a configuration says of inputs; the first group that fits a weight holds. Null: nothing.
+  std::vector<InputGroup> (*inputs)(const SourceConfig& config);
+  /// What can be said of the inputs of a weight of this recipe, and what is said by default if
+  /// there are scales for it.
+  bool (*can_have)(Recipe recipe, Activations activations);
+  Activations (*preset)(Recipe recipe);
   /// The cache's scheme in a configuration, if there is one; null: the dialect cannot say any.
   std::optional<CacheScheme> (*cache)(const SourceConfig& config);
   /// What follows the attention's name in the names of its cache's scales; null: never written.
@@ -113,7 +127,7 @@ struct DialectTraits {
   const char* value_scale;
   /// Whether different quantized recipes may stand in one checkpoint.
   bool can_mix;
-  MxScaleMode mx_scale_mode;
+  MxScaleMode (*mx_scale_mode)(Recipe recipe);
   TensorScaleSense sense;  // of the tensor and input scales that it stores
   /// The tensors stored for `weight`, in a fixed order of parts.
   std::vector<PartToWrite> (*parts)(const WeightToWrite& weight);
@@ -147,6 +161,11 @@ const TensorInfo* find_info(const TensorStore& store, const std::string& name);
 
 /// A member of a JSON object, or null: never throws, whatever `object` is.
 const Json& member(const Json& object, const char* key);
+
+/// Where the dialect's own quantizer rounds MX scales up.
+inline MxScaleMode ceil_scales(Recipe) {
+  return MxScaleMode::ceil;
+}
 
 /// Shape of the packed values: the last dimension counts bytes.
 std::vector<std::int64_t> packed_shape(Recipe recipe, const std::vector<std::int64_t>& shape);

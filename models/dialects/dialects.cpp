@@ -29,6 +29,15 @@ std::optional<Dialect> dialect_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+const char* activations_name(Activations activations) {
+  switch (activations) {
+    case Activations::none: return "none";
+    case Activations::dynamic: return "dynamic";
+    case Activations::calibrated: return "static";
+  }
+  return "unknown";
+}
+
 Dialect default_dialect(Recipe recipe) {
   const bool known = static_cast<int>(recipe) < kRecipeCount;  // convert refuses the others
   if (known && is_plain(recipe)) return Dialect::plain;
@@ -87,6 +96,9 @@ bool is_scale_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
   std::vector<std::int64_t> expected = grid_shape(recipe, shape);
   if (stored == expected) return true;
   const RecipeTraits& t = recipe_traits(recipe);
+  if (t.block_rows > 1 && expected.size() == 2) {  // ModelOpt's, as it takes blocks apart
+    return stored == std::vector<std::int64_t>{expected[0], 1, expected[1], 1};
+  }
   if (t.block_k != 0) return false;
   expected.pop_back();  // [.., rows]
   if (stored == expected) return true;
@@ -212,13 +224,14 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
     const std::string name = method.get<std::string>();
     for (const DialectTraits& traits : dialects()) {
       const std::string_view own = traits.quant_method;
-      if (!own.empty() && (name == own || (own == "modelopt" && name.starts_with("modelopt_")))) {
-        return traits;
-      }
+      const bool same = name == own || (own == "modelopt" && name.starts_with("modelopt_")) ||
+                        (own == "fp8" && name == "fbgemm_fp8");
+      if (!own.empty() && same) return traits;
     }
-    throw Error(ErrorCode::unsupported, config.config_path,
-                "quant_method is " + show_json(method) +
-                    ", readable are compressed-tensors, fp8 (DeepSeek), modelopt and mxfp4");
+    throw Error(
+        ErrorCode::unsupported, config.config_path,
+        "quant_method is " + show_json(method) +
+            ", readable are compressed-tensors, fp8 (DeepSeek), fbgemm_fp8, modelopt and mxfp4");
   }
   if (!config.hf_quant_config.is_null()) return kModelOpt;
   for (const DialectTraits& traits : dialects()) {

@@ -1,6 +1,6 @@
 // gpt-oss: experts in MXFP4, read only. P_blocks u8 [E, R, K/32, 16] and P_scales u8 [E, R, K/32]
-// hold the stacked parameter P as [E, R, K]: rows are outputs, unlike the [E, in, out] that the
-// same parameter has in a plain checkpoint.
+// hold the stacked parameter P as [E, R, K]: rows are outputs (of gate_up_proj gate and up in
+// turns), unlike the [E, in, out] that the same parameter has in a plain checkpoint.
 #include "models/dialects/config_keys.h"
 
 namespace blockscale::models {
@@ -71,12 +71,14 @@ const DialectTraits kGptOss = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe) { return false; },
-    .has_input_scale = [](Recipe) { return false; },
+    .inputs = nullptr,
+    .can_have = [](Recipe, Activations activations) { return activations == Activations::none; },
+    .preset = [](Recipe) { return Activations::none; },
     .cache = nullptr,
     .key_scale = nullptr,
     .value_scale = nullptr,
     .can_mix = false,
-    .mx_scale_mode = MxScaleMode::ceil,
+    .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::divisor,
     .parts = nullptr,
     .describe = nullptr,

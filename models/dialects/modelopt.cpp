@@ -1,6 +1,10 @@
-// ModelOpt's NVFP4: X.weight u8, X.weight_scale e4m3, X.weight_scale_2 f32 scalar (a multiplier,
-// amax / 2688), X.input_scale likewise for calibrated activations; hf_quant_config.json beside
-// config.json. Also reads its FP8 and MXFP8. A stacked parameter P has P_weight_scale and so on.
+// ModelOpt: X.weight, X.weight_scale and, of NVFP4, X.weight_scale_2 f32 scalar (a multiplier,
+// amax / 2688); X.input_scale likewise for calibrated activations; hf_quant_config.json beside
+// config.json. Also reads its MXFP4 and its FP8 of 128 x 128 blocks (scales [r, 1, c, 1]). A
+// stacked parameter P has P_weight_scale and so on.
+#include <algorithm>
+#include <iterator>
+
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
@@ -27,7 +31,8 @@ bool recognises_names(const TensorStore& store) {
 }
 
 constexpr const char* kAlgorithms =
-    R"(["NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""])";
+    R"(["NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", "FP8_PB_WO", "MXFP8",
+        "mxfp4", "MXFP4", "W4A8_MXFP4_FP8", "MIXED_PRECISION", ""])";
 
 /// What ModelOpt 0.47 writes into config.json ("config") and hf_quant_config.json ("file",
 /// "quantization"), and its elders, which put the one into the other. Group sizes are those of the
@@ -90,8 +95,9 @@ void check_configuration(const SourceConfig& config) {
 }
 
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
-  static constexpr Recipe kCandidates[] = {Recipe::nvfp4, Recipe::mxfp8_e4m3, Recipe::fp8_tensor,
-                                           Recipe::fp8_row};
+  static constexpr Recipe kCandidates[] = {Recipe::nvfp4,      Recipe::mxfp4,
+                                           Recipe::mxfp8_e4m3, Recipe::fp8_tensor,
+                                           Recipe::fp8_row,    Recipe::fp8_128x128};
   check_configuration(config);
   std::vector<StoredWeight> weights;
   for (const auto& [name, entry] : store.tensors()) {
@@ -143,49 +149,164 @@ std::optional<CacheScheme> cache(const SourceConfig& config) {
   return CacheScheme{algorithm == "FP8", algorithm.is_string() ? algorithm : Json()};
 }
 
+/// The algorithms that are written; those that several recipes share tell them apart by the shapes.
+struct Algorithm {
+  Recipe recipe;
+  Activations activations;
+  const char* name;
+  int group_size;  // 0: none
+};
+constexpr Algorithm kWritten[] = {
+    {Recipe::nvfp4, Activations::none, "W4A16_NVFP4", 16},
+    {Recipe::nvfp4, Activations::calibrated, "NVFP4", 16},
+    {Recipe::fp8_tensor, Activations::calibrated, "FP8", 0},
+    {Recipe::fp8_row, Activations::dynamic, "FP8_PER_CHANNEL_PER_TOKEN", 0},
+    {Recipe::mxfp8_e4m3, Activations::dynamic, "MXFP8", 32},
+};
+
+const Algorithm* algorithm_of(Recipe recipe, Activations activations) {
+  const auto found = std::find_if(
+      std::begin(kWritten), std::end(kWritten),
+      [&](const Algorithm& a) { return a.recipe == recipe && a.activations == activations; });
+  return found == std::end(kWritten) ? nullptr : found;
+}
+
+bool can_have(Recipe recipe, Activations activations) {
+  return algorithm_of(recipe, activations) != nullptr;
+}
+
+bool can_write(Recipe recipe) {
+  return std::any_of(std::begin(kWritten), std::end(kWritten),
+                     [&](const Algorithm& a) { return a.recipe == recipe; });
+}
+
+/// Those of ModelOpt's algorithms.
+Activations preset(Recipe recipe) {
+  return recipe == Recipe::nvfp4 || recipe == Recipe::fp8_tensor ? Activations::calibrated
+                                                                 : Activations::dynamic;
+}
+
+Activations activations_of(const Json& algorithm) {
+  for (const Algorithm& written : kWritten) {
+    if (algorithm == written.name) return written.activations;
+  }
+  const bool weights_only = algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO";
+  return weights_only ? Activations::none : Activations::dynamic;  // MXFP4 and its kind
+}
+
+/// The layers that a mixed checkpoint names, or one group of all weights.
+std::vector<InputGroup> inputs(const SourceConfig& config) {
+  std::vector<InputGroup> result;
+  for (const Json* object : {&member(config.hf_quant_config, "quantization"), &config.quantization,
+                             &member(config.quantization, "quantization")}) {
+    for (const auto& [layer, words] : member(*object, "quantized_layers").items()) {
+      result.push_back({.activations = activations_of(member(words, "quant_algo")),
+                        .recipes = {},
+                        .targets = {layer}});
+    }
+    const Json& algorithm = member(*object, "quant_algo");
+    if (!result.empty()) return result;
+    if (algorithm.is_string() && algorithm != "" && algorithm != "MIXED_PRECISION") {
+      return {{.activations = activations_of(algorithm)}};
+    }
+  }
+  return result;
+}
+
 std::vector<std::int64_t> factor_shape(std::int64_t count) {
   return count == 1 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{count};
 }
 
+/// One scale a tensor is a scalar, one a row a vector, each with the experts before it.
+std::vector<std::int64_t> scale_shape(const WeightToWrite& weight) {
+  std::vector<std::int64_t> shape = grid_shape(weight.recipe, weight.shape);
+  const RecipeTraits& t = recipe_traits(weight.recipe);
+  if (t.block_k == 0) shape.pop_back();
+  if (t.block_rows == 0) shape.pop_back();
+  return shape;
+}
+
 std::vector<PartToWrite> parts(const WeightToWrite& weight) {
   const std::string prefix = scale_prefix(weight.name);
+  const RecipeTraits& t = recipe_traits(weight.recipe);
+  const bool packed = format_traits(t.element).bits < 8;
+  const DType scale = t.scale == Format::f32     ? DType::F32
+                      : t.scale == Format::ue4m3 ? DType::F8_E4M3
+                                                 : DType::U8;
   std::vector<PartToWrite> result = {
-      {Part::values,
-       tensor_info(weight.name, DType::U8, packed_shape(weight.recipe, weight.shape))},
-      {Part::scales, tensor_info(prefix + "weight_scale", DType::F8_E4M3,
-                                 grid_shape(weight.recipe, weight.shape))},
-      {Part::tensor_scale,
-       tensor_info(prefix + "weight_scale_2", DType::F32, factor_shape(weight.tensor_scales))}};
-  if (weight.input_scale) {
+      {Part::values, tensor_info(weight.name, packed ? DType::U8 : DType::F8_E4M3,
+                                 packed_shape(weight.recipe, weight.shape))},
+      {Part::scales, tensor_info(prefix + "weight_scale", scale, scale_shape(weight))}};
+  if (t.tensor_scale) {
+    result.push_back({Part::tensor_scale, tensor_info(prefix + "weight_scale_2", DType::F32,
+                                                      factor_shape(weight.tensor_scales))});
+  }
+  if (weight.activations == Activations::calibrated) {
     result.push_back({Part::input_scale, tensor_info(prefix + "input_scale", DType::F32,
                                                      factor_shape(weight.input_scales))});
   }
   return result;
 }
 
+/// What ModelOpt's exporter says of the numbers of an algorithm.
+Json group_of(const Algorithm& algorithm) {
+  const int bits = format_traits(recipe_traits(algorithm.recipe).element).bits;
+  Json numbers = {{"dynamic", false}, {"num_bits", bits}, {"type", "float"}};
+  if (algorithm.group_size != 0) numbers["group_size"] = algorithm.group_size;
+  Json group;
+  if (algorithm.activations != Activations::none) group["input_activations"] = numbers;
+  if (algorithm.recipe == Recipe::fp8_row) numbers["strategy"] = "channel";
+  group["weights"] = numbers;
+  return group;
+}
+
+Json layer_of(const Algorithm& algorithm) {
+  Json layer = {{"quant_algo", algorithm.name}};
+  if (algorithm.group_size != 0) layer["group_size"] = algorithm.group_size;
+  return layer;
+}
+
+/// One algorithm, or the mixed form: which one each layer has.
 void describe(const Contents& contents, Documents& documents) {
-  const bool inputs = !contents.quantized.empty() && contents.quantized[0].input_scale;
-  const char* algorithm = inputs ? "NVFP4" : "W4A16_NVFP4";
+  std::vector<std::pair<const Algorithm*, Json>> groups;  // and modules, as the exporter sorts them
+  Json layers = Json::object();
+  for (const WeightToWrite& weight : contents.quantized) {
+    const Algorithm* algorithm = algorithm_of(weight.recipe, weight.activations);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& g) { return g.first == algorithm; });
+    if (group == groups.end()) group = groups.insert(group, {algorithm, Json::array()});
+    group->second.push_back(module_of(weight.name));
+    layers[module_of(weight.name)] = layer_of(*algorithm);
+  }
+  const bool mixed = groups.size() > 1;
   const Json producer = {{"name", "modelopt"}, {"version", "0.47.0"}};
-  const Json numbers = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
-  Json group = {{"weights", numbers}, {"targets", {"Linear"}}};
-  if (inputs) group["input_activations"] = numbers;
   Json cache;
   if (contents.cache) cache = contents.cache->fp8 ? Json("FP8") : contents.cache->words;
-  documents["config.json"]["quantization_config"] = {{"config_groups", {{"group_0", group}}},
-                                                     {"ignore", contents.kept_modules},
-                                                     {"quant_algo", algorithm},
-                                                     {"producer", producer},
-                                                     {"quant_method", "modelopt"}};
-  documents["hf_quant_config.json"] = {{"producer", producer},
-                                       {"quantization",
-                                        {{"quant_algo", algorithm},
-                                         {"kv_cache_quant_algo", cache},
-                                         {"group_size", 16},
-                                         {"exclude_modules", contents.kept_modules}}}};
-  if (cache.is_null()) return;
-  documents["config.json"]["quantization_config"]["kv_cache_scheme"] =
-      cache == "FP8" ? Json{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}} : cache;
+
+  Json quantization = mixed ? Json{{"quant_algo", "MIXED_PRECISION"}, {"quantized_layers", layers}}
+                            : layer_of(*groups[0].first);
+  Json config = {{"ignore", contents.kept_modules},
+                 {"quant_algo", quantization["quant_algo"]},
+                 {"producer", producer},
+                 {"quant_method", "modelopt"}};
+  if (mixed) config["quantized_layers"] = layers;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Algorithm& algorithm = *groups[i].first;
+    // Alone, these two have no group there.
+    const Recipe recipe = algorithm.recipe;
+    if (!mixed && (recipe == Recipe::fp8_row || recipe == Recipe::mxfp8_e4m3)) continue;
+    Json group = group_of(algorithm);
+    group["targets"] = mixed ? groups[i].second : Json::array({"Linear"});
+    config["config_groups"]["group_" + std::to_string(i)] = std::move(group);
+  }
+  if (!cache.is_null()) {
+    config["kv_cache_scheme"] =
+        cache == "FP8" ? Json{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}} : cache;
+  }
+  quantization["kv_cache_quant_algo"] = cache;
+  quantization["exclude_modules"] = contents.kept_modules;
+  documents["config.json"]["quantization_config"] = std::move(config);
+  documents["hf_quant_config.json"] = {{"producer", producer}, {"quantization", quantization}};
 }
 
 }  // namespace
@@ -196,13 +317,15 @@ const DialectTraits kModelOpt = {
     .quant_method = "modelopt",
     .recognises_names = recognises_names,
     .read = read,
-    .can_write = [](Recipe recipe) { return recipe == Recipe::nvfp4; },
-    .has_input_scale = [](Recipe recipe) { return recipe == Recipe::nvfp4; },
+    .can_write = can_write,
+    .inputs = inputs,
+    .can_have = can_have,
+    .preset = preset,
     .cache = cache,
     .key_scale = ".k_proj.k_scale",
     .value_scale = ".v_proj.v_scale",
-    .can_mix = false,
-    .mx_scale_mode = MxScaleMode::ceil,
+    .can_mix = true,
+    .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::multiplier,
     .parts = parts,
     .describe = describe,

@@ -17,11 +17,30 @@ const char* torch_name(Recipe recipe) {
   return recipe == Recipe::f32 ? "float32" : recipe == Recipe::f16 ? "float16" : "bfloat16";
 }
 
+bool is_dtype_key(const std::string& key) {
+  return key == "dtype" || key == "torch_dtype";
+}
+
+/// Sets what `config` and its parts (text_config, ...) say of the dtype. Returns whether any did.
+bool set_dtype(Json& config, const char* name) {
+  bool found = false;
+  for (auto& [key, value] : config.items()) {
+    if (is_dtype_key(key) && value.is_string()) {
+      value = name;
+      found = true;
+    } else if (value.is_object()) {
+      found |= set_dtype(value, name);
+    }
+  }
+  return found;
+}
+
 void describe(const Contents& contents, Documents& documents) {
   Json& config = documents["config.json"];
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (contents.plain_dtype && config.contains(key))
-      config[key] = torch_name(*contents.plain_dtype);
+  if (contents.plain_dtype && !config.empty()) {
+    const char* name = torch_name(*contents.plain_dtype);
+    // What transformers reads in every version, unless the source has another key for it.
+    if (!set_dtype(config, name)) config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name;
   }
   if (config.empty()) config = nullptr;  // the source had none
   documents["hf_quant_config.json"] = nullptr;
@@ -43,12 +62,14 @@ const DialectTraits kPlain = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe recipe) { return is_plain(recipe); },
-    .has_input_scale = [](Recipe) { return false; },
+    .inputs = nullptr,
+    .can_have = [](Recipe, Activations activations) { return activations == Activations::none; },
+    .preset = [](Recipe) { return Activations::none; },
     .cache = nullptr,
     .key_scale = nullptr,
     .value_scale = nullptr,
     .can_mix = true,
-    .mx_scale_mode = MxScaleMode::ceil,
+    .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::divisor,
     .parts = plain_parts,
     .describe = describe,

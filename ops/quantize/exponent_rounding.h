@@ -14,6 +14,7 @@ inline std::uint32_t exponent_rounding(Format element, MxScaleMode mode) {
     case MxScaleMode::floor: return 0;
     case MxScaleMode::ceil: return 0x007FFFFFu - (bit_cast<std::uint32_t>(t.max) & 0x007FFFFFu);
     case MxScaleMode::even: return 1u << (22 - t.mantissa_bits);
+    case MxScaleMode::even_e2m1: return 1u << (22 - format_traits(Format::e2m1).mantissa_bits);
   }
   return 0;
 }

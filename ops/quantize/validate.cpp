@@ -105,8 +105,9 @@ void check_scale_choice(const QuantizeOptions& options, const RecipeTraits& t) {
 
 void check_options(const QuantizeOptions& options, const RecipeTraits& t) {
   const int mode = static_cast<int>(options.mx_scale_mode);
-  if (mode > static_cast<int>(MxScaleMode::even)) {
-    fail("options.mx_scale_mode", "is " + std::to_string(mode) + ", must be floor, ceil or even");
+  if (mode > static_cast<int>(MxScaleMode::even_e2m1)) {
+    fail("options.mx_scale_mode",
+         "is " + std::to_string(mode) + ", must be floor, ceil, even or even_e2m1");
   }
   const int source = static_cast<int>(options.scale_source);
   if (source > static_cast<int>(ScaleSource::given)) {

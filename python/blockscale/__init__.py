@@ -12,6 +12,7 @@ from ._checkpoint import Checkpoint, compare, convert, inspect
 from ._describe import describe, describe_gemm
 from ._gemm_quantize import gemm_quantize
 from ._native import (
+    Activations,
     CompareReport,
     ConvertedTensor,
     ConvertReport,
@@ -37,6 +38,7 @@ from ._tensor import ScaledTensor
 from ._transform import Modulate, RmsNorm, Swiglu
 
 __all__ = [
+    "Activations",
     "Calibrator",
     "Checkpoint",
     "CompareReport",

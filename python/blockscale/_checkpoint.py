@@ -11,6 +11,7 @@ import numpy as np
 from . import _native
 from ._arrays import number, to_library
 from ._native import (
+    Activations,
     CompareReport,
     ConvertReport,
     Dialect,
@@ -193,6 +194,7 @@ def convert(
     experts_layout: ExpertsLayout | str | None = None,
     share_tensor_scales: bool = False,
     activation_scales: Path | None = None,
+    activations: Activations | str | None = None,
     scales: ScaleChoice | str = "amax",
     calibration: Path | None = None,
     scale_mode: MxScaleMode | str | None = None,
@@ -226,11 +228,15 @@ def convert(
             whose NVFP4 tensor scales differ in the source.
         activation_scales: safetensors or JSON file: weight or module name -> absmax of its input,
             such as `Calibrator` writes.
+        activations: how engines quantize inputs: "none", "dynamic", or "static" (nvfp4, fp8_tensor
+            and fp8_row, with `activation_scales`); default: as the source has it, or as the
+            presets of llm-compressor; `activations` of the report says which.
         scales: MX and NVFP4: which scale a block takes. "amax": from its largest magnitude; "mse":
             that of the least squared error; "weighted": the same, each squared error weighted by
             the mean square of its input channel in `calibration`.
         calibration: the file that `Calibrator` writes, for scales="weighted".
-        scale_mode: MX exponent rule; default "ceil", "even" in compressed-tensors.
+        scale_mode: MX exponent rule; default "ceil"; in compressed-tensors "even", and for MXFP8
+            "even_e2m1".
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         shard_bytes: largest shard.
         memory_bytes: resident memory to keep to, beyond mapped files.
@@ -271,6 +277,9 @@ def convert(
     options.share_tensor_scales = bool(share_tensor_scales)
     if activation_scales is not None:
         options.activation_scales = _path(activation_scales, "activation_scales")
+    if activations is not None:
+        name = "calibrated" if activations == "static" else activations
+        options.activations = enum_member(name, Activations, "activations")
     options.scales = enum_member(scales, ScaleChoice, "scales")
     if calibration is not None:
         options.calibration = _path(calibration, "calibration")

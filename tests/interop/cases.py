@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import rules
@@ -118,9 +119,12 @@ def _fp8_tensor(weight: Array, amax: np.float32) -> Quantized:
     return rules.quantize_fp8(weight, *weight.shape, amax=amax)
 
 
-def _mx_even(element: rules.Element) -> Callable[[Array, np.float32], Quantized]:
+def _mx_even(
+    element: rules.Element, mantissa_bits: int | None = None
+) -> Callable[[Array, np.float32], Quantized]:
     def quantize(weight: Array, _: np.float32) -> Quantized:
-        return rules.quantize_mx(weight, element, rules.mx_exponent_even)
+        rule = partial(rules.mx_exponent_even, mantissa_bits=mantissa_bits)
+        return rules.quantize_mx(weight, element, rule)
 
     return quantize
 
@@ -187,7 +191,7 @@ COMPRESSED_TENSORS = [
         "weight",
         _codes(E4M3),
         _same,
-        _mx_even(E4M3),
+        _mx_even(E4M3, E2M1.mantissa_bits),
         _weights(8, "group", group_size=32, scale_dtype="torch.uint8"),
     ),
     _compressed(

@@ -80,7 +80,9 @@ def converted(blockscale: Blockscale, model_folder: Path, work: Path) -> Callabl
     def convert(case: Case) -> Path:
         folder = work / case.name
         if not folder.exists():
-            options = ("--dialect", case.dialect)
+            options = ["--dialect", case.dialect]
+            if case.dialect == "compressed-tensors":
+                options += ["--activations", "none"]
             blockscale.convert(model_folder, folder, case.recipe, *options)
         return folder
 

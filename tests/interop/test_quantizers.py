@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import cases
@@ -24,9 +23,9 @@ NOTE = """\
 Values, block scales and tensor scales that compressed-tensors {version} would have written
 otherwise. For NVFP4 it takes 2688 times the rounded reciprocal of the tensor's amax, and divides
 values by the rounded quotient of block scale and tensor scale, where we divide 2688 and multiply by
-the quotient of tensor scale and block scale. It rounds MXFP8's shared exponent at the width of
-FP4's mantissa. The tests reproduce both: with these rules in place of ours, every byte is equal."""
-OTHER_RULES = ("nvfp4", "mxfp8_e4m3")
+the quotient of tensor scale and block scale. The tests reproduce both: with these rules in place of
+ours, every byte is equal."""
+OTHER_RULES = ("nvfp4",)
 WHAT = {
     "weight": "values",
     "weight_packed": "values",
@@ -71,9 +70,6 @@ def grouped(case: Case, x: torch.Tensor) -> torch.Tensor:
 
 
 def by_their_rule(case: Case, weight: Array, amax: np.float32) -> rules.Quantized:
-    if case.recipe == "mxfp8_e4m3":
-        rule = partial(rules.mx_exponent_even, mantissa_bits=E2M1.mantissa_bits)
-        return rules.quantize_mx(weight, E4M3, rule)
     if case.recipe != "nvfp4":
         return case.quantize(weight, amax)
     tensor_scale = (np.float32(1) / amax) * np.float32(2688)

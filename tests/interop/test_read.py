@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import rules
 import small_models
 import store
+import torch
 from cases import Case
 from command import Blockscale, run_program
 from findings import Findings
@@ -105,6 +107,114 @@ def test_modelopt(
     record(findings, f"ModelOpt {version} ({config})", kind + ", bf16", case, layers)
     assert_rewritten(blockscale, case, folder, tmp_path)
     assert_same_as_their_converter(blockscale, folder, tmp_path)
+
+
+#: ModelOpt's other weights that we read: its configuration, our recipe, and whether we write it.
+MODELOPT_OTHERS = [
+    ("FP8_DEFAULT_CFG", "fp8_tensor", True),
+    ("FP8_PER_CHANNEL_PER_TOKEN_CFG", "fp8_row", True),
+    ("FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG", "fp8_128x128", False),
+    ("MXFP8_DEFAULT_CFG", "mxfp8_e4m3", True),
+    ("MXFP4_DEFAULT_CFG", "mxfp4", False),
+    ("W4A8_MXFP4_FP8_CFG", "mxfp4", False),
+]
+
+
+def modelopt_values(recipe: str, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    if recipe == "mxfp4":
+        decoded = rules.E2M1.decode(rules.unpack4(codes))
+    else:
+        decoded = rules.E4M3.decode(codes)
+    if scales.dtype == np.uint8:
+        factors = rules.decode_exponents(scales)
+    elif recipe == "fp8_row":
+        factors = scales.reshape(-1, 1)
+    else:
+        factors = scales.reshape(scales.shape[::2] or (1, 1))  # [r, 1, c, 1] of blocks
+    return decoded * rules.expand_scales(factors, decoded.shape)
+
+
+@pytest.mark.parametrize(("config", "recipe", "written"), MODELOPT_OTHERS)
+def test_modelopt_fp8_and_mx(
+    config: str,
+    recipe: str,
+    written: bool,
+    blockscale: Blockscale,
+    tmp_path: Path,
+    findings: Findings,
+) -> None:
+    """Values, every part through compressed-tensors and back, and our own bytes of the recipe."""
+    folder = tmp_path / "written"
+    run_program(sys.executable, HERE / "produce_with_modelopt.py", "llama", config, folder)
+    stored = store.read(folder)
+    ours = store.read(blockscale.dequantize(folder, tmp_path / "f32"))
+    names = [n.removesuffix("_scale") for n in stored if n.endswith(".weight_scale")]
+    assert len(names) == 14
+    for name in names:
+        expected = modelopt_values(recipe, stored[name].array, stored[name + "_scale"].array)
+        assert np.array_equal(ours[name].array, expected), name
+    version = findings.versions["nvidia-modelopt"]
+    row = f"ModelOpt {version} ({config}), `{recipe}`, llama, bf16"
+    rewritten = "not written"
+    if written:
+        options = ("--dialect", "compressed-tensors")
+        between = blockscale.convert(folder, tmp_path / "between", recipe, *options)
+        again = blockscale.convert(between, tmp_path / "again", recipe, "--dialect", "modelopt")
+        assert_equal_tensors(store.read(again), stored)
+        assert described(again) == described(folder)
+        rewritten = "equal, through compressed-tensors too"
+    findings.record(SECTION, row, layers=len(names), values="equal", rewritten=rewritten)
+
+
+def assert_equal_tensors(a: dict[str, store.Stored], b: dict[str, store.Stored]) -> None:
+    assert set(a) == set(b)
+    for name, tensor in a.items():
+        assert (tensor.dtype, tensor.array.shape) == (b[name].dtype, b[name].array.shape), name
+        assert tensor.array.tobytes() == b[name].array.tobytes(), name
+
+
+def described(folder: Path) -> tuple[dict, dict]:
+    """What both files say of the quantization, without what says nothing."""
+    hf = json.loads((folder / "hf_quant_config.json").read_text())
+    return store.config(folder)["quantization_config"], hf
+
+
+@pytest.mark.parametrize(("config", "recipe"), [("MXFP8_DEFAULT_CFG", "mxfp8_e4m3")])
+def test_scales_are_rounded_as_modelopt_does(
+    config: str, recipe: str, blockscale: Blockscale, tmp_path: Path
+) -> None:
+    run_program(sys.executable, HERE / "produce_with_modelopt.py", "llama", config, tmp_path / "mo")
+    small_models.save("llama", tmp_path / "source")
+    options = ("--dialect", "modelopt")
+    folder = blockscale.convert(tmp_path / "source", tmp_path / "ours", recipe, *options)
+    assert_equal_tensors(store.read(folder), store.read(tmp_path / "mo"))
+
+
+def test_gpt_oss(blockscale: Blockscale, tmp_path: Path, findings: Findings) -> None:
+    """Plain stacks are those that transformers itself unfolds; NVFP4 has the same values."""
+    from safetensors.torch import save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    generator = torch.Generator().manual_seed(5)
+    tensors = {}
+    for name, shape in (("gate_up_proj", (4, 128, 2, 16)), ("down_proj", (4, 64, 2, 16))):
+        blocks = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        scales = torch.randint(112, 129, shape[:3], dtype=torch.uint8, generator=generator)
+        tensors |= {f"experts.{name}_blocks": blocks, f"experts.{name}_scales": scales}
+    folder = tmp_path / "source"
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    plain = store.read(blockscale.dequantize(folder, tmp_path / "bf16", "bf16"))
+    nvfp4 = blockscale.convert(folder, tmp_path / "nvfp4", "nvfp4", "--dialect", "modelopt")
+    unfolded = store.read(blockscale.dequantize(nvfp4, tmp_path / "f32"))
+    for name in ("experts.gate_up_proj", "experts.down_proj"):
+        theirs = convert_moe_packed_tensors(tensors[name + "_blocks"], tensors[name + "_scales"])
+        assert np.array_equal(plain[name].array, store.as_array(theirs)), name
+        assert np.array_equal(unfolded[name].array.swapaxes(1, 2), store.as_array(theirs)), name
+    row = "gpt-oss's experts, random, `mxfp4`, as transformers unfolds them"
+    findings.record(SECTION, row, layers=2, values="equal", rewritten="as `nvfp4` equal too")
 
 
 def assert_same_as_their_converter(blockscale: Blockscale, folder: Path, work: Path) -> None:

@@ -103,6 +103,55 @@ def test_config_of_compressed_tensors(case: Case, converted: Callable[[Case], Pa
     assert stated | case.weights == stated
 
 
+PRESETS = {  # of llm-compressor, by recipe and --activations
+    ("nvfp4", None): "NVFP4A16",
+    ("mxfp4", None): "MXFP4",
+    ("mxfp4", "none"): "MXFP4A16",
+    ("mxfp8_e4m3", None): "MXFP8",
+    ("mxfp8_e4m3", "none"): "MXFP8A16",
+    ("mxfp6_e2m3", None): "MXFP6A16",
+    ("mxfp6_e2m3", "dynamic"): "MXFP6A8",
+    ("fp8_row", None): "FP8_DYNAMIC",
+    ("fp8_128x128", None): "FP8_BLOCK",
+    ("nvfp4", "static"): "NVFP4",
+    ("fp8_tensor", "static"): "FP8",
+}
+
+
+@pytest.mark.parametrize(("recipe", "activations"), PRESETS)
+def test_activations_are_those_of_the_presets(
+    recipe: str,
+    activations: str | None,
+    blockscale: Blockscale,
+    model_folder: Path,
+    source: Tensors,
+    tmp_path: Path,
+) -> None:
+    from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
+
+    options = ["--dialect", "compressed-tensors"]
+    if activations is not None:
+        options += ["--activations", activations]
+    if activations == "static":
+        scales = tmp_path / "scales.json"
+        scales.write_text(json.dumps(dict.fromkeys(quantized_names(source), 4.0)))
+        options += ["--activation-scales", scales]
+    folder = blockscale.convert(model_folder, tmp_path / "out", recipe, *options)
+    config = QuantizationConfig.model_validate(store.config(folder)["quantization_config"])
+    (group,) = config.config_groups.values()
+    preset = preset_name_to_scheme(PRESETS[recipe, activations], ["Linear"])
+    assert arguments(group.weights) == arguments(preset.weights)
+    assert arguments(group.input_activations) == arguments(preset.input_activations)
+
+
+def arguments(of: object) -> dict | None:
+    """Of weights or inputs, without what only a calibration asks."""
+    if of is None:
+        return None
+    unasked = {"observer", "observer_kwargs", "zp_dtype"}
+    return {key: value for key, value in of.model_dump().items() if key not in unasked}
+
+
 @pytest.mark.parametrize("case", cases.ALL, ids=cases.case_id)
 def test_kept_layers_are_listed(
     case: Case, blockscale: Blockscale, model_folder: Path, tmp_path: Path
@@ -130,6 +179,29 @@ def test_config_of_modelopt(case: Case, converted: Callable[[Case], Path]) -> No
     assert quantization["kv_cache_quant_algo"] is None
     written = store.config(converted(case))["quantization_config"]
     assert written == convert_hf_quant_config_format(described)
+
+
+def test_mixed_config_of_modelopt(
+    blockscale: Blockscale, model_folder: Path, source: Tensors, tmp_path: Path, findings: Findings
+) -> None:
+    from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+
+    scales = tmp_path / "scales.json"
+    scales.write_text(json.dumps(dict.fromkeys(quantized_names(source), 4.0)))
+    options = ["--dialect", "modelopt", "--activation-scales", scales]
+    options += ["--map", "*.intermediate.*=fp8_tensor", "--map", "*.value=mxfp8_e4m3"]
+    options += ["--map", "*.key=fp8_row"]
+    folder = blockscale.convert(model_folder, tmp_path / "out", "nvfp4", *options)
+    described = json.loads((folder / "hf_quant_config.json").read_text())
+    assert described["quantization"]["quant_algo"] == "MIXED_PRECISION"
+    assert len(described["quantization"]["quantized_layers"]) == 37
+    written = store.config(folder)["quantization_config"]
+    assert written == convert_hf_quant_config_format(described)
+    ours = store.read(blockscale.dequantize(folder, tmp_path / "f32"))
+    for name in quantized_names(source):
+        assert rules.sqnr_db(source[name].array, ours[name].array) > 15, name
+    row = "NVFP4, FP8, MXFP8 and FP8 by row in one, modelopt"
+    findings.record(SECTION, row, layers=37, bytes_against_the_rules="configuration equal")
 
 
 @every_case

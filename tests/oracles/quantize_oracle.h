@@ -58,7 +58,7 @@ inline const MiniFloat kE4M3{4, 3, 7, 0x7E, 0x7F};
 inline const MiniFloat kE5M2{5, 2, 15, 0x7B, 0x7F};
 
 enum class Kind { fp8_f32, fp8_power_of_two, mx, nvfp4 };
-enum class Mode { floor, ceil, even };
+enum class Mode { floor, ceil, even, even_e2m1 };
 
 struct Rules {
   std::string name;
@@ -142,8 +142,9 @@ inline float nvfp4_scale(float amax) {
 inline int mx_exponent(float amax, const MiniFloat& element, Mode mode) {
   const double a = amax;
   int e = std::ilogb(a) - element.emax();
-  if (mode == Mode::even) {
-    const double half_ulp = std::ldexp(1.0, std::ilogb(a) - element.mantissa_bits - 1);
+  if (mode == Mode::even || mode == Mode::even_e2m1) {
+    const int mantissa_bits = mode == Mode::even ? element.mantissa_bits : 1;
+    const double half_ulp = std::ldexp(1.0, std::ilogb(a) - mantissa_bits - 1);
     e = std::ilogb(a + half_ulp) - element.emax();
   } else if (mode == Mode::ceil) {
     e = -127;

@@ -27,6 +27,7 @@ Recipe recipe_named(const std::string& name) {
 MxScaleMode mode_named(const std::string& name) {
   if (name == "floor") return MxScaleMode::floor;
   if (name == "even") return MxScaleMode::even;
+  if (name == "even_e2m1") return MxScaleMode::even_e2m1;
   if (name == "ceil") return MxScaleMode::ceil;
   throw std::invalid_argument("no mode " + name);
 }

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENUMS = {
     name: getattr(_native, name)
     for name in (
+        "Activations",
         "Dialect",
         "ExpertsLayout",
         "Format",

@@ -202,6 +202,32 @@ def test_activation_scales(program: Program, model: pathlib.Path):
     assert tensors["encoder.layer.0.output.dense.input_global_scale"] == divisor
 
 
+def test_activations(program: Program, model: pathlib.Path):
+    result = model.parent / "result"
+    arguments = ["convert", model, result, "--recipe", "fp8_row", "--overwrite"]
+
+    def group(*options: object) -> dict:
+        program.ok(*arguments, *options)
+        config = json.loads((result / "config.json").read_text())
+        return config["quantization_config"]["config_groups"]["group_0"]
+
+    assert group()["input_activations"]["strategy"] == "token"
+    assert group("--activations", "none")["input_activations"] is None
+    text = program.ok(*arguments)
+    assert "activations of fp8_row: dynamic, as the preset of that name" in text
+    report = program.json(*arguments, "--activations", "none")
+    assert report["activations"] == ["fp8_row: none, as asked for"]
+    scales = model.parent / "scales.json"
+    scales.write_text(json.dumps(dict.fromkeys(WEIGHTS, 4.0)))
+    static = group("--activations", "static", "--activation-scales", scales)
+    assert static["input_activations"]["dynamic"] is False
+    tensors = read_tensors(result / "model.safetensors")
+    expected = ("F32", [1], (numpy.float32(4.0) / numpy.float32(448)).tobytes())
+    assert tensors["encoder.layer.0.output.dense.input_scale"] == expected
+    message = program.fails("invalid_argument", *arguments, "--activations", "static")
+    assert "activations: is static, but" in message
+
+
 def test_scales_of_least_error(program: Program, model: pathlib.Path):
     calibration = model.parent / "calibration.safetensors"
     rng = numpy.random.default_rng(0)

@@ -164,9 +164,11 @@ step_package() {
   fi
 }
 
-# test_torch*.py say that they are skipped here, and run in an environment of their own with --torch.
+# What needs torch says here that it is skipped, and runs in an environment of its own with --torch.
 run_package_pytest() { package_pytest build/venv pytest-package tests/package; }
-run_torch_pytest() { package_pytest build/venv-torch pytest-torch tests/package/test_torch*.py; }
+run_torch_pytest() {
+  package_pytest build/venv-torch pytest-torch tests/package/test_{torch*,calibrator}.py
+}
 
 package_pytest() { # ENVIRONMENT NAME PATH...
   PYTHONPATH=$PWD/build/package "$1/bin/pytest" "${@:3}" -q -rs -p no:cacheprovider \

@@ -221,7 +221,8 @@ TEST_P(QuantizeBytes, EveryKindOfData) {
   std::uint32_t seed = 100;
   for (const Data data : test::kAllData) {
     for (const Format dtype : {Format::f32, Format::f16, Format::bf16}) {
-      for (const MxScaleMode mode : {MxScaleMode::floor, MxScaleMode::ceil, MxScaleMode::even}) {
+      for (const MxScaleMode mode :
+           {MxScaleMode::floor, MxScaleMode::ceil, MxScaleMode::even, MxScaleMode::even_e2m1}) {
         const bool is_mx = GetParam().kind == oracle::Kind::mx;
         if (!is_mx && mode != MxScaleMode::ceil) continue;
         Case c{GetParam(), {8, 256, 1, false}, dtype, data, {}, {}};
