@@ -362,13 +362,15 @@ def rooflines(points: Sequence[Product], peaks: dict[str, float]) -> str:
     groups: dict[str, list[Product]] = {}
     for point in points:
         groups.setdefault(point.name, []).append(point)
-    for index, group in enumerate(groups.values()):
+    for index, (group, colour) in enumerate(
+        zip(groups.values(), colours(len(groups)), strict=True)
+    ):
         axes.plot(
             [point.intensity for point in group],
             [point.gflops for point in group],
             linestyle="none",
             marker=MARKERS[index % len(MARKERS)],
-            color=COLOURS[index % len(COLOURS)],
+            color=colour,
             markerfacecolor="none",
             markersize=7,
         )
