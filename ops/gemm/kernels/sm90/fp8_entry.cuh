@@ -114,12 +114,9 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
     const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
     const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
-    bool has_next = false;
     Tile next = tile;
-    multiplier.multiply(work.k_end - work.k_begin, boundary, sums, [&] {
-      has_next = work.has(turn + 1);
-      next = work.tile(turn + 1);
-    });
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums,
+                        [&] { next = work.tile(turn + 1); });
     if (work.blocks > 1) {  // a cluster has one tile
       ptx::barrier_cluster_wait();
       if (!kConfig.quantizes && row >= p.epilogue.rows) break;
@@ -130,8 +127,7 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
     } else {
       TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
     }
-    if (!has_next) break;
-    ++turn;
+    if (!work.has(++turn)) break;
     tile = next;
   }
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();

@@ -1,8 +1,8 @@
 // The warpgroups that multiply: 64 rows of the tile each.
 //
 // The tensor cores sum a k-block of 128 products with few bits; then its scales apply and f32 takes
-// over. Two k-blocks are in flight: the next one's products run while this one is added up, the
-// first half of them begun before the sums, the second behind them.
+// over. Two k-blocks are in flight: the next one's products run while this one is added up, half of
+// them begun before the sums, the others behind them.
 #pragma once
 
 #include "device/ptx/arithmetic.h"
@@ -73,29 +73,35 @@ class Multiplier {
   }
 
  private:
-  /// Begins the first half of the next stage's products.
+  /// Begins the next stage's products, or their first half.
   BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
     shared_.ring.wait_full(place_);
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
     x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
     ptx::wgmma_fence(x.products);
-    multiply_half<0>(x);
+    multiply_bytes<0, kFirstBytes>(x);
   }
-  /// Begins the second half.
-  BLOCKSCALE_DEVICE void go_on(KBlock<kConfig>& x) { multiply_half<1>(x); }
+  /// Begins what begin() has left.
+  BLOCKSCALE_DEVICE void go_on(KBlock<kConfig>& x) {
+    if constexpr (kFirstBytes < kFp8BlockK) multiply_bytes<kFirstBytes, kFp8BlockK>(x);
+  }
 
-  template <int kHalf>
-  BLOCKSCALE_DEVICE void multiply_half(KBlock<kConfig>& x) {
+  /// Bytes of k that begin() multiplies: half of a k-block, but that who has a scale of each column
+  /// to read has no register for two beginnings.
+  static constexpr uint32_t kFirstBytes =
+      kConfig.promotion == Promotion::columns ? kFp8BlockK : kFp8BlockK / 2;
+
+  template <uint32_t kBegin, uint32_t kEnd>
+  BLOCKSCALE_DEVICE void multiply_bytes(KBlock<kConfig>& x) {
     constexpr uint32_t kRowBytes = 64 * kFp8BlockK;  // of a warpgroup
     constexpr uint32_t kStep = 32;                   // bytes of k of one instruction
-    constexpr uint32_t kBytes = kFp8BlockK / 2;
     const ptx::WgmmaDescriptor a = ptx::wgmma_descriptor(
         shared_.a(x.stage) + warpgroup_ * kRowBytes, TensorMapSwizzle::bytes_128);
     const ptx::WgmmaDescriptor b =
         ptx::wgmma_descriptor(shared_.b(x.stage), TensorMapSwizzle::bytes_128);
     BLOCKSCALE_UNROLL
-    for (uint32_t k = kHalf * kBytes; k < (kHalf + 1) * kBytes; k += kStep) {
+    for (uint32_t k = kBegin; k < kEnd; k += kStep) {
       ptx::wgmma_mma_async<ptx::WgmmaElement::e4m3, ptx::WgmmaElement::e4m3>(x.products, a + k,
                                                                              b + k, k != 0);
     }
