@@ -190,10 +190,10 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   const std::int64_t elements = options.rows * options.k;
   const std::vector<float> weights(static_cast<std::size_t>(options.k), 1.0f);
   std::optional<Elements> input;
-  Format current = Format::e2m1;  // none of the dtypes
+  Format current = Format::e2m1;
   for (QuantizeBenchmarkRow& row : result) {
     const std::int64_t size = format_traits(row.dtype).bits / 8;
-    if (row.dtype != current) {
+    if (!input || row.dtype != current) {
       current = row.dtype;
       input.emplace(current, gated ? 2 * elements : elements, elements, options);
     }
@@ -233,9 +233,9 @@ std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOp
   std::vector<QuantizeBenchmarkRow> result = cases(options);
   const std::int64_t elements = options.rows * options.k;
   std::optional<Elements> input;
-  Format current = Format::e2m1;  // none of the dtypes
+  Format current = Format::e2m1;
   for (QuantizeBenchmarkRow& row : result) {
-    if (row.dtype != current) {
+    if (!input || row.dtype != current) {
       current = row.dtype;
       input.emplace(current, elements, elements, options);
     }
