@@ -475,6 +475,19 @@ def test_page_of_products_alone(tmp_path: Path) -> None:
     assert "<td>16 × 2 × 3</td><td>1000</td><td>150</td><td>bf16</td><td>0.75</td>" in text
 
 
+def test_threads_without_products_have_no_section(tmp_path: Path) -> None:
+    """`./dev bench gemm --torch --shapes 1x1536x384` measures two threads' peaks, one's products."""
+    read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}
+    shape = {"m": 1, "n": 2, "k": 3, "cases": [read]}
+    kept, output = tmp_path / "kept.json", tmp_path / "page.html"
+    kept.write_text(
+        json.dumps({"results": {"peaks": [PEAKS, PEAKS | {"threads": 2}], "shapes": [shape]}})
+    )
+    done = run_report("--bench", kept, "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert "on one thread" in output.read_text() and "on 2 threads" not in output.read_text()
+
+
 def test_a_page_is_about_something(checkpoints: Path, tmp_path: Path) -> None:
     for arguments in ([], [checkpoints / "model"]):
         done = run_report(*arguments, "--output", tmp_path / "page.html")

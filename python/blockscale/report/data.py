@@ -123,8 +123,8 @@ class Product:
 
 
 def products(bench: dict[str, Any]) -> dict[int, tuple[dict[str, float], list[Product]]]:
-    """By the number of threads: peaks, and the products of a result of `blockscale bench gemm` or
-    `./dev bench gemm --torch`. Those of GPUs have no peaks."""
+    """By the number of threads of any: peaks, and the products of a result of `blockscale bench
+    gemm` or `./dev bench gemm --torch`. Those of GPUs have no peaks."""
     found = {int(peaks["threads"]): (peaks, []) for peaks in bench["peaks"]}
     for shape in bench.get("shapes", [bench]):
         for case in shape["cases"]:
@@ -135,7 +135,7 @@ def products(bench: dict[str, Any]) -> dict[int, tuple[dict[str, float], list[Pr
                 case["multiplier"],
             )
             found[product.threads][1].append(product)
-    return found
+    return {threads: (peaks, some) for threads, (peaks, some) in found.items() if some}
 
 
 def printable(name: str) -> str:
