@@ -476,7 +476,7 @@ def test_page_of_products_alone(tmp_path: Path) -> None:
 
 
 def test_threads_without_products_have_no_section(tmp_path: Path) -> None:
-    """`./dev bench gemm --torch --shapes 1x1536x384` measures two threads' peaks, one's products."""
+    """`./dev bench gemm --torch --shapes 1x1536x384`: peaks of two threads, products of one."""
     read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}
     shape = {"m": 1, "n": 2, "k": 3, "cases": [read]}
     kept, output = tmp_path / "kept.json", tmp_path / "page.html"
