@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include "models/convert/layer_names.h"
+#include "models/convert/selection/layer_names.h"
 #include "models/text.h"
 
 namespace blockscale::models {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "models/checkpoint/checkpoint.h"
-#include "models/convert/pattern.h"
-#include "models/convert/selection.h"
+#include "models/convert/selection/pattern.h"
+#include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
 
 namespace blockscale::models {

@@ -9,7 +9,7 @@
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
 #include "models/convert/option_checks.h"
-#include "models/convert/selection.h"
+#include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"

@@ -11,7 +11,7 @@
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/side_tensors.h"
-#include "models/convert/selection.h"
+#include "models/convert/selection/selection.h"
 
 namespace blockscale::models {
 

@@ -18,16 +18,11 @@
 #include "blockscale/parallel.h"
 #include "blockscale/tensor.h"
 #include "ops/common/simd/requested.h"
-#include "ops/common/simd/target_strings.h"
 #include "ops/common/times.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/validate.h"
 
-#pragma push_macro("HWY_TARGET_STR")
-#if HWY_TARGET == HWY_AVX3_DL
-#undef HWY_TARGET_STR
-#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_BF16
-#endif
+#include "ops/common/simd/push_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

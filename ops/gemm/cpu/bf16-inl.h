@@ -23,7 +23,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/common/simd/target_strings.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
@@ -34,11 +33,7 @@
 #include "ops/gemm/cpu/panel-inl.h"
 #include "ops/gemm/cpu/span_factors-inl.h"
 
-#pragma push_macro("HWY_TARGET_STR")
-#if HWY_TARGET == HWY_AVX3_DL
-#undef HWY_TARGET_STR
-#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_BF16
-#endif
+#include "ops/common/simd/push_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

@@ -22,7 +22,6 @@
 #include <cstring>
 #include <utility>
 
-#include "ops/common/simd/target_strings.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
@@ -32,12 +31,7 @@
 #include "ops/gemm/cpu/few_rows-inl.h"
 #include "ops/gemm/cpu/span_factors-inl.h"
 
-// Highway 1.0.3 knows no target with AVX-512 BF16: has_bf16_rows looks for it.
-#if HWY_TARGET == HWY_AVX3_DL
-#pragma push_macro("HWY_TARGET_STR")
-#undef HWY_TARGET_STR
-#define HWY_TARGET_STR BLOCKSCALE_TARGET_STR_BF16
-#endif
+#include "ops/common/simd/push_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
@@ -548,9 +542,6 @@ bool has_bf16_rows(Recipe, Recipe) {
 }  // namespace HWY_NAMESPACE
 }  // namespace blockscale::gemm_detail
 HWY_AFTER_NAMESPACE();
-
-#if HWY_TARGET == HWY_AVX3_DL
 #pragma pop_macro("HWY_TARGET_STR")
-#endif
 
 #endif  // include guard, toggled per target

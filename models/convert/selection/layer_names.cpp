@@ -1,4 +1,4 @@
-#include "models/convert/layer_names.h"
+#include "models/convert/selection/layer_names.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // What names of layers say: those of known models.
-#include "models/convert/layer_names.h"
+#include "models/convert/selection/layer_names.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Patterns of weight names: globs, llm-compressor's regular expressions, near names.
-#include "models/convert/pattern.h"
+#include "models/convert/selection/pattern.h"
 
 #include <gtest/gtest.h>
 

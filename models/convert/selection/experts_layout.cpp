@@ -1,4 +1,4 @@
-#include "models/convert/experts_layout.h"
+#include "models/convert/selection/experts_layout.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Which tensors are converted: patterns, maps, stacks of experts, and the reasons that are given.
-#include "models/convert/selection.h"
+#include "models/convert/selection/selection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/convert/pattern.h"
+#include "models/convert/selection/pattern.h"
 
 #include <fnmatch.h>
 #include <re2/re2.h>

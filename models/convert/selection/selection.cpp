@@ -1,10 +1,10 @@
-#include "models/convert/selection.h"
+#include "models/convert/selection/selection.h"
 
 #include <algorithm>
 #include <set>
 
-#include "models/convert/experts_layout.h"
-#include "models/convert/pattern.h"
+#include "models/convert/selection/experts_layout.h"
+#include "models/convert/selection/pattern.h"
 #include "models/text.h"
 
 namespace blockscale::models {

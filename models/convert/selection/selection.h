@@ -6,7 +6,7 @@
 
 #include "blockscale/convert.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/convert/layer_names.h"
+#include "models/convert/selection/layer_names.h"
 
 namespace blockscale::models {
 
