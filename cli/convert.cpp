@@ -306,10 +306,8 @@ ExitCode run(const ConvertCommand& command) {
   }
   if (command.json) {
     print_json(report_json(command, report));
-  } else if (command.options.dry_run) {
-    print_dry_run(command, report);
   } else if (!command.quiet) {
-    print_report(command, report);
+    (command.options.dry_run ? print_dry_run : print_report)(command, report);
   }
   return ExitCode::success;
 }

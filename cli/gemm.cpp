@@ -369,11 +369,12 @@ GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int rep
           {seconds[quarter], seconds[seconds.size() - 1 - quarter]}};
 }
 
-void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k) {
+void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t copied_bytes) {
   const auto rows = static_cast<double>(m) + static_cast<double>(n);
   // A and B in f32 and in their recipe, which may be f32 too, and D.
-  const double needed =
-      4.0 * (2.0 * rows * static_cast<double>(k) + static_cast<double>(m) * static_cast<double>(n));
+  const double needed = 4.0 * (2.0 * rows * static_cast<double>(k) +
+                               static_cast<double>(m) * static_cast<double>(n)) +
+                        static_cast<double>(copied_bytes);
   const auto available = static_cast<double>(memory_info().available);
   if (available != 0 && needed > available) {
     throw Error(ErrorCode::invalid_argument, "m, n, k",

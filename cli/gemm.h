@@ -80,7 +80,8 @@ GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int rep
 
 /// Throws invalid_argument if random operands of these sizes would not fit into the memory that is
 /// free: better than to be killed half way.
-void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k);
+void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k,
+                       std::int64_t copied_bytes = 0);
 
 double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds);
 

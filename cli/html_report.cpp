@@ -174,6 +174,9 @@ void check_html_output(const HtmlReport& report) {
   if (!report.overwrite && std::filesystem::exists(path, ignored)) {
     throw Error(ErrorCode::already_exists, report.output, "exists; --overwrite replaces it");
   }
+  if (!report.conversion.empty() && !std::filesystem::exists(report.conversion, ignored)) {
+    throw Error(ErrorCode::not_found, report.conversion, "does not exist");
+  }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw Error(ErrorCode::not_found, folder.string(), "there is no such folder");

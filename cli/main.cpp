@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -112,8 +111,6 @@ int run(int argc, char** argv) {
     return fail(app, ExitCode::usage, error.what() + see_help(app));
   } catch (const Error& error) {
     return fail(app, error);
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail(app, ExitCode::io, error.path1().string() + ": " + error.code().message());
   } catch (const std::bad_alloc&) {
     return fail(app, ExitCode::internal,
                 "out of memory; ask for smaller sizes or a lower --memory");

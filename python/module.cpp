@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 
 #include "blockscale/convert.h"
@@ -33,9 +32,6 @@ void translate_error(const std::exception_ptr& pointer, void*) {
       case ErrorCode::compile_failed: kind = PyExc_RuntimeError; break;
     }
     PyErr_SetString(kind, error.what());
-  } catch (const std::filesystem::filesystem_error& error) {
-    const std::string text = error.path1().string() + ": " + error.code().message();
-    PyErr_SetString(PyExc_OSError, text.c_str());
   }
 }
 

@@ -2,12 +2,13 @@
 
 Usage: bench_record.py --cli FILE --output FOLDER --commit HASH ARGUMENTS...
 
-The table goes to standard output, the result to FOLDER/DATE-CHIP-bench-NAME.json.
+The table goes to standard output, the result to FOLDER/DATE-CHIP-bench-ARGUMENTS.json.
 """
 
 import argparse
 import json
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -46,12 +47,12 @@ def main() -> int:
         results = json.loads(result.read_text(encoding="utf-8"))
     file = gpu_bench.write_report(
         options.output,
-        f"bench-{options.arguments[0]}",
+        "-".join(["bench", *(re.sub(r"[^A-Za-z0-9_.]+", "", a) for a in options.arguments)]),
         results.get("device", cpu_name()),
         options.commit,
         shlex.join(["./dev", "bench", *options.arguments]),
         results,
-        machine([str(options.cli)]),
+        None if "device" in results else machine([str(options.cli)]),
     )
     print(file)
     return 0

@@ -1,26 +1,13 @@
 // blockscale bench: rates of the library's operations on this machine.
 #include "blockscale/bench.h"
 
-#include <spdlog/spdlog.h>
-
-#include <memory>
-#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "arguments.h"
 #include "bench.h"
-#include "blockscale/cuda.h"
-#include "blockscale/device.h"
 #include "blockscale/files.h"
-#include "blockscale/parallel.h"
-#include "blockscale/system.h"
 #include "command.h"
 #include "output.h"
-#include "table.h"
-#include "text.h"
-#include "units.h"
 
 namespace blockscale::cli {
 
@@ -43,17 +30,12 @@ void add_output(CLI::App& command, BenchOutput& output) {
 }
 
 ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output) {
-  if (!output.path.empty()) {
-    const std::string contents = json_text(json);
-    AtomicFile file(output.path, contents.size());
-    file.write(0, std::as_bytes(std::span(contents)));
-    file.publish();
-  }
   if (output.json) {
     print_json(json);
   } else {
     print(text);
   }
+  if (!output.path.empty()) write_file_atomically(output.path, json_text(json));
   return ExitCode::success;
 }
 

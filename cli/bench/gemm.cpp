@@ -167,6 +167,7 @@ class ColdProducts {
     const std::int64_t scales =
         is_plain(b.recipe) ? 0 : scale_bytes(b.recipe, b.layout, b.rows, b.k);
     if (x.a.rows > kColdRows) return;
+    check_gemm_memory(x.a.rows, b.rows, b.k, std::max(kColdBytes, values + scales));
     for (std::int64_t bytes = 0; bytes < kColdBytes && copies_.size() < kMostCopies;
          bytes += values + scales) {
       ScaledTensor& copy = copies_.emplace_back(b.recipe, b.rows, b.k, b.layout, 1, b.sense);

@@ -178,8 +178,9 @@ class TileStore {
       ptx::cp_async_bulk_wait_group_read<0>();
       ptx::bar_warp_sync(ptx::kFullMask);
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < count; ++i)
+      for (int i = 0; i < count; ++i) {
         fill<Pair, kF16>(buffer(i), v + (first + i) * kBoxColumns / 2);
+      }
       ptx::fence_proxy_async_shared();
       ptx::bar_warp_sync(ptx::kFullMask);
       BLOCKSCALE_UNROLL

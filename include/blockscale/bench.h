@@ -83,7 +83,7 @@ CpuPeaks measure_cpu_peaks(int threads = 1, int repeats = 5);
 /// What a product on the CPU takes at least: A, B and D in memory, each once, and 2 M N K.
 struct GemmWork {
   std::int64_t bytes = 0;
-  std::int64_t operations = 0;
+  double operations = 0;
   Multiplier multiplier = Multiplier::f32;
 };
 /// Throws as `gemm` does.

@@ -141,7 +141,8 @@ struct ConvertedTensor {
 };
 
 /// Name patterns and what becomes of the weights that match, in the order of a file: YAML (a flat
-/// mapping) or JSON (an object), by its extension. Throws corrupt_file, naming the line.
+/// mapping) or JSON (an object), by its extension. Throws corrupt_file, of YAML
+/// with the line, and invalid_argument for another extension.
 std::vector<std::pair<std::string, Recipe>> read_recipe_file(const std::filesystem::path& path);
 
 /// A file beside the source's weights that was left behind.

@@ -241,9 +241,8 @@ void finish_report(const Sums& total, CompareReport& report) {
 class Choice {
  public:
   Choice(const StoredCheckpoint& a, const StoredCheckpoint& b,
-         const std::vector<std::string>& patterns)
-      : all_(patterns.empty()) {
-    if (all_) return;
+         const std::vector<std::string>& patterns) {
+    if (patterns.empty()) return;
     std::set<std::string> names;
     for (const StoredCheckpoint* checkpoint : {&a, &b}) {
       for (const CheckpointTensor& tensor : checkpoint->tensors()) names.insert(tensor.name);
@@ -252,12 +251,11 @@ class Choice {
   }
 
   bool has(const std::string& name) const {
-    return all_ || std::ranges::binary_search(chosen_, name);
+    return chosen_.empty() || std::ranges::binary_search(chosen_, name);
   }
 
  private:
-  bool all_;
-  std::vector<std::string> chosen_;  // sorted
+  std::vector<std::string> chosen_;  // sorted; none: all
 };
 
 [[noreturn]] void fail_nothing_in_common(const StoredCheckpoint& a, const std::string& name_a,

@@ -5,6 +5,10 @@
 #include <utility>
 
 namespace blockscale::models {
+
+std::int64_t scale_bytes_of(Recipe recipe) {
+  return format_traits(recipe_traits(recipe).scale).bits / 8;
+}
 namespace {
 
 std::int64_t element_bytes(Recipe plain) {
@@ -80,7 +84,7 @@ ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range) {
   if (view.scales != nullptr) {
     const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
     const std::int64_t grid_row = t.block_rows == 0 ? 0 : range.begin / t.block_rows;
-    const std::int64_t scale = format_traits(t.scale).bits / 8;
+    const std::int64_t scale = scale_bytes_of(t.recipe);
     result.scales = static_cast<const std::byte*>(view.scales) +
                     (range.batch * grid.rows + grid_row) * grid.columns * scale;
   }
@@ -127,7 +131,7 @@ MatrixView read_transposed(const StoredCheckpoint& checkpoint, std::size_t tenso
   view = slice(view, {range.batch, 0, view.rows});
   // Codes and scales of these columns, packed; then their values behind them.
   const std::int64_t width = row_bytes(view.recipe, range.count);
-  const std::int64_t scales = range.count / t.block_k * format_traits(t.scale).bits / 8;
+  const std::int64_t scales = range.count / t.block_k * scale_bytes_of(t.recipe);
   const auto gather = [&](const void* from, std::int64_t whole, std::int64_t part, std::byte* to) {
     const std::int64_t offset = whole * range.begin / view.k;
     for (std::int64_t row = 0; row < view.rows; ++row) {
@@ -137,7 +141,7 @@ MatrixView read_transposed(const StoredCheckpoint& checkpoint, std::size_t tenso
   };
   std::byte* const values = Scratch::room(scratch.rows[0], view.rows * (width + scales));
   gather(view.values, row_bytes(view.recipe, view.k), width, values);
-  gather(view.scales, view.k / t.block_k * format_traits(t.scale).bits / 8, scales,
+  gather(view.scales, view.k / t.block_k * scale_bytes_of(t.recipe), scales,
          values + view.rows * width);
   view.values = values;
   view.scales = values + view.rows * width;

@@ -11,6 +11,9 @@
 
 namespace blockscale::models {
 
+/// Of one scale.
+std::int64_t scale_bytes_of(Recipe recipe);
+
 /// Memory of one worker, kept from piece to piece.
 struct Scratch {
   std::vector<std::byte> rows[2];  // values that cannot be used in place

@@ -54,7 +54,8 @@ std::map<std::string, float> from_safetensors(const std::filesystem::path& path)
     }
     double absmax = 0;
     for (const float value : floats_of(file, tensor)) {
-      if (!(double{value} <= absmax)) absmax = double{value};  // NaN stays, and is refused
+      if (!(value >= 0)) checked(path, tensor.name, double{value});  // which refuses it
+      absmax = std::max(absmax, double{value});
     }
     const std::string name = by_channel ? without(tensor.name, kAbsmax) : tensor.name;
     if (!result.emplace(name, checked(path, tensor.name, absmax)).second) {

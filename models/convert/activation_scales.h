@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "blockscale/error.h"
+#include "models/dialects/dialect.h"
 
 namespace blockscale::models {
 
@@ -24,11 +25,8 @@ std::map<std::string, std::vector<float>> read_mean_squares(const std::filesyste
 /// The entry of a weight: under its own name or that of its module. Null if there is none.
 template <class Value>
 const Value* entry_of(const std::map<std::string, Value>& entries, const std::string& weight) {
-  constexpr std::string_view kSuffix = ".weight";
   auto found = entries.find(weight);
-  if (found == entries.end() && weight.ends_with(kSuffix)) {
-    found = entries.find(weight.substr(0, weight.size() - kSuffix.size()));
-  }
+  if (found == entries.end()) found = entries.find(module_of(weight));
   return found == entries.end() ? nullptr : &found->second;
 }
 

@@ -72,11 +72,11 @@ TEST_F(ActivationsTest, OfAPlainSourceAreThoseOfThePresets) {
     EXPECT_TRUE(preset(recipe).is_null()) << recipe_traits(recipe).name;
   }
   EXPECT_EQ(run("plain", "out", with(Recipe::fp8_row, kCt)).activations[0],
-            "fp8_row: dynamic, as the preset of that name");
+            "fp8_row: dynamic, by default");
   EXPECT_EQ(run("plain", "out", with(Recipe::nvfp4, kCt)).activations[0],
             "nvfp4: none, static ones need activation_scales");
   EXPECT_EQ(run("plain", "out", with(Recipe::fp8_128x128, Dialect::deepseek)).activations[0],
-            "fp8_128x128: dynamic, as the preset of that name");
+            "fp8_128x128: dynamic, by default");
 }
 
 TEST_F(ActivationsTest, AreThoseAskedFor) {
@@ -150,6 +150,18 @@ TEST_F(ActivationsTest, OfAQuantizedSourceStayAndAreReported) {
   run("plain", "deepseek", with(Recipe::fp8_128x128, Dialect::deepseek));
   EXPECT_EQ(run("deepseek", "out", with(Recipe::fp8_128x128, kCt)).activations[0],
             "fp8_128x128: dynamic, as in the source");
+  EXPECT_EQ(run("deepseek", "out", with(Recipe::nvfp4, kCt)).activations[0],
+            "nvfp4: none, dynamic in the source, in other bits");
+
+  // ModelOpt has static ones alone for FP8: what stays without them becomes bf16.
+  run("plain", "tensor", with(Recipe::fp8_tensor, kCt, Activations::dynamic));
+  ConvertOptions some = with(Recipe::fp8_row, Dialect::modelopt);
+  some.exclude = {"*.o_proj.*"};
+  std::vector<std::string> plain;
+  for (const ConvertedTensor& tensor : run("tensor", "out", some).tensors) {
+    if (tensor.recipe == Recipe::bf16 && tensor.converted) plain.push_back(tensor.name);
+  }
+  EXPECT_EQ(plain, std::vector<std::string>{"model.layers.0.o_proj.weight"});
 
   // Another choice than the source's rewrites the configuration, not the weights.
   EXPECT_TRUE(run("w8a16", "out", with(Recipe::fp8_row, kCt)).activations.empty());

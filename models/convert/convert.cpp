@@ -291,8 +291,7 @@ ConvertReport convert(const fs::path& source, const fs::path& destination,
   report.not_copied = output.others.not_copied;
   report.disk_bytes = missing_bytes(plan, output, std::vector<bool>(plan.shards.size(), false));
   if (options.dry_run) {
-    const fs::path parent = target.has_parent_path() ? target.parent_path() : ".";
-    report.free_bytes = models::free_space(Folder::open(parent));
+    report.free_bytes = models::free_space(Folder::open(target.parent_path()));
     return report;
   }
   models::ConvertRun run(plan, options);

@@ -42,7 +42,9 @@ fs::path normal_destination(const fs::path& destination) {
   if (destination.empty()) refuse("is empty, must name a file or folder");
   const fs::path named = destination.has_filename() ? destination : destination.parent_path();
   std::error_code error;
-  fs::path result = fs::weakly_canonical(fs::absolute(named), error);
+  const fs::path whole = fs::absolute(named, error);
+  if (error) throw_io(destination, "find", error.value());
+  fs::path result = fs::weakly_canonical(whole, error);
   if (error) throw_io(destination, "find", error.value());
   if (!result.has_filename()) refuse(quote(result.string()) + " names no folder");
   if (!fs::is_directory(result.parent_path(), error)) {
@@ -73,7 +75,10 @@ void check_apart(const fs::path& destination, const fs::path& named, const Tenso
   }
   // A model of a Hugging Face cache is more than its snapshot.
   for (const fs::path& folder : {named, source.folder()}) {
-    const fs::path home = fs::canonical(fs::is_directory(folder) ? folder : folder.parent_path());
+    std::error_code error;
+    const bool is_folder = fs::is_directory(folder, error);
+    const fs::path home = fs::canonical(is_folder ? folder : folder.parent_path(), error);
+    if (error) throw_io(folder, "find", error.value());
     if (is_within(destination, home) || is(home)) {
       refuse(quote(destination.string()) + " lies in the source, must be a folder outside of it");
     }

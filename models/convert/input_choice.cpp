@@ -17,6 +17,10 @@ std::string choices_of(const DialectTraits& dialect, Recipe recipe) {
   return names;
 }
 
+int element_bits(Recipe recipe) {
+  return format_traits(recipe_traits(recipe).element).bits;
+}
+
 std::string in_dialect(Recipe recipe, const DialectTraits& dialect) {
   return std::string(recipe_traits(recipe).name) + " in " + dialect.name;
 }
@@ -30,7 +34,9 @@ SourceInputs::SourceInputs(const StoredCheckpoint& source) {
     if (groups_[i].targets.empty()) of_all_.push_back(i);
     for (const std::string& target : groups_[i].targets) {
       by_target_[target].push_back(i);
-      const bool is_class = target.find_first_of(".:") == std::string::npos;
+      const bool is_class = target.find_first_of(".:") == std::string::npos &&
+                            source.find(target) == nullptr &&
+                            source.find(target + ".weight") == nullptr;
       if (is_class) of_all_.push_back(i);
       if (target.starts_with("re:")) {
         try {
@@ -99,11 +105,16 @@ InputChoice InputChooser::choose(const CheckpointTensor& tensor, Recipe recipe, 
     return {*asked_, words_for(*asked_), "as asked for"};
   }
   Activations choice = said != nullptr ? said->activations : destination_.preset(recipe);
-  const char* why = said != nullptr ? "as in the source" : "as the preset of that name";
+  const char* why = said != nullptr ? "as in the source" : "by default";
   if (choice == Activations::calibrated) {
     choice = Activations::none;
     why = said != nullptr ? "static in the source, whose scales are dropped"
                           : "static ones need activation_scales";
+  }
+  if (said != nullptr && choice == Activations::dynamic &&
+      element_bits(tensor.recipe) != element_bits(recipe)) {
+    choice = Activations::none;  // 8-bit inputs are no reason for 4-bit ones
+    why = "dynamic in the source, in other bits";
   }
   if (destination_.can_have(recipe, choice)) return {choice, words_for(choice), why};
   for (const Activations other : {Activations::none, Activations::dynamic}) {

@@ -9,8 +9,6 @@
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/convert/selection/pattern.h"
-#include "models/convert/selection/selection.h"
-#include "models/convert/side_plan.h"
 
 namespace blockscale::models {
 

@@ -134,7 +134,7 @@ class Planner {
   /// How the inputs of quantized weights are described.
   void choose_inputs() {
     if (plan_.all_verbatim) return;
-    std::map<std::string, std::size_t> lines;
+    std::set<std::string> lines;
     for (PlannedTensor& planned : plan_.tensors) {
       if (!planned.quantized) continue;
       InputChoice choice =
@@ -142,10 +142,10 @@ class Planner {
                            sides_->inputs(planned.recipe), planned.input_absmax > 0);
       planned.activations = choice.activations;
       planned.input_words = choice.words;
-      ++lines[std::string(recipe_traits(planned.recipe).name) + ": " +
-              activations_name(choice.activations) + ", " + choice.why];
+      lines.insert(std::string(recipe_traits(planned.recipe).name) + ": " +
+                   activations_name(choice.activations) + ", " + choice.why);
     }
-    for (const auto& [line, count] : lines) plan_.activations.push_back(line);
+    plan_.activations.assign(lines.begin(), lines.end());
   }
 
   bool changes_nothing() const {

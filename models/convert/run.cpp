@@ -34,10 +34,6 @@ void prefetch(std::span<const std::byte> bytes) {
   ::madvise(begin, bytes.size() + into_page, MADV_WILLNEED);
 }
 
-std::int64_t scale_bytes_of(Recipe recipe) {
-  return format_traits(recipe_traits(recipe).scale).bits / 8;
-}
-
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
 }  // namespace
@@ -217,10 +213,11 @@ void ConvertRun::find_scales(const std::vector<std::size_t>& wave) {
                  const MatrixView rows =
                      read_rows(source_, planned.source, task.rows, false, (*scratch).rows[0]);
                  check_finite(planned, task.rows, rows, "");
-                 absolute_maximum(rows, &task.amax, 1);
                  if (keeps_blocks(planned)) {
                    task.exponent =
                        largest_exponent(slice(source_.unaligned_view(planned.source), task.rows));
+                 } else {
+                   absolute_maximum(rows, &task.amax, 1);
                  }
                  report(0, source_tensor(planned).name);
                });
@@ -255,8 +252,9 @@ void ConvertRun::check_finite(const PlannedTensor& planned, const RowRange& rang
   if (index < 0) return;
   const CheckpointTensor& tensor = source_tensor(planned);
   std::string where = tensor.shape.size() > 2 ? std::to_string(range.batch) + ", " : "";
-  where += std::to_string(range.begin + index / matrix.columns) + ", " +
-           std::to_string(index % matrix.columns);
+  std::int64_t row = range.begin + index / matrix.columns, column = index % matrix.columns;
+  if (planned.transposed) std::swap(row, column);
+  where += std::to_string(row) + ", " + std::to_string(column);
   throw Error(ErrorCode::nonfinite, tensor.name,
               "holds NaN or infinity at [" + where + "]" + after +
                   "; allow_nonfinite converts it by the rules of docs/numerics.md");

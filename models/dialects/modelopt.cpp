@@ -190,7 +190,9 @@ Activations activations_of(const Json& algorithm) {
   for (const Algorithm& written : kWritten) {
     if (algorithm == written.name) return written.activations;
   }
-  const bool weights_only = algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO";
+  // The last one's inputs are FP8, which is said of no MXFP4 elsewhere.
+  const bool weights_only =
+      algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO" || algorithm == "W4A8_MXFP4_FP8";
   return weights_only ? Activations::none : Activations::dynamic;  // MXFP4 and its kind
 }
 

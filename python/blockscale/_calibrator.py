@@ -64,7 +64,7 @@ class Calibrator:
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Linear):
                 hook = functools.partial(self._observe_call, prefix + name)
-                self._hooks.append(module.register_forward_pre_hook(hook))
+                self._hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         if not self._hooks:
             raise ValueError("model: has no torch.nn.Linear")
 
@@ -119,6 +119,8 @@ class Calibrator:
         """
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
+            if not x.is_floating_point():
+                raise TypeError(f"x: has dtype {x.dtype}, must be a floating-point one")
             rows = x.detach().float().cpu().numpy()
         else:
             array, dtype, _ = describe(x, "x")
@@ -137,15 +139,17 @@ class Calibrator:
             )
         if not np.isfinite(rows).all():
             raise ValueError(f"{name}: input holds NaN or infinity")
-        self._inputs[name] = inputs
         if not len(rows):
             return
+        self._inputs[name] = inputs
         inputs.rows += len(rows)
         np.maximum(inputs.absmax, np.abs(rows).max(axis=0), out=inputs.absmax)
         inputs.squares += np.square(rows, dtype=np.float64).sum(axis=0)
 
-    def _observe_call(self, name: str, _module: Any, arguments: tuple[Any, ...]) -> None:
-        self.observe(name, arguments[0])
+    def _observe_call(
+        self, name: str, _module: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self.observe(name, arguments[0] if arguments else named["input"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file: NAME.input_absmax and NAME.input_mean_square, F32 [channels].
@@ -155,8 +159,6 @@ class Calibrator:
         """
         tensors: dict[str, np.ndarray] = {}
         for name, inputs in sorted(self._inputs.items()):
-            if not inputs.rows:
-                continue
             tensors[f"{name}.input_absmax"] = inputs.absmax.astype(np.float32)
             tensors[f"{name}.input_mean_square"] = (inputs.squares / inputs.rows).astype(np.float32)
         if not tensors:

@@ -278,6 +278,8 @@ def convert(
     if activation_scales is not None:
         options.activation_scales = _path(activation_scales, "activation_scales")
     if activations is not None:
+        if isinstance(activations, str) and activations not in ("none", "dynamic", "static"):
+            raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
         name = "calibrated" if activations == "static" else activations
         options.activations = enum_member(name, Activations, "activations")
     options.scales = enum_member(scales, ScaleChoice, "scales")

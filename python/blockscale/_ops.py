@@ -80,7 +80,8 @@ def quantize(
         recipe: a `Recipe` or its name, e.g. "nvfp4", "mxfp8_e4m3", "fp8_128x128".
         layout: where the scales go: "row_major" (default), "mn_major", "swizzled_128x4",
             "swizzled_8x4".
-        scale_mode: MX: "floor", "ceil" (default) or "even": how a block's exponent is chosen.
+        scale_mode: MX: "floor", "ceil" (default), "even" or "even_e2m1": how a block's exponent is
+                chosen.
         tensor_scale: NVFP4: use this tensor scale (in `sense`) instead of the data's; a float, or
             float32 [1] or [batch].
         sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax; default) or "multiplier".
@@ -122,12 +123,13 @@ def quantize(
     else:
         _require_out(out, "out", shape, traits, layout, sense, place)
 
-    searched = scale_choice != "amax" or channel_weights is not None
+    searched = scale_choice not in _AMAX or channel_weights is not None
     if searched:
         choice = enum_member(scale_choice, ScaleChoice, "scale_choice")
         weights = _channel_weights(channel_weights, shape[-1])
         if isinstance(place, Device):
-            raise ValueError(f"scale_choice: is {choice.name}, on a device it must be amax")
+            argument = "channel_weights" if choice in _AMAX else "scale_choice"
+            raise ValueError(f"{argument}: is given, on a device scales are those of amax")
 
     def run(given: bool) -> None:
         call = (array, fmt, out, mode, given, amax_floor, fused)
@@ -178,6 +180,7 @@ def _result_options(
 
 _DEFAULTS = (ScaleLayout.row_major, TensorScaleSense.divisor)
 _CEIL = MxScaleMode.ceil
+_AMAX = ("amax", ScaleChoice.amax)
 
 
 def _quantized(recipe: Recipe | str) -> RecipeTraits:

@@ -247,12 +247,9 @@ class ScaledTensor:
             )
         if unit:
             end = -(-last // unit) * tile
-            grid = slice(first // block, max(end, first // block))
-            scales = (
-                scales[..., grid]
-                if self._layout == ScaleLayout.mn_major
-                else (scales[..., grid, :])
-            )
+            grid = slice(first // block, end)
+            in_columns = self._layout == ScaleLayout.mn_major
+            scales = scales[..., grid] if in_columns else scales[..., grid, :]
         return values[..., first:last, :], scales
 
     def _with(self, values: Any, scales: Any, factors: Any, layout: ScaleLayout) -> ScaledTensor:

@@ -254,7 +254,7 @@ inline Block mx_block(const std::vector<float>& x, const MiniFloat& element, Mod
   }
   const float amax = amax_of(x);
   if (amax == 0) return block;
-  int e = mx_exponent(amax, element, mode);
+  int e = mx_exponent(amax, element, search ? Mode::ceil : mode);
   if (search) e = best_mx_exponent(x, weights, element, e);
   block.scale = static_cast<std::uint32_t>(e + 127);
   for (std::size_t i = 0; i < x.size(); ++i) {

@@ -90,6 +90,20 @@ def test_bad_calibrations(tmp_path: Path, entries: dict[str, np.ndarray], messag
     assert not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf])
+@pytest.mark.parametrize("channel", [0, 63])
+def test_bad_magnitudes(tmp_path: Path, bad: float, channel: int) -> None:
+    absmax = np.ones(64, np.float32)
+    absmax[channel] = bad
+    save_file({f"{NAME}.weight": np.ones((32, 64), np.float32)}, tmp_path / "model.safetensors")
+    save_file({f"{NAME}.input_absmax": absmax}, tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match="input_absmax.* must be finite and above 0"):
+        blockscale.convert(
+            tmp_path / "model.safetensors", tmp_path / "out.safetensors", "nvfp4",
+            activation_scales=tmp_path / "c.safetensors",
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("x", "kind", "message"),
     [
@@ -125,6 +139,9 @@ def test_torch_modules_are_hooked(tmp_path: Path) -> None:
         model(x)
         rounded = x.bfloat16().float()
         model(rounded)
+        model[0](input=x)
+        with pytest.raises(TypeError, match="must be a floating-point one"):
+            calibrator.observe("body.0", torch.ones(2, 64, dtype=torch.int32))
     model(100 * x)  # no longer observed
     assert calibrator.names == ["body.0", "body.2"]
     calibrator.save(tmp_path / "c.safetensors")
@@ -134,6 +151,13 @@ def test_torch_modules_are_hooked(tmp_path: Path) -> None:
     assert tensors["body.2.input_mean_square"].shape == (32,)
     with pytest.raises(ValueError, match="has no torch.nn.Linear"):
         blockscale.Calibrator(torch.nn.ReLU())
+
+
+def test_scales_of_amax_by_name_and_by_member() -> None:
+    x = batches()[0]
+    for choice in ("amax", blockscale.ScaleChoice.amax):
+        t = blockscale.quantize(x, "fp8_row", amax_floor=448.0, scale_choice=choice)
+        assert np.array_equal(t.scales, np.ones_like(t.scales))
 
 
 def test_searched_scales_in_python() -> None:

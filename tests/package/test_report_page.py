@@ -35,10 +35,12 @@ EMBEDDING = {
     "sentences_per_second": 100.0,
     "sentence_pairs": 211,
 }
-QUANTISE = {"recipe": "nvfp4", "dtype": "bf16", "threads": 1, "memcpy_share": 0.5}
-PRODUCT = {"recipe_a": "bf16", "recipe_b": "nvfp4", "gflops": 100.0}
+DEQUANTISE = {"recipe": "nvfp4", "dtype": "bf16", "threads": 1, "memcpy_share": 0.5}
+QUANTISE = DEQUANTISE | {"transform": "identity"}
 PEAKS = {"threads": 1, "read_bytes_per_second": 2e10, "f32": 1e11, "bf16": 2e11, "int8": 0}
-MEASURED = PRODUCT | {"threads": 1, "median_seconds": 1e-3, "multiplier": "bf16"}
+MEASURED = {"recipe_a": "bf16", "recipe_b": "nvfp4", "gflops": 100.0}
+MEASURED |= {"threads": 1, "median_seconds": 1e-3, "multiplier": "bf16"}
+MEASURED |= {"bytes": 10_000_000, "operations": 10_000_000}  # 0.5 ms of reading
 
 
 def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_page_of_many_checkpoints(checkpoints: Path, tmp_path: Path) -> None:
         embedding=[EMBEDDING],
         bench=[
             {"rows": 64, "k": 64, "cases": [QUANTISE]},
-            {"m": 1, "n": 2, "k": 3, "threads": 1, "cases": [PRODUCT]},
+            {"m": 1, "n": 2, "k": 3, "threads": 1, "peaks": [PEAKS], "cases": [MEASURED]},
         ],
     )
     text = output.read_text()
@@ -212,14 +214,13 @@ def test_a_page_of_chosen_tensors(checkpoints: Path, tmp_path: Path) -> None:
 
 def test_page_of_products_alone(tmp_path: Path) -> None:
     """Twice a result: one shape as `bench gemm` has it, several as `./dev bench` keeps them."""
-    read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}  # 0.5 ms of reading
     multiplied = MEASURED | {"bytes": 10_000, "operations": 150_000_000}  # 0.75 ms of bf16
     of_16 = {"m": 16, "n": 2, "k": 3, "cases": [multiplied]}
-    of_1 = {"m": 1, "n": 2, "k": 3, "cases": [read]}
+    of_1 = {"m": 1, "n": 2, "k": 3, "cases": [MEASURED]}
     one, kept, output = (tmp_path / name for name in ("one.json", "kept.json", "page.html"))
     one.write_text(json.dumps({"peaks": [PEAKS], "threads": 1, **of_1}))
     two = PEAKS | {"threads": 2}
-    other = of_16 | {"cases": [multiplied, read | {"threads": 2}]}
+    other = of_16 | {"cases": [multiplied, MEASURED | {"threads": 2}]}
     kept.write_text(json.dumps({"results": {"peaks": [PEAKS, two], "shapes": [of_1, other]}}))
     done = run_report("--bench", one, "--bench", kept, "--output", output)
     assert done.returncode == 0, done.stderr
@@ -233,8 +234,7 @@ def test_page_of_products_alone(tmp_path: Path) -> None:
 
 def test_threads_without_products_have_no_section(tmp_path: Path) -> None:
     """`./dev bench gemm --torch --shapes 1x1536x384`: peaks of two threads, products of one."""
-    read = MEASURED | {"bytes": 10_000_000, "operations": 10_000_000}
-    shape = {"m": 1, "n": 2, "k": 3, "cases": [read]}
+    shape = {"m": 1, "n": 2, "k": 3, "cases": [MEASURED]}
     kept, output = tmp_path / "kept.json", tmp_path / "page.html"
     kept.write_text(
         json.dumps({"results": {"peaks": [PEAKS, PEAKS | {"threads": 2}], "shapes": [shape]}})
@@ -242,6 +242,23 @@ def test_threads_without_products_have_no_section(tmp_path: Path) -> None:
     done = run_report("--bench", kept, "--output", output)
     assert done.returncode == 0, done.stderr
     assert "on one thread" in output.read_text() and "on 2 threads" not in output.read_text()
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        {"peaks": [PEAKS]},
+        {"device": "NVIDIA H200", "m": 1, "n": 2, "k": 3, "cases": [{"recipe_a": "fp8_row"}]},
+        {"rows": 64, "k": 64, "cases": [DEQUANTISE]},
+        {"threads": 1, "fresh_ms": 1.0},
+    ],
+    ids=["peaks", "a product on a GPU", "dequantize", "copy"],
+)
+def test_other_measurements_are_refused(tmp_path: Path, bench: dict[str, object]) -> None:
+    (tmp_path / "bench.json").write_text(json.dumps(bench))
+    done = run_report("--bench", tmp_path / "bench.json", "--output", tmp_path / "page.html")
+    assert done.returncode == 3 and "bench: is no result of `bench quantize`" in done.stderr
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_page_is_about_something(checkpoints: Path, tmp_path: Path) -> None:

@@ -59,9 +59,10 @@ Four receive(const Exchange& x, uint32_t warp, uint32_t tile) {
   if (ptx::laneid() == 0) {
     ptx::mbarrier_arrive_expect_tx(sum_barrier(warp), x.expected);
   }
-  if (x.waits)
+  if (x.waits) {
     device::mbarrier_wait(sum_barrier(warp), (x.parity + tile) % 2,
                           x.waited_at.value_or(SourceLocation::current()));
+  }
   Four sum = {{ptx::laneid(), ptx::cluster_ctarank(), warp, 1}};
   for (uint32_t slot = 0; slot < kOthers; ++slot) {
     const Four add =

@@ -111,6 +111,12 @@ class YamlLine {
 };
 
 RecipeMap from_yaml(const std::string& file, std::string_view text) {
+  if (text.size() > kMostBytes) {
+    fail(file, "has " + std::to_string(text.size()) + " bytes, must have at most " +
+                   std::to_string(kMostBytes));
+  }
+  if (text.find('\0') != std::string_view::npos) fail(file, "holds a NUL byte");
+  if (!is_utf8(text)) fail(file, "is not UTF-8");
   RecipeMap result;
   std::set<std::string> patterns;
   for (int number = 1; !text.empty(); ++number) {
@@ -146,8 +152,6 @@ std::vector<std::pair<std::string, Recipe>> read_recipe_file(const std::filesyst
   if (!is_json && extension != ".yaml" && extension != ".yml") {
     throw Error(ErrorCode::invalid_argument, name, "must end in .json, .yaml or .yml");
   }
-  check_json_text(text, name, kMostBytes);
-  if (!is_utf8(text)) fail(name, "is not UTF-8");
   RecipeMap result = is_json ? from_json(name, text) : from_yaml(name, text);
   if (result.empty()) fail(name, "has no pattern");
   return result;

@@ -58,7 +58,7 @@ class Selector {
   Decision decide(const CheckpointTensor& tensor) const {
     const Wish wish = this->wish(tensor);
     Decision decision = decide(tensor, wish);
-    decision.rule = rule(tensor, wish);
+    if (decision.convert || !wish.pattern.empty()) decision.rule = rule(tensor, wish);
     return decision;
   }
 
@@ -197,13 +197,19 @@ class Selector {
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
     if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
     const bool same = tensor.recipe == options_.recipe;
-    if (destination_.can_write(tensor.recipe) && (same || destination_.can_mix)) {
-      return {tensor.recipe, false, reason, ""};
-    }
+    const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
+    const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||
+                            destination_.can_have(tensor.recipe, Activations::dynamic) ||
+                            options_.activation_scales ||
+                            source_.parts(index).input_scale != nullptr;
+    const bool can_hold = destination_.can_write(tensor.recipe) && (same || destination_.can_mix);
+    if (can_hold && (same || has_inputs)) return {tensor.recipe, false, reason, ""};
+    const std::string what_lacks =
+        can_hold ? " without scales of inputs"
+                 : std::string(" beside ") + recipe_traits(options_.recipe).name;
     return {Recipe::bf16, true,
             reason + "; as bf16, for " + destination_.name + " cannot hold " +
-                recipe_traits(tensor.recipe).name + " beside " +
-                recipe_traits(options_.recipe).name,
+                recipe_traits(tensor.recipe).name + what_lacks,
             ""};
   }
 

@@ -59,7 +59,7 @@ double multiply_add(Multiplier multiplier, std::int64_t count, const std::uint32
   if (multiplier == Multiplier::f32) {
     const auto x = hn::BitCast(Floats(), hn::Set(Words(), bits));
     const auto sum =
-        add_up(Floats(), words, count, [&](auto s) HWY_ATTR { return hn::MulAdd(x, x, s); });
+        add_up(Floats(), words, count, [&](auto s) HWY_ATTR { return hn::MulAdd(s, x, x); });
     sink += hn::GetLane(hn::BitCast(Words(), sum));
     return 2 * steps * static_cast<double>(hn::MaxLanes(Floats()));
   }
@@ -117,8 +117,8 @@ constexpr std::int64_t kPieces = 171;  // 513 MiB: beyond all caches
 /// Multiply-adds of each sum in a piece of work, a fraction of a millisecond, and pieces a thread.
 constexpr std::int64_t kSteps = 50000;
 constexpr std::int64_t kPiecesOfWork = 32;
-/// 1 in bf16, twice; also about 1 in f32, and four bytes.
-constexpr std::uint32_t kWord = 0x3F803F80u;
+/// Just below 1 in bf16, twice; in f32, too, so that no sum grows; and four bytes.
+constexpr std::uint32_t kWord = 0x3F7F3F7Fu;
 
 double read_rate(int threads, int repeats) {
   ScaledTensor memory(Recipe::f32, kPieces, kPieceWords);  // in huge pages
@@ -187,7 +187,8 @@ GemmWork gemm_work(const GemmArguments& arguments) {
       gemm_detail::operand_bytes(x.a) + gemm_detail::operand_bytes(x.b) +
       (x.quantized ? gemm_detail::operand_bytes(x.quantized->out)
                    : x.d.batch * x.d.rows * x.d.columns * (format_traits(x.d.dtype).bits / 8));
-  work.operations = 2 * x.d.batch * x.d.rows * x.d.columns * x.a.k;
+  work.operations = 2.0 * static_cast<double>(x.d.batch) * static_cast<double>(x.d.rows) *
+                    static_cast<double>(x.d.columns) * static_cast<double>(x.a.k);
   work.multiplier = gemm_detail::multiplier_of(x);
   return work;
 }
@@ -195,7 +196,7 @@ GemmWork gemm_work(const GemmArguments& arguments) {
 double bound_seconds(const GemmWork& work, const CpuPeaks& peaks) {
   const double rate = peaks.operations_per_second[static_cast<int>(work.multiplier)];
   return std::max(static_cast<double>(work.bytes) / peaks.read_bytes_per_second,
-                  static_cast<double>(work.operations) / rate);
+                  work.operations / rate);
 }
 
 }  // namespace blockscale

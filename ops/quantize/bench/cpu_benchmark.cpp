@@ -110,12 +110,13 @@ void check(const QuantizeBenchmarkOptions& options) {
 
 /// Where the results of the cases of one dtype come from, and memcpy's rate.
 struct Elements {
+  Format dtype;
   Bytes bytes;
   double copy_rate = 0;
 
-  Elements(Format dtype, std::int64_t count, std::int64_t copied,
+  Elements(Format format, std::int64_t count, std::int64_t copied,
            const QuantizeBenchmarkOptions& options)
-      : bytes(random_numbers(dtype, count)) {
+      : dtype(format), bytes(random_numbers(dtype, count)) {
     const std::int64_t size = format_traits(dtype).bits / 8;
     const Bytes from(bytes.begin(), bytes.begin() + copied * size);
     Bytes copy(from.size(), 1);
@@ -190,12 +191,10 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
   const std::int64_t elements = options.rows * options.k;
   const std::vector<float> weights(static_cast<std::size_t>(options.k), 1.0f);
   std::optional<Elements> input;
-  Format current = Format::e2m1;
   for (QuantizeBenchmarkRow& row : result) {
     const std::int64_t size = format_traits(row.dtype).bits / 8;
-    if (!input || row.dtype != current) {
-      current = row.dtype;
-      input.emplace(current, gated ? 2 * elements : elements, elements, options);
+    if (!input || row.dtype != input->dtype) {
+      input.emplace(row.dtype, gated ? 2 * elements : elements, elements, options);
     }
     const bool halves = row.transform == InputTransform::swiglu;
     const MatrixView x{input->bytes.data(), row.dtype, options.rows,
@@ -205,8 +204,8 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     quantize_options.threads = options.threads;
     const MatrixView operand{input->bytes.data(), row.dtype, 1, options.k};
     quantize_options.input = quantize_detail::input_of(row.transform, operand, operand, operand);
-    const Family family = recipe_traits(row.recipe).family;
-    if (family == Family::mx || family == Family::nvfp4) {
+    const RecipeTraits& t = recipe_traits(row.recipe);
+    if (t.family == Family::mx || t.family == Family::nvfp4) {
       quantize_options.scale_choice = options.scale_choice;
       if (options.scale_choice == ScaleChoice::weighted) {
         quantize_options.channel_weights = weights.data();
@@ -215,8 +214,7 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
     set_times(row,
               sorted_times(options.repeats, [&] { quantize(x, out.view(), quantize_options); }));
     const auto read = static_cast<double>(x.rows * x.columns * size);
-    const RecipeTraits& t = recipe_traits(row.recipe);
-    const int reads = t.tensor_scale || t.block_rows == 0 ? 2 : 1;  // one for the tensor's maximum
+    const int reads = has_tensor_wide_scale(t) ? 2 : 1;  // one for the tensor's maximum
     set_rates(row, read, reads * read + bytes_of(out.view()), input->copy_rate);
   }
   return result;
@@ -233,11 +231,9 @@ std::vector<QuantizeBenchmarkRow> benchmark_dequantize(const QuantizeBenchmarkOp
   std::vector<QuantizeBenchmarkRow> result = cases(options);
   const std::int64_t elements = options.rows * options.k;
   std::optional<Elements> input;
-  Format current = Format::e2m1;
   for (QuantizeBenchmarkRow& row : result) {
-    if (!input || row.dtype != current) {
-      current = row.dtype;
-      input.emplace(current, elements, elements, options);
+    if (!input || row.dtype != input->dtype) {
+      input.emplace(row.dtype, elements, elements, options);
     }
     const MatrixView x{input->bytes.data(), row.dtype, options.rows, options.k};
     ScaledTensor quantized(row.recipe, options.rows, options.k, row.layout);

@@ -34,7 +34,10 @@ void compute_scales(const QuantizeJob& job, const Piece& piece, std::int64_t blo
                     std::uint8_t* out) {
   const RecipeTraits& t = job.recipe;
   if (t.family == Family::mx) {
-    steps::mx_scales(t.element, job.options.mx_scale_mode, row.maxima, blocks, out, row.factors);
+    // A search begins with `ceil`'s scale, whatever the mode.
+    const bool searched = job.options.scale_choice != ScaleChoice::amax;
+    steps::mx_scales(t.element, searched ? MxScaleMode::ceil : job.options.mx_scale_mode,
+                     row.maxima, blocks, out, row.factors);
   } else if (t.family == Family::nvfp4) {
     steps::nvfp4_scales(job.matrix_scale(piece.matrix), row.maxima, blocks, out, row.factors);
   } else {

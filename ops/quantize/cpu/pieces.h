@@ -20,8 +20,8 @@
 
 namespace blockscale {
 
-/// Elements of a piece, at most, and its rows: whole rows where that leaves enough pieces, as
-/// memory that is gone through in order is read twice as fast as parts of rows.
+/// Elements of a piece, at most, and its rows: whole rows if these are so short, as memory that is
+/// gone through in order is read twice as fast as parts of rows.
 inline constexpr std::int64_t kPieceElements = 256 * 1024;
 inline constexpr std::int64_t kPieceRows = 32;
 /// Elements of a piece whose blocks have more than one row: it is read twice, and should stay in a

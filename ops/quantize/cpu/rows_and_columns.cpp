@@ -1,6 +1,5 @@
 // Two quantized forms of a matrix from one read: along its rows, and of its transpose. A tile is
 // read (or computed) once, quantized as it is, transposed in the cache and quantized again.
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 

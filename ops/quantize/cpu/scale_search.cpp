@@ -6,7 +6,6 @@
 
 #include <hwy/foreach_target.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -234,11 +233,9 @@ void search_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::u
     // Both in units of the higher scale, squared.
     const auto one = hn::RebindMask(df, hn::Eq(low, high));
     const auto of_low = hn::IfThenElse(one, sums.second, hn::Mul(sums.first, hn::Set(df, 0.25f)));
-    const auto rule_is_low = hn::RebindMask(df, hn::Eq(best.rule, low));
-    best.rule_error = hn::IfThenElse(rule_is_low, of_low, sums.second);
+    best.rule_error = sums.second;
     best.error = best.rule_error;
     best.offer(low, factors_of.first, of_low);
-    best.offer(high, factors_of.second, sums.second);
     // The square of that scale, over that of a quarter; 0 or infinity where f32 has it not.
     const auto exponent = hn::Sub(hn::Add(high, high), hn::Set(di, 127 + 4));
     const auto unit = hn::ShiftLeft<23>(hn::Min(hn::Max(exponent, zero), hn::Set(di, 255)));

@@ -105,6 +105,33 @@ TEST_P(ScaleSearch, EveryByteIsTheOracles) {
   check_case({GetParam(), 70, 4192, 0, Format::bf16, Data::normal, true, 900, 2});
 }
 
+/// The candidates are those of `ceil`, also where another mode takes the power of two above: at an
+/// amax of 1.75, for `even_e2m1`.
+TEST(ScaleSearchProperty, MxScalesDoNotDependOnTheMode) {
+  std::vector<float> x(64 * 128, std::ldexp(1.0f, -13));
+  for (std::size_t i = 0; i < x.size(); i += 32) x[i] = i % 64 == 0 ? 1.75f : 1.9375f;
+  const MatrixView view{x.data(), Format::f32, 64, 128};
+  for (const RecipeTraits& t : kRecipes) {
+    if (t.family != Family::mx) continue;
+    std::vector<std::string> bytes;
+    ScaleErrors errors[4];
+    for (const MxScaleMode mode :
+         {MxScaleMode::ceil, MxScaleMode::floor, MxScaleMode::even, MxScaleMode::even_e2m1}) {
+      QuantizeOptions options;
+      options.mx_scale_mode = mode;
+      options.scale_choice = ScaleChoice::mse;
+      options.scale_errors = &errors[bytes.size()];
+      const ScaledTensor got = quantize(view, t.recipe, ScaleLayout::row_major, options);
+      bytes.emplace_back(static_cast<const char*>(got.view().scales), x.size() / 32);
+    }
+    for (std::size_t i = 1; i < bytes.size(); ++i) {
+      EXPECT_EQ(bytes[i], bytes[0]) << t.name;
+      EXPECT_EQ(errors[i].amax, errors[0].amax) << t.name;
+      EXPECT_EQ(errors[i].chosen, errors[0].chosen) << t.name;
+    }
+  }
+}
+
 /// Sum of w (x - value)^2 over row 0, of the values that the codes stand for.
 double error_of(const std::vector<float>& x, const ScaledTensorView& tensor,
                 const std::vector<float>& weights) {

@@ -313,24 +313,18 @@ def _threads(bench: dict[str, Any]) -> str:
 def _bench_section(bench: dict[str, Any]) -> str:
     from . import plots
 
-    if "peaks" in bench:
+    if "peaks" in bench and ("cases" in bench or "shapes" in bench):
         return _roofline_section(bench)
-    cases = bench["cases"]
-    if "memcpy_share" in cases[0]:
-        return _section(
-            "How fast quantizing is",
-            f"Bytes read and written a second while a {bench['rows']} × {bench['k']} matrix is "
-            f"quantized from {cases[0]['dtype']} {_threads(cases[0])}, in percent of what "
-            "memcpy copies: nothing that reads and writes as much can be much faster than 100 %.",
-            plots.quantize_rates(cases),
-            "Rate of quantizing by recipe",
-        )
+    cases = bench.get("cases") or [{}]
+    if "memcpy_share" not in cases[0] or "transform" not in cases[0]:
+        raise ValueError("bench: is no result of `bench quantize` or `bench gemm` on a CPU")
     return _section(
-        "How fast products are",
-        f"Billions of operations a second of a {bench['m']} × {bench['n']} × {bench['k']} product "
-        f"{_threads(bench)}. Orange: plain f32 and bf16, to compare with.",
-        plots.gemm_rates(cases),
-        "Rate of matrix products by recipes",
+        "How fast quantizing is",
+        f"Bytes read and written a second while a {bench['rows']} × {bench['k']} matrix is "
+        f"quantized from {cases[0]['dtype']} {_threads(cases[0])}, in percent of what "
+        "memcpy copies: nothing that reads and writes as much can be much faster than 100 %.",
+        plots.quantize_rates(cases),
+        "Rate of quantizing by recipe",
     )
 
 

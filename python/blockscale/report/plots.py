@@ -323,24 +323,6 @@ def quantize_rates(cases: Sequence[dict[str, Any]]) -> str:
 
 
 @_styled()
-def gemm_rates(cases: Sequence[dict[str, Any]]) -> str:
-    """GFLOP/s of matrix products; those of plain formats, to compare with, are highlighted."""
-    plain = ("f32", "f16", "bf16")
-    names = [f"{case['recipe_a']} × {case['recipe_b']}" for case in cases]
-    rates = [float(case["gflops"]) for case in cases]
-    return _bars(
-        names,
-        rates,
-        "GFLOP/s of a product (→ better)",
-        [f"{rate:.0f}" for rate in rates],
-        [
-            ORANGE if case["recipe_a"] in plain and case["recipe_b"] in plain else BLUE
-            for case in cases
-        ],
-    )
-
-
-@_styled()
 def rooflines(points: Sequence[Product], peaks: dict[str, float]) -> str:
     """GFLOP/s of products over the operations that each byte of them takes, under the rooflines.
 
