@@ -228,13 +228,14 @@ bool multiply_span_of_bf16_as(const PackedChunk& chunk, const OperandMatrix& b, 
   if (begin == 0) touch_pages(rows, task.column_begin);
   const Scales scales(b, task, begin, count, scratch);
   if (!span_is_safe(chunk.range, scales.range(), recipe_traits(b.recipe).element)) return false;
-  // What is fetched takes a tenth of a microsecond to come, in which short rows are many.
-  constexpr std::int64_t kBytesAhead = 8 * 1024;
-  rows.rows_ahead =
-      std::max<std::int64_t>(kAhead, kBytesAhead / std::max<std::int64_t>(1, b.value_row_stride));
   // Rows are used side by side, but long ones are fetched one after the other where they touch: in
   // huge pages memory gives twice as much so.
   rows.in_order = b.value_row_stride == whole_bytes && whole_bytes >= 1024;
+  // What is fetched takes a tenth of a microsecond to come, in which short rows are many; but the
+  // first ones, which nothing fetched, are much of a small B.
+  const std::int64_t bytes_ahead = (rows.in_order ? 32 : 8) * 1024;
+  rows.rows_ahead =
+      std::max<std::int64_t>(kAhead, bytes_ahead / std::max<std::int64_t>(1, b.value_row_stride));
   const std::int64_t groups = task.columns / kGroupColumns;
   multiply(rows, scales, task.column_begin, groups, 1, a, tile);
   for (std::int64_t n = groups * kGroupColumns; n < task.columns; ++n) {
