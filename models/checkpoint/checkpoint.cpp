@@ -230,16 +230,24 @@ std::vector<float> StoredCheckpoint::factors(const TensorStore::Entry& entry) co
 std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) const {
   const WeightParts& parts = parts_[tensor];
   const CheckpointTensor& t = tensors_[tensor];
-  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
-  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
-  for (const TensorStore::Entry* entry : {parts.tensor_scale, one_scale ? parts.scales : nullptr,
-                                          parts.input_scale, is_side ? parts.values : nullptr}) {
-    if (entry == nullptr) continue;
-    for (const float factor : factors(*entry)) {
+  const auto problem = [](std::span<const float> factors,
+                          const TensorStore::Entry* entry) -> std::optional<ScaleProblem> {
+    for (const float factor : factors) {
       if (std::isfinite(factor) && factor > 0) continue;
       return ScaleProblem{entry->info.name,
                           "is " + std::to_string(factor) + ", must be finite and above 0"};
     }
+    return std::nullopt;
+  };
+  if (parts.tensor_scale != nullptr) {
+    if (const auto found = problem(tensor_scales(tensor), parts.tensor_scale)) return found;
+  }
+  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
+  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
+  for (const TensorStore::Entry* entry :
+       {one_scale ? parts.scales : nullptr, parts.input_scale, is_side ? parts.values : nullptr}) {
+    if (entry == nullptr) continue;
+    if (const auto found = problem(factors(*entry), entry)) return found;
   }
   return std::nullopt;
 }

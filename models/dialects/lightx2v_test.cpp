@@ -14,7 +14,7 @@ using test::part_f32;
 using test::TestTensor;
 using test::values_of;
 
-class LightX2VTest : public ::testing::Test {
+class LightX2VTest : public test::ReadOnlyDialectTest {
  protected:
   void write(const std::vector<TestTensor>& tensors) {
     std::filesystem::remove_all(folder_ / "model");
@@ -23,12 +23,6 @@ class LightX2VTest : public ::testing::Test {
   Checkpoint open(const std::vector<TestTensor>& tensors) {
     write(tensors);
     return Checkpoint::open(folder_ / "model");
-  }
-  Checkpoint converted(Recipe recipe, Dialect dialect) {
-    ConvertOptions options = test::options_for({recipe, dialect});
-    options.overwrite = true;
-    report_ = convert(folder_ / "model", folder_ / "out", options);
-    return Checkpoint::open(folder_ / "out");
   }
   void expect_refused(ErrorCode code, const std::vector<TestTensor>& tensors,
                       const std::string& argument, const std::string& reason) {
@@ -48,9 +42,6 @@ class LightX2VTest : public ::testing::Test {
     weight.fill(static_cast<unsigned>(weight.k + weight.bits));
     return weight;
   }
-
-  test::ScratchFolder folder_;
-  ConvertReport report_;
 };
 
 const BlockWeight kMxfp4 = {130, 256, 4, 2, 32, true};
@@ -195,6 +186,12 @@ TEST_F(LightX2VTest, WhatDoesNotFitIsRefused) {
   zero.push_back({"a.input_absmax", DType::F32, {}, floats({0.0f})});
   write(zero);
   expect_error(ErrorCode::corrupt_file, "a.input_absmax", "must be finite and above 0",
+               [&] { converted(Recipe::nvfp4, Dialect::modelopt); });
+  std::vector<TestTensor> large = stored("a", filled(kNvfp4));
+  large.push_back({"a.input_global_scale", DType::F32, {}, floats({1e30f})});
+  large.push_back({"a.alpha", DType::F32, {}, floats({1e30f})});
+  write(large);
+  expect_error(ErrorCode::corrupt_file, "a.alpha", "is inf, must be finite and above 0",
                [&] { converted(Recipe::nvfp4, Dialect::modelopt); });
 }
 

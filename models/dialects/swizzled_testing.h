@@ -21,6 +21,20 @@ inline float small_float(int code, int exponent_bits, int mantissa_bits) {
   return (code >> (exponent_bits + mantissa_bits)) & 1 ? -value : value;
 }
 
+/// A checkpoint `model` in a folder, and what becomes of it.
+class ReadOnlyDialectTest : public ::testing::Test {
+ protected:
+  Checkpoint converted(Recipe recipe, Dialect dialect) {
+    ConvertOptions options = options_for({recipe, dialect});
+    options.overwrite = true;
+    report_ = convert(folder_ / "model", folder_ / "out", options);
+    return Checkpoint::open(folder_ / "out");
+  }
+
+  ScratchFolder folder_;
+  ConvertReport report_;
+};
+
 /// Scales [rows, columns] in tiles of 128 x 4, a tile a row of 32 times 4 x 4; padding is 0x5A.
 inline std::string swizzle(const std::string& scales, std::size_t rows, std::size_t columns) {
   const std::size_t k_tiles = (columns + 3) / 4;

@@ -163,12 +163,13 @@ std::string type_of(const std::string& name, const Description& description) {
                   ", readable are Tensor, Float8Tensor, MXTensor and NVFP4Tensor");
 }
 
-std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig&) {
+std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
   std::vector<StoredWeight> weights;
   const std::map<std::string, Description> described = descriptions(store);
   if (described.empty()) {
-    throw Error(ErrorCode::unsupported, store.folder().string(),
-                "has no file whose metadata has \"tensor_names\", as torchao writes safetensors");
+    throw Error(ErrorCode::unsupported, config.config_path,
+                "quant_method is \"torchao\", but no file has the metadata \"tensor_names\" that "
+                "torchao writes");
   }
   for (const auto& [name, description] : described) {
     const std::string type = type_of(name, description);

@@ -51,7 +51,7 @@ Json float8_tensor(std::vector<int> block) {
                    {"qdata", "scale"});
 }
 
-class TorchaoTest : public ::testing::Test {
+class TorchaoTest : public test::ReadOnlyDialectTest {
  protected:
   using Descriptions = std::map<std::string, Json>;
 
@@ -74,12 +74,6 @@ class TorchaoTest : public ::testing::Test {
     write(tensors, descriptions);
     return Checkpoint::open(folder_ / "model");
   }
-  Checkpoint converted(Recipe recipe, Dialect dialect) {
-    ConvertOptions options = test::options_for({recipe, dialect});
-    options.overwrite = true;
-    report_ = convert(folder_ / "model", folder_ / "out", options);
-    return Checkpoint::open(folder_ / "out");
-  }
   void expect_refused(ErrorCode code, const std::vector<TestTensor>& tensors, const Json& of_weight,
                       const std::string& argument, const std::string& reason) {
     SCOPED_TRACE(reason);
@@ -99,9 +93,6 @@ class TorchaoTest : public ::testing::Test {
                                   w.swizzled()}
                      : TestTensor{"a._weight_scale", scale, {w.rows, w.columns()}, w.scales}};
   }
-
-  test::ScratchFolder folder_;
-  ConvertReport report_;
 };
 
 TEST_F(TorchaoTest, MxTensors) {
@@ -230,7 +221,8 @@ TEST_F(TorchaoTest, WhatIsNotKnownIsRefused) {
   std::filesystem::remove_all(folder_ / "model");
   test::write_checkpoint(folder_ / "model", tensors,
                          {{"quantization_config", {{"quant_method", "torchao"}}}});
-  expect_error(ErrorCode::unsupported, (folder_ / "model").string(), "\"tensor_names\"",
+  expect_error(ErrorCode::unsupported, (folder_ / "model" / "config.json").string(),
+               "no file has the metadata \"tensor_names\"",
                [&] { Checkpoint::open(folder_ / "model"); });
   test::write_store(folder_ / "model" / "model.safetensors", tensors,
                     {{"tensor_names", R"(["a.weight"])"}});
