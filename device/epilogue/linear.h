@@ -19,6 +19,7 @@ struct LinearEpilogue {
   const float* alpha_factor = nullptr;  // on the device, times alpha; null: 1
   float alpha = 1;
   float beta = 0;
+  bool keeps_sums = false;  // d is the sums
   uint32_t rows = 0;  // of d
   uint32_t columns = 0;
 };

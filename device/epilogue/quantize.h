@@ -19,8 +19,8 @@ enum class Activation : uint8_t {
 BLOCKSCALE_HD constexpr Format epilogue_element(ScaleRule rule) {
   return rule == ScaleRule::nvfp4 ? Format::e2m1 : Format::e4m3;
 }
-BLOCKSCALE_HD constexpr int epilogue_block(ScaleRule rule) {
-  return rule == ScaleRule::nvfp4 ? 16 : rule == ScaleRule::mx ? 32 : 128;
+BLOCKSCALE_HD constexpr uint32_t log2_epilogue_block(ScaleRule rule) {
+  return rule == ScaleRule::nvfp4 ? 4 : rule == ScaleRule::mx ? 5 : 7;
 }
 
 /// Columns of y that a warp quantizes at a time: whole blocks of every rule.
@@ -36,6 +36,8 @@ struct QuantizingEpilogue {
   int64_t value_batch_stride = 0;
   bool vectors = false;  // each row of values starts at a multiple of 16 bytes
   ScaleMatrix scales = {};
+  int64_t scale_step_8 = 0;  // from a scale to that 8 rows below, of the same 16
+  bool has_padding = false;  // the scale layout has more rows or columns than there are blocks
   ScaleOptions options = {};
   const float* tensor_scale = nullptr;  // nvfp4; null: 1
   int64_t tensor_scale_stride = 0;      // between matrices

@@ -38,6 +38,10 @@ QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
   e.value_batch_stride = p.value_batch_stride;
   e.vectors = quantize_detail::has_value_vectors(p, 16);
   e.scales = p.scales;
+  e.scale_step_8 = scale_offset(p.scales.layout, 8, 0, p.scales.leading_stride);
+  const std::int64_t block_columns =
+      ceil_div(p.k, std::int64_t{1} << log2_epilogue_block(rule_of(a.out.recipe)));
+  e.has_padding = p.scales.rows != x.d.rows || p.scales.columns != block_columns;
   e.options = p.scale_options;
   e.tensor_scale = p.tensor_scale;
   e.tensor_scale_stride = p.tensor_scale_stride;
