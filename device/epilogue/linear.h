@@ -20,7 +20,7 @@ struct LinearEpilogue {
   float alpha = 1;
   float beta = 0;
   bool keeps_sums = false;  // d is the sums
-  uint32_t rows = 0;  // of d
+  uint32_t rows = 0;        // of d
   uint32_t columns = 0;
 };
 

@@ -62,9 +62,8 @@ class BlockQuantizer {
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kQuantizedColumns / 2]) {
     uint32_t amax[2][kOwn];
     find_amaxes<true>(y, amax);
-    const bool has_vectors =
-        q_.vectors && (q_.columns % kVectorCodes == 0 ||
-                       place_.column + kQuantizedColumns <= q_.columns);
+    const bool has_vectors = q_.vectors && (q_.columns % kVectorCodes == 0 ||
+                                            place_.column + kQuantizedColumns <= q_.columns);
     const bool is_short = find_scales<false>(amax) && has_vectors;
     if (!is_short) {
       if constexpr (kRule == ScaleRule::fp8) find_amaxes<false>(y, amax);
@@ -276,8 +275,7 @@ class BlockQuantizer {
     const uint32_t codes = byte * 8 / format_traits(kElement).bits;
     const bool has_column = place_.column + codes < q_.columns;
     const uint32_t at_row = place_.row + first;
-    uint8_t* to = q_.values + place_.batch * q_.value_batch_stride +
-                  at_row * q_.value_row_stride +
+    uint8_t* to = q_.values + place_.batch * q_.value_batch_stride + at_row * q_.value_row_stride +
                   int64_t{place_.column} * format_traits(kElement).bits / 8 + byte;
     const ptx::SharedAddress from = held_ + (first * kPitch + byte);
     ptx::bar_warp_sync(ptx::kFullMask);
@@ -292,8 +290,10 @@ class BlockQuantizer {
   /// From word q of lane q to consecutive codes: of each eight columns lane q has two.
   BLOCKSCALE_DEVICE static Words in_order(const Words& w) {
     if constexpr (kElement == Format::e2m1) {
-      const uint32_t a = ptx::prmt(w.at[0], w.at[1], 0x5140), b = ptx::prmt(w.at[2], w.at[3], 0x5140);
-      const uint32_t c = ptx::prmt(w.at[0], w.at[1], 0x7362), d = ptx::prmt(w.at[2], w.at[3], 0x7362);
+      const uint32_t a = ptx::prmt(w.at[0], w.at[1], 0x5140),
+                     b = ptx::prmt(w.at[2], w.at[3], 0x5140);
+      const uint32_t c = ptx::prmt(w.at[0], w.at[1], 0x7362),
+                     d = ptx::prmt(w.at[2], w.at[3], 0x7362);
       return {{ptx::prmt(a, b, 0x5410), ptx::prmt(a, b, 0x7632), ptx::prmt(c, d, 0x5410),
                ptx::prmt(c, d, 0x7632)}};
     } else {
@@ -352,11 +352,11 @@ class BlockQuantizer {
     }
     const int32_t left = static_cast<int32_t>(q_.columns - place_.column - column);
     if (place_.row + row >= e_.rows || left <= 0) return;
-    encoding::store_code_bytes(encoding::encode_chunk<kElement, kRule, true>(chunk, scale), left,
-                               q_.values + place_.batch * q_.value_batch_stride +
-                                   (place_.row + row) * q_.value_row_stride +
-                                   int64_t{place_.column + column} * format_traits(kElement).bits /
-                                       8);
+    encoding::store_code_bytes(
+        encoding::encode_chunk<kElement, kRule, true>(chunk, scale), left,
+        q_.values + place_.batch * q_.value_batch_stride +
+            (place_.row + row) * q_.value_row_stride +
+            int64_t{place_.column + column} * format_traits(kElement).bits / 8);
   }
   static constexpr uint32_t kSideBytes = kQuantizedColumns / 2 * 4;  // of a row in f32
 

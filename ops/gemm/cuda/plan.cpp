@@ -143,8 +143,7 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   e.alpha_factor = x.alpha_factor;
   e.alpha = x.alpha;
   e.beta = x.beta;
-  e.keeps_sums =
-      x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr;
+  e.keeps_sums = x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr;
   e.rows = static_cast<std::uint32_t>(x.d.rows);
   e.columns = static_cast<std::uint32_t>(x.d.columns);
   return e;
