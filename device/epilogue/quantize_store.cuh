@@ -62,16 +62,12 @@ class BlockQuantizer {
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kQuantizedColumns / 2]) {
     uint32_t amax[2][kOwn];
     find_amaxes<true>(y, amax);
-    const bool has_vectors = q_.vectors && (q_.columns % kVectorCodes == 0 ||
-                                            place_.column + kQuantizedColumns <= q_.columns);
-    const bool is_short = find_scales<false>(amax) && has_vectors;
-    if (!is_short) {
-      if constexpr (kRule == ScaleRule::fp8) find_amaxes<false>(y, amax);
-      (void)find_scales<true>(amax);
-    }
+    const bool is_short = find_scales<false>(amax);
     if (is_short) {
       encode(y);
     } else {
+      if constexpr (kRule == ScaleRule::fp8) find_amaxes<false>(y, amax);
+      (void)find_scales<true>(amax);
       encode_exactly(y);
     }
     store_scales();
@@ -145,10 +141,10 @@ class BlockQuantizer {
     }
   }
 
-  /// Scales of this lane's blocks. Whether the short way serves all of the warp's blocks.
+  /// Scales of this lane's blocks. Whether the short way serves all that is the warp's.
   template <bool kExact>
   BLOCKSCALE_DEVICE bool find_scales(const uint32_t (&amax)[2][kOwn]) {
-    bool exceptional = false;
+    bool exceptional = !q_.vectors;
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       BLOCKSCALE_UNROLL
@@ -168,13 +164,13 @@ class BlockQuantizer {
   BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < e_.rows; }
 
   BLOCKSCALE_DEVICE void store_scales() const {
-    const uint32_t first = kBlocks < 4 ? 0 : lane_ % 4 * kOwn;
-    const uint32_t column = place_.column / kBlock + first;
-    if ((kBlocks < 4 && lane_ % 4 != 0) || column * kBlock >= q_.columns) return;
+    const uint32_t column = place_.column / kBlock + (kBlocks < 4 ? 0 : lane_ % 4 * kOwn);
+    const bool has_column = (kBlocks >= 4 || lane_ % 4 == 0) && column * kBlock < q_.columns;
     ScaleMatrix m = q_.scales;
     m.bytes |= kRule != ScaleRule::fp8;
     const uint32_t left = kOwn == 1 ? 1 : m.columns - column;
-    int64_t at = encoding::scale_place(m, place_.batch, row(0), column);
+    int64_t at =
+        place_.batch * m.batch_stride + q_.scale_steps.offset(place_.row, lane_ / 4, column);
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       uint32_t stored[kOwn];
@@ -183,8 +179,8 @@ class BlockQuantizer {
         const bool exists = i == 0 || (column + i) * kBlock < q_.columns;
         stored[i] = exists ? scale_[half][i].stored : 0;
       }
-      if (has_row(half)) encoding::store_scales_at(m, at, left, stored);
-      at += q_.scale_step_8;
+      if (has_column && has_row(half)) encoding::store_scales_at(m, at, left, stored);
+      at += q_.scale_steps.rows_8;
     }
   }
 
@@ -407,19 +403,21 @@ class QuantizeStore {
   /// two tiles make 128 columns: those of `part` 0 are held until those of part 1 come.
   BLOCKSCALE_DEVICE void operator()(float (&v)[kSums], const QuantizedPlace& place,
                                     uint32_t part) const {
-    const bool is_whole = q_.activation != Activation::swiglu || part != 0;
-    if (place.row < e_.rows) {
-      if (!e_.keeps_sums) {
-        epilogue::combine(v, e_, epilogue::alpha_of(e_), place.batch, place.row + place.lane / 4,
-                          place.d_columns);
-      }
-      activate(v, part, held_ + place.lane * 16);
-      if (is_whole) quantize(v, place);
-    }
-    if (is_whole && q_.has_padding) epilogue::clear_padding(e_, q_, place);
+    bool is_y = q_.takes_sums && place.row < e_.rows;
+    if (!is_y && place.row < e_.rows) is_y = make_y(v, place, part);
+    if (is_y) quantize(v, place);
+    if (q_.has_padding) epilogue::clear_padding(e_, q_, place);
   }
 
  private:
+  /// From sums to y. False with swiglu's part 0, which is held.
+  BLOCKSCALE_DEVICE bool make_y(float (&v)[kSums], const QuantizedPlace& place,
+                                uint32_t part) const {
+    epilogue::combine(v, e_, place.batch, place.row + place.lane / 4, place.d_columns);
+    activate(v, part, held_ + place.lane * 16);
+    return q_.activation != Activation::swiglu || part != 0;
+  }
+
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kSums], const QuantizedPlace& place) const {
     using epilogue::BlockQuantizer;
     if (q_.rule == ScaleRule::fp8) {

@@ -74,6 +74,11 @@ BLOCKSCALE_DEVICE void load_groups(const RowPart& part, uint32_t step, float (&t
   }
 }
 
+/// alpha of a call.
+BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
+  return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
+}
+
 /// What combine() does with C and the bias. No branch stands between loads, which would wait for
 /// each.
 template <int kSums>
@@ -129,9 +134,9 @@ class AddMatrices {
 /// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
 /// this lane.
 template <int kSums>
-BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, float alpha,
-                               uint32_t batch, uint32_t row, const LaneColumns& columns) {
-  if (alpha != 1) {
+BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
+                               uint32_t row, const LaneColumns& columns) {
+  if (const float alpha = alpha_of(e); alpha != 1) {
     BLOCKSCALE_UNROLL
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
   }
@@ -156,11 +161,6 @@ BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, float
   }
 }
 
-/// alpha of a call.
-BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
-  return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
-}
-
 /// Two f32 as a pair of D's dtype, the first in the low half.
 template <class Pair, bool kF16>
 BLOCKSCALE_DEVICE Pair convert(float low, float high) {
@@ -182,14 +182,16 @@ class TileStore {
   /// `buffers` are the warp's own, at a multiple of 1024 bytes.
   BLOCKSCALE_DEVICE TileStore(const LinearEpilogue& e, const TensorMap* d,
                               ptx::SharedAddress buffers)
-      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()), alpha_(epilogue::alpha_of(e)) {}
+      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()) {}
 
   /// The sums of 16 rows from `row` on, as a wgmma accumulator has them. All lanes call it.
   BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
                                     uint32_t column) const {
     if (row >= e_.rows) return;
-    const uint32_t first = column + lane_ % 4 * 2;
-    epilogue::combine(sums, e_, alpha_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+    if (!e_.keeps_sums) {
+      const uint32_t first = column + lane_ % 4 * 2;
+      epilogue::combine(sums, e_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+    }
     if (e_.d.dtype == Format::bf16) {
       store<Pair16, false>(sums, batch, row, column);
     } else if (e_.d.dtype == Format::f16) {
@@ -319,7 +321,6 @@ class TileStore {
   const TensorMap* d_;
   ptx::SharedAddress buffers_;
   uint32_t lane_;
-  float alpha_;
 };
 
 }  // namespace blockscale

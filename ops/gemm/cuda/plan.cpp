@@ -245,6 +245,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.epilogue = epilogue_of(x);
   if (x.quantized) {
     p.quantize = quantizing_epilogue(x);
+    p.quantize.takes_sums = p.epilogue.keeps_sums && p.quantize.activation == Activation::none;
     p.runs = tile_runs(x);
     p.log2_parts = static_cast<std::uint32_t>(std::countr_zero(unsigned(size.parts())));
     p.first_n = static_cast<std::uint32_t>(first / size.quantized_columns);

@@ -36,11 +36,11 @@ QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
   e.values = p.values;
   e.value_row_stride = p.value_row_stride;
   e.value_batch_stride = p.value_batch_stride;
-  e.vectors = quantize_detail::has_value_vectors(p, 16);
+  const int bits = format_traits(epilogue_element(e.rule)).bits;
+  e.vectors = quantize_detail::has_value_vectors(p, 16) && p.k * bits % 128 == 0;
   e.scales = p.scales;
-  e.scale_step_8 = scale_offset(p.scales.layout, 8, 0, p.scales.leading_stride);
-  const std::int64_t block_columns =
-      ceil_div(p.k, std::int64_t{1} << log2_epilogue_block(rule_of(a.out.recipe)));
+  e.scale_steps = ScaleSteps::of(p.scales.layout, p.scales.leading_stride);
+  const std::int64_t block_columns = ceil_div(p.k, std::int64_t{1} << log2_epilogue_block(e.rule));
   e.has_padding = p.scales.rows != x.d.rows || p.scales.columns != block_columns;
   e.options = p.scale_options;
   e.tensor_scale = p.tensor_scale;
