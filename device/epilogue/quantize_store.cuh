@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/math.h"
+#include "device/encode/code_quotient.cuh"
 #include "device/encode/codes.cuh"
 #include "device/encode/store.cuh"
 #include "device/epilogue/quantize.h"
@@ -152,7 +153,12 @@ class BlockQuantizer {
         encoding::BlockScale& scale = scale_[half][i];
         scale = encoding::block_scale<kRule, kElement, kExact>(amax[half][i], tensor_scale_,
                                                                q_.options);
-        exceptional |= has_row(half) && scale.exceptional;
+        bool is_short = !scale.exceptional;
+        if constexpr (kRule == ScaleRule::fp8) {
+          is_short =
+              amax[half][i] < encoding::kInfinityBits && encoding::has_code_quotients(scale.factor);
+        }
+        exceptional |= has_row(half) && !is_short;
       }
     }
     return !ptx::vote_sync_any(ptx::kFullMask, exceptional);
@@ -224,11 +230,14 @@ class BlockQuantizer {
                                          int half, const FactorOf& factor_of) const {
     if constexpr (kRule == ScaleRule::nvfp4) {
       return encoding::encode_nvfp4<false>(chunk, factor_of).word[0];
+    } else if constexpr (kRule == ScaleRule::mx) {
+      return encoding::fp8_bytes<kElement>(
+          [&](int i) { return ptx::mul_rn(encoding::value_at(chunk, i), factor_of(i)); }, 0);
     } else {
-      encoding::BlockScale scale = scale_[half][0];
-      scale.factor = factor_of(0);
-      scale.keep = ~0u;
-      return encoding::encode_chunk<kElement, kRule, false>(chunk, scale).word[0];
+      const encoding::BlockScale& scale = scale_[half][0];
+      const encoding::CodeQuotient quotient(scale.factor, scale.reciprocal);
+      return encoding::fp8_bytes<kElement>(
+          [&](int i) { return quotient(encoding::value_at(chunk, i)); }, 0);
     }
   }
 
