@@ -217,7 +217,8 @@ class BlockQuantizer {
           chunk.word[i] = bit_cast<uint32_t>(y[4 * (first + i / 2) + 2 * half + i % 2]);
         }
         const auto block = [first](int i) { return 8 * (first + i / 2) / kBlock; };
-        ptx::st_shared(own + static_cast<uint32_t>(half * 8 * kPitch + first / kGroups * 16),
+        const auto word = static_cast<uint32_t>(first / kGroups);
+        ptx::st_shared(own + (static_cast<uint32_t>(half) * 8 * kPitch + word * 16),
                        encode_word(chunk, half, [&](int i) { return factor[block(i)]; }));
       }
     }
