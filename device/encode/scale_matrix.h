@@ -8,7 +8,7 @@
 namespace blockscale {
 
 /// How a scale follows from an amax, and an element meets it (docs/numerics.md).
-enum class ScaleRule : uint32_t {
+enum class ScaleRule : uint8_t {
   mx,     // ue8m0, multiply by its inverse
   nvfp4,  // ue4m3, multiply by S / s
   fp8,    // f32, f32 powers of two or ue8m0 (a run-time value): divide
