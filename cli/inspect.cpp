@@ -47,8 +47,9 @@ struct Selection {
 Selection select(const Checkpoint& checkpoint, const Listing<Row>& listing) {
   Selection selection{tensors_of(checkpoint, listing.patterns), {}};
   for (const CheckpointTensor& tensor : selection.tensors) {
+    const bool has_view = tensor.quantized && !tensor.column_factors;
     selection.rows.push_back(
-        {tensor, tensor.quantized ? scale_layout_traits(checkpoint.view(tensor).layout).name : ""});
+        {tensor, has_view ? scale_layout_traits(checkpoint.view(tensor).layout).name : ""});
   }
   selection.rows = listing.of(std::move(selection.rows));
   return selection;
@@ -116,6 +117,7 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint,
          {"shape", tensor.shape},
          {"recipe", stored_as(tensor)},
          {"quantized", tensor.quantized},
+         {"column_factors", tensor.column_factors},
          {"dtype", dtype_name(tensor.dtype)},
          {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
          {"cute",
@@ -141,7 +143,8 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint,
 std::string tensor_table(const Selection& selection) {
   Table table({{"Tensor"}, {"Shape"}, {"Recipe"}, {"Scale layout"}, {"Bytes", Align::right}});
   for (const auto& [tensor, layout] : selection.rows) {
-    table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor), layout,
+    table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor),
+                   tensor.column_factors ? "factors of columns" : layout,
                    format_bytes(static_cast<double>(tensor.bytes))});
   }
   return table.str() + shown_text(selection.rows.size(), selection.tensors.size());

@@ -291,7 +291,9 @@ void bind_options(nb::module_& module) {
       .value("modelopt", Dialect::modelopt, "NVIDIA ModelOpt's.")
       .value("compressed_tensors", Dialect::compressed_tensors,
              "compressed-tensors', as llm-compressor writes them.")
-      .value("gpt_oss", Dialect::gpt_oss, "MXFP4 experts of gpt-oss; read only.");
+      .value("gpt_oss", Dialect::gpt_oss, "MXFP4 experts of gpt-oss; read only.")
+      .value("lightx2v", Dialect::lightx2v, "LightX2V's, scales swizzled; read only.")
+      .value("torchao", Dialect::torchao, "torchao's flattened tensor classes; read only.");
   nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")
       .value("out_in", ExpertsLayout::out_in, "[experts, outputs, inputs]: can be quantized.")
       .value("in_out", ExpertsLayout::in_out, "[experts, inputs, outputs]: stays as it is.");
@@ -329,6 +331,7 @@ void bind_checkpoints(nb::module_& module) {
       .def_ro("name", &CheckpointTensor::name)
       .def_ro("shape", &CheckpointTensor::shape)
       .def_ro("quantized", &CheckpointTensor::quantized)
+      .def_ro("column_factors", &CheckpointTensor::column_factors)
       .def_ro("recipe", &CheckpointTensor::recipe)
       .def_prop_ro("dtype",
                    [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })

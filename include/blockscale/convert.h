@@ -23,9 +23,11 @@ enum class Dialect : std::uint8_t {
   deepseek,
   modelopt,
   compressed_tensors,
-  gpt_oss,  // MXFP4 experts of gpt-oss; read only
+  gpt_oss,   // MXFP4 experts of gpt-oss; read only
+  lightx2v,  // read only
+  torchao,   // read only
 };
-/// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss".
+/// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss", "lightx2v", "torchao".
 const char* dialect_name(Dialect dialect);
 std::optional<Dialect> dialect_from_name(std::string_view name);
 /// The dialect a recipe is written in unless the caller says otherwise.
@@ -47,6 +49,9 @@ struct CheckpointTensor {
   Recipe recipe = Recipe::f32;  // of `quantized` tensors, and of plain f32, f16 and bf16 ones
   DType dtype = DType::F32;     // of the stored values
   std::uint64_t bytes = 0;      // stored bytes: values, scales and tensor scales
+  /// Values are also multiplied by factors of their columns, which no view can say: AWQ's
+  /// pre_quant_scale, or the scales of outputs of FBGEMM's stacks [experts, inputs, outputs].
+  bool column_factors = false;
 };
 
 /// A checkpoint in any readable dialect, opened lazily over mmap.
@@ -59,7 +64,8 @@ class Checkpoint {
   const std::vector<CheckpointTensor>& tensors() const;  // sorted by name
   const CheckpointTensor* find(std::string_view name) const;
   /// A view over the mapping of a quantized tensor, or of a plain f32, f16 or bf16 one. Tensors
-  /// of more than two dimensions are batches of their last two; one dimension is one row.
+  /// of more than two dimensions are batches of their last two; one dimension is one row. Throws
+  /// unsupported for those with `column_factors`.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
   /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
   /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would

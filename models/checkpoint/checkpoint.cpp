@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "models/checkpoint/factors.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 #include "models/safetensors/source_path.h"
@@ -99,8 +100,8 @@ std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& f
   const std::vector<StoredWeight> weights = checkpoint->dialect_->read(store, checkpoint->config_);
   std::set<std::string_view> claimed;
   for (const StoredWeight& weight : weights) {
-    for (const TensorInfo* info :
-         {weight.values, weight.scales, weight.tensor_scale, weight.input_scale}) {
+    for (const TensorInfo* info : {weight.values, weight.scales, weight.tensor_scale,
+                                   weight.input_scale, weight.channel_factors, weight.derived}) {
       if (info != nullptr && !claimed.insert(info->name).second) {
         throw Error(ErrorCode::corrupt_file, info->name, "is claimed by two weights");
       }
@@ -141,10 +142,26 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.scales = entry(weight.scales);
   parts.tensor_scale = entry(weight.tensor_scale);
   parts.input_scale = entry(weight.input_scale);
+  parts.channel_factors = entry(weight.channel_factors);
   parts.sense = weight.sense;
+  parts.input_kind = weight.input_kind;
+  parts.scale_layout = weight.scale_layout;
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;
+  const std::int64_t stack = matrix_shape(weight.shape).batch;
+  if (parts.scales == nullptr) {
+    parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), 1.0f));
+  }
   parts.tensor_scale_copy = copy_of_factors(parts.tensor_scale, false);
+  if (weight.tensor_scale_is_alpha) {
+    parts.tensor_scale_copy =
+        add_copy({factors(*parts.tensor_scale)[0] * factors(*parts.input_scale)[0]});
+  } else if (weight.no_tensor_scale) {
+    parts.tensor_scale_copy = add_copy({1.0f});
+  }
+  if (parts.channel_factors != nullptr) {
+    parts.channel_copy = add_copy(factors(*parts.channel_factors));
+  }
 
   CheckpointTensor tensor;
   tensor.name = weight.name;
@@ -152,10 +169,8 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   tensor.quantized = true;
   tensor.recipe = weight.recipe;
   tensor.dtype = weight.values->dtype;
-  for (const TensorStore::Entry* part :
-       {parts.values, parts.scales, parts.tensor_scale, parts.input_scale}) {
-    if (part != nullptr) tensor.bytes += part->info.bytes;
-  }
+  tensor.column_factors = weight.channel_factors != nullptr;
+  for (const TensorStore::Entry* part : parts.stored()) tensor.bytes += part->info.bytes;
   tensors_.push_back(std::move(tensor));
   parts_.push_back(parts);
 }
@@ -178,8 +193,21 @@ int StoredCheckpoint::copy_of_factors(const TensorStore::Entry* entry, bool wide
   const DType dtype = entry->info.dtype;
   if (dtype == DType::F32 && is_aligned(data.data(), alignof(float))) return -1;
   if (dtype != DType::F32 && !widen) return -1;
-  copies_.push_back(factors(*entry));
+  return add_copy(factors(*entry));
+}
+
+int StoredCheckpoint::add_copy(std::vector<float> values) {
+  copies_.push_back(std::move(values));
   return static_cast<int>(copies_.size()) - 1;
+}
+
+std::vector<const TensorStore::Entry*> WeightParts::stored() const {
+  std::vector<const TensorStore::Entry*> result;
+  for (const TensorStore::Entry* part :
+       {values, scales, tensor_scale, input_scale, channel_factors}) {
+    if (part != nullptr) result.push_back(part);
+  }
+  return result;
 }
 
 SideTensor StoredCheckpoint::side(std::size_t tensor) const {
@@ -202,16 +230,24 @@ std::vector<float> StoredCheckpoint::factors(const TensorStore::Entry& entry) co
 std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) const {
   const WeightParts& parts = parts_[tensor];
   const CheckpointTensor& t = tensors_[tensor];
-  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
-  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
-  for (const TensorStore::Entry* entry : {parts.tensor_scale, one_scale ? parts.scales : nullptr,
-                                          parts.input_scale, is_side ? parts.values : nullptr}) {
-    if (entry == nullptr) continue;
-    for (const float factor : factors(*entry)) {
+  const auto problem = [](std::span<const float> factors,
+                          const TensorStore::Entry* entry) -> std::optional<ScaleProblem> {
+    for (const float factor : factors) {
       if (std::isfinite(factor) && factor > 0) continue;
       return ScaleProblem{entry->info.name,
                           "is " + std::to_string(factor) + ", must be finite and above 0"};
     }
+    return std::nullopt;
+  };
+  if (parts.tensor_scale != nullptr) {
+    if (const auto found = problem(tensor_scales(tensor), parts.tensor_scale)) return found;
+  }
+  const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
+  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
+  for (const TensorStore::Entry* entry :
+       {one_scale ? parts.scales : nullptr, parts.input_scale, is_side ? parts.values : nullptr}) {
+    if (entry == nullptr) continue;
+    if (const auto found = problem(factors(*entry), entry)) return found;
   }
   return std::nullopt;
 }
@@ -237,6 +273,16 @@ bool StoredCheckpoint::has_view(const CheckpointTensor& tensor) {
 }
 
 ScaledTensorView StoredCheckpoint::unaligned_view(std::size_t tensor) const {
+  ScaledTensorView view = stored_view(tensor);
+  if (view.layout != ScaleLayout::row_major) {
+    view.scales = row_major_scales(tensor);
+    view.layout = ScaleLayout::row_major;
+  }
+  return view;
+}
+
+/// With scales as they are stored.
+ScaledTensorView StoredCheckpoint::stored_view(std::size_t tensor) const {
   const CheckpointTensor& t = tensors_[tensor];
   const WeightParts& parts = parts_[tensor];
   if (!has_view(t)) {
@@ -254,19 +300,80 @@ ScaledTensorView StoredCheckpoint::unaligned_view(std::size_t tensor) const {
   if (!t.quantized) return view;
   view.scales = parts.scale_copy >= 0 ? copies_[static_cast<std::size_t>(parts.scale_copy)].data()
                                       : static_cast<const void*>(store_.data(*parts.scales).data());
-  if (parts.tensor_scale != nullptr) {
-    view.tensor_scale =
-        parts.tensor_scale_copy >= 0
-            ? copies_[static_cast<std::size_t>(parts.tensor_scale_copy)].data()
-            : reinterpret_cast<const float*>(store_.data(*parts.tensor_scale).data());
+  view.layout = parts.scale_layout;
+  if (const std::span<const float> factors = tensor_scales(tensor); !factors.empty()) {
+    view.tensor_scale = factors.data();
     view.sense = parts.sense;
-    view.tensor_scale_batch_stride = parts.tensor_scale->info.bytes > sizeof(float) ? 1 : 0;
+    view.tensor_scale_batch_stride = factors.size() > 1 ? 1 : 0;
   }
   return view;
 }
 
+std::span<const float> StoredCheckpoint::tensor_scales(std::size_t tensor) const {
+  const WeightParts& parts = parts_[tensor];
+  if (parts.tensor_scale_copy >= 0) {
+    return copies_[static_cast<std::size_t>(parts.tensor_scale_copy)];
+  }
+  if (parts.tensor_scale == nullptr) return {};
+  const std::span<const std::byte> data = store_.data(*parts.tensor_scale);
+  return {reinterpret_cast<const float*>(data.data()), data.size() / sizeof(float)};
+}
+
+/// Scales of one byte that are stored in another layout, made when they are first asked for.
+const std::byte* StoredCheckpoint::row_major_scales(std::size_t tensor) const {
+  const std::lock_guard lock(row_major_mutex_);
+  const auto [found, added] = row_major_scales_.try_emplace(tensor);
+  std::vector<std::byte>& copy = found->second;
+  if (!added) return copy.data();
+  const WeightParts& parts = parts_[tensor];
+  const MatrixShape shape = matrix_shape(tensors_[tensor].shape);
+  const ScaleGrid grid = scale_grid(tensors_[tensor].recipe, shape.rows, shape.k);
+  const std::int64_t leading = default_leading_stride(parts.scale_layout, grid.rows, grid.columns);
+  const std::int64_t matrix = scale_count(parts.scale_layout, grid.rows, grid.columns, leading);
+  const std::byte* stored = store_.data(*parts.scales).data();
+  copy.reserve(static_cast<std::size_t>(shape.batch * grid.rows * grid.columns));
+  for (std::int64_t b = 0; b < shape.batch; ++b, stored += matrix) {
+    for (std::int64_t i = 0; i < grid.rows; ++i) {
+      for (std::int64_t j = 0; j < grid.columns; ++j) {
+        copy.push_back(stored[scale_offset(parts.scale_layout, i, j, leading)]);
+      }
+    }
+  }
+  return copy.data();
+}
+
+std::span<const float> StoredCheckpoint::channel_factors(std::size_t tensor,
+                                                         std::int64_t batch) const {
+  const int copy = parts_[tensor].channel_copy;
+  if (copy < 0) return {};
+  const std::span<const float> all = copies_[static_cast<std::size_t>(copy)];
+  const auto k = static_cast<std::size_t>(tensors_[tensor].shape.back());
+  return all.subspan(all.size() == k ? 0 : static_cast<std::size_t>(batch) * k, k);
+}
+
+std::vector<float> StoredCheckpoint::input_factors(std::size_t tensor,
+                                                   TensorScaleSense sense) const {
+  const WeightParts& parts = parts_[tensor];
+  std::vector<float> result = factors(*parts.input_scale);
+  if (tensors_[tensor].recipe != Recipe::nvfp4) return result;  // of FP8 a multiplier everywhere
+  for (float& factor : result) {
+    factor = parts.input_kind == InputScale::absmax
+                 ? nvfp4_factor(factor, sense)
+                 : in_sense(factor,
+                            parts.input_kind == InputScale::divisor ? TensorScaleSense::divisor
+                                                                    : parts.sense,
+                            sense, parts.input_scale->info.name);
+  }
+  return result;
+}
+
 ScaledTensorView StoredCheckpoint::view(std::size_t tensor) const {
-  const ScaledTensorView view = unaligned_view(tensor);
+  if (const TensorStore::Entry* factors = parts_[tensor].channel_factors) {
+    throw Error(ErrorCode::unsupported, tensors_[tensor].name,
+                "has factors of its columns, " + quote(factors->info.name) +
+                    ", which a view cannot say; a conversion applies them");
+  }
+  const ScaledTensorView view = stored_view(tensor);
   const std::size_t size =
       static_cast<std::size_t>(format_traits(recipe_traits(view.recipe).element).bits + 7) / 8;
   if (!is_aligned(view.values, size)) {
@@ -278,11 +385,11 @@ ScaledTensorView StoredCheckpoint::view(std::size_t tensor) const {
 }
 
 void StoredCheckpoint::drop(std::size_t tensor) const {
-  const WeightParts& parts = parts_[tensor];
-  for (const TensorStore::Entry* part :
-       {parts.values, parts.scales, parts.tensor_scale, parts.input_scale}) {
-    if (part != nullptr) store_.files()[part->file].drop(part->info);
+  for (const TensorStore::Entry* part : parts_[tensor].stored()) {
+    store_.files()[part->file].drop(part->info);
   }
+  const std::lock_guard lock(row_major_mutex_);
+  row_major_scales_.erase(tensor);
 }
 
 }  // namespace models

@@ -2,7 +2,9 @@
 // its parts. `Checkpoint` of the public API wraps it.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,10 +21,17 @@ struct WeightParts {
   const TensorStore::Entry* scales = nullptr;
   const TensorStore::Entry* tensor_scale = nullptr;
   const TensorStore::Entry* input_scale = nullptr;
+  const TensorStore::Entry* channel_factors = nullptr;
   TensorScaleSense sense = TensorScaleSense::divisor;
+  InputScale input_kind = InputScale::factor;
+  ScaleLayout scale_layout = ScaleLayout::row_major;
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;
+  int channel_copy = -1;
+
+  /// Each part that is stored.
+  std::vector<const TensorStore::Entry*> stored() const;
 };
 
 /// A tensor scale that means nothing.
@@ -45,10 +54,19 @@ class StoredCheckpoint {
 
   /// Whether `tensor` has floating-point values that `view` can show.
   static bool has_view(const CheckpointTensor& tensor);
-  /// Throws unsupported if it has not, or if its values are misaligned in the file.
+  /// Throws unsupported if it has not, or has factors of its columns, or if its values are
+  /// misaligned in the file. Scales are as they are stored.
   ScaledTensorView view(std::size_t tensor) const;
-  /// The same whatever the alignment of the values: for readers that go through `aligned_rows`.
+  /// The same whatever the alignment of the values, and without the factors of columns: for
+  /// readers that go through `read_rows`. Scales are row_major, in a copy that lives until `drop`
+  /// where they are stored otherwise.
   ScaledTensorView unaligned_view(std::size_t tensor) const;
+  /// One, or one for each matrix; empty if the weight has none.
+  std::span<const float> tensor_scales(std::size_t tensor) const;
+  /// Of the k columns of matrix `batch`; empty if the weight has none.
+  std::span<const float> channel_factors(std::size_t tensor, std::int64_t batch) const;
+  /// Input scales as a dialect of this sense stores them.
+  std::vector<float> input_factors(std::size_t tensor, TensorScaleSense sense) const;
 
   /// What `tensor` is for the quantization of others. None of a plain checkpoint, and scales of
   /// activations only beside a weight: a model may have parameters of such names.
@@ -59,13 +77,16 @@ class StoredCheckpoint {
   /// above 0.
   std::optional<ScaleProblem> scale_problem(std::size_t tensor) const;
 
-  /// Gives the mapped pages of the tensor's parts back.
+  /// Gives the mapped pages of the tensor's parts, and its view's copy of scales, back.
   void drop(std::size_t tensor) const;
 
  private:
   void add_weight(const StoredWeight& weight);
   void add_plain(const TensorStore::Entry& entry);
   int copy_of_factors(const TensorStore::Entry* entry, bool widen);
+  int add_copy(std::vector<float> values);
+  ScaledTensorView stored_view(std::size_t tensor) const;
+  const std::byte* row_major_scales(std::size_t tensor) const;
 
   TensorStore store_;
   SourceConfig config_;
@@ -73,6 +94,9 @@ class StoredCheckpoint {
   std::vector<CheckpointTensor> tensors_;  // sorted by name
   std::vector<WeightParts> parts_;         // of tensors_
   std::vector<std::vector<float>> copies_;
+
+  mutable std::mutex row_major_mutex_;  // guards what follows
+  mutable std::map<std::size_t, std::vector<std::byte>> row_major_scales_;
 };
 
 /// What the two documents, null where absent, say of quantization. Throws corrupt_file naming

@@ -367,11 +367,16 @@ TEST_F(CheckpointTest, ReadsTheFp8AndMxOfVllmFbgemmAndModelOpt) {
   EXPECT_EQ(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("mxfp4")), Recipe::mxfp4);
   EXPECT_EQ(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("W4A8_MXFP4_FP8")),
             Recipe::mxfp4);
-  // AWQ's factors of the inputs are not applied, so weights that have them are not read.
-  EXPECT_THROW(recipe({packed, scales(DType::U8, {256, 4})}, modelopt("NVFP4_AWQ")), Error);
   const TestTensor awq = {"a.pre_quant_scale", DType::BF16, {128}, ""};
-  expect_error(ErrorCode::unsupported, "a.pre_quant_scale", "changes what quantized weights mean",
-               [&] { recipe({packed, scales(DType::U8, {256, 4}), awq}, modelopt("MXFP4")); });
+  EXPECT_EQ(recipe({packed, scales(DType::U8, {256, 4}), awq}, modelopt("NVFP4_AWQ")),
+            Recipe::mxfp4);
+  const TestTensor wrong = {"a.pre_quant_scale", DType::BF16, {64}, ""};
+  expect_error(ErrorCode::corrupt_file, "a.weight",
+               "factors a.pre_quant_scale are BF16 [64], must be F32, BF16 or F16 with 128", [&] {
+                 const TestTensor factor = {"a.weight_scale_2", DType::F32, {}, ""};
+                 recipe({packed, scales(DType::F8_E4M3, {256, 8}), factor, wrong},
+                        modelopt("NVFP4_AWQ"));
+               });
 }
 
 }  // namespace

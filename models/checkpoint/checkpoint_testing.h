@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -53,11 +54,12 @@ inline TestTensor f32_tensor(std::string name, std::vector<std::int64_t> shape, 
   return {std::move(name), DType::F32, std::move(shape), floats(normal_values(count, seed))};
 }
 
-inline void write_store(const std::filesystem::path& file, const std::vector<TestTensor>& tensors) {
+inline void write_store(const std::filesystem::path& file, const std::vector<TestTensor>& tensors,
+                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}}) {
   std::vector<TensorInfo> infos;
   for (const TestTensor& t : tensors)
     infos.push_back(models::tensor_info(t.name, t.dtype, t.shape));
-  SafetensorsWriter writer(file, infos, {{"format", "pt"}});
+  SafetensorsWriter writer(file, infos, metadata);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string bytes = test_bytes(tensors[i]);
     writer.write(i, 0, std::as_bytes(std::span(bytes)));

@@ -16,11 +16,12 @@ namespace {
 using fuzz::require;
 
 /// A store of these tensors, all zero. Its file is gone; the mapping stays.
-TensorStore make_store(const std::vector<TensorInfo>& tensors) {
+TensorStore make_store(const std::vector<TensorInfo>& tensors,
+                       const std::map<std::string, std::string>& metadata = {}) {
   std::string folder = std::filesystem::temp_directory_path() / "blockscale-XXXXXX";
   require(::mkdtemp(folder.data()) != nullptr, "mkdtemp works");
   const std::filesystem::path path = std::filesystem::path(folder) / "model.safetensors";
-  SafetensorsWriter writer(path, tensors);
+  SafetensorsWriter writer(path, tensors, metadata);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::vector<std::byte> zeros(tensor_bytes(tensors[i].dtype, tensors[i].shape));
     writer.write(i, 0, zeros);
@@ -60,6 +61,24 @@ std::vector<TensorStore> make_stores() {
                                {"a.input_scale", DType::F32, {}, 0}}));
   stores.push_back(make_store(
       {{"p_blocks", DType::U8, {2, 3, 1, 16}, 0}, {"p_scales", DType::U8, {2, 3, 1}, 0}}));
+  stores.push_back(make_store({{"a.weight", DType::U8, {2, 16}, 0},
+                               {"a.weight_scale", DType::F8_E4M3, {2, 2}, 0},
+                               {"a.weight_scale_2", DType::F32, {}, 0},
+                               {"a.pre_quant_scale", DType::BF16, {32}, 0}}));
+  stores.push_back(
+      make_store({{"p", DType::F8_E4M3, {2, 3, 5}, 0}, {"p_scale", DType::F32, {2, 1, 5}, 0}}));
+  stores.push_back(make_store({{"a.weight", DType::U8, {2, 16}, 0},
+                               {"a.weight_scale", DType::F8_E4M3, {128, 4}, 0},
+                               {"a.weight_global_scale", DType::F32, {}, 0},
+                               {"a.input_absmax", DType::F32, {}, 0}}));
+  stores.push_back(make_store(
+      {{"a.weight", DType::U8, {2, 128}, 0}, {"a.weight_scale", DType::F8_E8M0, {128, 8}, 0}}));
+  stores.push_back(
+      make_store({{"a._weight_qdata", DType::U8, {2, 16}, 0},
+                  {"a._weight_scale", DType::F8_E4M3, {32, 16}, 0}},
+                 {{"tensor_names", R"(["a.weight"])"},
+                  {"a.weight", R"({"_type": "NVFP4Tensor", "_data": {"is_swizzled_scales": true},
+                        "_tensor_data_names": ["qdata", "scale"]})"}}));
   return stores;
 }
 
@@ -72,15 +91,18 @@ void check_erased(Json config) {
 /// A weight that was accepted has the bytes that its recipe says, so that no view leaves the file.
 void check_weight(const StoredWeight& weight) {
   const MatrixShape shape = matrix_shape(weight.shape);
-  require(weight.values != nullptr && weight.scales != nullptr, "values and scales are there");
+  require(weight.values != nullptr, "values are there");
+  require(weight.scales != nullptr || weight.channel_factors != nullptr, "scales are there");
   const auto values = shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
   require(weight.values->bytes == static_cast<std::uint64_t>(values), "values fill their tensor");
+  if (weight.scales == nullptr) return;
   const std::int64_t scales =
-      shape.batch * scale_bytes(weight.recipe, ScaleLayout::row_major, shape.rows, shape.k);
+      shape.batch * scale_bytes(weight.recipe, weight.scale_layout, shape.rows, shape.k);
   const bool narrow = weight.scales->dtype == DType::BF16 || weight.scales->dtype == DType::F16;
   require(weight.scales->bytes == static_cast<std::uint64_t>(narrow ? scales / 2 : scales),
           "scales fill their tensor");
-  require((weight.tensor_scale != nullptr) == recipe_traits(weight.recipe).tensor_scale,
+  require((weight.tensor_scale != nullptr || weight.no_tensor_scale) ==
+              recipe_traits(weight.recipe).tensor_scale,
           "a tensor scale where the recipe has one");
 }
 
@@ -96,7 +118,8 @@ void read_checkpoint(const TensorStore& store, const SourceConfig& config) {
     // Tensors that the configuration does not describe are named instead of the file.
     const bool known = error.argument() == fuzz::kFile || store.find(error.argument()) != nullptr ||
                        store.find(error.argument() + "_packed") != nullptr ||
-                       store.find(error.argument() + "_scale") != nullptr;
+                       store.find(error.argument() + "_scale") != nullptr ||
+                       store.find(error.argument() + "_weight_scale") != nullptr;
     require(known, "errors name the file or a tensor");
     fuzz::check_message(error);
   }

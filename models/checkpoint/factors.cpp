@@ -57,6 +57,12 @@ void check_not_negative(const void* scales, Format format, std::int64_t begin, s
 void convert_scales(const void* scales, Format from, Format to, std::int64_t begin,
                     std::int64_t end, const std::string& tensor, std::byte* out) {
   check_not_negative(scales, from, begin, end - begin, tensor);
+  if (from == to) {
+    const std::int64_t size = format_traits(from).bits / 8;
+    std::memcpy(out, static_cast<const std::byte*>(scales) + begin * size,
+                static_cast<std::size_t>((end - begin) * size));
+    return;
+  }
   for (std::int64_t i = begin; i < end; ++i) {
     const float value = from == Format::f32
                             ? static_cast<const float*>(scales)[i]

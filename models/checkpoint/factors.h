@@ -26,7 +26,8 @@ float in_sense(float factor, TensorScaleSense from, TensorScaleSense to, const s
 void check_not_negative(const void* scales, Format format, std::int64_t begin, std::int64_t count,
                         const std::string& tensor);
 
-/// Scales [begin, end) stored as `from`, as bytes of `to`, exactly. Formats are f32 and ue8m0.
+/// Scales [begin, end) stored as `from`, as bytes of `to`, exactly. Formats are equal, or f32 and
+/// ue8m0.
 /// Throws corrupt_file naming `tensor` for a scale that `to` cannot hold.
 void convert_scales(const void* scales, Format from, Format to, std::int64_t begin,
                     std::int64_t end, const std::string& tensor, std::byte* out);

@@ -121,6 +121,14 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
   std::byte* values = Scratch::room(buffer, 4 * count);
   const MutableMatrixView widened{values, Format::f32, rows.rows, rows.k};
   dequantize(rows, widened, 1);
+  const std::span<const float> factors = checkpoint.channel_factors(tensor, range.batch);
+  if (!factors.empty()) {
+    auto* const numbers = reinterpret_cast<float*>(values);
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      float* const row = numbers + i * rows.k;
+      for (std::int64_t k = 0; k < rows.k; ++k) row[k] *= factors[static_cast<std::size_t>(k)];
+    }
+  }
   return widened;
 }
 

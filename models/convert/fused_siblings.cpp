@@ -17,9 +17,8 @@ const CheckpointTensor& tensor_of(const Plan& plan, std::size_t planned) {
 /// The stored tensor scales if they are carried over, else nothing.
 std::span<const std::byte> copied_scale(const Plan& plan, std::size_t planned) {
   const PlannedTensor& tensor = plan.tensors[planned];
-  const TensorStore::Entry* entry = plan.source->parts(tensor.source).tensor_scale;
-  if (tensor.method == Method::requantize || entry == nullptr) return {};
-  return plan.source->store().data(*entry);
+  if (tensor.method == Method::requantize) return {};
+  return std::as_bytes(plan.source->tensor_scales(tensor.source));
 }
 
 bool same_tensor_scale(const Plan& plan, const std::vector<std::size_t>& members) {

@@ -29,7 +29,7 @@ std::string in_dialect(Recipe recipe, const DialectTraits& dialect) {
 
 SourceInputs::SourceInputs(const StoredCheckpoint& source) {
   if (source.dialect().inputs == nullptr) return;
-  groups_ = source.dialect().inputs(source.config());
+  groups_ = source.dialect().inputs(source.store(), source.config());
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].targets.empty()) of_all_.push_back(i);
     for (const std::string& target : groups_[i].targets) {

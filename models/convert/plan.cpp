@@ -123,8 +123,13 @@ class Planner {
     }
   }
 
-  /// Whether tensor `i` has the recipe and the dialect that it shall have.
+  /// Whether tensor `i` has the recipe and the dialect that it shall have. Factors of its columns
+  /// stay only where the words of the configuration stay.
   bool is_there_already(std::size_t i) const {
+    return would_stay(i) && (plan_.all_verbatim || source_.parts(i).channel_factors == nullptr);
+  }
+
+  bool would_stay(std::size_t i) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     if (!tensor.quantized) return !decisions_[i].convert;
     return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
@@ -151,7 +156,7 @@ class Planner {
   bool changes_nothing() const {
     bool nothing = source_.dialect().dialect == plan_.destination->dialect;
     for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) {
-      nothing = is_there_already(i) && chooser_->is_as_asked(source_.tensors()[i]);
+      nothing = would_stay(i) && chooser_->is_as_asked(source_.tensors()[i]);
     }
     return nothing;
   }
@@ -241,6 +246,7 @@ class Planner {
     take(Part::scales, parts.scales);
     take(Part::tensor_scale, parts.tensor_scale);
     if (sides_->inputs(planned.recipe)) take(Part::input_scale, parts.input_scale);
+    take(Part::channel_factors, parts.channel_factors);
   }
 
   /// The source's recipe; where f32 scales turn out to be powers of two, which not every dialect
@@ -272,7 +278,9 @@ class Planner {
   void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
     const bool rescaled = rescaled_.contains(planned.source);
-    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled;
+    const bool has_factors = stored.channel_factors != nullptr;
+    const bool transfer =
+        tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled && !has_factors;
     planned.method = transfer ? Method::transfer : Method::requantize;
     WeightToWrite weight;
     weight.name = tensor.name;
@@ -290,6 +298,10 @@ class Planner {
     if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
+    if (has_factors) {
+      if (planned.reason.empty()) planned.reason = "factors of its columns applied";
+      planned.converted = true;
+    }
     if (!transfer || !planned.reason.empty()) return;
     planned.converted = true;
     if (planned.recipe != Recipe::nvfp4) {
@@ -337,6 +349,7 @@ class Planner {
           std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
             const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
             return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
+                   source_.parts(plan_.tensors[i].source).channel_factors == nullptr &&
                    plan_.tensors[i].recipe == Recipe::nvfp4 &&
                    !searches_scales(options_, plan_.tensors[i]);
           });

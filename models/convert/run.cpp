@@ -295,11 +295,12 @@ const TensorStore::Entry* ConvertRun::stored_part(const PlannedTensor& planned,
   }
 }
 
-/// Whether scales are stored in other bytes than the source's: ue8m0 and f32, or widened from bf16.
+/// Whether scales are stored in other bytes than the source's: ue8m0 and f32, widened from bf16, or
+/// in another order.
 bool ConvertRun::changes_scale_format(const PlannedTensor& planned, Part part) const {
   if (planned.method != Method::transfer || part != Part::scales) return false;
   const WeightParts& parts = source_.parts(planned.source);
-  return parts.scale_copy >= 0 ||
+  return parts.scale_copy >= 0 || parts.scale_layout != ScaleLayout::row_major ||
          recipe_traits(source_tensor(planned).recipe).scale != recipe_traits(planned.recipe).scale;
 }
 
@@ -326,11 +327,12 @@ void ConvertRun::run_piece(Piece& piece, SafetensorsWriter& writer) {
 
 /// Block scales of rows of a quantized source.
 void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& range) const {
-  if (!source_tensor(planned).quantized) return;
+  const TensorStore::Entry* const scales = source_.parts(planned.source).scales;
+  if (scales == nullptr) return;
   const ScaledTensorView rows = slice(source_.unaligned_view(planned.source), range);
   const ScaleGrid grid = scale_grid(rows.recipe, rows.rows, rows.k);
   check_not_negative(rows.scales, recipe_traits(rows.recipe).scale, 0, grid.rows * grid.columns,
-                     source_.parts(planned.source).scales->info.name);
+                     scales->info.name);
 }
 
 void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
@@ -457,26 +459,24 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
     if (written_by_pieces) continue;
     std::vector<float> factors(planned.parts[part].info.bytes / sizeof(float));
     switch (kind) {
-      case Part::values: break;
+      case Part::values:
+      case Part::channel_factors: break;
       case Part::scales: factors = scales_[static_cast<std::size_t>(planned.group)]; break;
       case Part::tensor_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
           factors[i] = requantized ? scales_[static_cast<std::size_t>(planned.group)][0]
                                    : in_sense(view.tensor_scale[i], stored.sense, sense,
-                                              stored.tensor_scale->info.name);
+                                              source_tensor(planned).name);
         }
         break;
       case Part::input_scale:
-        for (std::size_t i = 0; i < factors.size(); ++i) {
-          if (planned.input_absmax > 0) {
-            factors[i] = planned.recipe == Recipe::nvfp4 ? nvfp4_factor(planned.input_absmax, sense)
-                                                         : fp8_scale(planned.input_absmax, 0);
-            continue;
-          }
-          factors[i] = source_.factors(*stored.input_scale)[i];
-          if (planned.recipe != Recipe::nvfp4) continue;  // of FP8 a multiplier in every dialect
-          factors[i] = in_sense(factors[i], stored.sense, sense, stored.input_scale->info.name);
+        if (planned.input_absmax == 0) {
+          factors = source_.input_factors(planned.source, sense);
+          break;
         }
+        std::fill(factors.begin(), factors.end(),
+                  planned.recipe == Recipe::nvfp4 ? nvfp4_factor(planned.input_absmax, sense)
+                                                  : fp8_scale(planned.input_absmax, 0));
         break;
     }
     writer.write(planned.slots[part], 0, std::as_bytes(std::span(factors)));

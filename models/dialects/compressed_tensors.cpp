@@ -290,7 +290,7 @@ MxScaleMode mx_scale_mode(Recipe recipe) {
   return recipe == Recipe::mxfp8_e4m3 ? MxScaleMode::even_e2m1 : MxScaleMode::even;
 }
 
-std::vector<InputGroup> inputs(const SourceConfig& config) {
+std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
   std::vector<InputGroup> result;
   for (const auto& [name, group] : member(config.quantization, "config_groups").items()) {
     const Json& weights = member(group, "weights");

@@ -1,7 +1,9 @@
 // DeepSeek's FP8 (transformers: FineGrainedFP8Config): X.weight e4m3 and X.weight_scale_inv, one
 // multiplier a 128 x 128 block, in f32, in f32 powers of two (V3.1) or in ue8m0 bytes. Also reads
 // V4's names (X.scale), its experts in MXFP4 (int8, 1 x 32 scales), and what names no blocks:
-// vLLM's `fp8` and FBGEMM's `fbgemm_fp8` with X.weight_scale, one a tensor or a row.
+// vLLM's `fp8` and FBGEMM's `fbgemm_fp8` with X.weight_scale, one a tensor or a row; and FBGEMM's
+// stacks of Llama 4's experts, P [E, in, out] with P_scale, one an output (transformers'
+// integration of fbgemm_fp8: [E, 1, out] of gate_up_proj, [E, out, 1] of down_proj).
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
@@ -106,10 +108,45 @@ bool has_packed_values(const TensorInfo* info) {
           info->dtype == DType::F4);
 }
 
+/// The stack of experts whose scales are called `name`, or nothing: the outputs are its columns.
+std::optional<StoredWeight> read_stack(const TensorStore& store, const std::string& name,
+                                       const TensorInfo& scales) {
+  StoredWeight stack;
+  stack.name = without_suffix(name, "_scale");
+  stack.values = stack.name.empty() ? nullptr : find_info(store, stack.name);
+  if (stack.values == nullptr || stack.values->dtype != DType::F8_E4M3 ||
+      stack.values->shape.size() != 3) {
+    return std::nullopt;
+  }
+  stack.shape = stack.values->shape;
+  const std::int64_t experts = stack.shape[0], outputs = stack.shape[2];
+  const auto is = [&](std::int64_t a, std::int64_t b) {
+    return scales.shape == std::vector<std::int64_t>{experts, a, b};
+  };
+  const bool plain =
+      scales.dtype == DType::F32 || scales.dtype == DType::BF16 || scales.dtype == DType::F16;
+  if (!plain || stack.values->bytes == 0 || (!is(1, outputs) && !is(outputs, 1))) {
+    throw Error(ErrorCode::corrupt_file, stack.name,
+                "its scales " + name + " must be F32, BF16 or F16 [" + std::to_string(experts) +
+                    ", 1, " + std::to_string(outputs) + "] or [" + std::to_string(experts) + ", " +
+                    std::to_string(outputs) + ", 1], one for each output of an expert");
+  }
+  stack.recipe = Recipe::fp8_tensor;
+  stack.channel_factors = &scales;
+  return stack;
+}
+
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
   const Configuration configuration = parse(config);
   std::vector<StoredWeight> weights;
+  const bool has_stacks = member(config.quantization, "quant_method") == "fbgemm_fp8";
   for (const auto& [name, entry] : store.tensors()) {
+    if (has_stacks) {
+      if (const auto stack = read_stack(store, name, entry.info)) {
+        weights.push_back(*stack);
+        continue;
+      }
+    }
     FoundWeight found;
     found.name = without_suffix(name, "_scale_inv");
     if (found.name.empty()) {
@@ -148,7 +185,7 @@ std::optional<CacheScheme> cache(const SourceConfig& config) {
   return CacheScheme{scheme == "static", scheme};
 }
 
-std::vector<InputGroup> inputs(const SourceConfig& config) {
+std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
   if (config.quantization.is_null()) return {};
   const bool calibrated = member(config.quantization, "activation_scheme") == "static";
   return {{.activations = calibrated ? Activations::calibrated : Activations::dynamic}};

@@ -19,6 +19,13 @@ using Json = nlohmann::json;
 
 // ---- Reading ------------------------------------------------------------------------------------
 
+/// What an input scale of NVFP4 is.
+enum class InputScale : std::uint8_t {
+  factor,   // absmax / 2688 or its inverse, as the tensor scale's sense says
+  divisor,  // 2688 / absmax, whatever that sense is
+  absmax,
+};
+
 /// Tensors of a store that may make up one quantized weight, found by name only.
 struct FoundWeight {
   std::string name;  // the weight's, e.g. "encoder.layer.0.output.dense.weight"
@@ -28,6 +35,17 @@ struct FoundWeight {
   /// Of calibrated activations: of NVFP4 in `sense`, of FP8 a multiplier, amax / 448.
   const TensorInfo* input_scale = nullptr;
   TensorScaleSense sense = TensorScaleSense::divisor;  // of tensor_scale and input_scale
+  InputScale input_kind = InputScale::factor;
+  /// tensor_scale is LightX2V's alpha, 1 / (the inputs' divisor * the weight's).
+  bool tensor_scale_is_alpha = false;
+  bool byte_values = false;  // e4m3 stored as U8
+  /// NVFP4 without a tensor scale, which is 1 then.
+  bool no_tensor_scale = false;
+  /// Of the scales. Swizzled ones are padded to whole tiles.
+  ScaleLayout scale_layout = ScaleLayout::row_major;
+  const TensorInfo* derived = nullptr;  // what follows from the other scales
+  /// Each value is also multiplied by that of its column: [k], or [E, .., k] of a stack.
+  const TensorInfo* channel_factors = nullptr;
 };
 
 /// A quantized weight whose parts agree with its recipe.
@@ -72,7 +90,13 @@ struct CacheScheme {
 
 // ---- Writing ------------------------------------------------------------------------------------
 
-enum class Part : std::uint8_t { values, scales, tensor_scale, input_scale };
+enum class Part : std::uint8_t {
+  values,
+  scales,
+  tensor_scale,
+  input_scale,
+  channel_factors,  // read only
+};
 
 /// A quantized weight to be written.
 struct WeightToWrite {
@@ -115,7 +139,7 @@ struct DialectTraits {
   std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
   bool (*can_write)(Recipe recipe);
   /// What a configuration says of inputs; the first group that fits a weight holds. Null: nothing.
-  std::vector<InputGroup> (*inputs)(const SourceConfig& config);
+  std::vector<InputGroup> (*inputs)(const TensorStore& store, const SourceConfig& config);
   /// What can be said of the inputs of a weight of this recipe, and what is said by default if
   /// there are scales for it.
   bool (*can_have)(Recipe recipe, Activations activations);
@@ -146,6 +170,8 @@ extern const DialectTraits kDeepSeek;
 extern const DialectTraits kModelOpt;
 extern const DialectTraits kCompressedTensors;
 extern const DialectTraits kGptOss;
+extern const DialectTraits kLightX2V;
+extern const DialectTraits kTorchao;
 
 // ---- Shared by the dialects
 // -----------------------------------------------------------------------

@@ -62,7 +62,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-bool is_value_dtype(Format element, DType dtype) {
+bool is_value_dtype(Format element, DType dtype, bool byte_values) {
+  if (byte_values && element == Format::e4m3 && dtype == DType::U8) return true;
   switch (element) {
     case Format::e2m1: return dtype == DType::U8 || dtype == DType::I8 || dtype == DType::F4;
     case Format::e2m3: return dtype == DType::U8 || dtype == DType::F6_E2M3;
@@ -91,8 +92,8 @@ std::int64_t logical_k(Format element, DType dtype, std::int64_t last) {
 }
 
 /// Shapes that writers use for one scale a matrix or one a row, besides the grid's own.
-bool is_scale_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
-                    const std::vector<std::int64_t>& shape) {
+bool is_row_major_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
+                        const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> expected = grid_shape(recipe, shape);
   if (stored == expected) return true;
   const RecipeTraits& t = recipe_traits(recipe);
@@ -107,10 +108,48 @@ bool is_scale_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
   return stored == expected;
 }
 
+/// The shape of scales in whole tiles of 128 x 4; torchao has the four of a row of tiles in one
+/// row.
+std::vector<std::int64_t> padded_shape(Recipe recipe, const std::vector<std::int64_t>& shape,
+                                       bool torchao) {
+  std::vector<std::int64_t> result = grid_shape(recipe, shape);
+  const std::size_t rows = result.size() - 2;
+  const ScaleLayoutTraits& tile = scale_layout_traits(ScaleLayout::swizzled_128x4);
+  result[rows] = ceil_div(result[rows], std::int64_t{tile.tile_rows}) * (torchao ? 32 : 128);
+  result[rows + 1] = ceil_div(result[rows + 1], std::int64_t{tile.tile_k}) * (torchao ? 16 : 4);
+  return result;
+}
+
+bool is_scale_shape(const FoundWeight& found, Recipe recipe,
+                    const std::vector<std::int64_t>& shape) {
+  const std::vector<std::int64_t>& stored = found.scales->shape;
+  if (found.scale_layout == ScaleLayout::row_major) {
+    return is_row_major_shape(stored, recipe, shape);
+  }
+  return stored == padded_shape(recipe, shape, false) ||
+         stored == padded_shape(recipe, shape, true);
+}
+
+std::string match_channel_factors(const FoundWeight& found,
+                                  const std::vector<std::int64_t>& shape) {
+  if (found.channel_factors == nullptr) return "";
+  const TensorInfo& factors = *found.channel_factors;
+  std::int64_t count = 1;
+  for (const std::int64_t size : factors.shape) count = size == 1 ? count : count * size;
+  const std::int64_t stack = shape.size() == 3 ? shape.front() : 1;
+  if (is_scale_dtype(Format::f32, factors.dtype) &&
+      (count == shape.back() || count == stack * shape.back())) {
+    return "";
+  }
+  return "its factors " + factors.name + " are " + std::string(dtype_name(factors.dtype)) + " " +
+         shape_text(factors.shape) + ", must be F32, BF16 or F16 with " +
+         std::to_string(shape.back()) + " elements a matrix";
+}
+
 std::string match_values(const FoundWeight& found, const RecipeTraits& t, StoredWeight& weight) {
   if (found.values == nullptr) return "has scales but no values";
   const TensorInfo& values = *found.values;
-  if (!is_value_dtype(t.element, values.dtype)) {
+  if (!is_value_dtype(t.element, values.dtype, found.byte_values)) {
     return "its values are " + std::string(dtype_name(values.dtype)) + ", which cannot hold " +
            format_traits(t.element).name + " of " + t.name;
   }
@@ -160,20 +199,24 @@ std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight)
            std::string(dtype_name(found.scales->dtype)) + ", which cannot hold " +
            format_traits(t.scale).name + " of " + t.name;
   }
-  if (!is_scale_shape(found.scales->shape, recipe, weight.shape)) {
+  if (!is_scale_shape(found, recipe, weight.shape)) {
+    const bool padded = found.scale_layout != ScaleLayout::row_major;
     return "its scales " + found.scales->name + " have shape " + shape_text(found.scales->shape) +
-           ", must be " + shape_text(grid_shape(recipe, weight.shape)) + " for " + t.name + " of " +
-           shape_text(weight.shape);
+           ", must be " +
+           shape_text(padded ? padded_shape(recipe, weight.shape, false)
+                             : grid_shape(recipe, weight.shape)) +
+           " for " + t.name + " of " + shape_text(weight.shape);
   }
   const std::int64_t stack = weight.shape.size() == 3 ? weight.shape.front() : 1;
-  if (t.tensor_scale && found.tensor_scale == nullptr) {
+  if (t.tensor_scale && found.tensor_scale == nullptr && !found.no_tensor_scale) {
     return std::string("has no tensor scale, which ") + t.name + " needs";
   }
   if (!t.tensor_scale && found.tensor_scale != nullptr) {
     return "has a tensor scale " + found.tensor_scale->name + ", which " + t.name + " has not";
   }
   broken = match_factor(found.tensor_scale, "tensor scale", stack);
-  return broken.empty() ? match_factor(found.input_scale, "input scale", stack, true) : broken;
+  if (broken.empty()) broken = match_factor(found.input_scale, "input scale", stack, true);
+  return broken.empty() ? match_channel_factors(found, weight.shape) : broken;
 }
 
 StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates) {
@@ -182,8 +225,9 @@ StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candida
   for (const Recipe recipe : candidates) {
     const std::string broken = match(found, recipe, weight);
     if (broken.empty()) return weight;
-    const bool same_values = found.values == nullptr ||
-                             is_value_dtype(recipe_traits(recipe).element, found.values->dtype);
+    const bool same_values =
+        found.values == nullptr ||
+        is_value_dtype(recipe_traits(recipe).element, found.values->dtype, found.byte_values);
     if (first_broken.empty() && same_values) first_broken = broken;
   }
   if (first_broken.empty()) {
@@ -199,7 +243,8 @@ std::string SourceConfig::model_type() const {
 }
 
 std::span<const DialectTraits> dialects() {
-  static const DialectTraits table[] = {kPlain, kDeepSeek, kModelOpt, kCompressedTensors, kGptOss};
+  static const DialectTraits table[] = {kPlain,    kDeepSeek,          kModelOpt, kTorchao,
+                                        kLightX2V, kCompressedTensors, kGptOss};
   return table;
 }
 
@@ -228,10 +273,10 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
                         (own == "fp8" && name == "fbgemm_fp8");
       if (!own.empty() && same) return traits;
     }
-    throw Error(
-        ErrorCode::unsupported, config.config_path,
-        "quant_method is " + show_json(method) +
-            ", readable are compressed-tensors, fp8 (DeepSeek), fbgemm_fp8, modelopt and mxfp4");
+    throw Error(ErrorCode::unsupported, config.config_path,
+                "quant_method is " + show_json(method) +
+                    ", readable are compressed-tensors, fp8 (DeepSeek), fbgemm_fp8, modelopt, "
+                    "mxfp4 and torchao");
   }
   if (!config.hf_quant_config.is_null()) return kModelOpt;
   for (const DialectTraits& traits : dialects()) {

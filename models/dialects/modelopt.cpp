@@ -1,7 +1,8 @@
 // ModelOpt: X.weight, X.weight_scale and, of NVFP4, X.weight_scale_2 f32 scalar (a multiplier,
 // amax / 2688); X.input_scale likewise for calibrated activations; hf_quant_config.json beside
-// config.json. Also reads its MXFP4 and its FP8 of 128 x 128 blocks (scales [r, 1, c, 1]). A
-// stacked parameter P has P_weight_scale and so on.
+// config.json. Also reads its MXFP4, its FP8 of 128 x 128 blocks (scales [r, 1, c, 1]), and AWQ:
+// X.pre_quant_scale [K], which multiplies the inputs of X. A stacked parameter P has P_weight_scale
+// and so on.
 #include <algorithm>
 #include <iterator>
 
@@ -31,7 +32,7 @@ bool recognises_names(const TensorStore& store) {
 }
 
 constexpr const char* kAlgorithms =
-    R"(["NVFP4", "W4A16_NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", "FP8_PB_WO", "MXFP8",
+    R"(["NVFP4", "W4A16_NVFP4", "NVFP4_AWQ", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", "FP8_PB_WO", "MXFP8",
         "mxfp4", "MXFP4", "W4A8_MXFP4_FP8", "MIXED_PRECISION", ""])";
 
 /// What ModelOpt 0.47 writes into config.json ("config") and hf_quant_config.json ("file",
@@ -50,13 +51,13 @@ constexpr KnownKey kKeys[] = {
     {"config", "group_size", KeyValue::any},
     {"config", "quantized_layers", KeyValue::objects, "layer"},
     {"config", "has_zero_point", KeyValue::unused},
-    {"config", "pre_quant_scale", KeyValue::unused},
+    {"config", "pre_quant_scale", KeyValue::any},
     {"config", "lora_rank", KeyValue::unused},
     {"group", "targets", KeyValue::any},
     {"group", "weights", KeyValue::object, "weights"},
     {"group", "input_activations", KeyValue::object, "activations"},
     {"group", "has_zero_point", KeyValue::unused},
-    {"group", "pre_quant_scale", KeyValue::unused},
+    {"group", "pre_quant_scale", KeyValue::any},
     {"group", "lora_rank", KeyValue::unused},
     {"weights", "dynamic", KeyValue::one_of, "[false]"},
     {"weights", "num_bits", KeyValue::one_of, "[4, 8]"},
@@ -76,12 +77,12 @@ constexpr KnownKey kKeys[] = {
     {"quantization", "exclude_modules", KeyValue::any},
     {"quantization", "quantized_layers", KeyValue::objects, "layer"},
     {"quantization", "has_zero_point", KeyValue::unused},
-    {"quantization", "pre_quant_scale", KeyValue::unused},
+    {"quantization", "pre_quant_scale", KeyValue::any},
     {"quantization", "lora_rank", KeyValue::unused},
     {"layer", "quant_algo", KeyValue::one_of, kAlgorithms},
     {"layer", "group_size", KeyValue::any},
     {"layer", "has_zero_point", KeyValue::unused},
-    {"layer", "pre_quant_scale", KeyValue::unused},
+    {"layer", "pre_quant_scale", KeyValue::any},
     {"layer", "lora_rank", KeyValue::unused},
 };
 
@@ -110,6 +111,7 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
       found.scales = &entry.info;
       found.tensor_scale = find_info(store, prefix + "weight_scale_2");
       found.input_scale = find_info(store, prefix + "input_scale");
+      found.channel_factors = find_info(store, prefix + "pre_quant_scale");
       weights.push_back(match_any(found, kCandidates));
       continue;
     }
@@ -190,6 +192,7 @@ Activations activations_of(const Json& algorithm) {
   for (const Algorithm& written : kWritten) {
     if (algorithm == written.name) return written.activations;
   }
+  if (algorithm == "NVFP4_AWQ") return Activations::calibrated;
   // The last one's inputs are FP8, which is said of no MXFP4 elsewhere.
   const bool weights_only =
       algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO" || algorithm == "W4A8_MXFP4_FP8";
@@ -197,7 +200,7 @@ Activations activations_of(const Json& algorithm) {
 }
 
 /// The layers that a mixed checkpoint names, or one group of all weights.
-std::vector<InputGroup> inputs(const SourceConfig& config) {
+std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
   std::vector<InputGroup> result;
   for (const Json* object : {&member(config.hf_quant_config, "quantization"), &config.quantization,
                              &member(config.quantization, "quantization")}) {

@@ -12,6 +12,7 @@ PACKAGES = [
     "transformers",
     "torch",
     "nvidia-modelopt",
+    "torchao",
     "numpy",
 ]
 

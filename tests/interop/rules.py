@@ -55,6 +55,7 @@ class Element:
 
 E2M1 = Element(4, 1, 2, _magnitudes(2, 1, 8))
 E2M3 = Element(6, 3, 2, _magnitudes(2, 3, 32))
+E3M2 = Element(6, 2, 4, _magnitudes(3, 2, 32))
 E4M3 = Element(8, 3, 8, _magnitudes(4, 3, 127))
 
 
@@ -190,6 +191,20 @@ def expand_scales(scales: Array, shape: tuple[int, int]) -> Array:
     block_rows, block_k = -(-rows // scales.shape[0]), -(-k // scales.shape[1])
     grid = scales.repeat(block_rows, axis=0).repeat(block_k, axis=1)
     return grid[:rows, :k]
+
+
+def swizzle(scales: Array) -> Array:
+    """Block scales [rows, columns] as LightX2V's kernels and tcgen05 have them, padded with 0.
+
+    From `get_sf_out_address` of lightx2v_kernel's *_quant_kernels_sm120.cu (ModelTC/LightX2V):
+    tiles of 128 x 4, those of a row of tiles one behind the other; in a tile row m % 32 is slowest,
+    then m % 128 // 32, then the column.
+    """
+    rows, columns = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
+    padded = np.zeros((rows, columns), scales.dtype)
+    padded[: scales.shape[0], : scales.shape[1]] = scales
+    tiles = padded.reshape(rows // 128, 4, 32, columns // 4, 4)
+    return tiles.transpose(0, 3, 2, 1, 4).reshape(rows, columns)
 
 
 def round_to_bfloat16(x: Array) -> Array:

@@ -132,10 +132,20 @@ class Selector {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
              std::to_string(t.block_k) + ", which " + t.name + " needs";
     }
-    if (tensor.quantized) return "";
+    if (tensor.quantized) {
+      return outputs_are_columns(tensor)
+                 ? "is stored as [in, out], scales run along the last dimension"
+                 : "";
+    }
     if (rank == 3) return stack_obstacle(tensor);
     if (!is_transposed(model_type_, tensor.name)) return "";
     return model_type_ + " stores it as [in, out], scales run along the last dimension";
+  }
+
+  /// FBGEMM's stacks, which have no scales but those of their columns.
+  bool outputs_are_columns(const CheckpointTensor& tensor) const {
+    const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
+    return tensor.column_factors && source_.parts(index).scales == nullptr;
   }
 
   std::string stack_obstacle(const CheckpointTensor& tensor) const {
@@ -196,6 +206,10 @@ class Selector {
   /// `tensor` as it is, or in bf16 if it is quantized in a way that the destination cannot hold.
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
     if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
+    if (tensor.column_factors) {
+      return {Recipe::bf16, true, reason + "; as bf16, with the factors of its columns applied",
+              ""};
+    }
     const bool same = tensor.recipe == options_.recipe;
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
     const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||
