@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
 
 #include "arguments.h"
 #include "blockscale/bench.h"

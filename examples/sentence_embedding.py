@@ -266,16 +266,17 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def calibrate(folder: Path, sentences: list[str], path: Path) -> dict[str, np.ndarray]:
+def calibrate(
+    folder: Path, sentences: list[str], path: Path, threads: int = 0
+) -> dict[str, np.ndarray]:
     """Runs the f32 model on `sentences` and writes the calibration that `convert` reads to `path`.
 
     Returns:
         The mean square of each layer's input channels.
     """
     calibrator = blockscale.Calibrator()
-    embed_all(
-        [Model(folder, pairs()[0], 0, calibrator=calibrator)], load_tokenizer(folder), sentences
-    )
+    model = Model(folder, pairs()[0], threads, calibrator=calibrator)
+    embed_all([model], load_tokenizer(folder), sentences)
     calibrator.save(path)
     suffix = ".input_mean_square"
     checkpoint = blockscale.Checkpoint(path)
@@ -377,7 +378,7 @@ def main() -> None:
         sentences = arguments.calibration_sentences.read_text(encoding="utf-8").splitlines()
         with tempfile.TemporaryDirectory() as folder:
             path = arguments.calibration or Path(folder) / "calibration.safetensors"
-            mean_squares = calibrate(arguments.model, sentences, path)
+            mean_squares = calibrate(arguments.model, sentences, path, arguments.threads)
     results, reference = evaluate(
         arguments.model, taken, chosen, arguments.threads, mean_squares=mean_squares
     )

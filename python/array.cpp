@@ -1,36 +1,32 @@
 #include "array.h"
 
+#include <atomic>
 #include <cstddef>
-#include <optional>
 #include <utility>
 
 #include "blockscale/error.h"
 
 namespace blockscale::python {
+
+/// DLPack's DLManagedTensorVersioned.
+struct ManagedTensor {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(ManagedTensor* tensor);
+  std::uint64_t flags;
+  nb::dlpack::dltensor tensor;
+};
+
 namespace {
 
-[[noreturn]] void fail(const std::string& argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
+[[noreturn]] void fail(const ArrayName& name, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, name.str(), message);
 }
 
-void require_place(const std::string& argument, int device, const Place& place) {
+void require_place(const ArrayName& name, int device, const Place& place) {
   const int wanted = place.cuda ? nb::device::cuda::value : nb::device::cpu::value;
   if (device == wanted) return;
-  fail(argument, place.cuda ? "is not on a CUDA device" : "is not in CPU memory");
-}
-
-/// What nanobind makes an array of: on a device, a capsule. torch's function for that, unlike its
-/// `__dlpack__`, is not written in Python; it leaves streams alone, and its arrays are used on its
-/// current one. Bytes are bytes: a torch from before the table below may not export 8-bit floats.
-nb::object array_source(nb::handle object, const Place& place) {
-  if (!place.cuda) return nb::borrow(object);
-  const nb::object torch = nb::module_::import_("sys").attr("modules").attr("get")("torch");
-  if (!torch.is_none() && nb::isinstance(object, torch.attr("Tensor"))) {
-    const bool bytes = nb::cast<int>(object.attr("element_size")()) == 1;
-    return torch.attr("utils").attr("dlpack").attr("to_dlpack")(
-        bytes ? object.attr("view")(torch.attr("uint8")) : nb::borrow(object));
-  }
-  return object.attr("__dlpack__")(nb::arg("stream") = place.dlpack_stream);
+  fail(name, place.cuda ? "is not on a CUDA device" : "is not in CPU memory");
 }
 
 /// DLPack 1.3's table of C functions. The members up to `previous` stay as they are in versions to
@@ -38,14 +34,16 @@ nb::object array_source(nb::handle object, const Place& place) {
 struct ExchangeApi {
   std::uint32_t major, minor;
   const ExchangeApi* previous;
-  void *allocate, *managed_from_object, *managed_to_object;
+  int (*allocate)(nb::dlpack::dltensor* prototype, ManagedTensor** tensor, void* context,
+                  void (*set_error)(void* context, const char* kind, const char* message));
+  void *managed_from_object, *managed_to_object;
   int (*tensor_from_object)(void* object, nb::dlpack::dltensor* tensor);  // may be null
 };
 
-/// That of an array's library; null where it has none.
-const ExchangeApi* exchange_api(nb::handle object) {
+/// That of a class of arrays; null where it has none.
+const ExchangeApi* exchange_api_of(nb::handle type) {
   static const nb::object& name = *new nb::object(interned("__dlpack_c_exchange_api__"));
-  const nb::object capsule = nb::getattr(object.type(), name, nb::none());
+  const nb::object capsule = nb::getattr(type, name, nb::none());
   if (capsule.is_none()) return nullptr;
   const auto* api =
       static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -54,16 +52,50 @@ const ExchangeApi* exchange_api(nb::handle object) {
   return api;
 }
 
-/// An array on a CUDA device by its library's table, in a hundredth of the time of `__dlpack__`; it
-/// too leaves streams alone. Nothing where there is no table.
-std::optional<Array> exchanged(const std::string& argument, nb::handle object, const Place& place) {
-  if (!place.cuda) return std::nullopt;
-  const ExchangeApi* const api = exchange_api(object);
-  if (api == nullptr || api->tensor_from_object == nullptr) return std::nullopt;
-  nb::dlpack::dltensor tensor;
-  if (api->tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
-  require_place(argument, tensor.device.device_type, place);
-  return Array(argument, tensor, nb::borrow(object));
+/// What of torch is asked for often.
+struct Torch {
+  nb::object tensor;  // its class
+  const ExchangeApi* api;
+};
+
+/// Null as long as nobody imported torch.
+const Torch* torch() {
+  static std::atomic<const Torch*> kept = nullptr;
+  if (const Torch* const known = kept) return known;
+  const auto module = nb::steal(PyImport_GetModule(interned("torch").ptr()));
+  PyErr_Clear();
+  if (!module.is_valid() || !nb::hasattr(module, "Tensor")) return nullptr;
+  const nb::object tensor = module.attr("Tensor");
+  return kept = new Torch{tensor, exchange_api_of(tensor)};
+}
+
+/// That of an array's library; null where it has none.
+const ExchangeApi* exchange_api(nb::handle object) {
+  const Torch* const known = torch();
+  return known != nullptr && object.type().is(known->tensor) ? known->api
+                                                             : exchange_api_of(object.type());
+}
+
+/// What nanobind makes an array of: on a device, a capsule. torch's function for that, unlike its
+/// `__dlpack__`, is not written in Python; it leaves streams alone, and its arrays are used on its
+/// current one. Bytes are bytes: a torch from before the table may not export 8-bit floats.
+nb::object array_source(nb::handle object, const Place& place) {
+  if (!place.cuda) return nb::borrow(object);
+  if (is_torch_tensor(object)) {
+    const nb::module_ torch = nb::module_::import_("torch");
+    const bool bytes = nb::cast<int>(object.attr("element_size")()) == 1;
+    return torch.attr("utils").attr("dlpack").attr("to_dlpack")(
+        bytes ? object.attr("view")(torch.attr("uint8")) : nb::borrow(object));
+  }
+  return object.attr("__dlpack__")(nb::arg("stream") = place.dlpack_stream);
+}
+
+/// Whether its library's table describes an array on a CUDA device.
+bool is_exchanged(const ArrayName& name, nb::handle object, const Place& place,
+                  nb::dlpack::dltensor& tensor) {
+  if (!place.cuda || !describe_by_table(object, tensor)) return false;
+  require_place(name, tensor.device.device_type, place);
+  return true;
 }
 
 nb::dlpack::dltensor described(const nb::ndarray<nb::ro>& array) {
@@ -78,14 +110,50 @@ nb::dlpack::dltensor described(const nb::ndarray<nb::ro>& array) {
 
 }  // namespace
 
-Array::Array(const std::string& argument, const nb::dlpack::dltensor& tensor, nb::object owner)
+std::string ArrayName::str() const {
+  if (part == nullptr) return argument;
+  return argument == nullptr ? part : std::string(argument) + "." + part;
+}
+
+bool is_torch_tensor(nb::handle object) {
+  const Torch* const known = torch();
+  return known != nullptr && nb::isinstance(object, known->tensor);
+}
+
+TorchBytes torch_bytes(int device, std::int64_t bytes) {
+  TorchBytes result(nullptr, [](ManagedTensor* tensor) { tensor->deleter(tensor); });
+  const Torch* const known = torch();
+  if (known == nullptr || known->api == nullptr || known->api->allocate == nullptr) return result;
+  nb::dlpack::dltensor prototype;
+  prototype.device = {nb::device::cuda::value, device};
+  prototype.ndim = 1;
+  prototype.dtype = nb::dtype<std::uint8_t>();
+  prototype.shape = &bytes;
+  ManagedTensor* made = nullptr;
+  const auto ignore = [](void*, const char*, const char*) {};
+  if (known->api->allocate(&prototype, &made, nullptr, ignore) == 0) result.reset(made);
+  return result;
+}
+
+void* data_of(const TorchBytes& bytes) {
+  return static_cast<std::byte*>(bytes->tensor.data) + bytes->tensor.byte_offset;
+}
+
+bool describe_by_table(nb::handle object, nb::dlpack::dltensor& tensor) {
+  const ExchangeApi* const api = exchange_api(object);
+  if (api == nullptr || api->tensor_from_object == nullptr) return false;
+  if (api->tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  return true;
+}
+
+Array::Array(const ArrayName& name, const nb::dlpack::dltensor& tensor, nb::object owner)
     : data_(static_cast<std::byte*>(tensor.data) + tensor.byte_offset),
       ndim_(static_cast<std::size_t>(tensor.ndim)),
       itemsize_(tensor.dtype.bits * tensor.dtype.lanes / 8),
       owner_(std::move(owner)) {
   if (ndim_ > kMostDimensions) {
-    fail(argument, "has " + std::to_string(ndim_) + " dimensions, must have at most " +
-                       std::to_string(kMostDimensions));
+    fail(name, "has " + std::to_string(ndim_) + " dimensions, must have at most " +
+                   std::to_string(kMostDimensions));
   }
   std::int64_t packed = 1;
   for (std::size_t axis = ndim_; axis-- > 0;) {
@@ -95,8 +163,8 @@ Array::Array(const std::string& argument, const nb::dlpack::dltensor& tensor, nb
   }
 }
 
-Array::Array(const std::string& argument, const nb::ndarray<nb::ro>& array)
-    : Array(argument, described(array), {}) {
+Array::Array(const ArrayName& name, const nb::ndarray<nb::ro>& array)
+    : Array(name, described(array), {}) {
   capsule_ = array;
 }
 
@@ -114,25 +182,27 @@ std::int64_t Array::size() const {
   return size;
 }
 
-Array input_array(const std::string& argument, nb::handle object, const Place& place) {
-  if (std::optional<Array> found = exchanged(argument, object, place)) return *std::move(found);
+Array input_array(const ArrayName& name, nb::handle object, const Place& place) {
+  nb::dlpack::dltensor tensor;
+  if (is_exchanged(name, object, place, tensor)) return {name, tensor, nb::borrow(object)};
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(array_source(object, place), array, false)) {
-    fail(argument, "is no array that DLPack or the buffer protocol can carry; copy it");
+    fail(name, "is no array that DLPack or the buffer protocol can carry; copy it");
   }
-  require_place(argument, array.device_type(), place);
-  return {argument, array};
+  require_place(name, array.device_type(), place);
+  return {name, array};
 }
 
-Array output_array(const std::string& argument, nb::handle object, const Place& place) {
-  if (std::optional<Array> found = exchanged(argument, object, place)) return *std::move(found);
+Array output_array(const ArrayName& name, nb::handle object, const Place& place) {
+  nb::dlpack::dltensor tensor;
+  if (is_exchanged(name, object, place, tensor)) return {name, tensor, nb::borrow(object)};
   nb::ndarray<> array;
   if (!nb::try_cast(array_source(object, place), array, false)) {
-    (void)input_array(argument, object, place);
-    fail(argument, "is read-only, must be writable");
+    (void)input_array(name, object, place);
+    fail(name, "is read-only, must be writable");
   }
-  require_place(argument, array.device_type(), place);
-  return {argument, nb::ndarray<nb::ro>(array)};
+  require_place(name, array.device_type(), place);
+  return {name, nb::ndarray<nb::ro>(array)};
 }
 
 }  // namespace blockscale::python

@@ -7,7 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "blockscale/tensor.h"
 
 namespace blockscale::python {
 
@@ -17,6 +20,16 @@ namespace nb = nanobind;
 inline nb::object interned(const char* name) {
   return nb::steal(PyUnicode_InternFromString(name));
 }
+
+/// What errors call an array: an argument, or "argument.part" (the part alone where `argument` is
+/// null). It is put together for errors only.
+struct ArrayName {
+  ArrayName(const char* argument, const char* part = nullptr) : argument(argument), part(part) {}
+  std::string str() const;
+
+  const char* argument;
+  const char* part;
+};
 
 /// Where the arrays of a call lie: in memory of the CPU, or of a CUDA device.
 struct Place {
@@ -32,8 +45,8 @@ class Array {
  public:
   Array() = default;
   /// What an array's library gave, of which `owner` keeps the memory alive.
-  Array(const std::string& argument, const nb::dlpack::dltensor& tensor, nb::object owner);
-  Array(const std::string& argument, const nb::ndarray<nb::ro>& array);
+  Array(const ArrayName& name, const nb::dlpack::dltensor& tensor, nb::object owner);
+  Array(const ArrayName& name, const nb::ndarray<nb::ro>& array);
 
   /// The array [n] as [1, n].
   Array as_row() const;
@@ -58,9 +71,35 @@ class Array {
 };
 
 /// The memory of an array, without copying: a numpy array, or on a CUDA device one of any library
-/// that speaks DLPack. Throws an Error naming `argument` for one whose memory cannot be
-/// described, is read-only where it must be written, or is elsewhere.
-Array input_array(const std::string& argument, nb::handle object, const Place& place = {});
-Array output_array(const std::string& argument, nb::handle object, const Place& place = {});
+/// that speaks DLPack. Throws an Error with its name for one whose memory cannot be described, is
+/// read-only where it must be written, or is elsewhere.
+Array input_array(const ArrayName& name, nb::handle object, const Place& place = {});
+Array output_array(const ArrayName& name, nb::handle object, const Place& place = {});
+
+/// A type of DLPack's.
+struct ElementType {
+  nb::dlpack::dtype_code code;
+  std::uint8_t bits;
+  const char* name;  // as in ml_dtypes and torch
+  Format format;
+};
+
+/// The type of a tensor of torch that is taken as it is, and its memory: on a CUDA device, strided,
+/// with neither a gradient nor a negation to come. Null for all else.
+const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor);
+
+/// What torch's allocator gave, until it is destroyed: work that is queued on torch's stream by
+/// then may use it. Null where torch has no table of C functions, or no memory.
+struct ManagedTensor;
+using TorchBytes = std::unique_ptr<ManagedTensor, void (*)(ManagedTensor*)>;
+TorchBytes torch_bytes(int device, std::int64_t bytes);
+void* data_of(const TorchBytes& bytes);
+
+bool is_torch_tensor(nb::handle object);
+
+/// Has an array described by its library's table of C functions (DLPack 1.3), in a hundredth of the
+/// time of `__dlpack__`: memory, shape and strides remain the array's, and streams are left alone.
+/// False where there is no table. Throws what the library does.
+bool describe_by_table(nb::handle object, nb::dlpack::dltensor& tensor);
 
 }  // namespace blockscale::python

@@ -8,8 +8,8 @@
 namespace blockscale::python {
 namespace {
 
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
+[[noreturn]] void fail(const ArrayName& name, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, name.str(), message);
 }
 
 std::string shape_text(const Array& array) {
@@ -26,19 +26,19 @@ bool has_steps(const Array& array, std::size_t axis) {
 }
 
 /// Elements between consecutive indices of dimension `axis`; 0 where there is only one.
-std::int64_t stride_of(const char* argument, const Array& array, std::size_t axis) {
+std::int64_t stride_of(const ArrayName& name, const Array& array, std::size_t axis) {
   const auto stride = array.stride(axis);
   if (!has_steps(array, axis)) return 0;
   if (stride <= 0) {
-    fail(argument, "stride of dimension " + std::to_string(axis) + " is " + std::to_string(stride) +
-                       " elements, must be positive; copy it first");
+    fail(name, "stride of dimension " + std::to_string(axis) + " is " + std::to_string(stride) +
+                   " elements, must be positive; copy it first");
   }
   return stride;
 }
 
-Array array_of(const std::string& argument, nb::handle object, Access access, const Place& place) {
-  return access == Access::write ? output_array(argument, object, place)
-                                 : input_array(argument, object, place);
+Array array_of(const ArrayName& name, nb::handle object, Access access, const Place& place) {
+  return access == Access::write ? output_array(name, object, place)
+                                 : input_array(name, object, place);
 }
 
 /// Names of a ScaledTensor's attributes, made once.
@@ -57,53 +57,52 @@ const ScaledTensorNames& scaled_tensor_names() {
 }
 
 /// Values are bytes, [rows, row bytes] or [batch, rows, row bytes]; `view.k` is known.
-void set_values(const std::string& name, const Array& values, MutableScaledTensorView& view) {
+void set_values(const ArrayName& name, const Array& values, MutableScaledTensorView& view) {
   if (values.ndim() != 2 && values.ndim() != 3) {
-    fail(name.c_str(), "shape is " + shape_text(values) + ", must have 2 or 3 dimensions");
+    fail(name, "shape is " + shape_text(values) + ", must have 2 or 3 dimensions");
   }
   const std::size_t last = values.ndim() - 1;
   if (values.itemsize() != 1 || (has_steps(values, last) && values.stride(last) != 1)) {
-    fail(name.c_str(), "must be bytes whose last dimension is contiguous");
+    fail(name, "must be bytes whose last dimension is contiguous");
   }
   if (values.shape(last) != row_bytes(view.recipe, view.k)) {
-    fail(name.c_str(), "shape is " + shape_text(values) + ", rows must have " +
-                           std::to_string(row_bytes(view.recipe, view.k)) + " bytes");
+    fail(name, "shape is " + shape_text(values) + ", rows must have " +
+                   std::to_string(row_bytes(view.recipe, view.k)) + " bytes");
   }
   view.rows = values.shape(last - 1);
   view.values = values.data();
-  view.value_row_stride = stride_of(name.c_str(), values, last - 1);
+  view.value_row_stride = stride_of(name, values, last - 1);
   if (values.ndim() == 3) {
     view.batch = values.shape(0);
-    view.value_batch_stride = stride_of(name.c_str(), values, 0);
+    view.value_batch_stride = stride_of(name, values, 0);
   }
 }
 
 /// The scales' strides: their last dimension is contiguous; the one before gives the leading
 /// stride of a strided layout and is packed in a swizzled one, the first of three gives the batch
 /// stride.
-void set_scale_strides(const std::string& name, const Array& scales,
-                       MutableScaledTensorView& view) {
+void set_scale_strides(const ArrayName& name, const Array& scales, MutableScaledTensorView& view) {
   if (scales.ndim() != 2 && scales.ndim() != 3) {
-    fail(name.c_str(), "shape is " + shape_text(scales) + ", must have 2 or 3 dimensions");
+    fail(name, "shape is " + shape_text(scales) + ", must have 2 or 3 dimensions");
   }
   const std::size_t last = scales.ndim() - 1;
   if (has_steps(scales, last) && scales.stride(last) != 1) {
-    fail(name.c_str(), "its last dimension must be contiguous");
+    fail(name, "its last dimension must be contiguous");
   }
-  const std::int64_t rows = stride_of(name.c_str(), scales, last - 1);
+  const std::int64_t rows = stride_of(name, scales, last - 1);
   const auto columns = scales.shape(last);
   if (!is_swizzled(view.layout)) {
     view.scale_leading_stride = rows;
   } else if (rows != 0 && rows != columns) {
-    fail(name.c_str(), "stride of its rows is " + std::to_string(rows) + " elements, must be " +
-                           std::to_string(columns) + " in " +
-                           scale_layout_traits(view.layout).name + "; copy it first");
+    fail(name, "stride of its rows is " + std::to_string(rows) + " elements, must be " +
+                   std::to_string(columns) + " in " + scale_layout_traits(view.layout).name +
+                   "; copy it first");
   }
-  if (scales.ndim() == 3) view.scale_batch_stride = stride_of(name.c_str(), scales, 0);
+  if (scales.ndim() == 3) view.scale_batch_stride = stride_of(name, scales, 0);
 }
 
 /// Each array must hold what the recipe and the layout ask for.
-void check_scale_shape(const std::string& name, const Array& scales,
+void check_scale_shape(const ArrayName& name, const Array& scales,
                        const MutableScaledTensorView& view) {
   const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
   const ScaleLayoutTraits& t = scale_layout_traits(view.layout);
@@ -113,26 +112,25 @@ void check_scale_shape(const std::string& name, const Array& scales,
   const std::size_t last = scales.ndim() - 1;
   const std::int64_t batch = scales.ndim() == 3 ? scales.shape(0) : 1;
   if (scales.shape(last - 1) != rows || scales.shape(last) != columns || batch != view.batch) {
-    fail(name.c_str(), "shape is " + shape_text(scales) + ", must be (" +
-                           (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
-                           std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
-                           recipe_traits(view.recipe).name + " in " + t.name);
+    fail(name, "shape is " + shape_text(scales) + ", must be (" +
+                   (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
+                   std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
+                   recipe_traits(view.recipe).name + " in " + t.name);
   }
   const std::int64_t bytes = format_traits(recipe_traits(view.recipe).scale).bits / 8;
   if (scales.itemsize() != bytes) {
-    fail(name.c_str(), "has " + std::to_string(scales.itemsize()) + "-byte elements, must have " +
-                           std::to_string(bytes));
+    fail(name, "has " + std::to_string(scales.itemsize()) + "-byte elements, must have " +
+                   std::to_string(bytes));
   }
 }
 
-void set_tensor_scale(const std::string& name, const Array& factors,
-                      MutableScaledTensorView& view) {
+void set_tensor_scale(const ArrayName& name, const Array& factors, MutableScaledTensorView& view) {
   const auto count = factors.size();
   if (factors.itemsize() != sizeof(float) || (count != 1 && count != view.batch)) {
-    fail(name.c_str(), "must hold one f32, or one for each matrix of the batch");
+    fail(name, "must hold one f32, or one for each matrix of the batch");
   }
   if (factors.ndim() > 1 || (count > 1 && factors.stride(0) != 1)) {
-    fail(name.c_str(), "its elements must be contiguous; copy it first");
+    fail(name, "its elements must be contiguous; copy it first");
   }
   view.tensor_scale = static_cast<float*>(factors.data());
   view.tensor_scale_batch_stride = count == 1 ? 0 : 1;
@@ -171,8 +169,6 @@ MutableMatrixView matrix_view(const char* argument, const Array& array, Format d
 
 ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access access,
                                const Place& place) {
-  const std::string prefix = argument == nullptr ? "" : std::string(argument) + ".";
-  const std::string values_name = prefix + "values";
   ScaledArgument result;
   MutableScaledTensorView& view = result.view;
   const ScaledTensorNames& names = scaled_tensor_names();
@@ -181,15 +177,16 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
   view.sense = nb::cast<TensorScaleSense>(tensor.attr(names.sense));
   view.k = nb::cast<std::int64_t>(tensor.attr(names.k));
 
+  const ArrayName values_name(argument, "values");
   result.values = array_of(values_name, tensor.attr(names.values), access, place);
   set_values(values_name, result.values, view);
-  const std::string scales_name = prefix + "scales";
+  const ArrayName scales_name(argument, "scales");
   result.scales = array_of(scales_name, tensor.attr(names.scales), access, place);
   set_scale_strides(scales_name, result.scales, view);
   check_scale_shape(scales_name, result.scales, view);
   view.scales = result.scales.data();
   if (recipe_traits(view.recipe).tensor_scale) {
-    const std::string factor_name = prefix + "tensor_scale";
+    const ArrayName factor_name(argument, "tensor_scale");
     result.tensor_scale = array_of(factor_name, tensor.attr(names.tensor_scale), access, place);
     set_tensor_scale(factor_name, result.tensor_scale, view);
   }
@@ -198,15 +195,14 @@ ScaledArgument scaled_argument(const char* argument, nb::handle tensor, Access a
 }
 
 Operand operand_argument(const char* argument, nb::handle object, const Place& place) {
-  Operand operand;
-  if (nb::isinstance<nb::tuple>(object)) {
-    const auto pair = nb::cast<nb::tuple>(object);
-    operand.plain = input_array(argument, pair[0], place);
-    operand.view = as_scaled(matrix_view(argument, operand.plain, nb::cast<Format>(pair[1])));
-  } else {
-    operand.scaled = scaled_argument(argument, object, Access::read, place);
-    operand.view = operand.scaled.view;
-  }
+  const bool is_pair = nb::isinstance<nb::tuple>(object);
+  Operand operand{
+      .plain = is_pair ? input_array(argument, object[0], place) : Array(),
+      .scaled = is_pair ? ScaledArgument() : scaled_argument(argument, object, Access::read, place),
+      .view = {}};
+  operand.view = is_pair
+                     ? as_scaled(matrix_view(argument, operand.plain, nb::cast<Format>(object[1])))
+                     : ScaledTensorView(operand.scaled.view);
   return operand;
 }
 

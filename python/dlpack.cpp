@@ -16,13 +16,7 @@ using nb::dlpack::dtype_code;
 using DlpackArray = nb::ndarray<nb::array_api>;
 using ReadOnlyArray = nb::ndarray<nb::ro>;
 
-struct TypeRow {
-  dtype_code code;
-  std::uint8_t bits;
-  const char* name;  // as in ml_dtypes and torch
-  Format format;
-};
-constexpr TypeRow kTypes[] = {
+constexpr ElementType kTypes[] = {
     {dtype_code::Float, 32, "float32", Format::f32},
     {dtype_code::Float, 16, "float16", Format::f16},
     {dtype_code::Bfloat, 16, "bfloat16", Format::bf16},
@@ -32,11 +26,20 @@ constexpr TypeRow kTypes[] = {
     {dtype_code::Float8_E8M0FNU, 8, "float8_e8m0fnu", Format::ue8m0},
 };
 
-std::string type_name(nb::dlpack::dtype type) {
-  const auto code = static_cast<dtype_code>(type.code);
-  for (const TypeRow& row : kTypes) {
-    if (row.code == code && row.bits == type.bits && type.lanes == 1) return row.name;
+/// Its row of kTypes; null if it has none.
+const ElementType* known_type(nb::dlpack::dtype type) {
+  for (const ElementType& row : kTypes) {
+    if (static_cast<std::uint8_t>(row.code) == type.code && row.bits == type.bits &&
+        type.lanes == 1) {
+      return &row;
+    }
   }
+  return nullptr;
+}
+
+std::string type_name(nb::dlpack::dtype type) {
+  if (const ElementType* const known = known_type(type)) return known->name;
+  const auto code = static_cast<dtype_code>(type.code);
   const std::string bits = std::to_string(type.bits);
   std::string name = "DLPack type " + std::to_string(type.code) + " of " + bits + " bits";
   if (code == dtype_code::UInt) name = "uint" + bits;
@@ -90,11 +93,20 @@ nb::tuple import_dlpack(const char* argument, nb::handle object) {
       (std::string(argument) + ": its __dlpack__ does not give an array in CPU memory").c_str());
 }
 
+/// (x, name of its dtype, device_of("torch", its device)) for what torch_type knows; None for all
+/// else, at which Python has to look.
+nb::object describe_torch(nb::handle x, nb::handle device_of) {
+  nb::dlpack::dltensor tensor;
+  const ElementType* const type = torch_type(x, tensor);
+  if (type == nullptr) return nb::none();
+  return nb::make_tuple(x, interned(type->name), device_of("torch", tensor.device.device_id));
+}
+
 /// An array of bytes, uint16 or floats with the type that it stands for, for a library's
 /// from_dlpack. Formats that DLPack has no unpacked type for stay bytes.
 nb::object export_dlpack(const nb::ndarray<>& array, Format format) {
   nb::dlpack::dtype type = array.dtype();
-  for (const TypeRow& row : kTypes) {
+  for (const ElementType& row : kTypes) {
     if (row.format == format) type = {static_cast<std::uint8_t>(row.code), row.bits, 1};
   }
   return nb::cast(retyped<DlpackArray>(array, type));
@@ -102,8 +114,23 @@ nb::object export_dlpack(const nb::ndarray<>& array, Format format) {
 
 }  // namespace
 
+const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor) {
+  static const nb::object& requires_grad = *new nb::object(interned("requires_grad"));
+  static const nb::object& is_neg = *new nb::object(interned("is_neg"));
+  if (!is_torch_tensor(x)) return nullptr;
+  try {
+    if (!describe_by_table(x, tensor)) return nullptr;
+  } catch (const nb::python_error&) {
+    return nullptr;  // sparse, for one
+  }
+  const bool is_plain = tensor.device.device_type == nb::device::cuda::value &&
+                        x.attr(requires_grad).is(Py_False) && x.attr(is_neg)().is(Py_False);
+  return is_plain ? known_type(tensor.dtype) : nullptr;
+}
+
 void bind_dlpack(nb::module_& module) {
   module.def("import_dlpack", &import_dlpack, nb::arg("argument"), nb::arg("array"));
+  module.def("describe_torch", &describe_torch, nb::arg("x").none(), nb::arg("device_of"));
   module.def("export_dlpack", &export_dlpack, nb::arg("array"), nb::arg("format"));
 }
 

@@ -29,10 +29,8 @@ MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
 GemmCall product_call(nb::handle a, nb::handle b, float alpha, nb::handle alpha_factor, float beta,
                       const std::optional<nb::tuple>& c, const std::optional<nb::tuple>& bias,
                       bool batch_invariant, const Place& place) {
-  GemmCall call;
+  GemmCall call{.a = operand_argument("a", a, place), .b = operand_argument("b", b, place)};
   GemmArguments& arguments = call.arguments;
-  call.a = operand_argument("a", a, place);
-  call.b = operand_argument("b", b, place);
   arguments.a = call.a.view;
   arguments.b = call.b.view;
   arguments.alpha = alpha;

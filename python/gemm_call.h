@@ -12,11 +12,11 @@ namespace blockscale::python {
 /// Everything that `gemm` takes, with the arrays that keep its memory alive.
 struct GemmCall {
   Operand a, b;
-  Array out;
-  Array alpha_factor, c, bias;  // of nothing where there is none
-  ScaledArgument quantized;     // of gemm_quantize, as is what lies below
-  InputArgument input;
-  GemmArguments arguments;
+  Array out = {};
+  Array alpha_factor = {}, c = {}, bias = {};  // of nothing where there is none
+  ScaledArgument quantized = {};               // of gemm_quantize, as is what lies below
+  InputArgument input = {};
+  GemmArguments arguments = {};
 };
 
 /// alpha_factor is an array of one f32 or None; c and bias are pairs (array, Format) or None.

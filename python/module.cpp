@@ -134,8 +134,16 @@ nb::tuple scale_tile(ScaleLayout layout) {
   return nb::make_tuple(t.tile_rows, t.tile_k);
 }
 
-std::int64_t packed_row_bytes(Recipe recipe, std::int64_t k) {
-  return value_bytes(recipe, 1, k);  // checks k
+/// Shapes of the values and of the scales of (rows, k) or (batch, rows, k).
+nb::tuple part_shapes(Recipe recipe, ScaleLayout layout, const nb::tuple& shape) {
+  const std::size_t last = shape.size() - 1;
+  const auto rows = nb::cast<std::int64_t>(shape[last - 1]);
+  const auto k = nb::cast<std::int64_t>(shape[last]);
+  const nb::tuple values = nb::make_tuple(rows, value_bytes(recipe, 1, k));  // checks k
+  const nb::tuple scales = scale_shape(recipe, layout, rows, k);
+  if (last == 1) return nb::make_tuple(values, scales);
+  const nb::tuple batch = nb::make_tuple(shape[0]);
+  return nb::make_tuple(batch + values, batch + scales);
 }
 
 }  // namespace
@@ -151,7 +159,7 @@ NB_MODULE(_native, module) {
   module.def("scale_shape", &scale_shape, nb::arg("recipe"), nb::arg("layout"), nb::arg("rows"),
              nb::arg("k"));
   module.def("scale_tile", &scale_tile, nb::arg("layout"));
-  module.def("row_bytes", &packed_row_bytes, nb::arg("recipe"), nb::arg("k"));
+  module.def("part_shapes", &part_shapes, nb::arg("recipe"), nb::arg("layout"), nb::arg("shape"));
   bind_dlpack(module);
   bind_operations(module);
   bind_cuda_operations(module);

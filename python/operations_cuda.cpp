@@ -1,9 +1,12 @@
 // Operations on arrays in the memory of a CUDA device, on the caller's stream.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <atomic>
 
+#include <atomic>
 #include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string_view>
 
 #include "argument_names.h"
 #include "blockscale/bench.h"
@@ -27,8 +30,9 @@ std::atomic<bool> overlap = true;
 /// one: of a number of bytes, an array.
 class DeviceWork final : public cuda::WorkspaceSource {
  public:
-  DeviceWork(int device, std::uintptr_t stream, nb::handle make_workspace)
-      : place_(place_on(stream)), make_workspace_(make_workspace) {
+  /// `of_torch`: torch's own allocator is asked first.
+  DeviceWork(int device, std::uintptr_t stream, nb::handle make_workspace, bool of_torch = false)
+      : place_(place_on(stream)), make_workspace_(make_workspace), of_torch_(of_torch) {
     execution_.stream = reinterpret_cast<void*>(stream);
     execution_.workspace_source = this;
     execution_.overlap = overlap;
@@ -41,6 +45,8 @@ class DeviceWork final : public cuda::WorkspaceSource {
 
   void* allocate(std::int64_t bytes) override {
     const nb::gil_scoped_acquire acquire;
+    if (of_torch_) bytes_ = torch_bytes(execution_.device, bytes);
+    if (bytes_ != nullptr) return data_of(bytes_);
     workspace_ = output_array("workspace", make_workspace_(bytes), place_);
     return workspace_.data();
   }
@@ -48,6 +54,8 @@ class DeviceWork final : public cuda::WorkspaceSource {
  private:
   Place place_;
   nb::handle make_workspace_;
+  bool of_torch_;
+  TorchBytes bytes_{nullptr, nullptr};
   Array workspace_;
   cuda::Execution execution_;
 };
@@ -60,6 +68,90 @@ void quantize_on_device(nb::handle x, Format dtype, nb::handle out, MxScaleMode 
       quantize_call(x, dtype, out, mode, given_scales, amax_floor, transform, place_on(stream));
   DeviceWork work(device, stream, make_workspace);
   with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution()); });
+}
+
+/// A text; empty for anything else.
+std::string_view text_of(nb::handle object) {
+  Py_ssize_t size = 0;
+  if (!nb::isinstance<nb::str>(object)) return {};
+  const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (text == nullptr) PyErr_Clear();
+  return text == nullptr ? std::string_view()
+                         : std::string_view(text, static_cast<std::size_t>(size));
+}
+
+/// The member of an enum that is given as itself or by name; nothing for anything else.
+template <class Enum, class Table>
+std::optional<Enum> member_of(const Table& table, nb::handle given) {
+  if (Enum member{}; nb::try_cast(given, member, false)) return member;
+  const std::string_view name = text_of(given);
+  for (const auto& row : table) {
+    if (name == row.name) return static_cast<Enum>(&row - std::begin(table));
+  }
+  return std::nullopt;
+}
+
+/// `amax_floor`, where a recipe may have it.
+std::optional<float> floor_of(nb::handle amax_floor, const RecipeTraits& recipe) {
+  if (!PyFloat_CheckExact(amax_floor.ptr())) return std::nullopt;
+  const double floor = PyFloat_AsDouble(amax_floor.ptr());
+  if (floor != 0 && recipe.family != Family::fp8) return std::nullopt;
+  return static_cast<float>(floor);
+}
+
+/// Whether it is f32, f16 or bf16.
+bool is_plain(const ElementType* type) {
+  return type != nullptr && format_traits(type->format).bits >= 16;
+}
+
+/// Where Python says that a ScaledTensor lies.
+nb::object place_of(nb::handle scaled_tensor) {
+  static const nb::object& name = *new nb::object(interned("_place"));
+  return scaled_tensor.attr(name);
+}
+
+/// Whether a result of quantizing x in these ways is as Python wants it.
+bool fits(const QuantizeCall& call, Recipe recipe, const std::optional<ScaleLayout>& layout) {
+  const MutableScaledTensorView& out = call.out.view;
+  return call.array.ndim() == call.out.values.ndim() && call.x.batch == out.batch &&
+         call.x.rows == out.rows && call.x.columns == out.k && out.recipe == recipe &&
+         out.layout == layout.value_or(out.layout);
+}
+
+/// `quantize` of a tensor of torch without Python, where nothing but layout and amax_floor is
+/// given. make_out(shape, recipe, layout, place) makes the result, unless `out`, a ScaledTensor, is
+/// given. None, and nothing done, for all that Python has to look at or to refuse.
+nb::object quantize_torch(nb::handle x, nb::handle recipe, nb::handle layout, nb::handle amax_floor,
+                          nb::handle transform, nb::handle scale_choice, nb::object out,
+                          nb::handle device_of, nb::handle make_out) {
+  nb::dlpack::dltensor tensor;
+  const ElementType* const type = torch_type(x, tensor);
+  if (!is_plain(type) || tensor.ndim < 2 || tensor.ndim > 3 || text_of(transform) != "identity" ||
+      text_of(scale_choice) != "amax") {
+    return nb::none();
+  }
+  const auto to = member_of<Recipe>(kRecipes, recipe);
+  if (!to || is_plain(*to)) return nb::none();
+  const auto placed = member_of<ScaleLayout>(kScaleLayouts, layout);
+  const std::optional<float> floor = floor_of(amax_floor, recipe_traits(*to));
+  if (!floor || (!placed && !layout.is_none())) return nb::none();
+
+  const int device = tensor.device.device_id;
+  const nb::object place = device_of("torch", device);
+  if (out.is_none()) {
+    nb::list shape;
+    for (int axis = 0; axis < tensor.ndim; ++axis) shape.append(tensor.shape[axis]);
+    out = make_out(nb::tuple(shape), *to, placed.value_or(ScaleLayout::row_major), place);
+  } else if (!place_of(out).is(place)) {
+    return nb::none();
+  }
+  const auto stream = nb::cast<std::uintptr_t>(place.attr("stream")());
+  const QuantizeCall call = quantize_call(x, type->format, out, MxScaleMode::ceil, false, *floor,
+                                          std::nullopt, place_on(stream));
+  if (!fits(call, *to, placed)) return nb::none();
+  DeviceWork work(device, stream, place.attr("workspace"), true);
+  with_python_names([&] { cuda::quantize(call.x, call.out.view, call.options, work.execution()); });
+  return out;
 }
 
 /// The arguments of quantize_rows_and_columns: those of `quantize`, and the second result.
@@ -142,6 +234,37 @@ void gemm_quantize_on_device(nb::handle a, nb::handle b, nb::handle out, MxScale
   with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
 }
 
+/// `gemm` of two ScaledTensors into a tensor of torch without Python, where nothing but alpha, bias
+/// and batch_invariant is given. False, and nothing done, as quantize_torch's None.
+bool gemm_torch(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb::handle bias,
+                bool batch_invariant, nb::handle device_of) {
+  nb::dlpack::dltensor d, row;
+  const ElementType* const type = torch_type(out, d);
+  if (!is_plain(type) || !PyFloat_CheckExact(alpha.ptr())) return false;
+  const int device = d.device.device_id;
+  const nb::object place = device_of("torch", device);
+  if (!place_of(a).is(place) || !place_of(b).is(place)) return false;
+  std::optional<nb::tuple> bias_pair;
+  if (!bias.is_none()) {
+    const ElementType* const bias_type = torch_type(bias, row);
+    if (!is_plain(bias_type) || row.ndim != 1 || row.device.device_id != device) return false;
+    bias_pair = nb::make_tuple(bias, bias_type->format);
+  }
+  const auto stream = nb::cast<std::uintptr_t>(place.attr("stream")());
+  const auto factor = static_cast<float>(PyFloat_AsDouble(alpha.ptr()));
+  const GemmCall call = gemm_call(a, b, out, type->format, factor, nb::none(), 0.0f, std::nullopt,
+                                  bias_pair, batch_invariant, place_on(stream));
+  const GemmArguments& x = call.arguments;
+  const auto is_matrix = [](const Array& array) { return array.ndim() == 2; };
+  if (!is_matrix(call.out) || !is_matrix(call.a.scaled.values) ||
+      !is_matrix(call.b.scaled.values) || x.d.rows != x.a.rows || x.d.columns != x.b.rows) {
+    return false;
+  }
+  DeviceWork work(device, stream, place.attr("workspace"), true);
+  with_python_names([&] { cuda::gemm(x, work.execution()); });
+  return true;
+}
+
 std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
                           Recipe a, Recipe b, Format dtype, const std::optional<Recipe>& to,
                           const std::optional<nb::tuple>& transform) {
@@ -163,6 +286,10 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("device"), nb::arg("stream"),
              nb::arg("make_workspace"));
+  module.def("quantize_torch", &quantize_torch, nb::arg("x").none(), nb::arg("recipe").none(),
+             nb::arg("layout").none(), nb::arg("amax_floor").none(), nb::arg("transform").none(),
+             nb::arg("scale_choice").none(), nb::arg("out").none(), nb::arg("device_of"),
+             nb::arg("make_out"));
   module.def("cuda_quantize_rows_and_columns", &quantize_twice_on_device, nb::arg("x"),
              nb::arg("dtype"), nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("device"), nb::arg("stream"),
@@ -181,6 +308,9 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("beta"), nb::arg("c").none(), nb::arg("bias").none(),
              nb::arg("batch_invariant"), nb::arg("device"), nb::arg("stream"),
              nb::arg("make_workspace"));
+  module.def("gemm_torch", &gemm_torch, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+             nb::arg("alpha").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
+             nb::arg("device_of"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"), nb::arg("to").none(),
              nb::arg("transform").none());

@@ -57,17 +57,14 @@ BLOCKSCALE_DEVICE void store_code_bytes(const Codes<kElement, kCount>& codes, in
   }
 }
 
-/// Stores the scales of kCount blocks side by side in a row of the grid, the first one in an
-/// aligned column, as far as the grid has these columns.
+/// Stores the scales of kCount blocks side by side in a row of the grid, of which the grid has as
+/// many as `left` says: the first one at `at`, in an aligned column.
 template <int kCount>
-BLOCKSCALE_DEVICE void store_scales(const ScaleMatrix& m, uint32_t matrix, uint32_t row,
-                                    uint32_t column, const uint32_t (&stored)[kCount]) {
+BLOCKSCALE_DEVICE void store_scales_at(const ScaleMatrix& m, int64_t at, uint32_t left,
+                                       const uint32_t (&stored)[kCount]) {
   static_assert(kCount <= 2);
-  const int64_t at =
-      matrix * m.batch_stride + scale_offset(m.layout, row, column, m.leading_stride);
-  const bool all = column + kCount <= m.columns;
   if constexpr (kCount == 2) {
-    if (m.pairs && all) {
+    if (m.pairs && left >= kCount) {
       ptx::st_global(reinterpret_cast<uint16_t*>(m.data + at),
                      static_cast<uint16_t>(stored[0] | stored[1] << 8));
       return;
@@ -75,7 +72,7 @@ BLOCKSCALE_DEVICE void store_scales(const ScaleMatrix& m, uint32_t matrix, uint3
   }
   BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
-    if (!all && column + i >= m.columns) continue;
+    if (i >= left) continue;
     const int64_t to = at + i * m.column_step;
     if (m.bytes) {
       ptx::st_global(m.data + to, static_cast<uint8_t>(stored[i]));
@@ -85,10 +82,23 @@ BLOCKSCALE_DEVICE void store_scales(const ScaleMatrix& m, uint32_t matrix, uint3
   }
 }
 
+/// Where the scale of a column of a row lies.
+BLOCKSCALE_DEVICE int64_t scale_place(const ScaleMatrix& m, uint32_t matrix, uint32_t row,
+                                      uint32_t column) {
+  return matrix * m.batch_stride + scale_offset(m.layout, row, column, m.leading_stride);
+}
+
+/// The same for the scales from `column` on, as far as the grid has these columns.
+template <int kCount>
+BLOCKSCALE_DEVICE void store_scales(const ScaleMatrix& m, uint32_t matrix, uint32_t row,
+                                    uint32_t column, const uint32_t (&stored)[kCount]) {
+  const uint32_t left = column < m.columns ? m.columns - column : 0;
+  store_scales_at(m, scale_place(m, matrix, row, column), left, stored);
+}
+
 /// The f32 scale of a row of the grid's first column.
 BLOCKSCALE_DEVICE float load_row_scale(const ScaleMatrix& m, uint32_t matrix, uint32_t row) {
-  const int64_t at = matrix * m.batch_stride + scale_offset(m.layout, row, 0, m.leading_stride);
-  return ptx::ld_global(reinterpret_cast<const float*>(m.data) + at);
+  return ptx::ld_global(reinterpret_cast<const float*>(m.data) + scale_place(m, matrix, row, 0));
 }
 
 }  // namespace blockscale::encoding

@@ -19,7 +19,8 @@ struct LinearEpilogue {
   const float* alpha_factor = nullptr;  // on the device, times alpha; null: 1
   float alpha = 1;
   float beta = 0;
-  uint32_t rows = 0;  // of d
+  bool keeps_sums = false;  // d is the sums
+  uint32_t rows = 0;        // of d
   uint32_t columns = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace blockscale {
 
 /// What comes before codes: y of D's elements x, as a quantizer's fused input has it.
-enum class Activation : uint8_t {
+enum class Activation : uint32_t {
   none,
   gelu,
   swiglu,  // D's columns are gates and ups: y has half as many
@@ -19,14 +19,32 @@ enum class Activation : uint8_t {
 BLOCKSCALE_HD constexpr Format epilogue_element(ScaleRule rule) {
   return rule == ScaleRule::nvfp4 ? Format::e2m1 : Format::e4m3;
 }
-BLOCKSCALE_HD constexpr int epilogue_block(ScaleRule rule) {
-  return rule == ScaleRule::nvfp4 ? 16 : rule == ScaleRule::mx ? 32 : 128;
+BLOCKSCALE_HD constexpr uint32_t log2_epilogue_block(ScaleRule rule) {
+  return rule == ScaleRule::nvfp4 ? 4 : rule == ScaleRule::mx ? 5 : 7;
 }
 
 /// Columns of y that a warp quantizes at a time: whole blocks of every rule.
 inline constexpr int kQuantizedColumns = 128;
 
+/// How scales lie in any layout: what is between that of a row and of the one so many below, within
+/// 32, 16 or 8 rows of them, and between columns, within four; in scales.
+struct ScaleSteps {
+  int64_t rows_128, rows_32, rows_16, rows_8, rows_1;
+  int64_t columns_4, columns_1;
+
+  BLOCKSCALE_HD static constexpr ScaleSteps of(ScaleLayout layout, int64_t leading) {
+    const auto at = [=](int64_t i, int64_t j) { return scale_offset(layout, i, j, leading); };
+    return {at(128, 0), at(32, 0), at(16, 0), at(8, 0), at(1, 0), at(0, 4), at(0, 1)};
+  }
+  /// Of the row `below` < 8 rows below a multiple of 16.
+  BLOCKSCALE_HD constexpr int64_t offset(uint32_t row_16, uint32_t below, uint32_t column) const {
+    return (row_16 >> 7) * rows_128 + (row_16 >> 5 & 3) * rows_32 + (row_16 >> 4 & 1) * rows_16 +
+           below * rows_1 + (column >> 2) * columns_4 + (column & 3) * columns_1;
+  }
+};
+
 struct QuantizingEpilogue {
+  bool takes_sums = false;  // y is the sums: nothing is added or activated before
   Activation activation = Activation::none;
   ScaleRule rule = ScaleRule::fp8;
   math::GeluTail gelu = {};
@@ -34,8 +52,10 @@ struct QuantizingEpilogue {
   uint8_t* values = nullptr;
   int64_t value_row_stride = 0;  // bytes
   int64_t value_batch_stride = 0;
-  bool vectors = false;  // each row of values starts at a multiple of 16 bytes
+  bool vectors = false;  // each row of values starts and ends at a multiple of 16 bytes
   ScaleMatrix scales = {};
+  ScaleSteps scale_steps = {};
+  bool has_padding = false;  // the scale layout has more rows or columns than there are blocks
   ScaleOptions options = {};
   const float* tensor_scale = nullptr;  // nvfp4; null: 1
   int64_t tensor_scale_stride = 0;      // between matrices

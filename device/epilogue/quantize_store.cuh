@@ -1,12 +1,13 @@
 // From a warp's accumulators to codes and scales: 16 rows x 128 columns, each block of which lies
-// in the four lanes that share a row of a wgmma accumulator. The lanes exchange amaxes, then codes,
-// so that each stores 16 bytes that lie side by side.
+// in the four lanes that share a row of a wgmma accumulator. The lanes exchange amaxes by shuffles
+// and codes through shared memory, so that each stores 16 bytes and neighbours store a whole row.
 //
 // The bytes are those that the quantizers' kernels make of the same f32 numbers: the arithmetic is
 // device/encode's.
 #pragma once
 
 #include "core/math.h"
+#include "device/encode/code_quotient.cuh"
 #include "device/encode/codes.cuh"
 #include "device/encode/store.cuh"
 #include "device/epilogue/quantize.h"
@@ -29,40 +30,26 @@ struct QuantizedPlace {
 
 namespace epilogue {
 
-/// Lane i of each four gets element i of all four lanes, in their order: of pairs of codes of 16
-/// bits, the lane's four in two words, and of 8 bits, its four in one.
-BLOCKSCALE_DEVICE void transpose_in_quad(uint32_t (&word)[2], uint32_t lane) {
-  const bool is_upper = (lane & 2) != 0, is_odd = (lane & 1) != 0;
-  const uint32_t sent = is_upper ? word[0] : word[1];
-  const uint32_t received = ptx::shfl_sync_bfly(ptx::kFullMask, sent, 2);
-  const uint32_t a = is_upper ? received : word[0], b = is_upper ? word[1] : received;
-  const uint32_t low = ptx::prmt(a, b, 0x5410), high = ptx::prmt(a, b, 0x7632);
-  const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, is_odd ? low : high, 1);
-  const uint32_t first = is_odd ? other : low, second = is_odd ? high : other;
-  word[0] = ptx::prmt(first, second, 0x5410);
-  word[1] = ptx::prmt(first, second, 0x7632);
-}
-BLOCKSCALE_DEVICE uint32_t transpose_in_quad(uint32_t word, uint32_t lane) {
-  const uint32_t other = ptx::shfl_sync_bfly(ptx::kFullMask, word, 2);
-  const uint32_t pairs = ptx::prmt(word, other, (lane & 2) != 0 ? 0x3276 : 0x5410);
-  const uint32_t more = ptx::shfl_sync_bfly(ptx::kFullMask, pairs, 1);
-  return ptx::prmt(pairs, more, (lane & 1) != 0 ? 0x3715 : 0x6240);
-}
-
 /// The 16 rows x 128 columns of y, by one rule. A thread's element (half, group, i) is that of its
 /// row + 8 half and of column 8 group + 2 (lane % 4) + i.
 template <ScaleRule kRule>
 class BlockQuantizer {
  public:
   static constexpr Format kElement = epilogue_element(kRule);
-  static constexpr int kBlock = epilogue_block(kRule);
+  static constexpr int kBlock = 1 << log2_epilogue_block(kRule);
   static constexpr int kBlocks = kQuantizedColumns / kBlock;  // of a row
   /// Blocks of a row whose scales a lane makes: each its share, or all the same one.
   static constexpr int kOwn = kBlocks < 4 ? 1 : kBlocks / 4;
 
+  /// Where codes wait to be stored: a row has kPitch bytes, so that lanes of one access meet no
+  /// bank twice. Lane q of a row has word q of each 16 bytes.
+  static constexpr uint32_t kRowBytes = kQuantizedColumns * format_traits(kElement).bits / 8;
+  static constexpr uint32_t kPitch = kRowBytes + 16;
+
+  /// `held`: the warp's shared memory, which a quantizer may overwrite.
   BLOCKSCALE_DEVICE BlockQuantizer(const LinearEpilogue& e, const QuantizingEpilogue& q,
-                                   const QuantizedPlace& place)
-      : e_(e), q_(q), place_(place), lane_(place.lane) {
+                                   const QuantizedPlace& place, ptx::SharedAddress held)
+      : e_(e), q_(q), place_(place), lane_(place.lane), held_(held) {
     if constexpr (kRule == ScaleRule::nvfp4) {
       if (q.tensor_scale == nullptr) return;
       const float stored = ptx::ld_global(q.tensor_scale + place.batch * q.tensor_scale_stride);
@@ -71,37 +58,28 @@ class BlockQuantizer {
     }
   }
 
+  /// The short way of encoding is not right for all blocks, nor for rows that do not begin and end
+  /// at multiples of 16 bytes.
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kQuantizedColumns / 2]) {
     uint32_t amax[2][kOwn];
-    BLOCKSCALE_UNROLL
-    for (int half = 0; half < 2; ++half) find_amaxes(y, half, amax[half]);
-    // The short way of encoding is not right for all blocks, and does not clear those without a
-    // scale.
-    if (find_scales<false>(amax)) {
-      store_scales();
-      encode<false>(y);
+    find_amaxes<true>(y, amax);
+    const bool is_short = find_scales<false>(amax);
+    if (is_short) {
+      encode(y);
     } else {
+      if constexpr (kRule == ScaleRule::fp8) find_amaxes<false>(y, amax);
       (void)find_scales<true>(amax);
-      store_scales();
-      encode<true>(y);
-    }
-  }
-
-  /// Where all of the rows are padding of the scale layout.
-  BLOCKSCALE_DEVICE void clear_scales() {
-    BLOCKSCALE_UNROLL
-    for (auto& row : scale_) {
-      BLOCKSCALE_UNROLL
-      for (encoding::BlockScale& scale : row) scale = {};
+      encode_exactly(y);
     }
     store_scales();
+    if (is_short) store_rows();
   }
 
  private:
-  // A NaN makes a block of MX or NVFP4 one, of FP8 just its own code.
-  using Amax = encoding::Amax<Format::f32, kRule != ScaleRule::fp8>;
+  static constexpr int kVectorCodes = 128 / format_traits(kElement).bits;  // of 16 bytes
+  using Words = device::Vector<uint32_t, 4>;
 
-  template <int kCount>
+  template <class Amax, int kCount>
   static BLOCKSCALE_DEVICE void keep_half(uint32_t (&bits)[kCount], bool upper, uint32_t lanes) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kCount / 2; ++i) {
@@ -112,22 +90,39 @@ class BlockQuantizer {
     }
   }
 
-  /// Largest magnitudes (bits) of this lane's blocks of a row.
-  BLOCKSCALE_DEVICE void find_amaxes(const float (&y)[kQuantizedColumns / 2], int half,
-                                     uint32_t (&own)[kOwn]) const {
-    constexpr int kGroups = kBlock / 8;
-    uint32_t bits[kBlocks];
+  /// Largest magnitudes (bits) of this lane's blocks. With kPoison a NaN among the elements makes
+  /// them one, which it does to a block of MX or NVFP4; FP8 has nothing but a code for it.
+  template <bool kPoison>
+  BLOCKSCALE_DEVICE void find_amaxes(const float (&y)[kQuantizedColumns / 2],
+                                     uint32_t (&own)[2][kOwn]) const {
+    using Amax = encoding::Amax<Format::f32, kPoison>;
+    constexpr int kElements = kBlock / 4;  // of a thread's row
+    constexpr int kAtOnce = kElements < 16 ? kElements : 16;
     BLOCKSCALE_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      encoding::Chunk<Format::f32, 2 * kGroups> block;
+    for (int half = 0; half < 2; ++half) {
+      uint32_t bits[kBlocks];
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < 2 * kGroups; ++i) {
-        block.word[i] = bit_cast<uint32_t>(y[4 * (b * kGroups + i / 2) + 2 * half + i % 2]);
+      for (int b = 0; b < kBlocks; ++b) {
+        Amax amax;
+        BLOCKSCALE_UNROLL
+        for (int first = 0; first < kElements; first += kAtOnce) {
+          encoding::Chunk<Format::f32, kAtOnce> part;
+          BLOCKSCALE_UNROLL
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int at = first + i, group = (b * kElements + at) / 2;
+            part.word[i] = bit_cast<uint32_t>(y[4 * group + 2 * half + at % 2]);
+          }
+          amax.fold(part);
+        }
+        bits[b] = amax.bits;
       }
-      Amax amax;
-      amax.fold(block);
-      bits[b] = amax.bits;
+      exchange_amaxes<Amax>(bits, own[half]);
     }
+  }
+
+  /// From the four lanes' amaxes of a row's blocks to those of this lane's.
+  template <class Amax>
+  BLOCKSCALE_DEVICE void exchange_amaxes(uint32_t (&bits)[kBlocks], uint32_t (&own)[kOwn]) const {
     if constexpr (kBlocks < 4) {
       BLOCKSCALE_UNROLL
       for (uint32_t lanes = 1; lanes < 4; lanes *= 2) {
@@ -135,23 +130,22 @@ class BlockQuantizer {
         amax.fold_magnitudes(ptx::shfl_sync_bfly(ptx::kFullMask, bits[0], lanes));
         bits[0] = amax.bits;
       }
+      own[0] = bits[0];
     } else {
-      keep_half(bits, (lane_ & 2) != 0, 2);
+      keep_half<Amax>(bits, (lane_ & 2) != 0, 2);
       uint32_t rest[kBlocks / 2];
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kBlocks / 2; ++i) rest[i] = bits[i];
-      keep_half(rest, (lane_ & 1) != 0, 1);
+      keep_half<Amax>(rest, (lane_ & 1) != 0, 1);
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < kOwn; ++i) bits[i] = rest[i];
+      for (int i = 0; i < kOwn; ++i) own[i] = rest[i];
     }
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kOwn; ++i) own[i] = bits[i];
   }
 
-  /// Scales of this lane's blocks. Whether the short way serves all of the warp's blocks.
+  /// Scales of this lane's blocks. Whether the short way serves all that is the warp's.
   template <bool kExact>
   BLOCKSCALE_DEVICE bool find_scales(const uint32_t (&amax)[2][kOwn]) {
-    bool exceptional = false;
+    bool exceptional = !q_.vectors;
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       BLOCKSCALE_UNROLL
@@ -159,7 +153,12 @@ class BlockQuantizer {
         encoding::BlockScale& scale = scale_[half][i];
         scale = encoding::block_scale<kRule, kElement, kExact>(amax[half][i], tensor_scale_,
                                                                q_.options);
-        exceptional |= has_row(half) && (scale.exceptional || scale.keep == 0);
+        bool is_short = !scale.exceptional;
+        if constexpr (kRule == ScaleRule::fp8) {
+          is_short =
+              amax[half][i] < encoding::kInfinityBits && encoding::has_code_quotients(scale.factor);
+        }
+        exceptional |= has_row(half) && !is_short;
       }
     }
     return !ptx::vote_sync_any(ptx::kFullMask, exceptional);
@@ -170,57 +169,25 @@ class BlockQuantizer {
   }
   BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < e_.rows; }
 
-  /// Stores this lane's scales, and 0 for padding.
   BLOCKSCALE_DEVICE void store_scales() const {
-    if (kBlocks < 4 && lane_ % 4 != 0) return;
-    const ScaleMatrix& m = q_.scales;
-    const uint32_t first = place_.column / kBlock + (kBlocks < 4 ? 0 : lane_ % 4 * kOwn);
-    const uint32_t row_step = place_.padding_row_step == 0 ? m.rows : place_.padding_row_step;
-    const bool is_last = place_.column + kQuantizedColumns >= q_.columns;
-    const uint32_t column_step = is_last ? kBlocks : m.columns;
+    const uint32_t column = place_.column / kBlock + (kBlocks < 4 ? 0 : lane_ % 4 * kOwn);
+    const bool has_column = (kBlocks >= 4 || lane_ % 4 == 0) && column * kBlock < q_.columns;
+    ScaleMatrix m = q_.scales;
+    m.bytes |= kRule != ScaleRule::fp8;
+    const uint32_t left = kOwn == 1 ? 1 : m.columns - column;
+    int64_t at =
+        place_.batch * m.batch_stride + q_.scale_steps.offset(place_.row, lane_ / 4, column);
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t r = row(half); r < m.rows; r += row_step) {
-        BLOCKSCALE_NO_UNROLL
-        for (uint32_t c = first; c < m.columns; c += column_step) {
-          uint32_t stored[kOwn];
-          BLOCKSCALE_UNROLL
-          for (uint32_t i = 0; i < kOwn; ++i) {
-            const bool exists = r < e_.rows && (c + i) * kBlock < q_.columns;
-            stored[i] = exists ? scale_[half][i].stored : 0;
-          }
-          encoding::store_scales(m, place_.batch, r, c, stored);
-        }
+      uint32_t stored[kOwn];
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kOwn; ++i) {
+        const bool exists = i == 0 || (column + i) * kBlock < q_.columns;
+        stored[i] = exists ? scale_[half][i].stored : 0;
       }
+      if (has_column && has_row(half)) encoding::store_scales_at(m, at, left, stored);
+      at += q_.scale_steps.rows_8;
     }
-  }
-
-  template <bool kExact>
-  BLOCKSCALE_DEVICE void encode(const float (&y)[kQuantizedColumns / 2]) const {
-    BLOCKSCALE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (kElement == Format::e2m1) {
-        store(encode_nibbles<kExact>(y, half), half, lane_ % 4 * 32);
-      } else {
-        BLOCKSCALE_UNROLL
-        for (int side = 0; side < 2; ++side) {
-          const auto codes = encode_bytes<kExact>(y, half, side);
-          store(codes, half, static_cast<uint32_t>(64 * side) + lane_ % 4 * 16);
-        }
-      }
-    }
-  }
-
-  /// Elements of four groups of a row.
-  BLOCKSCALE_DEVICE static encoding::Chunk<Format::f32, 8> groups_of(
-      const float (&y)[kQuantizedColumns / 2], int half, const int (&group)[4]) {
-    encoding::Chunk<Format::f32, 8> chunk;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      chunk.word[i] = bit_cast<uint32_t>(y[4 * group[i / 2] + 2 * half + i % 2]);
-    }
-    return chunk;
   }
 
   /// A field of block `b`'s scale, from the lane that made it.
@@ -230,89 +197,204 @@ class BlockQuantizer {
     return ptx::shfl_sync_idx(ptx::kFullMask, own[b % kOwn], static_cast<uint32_t>(b / kOwn), 4);
   }
 
-  /// 16 codes of a row's 64 columns from 64 `side` on: those of column 16 (lane % 4) and up.
-  template <bool kExact>
-  BLOCKSCALE_DEVICE encoding::Codes<kElement, 16> encode_bytes(
-      const float (&y)[kQuantizedColumns / 2], int half, int side) const {
-    // A thread's two neighbours in each of four groups of 8 columns go to four lanes.
-    uint32_t even[2], odd[2];  // groups
+  /// The short way: words of four (eight) codes to shared memory, from where store_rows takes them.
+  BLOCKSCALE_DEVICE void encode(const float (&y)[kQuantizedColumns / 2]) const {
+    constexpr int kGroups = 4 * kVectorCodes / 8 / 4;  // of 8 columns in a word
+    const ptx::SharedAddress own = held_ + (lane_ / 4 * kPitch + lane_ % 4 * 4);
+    ptx::bar_warp_sync(ptx::kFullMask);
     BLOCKSCALE_UNROLL
-    for (int part = 0; part < 2; ++part) {
-      const int g = 8 * side + 4 * part;
-      encoding::BlockScale scale = scale_[half][0];
-      if constexpr (kBlocks >= 4) {
-        const int b = 2 * side + part;
-        scale.factor = of_block({scale.factor}, b);
-        if constexpr (kExact) scale.keep = of_block({scale.keep}, b);
-      }
-      if constexpr (!kExact) scale.keep = ~0u;
-      const auto codes = encoding::encode_chunk<kElement, kRule, kExact>(
-          groups_of(y, half, {g, g + 2, g + 1, g + 3}), scale);
-      even[part] = codes.word[0];
-      odd[part] = codes.word[1];
-    }
-    transpose_in_quad(even, lane_);
-    transpose_in_quad(odd, lane_);
-    return {{even[0], even[1], odd[0], odd[1]}};
-  }
-
-  /// 32 codes of a row: those of column 32 (lane % 4) and up.
-  template <bool kExact>
-  BLOCKSCALE_DEVICE encoding::Codes<kElement, 32> encode_nibbles(
-      const float (&y)[kQuantizedColumns / 2], int half) const {
-    float own_factor[kOwn], factor[kBlocks];
-    uint32_t own_keep[kOwn], keep[kBlocks];
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kOwn; ++i) {
-      own_factor[i] = scale_[half][i].factor;
-      own_keep[i] = scale_[half][i].keep;
-    }
-    BLOCKSCALE_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      factor[b] = of_block(own_factor, b);
-      keep[b] = kExact ? of_block(own_keep, b) : ~0u;
-    }
-    encoding::Codes<kElement, 32> codes;
-    BLOCKSCALE_UNROLL
-    for (int g = 0; g < 4; ++g) {
-      const auto block = [g](int pair) { return (g + 4 * pair) / 2; };
-      uint32_t word =
-          encoding::encode_nvfp4<kExact>(groups_of(y, half, {g, g + 4, g + 8, g + 12}), [&](int i) {
-            return factor[block(i / 2)];
-          }).word[0];
-      if constexpr (kExact) {
-        uint32_t mask = 0;
+    for (int half = 0; half < 2; ++half) {
+      float own_factor[kOwn], factor[kBlocks];
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kOwn; ++i) own_factor[i] = scale_[half][i].factor;
+      BLOCKSCALE_UNROLL
+      for (int b = 0; b < kBlocks; ++b) factor[b] = of_block(own_factor, b);
+      BLOCKSCALE_UNROLL
+      for (int first = 0; first < 16; first += kGroups) {
+        encoding::Chunk<Format::f32, 2 * kGroups> chunk;
         BLOCKSCALE_UNROLL
-        for (int pair = 0; pair < 4; ++pair) mask |= keep[block(pair)] & 0xFFu << 8 * pair;
-        word &= mask;
+        for (int i = 0; i < 2 * kGroups; ++i) {
+          chunk.word[i] = bit_cast<uint32_t>(y[4 * (first + i / 2) + 2 * half + i % 2]);
+        }
+        const auto block = [first](int i) { return 8 * (first + i / 2) / kBlock; };
+        const auto word = static_cast<uint32_t>(first / kGroups);
+        ptx::st_shared(own + (static_cast<uint32_t>(half) * 8 * kPitch + word * 16),
+                       encode_word(chunk, half, [&](int i) { return factor[block(i)]; }));
       }
-      codes.word[g] = transpose_in_quad(word, lane_);
     }
-    return codes;
+    clear_blocks();
   }
 
-  template <int kCount>
-  BLOCKSCALE_DEVICE void store(const encoding::Codes<kElement, kCount>& codes, int half,
-                               uint32_t column) const {
-    const int32_t left = static_cast<int32_t>(q_.columns - place_.column - column);
-    if (!has_row(half) || left <= 0) return;
-    uint8_t* const to = q_.values + place_.batch * q_.value_batch_stride +
-                        row(half) * q_.value_row_stride +
-                        int64_t{place_.column + column} * format_traits(kElement).bits / 8;
-    if (q_.vectors && left >= kCount) {
-      encoding::store_codes(codes, to);
+  /// Codes of a word; factor_of(i) is that of element i's block.
+  template <int kCount, class FactorOf>
+  BLOCKSCALE_DEVICE uint32_t encode_word(const encoding::Chunk<Format::f32, kCount>& chunk,
+                                         int half, const FactorOf& factor_of) const {
+    if constexpr (kRule == ScaleRule::nvfp4) {
+      return encoding::encode_nvfp4<false>(chunk, factor_of).word[0];
+    } else if constexpr (kRule == ScaleRule::mx) {
+      return encoding::fp8_bytes<kElement>(
+          [&](int i) { return ptx::mul_rn(encoding::value_at(chunk, i), factor_of(i)); }, 0);
     } else {
-      encoding::store_code_bytes(codes, left, to);
+      const encoding::BlockScale& scale = scale_[half][0];
+      const encoding::CodeQuotient quotient(scale.factor, scale.reciprocal);
+      return encoding::fp8_bytes<kElement>(
+          [&](int i) { return quotient(encoding::value_at(chunk, i)); }, 0);
     }
   }
+
+  /// Codes of 0 where a block has no scale.
+  BLOCKSCALE_DEVICE void clear_blocks() const {
+    if constexpr (kRule != ScaleRule::fp8) {
+      bool is_empty = false;
+      BLOCKSCALE_UNROLL
+      for (const auto& row : scale_) {
+        BLOCKSCALE_UNROLL
+        for (const encoding::BlockScale& scale : row) is_empty |= scale.keep == 0;
+      }
+      if (!ptx::vote_sync_any(ptx::kFullMask, is_empty)) return;
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_UNROLL
+      for (uint32_t half = 0; half < 2; ++half) {
+        const ptx::SharedAddress own =
+            held_ + ((lane_ / 4 + 8 * half) * kPitch + lane_ % 4 * (kRowBytes / 4));
+        BLOCKSCALE_UNROLL
+        for (uint32_t i = 0; i < kRowBytes / 4; i += 16 / kOwn / 4) {
+          // Of each word nvfp4's two blocks have a half.
+          if (scale_[half][i / (4 / kOwn) % kOwn].keep != 0) continue;
+          if constexpr (kOwn == 2) {
+            ptx::st_shared(own + i, uint16_t{0});
+          } else {
+            ptx::st_shared(own + i, uint32_t{0});
+          }
+        }
+      }
+    }
+  }
+
+  /// Rows of codes from shared memory: a lane has 16 bytes at a time.
+  BLOCKSCALE_DEVICE void store_rows() const {
+    constexpr uint32_t kLanes = kRowBytes / 16;  // of a row
+    constexpr uint32_t kRows = 32 / kLanes;      // at a time
+    // Eight lanes read from rows whose banks differ.
+    const uint32_t first = kLanes == 8 ? lane_ / 8 : lane_ / 8 + lane_ / 4 % 2 * 4;
+    const uint32_t byte = lane_ % kLanes * 16;
+    const uint32_t codes = byte * 8 / format_traits(kElement).bits;
+    const bool has_column = place_.column + codes < q_.columns;
+    const uint32_t at_row = place_.row + first;
+    uint8_t* to = q_.values + place_.batch * q_.value_batch_stride + at_row * q_.value_row_stride +
+                  int64_t{place_.column} * format_traits(kElement).bits / 8 + byte;
+    const ptx::SharedAddress from = held_ + (first * kPitch + byte);
+    ptx::bar_warp_sync(ptx::kFullMask);
+    BLOCKSCALE_UNROLL
+    for (uint32_t row = 0; row < 16; row += kRows) {
+      const Words words = in_order(ptx::ld_shared<Words>(from + row * kPitch));
+      if (has_column && at_row + row < e_.rows) ptx::st_global(reinterpret_cast<Words*>(to), words);
+      to += kRows * q_.value_row_stride;
+    }
+  }
+
+  /// From word q of lane q to consecutive codes: of each eight columns lane q has two.
+  BLOCKSCALE_DEVICE static Words in_order(const Words& w) {
+    if constexpr (kElement == Format::e2m1) {
+      const uint32_t a = ptx::prmt(w.at[0], w.at[1], 0x5140),
+                     b = ptx::prmt(w.at[2], w.at[3], 0x5140);
+      const uint32_t c = ptx::prmt(w.at[0], w.at[1], 0x7362),
+                     d = ptx::prmt(w.at[2], w.at[3], 0x7362);
+      return {{ptx::prmt(a, b, 0x5410), ptx::prmt(a, b, 0x7632), ptx::prmt(c, d, 0x5410),
+               ptx::prmt(c, d, 0x7632)}};
+    } else {
+      return {{ptx::prmt(w.at[0], w.at[1], 0x5410), ptx::prmt(w.at[2], w.at[3], 0x5410),
+               ptx::prmt(w.at[0], w.at[1], 0x7632), ptx::prmt(w.at[2], w.at[3], 0x7632)}};
+    }
+  }
+
+  /// Any blocks, to any address: elements through shared memory, eight of a row for each lane.
+  BLOCKSCALE_DEVICE void encode_exactly(const float (&y)[kQuantizedColumns / 2]) const {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t side = 0; side < 2; ++side) {
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_UNROLL
+      for (uint32_t half = 0; half < 2; ++half) {
+        const ptx::SharedAddress own =
+            held_ + ((lane_ / 4 + 8 * half) * kSideBytes + lane_ % 4 * 8);
+        BLOCKSCALE_UNROLL
+        for (uint32_t j = 0; j < 8; ++j) {
+          const uint32_t i = 4 * j + 2 * half;
+          using Two = device::Vector<float, 2>;
+          ptx::st_shared(own + j * 32,
+                         side == 0 ? Two{{y[i], y[i + 1]}} : Two{{y[i + 32], y[i + 33]}});
+        }
+      }
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_NO_UNROLL
+      for (uint32_t first = 0; first < 16; first += 4) encode_eight(side, first + lane_ / 8);
+    }
+  }
+
+  /// Eight elements of a row, counted from the warp's first, of one half of the columns.
+  BLOCKSCALE_DEVICE void encode_eight(uint32_t side, uint32_t row) const {
+    const uint32_t column = 64 * side + lane_ % 8 * 8, block = column / kBlock;
+    const uint32_t source = row % 8 * 4 + (kBlocks < 4 ? 0 : block / kOwn);
+    encoding::BlockScale scale;
+    BLOCKSCALE_UNROLL
+    for (uint32_t half = 0; half < 2; ++half) {
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kOwn; ++i) {
+        const encoding::BlockScale& own = scale_[half][i];
+        const float factor = ptx::shfl_sync_idx(ptx::kFullMask, own.factor, source);
+        const uint32_t keep = ptx::shfl_sync_idx(ptx::kFullMask, own.keep, source);
+        if (row / 8 != half || block % kOwn != i) continue;
+        scale.factor = factor;
+        scale.keep = keep;
+      }
+    }
+    const ptx::SharedAddress from = held_ + (row * kSideBytes + lane_ % 8 * 32);
+    encoding::Chunk<Format::f32, 8> chunk;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const auto four = ptx::ld_shared<Words>(from + 16 * i);
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) chunk.word[4 * i + j] = four.at[j];
+    }
+    const int32_t left = static_cast<int32_t>(q_.columns - place_.column - column);
+    if (place_.row + row >= e_.rows || left <= 0) return;
+    encoding::store_code_bytes(
+        encoding::encode_chunk<kElement, kRule, true>(chunk, scale), left,
+        q_.values + place_.batch * q_.value_batch_stride +
+            (place_.row + row) * q_.value_row_stride +
+            int64_t{place_.column + column} * format_traits(kElement).bits / 8);
+  }
+  static constexpr uint32_t kSideBytes = kQuantizedColumns / 2 * 4;  // of a row in f32
 
   const LinearEpilogue& e_;
   const QuantizingEpilogue& q_;
   const QuantizedPlace& place_;
   uint32_t lane_;
+  ptx::SharedAddress held_;
   float tensor_scale_ = 1;
   encoding::BlockScale scale_[2][kOwn];
 };
+
+/// Zeros where the scale layout has more rows or columns than there are blocks: those below and
+/// beside this warp's.
+BLOCKSCALE_DEVICE void clear_padding(const LinearEpilogue& e, const QuantizingEpilogue& q,
+                                     const QuantizedPlace& place) {
+  const ScaleMatrix& m = q.scales;
+  const uint32_t shift = log2_epilogue_block(q.rule);
+  const uint32_t columns = ((q.columns - 1) >> shift) + 1;
+  const bool is_last = place.column + kQuantizedColumns >= q.columns;
+  const uint32_t first = place.column >> shift;
+  const uint32_t end = is_last ? m.columns : first + (kQuantizedColumns >> shift);
+  const uint32_t row_step = place.padding_row_step == 0 ? m.rows : place.padding_row_step;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t row = place.row + place.lane % 16; row < m.rows; row += row_step) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t column = first + place.lane / 16; column < end; column += 2) {
+      if (row < e.rows && column < columns) continue;
+      encoding::store_scales(m, place.batch, row, column, {0});
+    }
+  }
+}
 
 }  // namespace epilogue
 
@@ -331,31 +413,29 @@ class QuantizeStore {
   /// two tiles make 128 columns: those of `part` 0 are held until those of part 1 come.
   BLOCKSCALE_DEVICE void operator()(float (&v)[kSums], const QuantizedPlace& place,
                                     uint32_t part) const {
-    const bool has_rows = place.row < e_.rows;
-    if (has_rows) {
-      epilogue::combine(v, e_, epilogue::alpha_of(e_), place.batch, place.row + place.lane / 4,
-                        place.d_columns);
-      activate(v, part, held_ + place.lane * 16);
-    }
-    if (q_.activation == Activation::swiglu && part == 0) return;
-    if (q_.rule == ScaleRule::fp8) {
-      quantize<ScaleRule::fp8>(v, place, has_rows);
-    } else if (q_.rule == ScaleRule::mx) {
-      quantize<ScaleRule::mx>(v, place, has_rows);
-    } else {
-      quantize<ScaleRule::nvfp4>(v, place, has_rows);
-    }
+    bool is_y = q_.takes_sums && place.row < e_.rows;
+    if (!is_y && place.row < e_.rows) is_y = make_y(v, place, part);
+    if (is_y) quantize(v, place);
+    if (q_.has_padding) epilogue::clear_padding(e_, q_, place);
   }
 
  private:
-  template <ScaleRule kRule>
-  BLOCKSCALE_DEVICE void quantize(const float (&y)[kSums], const QuantizedPlace& place,
-                                  bool has_rows) const {
-    epilogue::BlockQuantizer<kRule> quantizer(e_, q_, place);
-    if (has_rows) {
-      quantizer.quantize(y);
+  /// From sums to y. False with swiglu's part 0, which is held.
+  BLOCKSCALE_DEVICE bool make_y(float (&v)[kSums], const QuantizedPlace& place,
+                                uint32_t part) const {
+    epilogue::combine(v, e_, place.batch, place.row + place.lane / 4, place.d_columns);
+    activate(v, part, held_ + place.lane * 16);
+    return q_.activation != Activation::swiglu || part != 0;
+  }
+
+  BLOCKSCALE_DEVICE void quantize(const float (&y)[kSums], const QuantizedPlace& place) const {
+    using epilogue::BlockQuantizer;
+    if (q_.rule == ScaleRule::fp8) {
+      BlockQuantizer<ScaleRule::fp8>(e_, q_, place, held_).quantize(y);
+    } else if (q_.rule == ScaleRule::mx) {
+      BlockQuantizer<ScaleRule::mx>(e_, q_, place, held_).quantize(y);
     } else {
-      quantizer.clear_scales();
+      BlockQuantizer<ScaleRule::nvfp4>(e_, q_, place, held_).quantize(y);
     }
   }
 
@@ -371,6 +451,7 @@ class QuantizeStore {
       for (int i = 0; i < kSums / 2; ++i) {
         v[kSums / 2 + i] = math::swiglu<M>(v[i], v[kSums / 2 + i]);
       }
+      if (part == 0) ptx::bar_warp_sync(ptx::kFullMask);  // others may still read it
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kSums / 2; i += 4) {
         const ptx::SharedAddress held = own_held + static_cast<uint32_t>(i / 4 * 32 * 16);

@@ -37,11 +37,20 @@ BLOCKSCALE_DEVICE RowPart row_part(const EpilogueMatrix& m, const LinearEpilogue
 }
 
 /// Element `i` of a part, 0 behind its end.
+template <Format kDtype>
+BLOCKSCALE_DEVICE float load_element(const RowPart& part, uint32_t i) {
+  if constexpr (kDtype == Format::f32) {
+    return i < part.left ? ptx::ld_global(reinterpret_cast<const float*>(part.at) + i) : 0.0f;
+  } else {
+    uint16_t bits = 0;
+    if (i < part.left) bits = ptx::ld_global(reinterpret_cast<const uint16_t*>(part.at) + i);
+    return kDtype == Format::f16 ? ptx::cvt_f32_f16(bits) : ptx::cvt_f32_bf16(bits);
+  }
+}
 BLOCKSCALE_DEVICE float load_element(const RowPart& part, Format dtype, uint32_t i) {
-  if (i >= part.left) return 0;
-  if (dtype == Format::f32) return ptx::ld_global(reinterpret_cast<const float*>(part.at) + i);
-  const uint16_t bits = ptx::ld_global(reinterpret_cast<const uint16_t*>(part.at) + i);
-  return dtype == Format::f16 ? ptx::cvt_f32_f16(bits) : ptx::cvt_f32_bf16(bits);
+  if (dtype == Format::f32) return load_element<Format::f32>(part, i);
+  if (dtype == Format::f16) return load_element<Format::f16>(part, i);
+  return load_element<Format::bf16>(part, i);
 }
 
 template <class T>
@@ -56,57 +65,100 @@ struct LaneColumns {
   uint32_t step;
 };
 
-/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
-/// this lane.
-template <int kSums>
-BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, float alpha,
-                               uint32_t batch, uint32_t row, const LaneColumns& columns) {
-  if (alpha != 1) {
-    BLOCKSCALE_UNROLL
-    for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
-  }
-  constexpr int kGroups = kSums / 8;  // of 8 columns, in each half
-  // Element i of a group is in row + 8 (i / 2).
-  const auto index = [](int half, int j, int i) { return 4 * (half * kGroups + j) + i; };
-  const auto column = [&](int j, int i) {
-    return static_cast<uint32_t>(8 * j + i % 2) * columns.step;
-  };
+/// Of kCount groups of 8 columns of a row a lane's two elements each, the first group's at `part`.
+template <Format kDtype, int kCount>
+BLOCKSCALE_DEVICE void load_groups(const RowPart& part, uint32_t step, float (&to)[kCount]) {
   BLOCKSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t first = columns.first[half];
-    if (e.beta != 0) {
-      const RowPart c[2] = {row_part(e.c, e, batch, row, first),
-                            row_part(e.c, e, batch, row + 8, first)};
-      BLOCKSCALE_UNROLL
-      for (int j = 0; j < kGroups; ++j) {
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          float& x = v[index(half, j, i)];
-          x = ptx::fma_rn(e.beta, load_element(c[i / 2], e.c.dtype, column(j, i)), x);
-        }
-      }
-    }
-    if (e.bias.data != nullptr) {
-      const RowPart bias = row_part(e.bias, e, 0, 0, first);
-      BLOCKSCALE_UNROLL
-      for (int j = 0; j < kGroups; ++j) {
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const float add = load_element(bias, e.bias.dtype, column(j, i));
-          BLOCKSCALE_UNROLL
-          for (int below = 0; below < 4; below += 2) {
-            float& x = v[index(half, j, i + below)];
-            x = ptx::add_rn(x, add);
-          }
-        }
-      }
-    }
+  for (int i = 0; i < kCount; ++i) {
+    to[i] = load_element<kDtype>(part, static_cast<uint32_t>(i / 2 * 8 + i % 2) * step);
   }
 }
 
 /// alpha of a call.
 BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
   return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
+}
+
+/// What combine() does with C and the bias. No branch stands between loads, which would wait for
+/// each.
+template <int kSums>
+class AddMatrices {
+ public:
+  BLOCKSCALE_DEVICE AddMatrices(float (&v)[kSums], const LinearEpilogue& e,
+                                const LaneColumns& columns)
+      : v_(v), e_(e), columns_(columns) {}
+
+  template <Format kDtype>
+  BLOCKSCALE_DEVICE void add_c(uint32_t batch, uint32_t row) const {
+    BLOCKSCALE_UNROLL
+    for (int part = 0; part < 4; ++part) {
+      const int half = part / 2, below = part % 2;
+      float c[kCount];
+      load_groups<kDtype>(
+          row_part(e_.c, e_, batch, row + 8 * static_cast<uint32_t>(below), columns_.first[half]),
+          columns_.step, c);
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        float& x = sum_of(half, below, i);
+        x = ptx::fma_rn(e_.beta, c[i], x);
+      }
+    }
+  }
+
+  template <Format kDtype>
+  BLOCKSCALE_DEVICE void add_bias() const {
+    BLOCKSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float bias[kCount];
+      load_groups<kDtype>(row_part(e_.bias, e_, 0, 0, columns_.first[half]), columns_.step, bias);
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 2 * kCount; ++i) {
+        float& x = sum_of(half, i / kCount, i % kCount);
+        x = ptx::add_rn(x, bias[i % kCount]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kCount = kSums / 4;  // of each of two rows, in each half of the columns
+
+  BLOCKSCALE_DEVICE float& sum_of(int half, int below, int i) const {
+    return v_[half * kSums / 2 + i / 2 * 4 + 2 * below + i % 2];
+  }
+
+  float (&v_)[kSums];
+  const LinearEpilogue& e_;
+  const LaneColumns& columns_;
+};
+
+/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
+/// this lane.
+template <int kSums>
+BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
+                               uint32_t row, const LaneColumns& columns) {
+  if (const float alpha = alpha_of(e); alpha != 1) {
+    BLOCKSCALE_UNROLL
+    for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
+  }
+  const AddMatrices<kSums> add(v, e, columns);
+  if (e.beta != 0) {
+    if (e.c.dtype == Format::f32) {
+      add.template add_c<Format::f32>(batch, row);
+    } else if (e.c.dtype == Format::f16) {
+      add.template add_c<Format::f16>(batch, row);
+    } else {
+      add.template add_c<Format::bf16>(batch, row);
+    }
+  }
+  if (e.bias.data != nullptr) {
+    if (e.bias.dtype == Format::f32) {
+      add.template add_bias<Format::f32>();
+    } else if (e.bias.dtype == Format::f16) {
+      add.template add_bias<Format::f16>();
+    } else {
+      add.template add_bias<Format::bf16>();
+    }
+  }
 }
 
 /// Two f32 as a pair of D's dtype, the first in the low half.
@@ -130,14 +182,16 @@ class TileStore {
   /// `buffers` are the warp's own, at a multiple of 1024 bytes.
   BLOCKSCALE_DEVICE TileStore(const LinearEpilogue& e, const TensorMap* d,
                               ptx::SharedAddress buffers)
-      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()), alpha_(epilogue::alpha_of(e)) {}
+      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()) {}
 
   /// The sums of 16 rows from `row` on, as a wgmma accumulator has them. All lanes call it.
   BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
                                     uint32_t column) const {
     if (row >= e_.rows) return;
-    const uint32_t first = column + lane_ % 4 * 2;
-    epilogue::combine(sums, e_, alpha_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+    if (!e_.keeps_sums) {
+      const uint32_t first = column + lane_ % 4 * 2;
+      epilogue::combine(sums, e_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+    }
     if (e_.d.dtype == Format::bf16) {
       store<Pair16, false>(sums, batch, row, column);
     } else if (e_.d.dtype == Format::f16) {
@@ -267,7 +321,6 @@ class TileStore {
   const TensorMap* d_;
   ptx::SharedAddress buffers_;
   uint32_t lane_;
-  float alpha_;
 };
 
 }  // namespace blockscale

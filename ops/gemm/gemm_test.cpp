@@ -233,11 +233,15 @@ TEST_P(GemmTest, Fp4BlocksAreSummedExactly) {
 /// A block of zeros has the smallest scale, and a huge one beside it must not hide it.
 TEST_P(GemmTest, FewRowsWithScalesAtTheEndsOfTheirRange) {
   Random random(13);
-  for (const Recipe recipe : {Recipe::mxfp4, Recipe::mxfp8_e5m2, Recipe::mxfp6_e3m2}) {
+  for (const Recipe recipe :
+       {Recipe::mxfp4, Recipe::mxfp8_e5m2, Recipe::mxfp6_e3m2, Recipe::fp8_row}) {
+    const bool is_f32 = recipe_traits(recipe).scale == Format::f32;
     for (const std::uint32_t scale : {0u, 1u, 20u, 120u, 200u, 240u, 254u}) {
       const TestOperand a(random, Recipe::bf16, 2, 160, InputFamily::normal);
       TestOperand b(random, recipe, 9, 160, InputFamily::normal);
-      for (std::int64_t row = 0; row < 9; row += 2) b.set_scale(row, row % 5, scale);
+      for (std::int64_t row = 0; row < 9; row += 2) {
+        b.set_scale(row, is_f32 ? 0 : row % 5, is_f32 ? scale << 23 : scale);
+      }
       TestMatrix d(Format::f32, 2, 9);
       GemmArguments x;
       x.a = a.view();

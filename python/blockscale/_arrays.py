@@ -12,7 +12,7 @@ import functools
 import importlib
 import operator
 import sys
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,12 +40,9 @@ _TYPED = {
 _PACKED_FP4 = "float4_e2m1fn_x2"
 
 
-class Described(NamedTuple):
-    """A caller's array: its memory, the name of its dtype, and where it came from."""
-
-    array: Any  # numpy's, or on a device the library's own
-    dtype: str
-    place: Place
+#: A caller's array: its memory (numpy's, or on a device the library's own), the name of its dtype,
+#: and where it came from.
+Described: TypeAlias = tuple[Any, str, Place]
 
 
 def describe(x: Any, argument: str) -> Described:
@@ -56,6 +53,9 @@ def describe(x: Any, argument: str) -> Described:
         ValueError: it is on another device than the CPU and CUDA's, requires grad, was released, or
             its strides are no whole elements.
     """
+    known: Described | None = _native.describe_torch(x, device_of)
+    if known is not None:
+        return known
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(torch, x, argument)
@@ -89,7 +89,7 @@ def _of_numpy(x: np.ndarray, argument: str) -> Described:
             f"{argument}: strides are {x.strides} bytes, must be multiples of the element's "
             f"{itemsize}; copy it first"
         )
-    return Described(x, name, "numpy")
+    return x, name, "numpy"
 
 
 @functools.cache
@@ -120,10 +120,10 @@ def _of_torch(torch: Any, x: Any, argument: str) -> Described:
         raise TypeError(f"{argument}: is a lazy view; call .resolve_neg() first")
     dtype = _torch_name(x.dtype)
     if on_device:
-        return tuple.__new__(Described, (x, dtype, device_of("torch", x.get_device())))
+        return x, dtype, device_of("torch", x.get_device())
     if x.dtype not in (torch.float32, torch.float16):
         x = x.view({1: torch.uint8, 2: torch.uint16}.get(x.element_size(), x.dtype))
-    return Described(x.numpy(), dtype, "torch")
+    return x.numpy(), dtype, "torch"
 
 
 @functools.cache
@@ -136,12 +136,12 @@ def _of_dlpack(x: Any, argument: str) -> Described:
     library = type(x).__module__.partition(".")[0]
     library = "jax" if library == "jaxlib" else library
     if device == _CUDA_DEVICE and library in LIBRARIES:
-        return Described(x, str(getattr(x.dtype, "name", x.dtype)), device_of(library, index))
+        return x, str(getattr(x.dtype, "name", x.dtype)), device_of(library, index)
     if device not in _CPU_DEVICES:
         name = _DEVICE_NAMES.get(device, f"device type {device}")
         raise ValueError(_refuse_device(argument, f"{name}:{index}"))
     array, dtype = _native.import_dlpack(argument, x)
-    return Described(array, dtype, library)
+    return array, dtype, library
 
 
 def _refuse_device(argument: str, device: str) -> str:
@@ -182,6 +182,24 @@ def number(value: Any, argument: str) -> float:
         raise TypeError(f"{argument}: is {value!r}, must be a number") from None
 
 
+def count(value: Any, argument: str, limit: int = 2**31) -> int:
+    """An integer from 0 on, less than `limit`.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: out of range.
+    """
+    if value == 0 and type(value) is int:
+        return 0
+    try:
+        result = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument}: is {value!r}, must be an integer") from None
+    if not 0 <= result < limit:
+        raise ValueError(f"{argument}: is {result}, must be from 0 to {limit - 1}")
+    return result
+
+
 def plain(x: Any, argument: str) -> tuple[Any, Format, Place]:
     """`describe` for f32, f16 and bf16: (array, format, place).
 
@@ -203,15 +221,13 @@ def packed(x: Any, argument: str, fmt: Format) -> Described:
     Raises:
         TypeError: any other dtype.
     """
-    described = describe(x, argument)
+    array, dtype, place = describe(x, argument)
     own = _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
-    if described.dtype not in ("uint8", "int8", own):
+    if dtype not in ("uint8", "int8", own):
         raise TypeError(
-            f"{argument}: has dtype {described.dtype}, must be uint8{f' or {own}' if own else ''}"
+            f"{argument}: has dtype {dtype}, must be uint8{f' or {own}' if own else ''}"
         )
-    if isinstance(described.place, Device):
-        return described
-    return described._replace(array=described.array.view(np.uint8))
+    return array if isinstance(place, Device) else array.view(np.uint8), dtype, place
 
 
 def format_of(dtype: Any, argument: str) -> Format:

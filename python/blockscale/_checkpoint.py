@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._arrays import number, to_library
+from ._arrays import count, number, to_library
 from ._native import (
     Activations,
     CompareReport,
@@ -22,7 +22,6 @@ from ._native import (
     ScaleChoice,
     TensorInfo,
 )
-from ._ops import count
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
 Path = str | os.PathLike[str]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _native
-from ._arrays import format_of
+from ._arrays import count, format_of
 from ._native import Format, Recipe, ScaleLayout
-from ._ops import _quantized, count
+from ._ops import _quantized
 from ._tensor import enum_member, traits_of
 from ._transform import Lowered, Swiglu, lower
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
+from ._arrays import count
 from ._device import Device, require_place
 from ._native import MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
 from ._ops import (
@@ -19,7 +20,6 @@ from ._ops import (
     _require_out,
     _result_options,
     _with_given,
-    count,
 )
 from ._tensor import ScaledTensor
 from ._tensor import empty as empty_scaled

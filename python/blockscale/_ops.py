@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from . import _native
+from ._arrays import count, empty, format_of, is_on_device, number, plain, require_type, to_library
 from ._arrays import describe as describe_array
-from ._arrays import empty, format_of, is_on_device, number, plain, require_type, to_library
-from ._device import Device, Place, current, require_place, require_writable
+from ._device import Device, Place, current, device, require_place, require_writable
 from ._native import Format, MxScaleMode, Recipe, ScaleChoice, ScaleLayout, TensorScaleSense
-from ._tensor import RecipeTraits, ScaledTensor, enum_member, floats, traits_of
+from ._tensor import RecipeTraits, ScaledTensor, empty_default, enum_member, floats, traits_of
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
 
@@ -22,30 +21,13 @@ _GIVEN_SCALES = ("fp8_tensor", "fp8_tensor_e5m2", "fp8_row")
 _ROWS_AND_COLUMNS = ("fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0")
 
 
-def _require_matrix(array: Any, argument: str) -> None:
-    if array.ndim not in (2, 3):
+def _matrix_shape(array: Any, argument: str) -> tuple[int, ...]:
+    shape = tuple(array.shape)
+    if len(shape) not in (2, 3):
         raise ValueError(
-            f"{argument}: shape is {tuple(array.shape)}, must be (rows, columns) or "
-            "(batch, rows, columns)"
+            f"{argument}: shape is {shape}, must be (rows, columns) or (batch, rows, columns)"
         )
-
-
-def count(value: Any, argument: str, limit: int = 2**31) -> int:
-    """An integer from 0 on, less than `limit`.
-
-    Raises:
-        TypeError: no integer.
-        ValueError: out of range.
-    """
-    if value == 0 and type(value) is int:
-        return 0
-    try:
-        result = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{argument}: is {value!r}, must be an integer") from None
-    if not 0 <= result < limit:
-        raise ValueError(f"{argument}: is {result}, must be from 0 to {limit - 1}")
-    return result
+    return shape
 
 
 def _floor(value: Any, traits: RecipeTraits) -> float:
@@ -111,13 +93,23 @@ def quantize(
     >>> t.scales.view(np.uint8).item()  # 2^0, biased by 127
     127
     """
+    if (
+        scale_mode is sense is tensor_scale is scales is channel_weights is None
+        and (out is None or type(out) is ScaledTensor)
+        and (type(threads) is int and threads == 0)
+    ):
+        done: ScaledTensor | None = _native.quantize_torch(
+            x, recipe, layout, amax_floor, transform, scale_choice, out, device, empty_default
+        )
+        if done is not None:
+            return done
     array, fmt, place = plain(x, "x")
-    _require_matrix(array, "x")
+    x_shape = _matrix_shape(array, "x")
     traits = _quantized(recipe)
     layout, sense, mode = _result_options(traits, out, layout, sense, scale_mode)
     amax_floor, threads = _floor(amax_floor, traits), count(threads, "threads")
     fused = lower(transform, place)
-    shape = result_shape(tuple(array.shape), fused)
+    shape = result_shape(x_shape, fused)
     if out is None:
         out = empty_scaled(shape, traits, layout, sense, place)
     else:
@@ -168,7 +160,7 @@ def _result_options(
     """What was given of these, or what `out` has, or the default."""
     if out is not None and not isinstance(out, ScaledTensor):
         raise TypeError(f"out: is a {type(out).__name__}, must be a ScaledTensor")
-    default_layout, default_sense = _DEFAULTS if out is None else (out.layout, out.sense)
+    default_layout, default_sense = _DEFAULTS if out is None else (out._layout, out._sense)
     layout = default_layout if layout is None else enum_member(layout, ScaleLayout, "layout")
     sense = default_sense if sense is None else enum_member(sense, TensorScaleSense, "sense")
     if scale_mode is None:
@@ -225,14 +217,14 @@ def quantize_rows_and_columns(
     ((2, 128), (128, 2))
     """
     array, fmt, place = plain(x, "x")
-    _require_matrix(array, "x")
+    x_shape = _matrix_shape(array, "x")
     traits = traits_of(recipe, "recipe")
     if traits.name not in _ROWS_AND_COLUMNS:
         raise ValueError(f"recipe: is {traits.name}, must be one of {', '.join(_ROWS_AND_COLUMNS)}")
     placed = enum_member(layout, ScaleLayout, "layout")
     amax_floor, threads = number(amax_floor, "amax_floor"), count(threads, "threads")
     fused = lower(transform, place)
-    shape = result_shape(tuple(array.shape), fused)
+    shape = result_shape(x_shape, fused)
     shapes = (shape, (*shape[:-2], shape[-1], shape[-2]))
     if out is None:
         rows, columns = (
@@ -263,11 +255,11 @@ def _require_out(
     sense: TensorScaleSense,
     place: Place,
 ) -> None:
-    if out.shape != shape or out.recipe != traits.recipe or out.layout != layout:
+    if out._shape != shape or out._recipe is not traits.recipe or out._layout is not layout:
         wanted = (shape, traits.name, layout.name)
         got = (out.shape, out.recipe.name, out.layout.name)
         raise ValueError(f"{argument}: (shape, recipe, layout) is {got}, must be {wanted}")
-    if traits.tensor_scale and out.sense != sense:
+    if traits.tensor_scale and out._sense is not sense:
         raise ValueError(f"{argument}: sense is {out.sense.name}, must be {sense.name}")
     require_place(out._place, place, argument)
     require_writable(out._values, out._place, f"{argument}.values")
@@ -362,7 +354,7 @@ def _output(
         return None, empty(shape, fmt, place), fmt
     array, fmt, its_place = plain(out, "out")
     require_place(its_place, place, "out", first)
-    if tuple(array.shape) != shape:
+    if array.shape != shape:
         raise ValueError(f"out: shape is {tuple(array.shape)}, must be {shape}")
     require_writable(array, its_place, "out")
     return out, array, fmt
@@ -412,6 +404,17 @@ def gemm(
     >>> blockscale.gemm(np.ones((1, 32), np.float32), w).sum().item()
     32.0
     """
+    if (
+        type(a) is type(b) is ScaledTensor
+        and out is not None
+        and c is None
+        and type(beta) is float
+        and beta == 0.0
+        and type(batch_invariant) is bool
+        and (type(threads) is int and threads == 0)
+        and _native.gemm_torch(a, b, out, alpha, bias, batch_invariant, device)
+    ):
+        return out
     left, left_shape, left_format, place = _operand(a, "a")
     right, right_shape, _, right_place = _operand(b, "b")
     require_place(right_place, place, "b", "a")
@@ -436,10 +439,9 @@ def gemm(
 def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Format | None, Place]:
     """(what the native module takes, shape, plain format or None, place)."""
     if isinstance(x, ScaledTensor):
-        return x, x.shape, None, x._place
+        return x, x._shape, None, x._place
     array, fmt, place = plain(x, argument)
-    _require_matrix(array, argument)
-    return (array, fmt), tuple(array.shape), fmt, place
+    return (array, fmt), _matrix_shape(array, argument), fmt, place
 
 
 def _product_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -31,6 +31,8 @@ class RecipeTraits(NamedTuple):
 TRAITS = {
     recipe: RecipeTraits(recipe, recipe.name, **_native.recipe_traits(recipe)) for recipe in Recipe
 }
+# Members of enums are looked up by a function of Python.
+_F32, _DIVISOR = Format.f32, TensorScaleSense.divisor
 _TRAITS_BY_NAME = {traits.name: traits for traits in TRAITS.values()}
 
 
@@ -59,7 +61,8 @@ def enum_member(value: E | str, kind: type[E], argument: str) -> E:
 
 def traits_of(recipe: Recipe | str, argument: str) -> RecipeTraits:
     """Those of a recipe given as itself or by name. Raises as enum_member."""
-    found = _TRAITS_BY_NAME.get(recipe) if type(recipe) is str else None
+    name = recipe._name_ if type(recipe) is Recipe else recipe  # members of enums hash in Python
+    found = _TRAITS_BY_NAME.get(name) if type(name) is str else None
     return found or TRAITS[enum_member(recipe, Recipe, argument)]
 
 
@@ -314,23 +317,30 @@ def empty(
     Raises:
         ValueError: a shape or layout that the recipe does not allow.
     """
-    *batch, rows, k = shape
     recipe = traits.recipe
+    values, scales = _native.part_shapes(recipe, layout, shape)
     tensor = object.__new__(ScaledTensor)
     tensor._recipe, tensor._layout, tensor._sense = recipe, layout, sense
-    tensor._place, tensor._k, tensor._shape = place, k, shape
-    make = place.empty if isinstance(place, Device) else np.empty
-    tensor._values = make((*batch, rows, _native.row_bytes(recipe, k)), "uint8")
-    dtype = "float32" if traits.scale == Format.f32 else "uint8"
-    tensor._scales = make((*batch, *_native.scale_shape(recipe, layout, rows, k)), dtype)
+    tensor._place, tensor._k, tensor._shape = place, shape[-1], shape
+    on_device = isinstance(place, Device)
+    make = place.empty if on_device else np.empty
+    tensor._values = make(values, "uint8")
+    tensor._scales = make(scales, "float32" if traits.scale is _F32 else "uint8")
     tensor._tensor_scale = None
     if traits.tensor_scale:
-        factors = (batch[0] if batch else 1,)
-        if isinstance(place, Device) and 0 not in shape:  # else quantizing writes none
+        factors = (shape[0] if len(shape) == 3 else 1,)
+        if on_device and 0 not in shape:  # else quantizing writes none
             tensor._tensor_scale = place.empty(factors, "float32")
         else:
             tensor._tensor_scale = _full(factors, 1.0, place)
     return tensor
+
+
+def empty_default(
+    shape: tuple[int, ...], recipe: Recipe, layout: ScaleLayout, place: Place
+) -> ScaledTensor:
+    """`empty` with a divisor for a tensor scale."""
+    return empty(shape, traits_of(recipe, "recipe"), layout, _DIVISOR, place)
 
 
 def _full(shape: tuple[int, ...], value: float, place: Place) -> Any:

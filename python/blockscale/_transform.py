@@ -115,6 +115,8 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
         TypeError: no transform, or operands that are no arrays of f32, f16 or bf16.
         ValueError: no such transform, an operand of another shape, or one that is elsewhere.
     """
+    if isinstance(transform, str):
+        return _lower_name(transform)
     if isinstance(transform, Swiglu):
         return (_KINDS["swiglu"], _order(transform.order), _group(transform.group)) + _NO_OPERANDS
     if isinstance(transform, Modulate):
@@ -125,11 +127,14 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
         weight = _rows(transform.weight, "transform.weight", place)
         epsilon = number(transform.epsilon, "transform.epsilon")
         return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon)
-    if not isinstance(transform, str):
-        raise TypeError(
-            f"transform: is a {type(transform).__name__}, must be a name, Swiglu, Modulate or "
-            "RmsNorm"
-        )
+    raise TypeError(
+        f"transform: is a {type(transform).__name__}, must be a name, Swiglu, Modulate or RmsNorm"
+    )
+
+
+def _lower_name(transform: str) -> Lowered | None:
+    if transform == "identity":
+        return None
     if transform in ("modulate", "rms_norm"):
         needed = "Modulate(scale, shift)" if transform == "modulate" else "RmsNorm(weight)"
         raise ValueError(f"transform: is {transform!r}, which has operands: pass {needed}")
@@ -138,8 +143,6 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
             f"transform: is {transform!r}, must be identity, gelu_tanh, gelu_erf or swiglu, or a "
             "Swiglu, Modulate or RmsNorm"
         )
-    if transform == "identity":
-        return None
     return (_KINDS[transform], 0, 0) + _NO_OPERANDS
 
 

@@ -69,7 +69,7 @@ class Tensor:
         return 2, self.get_device()
 
 
-def _empty(shape: tuple[int, ...], *, dtype: dtype, device: int) -> Tensor:
+def _empty(*shape: int, dtype: dtype, device: int) -> Tensor:
     return Tensor(shape, dtype, device)
 
 
@@ -81,7 +81,7 @@ module.__dict__.update(
     is_grad_enabled=lambda: grad.enabled,
     device=lambda _, ordinal: ordinal,
     empty=_empty,
-    full=lambda shape, _, **options: _empty(shape, **options),
+    full=lambda shape, _, **options: _empty(*shape, **options),
     utils=types.SimpleNamespace(
         dlpack=types.SimpleNamespace(to_dlpack=lambda x: x.memory.__dlpack__())
     ),

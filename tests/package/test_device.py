@@ -267,7 +267,7 @@ from fake_torch import Tensor
 
 allocated = []
 make = fake_torch.module.empty
-fake_torch.module.empty = lambda shape, **options: allocated.append(shape) or make(shape, **options)
+fake_torch.module.empty = lambda *sizes, **kind: allocated.append(sizes) or make(*sizes, **kind)
 
 
 def fp8(rows, k, grid, device=0):

@@ -291,10 +291,29 @@ device = _device.device('torch', 0)
 """
 
 
-@pytest.mark.skipif(
+needs_table = pytest.mark.skipif(
     not DRIVERS or not NVRTC or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
     reason="no fake driver (./dev test release), no NVRTC, or a torch older than 2.10",
 )
+
+
+def assert_done(code: str, tmp_path: Path) -> None:
+    """Runs it behind ON_DEVICE, with the fake driver, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", ON_DEVICE + code + "\nprint('done')"],
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {
+            "BLOCKSCALE_LIBCUDA": str(DRIVERS[0]),
+            "BLOCKSCALE_NVRTC": str(NVRTC[0]),
+            "BLOCKSCALE_CACHE": str(tmp_path),
+        },
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@needs_table
 def test_tensors_on_a_device_are_not_asked_slowly(tmp_path: Path) -> None:
     code = """
 x = device.empty((130, 256), 'bfloat16')
@@ -309,17 +328,110 @@ except ValueError as error:
     assert 'out: stride of its last dimension is 2' in str(error), error
 else:
     raise AssertionError('no error')
-print('done')
 """
-    result = subprocess.run(
-        [sys.executable, "-c", ON_DEVICE + code],
-        capture_output=True,
-        text=True,
-        env=os.environ
-        | {
-            "BLOCKSCALE_LIBCUDA": str(DRIVERS[0]),
-            "BLOCKSCALE_NVRTC": str(NVRTC[0]),
-            "BLOCKSCALE_CACHE": str(tmp_path),
-        },
+    assert_done(code, tmp_path)
+
+
+@needs_table
+def test_usual_calls_are_made_without_python(tmp_path: Path) -> None:
+    code = """
+from blockscale import Recipe, ScaleLayout, _ops
+looks = []
+plain = _ops.plain
+_ops.plain = lambda x, argument: looks.append(argument) or plain(x, argument)
+x, stack = device.empty((64, 256), 'bfloat16'), device.empty((3, 64, 256), 'float32')
+for recipe in 'nvfp4', Recipe.nvfp4:
+    t = blockscale.quantize(x, recipe, layout='swizzled_128x4')
+    assert t.shape == (64, 256) and type(t.shape) is tuple and t.recipe is Recipe.nvfp4
+    assert t.layout is ScaleLayout.swizzled_128x4 and t.scales.shape == (128, 16)
+    assert blockscale.quantize(x, recipe, out=t) is t
+batch = blockscale.quantize(stack, 'fp8_1x128', layout=ScaleLayout.mn_major, amax_floor=1e-4)
+assert batch.shape == (3, 64, 256) and batch.values.shape == (3, 64, 256)
+assert batch.scales.shape == (3, 2, 64) and batch.layout is ScaleLayout.mn_major
+a, b = (blockscale.quantize(x, recipe) for recipe in ('fp8_1x128', 'fp8_128x128'))
+out, bias = device.empty((64, 64), 'bfloat16'), device.empty((64,), 'float32')
+assert blockscale.gemm(a, b, out=out) is out
+assert blockscale.gemm(a, b, out=out, alpha=0.5, bias=bias, batch_invariant=True) is out
+assert looks == [], looks
+blockscale.gemm(a, b, out=out, beta=1.0, c=out, bias=bias)
+blockscale.quantize(x, 'mxfp4', scale_mode='even')
+assert looks == ['out', 'c', 'bias', 'x'], looks
+"""
+    assert_done(code, tmp_path)
+
+
+@needs_table
+def test_usual_calls_are_refused_as_others_are(tmp_path: Path) -> None:
+    t = "out: (shape, recipe, layout) is ((64, 256), 'fp8_row', 'row_major'), must be "
+    cases = {
+        "quantize(x[:32], 'fp8_row', out=t)": t + "((32, 256), 'fp8_row', 'row_major')",
+        "quantize(x[None], 'fp8_row', out=t)": t + "((1, 64, 256), 'fp8_row', 'row_major')",
+        "quantize(x, 'fp8_1x128', out=t)": t + "((64, 256), 'fp8_1x128', 'row_major')",
+        "quantize(x, 'fp8_row', layout='mn_major', out=t)": t
+        + ("((64, 256), 'fp8_row', 'mn_major')"),
+        "quantize(x, 'fp8_row', out=of_cpu)": "out: is on the CPU, must be on cuda:0 like x",
+        "quantize(x, 'mxfp4', amax_floor=1.0)": (
+            "amax_floor: given for mxfp4, only FP8 recipes have one"
+        ),
+        "quantize(x, 'bf16')": "recipe: bf16 is a plain format, nothing to quantize to",
+        "quantize(x, 'mxfp4', threads=-1)": "threads: is -1, must be from 0 to 2147483647",
+        "quantize(x[:, :200], 'mxfp4')": "values.k: is 200, must be a multiple of 32 for mxfp4",
+        "quantize(x[0], 'mxfp4')": (
+            "x: shape is (256,), must be (rows, columns) or (batch, rows, columns)"
+        ),
+        "quantize(x[:, ::2], 'fp8_1x128')": (
+            "x: stride of its last dimension is 2 elements, must be 1; copy it first"
+        ),
+        "quantize(x, 'fp8_row', layout='nowhere')": (
+            "layout: is 'nowhere', must be one of row_major, mn_major, swizzled_128x4, swizzled_8x4"
+        ),
+        "quantize(on_device(x).requires_grad_(), 'mxfp4')": (
+            "x: requires grad, and no gradient flows through blockscale; pass .detach(), or "
+            "call under torch.no_grad()"
+        ),
+        "gemm(a, b, out=device.empty((64, 95), 'float32'))": (
+            "out: shape is (64, 95), must be (64, 96)"
+        ),
+        "gemm(a, b, out=device.empty((1, 64, 96), 'float32'))": (
+            "out: shape is (1, 64, 96), must be (64, 96)"
+        ),
+        "gemm(a, b, out=torch.empty(64, 96))": "out: is on the CPU, must be on cuda:0 like a",
+        "gemm(a, b, out=d, bias=torch.empty(96))": "bias: is on the CPU, must be on cuda:0 like a",
+        "gemm(a, b, out=d, bias=device.empty((95,), 'float32'))": (
+            "bias: has 95 elements, must have N = 96"
+        ),
+        "gemm(a, b, out=d, bias=device.empty((1, 96), 'float32'))": (
+            "bias: shape is (1, 96), must be (N,)"
+        ),
+        "gemm(a, b, out=d, beta=2.0)": "c: is missing, must be given with beta = 2.0",
+        "gemm(a, b, out=d, threads=-1)": "threads: is -1, must be from 0 to 2147483647",
+        "gemm(of_cpu, b, out=d)": "b: is on cuda:0, must be on the CPU like a",
+    }
+    code = f"""
+gemm = blockscale.gemm
+
+
+def quantize(x, *arguments, **options):
+    x = x if type(x) is Tensor else on_device(x)
+    return blockscale.quantize(x, *arguments, **options)
+
+
+def fp8_row(rows):
+    return blockscale.ScaledTensor(
+        device.empty((rows, 256), 'uint8'), device.empty((rows, 1), 'float32'), 'fp8_row'
     )
-    assert result.stdout.strip() == "done", result.stderr
+
+
+x, d = device.empty((64, 256), 'bfloat16'), device.empty((64, 96), 'float16')
+a = t = fp8_row(64)
+b = fp8_row(96)
+of_cpu = blockscale.quantize(torch.zeros(64, 256), 'fp8_row')
+for call, message in {cases!r}.items():
+    try:
+        eval(call)
+    except ValueError as error:
+        assert str(error) == message, (call, error)
+    else:
+        raise AssertionError(call)
+"""
+    assert_done(code, tmp_path)

@@ -60,10 +60,13 @@ GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Reci
   out.batch = batch;
   out.values = nowhere(8);
   out.scales = nowhere(9);
-  if (recipe_traits(*to).tensor_scale) out.tensor_scale = static_cast<float*>(nowhere(10));
-  arguments.quantized = {out, {}};
-  arguments.quantized->options.input = input;
-  if (*to == Recipe::nvfp4) arguments.quantized->options.scale_source = ScaleSource::given;
+  QuantizeOptions options;
+  options.input = input;
+  if (recipe_traits(*to).tensor_scale) {
+    out.tensor_scale = static_cast<float*>(nowhere(10));
+    options.scale_source = ScaleSource::given;
+  }
+  arguments.quantized = {out, options};
   return arguments;
 }
 

@@ -263,7 +263,7 @@ HWY_INLINE bool decode_pairs(const std::uint8_t* codes, std::int64_t count, cons
   };
   std::int64_t at = 0;
   for (; at + kBytes <= bytes; at += kBytes) {
-    prefetch_to_level_2(ahead + at);
+    prefetch_to_level_1(ahead + at);
     decode(load_words<kElement>(codes + at, kBytes));
   }
   if (at < bytes) decode(load_words<kElement>(codes + at, bytes - at));

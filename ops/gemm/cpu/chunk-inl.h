@@ -35,6 +35,10 @@ namespace codes = blockscale::HWY_NAMESPACE;
 #define BLOCKSCALE_HAS_CHUNKS 0
 #endif
 
+/// For what is decoded once, by itself.
+HWY_INLINE void prefetch_to_level_1(const std::uint8_t* bytes) {
+  __builtin_prefetch(bytes, 0, 3);
+}
 /// Not to level 1: its few pending lines are for what is used next. (hwy::Prefetch has one level.)
 HWY_INLINE void prefetch_to_level_2(const std::uint8_t* bytes) {
   __builtin_prefetch(bytes, 0, 2);
@@ -166,6 +170,7 @@ class Chunk<F> : public Bf16Chunk {
   static constexpr int kOverRead = 0;
 
   HWY_INLINE explicit Chunk(const std::uint8_t* bytes) : Chunk(_mm512_loadu_si512(bytes)) {}
+  HWY_INLINE explicit Chunk(__m512i codes) : Bf16Chunk(high(codes), low(codes)) {}
 
   /// The upper and the lower byte of the bf16 values of 64 codes.
   HWY_INLINE static __m512i high(__m512i codes) {
@@ -180,9 +185,6 @@ class Chunk<F> : public Bf16Chunk {
     const auto* const table = kByteTables<F, 128>.low;
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
   }
-
- private:
-  HWY_INLINE explicit Chunk(__m512i codes) : Bf16Chunk(high(codes), low(codes)) {}
 };
 
 /// FP6: six bytes are brought into each 64-bit lane, and each of its 8 codes into a byte. What lies

@@ -246,12 +246,22 @@ HWY_INLINE auto sum_of_blocks(D d, hn::Vec<D> v) {
   }
 }
 
-/// Adds up the lanes of each of four sums and adds them to four columns of a tile.
+/// The lanes of each of four sums, added up.
+HWY_INLINE auto sum_lanes(hn::Vec<FloatTag> s0, hn::Vec<FloatTag> s1, hn::Vec<FloatTag> s2,
+                          hn::Vec<FloatTag> s3) {
+  const FloatTag df;
+  const hn::RepartitionToWide<FloatTag> dw;
+  const auto s01 = hn::Add(hn::InterleaveLower(df, s0, s1), hn::InterleaveUpper(df, s0, s1));
+  const auto s23 = hn::Add(hn::InterleaveLower(df, s2, s3), hn::InterleaveUpper(df, s2, s3));
+  const auto low = hn::InterleaveLower(dw, hn::BitCast(dw, s01), hn::BitCast(dw, s23));
+  const auto high = hn::InterleaveUpper(dw, hn::BitCast(dw, s01), hn::BitCast(dw, s23));
+  return sum_of_blocks(df, hn::Add(hn::BitCast(df, low), hn::BitCast(df, high)));
+}
+
+/// Adds the lanes of each of four sums to four columns of a tile.
 HWY_INLINE void add_lanes(hn::Vec<FloatTag> s0, hn::Vec<FloatTag> s1, hn::Vec<FloatTag> s2,
                           hn::Vec<FloatTag> s3, double* tile) {
-  hn::Vec<FloatTag> t[4];
-  transpose_in_blocks(s0, s1, s2, s3, t);
-  const auto four = sum_of_blocks(FloatTag(), hn::Add(hn::Add(t[0], t[1]), hn::Add(t[2], t[3])));
+  const auto four = sum_lanes(s0, s1, s2, s3);
   const hn::Rebind<double, hn::DFromV<decltype(four)>> dd;
   hn::Store(hn::Add(hn::Load(dd, tile), hn::PromoteTo(dd, four)), dd, tile);
 }

@@ -27,6 +27,7 @@ constexpr double kMemory = 5.04e12;    // bytes a second
 constexpr double kProducts = 8.33e12;  // multiply-adds a second of a multiprocessor
 constexpr double kLoads = 115e9;       // bytes a second from L2 to a multiprocessor
 constexpr double kStep = 0.0547e-6;    // a k-block
+constexpr double kLoneStep = 0.14e-6;  // of a warpgroup that has one accumulator
 constexpr double kStore = 1.38e-10;    // an element of a tile
 constexpr double kSum = 2.28e-10;      // an element that a block of a cluster adds
 constexpr double kBegin = 1.5e-6;      // of a block that begins where another has ended
@@ -75,7 +76,9 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
   const double block = std::max(elements * kFp8BlockK / kProducts,
                                 double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
-  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + kStep) + elements * kStore);
+  const bool two = has_two_accumulators({.rows = c.rows, .columns = c.columns});
+  const double step = two ? kStep : kLoneStep;
+  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + elements * kStore);
 }
 
 /// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.

@@ -143,6 +143,7 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   e.alpha_factor = x.alpha_factor;
   e.alpha = x.alpha;
   e.beta = x.beta;
+  e.keeps_sums = x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr;
   e.rows = static_cast<std::uint32_t>(x.d.rows);
   e.columns = static_cast<std::uint32_t>(x.d.columns);
   return e;
@@ -244,6 +245,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.epilogue = epilogue_of(x);
   if (x.quantized) {
     p.quantize = quantizing_epilogue(x);
+    p.quantize.takes_sums = p.epilogue.keeps_sums && p.quantize.activation == Activation::none;
     p.runs = tile_runs(x);
     p.log2_parts = static_cast<std::uint32_t>(std::countr_zero(unsigned(size.parts())));
     p.first_n = static_cast<std::uint32_t>(first / size.quantized_columns);

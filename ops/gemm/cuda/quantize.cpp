@@ -36,8 +36,13 @@ QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
   e.values = p.values;
   e.value_row_stride = p.value_row_stride;
   e.value_batch_stride = p.value_batch_stride;
-  e.vectors = quantize_detail::has_value_vectors(p, 16);
+  const int codes = 128 / format_traits(epilogue_element(e.rule)).bits;  // in 16 bytes
+  e.vectors =
+      quantize_detail::has_value_vectors(p, 16) && p.k % static_cast<std::uint32_t>(codes) == 0;
   e.scales = p.scales;
+  e.scale_steps = ScaleSteps::of(p.scales.layout, p.scales.leading_stride);
+  const std::int64_t block_columns = ceil_div(p.k, std::int64_t{1} << log2_epilogue_block(e.rule));
+  e.has_padding = p.scales.rows != x.d.rows || p.scales.columns != block_columns;
   e.options = p.scale_options;
   e.tensor_scale = p.tensor_scale;
   e.tensor_scale_stride = p.tensor_scale_stride;

@@ -44,6 +44,12 @@ BLOCKSCALE_HD constexpr int math_registers(const Fp8GemmConfig& c) {
   return (launched * threads_of(c) - 128 * kLoaderRegisters) / (128 * math_warpgroups(c)) / 8 * 8;
 }
 
+/// Whether a warpgroup begins a k-block's products before it adds up the one before, with a second
+/// accumulator. Three warpgroups have no registers for it: each adds while the others multiply.
+BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
+  return math_warpgroups(c) < 3;
+}
+
 /// Small tiles have registers enough: to move them takes as long as a copy's beginning.
 BLOCKSCALE_HD constexpr bool moves_registers(const Fp8GemmConfig& c) {
   return c.rows > 64 || c.columns > 32;
@@ -62,13 +68,13 @@ BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
 }
 
 /// How results go to memory: each warp that multiplies gathers 16 rows of so many bytes in shared
-/// memory, and copies them as a box; so many of them may be on their way. (Who quantizes holds half
-/// of a tile there.)
+/// memory, and copies them as a box; so many of them may be on their way, where there is memory for
+/// them beside the stages. (Who quantizes holds half of a tile there.)
 BLOCKSCALE_HD constexpr int store_bytes_of(const Fp8GemmConfig& c) {
   return c.columns % 64 == 0 ? 128 : 64;
 }
 BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
-  return c.rows == 64 && !c.quantizes ? 1 : 2;
+  return c.rows == 128 || c.quantizes ? 2 : 1;
 }
 
 /// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
@@ -119,7 +125,7 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 14;
+  static constexpr int kCount = 15;
   Fp8GemmConfig at[kCount] = {
       {128, 128, Promotion::blocks},        {128, 128, Promotion::columns},
       {128, 96, Promotion::blocks},         {128, 64, Promotion::blocks},
@@ -128,6 +134,7 @@ inline constexpr struct Fp8GemmKernelList {
       {64, 96, Promotion::blocks},          {64, 96, Promotion::columns},
       {64, 128, Promotion::blocks},         {128, 128, Promotion::blocks, true},
       {128, 128, Promotion::columns, true}, {64, 128, Promotion::blocks, true},
+      {192, 128, Promotion::blocks},
   };
 } kFp8GemmKernels;
 

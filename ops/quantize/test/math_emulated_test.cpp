@@ -11,6 +11,7 @@
 
 #include "core/format.h"
 #include "core/math.h"
+#include "device/encode/code_quotient.cuh"
 #include "device/encode/codes.cuh"
 #include "device/encode/scale.cuh"
 #include "ops/quantize/kernels/amax.cuh"
@@ -41,6 +42,52 @@ TEST(CudaMath, DividesByTheLargestE4m3) {
 }
 TEST(CudaMath, DividesByTheLargestE5m2) {
   check_division<57344>();
+}
+
+std::uint32_t e4m3_code(float x) {
+  return ptx::cvt_rn_satfinite_e4m3x2_f32(0.0f, x);
+}
+
+/// Whether numbers have the code of their quotient by s, if that is next to where rounding reaches
+/// a number between codes: H / 16 for odd H, below 2^-6 what H with fewer bits makes.
+bool codes_of_quotients_agree(float s) {
+  const k::CodeQuotient quotient(s, 1 / s);
+  for (unsigned h = 16; h < 32; ++h) {
+    const int zeros = std::countr_zero(h);
+    const double between = std::ldexp(h, zeros == 0 ? -4 : -10 - zeros);
+    for (const double beside : {0x1p-24, h == 16 ? -0x1p-25 : -0x1p-24}) {
+      const auto nearest = static_cast<float>((1 + beside * 16 / h) * between * double{s});
+      for (const std::uint32_t step : {0u, 1u, 2u}) {
+        const float x = bit_cast<float>(bit_cast<std::uint32_t>(nearest) - 1 + step);
+        if (e4m3_code(quotient(x)) != e4m3_code(x / s)) return false;
+        if (e4m3_code(quotient(-x)) != e4m3_code(-x / s)) return false;
+      }
+    }
+  }
+  return e4m3_code(quotient(0.0f)) == 0 && e4m3_code(quotient(-0.0f)) == 0x80;
+}
+
+/// Significands at even distances, and all around multiples of 2^20; both ends of the range.
+TEST(CudaMath, QuotientsHaveTheCodesOfDivision) {
+  int with = 0, without = 0, wrong = 0;
+  for (std::uint32_t fraction = 0; fraction < 1u << 23; ++fraction) {
+    if (fraction % 211 != 0 && (fraction + 300) % (1u << 20) >= 600) continue;
+    for (const std::uint32_t exponent : {63u, 127u, 190u}) {
+      const float s = bit_cast<float>(exponent << 23 | fraction);
+      if (k::has_code_quotients(s)) {
+        ++with;
+        ASSERT_TRUE(codes_of_quotients_agree(s)) << s;
+      } else {
+        ++without;
+        if (!codes_of_quotients_agree(s)) ++wrong;
+      }
+    }
+  }
+  EXPECT_GT(with, 100000);
+  EXPECT_LT(without, 4000);
+  EXPECT_GT(wrong, 0);
+  EXPECT_FALSE(k::has_code_quotients(0x1.fffffep-65f));
+  EXPECT_FALSE(k::has_code_quotients(0x1.000002p+64f));
 }
 
 /// Every significand, at both ends of the range without branches and beyond it.

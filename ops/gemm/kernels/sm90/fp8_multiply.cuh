@@ -2,7 +2,7 @@
 //
 // The tensor cores sum a k-block of 128 products with few bits; then its scales apply and f32 takes
 // over. Two k-blocks are in flight: the next one's products run while this one is added up, half of
-// them begun before the sums, the others behind them.
+// them begun before the sums, the others behind them. (Of three warpgroups each has one.)
 #pragma once
 
 #include "device/ptx/arithmetic.h"
@@ -45,6 +45,18 @@ class Multiplier {
       meanwhile();
       return;
     }
+    if constexpr (has_two_accumulators(kConfig)) {
+      multiply_ahead(count, boundary, sums, meanwhile);
+    } else {
+      multiply_in_turn(count, boundary, sums, meanwhile);
+    }
+  }
+
+ private:
+  /// The next k-block's products run while the sums are made.
+  template <class Meanwhile>
+  BLOCKSCALE_DEVICE void multiply_ahead(uint32_t count, uint32_t boundary, float (&sums)[kSums],
+                                        const Meanwhile& meanwhile) {
     KBlock<kConfig> x, y;
     begin(x);
     go_on(x);
@@ -72,7 +84,23 @@ class Multiplier {
     }
   }
 
- private:
+  /// Other warpgroups' products do.
+  template <class Meanwhile>
+  BLOCKSCALE_DEVICE void multiply_in_turn(uint32_t count, uint32_t boundary, float (&sums)[kSums],
+                                          const Meanwhile& meanwhile) {
+    KBlock<kConfig> x;
+    bool is_first = true;
+    BLOCKSCALE_NO_UNROLL
+    do {
+      begin(x);
+      go_on(x);
+      if (is_first) meanwhile();
+      is_first = false;
+      ptx::wgmma_wait_group<0>(x.products);
+      finish(x, boundary, sums);
+    } while (--count != 0);
+  }
+
   /// Begins the next stage's products, or their first half.
   BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
     shared_.ring.wait_full(place_);
