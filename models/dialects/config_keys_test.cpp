@@ -248,13 +248,12 @@ TEST_F(ConfigKeysTest, ModelOpt) {
   const auto refuse = [&](const std::string& pointer, const Json& value, const std::string& named) {
     expect_refused(modelopt_, config, pointer, value, named);
   };
-  refuse("/config_groups/group_0/pre_quant_scale", true,
-         "quantization_config.config_groups.group_0.pre_quant_scale is true");
-  refuse("/config_groups/group_0/has_zero_point", true, "group_0.has_zero_point is true");
+  refuse("/config_groups/group_0/has_zero_point", true,
+         "quantization_config.config_groups.group_0.has_zero_point is true");
   refuse("/config_groups/group_0/lora_rank", 32, "group_0.lora_rank is 32");
   refuse("/config_groups/group_0/weights/dynamic", true, "group_0.weights.dynamic is true");
   refuse("/config_groups/group_0/weights/type", "int", "group_0.weights.type is \"int\"");
-  refuse("/quant_algo", "NVFP4_AWQ", "quantization_config.quant_algo is \"NVFP4_AWQ\"");
+  refuse("/quant_algo", "NVFP4_SVD", "quantization_config.quant_algo is \"NVFP4_SVD\"");
   refuse("/smooth_alpha", 0.5, "quantization_config.smooth_alpha is no key that is known here");
   const auto refuse_hf = [&](const std::string& pointer, const Json& value,
                              const std::string& named) {
@@ -265,7 +264,7 @@ TEST_F(ConfigKeysTest, ModelOpt) {
   };
   refuse_hf("/quantized_layers/b/quant_algo", "W4A16_AWQ",
             "hf_quant_config.json.quantization.quantized_layers.b.quant_algo is \"W4A16_AWQ\"");
-  refuse_hf("/pre_quant_scale", true, "hf_quant_config.json.quantization.pre_quant_scale is true");
+  refuse_hf("/lora_rank", 32, "hf_quant_config.json.quantization.lora_rank is 32");
   refuse_hf("/clamp", 1, "hf_quant_config.json.quantization.clamp is no key");
 }
 
@@ -318,8 +317,8 @@ TEST_F(ConfigKeysTest, TensorsThatChangeWeightsAreRefusedByName) {
          "belongs to the quantized weight a.weight");
   refuse(row_, ct, {"a.lora_A.weight", DType::BF16, {8, 64}, ""},
          "belongs to the quantized weight a.weight");
+  refuse(row_, ct, {"a.pre_quant_scale", DType::BF16, {64}, ""}, "in a way that is not known");
   const Json mo = test::modelopt_config();
-  refuse(modelopt_, mo, {"a.pre_quant_scale", DType::BF16, {32}, ""}, "not known here");
   refuse(modelopt_, mo, {"a.svdquant_lora_a", DType::BF16, {8, 32}, ""}, "not known here");
   refuse({{"m.up", DType::U8, {2, 8, 16}, ""},
           {"m.up_weight_scale", DType::F8_E4M3, {2, 8, 2}, ""},

@@ -111,7 +111,7 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
       found.scales = &entry.info;
       found.tensor_scale = find_info(store, prefix + "weight_scale_2");
       found.input_scale = find_info(store, prefix + "input_scale");
-      found.channel_factors = find_info(store, prefix + "pre_quant_scale");
+      found.channel_factors = find_info(store, module_of(found.name) + ".pre_quant_scale");
       weights.push_back(match_any(found, kCandidates));
       continue;
     }

@@ -23,7 +23,10 @@ HERE = Path(__file__).parent
 SECTION = "What we read"
 NOTE = """\
 *Values* are our dequantization to f32, against the rules and against the producing package's own.
-*Rewritten* is the same recipe and dialect again: every tensor comes out byte for byte."""
+*Rewritten* is the same recipe and dialect again: every tensor comes out byte for byte; or, with
+*as*, the same recipe in a dialect whose package reads the same values (of `nvfp4` to 2 units in the
+last place of f32, as a tensor scale may become its inverse). AWQ's factors are random here, applied
+and exported by ModelOpt: its search for them needs a GPU."""
 LLM_COMPRESSOR = {  # its names of our recipes
     "NVFP4A16": "nvfp4",
     "MXFP4A16": "mxfp4",
