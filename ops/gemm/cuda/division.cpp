@@ -22,15 +22,15 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.96e-6;    // until the first products, and from the last ones on
-constexpr double kMemory = 5.04e12;    // bytes a second
-constexpr double kProducts = 8.33e12;  // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 115e9;       // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.0547e-6;    // a k-block
-constexpr double kLoneStep = 0.14e-6;  // of a warpgroup that has one accumulator
-constexpr double kStore = 1.38e-10;    // an element of a tile
-constexpr double kSum = 2.28e-10;      // an element that a block of a cluster adds
-constexpr double kBegin = 1.5e-6;      // of a block that begins where another has ended
+constexpr double kLaunch = 2.96e-6;     // until the first products, and from the last ones on
+constexpr double kMemory = 5.04e12;     // bytes a second
+constexpr double kProducts = 8.33e12;   // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 115e9;        // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.0547e-6;     // a k-block
+constexpr double kLoneStep = 0.115e-6;  // of a warpgroup that has one accumulator
+constexpr double kStore = 1.38e-10;     // an element of a tile
+constexpr double kSum = 2.28e-10;       // an element that a block of a cluster adds
+constexpr double kBegin = 1.5e-6;       // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
@@ -148,6 +148,7 @@ Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoic
 Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8GemmDivision best,
                          int multiprocessors) {
   Fp8GemmSize head = x, tail = x;
+  tail.may_copy_scales = false;  // they begin where a box may not
   const std::int64_t step = least_columns(x);
   head.n = (x.n - 1) / step * step;
   for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= step) {
@@ -212,10 +213,13 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
     if (config.quantizes != (x.quantized_columns != 0)) continue;
+    if (copies_scales(config) && !x.may_copy_scales) continue;
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
         if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
+        // A box of scales begins at a multiple of kScaleChunk k-blocks.
+        if (split > 1 && copies_scales(config)) break;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;
@@ -231,7 +235,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
 Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
   // To compare all choices takes as long as a launch: each thread keeps what it has found, in a
   // slot for each value of a hash.
-  using Key = std::array<std::int64_t, 9>;
+  using Key = std::array<std::int64_t, 10>;
   struct Slot {
     Key key{};  // of no size: the last number is positive
     Fp8GemmDivision division;
@@ -245,6 +249,7 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
                    static_cast<int>(x.promotion),
                    x.may_cut,
                    x.may_split,
+                   x.may_copy_scales,
                    x.quantized_columns,
                    multiprocessors};
   Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];

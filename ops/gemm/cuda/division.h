@@ -22,6 +22,8 @@ struct Fp8GemmSize {
   /// Whether K may be divided, as the number of rows suggests: the order of additions then depends
   /// on it.
   bool may_split = true;
+  /// Whether tensor copies can bring the scales.
+  bool may_copy_scales = false;
   /// Where D is quantized: columns that a block computes for 128 of the result, 256 with swiglu,
   /// which it takes in two tiles. Else 0.
   std::int64_t quantized_columns = 0;

@@ -89,6 +89,65 @@ void check_scales(const GemmScales& scales, const ScaledTensorView& x, const cha
                   " after the first's; products on CUDA devices take less than 2^32");
 }
 
+/// What a tensor copy of scales reads: rows of them along the contiguous dimension, and how far
+/// apart they are.
+struct ScaleRows {
+  std::int64_t inner, outer, stride;
+};
+
+ScaleRows scale_rows_of(const ScaledTensorView& x) {
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  const bool rows_inner = x.layout == ScaleLayout::mn_major;
+  const std::int64_t outer = rows_inner ? grid.columns : grid.rows;
+  // A stride that is never used may break TMA's rules.
+  return {rows_inner ? grid.rows : grid.columns, outer,
+          outer > 1 ? x.scale_leading_stride : std::int64_t{4}};
+}
+
+/// Whether tensor copies can bring `x`'s scales, of blocks of `block_rows` x 128: f32, in rows that
+/// begin at multiples of 16 bytes.
+bool takes_copied_scales(const ScaledTensorView& x, int block_rows) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  if (t.block_rows != block_rows || t.block_k != kFp8BlockK || t.scale != Format::f32) return false;
+  if (x.layout != ScaleLayout::mn_major && x.layout != ScaleLayout::row_major) return false;
+  return reinterpret_cast<std::uintptr_t>(x.scales) % 16 == 0 && scale_rows_of(x).stride % 4 == 0 &&
+         (x.batch <= 1 || x.scale_batch_stride % 4 == 0);
+}
+
+TensorMapDescription map_of_scales(const ScaledTensorView& x, std::uint32_t box_rows) {
+  const bool rows_inner = x.layout == ScaleLayout::mn_major;
+  const ScaleRows rows = scale_rows_of(x);
+  TensorMapDescription d;
+  d.address = reinterpret_cast<std::uint64_t>(x.scales);
+  d.rank = 3;
+  d.element = TensorMapElement::u32;
+  d.sizes[0] = static_cast<std::uint64_t>(rows.inner);
+  d.sizes[1] = static_cast<std::uint64_t>(rows.outer);
+  d.sizes[2] = static_cast<std::uint64_t>(x.batch);
+  d.strides[0] = static_cast<std::uint64_t>(rows.stride) * 4;
+  d.strides[1] = x.batch > 1 ? static_cast<std::uint64_t>(x.scale_batch_stride) * 4
+                             : d.sizes[1] * d.strides[0];
+  d.box[0] = rows_inner ? box_rows : kScaleChunk;
+  d.box[1] = rows_inner ? kScaleChunk : box_rows;
+  d.box[2] = 1;
+  d.element_strides[0] = d.element_strides[1] = d.element_strides[2] = 1;
+  return d;
+}
+
+/// The maps of scales that are copied.
+void set_scales(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmConfig& config) {
+  if (!takes_copied_scales(x.a, 1) || !takes_copied_scales(x.b, kFp8BlockK)) {
+    checks::fail("choice", "",
+                 "has tiles of " + std::to_string(config.rows) +
+                     " rows, whose scales are copied; these cannot be");
+  }
+  if (x.a.k == 0) return;
+  const std::uint32_t b_rows = x.b.layout == ScaleLayout::mn_major ? kBoxRowsB : 1;
+  launch.a_scales = map_of_scales(x.a, static_cast<std::uint32_t>(config.rows));
+  launch.b_scales = map_of_scales(x.b, b_rows);
+  launch.params.b_chunk_bytes = b_rows * kScaleChunk * 4;
+}
+
 template <class View>
 EpilogueMatrix matrix_of(const View& x) {
   EpilogueMatrix m;
@@ -237,6 +296,11 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
                  "divides K among " + std::to_string(c.split) +
                      " blocks; results of two tiles are not divided");
   }
+  if (c.split > 1 && copies_scales(config)) {
+    checks::fail(
+        "choice", "",
+        "divides K among " + std::to_string(c.split) + " blocks, but its scales are copied");
+  }
   Fp8GemmParams& p = launch.params;
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
@@ -261,6 +325,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
+  if (copies_scales(config)) set_scales(launch, x, config);
   set_operands(launch, x, size);
   launch.shape.grid = {grid_of(size, c, multiprocessors)};
   launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
@@ -356,6 +421,7 @@ std::string text_of(const Fp8GemmLaunch& launch) {
   } else {
     text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
   }
+  if (copies_scales(kFp8GemmKernels.at[launch.kernel])) text += ", scales copied";
   if (p.b_once) text += ", B read once";
   return text;
 }
@@ -378,6 +444,7 @@ Fp8GemmSize size_of(const GemmArguments& x) {
     if (!one_scale && !runs_fit_blocks(tile_runs(x))) size.promotion = Promotion::columns;
   }
   size.may_split = !x.batch_invariant;
+  size.may_copy_scales = takes_copied_scales(x.a, 1) && takes_copied_scales(x.b, kFp8BlockK);
   return size;
 }
 

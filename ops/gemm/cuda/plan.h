@@ -24,7 +24,7 @@ struct Fp8GemmLaunch {
   LaunchShape shape;
   Fp8GemmChoice choice;
   // Of rank 0 where it is not used; a_last: where it is a.
-  TensorMapDescription a, a_last, b, b_second, d;
+  TensorMapDescription a, a_last, b, b_second, a_scales, b_scales, d;
   Fp8GemmParams params;  // but for the tensor maps
 };
 

@@ -50,6 +50,19 @@ BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }
 
+/// Whether tensor copies bring the scales, kScaleChunk k-blocks at a time into one of kScaleChunks
+/// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (plan.cpp) says.
+BLOCKSCALE_HD constexpr bool copies_scales(const Fp8GemmConfig& c) {
+  return c.rows == 192;
+}
+inline constexpr uint32_t kScaleChunk = 4;
+inline constexpr uint32_t kScaleChunks = 3;
+/// Least elements of a box's inner dimension: 16 bytes.
+inline constexpr uint32_t kBoxRowsB = 4;
+BLOCKSCALE_HD constexpr uint32_t a_chunk_bytes(const Fp8GemmConfig& c) {
+  return static_cast<uint32_t>(c.rows) * kScaleChunk * 4;
+}
+
 /// Small tiles have registers enough: to move them takes as long as a copy's beginning.
 BLOCKSCALE_HD constexpr bool moves_registers(const Fp8GemmConfig& c) {
   return c.rows > 64 || c.columns > 32;
@@ -78,8 +91,9 @@ BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
 }
 
 /// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
-/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, and the other
-/// blocks' sums of this block's warps where a cluster divides K.
+/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, the other
+/// blocks' sums of this block's warps where a cluster divides K, and chunks of scales that are
+/// copied.
 struct Fp8GemmMemory {
   uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
   uint32_t b_offset;     // in a stage
@@ -91,6 +105,9 @@ struct Fp8GemmMemory {
   uint32_t sum_barriers;  // of each warp that multiplies
   uint32_t sums;
   uint32_t warp_sum_bytes;  // a warp's 16 rows
+  uint32_t chunks;          // of copied scales, A's and then B's
+  uint32_t chunk_bytes;
+  uint32_t chunk_barriers;
   uint32_t total;
 };
 
@@ -118,7 +135,15 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
   m.sum_barriers = m.barriers + stages * 16;
   m.sums = (m.sum_barriers + warps * 8 + 127) / 128 * 128;
   m.warp_sum_bytes = 16 * columns * 4;
-  m.total = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
+  m.chunks = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
+  if (copies_scales(c)) {
+    constexpr uint32_t kChunkB = (kBoxRowsB * kScaleChunk * 4 + 127) / 128 * 128;
+    m.chunk_bytes = a_chunk_bytes(c) + kChunkB;
+    m.chunk_barriers = m.chunks + kScaleChunks * m.chunk_bytes;
+    m.total = m.chunk_barriers + kScaleChunks * 16;
+  } else {
+    m.total = m.chunks;
+  }
   return m;
 }
 

@@ -71,6 +71,9 @@ struct alignas(64) Fp8GemmParams {
   // Where D is quantized, b and b_second have boxes of a run.
   TensorMap a, a_last, b, b_second;
   TensorMap d;  // where epilogue.d.boxes: [batch, M, N]; boxes of 16 rows of store_bytes_of
+  // Where scales are copied, [batch, k, rows] of layout mn_major, else [batch, rows, k]; boxes of
+  // kScaleChunk of k, a tile's rows of A, one of B or, where rows are inner, kBoxRowsB.
+  TensorMap a_scale_map, b_scale_map;
   GemmScales a_scales, b_scales;
   LinearEpilogue epilogue;
   QuantizingEpilogue quantize;  // where D is quantized, as `runs`
@@ -84,9 +87,10 @@ struct alignas(64) Fp8GemmParams {
   uint32_t k_blocks = 0;      // of 128, the last may be ragged
   uint32_t split_blocks = 0;  // k-blocks of each block of a cluster, but the last ones
   uint32_t stages = 0;
-  uint32_t copied_bytes = 0;  // to a stage: of both boxes
-  uint32_t last_bytes = 0;    // the same with a_last
-  bool a_batched = false;     // a matrix for each of D's, else one for all
+  uint32_t copied_bytes = 0;   // to a stage: of both boxes
+  uint32_t last_bytes = 0;     // the same with a_last
+  uint32_t b_chunk_bytes = 0;  // of a box of B's scales
+  bool a_batched = false;      // a matrix for each of D's, else one for all
   bool b_batched = false;
   bool b_once = false;  // no two tiles read the same rows of B
   /// The kernel before it in the stream computes other columns of the same D: this one need not

@@ -30,6 +30,8 @@ void find_tensor_maps(gemm_detail::Fp8GemmLaunch& launch) {
   encode(launch.a_last.rank == 0 ? launch.a : launch.a_last, p.a_last);
   encode(launch.b, p.b);
   encode(launch.b_second, p.b_second);
+  encode(launch.a_scales, p.a_scale_map);
+  encode(launch.b_scales, p.b_scale_map);
   encode(launch.d, p.d);
 }
 

@@ -9,6 +9,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
+#include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
@@ -151,6 +152,32 @@ TEST(EmulatedGemm, BlocksStoreTileAfterTile) {
     p.batch = 2;
     check(p, choice, emulator::in_order());
     check(p, choice, emulator::random_order(6));
+  }
+}
+
+TEST(EmulatedGemm, ScalesCopiedByChunks) {
+  constexpr ScaleLayout kRows = ScaleLayout::row_major, kColumns = ScaleLayout::mn_major;
+  struct Case {
+    ScaleLayout a, b;
+    std::int64_t k;  // chunks end in the middle where no row of scales must begin at 16 bytes
+    bool fits = true;
+  };
+  for (const Case& c : {Case{kRows, kRows, 500}, Case{kRows, kColumns, 1000},
+                        Case{kColumns, kRows, 1024}, Case{kColumns, kColumns, 840},
+                        Case{kColumns, kColumns, 100}, Case{kRows, kRows, 840, false}}) {
+    Problem p;
+    p.m = 200;
+    p.n = 4 * 128 - 8;
+    p.k = c.k;
+    p.a_layout = c.a;
+    p.layout = c.b;
+    const Fp8GemmChoice choice = {192, 128, 3, 1, 1};
+    if (c.fits) {
+      check(p, choice, emulator::random_order(7));
+    } else {
+      test::expect_invalid("choice", "scales are copied; these cannot be",
+                           [&] { check(p, choice, emulator::in_order()); });
+    }
   }
 }
 

@@ -39,6 +39,7 @@ Fp8GemmSize size_of(std::int64_t m, std::int64_t n = 2112, std::int64_t k = 7168
   size.m = m;
   size.n = n;
   size.k = k;
+  size.may_copy_scales = true;
   return size;
 }
 
@@ -103,6 +104,7 @@ TEST(Tuning, FilesGoRound) {
   Fp8GemmSize other = size_of(7, 64, 300);
   other.promotion = Promotion::columns;
   other.may_split = false;
+  other.may_copy_scales = false;
   other.batch = 3;
   tune_so(other, 1, 5e-6, tuning);
   tuning.write();

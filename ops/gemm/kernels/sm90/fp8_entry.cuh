@@ -141,7 +141,8 @@ BLOCKSCALE_DEVICE void init_barriers(const Work& work, const Shared<kConfig>& sh
   if (work.blocks > 1 && warp < kMathWarps) {
     ptx::mbarrier_init(shared.sum_barrier(warp), 1, "sums");
   }
-  shared.ring.init(warp, kWarps, kFillers, kMathWarps);
+  shared.ring.init(warp, kWarps, fillers_of(kConfig), kMathWarps);
+  if constexpr (copies_scales(kConfig)) shared.chunks.init(warp, kWarps, 1, kScaleWarps);
 }
 
 }  // namespace fp8_gemm

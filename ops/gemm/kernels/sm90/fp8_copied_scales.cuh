@@ -1,0 +1,171 @@
+// Scales that tensor copies bring: f32, one for each row of A and for 128 rows of B, of kScaleChunk
+// k-blocks at a time. Loads from global memory hold up the tensor cores' reads of shared memory,
+// 4 to 10 cycles each (docs/log/gemm-sm90.md); copies do not.
+//
+// The warp that copies operands brings chunks two ahead of the stages. The scale warps multiply
+// them, and store each k-block's products in its stage.
+#pragma once
+
+#include "device/ptx/warp.h"
+#include "ops/gemm/kernels/sm90/fp8_shared.cuh"
+
+namespace blockscale::fp8_gemm {
+
+/// By the warp that copies; nothing where scales are loaded.
+template <Fp8GemmConfig kConfig>
+class ScaleCopies {
+ public:
+  BLOCKSCALE_DEVICE ScaleCopies(const Work& work, const Shared<kConfig>& shared)
+      : work_(work), shared_(shared), tile_(work.first_tile), k_(work.k_begin) {
+    if (work.k_begin == work.k_end) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i + 1 < kScaleChunks; ++i) bring();
+  }
+
+  /// Said of each of a tile's k-blocks in turn, behind its operands' copies.
+  BLOCKSCALE_DEVICE void follow(uint32_t k_block) {
+    if ((k_block - work_.k_begin) % kScaleChunk == 0) bring();
+  }
+
+ private:
+  /// The next chunk, if there is one.
+  BLOCKSCALE_DEVICE void bring() {
+    if (!copies_scales(kConfig) || !work_.has(turn_)) return;
+    const Fp8GemmParams& p = work_.p;
+    shared_.chunks.wait_empty(place_);
+    if (ptx::elect_sync()) {
+      const ptx::SharedAddress full = shared_.chunks.full(place_.stage);
+      const ptx::SharedAddress to = shared_.chunk(place_.stage);
+      const int32_t a_row = static_cast<int32_t>(tile_.m * kConfig.rows);
+      // A box begins at a multiple of 16 bytes.
+      const bool b_rows_inner = p.b_scales.layout == ScaleLayout::mn_major;
+      const int32_t b_row =
+          static_cast<int32_t>(b_rows_inner ? tile_.n / kBoxRowsB * kBoxRowsB : tile_.n);
+      const int32_t batch = static_cast<int32_t>(tile_.batch);
+      ptx::mbarrier_arrive_expect_tx(full, a_chunk_bytes(kConfig) + p.b_chunk_bytes);
+      ptx::cp_async_bulk_tensor_shared_global<3>(
+          to, &p.a_scale_map, at(p.a_scales, a_row, p.a_batched ? batch : 0), full);
+      ptx::cp_async_bulk_tensor_shared_global<3>(to + a_chunk_bytes(kConfig), &p.b_scale_map,
+                                                 at(p.b_scales, b_row, p.b_batched ? batch : 0),
+                                                 full);
+    }
+    place_.advance(kScaleChunks);
+    k_ += kScaleChunk;
+    if (k_ < work_.k_end) return;
+    k_ = work_.k_begin;
+    if (work_.has(++turn_)) tile_ = work_.tile(turn_);
+  }
+
+  BLOCKSCALE_DEVICE ptx::TensorCoordinates<3> at(const GemmScales& scales, int32_t row,
+                                                 int32_t batch) const {
+    const int32_t k = static_cast<int32_t>(k_);
+    if (scales.layout == ScaleLayout::mn_major) return {{row, k, batch}};
+    return {{k, row, batch}};
+  }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  Tile tile_;
+  uint32_t turn_ = 0, k_;  // of the next chunk
+  device::StagePlace place_;
+};
+
+/// By the scale warps: a thread has the same rows of every k-block.
+template <Fp8GemmConfig kConfig>
+class CopiedScales {
+ public:
+  /// `thread` counts from the first scale warp's.
+  BLOCKSCALE_DEVICE CopiedScales(const Work& work, const Shared<kConfig>& shared, uint32_t thread)
+      : work_(work), shared_(shared), thread_(thread), k_(work.k_begin) {
+    const bool a_rows_inner = work.p.a_scales.layout == ScaleLayout::mn_major;
+    a_row_bytes_ = a_rows_inner ? 4 : kScaleChunk * 4;
+    a_k_bytes_ = a_rows_inner ? kRows * 4 : 4;
+    b_rows_inner_ = work.p.b_scales.layout == ScaleLayout::mn_major;
+    begin_tile(work.first_tile);
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kMine; ++j) slot_[j] = shared.row_scale(0, row(j));
+  }
+
+  BLOCKSCALE_DEVICE void run() {
+    if (work_.k_begin == work_.k_end) return;
+    Chunk next;
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t count = load(next); count != 0;) {
+      const Chunk chunk = next;
+      const uint32_t stored = count;
+      count = load(next);
+      BLOCKSCALE_UNROLL
+      for (uint32_t i = 0; i < kScaleChunk; ++i) {
+        if (i < stored) store(chunk, i);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kThreads = kScaleWarps * 32;
+  static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
+  static constexpr uint32_t kMine = kRows / kThreads;
+  static_assert(kRows % kThreads == 0 && kConfig.columns == kFp8BlockK);
+
+  struct Chunk {
+    float at[kScaleChunk][kMine];
+  };
+
+  BLOCKSCALE_DEVICE uint32_t row(uint32_t j) const { return thread_ + j * kThreads; }
+
+  /// Where B's scales lie in a chunk.
+  BLOCKSCALE_DEVICE void begin_tile(const Tile& tile) {
+    b_offset_ = a_chunk_bytes(kConfig) + (b_rows_inner_ ? tile.n % kBoxRowsB * 4 : 0);
+  }
+
+  /// The products of the next chunk's scales, and of how many k-blocks they are; 0 if none is left.
+  BLOCKSCALE_DEVICE uint32_t load(Chunk& to) {
+    if (!work_.has(turn_)) return 0;
+    const uint32_t left = work_.k_end - k_, count = left < kScaleChunk ? left : kScaleChunk;
+    shared_.chunks.wait_full(from_);
+    const ptx::SharedAddress a = shared_.chunk(from_.stage);
+    const ptx::SharedAddress b = a + b_offset_;
+    const uint32_t b_k_bytes = b_rows_inner_ ? kBoxRowsB * 4 : 4;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kScaleChunk; ++i) {
+      const float of_b = ptx::ld_shared<float>(b + i * b_k_bytes);
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < kMine; ++j) {
+        const ptx::SharedAddress of_a = a + (row(j) * a_row_bytes_ + i * a_k_bytes_);
+        to.at[i][j] = ptx::mul_rn(ptx::ld_shared<float>(of_a), of_b);
+      }
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (thread_ % 32 == 0) ptx::mbarrier_arrive(shared_.chunks.empty(from_.stage));
+    from_.advance(kScaleChunks);
+    k_ += count;
+    if (k_ == work_.k_end) {
+      k_ = work_.k_begin;
+      if (work_.has(++turn_)) begin_tile(work_.tile(turn_));
+    }
+    return count;
+  }
+
+  BLOCKSCALE_DEVICE void store(const Chunk& chunk, uint32_t i) {
+    shared_.ring.wait_empty(to_);
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kMine; ++j) {
+      ptx::st_shared(slot_[j] + to_.stage * shared_.memory.scale_bytes, chunk.at[i][j]);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (thread_ % 32 == 0) ptx::mbarrier_arrive(shared_.ring.full(to_.stage));
+    to_.advance(shared_.ring.stages);
+  }
+
+  const Work& work_;
+  const Shared<kConfig>& shared_;
+  uint32_t thread_;
+  uint32_t turn_ = 0, k_;  // of the next chunk
+  uint32_t a_row_bytes_, a_k_bytes_;
+  bool b_rows_inner_;
+  uint32_t b_offset_;
+  ptx::SharedAddress slot_[kMine];  // of stage 0
+  device::StagePlace from_, to_;
+};
+
+}  // namespace blockscale::fp8_gemm

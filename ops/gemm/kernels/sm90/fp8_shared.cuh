@@ -1,0 +1,116 @@
+// What the warps of a block of an FP8 product share: its work, and its shared memory.
+#pragma once
+
+#include "device/pipeline/stages.h"
+#include "device/ptx/grid.h"
+#include "device/ptx/tensor_copy.h"
+#include "ops/gemm/kernels/config.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale::fp8_gemm {
+
+/// What a block does: all tiles that its cluster takes, turn by turn, but only a part of K.
+struct Work {
+  const Fp8GemmParams& p;
+  uint32_t blocks;          // of the cluster
+  uint32_t first, step;     // group of tiles, and what is between this block's
+  uint32_t rank;            // in the cluster
+  uint32_t k_begin, k_end;  // in k-blocks
+  Tile first_tile;
+
+  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params)
+      : p(params),
+        blocks(params.split.divisor),
+        first(params.split.quotient(ptx::ctaid_x())),
+        step(params.split.quotient(ptx::nctaid_x())),
+        rank(ptx::ctaid_x() - first * blocks) {
+    const uint32_t begin = rank * p.split_blocks, end = begin + p.split_blocks;
+    k_begin = begin < p.k_blocks ? begin : p.k_blocks;
+    k_end = end < p.k_blocks ? end : p.k_blocks;
+    first_tile = tile(0);
+  }
+
+  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return group(turn) < p.order.tiles; }
+  BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
+    Tile tile = p.order(group(turn));
+    tile.n = ((tile.n + p.first_n) << p.log2_parts) + part(turn);
+    return tile;
+  }
+  /// Of the tile, in its group.
+  BLOCKSCALE_DEVICE uint32_t part(uint32_t turn) const { return turn & ((1u << p.log2_parts) - 1); }
+  BLOCKSCALE_DEVICE uint32_t group(uint32_t turn) const {
+    return first + (turn >> p.log2_parts) * step;
+  }
+};
+
+/// Visits this block's tiles, of which there is one at least.
+template <class Visit>
+BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
+  Tile tile = work.first_tile;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t turn = 0;;) {
+    visit(tile);
+    if (!work.has(++turn)) return;
+    tile = work.tile(turn);
+  }
+}
+
+template <Fp8GemmConfig kConfig>
+struct Shared {
+  Fp8GemmMemory memory;
+  ptx::SharedAddress base;
+  device::StageRing ring;
+  device::StageRing chunks;  // of scales, where they are copied
+
+  BLOCKSCALE_DEVICE explicit Shared(const Fp8GemmParams& p)
+      : memory(memory_of(kConfig, p.stages, 1)),
+        base(device::shared_base()),
+        ring{base + memory.barriers, p.stages},
+        chunks{base + memory.chunk_barriers, kScaleChunks} {}
+
+  BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
+    return base + stage * memory.stage_bytes;
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
+    return a(stage) + memory.b_offset;
+  }
+  /// A's rows that no copy brings: what they give is not stored.
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t least_bytes) const {
+    const uint32_t outside = memory.stage_bytes - least_bytes;
+    for (uint32_t stage = 0; stage < ring.stages; ++stage) {
+      ptx::accept_any_shared(b(stage) + (0u - outside), outside);
+    }
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress chunk(uint32_t place) const {
+    return base + (memory.chunks + place * memory.chunk_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
+                                                 uint32_t i = 0) const {
+    return base +
+           (memory.scales + stage * memory.scale_bytes + row_scale_slot(kConfig, row, i) * 4);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress column_scale(uint32_t stage, uint32_t column) const {
+    constexpr uint32_t kFirst = static_cast<uint32_t>(kConfig.rows) * 4;
+    return base + (memory.scales + stage * memory.scale_bytes + kFirst + column * 4);
+  }
+  /// The buffers of a warp that multiplies.
+  BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
+    return base + (memory.results + warp * memory.result_bytes);
+  }
+  /// Where other blocks' sums of this block's warps go.
+  BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t place) const {
+    return base + (memory.sums + place * memory.warp_sum_bytes);
+  }
+  BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
+    return base + (memory.sum_barriers + warp * 8);
+  }
+};
+
+/// Of the warpgroup that loads, beside the warp that copies.
+inline constexpr uint32_t kScaleWarps = 3;
+/// Arrivals at a stage: the copying warp's, and those of the scale warps that store its scales.
+BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
+  return 1 + (copies_scales(c) ? kScaleWarps : 1);
+}
+
+}  // namespace blockscale::fp8_gemm
