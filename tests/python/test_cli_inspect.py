@@ -151,6 +151,7 @@ def test_checkpoint_as_json(program: Program, model: pathlib.Path):
         "layout": None,
         "cute": None,
         "bytes": 128 * 256 * 4,
+        "column_factors": False,
     }
     elements = sum(numpy.prod(tensor["shape"]) for tensor in tensors.values())
     total = {

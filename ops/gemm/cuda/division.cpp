@@ -22,15 +22,16 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.96e-6;     // until the first products, and from the last ones on
-constexpr double kMemory = 5.04e12;     // bytes a second
-constexpr double kProducts = 8.33e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 115e9;        // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.0547e-6;     // a k-block
-constexpr double kLoneStep = 0.115e-6;  // of a warpgroup that has one accumulator
-constexpr double kStore = 1.38e-10;     // an element of a tile
-constexpr double kSum = 2.28e-10;       // an element that a block of a cluster adds
-constexpr double kBegin = 1.5e-6;       // of a block that begins where another has ended
+constexpr double kLaunch = 2.96e-6;      // until the first products, and from the last ones on
+constexpr double kMemory = 5.04e12;      // bytes a second
+constexpr double kProducts = 8.33e12;    // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 115e9;         // bytes a second from L2 to a multiprocessor
+constexpr double kStep = 0.0547e-6;      // a k-block
+constexpr double kLoneStep = 0.115e-6;   // of warpgroups that have one accumulator
+constexpr double kStore = 1.38e-10;      // an element of a tile
+constexpr double kLoneStore = 1.65e-10;  // as kLoneStep
+constexpr double kSum = 2.28e-10;        // an element that a block of a cluster adds
+constexpr double kBegin = 4e-6;          // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
@@ -77,8 +78,8 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   const double block = std::max(elements * kFp8BlockK / kProducts,
                                 double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
   const bool two = has_two_accumulators({.rows = c.rows, .columns = c.columns});
-  const double step = two ? kStep : kLoneStep;
-  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + elements * kStore);
+  const double step = two ? kStep : kLoneStep, store = two ? kStore : kLoneStore;
+  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + elements * store);
 }
 
 /// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.

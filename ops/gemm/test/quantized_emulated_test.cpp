@@ -351,7 +351,7 @@ TEST(EmulatedQuantizedGemm, LastColumnsBesideALastWave) {
     Problem p;
     p.m = gated ? 256 : 128;
     p.n = (gated ? 2 : 1) * (4 * 128 + 64);
-    p.k = 2048;
+    p.k = 4096;
     p.result = Recipe::nvfp4;
     p.layout = ScaleLayout::swizzled_128x4;
     p.bias = true;

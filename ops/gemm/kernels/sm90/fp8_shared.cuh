@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/pipeline/stages.h"
-#include "device/ptx/grid.h"
+#include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
 #include "ops/gemm/kernels/config.h"
 #include "ops/gemm/kernels/params.h"
