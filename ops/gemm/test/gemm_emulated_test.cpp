@@ -189,7 +189,7 @@ TEST(EmulatedGemm, LastColumnsBesideALastWave) {
       p.layout = layout;
       p.m = 128;
       p.n = 4 * 128 + 32;
-      p.k = 2048;
+      p.k = 4096;
       p.beta = 1;
       p.bias = true;
       p.is_cut = true;
