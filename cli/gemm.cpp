@@ -79,9 +79,9 @@ void count_different(const void* got, const void* wanted, std::int64_t bytes, Ge
 
 /// Whether a device rounds sums of D alike where D is quantized and where it is f32: not where one
 /// tile's gates and ups lie in two blocks of B's scales, which then apply after A's, not with them.
-bool sums_are_alike(const GemmArguments& x) {
+bool sums_are_alike(const GemmArguments& x, const QuantizedResult& quantized) {
   constexpr std::int64_t kRun = 64;  // columns of a tile that are gates, and as many ups
-  return !std::holds_alternative<Swiglu>(x.quantized->options.input) ||
+  return !std::holds_alternative<Swiglu>(quantized.options.input) ||
          recipe_traits(x.b.recipe).block_rows != 128 || x.d.columns / 2 % kRun == 0;
 }
 
@@ -90,7 +90,7 @@ bool sums_are_alike(const GemmArguments& x) {
 /// anyway.
 void check_quantized(const GemmCommand& command, const QuantizedResult& quantized,
                      GemmArguments& arguments, GemmResult& result) {
-  const bool compares = !command.cuda || sums_are_alike(arguments);
+  const bool compares = !command.cuda || sums_are_alike(arguments, quantized);
   if (command.cuda) {
     arguments.batch_invariant = true;
     (void)time_product(command, arguments, 1);
