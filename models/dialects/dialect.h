@@ -139,24 +139,24 @@ struct DialectTraits {
   std::vector<StoredWeight> (*read)(const TensorStore& store, const SourceConfig& config);
   bool (*can_write)(Recipe recipe);
   /// What a configuration says of inputs; the first group that fits a weight holds. Null: nothing.
-  std::vector<InputGroup> (*inputs)(const TensorStore& store, const SourceConfig& config);
+  std::vector<InputGroup> (*inputs)(const TensorStore& store, const SourceConfig& config) = nullptr;
   /// What can be said of the inputs of a weight of this recipe, and what is said by default if
   /// there are scales for it.
   bool (*can_have)(Recipe recipe, Activations activations);
   Activations (*preset)(Recipe recipe);
   /// The cache's scheme in a configuration, if there is one; null: the dialect cannot say any.
-  std::optional<CacheScheme> (*cache)(const SourceConfig& config);
+  std::optional<CacheScheme> (*cache)(const SourceConfig& config) = nullptr;
   /// What follows the attention's name in the names of its cache's scales; null: never written.
-  const char* key_scale;
-  const char* value_scale;
+  const char* key_scale = nullptr;
+  const char* value_scale = nullptr;
   /// Whether different quantized recipes may stand in one checkpoint.
-  bool can_mix;
+  bool can_mix = false;
   MxScaleMode (*mx_scale_mode)(Recipe recipe);
   TensorScaleSense sense;  // of the tensor and input scales that it stores
   /// The tensors stored for `weight`, in a fixed order of parts.
-  std::vector<PartToWrite> (*parts)(const WeightToWrite& weight);
+  std::vector<PartToWrite> (*parts)(const WeightToWrite& weight) = nullptr;
   /// Edits the documents (config.json is present) to describe `contents`.
-  void (*describe)(const Contents& contents, Documents& documents);
+  void (*describe)(const Contents& contents, Documents& documents) = nullptr;
 };
 
 std::span<const DialectTraits> dialects();

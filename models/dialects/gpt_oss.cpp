@@ -71,17 +71,10 @@ const DialectTraits kGptOss = {
     .recognises_names = recognises_names,
     .read = read,
     .can_write = [](Recipe) { return false; },
-    .inputs = nullptr,
     .can_have = [](Recipe, Activations activations) { return activations == Activations::none; },
     .preset = [](Recipe) { return Activations::none; },
-    .cache = nullptr,
-    .key_scale = nullptr,
-    .value_scale = nullptr,
-    .can_mix = false,
     .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::divisor,
-    .parts = nullptr,
-    .describe = nullptr,
 };
 
 }  // namespace blockscale::models

@@ -145,14 +145,8 @@ const DialectTraits kLightX2V = {
                  (recipe == Recipe::nvfp4 ? Activations::calibrated : Activations::dynamic);
         },
     .preset = [](Recipe) { return Activations::dynamic; },
-    .cache = nullptr,
-    .key_scale = nullptr,
-    .value_scale = nullptr,
-    .can_mix = false,
     .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::divisor,
-    .parts = nullptr,
-    .describe = nullptr,
 };
 
 }  // namespace blockscale::models

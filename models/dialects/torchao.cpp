@@ -209,14 +209,9 @@ const DialectTraits kTorchao = {
     .inputs = inputs,
     .can_have = [](Recipe, Activations) { return true; },
     .preset = [](Recipe) { return Activations::dynamic; },
-    .cache = nullptr,
-    .key_scale = nullptr,
-    .value_scale = nullptr,
     .can_mix = true,
     .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::multiplier,
-    .parts = nullptr,
-    .describe = nullptr,
 };
 
 }  // namespace blockscale::models

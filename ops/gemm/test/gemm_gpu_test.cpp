@@ -192,6 +192,25 @@ void check(const Problem& p) {
 
 class CudaGpuGemm : public test::OnHopper {};
 
+/// Runs a problem by every choice that can compute it; the most rows that a tile had.
+int check_choices(const Problem& p) {
+  OnDevice problem(p);
+  const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
+  const runtime::DeviceStream stream;
+  int most_rows = 0;
+  for (const gemm_detail::Fp8GemmChoice& choice :
+       gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
+    SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, 132, choice).str());
+    problem.poison_d();
+    gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
+    stream.wait();
+    const test::ErrorReport report = problem.compare(constant(p.family));
+    EXPECT_EQ(report.violations, 0) << "largest " << report.largest_ratio;
+    most_rows = std::max(most_rows, choice.rows);
+  }
+  return most_rows;
+}
+
 TEST_F(CudaGpuGemm, EveryChoice) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
     Problem p;
@@ -199,18 +218,24 @@ TEST_F(CudaGpuGemm, EveryChoice) {
     p.n = 200;
     p.k = 1100 / 16 * 16;
     p.b = b;
-    OnDevice problem(p);
-    const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
-    const runtime::DeviceStream stream;
-    for (const gemm_detail::Fp8GemmChoice& choice :
-         gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
-      SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, 132, choice).str());
-      problem.poison_d();
-      gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
-      stream.wait();
-      const test::ErrorReport report = problem.compare(constant(p.family));
-      EXPECT_EQ(report.violations, 0) << "largest " << report.largest_ratio;
-    }
+    check_choices(p);
+  }
+}
+
+/// Chunks of scales that end with K and in its middle, of tiles that lie partly outside of D.
+TEST_F(CudaGpuGemm, EveryChoiceWhereScalesCanBeCopied) {
+  using enum ScaleLayout;
+  for (const auto& [a, b, k] :
+       {std::tuple{row_major, row_major, 1000}, std::tuple{row_major, mn_major, 512},
+        std::tuple{mn_major, mn_major, 848}}) {
+    Problem p;
+    p.m = 500;
+    p.n = 500;
+    p.k = k / 16 * 16;
+    p.batch = 2;
+    p.a_layout = a;
+    p.b_layout = b;
+    EXPECT_EQ(check_choices(p), 192);
   }
 }
 
