@@ -173,8 +173,7 @@ std::string product_text(const GemmCommand& command, const Product& product) {
 std::string bytes_text(const GemmCommand& command, const GemmResult& result) {
   if (!command.to.recipe) return "";
   if (result.bytes == 0) {
-    return "bytes  not compared: gates and ups of a tile have scales of B in two blocks, which D "
-           "in "
+    return "bytes  not compared: a tile's gates and ups have scales of B in two blocks, which D in "
            "f32 rounds otherwise\n";
   }
   return "bytes  " + format_count(static_cast<std::uint64_t>(result.different)) + " of " +
