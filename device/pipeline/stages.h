@@ -37,16 +37,16 @@ struct StageRing {
     return barriers + (stage * kBytesPerStage + 8);
   }
 
-  /// By one thread of each of `warps` warps, which share them; others use the ring after a barrier.
-  /// `fillers` and `users` arrive a phase.
-  BLOCKSCALE_DEVICE void init(uint32_t warp, uint32_t warps, uint32_t fillers,
-                              uint32_t users) const {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = warp; i < stages; i += warps) {
+  /// By one thread, for as many stages as there can be: that takes less time than to look how many
+  /// there are. `fillers` and `users` arrive a phase. A fence_mbarrier_init follows, and a barrier
+  /// for other threads.
+  template <uint32_t kMostStages>
+  BLOCKSCALE_DEVICE void init(uint32_t fillers, uint32_t users) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kMostStages; ++i) {
       ptx::mbarrier_init(full(i), fillers, "full");
       ptx::mbarrier_init(empty(i), users, "empty");
     }
-    ptx::fence_mbarrier_init();
   }
 
   /// Waits until the stage may be filled; the first time round it may be at once.

@@ -65,7 +65,7 @@ BLOCKSCALE_HD constexpr uint32_t a_chunk_bytes(const Fp8GemmConfig& c) {
 
 /// Small tiles have registers enough: to move them takes as long as a copy's beginning.
 BLOCKSCALE_HD constexpr bool moves_registers(const Fp8GemmConfig& c) {
-  return c.rows > 64 || c.columns > 32;
+  return c.rows > 64 || c.columns > 64;
 }
 
 /// Scales of B that a tile takes for a k-block: a tile whose width does not divide 128 can lie on
@@ -90,24 +90,28 @@ BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
   return c.rows == 128 || c.quantizes ? 2 : 1;
 }
 
-/// Where things lie in shared memory, in bytes from its start: the stages' operands, the warps'
-/// buffers of results, the stages' scales (of rows, then of columns) and mbarriers, the other
-/// blocks' sums of this block's warps where a cluster divides K, and chunks of scales that are
-/// copied.
+/// Stages at most. Their mbarriers lie first in shared memory, then those of chunks of scales that
+/// are copied, then those of the sums of each warp that multiplies: where no run-time value moves
+/// them, so that they are initialized without a look at the parameters.
+inline constexpr uint32_t kMostStages = 16;
+inline constexpr uint32_t kChunkBarriers = kMostStages * 16;
+inline constexpr uint32_t kSumBarriers = kChunkBarriers + kScaleChunks * 16;
+inline constexpr uint32_t kBarrierBytes = 512;
+
+/// Where everything else lies in shared memory, in bytes from its start: the stages' scales (of
+/// rows, then of columns) and operands, the warps' buffers of results, the other blocks' sums of
+/// this block's warps where a cluster divides K, and chunks of scales that are copied.
 struct Fp8GemmMemory {
+  uint32_t operands;
   uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
   uint32_t b_offset;     // in a stage
   uint32_t results;
   uint32_t result_bytes;  // of a warp
-  uint32_t scales;
-  uint32_t scale_bytes;  // of a stage
-  uint32_t barriers;
-  uint32_t sum_barriers;  // of each warp that multiplies
+  uint32_t scale_bytes;  // of a stage; the first one's lie behind the mbarriers
   uint32_t sums;
   uint32_t warp_sum_bytes;  // a warp's 16 rows
   uint32_t chunks;          // of copied scales, A's and then B's
   uint32_t chunk_bytes;
-  uint32_t chunk_barriers;
   uint32_t total;
 };
 
@@ -122,28 +126,23 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
                                                 uint32_t split) {
   const uint32_t rows = static_cast<uint32_t>(c.rows), columns = static_cast<uint32_t>(c.columns);
   Fp8GemmMemory m{};
-  m.b_offset = rows * kFp8BlockK;
-  m.stage_bytes = (rows + columns) * kFp8BlockK;
-  m.results = stages * m.stage_bytes;
-  m.result_bytes = static_cast<uint32_t>(16 * store_bytes_of(c) * store_buffers_of(c));
-  m.scales = m.results + static_cast<uint32_t>(4 * math_warpgroups(c)) * m.result_bytes;
+  const uint32_t warps = static_cast<uint32_t>(4 * math_warpgroups(c));
   m.scale_bytes = (rows * static_cast<uint32_t>(row_scales_of(c)) +
                    (c.promotion == Promotion::columns ? columns : 0)) *
                   4;
-  m.barriers = m.scales + stages * m.scale_bytes;
-  const uint32_t warps = static_cast<uint32_t>(4 * math_warpgroups(c));
-  m.sum_barriers = m.barriers + stages * 16;
-  m.sums = (m.sum_barriers + warps * 8 + 127) / 128 * 128;
+  m.operands = (kBarrierBytes + stages * m.scale_bytes + 1023) / 1024 * 1024;
+  m.b_offset = rows * kFp8BlockK;
+  m.stage_bytes = (rows + columns) * kFp8BlockK;
+  m.results = m.operands + stages * m.stage_bytes;
+  m.result_bytes = static_cast<uint32_t>(16 * store_bytes_of(c) * store_buffers_of(c));
+  m.sums = m.results + warps * m.result_bytes;
   m.warp_sum_bytes = 16 * columns * 4;
   m.chunks = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
   if (copies_scales(c)) {
     constexpr uint32_t kChunkB = (kBoxRowsB * kScaleChunk * 4 + 127) / 128 * 128;
     m.chunk_bytes = a_chunk_bytes(c) + kChunkB;
-    m.chunk_barriers = m.chunks + kScaleChunks * m.chunk_bytes;
-    m.total = m.chunk_barriers + kScaleChunks * 16;
-  } else {
-    m.total = m.chunks;
   }
+  m.total = m.chunks + kScaleChunks * m.chunk_bytes;
   return m;
 }
 

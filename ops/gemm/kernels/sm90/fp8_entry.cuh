@@ -133,36 +133,42 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
 }
 
-/// By one thread of each warp.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void init_barriers(const Work& work, const Shared<kConfig>& shared,
-                                     uint32_t warp) {
-  constexpr uint32_t kWarps = threads_of(kConfig) / 32, kMathWarps = kWarps - 4;
-  if (work.blocks > 1 && warp < kMathWarps) {
-    ptx::mbarrier_init(shared.sum_barrier(warp), 1, "sums");
-  }
-  shared.ring.init(warp, kWarps, fillers_of(kConfig), kMathWarps);
-  if constexpr (copies_scales(kConfig)) shared.chunks.init(warp, kWarps, 1, kScaleWarps);
-}
-
-}  // namespace fp8_gemm
-
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
-  const fp8_gemm::Shared<kConfig> shared(p);
-  const fp8_gemm::Work work(p);
-  const uint32_t warp = device::warp_index();
-  if (ptx::laneid() == 0) fp8_gemm::init_barriers(work, shared, warp);
-  if (ptx::tid_x() == 0) shared.accept_rows_outside(p.last_bytes);
-  ptx::barrier_sync_all();
+/// Whatever is done before it reads nothing that another kernel writes, and nothing of another
+/// block.
+BLOCKSCALE_DEVICE void join_grid(const Work& work) {
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
-  if (p.is_beside) {
+  if (work.p.is_beside) {
     // That kernel has waited for those before it, which are all that this one reads from.
     ptx::fence_acq_rel_gpu();
   } else {
     ptx::griddepcontrol_wait();
   }
   ptx::griddepcontrol_launch_dependents();
+}
+
+}  // namespace fp8_gemm
+
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
+  constexpr uint32_t kThreads = threads_of(kConfig), kBegun = 1;  // a barrier of its own
+  const fp8_gemm::Shared<kConfig> shared(p);
+  const uint32_t warp = device::warp_index();
+  // The warp that copies makes the mbarriers, so that it begins without waiting for the others.
+  if (warp == 0) {
+    if (ptx::elect_sync()) {
+      shared.init_barriers();
+      shared.accept_rows_outside(p.last_bytes);
+    }
+    ptx::bar_warp_sync(ptx::kFullMask);
+    ptx::bar_arrive(kBegun, kThreads);
+  }
+  const fp8_gemm::Work work(p);
+  if (warp >= 4 && work.blocks > 1 && ptx::elect_sync()) {
+    ptx::mbarrier_init(shared.sum_barrier(warp - 4), 1, "sums");
+    ptx::fence_mbarrier_init();
+  }
+  if (warp != 0) ptx::bar_sync(kBegun, kThreads);
+  fp8_gemm::join_grid(work);
   if (warp < 4) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kLoaderRegisters>();
     if (warp == 0) {

@@ -55,6 +55,13 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
   }
 }
 
+/// Of the warpgroup that loads, beside the warp that copies.
+inline constexpr uint32_t kScaleWarps = 3;
+/// Arrivals at a stage: the copying warp's, and those of the scale warps that store its scales.
+BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
+  return 1 + (copies_scales(c) ? kScaleWarps : 1);
+}
+
 template <Fp8GemmConfig kConfig>
 struct Shared {
   Fp8GemmMemory memory;
@@ -65,11 +72,19 @@ struct Shared {
   BLOCKSCALE_DEVICE explicit Shared(const Fp8GemmParams& p)
       : memory(memory_of(kConfig, p.stages, 1)),
         base(device::shared_base()),
-        ring{base + memory.barriers, p.stages},
-        chunks{base + memory.chunk_barriers, kScaleChunks} {}
+        ring{base, p.stages},
+        chunks{base + kChunkBarriers, kScaleChunks} {}
+
+  /// By one thread: all mbarriers but those of sums.
+  BLOCKSCALE_DEVICE void init_barriers() const {
+    constexpr uint32_t kMathWarps = static_cast<uint32_t>(4 * math_warpgroups(kConfig));
+    ring.init<kMostStages>(fillers_of(kConfig), kMathWarps);
+    if constexpr (copies_scales(kConfig)) chunks.init<kScaleChunks>(1, kScaleWarps);
+    ptx::fence_mbarrier_init();
+  }
 
   BLOCKSCALE_DEVICE ptx::SharedAddress a(uint32_t stage) const {
-    return base + stage * memory.stage_bytes;
+    return base + (memory.operands + stage * memory.stage_bytes);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
     return a(stage) + memory.b_offset;
@@ -87,11 +102,11 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
                                                  uint32_t i = 0) const {
     return base +
-           (memory.scales + stage * memory.scale_bytes + row_scale_slot(kConfig, row, i) * 4);
+           (kBarrierBytes + stage * memory.scale_bytes + row_scale_slot(kConfig, row, i) * 4);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress column_scale(uint32_t stage, uint32_t column) const {
-    constexpr uint32_t kFirst = static_cast<uint32_t>(kConfig.rows) * 4;
-    return base + (memory.scales + stage * memory.scale_bytes + kFirst + column * 4);
+    constexpr uint32_t kFirst = kBarrierBytes + static_cast<uint32_t>(kConfig.rows) * 4;
+    return base + (stage * memory.scale_bytes + kFirst + column * 4);
   }
   /// The buffers of a warp that multiplies.
   BLOCKSCALE_DEVICE ptx::SharedAddress results(uint32_t warp) const {
@@ -102,15 +117,8 @@ struct Shared {
     return base + (memory.sums + place * memory.warp_sum_bytes);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
-    return base + (memory.sum_barriers + warp * 8);
+    return base + (kSumBarriers + warp * 8);
   }
 };
-
-/// Of the warpgroup that loads, beside the warp that copies.
-inline constexpr uint32_t kScaleWarps = 3;
-/// Arrivals at a stage: the copying warp's, and those of the scale warps that store its scales.
-BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
-  return 1 + (copies_scales(c) ? kScaleWarps : 1);
-}
 
 }  // namespace blockscale::fp8_gemm
