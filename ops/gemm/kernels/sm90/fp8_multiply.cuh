@@ -151,12 +151,17 @@ class Multiplier {
   BLOCKSCALE_DEVICE void add_by_blocks(const KBlock<kConfig>& x, uint32_t boundary,
                                        float (&sums)[kSums]) const {
     constexpr int kBlocks = row_scales_of(kConfig);
+    constexpr int kAlike = 16;  // sums of 32 columns: no tile meets a block of B elsewhere
+    static_assert(kSums % kAlike == 0);
     BLOCKSCALE_UNROLL
-    for (int i = 0; i < kSums; ++i) {
-      const bool second = kBlocks == 2 && static_cast<uint32_t>(i / 4 * 8) >= boundary;
-      const int row = i / 2 % 2;
-      const float scale = second ? x.scales.at[2 * (kBlocks - 1) + row] : x.scales.at[row];
-      sums[i] = ptx::fma_rn(x.products.get(i), scale, sums[i]);
+    for (int first = 0; first < kSums; first += kAlike) {
+      const bool second = kBlocks == 2 && static_cast<uint32_t>(2 * first) >= boundary;
+      const float scale[2] = {second ? x.scales.at[2 * kBlocks - 2] : x.scales.at[0],
+                              second ? x.scales.at[2 * kBlocks - 1] : x.scales.at[1]};
+      BLOCKSCALE_UNROLL
+      for (int i = first; i < first + kAlike; ++i) {
+        sums[i] = ptx::fma_rn(x.products.get(i), scale[i / 2 % 2], sums[i]);
+      }
     }
   }
 
