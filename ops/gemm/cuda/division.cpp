@@ -16,34 +16,35 @@ constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block
 constexpr std::uint32_t kReservedBytes = 1024;      // of each block, for the system
 constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
 
-/// Clusters of so many blocks that an H200 holds at a time, one block a multiprocessor: measured,
-/// but for 5 and 7, which lie between their neighbours.
-constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 24, 17, 17, 15};
+/// Clusters of so many blocks that a Hopper chip holds at a time, one block a multiprocessor:
+/// measured; one more waits for another to end.
+constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 22, 17, 16, 15};
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.96e-6;      // until the first products, and from the last ones on
-constexpr double kMemory = 5.04e12;      // bytes a second
+constexpr double kLaunch = 2.49e-6;      // until the first products, and from the last ones on
+constexpr double kMemory = 4.8e12;       // bytes a second
 constexpr double kProducts = 8.33e12;    // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 115e9;         // bytes a second from L2 to a multiprocessor
-constexpr double kStep = 0.0547e-6;      // a k-block
-constexpr double kLoneStep = 0.115e-6;   // of warpgroups that have one accumulator
-constexpr double kStore = 1.38e-10;      // an element of a tile
-constexpr double kLoneStore = 1.65e-10;  // as kLoneStep
-constexpr double kSum = 2.28e-10;        // an element that a block of a cluster adds
-constexpr double kBegin = 4e-6;          // of a block that begins where another has ended
+constexpr double kLoads = 93e9;          // bytes of B a second to a multiprocessor
+constexpr double kStep = 0.11e-6;        // a k-block
+constexpr double kLoneStep = 0.169e-6;   // of warpgroups that have one accumulator
+constexpr double kStore = 3.36e-10;      // an element of the last tile
+constexpr double kLoneStore = 2.17e-10;  // as kLoneStep
+constexpr double kBeside = 0.22;         // of kStore, where the multiprocessor has a next tile
+constexpr double kSum = 0.62e-10;        // an element that a block of a cluster adds
+constexpr double kBegin = 2e-6;          // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
 /// Where D's columns may be cut: at most so many multiples of least_columns before its end.
 constexpr int kMostCuts = 8;
 
-/// As many stages as fit, at most 16; 0 if fewer than 3 do.
+/// As many stages as fit; 0 if fewer than 3 do.
 std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
                               std::uint32_t per_sm) {
   const std::uint32_t bytes =
       std::min(kSharedBytes, kMultiprocessorBytes / per_sm - kReservedBytes);
-  std::uint32_t stages = 16;
+  std::uint32_t stages = kMostStages;
   while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
   return stages < 3 ? 0 : stages;
 }
@@ -71,15 +72,19 @@ double bytes_of(const Fp8GemmSize& x) {
          double(x.batch);
 }
 
-/// A tile, or a group of them, on a multiprocessor that holds so many blocks.
-double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm) {
+/// A tile, or a group of them, on a multiprocessor that holds so many blocks, and the part of
+/// kStore that its results cost.
+double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm,
+                    double store_part = 1) {
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
-  const double block = std::max(elements * kFp8BlockK / kProducts,
-                                double(a_rows_of(x, c) + c.columns) * kFp8BlockK / kLoads);
+  // A's bytes cost nothing: other blocks read the same at the same time.
+  const double block =
+      std::max(elements * kFp8BlockK / kProducts, double(c.columns) * kFp8BlockK / kLoads);
   const bool two = has_two_accumulators({.rows = c.rows, .columns = c.columns});
   const double step = two ? kStep : kLoneStep, store = two ? kStore : kLoneStore;
-  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + elements * store);
+  return double(x.parts()) *
+         (k_blocks * (block * blocks_per_sm + step) + elements * store * store_part);
 }
 
 /// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.
@@ -99,14 +104,11 @@ Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors
   const std::uint32_t resident = clusters_at_a_time(c, multiprocessors);
   const std::uint32_t tiles = tiles_of(x, c);
   Waves w;
-  const std::uint32_t whole = tiles / resident;
-  w.whole = w.all = whole * tile_seconds(x, c, c.per_sm);
-  w.idle_last = multiprocessors;
-  if (const std::uint32_t rest = tiles % resident; rest != 0) {
-    const std::int64_t blocks = std::int64_t{rest} * c.split;
-    w.all += tile_seconds(x, c, double(ceil_div(blocks, multiprocessors)));
-    w.idle_last = std::max(0, multiprocessors - static_cast<int>(blocks));
-  }
+  const std::uint32_t whole = (tiles - 1) / resident;
+  const std::int64_t blocks = std::int64_t{tiles - whole * resident} * c.split;
+  w.whole = whole * tile_seconds(x, c, c.per_sm, kBeside * c.per_sm);
+  w.all = w.whole + tile_seconds(x, c, double(ceil_div(blocks, multiprocessors)));
+  w.idle_last = std::max(0, multiprocessors - static_cast<int>(blocks));
   return w;
 }
 

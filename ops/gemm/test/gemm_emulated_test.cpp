@@ -187,9 +187,9 @@ TEST(EmulatedGemm, LastColumnsBesideALastWave) {
       Problem p;
       p.b = b;
       p.layout = layout;
-      p.m = 128;
-      p.n = 4 * 128 + 32;
-      p.k = 4096;
+      p.m = 256;
+      p.n = 6 * 128 + 32;
+      p.k = 2048;
       p.beta = 1;
       p.bias = true;
       p.is_cut = true;
