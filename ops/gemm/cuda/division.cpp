@@ -18,21 +18,21 @@ constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
 
 /// Clusters of so many blocks that a Hopper chip holds at a time, one block a multiprocessor:
 /// measured; one more waits for another to end.
-constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 22, 17, 16, 15};
+constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 22, 17, 15, 15};
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.49e-6;      // until the first products, and from the last ones on
-constexpr double kMemory = 4.8e12;       // bytes a second
-constexpr double kProducts = 8.33e12;    // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 93e9;          // bytes of B a second to a multiprocessor
-constexpr double kStep = 0.11e-6;        // a k-block
-constexpr double kLoneStep = 0.169e-6;   // of warpgroups that have one accumulator
-constexpr double kStore = 3.36e-10;      // an element of the last tile
-constexpr double kLoneStore = 2.17e-10;  // as kLoneStep
-constexpr double kBeside = 0.22;         // of kStore, where the multiprocessor has a next tile
-constexpr double kSum = 0.62e-10;        // an element that a block of a cluster adds
-constexpr double kBegin = 2e-6;          // of a block that begins where another has ended
+constexpr double kLaunch = 2.49e-6;     // until the first products, and from the last ones on
+constexpr double kMemory = 4.8e12;      // bytes a second
+constexpr double kProducts = 8.33e12;   // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 93e9;         // bytes of B a second to a multiprocessor
+constexpr double kStep = 0.11e-6;       // a k-block
+constexpr double kLoneStep = 0.172e-6;  // of warpgroups that have one accumulator
+constexpr double kStore = 3.36e-10;     // an element of the last tile
+constexpr double kLoneStore = 3.0e-10;  // as kLoneStep
+constexpr double kBeside = 0.22;        // of kStore, where the multiprocessor has a next tile
+constexpr double kSum = 0.62e-10;       // an element that a block of a cluster adds
+constexpr double kBegin = 2e-6;         // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
