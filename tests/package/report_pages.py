@@ -79,6 +79,7 @@ def assert_self_contained(text: str) -> Page:
             assert attributes["alt"]
             svg = base64.b64decode(data).decode()
             assert "<script" not in svg
+            assert "mathdefault" not in svg  # a tick as the text of a formula
             outside = re.findall(r"(?:href|src)=\"([^\"]*)\"", svg)
             assert all(target.startswith("#") for target in outside)
             assert not re.search(r"url\((?!#)", svg)

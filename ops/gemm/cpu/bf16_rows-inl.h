@@ -46,7 +46,7 @@ struct RowsOfB {
   std::int64_t chunks = 0;      // of a row, whole ones
   std::int64_t rest = 0;        // bytes of a row beyond them
   std::int64_t rows_ahead = 0;  // how far what is fetched meanwhile lies below
-  bool in_order = false;        // and whether in the order of memory, not each row along itself
+  bool one_by_one = false;      // each row alone, or four of them side by side
 };
 
 /// Adds the products of `groups` times kGroupColumns rows of B, from `row` on, and kRows rows of A
@@ -58,76 +58,96 @@ void multiply_bf16_rows(const RowsOfB& all, const Scales& scales_of_all, std::in
   const RowsOfB b = all;
   const Scales scales = scales_of_all;
   const std::int64_t stride = step * b.stride;
-  const std::int64_t fetch_stride = b.in_order ? C::kBytes : stride;
-  const std::int64_t fetch_step = b.in_order ? kGroupColumns * C::kBytes : C::kBytes;
-  alignas(64) std::uint8_t last[kGroupColumns][C::kBytes] = {};  // chunks that are not whole
+  alignas(64) std::uint8_t last[C::kBytes] = {};  // a chunk that is not whole
   for (std::int64_t g = 0; g < groups; ++g, row += kGroupColumns, tile += kGroupColumns) {
-    __m512 sum[kGroupColumns][kRows];
-    HWY_UNROLL(4)
-    for (int n = 0; n < kGroupColumns; ++n) {
-      HWY_UNROLL(4)
-      for (int m = 0; m < kRows; ++m) sum[n][m] = _mm512_setzero_ps();
-    }
+    __m512 sums[kGroupColumns][kRows];
     const std::uint8_t* factors = nullptr;
     std::int64_t factor_stride = 0;
     if constexpr (!Scales::kOfSums) {
       factors = scales.row(row);
       factor_stride = step * scales.pitch();
     }
-    const auto add_chunk = [&](const std::uint8_t* codes, std::int64_t pitch,
-                               std::int64_t c) HWY_ATTR {
+    const auto add_chunk = [&](const std::uint8_t* codes, const std::uint8_t* factors_of_row,
+                               std::int64_t c, __m512* sum) HWY_ATTR {
       const std::uint16_t* const a_chunk = a + c * (kRows * C::kCodes);
+      const C chunk(codes);
+      __m512 partial[kRows];
       HWY_UNROLL(4)
-      for (int n = 0; n < kGroupColumns; ++n) {
-        const C chunk(codes + n * pitch);
-        __m512 partial[kRows];
+      for (int m = 0; m < kRows; ++m) partial[m] = _mm512_setzero_ps();
+      const auto add_vector = [&]<int kVector>() HWY_ATTR {
+        const auto values = reinterpret_cast<__m512bh>(chunk.template vector<kVector>());
         HWY_UNROLL(4)
         for (int m = 0; m < kRows; ++m) {
-          partial[m] = Scales::kOfSums ? sum[n][m] : _mm512_setzero_ps();
+          const auto x = reinterpret_cast<__m512bh>(
+              _mm512_load_si512(a_chunk + (m * C::kVectors + kVector) * 32));
+          partial[m] = _mm512_dpbf16_ps(partial[m], values, x);
         }
-        const auto add_vector = [&]<int kVector>() HWY_ATTR {
-          const auto values = reinterpret_cast<__m512bh>(chunk.template vector<kVector>());
-          HWY_UNROLL(4)
-          for (int m = 0; m < kRows; ++m) {
-            const auto x = reinterpret_cast<__m512bh>(
-                _mm512_load_si512(a_chunk + (m * C::kVectors + kVector) * 32));
-            partial[m] = _mm512_dpbf16_ps(partial[m], values, x);
-          }
-        };
-        [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
-          (add_vector.template operator()<kIndex>(), ...);
-        }(std::make_integer_sequence<int, C::kVectors>());
-        if constexpr (Scales::kOfSums) {
-          HWY_UNROLL(4)
-          for (int m = 0; m < kRows; ++m) sum[n][m] = partial[m];
-        } else {
-          const __m512 factor = scales.factor(factors + n * factor_stride, c);
-          HWY_UNROLL(4)
-          for (int m = 0; m < kRows; ++m) {
-            sum[n][m] = _mm512_fmadd_ps(partial[m], factor, sum[n][m]);
-          }
-        }
+      };
+      [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) HWY_ATTR {
+        (add_vector.template operator()<kIndex>(), ...);
+      }(std::make_integer_sequence<int, C::kVectors>());
+      if constexpr (Scales::kOfSums) {
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sum[m] = _mm512_add_ps(sum[m], partial[m]);
+      } else {
+        const __m512 factor = scales.factor(factors_of_row, c);
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sum[m] = _mm512_fmadd_ps(partial[m], factor, sum[m]);
       }
     };
-    const std::uint8_t* codes = b.codes + row * b.stride;
+    const std::uint8_t* const codes_of_group = b.codes + row * b.stride;
     const bool is_ahead = row + b.rows_ahead + kGroupColumns <= b.rows;
-    const std::uint8_t* next = codes + (is_ahead ? b.rows_ahead * b.stride : 0);
-    for (std::int64_t c = 0; c < b.chunks; ++c, codes += C::kBytes, next += fetch_step) {
+    const std::int64_t ahead = is_ahead ? b.rows_ahead * b.stride : 0;
+    if (b.one_by_one) {
+      for (int n = 0; n < kGroupColumns; ++n) {
+        const std::uint8_t* codes = codes_of_group + n * stride;
+        __m512 sum[kRows];
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sum[m] = _mm512_setzero_ps();
+        for (std::int64_t c = 0; c < b.chunks; ++c, codes += C::kBytes) {
+          HWY_UNROLL(2)
+          for (int i = 0; i < C::kBytes; i += 64) prefetch_to_level_2(codes + ahead + i);
+          add_chunk(codes, factors + n * factor_stride, c, sum);
+        }
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sums[n][m] = sum[m];
+      }
+    } else {
+      __m512 sum[kGroupColumns][kRows];  // in registers, as no index is a variable
       HWY_UNROLL(4)
       for (int n = 0; n < kGroupColumns; ++n) {
-        HWY_UNROLL(2)
-        for (int i = 0; i < C::kBytes; i += 64) prefetch_to_level_2(next + n * fetch_stride + i);
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sum[n][m] = _mm512_setzero_ps();
       }
-      add_chunk(codes, stride, c);
+      const std::uint8_t* codes = codes_of_group;
+      const std::uint8_t* next = codes + ahead;
+      for (std::int64_t c = 0; c < b.chunks; ++c, codes += C::kBytes, next += C::kBytes) {
+        HWY_UNROLL(4)
+        for (int n = 0; n < kGroupColumns; ++n) {
+          HWY_UNROLL(2)
+          for (int i = 0; i < C::kBytes; i += 64) prefetch_to_level_2(next + n * stride + i);
+        }
+        HWY_UNROLL(4)
+        for (int n = 0; n < kGroupColumns; ++n) {
+          add_chunk(codes + n * stride, factors + n * factor_stride, c, sum[n]);
+        }
+      }
+      HWY_UNROLL(4)
+      for (int n = 0; n < kGroupColumns; ++n) {
+        HWY_UNROLL(4)
+        for (int m = 0; m < kRows; ++m) sums[n][m] = sum[n][m];
+      }
     }
     if (b.rest != 0) {
-      for (int n = 0; n < kGroupColumns; ++n) std::copy_n(codes + n * stride, b.rest, last[n]);
-      add_chunk(last[0], C::kBytes, b.chunks);
+      for (int n = 0; n < kGroupColumns; ++n) {
+        std::copy_n(codes_of_group + n * stride + b.chunks * C::kBytes, b.rest, last);
+        add_chunk(last, factors + n * factor_stride, b.chunks, sums[n]);
+      }
     }
     HWY_UNROLL(4)
     for (int m = 0; m < kRows; ++m) {
-      __m128 four = sum_lanes(hn::Vec<FloatTag>{sum[0][m]}, hn::Vec<FloatTag>{sum[1][m]},
-                              hn::Vec<FloatTag>{sum[2][m]}, hn::Vec<FloatTag>{sum[3][m]})
+      __m128 four = sum_lanes(hn::Vec<FloatTag>{sums[0][m]}, hn::Vec<FloatTag>{sums[1][m]},
+                              hn::Vec<FloatTag>{sums[2][m]}, hn::Vec<FloatTag>{sums[3][m]})
                         .raw;
       if constexpr (Scales::kOfSums) four = _mm_mul_ps(four, scales.factors(row));
       double* const out = tile + m * kTileColumns;
@@ -228,12 +248,12 @@ bool multiply_span_of_bf16_as(const PackedChunk& chunk, const OperandMatrix& b, 
   if (begin == 0) touch_pages(rows, task.column_begin);
   const Scales scales(b, task, begin, count, scratch);
   if (!span_is_safe(chunk.range, scales.range(), recipe_traits(b.recipe).element)) return false;
-  // Rows are used side by side, but long ones are fetched one after the other where they touch: in
-  // huge pages memory gives twice as much so.
-  rows.in_order = b.value_row_stride == whole_bytes && whole_bytes >= 1024;
+  // Long rows are read one after the other, as memory lies: it gives up to twice as much so. Short
+  // ones side by side: they share what is loaded of A, and no loop of a few turns ends in a branch.
+  rows.one_by_one = whole_bytes >= 1024;
   // What is fetched takes a tenth of a microsecond to come, in which short rows are many; but the
   // first ones, which nothing fetched, are much of a small B.
-  const std::int64_t bytes_ahead = (rows.in_order ? 32 : 8) * 1024;
+  const std::int64_t bytes_ahead = (rows.one_by_one ? 32 : 8) * 1024;
   rows.rows_ahead =
       std::max<std::int64_t>(kAhead, bytes_ahead / std::max<std::int64_t>(1, b.value_row_stride));
   const std::int64_t groups = task.columns / kGroupColumns;

@@ -17,7 +17,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, NullFormatter
 
 from .data import BIN_EDGES, MULTIPLIERS, Candidate, Product, natural_key, short_layer
 
@@ -62,6 +62,12 @@ def _styled(**changes: Any) -> Callable[[Callable[..., str]], Callable[..., str]
 
 def data_uri(figure: Figure) -> str:
     """The figure as a data URI, the same bytes for the same data."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            # Powers as matplotlib writes them are mathematical text, which STYLE leaves as it is.
+            if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter(NullFormatter())
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # The browser has fonts for what matplotlib has none.
