@@ -22,17 +22,18 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.49e-6;     // until the first products, and from the last ones on
-constexpr double kMemory = 4.8e12;      // bytes a second
-constexpr double kProducts = 8.33e12;   // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 93e9;         // bytes of B a second to a multiprocessor
-constexpr double kStep = 0.11e-6;       // a k-block
-constexpr double kLoneStep = 0.172e-6;  // of warpgroups that have one accumulator
-constexpr double kStore = 3.36e-10;     // an element of the last tile
-constexpr double kLoneStore = 3.0e-10;  // as kLoneStep
-constexpr double kBeside = 0.22;        // of kStore, where the multiprocessor has a next tile
-constexpr double kSum = 0.62e-10;       // an element that a block of a cluster adds
-constexpr double kBegin = 2e-6;         // of a block that begins where another has ended
+constexpr double kLaunch = 2.49e-6;      // until the first products, and from the last ones on
+constexpr double kMemory = 4.8e12;       // bytes a second
+constexpr double kProducts = 8.33e12;    // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 93e9;          // bytes of B a second to a multiprocessor
+constexpr double kStep = 0.11e-6;        // a k-block
+constexpr double kLoneStep = 0.169e-6;   // of warpgroups that have one accumulator
+constexpr double kStore = 3.36e-10;      // an element of the last tile
+constexpr double kLoneStore = 2.17e-10;  // as kLoneStep
+constexpr double kBeside = 0.22;         // of kStore, where the multiprocessor has a next tile
+constexpr double kLoneBeside = 0.35;     // as kLoneStep
+constexpr double kSum = 0.62e-10;        // an element that a block of a cluster adds
+constexpr double kBegin = 2e-6;          // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
@@ -72,19 +73,20 @@ double bytes_of(const Fp8GemmSize& x) {
          double(x.batch);
 }
 
-/// A tile, or a group of them, on a multiprocessor that holds so many blocks, and the part of
-/// kStore that its results cost.
+/// A tile, or a group of them, on a multiprocessor that holds so many blocks: the last one, or one
+/// whose results are stored beside the next one's products.
 double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm,
-                    double store_part = 1) {
+                    bool is_last) {
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
   // A's bytes cost nothing: other blocks read the same at the same time.
   const double block =
       std::max(elements * kFp8BlockK / kProducts, double(c.columns) * kFp8BlockK / kLoads);
   const bool two = has_two_accumulators({.rows = c.rows, .columns = c.columns});
-  const double step = two ? kStep : kLoneStep, store = two ? kStore : kLoneStore;
-  return double(x.parts()) *
-         (k_blocks * (block * blocks_per_sm + step) + elements * store * store_part);
+  const double step = two ? kStep : kLoneStep;
+  double store = elements * (two ? kStore : kLoneStore);
+  if (!is_last) store *= blocks_per_sm * (two ? kBeside : kLoneBeside);
+  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + store);
 }
 
 /// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.
@@ -106,8 +108,8 @@ Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors
   Waves w;
   const std::uint32_t whole = (tiles - 1) / resident;
   const std::int64_t blocks = std::int64_t{tiles - whole * resident} * c.split;
-  w.whole = whole * tile_seconds(x, c, c.per_sm, kBeside * c.per_sm);
-  w.all = w.whole + tile_seconds(x, c, double(ceil_div(blocks, multiprocessors)));
+  w.whole = whole * tile_seconds(x, c, c.per_sm, false);
+  w.all = w.whole + tile_seconds(x, c, double(ceil_div(blocks, multiprocessors)), true);
   w.idle_last = std::max(0, multiprocessors - static_cast<int>(blocks));
   return w;
 }
@@ -116,7 +118,7 @@ Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors
 /// it, the others behind it or behind the first ones.
 double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8GemmChoice& c,
                       int multiprocessors) {
-  const double one = kBegin + tile_seconds(x, c, c.per_sm) + sum_seconds(c);
+  const double one = kBegin + tile_seconds(x, c, c.per_sm, true) + sum_seconds(c);
   std::array<double, 2> begins = {first.whole, first.all};
   const std::array<std::uint32_t, 2> room = {
       resident_clusters(c, first.idle_last),
