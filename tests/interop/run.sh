@@ -8,7 +8,7 @@
 # one, the example is not checked and the page is left as it is.
 # PYTHON: a Python 3.11 to 3.14 to make the environments with (default: python3).
 #
-# The packages go to build/venv-interop, build/venv-llm-compressor and build/venv-vllm, @ GB
+# The packages go to build/venv-interop, build/venv-llm-compressor and build/venv-vllm, 21 GB
 # together: PyPI's torch brings CUDA along, though nothing here uses a GPU. They are made once, and
 # again when their requirements change. Without one of them, or with pytest options, the page is
 # left as it is.

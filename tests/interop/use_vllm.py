@@ -7,7 +7,8 @@ and prints vLLM's version and the class that loaded them.
 vLLM reads the configuration, chooses the method of each layer, makes its parameters, loads and
 processes them, and says what the weights are. It has no FP8 blocks, MXFP8 and NVFP4 for a CPU: its
 emulation is registered as a kernel of this platform, and of blocks, whose values it takes before
-any product, a kernel that needs a GPU.
+any product, a kernel that needs a GPU. It rounds FP8 weights again, with their own scale, by a
+CUDA kernel: its plain form of that in torch stands in.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 
 import torch
+import vllm._custom_ops
 import vllm.platforms
 from safetensors.torch import load_file, save_file
 from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
@@ -37,6 +39,7 @@ from vllm.model_executor.kernels.linear.scaled_mm.triton import (  # noqa: E402
     TritonFp8BlockScaledMMKernel,
 )
 from vllm.model_executor.layers.linear import ReplicatedLinear  # noqa: E402
+from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8  # noqa: E402
 from vllm.model_executor.layers.quantization.utils.quant_utils import (  # noqa: E402
     GroupShape,
     get_and_maybe_dequant_weights,
@@ -51,7 +54,12 @@ class BlocksWithoutProducts(TritonFp8BlockScaledMMKernel):
         return True, None
 
 
+def scaled_fp8_quant(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR).forward_native(x, scale)
+
+
 def register_kernels() -> None:
+    vllm._custom_ops.scaled_fp8_quant = scaled_fp8_quant
     register_linear_kernel(BlocksWithoutProducts, PlatformEnum.CPU, "fp8_block")
     register_linear_kernel(EmulationMxfp8LinearKernel, PlatformEnum.CPU, "mxfp8")
     register_linear_kernel(EmulationNvFp4LinearKernel, PlatformEnum.CPU, "nvfp4")
