@@ -75,8 +75,10 @@ def test_vllm_reads_what_we_write(
     findings.record(SECTION, row, layers=len(weights), loaded_by=f"`{loader}`", values="equal")
     findings.note(
         SECTION,
-        f"vLLM {version} reads the configuration, chooses the class, makes its parameters from it,\n"
-        "loads every stored tensor of a layer and says what the weights are, each layer by itself.\n"
+        f"vLLM {version} reads the configuration, chooses the class, "
+        "makes its parameters from it,\n"
+        "loads every stored tensor of a layer and says what the weights are, "
+        "each layer by itself.\n"
         "No product of vLLM's is checked: its kernels need a GPU.",
     )
 

@@ -50,7 +50,7 @@ from vllm.model_executor.model_loader.weight_utils import get_quant_config  # no
 
 class BlocksWithoutProducts(TritonFp8BlockScaledMMKernel):
     @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+    def is_supported(cls, *_: object) -> tuple[bool, str | None]:
         return True, None
 
 
