@@ -24,6 +24,7 @@ FINDINGS = pytest.StashKey[Findings]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--blockscale", type=Path, required=True, help="the command line to test")
     parser.addoption("--llm-compressor-python", type=Path, help="interpreter with llm-compressor")
+    parser.addoption("--vllm-python", type=Path, help="interpreter with vLLM")
     parser.addoption("--package-python", type=Path, help="interpreter with the blockscale package")
     parser.addoption("--report", type=Path, help="page to write when every test has passed")
 

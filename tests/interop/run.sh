@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Checks our checkpoints with other people's packages and writes docs/interop.md.
 #
-#   tests/interop/run.sh [--no-llm-compressor] [PYTEST OPTION...]
+#   tests/interop/run.sh [--no-llm-compressor] [--no-vllm] [PYTEST OPTION...]
 #
 # BLOCKSCALE_CLI: the command line to test (default: build/release/cli/blockscale).
 # BLOCKSCALE_PYTHON: a Python with the package blockscale and examples/requirements.txt; without
 # one, the example is not checked and the page is left as it is.
 # PYTHON: a Python 3.11 to 3.14 to make the environments with (default: python3).
 #
-# The packages go to build/venv-interop and build/venv-llm-compressor, about 6 GB each: PyPI's
-# torch brings CUDA along, though nothing here uses a GPU. They are made once, and again when
-# their requirements change. With pytest options the page is left as it is.
+# The packages go to build/venv-interop, build/venv-llm-compressor and build/venv-vllm, 21 GB
+# together: PyPI's torch brings CUDA along, though nothing here uses a GPU. They are made once, and
+# again when their requirements change. Without one of them, or with pytest options, the page is
+# left as it is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 here=tests/interop
@@ -32,12 +33,17 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 options=(--blockscale "$cli")
 [[ -z ${BLOCKSCALE_PYTHON:-} ]] || options+=(--package-python "$BLOCKSCALE_PYTHON")
 make_environment build/venv-interop $here/requirements.txt
-if [[ ${1:-} == --no-llm-compressor ]]; then
+others=" llm-compressor vllm "
+while [[ ${1:-} == --no-llm-compressor || ${1:-} == --no-vllm ]]; do
+  others=${others/" ${1#--no-} "/ }
   shift
-else
-  make_environment build/venv-llm-compressor $here/requirements-llm-compressor.txt
-  options+=(--llm-compressor-python build/venv-llm-compressor/bin/python)
-  (($# > 0)) || [[ -z ${BLOCKSCALE_PYTHON:-} ]] || options+=(--report docs/interop.md)
+done
+for package in $others; do
+  make_environment "build/venv-$package" "$here/requirements-$package.txt"
+  options+=("--$package-python" "build/venv-$package/bin/python")
+done
+if [[ $others == " llm-compressor vllm " && $# == 0 && -n ${BLOCKSCALE_PYTHON:-} ]]; then
+  options+=(--report docs/interop.md)
 fi
 exec build/venv-interop/bin/python -m pytest -q -p no:cacheprovider -c $here/pytest.ini \
   "${options[@]}" "$@" $here
