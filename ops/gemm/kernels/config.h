@@ -107,7 +107,7 @@ struct Fp8GemmMemory {
   uint32_t b_offset;     // in a stage
   uint32_t results;
   uint32_t result_bytes;  // of a warp
-  uint32_t scale_bytes;  // of a stage; the first one's lie behind the mbarriers
+  uint32_t scale_bytes;   // of a stage; the first one's lie behind the mbarriers
   uint32_t sums;
   uint32_t warp_sum_bytes;  // a warp's 16 rows
   uint32_t chunks;          // of copied scales, A's and then B's
