@@ -7,7 +7,10 @@
 #include <hwy/targets.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
+
+#include "ops/common/simd/amx.h"
 
 namespace blockscale::test {
 
@@ -20,14 +23,38 @@ inline std::vector<std::int64_t> simd_targets() {
   return result;
 }
 
+/// The best instruction set and AMX, which is no target of Highway's.
+inline constexpr std::int64_t kAmx = 0;
+
+/// What tests of products run on: simd_targets(), and kAmx, where they skip without AMX.
+inline std::vector<std::int64_t> product_targets() {
+  std::vector<std::int64_t> result = simd_targets();
+  result.push_back(kAmx);
+  return result;
+}
+
+inline std::string target_name(std::int64_t target) {
+  return target == kAmx ? "AMX" : hwy::TargetName(target);
+}
+
+/// Whether this machine has one of product_targets().
+inline bool has_target(std::int64_t target) {
+  return target != kAmx || has_amx();
+}
+
 /// While it lives, dynamic dispatch chooses `target`, or the best below it where a file is not
 /// compiled for it: as on a CPU that has no better one.
 class UseSimdTarget {
  public:
-  explicit UseSimdTarget(std::int64_t target) : saved_(hwy::SupportedTargets()) {
-    use(saved_ & ~(target - 1));
+  explicit UseSimdTarget(std::int64_t target)
+      : saved_(hwy::SupportedTargets()), saved_amx_(uses_amx()) {
+    use_amx(target == kAmx && has_amx());
+    if (target != kAmx) use(saved_ & ~(target - 1));
   }
-  ~UseSimdTarget() { use(saved_); }
+  ~UseSimdTarget() {
+    use(saved_);
+    use_amx(saved_amx_);
+  }
   UseSimdTarget(const UseSimdTarget&) = delete;
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
 
@@ -38,6 +65,7 @@ class UseSimdTarget {
   }
 
   std::int64_t saved_;
+  bool saved_amx_;
 };
 
 }  // namespace blockscale::test

@@ -53,26 +53,28 @@ double largest_ratio(test::InputFamily family, std::int64_t elements, Random& ra
 
 /// Prints what error_bound.h commits: run with --gtest_also_run_disabled_tests (minutes).
 TEST(ErrorConstants, DISABLED_Measure) {
-  for (const std::int64_t target : test::simd_targets()) {
+  for (const std::int64_t target : test::product_targets()) {
+    if (!test::has_target(target)) continue;
     const test::UseSimdTarget use(target);
     for (const ErrorConstant& entry : kErrorConstants) {
       if (entry.path != gemm_detail::cpu_path()) continue;
       Random random(7);
       const double ratio = largest_ratio(entry.family, 10'000'000, random);
-      std::printf("%s, %s: %.2f\n", simd_target().c_str(), entry.family_name, ratio);
+      std::printf("%s, %s: %.2f\n", test::target_name(target).c_str(), entry.family_name, ratio);
       std::fflush(stdout);
     }
   }
 }
 
 TEST(ErrorConstants, HoldOverFreshInputs) {
-  for (const std::int64_t target : test::simd_targets()) {
+  for (const std::int64_t target : test::product_targets()) {
+    if (!test::has_target(target)) continue;
     const test::UseSimdTarget use(target);
     for (const ErrorConstant& entry : kErrorConstants) {
       if (entry.path != gemm_detail::cpu_path()) continue;
       Random random(8);
       EXPECT_LE(largest_ratio(entry.family, 100'000, random), entry.c)
-          << simd_target() << ", " << entry.family_name;
+          << test::target_name(target) << ", " << entry.family_name;
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
 #include "blockscale/system.h"
+#include "ops/common/simd/amx.h"
 #include "tests/child_process.h"
 #include "tests/simd_targets.h"
 
@@ -24,23 +25,6 @@ int with_simd(const std::string& value, const std::function<int()>& body) {
     ::setenv("BLOCKSCALE_SIMD", value.c_str(), 1);
     return body();
   }));
-}
-
-TEST(RequestedSimd, EachOfThisMachineIsUsed) {
-  for (const std::int64_t target : test::simd_targets()) {
-    std::string name = hwy::TargetName(target);
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(with_simd(name, [&] { return simd_target() == hwy::TargetName(target) ? 0 : 1; }),
-                0)
-          << name;
-      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-  }
-}
-
-TEST(RequestedSimd, AbsentOrEmptyIsTheBest) {
-  const std::string best = hwy::TargetName(test::simd_targets().front());
-  EXPECT_EQ(with_simd("", [&] { return simd_target() == best ? 0 : 1; }), 0);
 }
 
 /// The code of the error that products and simd_target end in; 99 without one.
@@ -59,6 +43,38 @@ int error_of_gemm() {
     }
   }
   return 97;
+}
+
+TEST(RequestedSimd, EachOfThisMachineIsUsed) {
+  for (const std::int64_t target : test::simd_targets()) {
+    std::string name = hwy::TargetName(target);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(with_simd(name, [&] { return simd_target() == hwy::TargetName(target) ? 0 : 1; }),
+                0)
+          << name;
+      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+}
+
+TEST(RequestedSimd, AmxIsUsedUnlessAnotherIsNamed) {
+  if (!has_amx()) {
+    EXPECT_EQ(with_simd("amx", error_of_gemm), static_cast<int>(ErrorCode::unsupported));
+    GTEST_SKIP() << "no AMX";
+  }
+  const auto uses = [] {
+    use_requested_simd();
+    return uses_amx() ? 1 : 0;
+  };
+  const std::string best = hwy::TargetName(test::simd_targets().front());
+  EXPECT_EQ(with_simd("", uses), 1);
+  EXPECT_EQ(with_simd("amx", uses), 1);
+  EXPECT_EQ(with_simd(best, uses), 0);
+}
+
+TEST(RequestedSimd, AbsentOrEmptyIsTheBest) {
+  const std::string best = hwy::TargetName(test::simd_targets().front());
+  EXPECT_EQ(with_simd("", [&] { return simd_target() == best ? 0 : 1; }), 0);
 }
 
 TEST(RequestedSimd, UnknownNamesAreRefusedByEveryCall) {

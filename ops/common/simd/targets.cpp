@@ -9,6 +9,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/system.h"
+#include "ops/common/simd/amx.h"
 #include "ops/common/simd/requested.h"
 
 namespace blockscale {
@@ -42,10 +43,16 @@ bool obey_environment() {
     }
     return list;
   };
+  if (upper_case(name) == "AMX") {
+    if (has_amx()) return true;
+    throw Error(ErrorCode::unsupported, "BLOCKSCALE_SIMD",
+                std::string("is ") + name + ", which this CPU or its kernel lacks");
+  }
+  use_amx(false);
   const std::int64_t target = target_of(name);
   if (target == 0) {
     throw Error(ErrorCode::invalid_argument, "BLOCKSCALE_SIMD",
-                std::string("is ") + name + ", must be one of " + list_of(HWY_TARGETS));
+                std::string("is ") + name + ", must be one of AMX, " + list_of(HWY_TARGETS));
   }
   const std::int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
   if ((supported & target) == 0) {

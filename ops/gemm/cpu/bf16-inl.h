@@ -6,7 +6,8 @@
 // of D. Slabs are added in f32, scales that are not folded into values applied to them.
 //
 // A is transposed into panels of 32 rows once. Rows of B are decoded as they lie, a few at a time,
-// and multiplied with all panels: a pair of B is broadcast, rows of A lie in lanes.
+// and multiplied with all panels: a pair of B is broadcast, rows of A lie in lanes. Where there is
+// AMX, tiles of both, as they lie, are multiplied in its stead (tiles.h).
 
 #if defined(BLOCKSCALE_OPS_GEMM_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BLOCKSCALE_OPS_GEMM_BF16_INL_H_
@@ -23,9 +24,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/common/simd/amx.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
+#include "ops/gemm/cpu/tiles.h"
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
 #include "ops/gemm/cpu/bf16_panel-inl.h"
@@ -44,22 +47,12 @@ inline constexpr std::int64_t kPairColumns = PairRows::kPanelRows;
 /// k of a chain of f32 sums.
 inline constexpr std::int64_t kPairSlab = PairRows::kDepth;
 
+/// Rows of B that are decoded at once, at most.
+inline constexpr std::int64_t kPairRows = std::max<std::int64_t>(kMaxPanelRows, kTiledRows);
 /// Scratch of multiply_span_of_pairs beside the sums: decoded rows of B, and their factors.
-inline constexpr std::int64_t kPairScratch = kMaxPanelRows * kPairSlab / 2 + 64;
+inline constexpr std::int64_t kPairScratch = kPairRows * kPairSlab / 2 + 64;
 
 #if HWY_TARGET == HWY_AVX3_DL
-
-/// What a call of the kernel multiplies: rows of B kPairSlab apart, and a panel of A, (pair, row of
-/// A); and where their sums lie, rows of B `pitch` apart.
-struct PairProduct {
-  const std::uint16_t* b = nullptr;
-  const std::uint16_t* panel = nullptr;
-  std::int64_t pairs = 0;
-  const float* a_factors = nullptr;  // of kPairColumns rows; null: both scales are folded
-  const float* b_factors = nullptr;
-  float* sums = nullptr;
-  std::int64_t pitch = 0;
-};
 
 /// Adds the products of kRows rows of B and 16 kVectors rows of A, or, with kVectors = 0, 8 of
 /// them.
@@ -211,6 +204,7 @@ struct PairStep {
   std::int64_t depth = 0;
   std::uint16_t* rows = nullptr;  // of B, decoded
   float* b_factors = nullptr;     // theirs, where they are not folded
+  bool in_tiles = false;          // AMX's
 };
 
 /// The rows of B of a step of k, and what to prefetch while one is decoded: what follows in it, or
@@ -262,7 +256,7 @@ bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task&
   const std::int64_t block = t.block_k == 0 ? 0 : (step.first - step.span) / t.block_k;
   constexpr std::int64_t kWords = 16;
   const StepRows step_rows(b, step);
-  const RowGroups groups(task.columns, kMaxPanelRows);
+  const RowGroups groups(task.columns, step.in_tiles ? kTiledRows : kMaxPanelRows);
   for (std::int64_t g = 0; g < groups.count; ++g) {
     const std::int64_t begin = groups.begin(g);
     const std::int64_t count = groups.end(g) - begin;
@@ -287,6 +281,10 @@ bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task&
       if (rows.factors != nullptr) product.a_factors = rows.row_factors(step.first / kLateBlock, r);
       product.sums = sums + begin * pitch + (r - task.row_begin);
       const std::int64_t left = task.row_end - r;
+      if (step.in_tiles) {
+        multiply_pairs_in_tiles(product, count, left);
+        continue;
+      }
       (left > 16  ? kMultiplyPairs<2>[index]
        : left > 8 ? kMultiplyPairs<1>[index]
                   : kMultiplyPairs<0>[index])(product);
@@ -327,11 +325,13 @@ bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, co
   PairStep step;
   step.span = begin;
   step.rows = reinterpret_cast<std::uint16_t*>(scratch);
-  step.b_factors = scratch + kMaxPanelRows * kPairSlab / 2;
+  step.b_factors = scratch + kPairRows * kPairSlab / 2;
+  step.in_tiles = uses_amx();
+  const Tiles tiles(step.in_tiles);
   float* const transposed = scratch + kPairScratch;
   const std::int64_t pitch = sums_pitch(task.row_end - task.row_begin);
   std::fill_n(transposed, kTileColumns * pitch, 0.0f);
-  std::fill_n(step.b_factors, kMaxPanelRows, 1.0f);
+  std::fill_n(step.b_factors, kPairRows, 1.0f);
   const bool done = with_pairs(b.recipe, [&]<class D>() {
     for (std::int64_t k = begin; k < begin + count; k += rows.chain) {
       step.first = k;

@@ -28,7 +28,12 @@ constexpr InputFamily kFamilies[] = {InputFamily::normal, InputFamily::positive,
 
 class Bf16GemmTest : public testing::TestWithParam<std::int64_t> {
  protected:
-  bool is_best_target() const { return GetParam() == test::simd_targets().front(); }
+  void SetUp() override {
+    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
+  }
+  bool is_best_target() const {
+    return GetParam() == test::kAmx || GetParam() == test::simd_targets().front();
+  }
   static bool has_pairs() {
 #if defined(__x86_64__)
     return simd_target() == "AVX3_DL" && __builtin_cpu_supports("avx512bf16");
@@ -104,6 +109,9 @@ TEST_P(Bf16GemmTest, ThePlanSaysSo) {
     x.d = d.view();
     const bool holds = a == Recipe::bf16 || a == Recipe::mxfp8_e4m3;
     EXPECT_EQ(describe_gemm(x).find("1 x bf16 pairs") == 0, holds && has_pairs())
+        << describe_gemm(x);
+    EXPECT_EQ(describe_gemm(x).find("with AMX") != std::string::npos,
+              holds && GetParam() == test::kAmx)
         << describe_gemm(x);
     x.batch_invariant = true;
     EXPECT_EQ(describe_gemm(x).find("1 x panels"), 0u) << describe_gemm(x);
@@ -242,9 +250,9 @@ TEST_P(Bf16GemmTest, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Bf16GemmTest, testing::ValuesIn(test::simd_targets()),
+INSTANTIATE_TEST_SUITE_P(Targets, Bf16GemmTest, testing::ValuesIn(test::product_targets()),
                          [](const auto& param_info) {
-                           return std::string(hwy::TargetName(param_info.param));
+                           return test::target_name(param_info.param);
                          });
 
 }  // namespace

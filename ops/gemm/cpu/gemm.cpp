@@ -19,6 +19,7 @@
 #include "blockscale/system.h"
 #include "core/recipe.h"
 #include "ops/common/float_environment.h"
+#include "ops/common/simd/amx.h"
 #include "ops/common/simd/requested.h"
 #include "ops/gemm/cpu/epilogue.h"
 #include "ops/gemm/cpu/memory.h"
@@ -474,9 +475,11 @@ std::string describe_gemm(const GemmArguments& arguments) {
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
   const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
   const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
+  const bool in_tiles = kernel == gemm_detail::CpuKernel::pairs && uses_amx();
   return std::to_string(x.d.batch) + " x " +
          plan.describe(recipe_traits(x.a.recipe).name, recipe_traits(x.b.recipe).name, kernel) +
-         "; on " + simd_target() + gemm_detail::text_of_quantization(x) + "\n";
+         "; on " + simd_target() + (in_tiles ? " with AMX" : "") +
+         gemm_detail::text_of_quantization(x) + "\n";
 }
 
 }  // namespace blockscale

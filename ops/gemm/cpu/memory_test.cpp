@@ -90,6 +90,11 @@ gemm_detail::Array<std::uint8_t> memory_of(std::int64_t bytes) {
 }
 
 class GemmWorkspaceTest : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override {
+    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
+  }
+
  private:
   test::UseSimdTarget use_{GetParam()};
 };
@@ -165,9 +170,9 @@ TEST(GemmWorkspace, OfAnEmptyProductIsEmpty) {
   EXPECT_EQ(gemm_workspace_bytes(problem.x), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, GemmWorkspaceTest, testing::ValuesIn(test::simd_targets()),
+INSTANTIATE_TEST_SUITE_P(Targets, GemmWorkspaceTest, testing::ValuesIn(test::product_targets()),
                          [](const auto& param_info) {
-                           return std::string(hwy::TargetName(param_info.param));
+                           return test::target_name(param_info.param);
                          });
 
 }  // namespace
