@@ -407,7 +407,7 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
   add_parsed(
       command, "--calibration", "FILE", options.calibration,
       [](const std::string& text) { return std::filesystem::path(text); },
-      help_text("For --scales weighted: the mean square of each layer's input channels, a "
+      help_text("For --scales weighted: mean squares and means of each layer's input channels, a "
                 "safetensors file that blockscale.Calibrator writes"));
   add_parsed(command, "--scale-mode", "MODE", options.mx_scale_mode, parse_mx_scale_mode,
              help_text("How MX recipes round the shared exponent: floor, ceil, even or even_e2m1. "

@@ -92,7 +92,7 @@ class Model:
 
     A weight that the recipe cannot divide into its blocks stays in f32, its layer's activations
     too; `kept` says which and why. `weight_bytes` counts the linear layers. `calibrator` observes
-    their inputs; `mean_squares` of these, by layer and channel, weight the errors of scales.
+    their inputs; `inputs`, what `calibrate` found of them, weights the errors of scales.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Model:
         threads: int,
         *,
         calibrator: blockscale.Calibrator | None = None,
-        mean_squares: Mapping[str, np.ndarray] | None = None,
+        inputs: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._layers: int = config["num_hidden_layers"]
@@ -112,7 +112,7 @@ class Model:
         self._pair = pair
         self._threads = threads
         self._calibrator = calibrator
-        self._mean_squares = mean_squares or {}
+        self._inputs = inputs or {}
         checkpoint = blockscale.Checkpoint(folder)
         self._tensors = {
             name: np.asarray(checkpoint[name])
@@ -135,7 +135,9 @@ class Model:
         if self._pair.scales != "amax":
             scales["scale_choice"] = self._pair.scales
         if self._pair.scales == "weighted":
-            scales["channel_weights"] = self._mean_squares[name]
+            scales["channel_weights"] = self._inputs[f"{name}.input_mean_square"]
+            if self._pair.weight.startswith("mx"):
+                scales["channel_means"] = self._inputs[f"{name}.input_mean"]
         try:
             weight = in_recipe(weight, self._pair.weight, **scales)
         except ValueError as error:
@@ -272,19 +274,14 @@ def calibrate(
     """Runs the f32 model on `sentences` and writes the calibration that `convert` reads to `path`.
 
     Returns:
-        The mean square of each layer's input channels.
+        What it wrote: the mean square and the mean of each layer's input channels among it.
     """
     calibrator = blockscale.Calibrator()
     model = Model(folder, pairs()[0], threads, calibrator=calibrator)
     embed_all([model], load_tokenizer(folder), sentences)
     calibrator.save(path)
-    suffix = ".input_mean_square"
     checkpoint = blockscale.Checkpoint(path)
-    return {
-        name.removesuffix(suffix): np.asarray(checkpoint[name])
-        for name in checkpoint
-        if name.endswith(suffix)
-    }
+    return {name: np.asarray(checkpoint[name]) for name in checkpoint}
 
 
 def read_pairs(path: Path) -> tuple[list[str], list[str]]:
@@ -297,13 +294,13 @@ def evaluate(
     sentence_pairs: tuple[list[str], list[str]],
     chosen: list[Pair],
     threads: int,
-    mean_squares: Mapping[str, np.ndarray] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Result], np.ndarray]:
     """A Result for each pair of recipes, and the f32 embeddings of all sentences."""
     left, right = sentence_pairs
     # f32 comes first: it is what the others are compared with.
     wanted = [pairs()[0], *(pair for pair in chosen if pair.name != "f32")]
-    models = [Model(folder, pair, threads, mean_squares=mean_squares) for pair in wanted]
+    models = [Model(folder, pair, threads, inputs=inputs) for pair in wanted]
     runs = embed_all(models, load_tokenizer(folder), left + right)
     reference = runs[0].embeddings
 
@@ -373,14 +370,14 @@ def main() -> None:
     taken = (left[: arguments.first], right[: arguments.first])
     if len(taken[0]) < 2:
         sys.exit("--first, --pairs: a ranking needs at least 2 pairs of sentences")
-    mean_squares = None
+    inputs = None
     if arguments.calibration or any(pair.scales == "weighted" for pair in chosen):
         sentences = arguments.calibration_sentences.read_text(encoding="utf-8").splitlines()
         with tempfile.TemporaryDirectory() as folder:
             path = arguments.calibration or Path(folder) / "calibration.safetensors"
-            mean_squares = calibrate(arguments.model, sentences, path, arguments.threads)
+            inputs = calibrate(arguments.model, sentences, path, arguments.threads)
     results, reference = evaluate(
-        arguments.model, taken, chosen, arguments.threads, mean_squares=mean_squares
+        arguments.model, taken, chosen, arguments.threads, inputs=inputs
     )
     print_table(results)
     if arguments.json:

@@ -6,6 +6,7 @@ std::string python_name(const std::string& argument) {
   constexpr std::string_view kFused = "options.input.";
   if (argument == "options.fp8_amax_floor") return "amax_floor";
   if (argument == "options.channel_weights") return "channel_weights";
+  if (argument == "options.channel_means") return "channel_means";
   if (argument == "options.scale_choice") return "scale_choice";
   if (argument == "alpha_factor") return "alpha";
   if (argument == "c.data") return "c";

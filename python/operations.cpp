@@ -16,23 +16,30 @@ void quantize_into(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
   with_python_names([&] { quantize(call.x, call.out.view, call.options); });
 }
 
-/// quantize with searched scales; `weights` is None or f32 of one dimension.
+/// f32 numbers, one for each of `k` columns; null for None.
+const float* numbers_of_columns(const char* argument, nb::handle value, std::int64_t k,
+                                Array& array) {
+  if (value.is_none()) return nullptr;
+  array = input_array(argument, value);
+  if (array.ndim() != 1 || array.shape(0) != k || (k > 1 && array.stride(0) != 1)) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "must be contiguous, one for each of " + std::to_string(k) + " columns");
+  }
+  return static_cast<const float*>(array.data());
+}
+
+/// quantize with searched scales; `weights` and `means` are None or f32 of one dimension.
 void quantize_searched_into(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
                             bool given_scales, const std::optional<nb::tuple>& transform,
-                            ScaleChoice choice, nb::handle weights, int threads) {
+                            ScaleChoice choice, nb::handle weights, nb::handle means,
+                            int threads) {
   QuantizeCall call = quantize_call(x, dtype, out, mode, given_scales, 0.0f, transform);
   call.options.threads = threads;
   call.options.scale_choice = choice;
-  Array array;
-  if (!weights.is_none()) {
-    array = input_array("channel_weights", weights);
-    const std::int64_t k = call.out.view.k;
-    if (array.ndim() != 1 || array.shape(0) != k || (k > 1 && array.stride(0) != 1)) {
-      throw Error(ErrorCode::invalid_argument, "channel_weights",
-                  "must be contiguous, one for each of " + std::to_string(k) + " columns");
-    }
-    call.options.channel_weights = static_cast<const float*>(array.data());
-  }
+  Array weight_array, mean_array;
+  const std::int64_t k = call.out.view.k;
+  call.options.channel_weights = numbers_of_columns("channel_weights", weights, k, weight_array);
+  call.options.channel_means = numbers_of_columns("channel_means", means, k, mean_array);
   with_python_names([&] { quantize(call.x, call.out.view, call.options); });
 }
 
@@ -124,7 +131,7 @@ void bind_operations(nb::module_& module) {
              nb::arg("transform").none(), nb::arg("threads"));
   module.def("quantize_searched", &quantize_searched_into, nb::arg("x"), nb::arg("dtype"),
              nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("transform").none(),
-             nb::arg("choice"), nb::arg("weights").none(), nb::arg("threads"));
+             nb::arg("choice"), nb::arg("weights").none(), nb::arg("means").none(), nb::arg("threads"));
   module.def("quantize_rows_and_columns", &quantize_twice_into, nb::arg("x"), nb::arg("dtype"),
              nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("threads"));

@@ -113,7 +113,8 @@ struct ConvertOptions {
   /// the recipe, as far as scales are given for it.
   std::optional<Activations> activations;
   /// Which scales blocks take in MX recipes and NVFP4. `weighted` needs `calibration`: a
-  /// safetensors file with the mean square of each input channel (docs/checkpoints.md).
+  /// safetensors file with the mean square of each input channel, and for MX recipes perhaps its
+  /// mean (docs/checkpoints.md).
   ScaleChoice scales = ScaleChoice::amax;
   std::optional<std::filesystem::path> calibration;
   std::optional<MxScaleMode> mx_scale_mode;  // default: the dialect's (docs/checkpoints.md)

@@ -27,8 +27,8 @@ enum class ScaleChoice : std::uint8_t {
   weighted,  // the same, each squared error weighted by that of its column in `channel_weights`
 };
 
-/// Sums of the squared errors (weighted ones, if weights are given) of all blocks whose errors are
-/// finite: with the scales of the amax rule (MX: of `ceil`), and with those that were chosen.
+/// Sums of the squared errors (weighted ones, if weights are given; with means what a row's errors
+/// add up to, squared, too) of all blocks whose errors are finite: with the scales of the amax rule (MX: of `ceil`), and with those that were chosen.
 struct ScaleErrors {
   double amax = 0;
   double chosen = 0;
@@ -79,6 +79,9 @@ struct QuantizeOptions {
   /// `weighted`: one for each column of the result, finite and at least 0; for weights of a layer
   /// the mean square of each input channel.
   const float* channel_weights = nullptr;
+  /// `weighted`, MX recipes: the mean of each input channel, whose square is at most its weight, or
+  /// null for zeros. Errors of a row that these means add up then count as what they add up to.
+  const float* channel_means = nullptr;
   ScaleErrors* scale_errors = nullptr;  // `mse`, `weighted`: written if not null
   int threads = 0;                      // 0: all of the machine's
   QuantizeInput input = {};             // what is fused: `out` holds K columns of its result

@@ -28,6 +28,7 @@ float checked(const std::filesystem::path& file, const std::string& name, double
 
 constexpr std::string_view kAbsmax = ".input_absmax";
 constexpr std::string_view kMeanSquare = ".input_mean_square";
+constexpr std::string_view kMean = ".input_mean";
 
 std::string without(std::string_view name, std::string_view suffix) {
   return std::string(name.substr(0, name.size() - suffix.size()));
@@ -47,7 +48,7 @@ std::map<std::string, float> from_safetensors(const std::filesystem::path& path)
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::map<std::string, float> result;
   for (const TensorInfo& tensor : file.tensors()) {
-    if (tensor.name.ends_with(kMeanSquare)) continue;
+    if (tensor.name.ends_with(kMeanSquare) || tensor.name.ends_with(kMean)) continue;
     const bool by_channel = tensor.name.ends_with(kAbsmax);
     if (!by_channel && tensor.bytes != sizeof(float)) {
       fail(path, tensor.name, "must be F32 with one element");
@@ -82,19 +83,21 @@ std::map<std::string, float> read_activation_scales(const std::filesystem::path&
   return result;
 }
 
-std::map<std::string, std::vector<float>> read_mean_squares(const std::filesystem::path& path) {
+CalibratedChannels read_calibrated_channels(const std::filesystem::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  std::map<std::string, std::vector<float>> result;
+  CalibratedChannels result;
   for (const TensorInfo& tensor : file.tensors()) {
-    if (!tensor.name.ends_with(kMeanSquare)) continue;
+    const bool is_square = tensor.name.ends_with(kMeanSquare);
+    if (!is_square && !tensor.name.ends_with(kMean)) continue;
     std::vector<float> values = floats_of(file, tensor);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (std::isfinite(values[i]) && values[i] >= 0) continue;
+      if (std::isfinite(values[i]) && (!is_square || values[i] >= 0)) continue;
       fail(path, tensor.name,
            "is " + std::to_string(values[i]) + " for channel " + std::to_string(i) +
-               ", must be finite and at least 0");
+               ", must be finite" + (is_square ? " and at least 0" : ""));
     }
-    result.emplace(without(tensor.name, kMeanSquare), std::move(values));
+    ChannelNumbers& numbers = is_square ? result.mean_squares : result.means;
+    numbers.emplace(without(tensor.name, is_square ? kMeanSquare : kMean), std::move(values));
   }
   return result;
 }

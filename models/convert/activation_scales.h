@@ -17,10 +17,15 @@ namespace blockscale::models {
 /// magnitude that is not finite and above 0.
 std::map<std::string, float> read_activation_scales(const std::filesystem::path& file);
 
-/// Mean square of each input channel, by the name of the weight or module: the tensors
-/// NAME.input_mean_square, F32 of one dimension, of a safetensors file. Throws corrupt_file for
-/// others of that name, and for a number that is not finite and at least 0.
-std::map<std::string, std::vector<float>> read_mean_squares(const std::filesystem::path& file);
+/// Numbers of each input channel, by the name of the weight or module.
+using ChannelNumbers = std::map<std::string, std::vector<float>>;
+/// Mean squares and means: the tensors NAME.input_mean_square and NAME.input_mean, F32 of one
+/// dimension, of a safetensors file. Throws corrupt_file for others of those names, for a mean
+/// square that is not finite and at least 0, and for a mean that is not finite.
+struct CalibratedChannels {
+  ChannelNumbers mean_squares, means;
+};
+CalibratedChannels read_calibrated_channels(const std::filesystem::path& file);
 
 /// The entry of a weight: under its own name or that of its module. Null if there is none.
 template <class Value>

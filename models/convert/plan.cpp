@@ -102,25 +102,34 @@ class Planner {
   /// Of every weight whose scales are searched with them.
   void read_channel_weights() {
     if (!options_.calibration) return;
-    const auto given = read_mean_squares(*options_.calibration);
+    const CalibratedChannels given = read_calibrated_channels(*options_.calibration);
     for (PlannedTensor& planned : plan_.tensors) {
       if (!searches_scales(options_, planned)) continue;
       const CheckpointTensor& tensor = source_.tensors()[planned.source];
-      const std::vector<float>* const found = entry_of(given, tensor.name);
+      const std::vector<float>* const found = entry_of(given.mean_squares, tensor.name);
       if (found == nullptr) {
         throw Error(ErrorCode::invalid_argument, "calibration",
                     "has no " + quote(tensor.name + ".input_mean_square") +
                         " (or of its module), every weight that is quantized to " +
                         recipe_traits(planned.recipe).name + " needs one");
       }
-      const std::int64_t k = tensor.shape.back();
-      if (static_cast<std::int64_t>(found->size()) != k) {
-        throw Error(ErrorCode::invalid_argument, "calibration",
-                    "has " + std::to_string(found->size()) + " channels for " + quote(tensor.name) +
-                        ", must have " + std::to_string(k));
+      planned.channel_weights = of_channels(*found, tensor);
+      const std::vector<float>* const means = entry_of(given.means, tensor.name);
+      if (means != nullptr && recipe_traits(planned.recipe).family == Family::mx) {
+        planned.channel_means = of_channels(*means, tensor);
       }
-      planned.channel_weights = std::make_shared<const std::vector<float>>(*found);
     }
+  }
+
+  static std::shared_ptr<const std::vector<float>> of_channels(const std::vector<float>& numbers,
+                                                               const CheckpointTensor& tensor) {
+    const std::int64_t k = tensor.shape.back();
+    if (static_cast<std::int64_t>(numbers.size()) != k) {
+      throw Error(ErrorCode::invalid_argument, "calibration",
+                  "has " + std::to_string(numbers.size()) + " channels for " + quote(tensor.name) +
+                      ", must have " + std::to_string(k));
+    }
+    return std::make_shared<const std::vector<float>>(numbers);
   }
 
   /// Whether tensor `i` has the recipe and the dialect that it shall have. Factors of its columns

@@ -40,6 +40,8 @@ struct PlannedTensor {
   float input_absmax = 0;             // of calibrated activations; 0: none, or that of the source
   /// Where scales are searched with weights: of each of the k columns.
   std::shared_ptr<const std::vector<float>> channel_weights;
+  /// The same for MX recipes, if the calibration has them.
+  std::shared_ptr<const std::vector<float>> channel_means;
   std::uint64_t bytes = 0;
 };
 

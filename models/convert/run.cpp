@@ -360,6 +360,7 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
     options.scale_choice = options_.scales;
     options.scale_errors = &piece.errors;
     if (planned.channel_weights) options.channel_weights = planned.channel_weights->data();
+    if (planned.channel_means) options.channel_means = planned.channel_means->data();
   }
   float factor = 0;
   if (planned.group >= 0) {

@@ -98,6 +98,14 @@ void check_scale_choice(const QuantizeOptions& options, const RecipeTraits& t) {
   }
   checks::check_pointer("options.channel_weights", "", options.channel_weights, false,
                         alignof(float));
+  if (options.channel_means != nullptr && !weighted) {
+    fail("options.channel_means", "is given, but options.scale_choice is not weighted");
+  }
+  if (options.channel_means != nullptr && t.family != Family::mx) {
+    fail("options.channel_means",
+         std::string("is given, but ") + t.name + " takes weights alone: MX recipes take means");
+  }
+  checks::check_pointer("options.channel_means", "", options.channel_means, false, alignof(float));
   if (options.scale_errors != nullptr && !searched) {
     fail("options.scale_errors", "is given, but options.scale_choice is amax");
   }
@@ -172,9 +180,12 @@ QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& 
                             const QuantizeOptions& options) {
   QuantizeArguments a = validated_shape(resolved(x, "x"), out, options);
   std::vector<Region> read = regions_of(a.x, a.input);
+  const std::int64_t line = a.out.k * std::int64_t{sizeof(float)};
   if (options.channel_weights != nullptr) {
-    read.push_back({"options.channel_weights",
-                    line_of(options.channel_weights, a.out.k * std::int64_t{sizeof(float)})});
+    read.push_back({"options.channel_weights", line_of(options.channel_weights, line)});
+  }
+  if (options.channel_means != nullptr) {
+    read.push_back({"options.channel_means", line_of(options.channel_means, line)});
   }
   check_apart(regions_of("out", a.out), read);
   return a;
@@ -269,6 +280,17 @@ void check_channel_weights(const float* weights, std::int64_t k) {
     if (std::isfinite(weights[i]) && weights[i] >= 0) continue;
     fail("options.channel_weights", "is " + text(weights[i]) + " for column " + std::to_string(i) +
                                         ", must be finite and at least 0");
+  }
+}
+
+void check_channel_means(const float* means, const float* weights, std::int64_t k) {
+  constexpr double kRounding = 1 + 1e-4;  // both were rounded to f32, or more
+  for (std::int64_t i = 0; means != nullptr && i < k; ++i) {
+    const double square = double{means[i]} * double{means[i]};
+    if (square <= double{weights[i]} * kRounding + 1e-30) continue;  // false for NaN
+    fail("options.channel_means", "is " + text(means[i]) + " for column " + std::to_string(i) +
+                                      ", must have a square of at most its weight, " +
+                                      text(weights[i]));
   }
 }
 

@@ -74,4 +74,7 @@ void check_given_scales(const MutableScaledTensorView& out);
 /// Checks weights of `k` columns, if there are any: each finite and at least 0.
 void check_channel_weights(const float* weights, std::int64_t k);
 
+/// Checks means of `k` columns, if there are any: none has a square above its weight.
+void check_channel_means(const float* means, const float* weights, std::int64_t k);
+
 }  // namespace blockscale::quantize_detail

@@ -25,10 +25,11 @@ class _Inputs:
         self.rows = 0
         self.absmax = np.zeros(channels, np.float64)
         self.squares = np.zeros(channels, np.float64)
+        self.sums = np.zeros(channels, np.float64)
 
 
 class Calibrator:
-    """Collects the largest magnitude and the mean square of each input channel of linear layers.
+    """Collects the largest magnitude, mean square and mean of each input channel of linear layers.
 
     Hooks every `torch.nn.Linear` of a model, or wraps any callable, while the user's own batches
     run; `save` writes the file that `convert` reads as `activation_scales` and `calibration`.
@@ -145,6 +146,7 @@ class Calibrator:
         inputs.rows += len(rows)
         np.maximum(inputs.absmax, np.abs(rows).max(axis=0), out=inputs.absmax)
         inputs.squares += np.square(rows, dtype=np.float64).sum(axis=0)
+        inputs.sums += rows.sum(axis=0, dtype=np.float64)
 
     def _observe_call(
         self, name: str, _module: Any, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -152,7 +154,9 @@ class Calibrator:
         self.observe(name, arguments[0] if arguments else named["input"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file: NAME.input_absmax and NAME.input_mean_square, F32 [channels].
+        """Write a safetensors file: NAME.input_absmax, NAME.input_mean_square and NAME.input_mean.
+
+        Each is F32 [channels].
 
         Raises:
             ValueError: no layer has seen an input.
@@ -161,6 +165,7 @@ class Calibrator:
         for name, inputs in sorted(self._inputs.items()):
             tensors[f"{name}.input_absmax"] = inputs.absmax.astype(np.float32)
             tensors[f"{name}.input_mean_square"] = (inputs.squares / inputs.rows).astype(np.float32)
+            tensors[f"{name}.input_mean"] = (inputs.sums / inputs.rows).astype(np.float32)
         if not tensors:
             raise ValueError("no layer has seen an input: run batches before save")
         _write(Path(path), tensors)

@@ -232,7 +232,7 @@ def convert(
             presets of llm-compressor; `activations` of the report says which.
         scales: MX and NVFP4: which scale a block takes. "amax": from its largest magnitude; "mse":
             that of the least squared error; "weighted": the same, each squared error weighted by
-            the mean square of its input channel in `calibration`.
+            the mean square of its input channel in `calibration` (MX: and by its mean).
         calibration: the file that `Calibrator` writes, for scales="weighted".
         scale_mode: MX exponent rule; default "ceil"; in compressed-tensors "even", and for MXFP8
             "even_e2m1".

@@ -50,6 +50,7 @@ def quantize(
     transform: Transform = "identity",
     scale_choice: ScaleChoice | str = "amax",
     channel_weights: Any = None,
+    channel_means: Any = None,
     out: ScaledTensor | None = None,
     threads: int = 0,
 ) -> ScaledTensor:
@@ -76,6 +77,8 @@ def quantize(
             ("amax", default), or is that of the least squared error ("mse"), or of the least one
             weighted by `channel_weights` ("weighted").
         channel_weights: float32 [k], at least 0: the mean square of each input channel, say.
+        channel_means: float32 [k], MX recipes: the mean of each input channel, whose square is at
+            most its weight; None stands for zeros.
         out: write here. Of the result's shape and of `recipe`; its layout and sense are the
             defaults of `layout` and `sense`. Must not share memory with `x`.
         threads: 0 for all of the machine's.
@@ -94,7 +97,7 @@ def quantize(
     127
     """
     if (
-        scale_mode is sense is tensor_scale is scales is channel_weights is None
+        scale_mode is sense is tensor_scale is scales is channel_weights is channel_means is None
         and (out is None or type(out) is ScaledTensor)
         and (type(threads) is int and threads == 0)
     ):
@@ -115,18 +118,20 @@ def quantize(
     else:
         _require_out(out, "out", shape, traits, layout, sense, place)
 
-    searched = scale_choice not in _AMAX or channel_weights is not None
+    by_channel = {"channel_weights": channel_weights, "channel_means": channel_means}
+    named = [name for name, value in by_channel.items() if value is not None]
+    searched = scale_choice not in _AMAX or bool(named)
     if searched:
         choice = enum_member(scale_choice, ScaleChoice, "scale_choice")
-        weights = _channel_weights(channel_weights, shape[-1])
+        weights, means = (_by_channel(name, by_channel[name], shape[-1]) for name in by_channel)
         if isinstance(place, Device):
-            argument = "channel_weights" if choice in _AMAX else "scale_choice"
+            argument = named[0] if choice in _AMAX else "scale_choice"
             raise ValueError(f"{argument}: is given, on a device scales are those of amax")
 
     def run(given: bool) -> None:
         call = (array, fmt, out, mode, given, amax_floor, fused)
         if searched:
-            _native.quantize_searched(*call[:5], fused, choice, weights, threads)
+            _native.quantize_searched(*call[:5], fused, choice, weights, means, threads)
         elif isinstance(place, Device):
             place.queue(_native.cuda_quantize, *call)
         else:
@@ -139,14 +144,14 @@ def quantize(
     return out
 
 
-def _channel_weights(value: Any, k: int) -> np.ndarray | None:
+def _by_channel(name: str, value: Any, k: int) -> np.ndarray | None:
     if value is None:
         return None
-    array, dtype, _ = describe_array(value, "channel_weights")
+    array, dtype, _ = describe_array(value, name)
     if dtype != "float32":
-        raise TypeError(f"channel_weights: has dtype {dtype}, must be float32")
+        raise TypeError(f"{name}: has dtype {dtype}, must be float32")
     if tuple(array.shape) != (k,):
-        raise ValueError(f"channel_weights: shape is {tuple(array.shape)}, must be {(k,)}")
+        raise ValueError(f"{name}: shape is {tuple(array.shape)}, must be {(k,)}")
     return np.ascontiguousarray(array)
 
 

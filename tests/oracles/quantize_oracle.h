@@ -104,6 +104,8 @@ struct Options {
   /// or none.
   bool search = false;
   std::vector<float> weights;
+  /// MX, with weights: the mean of each column, or none.
+  std::vector<float> means;
   /// NVFP4: S, if given. FP8: the scale of each row (fp8_row) or the only one (fp8_tensor).
   std::vector<float> given;
 };
@@ -245,8 +247,58 @@ inline int best_mx_exponent(const std::vector<float>& x, const std::vector<float
   return of_low < of_high ? low : high;
 }
 
+/// What the errors of a row's blocks have added up to, times the means of their columns.
+class ErrorsAlongRow {
+ public:
+  /// The exponent of the rule or the one below: which adds least.
+  int best_exponent(const std::vector<float>& x, const std::vector<float>& weights,
+                    const std::vector<float>& means, const MiniFloat& element, int rule) {
+    if (std::ldexp(1.0f, -rule) > kLargestSearchedFactor) return rule;
+    const Added of_rule = added(x, weights, means, element, rule);
+    Added best = of_rule;
+    int exponent = rule;
+    if (rule > -127) {
+      const Added lower = added(x, weights, means, element, rule - 1);
+      if (lower.cost < best.cost) {
+        best = lower;
+        exponent = rule - 1;
+      }
+    }
+    if (std::isfinite(best.left)) left_ = best.left;
+    return exponent;
+  }
+
+ private:
+  struct Added {
+    double cost, left;
+  };
+  Added added(const std::vector<float>& x, const std::vector<float>& weights,
+              const std::vector<float>& means, const MiniFloat& element, int exponent) const {
+    float squares = 0, products = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float y = std::fabs(x[i]) * (4 * std::ldexp(1.0f, -exponent));
+      float q = 4 * static_cast<float>(element.max());
+      if (std::isfinite(y)) {
+        const int code = element.nearest(static_cast<double>(y) / 4);
+        q = 4 * static_cast<float>(element.values[static_cast<std::size_t>(code)]);
+      }
+      const float variance = std::max(std::fmaf(-means[i], means[i], weights[i]), 0.0f);
+      const float mean = std::signbit(x[i]) ? -means[i] : means[i];
+      squares = std::fmaf((y - q) * variance, y - q, squares);
+      products = std::fmaf(mean, y - q, products);
+    }
+    const double quarter = std::ldexp(0.25, exponent), product = double{products} * quarter;
+    return {double{squares} * quarter * quarter + product * (2 * left_ + product), left_ + product};
+  }
+
+  double left_ = 0;
+};
+/// Columns after which these sums begin anew.
+inline constexpr std::int64_t kColumnsAlongRow = 4096;
+
 inline Block mx_block(const std::vector<float>& x, const MiniFloat& element, Mode mode, bool search,
-                      const std::vector<float>& weights) {
+                      const std::vector<float>& weights, const std::vector<float>& means,
+                      ErrorsAlongRow& along) {
   Block block{std::vector<int>(x.size(), 0), 0};
   if (std::any_of(x.begin(), x.end(), [](float v) { return std::isnan(v); })) {
     block.scale = 0xFF;
@@ -255,7 +307,10 @@ inline Block mx_block(const std::vector<float>& x, const MiniFloat& element, Mod
   const float amax = amax_of(x);
   if (amax == 0) return block;
   int e = mx_exponent(amax, element, search ? Mode::ceil : mode);
-  if (search) e = best_mx_exponent(x, weights, element, e);
+  if (search) {
+    e = means.empty() ? best_mx_exponent(x, weights, element, e)
+                      : along.best_exponent(x, weights, means, element, e);
+  }
   block.scale = static_cast<std::uint32_t>(e + 127);
   for (std::size_t i = 0; i < x.size(); ++i) {
     block.codes[i] = element.nearest_signed(std::ldexp(static_cast<double>(clipped(x[i])), -e));
@@ -312,9 +367,11 @@ inline Result quantize(const std::vector<float>& x, std::int64_t rows, std::int6
   result.grid_rows = (rows + block_rows - 1) / block_rows;
   result.grid_columns = (k + block_k - 1) / block_k;
   for (std::int64_t i = 0; i < result.grid_rows; ++i) {
+    ErrorsAlongRow along;
     for (std::int64_t j = 0; j < result.grid_columns; ++j) {
+      if (j * block_k % kColumnsAlongRow == 0) along = {};
       std::vector<std::size_t> where;
-      std::vector<float> elements, weights;
+      std::vector<float> elements, weights, means;
       for (std::int64_t r = i * block_rows; r < std::min(rows, (i + 1) * block_rows); ++r) {
         for (std::int64_t c = j * block_k; c < std::min(k, (j + 1) * block_k); ++c) {
           where.push_back(static_cast<std::size_t>(r * k + c));
@@ -322,11 +379,13 @@ inline Result quantize(const std::vector<float>& x, std::int64_t rows, std::int6
           if (!options.weights.empty()) {
             weights.push_back(options.weights[static_cast<std::size_t>(c)]);
           }
+          if (!options.means.empty()) means.push_back(options.means[static_cast<std::size_t>(c)]);
         }
       }
       Block block;
       if (rules.kind == Kind::mx) {
-        block = mx_block(elements, *rules.element, options.mode, options.search, weights);
+        block =
+            mx_block(elements, *rules.element, options.mode, options.search, weights, means, along);
       } else if (rules.kind == Kind::nvfp4) {
         block = nvfp4_block(elements, result.s_tensor);
         const int rule = static_cast<int>(block.scale);

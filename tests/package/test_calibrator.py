@@ -32,7 +32,9 @@ def test_what_is_collected(tmp_path: Path) -> None:
     calibrator.save(tmp_path / "c.safetensors")
     rows = np.concatenate([x.reshape(-1, 64) for x in batches()]).astype(np.float64)
     tensors = load_file(tmp_path / "c.safetensors")
-    assert sorted(tensors) == [f"{NAME}.input_absmax", f"{NAME}.input_mean_square"]
+    kinds = ["input_absmax", "input_mean", "input_mean_square"]
+    assert sorted(tensors) == [f"{NAME}.{kind}" for kind in kinds]
+    assert tensors[f"{NAME}.input_mean"] == pytest.approx(rows.mean(axis=0), rel=1e-6)
     assert np.array_equal(tensors[f"{NAME}.input_absmax"], np.abs(rows).max(axis=0))
     expected = np.square(rows).mean(axis=0)
     assert tensors[f"{NAME}.input_mean_square"] == pytest.approx(expected, rel=1e-6)
@@ -69,6 +71,33 @@ def test_convert_reads_it(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "none.safetensors").exists()
 
 
+def test_convert_reads_means_for_mx(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
+    save_file({f"{NAME}.weight": weight}, tmp_path / "model.safetensors")
+    calibrator = blockscale.Calibrator()
+    for x in batches():
+        calibrator.observe(NAME, x + np.float32(0.5))
+    calibrator.save(tmp_path / "c.safetensors")
+    inputs = load_file(tmp_path / "c.safetensors")
+    options = {"scale_choice": "weighted", "channel_weights": inputs[f"{NAME}.input_mean_square"]}
+    blind = blockscale.quantize(weight, "mxfp4", **options)
+    wanted = blockscale.quantize(
+        weight, "mxfp4", **options, channel_means=inputs[f"{NAME}.input_mean"]
+    )
+    assert not np.array_equal(blind.scales.view(np.uint8), wanted.scales.view(np.uint8))
+    older = {name: x for name, x in inputs.items() if not name.endswith(".input_mean")}
+    save_file(older, tmp_path / "older.safetensors")
+    for file, scales in (("c", wanted), ("older", blind)):
+        report = blockscale.convert(
+            tmp_path / "model.safetensors", tmp_path / f"{file}-out.safetensors", "mxfp4",
+            scales="weighted", calibration=tmp_path / f"{file}.safetensors",
+        )  # fmt: skip
+        assert 0 < report.tensors[0].error_ratio < 1
+        got = blockscale.Checkpoint(tmp_path / f"{file}-out.safetensors")[f"{NAME}.weight"]
+        assert np.array_equal(got.scales.view(np.uint8), scales.scales.view(np.uint8))
+        assert np.array_equal(got.values, scales.values)
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -76,6 +105,7 @@ def test_convert_reads_it(tmp_path: Path, name: str) -> None:
         ({f"{NAME}.input_mean_square": np.ones(32, np.float32)}, "32 channels .* must have 64"),
         ({f"{NAME}.input_mean_square": -np.ones(64, np.float32)}, "must be finite and at least 0"),
         ({f"{NAME}.input_mean_square": np.ones((1, 64), np.float32)}, "F32 of one dimension"),
+        ({f"{NAME}.input_mean": np.full(64, np.nan, np.float32)}, "must be finite"),
         ({f"{NAME}.input_mean_square": np.ones(64, np.float16)}, "F32 of one dimension"),
     ],
 )
@@ -178,6 +208,14 @@ def test_searched_scales_in_python() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             blockscale.quantize(x, "nvfp4", **options)
+    weighted = {"scale_choice": "weighted", "channel_weights": weights}
+    for recipe, means, message in (
+        ("nvfp4", weights * 0, "channel_means: is given, but nvfp4 takes weights alone"),
+        ("mxfp4", weights[1:], "channel_means: shape is"),
+        ("mxfp4", 2 * np.sqrt(weights) + 1, "channel_means: is .* must have a square of at most"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            blockscale.quantize(x, recipe, **weighted, channel_means=means)
     with pytest.raises(TypeError, match="channel_weights: has dtype float64"):
         blockscale.quantize(x, "nvfp4", scale_choice="weighted", channel_weights=np.ones(64))
     with pytest.raises(ValueError, match="scale_choice: is given, but fp8_row"):

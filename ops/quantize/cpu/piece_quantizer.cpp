@@ -1,6 +1,8 @@
 #include "ops/quantize/cpu/piece_quantizer.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -101,13 +103,8 @@ class PieceSearch {
  public:
   PieceSearch(const QuantizeJob& job, const Piece& piece, Format dtype)
       : job_(job), piece_(piece), dtype_(dtype), block_(job.cut.block_k) {
-    if (!weighted()) return;
-    const float* const weights = job.options.channel_weights + piece.k;
-    const std::int64_t blocks = piece.count / block_;
-    for (std::int64_t first = 0; first < blocks; first += kRun) {
-      steps::transpose(sizeof(float), weights + first * block_, block_,
-                       std::min(kRun, blocks - first), block_, weights_ + first * block_, kRun);
-    }
+    if (weighted()) turn_columns(job.options.channel_weights, weights_);
+    if (has_means()) turn_columns(job.options.channel_means, means_);
   }
 
   /// Improves the scales and factors that compute_scales made of the maxima of `blocks` blocks, of
@@ -115,12 +112,21 @@ class PieceSearch {
   void run(const std::uint8_t* x, std::int64_t k, std::int64_t blocks, ScaleRow& row,
            std::uint8_t* scales, ScaleErrors* errors) {
     const int size = format_traits(dtype_).bits / 8;
+    if (k == 0) rule_left_ = left_ = 0;
     for (std::int64_t first = 0; first < blocks; first += kRun) {
       const std::int64_t count = std::min(kRun, blocks - first);
       steps::transpose(size, x + first * block_ * size, block_, count, block_, turned_, kRun);
-      const SearchedBlocks searched{
-          dtype_, turned_, weighted() ? weights_ + k + first * block_ : nullptr, kRun, count};
-      search(searched, row.maxima + first, scales + first, row.factors + first);
+      const SearchedBlocks searched{dtype_,
+                                    turned_,
+                                    weighted() ? weights_ + k + first * block_ : nullptr,
+                                    has_means() ? means_ + k + first * block_ : nullptr,
+                                    kRun,
+                                    count};
+      if (has_means()) {
+        search_along(searched, row.maxima + first, scales + first, row.factors + first);
+      } else {
+        search(searched, row.maxima + first, scales + first, row.factors + first);
+      }
       if (errors != nullptr) add_errors(count, *errors);
     }
   }
@@ -131,7 +137,57 @@ class PieceSearch {
   static_assert(kRunElements % (kRun * kLargestBlock) == 0);
 
   bool weighted() const { return job_.options.channel_weights != nullptr; }
+  bool has_means() const { return job_.options.channel_means != nullptr; }
   bool is_nvfp4() const { return job_.recipe.family == Family::nvfp4; }
+
+  /// Numbers of the piece's columns, laid out as turned elements are.
+  void turn_columns(const float* of_columns, float* to) const {
+    const std::int64_t blocks = piece_.count / block_;
+    for (std::int64_t first = 0; first < blocks; first += kRun) {
+      steps::transpose(sizeof(float), of_columns + piece_.k + first * block_, block_,
+                       std::min(kRun, blocks - first), block_, to + first * block_, kRun);
+    }
+  }
+
+  /// MX with means: each block takes the scale that adds least to what the row's blocks before it
+  /// have left: sum v e^2 + (left + sum mean e)^2.
+  void search_along(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
+                    float* factors) {
+    constexpr float kLargestFactor = 0x1p122f;  // as a search without means
+    steps::measure_mx_scales(
+        job_.recipe.element, blocks, maxima,
+        {{rule_codes_, lower_codes_}, {squares_[0], squares_[1]}, {products_[0], products_[1]}});
+    for (std::int64_t i = 0; i < blocks.count; ++i) {
+      amax_errors_[i] = errors_[i] = 0;
+      if (!(factors[i] >= 0 && factors[i] <= kLargestFactor)) continue;  // zeros, NaN, tiny blocks
+      const Added rule = added(i, 0, rule_codes_[i], left_);
+      const Added lower = added(i, 1, lower_codes_[i], left_);
+      const bool takes_lower = lower_codes_[i] != rule_codes_[i] && lower.cost < rule.cost;
+      const Added& taken = takes_lower ? lower : rule;
+      if (takes_lower) {
+        bytes[i] = lower_codes_[i];
+        factors[i] *= 2;
+      }
+      const Added by_rule = added(i, 0, rule_codes_[i], rule_left_);
+      amax_errors_[i] = static_cast<float>(by_rule.cost);
+      errors_[i] = static_cast<float>(taken.cost);
+      if (std::isfinite(taken.left)) left_ = taken.left;
+      if (std::isfinite(by_rule.left)) rule_left_ = by_rule.left;
+    }
+  }
+
+  /// What a block's choice `c` adds to the row's error, where earlier ones have left `left`, and
+  /// what is left then.
+  struct Added {
+    double cost, left;
+  };
+  Added added(std::int64_t i, int c, std::uint8_t code, double left) const {
+    // 2^(code - 127) / 4; a call of ldexp takes longer than all else here.
+    const auto quarter = std::bit_cast<double>((std::uint64_t{code} + (1023 - 127 - 2)) << 52);
+    const double product = double{products_[c][i]} * quarter;
+    const double squares = double{squares_[c][i]} * quarter * quarter;
+    return {squares + product * (2 * left + product), left + product};
+  }
 
   void search(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
               float* factors) {
@@ -161,7 +217,10 @@ class PieceSearch {
   const Format dtype_;
   const std::int64_t block_;
   float turned_[kRun * kLargestBlock] = {};  // elements of any type
-  float weights_[kSearchedPieceK] = {};
+  float weights_[kSearchedPieceK] = {}, means_[kSearchedPieceK] = {};
+  double left_ = 0, rule_left_ = 0;  // of this row: sums of means times errors
+  std::uint8_t rule_codes_[kRun + kArrayPadding], lower_codes_[kRun + kArrayPadding];
+  float squares_[2][kRun + kArrayPadding], products_[2][kRun + kArrayPadding];
   float amax_errors_[kRun + kArrayPadding], errors_[kRun + kArrayPadding];
 };
 

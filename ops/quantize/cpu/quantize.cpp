@@ -144,6 +144,8 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
     quantize_detail::check_given_scales(arguments.out);
   }
   quantize_detail::check_channel_weights(options.channel_weights, arguments.out.k);
+  quantize_detail::check_channel_means(options.channel_means, options.channel_weights,
+                                       arguments.out.k);
   const RecipeTraits& recipe = recipe_traits(out.recipe);
   const Input input(arguments.x, arguments.input);
   QuantizeJob job{arguments.out, options, recipe,

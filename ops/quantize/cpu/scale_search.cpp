@@ -49,16 +49,11 @@ HWY_INLINE Floats nearest_e2m1(Floats y) {
 }
 #endif
 
-/// The value of `kElement` nearest to y >= 0, both in quarters; beyond its range the largest.
-template <Format kElement, bool kInTable>
-HWY_INLINE Floats nearest_value(Floats y) {
+/// The value of the code of y >= 0, both in quarters; beyond its range the largest.
+template <Format kElement>
+HWY_INLINE Floats coded_value(Floats y) {
   constexpr FormatTraits t = format_traits(kElement);
   const FloatTag df;
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (kElement == Format::e2m1) {
-    return nearest_e2m1(kInTable ? y : hn::Min(y, hn::Set(df, kLargestForTable)));
-  }
-#endif
   // As encode_low_bits: adding 2^(exponent + 23 - mantissa bits) rounds at the last place.
   const hn::RebindToUnsigned<FloatTag> du;
   const auto clamped = hn::Min(y, hn::Set(df, kQuarters * t.max));
@@ -67,6 +62,17 @@ HWY_INLINE Floats nearest_value(Floats y) {
   const auto shifter = hn::BitCast(
       df, hn::Add(exponent, hn::Set(du, static_cast<std::uint32_t>(23 - t.mantissa_bits) << 23)));
   return hn::Sub(hn::Add(clamped, shifter), shifter);
+}
+
+/// The same; at a tie perhaps the other neighbour, which is as near.
+template <Format kElement, bool kInTable>
+HWY_INLINE Floats nearest_value(Floats y) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kElement == Format::e2m1) {
+    return nearest_e2m1(kInTable ? y : hn::Min(y, hn::Set(FloatTag(), kLargestForTable)));
+  }
+#endif
+  return coded_value<kElement>(y);
 }
 
 /// Magnitudes, and weights if there are any, of a block in each lane: a vector an element.
@@ -81,18 +87,20 @@ struct Lanes {
   Floats amax;
   Floats weight_of_amax;  // of one element of that magnitude
 
-  HWY_INLINE void load(const SearchedBlocks& blocks, std::int64_t first, Floats largest) {
+  /// The elements' sign bits go to `signs`, if that is not null.
+  HWY_INLINE void load(const SearchedBlocks& blocks, std::int64_t first, Floats largest,
+                       float* signs = nullptr) {
     amax = largest;
     switch (blocks.dtype) {
-      case Format::f16: return load_from<Format::f16>(blocks, first);
-      case Format::bf16: return load_from<Format::bf16>(blocks, first);
-      default: return load_from<Format::f32>(blocks, first);
+      case Format::f16: return load_from<Format::f16>(blocks, first, signs);
+      case Format::bf16: return load_from<Format::bf16>(blocks, first, signs);
+      default: return load_from<Format::f32>(blocks, first, signs);
     }
   }
 
  private:
   template <Format kDtype>
-  HWY_INLINE void load_from(const SearchedBlocks& blocks, std::int64_t first) {
+  HWY_INLINE void load_from(const SearchedBlocks& blocks, std::int64_t first, float* signs) {
     const FloatTag df;
     constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
     const auto largest = amax;
@@ -107,6 +115,7 @@ struct Lanes {
 #endif
       const auto magnitude = hn::Abs(value);
       hn::Store(magnitude, df, magnitudes + j * kLanes);
+      if (signs != nullptr) hn::Store(hn::Xor(value, magnitude), df, signs + j * kLanes);
       if constexpr (kWeighted) {
         const auto weight = hn::LoadU(df, blocks.weights + from);
         hn::Store(weight, df, weights + j * kLanes);
@@ -207,28 +216,42 @@ HWY_INLINE Floats finite_maxima(const MagnitudeBits* maxima) {
                      hn::Min(hn::LoadU(du, maxima), hn::Set(du, steps::kLargestFinite)));
 }
 
+/// Candidates of MX: the code of `ceil`, and the one below.
+struct MxCandidates {
+  Codes low, high;
+
+  HWY_INLINE MxCandidates(Format element, Floats amax) {
+    const hn::RebindToUnsigned<FloatTag> du;
+    const hn::RebindToSigned<FloatTag> di;
+    const auto zero = hn::Zero(di);
+    const auto rounding =
+        hn::Set(du, quantize_detail::exponent_rounding(element, MxScaleMode::ceil));
+    const auto field = hn::ShiftRight<23>(hn::Add(hn::BitCast(du, amax), rounding));
+    const auto emax = hn::Set(di, format_traits(element).max_exponent);
+    high = hn::Max(hn::Sub(hn::BitCast(di, field), emax), zero);
+    low = hn::Max(hn::Sub(high, hn::Set(di, 1)), zero);
+  }
+
+  HWY_INLINE static Floats factor_of(Codes code) {
+    const hn::RebindToSigned<FloatTag> di;
+    return hn::BitCast(FloatTag(), hn::ShiftLeft<23>(hn::Sub(hn::Set(di, 254), code)));
+  }
+};
+
 template <Format kElement, bool kWeighted>
 void search_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
                float* factors, float* amax_errors, float* errors) {
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
   const hn::RebindToSigned<FloatTag> di;
   const auto zero = hn::Zero(di);
-  const auto rounding =
-      hn::Set(du, quantize_detail::exponent_rounding(kElement, MxScaleMode::ceil));
-  const auto factor_of = [&](Codes byte) HWY_ATTR {
-    return hn::BitCast(df, hn::ShiftLeft<23>(hn::Sub(hn::Set(di, 254), byte)));
-  };
   Lanes<32, kWeighted> lanes;
   for (std::int64_t i = 0; i < blocks.count; i += lanes.kLanes) {
     const auto amax = finite_maxima(maxima + i);
     lanes.load(blocks, i, amax);
-    const auto field = hn::ShiftRight<23>(hn::Add(hn::BitCast(du, amax), rounding));
-    const auto emax = hn::Set(di, format_traits(kElement).max_exponent);
-    const auto high = hn::Max(hn::Sub(hn::BitCast(di, field), emax), zero);
-    const auto low = hn::Max(hn::Sub(high, hn::Set(di, 1)), zero);
+    const MxCandidates candidates(kElement, amax);
+    const auto low = candidates.low, high = candidates.high;
     Best best(bytes + i, factors + i);
-    const Two factors_of{factor_of(low), factor_of(high)};
+    const Two factors_of{candidates.factor_of(low), candidates.factor_of(high)};
     const Two sums = squared_errors<kElement>(lanes, factors_of);
     // Both in units of the higher scale, squared.
     const auto one = hn::RebindMask(df, hn::Eq(low, high));
@@ -240,6 +263,66 @@ void search_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::u
     const auto exponent = hn::Sub(hn::Add(high, high), hn::Set(di, 127 + 4));
     const auto unit = hn::ShiftLeft<23>(hn::Min(hn::Max(exponent, zero), hn::Set(di, 255)));
     best.store(bytes + i, factors + i, hn::BitCast(df, unit), amax_errors + i, errors + i);
+  }
+}
+
+/// Errors of one factor: sums of v e^2, and of the mean times e.
+struct MeanSums {
+  Floats squares, products;
+
+  template <Format kElement>
+  HWY_INLINE void add(Floats y, Floats variance, Floats mean) {
+    const auto error = hn::Sub(y, coded_value<kElement>(y));
+    squares = add_square<true>(error, variance, squares);
+    products = VectorMath<FloatTag>::fma(mean, error, products);
+  }
+};
+
+template <Format kElement>
+void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                const steps::MxErrors& errors) {
+  using Lanes = Lanes<32, true>;
+  const FloatTag df;
+  const hn::RebindToUnsigned<FloatTag> du;
+  Lanes lanes;
+  HWY_ALIGN float signs[Lanes::kBlock * Lanes::kLanes];
+  for (std::int64_t i = 0; i < blocks.count; i += Lanes::kLanes) {
+    const auto amax = finite_maxima(maxima + i);
+    lanes.load(blocks, i, amax, signs);
+    const MxCandidates candidates(kElement, amax);
+    const auto quarters = hn::Set(df, kQuarters);
+    const auto first = hn::Mul(candidates.factor_of(candidates.high), quarters);
+    const auto second = hn::Mul(candidates.factor_of(candidates.low), quarters);
+    MeanSums of_first{hn::Zero(df), hn::Zero(df)}, of_second = of_first;
+    for (std::int64_t j = 0; j < Lanes::kBlock; ++j) {
+      const auto mean = hn::LoadU(df, blocks.means + j * blocks.pitch + i);
+      const auto weight = hn::Load(df, lanes.weights + j * Lanes::kLanes);
+      const auto variance =
+          hn::Max(VectorMath<FloatTag>::fma(hn::Neg(mean), mean, weight), hn::Zero(df));
+      const auto signed_mean = hn::Xor(mean, hn::Load(df, signs + j * Lanes::kLanes));
+      const auto x = hn::Load(df, lanes.magnitudes + j * Lanes::kLanes);
+      of_first.add<kElement>(hn::Mul(x, first), variance, signed_mean);
+      of_second.add<kElement>(hn::Mul(x, second), variance, signed_mean);
+    }
+    const Codes codes[2] = {candidates.high, candidates.low};
+    const MeanSums sums[2] = {of_first, of_second};
+    for (int c = 0; c < 2; ++c) {
+      hn::StoreU(sums[c].squares, df, errors.squares[c] + i);
+      hn::StoreU(sums[c].products, df, errors.products[c] + i);
+      hn::StoreU(hn::TruncateTo(hn::Rebind<std::uint8_t, FloatTag>(), hn::BitCast(du, codes[c])),
+                 hn::Rebind<std::uint8_t, FloatTag>(), errors.codes[c] + i);
+    }
+  }
+}
+
+void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                       const steps::MxErrors& errors) {
+  switch (element) {
+    case Format::e2m3: return measure_mx<Format::e2m3>(blocks, maxima, errors);
+    case Format::e3m2: return measure_mx<Format::e3m2>(blocks, maxima, errors);
+    case Format::e4m3: return measure_mx<Format::e4m3>(blocks, maxima, errors);
+    case Format::e5m2: return measure_mx<Format::e5m2>(blocks, maxima, errors);
+    default: return measure_mx<Format::e2m1>(blocks, maxima, errors);
   }
 }
 
@@ -384,6 +467,7 @@ HWY_AFTER_NAMESPACE();
 namespace blockscale {
 
 HWY_EXPORT(search_mx_scales);
+HWY_EXPORT(measure_mx_scales);
 HWY_EXPORT(search_nvfp4_scales);
 
 namespace steps {
@@ -392,6 +476,11 @@ void search_mx_scales(Format element, const SearchedBlocks& blocks, const Magnit
                       std::uint8_t* bytes, float* factors, float* amax_errors, float* errors) {
   HWY_DYNAMIC_DISPATCH(search_mx_scales)
   (element, blocks, maxima, bytes, factors, amax_errors, errors);
+}
+
+void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                       const MxErrors& errors) {
+  HWY_DYNAMIC_DISPATCH(measure_mx_scales)(element, blocks, maxima, errors);
 }
 
 void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,

@@ -52,6 +52,7 @@ struct SearchedBlocks {
   Format dtype = Format::f32;
   const void* x = nullptr;
   const float* weights = nullptr;  // of squared errors, laid out as x; nullptr: all 1
+  const float* means = nullptr;    // of the columns, for measure_mx_scales
   std::int64_t pitch = 0;
   std::int64_t count = 0;
 };
@@ -62,6 +63,18 @@ struct SearchedBlocks {
 /// kArrayPadding entries of room after `count`.
 void search_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                       std::uint8_t* bytes, float* factors, float* amax_errors, float* errors);
+/// What the amax rule's scale of each block would leave (0), and the power of two below it (1), in
+/// quarters of that scale: of errors e the sum of v e^2, where v is the weight less the mean's
+/// square, and of the mean times e. The codes of the scales, of which the second is the first again
+/// where there is none below. All arrays have kArrayPadding entries of room.
+struct MxErrors {
+  std::uint8_t* codes[2];
+  float* squares[2];
+  float* products[2];
+};
+void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                       const MxErrors& errors);
+
 void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
                          const MagnitudeBits* maxima, std::uint8_t* bytes, float* factors,
                          float* amax_errors, float* errors);

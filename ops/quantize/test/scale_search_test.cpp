@@ -29,6 +29,17 @@ std::vector<float> channel_weights(std::int64_t k) {
   return weights;
 }
 
+/// Some of the largest that their weights allow.
+std::vector<float> channel_means(const std::vector<float>& weights) {
+  std::mt19937 random(78);
+  std::vector<float> means;
+  for (const float weight : weights) {
+    const float share = static_cast<float>(random() % 9) / 8 - 0.5f;
+    means.push_back(2 * share * std::sqrt(weight) * 0.9999f);
+  }
+  return means;
+}
+
 struct Case {
   oracle::Rules rules;
   std::int64_t rows, k, padding;
@@ -37,6 +48,7 @@ struct Case {
   bool weighted;
   std::uint32_t seed;
   int threads;
+  bool has_means = false;
 };
 
 Recipe recipe_named(const std::string& name) {
@@ -49,7 +61,7 @@ Recipe recipe_named(const std::string& name) {
 std::string text_of(const Case& c, std::int64_t target) {
   return c.rules.name + " " + format_traits(c.dtype).name + " " + std::to_string(c.rows) + "x" +
          std::to_string(c.k) + " " + test::data_name(c.data) + (c.weighted ? " weighted " : " ") +
-         hwy::TargetName(target);
+         (c.has_means ? "means " : "") + hwy::TargetName(target);
 }
 
 /// Codes one a byte.
@@ -73,12 +85,15 @@ void check_case(const Case& c) {
   oracle::Options wanted;
   wanted.search = true;
   if (c.weighted) wanted.weights = weights;
+  const std::vector<float> means = channel_means(weights);
+  if (c.has_means) wanted.means = means;
   const oracle::Result expected = oracle::quantize(x.values(0), c.rows, c.k, c.rules, wanted);
   const std::vector<std::uint8_t> scales(expected.scales.begin(), expected.scales.end());
   QuantizeOptions options;
   options.threads = c.threads;
   options.scale_choice = c.weighted ? ScaleChoice::weighted : ScaleChoice::mse;
   if (c.weighted) options.channel_weights = weights.data();
+  if (c.has_means) options.channel_means = means.data();
   for (const std::int64_t target : test::simd_targets()) {
     const test::UseSimdTarget use(target);
     const ScaledTensor got =
@@ -103,6 +118,70 @@ TEST_P(ScaleSearch, EveryByteIsTheOracles) {
     }
   }
   check_case({GetParam(), 70, 4192, 0, Format::bf16, Data::normal, true, 900, 2});
+}
+
+TEST_P(ScaleSearch, EveryByteIsTheOraclesWithMeans) {
+  if (GetParam().kind != oracle::Kind::mx) return;  // it has no means: NameTheArgument
+  std::uint32_t seed = 1000;
+  for (const Data data : test::kAllData) {
+    for (const Format dtype : {Format::f32, Format::f16, Format::bf16}) {
+      check_case({GetParam(), 5, 352, 3, dtype, data, true, ++seed, 1, true});
+      if (HasFatalFailure()) return;
+    }
+  }
+  check_case({GetParam(), 70, 4192, 0, Format::bf16, Data::normal, true, 1900, 2, true});
+}
+
+std::string bytes_of(const ScaledTensor& tensor) {
+  const ScaledTensorView view = tensor.view();
+  return {static_cast<const char*>(view.values),
+          static_cast<std::size_t>(view.rows * row_bytes(view.recipe, view.k))};
+}
+
+TEST(ScaleSearchProperty, MeansOfZeroChangeNothing) {
+  const test::Matrix x(Format::f32, 64, 256, 1, 0, Data::normal, 8);
+  const std::vector<float> weights = channel_weights(256), zeros(256, 0.0f);
+  const std::vector<float> means = channel_means(weights);
+  const auto with = [&](const float* of_means) {
+    QuantizeOptions options;
+    options.scale_choice = ScaleChoice::weighted;
+    options.channel_weights = weights.data();
+    options.channel_means = of_means;
+    return bytes_of(quantize(x.view(), Recipe::mxfp4, ScaleLayout::row_major, options));
+  };
+  EXPECT_EQ(with(zeros.data()), with(nullptr));
+  EXPECT_NE(with(means.data()), with(nullptr));
+}
+
+/// What a product leaves of inputs with these means and mean squares, whose channels are not
+/// correlated otherwise.
+TEST(ScaleSearchProperty, MeansLowerTheErrorOfProducts) {
+  const std::int64_t k = 1024;
+  const test::Matrix x(Format::f32, 64, k, 1, 0, Data::normal, 10);
+  const std::vector<float> weights(static_cast<std::size_t>(k), 1.0f);
+  const std::vector<float> means(static_cast<std::size_t>(k), 0.7f);
+  const auto error_with = [&](const float* of_means) {
+    QuantizeOptions options;
+    options.scale_choice = ScaleChoice::weighted;
+    options.channel_weights = weights.data();
+    options.channel_means = of_means;
+    const ScaledTensor tensor = quantize(x.view(), Recipe::mxfp4, ScaleLayout::row_major, options);
+    const std::vector<float> wanted = x.values(0);
+    std::vector<float> values(wanted.size());
+    dequantize(tensor.view(), MutableMatrixView{values.data(), Format::f32, 64, k}, 1);
+    double sum = 0;
+    for (std::size_t r = 0; r < 64; ++r) {
+      double squares = 0, products = 0;
+      for (std::size_t i = r * 1024; i < (r + 1) * 1024; ++i) {
+        const double e = double{wanted[i]} - double{values[i]};
+        squares += (1 - 0.49) * e * e;
+        products += 0.7 * e;
+      }
+      sum += squares + products * products;
+    }
+    return sum;
+  };
+  EXPECT_LT(error_with(means.data()), 0.8 * error_with(nullptr));
 }
 
 /// The candidates are those of `ceil`, also where another mode takes the power of two above: at an
@@ -240,6 +319,19 @@ TEST(ScaleSearchErrors, NameTheArgument) {
     o.channel_weights =
         reinterpret_cast<const float*>(reinterpret_cast<const char*>(o.channel_weights) + 1);
   });
+  std::vector<float> means(256, 0.5f);
+  expect(Recipe::nvfp4, "options.channel_means", "takes weights alone",
+         [&](QuantizeOptions& o) { o.channel_means = means.data(); });
+  expect(Recipe::mxfp4, "options.channel_means", "is not weighted", [&](QuantizeOptions& o) {
+    o.scale_choice = ScaleChoice::mse;
+    o.channel_weights = nullptr;
+    o.channel_means = means.data();
+  });
+  for (const float bad : {1.01f, -1.01f, INFINITY, NAN}) {
+    means[9] = bad;
+    expect(Recipe::mxfp4, "options.channel_means", "for column 9, must have a square",
+           [&](QuantizeOptions& o) { o.channel_means = means.data(); });
+  }
   ScaleErrors errors;
   expect(Recipe::mxfp4, "options.scale_errors", "is amax", [&](QuantizeOptions& o) {
     o = {};
