@@ -376,9 +376,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = arguments.calibration or Path(folder) / "calibration.safetensors"
             inputs = calibrate(arguments.model, sentences, path, arguments.threads)
-    results, reference = evaluate(
-        arguments.model, taken, chosen, arguments.threads, inputs=inputs
-    )
+    results, reference = evaluate(arguments.model, taken, chosen, arguments.threads, inputs=inputs)
     print_table(results)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")

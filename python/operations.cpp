@@ -31,8 +31,7 @@ const float* numbers_of_columns(const char* argument, nb::handle value, std::int
 /// quantize with searched scales; `weights` and `means` are None or f32 of one dimension.
 void quantize_searched_into(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
                             bool given_scales, const std::optional<nb::tuple>& transform,
-                            ScaleChoice choice, nb::handle weights, nb::handle means,
-                            int threads) {
+                            ScaleChoice choice, nb::handle weights, nb::handle means, int threads) {
   QuantizeCall call = quantize_call(x, dtype, out, mode, given_scales, 0.0f, transform);
   call.options.threads = threads;
   call.options.scale_choice = choice;
@@ -131,7 +130,8 @@ void bind_operations(nb::module_& module) {
              nb::arg("transform").none(), nb::arg("threads"));
   module.def("quantize_searched", &quantize_searched_into, nb::arg("x"), nb::arg("dtype"),
              nb::arg("out"), nb::arg("mode"), nb::arg("given_scales"), nb::arg("transform").none(),
-             nb::arg("choice"), nb::arg("weights").none(), nb::arg("means").none(), nb::arg("threads"));
+             nb::arg("choice"), nb::arg("weights").none(), nb::arg("means").none(),
+             nb::arg("threads"));
   module.def("quantize_rows_and_columns", &quantize_twice_into, nb::arg("x"), nb::arg("dtype"),
              nb::arg("out_rows"), nb::arg("out_columns"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("threads"));

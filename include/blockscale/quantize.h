@@ -28,7 +28,8 @@ enum class ScaleChoice : std::uint8_t {
 };
 
 /// Sums of the squared errors (weighted ones, if weights are given; with means what a row's errors
-/// add up to, squared, too) of all blocks whose errors are finite: with the scales of the amax rule (MX: of `ceil`), and with those that were chosen.
+/// add up to, squared, too) of all blocks whose errors are finite: with the scales of the amax rule
+/// (MX: of `ceil`), and with those that were chosen.
 struct ScaleErrors {
   double amax = 0;
   double chosen = 0;

@@ -134,7 +134,8 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
             blockscale.quantize,
             {"x": x, "recipe": "nvfp4", "layout": None, "scale_mode": None, "tensor_scale": None}
             | {"sense": None, "scales": None, "amax_floor": 0.0, "transform": "identity"}
-            | {"scale_choice": "amax", "channel_weights": None, "channel_means": None} | {"out": None, "threads": 0},
+            | {"scale_choice": "amax", "channel_weights": None, "channel_means": None}
+            | {"out": None, "threads": 0},
         ),
         (
             blockscale.quantize_rows_and_columns,
