@@ -50,13 +50,22 @@ def blockscale(pytestconfig: pytest.Config) -> Blockscale:
     return Blockscale(pytestconfig.getoption("--blockscale").resolve())
 
 
+def python_of(config: pytest.Config, option: str) -> Path:
+    python = config.getoption(option)
+    if python is None:
+        pytest.skip(f"no {option}")
+    return python
+
+
 @pytest.fixture(scope="session")
 def package_python(pytestconfig: pytest.Config) -> Path:
     """A Python with the package blockscale and what examples/requirements.txt names."""
-    python = pytestconfig.getoption("--package-python")
-    if python is None:
-        pytest.skip("no --package-python")
-    return python
+    return python_of(pytestconfig, "--package-python")
+
+
+@pytest.fixture(scope="session")
+def vllm_python(pytestconfig: pytest.Config) -> Path:
+    return python_of(pytestconfig, "--vllm-python")
 
 
 @pytest.fixture(scope="session")

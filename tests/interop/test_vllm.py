@@ -25,14 +25,6 @@ WRITTEN = [
 
 
 @pytest.fixture(scope="session")
-def vllm_python(pytestconfig: pytest.Config) -> Path:
-    python = pytestconfig.getoption("--vllm-python")
-    if python is None:
-        pytest.skip("no --vllm-python")
-    return python
-
-
-@pytest.fixture(scope="session")
 def weights(source: dict[str, store.Stored]) -> list[str]:
     return [name for name in source if example_model.QUANTIZED.fullmatch(name)]
 

@@ -36,6 +36,10 @@
 #include "ops/gemm/cpu/panel-inl.h"
 #include "ops/gemm/cpu/span_factors-inl.h"
 
+#if HWY_TARGET == HWY_AVX3_DL
+#include "ops/gemm/cpu/add_slab.h"
+#endif
+
 #include "ops/common/simd/push_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -96,14 +100,7 @@ void multiply_pairs(const PairProduct& p) {
       } else {
         slab = sum[r][v];
       }
-      float* const to = p.sums + r * p.pitch + v * 16;
-      const __m512 old = _mm512_load_ps(to);
-      if (p.a_factors == nullptr) {
-        _mm512_store_ps(to, _mm512_add_ps(old, slab));
-      } else {
-        const __m512 scaled = _mm512_mul_ps(slab, _mm512_load_ps(p.a_factors + v * 16));
-        _mm512_store_ps(to, _mm512_fmadd_ps(scaled, _mm512_set1_ps(p.b_factors[r]), old));
-      }
+      add_slab(p, r, v, slab);
     }
   }
 }

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "ops/gemm/cpu/add_slab.h"
 #endif
 
 namespace blockscale::gemm_detail {
@@ -85,15 +87,7 @@ BLOCKSCALE_AMX void multiply_and_add(const PairProduct& p, std::int64_t b_rows,
   for (std::int64_t r = 0; r < b_rows; ++r) {
     for (std::int64_t v = 0; v < (a_rows > 16 ? 2 : 1); ++v) {
       const float* const from = tiles + (r / 16 * 2 + v) * kTileElements + r % 16 * 16;
-      const __m512 slab = _mm512_load_ps(from);
-      float* const to = p.sums + r * p.pitch + v * 16;
-      const __m512 old = _mm512_load_ps(to);
-      if (p.a_factors == nullptr) {
-        _mm512_store_ps(to, _mm512_add_ps(old, slab));
-      } else {
-        const __m512 scaled = _mm512_mul_ps(slab, _mm512_load_ps(p.a_factors + v * 16));
-        _mm512_store_ps(to, _mm512_fmadd_ps(scaled, _mm512_set1_ps(p.b_factors[r]), old));
-      }
+      add_slab(p, r, v, _mm512_load_ps(from));
     }
   }
 }

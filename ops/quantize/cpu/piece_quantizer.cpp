@@ -153,22 +153,23 @@ class PieceSearch {
   /// have left: sum v e^2 + (left + sum mean e)^2.
   void search_along(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
                     float* factors) {
-    constexpr float kLargestFactor = 0x1p122f;  // as a search without means
-    steps::measure_mx_scales(
-        job_.recipe.element, blocks, maxima,
-        {{rule_codes_, lower_codes_}, {squares_[0], squares_[1]}, {products_[0], products_[1]}});
+    steps::measure_mx_scales(job_.recipe.element, blocks, maxima,
+                             {{squares_[0], squares_[1]}, {products_[0], products_[1]}});
     for (std::int64_t i = 0; i < blocks.count; ++i) {
       amax_errors_[i] = errors_[i] = 0;
-      if (!(factors[i] >= 0 && factors[i] <= kLargestFactor)) continue;  // zeros, NaN, tiny blocks
-      const Added rule = added(i, 0, rule_codes_[i], left_);
-      const Added lower = added(i, 1, lower_codes_[i], left_);
-      const bool takes_lower = lower_codes_[i] != rule_codes_[i] && lower.cost < rule.cost;
-      const Added& taken = takes_lower ? lower : rule;
-      if (takes_lower) {
-        bytes[i] = lower_codes_[i];
-        factors[i] *= 2;
+      // Blocks of zeros, with NaN, or too small for a search keep their scale.
+      if (!(factors[i] >= 0 && factors[i] <= steps::kLargestSearchedFactor)) continue;
+      const std::uint8_t code = bytes[i];
+      const Added by_rule = added(i, 0, code, rule_left_);
+      Added taken = added(i, 0, code, left_);
+      if (code > 0) {
+        const Added lower = added(i, 1, static_cast<std::uint8_t>(code - 1), left_);
+        if (lower.cost < taken.cost) {
+          taken = lower;
+          bytes[i] = static_cast<std::uint8_t>(code - 1);
+          factors[i] *= 2;
+        }
       }
-      const Added by_rule = added(i, 0, rule_codes_[i], rule_left_);
       amax_errors_[i] = static_cast<float>(by_rule.cost);
       errors_[i] = static_cast<float>(taken.cost);
       if (std::isfinite(taken.left)) left_ = taken.left;
@@ -219,7 +220,6 @@ class PieceSearch {
   float turned_[kRun * kLargestBlock] = {};  // elements of any type
   float weights_[kSearchedPieceK] = {}, means_[kSearchedPieceK] = {};
   double left_ = 0, rule_left_ = 0;  // of this row: sums of means times errors
-  std::uint8_t rule_codes_[kRun + kArrayPadding], lower_codes_[kRun + kArrayPadding];
   float squares_[2][kRun + kArrayPadding], products_[2][kRun + kArrayPadding];
   float amax_errors_[kRun + kArrayPadding], errors_[kRun + kArrayPadding];
 };

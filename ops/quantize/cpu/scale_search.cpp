@@ -25,8 +25,6 @@ using steps::SearchedBlocks;
 
 /// Errors are found in quarters: the ties of e2m1 are then at integers.
 constexpr float kQuarters = 4.0f;
-/// A block with a larger factor keeps its scale, so that no factor of a candidate overflows.
-constexpr float kLargestFactor = 0x1p122f;
 /// Values (in quarters) of at most this size need no clamp before `nearest_e2m1`.
 constexpr float kLargestForTable = 30.0f;
 
@@ -187,7 +185,7 @@ struct Best {
     factor = hn::LoadU(df, factors);
     rule_error = error = hn::Set(df, std::numeric_limits<float>::infinity());
     const auto coded = hn::Ge(factor, hn::Zero(df));  // not kZeroCodes
-    searched = hn::And(coded, hn::Le(factor, hn::Set(df, kLargestFactor)));
+    searched = hn::And(coded, hn::Le(factor, hn::Set(df, steps::kLargestSearchedFactor)));
   }
 
   HWY_INLINE void offer(Codes candidate, Floats its_factor, Floats its_error) {
@@ -283,7 +281,6 @@ void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                 const steps::MxErrors& errors) {
   using Lanes = Lanes<32, true>;
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
   Lanes lanes;
   HWY_ALIGN float signs[Lanes::kBlock * Lanes::kLanes];
   for (std::int64_t i = 0; i < blocks.count; i += Lanes::kLanes) {
@@ -304,13 +301,10 @@ void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
       of_first.add<kElement>(hn::Mul(x, first), variance, signed_mean);
       of_second.add<kElement>(hn::Mul(x, second), variance, signed_mean);
     }
-    const Codes codes[2] = {candidates.high, candidates.low};
     const MeanSums sums[2] = {of_first, of_second};
     for (int c = 0; c < 2; ++c) {
       hn::StoreU(sums[c].squares, df, errors.squares[c] + i);
       hn::StoreU(sums[c].products, df, errors.products[c] + i);
-      hn::StoreU(hn::TruncateTo(hn::Rebind<std::uint8_t, FloatTag>(), hn::BitCast(du, codes[c])),
-                 hn::Rebind<std::uint8_t, FloatTag>(), errors.codes[c] + i);
     }
   }
 }

@@ -63,12 +63,14 @@ struct SearchedBlocks {
 /// kArrayPadding entries of room after `count`.
 void search_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                       std::uint8_t* bytes, float* factors, float* amax_errors, float* errors);
-/// What the amax rule's scale of each block would leave (0), and the power of two below it (1), in
-/// quarters of that scale: of errors e the sum of v e^2, where v is the weight less the mean's
-/// square, and of the mean times e. The codes of the scales, of which the second is the first again
-/// where there is none below. All arrays have kArrayPadding entries of room.
+/// A block with a larger factor keeps its scale, so that no factor of a candidate overflows.
+inline constexpr float kLargestSearchedFactor = 0x1p122f;
+
+/// What the amax rule's scale of each block would leave (0), and the power of two below it (1; the
+/// rule's again where there is none), in quarters of that scale: of errors e the sum of v e^2,
+/// where v is the weight less the mean's square, and of the mean times e. All arrays have
+/// kArrayPadding entries of room.
 struct MxErrors {
-  std::uint8_t* codes[2];
   float* squares[2];
   float* products[2];
 };
