@@ -22,18 +22,21 @@ constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 
 
 // A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
-constexpr double kLaunch = 2.49e-6;      // until the first products, and from the last ones on
-constexpr double kMemory = 4.8e12;       // bytes a second
-constexpr double kProducts = 8.33e12;    // multiply-adds a second of a multiprocessor
-constexpr double kLoads = 93e9;          // bytes of B a second to a multiprocessor
-constexpr double kStep = 0.11e-6;        // a k-block
-constexpr double kLoneStep = 0.169e-6;   // of warpgroups that have one accumulator
-constexpr double kStore = 3.36e-10;      // an element of the last tile
-constexpr double kLoneStore = 2.17e-10;  // as kLoneStep
-constexpr double kBeside = 0.22;         // of kStore, where the multiprocessor has a next tile
-constexpr double kLoneBeside = 0.35;     // as kLoneStep
-constexpr double kSum = 0.62e-10;        // an element that a block of a cluster adds
-constexpr double kBegin = 2e-6;          // of a block that begins where another has ended
+constexpr double kLaunch = 2.49e-6;    // until the first products, and from the last ones on
+constexpr double kMemory = 4.8e12;     // bytes a second
+constexpr double kProducts = 8.33e12;  // multiply-adds a second of a multiprocessor
+constexpr double kLoads = 93e9;        // bytes of B a second to a multiprocessor
+constexpr double kStep = 0.11e-6;      // a k-block
+constexpr double kStore = 3.36e-10;    // an element of the last tile
+constexpr double kBeside = 0.22;       // of kStore, where the multiprocessor has a next tile
+// The same of warpgroups that multiply in turn.
+constexpr double kTurnProducts = 20e12;
+constexpr double kTurnStep = 0.33e-6;
+constexpr double kTurnLoad = 0.02e-6;  // more, where scales are not copied
+constexpr double kTurnStore = 1.5e-10;
+constexpr double kTurnBeside = 0.6;
+constexpr double kSum = 0.62e-10;  // an element that a block of a cluster adds
+constexpr double kBegin = 2e-6;    // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
 constexpr double kWorthwhile = 0.97;
@@ -80,12 +83,12 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
   // A's bytes cost nothing: other blocks read the same at the same time.
-  const double block =
-      std::max(elements * kFp8BlockK / kProducts, double(c.columns) * kFp8BlockK / kLoads);
-  const bool two = has_two_accumulators({.rows = c.rows, .columns = c.columns});
-  const double step = two ? kStep : kLoneStep;
-  double store = elements * (two ? kStore : kLoneStore);
-  if (!is_last) store *= blocks_per_sm * (two ? kBeside : kLoneBeside);
+  const bool in_turn = !has_two_accumulators({.rows = c.rows, .columns = c.columns});
+  const double block = std::max(elements * kFp8BlockK / (in_turn ? kTurnProducts : kProducts),
+                                double(c.columns) * kFp8BlockK / kLoads);
+  const double step = !in_turn ? kStep : kTurnStep + (x.may_copy_scales ? 0 : kTurnLoad);
+  double store = elements * (in_turn ? kTurnStore : kStore);
+  if (!is_last) store *= blocks_per_sm * (in_turn ? kTurnBeside : kBeside);
   return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + store);
 }
 
@@ -179,7 +182,8 @@ Fp8GemmDivision found_division(const Fp8GemmSize& x, int multiprocessors) {
   best.expected_seconds *= kWorthwhile;
   // Whole waves are best made of the widest tiles, whatever the last one needs.
   for (const Fp8GemmChoice& c : choices) {
-    if (c == single.first ? c.split == 1 : c.rows == 128 && c.columns == 128 && c.split == 1) {
+    const bool is_wide = c.rows >= 128 && c.columns == 128;
+    if (c.split == 1 && (is_wide || c == single.first)) {
       best = best_cut(x, c, best, multiprocessors);
     }
   }
@@ -218,13 +222,12 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
     if (config.quantizes != (x.quantized_columns != 0)) continue;
-    if (copies_scales(config) && !x.may_copy_scales) continue;
+    if (config.rows == 192 && config.copies_scales != x.may_copy_scales) continue;
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
         if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
-        // A box of scales begins at a multiple of kScaleChunk k-blocks.
-        if (split > 1 && copies_scales(config)) break;
+        if (split > 1 && config.rows == 192) break;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;

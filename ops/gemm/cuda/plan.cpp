@@ -136,13 +136,10 @@ TensorMapDescription map_of_scales(const ScaledTensorView& x, std::uint32_t box_
 
 /// The maps of scales that are copied.
 void set_scales(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmConfig& config) {
-  if (!takes_copied_scales(x.a, 1) || !takes_copied_scales(x.b, kFp8BlockK)) {
-    checks::fail("choice", "",
-                 "has tiles of " + std::to_string(config.rows) +
-                     " rows, whose scales are copied; these cannot be");
-  }
   if (x.a.k == 0) return;
-  const std::uint32_t b_rows = x.b.layout == ScaleLayout::mn_major ? kBoxRowsB : 1;
+  const std::uint32_t b_rows = x.b.layout == ScaleLayout::mn_major
+                                   ? kBoxRowsB
+                                   : static_cast<std::uint32_t>(row_scales_of(config));
   launch.a_scales = map_of_scales(x.a, static_cast<std::uint32_t>(config.rows));
   launch.b_scales = map_of_scales(x.b, b_rows);
   launch.params.b_chunk_bytes = b_rows * kScaleChunk * 4;
@@ -212,7 +209,7 @@ int kernel_of(const Fp8GemmConfig& config) {
   for (int i = 0; i < kFp8GemmKernels.kCount; ++i) {
     const Fp8GemmConfig& c = kFp8GemmKernels.at[i];
     if (c.rows == config.rows && c.columns == config.columns && c.promotion == config.promotion &&
-        c.quantizes == config.quantizes) {
+        c.quantizes == config.quantizes && c.copies_scales == config.copies_scales) {
       return i;
     }
   }
@@ -252,7 +249,8 @@ void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPla
 
 /// The kernel of a choice.
 Fp8GemmConfig config_of(const Fp8GemmSize& size, const Fp8GemmChoice& c) {
-  return {c.rows, c.columns, size.promotion, size.quantized_columns != 0};
+  return {c.rows, c.columns, size.promotion, size.quantized_columns != 0,
+          c.rows == 192 && size.may_copy_scales};
 }
 
 /// The maps of the operands, and how many bytes their boxes bring.
@@ -296,10 +294,10 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
                  "divides K among " + std::to_string(c.split) +
                      " blocks; results of two tiles are not divided");
   }
-  if (c.split > 1 && copies_scales(config)) {
-    checks::fail(
-        "choice", "",
-        "divides K among " + std::to_string(c.split) + " blocks, but its scales are copied");
+  if (c.split > 1 && config.rows == 192) {
+    checks::fail("choice", "",
+                 "divides K among " + std::to_string(c.split) +
+                     " blocks; tiles of 192 rows are not divided");
   }
   Fp8GemmParams& p = launch.params;
   p.a_scales = scales_of_operand(x.a);
@@ -325,7 +323,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
-  if (copies_scales(config)) set_scales(launch, x, config);
+  if (config.copies_scales) set_scales(launch, x, config);
   set_operands(launch, x, size);
   launch.shape.grid = {grid_of(size, c, multiprocessors)};
   launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
@@ -421,7 +419,7 @@ std::string text_of(const Fp8GemmLaunch& launch) {
   } else {
     text += p.epilogue.d.boxes ? ", stored as boxes" : ", stored by elements";
   }
-  if (copies_scales(kFp8GemmKernels.at[launch.kernel])) text += ", scales copied";
+  if (kFp8GemmKernels.at[launch.kernel].copies_scales) text += ", scales copied";
   if (p.b_once) text += ", B read once";
   return text;
 }
@@ -490,6 +488,7 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
     Fp8GemmSize part = size;
     part.n = count;
+    if (first != 0) part.may_copy_scales = false;  // they begin where a box may not
     plan.launches[plan.count++] =
         launch_of(columns_of(x, first, count), part, c, first, multiprocessors);
     plan.columns[plan.count - 1] = count;
@@ -528,7 +527,7 @@ std::string Fp8GemmPlan::str() const {
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
   return "gemm_fp8_" + std::to_string(c.rows) + "x" + std::to_string(c.columns) +
          (c.promotion == Promotion::blocks ? "_blocks" : "_columns") +
-         (c.quantizes ? "_quantized" : "");
+         (c.quantizes ? "_quantized" : "") + (c.copies_scales ? "_copied" : "");
 }
 
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
@@ -540,7 +539,8 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .call = "blockscale::fp8_gemm_kernel<blockscale::Fp8GemmConfig{" + std::to_string(c.rows) +
                  ", " + std::to_string(c.columns) + ", blockscale::Promotion(" +
                  std::to_string(static_cast<int>(c.promotion)) + ")" +
-                 (c.quantizes ? ", true" : "") + "}>",
+                 (c.quantizes ? ", true" : ", false") + (c.copies_scales ? ", true" : ", false") +
+                 "}>",
          .threads = threads_of(c),
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));

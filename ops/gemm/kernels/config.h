@@ -18,6 +18,9 @@ struct Fp8GemmConfig {
   int columns = 128;  // rows of B in a tile
   Promotion promotion = Promotion::blocks;
   bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
+  /// Tensor copies bring the scales, kScaleChunk k-blocks at a time into one of kScaleChunks
+  /// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (plan.cpp) says.
+  bool copies_scales = false;
 };
 
 /// Columns of a run: rows of B, evenly spaced, that one copy brings.
@@ -38,27 +41,31 @@ BLOCKSCALE_HD constexpr int blocks_per_multiprocessor(const Fp8GemmConfig& c) {
 }
 /// Registers of a thread, once the loaders have given theirs up. A block has as many as it was
 /// launched with: a multiple of 8 for each thread. (Whoever asks for more waits for ever.)
-inline constexpr int kLoaderRegisters = 40;
+BLOCKSCALE_HD constexpr int launched_registers(const Fp8GemmConfig& c) {
+  return 65536 / (threads_of(c) * blocks_per_multiprocessor(c)) / 8 * 8;
+}
 BLOCKSCALE_HD constexpr int math_registers(const Fp8GemmConfig& c) {
-  const int launched = 65536 / (threads_of(c) * blocks_per_multiprocessor(c)) / 8 * 8;
-  return (launched * threads_of(c) - 128 * kLoaderRegisters) / (128 * math_warpgroups(c)) / 8 * 8;
+  constexpr int kLeastOfLoader = 40;
+  return (launched_registers(c) * threads_of(c) - 128 * kLeastOfLoader) /
+         (128 * math_warpgroups(c)) / 8 * 8;
+}
+BLOCKSCALE_HD constexpr int loader_registers(const Fp8GemmConfig& c) {
+  return launched_registers(c) * (1 + math_warpgroups(c)) - math_registers(c) * math_warpgroups(c);
 }
 
 /// Whether a warpgroup begins a k-block's products before it adds up the one before, with a second
-/// accumulator. Three warpgroups have no registers for it: each adds while the others multiply.
+/// accumulator. Three warpgroups have no registers for it: they multiply in turn, and each adds
+/// while the others multiply.
 BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }
 
-/// Whether tensor copies bring the scales, kScaleChunk k-blocks at a time into one of kScaleChunks
-/// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (plan.cpp) says.
-BLOCKSCALE_HD constexpr bool copies_scales(const Fp8GemmConfig& c) {
-  return c.rows == 192;
-}
 inline constexpr uint32_t kScaleChunk = 4;
 inline constexpr uint32_t kScaleChunks = 3;
-/// Least elements of a box's inner dimension: 16 bytes.
-inline constexpr uint32_t kBoxRowsB = 4;
+/// Where rows of B's scales are inner, a box begins at a multiple of 16 bytes and has so many of
+/// them: those of a tile's blocks, wherever they lie.
+inline constexpr uint32_t kBoxStepB = 4;
+inline constexpr uint32_t kBoxRowsB = 8;
 BLOCKSCALE_HD constexpr uint32_t a_chunk_bytes(const Fp8GemmConfig& c) {
   return static_cast<uint32_t>(c.rows) * kScaleChunk * 4;
 }
@@ -138,7 +145,7 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
   m.sums = m.results + warps * m.result_bytes;
   m.warp_sum_bytes = 16 * columns * 4;
   m.chunks = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
-  if (copies_scales(c)) {
+  if (c.copies_scales) {
     constexpr uint32_t kChunkB = (kBoxRowsB * kScaleChunk * 4 + 127) / 128 * 128;
     m.chunk_bytes = a_chunk_bytes(c) + kChunkB;
   }
@@ -149,16 +156,25 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 15;
+  static constexpr int kCount = 17;
   Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks},        {128, 128, Promotion::columns},
-      {128, 96, Promotion::blocks},         {128, 64, Promotion::blocks},
-      {64, 32, Promotion::blocks},          {64, 32, Promotion::columns},
-      {64, 64, Promotion::blocks},          {64, 64, Promotion::columns},
-      {64, 96, Promotion::blocks},          {64, 96, Promotion::columns},
-      {64, 128, Promotion::blocks},         {128, 128, Promotion::blocks, true},
-      {128, 128, Promotion::columns, true}, {64, 128, Promotion::blocks, true},
+      {128, 128, Promotion::blocks},
+      {128, 128, Promotion::columns},
+      {128, 96, Promotion::blocks},
+      {128, 64, Promotion::blocks},
+      {64, 32, Promotion::blocks},
+      {64, 32, Promotion::columns},
+      {64, 64, Promotion::blocks},
+      {64, 64, Promotion::columns},
+      {64, 96, Promotion::blocks},
+      {64, 96, Promotion::columns},
+      {64, 128, Promotion::blocks},
+      {128, 128, Promotion::blocks, true},
+      {128, 128, Promotion::columns, true},
+      {64, 128, Promotion::blocks, true},
       {192, 128, Promotion::blocks},
+      {192, 128, Promotion::blocks, false, true},
+      {192, 96, Promotion::blocks, false, true},
   };
 } kFp8GemmKernels;
 

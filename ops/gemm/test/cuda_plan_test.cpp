@@ -94,7 +94,8 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
     EXPECT_EQ(p.is_beside, i == 1);
     EXPECT_EQ(launch.a.rank != 0, x.a.k > 0);
     EXPECT_EQ(launch.d.rank != 0, p.epilogue.d.boxes);
-    for (const TensorMapDescription& map : {launch.a, launch.a_last, launch.b, launch.d}) {
+    for (const TensorMapDescription& map :
+         {launch.a, launch.a_last, launch.b, launch.d, launch.a_scales, launch.b_scales}) {
       std::ostringstream rule;
       if (map.rank == 0) continue;
       EXPECT_FALSE(print_broken_rule(rule, map)) << rule.str();

@@ -32,6 +32,7 @@ struct Problem {
   std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
   bool is_cut = false;             // expected of the plan, as the next
   bool is_row = false;
+  std::optional<bool> copies_scales = {};
 };
 
 std::string text_of(const Problem& p) {
@@ -80,6 +81,9 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   ASSERT_EQ(plan.count == 0, p.is_row);
   if (p.is_cut) {
     ASSERT_EQ(plan.count, 2u);
+  }
+  if (p.copies_scales) {
+    ASSERT_EQ(kFp8GemmKernels.at[plan.launches[0].kernel].copies_scales, *p.copies_scales);
   }
   using emulator::BufferUse;
   const auto bytes_of = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
@@ -160,25 +164,34 @@ TEST(EmulatedGemm, ScalesCopiedByChunks) {
   struct Case {
     ScaleLayout a, b;
     std::int64_t k;  // chunks end in the middle where no row of scales must begin at 16 bytes
-    bool fits = true;
   };
-  for (const Case& c : {Case{kRows, kRows, 500}, Case{kRows, kColumns, 1000},
-                        Case{kColumns, kRows, 1024}, Case{kColumns, kColumns, 840},
-                        Case{kColumns, kColumns, 100}, Case{kRows, kRows, 840, false}}) {
+  for (const Case& c :
+       {Case{kRows, kRows, 500}, Case{kRows, kColumns, 1000}, Case{kColumns, kRows, 1024},
+        Case{kColumns, kColumns, 840}, Case{kColumns, kColumns, 100}}) {
     Problem p;
     p.m = 200;
-    p.n = 4 * 128 - 8;
     p.k = c.k;
     p.a_layout = c.a;
     p.layout = c.b;
-    const Fp8GemmChoice choice = {192, 128, 3, 1, 1};
-    if (c.fits) {
-      check(p, choice, emulator::random_order(7));
-    } else {
-      test::expect_invalid("choice", "scales are copied; these cannot be",
-                           [&] { check(p, choice, emulator::in_order()); });
-    }
+    p.copies_scales = true;
+    p.n = 4 * 128 - 8;
+    check(p, Fp8GemmChoice{192, 128, 3, 1, 1}, emulator::random_order(7));
+    p.n = 8 * 128 - 8;  // a tile of 96 on blocks 3 and 4, of which a box of rows has both
+    check(p, Fp8GemmChoice{192, 96, 3, 1, 1}, emulator::random_order(8));
   }
+}
+
+TEST(EmulatedGemm, ThreeWarpgroupsLoadOtherScales) {
+  Problem p;
+  p.m = 200;
+  p.n = 300;
+  p.k = 840;  // seven scales of a row: no row but the first begins at 16 bytes
+  p.copies_scales = false;
+  const Fp8GemmChoice choice = {192, 128, 3, 1, 1};
+  check(p, choice, emulator::random_order(7));
+  p.a = Recipe::fp8_1x128_ue8m0;
+  p.b = Recipe::fp8_128x128_ue8m0;
+  check(p, choice, emulator::random_order(8));
 }
 
 TEST(EmulatedGemm, LastColumnsBesideALastWave) {

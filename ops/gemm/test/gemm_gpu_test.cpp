@@ -230,7 +230,7 @@ TEST_F(CudaGpuGemm, EveryChoiceWhereScalesCanBeCopied) {
         std::tuple{mn_major, mn_major, 848}}) {
     Problem p;
     p.m = 500;
-    p.n = 500;
+    p.n = 1000;
     p.k = k / 16 * 16;
     p.batch = 2;
     p.a_layout = a;

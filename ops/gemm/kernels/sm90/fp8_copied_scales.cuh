@@ -11,6 +11,12 @@
 
 namespace blockscale::fp8_gemm {
 
+/// The block of B that a tile's first column lies in.
+template <Fp8GemmConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t first_block(const Tile& tile) {
+  return tile.n * static_cast<uint32_t>(kConfig.columns) / kFp8BlockK;
+}
+
 /// By the warp that copies; nothing where scales are loaded.
 template <Fp8GemmConfig kConfig>
 class ScaleCopies {
@@ -30,17 +36,17 @@ class ScaleCopies {
  private:
   /// The next chunk, if there is one.
   BLOCKSCALE_DEVICE void bring() {
-    if (!copies_scales(kConfig) || !work_.has(turn_)) return;
+    if (!kConfig.copies_scales || !work_.has(turn_)) return;
     const Fp8GemmParams& p = work_.p;
     shared_.chunks.wait_empty(place_);
     if (ptx::elect_sync()) {
       const ptx::SharedAddress full = shared_.chunks.full(place_.stage);
       const ptx::SharedAddress to = shared_.chunk(place_.stage);
       const int32_t a_row = static_cast<int32_t>(tile_.m * kConfig.rows);
-      // A box begins at a multiple of 16 bytes.
+      const uint32_t block = first_block<kConfig>(tile_);
       const bool b_rows_inner = p.b_scales.layout == ScaleLayout::mn_major;
       const int32_t b_row =
-          static_cast<int32_t>(b_rows_inner ? tile_.n / kBoxRowsB * kBoxRowsB : tile_.n);
+          static_cast<int32_t>(b_rows_inner ? block / kBoxStepB * kBoxStepB : block);
       const int32_t batch = static_cast<int32_t>(tile_.batch);
       ptx::mbarrier_arrive_expect_tx(full, a_chunk_bytes(kConfig) + p.b_chunk_bytes);
       ptx::cp_async_bulk_tensor_shared_global<3>(
@@ -88,15 +94,12 @@ class CopiedScales {
 
   BLOCKSCALE_DEVICE void run() {
     if (work_.k_begin == work_.k_end) return;
-    Chunk next;
+    Chunk chunk;
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t count = load(next); count != 0;) {
-      const Chunk chunk = next;
-      const uint32_t stored = count;
-      count = load(next);
+    while (const uint32_t count = load(chunk)) {
       BLOCKSCALE_UNROLL
       for (uint32_t i = 0; i < kScaleChunk; ++i) {
-        if (i < stored) store(chunk, i);
+        if (i < count) store(chunk, i);
       }
     }
   }
@@ -105,17 +108,19 @@ class CopiedScales {
   static constexpr uint32_t kThreads = kScaleWarps * 32;
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
   static constexpr uint32_t kMine = kRows / kThreads;
-  static_assert(kRows % kThreads == 0 && kConfig.columns == kFp8BlockK);
+  static constexpr uint32_t kBlocks = static_cast<uint32_t>(row_scales_of(kConfig));  // of B
+  static_assert(kRows % kThreads == 0);
 
   struct Chunk {
-    float at[kScaleChunk][kMine];
+    float at[kScaleChunk][kMine][kBlocks];
   };
 
   BLOCKSCALE_DEVICE uint32_t row(uint32_t j) const { return thread_ + j * kThreads; }
 
   /// Where B's scales lie in a chunk.
   BLOCKSCALE_DEVICE void begin_tile(const Tile& tile) {
-    b_offset_ = a_chunk_bytes(kConfig) + (b_rows_inner_ ? tile.n % kBoxRowsB * 4 : 0);
+    const uint32_t block = first_block<kConfig>(tile);
+    b_offset_ = a_chunk_bytes(kConfig) + (b_rows_inner_ ? block % kBoxStepB * 4 : 0);
   }
 
   /// The products of the next chunk's scales, and of how many k-blocks they are; 0 if none is left.
@@ -126,13 +131,19 @@ class CopiedScales {
     const ptx::SharedAddress a = shared_.chunk(from_.stage);
     const ptx::SharedAddress b = a + b_offset_;
     const uint32_t b_k_bytes = b_rows_inner_ ? kBoxRowsB * 4 : 4;
+    const uint32_t b_row_bytes = b_rows_inner_ ? 4 : kScaleChunk * 4;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kScaleChunk; ++i) {
-      const float of_b = ptx::ld_shared<float>(b + i * b_k_bytes);
+      float of_a[kMine];
       BLOCKSCALE_UNROLL
       for (uint32_t j = 0; j < kMine; ++j) {
-        const ptx::SharedAddress of_a = a + (row(j) * a_row_bytes_ + i * a_k_bytes_);
-        to.at[i][j] = ptx::mul_rn(ptx::ld_shared<float>(of_a), of_b);
+        of_a[j] = ptx::ld_shared<float>(a + (row(j) * a_row_bytes_ + i * a_k_bytes_));
+      }
+      BLOCKSCALE_UNROLL
+      for (uint32_t n = 0; n < kBlocks; ++n) {
+        const float of_b = ptx::ld_shared<float>(b + (n * b_row_bytes + i * b_k_bytes));
+        BLOCKSCALE_UNROLL
+        for (uint32_t j = 0; j < kMine; ++j) to.at[i][j][n] = ptx::mul_rn(of_a[j], of_b);
       }
     }
     ptx::bar_warp_sync(ptx::kFullMask);
@@ -150,7 +161,11 @@ class CopiedScales {
     shared_.ring.wait_empty(to_);
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kMine; ++j) {
-      ptx::st_shared(slot_[j] + to_.stage * shared_.memory.scale_bytes, chunk.at[i][j]);
+      BLOCKSCALE_UNROLL
+      for (uint32_t n = 0; n < kBlocks; ++n) {
+        ptx::st_shared(slot_[j] + (to_.stage * shared_.memory.scale_bytes + n * 8),
+                       chunk.at[i][j][n]);
+      }
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (thread_ % 32 == 0) ptx::mbarrier_arrive(shared_.ring.full(to_.stage));

@@ -170,7 +170,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   if (warp != 0) ptx::bar_sync(kBegun, kThreads);
   fp8_gemm::join_grid(work);
   if (warp < 4) {
-    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kLoaderRegisters>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<loader_registers(kConfig)>();
     if (warp == 0) {
       fp8_gemm::load_operands<kConfig>(work, shared);
     } else {

@@ -197,7 +197,7 @@ class ScaleLoader {
 /// By warp `warp` of those that bring scales.
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
-  if constexpr (copies_scales(kConfig)) {
+  if constexpr (kConfig.copies_scales) {
     CopiedScales<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
     return;
   }

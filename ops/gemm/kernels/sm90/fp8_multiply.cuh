@@ -2,10 +2,12 @@
 //
 // The tensor cores sum a k-block of 128 products with few bits; then its scales apply and f32 takes
 // over. Two k-blocks are in flight: the next one's products run while this one is added up, half of
-// them begun before the sums, the others behind them. (Of three warpgroups each has one.)
+// them begun before the sums, the others behind them. Of three warpgroups each has one in flight,
+// and they take turns: without that they would multiply together, and then all add.
 #pragma once
 
 #include "device/ptx/arithmetic.h"
+#include "device/ptx/barrier.h"
 #include "device/ptx/wgmma.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp8_load.cuh"
@@ -31,7 +33,9 @@ class Multiplier {
       : shared_(shared),
         lane_(ptx::laneid()),
         warpgroup_(warp / 4),
-        row_(warp * 16 + ptx::laneid() / 4) {}
+        row_(warp * 16 + ptx::laneid() / 4) {
+    if (!has_two_accumulators(kConfig) && warpgroup_ + 1 == kWarpgroups) pass_turn();
+  }
 
   /// Sums of `count` k-blocks, as a wgmma accumulator has them. From column `boundary` on a tile of
   /// two blocks of B takes the second one's scale. `meanwhile` is done once the tensor cores have
@@ -84,7 +88,8 @@ class Multiplier {
     }
   }
 
-  /// Other warpgroups' products do.
+  /// Other warpgroups' products do: each waits until those of the one before it have begun, of
+  /// which the tensor cores then have enough to do.
   template <class Meanwhile>
   BLOCKSCALE_DEVICE void multiply_in_turn(uint32_t count, uint32_t boundary, float (&sums)[kSums],
                                           const Meanwhile& meanwhile) {
@@ -92,8 +97,11 @@ class Multiplier {
     bool is_first = true;
     BLOCKSCALE_NO_UNROLL
     do {
-      begin(x);
-      go_on(x);
+      await_stage(x);
+      ptx::bar_sync(kFirstTurn + warpgroup_, kTurnThreads);
+      ptx::wgmma_fence(x.products);
+      multiply_bytes<0, kFp8BlockK>(x);
+      pass_turn();
       if (is_first) meanwhile();
       is_first = false;
       ptx::wgmma_wait_group<0>(x.products);
@@ -101,12 +109,27 @@ class Multiplier {
     } while (--count != 0);
   }
 
-  /// Begins the next stage's products, or their first half.
-  BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
+  static constexpr uint32_t kWarpgroups = static_cast<uint32_t>(math_warpgroups(kConfig));
+  static constexpr uint32_t kFirstTurn = 2;  // barriers, one for each warpgroup
+  static constexpr uint32_t kTurnThreads = 256;
+
+  /// The next warpgroup may multiply.
+  BLOCKSCALE_DEVICE void pass_turn() const {
+    const uint32_t next = warpgroup_ + 1 == kWarpgroups ? 0 : warpgroup_ + 1;
+    ptx::bar_arrive(kFirstTurn + next, kTurnThreads);
+  }
+
+  /// Waits for the next stage, and reads its scales.
+  BLOCKSCALE_DEVICE void await_stage(KBlock<kConfig>& x) {
     shared_.ring.wait_full(place_);
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
     x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
+  }
+
+  /// Begins the next stage's products, or their first half.
+  BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
+    await_stage(x);
     ptx::wgmma_fence(x.products);
     multiply_bytes<0, kFirstBytes>(x);
   }
