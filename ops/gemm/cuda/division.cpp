@@ -34,12 +34,12 @@ constexpr double kTurnProducts = 20e12;
 constexpr double kTurnStep = 0.33e-6;
 constexpr double kTurnLoad = 0.02e-6;  // more, where scales are not copied
 constexpr double kTurnStore = 1.5e-10;
-constexpr double kTurnBeside = 0.6;
+constexpr double kTurnBeside = 0.55;
 constexpr double kSum = 0.62e-10;  // an element that a block of a cluster adds
 constexpr double kBegin = 2e-6;    // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch.
-constexpr double kWorthwhile = 0.97;
+constexpr double kWorthwhile = 0.98;
 /// Where D's columns may be cut: at most so many multiples of least_columns before its end.
 constexpr int kMostCuts = 8;
 
@@ -86,7 +86,7 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   const bool in_turn = !has_two_accumulators({.rows = c.rows, .columns = c.columns});
   const double block = std::max(elements * kFp8BlockK / (in_turn ? kTurnProducts : kProducts),
                                 double(c.columns) * kFp8BlockK / kLoads);
-  const double step = !in_turn ? kStep : kTurnStep + (x.may_copy_scales ? 0 : kTurnLoad);
+  const double step = !in_turn ? kStep : kTurnStep + (x.copies_scales(c.rows) ? 0 : kTurnLoad);
   double store = elements * (in_turn ? kTurnStore : kStore);
   if (!is_last) store *= blocks_per_sm * (in_turn ? kTurnBeside : kBeside);
   return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + store);
@@ -222,7 +222,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
     if (config.quantizes != (x.quantized_columns != 0)) continue;
-    if (config.rows == 192 && config.copies_scales != x.may_copy_scales) continue;
+    if (config.copies_scales != x.copies_scales(config.rows)) continue;
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {

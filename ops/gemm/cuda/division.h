@@ -22,12 +22,16 @@ struct Fp8GemmSize {
   /// Whether K may be divided, as the number of rows suggests: the order of additions then depends
   /// on it.
   bool may_split = true;
-  /// Whether tensor copies can bring the scales.
+  /// Whether tensor copies can bring the scales, of the kernels that have them copied.
   bool may_copy_scales = false;
   /// Where D is quantized: columns that a block computes for 128 of the result, 256 with swiglu,
   /// which it takes in two tiles. Else 0.
   std::int64_t quantized_columns = 0;
 
+  /// Whether a tile of so many rows has its scales copied.
+  bool copies_scales(int rows) const {
+    return rows == 192 && may_copy_scales && quantized_columns == 0;
+  }
   std::int64_t parts() const { return std::max<std::int64_t>(1, quantized_columns / 128); }
   friend bool operator==(const Fp8GemmSize&, const Fp8GemmSize&) = default;
 };

@@ -156,7 +156,7 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 17;
+  static constexpr int kCount = 18;
   Fp8GemmConfig at[kCount] = {
       {128, 128, Promotion::blocks},
       {128, 128, Promotion::columns},
@@ -175,6 +175,7 @@ inline constexpr struct Fp8GemmKernelList {
       {192, 128, Promotion::blocks},
       {192, 128, Promotion::blocks, false, true},
       {192, 96, Promotion::blocks, false, true},
+      {192, 128, Promotion::blocks, true},
   };
 } kFp8GemmKernels;
 

@@ -150,14 +150,14 @@ TEST(CudaGemmPlan, NothingToDoAndNoK) {
 
 TEST(CudaGemmPlan, SaysWhatIsLaunched) {
   EXPECT_EQ(
-      cuda::describe_gemm(product(4096, 4096, 7168)),
-      "gemm_fp8_128x128_blocks: 1024 tiles of 128 x 128, 56 blocks of K; 132 x 384 threads, 1 "
-      "a multiprocessor, 5 stages, 199680 bytes shared, stored as boxes; 178.5 us "
+      cuda::describe_gemm(product(4096, 4096, 4096)),
+      "gemm_fp8_128x128_blocks: 1024 tiles of 128 x 128, 32 blocks of K; 132 x 384 threads, 1 "
+      "a multiprocessor, 5 stages, 199680 bytes shared, stored as boxes; 109.1 us "
       "expected\nworkspace 0 bytes\n");
   EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));
-  EXPECT_THAT(cuda::describe_gemm(product(2048, 2112, 7168)),
-              testing::HasSubstr("beside its last wave the other 64 columns by gemm_fp8_"));
+  EXPECT_THAT(cuda::describe_gemm(product(4096, 4096, 7168)),
+              testing::HasSubstr("beside its last wave the other 256 columns by gemm_fp8_"));
   EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
               testing::HasSubstr("stored by elements"));
   EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
