@@ -1,8 +1,9 @@
 """Checkpoints that are read and never written, and what is applied while they are read.
 
 torchao's and ModelOpt's are made by the packages, FBGEMM's stacks by transformers' own integration.
-LightX2V needs a GPU to run, vLLM an environment of its own (test_vllm.py): theirs are written by
-the rules that their public source states, re-stated here and in rules.py.
+LightX2V's own code needs a checkout (test_use_lightx2v.py), vLLM an environment of its own
+(test_vllm.py): here, theirs are written by the rules that their public source states, re-stated
+here and in rules.py.
 """
 
 from __future__ import annotations
