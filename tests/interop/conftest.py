@@ -17,6 +17,7 @@ import torch
 from cases import Case
 from command import Blockscale
 from findings import Findings
+from lightx2v_checkout import LightX2V
 
 FINDINGS = pytest.StashKey[Findings]()
 
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--blockscale", type=Path, required=True, help="the command line to test")
     parser.addoption("--llm-compressor-python", type=Path, help="interpreter with llm-compressor")
     parser.addoption("--vllm-python", type=Path, help="interpreter with vLLM")
+    parser.addoption("--lightx2v", type=Path, help="checkout of ModelTC/LightX2V")
     parser.addoption("--package-python", type=Path, help="interpreter with the blockscale package")
     parser.addoption("--report", type=Path, help="page to write when every test has passed")
 
@@ -66,6 +68,16 @@ def package_python(pytestconfig: pytest.Config) -> Path:
 @pytest.fixture(scope="session")
 def vllm_python(pytestconfig: pytest.Config) -> Path:
     return python_of(pytestconfig, "--vllm-python")
+
+
+@pytest.fixture(scope="session")
+def lightx2v(pytestconfig: pytest.Config, work: Path) -> LightX2V:
+    checkout = pytestconfig.getoption("--lightx2v")
+    if checkout is None:
+        pytest.skip("no --lightx2v: no checkout of ModelTC/LightX2V")
+    folder = work / "lightx2v"
+    folder.mkdir()
+    return LightX2V(checkout.resolve(), folder)
 
 
 @pytest.fixture(scope="session")

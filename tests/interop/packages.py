@@ -25,7 +25,7 @@ def dequantize(dialect: str, folder: Path, weights: Iterable[str]) -> Values:
 def dequantize_compressed_tensors(folder: Path, weights: list[str]) -> Values:
     from compressed_tensors.entrypoints.convert.converters import CompressedTensorsDequantizer
 
-    tensors = load_file(folder / "model.safetensors")
+    tensors = _tensors(folder)
     # It knows tensors by name only, and would take norms and embeddings for layers.
     layers = {name.rpartition(".")[0] for name in weights}
     kept = {name.rpartition(".")[0] for name in tensors} - layers
@@ -38,13 +38,13 @@ def dequantize_deepseek(folder: Path, weights: list[str]) -> Values:
     from compressed_tensors.entrypoints.convert.converters import FP8BlockDequantizer
 
     reader = FP8BlockDequantizer.from_pretrained(folder, dtype=torch.float32)
-    return _float32(reader.process(load_file(folder / "model.safetensors")), weights)
+    return _float32(reader.process(_tensors(folder)), weights)
 
 
 def dequantize_modelopt(folder: Path, weights: list[str]) -> Values:
     from modelopt.torch.quantization.qtensor import NVFP4QTensor
 
-    tensors = load_file(folder / "model.safetensors")
+    tensors = _tensors(folder)
     values = {}
     for name in weights:
         packed = tensors[name]
@@ -56,6 +56,11 @@ def dequantize_modelopt(folder: Path, weights: list[str]) -> Values:
             block_sizes={-1: 16},
         )
     return _float32(values, weights)
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
 
 
 def _float32(tensors: dict[str, torch.Tensor], weights: list[str]) -> Values:

@@ -18,12 +18,13 @@ class Stored(NamedTuple):
 
 def read(folder: Path) -> dict[str, Stored]:
     """Every tensor of a checkpoint folder, sharded or not."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
+    indices = list(folder.glob("*.safetensors.index.json"))
+    if indices:
+        (index,) = indices
         weight_map = json.loads(index.read_text())["weight_map"]
         files = [folder / shard for shard in sorted(set(weight_map.values()))]
     else:
-        files = [folder / "model.safetensors"]
+        files = sorted(folder.glob("*.safetensors"))
     tensors: dict[str, Stored] = {}
     for file in files:
         with safe_open(file, framework="pt") as reader:

@@ -25,8 +25,9 @@ NOTE = """\
 *Values* are our dequantization to f32, against the rules and against the producing package's own.
 *Rewritten* is the same recipe and dialect again: every tensor comes out byte for byte; or, with
 *as*, the same recipe in a dialect whose package reads the same values (of `nvfp4` to 2 units in the
-last place of f32, as a tensor scale may become its inverse). AWQ's factors are random here, applied
-and exported by ModelOpt: its search for them needs a GPU."""
+last place of f32, as a tensor scale may become its inverse). AWQ's factors are what ModelOpt's own
+search finds; of that, its form in torch stands in for a CUDA kernel, which rounds to NVFP4 and
+back."""
 LLM_COMPRESSOR = {  # its names of our recipes
     "NVFP4A16": "nvfp4",
     "MXFP4A16": "mxfp4",

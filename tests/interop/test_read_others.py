@@ -1,8 +1,9 @@
 """Checkpoints that are read and never written, and what is applied while they are read.
 
 torchao's and ModelOpt's are made by the packages, FBGEMM's stacks by transformers' own integration.
-LightX2V needs a GPU to run, vLLM an environment of its own (test_vllm.py): theirs are written by
-the rules that their public source states, re-stated here and in rules.py.
+LightX2V's own code needs a checkout (test_use_lightx2v.py), vLLM an environment of its own
+(test_vllm.py): here, theirs are written by the rules that their public source states, re-stated
+here and in rules.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import packages
 import pytest
 import rules
+import small_models
 import store
 import torch
 import torchao_models
@@ -89,7 +91,6 @@ def test_torchao(
 
 
 def test_torchao_as_transformers_saves_it(blockscale: Blockscale, tmp_path: Path) -> None:
-    import small_models
     from torchao.prototype.mx_formats import NVFP4WeightOnlyConfig
     from transformers import AutoModelForCausalLM, TorchAoConfig
 
@@ -103,18 +104,22 @@ def test_torchao_as_transformers_saves_it(blockscale: Blockscale, tmp_path: Path
 
 
 def test_modelopt_awq(blockscale: Blockscale, tmp_path: Path, findings: Findings) -> None:
-    """Our weights are the package's times the factors of its inputs, column by column."""
+    """Our weights are the package's times the factors of its inputs, column by column, and with
+    them as near to the model's own as NVFP4 is."""
     config, folder = "NVFP4_AWQ_LITE_CFG", tmp_path / "written"
     run_program(sys.executable, HERE / "produce_with_modelopt.py", "llama", config, folder)
     stored = store.read(folder)
     names = [n.removesuffix("_scale_2") for n in stored if n.endswith(".weight_scale_2")]
     ours = dequantized(blockscale, folder, tmp_path)
     theirs = packages.dequantize("modelopt", folder, names)
+    model = small_models.build("llama").state_dict()
     with_factors = []
     for name in names:
         factors = stored.get(name.removesuffix("weight") + "pre_quant_scale")
         if factors is not None:
+            assert np.ptp(factors.array) > 0, name
             theirs[name] = theirs[name] * factors.array
+            assert rules.sqnr_db(store.as_array(model[name]), theirs[name]) > 18, name
             with_factors.append(name)
     assert with_factors
     assert_values(ours, theirs)
