@@ -93,7 +93,8 @@ class ScaleLoader {
   static constexpr uint32_t kB =
       kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));
 
-  static constexpr int kAhead = kA + kB < 8 ? 2 : 1;  // turns: as registers allow
+  /// Turns, as registers allow.
+  static constexpr int kAhead = kA + kB < (loader_registers(kConfig) > 40 ? 12 : 8) ? 2 : 1;
 
   struct Scales {
     ACode a[kA];
