@@ -98,6 +98,40 @@ bool is_exchanged(const ArrayName& name, nb::handle object, const Place& place,
   return true;
 }
 
+/// What numpy's attribute __array_struct__ gives ("The array interface protocol", C side): a
+/// description that lives as long as its capsule.
+struct ArrayInterface {
+  static constexpr int kAligned = 0x100, kNative = 0x200, kWritable = 0x400;  // of flags
+
+  int two;  // a check
+  int ndim;
+  char kind;  // of elements
+  int itemsize;
+  int flags;
+  const Py_intptr_t* shape;
+  const Py_intptr_t* strides;  // bytes
+  void* data;
+};
+
+nb::object numpy_dtype(nb::handle type) {
+  return nb::module_::import_("numpy").attr("dtype")(type);
+}
+
+/// numpy's dtype of ml_dtypes; null as long as nobody imported that.
+nb::handle bfloat16() {
+  static std::atomic<PyObject*> kept = nullptr;
+  if (PyObject* const known = kept) return known;
+  const auto module = nb::steal(PyImport_GetModule(interned("ml_dtypes").ptr()));
+  PyErr_Clear();
+  if (!module.is_valid() || !nb::hasattr(module, "bfloat16")) return {};
+  return kept = numpy_dtype(module.attr("bfloat16")).release().ptr();
+}
+
+bool is_numpy_array(nb::handle object) {
+  static const nb::object& type = *new nb::object(nb::module_::import_("numpy").attr("ndarray"));
+  return object.type().is(type);
+}
+
 nb::dlpack::dltensor described(const nb::ndarray<nb::ro>& array) {
   nb::dlpack::dltensor tensor;
   tensor.data = const_cast<void*>(array.data());
@@ -182,9 +216,52 @@ std::int64_t Array::size() const {
   return size;
 }
 
+/// An array of numpy's own class, in a fifth of the time of the buffer protocol. Nothing where that
+/// has more to say.
+std::optional<Array> numpy_array(nb::handle object, bool to_write) {
+  if (!is_numpy_array(object)) return std::nullopt;
+  static const nb::object& name = *new nb::object(interned("__array_struct__"));
+  const nb::object capsule = object.attr(name);
+  const auto* x = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (x == nullptr) throw nb::python_error();
+  const int flags = ArrayInterface::kAligned | ArrayInterface::kNative |
+                    (to_write ? ArrayInterface::kWritable : 0);
+  if (x->two != 2 || (x->flags & flags) != flags || x->kind == 'O' || x->itemsize <= 0 ||
+      static_cast<std::size_t>(x->ndim) > Array::kMostDimensions) {
+    return std::nullopt;
+  }
+  Array array;
+  array.data_ = x->data;
+  array.ndim_ = static_cast<std::size_t>(x->ndim);
+  array.itemsize_ = x->itemsize;
+  for (std::size_t axis = 0; axis < array.ndim_; ++axis) {
+    if (x->strides[axis] % x->itemsize != 0) return std::nullopt;
+    array.shape_[axis] = x->shape[axis];
+    array.strides_[axis] = x->strides[axis] / x->itemsize;
+  }
+  array.owner_ = nb::borrow(object);
+  return array;
+}
+
+std::optional<Format> numpy_format(nb::handle x) {
+  if (!is_numpy_array(x)) return std::nullopt;
+  static const nb::object& name = *new nb::object(interned("dtype"));
+  const nb::object dtype = x.attr(name);
+  // numpy has one object for a dtype unless it is swapped or annotated.
+  static const nb::object& f32 = *new nb::object(numpy_dtype(nb::str("float32")));
+  static const nb::object& f16 = *new nb::object(numpy_dtype(nb::str("float16")));
+  if (dtype.is(f32)) return Format::f32;
+  if (dtype.is(f16)) return Format::f16;
+  if (dtype.is(bfloat16())) return Format::bf16;
+  return std::nullopt;
+}
+
 Array input_array(const ArrayName& name, nb::handle object, const Place& place) {
   nb::dlpack::dltensor tensor;
   if (is_exchanged(name, object, place, tensor)) return {name, tensor, nb::borrow(object)};
+  if (!place.cuda) {
+    if (std::optional<Array> array = numpy_array(object, false)) return *std::move(array);
+  }
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(array_source(object, place), array, false)) {
     fail(name, "is no array that DLPack or the buffer protocol can carry; copy it");
@@ -196,6 +273,9 @@ Array input_array(const ArrayName& name, nb::handle object, const Place& place) 
 Array output_array(const ArrayName& name, nb::handle object, const Place& place) {
   nb::dlpack::dltensor tensor;
   if (is_exchanged(name, object, place, tensor)) return {name, tensor, nb::borrow(object)};
+  if (!place.cuda) {
+    if (std::optional<Array> array = numpy_array(object, true)) return *std::move(array);
+  }
   nb::ndarray<> array;
   if (!nb::try_cast(array_source(object, place), array, false)) {
     (void)input_array(name, object, place);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "blockscale/tensor.h"
@@ -60,6 +61,8 @@ class Array {
   std::int64_t nbytes() const { return size() * itemsize_; }
 
  private:
+  friend std::optional<Array> numpy_array(nb::handle object, bool to_write);
+
   static constexpr std::size_t kMostDimensions = 8;
 
   void* data_ = nullptr;
@@ -87,6 +90,10 @@ struct ElementType {
 /// The type of a tensor of torch that is taken as it is, and its memory: on a CUDA device, strided,
 /// with neither a gradient nor a negation to come. Null for all else.
 const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor);
+
+/// The format of an array of numpy's own class, with the dtype float32, float16 or ml_dtypes'
+/// bfloat16; nothing for all else.
+std::optional<Format> numpy_format(nb::handle x);
 
 /// What torch's allocator gave, until it is destroyed: work that is queued on torch's stream by
 /// then may use it. Null where torch has no table of C functions, or no memory.

@@ -106,6 +106,46 @@ void gemm_into(nb::handle a, nb::handle b, nb::handle out, Format dtype, float a
   with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
 }
 
+/// An operand as gemm_call takes it: a plain array of numpy's, or a ScaledTensor of such arrays.
+/// Null for all else.
+nb::object numpy_operand(nb::handle x) {
+  if (const std::optional<Format> format = numpy_format(x)) return nb::make_tuple(x, *format);
+  static const nb::object& name = *new nb::object(interned("_place"));
+  const nb::object place = nb::getattr(x, name, nb::none());
+  const bool is_numpy = PyUnicode_Check(place.ptr()) != 0 &&
+                        PyUnicode_CompareWithASCIIString(place.ptr(), "numpy") == 0;
+  return is_numpy ? nb::borrow(x) : nb::object();
+}
+
+/// `gemm` of matrices of numpy's without Python, where nothing but alpha, bias and batch_invariant
+/// is given. False, and nothing done, for what it cannot take as it is.
+bool gemm_numpy(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb::handle bias,
+                bool batch_invariant, int threads) {
+  const std::optional<Format> format = numpy_format(out);
+  if (!format || threads < 0 || !PyFloat_CheckExact(alpha.ptr())) return false;
+  const nb::object left = numpy_operand(a), right = numpy_operand(b);
+  if (!left.is_valid() || !right.is_valid()) return false;
+  std::optional<nb::tuple> bias_pair;
+  if (!bias.is_none()) {
+    const std::optional<Format> bias_format = numpy_format(bias);
+    if (!bias_format || nb::cast<int>(bias.attr("ndim")) != 1) return false;
+    bias_pair = nb::make_tuple(bias, *bias_format);
+  }
+  const auto factor = static_cast<float>(PyFloat_AsDouble(alpha.ptr()));
+  const GemmCall call = gemm_call(left, right, out, *format, factor, nb::none(), 0.0f, std::nullopt,
+                                  bias_pair, batch_invariant);
+  const GemmArguments& x = call.arguments;
+  const auto is_matrix = [](const Operand& operand) {
+    return (operand.plain.ndim() != 0 ? operand.plain : operand.scaled.values).ndim() == 2;
+  };
+  if (call.out.ndim() != 2 || !is_matrix(call.a) || !is_matrix(call.b) || x.d.rows != x.a.rows ||
+      x.d.columns != x.b.rows) {
+    return false;
+  }
+  with_python_names([&] { gemm(x, GemmOptions{threads}); });
+  return true;
+}
+
 void gemm_quantize_into(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
                         bool given_scales, float amax_floor,
                         const std::optional<nb::tuple>& transform, float alpha,
@@ -143,6 +183,9 @@ void bind_operations(nb::module_& module) {
   module.def("gemm", &gemm_into, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("dtype"),
              nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"), nb::arg("c").none(),
              nb::arg("bias").none(), nb::arg("batch_invariant"), nb::arg("threads"));
+  module.def("gemm_numpy", &gemm_numpy, nb::arg("a"), nb::arg("b"), nb::arg("out"),
+             nb::arg("alpha").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
+             nb::arg("threads"));
   module.def("gemm_quantize", &gemm_quantize_into, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("mode"), nb::arg("given_scales"), nb::arg("amax_floor"),
              nb::arg("transform").none(), nb::arg("alpha"), nb::arg("alpha_factor").none(),

@@ -410,16 +410,22 @@ def gemm(
     32.0
     """
     if (
-        type(a) is type(b) is ScaledTensor
-        and out is not None
+        out is not None
         and c is None
         and type(beta) is float
         and beta == 0.0
         and type(batch_invariant) is bool
-        and (type(threads) is int and threads == 0)
-        and _native.gemm_torch(a, b, out, alpha, bias, batch_invariant, device)
+        and type(threads) is int
+        and type(b) is ScaledTensor
     ):
-        return out
+        if type(out) is np.ndarray:
+            fits = type(a) in (np.ndarray, ScaledTensor) and 0 <= threads < 2**31
+            done = fits and _native.gemm_numpy(a, b, out, alpha, bias, batch_invariant, threads)
+        else:
+            fits = type(a) is ScaledTensor and threads == 0
+            done = fits and _native.gemm_torch(a, b, out, alpha, bias, batch_invariant, device)
+        if done:
+            return out
     left, left_shape, left_format, place = _operand(a, "a")
     right, right_shape, _, right_place = _operand(b, "b")
     require_place(right_place, place, "b", "a")

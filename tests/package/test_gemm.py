@@ -58,6 +58,58 @@ def test_epilogue_is_exact_on_integers() -> None:
     assert blockscale.gemm(a, b, beta=1.0, c=c, out=c) is c
 
 
+class Subclass(np.ndarray):
+    """Of numpy's arrays, but not of numpy's own class: a call takes the long way."""
+
+
+def poisoned(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("left", ["plain", "mxfp8_e4m3"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_short_way_is_the_long_one(dtype: type, left: str, with_bias: bool) -> None:
+    rows = normal(2 * 3, 96).astype(dtype)[::2]  # with a stride
+    a = rows if left == "plain" else blockscale.quantize(rows, left)
+    b = blockscale.quantize(normal(9, 96, seed=1), "mxfp4")
+    bias = normal(9, seed=2).astype(dtype) if with_bias else None
+    short, long = poisoned((3, 12), dtype)[:, :9], poisoned((3, 9), dtype)
+    options = {"bias": bias, "threads": 1}
+    assert blockscale._native.gemm_numpy(a, b, short, 0.5, bias, False, 1)
+    short[:] = np.nan
+    assert blockscale.gemm(a, b, out=short, alpha=0.5, **options) is short
+    out = long.view(Subclass)
+    assert not blockscale._native.gemm_numpy(a, b, out, 0.5, bias, False, 1)
+    blockscale.gemm(a, b, out=out, alpha=0.5, **options)
+    assert short.tobytes() == long.tobytes() and np.isfinite(short.astype(np.float32)).all()
+
+
+def test_short_way_leaves_the_rest() -> None:
+    """What it does not take as it is reaches the long way, with its errors."""
+    a, b = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4")
+    out = np.zeros((3, 5), np.float32)
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match="out"):
+        blockscale.gemm(a, b, out=read_only)
+    for wrong in (np.empty((5, 3), np.float32), np.empty((1, 3, 5), np.float32)):
+        with pytest.raises(ValueError, match=r"out: shape is .*, must be \(3, 5\)"):
+            blockscale.gemm(a, b, out=wrong)
+    for dtype in (np.float64, np.uint16, ">f4"):
+        with pytest.raises(TypeError, match="out: has dtype"):
+            blockscale.gemm(a, b, out=out.astype(dtype))
+    with pytest.raises(ValueError, match="shares memory|overlaps"):
+        blockscale.gemm(a, b, out=a[:, :5])
+    with pytest.raises(ValueError, match="bias"):
+        blockscale.gemm(a, b, out=out, bias=np.ones((1, 5), np.float32))
+    with pytest.raises(ValueError, match="threads"):
+        blockscale.gemm(a, b, out=out, threads=-1)
+    expected = blockscale.gemm(a, b)
+    assert np.array_equal(blockscale.gemm(np.asfortranarray(a).copy("C"), b, out=out), expected)
+    assert np.array_equal(blockscale.gemm(a, b, out=out, alpha=1), expected)
+
+
 def test_batches_and_broadcast() -> None:
     a, b = normal(3, 4, 64), normal(5, 64)
     d = blockscale.gemm(blockscale.quantize(a, "mxfp4"), blockscale.quantize(b, "mxfp4"))
