@@ -280,10 +280,11 @@ void encode_any_blocks(Format element, Scaling scaling, const std::uint8_t* x, s
 
 template <Format kDtype>
 void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, std::int64_t count,
-                        std::int64_t block, const float* factors, std::uint8_t* codes) {
+                        std::int64_t block, const float* factors, std::uint8_t* codes,
+                        [[maybe_unused]] std::int64_t ahead) {
 #if HWY_TARGET == HWY_AVX3
   constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
-  const EncodeRun run{element, x, count, block, factors, codes};
+  const EncodeRun run{element, x, count, block, factors, codes, ahead};
   for (std::int64_t i = 0;;) {
     i = encode_words<kDtype>(run, scaling, i);
     if (i >= count) return;
@@ -301,16 +302,19 @@ void encode_blocks_from(Format element, Scaling scaling, const std::uint8_t* x, 
 }
 
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
-                   std::int64_t block, const float* factors, std::uint8_t* codes) {
+                   std::int64_t block, const float* factors, std::uint8_t* codes,
+                   std::int64_t ahead) {
   const auto* bytes = static_cast<const std::uint8_t*>(x);
   switch (dtype) {
     case Format::f16:
-      return encode_blocks_from<Format::f16>(element, scaling, bytes, count, block, factors, codes);
+      return encode_blocks_from<Format::f16>(element, scaling, bytes, count, block, factors, codes,
+                                             ahead);
     case Format::bf16:
-      return encode_blocks_from<Format::bf16>(element, scaling, bytes, count, block, factors,
-                                              codes);
+      return encode_blocks_from<Format::bf16>(element, scaling, bytes, count, block, factors, codes,
+                                              ahead);
     default:
-      return encode_blocks_from<Format::f32>(element, scaling, bytes, count, block, factors, codes);
+      return encode_blocks_from<Format::f32>(element, scaling, bytes, count, block, factors, codes,
+                                             ahead);
   }
 }
 
@@ -327,8 +331,10 @@ HWY_EXPORT(encode_blocks);
 namespace steps {
 
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
-                   std::int64_t block, const float* factors, std::uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(encode_blocks)(dtype, element, scaling, x, count, block, factors, codes);
+                   std::int64_t block, const float* factors, std::uint8_t* codes,
+                   std::int64_t ahead) {
+  HWY_DYNAMIC_DISPATCH(encode_blocks)
+  (dtype, element, scaling, x, count, block, factors, codes, ahead);
 }
 
 }  // namespace steps

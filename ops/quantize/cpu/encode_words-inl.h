@@ -246,6 +246,7 @@ struct EncodeRun {
   std::int64_t block;
   const float* factors;
   std::uint8_t* codes;
+  std::int64_t ahead;
 };
 
 /// Encodes groups from element `i` on, as many as it can; returns where it stopped: before a group
@@ -258,6 +259,9 @@ HWY_NOINLINE std::int64_t encode_words(const EncodeRun& run, std::int64_t i) {
   WordSource<kDtype, kScaling, kBlock> first(format), second(format);
   const auto encode_group = [&](const auto& of_first, const auto& of_second) HWY_ATTR {
     const std::uint8_t* const x = run.x + i * kSize;
+    for (int line = 0; line < kWordGroup * kSize; line += 64) {
+      __builtin_prefetch(x + run.ahead + line, 0, 2);  // to level 2
+    }
     const ScaledWords a = of_first(x);
     const ScaledWords b = of_second(x + kWords * kSize);
     if (HWY_UNLIKELY(!encoder.are_finite(a.magnitudes, b.magnitudes))) return false;

@@ -65,7 +65,8 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
   if (!input.is_fused()) {
     const MatrixView& x = input.x();
     const std::int64_t size = format_traits(x.dtype).bits / 8;
-    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size};
+    return {x.dtype, input.row(piece.matrix, piece.row).data + piece.k * size, x.row_stride * size,
+            true};
   }
   const quantize_detail::FusedInput& fused = input.fused();
   const bool modulates = fused.transform == InputTransform::modulate;

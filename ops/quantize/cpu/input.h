@@ -16,11 +16,12 @@ namespace blockscale {
 struct PieceRows {
   Format dtype;
   const std::uint8_t* first;
-  std::int64_t stride;  // bytes between rows
+  std::int64_t stride;   // bytes between rows
+  bool goes_on = false;  // in memory of the input's, of which more rows lie below
 
   const std::uint8_t* row(std::int64_t r) const { return first + r * stride; }
   PieceRows from(std::int64_t r, std::int64_t k) const {
-    return {dtype, row(r) + k * (format_traits(dtype).bits / 8), stride};
+    return {dtype, row(r) + k * (format_traits(dtype).bits / 8), stride, goes_on};
   }
 };
 

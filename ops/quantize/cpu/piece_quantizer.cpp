@@ -70,14 +70,21 @@ Scaling scaling_of(const RecipeTraits& t) {
   return t.family == Family::mx || t.power_of_two ? Scaling::power_of_two : Scaling::divide;
 }
 
+/// From a run to the next one, in bytes: to encode a run reads nothing but caches, and the next
+/// one's maxima are found first.
+std::int64_t bytes_ahead(const QuantizeJob& job, const Piece& run, const PieceRows& rows) {
+  if (run.count < job.cut.k) return run.count * (format_traits(rows.dtype).bits / 8);
+  return rows.goes_on ? run.rows * rows.stride : 0;
+}
+
 /// Codes of a piece or a run whose rows share `factors`.
 void encode_rows(const QuantizeJob& job, const Piece& piece, const PieceRows& rows,
-                 const float* factors) {
+                 const float* factors, std::int64_t ahead = 0) {
   const RecipeTraits& t = job.recipe;
   for (std::int64_t r = 0; r < piece.rows; ++r) {
     steps::encode_blocks(rows.dtype, t.element, scaling_of(t), rows.row(r), piece.count,
-                         std::min(job.cut.block_k, piece.count), factors,
-                         output_row(job, piece, r));
+                         std::min(job.cut.block_k, piece.count), factors, output_row(job, piece, r),
+                         ahead);
   }
 }
 
@@ -247,7 +254,7 @@ void scale_and_encode_piece(const QuantizeJob& job, const Piece& piece, const Pi
     std::uint8_t* const of_run = scales + job.cut.first_scale(piece, run) * scale_size;
     compute_scales(job, run, blocks, scale_row, of_run);
     if (search) search->run(x.first, run.k - piece.k, blocks, scale_row, of_run, errors);
-    encode_rows(job, run, x, scale_row.factors);
+    encode_rows(job, run, x, scale_row.factors, bytes_ahead(job, run, x));
   });
   if (scale_size == sizeof(float)) {
     place_piece_scales<float>(job, piece, scales);

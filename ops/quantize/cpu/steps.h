@@ -89,9 +89,11 @@ enum class Scaling : std::uint8_t {
 };
 
 /// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of
-/// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide.
+/// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide. What is read
+/// next, so many bytes `ahead` of `x`, is asked for meanwhile.
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
-                   std::int64_t block, const float* factors, std::uint8_t* codes);
+                   std::int64_t block, const float* factors, std::uint8_t* codes,
+                   std::int64_t ahead = 0);
 
 /// What codes of `count` blocks are multiplied with: f32(s) * tensor_scale, or f32(s) / it.
 /// `scales` are in the recipe's scale format. Both arrays have kArrayPadding entries of room after
