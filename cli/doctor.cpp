@@ -175,6 +175,7 @@ Json doctor_json() {
             {"threads", cpu.threads},
             {"features", cpu.features},
             {"simd_target", simd_target()},
+            {"simd_has_tiles", simd_has_tiles()},
             {"simd_targets_compiled", simd_targets_compiled()}}},
           {"memory",
            {{"total_bytes", memory.total},
@@ -208,8 +209,8 @@ std::string doctor_text() {
   return paragraph("Uses", used_text(cpu, gpu, kernels)) +
          paragraph("CPU", cpu.model + ", " + plural(cpu.logical_cpus, "logical CPU")) +
          paragraph("Features", list_or_none(cpu.features)) +
-         paragraph("SIMD",
-                   simd_target() + ", of " + list_or_none(simd_targets_compiled()) + " compiled") +
+         paragraph("SIMD", simd_target() + (simd_has_tiles() ? " with AMX" : "") + ", of " +
+                               list_or_none(simd_targets_compiled()) + " compiled") +
          paragraph("Memory", memory_text(memory_info())) + paragraph("GPU", gpu_text(gpu)) +
          paragraph("NVRTC", compiler_text(compiler)) +
          paragraph("Kernels", kernels_text(kernels, compiler)) +

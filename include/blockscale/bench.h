@@ -64,10 +64,10 @@ GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Reci
                             const QuantizeInput& input = {});
 
 /// What a CPU product multiplies with: f32; pairs of bf16, summed in f32; four bytes, summed in 32
-/// bits.
-enum class Multiplier : std::uint8_t { f32, bf16, int8 };
-inline constexpr int kMultiplierCount = 3;
-inline constexpr const char* kMultiplierNames[kMultiplierCount] = {"f32", "bf16", "int8"};
+/// bits; pairs of bf16 in AMX's tiles.
+enum class Multiplier : std::uint8_t { f32, bf16, int8, tiles };
+inline constexpr int kMultiplierCount = 4;
+inline constexpr const char* kMultiplierNames[kMultiplierCount] = {"f32", "bf16", "int8", "tiles"};
 
 /// The most that this CPU does, by the instruction set in use: what products are bound by.
 struct CpuPeaks {

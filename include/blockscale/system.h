@@ -30,6 +30,8 @@ CpuInfo cpu_info();
 std::string simd_target();
 /// All that were compiled in, best first.
 std::vector<std::string> simd_targets_compiled();
+/// Whether products of bf16 pairs go through AMX's tiles beside it.
+bool simd_has_tiles();
 
 /// Bytes; 0 where the system does not tell.
 struct MemoryInfo {

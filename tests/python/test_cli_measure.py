@@ -396,6 +396,7 @@ def test_doctor(program: Program):
     assert report["cpu"]["threads"] >= 1
     assert report["cpu"]["logical_cpus"] == os.cpu_count()
     assert report["cpu"]["simd_target"] in report["cpu"]["simd_targets_compiled"]
+    assert report["cpu"]["simd_has_tiles"] in (True, False)
     assert {"blockscale", "oneTBB", "Highway", "CLI11", "compiler"} <= set(report["versions"])
     assert report["versions"]["blockscale"] == report["version"]
     assert report["log_level"] == "warning"

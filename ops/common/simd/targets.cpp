@@ -79,6 +79,11 @@ std::string simd_target() {
   return usable == 0 ? "none" : hwy::TargetName(best_target(usable));
 }
 
+bool simd_has_tiles() {
+  use_requested_simd();
+  return uses_amx();
+}
+
 std::vector<std::string> simd_targets_compiled() {
   std::vector<std::string> names;
   for (std::int64_t targets = HWY_TARGETS; targets != 0; targets &= targets - 1) {

@@ -20,6 +20,7 @@
 #include "ops/common/simd/requested.h"
 #include "ops/common/times.h"
 #include "ops/gemm/cpu/path.h"
+#include "ops/gemm/cpu/tiles.h"
 #include "ops/gemm/validate.h"
 
 #include "ops/common/simd/push_bf16-inl.h"
@@ -139,15 +140,17 @@ double read_rate(int threads, int repeats) {
 double multiply_rate(Multiplier multiplier, int threads, int repeats) {
   std::atomic<std::uint32_t> sink{0};
   const std::vector<std::uint32_t> words(16, kWord);
-  const double of_piece =
-      HWY_DYNAMIC_DISPATCH(multiply_add)(multiplier, kSteps, words.data(), sink);
+  const auto work = [&] {
+    return multiplier == Multiplier::tiles
+               ? multiply_tiles(kSteps)
+               : HWY_DYNAMIC_DISPATCH(multiply_add)(multiplier, kSteps, words.data(), sink);
+  };
+  const double of_piece = work();
   if (of_piece == 0) return 0;
   const std::int64_t pieces = kPiecesOfWork * effective_threads(threads);
   const double seconds =
       sorted_times(repeats, [&] {
-        parallel_for(pieces, 1, threads, [&](std::int64_t, std::int64_t) {
-          HWY_DYNAMIC_DISPATCH(multiply_add)(multiplier, kSteps, words.data(), sink);
-        });
+        parallel_for(pieces, 1, threads, [&](std::int64_t, std::int64_t) { work(); });
       }).front();
   return of_piece * static_cast<double>(pieces) / seconds;
 }

@@ -408,8 +408,8 @@ GemmPath cpu_path() {
 Multiplier multiplier_of(const GemmArguments& x) {
   const CpuKernel kernel = cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
   if (kernel == CpuKernel::integers) return Multiplier::int8;
-  const bool pairs = kernel == CpuKernel::pairs || kernel == CpuKernel::bf16_rows;
-  return pairs ? Multiplier::bf16 : Multiplier::f32;
+  if (kernel == CpuKernel::pairs) return uses_amx() ? Multiplier::tiles : Multiplier::bf16;
+  return kernel == CpuKernel::bf16_rows ? Multiplier::bf16 : Multiplier::f32;
 }
 
 }  // namespace gemm_detail

@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "ops/common/simd/amx.h"
 #include "ops/gemm/cpu/add_slab.h"
 #endif
 
@@ -92,7 +93,29 @@ BLOCKSCALE_AMX void multiply_and_add(const PairProduct& p, std::int64_t b_rows,
   }
 }
 
+BLOCKSCALE_AMX void multiply_zeros(std::int64_t count) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  for (std::int64_t i = 0; i < count; ++i) {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+}
+
 }  // namespace
+
+double multiply_tiles(std::int64_t count) {
+  if (!uses_amx()) return 0;
+  const Tiles tiles(true);
+  multiply_zeros(count);
+  return 4.0 * static_cast<double>(count) * (2 * kTileElements * 32);
+}
 
 Tiles::Tiles(bool use) : use_(use) {
   if (use_) configure_tiles();
@@ -110,6 +133,9 @@ Tiles::Tiles(bool) : use_(false) {}
 Tiles::~Tiles() = default;
 void multiply_pairs_in_tiles(const PairProduct&, std::int64_t, std::int64_t) {
   std::abort();
+}
+double multiply_tiles(std::int64_t) {
+  return 0;
 }
 
 #endif

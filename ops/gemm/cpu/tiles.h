@@ -38,4 +38,8 @@ class Tiles {
 /// of A, or of 32 if `a_rows` is larger. Needs Tiles.
 void multiply_pairs_in_tiles(const PairProduct& p, std::int64_t b_rows, std::int64_t a_rows);
 
+/// Multiplies and adds four pairs of tiles `count` times. Returns the operations, or 0, at once,
+/// where no product uses tiles.
+double multiply_tiles(std::int64_t count);
+
 }  // namespace blockscale::gemm_detail

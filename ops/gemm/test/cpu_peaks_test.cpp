@@ -23,7 +23,9 @@ TEST(CpuPeaks, AreThoseOfTheInstructionSet) {
   EXPECT_EQ(rate(peaks, Multiplier::int8) > 1e8, has_vnni);
   // What gemm multiplies with is what is measured.
   const GemmArguments x = imagined_gemm(256, 64, 64, Recipe::bf16, Recipe::nvfp4, Format::f32);
-  EXPECT_EQ(rate(peaks, Multiplier::bf16) > 1e8, gemm_work(x).multiplier == Multiplier::bf16);
+  EXPECT_EQ(rate(peaks, Multiplier::tiles) > 1e8, simd_has_tiles());
+  const Multiplier pairs = simd_has_tiles() ? Multiplier::tiles : Multiplier::bf16;
+  EXPECT_EQ(rate(peaks, pairs) > 1e8, gemm_work(x).multiplier == pairs);
 }
 
 TEST(CpuPeaks, OfNothingAreRefused) {

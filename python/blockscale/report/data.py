@@ -92,7 +92,7 @@ class Candidate:
 
 
 # What products multiply with, as `blockscale bench peaks` names it.
-MULTIPLIERS = ("f32", "bf16", "int8")
+MULTIPLIERS = ("f32", "bf16", "int8", "tiles")
 
 
 @dataclass(frozen=True)
