@@ -57,7 +57,7 @@ def write_report(
         "command": command,
         "results": results,
     }
-    short_chip = chip.removeprefix("NVIDIA ").split()[0].lower()
+    short_chip = chip.removeprefix("NVIDIA ").split()[0].split("(")[0].lower()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{report['date']}-{short_chip}-{name}.json"
     file.write_text(json.dumps(report, indent=1) + "\n")

@@ -256,8 +256,10 @@ HWY_EXPORT(path_of_target);
 CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
   if (batch_invariant) return CpuKernel::panels;
   if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_bf16_rows)(a, b)) return CpuKernel::bf16_rows;
+  const bool pairs = m > kFewRows && HWY_DYNAMIC_DISPATCH(has_pairs)(a, b);
+  if (pairs && uses_amx()) return CpuKernel::pairs;
   if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
-  if (m > kFewRows && HWY_DYNAMIC_DISPATCH(has_pairs)(a, b)) return CpuKernel::pairs;
+  if (pairs) return CpuKernel::pairs;
   if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
   return CpuKernel::panels;
 }
