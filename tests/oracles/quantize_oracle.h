@@ -254,26 +254,29 @@ class ErrorsAlongRow {
   int best_exponent(const std::vector<float>& x, const std::vector<float>& weights,
                     const std::vector<float>& means, const MiniFloat& element, int rule) {
     if (std::ldexp(1.0f, -rule) > kLargestSearchedFactor) return rule;
-    const Added of_rule = added(x, weights, means, element, rule);
-    Added best = of_rule;
+    const Sums of_rule = sums(x, weights, means, element, rule);
+    double added = of_rule.added;
     int exponent = rule;
     if (rule > -127) {
-      const Added lower = added(x, weights, means, element, rule - 1);
-      if (lower.cost < best.cost) {
-        best = lower;
+      const Sums lower = sums(x, weights, means, element, rule - 1);
+      const double difference = (lower.squares + lower.added * lower.added) -
+                                (of_rule.squares + of_rule.added * of_rule.added);
+      const double slope = 2 * (lower.added - of_rule.added);
+      if (difference + slope * left_ < 0) {
+        added = lower.added;
         exponent = rule - 1;
       }
     }
-    if (std::isfinite(best.left)) left_ = best.left;
+    if (std::isfinite(left_ + added)) left_ += added;
     return exponent;
   }
 
  private:
-  struct Added {
-    double cost, left;
+  struct Sums {
+    double squares, added;
   };
-  Added added(const std::vector<float>& x, const std::vector<float>& weights,
-              const std::vector<float>& means, const MiniFloat& element, int exponent) const {
+  static Sums sums(const std::vector<float>& x, const std::vector<float>& weights,
+                   const std::vector<float>& means, const MiniFloat& element, int exponent) {
     float squares = 0, products = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const float y = std::fabs(x[i]) * (4 * std::ldexp(1.0f, -exponent));
@@ -287,8 +290,8 @@ class ErrorsAlongRow {
       squares = std::fmaf((y - q) * variance, y - q, squares);
       products = std::fmaf(mean, y - q, products);
     }
-    const double quarter = std::ldexp(0.25, exponent), product = double{products} * quarter;
-    return {double{squares} * quarter * quarter + product * (2 * left_ + product), left_ + product};
+    const double quarter = std::ldexp(0.25, exponent);
+    return {double{squares} * quarter * quarter, double{products} * quarter};
   }
 
   double left_ = 0;

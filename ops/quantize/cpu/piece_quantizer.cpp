@@ -130,7 +130,8 @@ class PieceSearch {
                                     kRun,
                                     count};
       if (has_means()) {
-        search_along(searched, row.maxima + first, scales + first, row.factors + first);
+        search_along(searched, row.maxima + first, scales + first, row.factors + first,
+                     errors != nullptr);
       } else {
         search(searched, row.maxima + first, scales + first, row.factors + first);
       }
@@ -159,42 +160,60 @@ class PieceSearch {
   /// MX with means: each block takes the scale that adds least to what the row's blocks before it
   /// have left: sum v e^2 + (left + sum mean e)^2.
   void search_along(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
-                    float* factors) {
+                    float* factors, bool measures) {
     steps::measure_mx_scales(job_.recipe.element, blocks, maxima,
                              {{squares_[0], squares_[1]}, {products_[0], products_[1]}});
+    take_units(blocks.count, bytes, factors);
+    steps::choose_along(blocks.count,
+                        {difference_, slope_, {added_[0], added_[1]}, lefts_, is_lower_}, left_);
     for (std::int64_t i = 0; i < blocks.count; ++i) {
-      amax_errors_[i] = errors_[i] = 0;
-      // Blocks of zeros, with NaN, or too small for a search keep their scale.
-      if (!(factors[i] >= 0 && factors[i] <= steps::kLargestSearchedFactor)) continue;
-      const std::uint8_t code = bytes[i];
-      const Added by_rule = added(i, 0, code, rule_left_);
-      Added taken = added(i, 0, code, left_);
-      if (code > 0) {
-        const Added lower = added(i, 1, static_cast<std::uint8_t>(code - 1), left_);
-        if (lower.cost < taken.cost) {
-          taken = lower;
-          bytes[i] = static_cast<std::uint8_t>(code - 1);
-          factors[i] *= 2;
-        }
-      }
-      amax_errors_[i] = static_cast<float>(by_rule.cost);
-      errors_[i] = static_cast<float>(taken.cost);
-      if (std::isfinite(taken.left)) left_ = taken.left;
-      if (std::isfinite(by_rule.left)) rule_left_ = by_rule.left;
+      if (measures) measure_along(i, factors[i]);
+      bytes[i] = static_cast<std::uint8_t>(bytes[i] - is_lower_[i]);
+      factors[i] *= static_cast<float>(1 + is_lower_[i]);
     }
   }
 
-  /// What a block's choice `c` adds to the row's error, where earlier ones have left `left`, and
-  /// what is left then.
-  struct Added {
-    double cost, left;
-  };
-  Added added(std::int64_t i, int c, std::uint8_t code, double left) const {
-    // 2^(code - 127) / 4; a call of ldexp takes longer than all else here.
-    const auto quarter = std::bit_cast<double>((std::uint64_t{code} + (1023 - 127 - 2)) << 52);
-    const double product = double{products_[c][i]} * quarter;
-    const double squares = double{squares_[c][i]} * quarter * quarter;
-    return {squares + product * (2 * left + product), left + product};
+  /// Blocks of zeros, with NaN, or too small for a search keep their scale.
+  static bool is_searched(float factor) {
+    return factor >= 0 && factor <= steps::kLargestSearchedFactor;
+  }
+
+  void measure_along(std::int64_t i, float factor) {
+    amax_errors_[i] = errors_[i] = 0;
+    if (!is_searched(factor)) return;
+    errors_[i] = static_cast<float>(cost(is_lower_[i], i, lefts_[i]));
+    amax_errors_[i] = static_cast<float>(cost(0, i, rule_left_));
+    const double next = rule_left_ + added_[0][i];
+    if (std::isfinite(next)) rule_left_ = next;
+  }
+
+  /// Sums of each block's two scales in the input's units: what they add to the row's, and the
+  /// squares. Nothing here waits for the block before.
+  void take_units(std::int64_t count, const std::uint8_t* bytes, const float* factors) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      // A quarter of the scale, 2^(byte - 127) / 4, and of the one below it.
+      const auto bits = (std::uint64_t{bytes[i]} + (1023 - 127 - 2)) << 52;
+      const auto unit = std::bit_cast<double>(bits);
+      const double lower_unit = unit / 2;
+      const double first = double{products_[0][i]} * unit;
+      const double second = double{products_[1][i]} * lower_unit;
+      scaled_squares_[0][i] = double{squares_[0][i]} * unit * unit;
+      scaled_squares_[1][i] = double{squares_[1][i]} * lower_unit * lower_unit;
+      const double difference =
+          (scaled_squares_[1][i] + second * second) - (scaled_squares_[0][i] + first * first);
+      // Byte 0 has none below it. A block that keeps its scale anyway adds nothing.
+      const bool searched = is_searched(factors[i]), has_lower = searched && bytes[i] != 0;
+      difference_[i] = has_lower ? difference : std::numeric_limits<double>::infinity();
+      slope_[i] = has_lower ? 2 * (second - first) : 0.0;
+      added_[0][i] = searched ? first : 0.0;
+      added_[1][i] = second;
+    }
+  }
+
+  /// What a block's choice adds to the row's error, where earlier ones have left `left`.
+  double cost(int choice, std::int64_t i, double left) const {
+    const double added = added_[choice][i];
+    return scaled_squares_[choice][i] + added * (2 * left + added);
   }
 
   void search(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
@@ -228,6 +247,9 @@ class PieceSearch {
   float weights_[kSearchedPieceK] = {}, means_[kSearchedPieceK] = {};
   double left_ = 0, rule_left_ = 0;  // of this row: sums of means times errors
   float squares_[2][kRun + kArrayPadding], products_[2][kRun + kArrayPadding];
+  double scaled_squares_[2][kRun], added_[2][kRun];
+  double difference_[kRun], slope_[kRun], lefts_[kRun];
+  std::uint8_t is_lower_[kRun];
   float amax_errors_[kRun + kArrayPadding], errors_[kRun + kArrayPadding];
 };
 

@@ -320,6 +320,26 @@ void measure_mx_scales(Format element, const SearchedBlocks& blocks, const Magni
   }
 }
 
+void choose_along(std::int64_t count, const steps::ChoicesAlong& choices, double& left) {
+  // Vectors of one lane: what is left is selected, as no branch foresees which scale is taken, and
+  // each block waits for it.
+  const hn::CappedTag<double, 1> d;
+  const auto largest = hn::Set(d, std::numeric_limits<double>::max());
+  auto now = hn::Set(d, left);
+  for (std::int64_t i = 0; i < count; ++i) {
+    hn::StoreU(now, d, choices.lefts + i);
+    const auto of_second = hn::Add(hn::LoadU(d, choices.difference + i),
+                                   hn::Mul(hn::LoadU(d, choices.slope + i), now));
+    const auto is_second = hn::Lt(of_second, hn::Zero(d));
+    const auto added = hn::IfThenElse(is_second, hn::LoadU(d, choices.added[1] + i),
+                                      hn::LoadU(d, choices.added[0] + i));
+    const auto next = hn::Add(now, added);
+    choices.is_second[i] = hn::AllFalse(d, is_second) ? 0 : 1;
+    if (HWY_LIKELY(hn::AllTrue(d, hn::Le(hn::Abs(next), largest)))) now = next;
+  }
+  left = hn::GetLane(now);
+}
+
 /// Candidates of NVFP4: codes of e4m3.
 class Nvfp4Candidates {
  public:
@@ -462,6 +482,7 @@ namespace blockscale {
 
 HWY_EXPORT(search_mx_scales);
 HWY_EXPORT(measure_mx_scales);
+HWY_EXPORT(choose_along);
 HWY_EXPORT(search_nvfp4_scales);
 
 namespace steps {
@@ -475,6 +496,10 @@ void search_mx_scales(Format element, const SearchedBlocks& blocks, const Magnit
 void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                        const MxErrors& errors) {
   HWY_DYNAMIC_DISPATCH(measure_mx_scales)(element, blocks, maxima, errors);
+}
+
+void choose_along(std::int64_t count, const ChoicesAlong& choices, double& left) {
+  HWY_DYNAMIC_DISPATCH(choose_along)(count, choices, left);
 }
 
 void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,

@@ -77,6 +77,18 @@ struct MxErrors {
 void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                        const MxErrors& errors);
 
+/// A row's blocks in turn, of which each adds to what those before it have `left` (unless the sum
+/// is not finite): by its second scale where that adds less to the row's error, as difference +
+/// slope * left < 0 says.
+struct ChoicesAlong {
+  const double* difference;
+  const double* slope;
+  const double* added[2];
+  double* lefts;            // before each block
+  std::uint8_t* is_second;  // 1 if so
+};
+void choose_along(std::int64_t count, const ChoicesAlong& choices, double& left);
+
 void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
                          const MagnitudeBits* maxima, std::uint8_t* bytes, float* factors,
                          float* amax_errors, float* errors);
