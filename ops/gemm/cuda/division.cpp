@@ -227,7 +227,7 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
         if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
-        if (split > 1 && config.rows == 192) break;
+        if (split > 1 && config.rows == 192) break;  // these are for many rows
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;
