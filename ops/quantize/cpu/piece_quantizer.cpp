@@ -111,7 +111,9 @@ class PieceSearch {
   PieceSearch(const QuantizeJob& job, const Piece& piece, Format dtype)
       : job_(job), piece_(piece), dtype_(dtype), block_(job.cut.block_k) {
     if (weighted()) turn_columns(job.options.channel_weights, weights_);
-    if (has_means()) turn_columns(job.options.channel_means, means_);
+    if (!has_means()) return;
+    turn_columns(job.options.channel_means, means_);
+    steps::take_variances(means_, kSearchedPieceK, weights_);
   }
 
   /// Improves the scales and factors that compute_scales made of the maxima of `blocks` blocks, of

@@ -279,7 +279,7 @@ struct MeanSums {
 template <Format kElement>
 void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                 const steps::MxErrors& errors) {
-  using Lanes = Lanes<32, true>;
+  using Lanes = Lanes<32, false>;
   const FloatTag df;
   Lanes lanes;
   HWY_ALIGN float signs[Lanes::kBlock * Lanes::kLanes];
@@ -293,9 +293,7 @@ void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
     MeanSums of_first{hn::Zero(df), hn::Zero(df)}, of_second = of_first;
     for (std::int64_t j = 0; j < Lanes::kBlock; ++j) {
       const auto mean = hn::LoadU(df, blocks.means + j * blocks.pitch + i);
-      const auto weight = hn::Load(df, lanes.weights + j * Lanes::kLanes);
-      const auto variance =
-          hn::Max(VectorMath<FloatTag>::fma(hn::Neg(mean), mean, weight), hn::Zero(df));
+      const auto variance = hn::LoadU(df, blocks.weights + j * blocks.pitch + i);
       const auto signed_mean = hn::Xor(mean, hn::Load(df, signs + j * Lanes::kLanes));
       const auto x = hn::Load(df, lanes.magnitudes + j * Lanes::kLanes);
       of_first.add<kElement>(hn::Mul(x, first), variance, signed_mean);
@@ -306,6 +304,15 @@ void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
       hn::StoreU(sums[c].squares, df, errors.squares[c] + i);
       hn::StoreU(sums[c].products, df, errors.products[c] + i);
     }
+  }
+}
+
+void take_variances(const float* means, std::int64_t count, float* weights) {
+  const FloatTag df;
+  for (std::int64_t i = 0; i < count; i += static_cast<std::int64_t>(hn::Lanes(df))) {
+    const auto mean = hn::LoadU(df, means + i);
+    const auto rest = VectorMath<FloatTag>::fma(hn::Neg(mean), mean, hn::LoadU(df, weights + i));
+    hn::StoreU(hn::Max(rest, hn::Zero(df)), df, weights + i);
   }
 }
 
@@ -482,6 +489,7 @@ namespace blockscale {
 
 HWY_EXPORT(search_mx_scales);
 HWY_EXPORT(measure_mx_scales);
+HWY_EXPORT(take_variances);
 HWY_EXPORT(choose_along);
 HWY_EXPORT(search_nvfp4_scales);
 
@@ -496,6 +504,10 @@ void search_mx_scales(Format element, const SearchedBlocks& blocks, const Magnit
 void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                        const MxErrors& errors) {
   HWY_DYNAMIC_DISPATCH(measure_mx_scales)(element, blocks, maxima, errors);
+}
+
+void take_variances(const float* means, std::int64_t count, float* weights) {
+  HWY_DYNAMIC_DISPATCH(take_variances)(means, count, weights);
 }
 
 void choose_along(std::int64_t count, const ChoicesAlong& choices, double& left) {

@@ -52,7 +52,7 @@ struct SearchedBlocks {
   Format dtype = Format::f32;
   const void* x = nullptr;
   const float* weights = nullptr;  // of squared errors, laid out as x; nullptr: all 1
-  const float* means = nullptr;    // of the columns, for measure_mx_scales
+  const float* means = nullptr;  // of the columns; `weights` are then as take_variances leaves them
   std::int64_t pitch = 0;
   std::int64_t count = 0;
 };
@@ -66,9 +66,13 @@ void search_mx_scales(Format element, const SearchedBlocks& blocks, const Magnit
 /// A block with a larger factor keeps its scale, so that no factor of a candidate overflows.
 inline constexpr float kLargestSearchedFactor = 0x1p122f;
 
+/// weights[i] less the mean's square, at least 0. Both arrays have kArrayPadding entries of room,
+/// or a `count` that is a multiple of it.
+void take_variances(const float* means, std::int64_t count, float* weights);
+
 /// What the amax rule's scale of each block would leave (0), and the power of two below it (1; the
 /// rule's again where there is none), in quarters of that scale: of errors e the sum of v e^2,
-/// where v is the weight less the mean's square, and of the mean times e. All arrays have
+/// where v is the weight, and of the mean times e. All arrays have
 /// kArrayPadding entries of room.
 struct MxErrors {
   float* squares[2];
