@@ -163,52 +163,31 @@ class PieceSearch {
   /// have left: sum v e^2 + (left + sum mean e)^2.
   void search_along(const SearchedBlocks& blocks, const MagnitudeBits* maxima, std::uint8_t* bytes,
                     float* factors, bool measures) {
-    steps::measure_mx_scales(job_.recipe.element, blocks, maxima,
-                             {{squares_[0], squares_[1]}, {products_[0], products_[1]}});
-    take_units(blocks.count, bytes, factors);
-    steps::choose_along(blocks.count,
-                        {difference_, slope_, {added_[0], added_[1]}, lefts_, is_lower_}, left_);
+    const steps::MxErrors errors{{squares_[0], squares_[1]}, {products_[0], products_[1]}};
+    const steps::ChoicesAlong choices{{scaled_squares_[0], scaled_squares_[1]},
+                                      {added_[0], added_[1]},
+                                      difference_,
+                                      slope_,
+                                      lefts_,
+                                      is_lower_};
+    steps::measure_mx_scales(job_.recipe.element, blocks, maxima, errors);
+    steps::weigh_choices(blocks.count, errors, bytes, factors, choices);
+    steps::choose_along(blocks.count, choices, left_);
+    if (measures) measure_along(blocks.count, factors);
     for (std::int64_t i = 0; i < blocks.count; ++i) {
-      if (measures) measure_along(i, factors[i]);
       bytes[i] = static_cast<std::uint8_t>(bytes[i] - is_lower_[i]);
       factors[i] *= static_cast<float>(1 + is_lower_[i]);
     }
   }
 
-  /// Blocks of zeros, with NaN, or too small for a search keep their scale.
-  static bool is_searched(float factor) {
-    return factor >= 0 && factor <= steps::kLargestSearchedFactor;
-  }
-
-  void measure_along(std::int64_t i, float factor) {
-    amax_errors_[i] = errors_[i] = 0;
-    if (!is_searched(factor)) return;
-    errors_[i] = static_cast<float>(cost(is_lower_[i], i, lefts_[i]));
-    amax_errors_[i] = static_cast<float>(cost(0, i, rule_left_));
-    const double next = rule_left_ + added_[0][i];
-    if (std::isfinite(next)) rule_left_ = next;
-  }
-
-  /// Sums of each block's two scales in the input's units: what they add to the row's, and the
-  /// squares. Nothing here waits for the block before.
-  void take_units(std::int64_t count, const std::uint8_t* bytes, const float* factors) {
+  void measure_along(std::int64_t count, const float* factors) {
     for (std::int64_t i = 0; i < count; ++i) {
-      // A quarter of the scale, 2^(byte - 127) / 4, and of the one below it.
-      const auto bits = (std::uint64_t{bytes[i]} + (1023 - 127 - 2)) << 52;
-      const auto unit = std::bit_cast<double>(bits);
-      const double lower_unit = unit / 2;
-      const double first = double{products_[0][i]} * unit;
-      const double second = double{products_[1][i]} * lower_unit;
-      scaled_squares_[0][i] = double{squares_[0][i]} * unit * unit;
-      scaled_squares_[1][i] = double{squares_[1][i]} * lower_unit * lower_unit;
-      const double difference =
-          (scaled_squares_[1][i] + second * second) - (scaled_squares_[0][i] + first * first);
-      // Byte 0 has none below it. A block that keeps its scale anyway adds nothing.
-      const bool searched = is_searched(factors[i]), has_lower = searched && bytes[i] != 0;
-      difference_[i] = has_lower ? difference : std::numeric_limits<double>::infinity();
-      slope_[i] = has_lower ? 2 * (second - first) : 0.0;
-      added_[0][i] = searched ? first : 0.0;
-      added_[1][i] = second;
+      amax_errors_[i] = errors_[i] = 0;
+      if (!steps::is_searched(factors[i])) continue;
+      errors_[i] = static_cast<float>(cost(is_lower_[i], i, lefts_[i]));
+      amax_errors_[i] = static_cast<float>(cost(0, i, rule_left_));
+      const double next = rule_left_ + added_[0][i];
+      if (std::isfinite(next)) rule_left_ = next;
     }
   }
 

@@ -73,6 +73,18 @@ HWY_INLINE Floats nearest_value(Floats y) {
   return coded_value<kElement>(y);
 }
 
+/// The elements from index `from` on.
+template <Format kDtype>
+HWY_INLINE Floats load_elements(const void* x, std::int64_t from) {
+  const auto* const bytes =
+      static_cast<const std::uint8_t*>(x) + from * (format_traits(kDtype).bits / 8);
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(FloatTag(), decode<kDtype>(load_code<kDtype>(bytes, 0)));
+#else
+  return decode_lanes<kDtype>(FloatTag(), bytes);
+#endif
+}
+
 /// Magnitudes, and weights if there are any, of a block in each lane: a vector an element.
 template <int kElements, bool kHasWeights>
 struct Lanes {
@@ -85,35 +97,25 @@ struct Lanes {
   Floats amax;
   Floats weight_of_amax;  // of one element of that magnitude
 
-  /// The elements' sign bits go to `signs`, if that is not null.
-  HWY_INLINE void load(const SearchedBlocks& blocks, std::int64_t first, Floats largest,
-                       float* signs = nullptr) {
+  HWY_INLINE void load(const SearchedBlocks& blocks, std::int64_t first, Floats largest) {
     amax = largest;
     switch (blocks.dtype) {
-      case Format::f16: return load_from<Format::f16>(blocks, first, signs);
-      case Format::bf16: return load_from<Format::bf16>(blocks, first, signs);
-      default: return load_from<Format::f32>(blocks, first, signs);
+      case Format::f16: return load_from<Format::f16>(blocks, first);
+      case Format::bf16: return load_from<Format::bf16>(blocks, first);
+      default: return load_from<Format::f32>(blocks, first);
     }
   }
 
  private:
   template <Format kDtype>
-  HWY_INLINE void load_from(const SearchedBlocks& blocks, std::int64_t first, float* signs) {
+  HWY_INLINE void load_from(const SearchedBlocks& blocks, std::int64_t first) {
     const FloatTag df;
-    constexpr std::int64_t kSize = format_traits(kDtype).bits / 8;
     const auto largest = amax;
     auto its_weight = hn::Set(df, 1.0f);
     for (std::int64_t j = 0; j < kBlock; ++j) {
       const std::int64_t from = j * blocks.pitch + first;
-      const auto* const x = static_cast<const std::uint8_t*>(blocks.x) + from * kSize;
-#if HWY_TARGET == HWY_SCALAR
-      const auto value = hn::Set(df, decode<kDtype>(load_code<kDtype>(x, 0)));
-#else
-      const auto value = decode_lanes<kDtype>(df, x);
-#endif
-      const auto magnitude = hn::Abs(value);
+      const auto magnitude = hn::Abs(load_elements<kDtype>(blocks.x, from));
       hn::Store(magnitude, df, magnitudes + j * kLanes);
-      if (signs != nullptr) hn::Store(hn::Xor(value, magnitude), df, signs + j * kLanes);
       if constexpr (kWeighted) {
         const auto weight = hn::LoadU(df, blocks.weights + from);
         hn::Store(weight, df, weights + j * kLanes);
@@ -276,34 +278,42 @@ struct MeanSums {
   }
 };
 
-template <Format kElement>
+template <Format kElement, Format kDtype>
 void measure_mx(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                 const steps::MxErrors& errors) {
-  using Lanes = Lanes<32, false>;
   const FloatTag df;
-  Lanes lanes;
-  HWY_ALIGN float signs[Lanes::kBlock * Lanes::kLanes];
-  for (std::int64_t i = 0; i < blocks.count; i += Lanes::kLanes) {
-    const auto amax = finite_maxima(maxima + i);
-    lanes.load(blocks, i, amax, signs);
-    const MxCandidates candidates(kElement, amax);
+  constexpr int kBlock = 32;
+  for (std::int64_t i = 0; i < blocks.count; i += static_cast<std::int64_t>(hn::Lanes(df))) {
+    const MxCandidates candidates(kElement, finite_maxima(maxima + i));
     const auto quarters = hn::Set(df, kQuarters);
     const auto first = hn::Mul(candidates.factor_of(candidates.high), quarters);
     const auto second = hn::Mul(candidates.factor_of(candidates.low), quarters);
     MeanSums of_first{hn::Zero(df), hn::Zero(df)}, of_second = of_first;
-    for (std::int64_t j = 0; j < Lanes::kBlock; ++j) {
-      const auto mean = hn::LoadU(df, blocks.means + j * blocks.pitch + i);
-      const auto variance = hn::LoadU(df, blocks.weights + j * blocks.pitch + i);
-      const auto signed_mean = hn::Xor(mean, hn::Load(df, signs + j * Lanes::kLanes));
-      const auto x = hn::Load(df, lanes.magnitudes + j * Lanes::kLanes);
-      of_first.add<kElement>(hn::Mul(x, first), variance, signed_mean);
-      of_second.add<kElement>(hn::Mul(x, second), variance, signed_mean);
+    for (std::int64_t j = 0; j < kBlock; ++j) {
+      const std::int64_t from = j * blocks.pitch + i;
+      const auto variance = hn::LoadU(df, blocks.weights + from);
+      const auto value = load_elements<kDtype>(blocks.x, from);
+      const auto magnitude = hn::Abs(value);
+      const auto signed_mean =
+          hn::Xor(hn::LoadU(df, blocks.means + from), hn::Xor(value, magnitude));
+      of_first.add<kElement>(hn::Mul(magnitude, first), variance, signed_mean);
+      of_second.add<kElement>(hn::Mul(magnitude, second), variance, signed_mean);
     }
     const MeanSums sums[2] = {of_first, of_second};
     for (int c = 0; c < 2; ++c) {
       hn::StoreU(sums[c].squares, df, errors.squares[c] + i);
       hn::StoreU(sums[c].products, df, errors.products[c] + i);
     }
+  }
+}
+
+template <Format kElement>
+void measure_mx_of(const SearchedBlocks& blocks, const MagnitudeBits* maxima,
+                   const steps::MxErrors& errors) {
+  switch (blocks.dtype) {
+    case Format::f16: return measure_mx<kElement, Format::f16>(blocks, maxima, errors);
+    case Format::bf16: return measure_mx<kElement, Format::bf16>(blocks, maxima, errors);
+    default: return measure_mx<kElement, Format::f32>(blocks, maxima, errors);
   }
 }
 
@@ -319,11 +329,49 @@ void take_variances(const float* means, std::int64_t count, float* weights) {
 void measure_mx_scales(Format element, const SearchedBlocks& blocks, const MagnitudeBits* maxima,
                        const steps::MxErrors& errors) {
   switch (element) {
-    case Format::e2m3: return measure_mx<Format::e2m3>(blocks, maxima, errors);
-    case Format::e3m2: return measure_mx<Format::e3m2>(blocks, maxima, errors);
-    case Format::e4m3: return measure_mx<Format::e4m3>(blocks, maxima, errors);
-    case Format::e5m2: return measure_mx<Format::e5m2>(blocks, maxima, errors);
-    default: return measure_mx<Format::e2m1>(blocks, maxima, errors);
+    case Format::e2m3: return measure_mx_of<Format::e2m3>(blocks, maxima, errors);
+    case Format::e3m2: return measure_mx_of<Format::e3m2>(blocks, maxima, errors);
+    case Format::e4m3: return measure_mx_of<Format::e4m3>(blocks, maxima, errors);
+    case Format::e5m2: return measure_mx_of<Format::e5m2>(blocks, maxima, errors);
+    default: return measure_mx_of<Format::e2m1>(blocks, maxima, errors);
+  }
+}
+
+void weigh_choices(std::int64_t count, const steps::MxErrors& errors, const std::uint8_t* bytes,
+                   const float* factors, const steps::ChoicesAlong& choices) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::RebindToUnsigned<decltype(df)> du_half;
+  const auto zero = hn::Zero(d), half = hn::Set(d, 0.5);
+  const auto infinity = hn::Set(d, std::numeric_limits<double>::infinity());
+  for (std::int64_t i = 0; i < count; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto byte = hn::PromoteTo(
+        du, hn::PromoteTo(du_half, hn::LoadU(hn::Rebind<std::uint8_t, decltype(d)>(), bytes + i)));
+    const auto factor = hn::PromoteTo(d, hn::LoadU(df, factors + i));
+    // A quarter of the scale, 2^(byte - 127) / 4, and of the one below it.
+    const auto unit = hn::BitCast(d, hn::ShiftLeft<52>(hn::Add(byte, hn::Set(du, 1023 - 127 - 2))));
+    const auto lower_unit = hn::Mul(unit, half);
+    const auto in_units = [&](const float* sums, auto one) HWY_ATTR {
+      return hn::Mul(hn::PromoteTo(d, hn::LoadU(df, sums + i)), one);
+    };
+    const auto first = in_units(errors.products[0], unit);
+    const auto second = in_units(errors.products[1], lower_unit);
+    const auto first_squares = hn::Mul(in_units(errors.squares[0], unit), unit);
+    const auto second_squares = hn::Mul(in_units(errors.squares[1], lower_unit), lower_unit);
+    const auto difference = hn::Sub(hn::Add(second_squares, hn::Mul(second, second)),
+                                    hn::Add(first_squares, hn::Mul(first, first)));
+    const auto slope = hn::Sub(second, first);
+    // Byte 0 has none below it. A block that keeps its scale anyway adds nothing.
+    const auto searched = hn::And(
+        hn::Ge(factor, zero), hn::Le(factor, hn::Set(d, double{steps::kLargestSearchedFactor})));
+    const auto has_lower = hn::And(searched, hn::RebindMask(d, hn::Ne(byte, hn::Zero(du))));
+    hn::StoreU(first_squares, d, choices.squares[0] + i);
+    hn::StoreU(second_squares, d, choices.squares[1] + i);
+    hn::StoreU(hn::IfThenElse(has_lower, difference, infinity), d, choices.difference + i);
+    hn::StoreU(hn::IfThenElseZero(has_lower, hn::Add(slope, slope)), d, choices.slope + i);
+    hn::StoreU(hn::IfThenElseZero(searched, first), d, choices.added[0] + i);
+    hn::StoreU(second, d, choices.added[1] + i);
   }
 }
 
@@ -335,12 +383,12 @@ void choose_along(std::int64_t count, const steps::ChoicesAlong& choices, double
   auto now = hn::Set(d, left);
   for (std::int64_t i = 0; i < count; ++i) {
     hn::StoreU(now, d, choices.lefts + i);
+    const auto by_first = hn::Add(now, hn::LoadU(d, choices.added[0] + i));
+    const auto by_second = hn::Add(now, hn::LoadU(d, choices.added[1] + i));
     const auto of_second = hn::Add(hn::LoadU(d, choices.difference + i),
                                    hn::Mul(hn::LoadU(d, choices.slope + i), now));
     const auto is_second = hn::Lt(of_second, hn::Zero(d));
-    const auto added = hn::IfThenElse(is_second, hn::LoadU(d, choices.added[1] + i),
-                                      hn::LoadU(d, choices.added[0] + i));
-    const auto next = hn::Add(now, added);
+    const auto next = hn::IfThenElse(is_second, by_second, by_first);
     choices.is_second[i] = hn::AllFalse(d, is_second) ? 0 : 1;
     if (HWY_LIKELY(hn::AllTrue(d, hn::Le(hn::Abs(next), largest)))) now = next;
   }
@@ -490,6 +538,7 @@ namespace blockscale {
 HWY_EXPORT(search_mx_scales);
 HWY_EXPORT(measure_mx_scales);
 HWY_EXPORT(take_variances);
+HWY_EXPORT(weigh_choices);
 HWY_EXPORT(choose_along);
 HWY_EXPORT(search_nvfp4_scales);
 
@@ -508,6 +557,11 @@ void measure_mx_scales(Format element, const SearchedBlocks& blocks, const Magni
 
 void take_variances(const float* means, std::int64_t count, float* weights) {
   HWY_DYNAMIC_DISPATCH(take_variances)(means, count, weights);
+}
+
+void weigh_choices(std::int64_t count, const MxErrors& errors, const std::uint8_t* bytes,
+                   const float* factors, const ChoicesAlong& choices) {
+  HWY_DYNAMIC_DISPATCH(weigh_choices)(count, errors, bytes, factors, choices);
 }
 
 void choose_along(std::int64_t count, const ChoicesAlong& choices, double& left) {

@@ -65,6 +65,10 @@ void search_mx_scales(Format element, const SearchedBlocks& blocks, const Magnit
                       std::uint8_t* bytes, float* factors, float* amax_errors, float* errors);
 /// A block with a larger factor keeps its scale, so that no factor of a candidate overflows.
 inline constexpr float kLargestSearchedFactor = 0x1p122f;
+/// So does one of zeros or with NaN.
+constexpr bool is_searched(float factor) {
+  return factor >= 0 && factor <= kLargestSearchedFactor;
+}
 
 /// weights[i] less the mean's square, at least 0. Both arrays have kArrayPadding entries of room,
 /// or a `count` that is a multiple of it.
@@ -85,12 +89,19 @@ void measure_mx_scales(Format element, const SearchedBlocks& blocks, const Magni
 /// is not finite): by its second scale where that adds less to the row's error, as difference +
 /// slope * left < 0 says.
 struct ChoicesAlong {
-  const double* difference;
-  const double* slope;
-  const double* added[2];
+  // Of what measure_mx_scales found, in the input's units; weigh_choices makes these.
+  double* squares[2];
+  double* added[2];
+  double* difference;
+  double* slope;
+  // What choose_along makes.
   double* lefts;            // before each block
   std::uint8_t* is_second;  // 1 if so
 };
+/// `bytes` and `factors` are the amax rule's. All arrays have room up to a multiple of
+/// kArrayPadding.
+void weigh_choices(std::int64_t count, const MxErrors& errors, const std::uint8_t* bytes,
+                   const float* factors, const ChoicesAlong& choices);
 void choose_along(std::int64_t count, const ChoicesAlong& choices, double& left);
 
 void search_nvfp4_scales(float tensor_scale, const SearchedBlocks& blocks,
@@ -106,7 +117,7 @@ enum class Scaling : std::uint8_t {
 
 /// Codes of `count` elements of `x`, scaled by their block's factor, packed from the first byte of
 /// `codes` on. Only FP8 elements may come with short blocks, NaN, or Scaling::divide. What is read
-/// next, so many bytes `ahead` of `x`, is asked for meanwhile.
+/// next, so many bytes `ahead` of `x`, is asked for meanwhile by the fast path of AVX-512.
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
                    std::int64_t block, const float* factors, std::uint8_t* codes,
                    std::int64_t ahead = 0);
