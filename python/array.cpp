@@ -216,8 +216,8 @@ std::int64_t Array::size() const {
   return size;
 }
 
-/// An array of numpy's own class, in a fifth of the time of the buffer protocol. Nothing where that
-/// has more to say.
+/// An array of numpy's own class, with types that the buffer protocol cannot carry (ml_dtypes').
+/// Nothing where that protocol has more to say.
 std::optional<Array> numpy_array(nb::handle object, bool to_write) {
   if (!is_numpy_array(object)) return std::nullopt;
   static const nb::object& name = *new nb::object(interned("__array_struct__"));

@@ -82,4 +82,13 @@ GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleM
   return call;
 }
 
+bool is_of_matrices(const GemmCall& call) {
+  const auto is_matrix = [](const Operand& operand) {
+    return (operand.plain.ndim() != 0 ? operand.plain : operand.scaled.values).ndim() == 2;
+  };
+  const GemmArguments& x = call.arguments;
+  return call.out.ndim() == 2 && is_matrix(call.a) && is_matrix(call.b) && x.d.rows == x.a.rows &&
+         x.d.columns == x.b.rows;
+}
+
 }  // namespace blockscale::python

@@ -34,4 +34,7 @@ GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleM
                             const std::optional<nb::tuple>& bias, bool batch_invariant,
                             const Place& place = {});
 
+/// Whether a, b and the plain result are matrices, and the result M x N.
+bool is_of_matrices(const GemmCall& call);
+
 }  // namespace blockscale::python

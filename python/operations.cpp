@@ -122,7 +122,7 @@ nb::object numpy_operand(nb::handle x) {
 bool gemm_numpy(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb::handle bias,
                 bool batch_invariant, int threads) {
   const std::optional<Format> format = numpy_format(out);
-  if (!format || threads < 0 || !PyFloat_CheckExact(alpha.ptr())) return false;
+  if (!format || !PyFloat_CheckExact(alpha.ptr())) return false;
   const nb::object left = numpy_operand(a), right = numpy_operand(b);
   if (!left.is_valid() || !right.is_valid()) return false;
   std::optional<nb::tuple> bias_pair;
@@ -134,15 +134,8 @@ bool gemm_numpy(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb
   const auto factor = static_cast<float>(PyFloat_AsDouble(alpha.ptr()));
   const GemmCall call = gemm_call(left, right, out, *format, factor, nb::none(), 0.0f, std::nullopt,
                                   bias_pair, batch_invariant);
-  const GemmArguments& x = call.arguments;
-  const auto is_matrix = [](const Operand& operand) {
-    return (operand.plain.ndim() != 0 ? operand.plain : operand.scaled.values).ndim() == 2;
-  };
-  if (call.out.ndim() != 2 || !is_matrix(call.a) || !is_matrix(call.b) || x.d.rows != x.a.rows ||
-      x.d.columns != x.b.rows) {
-    return false;
-  }
-  with_python_names([&] { gemm(x, GemmOptions{threads}); });
+  if (!is_of_matrices(call)) return false;
+  with_python_names([&] { gemm(call.arguments, GemmOptions{threads}); });
   return true;
 }
 

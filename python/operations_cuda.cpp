@@ -254,14 +254,9 @@ bool gemm_torch(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb
   const auto factor = static_cast<float>(PyFloat_AsDouble(alpha.ptr()));
   const GemmCall call = gemm_call(a, b, out, type->format, factor, nb::none(), 0.0f, std::nullopt,
                                   bias_pair, batch_invariant, place_on(stream));
-  const GemmArguments& x = call.arguments;
-  const auto is_matrix = [](const Array& array) { return array.ndim() == 2; };
-  if (!is_matrix(call.out) || !is_matrix(call.a.scaled.values) ||
-      !is_matrix(call.b.scaled.values) || x.d.rows != x.a.rows || x.d.columns != x.b.rows) {
-    return false;
-  }
+  if (!is_of_matrices(call)) return false;
   DeviceWork work(device, stream, place.attr("workspace"), true);
-  with_python_names([&] { cuda::gemm(x, work.execution()); });
+  with_python_names([&] { cuda::gemm(call.arguments, work.execution()); });
   return true;
 }
 

@@ -52,32 +52,35 @@ def blockscale(pytestconfig: pytest.Config) -> Blockscale:
     return Blockscale(pytestconfig.getoption("--blockscale").resolve())
 
 
-def python_of(config: pytest.Config, option: str) -> Path:
-    python = config.getoption(option)
-    if python is None:
+def path_of(config: pytest.Config, option: str) -> Path:
+    path = config.getoption(option)
+    if path is None:
         pytest.skip(f"no {option}")
-    return python
+    return path
 
 
 @pytest.fixture(scope="session")
 def package_python(pytestconfig: pytest.Config) -> Path:
     """A Python with the package blockscale and what examples/requirements.txt names."""
-    return python_of(pytestconfig, "--package-python")
+    return path_of(pytestconfig, "--package-python")
+
+
+@pytest.fixture(scope="session")
+def llm_compressor_python(pytestconfig: pytest.Config) -> Path:
+    return path_of(pytestconfig, "--llm-compressor-python")
 
 
 @pytest.fixture(scope="session")
 def vllm_python(pytestconfig: pytest.Config) -> Path:
-    return python_of(pytestconfig, "--vllm-python")
+    return path_of(pytestconfig, "--vllm-python")
 
 
 @pytest.fixture(scope="session")
 def lightx2v(pytestconfig: pytest.Config, work: Path) -> LightX2V:
-    checkout = pytestconfig.getoption("--lightx2v")
-    if checkout is None:
-        pytest.skip("no --lightx2v: no checkout of ModelTC/LightX2V")
+    checkout = path_of(pytestconfig, "--lightx2v").resolve()
     folder = work / "lightx2v"
     folder.mkdir()
-    return LightX2V(checkout.resolve(), folder)
+    return LightX2V(checkout, folder)
 
 
 @pytest.fixture(scope="session")

@@ -238,13 +238,12 @@ def assert_same_as_their_converter(blockscale: Blockscale, folder: Path, work: P
 
 
 @pytest.fixture(scope="session")
-def llm_compressor(pytestconfig: pytest.Config, work: Path) -> Path:
+def llm_compressor(llm_compressor_python: Path, work: Path) -> Path:
     """The folder of what llm-compressor wrote."""
-    python = pytestconfig.getoption("--llm-compressor-python")
-    if python is None:
-        pytest.skip("no environment with llm-compressor")
     folder = work / "llm-compressor"
-    run_program(python, HERE / "produce_with_llm_compressor.py", folder, *LLM_COMPRESSOR)
+    run_program(
+        llm_compressor_python, HERE / "produce_with_llm_compressor.py", folder, *LLM_COMPRESSOR
+    )
     return folder
 
 

@@ -93,7 +93,7 @@ class ScaleLoader {
   static constexpr uint32_t kB =
       kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));
 
-  /// Turns, as registers allow.
+  /// Turns, as registers allow: a loader has 56 beside three warpgroups, else 40.
   static constexpr int kAhead = kA + kB < (loader_registers(kConfig) > 40 ? 12 : 8) ? 2 : 1;
 
   struct Scales {

@@ -110,8 +110,8 @@ class Multiplier {
   }
 
   static constexpr uint32_t kWarpgroups = static_cast<uint32_t>(math_warpgroups(kConfig));
-  static constexpr uint32_t kFirstTurn = 2;  // barriers, one for each warpgroup
-  static constexpr uint32_t kTurnThreads = 256;
+  static constexpr uint32_t kFirstTurn = 2;      // barriers, one for each warpgroup
+  static constexpr uint32_t kTurnThreads = 256;  // who waits, and who passes the turn to them
 
   /// The next warpgroup may multiply.
   BLOCKSCALE_DEVICE void pass_turn() const {
