@@ -38,8 +38,9 @@ constexpr double kTurnBeside = 0.55;
 constexpr double kSum = 0.62e-10;  // an element that a block of a cluster adds
 constexpr double kBegin = 2e-6;    // of a block that begins where another has ended
 
-/// A second launch must be worth this much: it is one more kernel to load and to launch.
-constexpr double kWorthwhile = 0.98;
+/// A second launch must be worth this much: it is one more kernel to load and to launch, and the
+/// model takes a few percent too little for it where the first one has whole waves of 192 rows.
+constexpr double kWorthwhile = 0.97;
 /// Where D's columns may be cut: at most so many multiples of least_columns before its end.
 constexpr int kMostCuts = 8;
 
