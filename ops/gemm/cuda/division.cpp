@@ -31,7 +31,7 @@ constexpr double kStore = 3.36e-10;    // an element of the last tile
 constexpr double kBeside = 0.22;       // of kStore, where the multiprocessor has a next tile
 // The same of warpgroups that multiply in turn.
 constexpr double kTurnProducts = 20e12;
-constexpr double kTurnStep = 0.33e-6;
+constexpr double kTurnStep = 0.355e-6;
 constexpr double kTurnLoad = 0.02e-6;  // more, where scales are not copied
 constexpr double kTurnStore = 1.5e-10;
 constexpr double kTurnBeside = 0.55;

@@ -156,8 +156,8 @@ TEST(CudaGemmPlan, SaysWhatIsLaunched) {
       "expected\nworkspace 0 bytes\n");
   EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));
-  EXPECT_THAT(cuda::describe_gemm(product(4096, 7168, 16384)),
-              testing::HasSubstr("beside its last wave the other 256 columns by gemm_fp8_"));
+  EXPECT_THAT(cuda::describe_gemm(product(16384, 2112, 7168)),
+              testing::HasSubstr("beside its last wave the other 64 columns by gemm_fp8_"));
   EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
               testing::HasSubstr("stored by elements"));
   EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
