@@ -77,6 +77,10 @@ double bytes_of(const Fp8GemmSize& x) {
          double(x.batch);
 }
 
+bool copies_scales(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
+  return x.copies_scales(c.rows, c.columns, c.split);
+}
+
 /// A tile, or a group of them, on a multiprocessor that holds so many blocks: the last one, or one
 /// whose results are stored beside the next one's products.
 double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm,
@@ -87,7 +91,7 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_
   const bool in_turn = !has_two_accumulators({.rows = c.rows, .columns = c.columns});
   const double block = std::max(elements * kFp8BlockK / (in_turn ? kTurnProducts : kProducts),
                                 double(c.columns) * kFp8BlockK / kLoads);
-  const double step = !in_turn ? kStep : kTurnStep + (x.copies_scales(c.rows) ? 0 : kTurnLoad);
+  const double step = !in_turn ? kStep : kTurnStep + (copies_scales(x, c) ? 0 : kTurnLoad);
   double store = elements * (in_turn ? kTurnStore : kStore);
   if (!is_last) store *= blocks_per_sm * (in_turn ? kTurnBeside : kBeside);
   return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + store);
@@ -223,12 +227,12 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
     if (config.quantizes != (x.quantized_columns != 0)) continue;
-    if (config.copies_scales != x.copies_scales(config.rows)) continue;
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
         if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
         if (split > 1 && config.rows == 192) break;  // these are for many rows
+        if (config.copies_scales != x.copies_scales(config.rows, config.columns, split)) continue;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
         c.stages = stages_that_fit(config, split, per_sm);
         if (c.stages == 0) continue;

@@ -28,9 +28,11 @@ struct Fp8GemmSize {
   /// which it takes in two tiles. Else 0.
   std::int64_t quantized_columns = 0;
 
-  /// Whether a tile of so many rows has its scales copied.
-  bool copies_scales(int rows) const {
-    return rows == 192 && may_copy_scales && quantized_columns == 0;
+  /// Whether tiles of so many rows and columns have their scales copied, where K is divided among
+  /// `split` blocks: those of many rows.
+  bool copies_scales(int rows, int columns, std::uint32_t split) const {
+    return may_copy_scales && quantized_columns == 0 && split == 1 &&
+           (rows == 192 || (rows == 128 && columns == 128));
   }
   std::int64_t parts() const { return std::max<std::int64_t>(1, quantized_columns / 128); }
   friend bool operator==(const Fp8GemmSize&, const Fp8GemmSize&) = default;

@@ -250,7 +250,7 @@ void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPla
 /// The kernel of a choice.
 Fp8GemmConfig config_of(const Fp8GemmSize& size, const Fp8GemmChoice& c) {
   return {c.rows, c.columns, size.promotion, size.quantized_columns != 0,
-          size.copies_scales(c.rows)};
+          size.copies_scales(c.rows, c.columns, c.split)};
 }
 
 /// The maps of the operands, and how many bytes their boxes bring.

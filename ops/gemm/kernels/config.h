@@ -60,6 +60,13 @@ BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }
 
+/// Warps that bring scales, beside the one that copies operands. Where scales are copied each warp
+/// has 64 rows.
+inline constexpr uint32_t kLoaderWarps = 3;
+BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
+  return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kLoaderWarps;
+}
+
 inline constexpr uint32_t kScaleChunk = 4;
 inline constexpr uint32_t kScaleChunks = 3;
 /// Where rows of B's scales are inner, a box begins at a multiple of 16 bytes and has so many of
@@ -156,10 +163,11 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 18;
+  static constexpr int kCount = 19;
   Fp8GemmConfig at[kCount] = {
       {128, 128, Promotion::blocks},
       {128, 128, Promotion::columns},
+      {128, 128, Promotion::blocks, false, true},
       {128, 96, Promotion::blocks},
       {128, 64, Promotion::blocks},
       {64, 32, Promotion::blocks},

@@ -105,7 +105,7 @@ class CopiedScales {
   }
 
  private:
-  static constexpr uint32_t kThreads = kScaleWarps * 32;
+  static constexpr uint32_t kThreads = scale_warps_of(kConfig) * 32;
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
   static constexpr uint32_t kMine = kRows / kThreads;
   static constexpr uint32_t kBlocks = static_cast<uint32_t>(row_scales_of(kConfig));  // of B

@@ -150,7 +150,7 @@ class ScaleLoader {
     for (uint32_t j = 0; j < kA; ++j) to.a[j] = ptx::ld_global(a + a_row_[j]);
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) to.b[j] = ptx::ld_global(b + b_row_[j]);
-    k_ += kScaleWarps;
+    k_ += kLoaderWarps;
     if (k_ >= work_.k_end) begin_tile();
     return true;
   }
@@ -183,7 +183,7 @@ class ScaleLoader {
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
-    place_.advance(shared_.ring.stages, kScaleWarps);
+    place_.advance(shared_.ring.stages, kLoaderWarps);
   }
 
   const Work& work_;
@@ -199,7 +199,9 @@ class ScaleLoader {
 template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
   if constexpr (kConfig.copies_scales) {
-    CopiedScales<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
+    if (warp < scale_warps_of(kConfig)) {
+      CopiedScales<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
+    }
     return;
   }
   const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;

@@ -55,11 +55,9 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
   }
 }
 
-/// Of the warpgroup that loads, beside the warp that copies.
-inline constexpr uint32_t kScaleWarps = 3;
 /// Arrivals at a stage: the copying warp's, and those of the scale warps that store its scales.
 BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
-  return 1 + (c.copies_scales ? kScaleWarps : 1);
+  return 1 + (c.copies_scales ? scale_warps_of(c) : 1);
 }
 
 template <Fp8GemmConfig kConfig>
@@ -79,7 +77,7 @@ struct Shared {
   BLOCKSCALE_DEVICE void init_barriers() const {
     constexpr uint32_t kMathWarps = static_cast<uint32_t>(4 * math_warpgroups(kConfig));
     ring.init<kMostStages>(fillers_of(kConfig), kMathWarps);
-    if constexpr (kConfig.copies_scales) chunks.init<kScaleChunks>(1, kScaleWarps);
+    if constexpr (kConfig.copies_scales) chunks.init<kScaleChunks>(1, scale_warps_of(kConfig));
     ptx::fence_mbarrier_init();
   }
 
