@@ -44,20 +44,20 @@ std::vector<Shape> shapes() {
 }
 
 /// Operands of a product in memory of their own, so that a call after another finds cold caches.
+/// Rows of A and of B that were alike would have products so large that nvfp4 is rounded the long
+/// way.
 class Operands {
  public:
-  Operands(const Shape& s, std::int64_t parts, const std::vector<std::uint8_t>& noise)
+  Operands(const Shape& s, std::int64_t parts, const std::vector<std::uint8_t>& noise_a,
+           const std::vector<std::uint8_t>& noise_b)
       : shape_(s),
         a_(bytes(s.m * s.k, parts)),
         b_(bytes(s.n * s.k, parts)),
         a_scales_(bytes(s.m * ceil_div(s.k, 128) * 4, parts)),
         b_scales_(bytes(ceil_div(s.n, 128) * ceil_div(s.k, 128) * 4, parts)),
         d_(bytes(s.m * s.n * 2, parts)) {
-    for (DeviceBuffer* const x : {&a_, &b_}) {
-      for (std::size_t at = 0; at < x->bytes(); at += noise.size()) {
-        x->copy_from_host(noise.data(), std::min(noise.size(), x->bytes() - at), at);
-      }
-    }
+    fill(a_, noise_a);
+    fill(b_, noise_b);
     for (DeviceBuffer* const x : {&a_scales_, &b_scales_}) {
       const std::vector<float> ones(x->bytes() / 4, 0.01f);
       x->copy_from_host(ones.data(), x->bytes());
@@ -94,6 +94,11 @@ class Operands {
   }
 
  private:
+  static void fill(DeviceBuffer& x, const std::vector<std::uint8_t>& noise) {
+    for (std::size_t at = 0; at < x.bytes(); at += noise.size()) {
+      x.copy_from_host(noise.data(), std::min(noise.size(), x.bytes() - at), at);
+    }
+  }
   static std::size_t bytes(std::int64_t one, std::int64_t parts) {
     return static_cast<std::size_t>((one + 255) / 256 * 256 * parts);
   }
@@ -123,11 +128,13 @@ const std::vector<Quantization> kQuantizations = {
 constexpr std::int64_t kManyRows = 4096;
 
 Json measure() {
-  std::vector<std::uint8_t> noise(std::size_t{8} << 20);
+  std::vector<std::uint8_t> noise_a(std::size_t{8} << 20), noise_b(noise_a.size());
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 100);
-  for (std::uint8_t& x : noise) {
-    x = static_cast<std::uint8_t>(encode(Format::e4m3, normal(random)));
+  for (std::vector<std::uint8_t>* const noise : {&noise_a, &noise_b}) {
+    for (std::uint8_t& x : *noise) {
+      x = static_cast<std::uint8_t>(encode(Format::e4m3, normal(random)));
+    }
   }
   const bool all = std::getenv("BLOCKSCALE_BENCH_QUICK") == nullptr;
   const runtime::DeviceStream stream;
@@ -136,7 +143,7 @@ Json measure() {
   for (const Shape& s : shapes()) {
     const std::int64_t size = s.m * s.k + s.n * s.k + 2 * s.m * s.n;
     const std::int64_t parts = std::clamp<std::int64_t>(ceil_div(200 << 20, size), 1, 64);
-    const Operands operands(s, parts, noise);
+    const Operands operands(s, parts, noise_a, noise_b);
     const GemmArguments first = gemm_detail::validated(operands.part(0), {});
     const auto planned = gemm_detail::plan_fp8_gemm(first, multiprocessors);
     std::vector<std::optional<Fp8GemmChoice>> choices = {std::nullopt};  // the plan's
