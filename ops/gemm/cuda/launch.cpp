@@ -203,7 +203,7 @@ void find_tensor_maps(Fp8GemmLaunch& launch) {
   if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
   if (launch.a_scales.rank != 0) launch.params.a_scale_map = maps.get(launch.a_scales);
   if (launch.b_scales.rank != 0) launch.params.b_scale_map = maps.get(launch.b_scales);
-  if (launch.b.rank != 0) launch.params.b = maps.get(launch.b);
+  if (launch.b.rank != 0) launch.params.b = launch.params.b_second = maps.get(launch.b);
   if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
   if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
 }

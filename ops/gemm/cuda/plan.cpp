@@ -259,20 +259,27 @@ void set_operands(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmSi
   Fp8GemmParams& p = launch.params;
   const auto a_rows = static_cast<std::uint32_t>(a_rows_of(size, c));
   const auto b_rows = static_cast<std::uint32_t>(c.columns);
-  p.copied_bytes = p.last_bytes = (a_rows + b_rows) * kFp8BlockK;
+  p.a_bytes = p.a_last_bytes = a_rows * kFp8BlockK;
+  p.b_bytes = p.b_last_bytes = b_rows * kFp8BlockK;
   if (x.a.k == 0) return;
   launch.a = map_of(x.a, a_rows);
-  const auto last_rows = static_cast<std::uint32_t>(
-      ceil_div(x.a.rows - (p.order.tiles_m - 1) * std::int64_t{c.rows}, 8) * 8);
-  if (last_rows < a_rows) {
-    launch.a_last = map_of(x.a, last_rows);
-    p.last_bytes = (last_rows + b_rows) * kFp8BlockK;
+  // Boxes that are as high as what is left.
+  const auto last_of = [](std::int64_t rows, std::uint32_t tiles, int of_tile) {
+    return static_cast<std::uint32_t>(ceil_div(rows - (tiles - 1) * std::int64_t{of_tile}, 8) * 8);
+  };
+  if (const std::uint32_t last = last_of(x.a.rows, p.order.tiles_m, c.rows); last < a_rows) {
+    launch.a_last = map_of(x.a, last);
+    p.a_last_bytes = last * kFp8BlockK;
   }
   if (x.quantized) {
     launch.b = map_of(rows_of_run(x.b, p.runs, 0), kRunColumns);
     launch.b_second = map_of(rows_of_run(x.b, p.runs, 1), kRunColumns);
   } else {
     launch.b = map_of(x.b, b_rows);
+    if (const std::uint32_t last = last_of(x.b.rows, p.order.tiles_n, c.columns); last < b_rows) {
+      launch.b_second = map_of(x.b, last);
+      p.b_last_bytes = last * kFp8BlockK;
+    }
   }
 }
 

@@ -23,7 +23,7 @@ struct Fp8GemmLaunch {
   int kernel = -1;  // index into kFp8GemmKernels
   LaunchShape shape;
   Fp8GemmChoice choice;
-  // Of rank 0 where it is not used; a_last: where it is a.
+  // Of rank 0 where it is not used; a_last where it is a, b_second where it is b.
   TensorMapDescription a, a_last, b, b_second, a_scales, b_scales, d;
   Fp8GemmParams params;  // but for the tensor maps
 };

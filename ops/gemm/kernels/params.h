@@ -67,8 +67,9 @@ struct TileRuns {
 
 struct alignas(64) Fp8GemmParams {
   // [batch, rows, k] bytes; boxes of 128 of k and a tile's rows, or fewer if A has fewer. In A's
-  // last tile row they have as few as it has: to fill rows outside of A with zeros takes time.
-  // Where D is quantized, b and b_second have boxes of a run.
+  // last tile row they have as few as it has: to fill rows outside of A with zeros takes time; so
+  // they have in B's last tile column (b_second). Where D is quantized, b and b_second have boxes
+  // of a run.
   TensorMap a, a_last, b, b_second;
   TensorMap d;  // where epilogue.d.boxes: [batch, M, N]; boxes of 16 rows of store_bytes_of
   // Where scales are copied, [batch, k, rows] of layout mn_major, else [batch, rows, k]; boxes of
@@ -87,8 +88,10 @@ struct alignas(64) Fp8GemmParams {
   uint32_t k_blocks = 0;      // of 128, the last may be ragged
   uint32_t split_blocks = 0;  // k-blocks of each block of a cluster, but the last ones
   uint32_t stages = 0;
-  uint32_t copied_bytes = 0;   // to a stage: of both boxes
-  uint32_t last_bytes = 0;     // the same with a_last
+  uint32_t a_bytes = 0;  // copied to a stage, and in the last tile row
+  uint32_t a_last_bytes = 0;
+  uint32_t b_bytes = 0;  // the same of B, and in the last tile column
+  uint32_t b_last_bytes = 0;
   uint32_t b_chunk_bytes = 0;  // of a box of B's scales
   bool a_batched = false;      // a matrix for each of D's, else one for all
   bool b_batched = false;

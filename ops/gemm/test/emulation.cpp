@@ -29,7 +29,7 @@ void find_tensor_maps(gemm_detail::Fp8GemmLaunch& launch) {
   encode(launch.a, p.a);
   encode(launch.a_last.rank == 0 ? launch.a : launch.a_last, p.a_last);
   encode(launch.b, p.b);
-  encode(launch.b_second, p.b_second);
+  encode(launch.b_second.rank == 0 ? launch.b : launch.b_second, p.b_second);
   encode(launch.a_scales, p.a_scale_map);
   encode(launch.b_scales, p.b_scale_map);
   encode(launch.d, p.d);

@@ -157,7 +157,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   if (warp == 0) {
     if (ptx::elect_sync()) {
       shared.init_barriers();
-      shared.accept_rows_outside(p.last_bytes);
+      shared.accept_rows_outside(p.a_last_bytes, p.b_last_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     ptx::bar_arrive(kBegun, kThreads);

@@ -25,9 +25,12 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
     const int32_t second = static_cast<int32_t>(p.runs.box_row(tile.n, 1));
     const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(tile.batch) : 0;
     const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
-    const bool is_last = tile.m + 1 == p.order.tiles_m;
-    const TensorMap* const a = is_last ? &p.a_last : &p.a;
-    const uint32_t bytes = is_last ? p.last_bytes : p.copied_bytes;
+    const bool last_row = tile.m + 1 == p.order.tiles_m;
+    const bool last_column = !kConfig.quantizes && tile.n + 1 == p.order.tiles_n;
+    const TensorMap* const a = last_row ? &p.a_last : &p.a;
+    const TensorMap* const b_map = last_column ? &p.b_second : &p.b;
+    const uint32_t bytes =
+        (last_row ? p.a_last_bytes : p.a_bytes) + (last_column ? p.b_last_bytes : p.b_bytes);
     BLOCKSCALE_NO_UNROLL
     for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
       shared.ring.wait_empty(place);
@@ -40,10 +43,10 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
         ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), a,
                                                    {{byte, row, a_matrix}}, full);
         if (p.b_once) {
-          ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full,
+          ptx::cp_async_bulk_tensor_shared_global<3>(b, b_map, b_at, full,
                                                      ptx::createpolicy_evict_first());
         } else {
-          ptx::cp_async_bulk_tensor_shared_global<3>(b, &p.b, b_at, full);
+          ptx::cp_async_bulk_tensor_shared_global<3>(b, b_map, b_at, full);
         }
         if constexpr (kConfig.quantizes) {
           ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK, &p.b_second,

@@ -87,11 +87,11 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress b(uint32_t stage) const {
     return a(stage) + memory.b_offset;
   }
-  /// A's rows that no copy brings: what they give is not stored.
-  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t least_bytes) const {
-    const uint32_t outside = memory.stage_bytes - least_bytes;
+  /// Rows of A and of B that no copy brings: what they give is not stored.
+  BLOCKSCALE_DEVICE void accept_rows_outside(uint32_t least_a, uint32_t least_b) const {
     for (uint32_t stage = 0; stage < ring.stages; ++stage) {
-      ptx::accept_any_shared(b(stage) + (0u - outside), outside);
+      ptx::accept_any_shared(a(stage) + least_a, memory.b_offset - least_a);
+      ptx::accept_any_shared(b(stage) + least_b, memory.stage_bytes - memory.b_offset - least_b);
     }
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress chunk(uint32_t place) const {
