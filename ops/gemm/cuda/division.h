@@ -28,8 +28,8 @@ struct Fp8GemmSize {
   /// which it takes in two tiles. Else 0.
   std::int64_t quantized_columns = 0;
 
-  /// Whether tiles of so many rows and columns have their scales copied, where K is divided among
-  /// `split` blocks: those of many rows.
+  /// Whether tiles of so many rows and columns, with K divided among `split` blocks, have their
+  /// scales copied: those that products of many rows are made of.
   bool copies_scales(int rows, int columns, std::uint32_t split) const {
     return may_copy_scales && quantized_columns == 0 && split == 1 &&
            (rows == 192 || (rows == 128 && columns == 128));

@@ -60,11 +60,11 @@ BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }
 
-/// Warps that bring scales, beside the one that copies operands. Where scales are copied each warp
-/// has 64 rows.
-inline constexpr uint32_t kLoaderWarps = 3;
+/// Warps of the loading warpgroup that bring scales: all but the one that copies operands. Where
+/// scales are copied, a warp for each 64 rows.
+inline constexpr uint32_t kScaleWarps = 3;
 BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
-  return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kLoaderWarps;
+  return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kScaleWarps;
 }
 
 inline constexpr uint32_t kScaleChunk = 4;

@@ -104,24 +104,25 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   EXPECT_EQ(error.violations, 0) << "largest " << error.largest_ratio;
 }
 
-std::vector<Fp8GemmChoice> choices_of(Recipe b) {
-  std::vector<Fp8GemmChoice> choices;
+std::vector<Fp8GemmConfig> kernels_of(Recipe b) {
+  std::vector<Fp8GemmConfig> kernels;
   for (const Fp8GemmConfig& c : kFp8GemmKernels.at) {
     const bool blocks = recipe_traits(b).block_rows == 128;
-    if ((c.promotion == Promotion::blocks) != blocks || c.quantizes) continue;
-    choices.push_back({c.rows, c.columns, 3, 1, 1});
+    if ((c.promotion == Promotion::blocks) == blocks && !c.quantizes) kernels.push_back(c);
   }
-  return choices;
+  return kernels;
 }
 
 TEST(EmulatedGemm, EveryKernel) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
-    for (const Fp8GemmChoice& choice : choices_of(b)) {
+    for (const Fp8GemmConfig& kernel : kernels_of(b)) {
+      const Fp8GemmChoice choice = {kernel.rows, kernel.columns, 3, 1, 1};
       Problem p;
       p.b = b;
       p.m = choice.rows + 5;
       p.n = choice.columns + 24;
-      p.k = 400;
+      p.k = kernel.copies_scales ? 400 : 304;  // four scales of a row, or three
+      p.copies_scales = kernel.copies_scales;
       check(p, choice, emulator::in_order());
       check(p, choice, emulator::random_order(1));
     }
@@ -135,6 +136,8 @@ TEST(EmulatedGemm, ClustersDivideK) {
     p.k = 640;
     check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::in_order());
     check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::random_order(2));
+    p.n = 150;
+    check(p, Fp8GemmChoice{128, 128, 3, split, 1}, emulator::random_order(2));
   }
 }
 
@@ -147,10 +150,12 @@ TEST(EmulatedGemm, PersistentBlocksGoRoundTheRing) {
 }
 
 TEST(EmulatedGemm, BlocksStoreTileAfterTile) {
-  for (const Fp8GemmChoice& choice : choices_of(Recipe::fp8_128x128)) {
+  for (const Fp8GemmConfig& kernel : kernels_of(Recipe::fp8_128x128)) {
+    const Fp8GemmChoice choice = {kernel.rows, kernel.columns, 3, 1, 1};
     Problem p;
     p.a_layout = ScaleLayout::mn_major;
-    p.m = choice.rows + 4;
+    p.copies_scales = kernel.copies_scales;
+    p.m = choice.rows + (kernel.copies_scales ? 4 : 5);
     p.n = choice.columns + 24;
     p.k = 1000;
     p.batch = 2;
@@ -183,17 +188,19 @@ TEST(EmulatedGemm, ScalesCopiedByChunks) {
   }
 }
 
-TEST(EmulatedGemm, ThreeWarpgroupsLoadOtherScales) {
-  Problem p;
-  p.m = 200;
-  p.n = 300;
-  p.k = 840;  // seven scales of a row: no row but the first begins at 16 bytes
-  p.copies_scales = false;
-  const Fp8GemmChoice choice = {192, 128, 3, 1, 1};
-  check(p, choice, emulator::random_order(7));
-  p.a = Recipe::fp8_1x128_ue8m0;
-  p.b = Recipe::fp8_128x128_ue8m0;
-  check(p, choice, emulator::random_order(8));
+TEST(EmulatedGemm, ManyRowsLoadOtherScales) {
+  for (const int rows : {128, 192}) {
+    Problem p;
+    p.m = 200;
+    p.n = 300;
+    p.k = 840;  // seven scales of a row: no row but the first begins at 16 bytes
+    p.copies_scales = false;
+    const Fp8GemmChoice choice = {rows, 128, 3, 1, 1};
+    check(p, choice, emulator::random_order(7));
+    p.a = Recipe::fp8_1x128_ue8m0;
+    p.b = Recipe::fp8_128x128_ue8m0;
+    check(p, choice, emulator::random_order(8));
+  }
 }
 
 TEST(EmulatedGemm, LastColumnsBesideALastWave) {

@@ -153,7 +153,7 @@ class ScaleLoader {
     for (uint32_t j = 0; j < kA; ++j) to.a[j] = ptx::ld_global(a + a_row_[j]);
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) to.b[j] = ptx::ld_global(b + b_row_[j]);
-    k_ += kLoaderWarps;
+    k_ += kScaleWarps;
     if (k_ >= work_.k_end) begin_tile();
     return true;
   }
@@ -186,7 +186,7 @@ class ScaleLoader {
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
-    place_.advance(shared_.ring.stages, kLoaderWarps);
+    place_.advance(shared_.ring.stages, kScaleWarps);
   }
 
   const Work& work_;
