@@ -13,37 +13,37 @@ struct Tile {
   uint32_t batch;
 };
 
-/// Tiles that run at the same time share rows of A and of B in L2: they go down a group of up to
-/// kGroup tile rows, then on to the next tile column. Sixteen blocks in a row run on one GPC of a
-/// Hopper chip, and what they read at the same time L2 is asked for less often: two columns of 8
-/// rows have 10 operands, one of 16 has 17 (docs/log/gemm-sm90.md, version 72).
+/// Tiles that run at the same time share rows of A and of B in L2: they go down a group of
+/// `group_rows` tile rows, then on to the next tile column. Sixteen blocks in a row run on one GPC
+/// of a Hopper chip, and what they read at the same time L2 is asked for less often: four columns
+/// of 4 rows have 8 operands, one of 16 has 17 (docs/log/gemm-sm90.md, versions 72 and 77).
 struct TileOrder {
-  static constexpr uint32_t kGroup = 8;
-
   uint32_t tiles_m = 0;
   uint32_t tiles_n = 0;
   uint32_t tiles = 0;  // of all matrices, below 2^31
   Divisor matrix;      // tiles of one matrix
   Divisor group;       // of a whole group
+  Divisor rows;        // tile rows of a whole group
   Divisor last_rows;   // tile rows of the last group
 
   TileOrder() = default;
-  /// Sizes are positive.
-  BLOCKSCALE_HD constexpr TileOrder(uint32_t m, uint32_t n, uint32_t batch)
+  /// All are positive.
+  BLOCKSCALE_HD constexpr TileOrder(uint32_t m, uint32_t n, uint32_t batch, uint32_t group_rows)
       : tiles_m(m),
         tiles_n(n),
         tiles(m * n * batch),
         matrix(m * n),
-        group(kGroup * n),
-        last_rows((m - 1) % kGroup + 1) {}
+        group(group_rows * n),
+        rows(group_rows),
+        last_rows((m - 1) % group_rows + 1) {}
 
   BLOCKSCALE_HD constexpr Tile operator()(uint32_t index) const {
     const uint32_t batch = matrix.quotient(index), rest = index - batch * matrix.divisor;
     const uint32_t g = group.quotient(rest), place = rest - g * group.divisor;
-    const bool whole = (g + 1) * kGroup <= tiles_m;
-    const uint32_t n = whole ? place / kGroup : last_rows.quotient(place);
-    const uint32_t rows = whole ? kGroup : last_rows.divisor;
-    return {g * kGroup + place - n * rows, n, batch};
+    const uint32_t first = g * rows.divisor;
+    const Divisor height = first + rows.divisor <= tiles_m ? rows : last_rows;
+    const uint32_t n = height.quotient(place);
+    return {first + place - n * height.divisor, n, batch};
   }
 };
 

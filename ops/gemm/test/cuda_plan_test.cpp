@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <random>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -217,14 +217,27 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
                [] { (void)cuda::describe_gemm(product(1, 1, 128), 0); });
 }
 
+TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
+  const auto group = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    const Fp8GemmPlan plan = plan_of(product(m, n, k));
+    return plan.launches[0].params.order.rows.divisor *
+           static_cast<std::uint32_t>(plan.launches[0].choice.rows);
+  };
+  EXPECT_EQ(group(4096, 32768, 512), 2048u);
+  EXPECT_EQ(group(4096, 24576, 1536), 1024u);
+  EXPECT_EQ(group(4096, 7168, 16384), 512u);
+  EXPECT_EQ(group(16384, 4096, 7168), 576u);  // tiles of 192
+  EXPECT_EQ(group(4096, 4096, 0), 2048u);
+}
+
 TEST(TileOrder, VisitsEachTileOnce) {
-  for (const auto& [m, n, batch] :
-       {std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>{1, 1, 1},
-        {16, 3, 2},
-        {17, 5, 1},
-        {40, 7, 3},
-        {3, 100, 1}}) {
-    const TileOrder order(m, n, batch);
+  for (const auto& [m, n, batch, group_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
+                                                {16, 3, 2, 4},
+                                                {17, 5, 1, 8},
+                                                {40, 7, 3, 3},
+                                                {5, 6, 2, 1},
+                                                {3, 100, 1, 16}}) {
+    const TileOrder order(m, n, batch, group_rows);
     std::vector<int> seen(order.tiles, 0);
     for (std::uint32_t i = 0; i < order.tiles; ++i) {
       const Tile t = order(i);
