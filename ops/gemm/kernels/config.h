@@ -163,7 +163,7 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
 inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 19;
+  static constexpr int kCount = 20;
   Fp8GemmConfig at[kCount] = {
       {128, 128, Promotion::blocks},
       {128, 128, Promotion::columns},
@@ -181,6 +181,7 @@ inline constexpr struct Fp8GemmKernelList {
       {128, 128, Promotion::columns, true},
       {64, 128, Promotion::blocks, true},
       {192, 128, Promotion::blocks},
+      {192, 96, Promotion::blocks},
       {192, 128, Promotion::blocks, false, true},
       {192, 96, Promotion::blocks, false, true},
       {192, 128, Promotion::blocks, true},
