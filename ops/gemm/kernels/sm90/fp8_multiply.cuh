@@ -94,19 +94,29 @@ class Multiplier {
   BLOCKSCALE_DEVICE void multiply_in_turn(uint32_t count, uint32_t boundary, float (&sums)[kSums],
                                           const Meanwhile& meanwhile) {
     KBlock<kConfig> x;
-    bool is_first = true;
+    bool is_there = false;  // the next stage, as far as is known
     BLOCKSCALE_NO_UNROLL
-    do {
-      await_stage(x);
-      ptx::bar_sync(kFirstTurn + warpgroup_, kTurnThreads);
-      ptx::wgmma_fence(x.products);
-      multiply_bytes<0, kFp8BlockK>(x);
-      pass_turn();
-      if (is_first) meanwhile();
-      is_first = false;
+    while (--count != 0) {
+      take_turn(x, is_there);
       ptx::wgmma_wait_group<0>(x.products);
-      finish(x, boundary, sums);
-    } while (--count != 0);
+      leave(x.stage);
+      is_there = shared_.ring.is_full(place_);
+      add_by_blocks(x, boundary, sums);
+    }
+    take_turn(x, is_there);
+    meanwhile();
+    ptx::wgmma_wait_group<0>(x.products);
+    leave(x.stage);
+    add_by_blocks(x, boundary, sums);
+  }
+
+  BLOCKSCALE_DEVICE void take_turn(KBlock<kConfig>& x, bool is_there) {
+    if (!is_there) shared_.ring.wait_full(place_);
+    take_stage(x);
+    ptx::bar_sync(kFirstTurn + warpgroup_, kTurnThreads);
+    ptx::wgmma_fence(x.products);
+    multiply_bytes<0, kFp8BlockK>(x);
+    pass_turn();
   }
 
   static constexpr uint32_t kWarpgroups = static_cast<uint32_t>(math_warpgroups(kConfig));
@@ -119,9 +129,8 @@ class Multiplier {
     ptx::bar_arrive(kFirstTurn + next, kTurnThreads);
   }
 
-  /// Waits for the next stage, and reads its scales.
-  BLOCKSCALE_DEVICE void await_stage(KBlock<kConfig>& x) {
-    shared_.ring.wait_full(place_);
+  /// Goes on to the next stage, which is there, and reads its scales.
+  BLOCKSCALE_DEVICE void take_stage(KBlock<kConfig>& x) {
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
     x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
@@ -129,7 +138,8 @@ class Multiplier {
 
   /// Begins the next stage's products, or their first half.
   BLOCKSCALE_DEVICE void begin(KBlock<kConfig>& x) {
-    await_stage(x);
+    shared_.ring.wait_full(place_);
+    take_stage(x);
     ptx::wgmma_fence(x.products);
     multiply_bytes<0, kFirstBytes>(x);
   }
