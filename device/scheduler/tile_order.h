@@ -22,8 +22,8 @@ struct TileOrder {
   uint32_t tiles_n = 0;
   uint32_t tiles = 0;  // of all matrices, below 2^31
   Divisor matrix;      // tiles of one matrix
-  Divisor group;       // of a whole group
   Divisor rows;        // tile rows of a whole group
+  Divisor group;       // tiles of a whole group
   Divisor last_rows;   // tile rows of the last group
 
   TileOrder() = default;
@@ -33,9 +33,9 @@ struct TileOrder {
         tiles_n(n),
         tiles(m * n * batch),
         matrix(m * n),
-        group(group_rows * n),
-        rows(group_rows),
-        last_rows((m - 1) % group_rows + 1) {}
+        rows(group_rows < m ? group_rows : m),
+        group(rows.divisor * n),
+        last_rows((m - 1) % rows.divisor + 1) {}
 
   BLOCKSCALE_HD constexpr Tile operator()(uint32_t index) const {
     const uint32_t batch = matrix.quotient(index), rest = index - batch * matrix.divisor;

@@ -230,6 +230,12 @@ TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
   EXPECT_EQ(group(4096, 4096, 0), 2048u);
 }
 
+TEST(TileOrder, HasNoGroupHigherThanTheMatrix) {
+  const TileOrder wide(1, std::uint32_t{1} << 30, 1, 32);
+  EXPECT_EQ(wide.group.divisor, std::uint32_t{1} << 30);
+  EXPECT_EQ(wide((std::uint32_t{1} << 30) - 1).n, (std::uint32_t{1} << 30) - 1);
+}
+
 TEST(TileOrder, VisitsEachTileOnce) {
   for (const auto& [m, n, batch, group_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
                                                 {16, 3, 2, 4},

@@ -93,6 +93,7 @@ class Multiplier {
   template <class Meanwhile>
   BLOCKSCALE_DEVICE void multiply_in_turn(uint32_t count, uint32_t boundary, float (&sums)[kSums],
                                           const Meanwhile& meanwhile) {
+    static_assert(kConfig.promotion == Promotion::blocks);
     KBlock<kConfig> x;
     bool is_there = false;  // the next stage, as far as is known
     BLOCKSCALE_NO_UNROLL
