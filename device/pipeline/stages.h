@@ -54,14 +54,14 @@ struct StageRing {
                                     SourceLocation at = SourceLocation::current()) const {
     mbarrier_wait(empty(place.stage), place.parity ^ 1, at);
   }
-  /// Whether the stage is full. Does not wait.
-  BLOCKSCALE_DEVICE bool is_full(const StagePlace& place,
-                                 SourceLocation at = SourceLocation::current()) const {
-    return ptx::mbarrier_test_wait_parity(full(place.stage), place.parity, at);
-  }
   BLOCKSCALE_DEVICE void wait_full(const StagePlace& place,
                                    SourceLocation at = SourceLocation::current()) const {
     mbarrier_wait(full(place.stage), place.parity, at);
+  }
+  /// What wait_full would not wait for.
+  BLOCKSCALE_DEVICE bool is_full(const StagePlace& place,
+                                 SourceLocation at = SourceLocation::current()) const {
+    return ptx::mbarrier_test_wait_parity(full(place.stage), place.parity, at);
   }
 };
 

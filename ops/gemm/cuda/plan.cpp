@@ -283,9 +283,9 @@ void set_operands(Fp8GemmLaunch& launch, const GemmArguments& x, const Fp8GemmSi
   }
 }
 
-/// Tile rows of a group of TileOrder. 512 rows of D are best where K is long, by up to a fifth in
-/// products of a millisecond and more; where it is short, and storing D takes longer than reading
-/// A, more of them are, up to 2048.
+/// Tile rows of a group of TileOrder: as many rows as 1.5 MiB of A are, from 512, which are best
+/// where K is long, by up to a fifth in products of a millisecond and more, to 2048, which are
+/// where it is short (docs/log/gemm-sm90.md, version 77).
 std::uint32_t group_rows_of(std::int64_t k, int tile_rows) {
   constexpr std::uint64_t kBytesOfA = std::uint64_t{3} << 19;
   const auto row_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(1, k));

@@ -107,10 +107,11 @@ class Multiplier {
     take_turn(x, is_there);
     meanwhile();
     ptx::wgmma_wait_group<0>(x.products);
-    leave(x.stage);
-    add_by_blocks(x, boundary, sums);
+    finish(x, boundary, sums);
   }
 
+  /// Begins the next stage's products, in this warpgroup's turn. `is_there`: the stage need not be
+  /// waited for.
   BLOCKSCALE_DEVICE void take_turn(KBlock<kConfig>& x, bool is_there) {
     if (!is_there) shared_.ring.wait_full(place_);
     take_stage(x);
