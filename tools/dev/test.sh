@@ -167,11 +167,12 @@ TEXT
 # Without tests, and optimized as little as shows what cannot be inlined.
 compile_with_newer_highway() {
   local units
-  units=$(tracked 'ops/*.cpp' | grep -vE '_(test|bench|fuzz)\.cpp$' | xargs grep -l '^#include <hwy/')
+  mapfile -t units < <(tracked 'ops/*.cpp' | grep -vE '_(test|bench|fuzz)\.cpp$' |
+    xargs grep -l '^#include <hwy/')
+  units=("${units[@]/#/CMakeFiles/blockscale.dir/}")
   configure build/newer-highway -DCMAKE_CXX_COMPILER=g++-12 \
     -DCMAKE_CXX_FLAGS="-O1 -isystem $PWD/build/highway" -DBLOCKSCALE_TESTS=OFF -DBLOCKSCALE_CLI=OFF
-  sed 's|.*|CMakeFiles/blockscale.dir/&.o|' <<<"$units" |
-    xargs ninja --quiet -C build/newer-highway -j"$jobs"
+  ninja --quiet -C build/newer-highway -j"$jobs" "${units[@]/%/.o}"
 }
 
 # --- python: oracles from other people's packages, the command line, kill -9 -----------------------
