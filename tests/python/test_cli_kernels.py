@@ -22,6 +22,7 @@ def pack_fixture(tmp_path_factory: pytest.TempPathFactory, cli: pathlib.Path) ->
         pytest.skip("no libnvrtc: set BLOCKSCALE_NVRTC")
     report = result.json()
     assert report["compiled"] + report["reused"] == report["packs"][0]["kernels"] > 0
+    assert 0 < report["packs"][0]["seconds"] <= report["seconds"]
     return folder
 
 
