@@ -6,7 +6,7 @@ import sys
 
 
 def test_the_tables_are_those_of_the_results(root: pathlib.Path):
-    subprocess.run([sys.executable, root / "tools/performance_table.py", "--check"], check=True)
+    subprocess.run([sys.executable, root / "tools/bench/tables.py", "--check"], check=True)
 
 
 def test_it_is_one_page(root: pathlib.Path):

@@ -1,6 +1,6 @@
 """Writes the tables of docs/performance.md and README.md from the results that they name.
 
-Usage: performance_table.py [--check]
+Usage: tables.py [--check]
 
 A table stands between `<!-- table FILE -->` and `<!-- end -->`, FILE being a result of the GPU
 quantizers' benchmark, and between `<!-- misses FILE -->` and `<!-- end -->` what falls short of the
@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "docs/performance.md", ROOT / "README.md")
 BLOCK = re.compile(r"(<!-- (table|misses) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 INPUTS = ("identity", "swiglu", "rms_norm", "gelu_tanh", "modulate")
