@@ -34,6 +34,13 @@ def test_a_record_says_where_it_was_measured(tmp_path: pathlib.Path) -> None:
     assert (document["chip"], document["driver"]) == ("NVIDIA H200", "580.1")
 
 
+def test_a_case_stands_on_a_line() -> None:
+    results = {"cases": [{"m": 1, "quartiles": [1.5, 2]}, {"m": 2, "of": {"x": []}}], "no": {}}
+    text = record.text_of(results)
+    assert json.loads(text) == results
+    assert '  {"m": 1, "quartiles": [1.5, 2]},' in text.splitlines()
+
+
 @pytest.mark.parametrize("name", record.NAMES)
 def test_each_benchmark_has_options_and_measures(name: str) -> None:
     benchmark = importlib.import_module(name)
@@ -43,18 +50,18 @@ def test_each_benchmark_has_options_and_measures(name: str) -> None:
 
 def test_every_module_is_a_benchmark_or_a_part() -> None:
     files = {file.stem for file in (ROOT / "tools/bench").glob("*.py")}
-    assert files == {*record.NAMES, "record", "tables"}
+    assert files == {*record.NAMES, "record", "readers", "tables"}
 
 
 def test_unknown_benchmarks_are_refused() -> None:
     done = recorder("gemms")
-    assert done.returncode == 2 and "NAME is one of programs, cli, gemm," in done.stderr
+    assert done.returncode == 2 and "NAME is one of programs, command, gemm," in done.stderr
 
 
 def test_the_command_line_is_recorded(cli: pathlib.Path, tmp_path: pathlib.Path) -> None:
     options = ["--output", tmp_path, "--commit", "abc", "--cli", cli, "quantize"]
     sizes = ["--rows", "16", "--k", "128", "--repeats", "1", "--recipe", "mxfp4"]
-    done = recorder("cli", *options, *sizes)
+    done = recorder("command", *options, *sizes)
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.iterdir()
     document = json.loads(file.read_text())

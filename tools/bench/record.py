@@ -2,11 +2,11 @@
 
 Usage: record.py NAME --output FOLDER --commit HASH [OPTION...]
 
-NAME is a module beside this one: `programs` (the C++ benchmarks of a GPU build), `cli` (`blockscale
-bench`), `gemm`, `gemm_sweep`, `gemm_cpu`, `host` or `conversion`. Each has `add_options`, which
-tells its options, and `measure`, which prints what it finds and yields a `Measurement` for each
-file to write. That is FOLDER/DATE-CHIP-NAME.json: date, chip, driver (or what stands for it on a
-CPU), commit, command, and what was measured under "results".
+NAME is a module beside this one: `programs` (the C++ benchmarks of a GPU build), `command`
+(`blockscale bench`), `gemm`, `gemm_sweep`, `gemm_cpu`, `host` or `conversion`. Each has
+`add_options`, which tells its options, and `measure`, which prints what it finds and yields a
+`Measurement` for each file to write. That is FOLDER/DATE-CHIP-NAME.json: date, chip, driver (or
+what stands for it on a CPU), commit, command, and what was measured under "results".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-NAMES = ("programs", "cli", "gemm", "gemm_sweep", "gemm_cpu", "host", "conversion")
+NAMES = ("programs", "command", "gemm", "gemm_sweep", "gemm_cpu", "host", "conversion")
 
 
 class Machine(NamedTuple):
@@ -98,6 +98,30 @@ def cpu_name() -> str:
 # --- records --------------------------------------------------------------------------------------
 
 
+def is_flat(value: object) -> bool:
+    """Whether a value stands on one line: a number, a text, or a list or an object of such."""
+    if isinstance(value, dict):
+        return not any(isinstance(v, dict | list) and not is_row(v) for v in value.values())
+    return not isinstance(value, list) or is_row(value)
+
+
+def is_row(value: object) -> bool:
+    return isinstance(value, list) and not any(isinstance(v, dict | list) for v in value)
+
+
+def text_of(value: object, indent: int = 0) -> str:
+    """JSON, a case on a line."""
+    if is_flat(value) and indent > 0:
+        return json.dumps(value)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(k)}: {text_of(v, indent + 1)}" for k, v in value.items()]
+    else:
+        parts = [text_of(v, indent + 1) for v in value]
+    inner = ",\n".join(" " * (indent + 1) + part for part in parts)
+    return f"{begin}\n{inner}\n{' ' * indent}{end}"
+
+
 def write(folder: pathlib.Path, commit: str, found: Measurement) -> pathlib.Path:
     """Writes a record; returns its file."""
     chip, facts = found.machine
@@ -112,7 +136,7 @@ def write(folder: pathlib.Path, commit: str, found: Measurement) -> pathlib.Path
     short_chip = chip.removeprefix("NVIDIA ").split()[0].split("(")[0].lower()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{record['date']}-{short_chip}-{found.name}.json"
-    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    file.write_text(text_of(record) + "\n", encoding="utf-8")
     return file
 
 

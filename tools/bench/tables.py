@@ -1,106 +1,139 @@
-"""Writes the tables of docs/performance.md and README.md from the results that they name.
+"""Writes the tables of docs/performance.md and README.md from the records that they name.
 
 Usage: tables.py [--check]
 
-A table stands between `<!-- table FILE -->` and `<!-- end -->`, FILE being a result of the GPU
-quantizers' benchmark, and between `<!-- misses FILE -->` and `<!-- end -->` what falls short of the
-limits that the result has. With --check nothing is written, and the exit code is 1 if a page
-differs.
+A block stands between `<!-- KIND FILE... -->` and `<!-- end -->`. KIND is
+
+- `table`: what was measured, on what and by which command, then a row for each case: ours, its
+  peer, and the ratio of the two;
+- `misses`: of everything that is asked in the records, what does not hold;
+- `figures`: a line for each record.
+
+Which numbers of a record these are is told by READERS, one for each benchmark. With --check nothing
+is written, and the exit code is 1 if a page differs.
 """
+
+from __future__ import annotations
 
 import json
 import pathlib
 import re
 import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import readers
+from readers import Goal, Reader, Row
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "docs/performance.md", ROOT / "README.md")
-BLOCK = re.compile(r"(<!-- (table|misses) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-INPUTS = ("identity", "swiglu", "rms_norm", "gelu_tanh", "modulate")
-RECIPES = ("mxfp4", "nvfp4", "mxfp8_e4m3", "fp8_1x128", "fp8_row", "fp8_128x128")
-SIZES = (16, 64)  # MiB
+BLOCK = re.compile(
+    r"(<!-- (table|misses|figures)((?:\s+\w[\w-]*)+)\s+-->\n).*?(<!-- end -->)", re.DOTALL
+)
+MUCH = 0.05  # by more than which a goal is missed by much
 
 
-def cases_of(results: object) -> list[dict]:
-    """Every case, wherever it stands in the results of a benchmark."""
-    if isinstance(results, list):
-        return [case for part in results for case in cases_of(part)]
-    if not isinstance(results, dict):
-        return []
-    if "copy_share" in results:
-        return [results]
-    return [case for part in results.values() for case in cases_of(part)]
+class Record(NamedTuple):
+    document: dict
+    reader: Reader
+
+    @property
+    def results(self) -> dict | list:
+        return self.document["results"]
 
 
-def mebibytes(case: dict) -> int:
-    """Of x."""
-    columns = case["k"] * (2 if case["input"] == "swiglu" else 1)
-    return round(case["rows"] * columns * (4 if case["dtype"] == "f32" else 2) / 2**20)
+def read(file: str) -> Record:
+    document = json.loads((ROOT / file).read_text(encoding="utf-8"))
+    return Record(document, readers.reader_of(document["results"]))
 
 
-def table(document: dict) -> str:
-    """The Markdown table of a result: shares of the copy."""
-    shares = {}
-    for case in cases_of(document["results"]):
-        key = (case["recipe"], case["input"], mebibytes(case))
-        other = case.get("scales_given") or case.get("columns_too")
-        if case["dtype"] == "bf16" and case["layout"] == "row_major" and not other:
-            # Results of before these fields have what is meant first.
-            shares.setdefault(key, case["copy_share"])
-    lines = [
-        f"{document['chip']}, driver {document['driver']}, commit {document['commit'][:7]}:",
-        "",
-        "| | " + " | ".join(INPUTS) + " |",
-        "|---" * (len(INPUTS) + 1) + "|",
-    ]
-    for recipe in RECIPES:
-        cells = [
-            " / ".join(
-                f"{shares[recipe, name, size]:.2f}" if (recipe, name, size) in shares else "-"
-                for size in SIZES
+def provenance(document: dict) -> str:
+    """Chip, driver or instruction set, commit and command."""
+    parts = [document["chip"]]
+    if "driver" in document:
+        parts.append(f"driver {document['driver']}")
+    if "simd_target" in document:
+        parts.append(f"{document['logical_cpus']} logical CPUs, {document['simd_target']}")
+    commit = document["commit"].split()[0]
+    commit = commit[:7] if re.fullmatch(r"[0-9a-f]{7,}", commit) else commit
+    return f"{', '.join(parts)}, commit {commit}, {document['date']}: `{document['command']}`"
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, 140, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point."""
+    for digits, least in ((0, 100), (1, 10), (2, 1)):
+        if abs(value) >= least:
+            return f"{value:.{digits}f}"
+    return f"{value:.3f}"
+
+
+def table(records: list[Record]) -> list[str]:
+    text = "; ".join(provenance(record.document) for record in records)
+    lines = [*wrapped(f"{text}:"), ""]
+    reader = records[0].reader
+    rows: list[Row] = [row for record in records for row in record.reader.rows(record.results)]
+    head = ("", f"ours, {reader.unit}", f"{reader.peer}, {reader.unit}", "ratio")
+    cells = ((r.shape, number(r.ours), number(r.peer), f"{r.ratio:.2f}") for r in rows)
+    return lines + markdown(head, cells)
+
+
+def misses(records: list[Record]) -> list[str]:
+    goals = [goal for record in records for goal in record.reader.goals(record.results)]
+    left_out = sum(record.reader.left_out(record.results) for record in records)
+    missed = [goal for goal in goals if goal.short > 0]
+    of = len(goals) + left_out
+    if not missed:
+        return [f"All {of} goals hold."]
+    lines = [f"{len(missed)} of {of} goals are missed:", ""]
+    rows = []
+    for group in dict.fromkeys(goal.group for goal in missed):
+        found: list[Goal] = [goal for goal in missed if goal.group == group]
+        worst = max(found, key=lambda goal: goal.short)
+        much = sum(goal.short > MUCH for goal in found)
+        asked = f"{'at least' if worst.at_least else 'at most'} {number(worst.asked)}"
+        rows.append(
+            (
+                group,
+                str(len(found)),
+                str(much),
+                worst.case,
+                number(worst.reached) + worst.unit,
+                asked,
             )
-            for name in INPUTS
-        ]
-        lines.append(f"| {recipe} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        )
+    head = ("what", "missed", f"by more than {MUCH:.0%}", "the furthest", "has", "asked")
+    return lines + markdown(head, rows)
 
 
-def over(case: dict) -> float:
-    """How much more than its limit a case takes, as a share of that."""
-    return case["microseconds"] / case["allowed_microseconds"] - 1
+def figures(records: list[Record]) -> list[str]:
+    texts = (f"- {record.reader.figure(record.document)}" for record in records)
+    return [line for text in texts for line in wrapped(text, "  ")]
 
 
-def misses(document: dict) -> str:
-    """The Markdown table of what falls short of the limits by more than 5 %."""
-    cases = cases_of(document["results"])
-    short = [case for case in cases if over(case) > 0.05]
-    lines = [
-        f"{len(cases)} cases; {sum(not case['holds'] for case in cases)} miss their limit, "
-        f"{len(short)} by more than 5 %:",
-        "",
-        "| | by more than 5 % | the worst | its share of the copy |",
-        "|---|---|---|---|",
-    ]
-    for line in ("unfused", "fused", "rest"):
-        group = [case for case in cases if case["line"] == line]
-        for name in dict.fromkeys(case["input"] for case in group):
-            found = [case for case in short if case["line"] == line and case["input"] == name]
-            if not found:
-                continue
-            worst = max(found, key=over)
-            mib = worst["input_bytes"] / 2**20
-            lines.append(
-                f"| {line}: {name} | {len(found)} of {sum(c['input'] == name for c in group)} | "
-                f"{worst['recipe']} {worst['dtype']} {worst['layout']} {mib:g} MiB: "
-                f"{over(worst):.0%} | {worst['copy_share']:.2f} |"
-            )
-    return "\n".join(lines) + "\n"
+KINDS: dict[str, Callable[[list[Record]], list[str]]] = {
+    "table": table,
+    "misses": misses,
+    "figures": figures,
+}
 
 
 def block(found: re.Match) -> str:
-    """What stands where a block was found, from the file that it names."""
-    document = json.loads((ROOT / found[3]).read_text(encoding="utf-8"))
-    return found[1] + {"table": table, "misses": misses}[found[2]](document) + found[4]
+    """What stands where a block was found, from the files that it names."""
+    records = [read(f"bench/results/{name}.json") for name in found[3].split()]
+    return found[1] + "\n".join(KINDS[found[2]](records)) + "\n" + found[4]
 
 
 def main() -> int:

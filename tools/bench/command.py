@@ -16,6 +16,10 @@ from collections.abc import Iterator
 
 import record
 
+#: The share of memcpy's rate (bytes read and written) that is asked of the CPU's quantizers, and of
+#: dequantizing.
+ASKED_OF_MEMCPY = 0.40
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cli", type=pathlib.Path, required=True)
