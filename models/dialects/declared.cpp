@@ -36,6 +36,10 @@ std::string metadata_text(const std::string& key) {
   throw Error(ErrorCode::unsupported, argument, message);
 }
 
+bool is_configured(const SourceConfig& config) {
+  return !config.quantization.is_null() || !config.hf_quant_config.is_null();
+}
+
 /// Whether config.json or hf_quant_config.json says the same.
 bool is_that_of(const SourceConfig& config, const Json& said) {
   if (said.is_null()) return false;
@@ -44,7 +48,7 @@ bool is_that_of(const SourceConfig& config, const Json& said) {
 }
 
 void check_header(const SafetensorsFile& file, const SourceConfig& config) {
-  const bool configured = !config.quantization.is_null() || !config.hf_quant_config.is_null();
+  const bool configured = is_configured(config);
   const auto& metadata = file.metadata();
   const std::string path = file.path().string();
   if (metadata.contains(kComfyMetadata) && configured) {
@@ -79,7 +83,7 @@ void check_other_words(const Json& json, const SourceConfig& config, const std::
   const Json& said = member(json, "quantization");
   if (said.is_object()) {
     const bool mlx = is_word(member(said, "bits")) || is_word(member(said, "group_size"));
-    if (is_word(member(said, "quant_algo"))) {
+    if (!is_configured(config) && is_word(member(said, "quant_algo"))) {
       refuse(config.config_path, path + "quantization says " + show_json(said, 100) +
                                      ", as TensorRT-LLM does, whose weights are not readable");
     }

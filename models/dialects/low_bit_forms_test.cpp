@@ -186,6 +186,12 @@ TEST_F(LowBitFormsTest, OtherProducersAreNamed) {
   expect_refused(config_path(), "as TensorRT-LLM does");
   write({plain}, {{"quantization", {{"quant_algo", nullptr}, {"group_size", 128}}}});
   EXPECT_NO_THROW(converted(Recipe::bf16, Dialect::plain));
+  Json both = test::deepseek_config();  // which says how its weights are stored
+  both["quantization"] = {{"quant_algo", "FP8"}};
+  write(
+      {{"a.weight", DType::F8_E4M3, {4, 128}, ""}, {"a.weight_scale_inv", DType::F32, {1, 1}, ""}},
+      both);
+  EXPECT_NO_THROW(converted(Recipe::bf16, Dialect::plain));
 }
 
 TEST_F(LowBitFormsTest, MistralsFp8HasOneScaleAndPerhapsOneOfItsInputs) {
