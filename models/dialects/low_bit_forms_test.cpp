@@ -188,10 +188,13 @@ TEST_F(LowBitFormsTest, OtherProducersAreNamed) {
   EXPECT_NO_THROW(converted(Recipe::bf16, Dialect::plain));
   Json both = test::deepseek_config();  // which says how its weights are stored
   both["quantization"] = {{"quant_algo", "FP8"}};
+  both["model_type"] = "llama";
   write(
       {{"a.weight", DType::F8_E4M3, {4, 128}, ""}, {"a.weight_scale_inv", DType::F32, {1, 1}, ""}},
       both);
   EXPECT_NO_THROW(converted(Recipe::bf16, Dialect::plain));
+  const Json result = Json::parse(test::read_text(folder_ / "out" / "config.json"));
+  EXPECT_FALSE(result.contains("quantization"));  // it is that no more
 }
 
 TEST_F(LowBitFormsTest, MistralsFp8HasOneScaleAndPerhapsOneOfItsInputs) {
