@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "models/checkpoint/codes.h"
 #include "models/checkpoint/factors.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
@@ -146,6 +147,7 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.sense = weight.sense;
   parts.input_kind = weight.input_kind;
   parts.scale_layout = weight.scale_layout;
+  parts.high_nibble_first = weight.high_nibble_first;
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;
   const std::int64_t stack = matrix_shape(weight.shape).batch;
@@ -170,6 +172,7 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   tensor.recipe = weight.recipe;
   tensor.dtype = weight.values->dtype;
   tensor.column_factors = weight.channel_factors != nullptr;
+  tensor.scale_layout = weight.scale_layout;
   for (const TensorStore::Entry* part : parts.stored()) tensor.bytes += part->info.bytes;
   tensors_.push_back(std::move(tensor));
   parts_.push_back(parts);
@@ -272,6 +275,10 @@ bool StoredCheckpoint::has_view(const CheckpointTensor& tensor) {
          tensor.dtype == DType::BF16;
 }
 
+bool StoredCheckpoint::has_values(const CheckpointTensor& tensor) {
+  return has_view(tensor) || is_narrow_float(tensor.dtype);
+}
+
 ScaledTensorView StoredCheckpoint::unaligned_view(std::size_t tensor) const {
   ScaledTensorView view = stored_view(tensor);
   if (view.layout != ScaleLayout::row_major) {
@@ -342,6 +349,18 @@ const std::byte* StoredCheckpoint::row_major_scales(std::size_t tensor) const {
   return copy.data();
 }
 
+/// The codes of a tensor that has them the other way round, made when a view is first asked for.
+const std::byte* StoredCheckpoint::low_nibble_first(std::size_t tensor) const {
+  const std::lock_guard lock(row_major_mutex_);
+  const auto [found, added] = low_nibble_first_.try_emplace(tensor);
+  if (added) {
+    const std::span<const std::byte> codes = store_.data(*parts_[tensor].values);
+    found->second.resize(codes.size());
+    swap_nibbles(codes, found->second.data());
+  }
+  return found->second.data();
+}
+
 std::span<const float> StoredCheckpoint::channel_factors(std::size_t tensor,
                                                          std::int64_t batch) const {
   const int copy = parts_[tensor].channel_copy;
@@ -373,7 +392,8 @@ ScaledTensorView StoredCheckpoint::view(std::size_t tensor) const {
                 "has factors of its columns, " + quote(factors->info.name) +
                     ", which a view cannot say; a conversion applies them");
   }
-  const ScaledTensorView view = stored_view(tensor);
+  ScaledTensorView view = stored_view(tensor);
+  if (parts_[tensor].high_nibble_first) view.values = low_nibble_first(tensor);
   const std::size_t size =
       static_cast<std::size_t>(format_traits(recipe_traits(view.recipe).element).bits + 7) / 8;
   if (!is_aligned(view.values, size)) {

@@ -8,9 +8,11 @@
 #include "models/convert/activation_scales.h"
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
+#include "models/convert/mistral_params.h"
 #include "models/convert/option_checks.h"
 #include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
+#include "models/convert/staying_dtypes.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 #include "models/safetensors/index_file.h"
@@ -57,6 +59,8 @@ class Planner {
     plan_.warnings = sides_->warnings();
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
     plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
+    const auto staying = staying_dtypes(plan_);
+    plan_.warnings.insert(plan_.warnings.end(), staying.begin(), staying.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
     check_unique_names();
     find_groups();
@@ -359,6 +363,7 @@ class Planner {
             const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
             return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
                    source_.parts(plan_.tensors[i].source).channel_factors == nullptr &&
+                   !source_.parts(plan_.tensors[i].source).high_nibble_first &&
                    plan_.tensors[i].recipe == Recipe::nvfp4 &&
                    !searches_scales(options_, plan_.tensors[i]);
           });
@@ -497,6 +502,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
     const DialectTraits& dialect = contents.quantized.empty() ? kPlain : *plan.destination;
     dialect.describe(contents, documents);
+    if (const auto params = mistral_params(*plan.source)) documents[kMistralParams] = *params;
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, document] : documents) {

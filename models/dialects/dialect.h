@@ -39,11 +39,14 @@ struct FoundWeight {
   /// tensor_scale is LightX2V's alpha, 1 / (the inputs' divisor * the weight's).
   bool tensor_scale_is_alpha = false;
   bool byte_values = false;  // e4m3 stored as U8
+  bool byte_scales = false;  // e4m3 scales may be stored as U8
+  /// Of two 4-bit codes in a byte the first is in the high bits; elsewhere it is in the low ones.
+  bool high_nibble_first = false;
   /// NVFP4 without a tensor scale, which is 1 then.
   bool no_tensor_scale = false;
   /// Of the scales. Swizzled ones are padded to whole tiles.
   ScaleLayout scale_layout = ScaleLayout::row_major;
-  const TensorInfo* derived = nullptr;  // what follows from the other scales
+  const TensorInfo* derived = nullptr;  // what follows from the others, or describes them
   /// Each value is also multiplied by that of its column: [k], or [E, .., k] of a stack.
   const TensorInfo* channel_factors = nullptr;
 };
@@ -172,6 +175,7 @@ extern const DialectTraits kCompressedTensors;
 extern const DialectTraits kGptOss;
 extern const DialectTraits kLightX2V;
 extern const DialectTraits kTorchao;
+extern const DialectTraits kComfy;
 
 // ---- Shared by the dialects
 // -----------------------------------------------------------------------

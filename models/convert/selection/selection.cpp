@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "models/checkpoint/codes.h"
 #include "models/convert/selection/experts_layout.h"
 #include "models/convert/selection/pattern.h"
 #include "models/text.h"
@@ -67,7 +68,8 @@ class Selector {
     if (!wish.convert) return keep(tensor, wish.reason);
     const std::string obstacle = this->obstacle(tensor, wish.recipe);
     if (!obstacle.empty()) return keep(tensor, obstacle);
-    if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe) {
+    if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe &&
+        StoredCheckpoint::has_view(tensor)) {
       return keep(tensor, std::string("already ") + recipe_traits(wish.recipe).name);
     }
     check_is_linear(tensor, wish);
@@ -101,10 +103,17 @@ class Selector {
   }
 
   /// Of a checkpoint that becomes f16 or bf16, what is in the other of them; of one that becomes
-  /// f32, what is in either. Only f32 is kept beside the dtype that config.json states.
+  /// f32, what is in either; and 8-bit floats. Only f32 is kept beside the dtype that config.json
+  /// states.
   bool is_third_dtype(const CheckpointTensor& tensor) const {
     const bool narrow = tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
-    return is_plain(options_.recipe) && narrow && tensor.recipe != options_.recipe;
+    return is_plain(options_.recipe) &&
+           (is_bare_fp8(tensor) || (narrow && tensor.recipe != options_.recipe));
+  }
+
+  /// FP8 that nothing scales: numbers in a narrow dtype, as f16 is.
+  static bool is_bare_fp8(const CheckpointTensor& tensor) {
+    return !tensor.quantized && is_narrow_float(tensor.dtype);
   }
 
   std::string rule(const CheckpointTensor& tensor, const Wish& wish) const {
@@ -112,7 +121,9 @@ class Selector {
     if (!wish.convert) return "";
     if (tensor.quantized) return "quantized in the source";
     if (is_plain(wish.recipe)) {
-      return is_third_dtype(tensor) ? "in another 16-bit dtype" : "a matrix";
+      return is_bare_fp8(tensor)      ? "in 8-bit floats without scales"
+             : is_third_dtype(tensor) ? "in another 16-bit dtype"
+                                      : "a matrix";
     }
     return role_of(tensor.name, tensor.shape) == Role::experts ? "a stack of experts"
                                                                : "a linear layer";
@@ -120,7 +131,7 @@ class Selector {
 
   /// Why `tensor` cannot become `recipe`, or "".
   std::string obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
-    if (!StoredCheckpoint::has_view(tensor)) {
+    if (!StoredCheckpoint::has_values(tensor)) {
       return "holds " + std::string(dtype_name(tensor.dtype));
     }
     if (tensor.bytes == 0) return "empty";
@@ -205,6 +216,13 @@ class Selector {
 
   /// `tensor` as it is, or in bf16 if it is quantized in a way that the destination cannot hold.
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
+    // FP8 without scales is damage to whoever reads a quantized checkpoint.
+    if (is_bare_fp8(tensor) && destination_.dialect != Dialect::plain && tensor.bytes > 0) {
+      return {Recipe::bf16, true,
+              reason + "; as bf16, for " + destination_.name + " has no " +
+                  std::string(dtype_name(tensor.dtype)) + " without scales",
+              ""};
+    }
     if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
     if (tensor.column_factors) {
       return {Recipe::bf16, true, reason + "; as bf16, with the factors of its columns applied",
