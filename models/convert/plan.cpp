@@ -8,6 +8,7 @@
 #include "models/convert/activation_scales.h"
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
+#include "models/convert/named_layers.h"
 #include "models/convert/option_checks.h"
 #include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
@@ -57,6 +58,8 @@ class Planner {
     plan_.warnings = sides_->warnings();
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
     plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
+    const auto of_unnamed = warnings_of_unnamed(plan_);
+    plan_.warnings.insert(plan_.warnings.end(), of_unnamed.begin(), of_unnamed.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
     check_unique_names();
     find_groups();
@@ -301,9 +304,7 @@ class Planner {
     if (inputs && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
     }
-    // Plain stacks of gpt-oss are [experts, in, out], its MXFP4 ones the other way round.
-    planned.transposed = !planned.quantized && tensor.quantized && tensor.shape.size() == 3 &&
-                         source_.dialect().dialect == Dialect::gpt_oss;
+    planned.transposed = decisions_[planned.source].transposed;
     if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
@@ -482,6 +483,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     contents.kept_modules = plan.kept_modules;
     contents.plain_dtype = plan.plain_dtype;
     contents.cache = plan.cache;
+    const NamedLayers named(*plan.source);
     for (const PlannedTensor& planned : plan.tensors) {
       if (!planned.quantized) continue;
       const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
@@ -491,6 +493,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
       weight.recipe = planned.recipe;
       weight.activations = planned.activations;
       weight.input_words = planned.input_words;
+      weight.named = named.hold(tensor);
       contents.quantized.push_back(std::move(weight));
     }
     erase_quantization(documents["config.json"]);
