@@ -192,6 +192,13 @@ TEST_F(QuantizedSourceTest, StacksThatStayAreNotAsked) {
     EXPECT_THAT(run(to(recipe, source.dialect()), "l.experts.gate_up_proj").reason,
                 HasSubstr("copied"));
   }
+  // In another dialect a known layout counts, and codes of an unknown one are copied.
+  const StackForm form = stack_forms()[0];
+  const ConvertOptions other = to(Recipe::fp8_128x128, Dialect::compressed_tensors);
+  make(form.tensors, with(form.config, "model_type", "qwen3_vl_moe"));
+  EXPECT_THAT(run(other, "l.experts.gate_up_proj").reason, HasSubstr("; as bf16"));
+  make(form.tensors, form.config);
+  EXPECT_THAT(run(other, "l.experts.gate_up_proj").reason, HasSubstr("codes copied"));
 }
 
 TEST_F(QuantizedSourceTest, WhatWasMadeOfGptOssBecomesPlainAsGptOssHasIt) {

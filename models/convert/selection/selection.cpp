@@ -182,7 +182,7 @@ class Selector {
   /// is not asked.
   std::string lies_across(const CheckpointTensor& tensor, Recipe recipe) const {
     if (is_plain(recipe) || stays(tensor, recipe)) return "";
-    if (tensor.shape.size() == 3) return stack_obstacle(tensor);
+    if (tensor.shape.size() == 3) return stack_obstacle(tensor, recipe);
     if (!is_transposed(model_type_, tensor.name)) return "";
     return model_type_ + " stores it as [in, out], scales run along the last dimension";
   }
@@ -193,13 +193,14 @@ class Selector {
     return tensor.column_factors && source_.parts(index).scales == nullptr;
   }
 
-  std::string stack_obstacle(const CheckpointTensor& tensor) const {
+  std::string stack_obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
     // MXFP4 of gpt-oss is [experts, out, in] by its format, whatever its plain stacks are.
     if (tensor.quantized && source_.dialect().dialect == Dialect::gpt_oss) return "";
     const std::optional<ExpertsLayout> known = experts_layout_of(model_type_);
     const std::optional<ExpertsLayout> layout =
         options_.experts_layout ? options_.experts_layout : known;
     const bool experts = roles_.of(tensor) == Role::experts;
+    if (!layout && tensor.quantized && tensor.recipe == recipe) return "";  // codes are copied
     if (!layout && !experts) return "has 3 dimensions and no name of experts";
     if (!layout) {
       refuse_stack(tensor, model_type_.empty()
