@@ -110,7 +110,8 @@ struct ConvertOptions {
   std::vector<std::string> include;  // patterns (matching_weights); empty: the default choice
   std::vector<std::string> exclude;
   std::vector<std::pair<std::string, Recipe>> map;  // pattern -> recipe, first match wins
-  /// Of stacks in a plain source. Default: as the model type stores them; unknown ones are refused.
+  /// Of stacks of experts that are quantized (anew). Default: as the model type stores them;
+  /// unknown ones are refused.
   std::optional<ExpertsLayout> experts_layout;
   /// Quantize weights anew that engines fuse and whose NVFP4 tensor scales would differ.
   bool share_tensor_scales = false;

@@ -46,6 +46,19 @@ float widened(const std::byte* data, std::size_t i, DType dtype) {
   return decode(dtype == DType::BF16 ? Format::bf16 : Format::f16, bits);
 }
 
+bool is_one_element(const TensorInfo& info) {
+  return info.bytes * 8 == static_cast<std::uint64_t>(dtype_bits(info.dtype));
+}
+
+/// A stack that a quantized checkpoint holds in FP8, whose scales its dialect does not know.
+void check_has_scales(const TensorInfo& info, const DialectTraits& dialect) {
+  const bool fp8 = info.dtype == DType::F8_E4M3 || info.dtype == DType::F8_E5M2;
+  if (!fp8 || info.shape.size() != 3) return;
+  throw Error(ErrorCode::corrupt_file, info.name,
+              "is a stack in " + std::string(dtype_name(info.dtype)) + " without scales, of the " +
+                  "names that " + dialect.name + " gives them, in any shard");
+}
+
 bool is_aligned(const void* pointer, std::size_t alignment) {
   return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0;
 }
@@ -110,7 +123,11 @@ std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& f
     checkpoint->add_weight(weight);
   }
   for (const auto& [name, entry] : store.tensors()) {
-    if (!claimed.contains(name)) checkpoint->add_plain(entry);
+    if (claimed.contains(name)) continue;
+    if (checkpoint->dialect_->dialect != Dialect::plain) {
+      check_has_scales(entry.info, *checkpoint->dialect_);
+    }
+    checkpoint->add_plain(entry);
   }
 
   // Sort both lists by name. Two weights of one name: X and X_packed in one store.
@@ -153,6 +170,9 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   const std::int64_t stack = matrix_shape(weight.shape).batch;
   if (parts.scales == nullptr) {
     parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), 1.0f));
+  } else if (stack > 1 && is_one_element(*weight.scales)) {  // for all matrices of the stack
+    const float scale = factors(*parts.scales)[0];
+    parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), scale));
   }
   parts.tensor_scale_copy = copy_of_factors(parts.tensor_scale, false);
   if (weight.tensor_scale_is_alpha) {

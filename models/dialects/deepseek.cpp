@@ -143,6 +143,18 @@ std::optional<StoredWeight> read_stack(const TensorStore& store, const std::stri
   return stack;
 }
 
+/// The stack P that P_scale or P_weight_scale belongs to, in the other layouts; or "".
+std::string stack_of_scale(const TensorStore& store, const std::string& name) {
+  for (const char* suffix : {"_weight_scale", "_scale"}) {
+    const std::string stack = without_suffix(name, suffix);
+    const TensorInfo* values = stack.empty() ? nullptr : find_info(store, stack);
+    const bool is_stack = values != nullptr && values->dtype == DType::F8_E4M3 &&
+                          values->shape.size() == 3 && !stack.ends_with(".weight");
+    if (is_stack) return stack;
+  }
+  return "";
+}
+
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
   static constexpr Recipe kMistral[] = {Recipe::fp8_tensor, Recipe::fp8_row};
   const Configuration configuration = parse(config);
@@ -169,9 +181,11 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
     // vLLM's and AutoFP8's name of one scale a tensor.
     const bool whole = found.name.empty() && !without_suffix(name, ".weight_scale").empty();
     if (whole) found.name = without_suffix(name, "_scale");
+    if (found.name.empty()) found.name = stack_of_scale(store, name);
     if (!found.name.empty()) {
       const std::string module = module_of(found.name);
-      for (const char* suffix : {".activation_scale", ".input_scale", kMistralInput}) {
+      for (const char* suffix :
+           {".activation_scale", ".input_scale", "_input_scale", kMistralInput}) {
         if (found.input_scale == nullptr) found.input_scale = find_info(store, module + suffix);
       }
       found.values = find_info(store, found.name);

@@ -110,6 +110,9 @@ struct WeightToWrite {
   const Json* input_words = nullptr;  // of the same dialect and recipe, for the configuration
   std::int64_t tensor_scales = 1;     // 1, or one for each matrix of a stack
   std::int64_t input_scales = 1;      // likewise
+  /// The configuration names it: a head, say, which the class of linear layers does not stand for
+  /// in every engine.
+  bool named = false;
 };
 
 /// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
@@ -125,6 +128,10 @@ struct Contents {
   std::optional<Recipe> plain_dtype;      // all weights are in this plain format
   std::optional<CacheScheme> cache;
 };
+
+/// Targets of a configuration that describes all of `quantized` alike: the class of linear layers,
+/// and what must be named beside it.
+Json targets_of_all(const Contents& contents);
 
 /// Configuration files of a destination by name. A null value stands for a file to leave out.
 using Documents = std::map<std::string, Json>;

@@ -103,7 +103,9 @@ bool is_row_major_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
     return stored == std::vector<std::int64_t>{expected[0], 1, expected[1], 1};
   }
   if (t.block_k != 0) return false;
-  expected.pop_back();  // [.., rows]
+  const bool one = std::all_of(stored.begin(), stored.end(), [](auto size) { return size == 1; });
+  if (one && t.block_rows == 0) return true;  // also where it is that of a whole stack
+  expected.pop_back();                        // [.., rows]
   if (stored == expected) return true;
   if (t.block_rows != 0) return false;
   expected.pop_back();  // one scalar a matrix
@@ -292,6 +294,14 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
     if (traits.recognises_names(store)) return traits;
   }
   return kPlain;
+}
+
+Json targets_of_all(const Contents& contents) {
+  Json targets = Json::array({"Linear"});
+  for (const WeightToWrite& weight : contents.quantized) {
+    if (weight.named) targets.push_back(module_of(weight.name));
+  }
+  return targets;
 }
 
 std::string module_of(const std::string& weight) {
