@@ -332,6 +332,7 @@ void bind_checkpoints(nb::module_& module) {
       .def_ro("shape", &CheckpointTensor::shape)
       .def_ro("quantized", &CheckpointTensor::quantized)
       .def_ro("column_factors", &CheckpointTensor::column_factors)
+      .def_ro("form", &CheckpointTensor::form)
       .def_ro("recipe", &CheckpointTensor::recipe)
       .def_prop_ro("dtype",
                    [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })

@@ -52,6 +52,9 @@ struct CheckpointTensor {
   /// Values are also multiplied by factors of their columns, which no view can say: AWQ's
   /// pre_quant_scale, or the scales of outputs of FBGEMM's stacks [experts, inputs, outputs].
   bool column_factors = false;
+  /// What it is stored in, where no view can say it and no recipe is: "factors of columns", "blocks
+  /// of 64 x 64", "packed along rows". Conversions read its values. Else empty.
+  std::string form;
 };
 
 /// A checkpoint in any readable dialect, opened lazily over mmap.
@@ -65,7 +68,7 @@ class Checkpoint {
   const CheckpointTensor* find(std::string_view name) const;
   /// A view over the mapping of a quantized tensor, or of a plain f32, f16 or bf16 one. Tensors
   /// of more than two dimensions are batches of their last two; one dimension is one row. Throws
-  /// unsupported for those with `column_factors`.
+  /// unsupported for those with a `form`.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
   /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
   /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would

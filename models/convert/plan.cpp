@@ -135,12 +135,13 @@ class Planner {
   /// Whether tensor `i` has the recipe and the dialect that it shall have. Factors of its columns
   /// stay only where the words of the configuration stay.
   bool is_there_already(std::size_t i) const {
-    return would_stay(i) && (plan_.all_verbatim || source_.parts(i).channel_factors == nullptr);
+    return would_stay(i) && (plan_.all_verbatim || source_.tensors()[i].form.empty());
   }
 
   bool would_stay(std::size_t i) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     if (!tensor.quantized) return !decisions_[i].convert;
+    if (!tensor.form.empty() && !tensor.column_factors) return false;  // its recipe is another
     return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
            !rescaled_.contains(i) && stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
   }
@@ -263,6 +264,7 @@ class Planner {
   Recipe stored_recipe(std::size_t i, Recipe wanted) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     const RecipeTraits& have = recipe_traits(tensor.recipe);
+    if (!tensor.form.empty()) return tensor.recipe;
     if (!tensor.quantized || have.power_of_two || !recipe_traits(wanted).power_of_two) {
       return tensor.recipe;
     }
@@ -287,9 +289,8 @@ class Planner {
   void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
     const bool rescaled = rescaled_.contains(planned.source);
-    const bool has_factors = stored.channel_factors != nullptr;
-    const bool transfer =
-        tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled && !has_factors;
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled &&
+                          tensor.form.empty();
     planned.method = transfer ? Method::transfer : Method::requantize;
     WeightToWrite weight;
     weight.name = tensor.name;
@@ -307,8 +308,11 @@ class Planner {
     if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
-    if (has_factors) {
-      if (planned.reason.empty()) planned.reason = "factors of its columns applied";
+    if (!tensor.form.empty()) {
+      if (planned.reason.empty()) {
+        planned.reason = tensor.column_factors ? "factors of its columns applied"
+                                               : tensor.form + ", read by its values";
+      }
       planned.converted = true;
     }
     if (!transfer || !planned.reason.empty()) return;
@@ -357,8 +361,7 @@ class Planner {
       group.keeps_blocks =
           std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
             const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
-            return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
-                   source_.parts(plan_.tensors[i].source).channel_factors == nullptr &&
+            return tensor.quantized && tensor.recipe == Recipe::mxfp4 && tensor.form.empty() &&
                    plan_.tensors[i].recipe == Recipe::nvfp4 &&
                    !searches_scales(options_, plan_.tensors[i]);
           });

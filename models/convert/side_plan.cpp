@@ -53,7 +53,7 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
   std::array<bool, kRecipeCount> lacking{};
   const auto has = [&](std::size_t i) {
     return source_.tensors()[i].quantized && source_.parts(i).input_scale != nullptr &&
-           source_.parts(i).channel_factors == nullptr &&
+           !source_.tensors()[i].column_factors &&
            input_range(source_.tensors()[i].recipe) == input_range(decisions[i].recipe);
   };
   for (std::size_t i = 0; i < decisions.size(); ++i) {
@@ -74,7 +74,7 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
     const std::string recipe = recipe_traits(decisions[i].recipe).name;
     drop("input scales",
          !keep_inputs ? "activations says so"
-         : source_.parts(i).channel_factors != nullptr
+         : source_.tensors()[i].column_factors
              ? "they are of inputs that were multiplied by factors, which the weights have now"
          : has(i) && destination.can_have(decisions[i].recipe, Activations::calibrated)
              ? "other weights in " + recipe + " have none"
