@@ -95,6 +95,12 @@ std::vector<std::string> matching_weights(const std::vector<std::string>& weight
 /// How a stack of experts [E, .., ..] is stored. Scales run along the inputs, which must be last.
 enum class ExpertsLayout : std::uint8_t { out_in, in_out };
 
+/// What becomes of input scales of 0: of experts that no token reached in calibration.
+enum class UnusedInputs : std::uint8_t {
+  drop,  // engines want those of all weights of a recipe, so the others go as well
+  one,   // 1 is stored for them
+};
+
 struct ConvertProgress {
   std::uint64_t source_bytes_done = 0;
   std::uint64_t source_bytes_total = 0;
@@ -115,6 +121,7 @@ struct ConvertOptions {
   /// Default: as the source's weights have them; of a plain source, as llm-compressor's preset of
   /// the recipe, as far as scales are given for it.
   std::optional<Activations> activations;
+  UnusedInputs unused_inputs = UnusedInputs::drop;
   /// Which scales blocks take in MX recipes and NVFP4. `weighted` needs `calibration`: a
   /// safetensors file with the mean square of each input channel, and for MX recipes perhaps its
   /// mean (docs/checkpoints.md).

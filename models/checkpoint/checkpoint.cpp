@@ -55,6 +55,16 @@ std::string form_of(const StoredWeight& weight) {
   return "blocks of " + std::to_string(rows) + " x " + std::to_string(columns);
 }
 
+/// Whether an input scale says that calibration never saw the inputs: absmax 0, whose divisor is
+/// infinite, or 0 that nothing was written over.
+bool is_unused(float scale, Recipe recipe, const WeightParts& parts) {
+  const bool divisor =
+      recipe == Recipe::nvfp4 &&
+      (parts.input_kind == InputScale::divisor ||
+       (parts.input_kind == InputScale::factor && parts.sense == TensorScaleSense::divisor));
+  return scale == 0 || (divisor && std::isinf(scale) && scale > 0);
+}
+
 bool is_aligned(const void* pointer, std::size_t alignment) {
   return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0;
 }
@@ -263,13 +273,26 @@ std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) 
     if (const auto found = problem(tensor_scales(tensor), parts.tensor_scale)) return found;
   }
   const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
-  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
+  const Side kind = side(tensor).kind;
+  const bool is_side = has_view(t) && is_factor(kind);
   for (const TensorStore::Entry* entry :
        {one_scale ? parts.scales : nullptr, parts.input_scale, is_side ? parts.values : nullptr}) {
     if (entry == nullptr) continue;
-    if (const auto found = problem(factors(*entry), entry)) return found;
+    std::vector<float> scales = factors(*entry);
+    if (entry == parts.input_scale || kind == Side::input || kind == Side::output) {
+      std::erase_if(scales, [&](float scale) { return is_unused(scale, t.recipe, parts); });
+    }
+    if (const auto found = problem(scales, entry)) return found;
   }
   return std::nullopt;
+}
+
+bool StoredCheckpoint::has_unused_inputs(std::size_t tensor) const {
+  const WeightParts& parts = parts_[tensor];
+  if (parts.input_scale == nullptr) return false;
+  return std::ranges::any_of(factors(*parts.input_scale), [&](float scale) {
+    return is_unused(scale, tensors_[tensor].recipe, parts);
+  });
 }
 
 const CheckpointTensor* StoredCheckpoint::find(std::string_view name) const {
@@ -378,8 +401,13 @@ std::vector<float> StoredCheckpoint::input_factors(std::size_t tensor,
                                                    TensorScaleSense sense) const {
   const WeightParts& parts = parts_[tensor];
   std::vector<float> result = factors(*parts.input_scale);
-  if (tensors_[tensor].recipe != Recipe::nvfp4) return result;  // of FP8 a multiplier everywhere
+  const Recipe recipe = tensors_[tensor].recipe;
   for (float& factor : result) {
+    if (is_unused(factor, recipe, parts)) {
+      factor = 1.0f;
+      continue;
+    }
+    if (recipe != Recipe::nvfp4) continue;  // of FP8 a multiplier everywhere
     factor = parts.input_kind == InputScale::absmax
                  ? nvfp4_factor(factor, sense)
                  : in_sense(factor,

@@ -68,7 +68,10 @@ class StoredCheckpoint {
   /// Of the blocks of matrix `batch` (one row of the k columns, if a factor is a column's); empty
   /// if the weight has none.
   std::span<const float> channel_factors(std::size_t tensor, std::int64_t batch) const;
-  /// Input scales as a dialect of this sense stores them.
+  /// Whether an input scale of `tensor` is that of inputs that calibration never saw: an absmax of
+  /// 0, or what was never written.
+  bool has_unused_inputs(std::size_t tensor) const;
+  /// Input scales as a dialect of this sense stores them; 1 for those of unused inputs.
   std::vector<float> input_factors(std::size_t tensor, TensorScaleSense sense) const;
 
   /// What `tensor` is for the quantization of others. None of a plain checkpoint, and scales of

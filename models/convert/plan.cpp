@@ -6,6 +6,7 @@
 #include <set>
 
 #include "models/convert/activation_scales.h"
+#include "models/convert/contradictions.h"
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
 #include "models/convert/option_checks.h"
@@ -54,7 +55,9 @@ class Planner {
     choose_inputs();
     read_channel_weights();
     check_plan_options(options_, plan_);
-    plan_.warnings = sides_->warnings();
+    plan_.warnings = contradictions(source_);
+    const std::vector<std::string> of_sides = sides_->warnings();
+    plan_.warnings.insert(plan_.warnings.end(), of_sides.begin(), of_sides.end());
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
     plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
@@ -135,7 +138,9 @@ class Planner {
   /// Whether tensor `i` has the recipe and the dialect that it shall have. Factors of its columns
   /// stay only where the words of the configuration stay.
   bool is_there_already(std::size_t i) const {
-    return would_stay(i) && (plan_.all_verbatim || source_.tensors()[i].form.empty());
+    const bool new_inputs = sides_->inputs(decisions_[i].recipe) && source_.has_unused_inputs(i);
+    return would_stay(i) && !new_inputs &&
+           (plan_.all_verbatim || source_.tensors()[i].form.empty());
   }
 
   bool would_stay(std::size_t i) const {
@@ -166,7 +171,8 @@ class Planner {
   bool changes_nothing() const {
     bool nothing = source_.dialect().dialect == plan_.destination->dialect;
     for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) {
-      nothing = would_stay(i) && chooser_->is_as_asked(source_.tensors()[i]);
+      nothing = would_stay(i) && chooser_->is_as_asked(source_.tensors()[i]) &&
+                !source_.has_unused_inputs(i);
     }
     return nothing;
   }
@@ -182,7 +188,7 @@ class Planner {
   void plan_tensors() {
     plan_.all_verbatim = changes_nothing();
     sides_ = std::make_unique<SidePlan>(source_, decisions_, *plan_.destination, plan_.all_verbatim,
-                                        given_, chooser_->keeps_scales());
+                                        given_, chooser_->keeps_scales(), options_.unused_inputs);
     plan_.cache = sides_->cache();
     plan_.tensors.clear();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));

@@ -7,6 +7,7 @@
 #include "blockscale/files.h"
 #include "blockscale/safetensors.h"
 #include "models/safetensors/file_set.h"
+#include "models/safetensors/header_store.h"
 #include "models/safetensors/index_file.h"
 #include "models/safetensors/source_path.h"
 #include "models/text.h"
@@ -122,6 +123,13 @@ void TensorStore::add_file(SafetensorsFile file) {
     }
   }
   files_.push_back(std::move(file));
+}
+
+TensorStore header_store(const std::vector<TensorInfo>& tensors) {
+  TensorStore store;
+  for (const TensorInfo& info : tensors)
+    store.tensors_.emplace(info.name, TensorStore::Entry{info});
+  return store;
 }
 
 const TensorStore::Entry* TensorStore::find(std::string_view name) const {
