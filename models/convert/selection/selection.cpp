@@ -153,10 +153,11 @@ class Selector {
     return model_type_ + " stores it as [in, out], scales run along the last dimension";
   }
 
-  /// FBGEMM's stacks, which have no scales but those of their columns.
+  /// Stacks that are packed along their rows; FBGEMM's, which have scales of their columns only.
   bool outputs_are_columns(const CheckpointTensor& tensor) const {
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
-    return tensor.column_factors && source_.parts(index).scales == nullptr;
+    const WeightParts& parts = source_.parts(index);
+    return parts.packed_along_rows || (tensor.column_factors && parts.scales == nullptr);
   }
 
   std::string stack_obstacle(const CheckpointTensor& tensor) const {
@@ -228,6 +229,10 @@ class Selector {
       return {Recipe::bf16, true, reason + "; as bf16, with the factors of its columns applied",
               ""};
     }
+    if (!tensor.form.empty()) {
+      return {Recipe::bf16, true, reason + "; as bf16, for it is stored as " + tensor.form, ""};
+    }
+    if (tensor.shape.size() > 3) return {Recipe::bf16, true, reason + "; as bf16", ""};
     const bool same = tensor.recipe == options_.recipe;
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
     const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||
