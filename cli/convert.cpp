@@ -351,6 +351,11 @@ ExpertsLayout parse_experts_layout(const std::string& name) {
   return kExpertsLayouts[index_of(name, "layout of experts", {"out-in", "in-out"})];
 }
 
+UnusedInputs parse_unused_inputs(const std::string& name) {
+  constexpr std::array kChoices = {UnusedInputs::drop, UnusedInputs::one};
+  return kChoices[index_of(name, "choice for unused inputs", {"drop", "one"})];
+}
+
 constexpr const char* kExamples = R"help(
 Examples:
   NVFP4 weights that compressed-tensors, and so vLLM and transformers, can load:
@@ -400,6 +405,10 @@ void add_numeric_options(CLI::App& command, ConvertOptions& options) {
                        "and fp8_row, with --activation-scales). Default: as SRC has it; of a plain "
                        "SRC as llm-compressor's presets: dynamic for fp8_row, fp8_128x128, mxfp4 "
                        "and mxfp8_e4m3, static for nvfp4 and fp8_tensor if scales are given"));
+  add_parsed(command, "--unused-inputs", "CHOICE", options.unused_inputs, parse_unused_inputs,
+             help_text("What becomes of input scales of 0 in SRC, of experts that no token reached "
+                       "in calibration: drop (the default, and with them those of all weights of "
+                       "the recipe), or one, which stores 1"));
   add_parsed(command, "--scales", "CHOICE", options.scales, parse_scale_choice,
              help_text("Which scale a block takes in MX recipes and nvfp4: amax (the default, from "
                        "its largest magnitude), mse (of the least squared error), or weighted (the "

@@ -58,7 +58,7 @@ struct Selection {
 Selection select(const Checkpoint& checkpoint, const Listing<Row>& listing) {
   Selection selection{tensors_of(checkpoint, listing.patterns), {}};
   for (const CheckpointTensor& tensor : selection.tensors) {
-    const bool has_view = tensor.quantized && !tensor.column_factors;
+    const bool has_view = tensor.quantized && tensor.form.empty();
     selection.rows.push_back(
         {tensor, has_view ? scale_layout_traits(tensor.scale_layout).name : ""});
   }
@@ -128,6 +128,7 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint,
                        {"recipe", stored_as(tensor)},
                        {"quantized", tensor.quantized},
                        {"column_factors", tensor.column_factors},
+                       {"form", tensor.form.empty() ? Json(nullptr) : Json(tensor.form)},
                        {"dtype", dtype_name(tensor.dtype)},
                        {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
                        {"cute", layout.empty() ? Json(nullptr) : Json(cute_of(tensor))},
@@ -153,7 +154,7 @@ std::string tensor_table(const Selection& selection) {
   Table table({{"Tensor"}, {"Shape"}, {"Recipe"}, {"Scale layout"}, {"Bytes", Align::right}});
   for (const auto& [tensor, layout] : selection.rows) {
     table.add_row({tensor.name, shape_text(tensor.shape), stored_as(tensor),
-                   tensor.column_factors ? "factors of columns" : layout,
+                   tensor.form.empty() ? layout : tensor.form,
                    format_bytes(static_cast<double>(tensor.bytes))});
   }
   return table.str() + shown_text(selection.rows.size(), selection.tensors.size());

@@ -1,5 +1,6 @@
 #include "arrays.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -101,21 +102,38 @@ void set_scale_strides(const ArrayName& name, const Array& scales, MutableScaled
   if (scales.ndim() == 3) view.scale_batch_stride = stride_of(name, scales, 0);
 }
 
+}  // namespace
+
+ScaleArrayShape scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                  std::int64_t k) {
+  const RecipeTraits& blocks_of = recipe_traits(recipe);
+  const ScaleLayoutTraits& t = scale_layout_traits(layout);
+  const auto blocks = [](std::int64_t size, std::int64_t block) {
+    return ceil_div(size, block == 0 ? std::max<std::int64_t>(size, 1) : block);
+  };
+  const bool plain = is_plain(recipe);
+  ScaleArrayShape shape = {plain ? 0 : blocks(rows, blocks_of.block_rows),
+                           plain ? 0 : blocks(k, blocks_of.block_k)};
+  shape.rows = ceil_div(shape.rows, std::int64_t{t.tile_rows}) * t.tile_rows;
+  shape.columns = ceil_div(shape.columns, std::int64_t{t.tile_k}) * t.tile_k;
+  if (layout == ScaleLayout::mn_major) std::swap(shape.rows, shape.columns);
+  return shape;
+}
+
+namespace {
+
 /// Each array must hold what the recipe and the layout ask for.
 void check_scale_shape(const ArrayName& name, const Array& scales,
                        const MutableScaledTensorView& view) {
-  const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
-  const ScaleLayoutTraits& t = scale_layout_traits(view.layout);
-  std::int64_t rows = ceil_div(grid.rows, t.tile_rows) * t.tile_rows;
-  std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
-  if (view.layout == ScaleLayout::mn_major) std::swap(rows, columns);
+  const auto [rows, columns] = scale_array_shape(view.recipe, view.layout, view.rows, view.k);
   const std::size_t last = scales.ndim() - 1;
   const std::int64_t batch = scales.ndim() == 3 ? scales.shape(0) : 1;
   if (scales.shape(last - 1) != rows || scales.shape(last) != columns || batch != view.batch) {
     fail(name, "shape is " + shape_text(scales) + ", must be (" +
                    (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
                    std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
-                   recipe_traits(view.recipe).name + " in " + t.name);
+                   recipe_traits(view.recipe).name + " in " +
+                   scale_layout_traits(view.layout).name);
   }
   const std::int64_t bytes = format_traits(recipe_traits(view.recipe).scale).bits / 8;
   if (scales.itemsize() != bytes) {

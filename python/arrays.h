@@ -12,6 +12,14 @@ namespace blockscale::python {
 /// through only if it is an output_array.
 MutableMatrixView matrix_view(const char* argument, const Array& array, Format dtype);
 
+/// Rows and columns of the array that holds the scales of a matrix. Of an empty one the side that
+/// is not empty has its blocks.
+struct ScaleArrayShape {
+  std::int64_t rows, columns;
+};
+ScaleArrayShape scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                  std::int64_t k);
+
 enum class Access { read, write };
 
 /// A Python ScaledTensor as a view, with the arrays that keep its memory alive. Written through

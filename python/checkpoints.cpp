@@ -298,6 +298,9 @@ void bind_options(nb::module_& module) {
   nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")
       .value("out_in", ExpertsLayout::out_in, "[experts, outputs, inputs]: can be quantized.")
       .value("in_out", ExpertsLayout::in_out, "[experts, inputs, outputs]: stays plain.");
+  nb::enum_<UnusedInputs>(module, "UnusedInputs", "What becomes of input scales of 0.")
+      .value("drop", UnusedInputs::drop, "They go, with all others of the recipe.")
+      .value("one", UnusedInputs::one, "1 is stored for them.");
   nb::class_<ConvertOptions>(module, "ConvertOptions")
       .def(nb::init<>())
       .def_rw("recipe", &ConvertOptions::recipe)
@@ -309,6 +312,7 @@ void bind_options(nb::module_& module) {
       .def_rw("share_tensor_scales", &ConvertOptions::share_tensor_scales)
       .def_rw("activation_scales", &ConvertOptions::activation_scales)
       .def_rw("activations", &ConvertOptions::activations)
+      .def_rw("unused_inputs", &ConvertOptions::unused_inputs)
       .def_rw("scales", &ConvertOptions::scales)
       .def_rw("calibration", &ConvertOptions::calibration)
       .def_rw("scale_mode", &ConvertOptions::mx_scale_mode)
@@ -333,6 +337,7 @@ void bind_checkpoints(nb::module_& module) {
       .def_ro("shape", &CheckpointTensor::shape)
       .def_ro("quantized", &CheckpointTensor::quantized)
       .def_ro("column_factors", &CheckpointTensor::column_factors)
+      .def_ro("form", &CheckpointTensor::form)
       .def_ro("recipe", &CheckpointTensor::recipe)
       .def_prop_ro("dtype",
                    [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })

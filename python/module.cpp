@@ -121,12 +121,8 @@ nb::dict recipe_dict(Recipe recipe) {
 
 nb::tuple scale_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows, std::int64_t k) {
   (void)scale_bytes(recipe, layout, rows, k);  // checks the combination
-  const ScaleGrid grid = scale_grid(recipe, rows, k);
-  const ScaleLayoutTraits& t = scale_layout_traits(layout);
-  const std::int64_t grid_rows = ceil_div(grid.rows, t.tile_rows) * t.tile_rows;
-  const std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
-  return layout == ScaleLayout::mn_major ? nb::make_tuple(columns, grid_rows)
-                                         : nb::make_tuple(grid_rows, columns);
+  const auto [grid_rows, columns] = scale_array_shape(recipe, layout, rows, k);
+  return nb::make_tuple(grid_rows, columns);
 }
 
 nb::tuple scale_tile(ScaleLayout layout) {

@@ -56,6 +56,9 @@ struct CheckpointTensor {
   bool column_factors = false;
   /// Of a quantized tensor's scales, as they are stored and as a view has them.
   ScaleLayout scale_layout = ScaleLayout::row_major;
+  /// What it is stored in, where no view can say it and no recipe is: "factors of columns", "blocks
+  /// of 64 x 64", "packed along rows". Conversions read its values. Else empty.
+  std::string form;
 };
 
 /// A checkpoint in any readable dialect, opened lazily over mmap.
@@ -70,8 +73,7 @@ class Checkpoint {
   /// A view over the mapping of a quantized tensor, or of a plain f32, f16 or bf16 one. Tensors
   /// of more than two dimensions are batches of their last two; one dimension is one row. Codes
   /// whose first one is in a byte's high bits (ComfyUI's NVFP4) are viewed in a copy, which is
-  /// made once and lives as long as the checkpoint. Throws unsupported for those with
-  /// `column_factors`.
+  /// made once and lives as long as the checkpoint. Throws unsupported for those with a `form`.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
   /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
   /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would
@@ -98,6 +100,12 @@ std::vector<std::string> matching_weights(const std::vector<std::string>& weight
 /// How a stack of experts [E, .., ..] is stored. Scales run along the inputs, which must be last.
 enum class ExpertsLayout : std::uint8_t { out_in, in_out };
 
+/// What becomes of input scales of 0: of experts that no token reached in calibration.
+enum class UnusedInputs : std::uint8_t {
+  drop,  // engines want those of all weights of a recipe, so the others go as well
+  one,   // 1 is stored for them
+};
+
 struct ConvertProgress {
   std::uint64_t source_bytes_done = 0;
   std::uint64_t source_bytes_total = 0;
@@ -119,6 +127,7 @@ struct ConvertOptions {
   /// Default: as the source's weights have them; of a plain source, as llm-compressor's preset of
   /// the recipe, as far as scales are given for it.
   std::optional<Activations> activations;
+  UnusedInputs unused_inputs = UnusedInputs::drop;
   /// Which scales blocks take in MX recipes and NVFP4. `weighted` needs `calibration`: a
   /// safetensors file with the mean square of each input channel, and for MX recipes perhaps its
   /// mean (docs/checkpoints.md).

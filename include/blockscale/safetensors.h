@@ -93,6 +93,9 @@ class SafetensorsFile {
 /// folder with safetensors files and no index.
 class TensorStore {
  public:
+  /// Of a folder without an index: model.safetensors, else diffusion_pytorch_model.safetensors,
+  /// else a complete numbered set, else the only file (docs/checkpoints.md). Throws not_found,
+  /// naming what such a set lacks, and invalid_argument where nothing says which files are meant.
   /// Also refuses an index that names shards that are missing or outside the folder, tensors that
   /// are not in their shard, and names that appear twice. A folder with several indices is refused:
   /// give the path of one of them instead. A shard or index may be a link only within its folder,
@@ -115,6 +118,7 @@ class TensorStore {
   const std::filesystem::path& index() const { return index_; }
 
  private:
+  friend TensorStore header_store(const std::vector<TensorInfo>& tensors);  // of models/
   void add_file(SafetensorsFile file);
 
   std::vector<SafetensorsFile> files_;

@@ -36,6 +36,7 @@ Recipe recipe_of(DType dtype) {
 }
 
 float widened(const std::byte* data, std::size_t i, DType dtype) {
+  if (dtype_bits(dtype) == 8) return decode(Format::ue8m0, static_cast<std::uint8_t>(data[i]));
   if (dtype == DType::F32) {
     float value = 0;
     std::memcpy(&value, data + 4 * i, sizeof value);
@@ -57,6 +58,25 @@ void check_has_scales(const TensorInfo& info, const DialectTraits& dialect) {
   throw Error(ErrorCode::corrupt_file, info.name,
               "is a stack in " + std::string(dtype_name(info.dtype)) + " without scales, of the " +
                   "names that " + dialect.name + " gives them, in any shard");
+}
+
+/// CheckpointTensor's.
+std::string form_of(const StoredWeight& weight) {
+  if (weight.packed_along_rows) return "packed along rows";
+  if (weight.channel_factors == nullptr) return "";
+  const auto& [rows, columns] = weight.factor_block;
+  if (rows == 0) return "factors of columns";
+  return "blocks of " + std::to_string(rows) + " x " + std::to_string(columns);
+}
+
+/// Whether an input scale says that calibration never saw the inputs: absmax 0, whose divisor is
+/// infinite, or 0 that nothing was written over.
+bool is_unused(float scale, Recipe recipe, const WeightParts& parts) {
+  const bool divisor =
+      recipe == Recipe::nvfp4 &&
+      (parts.input_kind == InputScale::divisor ||
+       (parts.input_kind == InputScale::factor && parts.sense == TensorScaleSense::divisor));
+  return scale == 0 || (divisor && std::isinf(scale) && scale > 0);
 }
 
 bool is_aligned(const void* pointer, std::size_t alignment) {
@@ -165,6 +185,8 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.input_kind = weight.input_kind;
   parts.scale_layout = weight.scale_layout;
   parts.high_nibble_first = weight.high_nibble_first;
+  parts.factor_block = weight.factor_block;
+  parts.packed_along_rows = weight.packed_along_rows;
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;
   const std::int64_t stack = matrix_shape(weight.shape).batch;
@@ -173,6 +195,13 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   } else if (stack > 1 && is_one_element(*weight.scales)) {  // for all matrices of the stack
     const float scale = factors(*parts.scales)[0];
     parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), scale));
+  }
+  if (weight.matrices_per_scale > 1) {
+    std::vector<float> each;
+    for (const float scale : factors(*parts.scales)) {
+      each.insert(each.end(), static_cast<std::size_t>(weight.matrices_per_scale), scale);
+    }
+    parts.scale_copy = add_copy(std::move(each));
   }
   parts.tensor_scale_copy = copy_of_factors(parts.tensor_scale, false);
   if (weight.tensor_scale_is_alpha) {
@@ -191,7 +220,8 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   tensor.quantized = true;
   tensor.recipe = weight.recipe;
   tensor.dtype = weight.values->dtype;
-  tensor.column_factors = weight.channel_factors != nullptr;
+  tensor.column_factors = weight.channel_factors != nullptr && weight.factor_block == BlockSize{};
+  tensor.form = form_of(weight);
   tensor.scale_layout = weight.scale_layout;
   for (const TensorStore::Entry* part : parts.stored()) tensor.bytes += part->info.bytes;
   tensors_.push_back(std::move(tensor));
@@ -266,13 +296,26 @@ std::optional<ScaleProblem> StoredCheckpoint::scale_problem(std::size_t tensor) 
     if (const auto found = problem(tensor_scales(tensor), parts.tensor_scale)) return found;
   }
   const bool one_scale = t.quantized && recipe_traits(t.recipe).block_rows == 0;
-  const bool is_side = has_view(t) && is_factor(side(tensor).kind);
+  const Side kind = side(tensor).kind;
+  const bool is_side = has_view(t) && is_factor(kind);
   for (const TensorStore::Entry* entry :
        {one_scale ? parts.scales : nullptr, parts.input_scale, is_side ? parts.values : nullptr}) {
     if (entry == nullptr) continue;
-    if (const auto found = problem(factors(*entry), entry)) return found;
+    std::vector<float> scales = factors(*entry);
+    if (entry == parts.input_scale || kind == Side::input || kind == Side::output) {
+      std::erase_if(scales, [&](float scale) { return is_unused(scale, t.recipe, parts); });
+    }
+    if (const auto found = problem(scales, entry)) return found;
   }
   return std::nullopt;
+}
+
+bool StoredCheckpoint::has_unused_inputs(std::size_t tensor) const {
+  const WeightParts& parts = parts_[tensor];
+  if (parts.input_scale == nullptr) return false;
+  return std::ranges::any_of(factors(*parts.input_scale), [&](float scale) {
+    return is_unused(scale, tensors_[tensor].recipe, parts);
+  });
 }
 
 const CheckpointTensor* StoredCheckpoint::find(std::string_view name) const {
@@ -386,16 +429,24 @@ std::span<const float> StoredCheckpoint::channel_factors(std::size_t tensor,
   const int copy = parts_[tensor].channel_copy;
   if (copy < 0) return {};
   const std::span<const float> all = copies_[static_cast<std::size_t>(copy)];
-  const auto k = static_cast<std::size_t>(tensors_[tensor].shape.back());
-  return all.subspan(all.size() == k ? 0 : static_cast<std::size_t>(batch) * k, k);
+  const MatrixShape shape = matrix_shape(tensors_[tensor].shape);
+  const auto& [rows, columns] = parts_[tensor].factor_block;
+  const auto count = static_cast<std::size_t>((rows == 0 ? 1 : ceil_div(shape.rows, rows)) *
+                                              ceil_div(shape.k, columns));
+  return all.subspan(all.size() == count ? 0 : static_cast<std::size_t>(batch) * count, count);
 }
 
 std::vector<float> StoredCheckpoint::input_factors(std::size_t tensor,
                                                    TensorScaleSense sense) const {
   const WeightParts& parts = parts_[tensor];
   std::vector<float> result = factors(*parts.input_scale);
-  if (tensors_[tensor].recipe != Recipe::nvfp4) return result;  // of FP8 a multiplier everywhere
+  const Recipe recipe = tensors_[tensor].recipe;
   for (float& factor : result) {
+    if (is_unused(factor, recipe, parts)) {
+      factor = 1.0f;
+      continue;
+    }
+    if (recipe != Recipe::nvfp4) continue;  // of FP8 a multiplier everywhere
     factor = parts.input_kind == InputScale::absmax
                  ? nvfp4_factor(factor, sense)
                  : in_sense(factor,
@@ -407,10 +458,15 @@ std::vector<float> StoredCheckpoint::input_factors(std::size_t tensor,
 }
 
 ScaledTensorView StoredCheckpoint::view(std::size_t tensor) const {
-  if (const TensorStore::Entry* factors = parts_[tensor].channel_factors) {
+  if (tensors_[tensor].column_factors) {
     throw Error(ErrorCode::unsupported, tensors_[tensor].name,
-                "has factors of its columns, " + quote(factors->info.name) +
+                "has factors of its columns, " + quote(parts_[tensor].channel_factors->info.name) +
                     ", which a view cannot say; a conversion applies them");
+  }
+  if (!tensors_[tensor].form.empty()) {
+    throw Error(ErrorCode::unsupported, tensors_[tensor].name,
+                "is stored as " + tensors_[tensor].form +
+                    ", which a view cannot say; a conversion reads its values");
   }
   ScaledTensorView view = stored_view(tensor);
   if (parts_[tensor].high_nibble_first) view.values = low_nibble_first(tensor);

@@ -26,6 +26,8 @@ struct WeightParts {
   InputScale input_kind = InputScale::factor;
   ScaleLayout scale_layout = ScaleLayout::row_major;
   bool high_nibble_first = false;
+  BlockSize factor_block = {};     // of channel_factors
+  bool packed_along_rows = false;  // StoredWeight's
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;
@@ -57,19 +59,24 @@ class StoredCheckpoint {
   static bool has_view(const CheckpointTensor& tensor);
   /// Whether `read_rows` reads its values: those, and plain ones in 8-bit floats.
   static bool has_values(const CheckpointTensor& tensor);
-  /// Throws unsupported if it has not, or has factors of its columns, or if its values are
-  /// misaligned in the file. Scales are as they are stored. Codes with the first one in the high
-  /// bits are in a copy.
+  /// Throws unsupported if it has not, or is in another form, or if its values are misaligned in
+  /// the file. Scales are as they are stored. Codes with the first one in the high bits are in a
+  /// copy.
   ScaledTensorView view(std::size_t tensor) const;
   /// The same whatever the alignment of the values, and without the factors of columns: for
-  /// readers that go through `read_rows`. Scales are row_major, in a copy that lives until `drop`
-  /// where they are stored otherwise. Codes are as they are stored (`high_nibble_first`).
+  /// readers that go through `read_rows`, which alone reads what is packed along rows. Scales are
+  /// row_major, in a copy that lives until `drop` where they are stored otherwise. Codes are as
+  /// they are stored (`high_nibble_first`).
   ScaledTensorView unaligned_view(std::size_t tensor) const;
   /// One, or one for each matrix; empty if the weight has none.
   std::span<const float> tensor_scales(std::size_t tensor) const;
-  /// Of the k columns of matrix `batch`; empty if the weight has none.
+  /// Of the blocks of matrix `batch` (one row of the k columns, if a factor is a column's); empty
+  /// if the weight has none.
   std::span<const float> channel_factors(std::size_t tensor, std::int64_t batch) const;
-  /// Input scales as a dialect of this sense stores them.
+  /// Whether an input scale of `tensor` is that of inputs that calibration never saw: an absmax of
+  /// 0, or what was never written.
+  bool has_unused_inputs(std::size_t tensor) const;
+  /// Input scales as a dialect of this sense stores them; 1 for those of unused inputs.
   std::vector<float> input_factors(std::size_t tensor, TensorScaleSense sense) const;
 
   /// What `tensor` is for the quantization of others. None of a plain checkpoint, and scales of

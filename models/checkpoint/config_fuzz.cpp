@@ -50,6 +50,17 @@ std::vector<TensorStore> make_stores() {
                                {"a.pre_quant_scale", DType::BF16, {32}, 0}}));
   stores.push_back(
       make_store({{"p", DType::F8_E4M3, {2, 3, 5}, 0}, {"p_scale", DType::F32, {2, 1, 5}, 0}}));
+  // Forms that are read by their values: convolutions, odd blocks, packed along rows.
+  const TensorInfo convolution{"c.weight", DType::F8_E4M3, {6, 4, 3, 3}, 0};
+  stores.push_back(make_store({convolution, {"c.weight_scale", DType::F32, {6, 1, 1, 1}, 0}}));
+  stores.push_back(make_store({convolution, {"c.weight_scale_inv", DType::BF16, {1}, 0}}));
+  stores.push_back(make_store({fp8, {"a.weight_scale_inv", DType::F32, {1, 4}, 0}}));
+  stores.push_back(make_store({fp8, {"a.weight_scale", DType::F32, {1, 4}, 0}}));
+  stores.push_back(make_store({{"p", DType::U8, {2, 16, 3}, 0},
+                               {"p_weight_scale", DType::F8_E4M3, {2, 2, 3}, 0},
+                               {"p_weight_scale_2", DType::F32, {1}, 0}}));
+  stores.push_back(
+      make_store({{"p_packed", DType::U8, {2, 16, 3}, 0}, {"p_scale", DType::U8, {2, 1, 3}, 0}}));
   stores.push_back(make_store({{"a.weight", DType::U8, {2, 16}, 0},
                                {"a.weight_scale", DType::F8_E4M3, {128, 4}, 0},
                                {"a.weight_global_scale", DType::F32, {}, 0},

@@ -36,13 +36,31 @@ inline void check_weight(const models::StoredWeight& weight) {
   const models::MatrixShape shape = models::matrix_shape(weight.shape);
   require(weight.values != nullptr, "values are there");
   require(weight.scales != nullptr || weight.channel_factors != nullptr, "scales are there");
-  const auto values = shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
+  const RecipeTraits& t = recipe_traits(weight.recipe);
+  const std::int64_t elements = shape.batch * shape.rows * shape.k;
+  const std::int64_t values = weight.packed_along_rows
+                                  ? elements * format_traits(t.element).bits / 8
+                                  : shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
   require(weight.values->bytes == static_cast<std::uint64_t>(values), "values fill their tensor");
-  if (weight.scales == nullptr) return;
+  if (weight.scales == nullptr) {
+    const auto& [rows, columns] = weight.factor_block;
+    const std::int64_t grid =
+        (rows == 0 ? 1 : ceil_div(shape.rows, rows)) * ceil_div(shape.k, columns);
+    const std::uint64_t bits =
+        static_cast<std::uint64_t>(dtype_bits(weight.channel_factors->dtype));
+    const std::uint64_t factors = weight.channel_factors->bytes * 8 / bits;
+    require(factors == static_cast<std::uint64_t>(grid) ||
+                factors == static_cast<std::uint64_t>(shape.batch * grid),
+            "every block has a factor");
+    return;
+  }
   const std::int64_t scales =
-      shape.batch * scale_bytes(weight.recipe, weight.scale_layout, shape.rows, shape.k);
+      weight.packed_along_rows
+          ? elements / t.block_k
+          : shape.batch * scale_bytes(weight.recipe, weight.scale_layout, shape.rows, shape.k);
   const bool narrow = weight.scales->dtype == DType::BF16 || weight.scales->dtype == DType::F16;
-  require(weight.scales->bytes == static_cast<std::uint64_t>(narrow ? scales / 2 : scales),
+  require(weight.scales->bytes * static_cast<std::uint64_t>(weight.matrices_per_scale) ==
+              static_cast<std::uint64_t>(narrow ? scales / 2 : scales),
           "scales fill their tensor");
   require((weight.tensor_scale != nullptr || weight.no_tensor_scale) ==
               recipe_traits(weight.recipe).tensor_scale,

@@ -115,11 +115,85 @@ ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range) {
   return result;
 }
 
+namespace {
+
+/// Multiplies rows of a matrix by the factors of its blocks.
+void apply_factors(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
+                   std::int64_t k, float* values) {
+  const std::span<const float> factors = checkpoint.channel_factors(tensor, range.batch);
+  if (factors.empty()) return;
+  const BlockSize block = checkpoint.parts(tensor).factor_block;
+  const std::int64_t columns = ceil_div(k, block.columns);
+  for (std::int64_t i = 0; i < range.count; ++i, values += k) {
+    const std::int64_t row = block.rows == 0 ? 0 : (range.begin + i) / block.rows;
+    const float* const of_row = factors.data() + row * columns;
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::int64_t end = std::min(k, (j + 1) * block.columns);
+      for (std::int64_t c = j * block.columns; c < end; ++c) values[c] *= of_row[j];
+    }
+  }
+}
+
+/// Whole blocks of rows that hold `range`, of a matrix that is packed along them.
+RowRange whole_blocks(const RowRange& range, std::int64_t block) {
+  const std::int64_t begin = range.begin / block * block;
+  const std::int64_t end = ceil_div(range.begin + range.count, block) * block;
+  return {range.batch, begin, end - begin};
+}
+
+/// Rows of a matrix whose codes and scales lie along its columns: turned, so that they are those of
+/// a recipe, dequantized and turned back.
+MatrixView read_packed_along_rows(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                                  const RowRange& range, std::vector<std::byte>& buffer) {
+  ScaledTensorView view = checkpoint.unaligned_view(tensor);
+  const RecipeTraits& t = recipe_traits(view.recipe);
+  const std::int64_t columns = view.k, rows = view.rows;
+  const RowRange whole = whole_blocks(range, t.block_k);
+  const std::int64_t per_byte = 8 / format_traits(t.element).bits;
+  const std::int64_t codes = whole.count / per_byte, scales = whole.count / t.block_k;
+
+  auto* const values =
+      reinterpret_cast<float*>(Scratch::room(buffer, columns * (8 * whole.count + codes + scales)));
+  float* const turned = values + whole.count * columns;
+  auto* const code_bytes = reinterpret_cast<std::byte*>(turned + whole.count * columns);
+  std::byte* const scale_bytes = code_bytes + codes * columns;
+  const auto turn = [&](const void* from, std::int64_t first, std::int64_t count, std::byte* to) {
+    const std::byte* line = static_cast<const std::byte*>(from) + first * columns;
+    for (std::int64_t i = 0; i < count; ++i, line += columns) {
+      for (std::int64_t c = 0; c < columns; ++c) to[c * count + i] = line[c];
+    }
+  };
+  turn(view.values, (range.batch * rows + whole.begin) / per_byte, codes, code_bytes);
+  turn(view.scales, (range.batch * rows + whole.begin) / t.block_k, scales, scale_bytes);
+
+  view.values = code_bytes;
+  view.scales = scale_bytes;
+  view.rows = columns;
+  view.k = whole.count;
+  view.batch = 1;
+  if (view.tensor_scale != nullptr) {
+    view.tensor_scale += range.batch * view.tensor_scale_batch_stride;
+    view.tensor_scale_batch_stride = 0;
+  }
+  dequantize(view, {turned, Format::f32, columns, whole.count}, 1);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    for (std::int64_t i = 0; i < whole.count; ++i) {
+      values[i * columns + c] = turned[c * whole.count + i];
+    }
+  }
+  return {values + (range.begin - whole.begin) * columns, Format::f32, range.count, columns};
+}
+
+}  // namespace
+
 MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
                      bool as_f32, std::vector<std::byte>& buffer) {
   const CheckpointTensor& t = checkpoint.tensors()[tensor];
   if (!t.quantized && is_narrow_float(t.dtype)) {
     return read_narrow(checkpoint, tensor, range, buffer);
+  }
+  if (checkpoint.parts(tensor).packed_along_rows) {
+    return read_packed_along_rows(checkpoint, tensor, range, buffer);
   }
   ScaledTensorView rows = slice(checkpoint.unaligned_view(tensor), range);
   MatrixView matrix;
@@ -153,14 +227,7 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
   }
   const MutableMatrixView widened{values, Format::f32, rows.rows, rows.k};
   dequantize(rows, widened, 1);
-  const std::span<const float> factors = checkpoint.channel_factors(tensor, range.batch);
-  if (!factors.empty()) {
-    auto* const numbers = reinterpret_cast<float*>(values);
-    for (std::int64_t i = 0; i < rows.rows; ++i) {
-      float* const row = numbers + i * rows.k;
-      for (std::int64_t k = 0; k < rows.k; ++k) row[k] *= factors[static_cast<std::size_t>(k)];
-    }
-  }
+  apply_factors(checkpoint, tensor, range, rows.k, reinterpret_cast<float*>(values));
   return widened;
 }
 
@@ -206,6 +273,8 @@ std::int64_t buffer_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_
                                   bool as_f32) {
   const CheckpointTensor& t = checkpoint.tensors()[tensor];
   const std::int64_t k = matrix_shape(t.shape).k;
+  // Values twice; a byte at most of codes, and less of scales.
+  if (checkpoint.parts(tensor).packed_along_rows) return (8 + 2) * k;
   if (t.quantized) {
     return 4 * k + (checkpoint.parts(tensor).high_nibble_first ? row_bytes(t.recipe, k) : 0);
   }

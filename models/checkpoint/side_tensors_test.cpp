@@ -330,6 +330,8 @@ TEST_F(SideTensorsTest, ScalesOfMatricesAndActivationsThatMeanNothingAreRefused)
   for (Case c : cases) {
     for (const float scale : {0.0f, -1.0f, INFINITY, -INFINITY, NAN}) {
       SCOPED_TRACE(c.tensor + std::string(" = ") + std::to_string(scale));
+      // One of 0 is of inputs that calibration never saw (unused_inputs_test.cpp).
+      if (scale == 0 && std::string_view(c.tensor) == "a.input_scale") continue;
       c.tensors.back().data = floats({scale});
       source(c.tensors, c.config);
       // To another dialect, to another recipe, and as it is.

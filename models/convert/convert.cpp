@@ -16,6 +16,7 @@
 #include "models/convert/mistral_params.h"
 #include "models/convert/other_files.h"
 #include "models/convert/plan.h"
+#include "models/convert/readability.h"
 #include "models/convert/run.h"
 #include "models/convert/staging.h"
 #include "models/text.h"
@@ -49,6 +50,9 @@ void check_options(const ConvertOptions& options) {
   }
   if (static_cast<int>(options.scales) > 2) {
     refuse("scales", "is no choice, must be amax, mse or weighted");
+  }
+  if (static_cast<int>(options.unused_inputs) > 1) {
+    refuse("unused_inputs", "is no choice, must be drop or one");
   }
   if (options.experts_layout && static_cast<int>(*options.experts_layout) > 1) {
     refuse("experts_layout", "is no layout, must be out_in or in_out");
@@ -108,6 +112,7 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
       {"mx_scale_mode",
        options.mx_scale_mode ? Json(static_cast<int>(*options.mx_scale_mode)) : Json()},
       {"activations", options.activations ? Json(activations_name(*options.activations)) : Json()},
+      {"unused_inputs", static_cast<int>(options.unused_inputs)},
       {"fp8_amax_floor", options.fp8_amax_floor},
       {"shard_bytes", options.shard_bytes},
       {"allow_nonfinite", options.allow_nonfinite},
@@ -165,6 +170,7 @@ Output output_of(const Plan& plan, const fs::path& target, bool copy_all) {
   for (const models::PlannedShard& shard : plan.shards) written.insert(shard.file);
   output.others = models::list_other_files(store, written, copy_all);
   output.configurations = models::configuration_files(plan, output.others.needs_index);
+  models::check_will_be_read(plan, output.configurations);
   return output;
 }
 

@@ -57,6 +57,11 @@ void check_plan_options(const ConvertOptions& options, const Plan& plan) {
       })) {
     refuse("experts_layout", "is given, but the source has no stack of experts that it could say");
   }
+  if (options.unused_inputs != UnusedInputs::drop) {
+    bool any = false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) any |= plan.source->has_unused_inputs(i);
+    if (!any) refuse("unused_inputs", "is one, but no input scale of the source is 0");
+  }
   if (options.scales != ScaleChoice::amax &&
       std::none_of(plan.tensors.begin(), plan.tensors.end(),
                    [&](auto& planned) { return searches_scales(options, planned); })) {

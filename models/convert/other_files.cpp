@@ -24,13 +24,14 @@ struct LeftBehind {
 };
 
 constexpr const char* kOtherIndex = "an index of other weights: a folder has one";
+constexpr const char* kBeside = "weights that are not part of the checkpoint";
 constexpr const char* kOtherWeights = "the same weights in another format";
 constexpr const char* kExport = "the model exported for another runtime";
 constexpr const char* kTraining = "the state of a training run";
 
 /// What holds weights that contradict the converted ones, or costs their size again.
 constexpr LeftBehind kLeftBehind[] = {
-    {"*.safetensors", "weights that the index does not name"},
+    {"*.safetensors", kBeside},
     {"original/", "the publisher's own layout of the weights"},  // Llama, gpt-oss
     {"optimizer.*", kTraining},                                  // transformers' Trainer: .pt, .bin
     {"optimizer_*/", kTraining},                                 // FSDP: optimizer_0/

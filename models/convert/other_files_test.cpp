@@ -172,6 +172,32 @@ TEST_F(OtherFilesTest, TheResultIsReadableWhateverSafetensorsLieBesideIt) {
   EXPECT_EQ(Checkpoint::open(out_).tensors().size(), tensors);
 }
 
+TEST_F(OtherFilesTest, WithoutAnIndexTheRestIsListedAsWell) {
+  const std::size_t tensors = Checkpoint::open(plain_).tensors().size();
+  const std::vector<std::string> others = {"adapter_model.safetensors", "consolidated.safetensors",
+                                           "ema.safetensors", "model-00001-of-00002.safetensors",
+                                           "model.fp16.safetensors"};
+  for (const std::string& name : others) {
+    test::write_store(plain_ / name, {test::f32_tensor("lora.q_proj.weight", {64, 64}, 1)});
+  }
+  const ConvertReport report = run();
+  EXPECT_EQ(report.tensors.size(), tensors);
+  ASSERT_EQ(report.not_copied.size(), others.size());
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    EXPECT_EQ(report.not_copied[i].path, others[i]);
+    EXPECT_EQ(report.not_copied[i].reason, "weights that are not part of the checkpoint");
+    EXPECT_FALSE(fs::exists(out_ / others[i]));
+  }
+  options_.copy_all = true;
+  options_.overwrite = true;
+  EXPECT_EQ(run().not_copied.size(), 0u);
+  EXPECT_TRUE(fs::exists(out_ / "ema.safetensors"));
+  EXPECT_EQ(Checkpoint::open(out_).tensors().size(), tensors);
+  fs::remove(plain_ / "model.safetensors");
+  expect_error(not_found, plain_.string(), "\"model-00002-of-00002.safetensors\" is missing",
+               [&] { run(); });
+}
+
 TEST_F(OtherFilesTest, FilesThatChangeMeanwhileAreNoticed) {
   write_text(plain_ / "tokenizer.json", "{}");
   ConvertOptions options = options_;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "models/convert/activation_scales.h"
+#include "models/convert/contradictions.h"
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
 #include "models/convert/named_layers.h"
@@ -53,7 +54,9 @@ class Planner {
     choose_inputs();
     read_channel_weights();
     check_plan_options(options_, plan_);
-    plan_.warnings = sides_->warnings();
+    plan_.warnings = contradictions(source_);
+    const std::vector<std::string> of_sides = sides_->warnings();
+    plan_.warnings.insert(plan_.warnings.end(), of_sides.begin(), of_sides.end());
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
     plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
     const auto of_unnamed = warnings_of_unnamed(plan_);
@@ -138,12 +141,15 @@ class Planner {
   /// Whether tensor `i` has the recipe and the dialect that it shall have. Factors of its columns
   /// stay only where the words of the configuration stay.
   bool is_there_already(std::size_t i) const {
-    return would_stay(i) && (plan_.all_verbatim || source_.parts(i).channel_factors == nullptr);
+    const bool new_inputs = sides_->inputs(decisions_[i].recipe) && source_.has_unused_inputs(i);
+    return would_stay(i) && !new_inputs &&
+           (plan_.all_verbatim || source_.tensors()[i].form.empty());
   }
 
   bool would_stay(std::size_t i) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     if (!tensor.quantized) return !decisions_[i].convert;
+    if (!tensor.form.empty() && !tensor.column_factors) return false;  // its recipe is another
     return source_.dialect().dialect == plan_.destination->dialect && !absmax_.contains(i) &&
            !rescaled_.contains(i) && stored_recipe(i, decisions_[i].recipe) == decisions_[i].recipe;
   }
@@ -168,7 +174,8 @@ class Planner {
   bool changes_nothing() const {
     bool nothing = source_.dialect().dialect == plan_.destination->dialect;
     for (std::size_t i = 0; nothing && i < decisions_.size(); ++i) {
-      nothing = would_stay(i) && chooser_->is_as_asked(source_.tensors()[i]);
+      nothing = would_stay(i) && chooser_->is_as_asked(source_.tensors()[i]) &&
+                !source_.has_unused_inputs(i);
     }
     return nothing;
   }
@@ -184,7 +191,7 @@ class Planner {
   void plan_tensors() {
     plan_.all_verbatim = changes_nothing();
     sides_ = std::make_unique<SidePlan>(source_, decisions_, *plan_.destination, plan_.all_verbatim,
-                                        given_, chooser_->keeps_scales());
+                                        given_, chooser_->keeps_scales(), options_.unused_inputs);
     plan_.cache = sides_->cache();
     plan_.tensors.clear();
     for (std::size_t i = 0; i < decisions_.size(); ++i) plan_.tensors.push_back(plan_tensor(i));
@@ -266,6 +273,7 @@ class Planner {
   Recipe stored_recipe(std::size_t i, Recipe wanted) const {
     const CheckpointTensor& tensor = source_.tensors()[i];
     const RecipeTraits& have = recipe_traits(tensor.recipe);
+    if (!tensor.form.empty()) return tensor.recipe;
     if (!tensor.quantized || have.power_of_two || !recipe_traits(wanted).power_of_two) {
       return tensor.recipe;
     }
@@ -290,9 +298,8 @@ class Planner {
   void plan_change(PlannedTensor& planned, const CheckpointTensor& tensor, Recipe recipe) const {
     const WeightParts& stored = source_.parts(planned.source);
     const bool rescaled = rescaled_.contains(planned.source);
-    const bool has_factors = stored.channel_factors != nullptr;
-    const bool transfer =
-        tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled && !has_factors;
+    const bool transfer = tensor.quantized && can_transfer(recipe, planned.recipe) && !rescaled &&
+                          tensor.form.empty();
     planned.method = transfer ? Method::transfer : Method::requantize;
     WeightToWrite weight;
     weight.name = tensor.name;
@@ -308,8 +315,11 @@ class Planner {
     if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
-    if (has_factors) {
-      if (planned.reason.empty()) planned.reason = "factors of its columns applied";
+    if (!tensor.form.empty()) {
+      if (planned.reason.empty()) {
+        planned.reason = tensor.column_factors ? "factors of its columns applied"
+                                               : tensor.form + ", read by its values";
+      }
       planned.converted = true;
     }
     if (!transfer || !planned.reason.empty()) return;
@@ -358,8 +368,7 @@ class Planner {
       group.keeps_blocks =
           std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
             const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
-            return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
-                   source_.parts(plan_.tensors[i].source).channel_factors == nullptr &&
+            return tensor.quantized && tensor.recipe == Recipe::mxfp4 && tensor.form.empty() &&
                    !source_.parts(plan_.tensors[i].source).high_nibble_first &&
                    plan_.tensors[i].recipe == Recipe::nvfp4 &&
                    !searches_scales(options_, plan_.tensors[i]);

@@ -104,8 +104,9 @@ std::int64_t ConvertRun::rows_per_piece(const PlannedTensor& planned) const {
   const CheckpointTensor& tensor = source_tensor(planned);
   const std::int64_t k = std::max<std::int64_t>(1, piece_shape(planned).k);
   const RecipeTraits& from = recipe_traits(tensor.recipe);
-  const std::int64_t step = std::max({1, planned.transposed ? from.block_k : from.block_rows,
-                                      recipe_traits(planned.recipe).block_rows});
+  const bool along_rows = planned.transposed || source_.parts(planned.source).packed_along_rows;
+  const std::int64_t step = std::max(
+      {1, along_rows ? from.block_k : from.block_rows, recipe_traits(planned.recipe).block_rows});
   const std::int64_t per_row = std::max<std::int64_t>(1, piece_bytes(planned, step) / step);
   const std::int64_t wanted = std::min(kPieceBytes / (4 * k), worker_bytes_ / per_row);
   return std::max(step, wanted / step * step);
@@ -329,8 +330,22 @@ void ConvertRun::run_piece(Piece& piece, SafetensorsWriter& writer) {
 
 /// Block scales of rows of a quantized source.
 void ConvertRun::check_scales(const PlannedTensor& planned, const RowRange& range) const {
-  const TensorStore::Entry* const scales = source_.parts(planned.source).scales;
+  const WeightParts& parts = source_.parts(planned.source);
+  if (parts.factor_block.rows != 0) {
+    const std::span<const float> factors = source_.channel_factors(planned.source, range.batch);
+    check_not_negative(factors.data(), Format::f32, 0, std::ssize(factors),
+                       parts.channel_factors->info.name);
+  }
+  const TensorStore::Entry* const scales = parts.scales;
   if (scales == nullptr) return;
+  if (parts.packed_along_rows) {
+    const ScaledTensorView view = source_.unaligned_view(planned.source);
+    const RecipeTraits& t = recipe_traits(view.recipe);
+    const std::int64_t first = (range.batch * view.rows + range.begin) / t.block_k;
+    check_not_negative(view.scales, t.scale, first * view.k, range.count / t.block_k * view.k,
+                       scales->info.name);
+    return;
+  }
   const ScaledTensorView rows = slice(source_.unaligned_view(planned.source), range);
   const ScaleGrid grid = scale_grid(rows.recipe, rows.rows, rows.k);
   check_not_negative(rows.scales, recipe_traits(rows.recipe).scale, 0, grid.rows * grid.columns,

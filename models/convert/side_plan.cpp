@@ -30,7 +30,7 @@ int input_range(Recipe recipe) {
 
 SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& decisions,
                    const DialectTraits& destination, bool unchanged, const std::set<Recipe>& given,
-                   bool keep_inputs)
+                   bool keep_inputs, UnusedInputs unused)
     : source_(source) {
   if (unchanged) {
     inputs_.fill(true);
@@ -38,7 +38,7 @@ SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& 
   }
   const bool any_quantized = std::any_of(decisions.begin(), decisions.end(),
                                          [](const Decision& d) { return !is_plain(d.recipe); });
-  decide_inputs(decisions, destination, given, keep_inputs);
+  decide_inputs(decisions, destination, given, keep_inputs, unused);
   if (source.dialect().dialect == Dialect::plain) return;
   decide_cache(destination, any_quantized);
   drop_sides();
@@ -48,12 +48,15 @@ SidePlan::SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& 
 /// 8, nor the other way round: what was calibrated was another network.
 void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
                              const DialectTraits& destination, const std::set<Recipe>& given,
-                             bool keep_inputs) {
+                             bool keep_inputs, UnusedInputs unused) {
   std::array<bool, kRecipeCount> some{};
   std::array<bool, kRecipeCount> lacking{};
+  const auto means_nothing = [&](std::size_t i) {
+    return unused == UnusedInputs::drop && source_.has_unused_inputs(i);
+  };
   const auto has = [&](std::size_t i) {
-    return source_.tensors()[i].quantized && source_.parts(i).input_scale != nullptr &&
-           source_.parts(i).channel_factors == nullptr &&
+    return !means_nothing(i) && source_.tensors()[i].quantized &&
+           source_.parts(i).input_scale != nullptr && !source_.tensors()[i].column_factors &&
            input_range(source_.tensors()[i].recipe) == input_range(decisions[i].recipe);
   };
   for (std::size_t i = 0; i < decisions.size(); ++i) {
@@ -68,13 +71,18 @@ void SidePlan::decide_inputs(const std::vector<Decision>& decisions,
   }
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     const TensorStore::Entry* scale = source_.parts(i).input_scale;
-    if (scale == nullptr || (!is_plain(decisions[i].recipe) && inputs(decisions[i].recipe))) {
+    if (scale == nullptr) continue;
+    if (!is_plain(decisions[i].recipe) && inputs(decisions[i].recipe)) {
+      const bool replaced = given.contains(decisions[i].recipe);
+      if (!replaced && source_.has_unused_inputs(i)) stored_as_one_.add(scale->info.name);
       continue;
     }
     const std::string recipe = recipe_traits(decisions[i].recipe).name;
     drop("input scales",
          !keep_inputs ? "activations says so"
-         : source_.parts(i).channel_factors != nullptr
+         : means_nothing(i)
+             ? "they are 0, so calibration never reached those layers; unused_inputs = one stores 1"
+         : source_.tensors()[i].column_factors
              ? "they are of inputs that were multiplied by factors, which the weights have now"
          : has(i) && destination.can_have(decisions[i].recipe, Activations::calibrated)
              ? "other weights in " + recipe + " have none"
@@ -141,8 +149,18 @@ void SidePlan::drop_sides() {
 }
 
 void SidePlan::drop(const std::string& what, const std::string& why, const std::string& tensor) {
-  Dropped& dropped = dropped_[{what, why}];
-  if (dropped.count++ == 0) dropped.example = tensor;
+  dropped_[{what, why}].add(tensor);
+}
+
+void SidePlan::Dropped::add(const std::string& tensor) {
+  if (count++ == 0) example = tensor;
+}
+
+/// Of the tensors: how many, and one of them.
+std::string SidePlan::Dropped::text() const {
+  if (example.empty()) return "";
+  const std::string one = quote(example);
+  return count == 1 ? " (" + one + ")" : " (" + std::to_string(count) + ", such as " + one + ")";
 }
 
 std::optional<SidePlan::Fate> SidePlan::fate(std::size_t i) const {
@@ -154,11 +172,11 @@ std::optional<SidePlan::Fate> SidePlan::fate(std::size_t i) const {
 std::vector<std::string> SidePlan::warnings() const {
   std::vector<std::string> result;
   for (const auto& [kind, dropped] : dropped_) {
-    const std::string of = dropped.example.empty() ? ""
-                           : dropped.count == 1    ? " (" + quote(dropped.example) + ")"
-                                                   : " (" + std::to_string(dropped.count) +
-                                                      ", such as " + quote(dropped.example) + ")";
-    result.push_back("dropped " + kind.first + of + ": " + kind.second);
+    result.push_back("dropped " + kind.first + dropped.text() + ": " + kind.second);
+  }
+  if (stored_as_one_.count > 0) {
+    result.push_back("stored 1 for input scales of 0" + stored_as_one_.text() +
+                     ": calibration never reached those layers");
   }
   return result;
 }

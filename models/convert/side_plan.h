@@ -21,10 +21,11 @@ int input_range(Recipe recipe);
 class SidePlan {
  public:
   /// `unchanged`: nothing is converted, everything stays. `given`: recipes whose weights are given
-  /// scales of their inputs; `keep_inputs`: whether the source's may stay.
+  /// scales of their inputs; `keep_inputs`: whether the source's may stay; `unused`: what becomes
+  /// of those of 0.
   SidePlan(const StoredCheckpoint& source, const std::vector<Decision>& decisions,
            const DialectTraits& destination, bool unchanged, const std::set<Recipe>& given,
-           bool keep_inputs);
+           bool keep_inputs, UnusedInputs unused);
 
   /// Whether the weights that become `recipe` are written with their input scales: all or none.
   bool inputs(Recipe recipe) const { return inputs_[static_cast<std::size_t>(recipe)]; }
@@ -39,12 +40,12 @@ class SidePlan {
   /// What the destination says of the cache.
   const std::optional<CacheScheme>& cache() const { return cache_; }
 
-  /// One sentence a kind of what was dropped.
+  /// One sentence a kind of what was dropped or is stored otherwise.
   std::vector<std::string> warnings() const;
 
  private:
   void decide_inputs(const std::vector<Decision>& decisions, const DialectTraits& destination,
-                     const std::set<Recipe>& given, bool keep_inputs);
+                     const std::set<Recipe>& given, bool keep_inputs, UnusedInputs unused);
   void decide_cache(const DialectTraits& destination, bool any_quantized);
   void drop(const std::string& what, const std::string& why, const std::string& tensor);
   void drop_sides();
@@ -56,8 +57,12 @@ class SidePlan {
   struct Dropped {
     int count = 0;
     std::string example;
+
+    void add(const std::string& tensor);
+    std::string text() const;
   };
   std::map<std::pair<std::string, std::string>, Dropped> dropped_;  // by what and why
+  Dropped stored_as_one_;
 };
 
 }  // namespace blockscale::models

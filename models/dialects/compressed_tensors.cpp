@@ -141,13 +141,31 @@ bool matches(const Scheme& scheme, const Json& weights) {
   return true;
 }
 
-/// The recipes of every group, in the order of kSchemes.
-std::vector<Recipe> declared_recipes(const SourceConfig& config) {
+/// FP8 in blocks that no recipe has, which are read by their values.
+std::optional<BlockSize> odd_block(const Json& weights) {
+  const Json& group_size = member(weights, "group_size");
+  if (member(weights, "num_bits") != 8) return std::nullopt;
+  if (member(weights, "strategy") == "block") {
+    return block_size(member(weights, "block_structure"));
+  }
+  if (member(weights, "strategy") != "group") return std::nullopt;
+  return block_size(Json::array({1, group_size}));
+}
+
+/// What the weights of a checkpoint may be in.
+struct Declared {
+  std::vector<Recipe> recipes;  // in the order of kSchemes
+  std::vector<BlockSize> odd_blocks = {};
+};
+
+/// Of every group.
+Declared declared_by(const SourceConfig& config) {
   const Json& groups = member(config.quantization, "config_groups");
   if (!groups.is_object() || groups.empty()) {
     fail(ErrorCode::corrupt_file, config, "config_groups must be an object with a group in it");
   }
   std::array<bool, kSchemes.size()> declared{};
+  Declared result;
   for (const auto& [name, group] : groups.items()) {
     const Json& weights = member(group, "weights");
     if (weights.is_null()) continue;  // only activations are quantized
@@ -158,27 +176,30 @@ std::vector<Recipe> declared_recipes(const SourceConfig& config) {
       known = true;
     }
     const Json& type = member(weights, "type");
+    if (const auto block = known ? std::nullopt : odd_block(weights)) {
+      known = true;
+      result.odd_blocks.push_back(*block);
+    }
     if (!known || type != "float") {
       fail(ErrorCode::unsupported, config,
            "config_groups." + quote(name) + ".weights says " + show_json(weights) +
                ", readable are float weights in nvfp4, mxfp4, mxfp6 (e2m3), mxfp8, and fp8 by "
-               "tensor, channel, group of 128, or block of 1, 32, 64, 128 x 128");
+               "tensor, channel, group or block");
     }
   }
-  std::vector<Recipe> recipes;
   for (std::size_t i = 0; i < kSchemes.size(); ++i) {
-    if (declared[i]) recipes.push_back(kSchemes[i].recipe);
+    if (declared[i]) result.recipes.push_back(kSchemes[i].recipe);
   }
-  return recipes;
+  return result;
 }
 
-std::vector<Recipe> candidates(const SourceConfig& config) {
+Declared declared(const SourceConfig& config) {
   if (!config.quantization.is_null()) {
     check_keys(config.quantization, "config", kKeys, config.quantization_path, config);
-    return declared_recipes(config);
+    return declared_by(config);
   }
-  std::vector<Recipe> all;
-  for (const Scheme& scheme : kSchemes) all.push_back(scheme.recipe);
+  Declared all;
+  for (const Scheme& scheme : kSchemes) all.recipes.push_back(scheme.recipe);
   return all;
 }
 
@@ -218,7 +239,7 @@ void check_has_scales(const TensorStore& store, const TensorInfo& info) {
 }
 
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
-  const std::vector<Recipe> recipes = candidates(config);
+  const Declared may_be = declared(config);
   std::vector<StoredWeight> weights;
   for (const auto& [name, entry] : store.tensors()) {
     check_has_scales(store, entry.info);
@@ -235,7 +256,8 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
     found.tensor_scale = find_info(store, found.name + "_global_scale");
     found.input_scale =
         find_info(store, input_scale_name(found.name, found.tensor_scale != nullptr));
-    weights.push_back(match_any(found, recipes));
+    found.odd_blocks = may_be.odd_blocks;
+    weights.push_back(match_any(found, may_be.recipes));
   }
   return weights;
 }

@@ -42,9 +42,10 @@ constexpr KnownKey kKeys[] = {
 };
 
 struct Configuration {
-  int block_rows = 0;         // 0: unknown (no configuration)
-  bool whole_tensor = false;  // the configuration names no blocks
-  bool ue8m0 = false;         // scale_fmt: powers of two
+  int block_rows = 0;                  // 0: unknown (no configuration)
+  bool whole_tensor = false;           // the configuration names no blocks
+  bool ue8m0 = false;                  // scale_fmt: powers of two
+  std::optional<BlockSize> odd_block;  // that no recipe has
 };
 
 [[noreturn]] void fail(const SourceConfig& config, const std::string& message) {
@@ -70,14 +71,15 @@ Configuration parse(const SourceConfig& config) {
     result.whole_tensor = true;
     return result;
   }
-  const bool two = block.is_array() && block.size() == 2 && block[1] == 128;
-  for (const int rows : {1, 32, 64, 128}) {
-    if (two && block[0] == rows) result.block_rows = rows;
-  }
-  if (result.block_rows == 0) {
+  const std::optional<BlockSize> size = block_size(block);
+  if (!size) {
     fail(config, "weight_block_size is " + show_json(block) +
-                     ", must be [128, 128] (or 1, 32 or 64 rows by 128)");
+                     ", must be two numbers above 0, of rows and of columns");
   }
+  for (const int rows : {1, 32, 64, 128}) {
+    if (*size == BlockSize{rows, 128}) result.block_rows = rows;
+  }
+  if (result.block_rows == 0) result.odd_block = size;
   return result;
 }
 
@@ -98,11 +100,11 @@ std::vector<Recipe> candidates(const Configuration& configuration, const TensorI
   std::vector<Recipe> result;
   if (configuration.whole_tensor) result = {Recipe::fp8_tensor, Recipe::fp8_row};
   for (const int rows : {128, 64, 32, 1}) {
-    if (configuration.whole_tensor) break;
+    if (configuration.whole_tensor || configuration.odd_block) break;
     if (configuration.block_rows != 0 && configuration.block_rows != rows) continue;
     result.push_back(block_recipe(rows, scale, bytes || configuration.ue8m0));
   }
-  if (configuration.block_rows == 0 && !configuration.whole_tensor) {
+  if (configuration.block_rows == 0 && !configuration.whole_tensor && !configuration.odd_block) {
     result.push_back(Recipe::fp8_tensor);
   }
   result.push_back(Recipe::mxfp4);
@@ -168,6 +170,7 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
       }
     }
     FoundWeight found;
+    if (configuration.odd_block) found.odd_blocks = {*configuration.odd_block};
     found.name = without_suffix(name, "_scale_inv");
     if (found.name.empty()) {
       // V4's short name, where it cannot be a parameter of its own.

@@ -26,6 +26,13 @@ enum class InputScale : std::uint8_t {
   absmax,
 };
 
+/// Rows and columns of a matrix that share a number.
+struct BlockSize {
+  std::int64_t rows = 0;  // 0: all
+  std::int64_t columns = 1;
+  bool operator==(const BlockSize&) const = default;
+};
+
 /// Tensors of a store that may make up one quantized weight, found by name only.
 struct FoundWeight {
   std::string name;  // the weight's, e.g. "encoder.layer.0.output.dense.weight"
@@ -47,22 +54,30 @@ struct FoundWeight {
   /// Of the scales. Swizzled ones are padded to whole tiles.
   ScaleLayout scale_layout = ScaleLayout::row_major;
   const TensorInfo* derived = nullptr;  // what follows from the others, or describes them
-  /// Each value is also multiplied by that of its column: [k], or [E, .., k] of a stack.
+  /// Each value is also multiplied by that of its block; of columns [k], or [E, .., k] of a stack.
   const TensorInfo* channel_factors = nullptr;
+  BlockSize factor_block = {};
+  /// Sizes of FP8 blocks that the configuration names and no recipe has.
+  std::vector<BlockSize> odd_blocks = {};
 };
 
 /// A quantized weight whose parts agree with its recipe.
 struct StoredWeight : FoundWeight {
   Recipe recipe = Recipe::f32;
   std::vector<std::int64_t> shape;  // logical: rows and k last, in elements
+  /// So many matrices, one after the other, share a scale of fp8_tensor: those of a convolution.
+  std::int64_t matrices_per_scale = 1;
+  /// A stack [E, in, out] whose blocks and codes lie along `in`: [E, in / 2, out] of FP4.
+  bool packed_along_rows = false;
 };
 
 /// Checks dtypes and shapes of `found` against `recipe`. Returns the rule that is broken, or "" and
 /// fills `weight`.
 std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight);
 
-/// `found` as the first of `candidates` that it matches. Throws corrupt_file naming the tensor and
-/// the rule that the first candidate of the same element type breaks.
+/// `found` as the first of `candidates` that it matches, else in a form that is read by its values
+/// only (match.h). Throws corrupt_file, or unsupported for what is legal elsewhere, naming the
+/// tensor and the rule that the candidate breaks which fits it best.
 StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates);
 
 /// What config.json (and hf_quant_config.json) say; null where absent.
@@ -195,6 +210,9 @@ std::string without_suffix(const std::string& name, std::string_view suffix);
 
 /// The tensor of this name, or null.
 const TensorInfo* find_info(const TensorStore& store, const std::string& name);
+
+/// The size of blocks that [64, 64] or "64x64" says; nothing if it says none.
+std::optional<BlockSize> block_size(const Json& words);
 
 /// A member of a JSON object, or null: never throws, whatever `object` is.
 const Json& member(const Json& object, const char* key);

@@ -4,6 +4,7 @@
 
 #include "models/dialects/declared.h"
 #include "models/dialects/dialect.h"
+#include "models/dialects/match.h"
 #include "models/json_file.h"
 
 namespace blockscale {
@@ -53,8 +54,6 @@ bool dialect_can_say(Dialect dialect, Recipe recipe) {
 }
 
 namespace models {
-namespace {
-
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -75,8 +74,8 @@ bool is_value_dtype(Format element, DType dtype, bool byte_values) {
   }
 }
 
-bool is_scale_dtype(Format scale, DType dtype, bool bytes = false) {
-  if (bytes && scale == Format::ue4m3 && dtype == DType::U8) return true;
+bool is_scale_dtype(Format scale, DType dtype, bool byte_scales) {
+  if (byte_scales && scale == Format::ue4m3 && dtype == DType::U8) return true;
   switch (scale) {
     case Format::f32: return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
     case Format::ue8m0: return dtype == DType::U8 || dtype == DType::F8_E8M0;
@@ -84,6 +83,8 @@ bool is_scale_dtype(Format scale, DType dtype, bool bytes = false) {
     default: return false;
   }
 }
+
+namespace {
 
 /// Logical k of a stored last dimension, or -1 if no k packs into it.
 std::int64_t logical_k(Format element, DType dtype, std::int64_t last) {
@@ -150,6 +151,35 @@ std::string match_channel_factors(const FoundWeight& found,
          std::to_string(shape.back()) + " elements a matrix";
 }
 
+/// How far a weight fits a recipe, the best last.
+enum class Fit : std::uint8_t { none, values, scale_dtype, scale_shape };
+
+/// Why a weight does not fit a recipe; nothing if `rule` is empty.
+struct Mismatch {
+  std::string rule;
+  Fit fit = Fit::none;
+  std::vector<std::int64_t> wanted = {};  // shape of its scales, where that is what is wrong
+};
+
+/// Of FP8 with one scale a matrix or a row, which convolutions have.
+bool may_have_more_dimensions(const RecipeTraits& t) {
+  return t.block_k == 0 && format_traits(t.element).bits == 8;
+}
+
+/// Leading dimensions that share a scale, the rest of them having one each: of a convolution
+/// [out, in, ..], or of a stack with one scale for all. 0: the scales are others.
+std::int64_t matrices_per_scale(const FoundWeight& found, const RecipeTraits& t,
+                                const std::vector<std::int64_t>& shape) {
+  if (shape.size() < 3 || !may_have_more_dimensions(t)) return 0;
+  std::int64_t matrices = 1, scales = 1;
+  for (std::size_t i = 0; i + 2 < shape.size(); ++i) matrices *= shape[i];
+  for (const std::int64_t size : found.scales->shape) scales *= size;
+  if (t.block_rows == 0) return scales == 1 ? matrices : 0;
+  const bool one_an_output = !found.scales->shape.empty() && scales == shape.front() &&
+                             found.scales->shape.front() == shape.front();
+  return one_an_output ? matrices / scales : 0;
+}
+
 std::string match_values(const FoundWeight& found, const RecipeTraits& t, StoredWeight& weight) {
   if (found.values == nullptr) return "has scales but no values";
   const TensorInfo& values = *found.values;
@@ -157,8 +187,10 @@ std::string match_values(const FoundWeight& found, const RecipeTraits& t, Stored
     return "its values are " + std::string(dtype_name(values.dtype)) + ", which cannot hold " +
            format_traits(t.element).name + " of " + t.name;
   }
-  if (values.shape.size() < 2 || values.shape.size() > 3) {
-    return "its values have shape " + shape_text(values.shape) + ", must have 2 or 3 dimensions";
+  const std::size_t most = may_have_more_dimensions(t) ? 5 : 3;
+  if (values.shape.size() < 2 || values.shape.size() > most) {
+    return "its values have shape " + shape_text(values.shape) +
+           ", must have 2 or 3 dimensions, or up to 5 in FP8 with one scale a tensor or an output";
   }
   if (values.bytes == 0) return "its values of shape " + shape_text(values.shape) + " are empty";
   weight.shape = values.shape;
@@ -189,56 +221,112 @@ std::string match_factor(const TensorInfo* factor, const char* what, std::int64_
   return "";
 }
 
-}  // namespace
-
-std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight) {
+Mismatch mismatch(const FoundWeight& found, Recipe recipe, StoredWeight& weight) {
   const RecipeTraits& t = recipe_traits(recipe);
+  weight = {};
   static_cast<FoundWeight&>(weight) = found;
   weight.recipe = recipe;
-  std::string broken = match_values(found, t, weight);
-  if (!broken.empty()) return broken;
-  if (found.scales == nullptr) return std::string("has no scales, which ") + t.name + " needs";
+  const bool has_dtype =
+      found.values == nullptr || is_value_dtype(t.element, found.values->dtype, found.byte_values);
+  const std::string broken = match_values(found, t, weight);
+  if (!broken.empty()) {
+    return {broken, has_dtype ? Fit::values : Fit::none};
+  }
+  if (found.scales == nullptr) {
+    return {std::string("has no scales, which ") + t.name + " needs", Fit::values};
+  }
   if (!is_scale_dtype(t.scale, found.scales->dtype, found.byte_scales)) {
-    return "its scales " + found.scales->name + " are " +
-           std::string(dtype_name(found.scales->dtype)) + ", which cannot hold " +
-           format_traits(t.scale).name + " of " + t.name;
+    return {"its scales " + found.scales->name + " are " +
+                std::string(dtype_name(found.scales->dtype)) + ", which cannot hold " +
+                format_traits(t.scale).name + " of " + t.name,
+            Fit::scale_dtype};
   }
-  if (!is_scale_shape(found, recipe, weight.shape)) {
-    const bool padded = found.scale_layout != ScaleLayout::row_major;
-    return "its scales " + found.scales->name + " have shape " + shape_text(found.scales->shape) +
-           ", must be " +
-           shape_text(padded ? padded_shape(recipe, weight.shape, false)
-                             : grid_shape(recipe, weight.shape)) +
-           " for " + t.name + " of " + shape_text(weight.shape);
+  if (weight.shape.size() > 3 || !is_scale_shape(found, recipe, weight.shape)) {
+    weight.matrices_per_scale = matrices_per_scale(found, t, weight.shape);
+    if (weight.matrices_per_scale == 0) {
+      const bool padded = found.scale_layout != ScaleLayout::row_major;
+      std::vector<std::int64_t> wanted =
+          padded ? padded_shape(recipe, weight.shape, false) : grid_shape(recipe, weight.shape);
+      if (weight.shape.size() > 3) {
+        wanted.assign(weight.shape.size(), 1);
+        if (t.block_rows != 0) wanted[0] = weight.shape[0];
+      }
+      return {"its scales", Fit::scale_shape, std::move(wanted)};
+    }
+    if (t.block_rows != 0) weight.recipe = Recipe::fp8_tensor;
   }
-  const std::int64_t stack = weight.shape.size() == 3 ? weight.shape.front() : 1;
+  std::string wrong = match_factors(found, recipe, weight.shape);
+  if (wrong.empty()) wrong = match_channel_factors(found, weight.shape);
+  return {wrong, Fit::scale_shape};
+}
+
+/// The shapes that the scales of `found` may have: of each recipe that fits it otherwise.
+std::string scale_shapes_text(const FoundWeight& found, std::span<const Recipe> candidates) {
+  std::vector<std::vector<std::int64_t>> told;
+  std::string text;
+  std::vector<std::int64_t> shape;
+  for (const Recipe recipe : candidates) {
+    StoredWeight weight;
+    const Mismatch found_wrong = mismatch(found, recipe, weight);
+    const std::vector<std::int64_t>& wanted = found_wrong.wanted;
+    if (wanted.empty() || std::find(told.begin(), told.end(), wanted) != told.end()) continue;
+    told.push_back(wanted);
+    shape = weight.shape;
+    text +=
+        (text.empty() ? "" : " or ") + shape_text(wanted) + " for " + recipe_traits(recipe).name;
+  }
+  return "its scales " + found.scales->name + " have shape " + shape_text(found.scales->shape) +
+         ", must be " + text + " of " + shape_text(shape);
+}
+
+}  // namespace
+
+std::string match_factors(const FoundWeight& found, Recipe recipe,
+                          const std::vector<std::int64_t>& shape) {
+  const RecipeTraits& t = recipe_traits(recipe);
+  const std::int64_t stack = shape.size() == 3 ? shape.front() : 1;
   if (t.tensor_scale && found.tensor_scale == nullptr && !found.no_tensor_scale) {
     return std::string("has no tensor scale, which ") + t.name + " needs";
   }
   if (!t.tensor_scale && found.tensor_scale != nullptr) {
     return "has a tensor scale " + found.tensor_scale->name + ", which " + t.name + " has not";
   }
-  broken = match_factor(found.tensor_scale, "tensor scale", stack);
-  if (broken.empty()) broken = match_factor(found.input_scale, "input scale", stack, true);
-  return broken.empty() ? match_channel_factors(found, weight.shape) : broken;
+  const std::string broken = match_factor(found.tensor_scale, "tensor scale", stack);
+  return broken.empty() ? match_factor(found.input_scale, "input scale", stack, true) : broken;
+}
+
+std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight) {
+  const Mismatch found_wrong = mismatch(found, recipe, weight);
+  return found_wrong.wanted.empty() ? found_wrong.rule
+                                    : scale_shapes_text(found, std::span(&recipe, 1));
 }
 
 StoredWeight match_any(const FoundWeight& found, std::span<const Recipe> candidates) {
   StoredWeight weight;
-  std::string first_broken;
+  std::optional<Mismatch> best;
   for (const Recipe recipe : candidates) {
-    const std::string broken = match(found, recipe, weight);
-    if (broken.empty()) return weight;
-    const bool same_values =
-        found.values == nullptr ||
-        is_value_dtype(recipe_traits(recipe).element, found.values->dtype, found.byte_values);
-    if (first_broken.empty() && same_values) first_broken = broken;
+    Mismatch wrong = mismatch(found, recipe, weight);
+    if (wrong.rule.empty()) return weight;
+    if (!best || wrong.fit > best->fit) best = std::move(wrong);
   }
-  if (first_broken.empty()) {
-    first_broken = "its values are " + std::string(dtype_name(found.values->dtype)) +
-                   ", which no recipe of the checkpoint's configuration stores";
+  if (found.values == nullptr) {
+    throw Error(ErrorCode::corrupt_file, found.name, "has scales but no values");
   }
-  throw Error(ErrorCode::corrupt_file, found.name, first_broken);
+  if (const auto form = match_value_form(found, candidates)) return *form;
+  // What words say of blocks does not hold for convolutions.
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_row}) {
+    if (found.values->shape.size() < 3) break;
+    if (mismatch(found, recipe, weight).rule.empty()) return weight;
+  }
+  if (!best || best->fit == Fit::none) {
+    throw Error(ErrorCode::corrupt_file, found.name,
+                "its values are " + std::string(dtype_name(found.values->dtype)) +
+                    ", which no recipe of the checkpoint's configuration stores");
+  }
+  // Convolutions in blocks are legal where somebody reads them.
+  const bool legal = found.values->shape.size() > 3 && best->fit != Fit::scale_shape;
+  throw Error(legal ? ErrorCode::unsupported : ErrorCode::corrupt_file, found.name,
+              best->wanted.empty() ? best->rule : scale_shapes_text(found, candidates));
 }
 
 std::string SourceConfig::model_type() const {

@@ -177,11 +177,11 @@ TEST_F(TorchaoTest, ShardsMayTellOfAllParameters) {
   w.fill(3);
   const std::vector<TestTensor> tensors = stored(w, false);
   const Descriptions both = {{"a.weight", mx_tensor("float8_e4m3fn", false)}};
-  write({tensors[0]}, both, "model-1.safetensors");
-  write({tensors[1]}, both, "model-2.safetensors");
+  write({tensors[0]}, both, "model-1-of-2.safetensors");
+  write({tensors[1]}, both, "model-2-of-2.safetensors");
   EXPECT_EQ(values_of(Checkpoint::open(folder_ / "model"), "a.weight"), w.values());
-  write({tensors[1]}, {{"a.weight", mx_tensor("float8_e5m2", false)}}, "model-2.safetensors");
-  expect_error(ErrorCode::unsupported, (folder_ / "model" / "model-2.safetensors").string(),
+  write({tensors[1]}, {{"a.weight", mx_tensor("float8_e5m2", false)}}, "model-2-of-2.safetensors");
+  expect_error(ErrorCode::unsupported, (folder_ / "model" / "model-2-of-2.safetensors").string(),
                "metadata \"a.weight\" differs from that in",
                [&] { Checkpoint::open(folder_ / "model"); });
 }

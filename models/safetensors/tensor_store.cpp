@@ -6,6 +6,8 @@
 
 #include "blockscale/files.h"
 #include "blockscale/safetensors.h"
+#include "models/safetensors/file_set.h"
+#include "models/safetensors/header_store.h"
 #include "models/safetensors/index_file.h"
 #include "models/safetensors/source_path.h"
 #include "models/text.h"
@@ -93,10 +95,12 @@ TensorStore TensorStore::open(const fs::path& named) {
       index = read_index(*index_path);
       for (const fs::path& name : shards_of(index)) shards.push_back(store.folder_ / name);
     } else {
-      shards = list(store.folder_, ".safetensors");
-      if (shards.empty()) {
-        throw Error(ErrorCode::not_found, file_or_folder.string(),
-                    "the folder holds no *.safetensors file");
+      std::vector<std::string> names;
+      for (const fs::path& file : list(store.folder_, ".safetensors")) {
+        names.push_back(file.filename().string());
+      }
+      for (const std::string& name : choose_files(names, file_or_folder.string())) {
+        shards.push_back(store.folder_ / name);
       }
     }
     for (const fs::path& shard : shards) check_contained(shard, store.folder_);
@@ -119,6 +123,13 @@ void TensorStore::add_file(SafetensorsFile file) {
     }
   }
   files_.push_back(std::move(file));
+}
+
+TensorStore header_store(const std::vector<TensorInfo>& tensors) {
+  TensorStore store;
+  for (const TensorInfo& info : tensors)
+    store.tensors_.emplace(info.name, TensorStore::Entry{info});
+  return store;
 }
 
 const TensorStore::Entry* TensorStore::find(std::string_view name) const {

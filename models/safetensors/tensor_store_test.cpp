@@ -76,13 +76,22 @@ TEST_F(TensorStoreTest, OpensOneFile) {
 
 TEST_F(TensorStoreTest, OpensAFolderWithoutIndex) {
   fs::remove(index_);
-  write_text(folder_ / ".model-3.safetensors", "hidden: not part of the checkpoint");
+  expect_refused(ErrorCode::invalid_argument, folder_.path(),
+                 "\"model-1.safetensors\", \"model-2.safetensors\"; name one of them");
+  fs::rename(folder_ / "model-1.safetensors", folder_ / "model-1-of-2.safetensors");
+  fs::rename(folder_ / "model-2.safetensors", folder_ / "model-2-of-2.safetensors");
+  write_text(folder_ / ".model.safetensors", "hidden: not part of the checkpoint");
+  write_shard(folder_ / "consolidated.safetensors", {"b"});
   const TensorStore store = TensorStore::open(folder_.path());
   EXPECT_EQ(store.files().size(), 2u);
   EXPECT_EQ(store.tensors().size(), 3u);
-  write_shard(folder_ / "model-3.safetensors", {"b"});
-  expect_refused(ErrorCode::corrupt_file, folder_ / "model-3.safetensors",
-                 "tensor \"b\" is in \"model-1.safetensors\" too");
+  write_shard(folder_ / "model-2-of-2.safetensors", {"b"});
+  expect_refused(ErrorCode::corrupt_file, folder_ / "model-2-of-2.safetensors",
+                 "tensor \"b\" is in \"model-1-of-2.safetensors\" too");
+  fs::remove(folder_ / "model-1-of-2.safetensors");
+  expect_refused(ErrorCode::not_found, folder_.path(), "\"model-1-of-2.safetensors\" is missing");
+  write_shard(folder_ / "model.safetensors", {"b"});
+  EXPECT_EQ(TensorStore::open(folder_.path()).files().size(), 1u);
 }
 
 TEST_F(TensorStoreTest, OpensAnyIndexButOnlyOne) {
@@ -149,7 +158,10 @@ TEST_F(TensorStoreTest, RefusesLinksThatLeaveTheFolder) {
   fs::create_symlink(outside / "secret.safetensors", shard);
   expect_refused(ErrorCode::corrupt_file, shard, "is a link that leaves its folder, to");
   fs::remove(index_);
-  expect_refused(ErrorCode::corrupt_file, shard, "is a link that leaves its folder, to");
+  const fs::path numbered = folder_ / "model-1-of-1.safetensors";
+  fs::rename(shard, numbered);
+  expect_refused(ErrorCode::corrupt_file, numbered, "is a link that leaves its folder, to");
+  fs::rename(numbered, shard);
   // The user's own choice of a file is followed.
   EXPECT_EQ(TensorStore::open(shard).tensors().size(), 1u);
 }

@@ -21,6 +21,7 @@ from ._native import (
     Recipe,
     ScaleChoice,
     TensorInfo,
+    UnusedInputs,
 )
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
@@ -194,6 +195,7 @@ def convert(
     share_tensor_scales: bool = False,
     activation_scales: Path | None = None,
     activations: Activations | str | None = None,
+    unused_inputs: UnusedInputs | str = "drop",
     scales: ScaleChoice | str = "amax",
     calibration: Path | None = None,
     scale_mode: MxScaleMode | str | None = None,
@@ -230,6 +232,8 @@ def convert(
         activations: how engines quantize inputs: "none", "dynamic", or "static" (nvfp4, fp8_tensor
             and fp8_row, with `activation_scales`); default: as the source has it, or as the
             presets of llm-compressor; `activations` of the report says which.
+        unused_inputs: what becomes of input scales of 0 in the source, of experts that no token
+            reached in calibration: "drop", with those of all weights of the recipe, or "one".
         scales: MX and NVFP4: which scale a block takes. "amax": from its largest magnitude; "mse":
             that of the least squared error; "weighted": the same, each squared error weighted by
             the mean square of its input channel in `calibration` (MX: and by its mean).
@@ -281,6 +285,7 @@ def convert(
             raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
         name = "calibrated" if activations == "static" else activations
         options.activations = enum_member(name, Activations, "activations")
+    options.unused_inputs = enum_member(unused_inputs, UnusedInputs, "unused_inputs")
     options.scales = enum_member(scales, ScaleChoice, "scales")
     if calibration is not None:
         options.calibration = _path(calibration, "calibration")

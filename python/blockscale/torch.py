@@ -111,11 +111,9 @@ def _results_like(
 
 def scale_shape(traits: RecipeTraits, layout: ScaleLayout, rows: Any, k: Any) -> tuple[Any, Any]:
     """That of a grid of scales, of sizes that need be no numbers yet."""
-    if rows == 0 or k == 0:
-        return 0, 0
     tile_rows, tile_k = _native.scale_tile(layout)
-    grid_rows = _ceil(rows, traits.block_rows) if traits.block_rows else 1
-    columns = _ceil(k, traits.block_k) if traits.block_k else 1
+    grid_rows = _ceil(rows, traits.block_rows or rows or 1)
+    columns = _ceil(k, traits.block_k or k or 1)
     grid_rows = _ceil(grid_rows, tile_rows) * tile_rows
     columns = _ceil(columns, tile_k) * tile_k
     return (columns, grid_rows) if layout == ScaleLayout.mn_major else (grid_rows, columns)

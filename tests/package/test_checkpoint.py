@@ -177,6 +177,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"experts_layout": "up"}, ValueError, "experts_layout: is 'up', must be one of"),
     ({"experts_layout": "in-out"}, ValueError, "experts_layout: is given, but the source has no"),
     ({"amax_floor": 1.0}, ValueError, "amax_floor: given for mxfp4"),
+    ({"unused_inputs": "zero"}, ValueError, "unused_inputs: is 'zero', must be one of"),
+    ({"unused_inputs": "one"}, ValueError, "unused_inputs: is one, but no input scale"),
     ({"share_tensor_scales": True}, ValueError, "share_tensor_scales: given for mxfp4"),
     ({"map": ["*"]}, TypeError, "map: is"),
     ({"map": "recipes.txt"}, FileNotFoundError, "recipes.txt"),

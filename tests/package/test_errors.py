@@ -170,7 +170,7 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
             | {"include": (), "exclude": (), "map": (), "experts_layout": None}
             | {"activation_scales": None, "scales": "amax", "calibration": None, "scale_mode": None}
             | {"amax_floor": 0.0, "shard_bytes": 10**9, "memory_bytes": 10**9, "threads": 0}
-            | {"progress": None, "dry_run": True},
+            | {"progress": None, "dry_run": True, "unused_inputs": "drop"},
         ),
         (blockscale.Calibrator, {"model": None}),
         (blockscale.Calibrator().observe, {"name": "a", "x": x}),

@@ -25,6 +25,7 @@ ENUMS = {
         "ScaleChoice",
         "ScaleLayout",
         "TensorScaleSense",
+        "UnusedInputs",
     )
 }
 

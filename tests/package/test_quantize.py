@@ -308,6 +308,33 @@ def test_empty_matrices(shape: tuple[int, ...], recipe: str) -> None:
     assert t.shape == shape and blockscale.dequantize(t).shape == shape
 
 
+@pytest.mark.parametrize(
+    ("recipe", "shape", "scales"),
+    [
+        ("nvfp4", (0, 256), (0, 16)),
+        ("nvfp4", (64, 0), (64, 0)),
+        ("mxfp4", (0, 256), (0, 8)),
+        ("mxfp8_e4m3", (64, 0), (64, 0)),
+        ("fp8_128x128", (0, 256), (0, 2)),
+        ("fp8_128x128", (300, 0), (3, 0)),
+        ("fp8_row", (64, 0), (64, 0)),
+        ("fp8_row", (0, 256), (0, 1)),
+        ("fp8_tensor", (0, 256), (0, 1)),
+        ("nvfp4", (2, 0, 64), (2, 0, 4)),
+        ("nvfp4", (0, 0), (0, 0)),
+    ],
+)
+def test_scales_of_empty_matrices_have_the_grid_of_the_other_side(
+    recipe: str, shape: tuple[int, ...], scales: tuple[int, ...]
+) -> None:
+    t = blockscale.quantize(np.zeros(shape, np.float32), recipe)
+    assert t.scales.shape == scales and t.shape == shape
+    again = blockscale.ScaledTensor(t.values, t.scales, recipe, tensor_scale=t.tensor_scale)
+    assert blockscale.dequantize(again).shape == shape
+    turned = t.relayout("mn_major") if recipe == "fp8_128x128" else t
+    assert turned.relayout("row_major").scales.shape == scales
+
+
 def test_bad_tensor_scale() -> None:
     with pytest.raises(ValueError, match="tensor_scale: shape is"):
         blockscale.ScaledTensor(VALUES, SCALES, "nvfp4", tensor_scale=np.ones(3, np.float32))

@@ -164,6 +164,7 @@ def test_checkpoint_as_json(program: Program, model: pathlib.Path):
         "cute": None,
         "bytes": 128 * 256 * 4,
         "column_factors": False,
+        "form": None,
     }
     elements = sum(numpy.prod(tensor["shape"]) for tensor in tensors.values())
     total = {

@@ -198,10 +198,11 @@ class Selector {
     return model_type_ + " stores it as [in, out], scales run along the last dimension";
   }
 
-  /// FBGEMM's stacks, which have no scales but those of their columns.
+  /// Stacks that are packed along their rows; FBGEMM's, which have scales of their columns only.
   bool outputs_are_columns(const CheckpointTensor& tensor) const {
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
-    return tensor.column_factors && source_.parts(index).scales == nullptr;
+    const WeightParts& parts = source_.parts(index);
+    return parts.packed_along_rows || (tensor.column_factors && parts.scales == nullptr);
   }
 
   std::string stack_obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
@@ -302,6 +303,9 @@ class Selector {
     }
     if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
     if (tensor.column_factors) return as_plain(tensor, reason);
+    if (!tensor.form.empty())
+      return as_plain(tensor, reason + ", for it is stored as " + tensor.form);
+    if (tensor.shape.size() > 3) return as_plain(tensor, reason);
     const bool same = tensor.recipe == options_.recipe;
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
     const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||
