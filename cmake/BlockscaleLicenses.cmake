@@ -13,6 +13,9 @@ set(blockscale_bundled_projects
   "xxHash libxxhash-dev xxhash"
   "RE2 libre2-dev re2"
   "CLI11 libcli11-dev cli11")
+if(RE2_LIBRARIES MATCHES "absl_") # what RE2 needs since the middle of 2023
+  list(APPEND blockscale_bundled_projects "Abseil libabsl-dev abseil-cpp")
+endif()
 
 function(blockscale_find_license package alias result)
   find_file(text NO_CACHE

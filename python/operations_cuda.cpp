@@ -200,7 +200,8 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
   options.layouts = {layout};
   options.transforms = {static_cast<InputTransform>(transform)};
   const std::int64_t columns = options.transforms[0] == InputTransform::swiglu ? 2 * k : k;
-  options.input_bytes = {rows * columns * (format_traits(dtype).bits / 8)};
+  // Not from a list of one, which g++ 12.4 takes for an overflow.
+  options.input_bytes.assign(1, rows * columns * (format_traits(dtype).bits / 8));
   options.k = k;
   const auto plans = cuda::describe_benchmark(options);
   if (plans.empty()) {

@@ -9,7 +9,8 @@ die() {
 # tracked PATTERN...: files of the tree, new ones included, build products not.
 tracked() { git ls-files --cached --others --exclude-standard "$@"; }
 
-# Debian 12 and Ubuntu 24.04 have all of these under the same names.
+# Debian 12 and 13 have all of these under the same names, and so has Ubuntu 24.04 (with its updates:
+# clang 19).
 build_packages=(g++-12 cmake ninja-build ccache pkg-config libhwy-dev libtbb-dev
   nlohmann-json3-dev libspdlog-dev libxxhash-dev libre2-dev libcli11-dev libgtest-dev
   libgmock-dev libboost-context-dev)

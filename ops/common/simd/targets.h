@@ -12,8 +12,11 @@
 #ifdef HWY_DISABLED_TARGETS
 #error "include ops/common/simd/targets.h before any Highway header"
 #endif
-#define HWY_DISABLED_TARGETS \
-  (~(HWY_SCALAR | HWY_EMU128 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL | HWY_NEON))
 #ifdef BLOCKSCALE_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
+#define HWY_WANT_AVX3_DL  // for Highway before 1.3, which always has it
+#define BLOCKSCALE_AVX3_DL HWY_AVX3_DL
+#else
+#define BLOCKSCALE_AVX3_DL 0
 #endif
+#define HWY_DISABLED_TARGETS \
+  (~(HWY_SCALAR | HWY_EMU128 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3 | BLOCKSCALE_AVX3_DL | HWY_NEON))

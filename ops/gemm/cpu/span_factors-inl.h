@@ -55,21 +55,22 @@ HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* sca
   return hn::BitCast(df, bits);
 }
 
-/// `count` (less than kLanes) of them, then zeros. Reads nothing else.
+/// `count` (less than kLanes) of them, then zeros. Reads nothing else: nothing where there is one
+/// lane, which g++ 12.4 does not see.
 HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format, const float* scales, std::int64_t count) {
   const FloatTag df;
 #if BLOCKSCALE_HAS_CHUNKS
   return hn::MaskedLoad(hn::FirstN(df, static_cast<std::size_t>(count)), df, scales);
 #else
   HWY_ALIGN float some[kLanes] = {};
-  std::copy_n(scales, count, some);
+  if constexpr (kLanes > 1) std::copy_n(scales, count, some);
   return hn::Load(df, some);
 #endif
 }
 HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format scale, const std::uint8_t* scales,
                                                 std::int64_t count) {
   std::uint8_t some[kLanes] = {};
-  std::copy_n(scales, count, some);
+  if constexpr (kLanes > 1) std::copy_n(scales, count, some);
   const auto mask = hn::FirstN(FloatTag(), static_cast<std::size_t>(count));
   return hn::IfThenElseZero(mask, decode_scales(scale, some));
 }
