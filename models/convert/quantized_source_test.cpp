@@ -310,9 +310,14 @@ TEST_F(QuantizedSourceTest, ScalesOfStacksThatFitNothingAreRefused) {
     expect_refused(to(Recipe::bf16), ErrorCode::corrupt_file, p, reason);
   };
   refuse("_scale", {2}, fp8_config("tensor"), "_scale have shape [2], must be [3, 1, 1]");
-  refuse("_scale_inv", {}, test::deepseek_config(), "_scale_inv have shape [], must be [3, 1, 1]");
-  refuse("_weight_scale", {1}, test::deepseek_config(), "_weight_scale have shape [1], must be");
-  refuse("_scale_inv", {1}, test::deepseek_config(), "_scale_inv have shape [1], must be");
+  refuse("_scale_inv", {2}, test::deepseek_config(),
+         "_scale_inv have shape [2], must be [3, 1, 1]");
+  refuse("_weight_scale", {3, 2}, test::deepseek_config(), "_weight_scale have shape [3, 2], must");
+  // One scale for all can mean one thing only, whatever the configuration says of blocks.
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{}, {1}, {1, 1, 1}}) {
+    make({values, {p + "_scale_inv", DType::F32, shape, ""}}, test::deepseek_config());
+    EXPECT_EQ(Checkpoint::open(folder_ / "model").find(p)->recipe, Recipe::fp8_tensor);
+  }
   // Scales under a name that the dialect has not would be lost.
   refuse("_weight_scale", {3}, fp8_config("tensor"), "is a stack in F8_E4M3 without scales");
   refuse("_amax", {3}, fp8_config("tensor"), "of the names that compressed-tensors gives them");
