@@ -250,6 +250,9 @@ TEST_F(ComfyTest, Int8IsReadByItsValues) {
                  [&] { checkpoint.view(*tensor); });
     EXPECT_EQ(values_of(converted(Recipe::f32, Dialect::plain), "a.weight"), expected);
     EXPECT_EQ(report_.tensors[0].source_form, "int8");
+    const auto compared = compare(folder_ / "model", folder_ / "out");
+    EXPECT_EQ(compared.total.status, ComparisonStatus::equal);
+    EXPECT_EQ(compared.tensors[0].recipe_a, "I8");
     EXPECT_EQ(report_.tensors[0].reason, "int8, read by its values");
     // Codes have 8 bits, scales are powers of two: nothing is rounded.
     EXPECT_EQ(values_of(converted(Recipe::bf16, Dialect::plain), "a.weight"), expected);
