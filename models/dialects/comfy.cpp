@@ -118,7 +118,7 @@ std::int64_t rotated_columns(const FoundWeight& found, const std::string& layer,
   const std::int64_t size = value.is_null()             ? 256
                             : value.is_number_integer() ? value.get<std::int64_t>()
                                                         : 0;
-  if (is_rotation_size(size) && found.values->shape.back() % size == 0) return size;
+  if (size > 0 && is_rotation_size(size) && found.values->shape.back() % size == 0) return size;
   throw Error(
       ErrorCode::unsupported, said.said_by,
       where(layer) + " has convrot_groupsize " + (value.is_null() ? "256" : show_json(value)) +
