@@ -117,6 +117,7 @@ Json tensor_json(const ConvertedTensor& tensor) {
   return {{"name", tensor.name},
           {"converted", tensor.converted},
           {"source_recipe", recipe_traits(tensor.source_recipe).name},
+          {"source_form", tensor.source_form.empty() ? Json(nullptr) : Json(tensor.source_form)},
           {"recipe", recipe_traits(tensor.recipe).name},
           {"reason", tensor.reason},
           {"rule", tensor.rule},
@@ -251,10 +252,12 @@ std::string decisions_table(const ConvertReport& report) {
   Table table(
       {{"Tensor"}, {"From"}, {"To"}, {"Before", Align::right}, {"After", Align::right}, {"Why"}});
   for (const ConvertedTensor& tensor : report.tensors) {
-    table.add_row({printable(tensor.name), recipe_traits(tensor.source_recipe).name,
-                   tensor.converted ? recipe_traits(tensor.recipe).name : "kept",
-                   format_bytes(static_cast<double>(tensor.source_bytes)),
-                   format_bytes(static_cast<double>(tensor.bytes)), printable(why(tensor))});
+    table.add_row(
+        {printable(tensor.name),
+         tensor.source_form.empty() ? recipe_traits(tensor.source_recipe).name : tensor.source_form,
+         tensor.converted ? recipe_traits(tensor.recipe).name : "kept",
+         format_bytes(static_cast<double>(tensor.source_bytes)),
+         format_bytes(static_cast<double>(tensor.bytes)), printable(why(tensor))});
   }
   return table.str() + "\n";
 }

@@ -57,7 +57,8 @@ struct CheckpointTensor {
   /// Of a quantized tensor's scales, as they are stored and as a view has them.
   ScaleLayout scale_layout = ScaleLayout::row_major;
   /// What it is stored in, where no view can say it and no recipe is: "factors of columns", "blocks
-  /// of 64 x 64", "packed along rows". Conversions read its values. Else empty.
+  /// of 64 x 64", "packed along rows", "int8", "int8, rotated" (`recipe` is fp8_tensor of these, a
+  /// byte an element). Conversions read its values. Else empty.
   std::string form;
 };
 
@@ -150,6 +151,7 @@ struct ConvertOptions {
 struct ConvertedTensor {
   std::string name;
   Recipe source_recipe = Recipe::f32;
+  std::string source_form;  // the tensor's in the source; not empty: no recipe says it
   Recipe recipe = Recipe::f32;
   bool converted = false;
   std::string reason;  // why it was kept, or what was done to its tensor scale

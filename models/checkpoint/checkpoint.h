@@ -27,7 +27,9 @@ struct WeightParts {
   ScaleLayout scale_layout = ScaleLayout::row_major;
   bool high_nibble_first = false;
   BlockSize factor_block = {};     // of channel_factors
-  bool packed_along_rows = false;  // StoredWeight's
+  bool packed_along_rows = false;  // StoredWeight's, as what follows
+  bool integers = false;
+  std::int64_t rotated_columns = 0;
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;

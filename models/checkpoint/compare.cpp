@@ -132,7 +132,8 @@ struct Side {
     return checkpoint.store().data(*checkpoint.parts(index).values);
   }
   std::string recipe() const {
-    return has_view() ? recipe_traits(tensor().recipe).name
+    const bool has_recipe = has_view() && !checkpoint.parts(index).integers;
+    return has_recipe ? recipe_traits(tensor().recipe).name
                       : std::string(dtype_name(tensor().dtype));
   }
 };

@@ -42,6 +42,9 @@ inline void check_weight(const models::StoredWeight& weight) {
                                   ? elements * format_traits(t.element).bits / 8
                                   : shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
   require(weight.values->bytes == static_cast<std::uint64_t>(values), "values fill their tensor");
+  if (weight.rotated_columns != 0) {
+    require(weight.integers && shape.k % weight.rotated_columns == 0, "whole groups are rotated");
+  }
   if (weight.scales == nullptr) {
     const auto& [rows, columns] = weight.factor_block;
     const std::int64_t grid =

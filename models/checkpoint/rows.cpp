@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/checkpoint/codes.h"
+#include "models/checkpoint/rotation.h"
 
 namespace blockscale::models {
 
@@ -134,6 +135,21 @@ void apply_factors(const StoredCheckpoint& checkpoint, std::size_t tensor, const
   }
 }
 
+/// Rows of whole numbers with scales of blocks, turned back where they are rotated.
+MatrixView read_integers(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                         const RowRange& range, std::vector<std::byte>& buffer) {
+  const WeightParts& parts = checkpoint.parts(tensor);
+  const MatrixShape shape = matrix_shape(checkpoint.tensors()[tensor].shape);
+  const std::byte* const codes = checkpoint.store().data(*parts.values).data() +
+                                 (range.batch * shape.rows + range.begin) * shape.k;
+  const std::int64_t count = range.count * shape.k;
+  auto* const out = reinterpret_cast<float*>(Scratch::room(buffer, 4 * count));
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<std::int8_t>(codes[i]);
+  apply_factors(checkpoint, tensor, range, shape.k, out);
+  if (parts.rotated_columns != 0) rotate(out, count, parts.rotated_columns);
+  return {out, Format::f32, range.count, shape.k};
+}
+
 /// Whole blocks of rows that hold `range`, of a matrix that is packed along them.
 RowRange whole_blocks(const RowRange& range, std::int64_t block) {
   const std::int64_t begin = range.begin / block * block;
@@ -195,6 +211,7 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
   if (checkpoint.parts(tensor).packed_along_rows) {
     return read_packed_along_rows(checkpoint, tensor, range, buffer);
   }
+  if (checkpoint.parts(tensor).integers) return read_integers(checkpoint, tensor, range, buffer);
   ScaledTensorView rows = slice(checkpoint.unaligned_view(tensor), range);
   MatrixView matrix;
   matrix.rows = rows.rows;

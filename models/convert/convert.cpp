@@ -131,9 +131,9 @@ ConvertReport report_of(const Plan& plan) {
   report.activations = plan.activations;
   for (const models::PlannedTensor& planned : plan.tensors) {
     const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
-    report.tensors.push_back({tensor.name, tensor.recipe, planned.recipe, planned.converted,
-                              planned.reason, planned.rule, tensor.bytes, planned.bytes,
-                              std::nullopt});
+    report.tensors.push_back({tensor.name, tensor.recipe, tensor.form, planned.recipe,
+                              planned.converted, planned.reason, planned.rule, tensor.bytes,
+                              planned.bytes, std::nullopt});
   }
   return report;
 }

@@ -4,15 +4,17 @@
 // apart is a JSON object for each layer, in a header's metadata `_quantization_metadata` or in a
 // tensor X.comfy_quant of bytes: block scales lie in tiles of 128 rows by 4, and of two 4-bit codes
 // the first is in a byte's high bits. Elder files have FP8 only: X.scale_weight, X.scale_input and
-// a mark `scaled_fp8`. Read only.
+// a mark `scaled_fp8`. INT8 (X.weight I8, X.weight_scale) is read by its values. Read only.
 #include "models/dialects/comfy.h"
 
 #include <algorithm>
 #include <array>
 
+#include "models/checkpoint/rotation.h"
 #include "models/dialects/config_keys.h"
 #include "models/dialects/declared.h"
 #include "models/dialects/low_bit_forms.h"
+#include "models/dialects/match.h"
 #include "models/json_file.h"
 #include "models/text.h"
 
@@ -29,10 +31,12 @@ constexpr KnownKey kKeys[] = {
     {"layer", "orig_dtype", KeyValue::any},
     {"layer", "orig_shape", KeyValue::any},
     {"layer", "num_experts", KeyValue::any},
-    {"layer", "convrot", KeyValue::unused},
+    {"layer", "convrot", KeyValue::one_of, "[false, true]"},
     {"layer", "convrot_groupsize", KeyValue::any},
     {"layer", "params", KeyValue::unused},
 };
+
+constexpr char kInt8[] = "int8_tensorwise";
 
 struct ComfyFormat {
   const char* name;
@@ -42,8 +46,20 @@ struct ComfyFormat {
 constexpr std::array kFormats = {
     ComfyFormat{"float8_e4m3fn", {Recipe::fp8_tensor, Recipe::fp8_row}, 0},
     ComfyFormat{"float8_e5m2", {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}, 0},
+    ComfyFormat{kInt8, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0},  // as a byte an element
     ComfyFormat{"mxfp8", {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}, 32},
     ComfyFormat{"nvfp4", {Recipe::nvfp4, Recipe::nvfp4}, 16},
+};
+
+/// Formats that have no values of their own, and why.
+struct NoValues {
+  const char* name;
+  const char* reason;
+};
+constexpr NoValues kNoValues[] = {
+    {"awq_w4a16", " (its values depend on the dtype that a layer computes in)"},
+    {"asym_w4a8_int8", " (its values depend on the dtype that a layer computes in)"},
+    {"svdquant_w4a4", " (its values are what products with quantized inputs show)"},
 };
 
 std::string where(const std::string& layer) {
@@ -59,9 +75,13 @@ const ComfyFormat& format_of(const std::string& layer, const ComfyLayer& said) {
   for (const ComfyFormat& format : kFormats) {
     if (name == format.name) return format;
   }
+  std::string reason;
+  for (const NoValues& format : kNoValues) {
+    if (name == format.name) reason = format.reason;
+  }
   throw Error(ErrorCode::unsupported, said.said_by,
-              where(layer) + " has the format " + show_json(name) +
-                  ", readable are float8_e4m3fn, float8_e5m2, mxfp8 and nvfp4");
+              where(layer) + " has the format " + show_json(name) + reason +
+                  ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8 and nvfp4");
 }
 
 /// ComfyUI multiplies codes and scales as they broadcast: [N] is no scale of a row there.
@@ -86,7 +106,56 @@ void check_words(const StoredWeight& weight, const ComfyFormat& format, const st
                     show_json(wanted));
   };
   check("group_size", format.group_size == 0 ? Json() : Json(format.group_size));
+  if (!weight.integers) check("convrot", false);
   check("orig_shape", weight.shape);  // another one: the stored rows or columns are padded
+}
+
+/// How many columns are rotated together; 0: none.
+std::int64_t rotated_columns(const FoundWeight& found, const std::string& layer,
+                             const ComfyLayer& said) {
+  if (member(said.json, "convrot") != true) return 0;
+  const Json& value = member(said.json, "convrot_groupsize");
+  const std::int64_t size = value.is_null()             ? 256
+                            : value.is_number_integer() ? value.get<std::int64_t>()
+                                                        : 0;
+  if (size > 0 && is_rotation_size(size) && found.values->shape.back() % size == 0) return size;
+  throw Error(
+      ErrorCode::unsupported, said.said_by,
+      where(layer) + " has convrot_groupsize " + (value.is_null() ? "256" : show_json(value)) +
+          ", readable are powers of 4 that divide " + std::to_string(found.values->shape.back()));
+}
+
+/// Whole numbers with one scale, or one a row, which no recipe has.
+StoredWeight match_int8(const FoundWeight& found, const std::string& layer,
+                        const ComfyLayer& said) {
+  const TensorInfo& values = *found.values;
+  const auto refuse = [](const TensorInfo& info, const std::string& message) {
+    throw Error(ErrorCode::corrupt_file, info.name, message);
+  };
+  if (values.dtype != DType::I8 || values.shape.size() != 2 || values.bytes == 0) {
+    refuse(values, "is " + std::string(dtype_name(values.dtype)) + " of shape " +
+                       shape_text(values.shape) + ", must be I8 of two dimensions for " + kInt8);
+  }
+  if (found.scales == nullptr) refuse(values, "has no scales, which int8_tensorwise needs");
+  const TensorInfo& scales = *found.scales;
+  const std::vector<std::int64_t> each_row = {values.shape[0], 1};
+  const bool one = std::ranges::all_of(scales.shape, [](std::int64_t n) { return n == 1; });
+  if (!is_scale_dtype(Format::f32, scales.dtype) || (!one && scales.shape != each_row)) {
+    refuse(scales, "is " + std::string(dtype_name(scales.dtype)) + " of shape " +
+                       shape_text(scales.shape) + ", must be floats of shape [] or " +
+                       shape_text(each_row) + " for " + kInt8 + " of " + shape_text(values.shape));
+  }
+  StoredWeight weight;
+  static_cast<FoundWeight&>(weight) = found;
+  weight.recipe = Recipe::fp8_tensor;
+  weight.shape = values.shape;
+  weight.integers = true;
+  weight.rotated_columns = rotated_columns(found, layer, said);
+  weight.channel_factors = found.scales;
+  weight.factor_block = {one ? values.shape[0] : 1, values.shape[1]};
+  weight.scales = nullptr;
+  weight.input_scale = nullptr;  // inputs are quantized as they come
+  return weight;
 }
 
 FoundWeight find_weight(const TensorStore& store, const std::string& layer, bool elder) {
@@ -278,7 +347,9 @@ StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
     found.tensor_scale = find_info(store, name + ".weight_scale_2");
     found.channel_factors = find_info(store, name + ".pre_quant_scale");
   }
-  const StoredWeight weight = match_any(found, format.recipes);
+  const StoredWeight weight = format.name == std::string_view(kInt8)
+                                  ? match_int8(found, name, layer)
+                                  : match_any(found, format.recipes);
   check_words(weight, format, name, layer);
   return weight;
 }

@@ -18,6 +18,9 @@ std::vector<TensorStore> make_stores() {
   stores.push_back(make_store(
       {{"a.weight", DType::F8_E5M2, {2, 64}, 0}, {"a.weight_scale", DType::F32, {1}, 0}}));
   stores.push_back(make_store({fp8, {"a.weight_scale", DType::F8_E8M0, {128, 4}, 0}}));
+  const TensorInfo int8{"a.weight", DType::I8, {4, 256}, 0};
+  stores.push_back(make_store({int8, {"a.weight_scale", DType::F32, {}, 0}}));
+  stores.push_back(make_store({int8, {"a.weight_scale", DType::BF16, {4, 1}, 0}}));
   for (const DType scale : {DType::U8, DType::F8_E4M3}) {
     stores.push_back(make_store({codes,
                                  {"a.weight_scale", scale, {128, 4}, 0},

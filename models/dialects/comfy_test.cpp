@@ -1,6 +1,8 @@
 // ComfyUI's checkpoints: read, converted, refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/rows.h"
 #include "models/dialects/swizzled_testing.h"
@@ -194,6 +196,133 @@ TEST_F(ComfyTest, Fp8HasOneScaleOrOneARow) {
                  "has 1 dimensions");
 }
 
+/// All codes, 512 a row, in an order of their own, each whole; scales are powers of two.
+std::vector<TestTensor> int8(const std::string& layer, const std::vector<std::int64_t>& scales) {
+  std::string codes;
+  for (int i = 0; i < 3 * 512; ++i) codes.push_back(static_cast<char>((i * 37 + i / 256) & 0xFF));
+  const bool one = scales.empty() || scales[0] == 1;
+  return {{layer + ".weight", DType::I8, {3, 512}, codes},
+          {layer + ".weight_scale", DType::F32, scales,
+           one ? floats({0.125f}) : floats({0.125f, 0.5f, 4.0f})}};
+}
+std::vector<float> scaled_integers(const TestTensor& weight, const std::vector<float>& scales) {
+  std::vector<float> values;
+  for (std::size_t i = 0; i < weight.data.size(); ++i) {
+    const auto code = static_cast<signed char>(weight.data[i]);
+    values.push_back(static_cast<float>(code) * scales[scales.size() == 1 ? 0 : i / 512]);
+  }
+  return values;
+}
+/// Rows times comfy-kitchen's matrix, element by element; sums of these values are exact.
+std::vector<float> rotated(const std::vector<float>& values, std::size_t size) {
+  const auto sign = [&](std::size_t i, std::size_t j) {
+    float result = 1.0f;
+    for (std::size_t left = size; left > 1; left /= 4, i /= 4, j /= 4) {
+      if (i % 4 + j % 4 == 3) result = -result;
+    }
+    return result;
+  };
+  std::vector<float> result;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    float sum = 0;
+    for (std::size_t j = 0; j < size; ++j) {
+      sum += sign(i % size, j) * values[i / size * size + j];
+    }
+    result.push_back(sum / std::sqrt(static_cast<float>(size)));
+  }
+  return result;
+}
+
+TEST_F(ComfyTest, Int8IsReadByItsValues) {
+  const std::vector<float> row_scales = {0.125f, 0.5f, 4.0f};
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{}, {1}, {1, 1}, {3, 1}}) {
+    const std::vector<TestTensor> tensors = int8("a", shape);
+    const auto scales = shape.size() == 2 && shape[0] == 3 ? row_scales : std::vector{0.125f};
+    const std::vector<float> expected = scaled_integers(tensors[0], scales);
+    const Json said = {{"format", "int8_tensorwise"}, {"convrot", false}, {"orig_shape", {3, 512}}};
+    const Checkpoint checkpoint = open(tensors, {{"a", said}});
+    const CheckpointTensor* tensor = checkpoint.find("a.weight");
+    ASSERT_NE(tensor, nullptr);
+    EXPECT_EQ(tensor->form, "int8");
+    EXPECT_EQ(tensor->shape, (std::vector<std::int64_t>{3, 512}));
+    expect_error(ErrorCode::unsupported, "a.weight", "is stored as int8, which a view cannot say",
+                 [&] { checkpoint.view(*tensor); });
+    EXPECT_EQ(values_of(converted(Recipe::f32, Dialect::plain), "a.weight"), expected);
+    EXPECT_EQ(report_.tensors[0].source_form, "int8");
+    const auto compared = compare(folder_ / "model", folder_ / "out");
+    EXPECT_EQ(compared.total.status, ComparisonStatus::equal);
+    EXPECT_EQ(compared.tensors[0].recipe_a, "I8");
+    EXPECT_EQ(report_.tensors[0].reason, "int8, read by its values");
+    // Codes have 8 bits, scales are powers of two: nothing is rounded.
+    EXPECT_EQ(values_of(converted(Recipe::bf16, Dialect::plain), "a.weight"), expected);
+    EXPECT_EQ(converted(Recipe::bf16, Dialect::plain).tensors().size(), 1u);
+  }
+}
+
+TEST_F(ComfyTest, RotatedInt8IsTurnedBack) {
+  for (const std::size_t size : {4u, 16u, 64u, 256u}) {
+    const std::vector<TestTensor> tensors = int8("a", {3, 1});
+    const std::vector<float> expected =
+        rotated(scaled_integers(tensors[0], {0.125f, 0.5f, 4.0f}), size);
+    Json said = {{"format", "int8_tensorwise"}, {"convrot", true}};
+    if (size != 256) said["convrot_groupsize"] = size;
+    const Checkpoint checkpoint = open(tensors, {{"a", said}});
+    EXPECT_EQ(checkpoint.find("a.weight")->form, "int8, rotated");
+    EXPECT_EQ(values_of(converted(Recipe::f32, Dialect::plain), "a.weight"), expected) << size;
+  }
+}
+
+TEST_F(ComfyTest, Int8IsQuantizedFromItsValues) {
+  for (const bool rotate : {false, true}) {
+    const Json said = {{"format", "int8_tensorwise"}, {"convrot", rotate}};
+    write(int8("a", {3, 1}), {{"a", said}});
+    const Checkpoint plain = converted(Recipe::f32, Dialect::plain);
+    const std::vector<float> values = values_of(plain, "a.weight");
+    for (const Recipe recipe : {Recipe::nvfp4, Recipe::mxfp8_e4m3, Recipe::fp8_tensor}) {
+      write({{"a.weight", DType::F32, {3, 512}, floats(values)}}, nullptr);
+      const Checkpoint of_plain = converted(recipe, Dialect::compressed_tensors);
+      const std::vector<float> expected = values_of(of_plain, "a.weight");
+      write(int8("a", {3, 1}), {{"a", said}});
+      const Checkpoint result = converted(recipe, Dialect::compressed_tensors);
+      EXPECT_EQ(result.find("a.weight")->recipe, recipe);
+      EXPECT_EQ(values_of(result, "a.weight"), expected);
+    }
+  }
+}
+
+TEST_F(ComfyTest, Int8OfOtherShapesAndWordsIsRefused) {
+  const auto refused = [&](const Json& more, const std::string& reason) {
+    Json said = format("int8_tensorwise");
+    said.update(more);
+    expect_refused(ErrorCode::unsupported, int8("a", {3, 1}), {{"a", said}}, file().string(),
+                   reason);
+  };
+  refused({{"group_size", 64}}, "has group_size 64, readable is null");
+  refused({{"orig_shape", {3, 500}}}, "has orig_shape [3,500], readable is [3,512]");
+  refused({{"convrot", "yes"}}, "convrot is \"yes\", readable are null and [false,true]");
+  for (const Json& size : std::vector<Json>{0, 1, 2, 8, 128, 1024, -4, 16.0, "16"}) {
+    refused({{"convrot", true}, {"convrot_groupsize", size}},
+            "has convrot_groupsize " + size.dump() + ", readable are powers of 4 that divide 512");
+  }
+  const Json said = {{"a", format("int8_tensorwise")}};
+  std::vector<TestTensor> tensors = int8("a", {3, 1});
+  tensors[1].shape = {1, 3};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight_scale",
+                 "of shape [1, 3], must be floats of shape [] or [3, 1]");
+  tensors[1] = {"a.weight_scale", DType::F8_E8M0, {3, 1}, ""};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight_scale", "is F8_E8M0");
+  tensors.pop_back();
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "has no scales");
+  tensors = int8("a", {});
+  tensors[0].dtype = DType::U8;
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "is U8 of shape [3, 512]");
+  tensors[0] = {"a.weight", DType::I8, {3, 2, 256}, ""};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "of two dimensions");
+  tensors[0] = {"a.weight", DType::I8, {0, 256}, ""};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "of shape [0, 256]");
+}
+
 TEST_F(ComfyTest, ALayerMayBeDescribedByATensor) {
   BlockWeight w = kAsModelOpt;
   std::vector<TestTensor> tensors = nvfp4("a", w);
@@ -213,11 +342,21 @@ TEST_F(ComfyTest, ALayerMayBeDescribedByATensor) {
 
 TEST_F(ComfyTest, FormatsThatAreNotKnownAreNamed) {
   BlockWeight w = kAsModelOpt;
-  for (const char* name : {"int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8", "awq_w4a16",
-                           "svdquant_w4a4", "float8_e4m3fn_rowwise", "nvfp4_v2"}) {
+  const std::string dtype = " (its values depend on the dtype that a layer computes in)";
+  const std::pair<const char*, std::string> formats[] = {
+      {"convrot_w4a4", ""},
+      {"asym_w4a8_int8", dtype},
+      {"awq_w4a16", dtype},
+      {"svdquant_w4a4", " (its values are what products with quantized inputs show)"},
+      {"float8_e4m3fn_rowwise", ""},
+      {"nvfp4_v2", ""},
+      {"int8", ""}};
+  for (const auto& [name, reason] : formats) {
     expect_refused(ErrorCode::unsupported, nvfp4("a", w), {{"a", format(name)}}, file().string(),
-                   "what is said of layer \"a\" has the format \"" + std::string(name) +
-                       "\", readable are float8_e4m3fn, float8_e5m2, mxfp8 and nvfp4");
+                   "what is said of layer \"a\" has the format \"" + std::string(name) + "\"" +
+                       reason +
+                       ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8 and "
+                       "nvfp4");
   }
   expect_refused(ErrorCode::unsupported, nvfp4("a", w), {{"a", Json::object()}}, file().string(),
                  "has the format null");
@@ -229,7 +368,7 @@ TEST_F(ComfyTest, WordsThatAreNotKnownAreNamed) {
     expect_refused(ErrorCode::unsupported, nvfp4("a", w),
                    {{"a", {{"format", "nvfp4"}, {key, value}}}}, file().string(), reason);
   };
-  refused("convrot", true, ".convrot is true");
+  refused("convrot", true, "has convrot true, readable is false");
   refused("rotation", "hadamard", ".rotation is no key that is known here");
   refused("group_size", 32, "has group_size 32, readable is 16");
   refused("orig_shape", {100, 64}, "has orig_shape [100,64], readable is [128,64]");

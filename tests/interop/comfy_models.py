@@ -32,10 +32,20 @@ READ = [
     ("float8_e4m3fn", "fp8_tensor", TensorCoreFP8Layout, {}),
     ("float8_e5m2", "fp8_tensor_e5m2", TensorCoreFP8Layout, {"dtype": torch.float8_e5m2}),
 ]
+#: Of INT8, which is read by its values: options, and what is said of a layer.
+INT8_LAYOUT = TensorWiseINT8Layout
+INT8 = [
+    ({}, {}),
+    ({"per_channel": True}, {"convrot": False}),
+    ({"per_channel": True, "convrot": True}, {"convrot": True}),
+    (
+        {"per_channel": True, "convrot": True, "convrot_groupsize": 64},
+        {"convrot": True, "convrot_groupsize": 64},
+    ),
+]
+INT8_SHAPES = {"blocks.0.attn.q": (256, 512), "blocks.0.ffn.0": (72, 256)}
 #: Whose numbers are others than ours.
 REFUSED = [
-    ("int8_tensorwise", TensorWiseINT8Layout, {}),
-    ("int8_tensorwise", TensorWiseINT8Layout, {"per_channel": True, "convrot": True}),
     ("convrot_w4a4", TensorCoreConvRotW4A4Layout, {}),
     ("asym_w4a8_int8", AsymW4A8Int8Layout, {}),
 ]
@@ -48,6 +58,7 @@ def write(
     options: dict[str, object],
     described_by: str = "header",
     shapes: dict[str, tuple[int, int]] = SHAPES,
+    words: dict[str, object] | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns the weights as comfy-kitchen dequantizes them to float32, padding included."""
     generator = torch.Generator().manual_seed(11)
@@ -59,7 +70,7 @@ def write(
         for suffix, tensor in layout.state_dict_tensors(codes, params).items():
             tensors[f"{name}.weight{suffix}"] = tensor.contiguous()
         tensors[f"{name}.bias"] = torch.zeros(shape[0], dtype=torch.bfloat16)
-        layers[name] = {"format": format_name}
+        layers[name] = {"format": format_name, **(words or {})}
         values[f"{name}.weight"] = layout.dequantize(codes, params).numpy()
         if described_by == "tensors":
             text = json.dumps(layers[name]).encode()

@@ -58,6 +58,44 @@ def test_comfy_kitchen(
     findings.record(SECTION, row, layers=len(expected), values="equal", rewritten=through)
 
 
+@pytest.mark.parametrize("described_by", ["header", "tensors"])
+@pytest.mark.parametrize(("options", "words"), comfy_models.INT8)
+def test_int8_is_read_by_its_values(
+    options: dict[str, object],
+    words: dict[str, object],
+    described_by: str,
+    blockscale: Blockscale,
+    tmp_path: Path,
+    findings: Findings,
+) -> None:
+    folder = tmp_path / "written"
+    expected = comfy_models.write(
+        folder,
+        "int8_tensorwise",
+        comfy_models.INT8_LAYOUT,
+        options,
+        described_by,
+        comfy_models.INT8_SHAPES,
+        words,
+    )
+    shown = json.loads(blockscale.run("inspect", folder, "--json"))
+    recipes = {t["name"]: t["recipe"] for t in shown["tensors"]}
+    assert {recipes[weight] for weight in expected} == {"int8"}
+    ours = values(blockscale, folder, "read-as-f32")
+    rotated = bool(options.get("convrot"))
+    for weight, theirs in expected.items():
+        if rotated:  # sums of as many products as a rotation has columns, in another order
+            bound = np.abs(theirs).max(axis=1, keepdims=True) * 2.0**-20
+            assert (np.abs(ours[weight] - theirs) <= bound).all(), weight
+        else:
+            assert np.array_equal(ours[weight], theirs), weight
+    size = words.get("convrot_groupsize", 256)
+    kind = f"rotated by {size}" if rotated else "a row" if options else "a tensor"
+    row = f"comfy-kitchen {metadata.version('comfy-kitchen')} (int8_tensorwise, {kind}), INT8"
+    same = "within 2^-20 of a row's greatest" if rotated else "equal"
+    findings.record(SECTION, row, layers=len(expected), values=same, rewritten="by its values")
+
+
 @pytest.mark.parametrize(("name", "layout", "options"), comfy_models.REFUSED)
 def test_what_is_not_read_is_named(
     name: str, layout: type, options: dict[str, object], blockscale: Blockscale, tmp_path: Path
