@@ -211,8 +211,8 @@ class TileStore {
   template <class Pair, bool kF16>
   BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
                                uint32_t column) const {
-    if (e_.d.boxes) {
-      store_boxes<Pair, kF16>(v, batch, row, column);
+    if (e_.d.tma_store) {
+      store_by_tma<Pair, kF16>(v, batch, row, column);
     } else {
       store_elements<Pair, kF16>(v, batch, row, column);
     }
@@ -221,8 +221,8 @@ class TileStore {
   /// Fills all buffers before it begins their copies: to make what threads wrote visible to copies
   /// takes as long for one buffer as for all.
   template <class Pair, bool kF16>
-  BLOCKSCALE_DEVICE void store_boxes(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
-                                     uint32_t column) const {
+  BLOCKSCALE_DEVICE void store_by_tma(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
+                                      uint32_t column) const {
     constexpr int kBoxColumns = kBytes / (sizeof(Pair) / 2);
     constexpr int kBoxes = kColumns / kBoxColumns;
     BLOCKSCALE_UNROLL

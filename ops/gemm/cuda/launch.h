@@ -1,4 +1,4 @@
-// A product's launch with a choice of one's own, for benchmarks and tests.
+// A product's launch with a config of one's own, for benchmarks and tests.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@ namespace blockscale::gemm_detail {
 /// Products' kernels in this process; indices are those of plans.
 runtime::KernelSet& kernels();
 
-/// Sets the tensor maps of the launch's parameters.
-void find_tensor_maps(Fp8GemmLaunch& launch);
+/// Sets the tensor maps of a step's parameters.
+void find_tensor_maps(GemmStep& step);
 
-/// cuda::gemm, by `choice`, or by the model's plan if there is none, whatever was tuned.
-void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+/// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution);
 
 }  // namespace blockscale::gemm_detail

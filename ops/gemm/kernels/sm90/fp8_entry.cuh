@@ -1,5 +1,5 @@
-// D = epilogue(A B^T) of FP8 operands with scales, on sm_90a. Read config.h and params.h first,
-// then fp8_load.cuh and fp8_multiply.cuh.
+// D = epilogue(A B^T) of FP8 operands with scales, on sm_90a. Read fp8_config.h and fp8_params.h
+// first, then fp8_load.cuh and fp8_multiply.cuh.
 //
 // A block computes tiles of D, one after the other. Its first warpgroup loads stages of 128 of k;
 // the others wait for a stage, multiply 64 rows each, and store their part of D. The blocks of a
@@ -79,25 +79,25 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& s
 template <Fp8GemmConfig kConfig>
 using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
 
-/// A warp's rows of one part, where D is quantized.
+/// A warp's rows of one sub-tile, where D is quantized.
 template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
-                                     const Tile& tile, uint32_t part,
-                                     float (&sums)[kConfig.columns / 2]) {
+BLOCKSCALE_DEVICE void quantize_sub_tile(const Work& work, const Shared<kConfig>& shared,
+                                         uint32_t warp, const Tile& tile, uint32_t sub_tile,
+                                         float (&sums)[kConfig.columns / 2]) {
   static_assert(kConfig.columns == kQuantizedColumns &&
                 16 * store_bytes_of(kConfig) * store_buffers_of(kConfig) ==
                     QuantizeStore::kHeldBytes);
   const Fp8GemmParams& p = work.p;
-  const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
+  const uint32_t n = (tile.n & ~((1u << p.log2_sub_tiles) - 1)) + sub_tile;
   QuantizedPlace place;
   place.lane = ptx::laneid_here();
   const uint32_t column = place.lane % 4 * 2;
   place.batch = tile.batch;
   place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
-  place.column = (n >> p.log2_parts) * kQuantizedColumns;
+  place.column = (n >> p.log2_sub_tiles) * kQuantizedColumns;
   place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
   place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
-  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
+  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, sub_tile);
 }
 
 template <Fp8GemmConfig kConfig>
@@ -123,9 +123,10 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
       if (!add_split_sums<kConfig>(work, shared, warp, sums)) break;
     }
     if constexpr (kConfig.quantizes) {
-      quantize_part<kConfig>(work, shared, warp, tile, work.part(turn), sums);
+      quantize_sub_tile<kConfig>(work, shared, warp, tile, work.sub_tile(turn), sums);
     } else {
-      TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
+      TileStoreOf<kConfig>(p.epilogue, p.map(Fp8GemmMap::d), shared.results(warp))(sums, tile.batch,
+                                                                                   row, column);
     }
     if (!work.has(++turn)) break;
     tile = next;
@@ -157,7 +158,7 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   if (warp == 0) {
     if (ptx::elect_sync()) {
       shared.init_barriers();
-      shared.accept_rows_outside(p.a_last_bytes, p.b_last_bytes);
+      shared.accept_rows_outside(p.a_tail_bytes, p.b_tail_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     ptx::bar_arrive(kBegun, kThreads);

@@ -7,7 +7,7 @@
 #include "device/ptx/global_memory.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
-#include "ops/gemm/kernels/sm90/fp8_copied_scales.cuh"
+#include "ops/gemm/kernels/sm90/fp8_scale_boxes.cuh"
 #include "ops/gemm/kernels/sm90/fp8_shared.cuh"
 
 namespace blockscale::fp8_gemm {
@@ -17,7 +17,7 @@ template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& shared) {
   const Fp8GemmParams& p = work.p;
   device::StagePlace place;
-  ScaleCopies<kConfig> scales(work, shared);
+  ScaleProducer<kConfig> scales(work, shared);
   for_each_tile(work, [&](const Tile& tile) {
     const int32_t row = static_cast<int32_t>(tile.m * kConfig.rows);
     const int32_t column = static_cast<int32_t>(kConfig.quantizes ? p.runs.box_row(tile.n, 0)
@@ -27,10 +27,10 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
     const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
     const bool last_row = tile.m + 1 == p.order.tiles_m;
     const bool last_column = !kConfig.quantizes && tile.n + 1 == p.order.tiles_n;
-    const TensorMap* const a = last_row ? &p.a_last : &p.a;
-    const TensorMap* const b_map = last_column ? &p.b_second : &p.b;
+    const TensorMap* const a = p.map(last_row ? Fp8GemmMap::a_tail : Fp8GemmMap::a);
+    const TensorMap* const b_map = p.map(last_column ? Fp8GemmMap::b_second : Fp8GemmMap::b);
     const uint32_t bytes =
-        (last_row ? p.a_last_bytes : p.a_bytes) + (last_column ? p.b_last_bytes : p.b_bytes);
+        (last_row ? p.a_tail_bytes : p.a_bytes) + (last_column ? p.b_tail_bytes : p.b_bytes);
     BLOCKSCALE_NO_UNROLL
     for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
       shared.ring.wait_empty(place);
@@ -49,7 +49,8 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
           ptx::cp_async_bulk_tensor_shared_global<3>(b, b_map, b_at, full);
         }
         if constexpr (kConfig.quantizes) {
-          ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK, &p.b_second,
+          ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK,
+                                                     p.map(Fp8GemmMap::b_second),
                                                      {{byte, second, b_matrix}}, full);
         }
       }
@@ -203,7 +204,7 @@ template <Fp8GemmConfig kConfig>
 BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
   if constexpr (kConfig.copies_scales) {
     if (warp < scale_warps_of(kConfig)) {
-      CopiedScales<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
+      ScaleConsumer<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
     }
     return;
   }

@@ -4,8 +4,7 @@
 #include "device/pipeline/stages.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
-#include "ops/gemm/kernels/config.h"
-#include "ops/gemm/kernels/params.h"
+#include "ops/gemm/kernels/sm90/fp8_params.h"
 
 namespace blockscale::fp8_gemm {
 
@@ -33,13 +32,15 @@ struct Work {
   BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return group(turn) < p.order.tiles; }
   BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
     Tile tile = p.order(group(turn));
-    tile.n = ((tile.n + p.first_n) << p.log2_parts) + part(turn);
+    tile.n = ((tile.n + p.first_n) << p.log2_sub_tiles) + sub_tile(turn);
     return tile;
   }
-  /// Of the tile, in its group.
-  BLOCKSCALE_DEVICE uint32_t part(uint32_t turn) const { return turn & ((1u << p.log2_parts) - 1); }
+  /// Number of the tile, in its group.
+  BLOCKSCALE_DEVICE uint32_t sub_tile(uint32_t turn) const {
+    return turn & ((1u << p.log2_sub_tiles) - 1);
+  }
   BLOCKSCALE_DEVICE uint32_t group(uint32_t turn) const {
-    return first + (turn >> p.log2_parts) * step;
+    return first + (turn >> p.log2_sub_tiles) * step;
   }
 };
 
@@ -65,19 +66,19 @@ struct Shared {
   Fp8GemmMemory memory;
   ptx::SharedAddress base;
   device::StageRing ring;
-  device::StageRing chunks;  // of scales, where they are copied
+  device::StageRing scale_boxes;  // where scales are copied
 
   BLOCKSCALE_DEVICE explicit Shared(const Fp8GemmParams& p)
       : memory(memory_of(kConfig, p.stages, 1)),
         base(device::shared_base()),
         ring{base, p.stages},
-        chunks{base + kChunkBarriers, kScaleChunks} {}
+        scale_boxes{base + kScaleBoxBarriers, kScaleBoxes} {}
 
   /// By one thread: all mbarriers but those of sums.
   BLOCKSCALE_DEVICE void init_barriers() const {
     constexpr uint32_t kMathWarps = static_cast<uint32_t>(4 * math_warpgroups(kConfig));
     ring.init<kMostStages>(fillers_of(kConfig), kMathWarps);
-    if constexpr (kConfig.copies_scales) chunks.init<kScaleChunks>(1, scale_warps_of(kConfig));
+    if constexpr (kConfig.copies_scales) scale_boxes.init<kScaleBoxes>(1, scale_warps_of(kConfig));
     ptx::fence_mbarrier_init();
   }
 
@@ -94,8 +95,8 @@ struct Shared {
       ptx::accept_any_shared(b(stage) + least_b, memory.stage_bytes - memory.b_offset - least_b);
     }
   }
-  BLOCKSCALE_DEVICE ptx::SharedAddress chunk(uint32_t place) const {
-    return base + (memory.chunks + place * memory.chunk_bytes);
+  BLOCKSCALE_DEVICE ptx::SharedAddress scale_box(uint32_t place) const {
+    return base + (memory.scale_boxes + place * memory.scale_box_bytes);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
                                                  uint32_t i = 0) const {
