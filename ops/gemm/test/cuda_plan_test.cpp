@@ -11,7 +11,7 @@
 
 #include "blockscale/cuda.h"
 #include "core/tensor_map_rules.h"
-#include "device/scheduler/tile_order.h"
+#include "device/scheduler/dense_order.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
 #include "tests/chip.h"
@@ -235,10 +235,10 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
                [] { (void)cuda::describe_gemm(product(1, 1, 128), cuda::chip_named("B200")); });
 }
 
-TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
+TEST(CudaGemmPlan, HasHigherBandsWhereKIsShort) {
   const auto group = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     const Fp8GemmPlan plan = plan_of(product(m, n, k));
-    return plan.steps[0].of<Fp8GemmParams>()->order.rows.divisor *
+    return plan.steps[0].of<Fp8GemmParams>()->order.height.divisor *
            static_cast<std::uint32_t>(plan.steps[0].config.rows);
   };
   EXPECT_EQ(group(4096, 32768, 512), 2048u);
@@ -248,27 +248,29 @@ TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
   EXPECT_EQ(group(4096, 4096, 0), 2048u);
 }
 
-TEST(TileOrder, HasNoGroupHigherThanTheMatrix) {
-  const TileOrder wide(1, std::uint32_t{1} << 30, 1, 32);
-  EXPECT_EQ(wide.group.divisor, std::uint32_t{1} << 30);
-  EXPECT_EQ(wide((std::uint32_t{1} << 30) - 1).n, (std::uint32_t{1} << 30) - 1);
+TEST(DenseOrder, HasNoBandHigherThanTheMatrix) {
+  const DenseOrder wide(1, std::uint32_t{1} << 30, 1, 32, 128);
+  EXPECT_EQ(wide.band.divisor, std::uint32_t{1} << 30);
+  EXPECT_EQ(wide.tile<128>((std::uint32_t{1} << 30) - 1).n, (std::uint32_t{1} << 30) - 1);
 }
 
-TEST(TileOrder, VisitsEachTileOnce) {
-  for (const auto& [m, n, batch, group_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
-                                                {16, 3, 2, 4},
-                                                {17, 5, 1, 8},
-                                                {40, 7, 3, 3},
-                                                {5, 6, 2, 1},
-                                                {3, 100, 1, 16}}) {
-    const TileOrder order(m, n, batch, group_rows);
+TEST(DenseOrder, VisitsEachTileOnce) {
+  for (const auto& [m, n, batch, band_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
+                                               {16, 3, 2, 4},
+                                               {17, 5, 1, 8},
+                                               {40, 7, 3, 3},
+                                               {5, 6, 2, 1},
+                                               {3, 100, 1, 16}}) {
+    const DenseOrder order(m, n, batch, band_rows, m * 64 - 5);
     std::vector<int> seen(order.tiles, 0);
     for (std::uint32_t i = 0; i < order.tiles; ++i) {
-      const Tile t = order(i);
-      ASSERT_LT(t.m, m);
+      const Tile t = order.tile<64>(i);
+      ASSERT_LT(t.first_row, t.end_row);
+      ASSERT_EQ(t.end_row, m * 64 - 5);
+      ASSERT_EQ(t.first_row % 64, 0u);
       ASSERT_LT(t.n, n);
-      ASSERT_LT(t.batch, batch);
-      ++seen[(t.batch * m + t.m) * n + t.n];
+      ASSERT_LT(t.group, batch);
+      ++seen[(t.group * m + t.first_row / 64) * n + t.n];
     }
     EXPECT_THAT(seen, testing::Each(1));
   }

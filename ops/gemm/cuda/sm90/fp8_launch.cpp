@@ -81,10 +81,10 @@ void set_operands(GemmStep& step, Fp8GemmParams& p, const GemmArguments& x,
   }
 }
 
-/// Tile rows of a group of TileOrder: as many rows as 1.5 MiB of A are, from 512, which are best
+/// Tile rows of a band of DenseOrder: as many rows as 1.5 MiB of A are, from 512, which are best
 /// where K is long, by up to a fifth in products of a millisecond and more, to 2048, which are
 /// where it is short (docs/log/gemm-sm90.md, version 77).
-std::uint32_t group_rows_of(std::int64_t k, int tile_rows) {
+std::uint32_t band_rows_of(std::int64_t k, int tile_rows) {
   constexpr std::uint64_t kBytesOfA = std::uint64_t{3} << 19;
   const auto row_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(1, k));
   const auto rows = std::clamp<std::uint64_t>(std::bit_floor(kBytesOfA / row_bytes), 512, 2048);
@@ -113,9 +113,10 @@ GemmStep step_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Launc
     p.log2_sub_tiles = static_cast<std::uint32_t>(std::countr_zero(unsigned(size.sub_tiles())));
     p.first_n = static_cast<std::uint32_t>(first / size.quantized_columns);
   }
-  p.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
-                      static_cast<std::uint32_t>(ceil_div(size.n, c.columns * size.sub_tiles())),
-                      static_cast<std::uint32_t>(x.d.batch), group_rows_of(x.a.k, c.rows));
+  p.order = DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
+                       static_cast<std::uint32_t>(ceil_div(size.n, c.columns * size.sub_tiles())),
+                       static_cast<std::uint32_t>(x.d.batch), band_rows_of(x.a.k, c.rows),
+                       static_cast<std::uint32_t>(x.d.rows));
   p.split = Divisor(c.split);
   p.k_blocks = static_cast<std::uint32_t>(ceil_div(x.a.k, kFp8BlockK));
   p.split_blocks = static_cast<std::uint32_t>(ceil_div(p.k_blocks, c.split));

@@ -56,8 +56,8 @@ BLOCKSCALE_HD constexpr int loader_registers(const Fp8GemmConfig& c) {
 }
 
 /// Whether a warpgroup begins a k-block's products before it adds up the one before, with a second
-/// accumulator. Three warpgroups have no registers for it: they multiply in ping-pong, and each adds
-/// while the others multiply.
+/// accumulator. Three warpgroups have no registers for it: they multiply in ping-pong, and each
+/// adds while the others multiply.
 BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }

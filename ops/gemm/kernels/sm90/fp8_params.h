@@ -5,7 +5,7 @@
 #include "core/tensor_map.h"
 #include "device/epilogue/linear.h"
 #include "device/epilogue/quantize.h"
-#include "device/scheduler/tile_order.h"
+#include "device/scheduler/dense_order.h"
 #include "ops/gemm/kernels/params.h"
 #include "ops/gemm/kernels/sm90/fp8_config.h"
 
@@ -39,7 +39,9 @@ struct TileRuns {
 enum class Fp8GemmMap : uint32_t { a, a_tail, b, b_second, d, a_scales, b_scales };
 inline constexpr uint32_t kFp8GemmMaps = 7;
 
-struct alignas(64) Fp8GemmParams {
+/// `Order` is that of the tiles (device/scheduler/tile.h).
+template <class Order>
+struct alignas(64) Fp8GemmParamsOf {
   TensorMap maps[kFp8GemmMaps];
 
   BLOCKSCALE_HD const TensorMap* map(Fp8GemmMap which) const {
@@ -52,7 +54,7 @@ struct alignas(64) Fp8GemmParams {
   TileRuns runs;
   // Of groups of 2^log2_sub_tiles tiles side by side, which one block computes in turn; the first
   // one of a row is number first_n of D's.
-  TileOrder order;
+  Order order;
   uint32_t log2_sub_tiles = 0;
   uint32_t first_n = 0;
   Divisor split;              // blocks of a cluster, which divide K
@@ -71,5 +73,7 @@ struct alignas(64) Fp8GemmParams {
   /// wait for it to begin, but must not end before it.
   bool is_beside = false;
 };
+
+using Fp8GemmParams = Fp8GemmParamsOf<DenseOrder>;
 
 }  // namespace blockscale

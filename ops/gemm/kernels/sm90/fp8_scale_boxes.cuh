@@ -18,10 +18,10 @@ BLOCKSCALE_DEVICE uint32_t first_block(const Tile& tile) {
 }
 
 /// By the warp that copies; nothing where scales are loaded.
-template <Fp8GemmConfig kConfig>
+template <Fp8GemmConfig kConfig, class Order>
 class ScaleProducer {
  public:
-  BLOCKSCALE_DEVICE ScaleProducer(const Work& work, const Shared<kConfig>& shared)
+  BLOCKSCALE_DEVICE ScaleProducer(const Work<kConfig, Order>& work, const Shared<kConfig>& shared)
       : work_(work), shared_(shared), tile_(work.first_tile), k_(work.k_begin) {
     if (work.k_begin == work.k_end) return;
     BLOCKSCALE_UNROLL
@@ -37,23 +37,24 @@ class ScaleProducer {
   /// The next box, if there is one.
   BLOCKSCALE_DEVICE void bring() {
     if (!kConfig.copies_scales || !work_.has(turn_)) return;
-    const Fp8GemmParams& p = work_.p;
+    const Fp8GemmParamsOf<Order>& p = work_.p;
     shared_.scale_boxes.wait_empty(place_);
     if (ptx::elect_sync()) {
       const ptx::SharedAddress full = shared_.scale_boxes.full(place_.stage);
       const ptx::SharedAddress to = shared_.scale_box(place_.stage);
-      const int32_t a_row = static_cast<int32_t>(tile_.m * kConfig.rows);
+      const int32_t a_row = static_cast<int32_t>(tile_.first_row);
       const uint32_t block = first_block<kConfig>(tile_);
       const bool b_rows_inner = p.b_scales.layout == ScaleLayout::mn_major;
       const int32_t b_row =
           static_cast<int32_t>(b_rows_inner ? block / kBoxStepB * kBoxStepB : block);
-      const int32_t batch = static_cast<int32_t>(tile_.batch);
+      const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(work_.matrix(tile_)) : 0;
+      const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile_.group) : 0;
       ptx::mbarrier_arrive_expect_tx(full, a_scale_box_bytes(kConfig) + p.b_scale_box_bytes);
-      ptx::cp_async_bulk_tensor_shared_global<3>(
-          to, p.map(Fp8GemmMap::a_scales), at(p.a_scales, a_row, p.a_batched ? batch : 0), full);
-      ptx::cp_async_bulk_tensor_shared_global<3>(
-          to + a_scale_box_bytes(kConfig), p.map(Fp8GemmMap::b_scales),
-          at(p.b_scales, b_row, p.b_batched ? batch : 0), full);
+      ptx::cp_async_bulk_tensor_shared_global<3>(to, p.map(Fp8GemmMap::a_scales),
+                                                 at(p.a_scales, a_row, a_matrix), full);
+      ptx::cp_async_bulk_tensor_shared_global<3>(to + a_scale_box_bytes(kConfig),
+                                                 p.map(Fp8GemmMap::b_scales),
+                                                 at(p.b_scales, b_row, b_matrix), full);
     }
     place_.advance(kScaleBoxes);
     k_ += kScaleBoxBlocks;
@@ -69,7 +70,7 @@ class ScaleProducer {
     return {{k, row, batch}};
   }
 
-  const Work& work_;
+  const Work<kConfig, Order>& work_;
   const Shared<kConfig>& shared_;
   Tile tile_;
   uint32_t turn_ = 0, k_;  // of the next box
@@ -77,11 +78,12 @@ class ScaleProducer {
 };
 
 /// By the scale warps: a thread has the same rows of every k-block.
-template <Fp8GemmConfig kConfig>
+template <Fp8GemmConfig kConfig, class Order>
 class ScaleConsumer {
  public:
   /// `thread` counts from the first scale warp's.
-  BLOCKSCALE_DEVICE ScaleConsumer(const Work& work, const Shared<kConfig>& shared, uint32_t thread)
+  BLOCKSCALE_DEVICE ScaleConsumer(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
+                                  uint32_t thread)
       : work_(work), shared_(shared), thread_(thread), k_(work.k_begin) {
     const bool a_rows_inner = work.p.a_scales.layout == ScaleLayout::mn_major;
     a_row_bytes_ = a_rows_inner ? 4 : kScaleBoxBlocks * 4;
@@ -172,7 +174,7 @@ class ScaleConsumer {
     to_.advance(shared_.ring.stages);
   }
 
-  const Work& work_;
+  const Work<kConfig, Order>& work_;
   const Shared<kConfig>& shared_;
   uint32_t thread_;
   uint32_t turn_ = 0, k_;  // of the next box
