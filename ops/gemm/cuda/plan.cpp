@@ -467,6 +467,10 @@ Fp8GemmSize size_of(const GemmArguments& x) {
 Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
                           const std::optional<Fp8GemmChoice>& choice, void* workspace) {
   GemmArguments x = validated;
+  if (is_transformed(x)) {
+    throw Error(ErrorCode::unsupported, "transform",
+                "is given, must be Identity on a CUDA device, but for a quantized result");
+  }
   check_operand(x.a, "a");
   check_operand(x.b, "b");
   check_size("d.rows", x.d.rows);
