@@ -200,7 +200,7 @@ ExitCode run(const InspectCommand& command) {
   if (command.layout.layout.has_value()) return inspect_layout(command.layout, command.json);
   if (command.layout.has_details()) {
     throw UsageError(
-        "--shape, --recipe, --group, --rows-per-scale, --leading-stride and --batch go "
+        "--shape, --recipe, --group, --rows-per-scale, --leading-stride, --batch and --major go "
         "with --layout");
   }
   const Checkpoint checkpoint = Checkpoint::open(command.path);

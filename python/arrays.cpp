@@ -104,18 +104,15 @@ void set_scale_strides(const ArrayName& name, const Array& scales, MutableScaled
 /// Each array must hold what the recipe and the layout ask for.
 void check_scale_shape(const ArrayName& name, const Array& scales,
                        const MutableScaledTensorView& view) {
-  const ScaleGrid grid = scale_grid(view.recipe, view.rows, view.k);
-  const ScaleLayoutTraits& t = scale_layout_traits(view.layout);
-  std::int64_t rows = ceil_div(grid.rows, t.tile_rows) * t.tile_rows;
-  std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
-  if (view.layout == ScaleLayout::mn_major) std::swap(rows, columns);
+  const auto [rows, columns] = scale_array_shape(view.recipe, view.layout, view.rows, view.k);
   const std::size_t last = scales.ndim() - 1;
   const std::int64_t batch = scales.ndim() == 3 ? scales.shape(0) : 1;
   if (scales.shape(last - 1) != rows || scales.shape(last) != columns || batch != view.batch) {
     fail(name, "shape is " + shape_text(scales) + ", must be (" +
                    (view.batch > 1 ? std::to_string(view.batch) + ", " : "") +
                    std::to_string(rows) + ", " + std::to_string(columns) + ") for " +
-                   recipe_traits(view.recipe).name + " in " + t.name);
+                   recipe_traits(view.recipe).name + " in " +
+                   scale_layout_traits(view.layout).name);
   }
   const std::int64_t bytes = format_traits(recipe_traits(view.recipe).scale).bits / 8;
   if (scales.itemsize() != bytes) {
@@ -137,6 +134,16 @@ void set_tensor_scale(const ArrayName& name, const Array& factors, MutableScaled
 }
 
 }  // namespace
+
+std::array<std::int64_t, 2> scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                              std::int64_t k) {
+  const ScaleGrid grid = scale_grid(recipe, rows, k);
+  const ScaleLayoutTraits& t = scale_layout_traits(layout);
+  const std::int64_t grid_rows = ceil_div(grid.rows, t.tile_rows) * t.tile_rows;
+  const std::int64_t columns = ceil_div(grid.columns, t.tile_k) * t.tile_k;
+  if (layout == ScaleLayout::mn_major) return {columns, grid_rows};
+  return {grid_rows, columns};
+}
 
 MutableMatrixView matrix_view(const char* argument, const Array& array, Format dtype) {
   if (array.ndim() != 2 && array.ndim() != 3) {

@@ -3,6 +3,9 @@
 // here they are checked and become views that point into them.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "array.h"
 #include "blockscale/tensor.h"
 
@@ -11,6 +14,10 @@ namespace blockscale::python {
 /// A [rows, columns] or [batch, rows, columns] array of `dtype`, columns contiguous. Written
 /// through only if it is an output_array.
 MutableMatrixView matrix_view(const char* argument, const Array& array, Format dtype);
+
+/// The dimensions of an array of scales of a matrix [rows, k].
+std::array<std::int64_t, 2> scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                              std::int64_t k);
 
 enum class Access { read, write };
 

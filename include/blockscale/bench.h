@@ -59,7 +59,7 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
 /// Arguments of a product in memory that does not exist, for describe_gemm, cuda::describe_gemm and
 /// gemm_work.
-/// With `to`, its result is quantized, behind `input`.
+/// Its result is of type `d` or, with `to`, quantized, behind `input`.
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
                             Format d, std::int64_t batch = 1, std::optional<Recipe> to = {},
                             const QuantizeInput& input = {});

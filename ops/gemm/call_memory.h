@@ -36,7 +36,7 @@ void for_each_memory(Arguments& x, const Visit& visit) {
   visit("b.scales", reads, x.b.scales, [&] { return scales_of(x.b); });
   visit("b.tensor_scale", reads, x.b.tensor_scale, [&] { return tensor_scales_of(x.b); });
   visit("bias", reads, x.bias,
-        [&] { return line_of(x.bias, x.d.columns * (format_traits(x.bias_dtype).bits / 8)); });
+        [&] { return line_of(x.bias, x.b.rows * (format_traits(x.bias_dtype).bits / 8)); });
   visit("alpha_factor", reads, x.alpha_factor,
         [&] { return line_of(x.alpha_factor, sizeof(float)); });
   if (x.beta != 0) visit("c.data", reads, x.c.data, [&] { return lines_of(x.c); });

@@ -40,6 +40,10 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath p
                 "is given, must not be: the bound is of D's elements");
   }
   const GemmArguments x = validated(arguments, {});
+  if (is_transformed(x)) {
+    throw Error(ErrorCode::unsupported, "transform",
+                "is given, must not be: the bound is of D before it");
+  }
   const std::int64_t matrix = x.d.rows * x.d.columns;
   GemmCheck result;
   result.elements = std::min(samples, matrix * x.d.batch);

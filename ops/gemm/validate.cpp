@@ -99,6 +99,7 @@ void check_bias(const GemmArguments& x) {
 /// Whether C's elements are D's: each is read before it is written.
 bool is_in_place(const GemmArguments& x) {
   return x.c.data == x.d.data && x.c.dtype == x.d.dtype && x.c.batch == x.d.batch &&
+         x.c.columns == x.d.columns &&
          (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
          (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
 }
@@ -132,6 +133,19 @@ auto check_quantized(const Check& check) {
   }
 }
 
+const char* name_of(const QuantizeInput& transform) {
+  return kInputTransformNames[static_cast<int>(quantize_detail::transform_of(transform))];
+}
+
+/// What follows a product looks at no more than a column, or two.
+void check_kind(const char* argument, const QuantizeInput& transform) {
+  if (!std::holds_alternative<Modulate>(transform) && !std::holds_alternative<RmsNorm>(transform)) {
+    return;
+  }
+  throw Error(ErrorCode::unsupported, argument,
+              std::string("is ") + name_of(transform) + ", must be Identity, Gelu or Swiglu");
+}
+
 /// Epilogues hold what one scale is for: a part of a row.
 void check_quantization(const QuantizedResult& quantized) {
   const RecipeTraits& t = recipe_traits(quantized.out.recipe);
@@ -150,12 +164,7 @@ void check_quantization(const QuantizedResult& quantized) {
     throw Error(ErrorCode::unsupported, "quantized.options.scale_choice",
                 "is not amax, which a product's results must take");
   }
-  const InputTransform transform = quantize_detail::transform_of(options.input);
-  if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
-    throw Error(ErrorCode::unsupported, "quantized.options.input",
-                std::string("is ") + kInputTransformNames[static_cast<int>(transform)] +
-                    ", must be Identity, Gelu or Swiglu");
-  }
+  check_kind("quantized.options.input", options.input);
 }
 
 /// D where it has memory, or its shape.
@@ -171,6 +180,26 @@ MutableMatrixView result_of(GemmArguments& x) {
 
 }  // namespace
 
+bool is_transformed(const GemmArguments& x) {
+  return !std::holds_alternative<Identity>(x.transform);
+}
+
+quantize_detail::FusedInput transform_of_result(const GemmArguments& x) {
+  MatrixView sums = {nullptr, Format::f32, x.d.rows, x.b.rows, x.b.rows};
+  sums.batch = x.d.batch;
+  try {
+    return quantize_detail::validated(sums, x.transform, x.d.columns, "d.columns");
+  } catch (const Error& error) {
+    constexpr std::string_view kInput = "options.input.";
+    const std::string& name = error.argument();
+    const std::string_view message = std::string_view(error.what()).substr(name.size() + 2);
+    if (name.starts_with(kInput)) {
+      throw Error(error.code(), "transform." + name.substr(kInput.size()), message);
+    }
+    throw Error(error.code(), name == "x.columns" ? "b.rows" : name, message);
+  }
+}
+
 quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated) {
   return check_quantized([&] {
     return quantize_detail::validated_shape(validated.d, validated.quantized->out,
@@ -179,15 +208,32 @@ quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validate
 }
 
 std::string text_of_quantization(const GemmArguments& validated) {
-  if (!validated.quantized) return "";
-  const InputTransform transform =
-      quantize_detail::transform_of(validated.quantized->options.input);
-  std::string text = ", then ";
-  if (transform != InputTransform::identity) {
-    text += kInputTransformNames[static_cast<int>(transform)] + std::string(" and ");
+  if (!validated.quantized) {
+    return is_transformed(validated) ? std::string(", then ") + name_of(validated.transform) : "";
   }
+  const QuantizeInput& input = validated.quantized->options.input;
+  std::string text = ", then ";
+  if (!std::holds_alternative<Identity>(input)) text += name_of(input) + std::string(" and ");
   return text + recipe_traits(validated.quantized->out.recipe).name;
 }
+
+namespace {
+
+/// Columns of D, and what they are made of.
+void check_transform(const GemmArguments& x) {
+  if (!is_transformed(x)) return check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  if (x.quantized) {
+    fail("transform", std::string("is ") + name_of(x.transform) +
+                          ", must be Identity with `quantized`, whose options have an input");
+  }
+  check_kind("transform", x.transform);
+  if (std::holds_alternative<Gelu>(x.transform)) {
+    check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  }
+  (void)transform_of_result(x);
+}
+
+}  // namespace
 
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
   GemmArguments x = arguments;
@@ -202,7 +248,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   }
   check_equal("b.k", x.b.k, x.a.k, "the k of a");
   check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
-  check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  check_transform(x);
   if (x.quantized) {
     check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, "the rows of a");
     (void)quantization_of(x);
@@ -214,7 +260,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   if (x.beta != 0.0f) {
     x.c = resolved(arguments.c, "c");
     check_equal("c.rows", x.c.rows, x.d.rows, "the rows of d");
-    check_equal("c.columns", x.c.columns, x.d.columns, "the columns of d");
+    check_equal("c.columns", x.c.columns, x.b.rows, "the rows of b");
     check_batch("c.batch", x.c.batch, x.d.batch);
   }
   if (options.threads < 0) {

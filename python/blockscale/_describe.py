@@ -80,7 +80,7 @@ def describe_gemm(
         batch: of both.
         out_dtype: float32, float16 or bfloat16.
         to: the recipe of `gemm_quantize`; then `out_dtype` does not count.
-        transform: of `gemm_quantize`.
+        transform: of either.
         chip: as for `describe`.
 
     Raises:
@@ -99,8 +99,6 @@ def describe_gemm(
     recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
     result = None if to is None else traits_of(to, "to").recipe
     fused = _transform_of_product(transform)
-    if result is None and fused is not None:
-        raise ValueError(f"transform: is {transform!r}, must be identity without `to`")
     dtype = format_of(out_dtype, "out_dtype")
     return _native.cuda_describe_gemm(m, n, k, batch, *recipes, dtype, result, fused, chip)
 

@@ -16,7 +16,7 @@ OPTIONS = {
     "--resume --overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --scales "
     "--calibration --recipes --dry-run --quiet --json",
     "inspect": "--tensor --sort --top --layout --shape --recipe --group --rows-per-scale "
-    "--leading-stride --batch --json",
+    "--major --leading-stride --batch --json",
     "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",

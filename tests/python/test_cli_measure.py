@@ -71,6 +71,23 @@ def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform:
     assert last == f"bytes  0 of {bytes_text}"
 
 
+@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "swiglu"])
+def test_gemm_transforms_a_plain_result(program: Program, transform: str):
+    arguments = ["gemm", "-m", 5, "-n", 64, "-k", 32, "--repeats", 1, "--transform", transform]
+    arguments += ["--recipe-a", "bf16", "--recipe-b", "mxfp4", "--dtype", "bf16"]
+    report = program.json(*arguments)
+    assert (report["dtype"], report["transform"]) == ("bf16", transform) and "to" not in report
+    assert report["check"]["passed"] and report["check"]["elements"] == 5 * 64
+    columns = 32 if transform == "swiglu" else 64
+    product = "A [5, 32] bf16 x B [64, 32]^T mxfp4"
+    assert program.ok(*arguments).startswith(f"D [5, {columns}] bf16 = {transform}({product})\n")
+    bench = program.json(
+        *("bench", "gemm", "-m", 5, "-n", 64, "-k", 32, "--pair", "bf16:mxfp4", "--repeats", 1),
+        *("--transform", transform),
+    )
+    assert bench["transform"] == transform
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "message"),
     [
@@ -81,9 +98,14 @@ def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform:
         ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --samples 0", "usage", "--samples"),
         ("--weights model -n 4", "usage", "-n and -k come from --weights"),
         ("--weights missing", "not_found", "missing"),
-        ("--weights model --to nvfp4", "usage", "--to go with random operands"),
+        ("--weights model --to nvfp4", "usage", "--transform go with random operands"),
+        ("--weights model --transform swiglu", "usage", "--transform go with random operands"),
         ("--to nvfp4 --dtype f32", "usage", "--dtype excludes --to"),
-        ("--transform swiglu", "usage", "--transform requires --to"),
+        (
+            "-m 4 -n 65 -k 32 --recipe-a f32 --recipe-b f32 --transform swiglu",
+            "invalid_argument",
+            "b.rows: is 65, must be 64",
+        ),
         ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, swiglu"),
         (
             "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_row",
@@ -296,7 +318,9 @@ def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     assert code == EXIT_CODES["unsupported"]
     assert "a.recipe: is mxfp8_e4m3; products on CUDA devices take FP8" in text
     code, text = error("gemm", "--weights", "model")
-    assert code == EXIT_CODES["usage"] and "--device cuda and --to go with random operands" in text
+    assert (
+        code == EXIT_CODES["usage"] and "--device cuda, --to and --transform go with random" in text
+    )
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "fp8_1x128", "--transform", "gelu_erf"]], ids=str)

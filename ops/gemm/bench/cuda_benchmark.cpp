@@ -50,13 +50,17 @@ GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Reci
   GemmArguments arguments;
   arguments.a = imagined(a, m, k, batch, 1);
   arguments.b = imagined(b, n, k, batch, 4);
-  arguments.d = {nowhere(7), d, m, n};
+  const std::int64_t columns = std::holds_alternative<Swiglu>(input) ? n / 2 : n;
+  arguments.d = {nowhere(7), d, m, to ? n : columns};
   arguments.d.batch = batch;
-  if (!to) return arguments;
+  if (!to) {
+    arguments.transform = input;
+    return arguments;
+  }
   MutableScaledTensorView out;
   out.recipe = *to;
   out.rows = m;
-  out.k = std::holds_alternative<Swiglu>(input) ? n / 2 : n;
+  out.k = columns;
   out.batch = batch;
   out.values = nowhere(8);
   out.scales = nowhere(9);

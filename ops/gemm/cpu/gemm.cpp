@@ -30,6 +30,7 @@
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
+#include "ops/gemm/cpu/transform.h"
 #include "ops/gemm/cpu/value_range.h"
 #include "ops/gemm/validate.h"
 // Toggled per target.
@@ -500,7 +501,9 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads) {
   options.threads = threads;
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return 0;
-  return gemm_detail::WorkspacePlan(x, threads).bytes();
+  if (!gemm_detail::is_transformed(x)) return gemm_detail::WorkspacePlan(x, threads).bytes();
+  const GemmArguments product = gemm_detail::before_transform(x, nullptr);
+  return gemm_detail::transform_bytes(x) + gemm_detail::WorkspacePlan(product, threads).bytes();
 }
 
 void gemm(const GemmArguments& arguments, const GemmOptions& options) {
@@ -509,6 +512,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return;
   if (x.quantized) return gemm_detail::multiply_and_quantize(x, *x.quantized, options);
+  if (gemm_detail::is_transformed(x)) return gemm_detail::multiply_and_transform(x, options);
   const gemm_detail::WorkspacePlan division(x, options.threads);
   auto* const workspace = static_cast<std::uint8_t*>(options.workspace);
   Slots slots;
@@ -533,7 +537,7 @@ std::string describe_gemm(const GemmArguments& arguments) {
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
-  const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
+  const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.b.rows, x.a.k);
   const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
   const bool in_tiles = kernel == gemm_detail::CpuKernel::pairs && uses_amx();
   return std::to_string(x.d.batch) + " x " +

@@ -22,6 +22,12 @@ void check_operand(const ScaledTensorView& x, const char* argument) {
   }
 }
 
+void check_transform(const GemmArguments& x) {
+  if (!is_transformed(x)) return;
+  throw Error(ErrorCode::unsupported, "transform",
+              "is given, must be Identity on a CUDA device, but for a quantized result");
+}
+
 void check_chip(const cuda::Chip& chip) {
   for (const char* const architecture : kWgmmaArchitectures) {
     if (runtime::runs_on(architecture, chip.architecture)) return;
@@ -50,6 +56,7 @@ EpilogueMatrix matrix_of(const View& x) {
 }  // namespace
 
 void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
+  check_transform(x);
   check_operand(x.a, "a");
   check_operand(x.b, "b");
   check_size("d.rows", x.d.rows);
