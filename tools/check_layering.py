@@ -33,6 +33,8 @@ OPERATION_INCLUDES = [
     ("ops/common/cuda/kernel_list.cpp", "ops/", re.compile(r"/cuda/[a-z_]+\.h$")),
     # Results that are quantized: a quantizer's checks and parameters.
     ("ops/gemm/", "ops/quantize/", re.compile(r"/(validate|cuda/params)\.h$")),
+    # GELU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
+    ("ops/gemm/cpu/transform.cpp", "ops/quantize/", re.compile(r"/cpu/steps\.h$")),
     # Products of groups of rows: the dense product's arguments, kernels and models.
     ("ops/grouped_gemm/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
     ("ops/moe/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),

@@ -99,8 +99,7 @@ void check_bias(const GemmArguments& x) {
 /// Whether C's elements are D's: each is read before it is written.
 bool is_in_place(const GemmArguments& x) {
   return x.c.data == x.d.data && x.c.dtype == x.d.dtype && x.c.batch == x.d.batch &&
-         x.c.columns == x.d.columns &&
-         (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
+         x.c.columns == x.d.columns && (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
          (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
 }
 
