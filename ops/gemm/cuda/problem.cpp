@@ -7,6 +7,7 @@
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/validate.h"
 #include "runtime/kernels/architecture.h"
 
 namespace blockscale::gemm_detail {
