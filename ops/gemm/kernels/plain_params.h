@@ -1,0 +1,139 @@
+// The plain kernels of products: what each is compiled for and launched with.
+//
+// A kernel is specialised on its tile and on the type that elements are turned to. Recipes, scale
+// layouts, strides, D's type and all that an epilogue does are run-time values: nine kernels serve
+// every pair of operands.
+#pragma once
+
+#include "core/config.h"
+#include "core/divisor.h"
+#include "core/format.h"
+#include "device/epilogue/linear.h"
+#include "device/scheduler/tile_order.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale {
+
+struct PlainGemmConfig {
+  int rows = 128;  // of a tile of D
+  int columns = 128;
+  int warps_m = 2;  // warps that divide a tile's rows
+  int warps_n = 4;  // its columns
+  int warps_k = 1;  // and its part of K: they add up their sums at the end
+  int depth = 64;   // of K, that a block of threads decodes at a time
+  int stages = 4;   // of codes on their way, at most
+  /// What tensor cores multiply: bf16, or f16, where A is f16 and B's elements are f16 numbers.
+  Format form = Format::bf16;
+};
+
+/// One is copied to, one decoded, and one is between.
+inline constexpr uint32_t kPlainLeastStages = 3;
+
+BLOCKSCALE_HD constexpr int threads_of(const PlainGemmConfig& c) {
+  return 32 * c.warps_m * c.warps_n * c.warps_k;
+}
+
+namespace detail {
+inline constexpr PlainGemmConfig kPlainTiles[] = {
+    {128, 128, 2, 4, 1, 64, 4},
+    {64, 64, 2, 2, 1, 64, 4},
+    {16, 16, 1, 1, 8, 256, 6},  // few rows: more of K is on its way
+};
+inline constexpr int kPlainTileCount = 3;
+}  // namespace detail
+
+/// Which of detail::kPlainTiles a kernel has.
+enum class PlainTile : uint8_t { large, medium, few_rows };
+
+inline constexpr struct PlainGemmKernelList {
+  static constexpr int kCount = 2 * detail::kPlainTileCount;
+
+  BLOCKSCALE_HD static constexpr int index(PlainTile tile, Format form) {
+    return static_cast<int>(tile) * 2 + (form == Format::f16 ? 1 : 0);
+  }
+  BLOCKSCALE_HD constexpr PlainGemmConfig operator[](int i) const {
+    PlainGemmConfig c = detail::kPlainTiles[i / 2];
+    c.form = i % 2 == 0 ? Format::bf16 : Format::f16;
+    return c;
+  }
+} kPlainGemmKernels;
+
+/// Numbers of `form` whose sum an element is, exactly: bf16 has 8 significant bits, f32 24, f16 11.
+BLOCKSCALE_HD constexpr uint32_t plain_parts(Format element, Format form) {
+  if (form == Format::f16) return 1;
+  return element == Format::f32 ? 3 : element == Format::f16 ? 2 : 1;
+}
+/// Products of part i of A's elements and part j of B's are left out where i + j is this or more:
+/// they are below 2^-26 of the elements' product.
+inline constexpr uint32_t kPlainPartSum = 3;
+
+/// Codes of a warp's step of K, whose scales are one: two instructions' k, or one where a recipe
+/// has a scale for 16 of k.
+inline constexpr uint32_t kPlainStep = 32;
+
+/// A or B: rows of codes, and their scales.
+struct PlainOperand {
+  const uint8_t* values = nullptr;
+  int64_t row_stride = 0;  // bytes
+  int64_t batch_stride = 0;
+  uint32_t rows = 0;
+  uint32_t row_bytes = 0;  // of K codes
+  Format element = Format::bf16;
+  bool vectors = false;  // each row begins at a multiple of 16 bytes
+  Divisor pieces;        // of 16 bytes, in a tile's part of a row
+  uint32_t parts = 1;
+  uint32_t stage_rows = 0;  // a tile's, or fewer if there are fewer
+
+  GemmScales scales;  // no data: 1
+  Format scale_format = Format::f32;
+  uint32_t log2_block_k = 0;  // of k that share a scale; 31: all
+
+  const float* tensor_scale = nullptr;  // null: 1
+  int64_t tensor_scale_stride = 0;      // between matrices
+  bool tensor_scale_divides = false;
+};
+
+struct PlainGemmParams {
+  PlainOperand operands[2];  // A, B
+  LinearEpilogue epilogue;
+  TileOrder order;
+  uint32_t k = 0;
+  uint32_t k_tiles = 0;  // of a config's depth
+  uint32_t log2_segment = 5;  // codes that have one scale of each operand: 32, or 16
+  uint32_t stages = 0;        // kPlainLeastStages to the config's
+  bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
+};
+
+/// Where everything lies in shared memory, in bytes from its start: two buffers of decoded elements,
+/// each with A's parts and then B's, rows of a config's depth; two of scales in f32, [segment][rows
+/// of A, rows of B]; and stages of codes as they lie in memory, A's and then B's.
+struct PlainMemory {
+  uint32_t part_bytes[2];   // of a part of an operand
+  uint32_t buffer_bytes;    // of decoded elements
+  uint32_t scales;          // where the first buffer of scales begins
+  uint32_t scale_bytes;     // of a buffer
+  uint32_t stages;
+  uint32_t stage_bytes;
+  uint32_t b_stage;  // where B's codes begin in a stage
+  uint32_t total;
+};
+
+BLOCKSCALE_HD constexpr PlainMemory memory_of(const PlainGemmConfig& c,
+                                              const PlainOperand (&operands)[2], uint32_t stages) {
+  const uint32_t rows = static_cast<uint32_t>(c.rows), columns = static_cast<uint32_t>(c.columns);
+  const uint32_t depth = static_cast<uint32_t>(c.depth);
+  const PlainOperand &a = operands[0], &b = operands[1];
+  PlainMemory m{};
+  m.part_bytes[0] = rows * depth * 2;
+  m.part_bytes[1] = columns * depth * 2;
+  m.buffer_bytes = a.parts * m.part_bytes[0] + b.parts * m.part_bytes[1];
+  m.scales = 2 * m.buffer_bytes;
+  m.scale_bytes = (rows + columns) * (depth / 16) * 4;
+  m.stages = m.scales + 2 * m.scale_bytes;
+  m.b_stage = a.stage_rows * a.pieces.divisor * 16;
+  m.stage_bytes = m.b_stage + b.stage_rows * b.pieces.divisor * 16;
+  m.total = m.stages + stages * m.stage_bytes;
+  return m;
+}
+
+}  // namespace blockscale
