@@ -36,24 +36,31 @@ namespace plain {
 using ptx::SharedAddress;
 using Words4 = device::Vector<uint32_t, 4>;
 
-/// A block's tile of D: the rows of A, [0], and of B, [1], that it multiplies.
+/// Some rows of A or of B.
+struct Rows {
+  uint32_t first;
+  uint32_t count;  // that exist, at least one
+};
+
+/// A block's tile of D: rows of A times rows of B.
 struct Place {
   uint32_t batch;
-  uint32_t first[2];
-  uint32_t rows[2];  // that exist, at least one
+  Rows a, b;
+
+  /// Those of operand 0 or 1. (An array with an index would lie in local memory.)
+  BLOCKSCALE_DEVICE Rows rows(uint32_t operand) const { return operand == 0 ? a : b; }
 };
+
+BLOCKSCALE_DEVICE Rows rows_of(const PlainOperand& x, uint32_t tile, int tile_rows) {
+  const uint32_t most = static_cast<uint32_t>(tile_rows), first = tile * most;
+  return {first, x.rows - first < most ? x.rows - first : most};
+}
 
 template <PlainGemmConfig kConfig>
 BLOCKSCALE_DEVICE Place place_of(const PlainGemmParams& p) {
-  constexpr uint32_t kTile[2] = {static_cast<uint32_t>(kConfig.rows),
-                                 static_cast<uint32_t>(kConfig.columns)};
   const Tile tile = p.order(ptx::ctaid_x());
-  Place place{tile.batch, {tile.m * kTile[0], tile.n * kTile[1]}, {}};
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t left = p.operands[i].rows - place.first[i];
-    place.rows[i] = left < kTile[i] ? left : kTile[i];
-  }
-  return place;
+  return {tile.batch, rows_of(p.operands[0], tile.m, kConfig.rows),
+          rows_of(p.operands[1], tile.n, kConfig.columns)};
 }
 
 // ---------------------------------------------------------------- 1: codes
@@ -70,11 +77,11 @@ BLOCKSCALE_DEVICE Words4 load_bytes(const uint8_t* from, uint32_t count) {
 
 /// Begins to copy an operand's codes of tile `tile` of K. Those beyond K become 0.
 template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t batch, uint32_t first_row,
-                                  uint32_t rows, uint32_t tile, SharedAddress to) {
-  const uint8_t* const from = x.values + batch * x.batch_stride + first_row * x.row_stride;
+BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t batch, Rows rows, uint32_t tile,
+                                  SharedAddress to) {
+  const uint8_t* const from = x.values + batch * x.batch_stride + rows.first * x.row_stride;
   const uint32_t pieces = x.pieces.divisor;
-  for (uint32_t i = ptx::tid_x(); i < rows * pieces; i += threads_of(kConfig)) {
+  for (uint32_t i = ptx::tid_x(); i < rows.count * pieces; i += threads_of(kConfig)) {
     const uint32_t row = x.pieces.quotient(i);
     const uint32_t at = (tile * pieces + i - row * pieces) * 16;
     const uint32_t left = at < x.row_bytes ? x.row_bytes - at : 0;
@@ -255,11 +262,11 @@ class Scales {
       slot.is_b = tile_row >= static_cast<uint32_t>(kConfig.rows);
       const PlainOperand& x = p.operands[slot.is_b ? 1 : 0];
       const uint32_t row = tile_row - (slot.is_b ? static_cast<uint32_t>(kConfig.rows) : 0);
-      const uint32_t rows = place.rows[slot.is_b ? 1 : 0];
+      const Rows rows = place.rows(slot.is_b ? 1 : 0);
       // Rows outside of the operand take its last one's.
-      slot.offset = place.batch * x.scales.batch_stride +
-                    x.scales.row_offset(place.first[slot.is_b ? 1 : 0] +
-                                        (row < rows ? row : rows - 1));
+      slot.offset =
+          place.batch * x.scales.batch_stride +
+          x.scales.row_offset(rows.first + (row < rows.count ? row : rows.count - 1));
     }
   }
 
@@ -406,7 +413,7 @@ class Multiplier {
   template <int kSegments>
   BLOCKSCALE_DEVICE void multiply_steps(SharedAddress a, SharedAddress b, SharedAddress scales,
                                         bool finite) {
-    BLOCKSCALE_UNROLL
+    BLOCKSCALE_NO_UNROLL
     for (uint32_t s = 0; s < kSteps; ++s) {
       const uint32_t step = k_ * kSteps + s;
       ptx::MmaFragmentA fragments[kM][2];
@@ -569,39 +576,37 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& facto
   }
 }
 
-/// Stores a tile, in whose sums each warp has a part of K: they are added in the order of k.
+/// Stores a tile: sums go through shared memory, where elements were, so that neighbouring threads
+/// store neighbouring elements. Those of warps that divide K are added in the order of k.
 template <PlainGemmConfig kConfig>
 BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
                                   Multiplier<kConfig>& multiplier) {
+  using Two = device::Vector<float, 2>;
+  constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
+  constexpr uint32_t kPairs = static_cast<uint32_t>(kConfig.rows) * kColumns / 2;
+  static_assert(kConfig.warps_k * kConfig.rows * kConfig.columns * 4 <=
+                2 * (kConfig.rows + kConfig.columns) * kConfig.depth * 2);
+  const SharedAddress sums = device::shared_base();
+  ptx::barrier_sync_all();
+  multiplier.for_each_pair([&](uint32_t row, uint32_t column, float first, float second) {
+    const uint32_t pair = (row * kColumns + column) / 2;
+    ptx::st_shared(sums + (multiplier.part_of_k() * kPairs + pair) * 8, Two{{first, second}});
+  });
+  ptx::barrier_sync_all();
   const Factors factors(p, place.batch);
-  const auto store = [&](uint32_t row, uint32_t column, float first, float second) {
-    if (row >= place.rows[0] || column >= place.rows[1]) return;
-    store_pair(p, factors, place.batch, place.first[0] + row, place.first[1] + column, first,
-               second);
-  };
-  if constexpr (kConfig.warps_k == 1) {
-    multiplier.for_each_pair(store);
-  } else {
-    using Two = device::Vector<float, 2>;
-    constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
-    constexpr uint32_t kPairs = static_cast<uint32_t>(kConfig.rows) * kColumns / 2;
-    const SharedAddress sums = device::shared_base();  // where elements were
-    ptx::barrier_sync_all();
-    multiplier.for_each_pair([&](uint32_t row, uint32_t column, float first, float second) {
-      const uint32_t pair = (row * kColumns + column) / 2;
-      ptx::st_shared(sums + (multiplier.part_of_k() * kPairs + pair) * 8, Two{{first, second}});
-    });
-    ptx::barrier_sync_all();
-    for (uint32_t pair = ptx::tid_x(); pair < kPairs; pair += threads_of(kConfig)) {
-      Two sum = ptx::ld_shared<Two>(sums + pair * 8);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t pair = ptx::tid_x(); pair < kPairs; pair += threads_of(kConfig)) {
+    const uint32_t row = pair * 2 / kColumns, column = pair * 2 % kColumns;
+    if (row >= place.a.count || column >= place.b.count) continue;
+    Two sum = ptx::ld_shared<Two>(sums + pair * 8);
+    BLOCKSCALE_UNROLL
+    for (uint32_t k = 1; k < kConfig.warps_k; ++k) {
+      const Two add = ptx::ld_shared<Two>(sums + (k * kPairs + pair) * 8);
       BLOCKSCALE_UNROLL
-      for (uint32_t k = 1; k < kConfig.warps_k; ++k) {
-        const Two add = ptx::ld_shared<Two>(sums + (k * kPairs + pair) * 8);
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 2; ++i) sum.at[i] = ptx::add_rn(sum.at[i], add.at[i]);
-      }
-      store(pair * 2 / kColumns, pair * 2 % kColumns, sum.at[0], sum.at[1]);
+      for (int i = 0; i < 2; ++i) sum.at[i] = ptx::add_rn(sum.at[i], add.at[i]);
     }
+    store_pair(p, factors, place.batch, place.a.first + row, place.b.first + column, sum.at[0],
+               sum.at[1]);
   }
 }
 
@@ -625,21 +630,20 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
     const ptx::SharedAddress stage = take_stage(copied);
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < 2 && tile < p.k_tiles; ++i) {
-      plain::copy_codes<kConfig>(p.operands[i], place.batch, place.first[i], place.rows[i], tile,
+      plain::copy_codes<kConfig>(p.operands[i], place.batch, place.rows(i), tile,
                                  stage + (i == 0 ? 0 : memory.b_stage));
     }
     ptx::cp_async_commit_group();
   };
   const auto elements_of = [&](uint32_t tile, uint32_t operand) {
     return shared + (tile % 2 * memory.buffer_bytes +
-                     (operand == 0 ? 0 : p.operands[0].parts * memory.part_bytes[0]));
+                     (operand == 0 ? 0 : p.operands[0].parts * memory.a_part_bytes));
   };
   const auto scales_of = [&](uint32_t tile) {
     return shared + (memory.scales + tile % 2 * memory.scale_bytes);
   };
   plain::Scales<kConfig> scales(p, place);
   const auto decode = [&](uint32_t tile) {
-    if (tile >= p.k_tiles) return;
     const ptx::SharedAddress stage = take_stage(decoded);
     scales.store(tile, scales_of(tile));
     scales.load(tile + 1);
@@ -647,27 +651,28 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
     for (uint32_t i = 0; i < 2; ++i) {
       plain::decode_tile<kConfig>(
           p.operands[i].element,
-          {place.rows[i], stage + (i == 0 ? 0 : memory.b_stage), elements_of(tile, i),
-           memory.part_bytes[i]});
+          {place.rows(i).count, stage + (i == 0 ? 0 : memory.b_stage), elements_of(tile, i),
+           i == 0 ? memory.a_part_bytes : memory.b_part_bytes});
     }
   };
 
   if (ptx::tid_x() == 0) ptx::accept_any_shared(shared, memory.scales);  // rows outside of D
+  BLOCKSCALE_NO_UNROLL
   for (uint32_t tile = 0; tile + 1 < p.stages; ++tile) begin_copy(tile);
   scales.load(0);
-  plain::wait_copies<kConfig.stages - 2>(p.stages - 2);
-  ptx::barrier_sync_all();
-  decode(0);
   plain::Multiplier<kConfig> multiplier;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t tile = 0; tile < p.k_tiles; ++tile) {
-    // Codes of the next tile are here, elements of this one are decoded, and those of the one
-    // before are multiplied.
-    plain::wait_copies<kConfig.stages - 3>(p.stages - 3);
+  for (uint32_t tile = 0; tile <= p.k_tiles; ++tile) {
+    // Codes of this tile are here, elements of the one before it are decoded, and those of the one
+    // before that are multiplied.
+    plain::wait_copies<kConfig.stages - 2>(p.stages - 2);
     ptx::barrier_sync_all();
     begin_copy(tile + p.stages - 1);
-    decode(tile + 1);
-    multiplier.multiply(p, elements_of(tile, 0), elements_of(tile, 1), scales_of(tile));
+    if (tile < p.k_tiles) decode(tile);
+    if (tile > 0) {
+      const uint32_t last = tile - 1;
+      multiplier.multiply(p, elements_of(last, 0), elements_of(last, 1), scales_of(last));
+    }
   }
   plain::store_tile<kConfig>(p, place, multiplier);
 }

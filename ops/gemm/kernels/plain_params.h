@@ -26,8 +26,8 @@ struct PlainGemmConfig {
   Format form = Format::bf16;
 };
 
-/// One is copied to, one decoded, and one is between.
-inline constexpr uint32_t kPlainLeastStages = 3;
+/// One is copied to while another is decoded.
+inline constexpr uint32_t kPlainLeastStages = 2;
 
 BLOCKSCALE_HD constexpr int threads_of(const PlainGemmConfig& c) {
   return 32 * c.warps_m * c.warps_n * c.warps_k;
@@ -108,7 +108,8 @@ struct PlainGemmParams {
 /// each with A's parts and then B's, rows of a config's depth; two of scales in f32, [segment][rows
 /// of A, rows of B]; and stages of codes as they lie in memory, A's and then B's.
 struct PlainMemory {
-  uint32_t part_bytes[2];   // of a part of an operand
+  uint32_t a_part_bytes;    // of a part of an operand
+  uint32_t b_part_bytes;
   uint32_t buffer_bytes;    // of decoded elements
   uint32_t scales;          // where the first buffer of scales begins
   uint32_t scale_bytes;     // of a buffer
@@ -124,9 +125,9 @@ BLOCKSCALE_HD constexpr PlainMemory memory_of(const PlainGemmConfig& c,
   const uint32_t depth = static_cast<uint32_t>(c.depth);
   const PlainOperand &a = operands[0], &b = operands[1];
   PlainMemory m{};
-  m.part_bytes[0] = rows * depth * 2;
-  m.part_bytes[1] = columns * depth * 2;
-  m.buffer_bytes = a.parts * m.part_bytes[0] + b.parts * m.part_bytes[1];
+  m.a_part_bytes = rows * depth * 2;
+  m.b_part_bytes = columns * depth * 2;
+  m.buffer_bytes = a.parts * m.a_part_bytes + b.parts * m.b_part_bytes;
   m.scales = 2 * m.buffer_bytes;
   m.scale_bytes = (rows + columns) * (depth / 16) * 4;
   m.stages = m.scales + 2 * m.scale_bytes;
