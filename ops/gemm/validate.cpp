@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/common/checks.h"
-#include "ops/common/overlap.h"
+#include "ops/gemm/call_memory.h"
 
 namespace blockscale {
 namespace {
@@ -96,57 +96,28 @@ void check_bias(const GemmArguments& x) {
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 
-using quantize_detail::Region;
-
-void check_apart(const Region& written, const Region& other) {
-  if (!overlap(written.lines, other.lines)) return;
-  fail(written.argument.c_str(), "overlaps " + other.argument + ", must not");
+/// Whether C's elements are D's: each is read before it is written.
+bool is_in_place(const GemmArguments& x) {
+  return x.c.data == x.d.data && x.c.dtype == x.d.dtype && x.c.batch == x.d.batch &&
+         (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
+         (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
 }
 
-/// body(argument, its memory) of all that a product reads beside C.
-template <class Body>
-void for_each_input(const GemmArguments& x, const Body& body) {
-  body("a.values", values_of(x.a));
-  body("a.scales", scales_of(x.a));
-  body("a.tensor_scale", tensor_scales_of(x.a));
-  body("b.values", values_of(x.b));
-  body("b.scales", scales_of(x.b));
-  body("b.tensor_scale", tensor_scales_of(x.b));
-  if (x.bias != nullptr) {
-    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    body("bias", line_of(x.bias, x.d.columns * size));
-  }
-  if (x.alpha_factor != nullptr) body("alpha_factor", line_of(x.alpha_factor, sizeof(float)));
+/// Throws if `written`, memory of argument `name`, shares a byte with other memory of the call.
+void check_apart(const GemmArguments& x, std::string_view name, const MemoryLines& written) {
+  for_each_memory(x, [&](std::string_view other, Access, const void*, const auto& lines) {
+    const bool is_c_of_d = other == "c.data" && name == "d.data";
+    if (other == name || (is_c_of_d && is_in_place(x)) || !overlap(written, lines())) return;
+    fail(std::string(name).c_str(),
+         "overlaps " + std::string(other) + ", must not" +
+             (is_c_of_d ? " unless both have the same start, dtype, strides and batch" : ""));
+  });
 }
 
 void check_aliasing(const GemmArguments& x) {
-  if (x.quantized) {
-    const ScaledTensorView out = x.quantized->out;
-    const Region values = {"quantized.out.values", values_of(out)};
-    const Region scales = {"quantized.out.scales", scales_of(out)};
-    check_apart(values, scales);
-    for (const Region& written : {values, scales}) {
-      for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
-        check_apart(written, {argument, memory});
-      });
-      check_apart(written, {"quantized.out.tensor_scale", tensor_scales_of(out)});
-      if (x.beta != 0.0f) check_apart(written, {"c.data", lines_of(x.c)});
-    }
-    return;
-  }
-  const MemoryLines d = lines_of(MatrixView(x.d));
-  for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
-    if (overlap(d, memory)) fail("d.data", std::string("overlaps ") + argument + ", must not");
+  for_each_memory(x, [&](std::string_view name, Access access, const void*, const auto& lines) {
+    if (access == Access::writes) check_apart(x, name, lines());
   });
-  if (x.beta == 0.0f) return;
-  const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
-                             x.c.batch == x.d.batch &&
-                             (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
-                             (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
-  if (!same_elements && overlap(d, lines_of(x.c))) {
-    fail("d.data",
-         "overlaps c.data, must not unless both have the same start, dtype, strides and batch");
-  }
 }
 
 /// check(), whose errors name what lies in `quantized`.
@@ -262,14 +233,7 @@ void check_workspace(const GemmArguments& x, const GemmOptions& options, std::in
     fail("options.workspace_bytes",
          checks::is_but(options.workspace_bytes, std::to_string(needed) + " or more"));
   }
-  const MemoryLines workspace = line_of(options.workspace, needed);
-  const auto check_apart = [&](const char* argument, const MemoryLines& memory) {
-    if (!overlap(workspace, memory)) return;
-    fail("options.workspace", std::string("overlaps ") + argument + ", must not");
-  };
-  for_each_input(x, check_apart);
-  check_apart("d.data", lines_of(MatrixView(x.d)));
-  if (x.beta != 0.0f) check_apart("c.data", lines_of(x.c));
+  check_apart(x, "options.workspace", line_of(options.workspace, needed));
 }
 
 }  // namespace gemm_detail

@@ -41,13 +41,6 @@ void CallDevice::add(const char* argument, const void* pointer) {
   }
 }
 
-void CallDevice::add_input(const MatrixView& x, const quantize_detail::FusedInput& input) {
-  add("x.data", x.data);
-  add("options.input.scale", input.scale.data);
-  add("options.input.shift", input.shift.data);
-  add("options.input.weight", input.weight.data);
-}
-
 const DeviceTraits& CallDevice::traits() const {
   const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
   require_kernels_for(device, first_);

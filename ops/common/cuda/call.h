@@ -5,7 +5,7 @@
 
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
-#include "ops/quantize/validate.h"
+#include "ops/common/regions.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale::cuda {
@@ -22,8 +22,6 @@ class CallDevice {
 
   /// Throws invalid_argument, naming `argument`, for memory of the host or of another device.
   void add(const char* argument, const void* pointer);
-  /// The same for "x.data" and the operands of "options.input".
-  void add_input(const MatrixView& x, const quantize_detail::FusedInput& input);
 
   bool is_known() const { return ordinal_ >= 0; }
   int ordinal() const { return ordinal_; }
@@ -60,8 +58,7 @@ void check_workspace(const Execution& execution, std::int64_t needed, CallDevice
                      const Arguments& a) {
   if (needed == 0) return;
   check_workspace(execution, needed, device);
-  quantize_detail::check_apart({"execution.workspace", line_of(execution.workspace, needed)},
-                               regions_of(a));
+  check_apart({"execution.workspace", line_of(execution.workspace, needed)}, regions_of(a));
 }
 
 }  // namespace blockscale::cuda

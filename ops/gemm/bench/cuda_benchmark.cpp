@@ -11,7 +11,7 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
-#include "ops/common/overlap.h"
+#include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
@@ -87,24 +87,15 @@ class DeviceProduct {
  public:
   /// `host` is validated.
   explicit DeviceProduct(const GemmArguments& host) : x_(host) {
-    copy(x_.a);
-    copy(x_.b);
-    if (host.quantized) {
-      MutableScaledTensorView& out = x_.quantized->out;
-      const ScaledTensorView out_there = out;
-      copy_result(out.values, values_of(out_there));
-      copy_result(out.scales, scales_of(out_there));
-      if (out.tensor_scale != nullptr) copy(out.tensor_scale, tensor_scales_of(out_there));
-    } else {
-      copy_result(x_.d.data, lines_of(MatrixView(host.d)));
-    }
-    if (host.beta != 0) copy(x_.c.data, lines_of(host.c));
-    if (host.bias != nullptr) {
-      copy(x_.bias, line_of(host.bias, host.d.columns * format_traits(host.bias_dtype).bits / 8));
-    }
-    if (host.alpha_factor != nullptr) {
-      copy(x_.alpha_factor, line_of(host.alpha_factor, sizeof(float)));
-    }
+    using gemm_detail::Access;
+    gemm_detail::for_each_memory(x_, [&](auto, Access access, auto*& pointer, const auto& lines) {
+      if (pointer == nullptr) return;
+      if (access == Access::writes) {
+        results_.emplace_back(buffers_.size(),
+                              const_cast<void*>(static_cast<const void*>(pointer)));
+      }
+      copy(pointer, lines());
+    });
   }
 
   const GemmArguments& arguments() const { return x_; }
@@ -121,13 +112,6 @@ class DeviceProduct {
   }
 
  private:
-  void copy(ScaledTensorView& view) {
-    const ScaledTensorView host = view;
-    copy(view.values, values_of(host));
-    copy(view.scales, scales_of(host));
-    if (host.tensor_scale != nullptr) copy(view.tensor_scale, tensor_scales_of(host));
-  }
-
   /// Copies what `pointer` points to, and lets it point there.
   template <class T>
   void copy(T*& pointer, const MemoryLines& lines) {
@@ -135,12 +119,6 @@ class DeviceProduct {
     buffer.copy_from_host(pointer, buffer.bytes());
     pointer = reinterpret_cast<T*>(buffer.data());
     buffers_.push_back(std::move(buffer));
-  }
-
-  /// The same, for what a product writes.
-  void copy_result(void*& pointer, const MemoryLines& lines) {
-    results_.emplace_back(buffers_.size(), pointer);
-    copy(pointer, lines);
   }
 
   GemmArguments x_;

@@ -21,11 +21,11 @@
 #include <cstring>
 
 #include "core/recipe.h"
+#include "ops/common/scale_placement.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
-#include "ops/quantize/cpu/scale_placement.h"
 // These are toggled per target as this file is.
 #include "ops/gemm/cpu/chunk-inl.h"
 #include "ops/gemm/cpu/few_rows-inl.h"

@@ -14,11 +14,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/common/scale_placement.h"
+#include "ops/common/simd/scale_factors.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/value_range.h"
-#include "ops/quantize/cpu/scale_placement.h"
-#include "ops/quantize/cpu/steps.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
 #include "ops/gemm/cpu/chunk-inl.h"

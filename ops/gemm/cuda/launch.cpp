@@ -13,7 +13,8 @@
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
-#include "ops/common/overlap.h"
+#include "ops/common/regions.h"
+#include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/tuning.h"
@@ -26,27 +27,11 @@
 namespace blockscale {
 
 /// All that a product reads and writes: for check_workspace.
-static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
-  std::vector<quantize_detail::Region> regions = {{"a.values", values_of(x.a)},
-                                                  {"a.scales", scales_of(x.a)},
-                                                  {"b.values", values_of(x.b)},
-                                                  {"b.scales", scales_of(x.b)}};
-  if (x.quantized) {
-    const ScaledTensorView out = x.quantized->out;
-    regions.push_back({"quantized.out.values", values_of(out)});
-    regions.push_back({"quantized.out.scales", scales_of(out)});
-    regions.push_back({"quantized.out.tensor_scale", tensor_scales_of(out)});
-  } else {
-    regions.push_back({"d.data", lines_of(MatrixView(x.d))});
-  }
-  if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
-  if (x.bias != nullptr) {
-    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    regions.push_back({"bias", line_of(x.bias, x.d.columns * size)});
-  }
-  if (x.alpha_factor != nullptr) {
-    regions.push_back({"alpha_factor", line_of(x.alpha_factor, sizeof(float))});
-  }
+static std::vector<Region> regions_of(const GemmArguments& x) {
+  std::vector<Region> regions;
+  gemm_detail::for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
+    regions.push_back({argument, lines()});
+  });
   return regions;
 }
 
@@ -60,20 +45,9 @@ runtime::KernelSet& kernels() {
 
 cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
   cuda::CallDevice device(execution);
-  if (x.quantized) {
-    device.add("quantized.out.values", x.quantized->out.values);
-    device.add("quantized.out.scales", x.quantized->out.scales);
-    device.add("quantized.out.tensor_scale", x.quantized->out.tensor_scale);
-  } else {
-    device.add("d.data", x.d.data);
-  }
-  device.add("a.values", x.a.values);
-  device.add("a.scales", x.a.scales);
-  device.add("b.values", x.b.values);
-  device.add("b.scales", x.b.scales);
-  device.add("bias", x.bias);
-  device.add("alpha_factor", x.alpha_factor);
-  if (x.beta != 0) device.add("c.data", x.c.data);
+  for_each_memory(x, [&](const char* argument, Access, const void* pointer, const auto&) {
+    device.add(argument, pointer);
+  });
   return device;
 }
 

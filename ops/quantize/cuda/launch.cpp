@@ -25,6 +25,13 @@ runtime::KernelSet& dequantize_kernels() {
   return kernels;
 }
 
+void add_input(cuda::CallDevice& device, const MatrixView& x, const FusedInput& input) {
+  device.add("x.data", x.data);
+  device.add("options.input.scale", input.scale.data);
+  device.add("options.input.shift", input.shift.data);
+  device.add("options.input.weight", input.weight.data);
+}
+
 void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution) {
   for (int i = 0; i < plan.count; ++i) {
     const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
@@ -44,7 +51,7 @@ using quantize_detail::QuantizePlan;
 
 CallDevice device_of_call(const QuantizeArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   device.add("out.values", a.out.values);
   device.add("out.scales", a.out.scales);
   device.add("out.tensor_scale", a.out.tensor_scale);
@@ -53,7 +60,7 @@ CallDevice device_of_call(const QuantizeArguments& a, const Execution& execution
 
 CallDevice device_of_input(const AbsoluteMaximumArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   return device;
 }
 

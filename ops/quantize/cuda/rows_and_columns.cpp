@@ -33,7 +33,7 @@ using quantize_detail::RowsAndColumnsPlan;
 
 CallDevice device_of_call(const RowsAndColumnsArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   device.add("out_rows.values", a.rows.values);
   device.add("out_rows.scales", a.rows.scales);
   device.add("out_columns.values", a.columns.values);
