@@ -62,7 +62,8 @@ PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config
   o.row_bytes = static_cast<std::uint32_t>(row_bytes(x.recipe, x.k));
   o.element = t.element;
   o.vectors = begins_at_16_bytes(x);
-  o.pieces = Divisor(static_cast<std::uint32_t>(config.depth * format_traits(t.element).bits / 128));
+  o.pieces =
+      Divisor(static_cast<std::uint32_t>(config.depth * format_traits(t.element).bits / 128));
   o.parts = plain_parts(t.element, config.form);
   o.stage_rows = static_cast<std::uint32_t>(std::min<std::int64_t>(x.rows, tile_rows));
   o.scales = places_of_scales(x);
@@ -151,13 +152,13 @@ PlainGemmStep step_of(const GemmArguments& x, PlainTile tile) {
 }
 
 /// The tile that suits: small ones where large ones would leave multiprocessors without work, or
-/// have too many parts for shared memory. Large and medium ones add in one order, so that rows whose
-/// bits do not depend on their number may have either.
+/// have too many parts for shared memory. Large and medium ones add in one order, so that rows
+/// whose bits do not depend on their number may have either.
 PlainTile suitable_tile(const GemmArguments& x, int multiprocessors) {
   constexpr std::int64_t kFewRows = 16;
   if (x.d.rows <= kFewRows && !x.batch_invariant) return PlainTile::few_rows;
-  const PlainGemmConfig large = kPlainGemmKernels[kPlainGemmKernels.index(PlainTile::large,
-                                                                          Format::bf16)];
+  const PlainGemmConfig large =
+      kPlainGemmKernels[kPlainGemmKernels.index(PlainTile::large, Format::bf16)];
   if (x.d.rows <= 64 || tiles_of(x.d, large) < multiprocessors) return PlainTile::medium;
   return step_of(x, PlainTile::large).shape.dynamic_shared_bytes <= kMostSharedBytes
              ? PlainTile::large
@@ -188,8 +189,8 @@ std::string text_of(const PlainGemmStep& step) {
   };
   return plain_gemm_kernel_name(c) + ": " + std::to_string(p.order.tiles) + " tiles of " +
          std::to_string(c.rows) + " x " + std::to_string(c.columns) + ", " +
-         std::to_string(p.k_tiles) + " tiles of " + std::to_string(c.depth) +
-         " of K; A " + loads(p.operands[0]) + "; B " + loads(p.operands[1]) + "; scales for " +
+         std::to_string(p.k_tiles) + " tiles of " + std::to_string(c.depth) + " of K; A " +
+         loads(p.operands[0]) + "; B " + loads(p.operands[1]) + "; scales for " +
          std::to_string(1u << p.log2_segment) + " of K; " + std::to_string(step.shape.block.x) +
          " threads, " + std::to_string(p.stages) + " stages, " +
          std::to_string(step.shape.dynamic_shared_bytes) + " bytes shared, stored by " +
@@ -231,10 +232,8 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, int multiprocessor
   if (!x.quantized) return plan;
   const quantize_detail::QuantizeArguments a = quantization_of(x);
   const auto rest = static_cast<std::uintptr_t>(plan.workspace_bytes);
-  void* const behind =
-      reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(workspace) + rest);
-  plan.quantization =
-      plan_quantize(a, x.quantized->options, {multiprocessors}, behind);
+  void* const behind = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(workspace) + rest);
+  plan.quantization = plan_quantize(a, x.quantized->options, {multiprocessors}, behind);
   plan.workspace_bytes += plan.quantization->workspace_bytes;
   return plan;
 }

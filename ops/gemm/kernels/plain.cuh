@@ -8,8 +8,8 @@
 //   3. multiplies them by mma.sync, a segment of K at a time, in which each row of A and of B has
 //      one scale: sum += products * A's scale * B's scale, in f32 (multiply_tile).
 // While one tile is multiplied, the next is decoded, and codes of those behind it are on their way.
-// At the end warps that divide K add up their sums, and alpha, tensor scales, C and bias are applied
-// (store_pair). What is outside of K counts as zero; what is outside of D is not stored.
+// At the end warps that divide K add up their sums, and alpha, tensor scales, C and bias are
+// applied (store_pair). What is outside of K counts as zero; what is outside of D is not stored.
 #pragma once
 
 #include "device/decode/codes.cuh"
@@ -139,9 +139,9 @@ BLOCKSCALE_HD constexpr int plain_group(Format element) {
 
 /// The elements of a group as their parts in kForm, two in a word.
 template <Format kForm, Format kElement>
-BLOCKSCALE_DEVICE void decode_group(SharedAddress codes,
-                                    uint32_t (&parts)[plain_parts(kElement, kForm)]
-                                                     [plain_group(kElement) / 2]) {
+BLOCKSCALE_DEVICE void decode_group(
+    SharedAddress codes,
+    uint32_t (&parts)[plain_parts(kElement, kForm)][plain_group(kElement) / 2]) {
   constexpr int kBits = format_traits(kElement).bits, kGroup = plain_group(kElement);
   constexpr int kWords = kGroup * kBits / 32;
   encoding::Codes<kElement, kGroup> group;
@@ -264,9 +264,8 @@ class Scales {
       const uint32_t row = tile_row - (slot.is_b ? static_cast<uint32_t>(kConfig.rows) : 0);
       const Rows rows = place.rows(slot.is_b ? 1 : 0);
       // Rows outside of the operand take its last one's.
-      slot.offset =
-          place.batch * x.scales.batch_stride +
-          x.scales.row_offset(rows.first + (row < rows.count ? row : rows.count - 1));
+      slot.offset = place.batch * x.scales.batch_stride +
+                    x.scales.row_offset(rows.first + (row < rows.count ? row : rows.count - 1));
     }
   }
 
@@ -274,8 +273,8 @@ class Scales {
   BLOCKSCALE_DEVICE void load(uint32_t tile) {
     BLOCKSCALE_UNROLL
     for (Slot& slot : slots_) {
-      const uint32_t k = tile * static_cast<uint32_t>(kConfig.depth) +
-                         (slot.segment << p_.log2_segment);
+      const uint32_t k =
+          tile * static_cast<uint32_t>(kConfig.depth) + (slot.segment << p_.log2_segment);
       slot.bits = 0;
       if (!slot.exists || k >= p_.k) continue;
       const PlainOperand& x = p_.operands[slot.is_b ? 1 : 0];
@@ -296,8 +295,8 @@ class Scales {
     for (const Slot& slot : slots_) {
       if (!slot.exists) continue;
       const Format format = p_.operands[slot.is_b ? 1 : 0].scale_format;
-      const uint32_t k = tile * static_cast<uint32_t>(kConfig.depth) +
-                         (slot.segment << p_.log2_segment);
+      const uint32_t k =
+          tile * static_cast<uint32_t>(kConfig.depth) + (slot.segment << p_.log2_segment);
       float scale = bit_cast<float>(slot.bits);
       if (format == Format::ue8m0) scale = decode<Format::ue8m0>(slot.bits);
       if (format == Format::ue4m3) scale = encoding::e4m3_value(slot.bits & 0x7Fu);
@@ -332,7 +331,7 @@ class Scales {
 template <PlainGemmConfig kConfig>
 class Multiplier {
  public:
-  static constexpr int kM = kConfig.rows / kConfig.warps_m / 16;   // products of 16 rows
+  static constexpr int kM = kConfig.rows / kConfig.warps_m / 16;    // products of 16 rows
   static constexpr int kN = kConfig.columns / kConfig.warps_n / 8;  // x 8 columns
   static_assert(kN % 2 == 0);
 
@@ -385,8 +384,8 @@ class Multiplier {
   static constexpr uint32_t kPartB = static_cast<uint32_t>(kConfig.columns * kConfig.depth * 2);
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows + kConfig.columns);
   /// Steps of K of a warp.
-  static constexpr uint32_t kSteps = static_cast<uint32_t>(kConfig.depth / kConfig.warps_k) /
-                                     kPlainStep;
+  static constexpr uint32_t kSteps =
+      static_cast<uint32_t>(kConfig.depth / kConfig.warps_k) / kPlainStep;
   using Two = device::Vector<float, 2>;
 
   /// Infinities and NaN become 0: they count in the product of first parts alone, as an infinity

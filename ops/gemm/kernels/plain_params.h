@@ -98,21 +98,21 @@ struct PlainGemmParams {
   LinearEpilogue epilogue;
   TileOrder order;
   uint32_t k = 0;
-  uint32_t k_tiles = 0;  // of a config's depth
+  uint32_t k_tiles = 0;       // of a config's depth
   uint32_t log2_segment = 5;  // codes that have one scale of each operand: 32, or 16
   uint32_t stages = 0;        // kPlainLeastStages to the config's
   bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
 };
 
-/// Where everything lies in shared memory, in bytes from its start: two buffers of decoded elements,
-/// each with A's parts and then B's, rows of a config's depth; two of scales in f32, [segment][rows
-/// of A, rows of B]; and stages of codes as they lie in memory, A's and then B's.
+/// Where everything lies in shared memory, in bytes from its start: two buffers of decoded
+/// elements, each with A's parts and then B's, rows of a config's depth; two of scales in f32,
+/// [segment][rows of A, rows of B]; and stages of codes as they lie in memory, A's and then B's.
 struct PlainMemory {
-  uint32_t a_part_bytes;    // of a part of an operand
+  uint32_t a_part_bytes;  // of a part of an operand
   uint32_t b_part_bytes;
-  uint32_t buffer_bytes;    // of decoded elements
-  uint32_t scales;          // where the first buffer of scales begins
-  uint32_t scale_bytes;     // of a buffer
+  uint32_t buffer_bytes;  // of decoded elements
+  uint32_t scales;        // where the first buffer of scales begins
+  uint32_t scale_bytes;   // of a buffer
   uint32_t stages;
   uint32_t stage_bytes;
   uint32_t b_stage;  // where B's codes begin in a stage

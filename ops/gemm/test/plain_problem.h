@@ -147,6 +147,9 @@ class PlainOperands {
   TestOperand& a() { return a_; }
   TestOperand& b() { return b_; }
 
+  /// The first rows of A and D alone.
+  void set_rows(std::int64_t rows) { x_.a.rows = x_.d.rows = rows; }
+
   void poison_d() {
     std::memcpy(static_cast<std::uint8_t*>(x_.d.data) - TestMatrix::kGuard, fresh_d_.data(),
                 fresh_d_.size());

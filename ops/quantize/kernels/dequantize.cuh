@@ -17,8 +17,8 @@
 namespace blockscale {
 namespace quantizer {
 
-using encoding::Chunk;
 using decoding::decode_codes;
+using encoding::Chunk;
 using encoding::Codes;
 using encoding::e4m3_value;
 
