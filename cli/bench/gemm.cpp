@@ -85,8 +85,8 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
                       command.to.recipe, command.to.input());
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;
-    const std::string plan =
-        command.cuda ? cuda::describe_gemm(arguments, chip_of(command.chip)) : describe_gemm(arguments);
+    const std::string plan = command.cuda ? cuda::describe_gemm(arguments, chip_of(command.chip))
+                                          : describe_gemm(arguments);
     json["cases"].push_back({{"recipe_a", name_a}, {"recipe_b", name_b}, {"plan", plan}});
     if (!command.cuda) json["cases"].back().update(work_json(gemm_work(arguments)));
     if (command.cuda) text += std::string(name_a) + " x " + name_b + '\n';
