@@ -191,9 +191,15 @@ void dequantize_on_device(nb::handle x, nb::handle out, Format dtype, int device
   cuda::dequantize(source.view, matrix, work.execution());
 }
 
+/// What plans are described for.
+cuda::Chip chip_of(const std::optional<std::string>& name) {
+  return name ? cuda::chip_named(*name) : cuda::default_chip();
+}
+
 /// The plan of one problem, in memory that does not exist. `transform` numbers InputTransform.
 std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, Recipe recipe,
-                              ScaleLayout layout, int transform) {
+                              ScaleLayout layout, int transform,
+                              const std::optional<std::string>& chip) {
   cuda::QuantizeBenchmarkOptions options;
   options.recipes = {recipe};
   options.dtypes = {dtype};
@@ -202,7 +208,7 @@ std::string describe_quantize(std::int64_t rows, std::int64_t k, Format dtype, R
   const std::int64_t columns = options.transforms[0] == InputTransform::swiglu ? 2 * k : k;
   options.input_bytes = {rows * columns * (format_traits(dtype).bits / 8)};
   options.k = k;
-  const auto plans = cuda::describe_benchmark(options);
+  const auto plans = cuda::describe_benchmark(options, chip_of(chip));
   if (plans.empty()) {
     throw Error(ErrorCode::invalid_argument, "layout",
                 std::string("is ") + scale_layout_traits(layout).name + ", which is none of " +
@@ -262,10 +268,11 @@ bool gemm_torch(nb::handle a, nb::handle b, nb::handle out, nb::handle alpha, nb
 
 std::string describe_gemm(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
                           Recipe a, Recipe b, Format dtype, const std::optional<Recipe>& to,
-                          const std::optional<nb::tuple>& transform) {
+                          const std::optional<nb::tuple>& transform,
+                          const std::optional<std::string>& chip) {
   const InputArgument input = input_argument(transform, {});
   const GemmArguments arguments = imagined_gemm(m, n, k, a, b, dtype, batch, to, input.input);
-  return with_python_names([&] { return cuda::describe_gemm(arguments); });
+  return with_python_names([&] { return cuda::describe_gemm(arguments, chip_of(chip)); });
 }
 
 void synchronize(int device, std::uintptr_t stream) {
@@ -292,7 +299,8 @@ void bind_cuda_operations(nb::module_& module) {
   module.def("cuda_dequantize", &dequantize_on_device, nb::arg("x"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("device"), nb::arg("stream"), nb::arg("make_workspace"));
   module.def("cuda_describe_quantize", &describe_quantize, nb::arg("rows"), nb::arg("k"),
-             nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"));
+             nb::arg("dtype"), nb::arg("recipe"), nb::arg("layout"), nb::arg("transform"),
+             nb::arg("chip").none());
   module.def("cuda_gemm", &gemm_on_device, nb::arg("a"), nb::arg("b"), nb::arg("out"),
              nb::arg("dtype"), nb::arg("alpha"), nb::arg("alpha_factor").none(), nb::arg("beta"),
              nb::arg("c").none(), nb::arg("bias").none(), nb::arg("batch_invariant"),
@@ -308,7 +316,7 @@ void bind_cuda_operations(nb::module_& module) {
              nb::arg("device_of"));
   module.def("cuda_describe_gemm", &describe_gemm, nb::arg("m"), nb::arg("n"), nb::arg("k"),
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"), nb::arg("to").none(),
-             nb::arg("transform").none());
+             nb::arg("transform").none(), nb::arg("chip").none());
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
 #include "blockscale/quantize.h"
@@ -129,11 +130,11 @@ struct QuantizeBenchmarkPlan : QuantizeBenchmarkCase {
   std::string plan;  // as cuda::describe_quantize says it
 };
 
-/// The plans of the cases that benchmark_quantize would time, in its order, on a chip of so many
-/// multiprocessors (132: an H200): needs no GPU and no memory. Throws invalid_argument for options
-/// that are not allowed, and as cuda::describe_quantize does.
+/// The plans of the cases that benchmark_quantize would time, in its order, on a chip, by default
+/// that of describe_quantize: needs no GPU and no memory. Throws invalid_argument for options that
+/// are not allowed, and as cuda::describe_quantize does.
 std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
-                                                      int multiprocessors = 132);
+                                                      const Chip& chip = default_chip());
 
 /// Times cuda::quantize on the current device, in a stream of its own and on random normal inputs,
 /// in memory that it frees in the end. Throws as cuda::quantize does.

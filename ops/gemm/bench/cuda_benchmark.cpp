@@ -167,8 +167,8 @@ class ColdProducts {
     }
     const GemmArguments host = gemm_detail::validated(arguments, {});
     const DeviceTraits& device = current_device();
-    require_kernels_for(device, "device");
-    (void)describe_gemm(host, device.multiprocessors);
+    require_kernels_for(gemm_detail::kernels(), device, "device");
+    (void)describe_gemm(host, device);
     return host;
   }
 
@@ -207,9 +207,8 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
     for (const Fp8GemmChoice& choice : choices) add(choice);
     return products.seconds(launches);
   };
-  const DeviceTraits& device = current_device();
   const gemm_detail::TuningResult result =
-      tune({device.name, device.multiprocessors}, gemm_detail::size_of(x), time_choices, tuning);
+      tune(current_device(), gemm_detail::size_of(x), time_choices, tuning);
   tuning.write();
   return {result.tried, result.planned_seconds, result.best_seconds,
           result.kept ? text_of(*result.kept) : "", tuning.path().string()};

@@ -12,8 +12,7 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block
-constexpr std::uint32_t kReservedBytes = 1024;      // of each block, for the system
+constexpr std::uint32_t kReservedBytes = 1024;  // of each block, for the system
 constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
 
 /// Clusters of so many blocks that a Hopper chip holds at a time, one block a multiprocessor:
@@ -46,9 +45,9 @@ constexpr int kMostCuts = 8;
 
 /// As many stages as fit; 0 if fewer than 3 do.
 std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
-                              std::uint32_t per_sm) {
-  const std::uint32_t bytes =
-      std::min(kSharedBytes, kMultiprocessorBytes / per_sm - kReservedBytes);
+                              std::uint32_t per_sm, const cuda::Chip& chip) {
+  const std::uint32_t bytes = std::min(static_cast<std::uint32_t>(chip.shared_bytes),
+                                       kMultiprocessorBytes / per_sm - kReservedBytes);
   std::uint32_t stages = kMostStages;
   while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
   return stages < 3 ? 0 : stages;
@@ -143,12 +142,12 @@ double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8GemmCho
 }
 
 Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoice>& choices,
-                            int multiprocessors) {
+                            const cuda::Chip& chip) {
   Fp8GemmDivision best;
   best.columns = x.n;
   best.expected_seconds = std::numeric_limits<double>::infinity();
   for (const Fp8GemmChoice& c : choices) {
-    const double seconds = expected_seconds(x, c, multiprocessors);
+    const double seconds = expected_seconds(x, c, chip);
     if (seconds >= best.expected_seconds) continue;
     best.expected_seconds = seconds;
     best.first = c;
@@ -159,19 +158,20 @@ Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoic
 /// The best division in which `first` computes all columns but the last ones; `best` if none is
 /// better.
 Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8GemmDivision best,
-                         int multiprocessors) {
+                         const cuda::Chip& chip) {
   Fp8GemmSize head = x, tail = x;
   tail.may_copy_scales = false;  // they begin where a box may not
   const std::int64_t step = least_columns(x);
   head.n = (x.n - 1) / step * step;
   for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= step) {
-    if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(multiprocessors)) break;
+    if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(chip.multiprocessors)) break;
     tail.n = x.n - head.n;
-    const Waves waves = waves_of(head, first, multiprocessors);
+    const Waves waves = waves_of(head, first, chip.multiprocessors);
     if (waves.all >= best.expected_seconds - kLaunch) continue;
-    for (const Fp8GemmChoice& rest : fp8_gemm_choices(tail, multiprocessors)) {
-      const double seconds = kLaunch + std::max(seconds_beside(waves, tail, rest, multiprocessors),
-                                                bytes_of(x) / kMemory);
+    for (const Fp8GemmChoice& rest : fp8_gemm_choices(tail, chip)) {
+      const double seconds =
+          kLaunch +
+          std::max(seconds_beside(waves, tail, rest, chip.multiprocessors), bytes_of(x) / kMemory);
       if (seconds >= best.expected_seconds) continue;
       best = {head.n, first, rest, seconds};
     }
@@ -179,9 +179,9 @@ Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8Ge
   return best;
 }
 
-Fp8GemmDivision found_division(const Fp8GemmSize& x, int multiprocessors) {
-  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, multiprocessors);
-  const Fp8GemmDivision single = best_single(x, choices, multiprocessors);
+Fp8GemmDivision found_division(const Fp8GemmSize& x, const cuda::Chip& chip) {
+  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, chip);
+  const Fp8GemmDivision single = best_single(x, choices, chip);
   if (!x.may_cut) return single;
   Fp8GemmDivision best = single;
   best.expected_seconds *= kWorthwhile;
@@ -189,7 +189,7 @@ Fp8GemmDivision found_division(const Fp8GemmSize& x, int multiprocessors) {
   for (const Fp8GemmChoice& c : choices) {
     const bool is_wide = c.rows >= 128 && c.columns == 128;
     if (c.split == 1 && (is_wide || c == single.first)) {
-      best = best_cut(x, c, best, multiprocessors);
+      best = best_cut(x, c, best, chip);
     }
   }
   return best.rest ? best : single;
@@ -205,14 +205,15 @@ std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
   return std::min<std::int64_t>(c.rows, ceil_div(x.m, 8) * 8);
 }
 
-std::uint32_t grid_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+std::uint32_t grid_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, const cuda::Chip& chip) {
   const std::uint32_t tiles = tiles_of(x, c);
-  return c.split > 1 ? tiles * c.split : std::min(tiles, clusters_at_a_time(c, multiprocessors));
+  return c.split > 1 ? tiles * c.split
+                     : std::min(tiles, clusters_at_a_time(c, chip.multiprocessors));
 }
 
-double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, const cuda::Chip& chip) {
   return kLaunch + sum_seconds(c) +
-         std::max(waves_of(x, c, multiprocessors).all, bytes_of(x) / kMemory);
+         std::max(waves_of(x, c, chip.multiprocessors).all, bytes_of(x) / kMemory);
 }
 
 double expected_row_seconds(const Fp8GemmSize& x) {
@@ -221,7 +222,7 @@ double expected_row_seconds(const Fp8GemmSize& x) {
   return kRowLaunch + bytes_of(x) / kRead;
 }
 
-std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiprocessors) {
+std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, const cuda::Chip& chip) {
   std::vector<Fp8GemmChoice> choices;
   const std::int64_t k_blocks = ceil_div(x.k, kFp8BlockK);
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
@@ -234,10 +235,10 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
         if (split > 1 && config.rows == 192) break;  // these are for many rows
         if (config.copies_scales != x.copies_scales(config.rows, config.columns, split)) continue;
         Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
-        c.stages = stages_that_fit(config, split, per_sm);
+        c.stages = stages_that_fit(config, split, per_sm, chip);
         if (c.stages == 0) continue;
         // A cluster computes one tile: more of them than run at a time wait.
-        if (split > 1 && tiles_of(x, c) > clusters_at_a_time(c, multiprocessors)) continue;
+        if (split > 1 && tiles_of(x, c) > clusters_at_a_time(c, chip.multiprocessors)) continue;
         choices.push_back(c);
       }
     }
@@ -245,10 +246,10 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, int multiproce
   return choices;
 }
 
-Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
+Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, const cuda::Chip& chip) {
   // To compare all choices takes as long as a launch: each thread keeps what it has found, in a
   // slot for each value of a hash.
-  using Key = std::array<std::int64_t, 10>;
+  using Key = std::array<std::int64_t, 11>;
   struct Slot {
     Key key{};  // of no size: the last number is positive
     Fp8GemmDivision division;
@@ -264,9 +265,10 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, int multiprocessors) {
                    x.may_split,
                    x.may_copy_scales,
                    x.quantized_columns,
-                   multiprocessors};
+                   chip.multiprocessors,
+                   chip.shared_bytes};
   Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
-  if (slot.key != key) slot = {key, found_division(x, multiprocessors)};
+  if (slot.key != key) slot = {key, found_division(x, chip)};
   return slot.division;
 }
 

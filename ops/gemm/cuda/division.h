@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "blockscale/device.h"
 #include "ops/gemm/kernels/config.h"
 
 namespace blockscale::gemm_detail {
@@ -63,15 +64,16 @@ struct Fp8GemmDivision {
   double expected_seconds = 0;
 };
 
-/// Every choice that can compute the product on a chip with so many multiprocessors; never empty.
-std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& size, int multiprocessors);
+/// Every choice that can compute the product on a chip; never empty.
+std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& size, const cuda::Chip& chip);
 
 /// The division that is expected to be fastest. To find it takes longer than a launch: a thread
 /// keeps those of the sizes that it asked for last.
-Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, int multiprocessors);
+Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& size, const cuda::Chip& chip);
 
 /// What a product takes by one choice.
-double expected_seconds(const Fp8GemmSize& size, const Fp8GemmChoice& choice, int multiprocessors);
+double expected_seconds(const Fp8GemmSize& size, const Fp8GemmChoice& choice,
+                        const cuda::Chip& chip);
 
 /// The same by the kernel for one row, which takes as long as reading B.
 double expected_row_seconds(const Fp8GemmSize& size);
@@ -81,6 +83,6 @@ std::int64_t a_rows_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice);
 
 /// Blocks of a launch by `choice`: of all tiles where clusters divide K, else as many as run at a
 /// time.
-std::uint32_t grid_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice, int multiprocessors);
+std::uint32_t grid_of(const Fp8GemmSize& size, const Fp8GemmChoice& choice, const cuda::Chip& chip);
 
 }  // namespace blockscale::gemm_detail

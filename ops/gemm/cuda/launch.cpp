@@ -36,12 +36,13 @@ static std::vector<Region> regions_of(const GemmArguments& x) {
 }
 
 namespace gemm_detail {
-namespace {
 
 runtime::KernelSet& kernels() {
   static auto& set = *new runtime::KernelSet(fp8_gemm_kernel_specs());
   return set;
 }
+
+namespace {
 
 cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
   cuda::CallDevice device(execution);
@@ -53,18 +54,19 @@ cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& e
 
 void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
   for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
-                 plan.copies[i].params);
+    cuda::launch(kernels().get(kAlignRowsKernel, plan.architecture), plan.copies[i].shape,
+                 execution, plan.copies[i].params);
   }
   if (plan.row) {
-    cuda::launch(kernels().get(kFp8RowKernel), plan.row->shape, execution, plan.row->params);
+    cuda::launch(kernels().get(kFp8RowKernel, plan.architecture), plan.row->shape, execution,
+                 plan.row->params);
   }
   for (std::size_t i = 0; i < plan.count; ++i) {
     const Fp8GemmLaunch& launch = plan.launches[i];
     cuda::Execution early = execution;
     early.overlap = execution.overlap || launch.params.is_beside;
-    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel)), launch.shape, early,
-                 launch.params);
+    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel), plan.architecture),
+                 launch.shape, early, launch.params);
   }
 }
 
@@ -142,7 +144,7 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   return true;
 }
 
-/// Plans a product by choose(validated arguments, device traits), or by itself if that is none, and
+/// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
 /// launches it. Nothing where D has no element.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
@@ -150,12 +152,12 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
-  const cuda::DeviceTraits& traits = device.traits();
-  const std::optional<Fp8GemmChoice> choice = choose(x, traits);
-  Fp8GemmPlan plan = plan_fp8_gemm(x, traits.multiprocessors, choice, execution.workspace);
+  const cuda::Chip& chip = device.chip(kernels());
+  const std::optional<Fp8GemmChoice> choice = choose(x, chip);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, chip, choice, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, traits.multiprocessors, choice, with.workspace);
+    plan = plan_fp8_gemm(x, chip, choice, with.workspace);
   }
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
@@ -164,9 +166,8 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   return LaunchedPlan{device.ordinal(), plan};
 }
 
-std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x,
-                                          const cuda::DeviceTraits& traits) {
-  return Tuning::of_user().find({traits.name, traits.multiprocessors}, size_of(x));
+std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x, const cuda::Chip& chip) {
+  return Tuning::of_user().find(chip, size_of(x));
 }
 
 }  // namespace
@@ -193,7 +194,7 @@ namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
-  return gemm_detail::plan_fp8_gemm(x, 132).workspace_bytes;
+  return gemm_detail::plan_fp8_gemm(x, {}).workspace_bytes;  // of any chip
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
@@ -210,13 +211,12 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
   slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }
 
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors,
-                          const std::string& chip) {
-  check_multiprocessors(multiprocessors);
+std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
   const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
-  const auto tuned = tuning.find({chip, multiprocessors}, gemm_detail::size_of(x));
-  std::string text = gemm_detail::plan_fp8_gemm(x, multiprocessors, tuned).str();
+  const Chip& of = checked(chip, gemm_detail::kernels());
+  const auto tuned = tuning.find(of, gemm_detail::size_of(x));
+  std::string text = gemm_detail::plan_fp8_gemm(x, of, tuned).str();
   if (tuned) text += "tuned: " + tuning.path().string() + "\n";
   return text;
 }

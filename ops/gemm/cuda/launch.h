@@ -5,8 +5,12 @@
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/plan.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale::gemm_detail {
+
+/// Products' kernels in this process; indices are those of plans.
+runtime::KernelSet& kernels();
 
 /// Sets the tensor maps of the launch's parameters.
 void find_tensor_maps(Fp8GemmLaunch& launch);

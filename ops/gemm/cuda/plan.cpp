@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/quantize.h"
 #include "ops/gemm/validate.h"
+#include "runtime/kernels/architecture.h"
 
 namespace blockscale::gemm_detail {
 namespace {
@@ -30,6 +32,15 @@ void check_operand(const ScaledTensorView& x, const char* argument) {
                     "; products on CUDA devices take FP8 recipes of e4m3 (fp8_tensor, fp8_row, "
                     "fp8_1x128, fp8_128x128 and their kin)");
   }
+}
+
+void check_chip(const cuda::Chip& chip) {
+  for (const char* const architecture : kWgmmaArchitectures) {
+    if (runtime::runs_on(architecture, chip.architecture)) return;
+  }
+  throw Error(ErrorCode::unsupported, "a.recipe",
+              "has no kernel for " + chip.name + " (compute capability " +
+                  runtime::compute_capability_text(chip.architecture) + ")");
 }
 
 void check_size(const char* argument, std::int64_t value) {
@@ -224,7 +235,7 @@ T* byte_at(T* data, std::int64_t offset) {
 }
 
 /// Has `x` copied to the plan's workspace.
-void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPlan& plan) {
+void align(ScaledTensorView& x, void* workspace, const cuda::Chip& chip, Fp8GemmPlan& plan) {
   OperandCopy& copy = plan.copies[plan.copy_count++];
   AlignRowsParams& p = copy.params;
   p.from = static_cast<const std::uint8_t*>(x.values);
@@ -238,7 +249,7 @@ void align(ScaledTensorView& x, void* workspace, int multiprocessors, Fp8GemmPla
   constexpr std::int64_t kBlocksOfMultiprocessor = 8;
   copy.shape.grid = {static_cast<std::uint32_t>(
       std::min(ceil_div(x.rows * x.batch, kRowsOfBlock),
-               kBlocksOfMultiprocessor * std::int64_t{multiprocessors}))};
+               kBlocksOfMultiprocessor * std::int64_t{chip.multiprocessors}))};
   copy.shape.block = {kAlignRowsThreads};
   copy.shape.programmatic_dependent_launch = true;
   x.values = p.to;
@@ -297,7 +308,7 @@ std::uint32_t group_rows_of(std::int64_t k, int tile_rows) {
 /// The launch of a product, or of some of its columns (`size`; where D is quantized, from column
 /// `first` on), by `choice`.
 Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8GemmChoice& c,
-                        std::int64_t first, int multiprocessors) {
+                        std::int64_t first, const cuda::Chip& chip) {
   const Fp8GemmConfig config = config_of(size, c);
   Fp8GemmLaunch launch;
   launch.choice = c;
@@ -343,7 +354,7 @@ Fp8GemmLaunch launch_of(const GemmArguments& x, const Fp8GemmSize& size, const F
   if (p.epilogue.d.boxes) launch.d = map_of_results(x.d, config);
   if (config.copies_scales) set_scales(launch, x, config);
   set_operands(launch, x, size);
-  launch.shape.grid = {grid_of(size, c, multiprocessors)};
+  launch.shape.grid = {grid_of(size, c, chip)};
   launch.shape.block = {static_cast<std::uint32_t>(threads_of(config))};
   launch.shape.cluster = {c.split};
   launch.shape.dynamic_shared_bytes = memory_of(config, c.stages, c.split).total;
@@ -464,7 +475,7 @@ Fp8GemmSize size_of(const GemmArguments& x) {
   return size;
 }
 
-Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
+Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                           const std::optional<Fp8GemmChoice>& choice, void* workspace) {
   GemmArguments x = validated;
   check_operand(x.a, "a");
@@ -473,14 +484,16 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   check_size("d.columns", x.d.columns);
   check_size("a.k", x.a.k);
   check_size("d.batch", x.d.batch);
+  check_chip(chip);
   Fp8GemmPlan plan;
+  plan.architecture = chip.architecture;
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
   if (ceil_div(x.d.rows, 64) * ceil_div(x.d.columns, 32) > kMostElements / x.d.batch - 1) {
     throw Error(ErrorCode::unsupported, "d", "has 2^31 tiles of 64 x 32 or more");
   }
   for (ScaledTensorView* const operand : {&x.a, &x.b}) {
     if (x.a.k == 0 || fits_tma(*operand)) continue;
-    align(*operand, workspace, multiprocessors, plan);
+    align(*operand, workspace, chip, plan);
   }
   const Fp8GemmSize size = size_of(x);
   if (!choice && takes_row_kernel(x, size)) {
@@ -490,9 +503,9 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
   }
   Fp8GemmDivision division;
   if (choice) {
-    division = {size.n, *choice, {}, expected_seconds(size, *choice, multiprocessors)};
+    division = {size.n, *choice, {}, expected_seconds(size, *choice, chip)};
   } else {
-    division = divide_fp8_gemm(size, multiprocessors);
+    division = divide_fp8_gemm(size, chip);
   }
   plan.expected_seconds = division.expected_seconds;
   plan.quantization = text_of_quantization(x);
@@ -501,14 +514,13 @@ Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
     Fp8GemmSize any = size;
     any.may_split = true;
     plan.batch_invariant_seconds =
-        plan.expected_seconds - divide_fp8_gemm(any, multiprocessors).expected_seconds;
+        plan.expected_seconds - divide_fp8_gemm(any, chip).expected_seconds;
   }
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8GemmChoice& c) {
     Fp8GemmSize part = size;
     part.n = count;
     if (first != 0) part.may_copy_scales = false;  // they begin where a box may not
-    plan.launches[plan.count++] =
-        launch_of(columns_of(x, first, count), part, c, first, multiprocessors);
+    plan.launches[plan.count++] = launch_of(columns_of(x, first, count), part, c, first, chip);
     plan.columns[plan.count - 1] = count;
   };
   add(0, division.columns, division.first);
@@ -563,19 +575,23 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GemmParams"));
   }
-  specs.push_back(
+  specs = runtime::for_architectures(specs, kWgmmaArchitectures);
+  const std::vector<runtime::KernelSpec> others = {
       runtime::with_parameters<AlignRowsParams>({.name = "gemm_align_rows",
                                                  .header = "ops/gemm/kernels/align_rows.cuh",
                                                  .call = "blockscale::align_rows_kernel",
                                                  .threads = kAlignRowsThreads},
-                                                "blockscale::AlignRowsParams"));
-  specs.push_back(runtime::with_parameters<Fp8RowParams>(
-      {.name = "gemm_fp8_one_row",
-       .header = "ops/gemm/kernels/fp8_one_row.cuh",
-       .call = "blockscale::fp8_row_kernel",
-       .threads = 32 * kFp8RowWarps,
-       .min_blocks_per_multiprocessor = kFp8RowBlocksPerMultiprocessor},
-      "blockscale::Fp8RowParams"));
+                                                "blockscale::AlignRowsParams"),
+      runtime::with_parameters<Fp8RowParams>(
+          {.name = "gemm_fp8_one_row",
+           .header = "ops/gemm/kernels/fp8_one_row.cuh",
+           .call = "blockscale::fp8_row_kernel",
+           .threads = 32 * kFp8RowWarps,
+           .min_blocks_per_multiprocessor = kFp8RowBlocksPerMultiprocessor},
+          "blockscale::Fp8RowParams")};
+  for (runtime::KernelSpec& spec : runtime::for_architectures(others, kAnyArchitectures)) {
+    specs.push_back(std::move(spec));
+  }
   return specs;
 }
 

@@ -43,6 +43,7 @@ struct Fp8RowLaunch {
 inline constexpr std::size_t kFp8RowKernel = kAlignRowsKernel + 1;
 
 struct Fp8GemmPlan {
+  int architecture = 0;  // of the chip that it is for
   std::size_t copy_count = 0;
   std::array<OperandCopy, 2> copies;
   std::int64_t workspace_bytes = 0;
@@ -63,13 +64,17 @@ Fp8GemmSize size_of(const GemmArguments& validated);
 
 /// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch of
 /// tiles by `choice`. Operands whose rows begin where tensor copies cannot read are copied to
-/// `workspace`, which is not looked at. Throws `unsupported` for recipes without a kernel, and for
-/// sizes beyond 2^31.
-Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
+/// `workspace`, which is not looked at. Throws `unsupported` for recipes and chips without a
+/// kernel, and for sizes beyond 2^31.
+Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                           const std::optional<Fp8GemmChoice>& choice = std::nullopt,
                           void* workspace = nullptr);
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
+
+/// What kernels with wgmma are compiled for, and what those are that need nothing of Hopper.
+inline constexpr const char* kWgmmaArchitectures[] = {"sm_90a"};
+inline constexpr const char* kAnyArchitectures[] = {"sm_90a", "sm_100f", "sm_120f"};
 
 /// What the kernel pack compiles for this operation: kFp8GemmKernels, kAlignRowsKernel,
 /// kFp8RowKernel.

@@ -12,19 +12,11 @@
 
 namespace blockscale::gemm_detail {
 
-/// What times are of.
-struct Chip {
-  std::string name;  // the driver's
-  int multiprocessors = 0;
-
-  friend bool operator==(const Chip&, const Chip&) = default;
-};
-
 /// Products that are tuned as one: m is rounded up to a power of two.
 Fp8GemmSize tuning_class(Fp8GemmSize size);
 
 struct TunedChoice {
-  Chip chip;
+  cuda::Chip chip;   // of which its name and multiprocessors count
   Fp8GemmSize size;  // a tuning_class
   Fp8GemmChoice choice;
   double seconds = 0;
@@ -53,12 +45,12 @@ class Tuning {
   const std::vector<TunedChoice>& choices() const { return choices_; }
 
   /// The choice for a product, if there is one that can compute it.
-  std::optional<Fp8GemmChoice> find(const Chip& chip, const Fp8GemmSize& size) const;
+  std::optional<Fp8GemmChoice> find(const cuda::Chip& chip, const Fp8GemmSize& size) const;
 
   /// Replaces what is known of the choice's chip and class, or forgets it. Of too many choices the
   /// oldest goes.
   void set(TunedChoice choice);
-  void forget(const Chip& chip, const Fp8GemmSize& tuning_class);
+  void forget(const cuda::Chip& chip, const Fp8GemmSize& tuning_class);
 
   /// Writes the file whole or not at all, and its folder if that is missing. Throws io, and
   /// invalid_argument if there is no path.
@@ -80,7 +72,7 @@ struct TuningResult {
 };
 
 /// Times all choices of a product, and sets or forgets what `tuning` has of it.
-TuningResult tune(const Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
+TuningResult tune(const cuda::Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
                   Tuning& tuning);
 
 std::string text_of(const Fp8GemmChoice& choice);

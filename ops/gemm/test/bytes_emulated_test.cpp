@@ -17,6 +17,7 @@
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
 #include "runtime/hash.h"
+#include "tests/chip.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
@@ -205,7 +206,7 @@ std::string bytes_of(const Product& p) {
   written.add_to(x, p, buffers);
   const GemmArguments validated = gemm_detail::validated(x, {});
   const auto plan_with = [&](void* workspace) {
-    return gemm_detail::plan_fp8_gemm(validated, 4, p.choice, workspace);
+    return gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), p.choice, workspace);
   };
   test::AlignedCopy workspace(nullptr, plan_with(nullptr).workspace_bytes, 0);
   gemm_detail::Fp8GemmPlan plan = plan_with(workspace.at());

@@ -14,6 +14,7 @@
 #include "device/scheduler/tile_order.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 
 namespace blockscale {
@@ -43,8 +44,13 @@ GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a =
   return x;
 }
 
+/// On an H200, whatever chip this machine has.
+std::string describe(const GemmArguments& x) {
+  return cuda::describe_gemm(x, cuda::Chip());
+}
+
 Fp8GemmPlan plan_of(const GemmArguments& x) {
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 132);
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), {});
 }
 
 void expect_launchable(const gemm_detail::Fp8RowLaunch& launch, const GemmArguments& x) {
@@ -128,10 +134,10 @@ TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
     for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
       const GemmArguments x = product(m, 2112, 7168, Recipe::fp8_1x128, b);
       const GemmArguments validated = gemm_detail::validated(x, {});
-      const auto choices = gemm_detail::fp8_gemm_choices(gemm_detail::size_of(validated), 132);
+      const auto choices = gemm_detail::fp8_gemm_choices(gemm_detail::size_of(validated), {});
       EXPECT_GE(choices.size(), 4u);
       for (const Fp8GemmChoice& c : choices) {
-        const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 132, c);
+        const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, {}, c);
         EXPECT_EQ(plan.count, 1u);
         EXPECT_EQ(plan.launches[0].choice, c);
         expect_launchable(plan, x);
@@ -150,21 +156,20 @@ TEST(CudaGemmPlan, NothingToDoAndNoK) {
 
 TEST(CudaGemmPlan, SaysWhatIsLaunched) {
   EXPECT_EQ(
-      cuda::describe_gemm(product(4096, 4096, 4096)),
+      describe(product(4096, 4096, 4096)),
       "gemm_fp8_128x128_blocks_copied: 1024 tiles of 128 x 128, 32 blocks of K; 132 x 384 threads, "
       "1 a multiprocessor, 5 stages, 206208 bytes shared, stored as boxes, scales copied; 109.1 us "
       "expected\nworkspace 0 bytes\n");
-  EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
+  EXPECT_THAT(describe(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));
-  EXPECT_THAT(cuda::describe_gemm(product(16384, 2112, 7168)),
+  EXPECT_THAT(describe(product(16384, 2112, 7168)),
               testing::HasSubstr("beside its last wave the other 64 columns by gemm_fp8_"));
-  EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
-              testing::HasSubstr("stored by elements"));
-  EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
+  EXPECT_THAT(describe(product(64, 577, 7168)), testing::HasSubstr("stored by elements"));
+  EXPECT_THAT(describe(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
 }
 
 TEST(CudaGemmPlan, OneRowHasAKernelOfItsOwn) {
-  EXPECT_EQ(cuda::describe_gemm(product(1, 2112, 7168)),
+  EXPECT_EQ(describe(product(1, 2112, 7168)),
             "gemm_fp8_one_row: 8 rows of B a block, K divided among 8 warps; 264 x 256 threads, "
             "7648 bytes shared; 5.3 us expected\nworkspace 0 bytes\n");
   const auto has_row = [](const GemmArguments& x) { return plan_of(x).row.has_value(); };
@@ -184,11 +189,10 @@ TEST(CudaGemmPlan, CopiesWhatTensorCopiesCannotRead) {
   x.a.value_row_stride = 136;
   EXPECT_EQ(plan_of(x).copy_count, 2u);
   EXPECT_EQ(cuda::gemm_workspace_bytes(x), (64 + 96) * 128);
-  EXPECT_THAT(
-      cuda::describe_gemm(x),
-      testing::HasSubstr("a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
-                         "96 rows"));
-  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("workspace 20480 bytes"));
+  EXPECT_THAT(describe(x), testing::HasSubstr(
+                               "a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
+                               "96 rows"));
+  EXPECT_THAT(describe(x), testing::HasSubstr("workspace 20480 bytes"));
   EXPECT_EQ(cuda::gemm_workspace_bytes(product(64, 96, 120)), 0);
 }
 
@@ -202,7 +206,7 @@ TEST(CudaGemmPlan, BatchInvariantPlansDoNotDivideK) {
   }
   GemmArguments x = product(64, 576, 7168);
   x.batch_invariant = true;
-  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("batch-invariant: K is not divided"));
+  EXPECT_THAT(describe(x), testing::HasSubstr("batch-invariant: K is not divided"));
 }
 
 TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
@@ -213,8 +217,15 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
   far.a.scale_leading_stride = std::int64_t{1} << 27;
   expect_error(ErrorCode::unsupported, "a.scale_leading_stride", "is 134217728",
                [&] { (void)plan_of(far); });
-  expect_error(ErrorCode::invalid_argument, "multiprocessors", "is 0",
-               [] { (void)cuda::describe_gemm(product(1, 1, 128), 0); });
+  expect_error(ErrorCode::invalid_argument, "chip.multiprocessors", "is 0",
+               [] { (void)cuda::describe_gemm(product(1, 1, 128), test::chip_of(0)); });
+  cuda::Chip ampere;
+  ampere.architecture = 80;
+  expect_error(ErrorCode::unsupported, "chip", "(compute capability 8.0); kernels are for 9.0",
+               [&] { (void)cuda::describe_gemm(product(1, 1, 128), ampere); });
+  expect_error(ErrorCode::unsupported, "a.recipe",
+               "has no kernel for NVIDIA B200 (compute capability 10.0)",
+               [] { (void)cuda::describe_gemm(product(1, 1, 128), cuda::chip_named("B200")); });
 }
 
 TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {

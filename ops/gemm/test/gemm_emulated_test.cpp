@@ -9,6 +9,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 
@@ -72,10 +73,12 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   if (p.beta != 0) x.c = c.view();
   if (p.bias) x.bias = bias.view().data;
   const GemmArguments validated = gemm_detail::validated(x, {});
-  const std::int64_t needed = gemm_detail::plan_fp8_gemm(validated, 4, choice).workspace_bytes;
+  const std::int64_t needed =
+      gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), choice).workspace_bytes;
   EXPECT_EQ(needed != 0, p.odd_bytes != 0);
   test::AlignedCopy workspace(nullptr, needed, 0);
-  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
+  Fp8GemmPlan plan =
+      gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
   ASSERT_EQ(plan.row.has_value(), p.is_row);
   ASSERT_EQ(plan.count == 0, p.is_row);

@@ -14,12 +14,13 @@
 #include "blockscale/bench.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 
 namespace blockscale {
 namespace {
 
 constexpr const char* kFile = BLOCKSCALE_SOURCE_DIR "/ops/gemm/test/plans.txt";
-constexpr int kChips[] = {132, 78};  // multiprocessors: an H200 and an H20
+constexpr int kMultiprocessors[] = {132, 78};  // of an H200 and an H20
 
 struct Product {
   std::int64_t m, n, k;
@@ -122,8 +123,9 @@ std::string all_plans() {
   for (const Product& p : products()) {
     text += name_of(p) + '\n';
     const GemmArguments x = arguments_of(p);
-    for (const int chip : kChips) {
-      text += std::to_string(chip) + ": " + gemm_detail::plan_fp8_gemm(x, chip).str();
+    for (const int count : kMultiprocessors) {
+      text +=
+          std::to_string(count) + ": " + gemm_detail::plan_fp8_gemm(x, test::chip_of(count)).str();
     }
     text += '\n';
   }

@@ -14,6 +14,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
@@ -129,7 +130,7 @@ void add_exceptions(Random& random, test::TestMatrix& c) {
 }
 
 Fp8GemmPlan plan_of(const GemmArguments& x, const std::optional<Fp8GemmChoice>& choice) {
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 4, choice);
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), test::chip_of(4), choice);
 }
 
 /// Runs a problem by a choice (or the plan's own) under one schedule.

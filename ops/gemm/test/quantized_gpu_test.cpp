@@ -57,7 +57,7 @@ class OnDevice {
 /// Of a product by `plan`: one that a plain kernel has, and that divides K alike.
 Fp8GemmChoice plain_choice(const GemmArguments& plain, std::uint32_t split) {
   const GemmArguments x = gemm_detail::validated(plain, {});
-  for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
+  for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), {})) {
     if (c.split == split) return c;
   }
   ADD_FAILURE() << "no plain kernel divides K by " << split;
@@ -98,7 +98,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice = std::n
   quantizing.quantized->out.tensor_scale = nullptr;
   quantizing.quantized->options.input = p.input;
   if (p.result == Recipe::nvfp4) quantizing.quantized->options.scale_source = ScaleSource::given;
-  const auto plan = gemm_detail::plan_fp8_gemm(gemm_detail::validated(quantizing, {}), 132, choice);
+  const auto plan = gemm_detail::plan_fp8_gemm(gemm_detail::validated(quantizing, {}), {}, choice);
   SCOPED_TRACE(plan.str());
   const runtime::DeviceStream stream;
   gemm_detail::launch_gemm(quantizing, choice, {stream.handle()});
@@ -167,7 +167,7 @@ TEST_F(CudaGpuQuantizedGemm, EveryChoice) {
     x.quantized = {out.view(), {}};
     x.quantized->options.input = input;
     const auto size = gemm_detail::size_of(gemm_detail::validated(x, {}));
-    for (const Fp8GemmChoice& choice : gemm_detail::fp8_gemm_choices(size, 132)) check(p, choice);
+    for (const Fp8GemmChoice& choice : gemm_detail::fp8_gemm_choices(size, {})) check(p, choice);
   }
 }
 

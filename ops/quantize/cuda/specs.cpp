@@ -92,7 +92,7 @@ std::vector<runtime::KernelSpec> quantize_kernel_specs() {
          .min_blocks_per_multiprocessor = c.min_blocks},
         "blockscale::QuantizeParams"));
   }
-  return specs;
+  return runtime::for_architectures(specs, kQuantizeArchitectures);
 }
 
 }  // namespace blockscale::quantize_detail

@@ -8,7 +8,7 @@
 
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
-#include "device/ptx/wgmma.h"
+#include "device/ptx/sm90/wgmma.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp8_load.cuh"
 
