@@ -6,12 +6,12 @@
 
 #include "ops/common/checks.h"
 #include "ops/gemm/validate.h"
+#include "runtime/kernels/architecture.h"
 
 namespace blockscale::gemm_detail {
 namespace {
 
 constexpr std::int64_t kLimit = std::int64_t{1} << 31;
-constexpr std::uint32_t kMostSharedBytes = 227 * 1024;  // of a block of threads
 
 void check_size(const char* argument, std::int64_t value) {
   if (value < kLimit) return;
@@ -119,19 +119,17 @@ std::int64_t tiles_of(const MutableMatrixView& d, const PlainGemmConfig& c) {
   return ceil_div(d.rows, c.rows) * ceil_div(d.columns, c.columns) * d.batch;
 }
 
-bool fits_shared(const PlainGemmConfig& c, const PlainOperand (&operands)[2],
-                 std::uint32_t stages) {
-  return memory_of(c, operands, stages).total <= kMostSharedBytes;
-}
-
 /// As many as fit, up to the config's.
-std::uint32_t stages_of(const PlainGemmConfig& c, const PlainOperand (&operands)[2]) {
+std::uint32_t stages_of(const PlainGemmConfig& c, const PlainOperand (&operands)[2],
+                        std::int64_t shared_bytes) {
   auto stages = static_cast<std::uint32_t>(c.stages);
-  while (stages > kPlainLeastStages && !fits_shared(c, operands, stages)) --stages;
+  while (stages > kPlainLeastStages && memory_of(c, operands, stages).total > shared_bytes) {
+    --stages;
+  }
   return stages;
 }
 
-PlainGemmStep step_of(const GemmArguments& x, PlainTile tile) {
+PlainGemmStep step_of(const GemmArguments& x, PlainTile tile, const cuda::Chip& chip) {
   PlainGemmStep step;
   step.kernel = kPlainGemmKernels.index(tile, form_of(x));
   const PlainGemmConfig c = kPlainGemmKernels[step.kernel];
@@ -144,25 +142,31 @@ PlainGemmStep step_of(const GemmArguments& x, PlainTile tile) {
   const auto has_16 = [](Recipe recipe) { return recipe_traits(recipe).block_k == 16; };
   p.log2_segment = has_16(x.a.recipe) || has_16(x.b.recipe) ? 4 : 5;
   p.store_pairs = has_pairs(x.d);
+  p.stages = stages_of(c, p.operands, chip.shared_bytes);
   step.shape.block = {static_cast<std::uint32_t>(threads_of(c))};
-  p.stages = stages_of(c, p.operands);
   step.shape.dynamic_shared_bytes = memory_of(c, p.operands, p.stages).total;
   step.shape.programmatic_dependent_launch = true;
   return step;
 }
 
-/// The tile that suits: small ones where large ones would leave multiprocessors without work, or
-/// have too many parts for shared memory. Large and medium ones add in one order, so that rows
-/// whose bits do not depend on their number may have either.
-PlainTile suitable_tile(const GemmArguments& x, int multiprocessors) {
+/// The tile that suits: the largest of which each multiprocessor has one, and whose parts fit
+/// shared memory. All but that for few rows add in one order, so that rows whose bits do not depend
+/// on their number may have any of these.
+PlainGemmStep suitable_step(const GemmArguments& x, const cuda::Chip& chip) {
   constexpr std::int64_t kFewRows = 16;
-  if (x.d.rows <= kFewRows && !x.batch_invariant) return PlainTile::few_rows;
-  const PlainGemmConfig large =
-      kPlainGemmKernels[kPlainGemmKernels.index(PlainTile::large, Format::bf16)];
-  if (x.d.rows <= 64 || tiles_of(x.d, large) < multiprocessors) return PlainTile::medium;
-  return step_of(x, PlainTile::large).shape.dynamic_shared_bytes <= kMostSharedBytes
-             ? PlainTile::large
-             : PlainTile::medium;
+  const auto fits = [&](const PlainGemmStep& step) {
+    return step.shape.dynamic_shared_bytes <= chip.shared_bytes;
+  };
+  if (x.d.rows <= kFewRows && !x.batch_invariant) {
+    PlainGemmStep step = step_of(x, PlainTile::few_rows, chip);
+    if (fits(step)) return step;
+  }
+  for (const PlainTile tile : {PlainTile::large, PlainTile::medium}) {
+    PlainGemmStep step = step_of(x, tile, chip);
+    const bool is_full = tiles_of(x.d, kPlainGemmKernels[step.kernel]) >= chip.multiprocessors;
+    if (is_full && fits(step)) return step;
+  }
+  return step_of(x, PlainTile::small, chip);
 }
 
 void set_order(PlainGemmStep& step, const GemmArguments& x) {
@@ -197,24 +201,18 @@ std::string text_of(const PlainGemmStep& step) {
          (p.store_pairs ? "pairs" : "elements") + "\n";
 }
 
-/// D as an f32 matrix in the workspace.
-MutableMatrixView in_workspace(MutableMatrixView d, void* workspace) {
-  d.data = workspace;
-  return d;
-}
-
 }  // namespace
 
-bool has_fp8_kernel(Recipe a, Recipe b) {
+bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
   const auto is_fp8 = [](Recipe recipe) {
     const RecipeTraits& t = recipe_traits(recipe);
     return t.family == Family::fp8 && t.element == Format::e4m3;
   };
-  return is_fp8(a) && is_fp8(b);
+  return is_fp8(a) && is_fp8(b) && runtime::runs_on("sm_90a", chip.architecture);
 }
 
-PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, int multiprocessors, void* workspace,
-                              std::optional<PlainTile> tile) {
+PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
+                              void* workspace, std::optional<PlainTile> tile) {
   GemmArguments x = validated;
   check_size("d.rows", x.d.rows);
   check_size("d.columns", x.d.columns);
@@ -222,18 +220,19 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, int multiprocessor
   check_row_bytes("a.k", x.a);
   check_row_bytes("b.k", x.b);
   PlainGemmPlan plan;
+  plan.architecture = chip.architecture;
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
   if (x.quantized) {
-    x.d = in_workspace(x.d, workspace);
+    x.d.data = workspace;
     plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
   }
-  plan.product = step_of(x, tile ? *tile : suitable_tile(x, multiprocessors));
+  plan.product = tile ? step_of(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
   if (!x.quantized) return plan;
-  const quantize_detail::QuantizeArguments a = quantization_of(x);
-  const auto rest = static_cast<std::uintptr_t>(plan.workspace_bytes);
-  void* const behind = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(workspace) + rest);
-  plan.quantization = plan_quantize(a, x.quantized->options, {multiprocessors}, behind);
+  // In integers, as a workspace that is not known yet is null.
+  void* const behind = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(workspace) +
+                                               static_cast<std::uintptr_t>(plan.workspace_bytes));
+  plan.quantization = plan_quantize(quantization_of(x), x.quantized->options, chip, behind);
   plan.workspace_bytes += plan.quantization->workspace_bytes;
   return plan;
 }
@@ -262,7 +261,7 @@ std::vector<runtime::KernelSpec> plain_gemm_kernel_specs() {
          .threads = threads_of(c)},
         "blockscale::PlainGemmParams"));
   }
-  return specs;
+  return runtime::for_architectures(specs, kPlainArchitectures);
 }
 
 }  // namespace blockscale::gemm_detail

@@ -249,58 +249,52 @@ BLOCKSCALE_DEVICE void decode_tile(Format element, const DecodeRows<kConfig>& de
 template <PlainGemmConfig kConfig>
 class Scales {
  public:
-  BLOCKSCALE_DEVICE Scales(const PlainGemmParams& p, const Place& place) : p_(p) {
-    const uint32_t log2_segments = log2_depth() - p.log2_segment;
+  BLOCKSCALE_DEVICE Scales(const PlainGemmParams& p, const Place& place)
+      : p_(p), warp_(device::warp_index()) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
-      Slot& slot = slots_[i];
-      const uint32_t item = i * kThreads + ptx::tid_x();
-      const uint32_t tile_row = item >> log2_segments;  // of A's, then of B's
-      slot.exists = tile_row < kRows;
-      slot.segment = item & ((1u << log2_segments) - 1);
-      slot.place = (slot.segment * kRows + tile_row) * 4;
-      slot.is_b = tile_row >= static_cast<uint32_t>(kConfig.rows);
-      const PlainOperand& x = p.operands[slot.is_b ? 1 : 0];
-      const uint32_t row = tile_row - (slot.is_b ? static_cast<uint32_t>(kConfig.rows) : 0);
-      const Rows rows = place.rows(slot.is_b ? 1 : 0);
+      const Item item = item_of(i);
+      const Rows rows = place.rows(item.operand);
+      const GemmScales& scales = p.operands[item.operand].scales;
       // Rows outside of the operand take its last one's.
-      slot.offset = place.batch * x.scales.batch_stride +
-                    x.scales.row_offset(rows.first + (row < rows.count ? row : rows.count - 1));
+      const uint32_t row = item.row < rows.count ? item.row : rows.count - 1;
+      offsets_[i] = place.batch * scales.batch_stride + scales.row_offset(rows.first + row);
     }
   }
 
   /// Begins to load those of tile `tile` of K.
   BLOCKSCALE_DEVICE void load(uint32_t tile) {
     BLOCKSCALE_UNROLL
-    for (Slot& slot : slots_) {
-      const uint32_t k =
-          tile * static_cast<uint32_t>(kConfig.depth) + (slot.segment << p_.log2_segment);
-      slot.bits = 0;
-      if (!slot.exists || k >= p_.k) continue;
-      const PlainOperand& x = p_.operands[slot.is_b ? 1 : 0];
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      const Item item = item_of(i);
+      const uint32_t k = first_k(tile, item);
+      bits_[i] = 0;
+      if (!item.exists || k >= p_.k) continue;
+      const PlainOperand& x = p_.operands[item.operand];
       if (x.scales.data == nullptr) {
-        slot.bits = 0x3F800000u;
+        bits_[i] = bit_cast<uint32_t>(1.0f);
         continue;
       }
-      const int64_t at = slot.offset + x.scales.k_offset(k >> x.log2_block_k);
-      slot.bits = x.scales.bytes
-                      ? uint32_t{ptx::ld_global(x.scales.data + at)}
-                      : ptx::ld_global(reinterpret_cast<const uint32_t*>(x.scales.data) + at);
+      const int64_t at = offsets_[i] + x.scales.k_offset(k >> x.log2_block_k);
+      bits_[i] = x.scales.bytes
+                     ? uint32_t{ptx::ld_global(x.scales.data + at)}
+                     : ptx::ld_global(reinterpret_cast<const uint32_t*>(x.scales.data) + at);
     }
   }
 
   /// Stores what load() brought, in f32; beyond K 0.
   BLOCKSCALE_DEVICE void store(uint32_t tile, SharedAddress to) const {
     BLOCKSCALE_UNROLL
-    for (const Slot& slot : slots_) {
-      if (!slot.exists) continue;
-      const Format format = p_.operands[slot.is_b ? 1 : 0].scale_format;
-      const uint32_t k =
-          tile * static_cast<uint32_t>(kConfig.depth) + (slot.segment << p_.log2_segment);
-      float scale = bit_cast<float>(slot.bits);
-      if (format == Format::ue8m0) scale = decode<Format::ue8m0>(slot.bits);
-      if (format == Format::ue4m3) scale = encoding::e4m3_value(slot.bits & 0x7Fu);
-      ptx::st_shared(to + slot.place, k < p_.k ? scale : 0.0f);
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      const Item item = item_of(i);
+      if (!item.exists) continue;
+      const Format format = p_.operands[item.operand].scale_format;
+      float scale = bit_cast<float>(bits_[i]);
+      if (format == Format::ue8m0) scale = decode<Format::ue8m0>(bits_[i]);
+      if (format == Format::ue4m3) scale = encoding::e4m3_value(bits_[i] & 0x7Fu);
+      const uint32_t row = item.row + item.operand * static_cast<uint32_t>(kConfig.rows);
+      ptx::st_shared(to + (item.segment * kRows + row) * 4,
+                     first_k(tile, item) < p_.k ? scale : 0.0f);
     }
   }
 
@@ -309,20 +303,33 @@ class Scales {
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows + kConfig.columns);
   static constexpr uint32_t kSlots =
       (kRows * static_cast<uint32_t>(kConfig.depth) / 16 + kThreads - 1) / kThreads;
+  static constexpr uint32_t kLog2Depth = kConfig.depth == 64 ? 6 : 8;
+  static_assert(kConfig.depth == 1 << kLog2Depth);
 
-  static constexpr uint32_t log2_depth() { return kConfig.depth == 64 ? 6 : 8; }
-  static_assert(kConfig.depth == 1 << log2_depth());
-
-  struct Slot {
-    bool exists, is_b;
-    uint32_t segment;  // of the tile
-    uint32_t place;    // in a buffer
-    int64_t offset;    // of its row
-    uint32_t bits;
+  /// Which scale a thread's slot is for.
+  struct Item {
+    bool exists;
+    uint32_t operand, row, segment;  // of the tile
   };
 
+  /// Computed where it is needed, so that no registers hold it between.
+  BLOCKSCALE_DEVICE Item item_of(uint32_t slot) const {
+    const uint32_t log2_segments = kLog2Depth - p_.log2_segment;
+    const uint32_t item = slot * kThreads + warp_ * 32 + ptx::laneid_here();
+    const uint32_t row = item >> log2_segments;  // of A's, then of B's
+    const uint32_t operand = row < static_cast<uint32_t>(kConfig.rows) ? 0 : 1;
+    return {row < kRows, operand, row - operand * static_cast<uint32_t>(kConfig.rows),
+            item & ((1u << log2_segments) - 1)};
+  }
+
+  BLOCKSCALE_DEVICE uint32_t first_k(uint32_t tile, const Item& item) const {
+    return tile * static_cast<uint32_t>(kConfig.depth) + (item.segment << p_.log2_segment);
+  }
+
   const PlainGemmParams& p_;
-  Slot slots_[kSlots];
+  uint32_t warp_;
+  int64_t offsets_[kSlots];  // of rows
+  uint32_t bits_[kSlots];
 };
 
 // ---------------------------------------------------------------- 3: products

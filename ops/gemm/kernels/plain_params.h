@@ -37,13 +37,14 @@ namespace detail {
 inline constexpr PlainGemmConfig kPlainTiles[] = {
     {128, 128, 2, 4, 1, 64, 4},
     {64, 64, 2, 2, 1, 64, 4},
+    {32, 32, 2, 2, 1, 64, 4},
     {16, 16, 1, 1, 8, 256, 6},  // few rows: more of K is on its way
 };
-inline constexpr int kPlainTileCount = 3;
+inline constexpr int kPlainTileCount = 4;
 }  // namespace detail
 
 /// Which of detail::kPlainTiles a kernel has.
-enum class PlainTile : uint8_t { large, medium, few_rows };
+enum class PlainTile : uint8_t { large, medium, small, few_rows };
 
 inline constexpr struct PlainGemmKernelList {
   static constexpr int kCount = 2 * detail::kPlainTileCount;

@@ -17,6 +17,7 @@
 #include "ops/gemm/kernels/plain.cuh"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/quantize/test/emulation.h"
+#include "tests/chip.h"
 
 namespace blockscale {
 namespace {
@@ -70,7 +71,7 @@ using Change = std::function<void(PlainGemmParams&)>;
 bool run(PlainOperands& operands, std::optional<PlainTile> tile, const emulator::Options& options,
          const Change& change = nullptr) {
   const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, 4, nullptr, tile);
+  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, test::chip_of(4), nullptr, tile);
   PlainGemmParams params = plan.product->params;
   if (change) change(params);
   const emulator::Report report =
@@ -380,9 +381,11 @@ TEST(EmulatedPlainGemm, QuantizedResults) {
         *got.view().tensor_scale = *expected.view().tensor_scale = 3.0f;
       }
       const GemmArguments validated = gemm_detail::validated(x, {});
-      const std::int64_t bytes = gemm_detail::plan_plain_gemm(validated, 4).workspace_bytes;
+      const std::int64_t bytes =
+          gemm_detail::plan_plain_gemm(validated, test::chip_of(4)).workspace_bytes;
       std::vector<std::uint32_t> workspace(static_cast<std::size_t>(bytes / 4), 0xFFFFFFFFu);
-      const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(validated, 4, workspace.data());
+      const PlainGemmPlan plan =
+          gemm_detail::plan_plain_gemm(validated, test::chip_of(4), workspace.data());
       SCOPED_TRACE(plan.str());
       std::vector<emulator::Buffer> buffers = buffers_of(operands);
       buffers.push_back(emulator::output("workspace", workspace));
