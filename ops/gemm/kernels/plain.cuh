@@ -390,9 +390,6 @@ class Multiplier {
   static constexpr uint32_t kPartA = static_cast<uint32_t>(kConfig.rows * kConfig.depth * 2);
   static constexpr uint32_t kPartB = static_cast<uint32_t>(kConfig.columns * kConfig.depth * 2);
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows + kConfig.columns);
-  /// Steps of K of a warp.
-  static constexpr uint32_t kSteps =
-      static_cast<uint32_t>(kConfig.depth / kConfig.warps_k) / kPlainStep;
   using Two = device::Vector<float, 2>;
 
   /// Infinities and NaN become 0: they count in the product of first parts alone, as an infinity
@@ -409,98 +406,93 @@ class Multiplier {
   BLOCKSCALE_DEVICE void multiply_parts(const PlainGemmParams& p, SharedAddress a, SharedAddress b,
                                         SharedAddress scales, bool finite) {
     if (p.log2_segment == 4) {
-      multiply_steps<2>(a, b, scales, finite);
+      multiply_segments<1>(a, b, scales, finite);
     } else {
-      multiply_steps<1>(a, b, scales, finite);
+      multiply_segments<2>(a, b, scales, finite);
     }
   }
 
-  /// kSegments: in a step of 32 of K.
-  template <int kSegments>
-  BLOCKSCALE_DEVICE void multiply_steps(SharedAddress a, SharedAddress b, SharedAddress scales,
-                                        bool finite) {
+  /// Segments of kSixteens times 16 of K, as many as an instruction multiplies.
+  template <int kSixteens>
+  BLOCKSCALE_DEVICE void multiply_segments(SharedAddress a, SharedAddress b, SharedAddress scales,
+                                           bool finite) {
+    constexpr uint32_t kSegments = static_cast<uint32_t>(kConfig.depth / kConfig.warps_k) /
+                                   (16 * static_cast<uint32_t>(kSixteens));  // of a warp
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t s = 0; s < kSteps; ++s) {
-      const uint32_t step = k_ * kSteps + s;
-      ptx::MmaFragmentA fragments[kM][2];
-      float a_scales[kSegments][kM][2];
-      load_a(fragments, a, step, finite);
+    for (uint32_t s = k_ * kSegments; s < (k_ + 1) * kSegments; ++s) {
+      const uint32_t first_chunk = s * static_cast<uint32_t>(2 * kSixteens);
+      const SharedAddress of_segment = scales + s * (kRows * 4);
+      Segment<kSixteens> segment;
+      load_a(segment, a, first_chunk, finite);
       BLOCKSCALE_UNROLL
-      for (int g = 0; g < kSegments; ++g) {
-        const SharedAddress segment =
-            scales + (step * kSegments + static_cast<uint32_t>(g)) * (kRows * 4);
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < kM; ++i) {
-          const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ / 4;
-          a_scales[g][i][0] = ptx::ld_shared<float>(segment + row * 4);
-          a_scales[g][i][1] = ptx::ld_shared<float>(segment + (row + 8) * 4);
-        }
+      for (int i = 0; i < kM; ++i) {
+        const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ / 4;
+        segment.scales[i][0] = ptx::ld_shared<float>(of_segment + row * 4);
+        segment.scales[i][1] = ptx::ld_shared<float>(of_segment + (row + 8) * 4);
       }
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kN; j += 2) {
-        multiply_columns<kSegments>(fragments, a_scales, b, scales, step, j, finite);
+        multiply_columns(segment, b, of_segment, first_chunk, j, finite);
       }
     }
   }
 
-  BLOCKSCALE_DEVICE void load_a(ptx::MmaFragmentA (&fragments)[kM][2], SharedAddress a,
-                                uint32_t step, bool finite) const {
+  /// A's elements and scales of a segment, in the rows of this warp.
+  template <int kSixteens>
+  struct Segment {
+    ptx::MmaFragmentA a[kM][kSixteens];
+    float scales[kM][2];  // of rows lane / 4 and 8 below
+  };
+
+  template <int kSixteens>
+  BLOCKSCALE_DEVICE void load_a(Segment<kSixteens>& segment, SharedAddress a, uint32_t first_chunk,
+                                bool finite) const {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kM; ++i) {
       const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ % 16;
       BLOCKSCALE_UNROLL
-      for (uint32_t half = 0; half < 2; ++half) {
-        const uint32_t chunk = step * (kPlainStep / 8) + 2 * half + lane_ / 16;
+      for (int x = 0; x < kSixteens; ++x) {
+        const uint32_t chunk = first_chunk + static_cast<uint32_t>(2 * x) + lane_ / 16;
         const auto four = ptx::ldmatrix<4>(a + chunk_offset<kConfig>(row, chunk));
         BLOCKSCALE_UNROLL
-        for (int w = 0; w < 4; ++w) fragments[i][half].value[w] = four.value[w];
-        if (finite) keep_finite(fragments[i][half].value);
+        for (int w = 0; w < 4; ++w) segment.a[i][x].value[w] = four.value[w];
+        if (finite) keep_finite(segment.a[i][x].value);
       }
     }
   }
 
-  /// The products of a step and of columns 8 j to 8 j + 15.
-  template <int kSegments>
-  BLOCKSCALE_DEVICE void multiply_columns(const ptx::MmaFragmentA (&fragments)[kM][2],
-                                          const float (&a_scales)[kSegments][kM][2],
-                                          SharedAddress b, SharedAddress scales, uint32_t step,
-                                          int j, bool finite) {
+  /// The products of a segment and of columns 8 j to 8 j + 15.
+  template <int kSixteens>
+  BLOCKSCALE_DEVICE void multiply_columns(const Segment<kSixteens>& segment, SharedAddress b,
+                                          SharedAddress scales, uint32_t first_chunk, int j,
+                                          bool finite) {
     const uint32_t column = column_ + static_cast<uint32_t>(8 * j);
-    ptx::MmaFragmentB columns[2][2];  // (8 columns, half of the step)
+    ptx::MmaFragmentB columns[2][kSixteens];
     BLOCKSCALE_UNROLL
-    for (uint32_t half = 0; half < 2; ++half) {
+    for (int x = 0; x < kSixteens; ++x) {
       const uint32_t row = column + lane_ % 8 + lane_ / 16 * 8;
-      const uint32_t chunk = step * (kPlainStep / 8) + 2 * half + lane_ / 8 % 2;
+      const uint32_t chunk = first_chunk + static_cast<uint32_t>(2 * x) + lane_ / 8 % 2;
       auto four = ptx::ldmatrix<4>(b + chunk_offset<kConfig>(row, chunk));
       if (finite) keep_finite(four.value);
       BLOCKSCALE_UNROLL
-      for (int w = 0; w < 4; ++w) columns[w / 2][half].value[w % 2] = four.value[w];
+      for (int w = 0; w < 4; ++w) columns[w / 2][x].value[w % 2] = four.value[w];
     }
     BLOCKSCALE_UNROLL
     for (int c = 0; c < 2; ++c) {
-      Two b_scales[kSegments];
-      BLOCKSCALE_UNROLL
-      for (int g = 0; g < kSegments; ++g) {
-        const uint32_t segment = step * kSegments + static_cast<uint32_t>(g);
-        const uint32_t at = static_cast<uint32_t>(kConfig.rows) + column +
-                            static_cast<uint32_t>(8 * c) + lane_ % 4 * 2;
-        b_scales[g] = ptx::ld_shared<Two>(scales + (segment * kRows + at) * 4);
-      }
+      const uint32_t at = static_cast<uint32_t>(kConfig.rows + 8 * c) + column + lane_ % 4 * 2;
+      const Two of_columns = ptx::ld_shared<Two>(scales + at * 4);
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kM; ++i) {
         float(&sums)[4] = sums_[i][j + c];
+        ptx::MmaAccumulator products = {};
         BLOCKSCALE_UNROLL
-        for (int g = 0; g < kSegments; ++g) {
-          ptx::MmaAccumulator products = {};
-          BLOCKSCALE_UNROLL
-          for (int half = g; half < (kSegments == 1 ? 2 : g + 1); ++half) {
-            ptx::mma_sync_m16n8<kElement>(products, fragments[i][half], columns[c][half]);
-          }
-          BLOCKSCALE_UNROLL
-          for (int v = 0; v < 4; ++v) {
-            const float scaled = ptx::mul_rn(products.value[v], a_scales[g][i][v / 2]);
-            sums[v] = ptx::fma_rn(scaled, b_scales[g].at[v % 2], sums[v]);
-          }
+        for (int x = 0; x < kSixteens; ++x) {
+          ptx::mma_sync_m16n8<kElement>(products, segment.a[i][x], columns[c][x]);
+        }
+        BLOCKSCALE_UNROLL
+        for (int v = 0; v < 4; ++v) {
+          const float scaled = ptx::mul_rn(products.value[v], segment.scales[i][v / 2]);
+          sums[v] = ptx::fma_rn(scaled, of_columns.at[v % 2], sums[v]);
         }
       }
     }

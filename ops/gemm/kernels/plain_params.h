@@ -68,10 +68,6 @@ BLOCKSCALE_HD constexpr uint32_t plain_parts(Format element, Format form) {
 /// they are below 2^-26 of the elements' product.
 inline constexpr uint32_t kPlainPartSum = 3;
 
-/// Codes of a warp's step of K, whose scales are one: two instructions' k, or one where a recipe
-/// has a scale for 16 of k.
-inline constexpr uint32_t kPlainStep = 32;
-
 /// A or B: rows of codes, and their scales.
 struct PlainOperand {
   const uint8_t* values = nullptr;
