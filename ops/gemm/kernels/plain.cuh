@@ -1,15 +1,17 @@
 // D = epilogue(A B^T) for every pair of operands, plainly. Start reading here: the fast kernels
 // compute what this one does, for some pairs, on some chips.
 //
-// A block of threads computes a tile of D. It walks along K in tiles of `depth`, and of each
+// A block of threads computes a tile of D. It walks along K in tiles of `depth`, or its warps do,
+// each by itself, where A has few rows: there is more of K on its way then. Of each tile of K a
+// group, a block or a warp,
 //   1. copies the codes of A's and B's rows to shared memory, as they lie (copy_codes);
 //   2. decodes them to bf16 or f16, which hold every element of 8 bits and fewer exactly; an f32 is
 //      the sum of three bf16, an f16 beside bf16 of two (decode_tile);
 //   3. multiplies them by mma.sync, a segment of K at a time, in which each row of A and of B has
 //      one scale: sum += products * A's scale * B's scale, in f32 (multiply_tile).
-// While one tile is multiplied, the next is decoded, and codes of those behind it are on their way.
-// At the end warps that divide K add up their sums, and alpha, tensor scales, C and bias are
-// applied (store_pair). What is outside of K counts as zero; what is outside of D is not stored.
+// Codes and scales of the tiles behind it are on their way meanwhile. At the end warps that divide
+// K add up their sums, and alpha, tensor scales, C and bias are applied (store_pair). What is
+// outside of K counts as zero; what is outside of D is not stored.
 #pragma once
 
 #include "device/decode/codes.cuh"
@@ -63,6 +65,26 @@ BLOCKSCALE_DEVICE Place place_of(const PlainGemmParams& p) {
           rows_of(p.operands[1], tile.n, kConfig.columns)};
 }
 
+/// The number of a thread in its group, and of its group.
+template <PlainGemmConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t thread_of_group() {
+  return kConfig.warps_k == 1 ? ptx::tid_x() : ptx::laneid();
+}
+template <PlainGemmConfig kConfig>
+BLOCKSCALE_DEVICE uint32_t group_of_block() {
+  static_assert(kConfig.warps_k == 1 || group_threads_of(kConfig) == 32);
+  return kConfig.warps_k == 1 ? 0 : device::warp_index();
+}
+
+template <PlainGemmConfig kConfig>
+BLOCKSCALE_DEVICE void sync_group() {
+  if constexpr (kConfig.warps_k == 1) {
+    ptx::barrier_sync_all();
+  } else {
+    ptx::bar_warp_sync(ptx::kFullMask);
+  }
+}
+
 // ---------------------------------------------------------------- 1: codes
 
 /// Up to 16 bytes that begin anywhere, the others 0.
@@ -81,7 +103,9 @@ BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t batch, Rows ro
                                   SharedAddress to) {
   const uint8_t* const from = x.values + batch * x.batch_stride + rows.first * x.row_stride;
   const uint32_t pieces = x.pieces.divisor;
-  for (uint32_t i = ptx::tid_x(); i < rows.count * pieces; i += threads_of(kConfig)) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t i = thread_of_group<kConfig>(); i < rows.count * pieces;
+       i += group_threads_of(kConfig)) {
     const uint32_t row = x.pieces.quotient(i);
     const uint32_t at = (tile * pieces + i - row * pieces) * 16;
     const uint32_t left = at < x.row_bytes ? x.row_bytes - at : 0;
@@ -196,7 +220,8 @@ BLOCKSCALE_DEVICE void decode_rows(uint32_t rows, SharedAddress codes, SharedAdd
   constexpr uint32_t kBytes = kGroup * static_cast<uint32_t>(format_traits(kElement).bits) / 8;
   constexpr uint32_t kParts = plain_parts(kElement, kConfig.form);
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = ptx::tid_x(); i < rows * kGroups; i += threads_of(kConfig)) {
+  for (uint32_t i = thread_of_group<kConfig>(); i < rows * kGroups;
+       i += group_threads_of(kConfig)) {
     uint32_t parts[kParts][kGroup / 2];
     decode_group<kConfig.form, kElement>(codes + i * kBytes, parts);
     const uint32_t row = i / kGroups, first = i % kGroups * (kGroup / 8);
@@ -244,41 +269,33 @@ BLOCKSCALE_DEVICE void decode_tile(Format element, const DecodeRows<kConfig>& de
 
 // ---------------------------------------------------------------- scales
 
-/// Brings a tile's scales to shared memory: each thread some of them, in registers from one tile to
-/// the next, so that they are on their way while a tile is multiplied.
-template <PlainGemmConfig kConfig>
+/// Brings an operand's scales of a tile to shared memory: each thread some of them, in registers
+/// from one tile to the next, so that they are on their way while a tile is multiplied.
+template <PlainGemmConfig kConfig, int kOperand>
 class Scales {
  public:
   BLOCKSCALE_DEVICE Scales(const PlainGemmParams& p, const Place& place)
-      : p_(p), warp_(device::warp_index()) {
+      : p_(p), x_(p.operands[kOperand]), count_(place.rows(kOperand).count) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
-      const Item item = item_of(i);
-      const Rows rows = place.rows(item.operand);
-      const GemmScales& scales = p.operands[item.operand].scales;
-      // Rows outside of the operand take its last one's.
-      const uint32_t row = item.row < rows.count ? item.row : rows.count - 1;
-      offsets_[i] = place.batch * scales.batch_stride + scales.row_offset(rows.first + row);
+      const uint32_t row = item_of(i).row;
+      offsets_[i] =
+          place.batch * x_.scales.batch_stride +
+          x_.scales.row_offset(place.rows(kOperand).first + (row < count_ ? row : count_ - 1));
     }
   }
 
-  /// Begins to load those of tile `tile` of K.
+  /// Begins to load those of tile `tile` of K. No branch stands between loads, which would wait.
   BLOCKSCALE_DEVICE void load(uint32_t tile) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
       const Item item = item_of(i);
       const uint32_t k = first_k(tile, item);
-      bits_[i] = 0;
-      if (!item.exists || k >= p_.k) continue;
-      const PlainOperand& x = p_.operands[item.operand];
-      if (x.scales.data == nullptr) {
-        bits_[i] = bit_cast<uint32_t>(1.0f);
-        continue;
-      }
-      const int64_t at = offsets_[i] + x.scales.k_offset(k >> x.log2_block_k);
-      bits_[i] = x.scales.bytes
-                     ? uint32_t{ptx::ld_global(x.scales.data + at)}
-                     : ptx::ld_global(reinterpret_cast<const uint32_t*>(x.scales.data) + at);
+      const bool exists = item.row < count_ && k < p_.k && x_.scales.data != nullptr;
+      const int64_t at = offsets_[i] + x_.scales.k_offset(k >> x_.log2_block_k);
+      const auto* const words = reinterpret_cast<const uint32_t*>(x_.scales.data);
+      const uint32_t byte = ptx::ld_global_nc_if(exists && x_.scales.bytes, x_.scales.data + at);
+      bits_[i] = byte | ptx::ld_global_nc_if(exists && !x_.scales.bytes, words + at);
     }
   }
 
@@ -287,47 +304,42 @@ class Scales {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
       const Item item = item_of(i);
-      if (!item.exists) continue;
-      const Format format = p_.operands[item.operand].scale_format;
       float scale = bit_cast<float>(bits_[i]);
-      if (format == Format::ue8m0) scale = decode<Format::ue8m0>(bits_[i]);
-      if (format == Format::ue4m3) scale = encoding::e4m3_value(bits_[i] & 0x7Fu);
-      const uint32_t row = item.row + item.operand * static_cast<uint32_t>(kConfig.rows);
-      ptx::st_shared(to + (item.segment * kRows + row) * 4,
-                     first_k(tile, item) < p_.k ? scale : 0.0f);
+      if (x_.scale_format == Format::ue8m0) scale = decode<Format::ue8m0>(bits_[i]);
+      if (x_.scale_format == Format::ue4m3) scale = encoding::e4m3_value(bits_[i] & 0x7Fu);
+      if (x_.scales.data == nullptr) scale = 1.0f;
+      if (first_k(tile, item) >= p_.k) scale = 0.0f;
+      const uint32_t row = item.row + (kOperand == 0 ? 0 : static_cast<uint32_t>(kConfig.rows));
+      if (item.row < count_) ptx::st_shared(to + (item.segment * kRows + row) * 4, scale);
     }
   }
 
  private:
-  static constexpr uint32_t kThreads = static_cast<uint32_t>(threads_of(kConfig));
+  static constexpr uint32_t kThreads = static_cast<uint32_t>(group_threads_of(kConfig));
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows + kConfig.columns);
+  static constexpr uint32_t kOwnRows =
+      static_cast<uint32_t>(kOperand == 0 ? kConfig.rows : kConfig.columns);
   static constexpr uint32_t kSlots =
-      (kRows * static_cast<uint32_t>(kConfig.depth) / 16 + kThreads - 1) / kThreads;
-  static constexpr uint32_t kLog2Depth = kConfig.depth == 64 ? 6 : 8;
+      (kOwnRows * static_cast<uint32_t>(kConfig.depth) / 16 + kThreads - 1) / kThreads;
+  static constexpr uint32_t kLog2Depth = kConfig.depth == 64 ? 6 : kConfig.depth == 128 ? 7 : 8;
   static_assert(kConfig.depth == 1 << kLog2Depth);
 
   /// Which scale a thread's slot is for.
   struct Item {
-    bool exists;
-    uint32_t operand, row, segment;  // of the tile
+    uint32_t row, segment;  // of the tile
   };
-
-  /// Computed where it is needed, so that no registers hold it between.
   BLOCKSCALE_DEVICE Item item_of(uint32_t slot) const {
     const uint32_t log2_segments = kLog2Depth - p_.log2_segment;
-    const uint32_t item = slot * kThreads + warp_ * 32 + ptx::laneid_here();
-    const uint32_t row = item >> log2_segments;  // of A's, then of B's
-    const uint32_t operand = row < static_cast<uint32_t>(kConfig.rows) ? 0 : 1;
-    return {row < kRows, operand, row - operand * static_cast<uint32_t>(kConfig.rows),
-            item & ((1u << log2_segments) - 1)};
+    const uint32_t item = slot * kThreads + thread_of_group<kConfig>();
+    return {item >> log2_segments, item & ((1u << log2_segments) - 1)};
   }
-
   BLOCKSCALE_DEVICE uint32_t first_k(uint32_t tile, const Item& item) const {
     return tile * static_cast<uint32_t>(kConfig.depth) + (item.segment << p_.log2_segment);
   }
 
   const PlainGemmParams& p_;
-  uint32_t warp_;
+  const PlainOperand& x_;
+  uint32_t count_;           // rows that exist
   int64_t offsets_[kSlots];  // of rows
   uint32_t bits_[kSlots];
 };
@@ -343,10 +355,9 @@ class Multiplier {
   static_assert(kN % 2 == 0);
 
   BLOCKSCALE_DEVICE Multiplier() : lane_(ptx::laneid()) {
-    const uint32_t warp = device::warp_index();
-    k_ = warp % kConfig.warps_k;
-    row_ = warp / kConfig.warps_k % kConfig.warps_m * (16 * kM);
-    column_ = warp / (kConfig.warps_k * kConfig.warps_m) * (8 * kN);
+    const uint32_t warp = kConfig.warps_k == 1 ? device::warp_index() : 0;  // of the group
+    row_ = warp % kConfig.warps_m * (16 * kM);
+    column_ = warp / kConfig.warps_m * (8 * kN);
   }
 
   /// Adds the products of one decoded tile, whose parts begin at `a` and `b`.
@@ -382,7 +393,6 @@ class Multiplier {
       }
     }
   }
-  BLOCKSCALE_DEVICE uint32_t part_of_k() const { return k_; }
 
  private:
   static constexpr ptx::MmaElement kElement =
@@ -416,10 +426,9 @@ class Multiplier {
   template <int kSixteens>
   BLOCKSCALE_DEVICE void multiply_segments(SharedAddress a, SharedAddress b, SharedAddress scales,
                                            bool finite) {
-    constexpr uint32_t kSegments = static_cast<uint32_t>(kConfig.depth / kConfig.warps_k) /
-                                   (16 * static_cast<uint32_t>(kSixteens));  // of a warp
+    constexpr uint32_t kSegments = static_cast<uint32_t>(kConfig.depth / (16 * kSixteens));
     BLOCKSCALE_NO_UNROLL
-    for (uint32_t s = k_ * kSegments; s < (k_ + 1) * kSegments; ++s) {
+    for (uint32_t s = 0; s < kSegments; ++s) {
       const uint32_t first_chunk = s * static_cast<uint32_t>(2 * kSixteens);
       const SharedAddress of_segment = scales + s * (kRows * 4);
       Segment<kSixteens> segment;
@@ -498,7 +507,7 @@ class Multiplier {
     }
   }
 
-  uint32_t lane_, k_, row_, column_;  // k_: which part of K
+  uint32_t lane_, row_, column_;
   float sums_[kM][kN][4] = {};
 };
 
@@ -575,20 +584,18 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& facto
 }
 
 /// Stores a tile: sums go through shared memory, where elements were, so that neighbouring threads
-/// store neighbouring elements. Those of warps that divide K are added in the order of k.
+/// store neighbouring elements. Those of groups that divide K are added in their order.
 template <PlainGemmConfig kConfig>
 BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
                                   Multiplier<kConfig>& multiplier) {
   using Two = device::Vector<float, 2>;
   constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
   constexpr uint32_t kPairs = static_cast<uint32_t>(kConfig.rows) * kColumns / 2;
-  static_assert(kConfig.warps_k * kConfig.rows * kConfig.columns * 4 <=
-                2 * (kConfig.rows + kConfig.columns) * kConfig.depth * 2);
   const SharedAddress sums = device::shared_base();
   ptx::barrier_sync_all();
   multiplier.for_each_pair([&](uint32_t row, uint32_t column, float first, float second) {
     const uint32_t pair = (row * kColumns + column) / 2;
-    ptx::st_shared(sums + (multiplier.part_of_k() * kPairs + pair) * 8, Two{{first, second}});
+    ptx::st_shared(sums + (group_of_block<kConfig>() * kPairs + pair) * 8, Two{{first, second}});
   });
   ptx::barrier_sync_all();
   const Factors factors(p, place.batch);
@@ -612,67 +619,85 @@ BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
 
 template <PlainGemmConfig kConfig>
 BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
+  using namespace plain;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
-  const ptx::SharedAddress shared = device::shared_base();
+  constexpr uint32_t kGroups = static_cast<uint32_t>(kConfig.warps_k);
+  constexpr uint32_t kBuffers = buffers_of(kConfig);
   const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
-  const plain::Place place = plain::place_of<kConfig>(p);
+  const Place place = place_of<kConfig>(p);
+  const uint32_t group = group_of_block<kConfig>();
+  const SharedAddress shared = device::shared_base() + group * memory.group_bytes;
+  // A group's tiles of K are group, group + kGroups, ..: its own are counted from 0 on here.
+  const uint32_t tiles = (p.k_tiles + kGroups - 1 - group) / kGroups;
+  const auto tile_of_k = [&](uint32_t tile) { return tile * kGroups + group; };
   // Stages are taken in turn: the next one to copy to, and the next one to decode.
   uint32_t copied = 0, decoded = 0;
   const auto take_stage = [&](uint32_t& stage) {
-    const ptx::SharedAddress at = shared + (memory.stages + stage * memory.stage_bytes);
+    const SharedAddress at = shared + (memory.stages + stage * memory.stage_bytes);
     stage = stage + 1 == p.stages ? 0 : stage + 1;
     return at;
   };
   const auto begin_copy = [&](uint32_t tile) {
-    const ptx::SharedAddress stage = take_stage(copied);
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t i = 0; i < 2 && tile < p.k_tiles; ++i) {
-      plain::copy_codes<kConfig>(p.operands[i], place.batch, place.rows(i), tile,
-                                 stage + (i == 0 ? 0 : memory.b_stage));
+    const SharedAddress stage = take_stage(copied);
+    if (tile < tiles) {
+      copy_codes<kConfig>(p.operands[0], place.batch, place.a, tile_of_k(tile), stage);
+      copy_codes<kConfig>(p.operands[1], place.batch, place.b, tile_of_k(tile),
+                          stage + memory.b_stage);
     }
     ptx::cp_async_commit_group();
   };
   const auto elements_of = [&](uint32_t tile, uint32_t operand) {
-    return shared + (tile % 2 * memory.buffer_bytes +
+    return shared + (tile % kBuffers * memory.buffer_bytes +
                      (operand == 0 ? 0 : p.operands[0].parts * memory.a_part_bytes));
   };
   const auto scales_of = [&](uint32_t tile) {
-    return shared + (memory.scales + tile % 2 * memory.scale_bytes);
+    return shared + (memory.scales + tile % kBuffers * memory.scale_bytes);
   };
-  plain::Scales<kConfig> scales(p, place);
+  Scales<kConfig, 0> a_scales(p, place);
+  Scales<kConfig, 1> b_scales(p, place);
   const auto decode = [&](uint32_t tile) {
-    const ptx::SharedAddress stage = take_stage(decoded);
-    scales.store(tile, scales_of(tile));
-    scales.load(tile + 1);
+    const SharedAddress stage = take_stage(decoded);
+    a_scales.store(tile_of_k(tile), scales_of(tile));
+    b_scales.store(tile_of_k(tile), scales_of(tile));
+    a_scales.load(tile_of_k(tile + 1));
+    b_scales.load(tile_of_k(tile + 1));
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
-      plain::decode_tile<kConfig>(
-          p.operands[i].element,
+      decode_tile<kConfig>(
+          i == 0 ? p.operands[0].element : p.operands[1].element,
           {place.rows(i).count, stage + (i == 0 ? 0 : memory.b_stage), elements_of(tile, i),
            i == 0 ? memory.a_part_bytes : memory.b_part_bytes});
     }
   };
+  Multiplier<kConfig> multiplier;
+  const auto multiply = [&](uint32_t tile) {
+    multiplier.multiply(p, elements_of(tile, 0), elements_of(tile, 1), scales_of(tile));
+  };
 
-  if (ptx::tid_x() == 0) ptx::accept_any_shared(shared, memory.scales);  // rows outside of D
+  if (thread_of_group<kConfig>() == 0) {
+    ptx::accept_any_shared(shared, memory.stages);  // rows outside of the operands
+  }
   BLOCKSCALE_NO_UNROLL
   for (uint32_t tile = 0; tile + 1 < p.stages; ++tile) begin_copy(tile);
-  scales.load(0);
-  plain::Multiplier<kConfig> multiplier;
+  a_scales.load(tile_of_k(0));
+  b_scales.load(tile_of_k(0));
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t tile = 0; tile <= p.k_tiles; ++tile) {
-    // Codes of this tile are here, elements of the one before it are decoded, and those of the one
-    // before that are multiplied.
-    plain::wait_copies<kConfig.stages - 2>(p.stages - 2);
-    ptx::barrier_sync_all();
+  for (uint32_t tile = 0; tile < tiles + kBuffers - 1; ++tile) {
+    // Codes of this tile are here, and what was decoded last is multiplied, or with two buffers
+    // what was decoded before that.
+    wait_copies<kConfig.stages - 2>(p.stages - 2);
+    sync_group<kConfig>();
     begin_copy(tile + p.stages - 1);
-    if (tile < p.k_tiles) decode(tile);
-    if (tile > 0) {
-      const uint32_t last = tile - 1;
-      multiplier.multiply(p, elements_of(last, 0), elements_of(last, 1), scales_of(last));
+    if (tile < tiles) decode(tile);
+    if constexpr (kBuffers == 1) {
+      sync_group<kConfig>();
+      multiply(tile);
+    } else {
+      if (tile > 0) multiply(tile - 1);
     }
   }
-  plain::store_tile<kConfig>(p, place, multiplier);
+  store_tile<kConfig>(p, place, multiplier);
 }
 
 }  // namespace blockscale

@@ -19,8 +19,8 @@ struct PlainGemmConfig {
   int columns = 128;
   int warps_m = 2;  // warps that divide a tile's rows
   int warps_n = 4;  // its columns
-  int warps_k = 1;  // and its part of K: they add up their sums at the end
-  int depth = 64;   // of K, that a block of threads decodes at a time
+  int warps_k = 1;  // groups of these warps that divide K: they add up their sums at the end
+  int depth = 64;   // of K, that a group decodes at a time
   int stages = 4;   // of codes on their way, at most
   /// What tensor cores multiply: bf16, or f16, where A is f16 and B's elements are f16 numbers.
   Format form = Format::bf16;
@@ -29,8 +29,16 @@ struct PlainGemmConfig {
 /// One is copied to while another is decoded.
 inline constexpr uint32_t kPlainLeastStages = 2;
 
+/// Threads that share codes and elements: all of a block, or a warp of those that divide K.
+BLOCKSCALE_HD constexpr int group_threads_of(const PlainGemmConfig& c) {
+  return 32 * c.warps_m * c.warps_n;
+}
 BLOCKSCALE_HD constexpr int threads_of(const PlainGemmConfig& c) {
-  return 32 * c.warps_m * c.warps_n * c.warps_k;
+  return group_threads_of(c) * c.warps_k;
+}
+/// Of elements: where a block multiplies one, while it decodes to the other.
+BLOCKSCALE_HD constexpr uint32_t buffers_of(const PlainGemmConfig& c) {
+  return c.warps_k == 1 ? 2 : 1;
 }
 
 namespace detail {
@@ -38,7 +46,7 @@ inline constexpr PlainGemmConfig kPlainTiles[] = {
     {128, 128, 2, 4, 1, 64, 4},
     {64, 64, 2, 2, 1, 64, 4},
     {32, 32, 2, 2, 1, 64, 4},
-    {16, 16, 1, 1, 8, 256, 6},  // few rows: more of K is on its way
+    {16, 16, 1, 1, 8, 64, 6},  // few rows: warps divide K, and wait for none but themselves
 };
 inline constexpr int kPlainTileCount = 4;
 }  // namespace detail
@@ -101,9 +109,10 @@ struct PlainGemmParams {
   bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
 };
 
-/// Where everything lies in shared memory, in bytes from its start: two buffers of decoded
-/// elements, each with A's parts and then B's, rows of a config's depth; two of scales in f32,
-/// [segment][rows of A, rows of B]; and stages of codes as they lie in memory, A's and then B's.
+/// Where everything of a group lies in shared memory, in bytes from where its own begins: buffers
+/// of decoded elements, each with A's parts and then B's, rows of a config's depth; as many of
+/// scales in f32, [segment][rows of A, rows of B]; and stages of codes as they lie in memory, A's
+/// and then B's.
 struct PlainMemory {
   uint32_t a_part_bytes;  // of a part of an operand
   uint32_t b_part_bytes;
@@ -112,25 +121,28 @@ struct PlainMemory {
   uint32_t scale_bytes;   // of a buffer
   uint32_t stages;
   uint32_t stage_bytes;
-  uint32_t b_stage;  // where B's codes begin in a stage
-  uint32_t total;
+  uint32_t b_stage;      // where B's codes begin in a stage
+  uint32_t group_bytes;  // a multiple of 128
+  uint32_t total;        // of all groups, and not less than their sums take at the end
 };
 
 BLOCKSCALE_HD constexpr PlainMemory memory_of(const PlainGemmConfig& c,
                                               const PlainOperand (&operands)[2], uint32_t stages) {
   const uint32_t rows = static_cast<uint32_t>(c.rows), columns = static_cast<uint32_t>(c.columns);
-  const uint32_t depth = static_cast<uint32_t>(c.depth);
+  const uint32_t depth = static_cast<uint32_t>(c.depth), groups = static_cast<uint32_t>(c.warps_k);
   const PlainOperand &a = operands[0], &b = operands[1];
   PlainMemory m{};
   m.a_part_bytes = rows * depth * 2;
   m.b_part_bytes = columns * depth * 2;
   m.buffer_bytes = a.parts * m.a_part_bytes + b.parts * m.b_part_bytes;
-  m.scales = 2 * m.buffer_bytes;
+  m.scales = buffers_of(c) * m.buffer_bytes;
   m.scale_bytes = (rows + columns) * (depth / 16) * 4;
-  m.stages = m.scales + 2 * m.scale_bytes;
+  m.stages = m.scales + buffers_of(c) * m.scale_bytes;
   m.b_stage = a.stage_rows * a.pieces.divisor * 16;
   m.stage_bytes = m.b_stage + b.stage_rows * b.pieces.divisor * 16;
-  m.total = m.stages + stages * m.stage_bytes;
+  m.group_bytes = (m.stages + stages * m.stage_bytes + 127) / 128 * 128;
+  const uint32_t sums = groups * rows * columns * 4;
+  m.total = groups * m.group_bytes > sums ? groups * m.group_bytes : sums;
   return m;
 }
 

@@ -28,7 +28,8 @@ using test::InputFamily;
 using test::PlainOperands;
 using test::PlainProblem;
 
-constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::few_rows};
+constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::small,
+                                PlainTile::few_rows};
 
 template <int kIndex = 0>
 void run_kernel(int index, const PlainGemmParams& params) {
