@@ -188,7 +188,7 @@ double benchmark_gemm(const GemmArguments& arguments, int repeats) {
 }
 
 GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
-  using gemm_detail::Fp8GemmChoice;
+  using gemm_detail::Fp8LaunchConfig;
   using gemm_detail::Tuning;
   Tuning tuning = Tuning::read(Tuning::user_file());
   const ColdProducts products(arguments, repeats);
@@ -202,15 +202,15 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
                     recipe_traits(x.b.recipe).name +
                     ": the plain kernels, which compute this pair, have nothing to tune");
   }
-  const auto time_choices = [&](const std::vector<Fp8GemmChoice>& choices) {
+  const auto time_choices = [&](const std::vector<Fp8LaunchConfig>& choices) {
     std::vector<ColdProducts::Launch> launches;
-    const auto add = [&](const std::optional<Fp8GemmChoice>& choice) {
+    const auto add = [&](const std::optional<Fp8LaunchConfig>& choice) {
       launches.push_back([choice](const GemmArguments& part, const Execution& execution) {
         gemm_detail::launch_gemm(part, choice, execution);
       });
     };
     add(std::nullopt);
-    for (const Fp8GemmChoice& choice : choices) add(choice);
+    for (const Fp8LaunchConfig& choice : choices) add(choice);
     return products.seconds(launches);
   };
   const gemm_detail::TuningResult result =

@@ -17,7 +17,7 @@
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8LaunchConfig;
 using Json = nlohmann::json;
 using runtime::DeviceBuffer;
 
@@ -146,15 +146,15 @@ Json measure() {
     const Operands operands(s, parts, noise_a, noise_b);
     const GemmArguments first = gemm_detail::validated(operands.part(0), {});
     const auto planned = gemm_detail::plan_fp8_gemm(first, chip);
-    std::vector<std::optional<Fp8GemmChoice>> choices = {std::nullopt};  // the plan's
+    std::vector<std::optional<Fp8LaunchConfig>> choices = {std::nullopt};  // the plan's
     if (all) {
-      for (const Fp8GemmChoice& c :
-           gemm_detail::fp8_gemm_choices(gemm_detail::size_of(first), chip)) {
+      for (const Fp8LaunchConfig& c :
+           gemm_detail::fp8_launch_configs(gemm_detail::size_of(first), chip)) {
         choices.emplace_back(c);
       }
     }
     std::vector<runtime::TimedWork> works;
-    for (const std::optional<Fp8GemmChoice>& c : choices) {
+    for (const std::optional<Fp8LaunchConfig>& c : choices) {
       works.push_back(
           {[&operands, c](void* on, int i) { gemm_detail::launch_gemm(operands.part(i), c, {on}); },
            static_cast<int>(parts)});
@@ -185,7 +185,7 @@ Json measure() {
     }
     Json tried = Json::array();
     for (std::size_t i = 1; i < choices.size(); ++i) {
-      const Fp8GemmChoice& c = *choices[i];
+      const Fp8LaunchConfig& c = *choices[i];
       const double expected = gemm_detail::expected_seconds(gemm_detail::size_of(first), c, chip);
       tried.push_back({{"rows", c.rows},
                        {"columns", c.columns},

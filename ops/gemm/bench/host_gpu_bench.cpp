@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -49,13 +50,15 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream, 
   gemm_detail::Fp8GemmPlan plan =
       gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), cuda::current_device());
   std::vector<std::function<void()>> bare;  // launches
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    gemm_detail::find_tensor_maps(launch);
-    const runtime::Kernel& kernel =
-        gemm_detail::kernels().get(static_cast<std::size_t>(launch.kernel), plan.architecture);
-    runtime::launch(kernel, launch.shape, stream, launch.params);  // which allows shared memory
-    bare.push_back(test::bare_launch(kernel, launch.shape, stream, launch.params));
+  for (gemm_detail::GemmStep& step : plan.steps) {
+    gemm_detail::find_tensor_maps(step);
+    const runtime::Kernel& kernel = gemm_detail::kernels().get(step.kernel, plan.architecture);
+    std::visit(
+        [&](const auto& params) {
+          runtime::launch(kernel, step.shape, stream, params);  // which allows shared memory
+          bare.push_back(test::bare_launch(kernel, step.shape, stream, params));
+        },
+        step.params);
   }
   cuda::Execution execution{stream};
   execution.device = device;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -59,20 +60,13 @@ cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& e
 }
 
 void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
-  for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    cuda::launch(kernels().get(kAlignRowsKernel, plan.architecture), plan.copies[i].shape,
-                 execution, plan.copies[i].params);
-  }
-  if (plan.row) {
-    cuda::launch(kernels().get(kFp8RowKernel, plan.architecture), plan.row->shape, execution,
-                 plan.row->params);
-  }
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    const Fp8GemmLaunch& launch = plan.launches[i];
+  for (const GemmStep& step : plan.steps) {
+    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
+    const Fp8GemmParams* const tiles = step.of<Fp8GemmParams>();
     cuda::Execution early = execution;
-    early.overlap = execution.overlap || launch.params.is_beside;
-    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel), plan.architecture),
-                 launch.shape, early, launch.params);
+    early.overlap = execution.overlap || (tiles != nullptr && tiles->is_beside);
+    std::visit([&](const auto& params) { cuda::launch(kernel, step.shape, early, params); },
+               step.params);
   }
 }
 
@@ -185,39 +179,34 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
     plan_and_launch_plainly(x, std::nullopt, device, execution);
     return std::nullopt;
   }
-  const std::optional<Fp8GemmChoice> choice = choose(x, chip);
-  Fp8GemmPlan plan = plan_fp8_gemm(x, chip, choice, execution.workspace);
+  const std::optional<Fp8LaunchConfig> config = choose(x, chip);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, chip, config, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, chip, choice, with.workspace);
+    plan = plan_fp8_gemm(x, chip, config, with.workspace);
   }
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
-  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
+  for (GemmStep& step : plan.steps) find_tensor_maps(step);
   launch_plan(plan, execution);
   return LaunchedPlan{device.ordinal(), plan};
 }
 
-std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x, const cuda::Chip& chip) {
+std::optional<Fp8LaunchConfig> tuned_config(const GemmArguments& x, const cuda::Chip& chip) {
   return Tuning::of_user().find(chip, size_of(x));
 }
 
 }  // namespace
 
-void find_tensor_maps(Fp8GemmLaunch& launch) {
-  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
-  if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
-  if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
-  if (launch.a_scales.rank != 0) launch.params.a_scale_map = maps.get(launch.a_scales);
-  if (launch.b_scales.rank != 0) launch.params.b_scale_map = maps.get(launch.b_scales);
-  if (launch.b.rank != 0) launch.params.b = launch.params.b_second = maps.get(launch.b);
-  if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
-  if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+void find_tensor_maps(GemmStep& step) {
+  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
+  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
+  std::visit([&](auto& params) { resolve_tensor_maps(step.maps, encode, params); }, step.params);
 }
 
-void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution) {
-  (void)plan_and_launch(arguments, [&](const auto&...) { return choice; }, execution);
+  (void)plan_and_launch(arguments, [&](const auto&...) { return config; }, execution);
 }
 
 void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,
@@ -241,14 +230,14 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
   if (arguments.quantized) {
-    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
     return;
   }
   const gemm_detail::PlanKey key(arguments);
   std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
   if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
   const auto launched =
-      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
   if (!launched || launched->plan.workspace_bytes != 0) return;
   slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }

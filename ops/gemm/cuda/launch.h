@@ -1,4 +1,4 @@
-// A product's launch with a choice of one's own, for benchmarks and tests.
+// A product's launch with a config of one's own, for benchmarks and tests.
 #pragma once
 
 #include <optional>
@@ -15,11 +15,11 @@ namespace blockscale::gemm_detail {
 runtime::KernelSet& kernels();
 runtime::KernelSet& plain_kernels();
 
-/// Sets the tensor maps of the launch's parameters.
-void find_tensor_maps(Fp8GemmLaunch& launch);
+/// Sets the tensor maps of a step's parameters.
+void find_tensor_maps(GemmStep& step);
 
-/// cuda::gemm, by `choice`, or by the model's plan if there is none, whatever was tuned.
-void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+/// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution);
 
 /// cuda::gemm by a plain kernel, whatever others there are: by `tile`, or by the one that suits.

@@ -4,46 +4,19 @@
 #include <bit>
 #include <cstddef>
 
-#include "ops/common/checks.h"
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/specs.h"
 #include "ops/gemm/validate.h"
 #include "runtime/kernels/architecture.h"
 
 namespace blockscale::gemm_detail {
 namespace {
 
-constexpr std::int64_t kLimit = std::int64_t{1} << 31;
-
-void check_size(const char* argument, std::int64_t value) {
-  if (value < kLimit) return;
-  throw Error(ErrorCode::unsupported, argument,
-              "is " + std::to_string(value) + "; products on CUDA devices take less than 2^31");
-}
-
 void check_row_bytes(const char* argument, const ScaledTensorView& x) {
-  if (x.k == 0 || row_bytes(x.recipe, x.k) < kLimit) return;
+  if (x.k == 0 || row_bytes(x.recipe, x.k) < kMostElements) return;
   throw Error(ErrorCode::unsupported, argument,
               "is " + std::to_string(x.k) + " in " + recipe_traits(x.recipe).name +
                   "; products on CUDA devices take rows of less than 2^31 bytes");
-}
-
-GemmScales places_of_scales(const ScaledTensorView& x) {
-  const RecipeTraits& t = recipe_traits(x.recipe);
-  GemmScales s;
-  if (t.family == Family::plain) return s;
-  s.data = static_cast<const std::uint8_t*>(x.scales);
-  s.layout = x.layout;
-  s.bytes = format_traits(t.scale).bits == 8;
-  s.row_stride = x.layout == ScaleLayout::mn_major ? 1 : x.scale_leading_stride;
-  s.k_stride = scale_offset(x.layout, 0, 1, x.scale_leading_stride);
-  s.k_stride_4 = scale_offset(x.layout, 0, 4, x.scale_leading_stride);
-  if (t.block_rows == 0) {
-    s.row_stride = 0;
-  } else {
-    s.row_shift = static_cast<std::uint32_t>(std::countr_zero(unsigned(t.block_rows)));
-  }
-  if (t.block_k == 0) s.k_stride = s.k_stride_4 = 0;
-  s.batch_stride = x.batch > 1 ? x.scale_batch_stride : 0;
-  return s;
 }
 
 bool begins_at_16_bytes(const ScaledTensorView& x) {
@@ -66,7 +39,7 @@ PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config
       Divisor(static_cast<std::uint32_t>(config.depth * format_traits(t.element).bits / 128));
   o.parts = plain_parts(t.element, config.form);
   o.stage_rows = static_cast<std::uint32_t>(std::min<std::int64_t>(x.rows, tile_rows));
-  o.scales = places_of_scales(x);
+  o.scales = scales_of_operand(x);
   o.scale_format = t.scale;
   o.log2_block_k =
       t.block_k == 0 ? 31 : static_cast<std::uint32_t>(std::countr_zero(unsigned(t.block_k)));
@@ -76,30 +49,6 @@ PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config
     o.tensor_scale_divides = x.sense == TensorScaleSense::divisor;
   }
   return o;
-}
-
-template <class View>
-EpilogueMatrix matrix_of(const View& x) {
-  EpilogueMatrix m;
-  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
-  m.dtype = x.dtype;
-  m.row_stride = x.row_stride;
-  m.batch_stride = x.batch > 1 ? x.batch_stride : 0;
-  return m;
-}
-
-LinearEpilogue epilogue_of(const GemmArguments& x) {
-  LinearEpilogue e;
-  e.d = matrix_of(x.d);
-  if (x.beta != 0) e.c = matrix_of(x.c);
-  e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));
-  e.bias.dtype = x.bias_dtype;
-  e.alpha_factor = x.alpha_factor;
-  e.alpha = x.alpha;
-  e.beta = x.beta;
-  e.rows = static_cast<std::uint32_t>(x.d.rows);
-  e.columns = static_cast<std::uint32_t>(x.d.columns);
-  return e;
 }
 
 /// Whether pairs of D's columns lie at multiples of their size.
@@ -170,16 +119,17 @@ PlainGemmStep suitable_step(const GemmArguments& x, const cuda::Chip& chip) {
 }
 
 void set_order(PlainGemmStep& step, const GemmArguments& x) {
-  constexpr std::uint32_t kGroupRows = 8;  // tiles side by side that share what L2 holds of B
+  constexpr std::uint32_t kBandRows = 8;
   const PlainGemmConfig c = kPlainGemmKernels[step.kernel];
-  if (tiles_of(x.d, c) >= kLimit) {
+  if (tiles_of(x.d, c) >= kMostElements) {
     throw Error(ErrorCode::unsupported, "d",
                 "has 2^31 tiles of " + std::to_string(c.rows) + " x " + std::to_string(c.columns) +
                     " or more");
   }
-  step.params.order = TileOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
-                                static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
-                                static_cast<std::uint32_t>(x.d.batch), kGroupRows);
+  step.params.order = DenseOrder(static_cast<std::uint32_t>(ceil_div(x.d.rows, c.rows)),
+                                 static_cast<std::uint32_t>(ceil_div(x.d.columns, c.columns)),
+                                 static_cast<std::uint32_t>(x.d.batch), kBandRows,
+                                 static_cast<std::uint32_t>(x.d.rows));
   step.shape.grid = {step.params.order.tiles};
 }
 
@@ -208,7 +158,7 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
     const RecipeTraits& t = recipe_traits(recipe);
     return t.family == Family::fp8 && t.element == Format::e4m3;
   };
-  return is_fp8(a) && is_fp8(b) && runtime::runs_on("sm_90a", chip.architecture);
+  return is_fp8(a) && is_fp8(b) && runtime::runs_on(kWgmmaArchitectures[0], chip.architecture);
 }
 
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
@@ -224,15 +174,16 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return plan;
   if (x.quantized) {
     x.d.data = workspace;
+    x.quantized.reset();
     plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
   }
   plan.product = tile ? step_of(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
-  if (!x.quantized) return plan;
-  // In integers, as a workspace that is not known yet is null.
-  void* const behind = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(workspace) +
-                                               static_cast<std::uintptr_t>(plan.workspace_bytes));
-  plan.quantization = plan_quantize(quantization_of(x), x.quantized->options, chip, behind);
+  if (!validated.quantized) return plan;
+  x.quantized = validated.quantized;
+  plan.quantization =
+      plan_quantize(quantization_of(x), x.quantized->options, chip,
+                    byte_at(static_cast<std::byte*>(workspace), plan.workspace_bytes));
   plan.workspace_bytes += plan.quantization->workspace_bytes;
   return plan;
 }
@@ -261,7 +212,7 @@ std::vector<runtime::KernelSpec> plain_gemm_kernel_specs() {
          .threads = threads_of(c)},
         "blockscale::PlainGemmParams"));
   }
-  return runtime::for_architectures(specs, kPlainArchitectures);
+  return runtime::for_architectures(specs, kAnyArchitectures);
 }
 
 }  // namespace blockscale::gemm_detail

@@ -43,9 +43,6 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
 
 std::string plain_gemm_kernel_name(const PlainGemmConfig& config);
 
-/// What plain kernels are compiled for: they need nothing that one of these lacks.
-inline constexpr const char* kPlainArchitectures[] = {"sm_90a", "sm_100f", "sm_120f"};
-
 /// What the kernel pack compiles for plain products: kPlainGemmKernels.
 std::vector<runtime::KernelSpec> plain_gemm_kernel_specs();
 

@@ -46,23 +46,27 @@ struct Rows {
 
 /// A block's tile of D: rows of A times rows of B.
 struct Place {
-  uint32_t batch;
+  uint32_t matrix;  // of A and D
+  uint32_t group;   // of B
   Rows a, b;
 
+  BLOCKSCALE_DEVICE uint32_t matrix_of(uint32_t operand) const {
+    return operand == 0 ? matrix : group;
+  }
   /// Those of operand 0 or 1. (An array with an index would lie in local memory.)
   BLOCKSCALE_DEVICE Rows rows(uint32_t operand) const { return operand == 0 ? a : b; }
 };
 
-BLOCKSCALE_DEVICE Rows rows_of(const PlainOperand& x, uint32_t tile, int tile_rows) {
-  const uint32_t most = static_cast<uint32_t>(tile_rows), first = tile * most;
-  return {first, x.rows - first < most ? x.rows - first : most};
-}
-
 template <PlainGemmConfig kConfig>
 BLOCKSCALE_DEVICE Place place_of(const PlainGemmParams& p) {
-  const Tile tile = p.order(ptx::ctaid_x());
-  return {tile.batch, rows_of(p.operands[0], tile.m, kConfig.rows),
-          rows_of(p.operands[1], tile.n, kConfig.columns)};
+  constexpr uint32_t kRows = kConfig.rows, kColumns = kConfig.columns;
+  const Tile tile = p.order.tile<kRows>(ptx::ctaid_x());
+  const uint32_t rows = tile.end_row - tile.first_row;
+  const uint32_t column = tile.n * kColumns, columns = p.operands[1].rows - column;
+  return {tile.matrix<DenseOrder>(),
+          tile.group,
+          {tile.first_row, rows < kRows ? rows : kRows},
+          {column, columns < kColumns ? columns : kColumns}};
 }
 
 /// The number of a thread in its group, and of its group.
@@ -99,9 +103,9 @@ BLOCKSCALE_DEVICE Words4 load_bytes(const uint8_t* from, uint32_t count) {
 
 /// Begins to copy an operand's codes of tile `tile` of K. Those beyond K become 0.
 template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t batch, Rows rows, uint32_t tile,
+BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t matrix, Rows rows, uint32_t tile,
                                   SharedAddress to) {
-  const uint8_t* const from = x.values + batch * x.batch_stride + rows.first * x.row_stride;
+  const uint8_t* const from = x.values + matrix * x.batch_stride + rows.first * x.row_stride;
   const uint32_t pieces = x.pieces.divisor;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t i = thread_of_group<kConfig>(); i < rows.count * pieces;
@@ -280,7 +284,7 @@ class Scales {
     for (uint32_t i = 0; i < kSlots; ++i) {
       const uint32_t row = item_of(i).row;
       offsets_[i] =
-          place.batch * x_.scales.batch_stride +
+          place.matrix_of(kOperand) * x_.scales.batch_stride +
           x_.scales.row_offset(place.rows(kOperand).first + (row < count_ ? row : count_ - 1));
     }
   }
@@ -519,14 +523,16 @@ struct Factors {
   float tensor_scales[2];
   bool divides[2];
 
-  BLOCKSCALE_DEVICE Factors(const PlainGemmParams& p, uint32_t batch)
+  BLOCKSCALE_DEVICE Factors(const PlainGemmParams& p, const Place& place)
       : alpha(epilogue::alpha_of(p.epilogue)) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const PlainOperand& x = p.operands[i];
-      tensor_scales[i] = x.tensor_scale == nullptr
-                             ? 1.0f
-                             : ptx::ld_global(x.tensor_scale + batch * x.tensor_scale_stride);
+      tensor_scales[i] =
+          x.tensor_scale == nullptr
+              ? 1.0f
+              : ptx::ld_global(x.tensor_scale +
+                               place.matrix_of(static_cast<uint32_t>(i)) * x.tensor_scale_stride);
       divides[i] = x.tensor_scale_divides;
     }
   }
@@ -541,15 +547,15 @@ struct Factors {
   }
 };
 
-/// Elements (row, column) and (row, column + 1) of D, as far as they exist.
-BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& factors, uint32_t batch,
+/// Elements (row, column) and (row, column + 1) of D, which has that row, as far as they exist.
+BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& factors, uint32_t matrix,
                                   uint32_t row, uint32_t column, float first, float second) {
   const LinearEpilogue& e = p.epilogue;
-  const epilogue::RowPart d = epilogue::row_part(e.d, e, batch, row, column);
+  const epilogue::RowPart d = epilogue::row_part(e.d, e, matrix, row, column);
   if (d.left == 0) return;
   float v[2] = {factors(first), factors(second)};
   if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, batch, row, column);
+    const epilogue::RowPart c = epilogue::row_part(e.c, e, matrix, row, column);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       v[i] = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, i), v[i]);
@@ -598,7 +604,7 @@ BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
     ptx::st_shared(sums + (group_of_block<kConfig>() * kPairs + pair) * 8, Two{{first, second}});
   });
   ptx::barrier_sync_all();
-  const Factors factors(p, place.batch);
+  const Factors factors(p, place);
   BLOCKSCALE_NO_UNROLL
   for (uint32_t pair = ptx::tid_x(); pair < kPairs; pair += threads_of(kConfig)) {
     const uint32_t row = pair * 2 / kColumns, column = pair * 2 % kColumns;
@@ -610,7 +616,7 @@ BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 2; ++i) sum.at[i] = ptx::add_rn(sum.at[i], add.at[i]);
     }
-    store_pair(p, factors, place.batch, place.a.first + row, place.b.first + column, sum.at[0],
+    store_pair(p, factors, place.matrix, place.a.first + row, place.b.first + column, sum.at[0],
                sum.at[1]);
   }
 }
@@ -641,8 +647,8 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
   const auto begin_copy = [&](uint32_t tile) {
     const SharedAddress stage = take_stage(copied);
     if (tile < tiles) {
-      copy_codes<kConfig>(p.operands[0], place.batch, place.a, tile_of_k(tile), stage);
-      copy_codes<kConfig>(p.operands[1], place.batch, place.b, tile_of_k(tile),
+      copy_codes<kConfig>(p.operands[0], place.matrix, place.a, tile_of_k(tile), stage);
+      copy_codes<kConfig>(p.operands[1], place.group, place.b, tile_of_k(tile),
                           stage + memory.b_stage);
     }
     ptx::cp_async_commit_group();

@@ -9,7 +9,7 @@
 #include "core/divisor.h"
 #include "core/format.h"
 #include "device/epilogue/linear.h"
-#include "device/scheduler/tile_order.h"
+#include "device/scheduler/dense_order.h"
 #include "ops/gemm/kernels/params.h"
 
 namespace blockscale {
@@ -101,7 +101,7 @@ struct PlainOperand {
 struct PlainGemmParams {
   PlainOperand operands[2];  // A, B
   LinearEpilogue epilogue;
-  TileOrder order;
+  DenseOrder order;
   uint32_t k = 0;
   uint32_t k_tiles = 0;       // of a config's depth
   uint32_t log2_segment = 5;  // codes that have one scale of each operand: 32, or 16

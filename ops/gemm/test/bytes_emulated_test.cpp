@@ -24,7 +24,7 @@ namespace blockscale {
 namespace {
 
 using emulator::BufferUse;
-using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8LaunchConfig;
 using R = Recipe;
 using L = ScaleLayout;
 
@@ -33,7 +33,7 @@ constexpr const char* kFile = BLOCKSCALE_SOURCE_DIR "/ops/gemm/test/bytes.txt";
 struct Product {
   const char* name;
   std::int64_t m, n, k;
-  std::optional<Fp8GemmChoice> choice = {};
+  std::optional<Fp8LaunchConfig> choice = {};
   Recipe a = R::fp8_1x128, b = R::fp8_128x128;
   ScaleLayout layout = L::row_major;
   std::int64_t batch = 1;
@@ -45,11 +45,11 @@ struct Product {
 };
 
 const std::vector<Product> kProducts = {
-    {"128 x 128 with copied scales", 133, 152, 400, Fp8GemmChoice{128, 128, 3, 1, 1}},
-    {"192 x 96 in turn", 200, 200, 840, Fp8GemmChoice{192, 96, 3, 1, 1}},
-    {"a cluster divides K", 64, 150, 640, Fp8GemmChoice{128, 128, 3, 3, 1}},
+    {"128 x 128 with copied scales", 133, 152, 400, Fp8LaunchConfig{128, 128, 3, 1, 1}},
+    {"192 x 96 in turn", 200, 200, 840, Fp8LaunchConfig{192, 96, 3, 1, 1}},
+    {"a cluster divides K", 64, 150, 640, Fp8LaunchConfig{128, 128, 3, 3, 1}},
     {"two launches", 256, 800, 2048},
-    {"scales of each column", 70, 150, 520, Fp8GemmChoice{64, 96, 3, 1, 1}, R::fp8_1x128,
+    {"scales of each column", 70, 150, 520, Fp8LaunchConfig{64, 96, 3, 1, 1}, R::fp8_1x128,
      R::fp8_1x128},
     {"swizzled scales", 64, 64, 700, {}, R::fp8_1x128_ue8m0, R::fp8_1x128_ue8m0, L::swizzled_128x4},
     {"one scale a tensor, f16",
@@ -113,7 +113,7 @@ const std::vector<Product> kProducts = {
      0,
      R::mxfp8_e4m3,
      Swiglu{}},
-    {"gelu to nvfp4 in turn", 200, 304, 256, Fp8GemmChoice{192, 128, 3, 1, 1}, R::fp8_1x128,
+    {"gelu to nvfp4 in turn", 200, 304, 256, Fp8LaunchConfig{192, 128, 3, 1, 1}, R::fp8_1x128,
      R::fp8_128x128, L::row_major, 1, Format::f32, 0, 0, R::nvfp4, Gelu{}},
 };
 

@@ -14,7 +14,7 @@
 
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/plain_plan.h"
-#include "ops/gemm/kernels/plain.cuh"
+#include "ops/gemm/test/emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/quantize/test/emulation.h"
 #include "tests/chip.h"
@@ -30,14 +30,6 @@ using test::PlainProblem;
 
 constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::small,
                                 PlainTile::few_rows};
-
-template <int kIndex = 0>
-void run_kernel(int index, const PlainGemmParams& params) {
-  if constexpr (kIndex < kPlainGemmKernels.kCount) {
-    if (index == kIndex) return plain_gemm_kernel<kPlainGemmKernels[kIndex]>(params);
-    run_kernel<kIndex + 1>(index, params);
-  }
-}
 
 std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
   const GemmArguments& x = operands.arguments();
@@ -75,9 +67,10 @@ bool run(PlainOperands& operands, std::optional<PlainTile> tile, const emulator:
   const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, test::chip_of(4), nullptr, tile);
   PlainGemmParams params = plan.product->params;
   if (change) change(params);
+  const auto kernel = static_cast<std::size_t>(plan.product->kernel);
   const emulator::Report report =
       emulator::launch(plan.product->shape, buffers_of(operands), options,
-                       [&] { run_kernel(plan.product->kernel, params); });
+                       [&] { test::run_kernel(kernel, params); });
   EXPECT_TRUE(report.ok()) << plan.str() << report.text();
   EXPECT_TRUE(operands.d().is_poison_intact());
   return report.ok();
@@ -391,9 +384,10 @@ TEST(EmulatedPlainGemm, QuantizedResults) {
       std::vector<emulator::Buffer> buffers = buffers_of(operands);
       buffers.push_back(emulator::output("workspace", workspace));
       const PlainGemmParams params = plan.product->params;
+      const auto kernel = static_cast<std::size_t>(plan.product->kernel);
       const emulator::Report product =
           emulator::launch(plan.product->shape, buffers, emulator::random_order(5),
-                           [&] { run_kernel(plan.product->kernel, params); });
+                           [&] { test::run_kernel(kernel, params); });
       ASSERT_TRUE(product.ok()) << product.text();
       const MutableScaledTensorView out = got.view();
       buffers = {

@@ -25,8 +25,8 @@
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmSize;
+using gemm_detail::Fp8LaunchConfig;
 using gemm_detail::Tuning;
 using gemm_detail::TuningResult;
 using Json = nlohmann::json;
@@ -46,7 +46,7 @@ Fp8GemmSize size_of(std::int64_t m, std::int64_t n = 2112, std::int64_t k = 7168
 TuningResult tune_so(const Fp8GemmSize& size, std::size_t best, double seconds, Tuning& tuning) {
   return gemm_detail::tune(
       kChip, size,
-      [&](const std::vector<Fp8GemmChoice>& choices) {
+      [&](const std::vector<Fp8LaunchConfig>& choices) {
         std::vector<double> times(choices.size() + 1, 10e-6);
         times.at(best + 1) = seconds;
         return times;
@@ -56,7 +56,7 @@ TuningResult tune_so(const Fp8GemmSize& size, std::size_t best, double seconds, 
 
 TEST(Tuning, KeepsWhatIsFaster) {
   Tuning tuning;
-  const auto choices = gemm_detail::fp8_gemm_choices(size_of(48), kChip);
+  const auto choices = gemm_detail::fp8_launch_configs(size_of(48), kChip);
   const TuningResult result = tune_so(size_of(48), 3, 9e-6, tuning);
   EXPECT_EQ(result.kept, choices[3]);
   EXPECT_EQ(result.tried, choices.size());
@@ -89,7 +89,7 @@ TEST(Tuning, AChoiceThatCannotComputeIsNotTaken) {
   EXPECT_EQ(tuning.find(kChip, size_of(64)), std::nullopt);  // three stages, where more fit
   Fp8GemmSize whole = size_of(64);
   whole.may_split = false;
-  const auto choices = gemm_detail::fp8_gemm_choices(whole, kChip);
+  const auto choices = gemm_detail::fp8_launch_configs(whole, kChip);
   tuning.set({kChip, gemm_detail::tuning_class(whole), choices[0], 1e-6, 2e-6});
   EXPECT_EQ(tuning.find(kChip, whole), choices[0]);
 }
@@ -221,8 +221,8 @@ class TunedGemm : public testing::Test {
   }
   static std::string file() { return (*folder_ / "tuning.json").string(); }
   /// Not the one that the plan has.
-  static Fp8GemmChoice choice() {
-    for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(size_of(64), kChip)) {
+  static Fp8LaunchConfig choice() {
+    for (const Fp8LaunchConfig& c : gemm_detail::fp8_launch_configs(size_of(64), kChip)) {
       if (c.rows == 64 && c.columns == 128 && c.per_sm == 2) return c;
     }
     return {};
@@ -285,7 +285,7 @@ TEST_F(TunedGemm, ATimedChoiceIsKeptOrForgotten) {
   EXPECT_NEAR(kept.best_seconds, 8e-6, 1e-9);
   EXPECT_THAT(kept.kept, testing::HasSubstr("64 x 96"));
   const Fp8GemmSize size = size_of(kM, kN, kK);
-  EXPECT_EQ(kept.tried, gemm_detail::fp8_gemm_choices(size, kChip).size());
+  EXPECT_EQ(kept.tried, gemm_detail::fp8_launch_configs(size, kChip).size());
   const auto found = Tuning::read(path).find(kChip, size);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->split, 3u);

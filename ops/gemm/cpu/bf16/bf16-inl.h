@@ -25,19 +25,19 @@
 #include <utility>
 
 #include "ops/common/simd/amx.h"
+#include "ops/gemm/cpu/bf16/tiles.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
-#include "ops/gemm/cpu/tiles.h"
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
-#include "ops/gemm/cpu/bf16_panel-inl.h"
-#include "ops/gemm/cpu/microkernel-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
-#include "ops/gemm/cpu/span_factors-inl.h"
+#include "ops/gemm/cpu/bf16/bf16_panel-inl.h"
+#include "ops/gemm/cpu/panels/microkernel-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
+#include "ops/gemm/cpu/panels/span_factors-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
-#include "ops/gemm/cpu/add_slab.h"
+#include "ops/gemm/cpu/bf16/add_slab.h"
 #endif
 
 #include "ops/common/simd/push_bf16-inl.h"

@@ -27,10 +27,10 @@
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
-#include "ops/gemm/cpu/chunk-inl.h"
-#include "ops/gemm/cpu/few_rows-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
-#include "ops/gemm/cpu/span_factors-inl.h"
+#include "ops/gemm/cpu/few_rows/few_rows-inl.h"
+#include "ops/gemm/cpu/panels/chunk-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
+#include "ops/gemm/cpu/panels/span_factors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

@@ -1,4 +1,4 @@
-#include "ops/gemm/cpu/tiles.h"
+#include "ops/gemm/cpu/bf16/tiles.h"
 
 #include <atomic>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 #include "ops/common/simd/amx.h"
-#include "ops/gemm/cpu/add_slab.h"
+#include "ops/gemm/cpu/bf16/add_slab.h"
 #endif
 
 namespace blockscale::gemm_detail {

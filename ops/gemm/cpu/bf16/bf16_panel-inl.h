@@ -27,10 +27,10 @@
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/plan.h"
 // These are toggled per target as this file is.
-#include "ops/gemm/cpu/chunk-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
-#include "ops/gemm/cpu/span_factors-inl.h"
-#include "ops/gemm/cpu/word_panel-inl.h"
+#include "ops/gemm/cpu/panels/chunk-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
+#include "ops/gemm/cpu/panels/span_factors-inl.h"
+#include "ops/gemm/cpu/panels/word_panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

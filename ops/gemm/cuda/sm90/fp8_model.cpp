@@ -1,4 +1,4 @@
-#include "ops/gemm/cuda/division.h"
+#include "ops/gemm/cuda/sm90/fp8_model.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@ constexpr std::uint32_t kMultiprocessorBytes = 228 * 1024;
 /// measured; one more waits for another to end.
 constexpr std::array<std::uint32_t, 9> kResidentClusters = {0, 132, 66, 39, 30, 22, 17, 15, 15};
 
-// A model of an H200, of few constants, fitted to what all choices took on the shapes of dense
+// A model of an H200, of few constants, fitted to what all configs took on the shapes of dense
 // models (docs/log/gemm-sm90.md says how well).
 constexpr double kLaunch = 2.49e-6;    // until the first products, and from the last ones on
 constexpr double kMemory = 4.8e12;     // bytes a second
@@ -28,20 +28,20 @@ constexpr double kLoads = 93e9;        // bytes of B a second to a multiprocesso
 constexpr double kStep = 0.11e-6;      // a k-block
 constexpr double kStore = 3.36e-10;    // an element of the last tile
 constexpr double kBeside = 0.22;       // of kStore, where the multiprocessor has a next tile
-// The same of warpgroups that multiply in turn.
-constexpr double kTurnProducts = 20e12;
-constexpr double kTurnStep = 0.355e-6;
-constexpr double kTurnLoad = 0.02e-6;  // more, where scales are not copied
-constexpr double kTurnStore = 1.5e-10;
-constexpr double kTurnBeside = 0.55;
+// The same of warpgroups that multiply in ping-pong.
+constexpr double kPingPongProducts = 20e12;
+constexpr double kPingPongStep = 0.355e-6;
+constexpr double kPingPongLoad = 0.02e-6;  // more, where scales are not copied
+constexpr double kPingPongStore = 1.5e-10;
+constexpr double kPingPongBeside = 0.55;
 constexpr double kSum = 0.62e-10;  // an element that a block of a cluster adds
 constexpr double kBegin = 2e-6;    // of a block that begins where another has ended
 
 /// A second launch must be worth this much: it is one more kernel to load and to launch, and the
 /// model takes a few percent too little for it where the first one has whole waves of 192 rows.
 constexpr double kWorthwhile = 0.97;
-/// Where D's columns may be cut: at most so many multiples of least_columns before its end.
-constexpr int kMostCuts = 8;
+/// Where D's columns may be split: at most so many multiples of least_columns before its end.
+constexpr int kMostColumnSplits = 8;
 
 /// As many stages as fit; 0 if fewer than 3 do.
 std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
@@ -54,62 +54,60 @@ std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
 }
 
 /// Tiles, or the groups of them that a block takes together.
-std::uint32_t tiles_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
-  return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) * ceil_div(x.n, c.columns * x.parts()) *
-                                    x.batch);
+std::uint32_t tiles_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
+  return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) *
+                                    ceil_div(x.n, c.columns * x.sub_tiles()) * x.batch);
 }
 
 /// Clusters that run at a time on so many multiprocessors.
-std::uint32_t resident_clusters(const Fp8GemmChoice& c, int multiprocessors) {
+std::uint32_t resident_clusters(const Fp8LaunchConfig& c, int multiprocessors) {
   const auto sms = static_cast<std::uint32_t>(multiprocessors);
   return kResidentClusters[c.split] * sms / 132 * c.per_sm;
 }
 
-std::uint32_t clusters_at_a_time(const Fp8GemmChoice& c, int multiprocessors) {
+std::uint32_t clusters_at_a_time(const Fp8LaunchConfig& c, int multiprocessors) {
   return std::max(1u, resident_clusters(c, multiprocessors));
 }
 
 double bytes_of(const Fp8GemmSize& x) {
-  const double of_result = x.quantized_columns == 0 ? 2 : 1.0 / double(x.parts());
+  const double of_result = x.quantized_columns == 0 ? 2 : 1.0 / double(x.sub_tiles());
   return (double(x.m) * double(x.k) + double(x.n) * double(x.k) +
           double(x.m) * double(x.n) * of_result) *
          double(x.batch);
 }
 
-bool copies_scales(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
-  return x.copies_scales(c.rows, c.columns, c.split);
-}
-
 /// A tile, or a group of them, on a multiprocessor that holds so many blocks: the last one, or one
 /// whose results are stored beside the next one's products.
-double tile_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, double blocks_per_sm,
+double tile_seconds(const Fp8GemmSize& x, const Fp8LaunchConfig& c, double blocks_per_sm,
                     bool is_last) {
   const double elements = double(c.rows) * c.columns;
   const double k_blocks = double(ceil_div(ceil_div(x.k, kFp8BlockK), c.split));
   // A's bytes cost nothing: other blocks read the same at the same time.
-  const bool in_turn = !has_two_accumulators({.rows = c.rows, .columns = c.columns});
-  const double block = std::max(elements * kFp8BlockK / (in_turn ? kTurnProducts : kProducts),
+  const bool ping_pong = !has_two_accumulators({.rows = c.rows, .columns = c.columns});
+  const double block = std::max(elements * kFp8BlockK / (ping_pong ? kPingPongProducts : kProducts),
                                 double(c.columns) * kFp8BlockK / kLoads);
-  const double step = !in_turn ? kStep : kTurnStep + (copies_scales(x, c) ? 0 : kTurnLoad);
-  double store = elements * (in_turn ? kTurnStore : kStore);
-  if (!is_last) store *= blocks_per_sm * (in_turn ? kTurnBeside : kBeside);
-  return double(x.parts()) * (k_blocks * (block * blocks_per_sm + step) + store);
+  const double step =
+      !ping_pong ? kStep : kPingPongStep + (kernel_of(x, c).copies_scales ? 0 : kPingPongLoad);
+  double store = elements * (ping_pong ? kPingPongStore : kStore);
+  if (!is_last) store *= blocks_per_sm * (ping_pong ? kPingPongBeside : kBeside);
+  return double(x.sub_tiles()) * (k_blocks * (block * blocks_per_sm + step) + store);
 }
 
 /// What a block of a cluster waits for and adds: the other blocks' sums of its warps' rows.
-double sum_seconds(const Fp8GemmChoice& c) {
+double sum_seconds(const Fp8LaunchConfig& c) {
   const double rows = 16 * double(ceil_div(std::uint32_t(c.rows) / 16, c.split));
   return (c.split - 1) * rows * c.columns * kSum;
 }
 
-/// Tiles run in waves, of which the last may leave multiprocessors with fewer blocks, or none.
+/// Tiles run in waves, of which the last, the tail, may leave multiprocessors with fewer blocks, or
+/// none.
 struct Waves {
   double whole;   // until the last wave begins
   double all;     // until it ends
   int idle_last;  // multiprocessors without a tile in the last wave
 };
 
-Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors) {
+Waves waves_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c, int multiprocessors) {
   const std::uint32_t resident = clusters_at_a_time(c, multiprocessors);
   const std::uint32_t tiles = tiles_of(x, c);
   Waves w;
@@ -121,9 +119,9 @@ Waves waves_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, int multiprocessors
   return w;
 }
 
-/// When blocks that fill a launch's last wave have ended: as many as there is room for begin with
+/// When blocks that fill a launch's tail wave have ended: as many as there is room for begin with
 /// it, the others behind it or behind the first ones.
-double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8GemmChoice& c,
+double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8LaunchConfig& c,
                       int multiprocessors) {
   const double one = kBegin + tile_seconds(x, c, c.per_sm, true) + sum_seconds(c);
   std::array<double, 2> begins = {first.whole, first.all};
@@ -141,12 +139,12 @@ double seconds_beside(const Waves& first, const Fp8GemmSize& x, const Fp8GemmCho
   return end;
 }
 
-Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoice>& choices,
-                            const cuda::Chip& chip) {
-  Fp8GemmDivision best;
+Fp8Heuristic best_single(const Fp8GemmSize& x, const std::vector<Fp8LaunchConfig>& configs,
+                         const cuda::Chip& chip) {
+  Fp8Heuristic best;
   best.columns = x.n;
   best.expected_seconds = std::numeric_limits<double>::infinity();
-  for (const Fp8GemmChoice& c : choices) {
+  for (const Fp8LaunchConfig& c : configs) {
     const double seconds = expected_seconds(x, c, chip);
     if (seconds >= best.expected_seconds) continue;
     best.expected_seconds = seconds;
@@ -157,18 +155,17 @@ Fp8GemmDivision best_single(const Fp8GemmSize& x, const std::vector<Fp8GemmChoic
 
 /// The best division in which `first` computes all columns but the last ones; `best` if none is
 /// better.
-Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8GemmDivision best,
-                         const cuda::Chip& chip) {
-  Fp8GemmSize head = x, tail = x;
-  tail.may_copy_scales = false;  // they begin where a box may not
+Fp8Heuristic best_column_split(const Fp8GemmSize& x, const Fp8LaunchConfig& first,
+                               Fp8Heuristic best, const cuda::Chip& chip) {
+  Fp8GemmSize head = x;
   const std::int64_t step = least_columns(x);
   head.n = (x.n - 1) / step * step;
-  for (int i = 0; i < kMostCuts && head.n > 0; ++i, head.n -= step) {
+  for (int i = 0; i < kMostColumnSplits && head.n > 0; ++i, head.n -= step) {
     if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(chip.multiprocessors)) break;
-    tail.n = x.n - head.n;
+    const Fp8GemmSize tail = columns_of(x, head.n, x.n - head.n);
     const Waves waves = waves_of(head, first, chip.multiprocessors);
     if (waves.all >= best.expected_seconds - kLaunch) continue;
-    for (const Fp8GemmChoice& rest : fp8_gemm_choices(tail, chip)) {
+    for (const Fp8LaunchConfig& rest : fp8_launch_configs(tail, chip)) {
       const double seconds =
           kLaunch +
           std::max(seconds_beside(waves, tail, rest, chip.multiprocessors), bytes_of(x) / kMemory);
@@ -179,17 +176,17 @@ Fp8GemmDivision best_cut(const Fp8GemmSize& x, const Fp8GemmChoice& first, Fp8Ge
   return best;
 }
 
-Fp8GemmDivision found_division(const Fp8GemmSize& x, const cuda::Chip& chip) {
-  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(x, chip);
-  const Fp8GemmDivision single = best_single(x, choices, chip);
-  if (!x.may_cut) return single;
-  Fp8GemmDivision best = single;
+Fp8Heuristic found_heuristic(const Fp8GemmSize& x, const cuda::Chip& chip) {
+  const std::vector<Fp8LaunchConfig> configs = fp8_launch_configs(x, chip);
+  const Fp8Heuristic single = best_single(x, configs, chip);
+  if (!x.may_split_columns) return single;
+  Fp8Heuristic best = single;
   best.expected_seconds *= kWorthwhile;
   // Whole waves are best made of the widest tiles, whatever the last one needs.
-  for (const Fp8GemmChoice& c : choices) {
+  for (const Fp8LaunchConfig& c : configs) {
     const bool is_wide = c.rows >= 128 && c.columns == 128;
     if (c.split == 1 && (is_wide || c == single.first)) {
-      best = best_cut(x, c, best, chip);
+      best = best_column_split(x, c, best, chip);
     }
   }
   return best.rest ? best : single;
@@ -197,33 +194,51 @@ Fp8GemmDivision found_division(const Fp8GemmSize& x, const cuda::Chip& chip) {
 
 }  // namespace
 
+Fp8GemmConfig kernel_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
+  const Fp8GemmConfig config = {.rows = c.rows,
+                                .columns = c.columns,
+                                .promotion = x.promotion,
+                                .quantizes = x.quantized_columns != 0};
+  Fp8GemmConfig copying = config;
+  copying.copies_scales = true;
+  const bool copies = x.may_copy_scales && c.split == 1 && kFp8GemmKernels.find(copying) >= 0;
+  return copies ? copying : config;
+}
+
+Fp8GemmSize columns_of(const Fp8GemmSize& size, std::int64_t first, std::int64_t count) {
+  Fp8GemmSize part = size;
+  part.n = count;
+  if (first != 0) part.may_copy_scales = false;  // they begin where a box may not
+  return part;
+}
+
 std::int64_t least_columns(const Fp8GemmSize& x) {
   return std::max<std::int64_t>(kFp8BlockK, x.quantized_columns);
 }
 
-std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8GemmChoice& c) {
+std::int64_t a_rows_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
   return std::min<std::int64_t>(c.rows, ceil_div(x.m, 8) * 8);
 }
 
-std::uint32_t grid_of(const Fp8GemmSize& x, const Fp8GemmChoice& c, const cuda::Chip& chip) {
+std::uint32_t grid_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c, const cuda::Chip& chip) {
   const std::uint32_t tiles = tiles_of(x, c);
   return c.split > 1 ? tiles * c.split
                      : std::min(tiles, clusters_at_a_time(c, chip.multiprocessors));
 }
 
-double expected_seconds(const Fp8GemmSize& x, const Fp8GemmChoice& c, const cuda::Chip& chip) {
+double expected_seconds(const Fp8GemmSize& x, const Fp8LaunchConfig& c, const cuda::Chip& chip) {
   return kLaunch + sum_seconds(c) +
          std::max(waves_of(x, c, chip.multiprocessors).all, bytes_of(x) / kMemory);
 }
 
-double expected_row_seconds(const Fp8GemmSize& x) {
+double expected_gemv_seconds(const Fp8GemmSize& x) {
   constexpr double kRead = 4.6e12;  // bytes a second
   constexpr double kRowLaunch = 2e-6;
   return kRowLaunch + bytes_of(x) / kRead;
 }
 
-std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, const cuda::Chip& chip) {
-  std::vector<Fp8GemmChoice> choices;
+std::vector<Fp8LaunchConfig> fp8_launch_configs(const Fp8GemmSize& x, const cuda::Chip& chip) {
+  std::vector<Fp8LaunchConfig> configs;
   const std::int64_t k_blocks = ceil_div(x.k, kFp8BlockK);
   for (const Fp8GemmConfig& config : kFp8GemmKernels.at) {
     if (config.promotion != x.promotion) continue;
@@ -231,28 +246,29 @@ std::vector<Fp8GemmChoice> fp8_gemm_choices(const Fp8GemmSize& x, const cuda::Ch
     const auto most_per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
     for (std::uint32_t per_sm = 1; per_sm <= most_per_sm; ++per_sm) {
       for (std::uint32_t split = 1; split <= 8; ++split) {
-        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.parts() > 1)) break;
-        if (split > 1 && config.rows == 192) break;  // these are for many rows
-        if (config.copies_scales != x.copies_scales(config.rows, config.columns, split)) continue;
-        Fp8GemmChoice c = {config.rows, config.columns, 0, split, per_sm};
+        if (split > 1 && (per_sm > 1 || split > k_blocks || !x.may_split || x.sub_tiles() > 1))
+          break;
+        if (split > 1 && !can_split_k(config)) break;
+        Fp8LaunchConfig c = {config.rows, config.columns, 0, split, per_sm};
+        if (kernel_of(x, c) != config) continue;
         c.stages = stages_that_fit(config, split, per_sm, chip);
         if (c.stages == 0) continue;
         // A cluster computes one tile: more of them than run at a time wait.
         if (split > 1 && tiles_of(x, c) > clusters_at_a_time(c, chip.multiprocessors)) continue;
-        choices.push_back(c);
+        configs.push_back(c);
       }
     }
   }
-  return choices;
+  return configs;
 }
 
-Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, const cuda::Chip& chip) {
-  // To compare all choices takes as long as a launch: each thread keeps what it has found, in a
+Fp8Heuristic fp8_heuristic(const Fp8GemmSize& x, const cuda::Chip& chip) {
+  // To compare all configs takes as long as a launch: each thread keeps what it has found, in a
   // slot for each value of a hash.
   using Key = std::array<std::int64_t, 11>;
   struct Slot {
     Key key{};  // of no size: the last number is positive
-    Fp8GemmDivision division;
+    Fp8Heuristic division;
   };
   constexpr std::size_t kSlots = 256;
   thread_local std::vector<Slot> slots(kSlots);
@@ -261,14 +277,14 @@ Fp8GemmDivision divide_fp8_gemm(const Fp8GemmSize& x, const cuda::Chip& chip) {
                    x.k,
                    x.batch,
                    static_cast<int>(x.promotion),
-                   x.may_cut,
+                   x.may_split_columns,
                    x.may_split,
                    x.may_copy_scales,
                    x.quantized_columns,
                    chip.multiprocessors,
                    chip.shared_bytes};
   Slot& slot = slots[runtime::hash_bytes(std::as_bytes(std::span(key))).low % kSlots];
-  if (slot.key != key) slot = {key, found_division(x, chip)};
+  if (slot.key != key) slot = {key, found_heuristic(x, chip)};
   return slot.division;
 }
 

@@ -19,7 +19,7 @@
 #include "core/format.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
-#include "ops/gemm/cpu/microkernel-inl.h"
+#include "ops/gemm/cpu/panels/microkernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

@@ -26,10 +26,10 @@
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
-#include "ops/gemm/cpu/microkernel-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
-#include "ops/gemm/cpu/span_factors-inl.h"
-#include "ops/gemm/cpu/word_panel-inl.h"
+#include "ops/gemm/cpu/panels/microkernel-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
+#include "ops/gemm/cpu/panels/span_factors-inl.h"
+#include "ops/gemm/cpu/panels/word_panel-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HWY_TARGET_STR

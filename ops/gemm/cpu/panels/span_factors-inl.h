@@ -21,8 +21,8 @@
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
-#include "ops/gemm/cpu/chunk-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
+#include "ops/gemm/cpu/panels/chunk-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

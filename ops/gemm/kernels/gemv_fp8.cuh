@@ -21,16 +21,15 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
-#include "ops/gemm/kernels/config.h"
 #include "ops/gemm/kernels/params.h"
 
 namespace blockscale {
 
-inline constexpr uint32_t kFp8RowWarpRows = 8;  // of B
-inline constexpr uint32_t kFp8RowWarps = 8;     // of a block
-inline constexpr uint32_t kFp8RowBlocksPerMultiprocessor = 4;
+inline constexpr uint32_t kGemvWarpRows = 8;  // of B
+inline constexpr uint32_t kGemvWarps = 8;     // of a block
+inline constexpr uint32_t kGemvBlocksPerMultiprocessor = 4;
 
-struct Fp8RowParams {
+struct Fp8GemvParams {
   const uint8_t* a = nullptr;  // rows of both begin at multiples of 16 bytes
   const uint8_t* b = nullptr;
   int64_t a_batch_stride = 0;  // bytes
@@ -43,7 +42,7 @@ struct Fp8RowParams {
   uint32_t part_blocks = 0;       // k-blocks of each of them, but the last ones
 };
 
-namespace fp8_row {
+namespace fp8_gemv {
 
 /// Shared memory, in bytes from its start: A, filled up with zeros; the products of scales; sums.
 struct Memory {
@@ -53,11 +52,11 @@ BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks) {
   Memory m{};
   m.scales = k_blocks * kFp8BlockK;
   m.sums = m.scales + (k_blocks * 4 + 15) / 16 * 16;
-  m.total = m.sums + kFp8RowWarps * kFp8RowWarpRows * 4;
+  m.total = m.sums + kGemvWarps * kGemvWarpRows * 4;
   return m;
 }
 
-using Chunk = device::Vector<uint32_t, 4>;
+using Bytes16 = device::Vector<uint32_t, 4>;
 
 BLOCKSCALE_DEVICE float load_scale(const GemmScales& s, uint32_t batch, uint32_t row,
                                    uint32_t k_block) {
@@ -71,7 +70,7 @@ class Stream {
  public:
   static constexpr int kAhead = 4;  // k-blocks: 4 KB a warp
 
-  BLOCKSCALE_DEVICE Stream(const Fp8RowParams& p, uint32_t first_row, uint32_t begin, uint32_t end)
+  BLOCKSCALE_DEVICE Stream(const Fp8GemvParams& p, uint32_t first_row, uint32_t begin, uint32_t end)
       : k_(p.k), next_(begin), end_(end), byte_(begin * kFp8BlockK + ptx::laneid() % 8 * 16) {
     const uint8_t* const b = p.b + ptx::ctaid_y() * p.b_batch_stride + byte_;
     BLOCKSCALE_UNROLL
@@ -84,7 +83,7 @@ class Stream {
     for (int i = 0; i < kAhead; ++i) load(i);
   }
 
-  /// Calls visit(k-block, chunks of the two rows) for each k-block.
+  /// Calls visit(k-block, 16 bytes of each of the two rows) for each k-block.
   template <class Visit>
   BLOCKSCALE_DEVICE void for_each(const Visit& visit) {
     BLOCKSCALE_NO_UNROLL
@@ -92,7 +91,7 @@ class Stream {
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kAhead; ++i) {
         if (k + static_cast<uint32_t>(i) >= end_) return;
-        visit(k + static_cast<uint32_t>(i), chunks_[i]);
+        visit(k + static_cast<uint32_t>(i), loaded_[i]);
         load(i);
       }
     }
@@ -103,7 +102,7 @@ class Stream {
     const bool has = next_ < end_ && byte_ < k_;
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      chunks_[slot][i] = ptx::ld_global_nc_if(has, reinterpret_cast<const Chunk*>(at_[i]));
+      loaded_[slot][i] = ptx::ld_global_nc_if(has, reinterpret_cast<const Bytes16*>(at_[i]));
       at_[i] += kFp8BlockK;
     }
     byte_ += kFp8BlockK;
@@ -113,20 +112,20 @@ class Stream {
   uint32_t k_, next_, end_;
   uint32_t byte_;  // of k: this lane's of the next load
   const uint8_t* at_[2];
-  Chunk chunks_[kAhead][2];
+  Bytes16 loaded_[kAhead][2];
 };
 
 /// Fills shared memory with A and the products of its scales and B's.
-BLOCKSCALE_DEVICE void bring_a(const Fp8RowParams& p, const Memory& memory, uint32_t k_blocks,
+BLOCKSCALE_DEVICE void bring_a(const Fp8GemvParams& p, const Memory& memory, uint32_t k_blocks,
                                uint32_t first_row) {
   const ptx::SharedAddress shared = device::shared_base();
   const uint32_t batch = ptx::ctaid_y();
   const uint8_t* const a = p.a + batch * p.a_batch_stride;
-  for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += 32 * kFp8RowWarps) {
+  for (uint32_t i = ptx::tid_x(); i < k_blocks * 8; i += 32 * kGemvWarps) {
     const bool has = i * 16 < p.k;
     ptx::cp_async_cg(shared + i * 16, has ? a + i * 16 : a, has ? 16 : 0);
   }
-  for (uint32_t k = ptx::tid_x(); k < k_blocks; k += 32 * kFp8RowWarps) {
+  for (uint32_t k = ptx::tid_x(); k < k_blocks; k += 32 * kGemvWarps) {
     ptx::st_shared(shared + (memory.scales + k * 4),
                    ptx::mul_rn(load_scale(p.a_scales, batch, 0, k),
                                load_scale(p.b_scales, batch, first_row, k)));
@@ -155,29 +154,29 @@ BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, uint32_t batch, uint32_t c
   }
 }
 
-}  // namespace fp8_row
+}  // namespace fp8_gemv
 
-BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
-  using fp8_row::Chunk;
+BLOCKSCALE_DEVICE void fp8_gemv_kernel(const Fp8GemvParams& p) {
+  using fp8_gemv::Bytes16;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   const uint32_t warp = device::warp_index();
-  const uint32_t rows = (kFp8RowWarps >> p.division_shift) * kFp8RowWarpRows;  // of the block
+  const uint32_t rows = (kGemvWarps >> p.division_shift) * kGemvWarpRows;  // of the block
   const uint32_t first_row = ptx::ctaid_x() * rows;
   const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
   const uint32_t group = warp >> p.division_shift;
   const uint32_t part = warp - (group << p.division_shift);
   const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
-  fp8_row::Stream stream(p, first_row + group * kFp8RowWarpRows, begin,
-                         end < k_blocks ? end : k_blocks);
-  const fp8_row::Memory memory = fp8_row::memory_of(k_blocks);
-  fp8_row::bring_a(p, memory, k_blocks, first_row);
+  fp8_gemv::Stream stream(p, first_row + group * kGemvWarpRows, begin,
+                          end < k_blocks ? end : k_blocks);
+  const fp8_gemv::Memory memory = fp8_gemv::memory_of(k_blocks);
+  fp8_gemv::bring_a(p, memory, k_blocks, first_row);
 
   const ptx::SharedAddress shared = device::shared_base();
   const uint32_t lane = ptx::laneid();
   float sums[4] = {};
-  stream.for_each([&](uint32_t k, const Chunk(&b)[2]) {
-    const Chunk a = ptx::ld_shared<Chunk>(shared + (k * kFp8BlockK + lane % 8 * 16));
+  stream.for_each([&](uint32_t k, const Bytes16(&b)[2]) {
+    const Bytes16 a = ptx::ld_shared<Bytes16>(shared + (k * kFp8BlockK + lane % 8 * 16));
     const float scale = ptx::ld_shared<float>(shared + (memory.scales + k * 4));
     ptx::MmaAccumulator products = {};
     BLOCKSCALE_UNROLL
@@ -197,19 +196,19 @@ BLOCKSCALE_DEVICE void fp8_row_kernel(const Fp8RowParams& p) {
     const float sum = ptx::add_rn(half, ptx::shfl_sync_bfly(ptx::kFullMask, half, 4));
     const uint32_t row = lane / 8 + 4 * i;
     if (lane % 9 == 0) {
-      ptx::st_shared(shared + (memory.sums + (warp * kFp8RowWarpRows + row) * 4), sum);
+      ptx::st_shared(shared + (memory.sums + (warp * kGemvWarpRows + row) * 4), sum);
     }
   }
   ptx::barrier_sync_all();
-  for (uint32_t i = ptx::tid_x(); i < rows; i += 32 * kFp8RowWarps) {
+  for (uint32_t i = ptx::tid_x(); i < rows; i += 32 * kGemvWarps) {
     if (first_row + i >= p.epilogue.columns) continue;
-    const uint32_t first_warp = i / kFp8RowWarpRows << p.division_shift;
+    const uint32_t first_warp = i / kGemvWarpRows << p.division_shift;
     float sum = 0;
     for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
-      const uint32_t at = ((first_warp + w) * kFp8RowWarpRows + i % kFp8RowWarpRows) * 4;
+      const uint32_t at = ((first_warp + w) * kGemvWarpRows + i % kGemvWarpRows) * 4;
       sum = ptx::add_rn(sum, ptx::ld_shared<float>(shared + (memory.sums + at)));
     }
-    fp8_row::store(p.epilogue, ptx::ctaid_y(), first_row + i, sum);
+    fp8_gemv::store(p.epilogue, ptx::ctaid_y(), first_row + i, sum);
   }
 }
 

@@ -24,10 +24,10 @@
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/value_range.h"
 // These are toggled per target as this file is.
-#include "ops/gemm/cpu/bf16_codes-inl.h"
-#include "ops/gemm/cpu/bf16_scales-inl.h"
-#include "ops/gemm/cpu/chunk-inl.h"
-#include "ops/gemm/cpu/few_rows-inl.h"
+#include "ops/gemm/cpu/bf16/bf16_codes-inl.h"
+#include "ops/gemm/cpu/bf16/bf16_scales-inl.h"
+#include "ops/gemm/cpu/few_rows/few_rows-inl.h"
+#include "ops/gemm/cpu/panels/chunk-inl.h"
 
 #include "ops/common/simd/push_bf16-inl.h"
 

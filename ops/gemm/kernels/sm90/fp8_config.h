@@ -1,9 +1,9 @@
-// The kernels of block-scaled FP8 products: what each is compiled for, and how it divides shared
-// memory. Everything else (granularity, layout and type of scales, D's type, bias, alpha, beta,
-// stages, split) is a run-time value.
+// The kernels of block-scaled FP8 products with wgmma: what each is compiled for, what it can do,
+// and how it divides shared memory. Everything else (granularity, layout and type of scales, D's
+// type, bias, alpha, beta, stages, split) is a run-time value.
 #pragma once
 
-#include "core/config.h"
+#include "ops/gemm/kernels/params.h"
 
 namespace blockscale {
 
@@ -18,15 +18,17 @@ struct Fp8GemmConfig {
   int columns = 128;  // rows of B in a tile
   Promotion promotion = Promotion::blocks;
   bool quantizes = false;  // D, which is not stored otherwise: tiles of 128 columns in two runs
-  /// Tensor copies bring the scales, kScaleChunk k-blocks at a time into one of kScaleChunks
-  /// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (plan.cpp) says.
+  /// Tensor copies bring the scales, kScaleBoxBlocks k-blocks at a time into one of kScaleBoxes
+  /// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (cuda/tensor_maps.h)
+  /// says.
   bool copies_scales = false;
+
+  friend BLOCKSCALE_HD constexpr bool operator==(const Fp8GemmConfig&,
+                                                 const Fp8GemmConfig&) = default;
 };
 
 /// Columns of a run: rows of B, evenly spaced, that one copy brings.
 inline constexpr int kRunColumns = 64;
-
-inline constexpr int kFp8BlockK = 128;
 
 BLOCKSCALE_HD constexpr int math_warpgroups(const Fp8GemmConfig& c) {
   return c.rows / 64;
@@ -54,8 +56,8 @@ BLOCKSCALE_HD constexpr int loader_registers(const Fp8GemmConfig& c) {
 }
 
 /// Whether a warpgroup begins a k-block's products before it adds up the one before, with a second
-/// accumulator. Three warpgroups have no registers for it: they multiply in turn, and each adds
-/// while the others multiply.
+/// accumulator. Three warpgroups have no registers for it: they multiply in ping-pong, and each
+/// adds while the others multiply.
 BLOCKSCALE_HD constexpr bool has_two_accumulators(const Fp8GemmConfig& c) {
   return math_warpgroups(c) < 3;
 }
@@ -67,14 +69,14 @@ BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
   return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kScaleWarps;
 }
 
-inline constexpr uint32_t kScaleChunk = 4;
-inline constexpr uint32_t kScaleChunks = 3;
+inline constexpr uint32_t kScaleBoxBlocks = 4;
+inline constexpr uint32_t kScaleBoxes = 3;
 /// Where rows of B's scales are inner, a box begins at a multiple of 16 bytes and has so many of
 /// them: those of a tile's blocks, wherever they lie.
 inline constexpr uint32_t kBoxStepB = 4;
 inline constexpr uint32_t kBoxRowsB = 8;
-BLOCKSCALE_HD constexpr uint32_t a_chunk_bytes(const Fp8GemmConfig& c) {
-  return static_cast<uint32_t>(c.rows) * kScaleChunk * 4;
+BLOCKSCALE_HD constexpr uint32_t a_scale_box_bytes(const Fp8GemmConfig& c) {
+  return static_cast<uint32_t>(c.rows) * kScaleBoxBlocks * 4;
 }
 
 /// Small tiles have registers enough: to move them takes as long as a copy's beginning.
@@ -104,17 +106,17 @@ BLOCKSCALE_HD constexpr int store_buffers_of(const Fp8GemmConfig& c) {
   return c.rows == 128 || c.quantizes ? 2 : 1;
 }
 
-/// Stages at most. Their mbarriers lie first in shared memory, then those of chunks of scales that
+/// Stages at most. Their mbarriers lie first in shared memory, then those of boxes of scales that
 /// are copied, then those of the sums of each warp that multiplies: where no run-time value moves
 /// them, so that they are initialized without a look at the parameters.
 inline constexpr uint32_t kMostStages = 16;
-inline constexpr uint32_t kChunkBarriers = kMostStages * 16;
-inline constexpr uint32_t kSumBarriers = kChunkBarriers + kScaleChunks * 16;
+inline constexpr uint32_t kScaleBoxBarriers = kMostStages * 16;
+inline constexpr uint32_t kSumBarriers = kScaleBoxBarriers + kScaleBoxes * 16;
 inline constexpr uint32_t kBarrierBytes = 512;
 
 /// Where everything else lies in shared memory, in bytes from its start: the stages' scales (of
 /// rows, then of columns) and operands, the warps' buffers of results, the other blocks' sums of
-/// this block's warps where a cluster divides K, and chunks of scales that are copied.
+/// this block's warps where a cluster divides K, and boxes of scales that are copied.
 struct Fp8GemmMemory {
   uint32_t operands;
   uint32_t stage_bytes;  // A's rows of 128 bytes, then B's
@@ -124,8 +126,8 @@ struct Fp8GemmMemory {
   uint32_t scale_bytes;   // of a stage; the first one's lie behind the mbarriers
   uint32_t sums;
   uint32_t warp_sum_bytes;  // a warp's 16 rows
-  uint32_t chunks;          // of copied scales, A's and then B's
-  uint32_t chunk_bytes;
+  uint32_t scale_boxes;     // where scales are copied: A's and then B's
+  uint32_t scale_box_bytes;
   uint32_t total;
 };
 
@@ -151,41 +153,77 @@ BLOCKSCALE_HD constexpr Fp8GemmMemory memory_of(const Fp8GemmConfig& c, uint32_t
   m.result_bytes = static_cast<uint32_t>(16 * store_bytes_of(c) * store_buffers_of(c));
   m.sums = m.results + warps * m.result_bytes;
   m.warp_sum_bytes = 16 * columns * 4;
-  m.chunks = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
+  m.scale_boxes = m.sums + (warps + split - 1) / split * (split - 1) * m.warp_sum_bytes;
   if (c.copies_scales) {
-    constexpr uint32_t kChunkB = (kBoxRowsB * kScaleChunk * 4 + 127) / 128 * 128;
-    m.chunk_bytes = a_chunk_bytes(c) + kChunkB;
+    constexpr uint32_t kBoxB = (kBoxRowsB * kScaleBoxBlocks * 4 + 127) / 128 * 128;
+    m.scale_box_bytes = a_scale_box_bytes(c) + kBoxB;
   }
-  m.total = m.chunks + kScaleChunks * m.chunk_bytes;
+  m.total = m.scale_boxes + kScaleBoxes * m.scale_box_bytes;
   return m;
 }
 
+/// Whether the blocks of a cluster may divide K: tiles of 192 rows are for many rows, where nothing
+/// is gained, and so are scales that are copied.
+BLOCKSCALE_HD constexpr bool can_split_k(const Fp8GemmConfig& c) {
+  return c.rows < 192 && !c.copies_scales;
+}
+
+struct Fp8GemmKernelList {
+  static constexpr int kCount = 20;
+  Fp8GemmConfig at[kCount];
+
+  BLOCKSCALE_HD constexpr const Fp8GemmConfig& operator[](int i) const { return at[i]; }
+  /// The number of a kernel; -1 if there is none.
+  BLOCKSCALE_HD constexpr int find(const Fp8GemmConfig& config) const {
+    for (int i = 0; i < kCount; ++i) {
+      if (at[i] == config) return i;
+    }
+    return -1;
+  }
+};
+
+namespace detail {
+
+BLOCKSCALE_HD constexpr Fp8GemmConfig by_blocks(int rows, int columns) {
+  return {.rows = rows, .columns = columns, .promotion = Promotion::blocks};
+}
+BLOCKSCALE_HD constexpr Fp8GemmConfig by_columns(int rows, int columns) {
+  return {.rows = rows, .columns = columns, .promotion = Promotion::columns};
+}
+BLOCKSCALE_HD constexpr Fp8GemmConfig quantizing(Fp8GemmConfig config) {
+  config.quantizes = true;
+  return config;
+}
+BLOCKSCALE_HD constexpr Fp8GemmConfig copying_scales(Fp8GemmConfig config) {
+  config.copies_scales = true;
+  return config;
+}
+
+}  // namespace detail
+
 // (Who quantizes by columns has no registers for tiles of 64 rows, of which two blocks would share
 // a multiprocessor.)
-inline constexpr struct Fp8GemmKernelList {
-  static constexpr int kCount = 20;
-  Fp8GemmConfig at[kCount] = {
-      {128, 128, Promotion::blocks},
-      {128, 128, Promotion::columns},
-      {128, 128, Promotion::blocks, false, true},
-      {128, 96, Promotion::blocks},
-      {128, 64, Promotion::blocks},
-      {64, 32, Promotion::blocks},
-      {64, 32, Promotion::columns},
-      {64, 64, Promotion::blocks},
-      {64, 64, Promotion::columns},
-      {64, 96, Promotion::blocks},
-      {64, 96, Promotion::columns},
-      {64, 128, Promotion::blocks},
-      {128, 128, Promotion::blocks, true},
-      {128, 128, Promotion::columns, true},
-      {64, 128, Promotion::blocks, true},
-      {192, 128, Promotion::blocks},
-      {192, 96, Promotion::blocks},
-      {192, 128, Promotion::blocks, false, true},
-      {192, 96, Promotion::blocks, false, true},
-      {192, 128, Promotion::blocks, true},
-  };
-} kFp8GemmKernels;
+inline constexpr Fp8GemmKernelList kFp8GemmKernels = {{
+    detail::by_blocks(128, 128),
+    detail::by_columns(128, 128),
+    detail::copying_scales(detail::by_blocks(128, 128)),
+    detail::by_blocks(128, 96),
+    detail::by_blocks(128, 64),
+    detail::by_blocks(64, 32),
+    detail::by_columns(64, 32),
+    detail::by_blocks(64, 64),
+    detail::by_columns(64, 64),
+    detail::by_blocks(64, 96),
+    detail::by_columns(64, 96),
+    detail::by_blocks(64, 128),
+    detail::quantizing(detail::by_blocks(128, 128)),
+    detail::quantizing(detail::by_columns(128, 128)),
+    detail::quantizing(detail::by_blocks(64, 128)),
+    detail::by_blocks(192, 128),
+    detail::by_blocks(192, 96),
+    detail::copying_scales(detail::by_blocks(192, 128)),
+    detail::copying_scales(detail::by_blocks(192, 96)),
+    detail::quantizing(detail::by_blocks(192, 128)),
+}};
 
 }  // namespace blockscale

@@ -19,7 +19,7 @@
 
 #include "core/format.h"
 // Toggled per target as this file is.
-#include "ops/gemm/cpu/chunk-inl.h"
+#include "ops/gemm/cpu/panels/chunk-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

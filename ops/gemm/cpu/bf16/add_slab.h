@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/gemm/cpu/tiles.h"
+#include "ops/gemm/cpu/bf16/tiles.h"
 
 namespace blockscale::gemm_detail {
 
