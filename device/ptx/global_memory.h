@@ -127,23 +127,14 @@ BLOCKSCALE_DEVICE T ld_global_nc(const T* p, SourceLocation at = SourceLocation:
 #endif
 }
 
-/// ld.global.nc.L1::no_allocate of 1, 4 or 16 bytes under a predicate; zeros where it does not
-/// hold. No branch, which would wait for loads before it.
+/// ld.global.nc.L1::no_allocate of 4 or 16 bytes under a predicate; zeros where it does not hold.
+/// No branch, which would wait for loads before it.
 template <class T>
 BLOCKSCALE_DEVICE T ld_global_nc_if(bool predicate, const T* p,
                                     SourceLocation at = SourceLocation::current()) {
-  static_assert(detail::kLoadable<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 16));
+  static_assert(detail::kLoadable<T> && (sizeof(T) == 4 || sizeof(T) == 16));
 #if BLOCKSCALE_GPU
-  if constexpr (sizeof(T) == 1) {
-    uint32_t v;
-    asm volatile(
-        "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"
-        " @p ld.global.nc.L1::no_allocate.u8 %0, [%1];\n}"
-        : "=&r"(v)
-        : "l"(p), "r"(static_cast<uint32_t>(predicate))
-        : "memory");
-    return blockscale::bit_cast<T>(static_cast<uint8_t>(v));
-  } else if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(T) == 4) {
     uint32_t v;
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"
@@ -165,6 +156,23 @@ BLOCKSCALE_DEVICE T ld_global_nc_if(bool predicate, const T* p,
   }
 #else
   return predicate ? emulator::load_global<T>(p, emulator::LoadKind::read_only, at) : T{};
+#endif
+}
+
+/// The same of a byte, in a word as it is loaded: to narrow it would wait for it.
+BLOCKSCALE_DEVICE uint32_t ld_global_nc_u8_if(bool predicate, const uint8_t* p,
+                                              SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+  uint32_t v;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"
+      " @p ld.global.nc.L1::no_allocate.u8 %0, [%1];\n}"
+      : "=&r"(v)
+      : "l"(p), "r"(static_cast<uint32_t>(predicate))
+      : "memory");
+  return v;
+#else
+  return predicate ? emulator::load_global<uint8_t>(p, emulator::LoadKind::read_only, at) : 0u;
 #endif
 }
 

@@ -71,11 +71,17 @@ std::int64_t tiles_of(const MutableMatrixView& d, const PlainGemmConfig& c) {
 /// As many as fit, up to the config's.
 std::uint32_t stages_of(const PlainGemmConfig& c, const PlainOperand (&operands)[2],
                         std::int64_t shared_bytes) {
-  auto stages = static_cast<std::uint32_t>(c.stages);
-  while (stages > kPlainLeastStages && memory_of(c, operands, stages).total > shared_bytes) {
-    --stages;
-  }
-  return stages;
+  // Warps that divide K wait for memory, and so have others beside them: two blocks.
+  constexpr std::int64_t kReserved = 1024;  // of a block
+  const std::int64_t half = (shared_bytes - kReserved) / 2;
+  const auto most = [&](std::int64_t bytes, std::uint32_t least) {
+    auto stages = static_cast<std::uint32_t>(c.stages);
+    while (stages > least && memory_of(c, operands, stages).total > bytes) --stages;
+    return stages;
+  };
+  const std::uint32_t of_two = most(half, kPlainLeastStages + 1);
+  const bool fit_twice = c.warps_k > 1 && memory_of(c, operands, of_two).total <= half;
+  return fit_twice ? of_two : most(shared_bytes, kPlainLeastStages);
 }
 
 PlainGemmStep step_of(const GemmArguments& x, PlainTile tile, const cuda::Chip& chip) {

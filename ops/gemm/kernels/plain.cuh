@@ -291,15 +291,18 @@ class Scales {
 
   /// Begins to load those of tile `tile` of K. No branch stands between loads, which would wait.
   BLOCKSCALE_DEVICE void load(uint32_t tile) {
+    if (x_.scales.data == nullptr) return;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
+      if (i == 1 && !has_second_slot()) return;
       const Item item = item_of(i);
       const uint32_t k = first_k(tile, item);
-      const bool exists = item.row < count_ && k < p_.k && x_.scales.data != nullptr;
+      const bool exists = item.row < count_ && k < p_.k;
       const int64_t at = offsets_[i] + x_.scales.k_offset(k >> x_.log2_block_k);
       const auto* const words = reinterpret_cast<const uint32_t*>(x_.scales.data);
-      const uint32_t byte = ptx::ld_global_nc_if(exists && x_.scales.bytes, x_.scales.data + at);
-      bits_[i] = byte | ptx::ld_global_nc_if(exists && !x_.scales.bytes, words + at);
+      // What was loaded is not looked at here, where it would be waited for.
+      bytes_[i] = ptx::ld_global_nc_u8_if(exists && x_.scales.bytes, x_.scales.data + at);
+      words_[i] = ptx::ld_global_nc_if(exists && !x_.scales.bytes, words + at);
     }
   }
 
@@ -307,10 +310,11 @@ class Scales {
   BLOCKSCALE_DEVICE void store(uint32_t tile, SharedAddress to) const {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
+      if (i == 1 && !has_second_slot()) return;
       const Item item = item_of(i);
-      float scale = bit_cast<float>(bits_[i]);
-      if (x_.scale_format == Format::ue8m0) scale = decode<Format::ue8m0>(bits_[i]);
-      if (x_.scale_format == Format::ue4m3) scale = encoding::e4m3_value(bits_[i] & 0x7Fu);
+      float scale = bit_cast<float>(words_[i]);
+      if (x_.scale_format == Format::ue8m0) scale = decode<Format::ue8m0>(bytes_[i]);
+      if (x_.scale_format == Format::ue4m3) scale = encoding::e4m3_value(bytes_[i] & 0x7Fu);
       if (x_.scales.data == nullptr) scale = 1.0f;
       if (first_k(tile, item) >= p_.k) scale = 0.0f;
       const uint32_t row = item.row + (kOperand == 0 ? 0 : static_cast<uint32_t>(kConfig.rows));
@@ -337,6 +341,10 @@ class Scales {
     const uint32_t item = slot * kThreads + thread_of_group<kConfig>();
     return {item >> log2_segments, item & ((1u << log2_segments) - 1)};
   }
+  /// Whether there are more scales than threads: one row of A has few.
+  BLOCKSCALE_DEVICE bool has_second_slot() const {
+    return count_ << (kLog2Depth - p_.log2_segment) > kThreads;
+  }
   BLOCKSCALE_DEVICE uint32_t first_k(uint32_t tile, const Item& item) const {
     return tile * static_cast<uint32_t>(kConfig.depth) + (item.segment << p_.log2_segment);
   }
@@ -345,7 +353,8 @@ class Scales {
   const PlainOperand& x_;
   uint32_t count_;           // rows that exist
   int64_t offsets_[kSlots];  // of rows
-  uint32_t bits_[kSlots];
+  uint32_t bytes_[kSlots] = {};
+  uint32_t words_[kSlots] = {};
 };
 
 // ---------------------------------------------------------------- 3: products
@@ -358,15 +367,16 @@ class Multiplier {
   static constexpr int kN = kConfig.columns / kConfig.warps_n / 8;  // x 8 columns
   static_assert(kN % 2 == 0);
 
-  BLOCKSCALE_DEVICE Multiplier() : lane_(ptx::laneid()) {
+  /// `rows` of the tile exist.
+  BLOCKSCALE_DEVICE explicit Multiplier(uint32_t rows) : lane_(ptx::laneid()), rows_(rows) {
     const uint32_t warp = kConfig.warps_k == 1 ? device::warp_index() : 0;  // of the group
     row_ = warp % kConfig.warps_m * (16 * kM);
     column_ = warp / kConfig.warps_m * (8 * kN);
   }
 
   /// Adds the products of one decoded tile, whose parts begin at `a` and `b`.
-  BLOCKSCALE_DEVICE void multiply(const PlainGemmParams& p, SharedAddress a, SharedAddress b,
-                                  SharedAddress scales) {
+  BLOCKSCALE_DEVICE void multiply(const PlainGemmParams& p, const PlainMemory& memory,
+                                  SharedAddress a, SharedAddress b, SharedAddress scales) {
     const PlainOperand &x = p.operands[0], &y = p.operands[1];
     if constexpr (kConfig.form == Format::f16) {
       multiply_parts(p, a, b, scales, false);
@@ -375,7 +385,8 @@ class Multiplier {
       for (uint32_t i = 0; i < x.parts; ++i) {
         BLOCKSCALE_NO_UNROLL
         for (uint32_t j = 0; j < y.parts && i + j < kPlainPartSum; ++j) {
-          multiply_parts(p, a + i * kPartA, b + j * kPartB, scales, i + j > 0);
+          multiply_parts(p, a + i * memory.a_part_bytes, b + j * memory.b_part_bytes, scales,
+                         i + j > 0);
         }
       }
     }
@@ -401,8 +412,6 @@ class Multiplier {
  private:
   static constexpr ptx::MmaElement kElement =
       kConfig.form == Format::f16 ? ptx::MmaElement::f16 : ptx::MmaElement::bf16;
-  static constexpr uint32_t kPartA = static_cast<uint32_t>(kConfig.rows * kConfig.depth * 2);
-  static constexpr uint32_t kPartB = static_cast<uint32_t>(kConfig.columns * kConfig.depth * 2);
   static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows + kConfig.columns);
   using Two = device::Vector<float, 2>;
 
@@ -462,7 +471,9 @@ class Multiplier {
                                 bool finite) const {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kM; ++i) {
-      const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ % 16;
+      uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ % 16;
+      if constexpr (kConfig.warps_k > 1)
+        row = row < rows_ ? row : rows_ - 1;  // there are no others
       BLOCKSCALE_UNROLL
       for (int x = 0; x < kSixteens; ++x) {
         const uint32_t chunk = first_chunk + static_cast<uint32_t>(2 * x) + lane_ / 16;
@@ -511,7 +522,7 @@ class Multiplier {
     }
   }
 
-  uint32_t lane_, row_, column_;
+  uint32_t lane_, rows_, row_, column_;
   float sums_[kM][kN][4] = {};
 };
 
@@ -676,9 +687,9 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
            i == 0 ? memory.a_part_bytes : memory.b_part_bytes});
     }
   };
-  Multiplier<kConfig> multiplier;
+  Multiplier<kConfig> multiplier(place.a.count);
   const auto multiply = [&](uint32_t tile) {
-    multiplier.multiply(p, elements_of(tile, 0), elements_of(tile, 1), scales_of(tile));
+    multiplier.multiply(p, memory, elements_of(tile, 0), elements_of(tile, 1), scales_of(tile));
   };
 
   if (thread_of_group<kConfig>() == 0) {

@@ -43,10 +43,10 @@ BLOCKSCALE_HD constexpr uint32_t buffers_of(const PlainGemmConfig& c) {
 
 namespace detail {
 inline constexpr PlainGemmConfig kPlainTiles[] = {
-    {128, 128, 2, 4, 1, 64, 4},
+    {128, 128, 4, 4, 1, 64, 4},
     {64, 64, 2, 2, 1, 64, 4},
     {32, 32, 2, 2, 1, 64, 4},
-    {16, 16, 1, 1, 8, 64, 6},  // few rows: warps divide K, and wait for none but themselves
+    {16, 16, 1, 1, 8, 128, 4},  // few rows: warps divide K, and wait for none but themselves
 };
 inline constexpr int kPlainTileCount = 4;
 }  // namespace detail
@@ -132,7 +132,8 @@ BLOCKSCALE_HD constexpr PlainMemory memory_of(const PlainGemmConfig& c,
   const uint32_t depth = static_cast<uint32_t>(c.depth), groups = static_cast<uint32_t>(c.warps_k);
   const PlainOperand &a = operands[0], &b = operands[1];
   PlainMemory m{};
-  m.a_part_bytes = rows * depth * 2;
+  // Where warps divide K, each has memory of its own: for the rows that there are.
+  m.a_part_bytes = (buffers_of(c) == 1 ? a.stage_rows : rows) * depth * 2;
   m.b_part_bytes = columns * depth * 2;
   m.buffer_bytes = a.parts * m.a_part_bytes + b.parts * m.b_part_bytes;
   m.scales = buffers_of(c) * m.buffer_bytes;
