@@ -276,8 +276,8 @@ void add_measuring_options(CLI::App& command, GemmCommand& state) {
   add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
              "Timed runs, of which the fastest counts. Default: 5");
   add_parsed(command, "--device", "D", state.cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
-                       "recipes of e4m3. There caches are cold and the median counts"));
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and the median counts"));
   add_parsed(command, "--samples", "N", state.samples, count(1'000'000'000),
              "Elements of D to check against float64. Default: 1024");
   add_threads(command, state.threads);

@@ -273,8 +273,8 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
   add_parsed(*command, "--device", "D", state->cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
-                       "recipes of e4m3. There caches are cold and medians count"));
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and medians count"));
   command->add_flag("--plan", state->plan,
                     help_text("Print how the work is divided, and for which instruction set, or "
                               "what would be launched on the first GPU, else on an H200; measures "

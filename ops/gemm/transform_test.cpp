@@ -265,16 +265,20 @@ TEST_F(TransformOfGemm, RefusesWithTheArgumentsName) {
 
 TEST(TransformOfCudaGemm, IsUnsupported) {
   test::Random random(1);
-  const TestOperand a(random, Recipe::fp8_1x128, 8, 128, test::InputFamily::normal);
-  const TestOperand b(random, Recipe::fp8_128x128, 128, 128, test::InputFamily::normal);
   TestMatrix d(Format::bf16, 8, 128);
-  GemmArguments x;
-  x.a = a.view();
-  x.b = b.view();
-  x.d = d.view();
-  x.transform = Gelu{};
-  test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
-                     [&] { (void)cuda::describe_gemm(x); });
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::mxfp4}) {  // of Hopper, plain
+    const TestOperand a(random, recipe, 8, 128, test::InputFamily::normal);
+    const TestOperand b(random, recipe, 128, 128, test::InputFamily::normal);
+    GemmArguments x;
+    x.a = a.view();
+    x.b = b.view();
+    x.d = d.view();
+    x.transform = Gelu{};
+    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
+                       [&] { (void)cuda::describe_gemm(x); });
+    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
+                       [&] { (void)cuda::gemm_workspace_bytes(x); });
+  }
 }
 
 }  // namespace

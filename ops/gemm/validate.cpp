@@ -1,6 +1,8 @@
 #include "ops/gemm/validate.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,9 +52,12 @@ constexpr OperandPair kMixedPairs[] = {
     {Operand::fp8_tensor, Operand::fp8_tensor},  // e4m3 x e5m2
     {Operand::fp8_block, Operand::fp8_block},    // any blocks and kinds of scale
     {Operand::mxfp8, Operand::mxfp6},           {Operand::mxfp8, Operand::mxfp4},
-    {Operand::mxfp8, Operand::nvfp4},           {Operand::fp8_tensor, Operand::nvfp4},
-    {Operand::fp8_row, Operand::nvfp4},         {Operand::fp8_block, Operand::nvfp4},
+    {Operand::mxfp8, Operand::nvfp4},
 };
+
+/// B's of FP8 A beside those above.
+constexpr Operand kWeightsOfFp8[] = {Operand::mxfp8, Operand::mxfp6, Operand::mxfp4,
+                                     Operand::nvfp4};
 
 }  // namespace
 
@@ -61,7 +66,9 @@ bool gemm_supports(Recipe a, Recipe b) {
   for (const OperandPair& pair : kMixedPairs) {
     if (operand_of(a) == pair.a && operand_of(b) == pair.b) return true;
   }
-  return false;
+  if (recipe_traits(a).family != Family::fp8) return false;
+  return std::find(std::begin(kWeightsOfFp8), std::end(kWeightsOfFp8), operand_of(b)) !=
+         std::end(kWeightsOfFp8);
 }
 
 namespace gemm_detail {

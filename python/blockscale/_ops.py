@@ -372,8 +372,8 @@ def gemm(
 
     Args:
         a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16. On a CUDA
-            device a ScaledTensor of an FP8 recipe of e4m3, and so is `b`: then everything else is
-            there too, and the work is queued on that library's current stream.
+            device everything else is there too, and the work is queued on that library's current
+            stream.
         b: [N, K] or [batch, N, K]; likewise. Which pairs are possible: docs/numerics.md.
         alpha: a factor; where `a` is on a CUDA device also an array of one float32 there, which is
             read when the kernel runs.

@@ -171,7 +171,7 @@ class ColdProducts {
     }
     const GemmArguments host = gemm_detail::validated(arguments, {});
     const DeviceTraits& device = current_device();
-    require_kernels_for(gemm_detail::kernels(), device, "device");
+    require_kernels_for(gemm_detail::plain_kernels(), device, "device");
     (void)describe_gemm(host, device);
     return host;
   }
@@ -199,6 +199,12 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
   const GemmArguments& x = products.host();
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) {
     throw Error(ErrorCode::invalid_argument, "d", "has no element: there is nothing to tune");
+  }
+  if (!gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, current_device())) {
+    throw Error(ErrorCode::unsupported, "a.recipe",
+                std::string("is ") + recipe_traits(x.a.recipe).name + " with b.recipe " +
+                    recipe_traits(x.b.recipe).name +
+                    ": the plain kernels, which compute this pair, have nothing to tune");
   }
   const auto time_choices = [&](const std::vector<Fp8LaunchConfig>& choices) {
     std::vector<ColdProducts::Launch> launches;

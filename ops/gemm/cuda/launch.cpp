@@ -20,6 +20,7 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
+#include "ops/quantize/cuda/kernel_sets.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
 #include "runtime/hash.h"
@@ -43,6 +44,11 @@ runtime::KernelSet& kernels() {
   return set;
 }
 
+runtime::KernelSet& plain_kernels() {
+  static auto& set = *new runtime::KernelSet(plain_gemm_kernel_specs());
+  return set;
+}
+
 namespace {
 
 cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
@@ -62,6 +68,28 @@ void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
     std::visit([&](const auto& params) { cuda::launch(kernel, step.shape, early, params); },
                step.params);
   }
+}
+
+void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
+  if (!plan.product) return;
+  const runtime::Kernel& kernel =
+      plain_kernels().get(static_cast<std::size_t>(plan.product->kernel), plan.architecture);
+  cuda::launch(kernel, plan.product->shape, execution, plan.product->params);
+  if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
+}
+
+/// Plans a product of validated arguments by plain kernels, and launches it.
+void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTile>& tile,
+                             cuda::CallDevice& device, const cuda::Execution& execution) {
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  PlainGemmPlan plan = plan_plain_gemm(x, chip, execution.workspace, tile);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_plain_gemm(x, chip, with.workspace, tile);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
+  const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(plan, with);
 }
 
 /// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
@@ -139,14 +167,18 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
 }
 
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
-/// launches it. Nothing where D has no element.
+/// launches it. Nothing where D has no element, and where a plain kernel serves.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
-  const cuda::Chip& chip = device.chip(kernels());
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
+    plan_and_launch_plainly(x, std::nullopt, device, execution);
+    return std::nullopt;
+  }
   const std::optional<Fp8LaunchConfig> config = choose(x, chip);
   Fp8GemmPlan plan = plan_fp8_gemm(x, chip, config, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
@@ -177,13 +209,23 @@ void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchCo
   (void)plan_and_launch(arguments, [&](const auto&...) { return config; }, execution);
 }
 
+void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,
+                       const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (device.is_known()) plan_and_launch_plainly(x, tile, device, execution);
+}
+
 }  // namespace gemm_detail
 
 namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
-  return gemm_detail::plan_fp8_gemm(x, {}).workspace_bytes;  // of any chip
+  const Chip chip = default_chip();
+  return gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, chip)
+             ? gemm_detail::plan_fp8_gemm(x, chip).workspace_bytes
+             : gemm_detail::plan_plain_gemm(x, chip).workspace_bytes;
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
@@ -203,7 +245,10 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
   const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
-  const Chip& of = checked(chip, gemm_detail::kernels());
+  const Chip& of = checked(chip, gemm_detail::plain_kernels());
+  if (!gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, of)) {
+    return gemm_detail::plan_plain_gemm(x, of).str();
+  }
   const auto tuned = tuning.find(of, gemm_detail::size_of(x));
   std::string text = gemm_detail::plan_fp8_gemm(x, of, tuned).str();
   if (tuned) text += "tuned: " + tuning.path().string() + "\n";

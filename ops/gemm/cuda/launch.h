@@ -4,13 +4,16 @@
 #include <optional>
 
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale::gemm_detail {
 
-/// Products' kernels in this process; indices are those of plans.
+/// FP8 products' kernels in this process, and the plain ones, which serve every pair; indices are
+/// those of plans.
 runtime::KernelSet& kernels();
+runtime::KernelSet& plain_kernels();
 
 /// Sets the tensor maps of a step's parameters.
 void find_tensor_maps(GemmStep& step);
@@ -18,5 +21,9 @@ void find_tensor_maps(GemmStep& step);
 /// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution);
+
+/// cuda::gemm by a plain kernel, whatever others there are: by `tile`, or by the one that suits.
+void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,
+                       const cuda::Execution& execution);
 
 }  // namespace blockscale::gemm_detail

@@ -23,12 +23,6 @@ void check_operand(const ScaledTensorView& x, const char* argument) {
   }
 }
 
-void check_transform(const GemmArguments& x) {
-  if (!is_transformed(x)) return;
-  throw Error(ErrorCode::unsupported, "transform",
-              "is given, must be Identity on a CUDA device, but for a quantized result");
-}
-
 void check_chip(const cuda::Chip& chip) {
   for (const char* const architecture : kWgmmaArchitectures) {
     if (runtime::runs_on(architecture, chip.architecture)) return;
@@ -36,12 +30,6 @@ void check_chip(const cuda::Chip& chip) {
   throw Error(ErrorCode::unsupported, "a.recipe",
               "has no kernel for " + chip.name + " (compute capability " +
                   runtime::compute_capability_text(chip.architecture) + ")");
-}
-
-void check_size(const char* argument, std::int64_t value) {
-  if (value < kMostElements) return;
-  throw Error(ErrorCode::unsupported, argument,
-              "is " + std::to_string(value) + "; products on CUDA devices take less than 2^31");
 }
 
 template <class View>
@@ -55,6 +43,18 @@ EpilogueMatrix matrix_of(const View& x) {
 }
 
 }  // namespace
+
+void check_transform(const GemmArguments& x) {
+  if (!is_transformed(x)) return;
+  throw Error(ErrorCode::unsupported, "transform",
+              "is given, must be Identity on a CUDA device, but for a quantized result");
+}
+
+void check_size(const char* argument, std::int64_t value) {
+  if (value < kMostElements) return;
+  throw Error(ErrorCode::unsupported, argument,
+              "is " + std::to_string(value) + "; products on CUDA devices take less than 2^31");
+}
 
 void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
   check_transform(x);
@@ -74,9 +74,10 @@ void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
 GemmScales scales_of_operand(const ScaledTensorView& x) {
   const RecipeTraits& t = recipe_traits(x.recipe);
   GemmScales s;
+  if (t.family == Family::plain) return s;
   s.data = static_cast<const std::uint8_t*>(x.scales);
   s.layout = x.layout;
-  s.bytes = t.scale == Format::ue8m0;
+  s.bytes = format_traits(t.scale).bits == 8;
   s.row_shift =
       t.block_rows == 0 ? 0 : static_cast<std::uint32_t>(std::countr_zero(unsigned(t.block_rows)));
   s.row_stride = x.layout == ScaleLayout::mn_major ? 1 : x.scale_leading_stride;

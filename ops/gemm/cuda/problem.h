@@ -17,6 +17,13 @@ inline constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // of a di
 /// and tensor copies count.
 void check_problem(const GemmArguments& validated, const cuda::Chip& chip);
 
+/// Throws `unsupported` for a transform before a result that is not quantized: no kernel has it.
+void check_transform(const GemmArguments& validated);
+
+/// Throws `unsupported` for 2^31 and more.
+void check_size(const char* argument, std::int64_t value);
+
+/// Without data where the recipe has no scales.
 GemmScales scales_of_operand(const ScaledTensorView& x);
 
 /// Kernels count a matrix's scales in 32 bits from row to row. Throws `unsupported`.

@@ -9,13 +9,13 @@ namespace blockscale {
 /// K is counted in blocks of so many elements: FP8's scales hold for one, or for all of K.
 inline constexpr int kFp8BlockK = 128;
 
-/// The scales of an operand: that of (row, k-block) stands for 2^row_shift rows. All layouts have
+/// The scales of an operand, none if there is no data: that of (row, k-block) stands for 2^row_shift rows. All layouts have
 /// the form row_offset + k_offset; where one scale holds for all of K, or for all rows, the strides
 /// are 0.
 struct GemmScales {
   const uint8_t* data = nullptr;
   ScaleLayout layout = ScaleLayout::row_major;
-  bool bytes = false;  // ue8m0, else f32
+  bool bytes = false;  // ue8m0 or ue4m3, else f32
   uint32_t row_shift = 0;
   int64_t row_stride = 0;  // of strided layouts, in scales; of swizzled ones the leading stride
   int64_t k_stride = 0;    // between neighbouring k-blocks of the same four

@@ -231,8 +231,10 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
   expect_error(ErrorCode::unsupported, "chip", "(compute capability 8.0); kernels are for 9.0",
                [&] { (void)cuda::describe_gemm(product(1, 1, 128), ampere); });
   expect_error(ErrorCode::unsupported, "a.recipe",
-               "has no kernel for NVIDIA B200 (compute capability 10.0)",
-               [] { (void)cuda::describe_gemm(product(1, 1, 128), cuda::chip_named("B200")); });
+               "has no kernel for NVIDIA B200 (compute capability 10.0)", [] {
+                 const GemmArguments x = gemm_detail::validated(product(1, 1, 128), {});
+                 (void)gemm_detail::plan_fp8_gemm(x, cuda::chip_named("B200"));
+               });
 }
 
 TEST(CudaGemmPlan, HasHigherBandsWhereKIsShort) {

@@ -8,6 +8,7 @@
 
 #include "blockscale/tensor.h"
 #include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 
 namespace blockscale::test {
@@ -38,10 +39,12 @@ inline AlignedCopy copy_of_values(const ScaledTensorView& x, std::int64_t odd = 
 /// From a view's first scale to its last.
 std::int64_t scale_bytes_of(const ScaledTensorView& x);
 
-/// A kernel of fp8_gemm_kernel_specs() as a host function: each family's has a file of its own.
+/// A kernel of fp8_gemm_kernel_specs(), or of kPlainGemmKernels, as a host function: each family's
+/// has a file of its own.
 void run_kernel(std::size_t kernel, const Fp8GemmParams& params);
 void run_kernel(std::size_t kernel, const Fp8GemvParams& params);
 void run_kernel(std::size_t kernel, const AlignRowsParams& params);
+void run_kernel(std::size_t kernel, const PlainGemmParams& params);
 
 /// The launches of tiles of a plan.
 inline std::vector<const gemm_detail::GemmStep*> tile_steps(const gemm_detail::Fp8GemmPlan& plan) {
