@@ -94,16 +94,16 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
                       const Execution& execution = {});
 
 /// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels for each
-/// operand whose values, rows or matrices begin at no multiple of 16 bytes a copy whose rows do, and
-/// of the plain ones D in f32 where it is quantized. Throws as `gemm` does.
+/// operand whose values, rows or matrices begin at no multiple of 16 bytes a copy whose rows do,
+/// and of the plain ones D in f32 where it is quantized. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
 /// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
 /// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
 /// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
-/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same plan.
-/// Throws `unsupported` for a transform before one that is not; else as `quantize` does.
+/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
+/// plan. Throws `unsupported` for a transform before one that is not; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the
