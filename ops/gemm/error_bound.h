@@ -41,9 +41,9 @@ inline constexpr ErrorConstant kErrorConstants[] = {
     {GemmPath::sm90_fp8, InputFamily::normal, "sm_90, FP8", "normal", 4769.27, 19000},
     {GemmPath::sm90_fp8, InputFamily::positive, "sm_90, FP8", "positive", 29503.87, 118000},
     {GemmPath::sm90_fp8, InputFamily::adversarial, "sm_90, FP8", "adversarial", 5445.55, 21000},
-    {GemmPath::plain, InputFamily::normal, "plain kernels", "normal", 8, 16},
-    {GemmPath::plain, InputFamily::positive, "plain kernels", "positive", 16, 64},
-    {GemmPath::plain, InputFamily::adversarial, "plain kernels", "adversarial", 8, 16},
+    {GemmPath::plain, InputFamily::normal, "plain kernels", "normal", 1.99, 7},
+    {GemmPath::plain, InputFamily::positive, "plain kernels", "positive", 8.39, 32},
+    {GemmPath::plain, InputFamily::adversarial, "plain kernels", "adversarial", 9.62, 36},
 };
 
 constexpr double error_constant(GemmPath path, InputFamily family) {
