@@ -383,7 +383,7 @@ void add_selection_options(CLI::App& command, ConvertOptions& options,
                 "of a JSON object; after those of --map"));
   add_parsed(command, "--experts-layout", "LAYOUT", options.experts_layout, parse_experts_layout,
              help_text("How stacks of experts are stored: out-in ([experts, out, in]) or in-out, "
-                       "which stay as they are. Default: as the model type does"));
+                       "which stay plain. Default: as the model type does"));
   command.add_flag("--share-tensor-scales", options.share_tensor_scales,
                    help_text("Quantize weights anew that engines fuse (q, k and v; gate and up) "
                              "and whose NVFP4 tensor scales differ in SRC"));

@@ -38,6 +38,17 @@ constexpr std::array kColumns = {
                 [](const Row& a, const Row& b) { return a.tensor.bytes > b.tensor.bytes; }},
 };
 
+/// Where the scales of a quantized tensor lie; not by a view, which could copy codes.
+std::string cute_of(const CheckpointTensor& tensor) {
+  const RecipeTraits& t = recipe_traits(tensor.recipe);
+  const std::int64_t k = tensor.shape.back();
+  const std::int64_t rows = tensor.shape[tensor.shape.size() - 2];
+  const std::int64_t batch = element_count(tensor.shape) / (rows * k);
+  return describe_scale_layout(tensor.scale_layout, rows, k,
+                               t.block_rows == 0 ? rows : t.block_rows,
+                               t.block_k == 0 ? k : t.block_k, 0, batch);
+}
+
 /// What was asked for of a checkpoint.
 struct Selection {
   std::vector<CheckpointTensor> tensors;  // that --tensor chose; totals are over these
@@ -49,7 +60,7 @@ Selection select(const Checkpoint& checkpoint, const Listing<Row>& listing) {
   for (const CheckpointTensor& tensor : selection.tensors) {
     const bool has_view = tensor.quantized && !tensor.column_factors;
     selection.rows.push_back(
-        {tensor, has_view ? scale_layout_traits(checkpoint.view(tensor).layout).name : ""});
+        {tensor, has_view ? scale_layout_traits(tensor.scale_layout).name : ""});
   }
   selection.rows = listing.of(std::move(selection.rows));
   return selection;
@@ -112,17 +123,15 @@ Json checkpoint_json(const std::string& path, const Checkpoint& checkpoint,
                      const Selection& selection) {
   Json tensors = Json::array();
   for (const auto& [tensor, layout] : selection.rows) {
-    tensors.push_back(
-        {{"name", tensor.name},
-         {"shape", tensor.shape},
-         {"recipe", stored_as(tensor)},
-         {"quantized", tensor.quantized},
-         {"column_factors", tensor.column_factors},
-         {"dtype", dtype_name(tensor.dtype)},
-         {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
-         {"cute",
-          layout.empty() ? Json(nullptr) : Json(describe_scale_layout(checkpoint.view(tensor)))},
-         {"bytes", tensor.bytes}});
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"recipe", stored_as(tensor)},
+                       {"quantized", tensor.quantized},
+                       {"column_factors", tensor.column_factors},
+                       {"dtype", dtype_name(tensor.dtype)},
+                       {"layout", layout.empty() ? Json(nullptr) : Json(layout)},
+                       {"cute", layout.empty() ? Json(nullptr) : Json(cute_of(tensor))},
+                       {"bytes", tensor.bytes}});
   }
   const Totals totals = totals_of(selection.tensors);
   Json by_recipe = Json::object();
@@ -200,7 +209,7 @@ ExitCode run(const InspectCommand& command) {
   if (command.layout.layout.has_value()) return inspect_layout(command.layout, command.json);
   if (command.layout.has_details()) {
     throw UsageError(
-        "--shape, --recipe, --group, --rows-per-scale, --leading-stride and --batch go "
+        "--shape, --recipe, --group, --rows-per-scale, --leading-stride, --batch and --major go "
         "with --layout");
   }
   const Checkpoint checkpoint = Checkpoint::open(command.path);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "blockscale/convert.h"
+#include "blockscale/layout.h"
 #include "exit_code.h"
 #include "units.h"
 
@@ -24,10 +25,11 @@ struct LayoutRequest {
   std::optional<std::int64_t> rows_per_scale;
   std::optional<std::int64_t> leading_stride;
   std::optional<std::int64_t> batch;
+  std::optional<OperandMajor> major;
 
   /// Whether anything but the layout itself was given.
   bool has_details() const {
-    return shape || recipe || group || rows_per_scale || leading_stride || batch;
+    return shape || recipe || group || rows_per_scale || leading_stride || batch || major;
   }
 };
 

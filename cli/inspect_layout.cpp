@@ -1,6 +1,7 @@
 // blockscale inspect --layout: one line of CuTe notation.
 #include <array>
 #include <string>
+#include <string_view>
 
 #include "arguments.h"
 #include "blockscale/layout.h"
@@ -29,6 +30,12 @@ Shape block_of(const LayoutRequest& request) {
   return block;
 }
 
+OperandMajor parse_major(std::string_view text) {
+  if (text == "k") return OperandMajor::k;
+  if (text == "mn") return OperandMajor::mn;
+  throw ParseError("'" + std::string(text) + "' is no order of coordinates; choose k or mn");
+}
+
 }  // namespace
 
 void add_layout_options(CLI::App& app, LayoutRequest& request) {
@@ -49,6 +56,9 @@ void add_layout_options(CLI::App& app, LayoutRequest& request) {
              help_text("Scales between rows of scales (row_major) or between k blocks (mn_major). "
                        "Default: 0, packed"));
   add_parsed(app, "--batch", "B", request.batch, positive, "Matrices in the batch. Default: 1");
+  add_parsed(app, "--major", "M", request.major, parse_major,
+             "Order of coordinates: k (row, k, batch), or mn (k, row, batch), as CUTLASS writes "
+             "the scales of an MN-major operand. Default: k");
 }
 
 ExitCode inspect_layout(const LayoutRequest& request, bool json) {
@@ -58,9 +68,10 @@ ExitCode inspect_layout(const LayoutRequest& request, bool json) {
   const Shape block = block_of(request);
   const std::int64_t leading_stride = request.leading_stride.value_or(0);
   const std::int64_t batch = request.batch.value_or(1);
+  const OperandMajor major = request.major.value_or(OperandMajor::k);
   const std::string text =
       describe_scale_layout(*request.layout, request.shape->rows, request.shape->k, block.rows,
-                            block.k, leading_stride, batch);
+                            block.k, leading_stride, batch, Notation::plain, major);
   if (!json) {
     print(text + "\n");
     return ExitCode::success;
@@ -72,6 +83,7 @@ ExitCode inspect_layout(const LayoutRequest& request, bool json) {
               {"group", block.k},
               {"leading_stride", leading_stride},
               {"batch", batch},
+              {"major", major == OperandMajor::mn ? "mn" : "k"},
               {"cute", text}});
   return ExitCode::success;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "arguments.h"
 #include "blockscale/kernels.h"
@@ -188,14 +189,17 @@ ExitCode run_build(Build& command) {
   }
   const KernelBuildReport report = build_kernels(options);
   if (command.json) {
-    print_json({{"packs", packs_json(report.packs)},
+    Json packs = packs_json(report.packs);
+    for (std::size_t i = 0; i < packs.size(); ++i) packs[i]["seconds"] = report.packs[i].seconds;
+    print_json({{"packs", std::move(packs)},
                 {"compiled", report.compiled},
                 {"reused", report.reused},
                 {"seconds", report.seconds}});
     return ExitCode::success;
   }
   for (const KernelPackInfo& pack : report.packs) {
-    print(pack.architecture + ": " + printable(pack_text(pack)) + "\n");
+    print(pack.architecture + ": " + printable(pack_text(pack)) + ", in " +
+          format_duration(pack.seconds) + "\n");
   }
   print(plural(static_cast<std::int64_t>(report.compiled), "kernel") + " compiled, " +
         std::to_string(report.reused) + " kept, in " + format_duration(report.seconds) + "\n");

@@ -293,10 +293,11 @@ void bind_options(nb::module_& module) {
              "compressed-tensors', as llm-compressor writes them.")
       .value("gpt_oss", Dialect::gpt_oss, "MXFP4 experts of gpt-oss; read only.")
       .value("lightx2v", Dialect::lightx2v, "LightX2V's, scales swizzled; read only.")
-      .value("torchao", Dialect::torchao, "torchao's flattened tensor classes; read only.");
+      .value("torchao", Dialect::torchao, "torchao's flattened tensor classes; read only.")
+      .value("comfy", Dialect::comfy, "ComfyUI's, of comfy-kitchen's layouts; read only.");
   nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")
       .value("out_in", ExpertsLayout::out_in, "[experts, outputs, inputs]: can be quantized.")
-      .value("in_out", ExpertsLayout::in_out, "[experts, inputs, outputs]: stays as it is.");
+      .value("in_out", ExpertsLayout::in_out, "[experts, inputs, outputs]: stays plain.");
   nb::class_<ConvertOptions>(module, "ConvertOptions")
       .def(nb::init<>())
       .def_rw("recipe", &ConvertOptions::recipe)

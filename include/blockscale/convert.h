@@ -26,8 +26,10 @@ enum class Dialect : std::uint8_t {
   gpt_oss,   // MXFP4 experts of gpt-oss; read only
   lightx2v,  // read only
   torchao,   // read only
+  comfy,     // ComfyUI's (comfy-kitchen's tensors); read only
 };
-/// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss", "lightx2v", "torchao".
+/// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss", "lightx2v", "torchao",
+/// "comfy".
 const char* dialect_name(Dialect dialect);
 std::optional<Dialect> dialect_from_name(std::string_view name);
 /// The dialect a recipe is written in unless the caller says otherwise.
@@ -52,6 +54,8 @@ struct CheckpointTensor {
   /// Values are also multiplied by factors of their columns, which no view can say: AWQ's
   /// pre_quant_scale, or the scales of outputs of FBGEMM's stacks [experts, inputs, outputs].
   bool column_factors = false;
+  /// Of a quantized tensor's scales, as they are stored and as a view has them.
+  ScaleLayout scale_layout = ScaleLayout::row_major;
 };
 
 /// A checkpoint in any readable dialect, opened lazily over mmap.
@@ -64,8 +68,10 @@ class Checkpoint {
   const std::vector<CheckpointTensor>& tensors() const;  // sorted by name
   const CheckpointTensor* find(std::string_view name) const;
   /// A view over the mapping of a quantized tensor, or of a plain f32, f16 or bf16 one. Tensors
-  /// of more than two dimensions are batches of their last two; one dimension is one row. Throws
-  /// unsupported for those with `column_factors`.
+  /// of more than two dimensions are batches of their last two; one dimension is one row. Codes
+  /// whose first one is in a byte's high bits (ComfyUI's NVFP4) are viewed in a copy, which is
+  /// made once and lives as long as the checkpoint. Throws unsupported for those with
+  /// `column_factors`.
   ScaledTensorView view(const CheckpointTensor& tensor) const;
   /// Why `convert` would refuse the scales of `tensor`: "a.weight_scale_2 is nan, must be finite
   /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would
@@ -104,7 +110,8 @@ struct ConvertOptions {
   std::vector<std::string> include;  // patterns (matching_weights); empty: the default choice
   std::vector<std::string> exclude;
   std::vector<std::pair<std::string, Recipe>> map;  // pattern -> recipe, first match wins
-  /// Of stacks in a plain source. Default: as the model type stores them; unknown ones are refused.
+  /// Of stacks of experts that are quantized (anew). Default: as the model type stores them;
+  /// unknown ones are refused.
   std::optional<ExpertsLayout> experts_layout;
   /// Quantize weights anew that engines fuse and whose NVFP4 tensor scales would differ.
   bool share_tensor_scales = false;

@@ -52,6 +52,7 @@ struct KernelPackInfo {
   std::size_t kernels = 0;
   std::uint64_t bytes = 0;
   std::string problem;  // why it cannot be used
+  double seconds = 0;   // that this build of it took; 0 of one that is only listed
 };
 
 /// What an entry of the cache is to a launch here of a kernel that the pack lacks.

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "models/checkpoint/codes.h"
 #include "models/checkpoint/factors.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
@@ -43,6 +44,19 @@ float widened(const std::byte* data, std::size_t i, DType dtype) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, data + 2 * i, sizeof bits);
   return decode(dtype == DType::BF16 ? Format::bf16 : Format::f16, bits);
+}
+
+bool is_one_element(const TensorInfo& info) {
+  return info.bytes * 8 == static_cast<std::uint64_t>(dtype_bits(info.dtype));
+}
+
+/// A stack that a quantized checkpoint holds in FP8, whose scales its dialect does not know.
+void check_has_scales(const TensorInfo& info, const DialectTraits& dialect) {
+  const bool fp8 = info.dtype == DType::F8_E4M3 || info.dtype == DType::F8_E5M2;
+  if (!fp8 || info.shape.size() != 3) return;
+  throw Error(ErrorCode::corrupt_file, info.name,
+              "is a stack in " + std::string(dtype_name(info.dtype)) + " without scales, of the " +
+                  "names that " + dialect.name + " gives them, in any shard");
 }
 
 bool is_aligned(const void* pointer, std::size_t alignment) {
@@ -109,7 +123,11 @@ std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& f
     checkpoint->add_weight(weight);
   }
   for (const auto& [name, entry] : store.tensors()) {
-    if (!claimed.contains(name)) checkpoint->add_plain(entry);
+    if (claimed.contains(name)) continue;
+    if (checkpoint->dialect_->dialect != Dialect::plain) {
+      check_has_scales(entry.info, *checkpoint->dialect_);
+    }
+    checkpoint->add_plain(entry);
   }
 
   // Sort both lists by name. Two weights of one name: X and X_packed in one store.
@@ -146,11 +164,15 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.sense = weight.sense;
   parts.input_kind = weight.input_kind;
   parts.scale_layout = weight.scale_layout;
+  parts.high_nibble_first = weight.high_nibble_first;
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;
   const std::int64_t stack = matrix_shape(weight.shape).batch;
   if (parts.scales == nullptr) {
     parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), 1.0f));
+  } else if (stack > 1 && is_one_element(*weight.scales)) {  // for all matrices of the stack
+    const float scale = factors(*parts.scales)[0];
+    parts.scale_copy = add_copy(std::vector<float>(static_cast<std::size_t>(stack), scale));
   }
   parts.tensor_scale_copy = copy_of_factors(parts.tensor_scale, false);
   if (weight.tensor_scale_is_alpha) {
@@ -170,6 +192,7 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   tensor.recipe = weight.recipe;
   tensor.dtype = weight.values->dtype;
   tensor.column_factors = weight.channel_factors != nullptr;
+  tensor.scale_layout = weight.scale_layout;
   for (const TensorStore::Entry* part : parts.stored()) tensor.bytes += part->info.bytes;
   tensors_.push_back(std::move(tensor));
   parts_.push_back(parts);
@@ -272,6 +295,10 @@ bool StoredCheckpoint::has_view(const CheckpointTensor& tensor) {
          tensor.dtype == DType::BF16;
 }
 
+bool StoredCheckpoint::has_values(const CheckpointTensor& tensor) {
+  return has_view(tensor) || is_narrow_float(tensor.dtype);
+}
+
 ScaledTensorView StoredCheckpoint::unaligned_view(std::size_t tensor) const {
   ScaledTensorView view = stored_view(tensor);
   if (view.layout != ScaleLayout::row_major) {
@@ -342,6 +369,18 @@ const std::byte* StoredCheckpoint::row_major_scales(std::size_t tensor) const {
   return copy.data();
 }
 
+/// The codes of a tensor that has them the other way round, made when a view is first asked for.
+const std::byte* StoredCheckpoint::low_nibble_first(std::size_t tensor) const {
+  const std::lock_guard lock(row_major_mutex_);
+  const auto [found, added] = low_nibble_first_.try_emplace(tensor);
+  if (added) {
+    const std::span<const std::byte> codes = store_.data(*parts_[tensor].values);
+    found->second.resize(codes.size());
+    swap_nibbles(codes, found->second.data());
+  }
+  return found->second.data();
+}
+
 std::span<const float> StoredCheckpoint::channel_factors(std::size_t tensor,
                                                          std::int64_t batch) const {
   const int copy = parts_[tensor].channel_copy;
@@ -373,7 +412,8 @@ ScaledTensorView StoredCheckpoint::view(std::size_t tensor) const {
                 "has factors of its columns, " + quote(factors->info.name) +
                     ", which a view cannot say; a conversion applies them");
   }
-  const ScaledTensorView view = stored_view(tensor);
+  ScaledTensorView view = stored_view(tensor);
+  if (parts_[tensor].high_nibble_first) view.values = low_nibble_first(tensor);
   const std::size_t size =
       static_cast<std::size_t>(format_traits(recipe_traits(view.recipe).element).bits + 7) / 8;
   if (!is_aligned(view.values, size)) {

@@ -25,6 +25,7 @@ struct WeightParts {
   TensorScaleSense sense = TensorScaleSense::divisor;
   InputScale input_kind = InputScale::factor;
   ScaleLayout scale_layout = ScaleLayout::row_major;
+  bool high_nibble_first = false;
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;
@@ -54,12 +55,15 @@ class StoredCheckpoint {
 
   /// Whether `tensor` has floating-point values that `view` can show.
   static bool has_view(const CheckpointTensor& tensor);
+  /// Whether `read_rows` reads its values: those, and plain ones in 8-bit floats.
+  static bool has_values(const CheckpointTensor& tensor);
   /// Throws unsupported if it has not, or has factors of its columns, or if its values are
-  /// misaligned in the file. Scales are as they are stored.
+  /// misaligned in the file. Scales are as they are stored. Codes with the first one in the high
+  /// bits are in a copy.
   ScaledTensorView view(std::size_t tensor) const;
   /// The same whatever the alignment of the values, and without the factors of columns: for
   /// readers that go through `read_rows`. Scales are row_major, in a copy that lives until `drop`
-  /// where they are stored otherwise.
+  /// where they are stored otherwise. Codes are as they are stored (`high_nibble_first`).
   ScaledTensorView unaligned_view(std::size_t tensor) const;
   /// One, or one for each matrix; empty if the weight has none.
   std::span<const float> tensor_scales(std::size_t tensor) const;
@@ -87,6 +91,7 @@ class StoredCheckpoint {
   int add_copy(std::vector<float> values);
   ScaledTensorView stored_view(std::size_t tensor) const;
   const std::byte* row_major_scales(std::size_t tensor) const;
+  const std::byte* low_nibble_first(std::size_t tensor) const;
 
   TensorStore store_;
   SourceConfig config_;
@@ -97,6 +102,7 @@ class StoredCheckpoint {
 
   mutable std::mutex row_major_mutex_;  // guards what follows
   mutable std::map<std::size_t, std::vector<std::byte>> row_major_scales_;
+  mutable std::map<std::size_t, std::vector<std::byte>> low_nibble_first_;  // of views
 };
 
 /// What the two documents, null where absent, say of quantization. Throws corrupt_file naming

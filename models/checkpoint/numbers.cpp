@@ -6,6 +6,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/tensor.h"
+#include "models/checkpoint/codes.h"
 
 namespace blockscale::models {
 namespace {
@@ -30,6 +31,12 @@ void widen_format(const std::byte* data, std::span<long double> out) {
   }
 }
 
+template <DType kDType>
+void widen_narrow(const std::byte* data, std::span<long double> out) {
+  const auto& values = narrow_values(kDType);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[static_cast<std::size_t>(data[i])];
+}
+
 using Reader = void (*)(const std::byte*, std::span<long double>);
 
 Reader reader_of(DType dtype) {
@@ -47,8 +54,10 @@ Reader reader_of(DType dtype) {
     case DType::F64: return widen_as<double>;
     case DType::F16: return widen_format<std::uint16_t, Format::f16>;
     case DType::BF16: return widen_format<std::uint16_t, Format::bf16>;
-    case DType::F8_E4M3: return widen_format<std::uint8_t, Format::e4m3>;
-    case DType::F8_E5M2: return widen_format<std::uint8_t, Format::e5m2>;
+    case DType::F8_E4M3: return widen_narrow<DType::F8_E4M3>;
+    case DType::F8_E5M2: return widen_narrow<DType::F8_E5M2>;
+    case DType::F8_E4M3FNUZ: return widen_narrow<DType::F8_E4M3FNUZ>;
+    case DType::F8_E5M2FNUZ: return widen_narrow<DType::F8_E5M2FNUZ>;
     case DType::F8_E8M0: return widen_format<std::uint8_t, Format::ue8m0>;
     default: return nullptr;
   }

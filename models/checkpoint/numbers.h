@@ -9,7 +9,7 @@
 
 namespace blockscale::models {
 
-/// Whether `widen` reads this dtype: all but packed FP4 and FP6, FNUZ and complex ones.
+/// Whether `widen` reads this dtype: all but packed FP4 and FP6, and complex ones.
 bool has_numbers(DType dtype);
 
 /// Elements [first, first + out.size()) of packed `data`, exactly (long double has at least the 64

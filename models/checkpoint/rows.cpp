@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "models/checkpoint/codes.h"
+
 namespace blockscale::models {
 
 std::int64_t scale_bytes_of(Recipe recipe) {
@@ -44,6 +46,24 @@ std::int64_t find_nonfinite(const void* data, std::int64_t count) {
     if (any_nonfinite<Word, kMagnitude, kLowestExponentBit, 1>(words + i)) return i;
   }
   return -1;
+}
+
+}  // namespace
+
+namespace {
+
+/// Rows of a plain tensor of 8-bit floats.
+MatrixView read_narrow(const StoredCheckpoint& checkpoint, std::size_t tensor,
+                       const RowRange& range, std::vector<std::byte>& buffer) {
+  const CheckpointTensor& t = checkpoint.tensors()[tensor];
+  const MatrixShape shape = matrix_shape(t.shape);
+  const std::byte* const codes = checkpoint.store().data(*checkpoint.parts(tensor).values).data() +
+                                 (range.batch * shape.rows + range.begin) * shape.k;
+  const auto& values = narrow_values(t.dtype);
+  const std::int64_t count = range.count * shape.k;
+  auto* const out = reinterpret_cast<float*>(Scratch::room(buffer, 4 * count));
+  for (std::int64_t i = 0; i < count; ++i) out[i] = values[static_cast<std::size_t>(codes[i])];
+  return {out, Format::f32, range.count, shape.k};
 }
 
 }  // namespace
@@ -97,6 +117,10 @@ ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range) {
 
 MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
                      bool as_f32, std::vector<std::byte>& buffer) {
+  const CheckpointTensor& t = checkpoint.tensors()[tensor];
+  if (!t.quantized && is_narrow_float(t.dtype)) {
+    return read_narrow(checkpoint, tensor, range, buffer);
+  }
   ScaledTensorView rows = slice(checkpoint.unaligned_view(tensor), range);
   MatrixView matrix;
   matrix.rows = rows.rows;
@@ -118,7 +142,15 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
       return matrix;
     }
   }
-  std::byte* values = Scratch::room(buffer, 4 * count);
+  const bool swap = checkpoint.parts(tensor).high_nibble_first;
+  const std::int64_t codes = swap ? rows.rows * row_bytes(rows.recipe, rows.k) : 0;
+  std::byte* values = Scratch::room(buffer, 4 * count + codes);
+  if (swap) {
+    std::byte* const swapped = values + 4 * count;
+    swap_nibbles({static_cast<const std::byte*>(rows.values), static_cast<std::size_t>(codes)},
+                 swapped);
+    rows.values = swapped;
+  }
   const MutableMatrixView widened{values, Format::f32, rows.rows, rows.k};
   dequantize(rows, widened, 1);
   const std::span<const float> factors = checkpoint.channel_factors(tensor, range.batch);
@@ -174,7 +206,10 @@ std::int64_t buffer_bytes_per_row(const StoredCheckpoint& checkpoint, std::size_
                                   bool as_f32) {
   const CheckpointTensor& t = checkpoint.tensors()[tensor];
   const std::int64_t k = matrix_shape(t.shape).k;
-  if (t.quantized) return 4 * k;
+  if (t.quantized) {
+    return 4 * k + (checkpoint.parts(tensor).high_nibble_first ? row_bytes(t.recipe, k) : 0);
+  }
+  if (is_narrow_float(t.dtype)) return 4 * k;
   const std::int64_t size = element_bytes(t.recipe);
   const bool widen = as_f32 && t.recipe != Recipe::f32;
   const bool copy = !is_aligned(checkpoint.unaligned_view(tensor).values, size);

@@ -60,7 +60,7 @@ struct RowRange {
 ScaledTensorView slice(const ScaledTensorView& view, const RowRange& range);
 
 /// These rows as a packed matrix: in place where the tensor is plain (and aligned, and f32 if
-/// `as_f32`), else dequantized to f32 or copied into `buffer`.
+/// `as_f32`), else dequantized or widened to f32, or copied, into `buffer`.
 MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, const RowRange& range,
                      bool as_f32, std::vector<std::byte>& buffer);
 

@@ -37,6 +37,13 @@ constexpr KnownSuffix kKnown[] = {
     {".output_scale", Side::output},
     {".output_global_scale", Side::output},
     {"_zero_point", Side::zero_point},
+    {".q_fake_quantizer.qscale_act", Side::cache},  // Mistral
+    {".k_fake_quantizer.qscale_act", Side::cache},
+    {".v_fake_quantizer.qscale_act", Side::cache},
+    {".kv_fake_quantizer.qscale_act", Side::cache},
+    {".qscale_act", Side::input},
+    {".scale_input", Side::input},      // ComfyUI's elder FP8
+    {"scaled_fp8", Side::description},  // its mark
 };
 
 /// Ends of names of what changes weights: GPTQ's permutation, AWQ's and SVDQuant's factors, masks
@@ -73,7 +80,8 @@ void check_module(const TensorStore& store, const std::string& weight,
 }  // namespace
 
 bool is_factor(Side kind) {
-  return kind != Side::none && kind != Side::cache_bias && kind != Side::zero_point;
+  return kind != Side::none && kind != Side::cache_bias && kind != Side::zero_point &&
+         kind != Side::description;
 }
 
 SideTensor side_tensor(const std::string& name) {

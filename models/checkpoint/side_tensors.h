@@ -21,6 +21,7 @@ enum class Side : std::uint8_t {
   input,        // of a weight's input
   output,       // of a module's output
   zero_point,   // all zeros: it changes nothing
+  description,  // of how weights are quantized, beside those that it describes
 };
 
 /// Whether tensors of this kind hold scales.

@@ -13,6 +13,7 @@
 
 #include "blockscale/files.h"
 #include "models/convert/destination.h"
+#include "models/convert/mistral_params.h"
 #include "models/convert/other_files.h"
 #include "models/convert/plan.h"
 #include "models/convert/run.h"
@@ -157,7 +158,10 @@ Output output_of(const Plan& plan, const fs::path& target, bool copy_all) {
   output.mode = models::inherited_mode(store);
   if (output.is_file) return output;
   std::set<std::string> written;
-  if (!plan.all_verbatim) written = {"config.json", "hf_quant_config.json"};
+  if (!plan.all_verbatim) {
+    written = {"config.json", "hf_quant_config.json"};
+    if (models::mistral_params(*plan.source)) written.insert(models::kMistralParams);
+  }
   for (const models::PlannedShard& shard : plan.shards) written.insert(shard.file);
   output.others = models::list_other_files(store, written, copy_all);
   output.configurations = models::configuration_files(plan, output.others.needs_index);

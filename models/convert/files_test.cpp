@@ -257,7 +257,7 @@ TEST_F(ConvertFilesTest, OptionsThatAreRefused) {
   refuse("fp8_amax_floor", [](ConvertOptions& o) { o.fp8_amax_floor = -1.0f; });
   refuse("fp8_amax_floor", [](ConvertOptions& o) { o.fp8_amax_floor = NAN; });
   refuse("mx_scale_mode", [](ConvertOptions& o) { o.mx_scale_mode = static_cast<MxScaleMode>(7); });
-  refuse("dialect", [](ConvertOptions& o) { o.dialect = static_cast<Dialect>(7); });
+  refuse("dialect", [](ConvertOptions& o) { o.dialect = static_cast<Dialect>(99); });
 }
 
 TEST_F(ConvertFilesTest, SourcesThatAreRefusedLeaveNothing) {

@@ -33,8 +33,9 @@ bool same_tensor_scale(const Plan& plan, const std::vector<std::size_t>& members
 std::string names_of(const Siblings& siblings, const Plan& plan) {
   std::string names;
   for (const std::size_t member : siblings.members) {
-    const std::string module = module_of(tensor_of(plan, member).name);
-    names += (names.empty() ? "" : ", ") + module.substr(module.rfind('.') + 1);
+    const LayerPath path = path_of(tensor_of(plan, member).name);
+    names += (names.empty() ? "" : ", ") + path.name;
+    if (!path.index.empty()) names += "." + path.index;
     if (siblings.same_recipe) continue;
     names += std::string(" ") + recipe_traits(plan.tensors[member].recipe).name;
   }
@@ -87,9 +88,8 @@ std::vector<std::string> warnings_of(const std::vector<Siblings>& differing, con
     const std::string names = names_of(siblings, plan);
     Kind& kind = kinds[names];
     if (kind.count++ > 0) continue;
-    const std::string module = module_of(tensor_of(plan, siblings.members[0]).name);
-    const std::size_t dot = module.rfind('.');
-    kind.example = dot == std::string::npos ? "" : "in " + quote(module.substr(0, dot));
+    const std::string container = path_of(tensor_of(plan, siblings.members[0]).name).container;
+    kind.example = container.empty() ? "" : "in " + quote(container);
     kind.same_recipe = siblings.same_recipe;
   }
   std::vector<std::string> warnings;

@@ -122,6 +122,39 @@ TEST_F(SiblingsTest, OfDifferentTensorScalesAreWarnedOfOrShareOne) {
   }
 }
 
+TEST_F(SiblingsTest, BehindWrappersShareATensorScale) {
+  for (const char* wrapper :
+       {"linear", "base_layer", "module", "_orig_mod", "0", "3", "0.linear"}) {
+    SCOPED_TRACE(wrapper);
+    const std::string end = std::string(".") + wrapper + ".weight";
+    const auto named = [&](const char* name) { return std::string("l.0.") + name + end; };
+    test::write_checkpoint(folder_ / "wrapped",
+                           {test::scaled(f32_tensor(named("q_proj"), {4, 64}, 1), 3.0f),
+                            f32_tensor(named("k_proj"), {4, 64}, 2),
+                            test::scaled(f32_tensor(named("v_proj"), {4, 64}, 3), 0.25f),
+                            f32_tensor(named("gate_proj"), {4, 64}, 4),
+                            test::scaled(f32_tensor(named("up_proj"), {4, 64}, 5), 5.0f)});
+    ConvertOptions options;
+    options.overwrite = true;
+    EXPECT_TRUE(run("wrapped", "out", options).warnings.empty());
+    const Checkpoint out = Checkpoint::open(folder_ / "out");
+    const auto scale = [&](const char* name) {
+      return test::part_f32(out, named(name) + "_global_scale");
+    };
+    EXPECT_EQ(scale("q_proj"), scale("k_proj"));
+    EXPECT_EQ(scale("q_proj"), scale("v_proj"));
+    EXPECT_EQ(scale("gate_proj"), scale("up_proj"));
+    EXPECT_NE(scale("gate_proj"), scale("q_proj"));
+    options.exclude = {"*.k_proj*"};
+    const std::string number = wrapper[0] == '0' ? ".0" : wrapper[0] == '3' ? ".3" : "";
+    EXPECT_THAT(
+        run("wrapped", "out", options).warnings,
+        ElementsAre("k_proj" + number + " f32, q_proj" + number + " nvfp4, v_proj" + number +
+                    " nvfp4 in \"l.0\": engines fuse these weights into one, and "
+                    "may not load different recipes"));
+  }
+}
+
 TEST_F(SiblingsTest, WhatIsExcludedIsNotQuantizedAnew) {
   make_separate();
   ConvertOptions options;
@@ -154,7 +187,7 @@ TEST_F(SiblingsTest, OptionsThatMeanNothingAreErrors) {
 
   test::write_checkpoint(folder_ / "dense", {f32_tensor("a.q_proj.weight", {4, 64}, 1)});
   refuse(
-      "experts_layout", "the source has no plain stack of experts",
+      "experts_layout", "the source has no stack of experts that it could say",
       [](ConvertOptions& o) { o.experts_layout = ExpertsLayout::out_in; }, Recipe::nvfp4, "dense");
   (void)run("dense", "ready", {});
   refuse(

@@ -38,6 +38,7 @@ SourceInputs::SourceInputs(const StoredCheckpoint& source) {
                             source.find(target) == nullptr &&
                             source.find(target + ".weight") == nullptr;
       if (is_class) of_all_.push_back(i);
+      has_classes_ |= is_class;
       if (target.starts_with("re:")) {
         try {
           patterns_.emplace_back(Pattern(target, "targets"), i);
@@ -66,6 +67,13 @@ const InputGroup* SourceInputs::of(const CheckpointTensor& tensor) const {
     if (fits(i) && pattern.matches(tensor.name)) return &groups_[i];
   }
   return first(of_all_);
+}
+
+bool SourceInputs::names(const CheckpointTensor& tensor) const {
+  if (!has_classes_) return false;
+  return by_target_.contains(module_of(tensor.name)) ||
+         std::any_of(patterns_.begin(), patterns_.end(),
+                     [&](const auto& pattern) { return pattern.first.matches(tensor.name); });
 }
 
 bool InputChooser::takes_scales(Recipe recipe) const {

@@ -20,12 +20,15 @@ class SourceInputs {
   /// Of a quantized weight; null if nothing does. Of groups that fit, one that names the module
   /// wins, then one with a pattern of it, as in compressed-tensors.
   const InputGroup* of(const CheckpointTensor& tensor) const;
+  /// Whether a target is the weight's name or a pattern of it, beside others that are classes.
+  bool names(const CheckpointTensor& tensor) const;
 
  private:
   std::vector<InputGroup> groups_;
   std::map<std::string, std::vector<std::size_t>, std::less<>> by_target_;
   std::vector<std::pair<Pattern, std::size_t>> patterns_;
   std::vector<std::size_t> of_all_;  // classes, or no target at all
+  bool has_classes_ = false;
 };
 
 struct InputChoice {

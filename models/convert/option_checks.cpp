@@ -51,10 +51,11 @@ void check_recipe_options(const ConvertOptions& options) {
 void check_plan_options(const ConvertOptions& options, const Plan& plan) {
   const auto& tensors = plan.source->tensors();
   if (options.experts_layout &&
-      std::none_of(tensors.begin(), tensors.end(), [](const CheckpointTensor& tensor) {
-        return !tensor.quantized && tensor.shape.size() == 3;
+      std::none_of(tensors.begin(), tensors.end(), [&](const CheckpointTensor& tensor) {
+        const bool known = tensor.quantized && plan.source->dialect().dialect == Dialect::gpt_oss;
+        return !known && tensor.shape.size() == 3;
       })) {
-    refuse("experts_layout", "is given, but the source has no plain stack of experts");
+    refuse("experts_layout", "is given, but the source has no stack of experts that it could say");
   }
   if (options.scales != ScaleChoice::amax &&
       std::none_of(plan.tensors.begin(), plan.tensors.end(),

@@ -8,12 +8,11 @@
 #include "models/convert/activation_scales.h"
 #include "models/convert/fused_siblings.h"
 #include "models/convert/input_choice.h"
+#include "models/convert/named_layers.h"
 #include "models/convert/option_checks.h"
 #include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
-#include "models/dialects/config_keys.h"
-#include "models/json_file.h"
-#include "models/safetensors/index_file.h"
+#include "models/convert/staying_dtypes.h"
 #include "models/text.h"
 
 namespace blockscale::models {
@@ -57,6 +56,10 @@ class Planner {
     plan_.warnings = sides_->warnings();
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
     plan_.warnings.insert(plan_.warnings.end(), of_siblings.begin(), of_siblings.end());
+    const auto of_unnamed = warnings_of_unnamed(plan_);
+    plan_.warnings.insert(plan_.warnings.end(), of_unnamed.begin(), of_unnamed.end());
+    const auto staying = staying_dtypes(plan_);
+    plan_.warnings.insert(plan_.warnings.end(), staying.begin(), staying.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
     check_unique_names();
     find_groups();
@@ -301,9 +304,7 @@ class Planner {
     if (inputs && planned.input_absmax == 0) {
       weight.input_scales = factor_count(stored.input_scale);
     }
-    // Plain stacks of gpt-oss are [experts, in, out], its MXFP4 ones the other way round.
-    planned.transposed = !planned.quantized && tensor.quantized && tensor.shape.size() == 3 &&
-                         source_.dialect().dialect == Dialect::gpt_oss;
+    planned.transposed = decisions_[planned.source].transposed;
     if (planned.transposed) std::swap(weight.shape[1], weight.shape[2]);
     planned.parts = planned.quantized ? plan_.destination->parts(weight) : plain_parts(weight);
     if (rescaled) planned.reason = "quantized anew, so that fused weights share a tensor scale";
@@ -359,6 +360,7 @@ class Planner {
             const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
             return tensor.quantized && tensor.recipe == Recipe::mxfp4 &&
                    source_.parts(plan_.tensors[i].source).channel_factors == nullptr &&
+                   !source_.parts(plan_.tensors[i].source).high_nibble_first &&
                    plan_.tensors[i].recipe == Recipe::nvfp4 &&
                    !searches_scales(options_, plan_.tensors[i]);
           });
@@ -441,15 +443,6 @@ class Planner {
   Plan plan_;
 };
 
-std::string index_text(const Plan& plan) {
-  Json weight_map = Json::object();
-  for (const PlannedShard& shard : plan.shards) {
-    for (const TensorInfo& tensor : shard.tensors) weight_map[tensor.name] = shard.file;
-  }
-  return Json{{"metadata", {{"total_size", plan.bytes}}}, {"weight_map", weight_map}}.dump(2) +
-         "\n";
-}
-
 }  // namespace
 
 bool searches_scales(const ConvertOptions& options, const PlannedTensor& planned) {
@@ -471,45 +464,6 @@ bool can_transfer(Recipe from, Recipe to) {
 Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOptions& options,
                const std::string& file_name) {
   return Planner(std::move(source), options).run(file_name);
-}
-
-std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index) {
-  Documents documents;
-  if (!plan.all_verbatim) {
-    const SourceConfig& config = plan.source->config();
-    documents = {{"config.json", config.config}, {"hf_quant_config.json", config.hf_quant_config}};
-    Contents contents;
-    contents.kept_modules = plan.kept_modules;
-    contents.plain_dtype = plan.plain_dtype;
-    contents.cache = plan.cache;
-    for (const PlannedTensor& planned : plan.tensors) {
-      if (!planned.quantized) continue;
-      const CheckpointTensor& tensor = plan.source->tensors()[planned.source];
-      WeightToWrite weight;
-      weight.name = tensor.name;
-      weight.shape = tensor.shape;
-      weight.recipe = planned.recipe;
-      weight.activations = planned.activations;
-      weight.input_words = planned.input_words;
-      contents.quantized.push_back(std::move(weight));
-    }
-    erase_quantization(documents["config.json"]);
-    if (documents["config.json"].is_null()) documents["config.json"] = Json::object();
-    const DialectTraits& dialect = contents.quantized.empty() ? kPlain : *plan.destination;
-    dialect.describe(contents, documents);
-  }
-  std::map<std::string, std::string> files;
-  for (const auto& [name, document] : documents) {
-    if (!document.is_null()) files[name] = json_text(document) + "\n";
-  }
-  const bool several = plan.shards.size() > 1;
-  if (several || with_index) {
-    const std::string& first = plan.shards[0].file;
-    const std::string stem = first.substr(
-        0, several ? first.rfind('-', first.rfind("-of-") - 1) : first.size() - kSuffix.size());
-    files[stem + std::string(kIndexSuffix)] = index_text(plan);
-  }
-  return files;
 }
 
 }  // namespace blockscale::models

@@ -28,7 +28,7 @@ struct PlannedTensor {
   bool converted = false;
   std::string reason;
   std::string rule;
-  bool transposed = false;  // the result is [.., k, rows]: of a requantized stack of gpt-oss
+  bool transposed = false;  // the result is [.., k, rows]: Decision::transposed
   int group = -1;           // of NVFP4 and fp8_tensor: index into Plan::groups
   std::size_t shard = 0;
   std::vector<PartToWrite> parts;

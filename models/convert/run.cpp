@@ -9,6 +9,7 @@
 #include <map>
 
 #include "blockscale/parallel.h"
+#include "models/checkpoint/codes.h"
 #include "models/checkpoint/factors.h"
 #include "models/safetensors/header.h"
 #include "models/text.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 constexpr std::uint64_t kCopyBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kScalesPerPiece = std::uint64_t{1} << 18;
+constexpr std::size_t kSwapBytes = std::size_t{1} << 18;
 /// Source bytes between two barriers of the workers. NVFP4 reads them twice, the second time from
 /// the page cache.
 constexpr std::uint64_t kWaveBytes = std::uint64_t{256} << 20;
@@ -418,6 +420,19 @@ void ConvertRun::round_to_plain(const PlannedTensor& planned, const RowRange& ra
                          static_cast<std::size_t>(range.count * row)));
 }
 
+/// Bytes with their 4-bit codes exchanged, through little memory.
+void ConvertRun::write_swapped(std::span<const std::byte> bytes, std::size_t slot,
+                               std::uint64_t offset, Scratch& scratch, SafetensorsWriter& writer) {
+  while (!bytes.empty()) {
+    const std::span<const std::byte> some = bytes.first(std::min(bytes.size(), kSwapBytes));
+    std::byte* const out = Scratch::room(scratch.values, static_cast<std::int64_t>(some.size()));
+    swap_nibbles(some, out);
+    writer.write(slot, offset, std::span(out, some.size()));
+    offset += some.size();
+    bytes = bytes.subspan(some.size());
+  }
+}
+
 void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer) {
   const PlannedTensor& planned = plan_.tensors[piece.weight];
   const TensorStore::Entry& stored = *stored_part(planned, piece.part);
@@ -431,8 +446,15 @@ void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWri
                          static_cast<std::int64_t>(piece.end - piece.begin) / size,
                          stored.info.name);
     }
-    writer.write(planned.slots[piece.part], piece.begin,
-                 data.subspan(piece.begin, piece.end - piece.begin));
+    const std::span<const std::byte> bytes = data.subspan(piece.begin, piece.end - piece.begin);
+    const bool swap = planned.method == Method::transfer &&
+                      planned.parts[piece.part].part == Part::values &&
+                      source_.parts(planned.source).high_nibble_first;
+    if (swap) {
+      write_swapped(bytes, planned.slots[piece.part], piece.begin, scratch, writer);
+    } else {
+      writer.write(planned.slots[piece.part], piece.begin, bytes);
+    }
     return;
   }
   const std::uint64_t size = static_cast<std::uint64_t>(scale_bytes_of(planned.recipe));
@@ -448,7 +470,7 @@ void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWri
 /// Tensor scales, input scales and scales of whole matrices: everything that no piece writes.
 void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& writer) const {
   if (planned.method == Method::verbatim) return;
-  const ScaledTensorView view = source_.unaligned_view(planned.source);
+  const std::span<const float> tensor_scales = source_.tensor_scales(planned.source);
   const WeightParts& stored = source_.parts(planned.source);
   const TensorScaleSense sense = plan_.destination->sense;
   for (std::size_t part = 0; part < planned.parts.size(); ++part) {
@@ -466,7 +488,7 @@ void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& 
       case Part::tensor_scale:
         for (std::size_t i = 0; i < factors.size(); ++i) {
           factors[i] = requantized ? scales_[static_cast<std::size_t>(planned.group)][0]
-                                   : in_sense(view.tensor_scale[i], stored.sense, sense,
+                                   : in_sense(tensor_scales[i], stored.sense, sense,
                                               source_tensor(planned).name);
         }
         break;

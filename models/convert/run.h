@@ -66,6 +66,8 @@ class ConvertRun {
   void round_to_plain(const PlannedTensor& planned, const RowRange& range, Scratch& scratch,
                       SafetensorsWriter& writer);
   void carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
+  static void write_swapped(std::span<const std::byte> bytes, std::size_t slot,
+                            std::uint64_t offset, Scratch& scratch, SafetensorsWriter& writer);
   void write_factors(const PlannedTensor& planned, SafetensorsWriter& writer) const;
   bool changes_scale_format(const PlannedTensor& planned, Part part) const;
   const TensorStore::Entry* stored_part(const PlannedTensor& planned, std::size_t part) const;

@@ -127,11 +127,16 @@ void SidePlan::drop_sides() {
   for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
     const Side kind = source_.side(i).kind;
     const bool zero = kind == Side::zero_point;
-    if (!zero && kind != Side::input && kind != Side::output) continue;
-    const std::string why = zero ? "they are all 0, which symmetric weights need not say"
-                                 : "they belong to no weight that the result has them for";
+    const bool description = kind == Side::description;
+    if (!zero && !description && kind != Side::input && kind != Side::output) continue;
+    const std::string why = zero          ? "they are all 0, which symmetric weights need not say"
+                            : description ? "the result says it in its own way"
+                                          : "they belong to no weight that the result has them for";
     fates_[i] = {"", "dropped: " + why};
-    drop(zero ? "zero points" : "scales of activations", why, source_.tensors()[i].name);
+    drop(zero          ? "zero points"
+         : description ? "descriptions of quantized weights"
+                       : "scales of activations",
+         why, source_.tensors()[i].name);
   }
 }
 

@@ -391,7 +391,7 @@ std::vector<Group> groups_of(const Contents& contents) {
       group->targets.push_back(module_of(weight.name));
     }
   }
-  if (groups.size() == 1) groups[0].targets = Json::array({"Linear"});
+  if (groups.size() == 1) groups[0].targets = targets_of_all(contents);
   return groups;
 }
 

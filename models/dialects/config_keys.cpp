@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/dialects/declared.h"
 #include "models/json_file.h"
 #include "models/text.h"
 
@@ -120,6 +121,9 @@ void erase_quantization(Json& config) {
   if (!config.is_object()) return;
   config.erase("quantization_config");
   config.erase("compression_config");
+  // Other producers' word; where it says nothing of weights it may stay.
+  const Json& other = member(config, "quantization");
+  if (is_word(member(other, "quant_algo"))) config.erase("quantization");
   for (auto& [key, value] : config.items()) erase_quantization(value);
 }
 

@@ -33,7 +33,8 @@ struct KnownKey {
 /// top first. Pointers go into `config`.
 std::vector<std::pair<std::string, const Json*>> find_quantization(const Json& config);
 
-/// Removes what `find_quantization` finds: it would contradict what is written.
+/// Removes what `find_quantization` finds, and a `quantization` with a quant_algo: they would
+/// contradict what is written.
 void erase_quantization(Json& config);
 
 /// Checks `object`, of the kind `kind` and called `path` in messages, and what is nested in it.

@@ -3,16 +3,23 @@
 // V4's names (X.scale), its experts in MXFP4 (int8, 1 x 32 scales), and what names no blocks:
 // vLLM's `fp8` and FBGEMM's `fbgemm_fp8` with X.weight_scale, one a tensor or a row; and FBGEMM's
 // stacks of Llama 4's experts, P [E, in, out] with P_scale, one an output (transformers'
-// integration of fbgemm_fp8: [E, 1, out] of gate_up_proj, [E, out, 1] of down_proj).
+// integration of fbgemm_fp8: [E, 1, out] of gate_up_proj, [E, out, 1] of down_proj). And Mistral's
+// own FP8 (consolidated.safetensors): X.qscale_weight, one a tensor or a row, and X.qscale_act.
+#include <algorithm>
+
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 
 namespace blockscale::models {
 namespace {
 
+/// Of one weight or of its rows, a multiplier; beside it X.qscale_act of the inputs.
+constexpr const char* kMistralScale = ".qscale_weight";
+constexpr const char* kMistralInput = ".qscale_act";
+
 bool recognises_names(const TensorStore& store) {
   for (const auto& [name, entry] : store.tensors()) {
-    if (name.ends_with("_scale_inv")) return true;
+    if (name.ends_with("_scale_inv") || name.ends_with(kMistralScale)) return true;
   }
   return false;
 }
@@ -136,7 +143,20 @@ std::optional<StoredWeight> read_stack(const TensorStore& store, const std::stri
   return stack;
 }
 
+/// The stack P that P_scale or P_weight_scale belongs to, in the other layouts; or "".
+std::string stack_of_scale(const TensorStore& store, const std::string& name) {
+  for (const char* suffix : {"_weight_scale", "_scale"}) {
+    const std::string stack = without_suffix(name, suffix);
+    const TensorInfo* values = stack.empty() ? nullptr : find_info(store, stack);
+    const bool is_stack = values != nullptr && values->dtype == DType::F8_E4M3 &&
+                          values->shape.size() == 3 && !stack.ends_with(".weight");
+    if (is_stack) return stack;
+  }
+  return "";
+}
+
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& config) {
+  static constexpr Recipe kMistral[] = {Recipe::fp8_tensor, Recipe::fp8_row};
   const Configuration configuration = parse(config);
   std::vector<StoredWeight> weights;
   const bool has_stacks = member(config.quantization, "quant_method") == "fbgemm_fp8";
@@ -156,21 +176,27 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig& con
         found.name = module + ".weight";
       }
     }
+    const std::string mistral = without_suffix(name, kMistralScale);
+    if (!mistral.empty()) found.name = mistral + ".weight";
     // vLLM's and AutoFP8's name of one scale a tensor.
     const bool whole = found.name.empty() && !without_suffix(name, ".weight_scale").empty();
     if (whole) found.name = without_suffix(name, "_scale");
+    if (found.name.empty()) found.name = stack_of_scale(store, name);
     if (!found.name.empty()) {
       const std::string module = module_of(found.name);
-      for (const char* suffix : {".activation_scale", ".input_scale"}) {
+      for (const char* suffix :
+           {".activation_scale", ".input_scale", "_input_scale", kMistralInput}) {
         if (found.input_scale == nullptr) found.input_scale = find_info(store, module + suffix);
       }
       found.values = find_info(store, found.name);
       found.scales = &entry.info;
-      weights.push_back(match_any(found, candidates(configuration, entry.info)));
+      weights.push_back(mistral.empty() ? match_any(found, candidates(configuration, entry.info))
+                                        : match_any(found, kMistral));
     } else if (entry.info.dtype == DType::F8_E4M3 && name.ends_with(".weight") &&
                find_info(store, name + "_scale_inv") == nullptr &&
                find_info(store, name + "_scale") == nullptr &&
-               find_info(store, module_of(name) + ".scale") == nullptr) {
+               find_info(store, module_of(name) + ".scale") == nullptr &&
+               find_info(store, module_of(name) + kMistralScale) == nullptr) {
       throw Error(ErrorCode::corrupt_file, name,
                   "is F8_E4M3 but has no scales " + name + "_scale_inv in any shard");
     }
@@ -185,8 +211,15 @@ std::optional<CacheScheme> cache(const SourceConfig& config) {
   return CacheScheme{scheme == "static", scheme};
 }
 
-std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
-  if (config.quantization.is_null()) return {};
+std::vector<InputGroup> inputs(const TensorStore& store, const SourceConfig& config) {
+  if (config.quantization.is_null()) {
+    const auto any = [&](const char* suffix) {
+      return std::any_of(store.tensors().begin(), store.tensors().end(),
+                         [&](const auto& tensor) { return tensor.first.ends_with(suffix); });
+    };
+    if (!any(kMistralScale)) return {};
+    return {{.activations = any(kMistralInput) ? Activations::calibrated : Activations::dynamic}};
+  }
   const bool calibrated = member(config.quantization, "activation_scheme") == "static";
   return {{.activations = calibrated ? Activations::calibrated : Activations::dynamic}};
 }

@@ -39,11 +39,14 @@ struct FoundWeight {
   /// tensor_scale is LightX2V's alpha, 1 / (the inputs' divisor * the weight's).
   bool tensor_scale_is_alpha = false;
   bool byte_values = false;  // e4m3 stored as U8
+  bool byte_scales = false;  // e4m3 scales may be stored as U8
+  /// Of two 4-bit codes in a byte the first is in the high bits; elsewhere it is in the low ones.
+  bool high_nibble_first = false;
   /// NVFP4 without a tensor scale, which is 1 then.
   bool no_tensor_scale = false;
   /// Of the scales. Swizzled ones are padded to whole tiles.
   ScaleLayout scale_layout = ScaleLayout::row_major;
-  const TensorInfo* derived = nullptr;  // what follows from the other scales
+  const TensorInfo* derived = nullptr;  // what follows from the others, or describes them
   /// Each value is also multiplied by that of its column: [k], or [E, .., k] of a stack.
   const TensorInfo* channel_factors = nullptr;
 };
@@ -107,6 +110,9 @@ struct WeightToWrite {
   const Json* input_words = nullptr;  // of the same dialect and recipe, for the configuration
   std::int64_t tensor_scales = 1;     // 1, or one for each matrix of a stack
   std::int64_t input_scales = 1;      // likewise
+  /// The configuration names it: a head, say, which the class of linear layers does not stand for
+  /// in every engine.
+  bool named = false;
 };
 
 /// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
@@ -122,6 +128,10 @@ struct Contents {
   std::optional<Recipe> plain_dtype;      // all weights are in this plain format
   std::optional<CacheScheme> cache;
 };
+
+/// Targets of a configuration that describes all of `quantized` alike: the class of linear layers,
+/// and what must be named beside it.
+Json targets_of_all(const Contents& contents);
 
 /// Configuration files of a destination by name. A null value stands for a file to leave out.
 using Documents = std::map<std::string, Json>;
@@ -172,6 +182,7 @@ extern const DialectTraits kCompressedTensors;
 extern const DialectTraits kGptOss;
 extern const DialectTraits kLightX2V;
 extern const DialectTraits kTorchao;
+extern const DialectTraits kComfy;
 
 // ---- Shared by the dialects
 // -----------------------------------------------------------------------

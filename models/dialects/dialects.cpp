@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "models/dialects/declared.h"
 #include "models/dialects/dialect.h"
 #include "models/json_file.h"
 
@@ -74,7 +75,8 @@ bool is_value_dtype(Format element, DType dtype, bool byte_values) {
   }
 }
 
-bool is_scale_dtype(Format scale, DType dtype) {
+bool is_scale_dtype(Format scale, DType dtype, bool bytes = false) {
+  if (bytes && scale == Format::ue4m3 && dtype == DType::U8) return true;
   switch (scale) {
     case Format::f32: return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
     case Format::ue8m0: return dtype == DType::U8 || dtype == DType::F8_E8M0;
@@ -101,7 +103,9 @@ bool is_row_major_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
     return stored == std::vector<std::int64_t>{expected[0], 1, expected[1], 1};
   }
   if (t.block_k != 0) return false;
-  expected.pop_back();  // [.., rows]
+  const bool one = std::all_of(stored.begin(), stored.end(), [](auto size) { return size == 1; });
+  if (one && t.block_rows == 0) return true;  // also where it is that of a whole stack
+  expected.pop_back();                        // [.., rows]
   if (stored == expected) return true;
   if (t.block_rows != 0) return false;
   expected.pop_back();  // one scalar a matrix
@@ -194,7 +198,7 @@ std::string match(const FoundWeight& found, Recipe recipe, StoredWeight& weight)
   std::string broken = match_values(found, t, weight);
   if (!broken.empty()) return broken;
   if (found.scales == nullptr) return std::string("has no scales, which ") + t.name + " needs";
-  if (!is_scale_dtype(t.scale, found.scales->dtype)) {
+  if (!is_scale_dtype(t.scale, found.scales->dtype, found.byte_scales)) {
     return "its scales " + found.scales->name + " are " +
            std::string(dtype_name(found.scales->dtype)) + ", which cannot hold " +
            format_traits(t.scale).name + " of " + t.name;
@@ -243,8 +247,8 @@ std::string SourceConfig::model_type() const {
 }
 
 std::span<const DialectTraits> dialects() {
-  static const DialectTraits table[] = {kPlain,    kDeepSeek,          kModelOpt, kTorchao,
-                                        kLightX2V, kCompressedTensors, kGptOss};
+  static const DialectTraits table[] = {kPlain,   kComfy,    kDeepSeek,          kModelOpt,
+                                        kTorchao, kLightX2V, kCompressedTensors, kGptOss};
   return table;
 }
 
@@ -259,8 +263,15 @@ const DialectTraits& dialect_traits(Dialect dialect) {
 }
 
 const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig& config) {
+  check_declared(store, config);
   const Json& method = member(config.quantization, "quant_method");
   if (!config.quantization.is_null()) {
+    if (method.is_null() && is_word(member(config.quantization, "bits")) &&
+        is_word(member(config.quantization, "group_size"))) {
+      throw Error(ErrorCode::unsupported, config.config_path,
+                  config.quantization_path + " says " + show_json(config.quantization, 100) +
+                      ", as MLX does, whose packed weights are not readable");
+    }
     if (!method.is_string()) {
       throw Error(ErrorCode::corrupt_file, config.config_path,
                   "quantization_config has no quant_method, must name one as a string");
@@ -283,6 +294,14 @@ const DialectTraits& detect_dialect(const TensorStore& store, const SourceConfig
     if (traits.recognises_names(store)) return traits;
   }
   return kPlain;
+}
+
+Json targets_of_all(const Contents& contents) {
+  Json targets = Json::array({"Linear"});
+  for (const WeightToWrite& weight : contents.quantized) {
+    if (weight.named) targets.push_back(module_of(weight.name));
+  }
+  return targets;
 }
 
 std::string module_of(const std::string& weight) {

@@ -195,11 +195,11 @@ TEST_F(LightX2VTest, WhatDoesNotFitIsRefused) {
                [&] { converted(Recipe::nvfp4, Dialect::modelopt); });
 }
 
-TEST_F(LightX2VTest, ComfyUisScaledFp8IsNotTakenForPlainValues) {  // its --comfyui_mode
+TEST_F(LightX2VTest, ItsComfyuiModeIsComfyUisFp8) {
   for (const DType dtype : {DType::F8_E4M3, DType::F8_E5M2}) {
     const std::vector<TestTensor> tensors = {{"a.weight", dtype, {2, 32}, ""},
                                              {"a.scale_weight", DType::F32, {}, floats({0.5f})}};
-    expect_refused(ErrorCode::unsupported, tensors, "a.scale_weight", "ComfyUI's scaled FP8");
+    EXPECT_EQ(open(tensors).dialect(), Dialect::comfy);
   }
   EXPECT_EQ(open({{"a.weight", DType::F8_E4M3, {2, 32}, ""}}).dialect(), Dialect::plain);
 }

@@ -301,7 +301,7 @@ void describe(const Contents& contents, Documents& documents) {
     const Recipe recipe = algorithm.recipe;
     if (!mixed && (recipe == Recipe::fp8_row || recipe == Recipe::mxfp8_e4m3)) continue;
     Json group = group_of(algorithm);
-    group["targets"] = mixed ? groups[i].second : Json::array({"Linear"});
+    group["targets"] = mixed ? groups[i].second : targets_of_all(contents);
     config["config_groups"]["group_" + std::to_string(i)] = std::move(group);
   }
   if (!cache.is_null()) {

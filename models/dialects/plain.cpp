@@ -1,5 +1,6 @@
 // Plain checkpoints: every tensor is stored as it is. Also the destination of dequantizing.
 #include "models/dialects/dialect.h"
+#include "models/dialects/low_bit_forms.h"
 
 namespace blockscale::models {
 namespace {
@@ -8,17 +9,8 @@ bool recognises_names(const TensorStore&) {
   return false;  // what no other dialect recognises is plain
 }
 
-/// FP8 in a dialect that nobody reads here: ComfyUI's, whose scale of X.weight is X.scale_weight.
 std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig&) {
-  for (const auto& [name, entry] : store.tensors()) {
-    const std::string module = without_suffix(name, ".scale_weight");
-    const TensorInfo* values = module.empty() ? nullptr : find_info(store, module + ".weight");
-    if (values == nullptr) continue;
-    if (values->dtype == DType::F8_E4M3 || values->dtype == DType::F8_E5M2) {
-      throw Error(ErrorCode::unsupported, name,
-                  "scales " + values->name + " as in ComfyUI's scaled FP8, which is not readable");
-    }
-  }
+  check_low_bit_forms(store, {});
   return {};
 }
 

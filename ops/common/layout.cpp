@@ -21,15 +21,29 @@ struct Description {
   std::int64_t batch_stride;
 };
 
-std::string text_of(const Description& d, Notation notation) {
+template <class Shape, class Stride>
+std::string text_of(const Layout<Shape, Stride>& layout, Notation notation) {
+  std::string text;
+  const auto sink = [&text](char c) { text += c; };
+  print(layout, notation, sink);
+  return text;
+}
+
+/// Modes (row, k, batch) as (k, row, batch).
+template <class Shape, class Stride>
+auto with_k_first(const Layout<Shape, Stride>& x) {
+  return make_layout(make_tuple(get<1>(x.shape), get<0>(x.shape), get<2>(x.shape)),
+                     make_tuple(get<1>(x.stride), get<0>(x.stride), get<2>(x.stride)));
+}
+
+std::string text_of(const Description& d, Notation notation, OperandMajor major) {
   return visit_scale_layout(d.layout, [&](auto tag) {
     constexpr ScaleLayout kLayout = decltype(tag)::value;
     const auto matrix = make_scale_layout<kLayout>(d.grid_rows, d.grid_columns, d.row_block,
                                                    d.k_block, d.leading_stride);
-    std::string text;
-    const auto sink = [&text](char c) { text += c; };
-    print(append_batch<kLayout>(matrix, d.batch, d.batch_stride), notation, sink);
-    return text;
+    const auto batched = append_batch<kLayout>(matrix, d.batch, d.batch_stride);
+    return major == OperandMajor::mn ? text_of(with_k_first(batched), notation)
+                                     : text_of(batched, notation);
   });
 }
 
@@ -38,7 +52,7 @@ std::string text_of(const Description& d, Notation notation) {
 std::string describe_scale_layout(ScaleLayout layout, std::int64_t rows, std::int64_t k,
                                   std::int64_t rows_per_scale, std::int64_t group,
                                   std::int64_t leading_stride, std::int64_t batch,
-                                  Notation notation) {
+                                  Notation notation, OperandMajor major) {
   checks::check_scale_layout("layout", "", layout);
   checks::check_size("rows", "", rows, 1);
   checks::check_size("k", "", k, 1);
@@ -61,7 +75,7 @@ std::string describe_scale_layout(ScaleLayout layout, std::int64_t rows, std::in
   d.batch_stride = checks::packed_batch_stride("rows", "", layout, d.grid_rows, d.grid_columns,
                                                d.leading_stride);
   checks::product("batch", "", batch, d.batch_stride);
-  return text_of(d, notation);
+  return text_of(d, notation, major);
 }
 
 std::string describe_scale_layout(const ScaledTensorView& tensor, Notation notation) {
@@ -77,7 +91,7 @@ std::string describe_scale_layout(const ScaledTensorView& tensor, Notation notat
       {t.layout, grid.rows, grid.columns, traits.block_rows == 0 ? t.rows : traits.block_rows,
        traits.block_k == 0 ? t.k : traits.block_k, t.scale_leading_stride, t.batch,
        t.scale_batch_stride},
-      notation);
+      notation, OperandMajor::k);
 }
 
 }  // namespace blockscale

@@ -24,6 +24,20 @@ TEST(DescribeScaleLayout, PrintsWhatTheFieldPrints) {
             "((8,32),((16,4),2),(1,1)):((4,64),((0,1),32),(0,2048))");
 }
 
+TEST(DescribeScaleLayout, OfAnMnMajorOperandHasKFirst) {
+  const auto text = [](ScaleLayout layout, std::int64_t rows, std::int64_t k, std::int64_t batch,
+                       Notation notation = Notation::plain) {
+    return describe_scale_layout(layout, rows, k, 1, 16, 0, batch, notation, OperandMajor::mn);
+  };
+  EXPECT_EQ(text(ScaleLayout::swizzled_128x4, 128, 64, 1),
+            "(((16,4),1),((32,4),1),(1,1)):(((0,1),512),((16,4),512),(0,512))");
+  EXPECT_EQ(text(ScaleLayout::swizzled_128x4, 256, 128, 3),
+            "(((16,4),2),((32,4),2),(1,3)):(((0,1),512),((16,4),1024),(0,2048))");
+  EXPECT_EQ(text(ScaleLayout::swizzled_128x4, 256, 128, 3, Notation::cutlass),
+            "(((16,_4),2),((_32,_4),2),(_1,3)):(((_0,_1),_512),((_16,_4),1024),(_0,2048))");
+  EXPECT_EQ(text(ScaleLayout::row_major, 4, 32, 1), "((16,2),(1,4),1):((0,1),(0,2),8)");
+}
+
 TEST(DescribeScaleLayout, RaggedPaddedAndBatched) {
   EXPECT_EQ(describe_scale_layout(ScaleLayout::mn_major, 100, 300, 64, 128, 16, 5),
             "((64,2),(128,3),5):((0,1),(0,16),48)");

@@ -222,7 +222,7 @@ def convert(
         map: {pattern: recipe}, or pairs, the first match wins; or a file of them, YAML (a flat
             mapping) or JSON.
         experts_layout: how stacks of experts are stored: "out_in" ([experts, out, in]) or "in_out",
-            which stay as they are; default: as the model type does.
+            which stay plain; default: as the model type does.
         share_tensor_scales: quantize weights anew that engines fuse (q, k and v; gate and up) and
             whose NVFP4 tensor scales differ in the source.
         activation_scales: safetensors or JSON file: weight or module name -> absmax of its input,

@@ -13,6 +13,7 @@ PACKAGES = [
     "torch",
     "nvidia-modelopt",
     "torchao",
+    "comfy-kitchen",
     "numpy",
 ]
 

@@ -1,8 +1,7 @@
-"""tools/bench_gemm.py: what it does around the GPU."""
+"""tools/bench/gemm.py: what it does around the GPU."""
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 import subprocess
@@ -11,11 +10,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools/bench"))
 
-import bench_gemm  # noqa: E402
-import gpu_bench  # noqa: E402
-from bench_gemm import BASELINE, Shape  # noqa: E402
+import gemm  # noqa: E402
+from gemm import BASELINE, Shape  # noqa: E402
 
 MIB = 1 << 20
 
@@ -27,7 +25,7 @@ def case(shape: Shape, pt: float, ours: float, blk: float | None = None) -> dict
 
 def test_the_baseline_has_31_shapes() -> None:
     assert len(BASELINE) == len(set(BASELINE)) == 31
-    assert [sum(map(contains, BASELINE)) for contains in bench_gemm.GROUPS.values()] == [
+    assert [sum(map(contains, BASELINE)) for contains in gemm.GROUPS.values()] == [
         31,
         7,
         7,
@@ -38,7 +36,7 @@ def test_the_baseline_has_31_shapes() -> None:
 
 @pytest.mark.parametrize("shape", BASELINE, ids=str)
 def test_sets_are_colder_than_the_cache(shape: Shape) -> None:
-    sets = bench_gemm.set_count(shape, 50 * MIB)
+    sets = gemm.set_count(shape, 50 * MIB)
     m, n, k = shape
     size = m * k + n * k + 2 * m * n
     assert 1 <= sets <= 64
@@ -52,11 +50,11 @@ def test_means_are_of_the_groups_that_have_shapes() -> None:
         case(Shape(1, 4096, 7168), 8, 16, 32),
         case(Shape(4096, 4096, 4096), 90, 10, 40),
     ]
-    means = bench_gemm.geometric_means(bench_gemm.ratios_of(cases, "pt"))
+    means = gemm.geometric_means(gemm.ratios_of(cases, "pt"))
     assert list(means) == ["all", "M = 1", "M >= 4096"]
     assert math.isclose(means["all"], 9 ** (1 / 3))
     assert math.isclose(means["M = 1"], 1) and math.isclose(means["M >= 4096"], 9)
-    assert list(bench_gemm.ratios_of(cases, "blk").values()) == [2, 4]
+    assert list(gemm.ratios_of(cases, "blk").values()) == [2, 4]
 
 
 def test_the_table_has_a_line_for_each_case() -> None:
@@ -64,7 +62,7 @@ def test_the_table_has_a_line_for_each_case() -> None:
         case(Shape(1, 576, 7168), 7.8, 10.4),
         case(Shape(16384, 24576, 16384), 12345.6, 10000, 15000),
     ]
-    lines = bench_gemm.table(cases).splitlines()
+    lines = gemm.table(cases).splitlines()
     times, ratios = ["7.80", "-", "10.40", "5.20"], ["0.750", "-", "1.500"]
     assert lines[1].split() == ["1", "576", "7168", *times, *ratios]
     times, ratios = ["12345.60", "15000.00", "10000.00", "5000.00"], ["1.235", "1.500", "2.469"]
@@ -81,18 +79,7 @@ def test_the_table_has_a_line_for_each_case() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], message: str) -> None:
-    command = [sys.executable, ROOT / "tools/bench_gemm.py", "--output", ".", "--commit", "c"]
+    program = ROOT / "tools/bench/record.py"
+    command = [sys.executable, program, "gemm", "--output", ".", "--commit", "c"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and message in done.stderr
-
-
-def test_a_report_says_where_it_was_measured(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_bench, "driver_version", lambda: "580.1")
-    what = ("gemm-baseline", "NVIDIA H200", "abc", "./dev gpu-bench gemm", {"shapes": []})
-    file = gpu_bench.write_report(tmp_path / "new", *what)
-    report = json.loads(file.read_text())
-    assert file.name == f"{report['date']}-h200-gemm-baseline.json"
-    assert list(report) == ["date", "chip", "driver", "commit", "command", "results"]
-    assert (report["chip"], report["driver"]) == ("NVIDIA H200", "580.1")

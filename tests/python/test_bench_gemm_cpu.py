@@ -1,4 +1,4 @@
-"""tools/bench_gemm_cpu.py: which products it times, and what it makes of times."""
+"""tools/bench/gemm_cpu.py: which products it times, and what it makes of times."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools/bench"))
 
-import bench_gemm_cpu  # noqa: E402
-from bench_gemm import Shape  # noqa: E402
-from bench_gemm_cpu import BASELINE, Case, cases_of, number_of  # noqa: E402
+import gemm_cpu  # noqa: E402
+from gemm import Shape  # noqa: E402
+from gemm_cpu import BASELINE, Case, cases_of, number_of  # noqa: E402
 
 
 def test_every_shape_of_the_baseline_has_rows_of_the_table() -> None:
     assert len(BASELINE) == len(set(BASELINE)) == 13
-    halves = bench_gemm_cpu.SHAPES["few"] + bench_gemm_cpu.SHAPES["many"]
+    halves = gemm_cpu.SHAPES["few"] + gemm_cpu.SHAPES["many"]
     assert sorted(halves) == sorted(BASELINE)
     for shape in BASELINE:
         cases = cases_of(shape)
@@ -46,7 +46,7 @@ def test_numbers_are_ratios_of_times_of_one_turn() -> None:
     read = Case("bf16", "mxfp4", "read", 1, 1, 2)
     assert number_of(torch, times, 1) == [3, 2]
     assert number_of(two, times, 1) == [2, 2]
-    assert number_of(read, times, bench_gemm_cpu.COLD_BYTES) == [0.5, 0.125]
+    assert number_of(read, times, gemm_cpu.COLD_BYTES) == [0.5, 0.125]
 
 
 def test_the_table_says_what_misses() -> None:
@@ -55,17 +55,18 @@ def test_the_table_says_what_misses() -> None:
     shape = {"m": 1, "n": 4096, "k": 4096, "torch_median_seconds": 2e-3}
     cases = [row | {"holds": False}, row | {"holds": True}]
     result = shape | {"read_bytes_per_second": {"1": 25e9}, "cases": cases}
-    lines = bench_gemm_cpu.table(result).splitlines()
+    lines = gemm_cpu.table(result).splitlines()
     assert lines[0] == "1 x 4096 x 4096: torch 16.8 GFLOP/s; 1 reads 25.0 GB/s"
     assert [line.endswith("MISSES") for line in lines] == [False, True, False]
 
 
 def test_quartiles() -> None:
-    assert bench_gemm_cpu.quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == [2.0, 4.0]
+    assert gemm_cpu.quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == [2.0, 4.0]
 
 
 def test_wrong_arguments_are_refused() -> None:
-    command = [sys.executable, ROOT / "tools/bench_gemm_cpu.py", "--output", ".", "--commit", "c"]
+    program = ROOT / "tools/bench/record.py"
+    command = [sys.executable, program, "gemm_cpu", "--output", ".", "--commit", "c"]
     command += ["--repeats", "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--repeats: is 8, must be at least 9" in done.stderr

@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import pty
 import re
 import subprocess
 
 import numpy
 import pytest
-from cli_testing import Program
+from cli_testing import Program, open_terminal
 from safetensors.numpy import save_file
 
 RED = "\x1b[31m"
@@ -149,7 +148,7 @@ def test_what_cannot_be_read_is_not_compared(program: Program, tmp_path: pathlib
 
 def on_a_terminal(program: Program, *arguments: object, **environment: str) -> str:
     """Standard output of a run whose standard output is a terminal."""
-    main, end = pty.openpty()
+    main, end = open_terminal()
     process = subprocess.Popen(
         [program.path, *map(str, arguments)],
         stdout=end,

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import pathlib
-import pty
 import re
 import signal
 import struct
@@ -14,17 +13,17 @@ import termios
 
 import numpy
 import pytest
-from cli_testing import EXIT_CODES, LINEAR, WEIGHTS, Program, files_below, read_tensors, small_model
+from cli_testing import (
+    EXIT_CODES,
+    LINEAR,
+    WEIGHTS,
+    Program,
+    files_below,
+    open_terminal,
+    read_tensors,
+    small_model,
+)
 from safetensors.numpy import save_file
-
-
-def open_terminal() -> tuple[int, int]:
-    """Both ends of a pseudo-terminal; some containers have none."""
-    try:
-        return pty.openpty()
-    except OSError as error:
-        pytest.skip(f"no pseudo-terminal on this machine: {error}")
-
 
 # recipe, dialect by default, least SQNR of normally distributed weights in dB
 RECIPES = [

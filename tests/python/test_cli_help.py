@@ -21,10 +21,10 @@ OPTIONS = {
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
-    "--repeats --device --size --plan --json --output",
+    "--repeats --device --size --chip --plan --json --output",
     "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json --output",
-    "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
-    "--tune --json --output",
+    "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --chip "
+    "--plan --tune --json --output",
     "bench copy": "--size --threads --repeats --json --output",
     "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",

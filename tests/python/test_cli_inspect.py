@@ -59,6 +59,15 @@ from safetensors.numpy import save_file
             "swizzled_8x4 --shape 256x128 --recipe nvfp4",
             "((8,32),((16,4),2),(1,1)):((4,64),((0,1),32),(0,2048))",
         ),
+        # seed 004's MN-major atom, ((16,4),(32,4)):((0,1),(16,4)), tiled
+        (
+            "swizzled_128x4 --shape 128x64 --group 16 --major mn",
+            "(((16,4),1),((32,4),1),(1,1)):(((0,1),512),((16,4),512),(0,512))",
+        ),
+        (
+            "swizzled_128x4 --shape 256x128 --recipe nvfp4 --major mn",
+            "(((16,4),2),((32,4),2),(1,1)):(((0,1),512),((16,4),1024),(0,2048))",
+        ),
         (
             "mn_major --shape 100x300 --group 128 --rows-per-scale 64 --leading-stride 16 "
             "--batch 5",
@@ -82,6 +91,7 @@ def test_layout_as_json(program: Program):
         "group": 128,
         "leading_stride": 300,
         "batch": 1,
+        "major": "k",
         "cute": "((1,256),(128,8),1):((0,1),(0,300),2400)",
     }
 
@@ -94,6 +104,8 @@ def test_layout_as_json(program: Program):
         ("model --group 16", "usage", "go with --layout"),
         ("--layout row_major --shape 4x4 --group 4 --top 1", "usage", "--top go with PATH"),
         ("--layout row_major", "usage", "--layout needs --shape"),
+        ("model --major mn", "usage", "go with --layout"),
+        ("--layout row_major --shape 4x4 --group 4 --major n", "usage", "'n' is no order of"),
         ("--layout row_major --shape 4x4", "usage", "--layout needs --recipe or --group"),
         ("--layout row_major --shape 4x4 --recipe bf16", "usage", "--recipe bf16 has no scales"),
         ("--layout columns --shape 4x4", "usage", "choose one of row_major, mn_major,"),

@@ -24,6 +24,7 @@ def pack_fixture(tmp_path_factory: pytest.TempPathFactory, cli: pathlib.Path) ->
     report = result.json()
     packed = sum(pack["kernels"] for pack in report["packs"])
     assert report["compiled"] + report["reused"] == packed > 0
+    assert 0 < sum(pack["seconds"] for pack in report["packs"]) <= report["seconds"]
     return folder
 
 

@@ -267,6 +267,18 @@ def test_measuring_without_a_gpu(
     assert result.err.startswith(f"blockscale {name}: error: {text}"), result
 
 
+def test_plans_are_for_a_named_chip(program: Program):
+    product = ("bench", "gemm", "--device", "cuda", "--plan", "-m", "4096")
+    small = program.ok(*product, "--chip", "H20")
+    assert small != program.ok(*product, "--chip", "H200")
+    assert " 78 x 384 threads" in small
+    quantizer = ("bench", "quantize", "--device", "cuda", "--plan", "--recipe", "nvfp4")
+    assert "quantize_blocks_nvfp4_" in program.ok(*quantizer, "--chip", "RTX PRO 6000")
+    text = program.fails("invalid_argument", *product, "--chip", "H2")
+    assert "chip: is 'H2', must be of one of NVIDIA H200, NVIDIA H100" in text
+    assert "--chip goes with --plan" in program.fails("usage", "bench", "gemm", "--chip", "H200")
+
+
 def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     def error(*arguments: str, capability: str = "90") -> tuple[int, str]:
         result = program(

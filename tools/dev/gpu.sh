@@ -364,16 +364,16 @@ run_gpu_benchmarks() {
   build_gpu blockscale_cli gpu_benchmarks
   mkdir -p "$gpu_results"
   # Each prints one JSON object; what was measured, where and how stands around it.
-  "$gpu_python" tools/gpu_bench.py --build build/gpu --commit "$(tested_commit)" \
+  "$gpu_python" tools/bench/record.py programs --build build/gpu --commit "$(tested_commit)" \
     --output "$gpu_results" "$@"
 }
 
-run_python_benchmark() { # NAME OPTION...: tools/bench_NAME.py
+run_python_benchmark() { # NAME OPTION...: tools/bench/NAME.py
   require_gpu
   "$gpu_python" -c 'import torch' 2>/dev/null || die "a Python with torch is needed; $gpu_python has none"
   has_python_headers "$gpu_python" || die "$gpu_python has no headers (python3-dev) to build the Python package with"
   build_gpu blockscale_cli _native _native_stub
   install_gpu_package
-  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" "tools/bench_$1.py" \
+  PYTHONPATH=$PWD/build/gpu-package:$PYTHONPATH "$gpu_python" tools/bench/record.py "$1" \
     --commit "$(tested_commit)" --output "$gpu_results" "${@:2}"
 }

@@ -1,7 +1,7 @@
 # ./dev test: steps in order, each with its own log, and one true closing line over all of them.
 # A step is a function `step_NAME`; a failed step does not stop the others.
 
-all_steps=(static release sanitized lint python package install fuzz)
+all_steps=(static release sanitized lint highway python package install fuzz)
 logs=build/test
 with_torch=0
 kernels_checked=0
@@ -28,6 +28,7 @@ run_tests() {
 }
 
 run_test_steps() {
+  export LC_ALL=C.UTF-8 # tests read files and messages as the tools write them there
   install_packages "${build_packages[@]}" "${check_packages[@]}"
   make_venv
   rm -rf "$logs"
@@ -100,7 +101,9 @@ step_sanitized() {
 
 # Once for all steps, and outside any test's time limit: minutes on a machine that is busy.
 check_kernels() {
-  ((kernels_checked)) || check kernels build_pack_with_pinned_nvrtc
+  ((kernels_checked)) && return
+  check kernels build_pack_with_pinned_nvrtc
+  grep -s '^sm_' "$logs/kernels.log" || true # the size of each architecture's pack, and its time
   kernels_checked=1
 }
 
@@ -134,6 +137,44 @@ lint_sources() {
   tracked 'runtime/*.cpp' 'device/*.cpp' 'ops/*.cpp' 'models/*.cpp' 'cli/*.cpp' |
     grep -vE '_(test|bench|fuzz)\.cpp$' |
     xargs -P "$jobs" -n 1 clang-tidy-19 -p build/sanitized --quiet --warnings-as-errors='*'
+}
+
+# --- highway: the SIMD code with a newer Highway than the system's ----------------------------------
+step_highway() {
+  check fetch-highway fetch_newer_highway
+  check build-highway compile_with_newer_highway
+}
+
+# Leaves its headers, which the sources of a Python package hold, in build/highway/hwy.
+fetch_newer_highway() {
+  local pinned=tests/requirements-highway.txt folder=$PWD/build/highway
+  cmp -s "$pinned" "$folder/requirements.txt" && return
+  rm -rf "$folder"
+  mkdir -p "$folder/backend"
+  # pip asks the package's build system for its name; this one knows it without configuring a build.
+  cat >"$folder/backend/mesonpy.py" <<'TEXT'
+import pathlib, shutil
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    (pathlib.Path(folder) / "numpy-0.dist-info").mkdir()
+    shutil.copy("PKG-INFO", pathlib.Path(folder) / "numpy-0.dist-info/METADATA")
+    return "numpy-0.dist-info"
+TEXT
+  PYTHONPATH=$folder/backend build/venv/bin/pip download --quiet --disable-pip-version-check \
+    --no-deps --no-binary :all: --no-build-isolation --require-hashes --dest "$folder" -r "$pinned"
+  tar -xzf "$folder"/*.tar.gz -C "$folder" --strip-components=5 --wildcards '*/src/highway/hwy'
+  rm -r "$folder"/*.tar.gz "$folder/backend"
+  cp "$pinned" "$folder/requirements.txt"
+}
+
+# Without tests, and optimized as little as shows what cannot be inlined.
+compile_with_newer_highway() {
+  local units
+  mapfile -t units < <(tracked 'ops/*.cpp' | grep -vE '_(test|bench|fuzz)\.cpp$' |
+    xargs grep -l '^#include <hwy/')
+  units=("${units[@]/#/CMakeFiles/blockscale.dir/}")
+  configure build/newer-highway -DCMAKE_CXX_COMPILER=g++-12 \
+    -DCMAKE_CXX_FLAGS="-O1 -isystem $PWD/build/highway" -DBLOCKSCALE_TESTS=OFF -DBLOCKSCALE_CLI=OFF
+  ninja --quiet -C build/newer-highway -j"$jobs" "${units[@]/%/.o}"
 }
 
 # --- python: oracles from other people's packages, the command line, kill -9 -----------------------

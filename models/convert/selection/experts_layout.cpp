@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "models/dialects/dialect.h"
+#include "models/convert/selection/layer_names.h"
 
 namespace blockscale::models {
 namespace {
@@ -122,11 +122,6 @@ bool holds(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string last_component(const std::string& weight) {
-  const std::string module = module_of(weight);
-  return module.substr(module.rfind('.') + 1);
-}
-
 }  // namespace
 
 std::optional<ExpertsLayout> experts_layout_of(const std::string& model_type) {
@@ -142,7 +137,7 @@ bool contradicts(ExpertsLayout layout, const std::string& weight,
   constexpr std::array<std::string_view, 6> kFromHidden = {
       "gate_up_proj", "gate_proj", "up_proj", "w1", "w3", "w13_weight"};
   constexpr std::array<std::string_view, 3> kToHidden = {"down_proj", "w2", "w2_weight"};
-  const std::string name = last_component(weight);
+  const std::string name = path_of(weight).name;
   const bool from = holds(kFromHidden, name);
   if ((!from && !holds(kToHidden, name)) || shape.size() != 3 || shape[1] == shape[2]) return false;
   const bool hidden_is_last = from == (layout == ExpertsLayout::out_in);
@@ -151,7 +146,7 @@ bool contradicts(ExpertsLayout layout, const std::string& weight,
 }
 
 bool is_transposed(const std::string& model_type, const std::string& weight) {
-  const std::string module = last_component(weight);
+  const std::string module = path_of(weight).name;
   return std::any_of(kTransposedLayers.begin(), kTransposedLayers.end(), [&](const auto& layer) {
     return layer.model_type == model_type && layer.module == module;
   });

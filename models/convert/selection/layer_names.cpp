@@ -158,6 +158,10 @@ constexpr auto kEmbeddings = std::to_array<std::string_view>({
     "y_position_embeddings",
 });
 
+/// How names of other tables end; `x_embedder` and `time_embedding.0` are linear layers.
+constexpr auto kTableEnds = std::to_array<std::string_view>(
+    {"embed", "embeds", "embedding", "embeddings", "_emb", "_embs", "embedding_table", "_wte"});
+
 /// Modules that engines fuse into one, by the last component of their names: what public
 /// models for vLLM have as packed_modules_mapping (its own files were not read one by one), and
 /// what BERT, T5 and diffusers call the same layers.
@@ -176,6 +180,7 @@ constexpr auto kFused = std::to_array<FusedNames>({
     {"q_a_proj", "kv_a_proj_with_mqa", "", ""},  // multi-head latent attention
     {"wq_a", "wkv", "wgate", ""},                // deepseek_v4: attention; its compressor
     {"gate_proj", "up_proj", "", ""},
+    {"gate", "up", "", ""},
     {"w1", "w3", "", ""},
     {"wi_0", "wi_1", "", ""},
     {"fc1", "fc3", "", ""},
@@ -183,6 +188,61 @@ constexpr auto kFused = std::to_array<FusedNames>({
     {"in_proj_qkv", "in_proj_z", "", ""},  // qwen3_5
     {"in_proj_b", "in_proj_a", "", ""},
 });
+
+/// Components of names under which a module keeps another one of its own kind: PEFT's adapters,
+/// torch.compile, FSDP, activation checkpointing, DataParallel, transformers' and others' wrappers.
+constexpr auto kWrappers = std::to_array<std::string_view>({
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+    "_fsdp_wrapped_module",
+    "_orig_mod",
+    "base_layer",
+    "default",  // modules_to_save.default
+    "inner_module",
+    "module",
+    "modules_to_save",
+    "orig_module",
+    "original_module",
+    "wrapped",
+    "wrapped_module",
+});
+/// The same of modules that are more than a linear layer and hold one: "norm1.linear" is no norm.
+constexpr auto kInnerLayers = std::to_array<std::string_view>({
+    "layer",
+    "linear",
+    "linear_layer",
+});
+
+template <class Names>
+bool holds(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_number(std::string_view component) {
+  return !component.empty() && std::all_of(component.begin(), component.end(),
+                                           [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string_view last_of(std::string_view module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+/// `module` without its last component; "" if it has one only.
+std::string_view without_last(std::string_view module) {
+  const std::size_t dot = module.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : module.substr(0, dot);
+}
+
+/// `module` without what wraps it at its end. `inner`: layers within a module of the name, too.
+std::string_view unwrapped(std::string_view module, bool inner) {
+  for (;;) {
+    const std::string_view last = last_of(module);
+    const std::string_view rest = without_last(module);
+    const bool wraps = holds(kWrappers, last) || (inner && holds(kInnerLayers, last));
+    if (!wraps || rest.empty()) return module;
+    module = rest;
+  }
+}
 
 /// Whether `text` stands in `module` with dots or ends around it.
 bool fits(std::string_view module, std::string_view text, Place place) {
@@ -198,13 +258,13 @@ bool fits(std::string_view module, std::string_view text, Place place) {
 }
 
 Role role_of_matrix(std::string_view module) {
+  const std::string_view inner = unwrapped(module, false);
+  const std::string_view outer = unwrapped(module, true);
   for (const NameRule& rule : kRules) {
-    if (fits(module, rule.text, rule.place)) return rule.role;
+    if (fits(rule.place == Place::whole ? inner : outer, rule.text, rule.place)) return rule.role;
   }
-  const std::string_view last = module.substr(module.rfind('.') + 1);
-  if (std::find(kEmbeddings.begin(), kEmbeddings.end(), last) != kEmbeddings.end()) {
-    return Role::embedding;
-  }
+  const std::string_view last = last_of(inner);
+  if (holds(kEmbeddings, last)) return Role::embedding;
   if (last.find("norm") != std::string_view::npos) return Role::norm;
   return module.find("embed") != std::string_view::npos ? Role::embedder : Role::linear;
 }
@@ -221,6 +281,13 @@ Role role_of(const std::string& name, const std::vector<std::int64_t>& shape) {
   return module.find("norm", last) != std::string::npos ? Role::norm : Role::other;
 }
 
+bool is_called_a_table(const std::string& name) {
+  const std::string module = module_of(name);
+  const std::string_view last = last_of(unwrapped(module, false));
+  return std::any_of(kTableEnds.begin(), kTableEnds.end(),
+                     [&](std::string_view end) { return last.ends_with(end); });
+}
+
 const char* role_reason(Role role) {
   switch (role) {
     case Role::embedding:
@@ -233,13 +300,32 @@ const char* role_reason(Role role) {
   }
 }
 
+LayerPath path_of(const std::string& weight) {
+  const std::string whole = module_of(weight);
+  std::string_view module = unwrapped(whole, true);
+  LayerPath path;
+  while (is_number(last_of(module)) && !without_last(module).empty()) {
+    path.index = "." + std::string(last_of(module)) + path.index;
+    module = unwrapped(without_last(module), true);
+  }
+  path.name = last_of(module);
+  std::string_view container = without_last(module);
+  while (!container.empty()) {  // wrappers in the middle, whose names nothing else has
+    const std::string_view last = last_of(container);
+    if (!last.starts_with('_') || !holds(kWrappers, last)) {
+      path.container = std::string(last) + (path.container.empty() ? "" : ".") + path.container;
+    }
+    container = without_last(container);
+  }
+  if (!path.index.empty()) path.index.erase(0, 1);
+  return path;
+}
+
 std::string fused_group(const std::string& weight) {
-  const std::string module = module_of(weight);
-  const std::size_t last = module.rfind('.') + 1;
-  const std::string_view name = std::string_view(module).substr(last);
+  const LayerPath path = path_of(weight);
   for (const FusedNames& names : kFused) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
-    return module.substr(0, last) + std::string(names[0]) + "+";
+    if (!holds(names, path.name)) continue;
+    return path.container + "." + std::string(names[0]) + "+" + path.index;
   }
   return weight;
 }

@@ -22,8 +22,21 @@ enum class Role {
 };
 Role role_of(const std::string& name, const std::vector<std::int64_t>& shape);
 
+/// Whether a weight, of whatever role, has the name of a table that is looked up:
+/// `ngram_embedding`.
+bool is_called_a_table(const std::string& name);
+
 /// Why the default choice leaves a tensor of this role alone.
 const char* role_reason(Role role);
+
+/// Where a layer stands, with wrappers looked through: "a" and "q_proj" of "a.q_proj.linear.weight"
+/// and of "a.q_proj.base_layer.weight", "a", "gate_proj" and "3" of "a.gate_proj.3.weight".
+struct LayerPath {
+  std::string container;  // "" at the top
+  std::string name;
+  std::string index;  // within a list that bears the name
+};
+LayerPath path_of(const std::string& weight);
 
 /// Key of the weights that inference engines fuse with this one (q, k and v; gate and up), so that
 /// they share a tensor scale. A weight that is fused with none has a key of its own.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "models/checkpoint/codes.h"
 #include "models/convert/selection/experts_layout.h"
+#include "models/convert/selection/layer_roles.h"
 #include "models/convert/selection/pattern.h"
 #include "models/text.h"
 
@@ -27,7 +29,21 @@ struct Wish {
   std::string reason;       // if not
   const char* option = "";  // that asks for it
   std::string pattern;      // of that option
+  bool plain = false;       // quantized, of a layer that engines do not quantize
 };
+
+/// The dtype that config.json states for the weights, bf16 where it states none.
+Recipe stated_dtype(const Json& config) {
+  for (const Json* part : {&config, &member(config, "text_config")}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      const Json& dtype = member(*part, key);
+      if (dtype == "float16" || dtype == "torch.float16") return Recipe::f16;
+      if (dtype == "float32" || dtype == "torch.float32") return Recipe::f32;
+      if (!dtype.is_null()) return Recipe::bf16;
+    }
+  }
+  return Recipe::bf16;
+}
 
 class Selector {
  public:
@@ -36,7 +52,9 @@ class Selector {
       : source_(source),
         options_(options),
         destination_(destination),
+        roles_(source),
         model_type_(source.config().model_type()),
+        stated_dtype_(stated_dtype(source.config().config)),
         include_(compiled(options.include, "include")),
         exclude_(compiled(options.exclude, "exclude")),
         source_is_quantized_(
@@ -59,15 +77,22 @@ class Selector {
     const Wish wish = this->wish(tensor);
     Decision decision = decide(tensor, wish);
     if (decision.convert || !wish.pattern.empty()) decision.rule = rule(tensor, wish);
+    decision.transposed = decision.convert && is_plain(decision.recipe) && is_turned(tensor);
     return decision;
   }
 
  private:
   Decision decide(const CheckpointTensor& tensor, const Wish& wish) const {
+    if (wish.plain) return as_plain(tensor, wish.reason);
     if (!wish.convert) return keep(tensor, wish.reason);
-    const std::string obstacle = this->obstacle(tensor, wish.recipe);
-    if (!obstacle.empty()) return keep(tensor, obstacle);
-    if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe) {
+    if (const std::string obstacle = this->obstacle(tensor, wish.recipe); !obstacle.empty()) {
+      return keep(tensor, obstacle);
+    }
+    if (const std::string lies = lies_across(tensor, wish.recipe); !lies.empty()) {
+      return tensor.quantized ? as_plain(tensor, lies) : keep(tensor, lies);
+    }
+    if (is_plain(wish.recipe) && !tensor.quantized && tensor.recipe == wish.recipe &&
+        StoredCheckpoint::has_view(tensor)) {
       return keep(tensor, std::string("already ") + recipe_traits(wish.recipe).name);
     }
     check_is_linear(tensor, wish);
@@ -87,10 +112,10 @@ class Selector {
       return {included != nullptr, options_.recipe, "not included", "include",
               included != nullptr ? included->text() : ""};
     }
-    if (tensor.quantized) return {true, options_.recipe, "", "", ""};
+    if (tensor.quantized) return wish_of_quantized(tensor);
     if (is_third_dtype(tensor)) return {true, options_.recipe, "", "", ""};
     if (source_is_quantized_) return {false, {}, "plain in the source", "", ""};
-    const Role role = role_of(tensor.name, tensor.shape);
+    const Role role = roles_.of(tensor);
     if (is_plain(options_.recipe)) {
       const bool left_alone = role == Role::router || role == Role::sensitive;
       return {tensor.shape.size() >= 2 && !left_alone, options_.recipe,
@@ -100,11 +125,38 @@ class Selector {
     return {chosen, options_.recipe, role_reason(role), "", ""};
   }
 
+  /// By default what is quantized stays so, but for layers to which engines give no scheme: those
+  /// are quantized no further.
+  Wish wish_of_quantized(const CheckpointTensor& tensor) const {
+    const Wish quantized{true, options_.recipe, "", "", ""};
+    if (is_plain(options_.recipe) || stays(tensor, options_.recipe)) return quantized;
+    const Role role = roles_.of(tensor);
+    const bool matrix = tensor.shape.size() == 2;
+    const bool left_out = role == Role::embedding || role == Role::norm || role == Role::router ||
+                          role == Role::sensitive || (role == Role::other && matrix) ||
+                          (role == Role::embedder && is_called_a_table(tensor.name));
+    if (!left_out) return quantized;
+    return {false, {}, role_reason(role), "", "", true};
+  }
+
+  /// Whether the weight is in this recipe and dialect already, so that nothing is quantized anew.
+  bool stays(const CheckpointTensor& tensor, Recipe recipe) const {
+    return tensor.quantized && tensor.recipe == recipe &&
+           source_.dialect().dialect == destination_.dialect;
+  }
+
   /// Of a checkpoint that becomes f16 or bf16, what is in the other of them; of one that becomes
-  /// f32, what is in either. Only f32 is kept beside the dtype that config.json states.
+  /// f32, what is in either; and 8-bit floats. Only f32 is kept beside the dtype that config.json
+  /// states.
   bool is_third_dtype(const CheckpointTensor& tensor) const {
     const bool narrow = tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
-    return is_plain(options_.recipe) && narrow && tensor.recipe != options_.recipe;
+    return is_plain(options_.recipe) &&
+           (is_bare_fp8(tensor) || (narrow && tensor.recipe != options_.recipe));
+  }
+
+  /// FP8 that nothing scales: numbers in a narrow dtype, as f16 is.
+  static bool is_bare_fp8(const CheckpointTensor& tensor) {
+    return !tensor.quantized && is_narrow_float(tensor.dtype);
   }
 
   std::string rule(const CheckpointTensor& tensor, const Wish& wish) const {
@@ -112,15 +164,16 @@ class Selector {
     if (!wish.convert) return "";
     if (tensor.quantized) return "quantized in the source";
     if (is_plain(wish.recipe)) {
-      return is_third_dtype(tensor) ? "in another 16-bit dtype" : "a matrix";
+      return is_bare_fp8(tensor)      ? "in 8-bit floats without scales"
+             : is_third_dtype(tensor) ? "in another 16-bit dtype"
+                                      : "a matrix";
     }
-    return role_of(tensor.name, tensor.shape) == Role::experts ? "a stack of experts"
-                                                               : "a linear layer";
+    return roles_.of(tensor) == Role::experts ? "a stack of experts" : "a linear layer";
   }
 
   /// Why `tensor` cannot become `recipe`, or "".
   std::string obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
-    if (!StoredCheckpoint::has_view(tensor)) {
+    if (!StoredCheckpoint::has_values(tensor)) {
       return "holds " + std::string(dtype_name(tensor.dtype));
     }
     if (tensor.bytes == 0) return "empty";
@@ -132,12 +185,15 @@ class Selector {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
              std::to_string(t.block_k) + ", which " + t.name + " needs";
     }
-    if (tensor.quantized) {
-      return outputs_are_columns(tensor)
-                 ? "is stored as [in, out], scales run along the last dimension"
-                 : "";
-    }
-    if (rank == 3) return stack_obstacle(tensor);
+    if (!outputs_are_columns(tensor)) return "";
+    return "is stored as [in, out], scales run along the last dimension";
+  }
+
+  /// Why scales of `recipe` would run along the outputs of the weight, or "". What stays as it is
+  /// is not asked.
+  std::string lies_across(const CheckpointTensor& tensor, Recipe recipe) const {
+    if (is_plain(recipe) || stays(tensor, recipe)) return "";
+    if (tensor.shape.size() == 3) return stack_obstacle(tensor, recipe);
     if (!is_transposed(model_type_, tensor.name)) return "";
     return model_type_ + " stores it as [in, out], scales run along the last dimension";
   }
@@ -148,26 +204,49 @@ class Selector {
     return tensor.column_factors && source_.parts(index).scales == nullptr;
   }
 
-  std::string stack_obstacle(const CheckpointTensor& tensor) const {
+  std::string stack_obstacle(const CheckpointTensor& tensor, Recipe recipe) const {
+    // MXFP4 of gpt-oss is [experts, out, in] by its format, whatever its plain stacks are.
+    if (tensor.quantized && source_.dialect().dialect == Dialect::gpt_oss) return "";
     const std::optional<ExpertsLayout> known = experts_layout_of(model_type_);
     const std::optional<ExpertsLayout> layout =
         options_.experts_layout ? options_.experts_layout : known;
-    const bool experts = role_of(tensor.name, tensor.shape) == Role::experts;
+    const bool experts = roles_.of(tensor) == Role::experts;
+    if (!layout && tensor.quantized && tensor.recipe == recipe) return "";  // codes are copied
     if (!layout && !experts) return "has 3 dimensions and no name of experts";
     if (!layout) {
       refuse_stack(tensor, model_type_.empty()
                                ? "no model type says how"
                                : "how " + quote(model_type_) + " stores them is not known");
     }
-    if (!options_.experts_layout && hidden_size() > 0 &&
-        contradicts(*layout, tensor.name, tensor.shape, hidden_size())) {
-      refuse_stack(tensor, "hidden_size " + std::to_string(hidden_size()) +
-                               " stands elsewhere than " + quote(model_type_) + " has it");
-    }
+    if (!options_.experts_layout) check_hidden_size(tensor, *layout);
     if (*layout == ExpertsLayout::out_in) return "";
     return (options_.experts_layout ? "experts_layout says that it is"
                                     : model_type_ + " stores it as") +
            " [in, out], scales run along the last dimension";
+  }
+
+  void check_hidden_size(const CheckpointTensor& tensor, ExpertsLayout layout) const {
+    const std::int64_t size = hidden_size();
+    if (size <= 0 || !contradicts(layout, tensor.name, tensor.shape, size)) return;
+    refuse_stack(tensor, "hidden_size " + std::to_string(size) + " stands elsewhere than " +
+                             quote(model_type_) + " has it");
+  }
+
+  /// Whether a quantized stack is [experts, out, in] where the model type has plain ones the other
+  /// way round: gpt-oss's own MXFP4, and what was made of it.
+  bool is_turned(const CheckpointTensor& tensor) const {
+    if (!tensor.quantized || tensor.shape.size() != 3) return false;
+    if (source_.dialect().dialect == Dialect::gpt_oss) return true;
+    if (tensor.column_factors || experts_layout_of(model_type_) != ExpertsLayout::in_out) {
+      return false;
+    }
+    if (!options_.experts_layout) check_hidden_size(tensor, ExpertsLayout::in_out);
+    if (options_.experts_layout != ExpertsLayout::out_in) return false;
+    const RecipeTraits& t = recipe_traits(tensor.recipe);
+    if (t.block_rows == 1 && t.block_k > 1) return true;
+    throw Error(ErrorCode::unsupported, tensor.name,
+                std::string("is ") + t.name + " [experts, out, in], and plain stacks of " +
+                    model_type_ + " are [experts, in, out]; only blocks of one row can be turned");
   }
 
   [[noreturn]] static void refuse_stack(const CheckpointTensor& tensor, const std::string& why) {
@@ -193,8 +272,8 @@ class Selector {
   /// Every dialect that says a quantized recipe says it of linear layers, and engines quantize no
   /// other ones.
   void check_is_linear(const CheckpointTensor& tensor, const Wish& wish) const {
-    const Role role = role_of(tensor.name, tensor.shape);
-    if (is_plain(wish.recipe) || tensor.quantized) return;
+    const Role role = roles_.of(tensor);
+    if (is_plain(wish.recipe) || stays(tensor, wish.recipe)) return;
     if (role != Role::embedding && role != Role::norm) return;
     throw Error(ErrorCode::invalid_argument, wish.option,
                 quote(wish.pattern) + " reaches " + quote(tensor.name) + ", an " +
@@ -203,13 +282,26 @@ class Selector {
                     " only linear layers are quantized: exclude it, or narrow the pattern");
   }
 
-  /// `tensor` as it is, or in bf16 if it is quantized in a way that the destination cannot hold.
+  /// A quantized weight that the result has in the dtype of its plain ones.
+  Decision as_plain(const CheckpointTensor& tensor, const std::string& reason) const {
+    return {stated_dtype_, true,
+            reason + "; as " + recipe_traits(stated_dtype_).name +
+                (tensor.column_factors ? ", with the factors of its columns applied" : ""),
+            ""};
+  }
+
+  /// `tensor` as it is, or in the stated dtype if it is quantized in a way that the destination
+  /// cannot hold.
   Decision keep(const CheckpointTensor& tensor, const std::string& reason) const {
-    if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
-    if (tensor.column_factors) {
-      return {Recipe::bf16, true, reason + "; as bf16, with the factors of its columns applied",
+    // FP8 without scales is damage to whoever reads a quantized checkpoint.
+    if (is_bare_fp8(tensor) && destination_.dialect != Dialect::plain && tensor.bytes > 0) {
+      return {Recipe::bf16, true,
+              reason + "; as bf16, for " + destination_.name + " has no " +
+                  std::string(dtype_name(tensor.dtype)) + " without scales",
               ""};
     }
+    if (!tensor.quantized) return {tensor.recipe, false, reason, ""};
+    if (tensor.column_factors) return as_plain(tensor, reason);
     const bool same = tensor.recipe == options_.recipe;
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
     const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||
@@ -221,16 +313,18 @@ class Selector {
     const std::string what_lacks =
         can_hold ? " without scales of inputs"
                  : std::string(" beside ") + recipe_traits(options_.recipe).name;
-    return {Recipe::bf16, true,
-            reason + "; as bf16, for " + destination_.name + " cannot hold " +
-                recipe_traits(tensor.recipe).name + what_lacks,
-            ""};
+    Decision plain = as_plain(tensor, reason);
+    plain.reason += std::string(", for ") + destination_.name + " cannot hold " +
+                    recipe_traits(tensor.recipe).name + what_lacks;
+    return plain;
   }
 
   const StoredCheckpoint& source_;
   const ConvertOptions& options_;
   const DialectTraits& destination_;
+  LayerRoles roles_;
   std::string model_type_;
+  Recipe stated_dtype_;
   std::vector<Pattern> include_, exclude_, map_;
   bool source_is_quantized_;
 };
@@ -333,12 +427,13 @@ std::vector<Decision> select(const StoredCheckpoint& source, const ConvertOption
 
 std::vector<std::string> kept_modules(const StoredCheckpoint& source,
                                       const std::vector<Decision>& decisions) {
+  const LayerRoles roles(source);
   std::set<std::string> kept;
   std::set<std::string> quantized;
   std::set<std::string> experts;
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     const CheckpointTensor& tensor = source.tensors()[i];
-    const Role role = role_of(tensor.name, tensor.shape);
+    const Role role = roles.of(tensor);
     if (!is_plain(decisions[i].recipe)) {
       quantized.insert(module_of(tensor.name));
     } else if (role == Role::experts) {

@@ -15,6 +15,7 @@ struct Decision {
   bool convert = false;         // else the tensor stays as it is stored
   std::string reason;           // why it stays, or why it becomes something else than asked for
   std::string rule;             // as ConvertedTensor's
+  bool transposed = false;      // the result is [.., k, rows]: a plain stack as the model has it
 };
 
 /// One decision a tensor of `source`. Throws invalid_argument for patterns that match nothing or

@@ -89,6 +89,59 @@ TEST_F(SelectTest, DefaultChoiceAndReasons) {
   EXPECT_TRUE(decision(options, "model.layers.0.o_proj.weight").convert);
 }
 
+TEST_F(SelectTest, WhatAGateIsFollowsFromItsSiblings) {
+  const auto gate = [&](const std::vector<std::string>& siblings, const Json& config = nullptr,
+                        const std::string& name = "l.0.mlp.gate") {
+    std::vector<TestTensor> tensors = {f32_tensor(name + ".weight", {32, 64}, 1),
+                                       f32_tensor("l.0.q_proj.weight", {32, 64}, 2)};
+    for (const std::string& sibling : siblings) {
+      const bool stack = !sibling.ends_with(".weight");
+      tensors.push_back(f32_tensor(
+          sibling, stack ? std::vector<std::int64_t>{2, 32, 64} : std::vector<std::int64_t>{32, 64},
+          3));
+    }
+    make(tensors, config);
+    ConvertOptions options;
+    options.experts_layout = ExpertsLayout::out_in;
+    return decision(options, name + ".weight").convert;
+  };
+  EXPECT_TRUE(gate({"l.0.mlp.up.weight", "l.0.mlp.down.weight"}));
+  EXPECT_TRUE(gate({"l.0.mlp.up.base_layer.weight"}, nullptr, "l.0.mlp.gate.base_layer"));
+  EXPECT_TRUE(gate({"l.0.attn.q_proj.weight", "l.0.attn.o_proj.weight"}, nullptr, "l.0.attn.gate"));
+  EXPECT_TRUE(gate({"l.0.mlp.up.weight"}, {{"num_experts", 8}}));  // a dense layer of such a model
+  // Routers: experts beside it, of whatever form, or as many rows as there are.
+  EXPECT_FALSE(gate({"l.0.mlp.experts.0.up.weight"}));
+  EXPECT_FALSE(gate({"l.0.mlp.experts.up_proj"}));
+  EXPECT_FALSE(gate({"l.0.mlp.up.weight", "l.0.mlp.shared_experts.up.weight"}));
+  EXPECT_FALSE(gate({"l.0.mlp.up.weight"}, {{"num_experts", 32}}));
+  EXPECT_FALSE(gate({"l.0.mlp.up.weight"}, {{"text_config", {{"n_routed_experts", 32}}}}));
+  EXPECT_FALSE(gate({}));  // nothing speaks for a layer
+  EXPECT_FALSE(gate({"l.0.mlp.w1"}));
+}
+
+TEST_F(SelectTest, WhatAHeadIsFollowsFromTheBlocksAndTheVocabulary) {
+  const auto converts = [&](const std::string& layer, std::int64_t rows, const Json& config,
+                            const char* other = "1.") {
+    make({f32_tensor("l.0." + layer, {rows, 64}, 1),
+          f32_tensor(std::string("l.") + other + layer, {rows, 64}, 2),
+          f32_tensor("a.o_proj.weight", {32, 64}, 3)},
+         config);
+    return decision({}, "l.0." + layer).convert;
+  };
+  const Json config = {{"vocab_size", 96}};
+  for (const char* layer : {"attn.score.weight", "attn.head.weight", "mlp.shared.weight",
+                            "attn.output_projection.weight", "mixer.summary.linear.weight"}) {
+    EXPECT_TRUE(converts(layer, 32, config)) << layer;
+    EXPECT_FALSE(converts(layer, 96, config)) << layer;        // heads of several blocks
+    EXPECT_FALSE(converts(layer, 8, config)) << layer;         // labels
+    EXPECT_FALSE(converts(layer, 32, nullptr)) << layer;       // nothing says what the outputs are
+    EXPECT_FALSE(converts(layer, 32, config, "5.")) << layer;  // in one block only
+  }
+  EXPECT_FALSE(converts("shared_head.head.weight", 32, config));
+  EXPECT_FALSE(
+      converts("head.weight", 32, {{"vocab_size", 96}, {"text_config", {{"vocab_size", 32}}}}));
+}
+
 TEST_F(SelectTest, IncludeReplacesTheDefaultAndExcludeWins) {
   make(small_model(), {{"model_type", "mixtral"}});
   ConvertOptions options;

@@ -154,6 +154,7 @@ class Builder {
   }
 
   void build(const std::string& architecture, const std::vector<KernelSpec>& specs) {
+    const auto start = Clock::now();
     const auto path = folder() / runtime::pack_file_name(architecture);
     const std::optional<KernelPack> old = options_.rebuild ? std::nullopt : try_open(path);
     std::vector<CompiledKernel> kernels(specs.size());
@@ -166,16 +167,21 @@ class Builder {
                  });
     write_pack(path, kernels);
     report_.packs.push_back(describe(architecture, KernelPack::open(path)));
+    report_.packs.back().seconds = seconds_since(start);
   }
 
   void set_total(std::size_t total) { total_ = total; }
   KernelBuildReport finish() {
-    report_.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    report_.seconds = seconds_since(start_);
     return std::move(report_);
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
   std::filesystem::path folder() const {
     return options_.folder.empty() ? runtime::own_folder() : options_.folder;
   }
@@ -195,7 +201,7 @@ class Builder {
 
   const KernelBuildOptions& options_;
   const runtime::Nvrtc& nvrtc_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const Clock::time_point start_ = Clock::now();
   std::size_t total_ = 0;
   std::mutex mutex_;  // of report_ and progress
   KernelBuildReport report_;

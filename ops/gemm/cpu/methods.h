@@ -43,4 +43,38 @@ struct CpuMethod {
   Products (*multiply)(const Span& span);
 };
 
+// What methods have in common, whatever the instruction set: memory of a chunk of A, and its end.
+
+inline void take_values(PackedChunk& chunk, std::int64_t, std::int64_t k, Recipe, Recipe) {
+  chunk.take_values(ceil_div(k, kSlab));
+}
+inline void take_pairs(PackedChunk& chunk, std::int64_t rows, std::int64_t k, Recipe a, Recipe b) {
+  chunk.pairs.take_rows(rows, k, a, b, chunk.memory);
+}
+inline void take_integers(PackedChunk& chunk, std::int64_t rows, std::int64_t k, Recipe a, Recipe) {
+  chunk.integers.take_rows(rows, k, recipe_traits(a).block_k, chunk.memory);
+}
+inline void take_nothing(PackedChunk&, std::int64_t, std::int64_t) {}
+/// A in f32 too, where a span needs it.
+inline void take_decoded(PackedChunk& chunk, std::int64_t, std::int64_t k) {
+  chunk.take_values(ceil_div(k, kSlab));
+}
+/// As few_rows-inl.h and bf16_rows-inl.h arrange rows, in chunks of at most 128 codes.
+inline void take_few_rows(PackedChunk& chunk, std::int64_t rows, std::int64_t k) {
+  chunk.memory.take<float>(ceil_div(k, std::int64_t{128}) * 128 * rows);
+}
+inline void take_bf16_rows(PackedChunk& chunk, std::int64_t rows, std::int64_t k) {
+  chunk.memory.take<std::uint16_t>(ceil_div(k, std::int64_t{128}) * 128 * rows);
+}
+
+inline void end_values(const OperandMatrix& a, Recipe, PackedChunk& chunk) {
+  chunk.take_range(ceil_div(a.k, kSlab));
+}
+inline void end_pairs(const OperandMatrix&, Recipe, PackedChunk& chunk) {
+  chunk.pairs.take_ranges();
+}
+inline void end_integers(const OperandMatrix&, Recipe, PackedChunk& chunk) {
+  chunk.integers.take_range(chunk.rows);
+}
+
 }  // namespace blockscale::gemm_detail

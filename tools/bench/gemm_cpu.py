@@ -1,6 +1,6 @@
 """Times blockscale.gemm on the CPU in turns with torch's bf16 product and with reading memory.
 
-Usage: bench_gemm_cpu.py --output FOLDER --commit HASH [--shapes NAME | MxNxK...] [--repeats N]
+Options: [--shapes NAME | MxNxK...] [--repeats N]
 
 NAME: `baseline`, or its halves: `few` (rows of A) and `many`.
 
@@ -8,29 +8,27 @@ Each row of the table is a product of models' layers, with what it must reach an
 a share of the bandwidth at which as many threads read, or the time of torch's bf16 product over
 ours. In each turn everything of a shape runs, in random order, and each ratio is one of times of
 the same turn; medians count. Up to 16 rows the weights are cold: each call takes the next of
-several sets. All weights lie where numpy puts them, torch's too. Each run is written to a file,
-DATE-CHIP-gemm-cpu.json for `baseline` and DATE-CHIP-gemm-cpu-NAME-SHAPE...json for others, with
-what the CPU could reach (`blockscale bench peaks`) and how much work each product is, which
-`python -m blockscale.report --bench FILE` plots.
+several sets. All weights lie where numpy puts them, torch's too. Each run is recorded, as gemm-cpu
+for `baseline` and gemm-cpu-NAME-SHAPE... for others, with what the CPU could reach (`blockscale
+bench peaks`) and how much work each product is, which `python -m blockscale.report --bench FILE`
+plots.
 """
 
 import argparse
 import concurrent.futures
 import json
-import pathlib
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import bench_record
-import gpu_bench
 import ml_dtypes
 import numpy as np
-from bench_gemm import Shape, parse_shape
+import record
+from gemm import Shape, at_least, parse_shape
 
 BF16 = ml_dtypes.bfloat16
 LAYERS = ((4096, 4096), (14336, 4096), (1536, 384))
@@ -262,7 +260,7 @@ def quartiles(values: list[float]) -> list[float]:
     return [ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]]
 
 
-def measure(shape: Shape, repeats: int) -> dict:
+def measure_shape(shape: Shape, repeats: int) -> dict:
     cases = cases_of(shape)
     run, sizes = contenders(shape, cases)
     times = times_of(run, repeats, COLD_CALLS if shape.m <= MOST_COLD_ROWS else 1)
@@ -326,10 +324,7 @@ def parse_shapes(text: str) -> tuple[str, list[Shape]]:
     return text, SHAPES.get(text) or [parse_shape(text)]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--commit", required=True)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shapes",
         type=parse_shapes,
@@ -338,33 +333,24 @@ def main() -> int:
         metavar="SHAPE",
         help="baseline (the default), few or many (rows of A), or MxNxK",
     )
-    parser.add_argument("--repeats", type=int, default=25, help="at least 9; default: 25")
-    options = parser.parse_args()
-    if options.repeats < LEAST_TURNS:
-        parser.error(f"--repeats: is {options.repeats}, must be at least {LEAST_TURNS}")
+    repeats = at_least(LEAST_TURNS)
+    parser.add_argument("--repeats", type=repeats, default=25, help="at least 9; default: 25")
 
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     import torch
 
     asked = [text for text, _ in options.shapes]
     wanted = [shape for _, shapes_of in options.shapes for shape in shapes_of]
     shapes = []
     for shape in wanted:
-        shapes.append(measure(shape, options.repeats))
+        shapes.append(measure_shape(shape, options.repeats))
         print(table(shapes[-1]), flush=True)
     results = {"torch": torch.__version__, "repeats": options.repeats, "peaks": peaks()}
     results["shapes"] = shapes
-    file = gpu_bench.write_report(
-        options.output,
+    yield record.Measurement(
         "-".join(["gemm-cpu", *(name for name in asked if name != "baseline")]),
-        bench_record.cpu_name(),
-        options.commit,
         f"./dev bench gemm --torch --shapes {' '.join(asked)} --repeats {options.repeats}",
         results,
-        bench_record.machine([sys.executable, "-m", "blockscale"]),
+        record.cpu([sys.executable, "-m", "blockscale"]),
     )
-    print(file)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,17 @@
 """CPU time of calls from Python on CUDA tensors of torch, around kernels of a few microseconds.
 
-Usage: bench_host.py --output FOLDER --commit HASH
-
 At most 20 us is asked of quantize and gemm with `out`, 30 with results that are allocated; 10 is
 aimed at. A case runs a few hundred times from an empty stream, fewer than it holds launches; the
-median of rounds counts. torch.neg and the same calls as operators stand beside them. Writes
-DATE-CHIP-python-host.json, with what tools/gpu_bench.py says of every result.
+median of rounds counts. torch.neg and the same calls as operators stand beside them.
 """
 
 import argparse
-import pathlib
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import gpu_bench
+import record
 
 CALLS = 200
 ROUNDS = 25
@@ -85,12 +80,11 @@ def line(name: str, took: float, limit: float | None) -> str:
     return f"{name:26} {took:7.2f} us{asked}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--commit", required=True)
-    options = parser.parse_args()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
 
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:  # noqa: ARG001
     import torch
 
     results = []
@@ -100,12 +94,4 @@ def main() -> int:
             results.append({"case": case.name, "microseconds": took, "limit": case.limit})
             print(line(case.name, took, case.limit), flush=True)
     report = {"torch": torch.__version__, "calls": CALLS, "rounds": ROUNDS, "cases": results}
-    chip, command = gpu_bench.chip_name(), "./dev gpu-bench host"
-    print(
-        gpu_bench.write_report(options.output, "python-host", chip, options.commit, command, report)
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    yield record.Measurement("python-host", "./dev gpu-bench host", report, record.gpu())

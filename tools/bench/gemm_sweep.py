@@ -1,30 +1,28 @@
 """Times blockscale.gemm on a GPU for any number of rows, and with other scales and orders of sums.
 
-Usage: bench_gemm_sweep.py --output FOLDER --commit HASH [--repeats N]
+Options: [--repeats N]
 
 The sweep: N and K of dense models' layers, M from 1 to 8192 (powers of two, one more and one less,
 and a few between), in turns with torch._scaled_mm with block scales, where it takes the shape. A
-cliff is a point slower than 1.3 times its neighbour above in M. The variants: bench_gemm.py's
-shapes with A's scales row_major and ue8m0, and batch-invariant, over mn_major f32. Products are
-timed as bench_gemm.py does `ours`: alone, cold, in graphs; what `ours` leaves of each shape is
-compared with a product of the dequantized operands first. Written to DATE-CHIP-gemm-sweep.json.
+cliff is a point slower than 1.3 times its neighbour above in M. The variants: gemm.py's shapes
+with A's scales row_major and ue8m0, and batch-invariant, over mn_major f32. Products are
+timed as gemm.py does `ours`: alone, cold, in graphs; what `ours` leaves of each shape is compared
+with a product of the dequantized operands first.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import pathlib
 import statistics
-import sys
 from typing import TYPE_CHECKING, Any
 
-import bench_gemm
-import gpu_bench
-from bench_gemm import BASELINE, LAYERS, Shape
+import gemm
+import record
+from gemm import BASELINE, LAYERS, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 POWERS = [1 << i for i in range(14)]
 ROWS = sorted(
@@ -33,6 +31,8 @@ ROWS = sorted(
 SWEEP = [Shape(m, n, k) for n, k in LAYERS for m in ROWS]
 
 CLIFF = 1.3
+#: What is asked of the geometric means of a variant's time over that of mn_major f32.
+ASKED = {"row_major": 1.03, "ue8m0": 1.03, "ue8m0 row_major": 1.03, "batch_invariant": 1.05}
 LEAST_CALLS = 4  # of a graph
 VARIANTS = ("row_major", "ue8m0", "ue8m0 row_major", "batch_invariant")
 
@@ -57,7 +57,7 @@ def slower_than_blk(cases: list[dict]) -> list[dict]:
     """Points that cuBLASLt computes faster with the same scales."""
     return [
         {"m": shape.m, "n": shape.n, "k": shape.k, "ratio": 1 / ratio}
-        for shape, ratio in bench_gemm.ratios_of(cases, "blk").items()
+        for shape, ratio in gemm.ratios_of(cases, "blk").items()
         if ratio < 1
     ]
 
@@ -111,7 +111,7 @@ class Pool:
         begin = self.next[name]
         end = begin + math.prod(shape) * dtype.itemsize
         if end > len(self.memory[name]):
-            raise SystemExit(f"bench_gemm_sweep: the pool has no {shape} of {name} left")
+            raise SystemExit(f"gemm_sweep: the pool has no {shape} of {name} left")
         self.next[name] = (end + 255) // 256 * 256
         return self.memory[name][begin:end].view(dtype).view(shape)
 
@@ -164,14 +164,14 @@ def variants() -> dict[str, Callable[[Operands], Any]]:
     return made
 
 
-def measure(
+def measure_shape(
     pool: Pool, shape: Shape, products: dict[str, Callable[[Operands], Any]], options: Any
 ) -> dict:
     """Microseconds of each product that takes the shape; `ours` must."""
     import torch
 
     pool.restart()
-    sets = [Operands(pool, shape) for _ in range(bench_gemm.set_count(shape, options.l2_bytes))]
+    sets = [Operands(pool, shape) for _ in range(gemm.set_count(shape, options.l2_bytes))]
     calls = len(sets) * math.ceil(LEAST_CALLS / len(sets))
     graphs = {}
     for name, product in products.items():
@@ -182,20 +182,20 @@ def measure(
             if name != "blk":
                 raise
             continue
-        graphs[name] = bench_gemm.captured(product, sets, calls)
-    error = bench_gemm.error_of(sets[0], products["ours"])
-    if not error <= bench_gemm.LARGEST_ERROR:
-        raise SystemExit(f"bench_gemm_sweep: {shape}: the error of ours is {error}")
-    times = bench_gemm.median_microseconds(graphs, calls, options.repeats)
+        graphs[name] = gemm.captured(product, sets, calls)
+    error = gemm.error_of(sets[0], products["ours"])
+    if not error <= gemm.LARGEST_ERROR:
+        raise SystemExit(f"gemm_sweep: {shape}: the error of ours is {error}")
+    times = gemm.median_microseconds(graphs, calls, options.repeats)
     return {**shape._asdict(), "error": error, "microseconds": times}
 
 
 def sweep(pool: Pool, options: Any) -> list[dict]:
-    contenders = bench_gemm.contenders()
+    contenders = gemm.contenders()
     products = {name: contenders[name] for name in ("ours", "blk")}
     cases = []
     for shape in SWEEP:
-        case = measure(pool, shape, products, options)
+        case = measure_shape(pool, shape, products, options)
         times = case.pop("microseconds")
         cases.append(
             {**case, **{f"{name}_microseconds": times.get(name) for name in ("ours", "blk")}}
@@ -206,25 +206,22 @@ def sweep(pool: Pool, options: Any) -> list[dict]:
 
 
 def measure_variants(pool: Pool, options: Any) -> list[dict]:
-    products = {"ours": bench_gemm.contenders()["ours"], **variants()}
+    products = {"ours": gemm.contenders()["ours"], **variants()}
     cases = []
     for shape in BASELINE:
-        case = measure(pool, shape, products, options)
+        case = measure_shape(pool, shape, products, options)
         times = case["microseconds"]
         case["over_ours"] = {name: times[name] / times["ours"] for name in VARIANTS}
         cases.append(case)
     return cases
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--commit", required=True)
-    parser.add_argument("--repeats", type=int, default=9, help="at least 5; default: 9")
-    options = parser.parse_args()
-    if options.repeats < 5:
-        parser.error(f"--repeats: is {options.repeats}, must be at least 5")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    repeats = gemm.at_least(5)
+    parser.add_argument("--repeats", type=repeats, default=9, help="at least 5; default: 9")
 
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -236,6 +233,7 @@ def main() -> int:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "repeats": options.repeats,
+        "asked": ASKED,
         "cliffs": cliffs(points),
         "slower_than_blk": slower_than_blk(points),
         "variants": summary_of_variants(others),
@@ -249,11 +247,4 @@ def main() -> int:
     for name, found in results["variants"].items():
         mean, largest, shape = found["geometric_mean"], found["largest"], found["shape"]
         print(f"{name} over mn_major f32: {mean:.3f}, at most {largest:.3f} at {shape}")
-    chip, command = gpu_bench.chip_name(), "./dev gpu-bench gemm_sweep"
-    name = "gemm-sweep"
-    print(gpu_bench.write_report(options.output, name, chip, options.commit, command, results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    yield record.Measurement("gemm-sweep", "./dev gpu-bench gemm_sweep", results, record.gpu())

@@ -1,7 +1,6 @@
 """Times `blockscale convert` on a generated checkpoint against its two limits on this machine.
 
-Usage: measure_conversion.py BLOCKSCALE FOLDER [--gib N] [--threads N] [--memory SIZE]
-                             [--recipe R]... [--output FILE.json]
+Options: --cli BLOCKSCALE --folder FOLDER [--gib N] [--threads N] [--memory SIZE] [--recipe R]...
 
 Writes a checkpoint of N GiB of bf16 linear weights into FOLDER (needs twice that), then for each
 recipe converts it and takes, in bytes of input a second:
@@ -22,8 +21,10 @@ import pathlib
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 
 import numpy as np
+import record
 from safetensors.numpy import save_file
 
 ROWS, COLUMNS = 8192, 4096  # of one weight: 64 MiB in bf16
@@ -99,16 +100,18 @@ def quantizer_rate(blockscale: str, recipe: str, threads: int) -> float:
     return report["cases"][0]["input_gb_per_second"] * 1e9
 
 
-def measure(options: argparse.Namespace, source: pathlib.Path, size: int, recipe: str) -> dict:
+def convert_and_limits(
+    options: argparse.Namespace, source: pathlib.Path, size: int, recipe: str
+) -> dict:
     result = options.folder / "converted"
-    command = [options.blockscale, "convert", str(source), str(result), "--recipe", recipe]
+    command = [options.cli, "convert", str(source), str(result), "--recipe", recipe]
     command += ["--threads", str(options.threads), "--memory", options.memory, "--json"]
     os.sync()
     seconds, peak = convert(command)
     written = sum(file.stat().st_size for file in result.rglob("*") if file.is_file())
     shutil.rmtree(result)
     disk = size / seconds_to_write(options.folder / "written", written)
-    quantizer = quantizer_rate(options.blockscale, recipe, options.threads)
+    quantizer = quantizer_rate(options.cli, recipe, options.threads)
     rate = size / seconds
     return {
         "recipe": recipe,
@@ -125,29 +128,29 @@ def measure(options: argparse.Namespace, source: pathlib.Path, size: int, recipe
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("blockscale")
-    parser.add_argument("folder", type=pathlib.Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cli", required=True, help="the blockscale executable")
+    parser.add_argument("--folder", type=pathlib.Path, required=True)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--memory", default="2GiB")
     parser.add_argument("--recipe", action="append")
-    parser.add_argument("--output", type=pathlib.Path)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     source = options.folder / "source"
     size = generate(source, options.gib)
     try:
         recipes = options.recipe or ["nvfp4", "mxfp4", "mxfp8_e4m3", "fp8_128x128"]
         results = []
         for recipe in recipes:
-            results.append(measure(options, source, size, recipe))
+            results.append(convert_and_limits(options, source, size, recipe))
             print(json.dumps(results[-1]), flush=True)
     finally:
         shutil.rmtree(source)
-    if options.output:
-        options.output.write_text(json.dumps(results, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    yield record.Measurement(
+        "convert",
+        f"tools/bench/record.py conversion --gib {options.gib}",
+        results,
+        record.cpu([options.cli]),
+    )

@@ -1,6 +1,6 @@
 """Times blockscale.gemm on a GPU in turns with torch's FP8 products, on the shapes of dense models.
 
-Usage: bench_gemm.py --output FOLDER --commit HASH [--shapes baseline | MxNxK...] [--repeats N]
+Options: [--shapes baseline | MxNxK...] [--repeats N]
 
 `ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16; `chained` is the
 same with programmatic dependent launch: a call starts before the one in front of it has ended. `pt`
@@ -8,20 +8,17 @@ is torch._scaled_mm of the same values with one scale for each tensor and fast a
 applies no block scales: the practical speed of light. `blk` is torch._scaled_mm with the block
 scales, where it takes the shape. All are CUDA graphs of calls on cold operands (as many sets as are
 together three times the level-2 cache), replayed in random order; medians count. What `ours` leaves
-is compared with a product of the dequantized operands. The shapes of `baseline` are written to
-DATE-CHIP-gemm-baseline.json, with what tools/gpu_bench.py says of every result.
+is compared with a product of the dequantized operands. Only the shapes of `baseline` are recorded.
 """
 
 import argparse
 import math
-import pathlib
 import random
 import statistics
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import gpu_bench
+import record
 
 
 class Shape(NamedTuple):
@@ -51,6 +48,9 @@ GROUPS: dict[str, Callable[[Shape], bool]] = {
     "M = 128": lambda s: s.m == 128,
     "M >= 4096": lambda s: s.m >= 4096,
 }
+
+#: What is asked of the geometric means of `pt` over `ours`.
+ASKED = {"all": 1.09, "M = 1": 1.28, "M = 64": 1.16, "M = 128": 1.05, "M >= 4096": 0.97}
 
 MOST_SETS = 64
 LEAST_CALLS = 8  # of a graph, so that what it takes to launch one does not count
@@ -200,7 +200,7 @@ def median_microseconds(graphs: dict[str, Any], calls: int, repeats: int) -> dic
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
-def measure(shape: Shape, l2_bytes: int, repeats: int) -> dict:
+def measure_shape(shape: Shape, l2_bytes: int, repeats: int) -> dict:
     import blockscale
     import torch
 
@@ -221,7 +221,7 @@ def measure(shape: Shape, l2_bytes: int, repeats: int) -> dict:
             error = error_of(sets[0], product)
         graphs[name] = captured(product, sets, calls)
     if not error <= LARGEST_ERROR:
-        raise SystemExit(f"bench_gemm: {shape}: the error of ours is {error}; nothing to time")
+        raise SystemExit(f"gemm: {shape}: the error of ours is {error}; nothing to time")
     times = median_microseconds(graphs, calls, repeats)
     return {
         **shape._asdict(),
@@ -253,10 +253,7 @@ def parse_shapes(text: str) -> list[Shape]:
     return BASELINE if text == "baseline" else [parse_shape(text)]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--commit", required=True)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shapes",
         type=parse_shapes,
@@ -265,18 +262,28 @@ def main() -> int:
         metavar="SHAPE",
         help="baseline (the default), or MxNxK, for which no file is written",
     )
-    parser.add_argument("--repeats", type=int, default=15, help="at least 9; default: 15")
-    options = parser.parse_args()
-    if options.repeats < 9:
-        parser.error(f"--repeats: is {options.repeats}, must be at least 9")
+    parser.add_argument("--repeats", type=at_least(9), default=15, help="at least 9; default: 15")
 
+
+def at_least(least: int) -> Callable[[str], int]:
+    """For argparse: integers from `least` on."""
+
+    def parse(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"is {value}, must be at least {least}")
+        return value
+
+    return parse
+
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
     cases = []
     with torch.no_grad():
         for shape in [shape for shapes in options.shapes for shape in shapes]:
-            cases.append(measure(shape, properties.L2_cache_size, options.repeats))
+            cases.append(measure_shape(shape, properties.L2_cache_size, options.repeats))
             torch.cuda.empty_cache()
             print(table(cases[-1:]).splitlines()[-1], flush=True)
     means = {
@@ -287,20 +294,15 @@ def main() -> int:
     for name, values in means.items():
         text = ", ".join(f"{group} {mean:.3f}" for group, mean in values.items())
         print(f"{name}, geometric means: {text or '-'}")
-    if options.shapes == [BASELINE]:
-        results = {
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "l2_bytes": properties.L2_cache_size,
-            "repeats": options.repeats,
-            "geometric_means": means,
-            "shapes": cases,
-        }
-        command = "./dev gpu-bench gemm"
-        name, chip = "gemm-baseline", gpu_bench.chip_name()
-        print(gpu_bench.write_report(options.output, name, chip, options.commit, command, results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if options.shapes != [BASELINE]:
+        return
+    results = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "l2_bytes": properties.L2_cache_size,
+        "repeats": options.repeats,
+        "asked": ASKED,
+        "geometric_means": means,
+        "shapes": cases,
+    }
+    yield record.Measurement("gemm-baseline", "./dev gpu-bench gemm", results, record.gpu())

@@ -1,0 +1,52 @@
+// What the fuzzers of dialects share: small stores, and what holds of every weight that is
+// accepted.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint/checkpoint.h"
+#include "models/fuzzing.h"
+
+namespace blockscale::fuzz {
+
+/// A store of these tensors, all zero. Its file is gone; the mapping stays.
+inline TensorStore make_store(const std::vector<TensorInfo>& tensors,
+                              const std::map<std::string, std::string>& metadata = {}) {
+  std::string folder = std::filesystem::temp_directory_path() / "blockscale-XXXXXX";
+  require(::mkdtemp(folder.data()) != nullptr, "mkdtemp works");
+  const std::filesystem::path path = std::filesystem::path(folder) / "model.safetensors";
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<std::byte> zeros(tensor_bytes(tensors[i].dtype, tensors[i].shape));
+    writer.write(i, 0, zeros);
+  }
+  writer.publish();
+  TensorStore store = TensorStore::open(path);
+  std::filesystem::remove_all(folder);
+  return store;
+}
+
+/// A weight that was accepted has the bytes that its recipe says, so that no view leaves the file.
+inline void check_weight(const models::StoredWeight& weight) {
+  const models::MatrixShape shape = models::matrix_shape(weight.shape);
+  require(weight.values != nullptr, "values are there");
+  require(weight.scales != nullptr || weight.channel_factors != nullptr, "scales are there");
+  const auto values = shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
+  require(weight.values->bytes == static_cast<std::uint64_t>(values), "values fill their tensor");
+  if (weight.scales == nullptr) return;
+  const std::int64_t scales =
+      shape.batch * scale_bytes(weight.recipe, weight.scale_layout, shape.rows, shape.k);
+  const bool narrow = weight.scales->dtype == DType::BF16 || weight.scales->dtype == DType::F16;
+  require(weight.scales->bytes == static_cast<std::uint64_t>(narrow ? scales / 2 : scales),
+          "scales fill their tensor");
+  require((weight.tensor_scale != nullptr || weight.no_tensor_scale) ==
+              recipe_traits(weight.recipe).tensor_scale,
+          "a tensor scale where the recipe has one");
+}
+
+}  // namespace blockscale::fuzz
