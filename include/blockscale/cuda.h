@@ -93,21 +93,23 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution = {});
 
-/// Bytes of workspace that `gemm` needs on the current device, else on default_chip(): none, but of the
-/// FP8 kernels for each operand whose values, rows or matrices begin at no multiple of 16 bytes a copy
-/// whose rows do, and of the plain ones D in f32 where it is quantized. Throws as `gemm` does.
+/// Bytes of workspace that `gemm` needs on the current device, else on default_chip(): none, but of
+/// the FP8 kernels for each operand whose values, rows or matrices begin at no multiple of 16 bytes
+/// a copy whose rows do, and of the plain ones D in f32 where it is quantized. Throws as `gemm`
+/// does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
-/// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides (fp8_tensor,
-/// fp8_row, all blocks and kinds of scale) have kernels of their own on devices of compute capability
-/// 9.0, the plain kernels compute all else. Sums of products, which tensor cores make, are scaled and
-/// added up in f32; docs/numerics.md has the error bounds. The same bits from run to run. A result
-/// that is quantized has the bytes of `quantize` of the f32 D of the same plan. Throws as `quantize`
-/// does.
+/// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
+/// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
+/// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
+/// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
+/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
+/// plan. Throws as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that the current device, else
-/// default_chip(), computes the pair with, of a D that `gemm` computed; everything lies in host memory.
+/// default_chip(), computes the pair with, of a D that `gemm` computed; everything lies in host
+/// memory.
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
 
 /// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
