@@ -244,7 +244,7 @@ def test_plans_need_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "text"),
     [
-        ((1, 2, 32, "mxfp4", "mxfp4"), {}, ValueError, "a.recipe: is mxfp4"),
+        ((1, 2, 32, "mxfp4", "nvfp4"), {}, ValueError, "b.recipe: is nvfp4 with a.recipe mxfp4"),
         ((1, 2, 32, "fp8_row"), {}, ValueError, "no such pair"),
         ((1, 2, 32, "fp9"), {}, ValueError, "a: is 'fp9'"),
         ((1, -2, 32), {}, ValueError, "n: is -2"),
@@ -254,6 +254,12 @@ def test_plans_need_no_gpu() -> None:
         ((1, 2, 32), {"out_dtype": "int8"}, TypeError, "out_dtype: is int8"),
         ((1, 2, 32), {"to": "fp9"}, ValueError, "to: is 'fp9'"),
         ((1, 2, 32), {"to": "fp8_row"}, ValueError, "out.recipe: is fp8_row, must be fp8_1x128"),
+        (
+            (1, 2, 32, "mxfp4", "mxfp4"),
+            {"transform": "gelu_tanh"},
+            ValueError,
+            "transform: is given, must be Identity on",
+        ),
         (
             (1, 2, 32),
             {"transform": "swiglu"},

@@ -9,9 +9,9 @@ namespace blockscale {
 /// K is counted in blocks of so many elements: FP8's scales hold for one, or for all of K.
 inline constexpr int kFp8BlockK = 128;
 
-/// The scales of an operand, none if there is no data: that of (row, k-block) stands for 2^row_shift rows. All layouts have
-/// the form row_offset + k_offset; where one scale holds for all of K, or for all rows, the strides
-/// are 0.
+/// The scales of an operand, none if there is no data: that of (row, k-block) stands for
+/// 2^row_shift rows. All layouts have the form row_offset + k_offset; where one scale holds for all
+/// of K, or for all rows, the strides are 0.
 struct GemmScales {
   const uint8_t* data = nullptr;
   ScaleLayout layout = ScaleLayout::row_major;
