@@ -55,6 +55,18 @@ bool has_kernels_for(const GpuDevice& device, const KernelListing& kernels) {
   });
 }
 
+/// Where the kernels are that a GPU of this machine can run, or all where there is none.
+KernelListing kernels_for(const GpuInfo& gpu) {
+  KernelListing listing = list_kernels();
+  if (gpu.devices.empty()) return listing;
+  std::erase_if(listing.kernels, [&](const KernelInfo& kernel) {
+    return std::none_of(gpu.devices.begin(), gpu.devices.end(), [&](const GpuDevice& device) {
+      return architecture_runs_on(kernel.architecture, device.compute_capability);
+    });
+  });
+  return listing;
+}
+
 /// The plain statement of what runs.
 std::string used_text(const CpuInfo& cpu, const GpuInfo& gpu, const KernelListing& kernels) {
   const std::string cpu_part =
@@ -164,7 +176,7 @@ Json doctor_json() {
   const CpuInfo cpu = cpu_info();
   const MemoryInfo memory = memory_info();
   const GpuInfo gpu = gpu_info();
-  const KernelListing kernels = list_kernels();
+  const KernelListing kernels = kernels_for(gpu);
   Json versions = Json::object();
   for (const Component& component : all_components()) versions[component.name] = component.version;
   return {{"version", library_version()},
@@ -200,7 +212,7 @@ std::string paragraph(const std::string& label, const std::string& text) {
 std::string doctor_text() {
   const CpuInfo cpu = cpu_info();
   const GpuInfo gpu = gpu_info();
-  const KernelListing kernels = list_kernels();
+  const KernelListing kernels = kernels_for(gpu);
   const KernelCompilerInfo compiler = kernel_compiler_info();
   std::vector<std::string> versions;
   for (const Component& component : all_components()) {

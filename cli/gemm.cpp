@@ -125,6 +125,12 @@ GemmResult multiply_random(const GemmCommand& command, const Product& product) {
   if (const auto quantized = arguments.quantized) {
     check_quantized(command, *quantized, arguments, result);
   }
+  const ScaledTensor before(Recipe::f32, product.m, product.n);  // of a transform
+  if (!std::holds_alternative<Identity>(arguments.transform)) {
+    arguments.transform = Identity{};
+    arguments.d = {const_cast<void*>(before.view().values), Format::f32, product.m, product.n};
+    (void)time_product(command, arguments, 1);
+  }
   const auto check = command.cuda ? &cuda::check_gemm : &check_gemm;
   result.check = check(arguments, command.samples);
   return result;
@@ -159,9 +165,8 @@ std::string size_text(std::int64_t rows, std::int64_t columns) {
 /// "D [8, 64] mxfp8_e4m3 = swiglu(A [8, 256] nvfp4 x B [128, 256]^T nvfp4)".
 std::string product_text(const GemmCommand& command, const Product& product) {
   const QuantizedTo& to = command.to;
-  const bool gated = to.transform == InputTransform::swiglu;
   const bool transformed = to.transform != InputTransform::identity;
-  return "D " + size_text(product.m, gated ? product.n / 2 : product.n) + " " +
+  return "D " + size_text(product.m, to.columns(product.n)) + " " +
          (to.recipe ? name_of(*to.recipe) : format_traits(command.output_dtype).name) + " = " +
          (transformed ? std::string(name_of(to.transform)) + "(" : "") + "A " +
          size_text(product.m, product.k) + " " + name_of(product.recipe_a) + " x B " +
@@ -219,8 +224,9 @@ ExitCode run_random(const GemmCommand& command) {
 ExitCode run(const GemmCommand& command) {
   if (command.weights.empty()) return run_random(command);
   if (command.n || command.k) throw UsageError("-n and -k come from --weights; leave them out");
-  if (command.cuda || command.to.recipe) {
-    throw UsageError("--device cuda and --to go with random operands, not with --weights");
+  if (command.cuda || command.to.recipe || command.to.transform != InputTransform::identity) {
+    throw UsageError(
+        "--device cuda, --to and --transform go with random operands, not with --weights");
   }
   return run_gemm_weights(command);
 }
@@ -230,8 +236,9 @@ The product is D[M,N] = A[M,K] B[N,K]^T on random normal operands. A sample of i
 checked against float64 and the error bound of docs/numerics.md; outside it, the exit code is 10.
 With --weights, B is each linear layer of a checkpoint in turn, and the error is
 ||D - D'|| / ||D'||, D' being the float64 product of the unquantized operands.
-With --to, D goes straight to the next product, in that recipe. Then D in f32 is checked as above,
-and every byte of the result compared with what quantize makes of that.
+With --transform, what is checked is D before that, in f32. With --to, D goes straight to the next
+product, in that recipe. Then D in f32 is checked as above, and every byte of the result compared
+with what quantize makes of that.
 
 Examples:
   MXFP8 activations by MXFP4 weights:
@@ -269,8 +276,8 @@ void add_measuring_options(CLI::App& command, GemmCommand& state) {
   add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
              "Timed runs, of which the fastest counts. Default: 5");
   add_parsed(command, "--device", "D", state.cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
-                       "recipes of e4m3. There caches are cold and the median counts"));
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and the median counts"));
   add_parsed(command, "--samples", "N", state.samples, count(1'000'000'000),
              "Elements of D to check against float64. Default: 1024");
   add_threads(command, state.threads);
@@ -329,9 +336,11 @@ QuantizeInput QuantizedTo::input() const {
 void name_result(Format dtype, const QuantizedTo& to, Json& json) {
   if (to.recipe) {
     json["to"] = name_of(*to.recipe);
-    json["transform"] = name_of(to.transform);
   } else {
     json["dtype"] = format_traits(dtype).name;
+  }
+  if (to.recipe || to.transform != InputTransform::identity) {
+    json["transform"] = name_of(to.transform);
   }
 }
 
@@ -342,9 +351,9 @@ void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& t
                 "mxfp8_e4m3, or nvfp4 with a tensor scale of 1"));
   recipe->excludes(dtype);
   add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
-             help_text("With --to: what is quantized in place of D: gelu_tanh, gelu_erf or swiglu, "
-                       "which takes the first half of B's rows as gates and leaves N / 2 columns"))
-      ->needs(recipe);
+             help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
+                       "the first half of B's rows as gates and leaves N / 2 columns. Without --to "
+                       "on the CPU"));
 }
 
 RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
@@ -356,12 +365,16 @@ RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Rec
   };
   a_ = operand(m, a, 1);
   b_ = operand(n, b, 2);
-  d_ = ScaledTensor(plain_recipe(d), m, n);
+  const std::int64_t columns = to.recipe ? n : to.columns(n);
+  d_ = ScaledTensor(plain_recipe(d), m, columns);
   arguments_.a = a_.view();
   arguments_.b = b_.view();
-  arguments_.d = {d_.view().values, d, m, n};
-  if (!to.recipe) return;
-  quantized_ = ScaledTensor(*to.recipe, m, to.transform == InputTransform::swiglu ? n / 2 : n);
+  arguments_.d = {d_.view().values, d, m, columns};
+  if (!to.recipe) {
+    arguments_.transform = to.input();
+    return;
+  }
+  quantized_ = ScaledTensor(*to.recipe, m, to.columns(n));
   arguments_.quantized = {quantized_.view(), {}};
   QuantizeOptions& options = arguments_.quantized->options;
   options.input = to.input();

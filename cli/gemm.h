@@ -17,16 +17,22 @@ namespace blockscale::cli {
 
 /// What becomes of D on its way to the next product.
 struct QuantizedTo {
-  std::optional<Recipe> recipe;                         // none: D is stored as it is
-  InputTransform transform = InputTransform::identity;  // before it: GELU or SwiGLU
+  std::optional<Recipe> recipe;                         // none: D is stored in its dtype
+  InputTransform transform = InputTransform::identity;  // before that: GELU or SwiGLU
+
+  /// Columns of D where B has `n` rows.
+  std::int64_t columns(std::int64_t n) const {
+    return transform == InputTransform::swiglu ? n / 2 : n;
+  }
 
   QuantizeInput input() const;
 };
 
-/// Sets "dtype", or "to" and "transform" where D is quantized.
+/// Sets "dtype", or "to" where D is quantized, and "transform" where there is one or D is
+/// quantized.
 void name_result(Format dtype, const QuantizedTo& to, Json& json);
 
-/// --to and --transform, which go without --dtype.
+/// --to, which goes without --dtype, and --transform.
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to);
 
 struct GemmCommand {

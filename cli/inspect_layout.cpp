@@ -57,8 +57,8 @@ void add_layout_options(CLI::App& app, LayoutRequest& request) {
                        "Default: 0, packed"));
   add_parsed(app, "--batch", "B", request.batch, positive, "Matrices in the batch. Default: 1");
   add_parsed(app, "--major", "M", request.major, parse_major,
-             "Order of coordinates: k (row, k, batch), or mn (k, row, batch), as CUTLASS writes "
-             "the scales of an MN-major operand. Default: k");
+             help_text("Order of coordinates: k (row, k, batch), or mn (k, row, batch), as CUTLASS "
+                       "writes the scales of an MN-major operand. Default: k"));
 }
 
 ExitCode inspect_layout(const LayoutRequest& request, bool json) {

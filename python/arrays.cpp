@@ -104,20 +104,20 @@ void set_scale_strides(const ArrayName& name, const Array& scales, MutableScaled
 
 }  // namespace
 
-ScaleArrayShape scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
-                                  std::int64_t k) {
+std::array<std::int64_t, 2> scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                              std::int64_t k) {
   const RecipeTraits& blocks_of = recipe_traits(recipe);
   const ScaleLayoutTraits& t = scale_layout_traits(layout);
   const auto blocks = [](std::int64_t size, std::int64_t block) {
     return ceil_div(size, block == 0 ? std::max<std::int64_t>(size, 1) : block);
   };
   const bool plain = is_plain(recipe);
-  ScaleArrayShape shape = {plain ? 0 : blocks(rows, blocks_of.block_rows),
-                           plain ? 0 : blocks(k, blocks_of.block_k)};
-  shape.rows = ceil_div(shape.rows, std::int64_t{t.tile_rows}) * t.tile_rows;
-  shape.columns = ceil_div(shape.columns, std::int64_t{t.tile_k}) * t.tile_k;
-  if (layout == ScaleLayout::mn_major) std::swap(shape.rows, shape.columns);
-  return shape;
+  const std::int64_t grid_rows = plain ? 0 : blocks(rows, blocks_of.block_rows);
+  const std::int64_t grid_columns = plain ? 0 : blocks(k, blocks_of.block_k);
+  const std::int64_t whole_rows = ceil_div(grid_rows, std::int64_t{t.tile_rows}) * t.tile_rows;
+  const std::int64_t whole_columns = ceil_div(grid_columns, std::int64_t{t.tile_k}) * t.tile_k;
+  if (layout == ScaleLayout::mn_major) return {whole_columns, whole_rows};
+  return {whole_rows, whole_columns};
 }
 
 namespace {

@@ -3,6 +3,9 @@
 // here they are checked and become views that point into them.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "array.h"
 #include "blockscale/tensor.h"
 
@@ -12,13 +15,10 @@ namespace blockscale::python {
 /// through only if it is an output_array.
 MutableMatrixView matrix_view(const char* argument, const Array& array, Format dtype);
 
-/// Rows and columns of the array that holds the scales of a matrix. Of an empty one the side that
-/// is not empty has its blocks.
-struct ScaleArrayShape {
-  std::int64_t rows, columns;
-};
-ScaleArrayShape scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
-                                  std::int64_t k);
+/// The dimensions of an array of scales of a matrix [rows, k]. Of an empty one the side that is not
+/// empty has its blocks.
+std::array<std::int64_t, 2> scale_array_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows,
+                                              std::int64_t k);
 
 enum class Access { read, write };
 

@@ -14,70 +14,96 @@ const float* factor_in(const Array& array) {
   return static_cast<const float*>(array.data());
 }
 
-/// The [N] array of a bias, as [1, N].
+/// The bias of [N] or [1, N] elements.
 MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
-  const MatrixView row = matrix_view("bias", array.as_row(), dtype);
-  if (row.columns != n) {
+  const MatrixView row = matrix_view("bias", array.ndim() == 1 ? array.as_row() : array, dtype);
+  if (array.ndim() > 2 || row.rows != 1 || row.columns != n) {
     throw Error(
         ErrorCode::invalid_argument, "bias",
-        "has " + std::to_string(row.columns) + " elements, must have N = " + std::to_string(n));
+        "has " + std::to_string(array.size()) + " elements, must have N = " + std::to_string(n));
   }
   return row;
 }
 
+/// A pair (array, Format) as a view.
+MatrixView pair_view(const char* argument, nb::handle pair, const Place& place, Array& array,
+                     const auto& view_of) {
+  array = input_array(argument, pair[0], place);
+  return view_of(array, nb::cast<Format>(pair[1]));
+}
+
 /// All but the result.
-GemmCall product_call(nb::handle a, nb::handle b, float alpha, nb::handle alpha_factor, float beta,
-                      const std::optional<nb::tuple>& c, const std::optional<nb::tuple>& bias,
-                      bool batch_invariant, const Place& place) {
+GemmCall product_call(nb::handle a, nb::handle b, const GemmCallOptions& options,
+                      const Place& place) {
   GemmCall call{.a = operand_argument("a", a, place), .b = operand_argument("b", b, place)};
-  GemmArguments& arguments = call.arguments;
-  arguments.a = call.a.view;
-  arguments.b = call.b.view;
-  arguments.alpha = alpha;
-  arguments.beta = beta;
-  arguments.batch_invariant = batch_invariant;
-  if (!alpha_factor.is_none()) {
-    call.alpha_factor = input_array("alpha", alpha_factor, place);
-    arguments.alpha_factor = factor_in(call.alpha_factor);
+  GemmArguments& to = call.arguments;
+  to.a = call.a.view;
+  to.b = call.b.view;
+  if (const std::optional<float> alpha = exact_float(options.alpha)) {
+    to.alpha = *alpha;
+  } else {
+    call.alpha_factor = input_array("alpha", options.alpha, place);
+    to.alpha_factor = factor_in(call.alpha_factor);
   }
-  if (c) {
-    call.c = input_array("c", (*c)[0], place);
-    arguments.c = matrix_view("c", call.c, nb::cast<Format>((*c)[1]));
+  to.beta = nb::cast<float>(options.beta);
+  to.batch_invariant = nb::cast<bool>(options.batch_invariant);
+  call.threads = nb::cast<int>(options.threads);
+  if (!options.c.is_none()) {
+    to.c = pair_view("c", options.c, place, call.c, [](const Array& array, Format dtype) {
+      return matrix_view("c", array, dtype);
+    });
   }
-  if (bias) {
-    call.bias = input_array("bias", (*bias)[0], place);
-    const auto bias_dtype = nb::cast<Format>((*bias)[1]);
-    arguments.bias = bias_view(call.bias, bias_dtype, arguments.b.rows).data;
-    arguments.bias_dtype = bias_dtype;
+  if (!options.bias.is_none()) {
+    const MatrixView bias = pair_view(
+        "bias", options.bias, place, call.bias,
+        [&](const Array& array, Format dtype) { return bias_view(array, dtype, to.b.rows); });
+    to.bias = bias.data;
+    to.bias_dtype = bias.dtype;
+  }
+  if (!is_text(options.transform, "identity")) {
+    call.input = input_argument(options.transform, place);
   }
   return call;
 }
 
 }  // namespace
 
-GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
-                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                   const std::optional<nb::tuple>& bias, bool batch_invariant, const Place& place) {
-  GemmCall call = product_call(a, b, alpha, alpha_factor, beta, c, bias, batch_invariant, place);
+GemmCallOptions::GemmCallOptions(const nb::tuple& o)
+    : alpha(o[0]),
+      beta(o[1]),
+      c(o[2]),
+      bias(o[3]),
+      batch_invariant(o[4]),
+      transform(o[5]),
+      quantization(o[6]),
+      threads(o[7]) {}
+
+bool GemmCallOptions::are_usual() const {
+  const std::optional<float> factor = exact_float(beta);
+  return factor && (*factor == 0.0f) == c.is_none() && exact_float(alpha) &&
+         PyBool_Check(batch_invariant.ptr()) != 0 && is_text(transform, "identity") &&
+         quantization.is_none() && exact_threads(threads);
+}
+
+GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype,
+                   const GemmCallOptions& options, const Place& place) {
+  GemmCall call = product_call(a, b, options, place);
   call.out = output_array("out", out, place);
   call.arguments.d = matrix_view("out", call.out, dtype);
+  call.arguments.transform = call.input.input;
   return call;
 }
 
-GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
-                            bool given_scales, float amax_floor,
-                            const std::optional<nb::tuple>& transform, float alpha,
-                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                            const std::optional<nb::tuple>& bias, bool batch_invariant,
-                            const Place& place) {
-  GemmCall call = product_call(a, b, alpha, alpha_factor, beta, c, bias, batch_invariant, place);
+GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out,
+                            const GemmCallOptions& options, const Place& place) {
+  GemmCall call = product_call(a, b, options, place);
   call.quantized = scaled_argument("out", out, Access::write, place);
-  call.input = input_argument(transform, place);
   QuantizedResult& quantized = call.arguments.quantized.emplace();
   quantized.out = call.quantized.view;
-  quantized.options.mx_scale_mode = mode;
-  quantized.options.scale_source = given_scales ? ScaleSource::given : ScaleSource::dynamic;
-  quantized.options.fp8_amax_floor = amax_floor;
+  const auto how = nb::cast<nb::tuple>(options.quantization);
+  quantized.options.mx_scale_mode = nb::cast<MxScaleMode>(how[0]);
+  if (!how[1].is_none()) quantized.options.scale_source = ScaleSource::given;
+  quantized.options.fp8_amax_floor = nb::cast<float>(how[2]);
   quantized.options.input = call.input.input;
   return call;
 }
@@ -87,8 +113,9 @@ bool is_of_matrices(const GemmCall& call) {
     return (operand.plain.ndim() != 0 ? operand.plain : operand.scaled.values).ndim() == 2;
   };
   const GemmArguments& x = call.arguments;
-  return call.out.ndim() == 2 && is_matrix(call.a) && is_matrix(call.b) && x.d.rows == x.a.rows &&
-         x.d.columns == x.b.rows;
+  const bool with_c = x.beta == 0.0f || call.c.ndim() == 2;
+  return call.out.ndim() == 2 && is_matrix(call.a) && is_matrix(call.b) && with_c &&
+         x.d.rows == x.a.rows && x.d.columns == x.b.rows;
 }
 
 }  // namespace blockscale::python

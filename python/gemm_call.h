@@ -9,32 +9,42 @@
 
 namespace blockscale::python {
 
+/// Options of `gemm` and `gemm_quantize`, each as the caller gave it or as Python made it of that:
+/// a tuple in the order of these members.
+struct GemmCallOptions {
+  explicit GemmCallOptions(const nb::tuple& options);
+
+  nb::object alpha;  // a float, or an array of one f32 where the data is
+  nb::object beta;
+  nb::object c, bias;  // pairs (array, Format), or None
+  nb::object batch_invariant;
+  nb::object transform;     // a name, or as `lower` gives it
+  nb::object quantization;  // of a quantized result: (scale mode, True or None, floor); or None
+  nb::object threads;
+
+  /// Whether nothing is asked but alpha, a bias and the like, so that Python need not look.
+  bool are_usual() const;
+};
+
 /// Everything that `gemm` takes, with the arrays that keep its memory alive.
 struct GemmCall {
   Operand a, b;
   Array out = {};
   Array alpha_factor = {}, c = {}, bias = {};  // of nothing where there is none
-  ScaledArgument quantized = {};               // of gemm_quantize, as is what lies below
+  ScaledArgument quantized = {};
   InputArgument input = {};
   GemmArguments arguments = {};
+  int threads = 0;
 };
 
-/// alpha_factor is an array of one f32 or None; c and bias are pairs (array, Format) or None.
-GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype, float alpha,
-                   nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                   const std::optional<nb::tuple>& bias, bool batch_invariant,
-                   const Place& place = {});
+/// Operands are ScaledTensors or pairs (array, Format); `options` are as Python made them.
+GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype,
+                   const GemmCallOptions& options, const Place& place);
+/// The same for a result that is quantized into `out`, a ScaledTensor.
+GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out,
+                            const GemmCallOptions& options, const Place& place);
 
-/// The same for a result that is quantized into `out`, a ScaledTensor. The options are those of
-/// quantize_call.
-GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out, MxScaleMode mode,
-                            bool given_scales, float amax_floor,
-                            const std::optional<nb::tuple>& transform, float alpha,
-                            nb::handle alpha_factor, float beta, const std::optional<nb::tuple>& c,
-                            const std::optional<nb::tuple>& bias, bool batch_invariant,
-                            const Place& place = {});
-
-/// Whether a, b and the plain result are matrices, and the result M x N.
+/// Whether a, b, c and the plain result are matrices, and the result M x N.
 bool is_of_matrices(const GemmCall& call);
 
 }  // namespace blockscale::python

@@ -119,12 +119,6 @@ nb::dict recipe_dict(Recipe recipe) {
   return row;
 }
 
-nb::tuple scale_shape(Recipe recipe, ScaleLayout layout, std::int64_t rows, std::int64_t k) {
-  (void)scale_bytes(recipe, layout, rows, k);  // checks the combination
-  const auto [grid_rows, columns] = scale_array_shape(recipe, layout, rows, k);
-  return nb::make_tuple(grid_rows, columns);
-}
-
 nb::tuple scale_tile(ScaleLayout layout) {
   const ScaleLayoutTraits& t = scale_layout_traits(layout);
   return nb::make_tuple(t.tile_rows, t.tile_k);
@@ -136,7 +130,9 @@ nb::tuple part_shapes(Recipe recipe, ScaleLayout layout, const nb::tuple& shape)
   const auto rows = nb::cast<std::int64_t>(shape[last - 1]);
   const auto k = nb::cast<std::int64_t>(shape[last]);
   const nb::tuple values = nb::make_tuple(rows, value_bytes(recipe, 1, k));  // checks k
-  const nb::tuple scales = scale_shape(recipe, layout, rows, k);
+  (void)scale_bytes(recipe, layout, rows, k);  // checks the combination
+  const auto [first, second] = scale_array_shape(recipe, layout, rows, k);
+  const nb::tuple scales = nb::make_tuple(first, second);
   if (last == 1) return nb::make_tuple(values, scales);
   const nb::tuple batch = nb::make_tuple(shape[0]);
   return nb::make_tuple(batch + values, batch + scales);
@@ -152,12 +148,10 @@ NB_MODULE(_native, module) {
   nb::register_exception_translator(translate_error);
   bind_enums(module);
   module.def("recipe_traits", &recipe_dict, nb::arg("recipe"));
-  module.def("scale_shape", &scale_shape, nb::arg("recipe"), nb::arg("layout"), nb::arg("rows"),
-             nb::arg("k"));
   module.def("scale_tile", &scale_tile, nb::arg("layout"));
   module.def("part_shapes", &part_shapes, nb::arg("recipe"), nb::arg("layout"), nb::arg("shape"));
   bind_dlpack(module);
-  bind_operations(module);
-  bind_cuda_operations(module);
+  bind_quantizers(module);
+  bind_products(module);
   bind_checkpoints(module);
 }

@@ -1,11 +1,36 @@
 #include "quantize_call.h"
 
-namespace blockscale::python {
+#include <limits>
+#include <string>
 
-InputArgument input_argument(const std::optional<nb::tuple>& transform, const Place& place) {
+#include "blockscale/error.h"
+
+namespace blockscale::python {
+namespace {
+
+/// f32 numbers, one for each of `k` columns; null for None.
+const float* numbers_of_columns(const char* argument, nb::handle value, std::int64_t k,
+                                Array& array) {
+  if (value.is_none()) return nullptr;
+  array = input_array(argument, value);
+  if (array.ndim() != 1 || array.shape(0) != k || (k > 1 && array.stride(0) != 1)) {
+    throw Error(ErrorCode::invalid_argument, argument,
+                "must be contiguous, one for each of " + std::to_string(k) + " columns");
+  }
+  return static_cast<const float*>(array.data());
+}
+
+/// A scale choice as itself or, if it is the usual one, by name.
+ScaleChoice choice_of(nb::handle choice) {
+  return is_text(choice, "amax") ? ScaleChoice::amax : nb::cast<ScaleChoice>(choice);
+}
+
+}  // namespace
+
+InputArgument input_argument(nb::handle transform, const Place& place) {
   InputArgument result;
-  if (!transform) return result;
-  const nb::tuple& t = *transform;
+  if (transform.is_none()) return result;
+  const auto t = nb::cast<nb::tuple>(transform);
   const auto operand = [&](const char* argument, nb::handle pair, Array& array) -> MatrixView {
     if (pair.is_none()) return MatrixView{};
     const auto parts = nb::cast<nb::tuple>(pair);
@@ -32,18 +57,64 @@ InputArgument input_argument(const std::optional<nb::tuple>& transform, const Pl
   return result;
 }
 
-QuantizeCall quantize_call(nb::handle x, Format dtype, nb::handle out, MxScaleMode mode,
-                           bool given_scales, float amax_floor,
-                           const std::optional<nb::tuple>& transform, const Place& place) {
+QuantizeCallOptions::QuantizeCallOptions(const nb::tuple& o)
+    : recipe(o[0]),
+      layout(o[1]),
+      sense(o[2]),
+      scale_mode(o[3]),
+      given_scales(o[4]),
+      amax_floor(o[5]),
+      transform(o[6]),
+      scale_choice(o[7]),
+      channel_weights(o[8]),
+      channel_means(o[9]),
+      threads(o[10]) {}
+
+bool QuantizeCallOptions::are_usual() const {
+  return sense.is_none() && scale_mode.is_none() && given_scales.is_none() &&
+         channel_weights.is_none() && channel_means.is_none() && is_text(transform, "identity") &&
+         is_text(scale_choice, "amax") && exact_float(amax_floor) && exact_threads(threads);
+}
+
+std::optional<float> exact_float(nb::handle object) {
+  if (!PyFloat_CheckExact(object.ptr())) return std::nullopt;
+  return static_cast<float>(PyFloat_AsDouble(object.ptr()));
+}
+
+std::optional<int> exact_threads(nb::handle object) {
+  if (!PyLong_CheckExact(object.ptr())) return std::nullopt;
+  int overflow = 0;
+  const long value = PyLong_AsLongAndOverflow(object.ptr(), &overflow);
+  if (overflow != 0 || value < 0 || value > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+bool is_text(nb::handle object, const char* text) {
+  return PyUnicode_Check(object.ptr()) != 0 &&
+         PyUnicode_CompareWithASCIIString(object.ptr(), text) == 0;
+}
+
+QuantizeCall quantize_call(nb::handle x, Format dtype, nb::handle out,
+                           const QuantizeCallOptions& options, const Place& place) {
   QuantizeCall call;
   call.array = input_array("x", x, place);
   call.x = matrix_view("x", call.array, dtype);
   call.out = scaled_argument("out", out, Access::write, place);
-  call.input = input_argument(transform, place);
-  call.options.mx_scale_mode = mode;
-  call.options.scale_source = given_scales ? ScaleSource::given : ScaleSource::dynamic;
-  call.options.fp8_amax_floor = amax_floor;
-  call.options.input = call.input.input;
+  QuantizeOptions& to = call.options;
+  if (!options.scale_mode.is_none()) to.mx_scale_mode = nb::cast<MxScaleMode>(options.scale_mode);
+  if (!options.given_scales.is_none()) to.scale_source = ScaleSource::given;
+  to.fp8_amax_floor = nb::cast<float>(options.amax_floor);
+  if (!is_text(options.transform, "identity")) {
+    call.input = input_argument(options.transform, place);
+    to.input = call.input.input;
+  }
+  to.scale_choice = choice_of(options.scale_choice);
+  const std::int64_t k = call.out.view.k;
+  to.channel_weights =
+      numbers_of_columns("channel_weights", options.channel_weights, k, call.channel_weights);
+  to.channel_means =
+      numbers_of_columns("channel_means", options.channel_means, k, call.channel_means);
+  to.threads = nb::cast<int>(options.threads);
   return call;
 }
 

@@ -89,7 +89,7 @@ void ask_driver(const runtime::DriverTable& driver, GpuInfo& info) {
     runtime::initialise(driver);
     const runtime::DeviceList devices(driver);
     for (const cuda::DeviceTraits& device : devices.traits()) {
-      info.devices.push_back({device.name, device.compute_capability, device.memory_bytes});
+      info.devices.push_back({device.name, device.architecture, device.memory_bytes});
     }
   } catch (const Error& error) {
     info.problem = error.what();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdlib>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,11 +15,11 @@
 
 namespace blockscale::test {
 
-/// While it lives, BLOCKSCALE_KERNELS names a folder with all of `specs`, of one architecture.
+/// While it lives, BLOCKSCALE_KERNELS names a folder with packs of all of `specs`.
 class FakePack {
  public:
   explicit FakePack(const std::vector<runtime::KernelSpec>& specs) {
-    std::vector<runtime::CompiledKernel> kernels;
+    std::map<std::string, std::vector<runtime::CompiledKernel>> kernels;
     for (const runtime::KernelSpec& spec : specs) {
       runtime::CompiledKernel kernel;
       kernel.name = spec.name;
@@ -25,9 +27,11 @@ class FakePack {
       kernel.compiler = "NVRTC of the test";
       kernel.source = source_hash(spec, runtime::embedded_sources());
       kernel.cubin = fake_cubin(spec.name);
-      kernels.push_back(std::move(kernel));
+      kernels[spec.architecture].push_back(std::move(kernel));
     }
-    runtime::write_pack(folder_ / runtime::pack_file_name(specs.front().architecture), kernels);
+    for (const auto& [architecture, packed] : kernels) {
+      runtime::write_pack(folder_ / runtime::pack_file_name(architecture), packed);
+    }
     setenv("BLOCKSCALE_KERNELS", folder_.path().c_str(), 1);
   }
   ~FakePack() { unsetenv("BLOCKSCALE_KERNELS"); }

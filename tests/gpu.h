@@ -49,7 +49,7 @@ class OnHopper : public OnGpu {
     OnGpu::SetUp();
     if (IsSkipped()) return;
     const auto& device = cuda::current_device();
-    if (device.compute_capability != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
+    if (device.architecture != 90) GTEST_SKIP() << "no sm_90a device: " << device.name;
   }
 };
 

@@ -116,9 +116,9 @@ BLOCKSCALE_DEVICE void run(const ProgramParams& p) {
 )";
 
 constexpr std::string_view kBlackwell = R"(#pragma once
-#include "device/ptx/convert_sm100.h"
+#include "device/ptx/sm100/convert.h"
 #include "device/ptx/global_memory.h"
-#include "device/ptx/packed_sm100.h"
+#include "device/ptx/sm100/packed.h"
 namespace blackwell {
 using namespace blockscale;
 struct Parameters {

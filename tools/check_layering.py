@@ -27,6 +27,20 @@ RUNTIME_API = {
     "blockscale/parallel.h",
     "blockscale/system.h",
 }
+# One operation includes another's headers only where this list says so: from, to, what of it.
+OPERATION_INCLUDES = [
+    # The list of all kernels.
+    ("ops/common/cuda/kernel_list.cpp", "ops/", re.compile(r"/cuda/[a-z_]+\.h$")),
+    # Results that are quantized: a quantizer's checks and parameters, or its launches.
+    ("ops/gemm/", "ops/quantize/", re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$")),
+    # GELU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
+    ("ops/gemm/cpu/transform.cpp", "ops/quantize/", re.compile(r"/cpu/steps\.h$")),
+    # Products of groups of rows: the dense product's arguments, kernels and models.
+    ("ops/grouped_gemm/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
+    ("ops/moe/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
+    ("ops/moe/", "ops/grouped_gemm/", re.compile(r"/validate\.h$|/(kernels|cuda)/")),
+    ("ops/moe/", "ops/quantize/", re.compile(r"/(validate|cuda/params)\.h$")),
+]
 
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".hpp", ".cc", ".inl"}
 TEST_FILE = re.compile(r"/test/|_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.(h|cpp)$|/testing\.h$")
@@ -54,6 +68,19 @@ def room_of_include(file: str, quote: str, target: str, files: set[str]) -> str 
     return None
 
 
+def is_of_another_operation(file: str, target: str) -> bool:
+    """Whether a file of ops/ includes a header of an operation that is not its own, nor common."""
+    if not (file.startswith("ops/") and target.startswith("ops/")):
+        return False
+    to = target.split("/")[1]
+    if to in ("common", file.split("/")[1]):
+        return False
+    return not any(
+        file.startswith(source) and target.startswith(room) and part.search(target)
+        for source, room, part in OPERATION_INCLUDES
+    )
+
+
 def is_kernel_source(file: str) -> bool:
     return file.endswith((".cuh", ".cu")) or file.startswith(("device/", "core/"))
 
@@ -74,6 +101,8 @@ def check_file(file: str, text: str, files: set[str]) -> list[str]:
                 problems.append(f"{file}: includes {target}; only tests and python/ may")
             elif room == "core" and not test and file != CORE_CONFIG:
                 problems.append(f"{file}: includes {target}; in core/ only {CORE_CONFIG} may")
+        elif is_of_another_operation(file, target) and not test:
+            problems.append(f"{file}: includes {target}; OPERATION_INCLUDES does not list it")
         elif to != room and not test:
             if to not in ALLOWED[room]:
                 problems.append(f"{file}: includes {target}; {room}/ may not include {to}/")

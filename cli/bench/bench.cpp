@@ -29,6 +29,16 @@ void add_output(CLI::App& command, BenchOutput& output) {
              "Write what --json prints into FILE as well, replacing it");
 }
 
+void add_chip(CLI::App& command, std::string& name) {
+  command.add_option("--chip", name,
+                     help_text("With --plan on CUDA: what the plan is for, such as H200, H100, "
+                               "H20, B200, B300, 'RTX PRO 6000', 'RTX 5090' or GB10"));
+}
+
+cuda::Chip chip_of(const std::string& name) {
+  return name.empty() ? cuda::default_chip() : cuda::chip_named(name);
+}
+
 ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output) {
   if (output.json) {
     print_json(json);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "blockscale/bench.h"
+#include "blockscale/device.h"
 #include "command.h"
 #include "output.h"
 
@@ -24,6 +25,10 @@ ExitCode print_result(const Json& json, const std::string& text, const BenchOutp
 
 /// Of `bench peaks`, and beside the products of `bench gemm`.
 Json peaks_json(const CpuPeaks& peaks);
+
+/// --chip, of plans: the chip of that name, else the default one.
+void add_chip(CLI::App& command, std::string& name);
+cuda::Chip chip_of(const std::string& name);
 
 void add_quantize(CLI::App& bench, Action& action);
 void add_dequantize(CLI::App& bench, Action& action);

@@ -35,6 +35,7 @@ struct BenchGemm {
   int repeats = 3;
   bool cuda = false;
   bool plan = false;  // only how the work is divided
+  std::string chip;   // on CUDA: where; empty: this machine's
   bool tune = false;  // on CUDA: keep what is faster than the plan
   BenchOutput output;
 };
@@ -84,8 +85,8 @@ ExitCode print_gemm_plans(const BenchGemm& command) {
                       command.to.recipe, command.to.input());
     const char* const name_a = recipe_traits(recipe_a).name;
     const char* const name_b = recipe_traits(recipe_b).name;
-    const std::string plan =
-        command.cuda ? cuda::describe_gemm(arguments) : describe_gemm(arguments);
+    const std::string plan = command.cuda ? cuda::describe_gemm(arguments, chip_of(command.chip))
+                                          : describe_gemm(arguments);
     json["cases"].push_back({{"recipe_a", name_a}, {"recipe_b", name_b}, {"plan", plan}});
     if (!command.cuda) json["cases"].back().update(work_json(gemm_work(arguments)));
     if (command.cuda) text += std::string(name_a) + " x " + name_b + '\n';
@@ -232,6 +233,7 @@ ExitCode run_gemm(const BenchGemm& command) {
   if (command.tune && (command.plan || !command.cuda)) {
     throw UsageError("--tune goes with --device cuda, and without --plan");
   }
+  if (!command.chip.empty() && !command.plan) throw UsageError("--chip goes with --plan");
   if (command.tune) return tune_gemms(command);
   if (command.plan) return print_gemm_plans(command);
   if (command.cuda) return run_gemm_cuda(command);
@@ -271,12 +273,13 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
   add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
              "Timed runs of each pair, of which the fastest counts. Default: 3");
   add_parsed(*command, "--device", "D", state->cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device, which takes the FP8 "
-                       "recipes of e4m3. There caches are cold and medians count"));
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and medians count"));
   command->add_flag("--plan", state->plan,
                     help_text("Print how the work is divided, and for which instruction set, or "
-                              "what would be launched on an H200; measures nothing and needs no "
-                              "GPU"));
+                              "what would be launched on the first GPU, else on an H200; measures "
+                              "nothing and needs no GPU"));
+  add_chip(*command, state->chip);
   command->add_flag("--tune", state->tune,
                     help_text("With --device cuda: time every choice of tile, stages and division "
                               "of K, and keep what is 3 % faster than the plan's for later "

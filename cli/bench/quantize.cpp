@@ -28,6 +28,7 @@ struct BenchQuantize {
   bool cuda = false;
   std::vector<std::uint64_t> sizes;  // of the input, on CUDA
   bool plan = false;                 // on CUDA: only what would be launched
+  std::string chip;                  // there; empty: this machine's
   BenchOutput output;
 };
 
@@ -82,7 +83,7 @@ cuda::QuantizeBenchmarkOptions cuda_options(const BenchQuantize& command) {
 
 /// Needs no GPU.
 ExitCode print_plans(const BenchQuantize& command) {
-  const auto plans = cuda::describe_benchmark(cuda_options(command));
+  const auto plans = cuda::describe_benchmark(cuda_options(command), chip_of(command.chip));
   if (plans.empty()) throw UsageError("no recipe that was chosen has that --layout");
   Json json = {{"cases", Json::array()}};
   std::string text;
@@ -173,6 +174,7 @@ ExitCode run_quantize(const BenchQuantize& command) {
   if (command.cuda && command.options.scale_choice != ScaleChoice::amax) {
     throw UsageError("--scales goes with --device cpu");
   }
+  if (!command.chip.empty() && !command.plan) throw UsageError("--chip goes with --plan");
   if (command.cuda) return run_quantize_cuda(command);
   if (!command.sizes.empty()) throw UsageError("--size goes with --device cuda");
   if (command.plan) throw UsageError("--plan goes with --device cuda");
@@ -240,8 +242,9 @@ void add_quantize(CLI::App& bench, Action& action) {
                help_text("With --device cuda: bytes of the input. Repeatable. Default: 1MiB, 8MiB, "
                          "64MiB and 512MiB"));
   command->add_flag("--plan", state->plan,
-                    help_text("With --device cuda: print what would be launched on an H200, and "
-                              "why; measures nothing and needs no GPU"));
+                    help_text("With --device cuda: print what would be launched on the first "
+                              "GPU, else on an H200, and why; measures nothing and needs no GPU"));
+  add_chip(*command, state->chip);
   command->footer(kQuantizeExamples);
   command->callback([&action, state] { action = [state] { return run_quantize(*state); }; });
 }

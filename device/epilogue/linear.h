@@ -9,7 +9,7 @@ namespace blockscale {
 struct EpilogueMatrix {
   uint8_t* data = nullptr;
   Format dtype = Format::f32;
-  bool boxes = false;      // of D: a tensor map writes it
+  bool tma_store = false;  // of D: a tensor map writes it
   int64_t row_stride = 0;  // in elements
   int64_t batch_stride = 0;
 };

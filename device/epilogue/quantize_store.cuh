@@ -23,9 +23,11 @@ struct QuantizedPlace {
   uint32_t lane;
   uint32_t batch;
   uint32_t row;
+  uint32_t end_row;                 // of the row span
   uint32_t column;                  // of y
   epilogue::LaneColumns d_columns;  // of this lane's elements, in D
   uint32_t padding_row_step;        // also rows of scales that are so far below; 0: none
+  uint32_t padding_end;             // behind the last row of scales that may be theirs
 };
 
 namespace epilogue {
@@ -47,9 +49,9 @@ class BlockQuantizer {
   static constexpr uint32_t kPitch = kRowBytes + 16;
 
   /// `held`: the warp's shared memory, which a quantizer may overwrite.
-  BLOCKSCALE_DEVICE BlockQuantizer(const LinearEpilogue& e, const QuantizingEpilogue& q,
-                                   const QuantizedPlace& place, ptx::SharedAddress held)
-      : e_(e), q_(q), place_(place), lane_(place.lane), held_(held) {
+  BLOCKSCALE_DEVICE BlockQuantizer(const QuantizingEpilogue& q, const QuantizedPlace& place,
+                                   ptx::SharedAddress held)
+      : q_(q), place_(place), lane_(place.lane), held_(held) {
     if constexpr (kRule == ScaleRule::nvfp4) {
       if (q.tensor_scale == nullptr) return;
       const float stored = ptx::ld_global(q.tensor_scale + place.batch * q.tensor_scale_stride);
@@ -167,7 +169,7 @@ class BlockQuantizer {
   BLOCKSCALE_DEVICE uint32_t row(int half) const {
     return place_.row + lane_ / 4 + 8 * static_cast<uint32_t>(half);
   }
-  BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < e_.rows; }
+  BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < place_.end_row; }
 
   BLOCKSCALE_DEVICE void store_scales() const {
     const uint32_t column = place_.column / kBlock + (kBlocks < 4 ? 0 : lane_ % 4 * kOwn);
@@ -288,7 +290,8 @@ class BlockQuantizer {
     BLOCKSCALE_UNROLL
     for (uint32_t row = 0; row < 16; row += kRows) {
       const Words words = in_order(ptx::ld_shared<Words>(from + row * kPitch));
-      if (has_column && at_row + row < e_.rows) ptx::st_global(reinterpret_cast<Words*>(to), words);
+      if (has_column && at_row + row < place_.end_row)
+        ptx::st_global(reinterpret_cast<Words*>(to), words);
       to += kRows * q_.value_row_stride;
     }
   }
@@ -357,7 +360,7 @@ class BlockQuantizer {
       for (uint32_t j = 0; j < 4; ++j) chunk.word[4 * i + j] = four.at[j];
     }
     const int32_t left = static_cast<int32_t>(q_.columns - place_.column - column);
-    if (place_.row + row >= e_.rows || left <= 0) return;
+    if (place_.row + row >= place_.end_row || left <= 0) return;
     encoding::store_code_bytes(
         encoding::encode_chunk<kElement, kRule, true>(chunk, scale), left,
         q_.values + place_.batch * q_.value_batch_stride +
@@ -366,7 +369,6 @@ class BlockQuantizer {
   }
   static constexpr uint32_t kSideBytes = kQuantizedColumns / 2 * 4;  // of a row in f32
 
-  const LinearEpilogue& e_;
   const QuantizingEpilogue& q_;
   const QuantizedPlace& place_;
   uint32_t lane_;
@@ -377,8 +379,7 @@ class BlockQuantizer {
 
 /// Zeros where the scale layout has more rows or columns than there are blocks: those below and
 /// beside this warp's.
-BLOCKSCALE_DEVICE void clear_padding(const LinearEpilogue& e, const QuantizingEpilogue& q,
-                                     const QuantizedPlace& place) {
+BLOCKSCALE_DEVICE void clear_padding(const QuantizingEpilogue& q, const QuantizedPlace& place) {
   const ScaleMatrix& m = q.scales;
   const uint32_t shift = log2_epilogue_block(q.rule);
   const uint32_t columns = ((q.columns - 1) >> shift) + 1;
@@ -387,10 +388,10 @@ BLOCKSCALE_DEVICE void clear_padding(const LinearEpilogue& e, const QuantizingEp
   const uint32_t end = is_last ? m.columns : first + (kQuantizedColumns >> shift);
   const uint32_t row_step = place.padding_row_step == 0 ? m.rows : place.padding_row_step;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t row = place.row + place.lane % 16; row < m.rows; row += row_step) {
+  for (uint32_t row = place.row + place.lane % 16; row < place.padding_end; row += row_step) {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t column = first + place.lane / 16; column < end; column += 2) {
-      if (row < e.rows && column < columns) continue;
+      if (row < place.end_row && column < columns) continue;
       encoding::store_scales(m, place.batch, row, column, {0});
     }
   }
@@ -410,36 +411,37 @@ class QuantizeStore {
       : e_(e), q_(q), held_(held) {}
 
   /// The sums of a tile. With swiglu its first 64 columns are gates and the others their ups, and
-  /// two tiles make 128 columns: those of `part` 0 are held until those of part 1 come.
+  /// two tiles make 128 columns: those of `sub_tile` 0 are held until those of 1 come.
   BLOCKSCALE_DEVICE void operator()(float (&v)[kSums], const QuantizedPlace& place,
-                                    uint32_t part) const {
-    bool is_y = q_.takes_sums && place.row < e_.rows;
-    if (!is_y && place.row < e_.rows) is_y = make_y(v, place, part);
+                                    uint32_t sub_tile) const {
+    bool is_y = q_.takes_sums && place.row < place.end_row;
+    if (!is_y && place.row < place.end_row) is_y = make_y(v, place, sub_tile);
     if (is_y) quantize(v, place);
-    if (q_.has_padding) epilogue::clear_padding(e_, q_, place);
+    if (q_.has_padding) epilogue::clear_padding(q_, place);
   }
 
  private:
-  /// From sums to y. False with swiglu's part 0, which is held.
+  /// From sums to y. False with swiglu's sub-tile 0, which is held.
   BLOCKSCALE_DEVICE bool make_y(float (&v)[kSums], const QuantizedPlace& place,
-                                uint32_t part) const {
-    epilogue::combine(v, e_, place.batch, place.row + place.lane / 4, place.d_columns);
-    activate(v, part, held_ + place.lane * 16);
-    return q_.activation != Activation::swiglu || part != 0;
+                                uint32_t sub_tile) const {
+    epilogue::combine(v, e_, place.batch, place.row + place.lane / 4, place.end_row,
+                      place.d_columns);
+    activate(v, sub_tile, held_ + place.lane * 16);
+    return q_.activation != Activation::swiglu || sub_tile != 0;
   }
 
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kSums], const QuantizedPlace& place) const {
     using epilogue::BlockQuantizer;
     if (q_.rule == ScaleRule::fp8) {
-      BlockQuantizer<ScaleRule::fp8>(e_, q_, place, held_).quantize(y);
+      BlockQuantizer<ScaleRule::fp8>(q_, place, held_).quantize(y);
     } else if (q_.rule == ScaleRule::mx) {
-      BlockQuantizer<ScaleRule::mx>(e_, q_, place, held_).quantize(y);
+      BlockQuantizer<ScaleRule::mx>(q_, place, held_).quantize(y);
     } else {
-      BlockQuantizer<ScaleRule::nvfp4>(e_, q_, place, held_).quantize(y);
+      BlockQuantizer<ScaleRule::nvfp4>(q_, place, held_).quantize(y);
     }
   }
 
-  BLOCKSCALE_DEVICE void activate(float (&v)[kSums], uint32_t part,
+  BLOCKSCALE_DEVICE void activate(float (&v)[kSums], uint32_t sub_tile,
                                   ptx::SharedAddress own_held) const {
     using M = device::KernelMath;
     if (q_.activation == Activation::gelu) {
@@ -451,12 +453,12 @@ class QuantizeStore {
       for (int i = 0; i < kSums / 2; ++i) {
         v[kSums / 2 + i] = math::swiglu<M>(v[i], v[kSums / 2 + i]);
       }
-      if (part == 0) ptx::bar_warp_sync(ptx::kFullMask);  // others may still read it
+      if (sub_tile == 0) ptx::bar_warp_sync(ptx::kFullMask);  // others may still read it
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kSums / 2; i += 4) {
         const ptx::SharedAddress held = own_held + static_cast<uint32_t>(i / 4 * 32 * 16);
         float* const own = v + kSums / 2 + i;
-        if (part == 0) {
+        if (sub_tile == 0) {
           ptx::st_shared(held, Four{{own[0], own[1], own[2], own[3]}});
         } else {
           const Four first = ptx::ld_shared<Four>(held);

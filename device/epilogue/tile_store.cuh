@@ -2,11 +2,13 @@
 // stored by tensor copies that run while the next tile is computed.
 //
 // A tensor copy writes rows in steps of 16 bytes, so it serves where D's rows begin and end at
-// multiples of them; elsewhere threads store their elements one by one.
+// multiples of them; elsewhere, and where a group's rows end within a box, threads store their
+// elements one by one.
 #pragma once
 
 #include "core/tensor_map.h"
 #include "device/epilogue/linear.h"
+#include "device/epilogue/rows.h"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
@@ -23,17 +25,22 @@ namespace blockscale {
 
 namespace epilogue {
 
-/// Elements of a row from one on, as far as the matrix reaches: none in rows outside of it.
+/// Elements of a row from one on, as far as the matrix reaches: none in rows from the end on.
 struct RowPart {
   uint8_t* at;
   uint32_t left;
 };
 
 BLOCKSCALE_DEVICE RowPart row_part(const EpilogueMatrix& m, const LinearEpilogue& e, uint32_t batch,
-                                   uint32_t row, uint32_t column) {
-  if (row >= e.rows || column >= e.columns) return {m.data, 0};
+                                   uint32_t row, uint32_t column, uint32_t end_row) {
+  if (row >= end_row || column >= e.columns) return {m.data, 0};
   const int64_t index = batch * m.batch_stride + row * m.row_stride + column;
   return {m.data + index * (m.dtype == Format::f32 ? 4 : 2), e.columns - column};
+}
+
+BLOCKSCALE_DEVICE RowPart row_part(const EpilogueMatrix& m, const LinearEpilogue& e, uint32_t batch,
+                                   uint32_t row, uint32_t column) {
+  return row_part(m, e, batch, row, column, e.rows);
 }
 
 /// Element `i` of a part, 0 behind its end.
@@ -89,14 +96,14 @@ class AddMatrices {
       : v_(v), e_(e), columns_(columns) {}
 
   template <Format kDtype>
-  BLOCKSCALE_DEVICE void add_c(uint32_t batch, uint32_t row) const {
+  BLOCKSCALE_DEVICE void add_c(uint32_t batch, uint32_t row, uint32_t end_row) const {
     BLOCKSCALE_UNROLL
     for (int part = 0; part < 4; ++part) {
       const int half = part / 2, below = part % 2;
       float c[kCount];
-      load_groups<kDtype>(
-          row_part(e_.c, e_, batch, row + 8 * static_cast<uint32_t>(below), columns_.first[half]),
-          columns_.step, c);
+      load_groups<kDtype>(row_part(e_.c, e_, batch, row + 8 * static_cast<uint32_t>(below),
+                                   columns_.first[half], end_row),
+                          columns_.step, c);
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kCount; ++i) {
         float& x = sum_of(half, below, i);
@@ -132,10 +139,10 @@ class AddMatrices {
 };
 
 /// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
-/// this lane.
+/// this lane. C has no rows from `end_row` on.
 template <int kSums>
 BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
-                               uint32_t row, const LaneColumns& columns) {
+                               uint32_t row, uint32_t end_row, const LaneColumns& columns) {
   if (const float alpha = alpha_of(e); alpha != 1) {
     BLOCKSCALE_UNROLL
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
@@ -143,11 +150,11 @@ BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint3
   const AddMatrices<kSums> add(v, e, columns);
   if (e.beta != 0) {
     if (e.c.dtype == Format::f32) {
-      add.template add_c<Format::f32>(batch, row);
+      add.template add_c<Format::f32>(batch, row, end_row);
     } else if (e.c.dtype == Format::f16) {
-      add.template add_c<Format::f16>(batch, row);
+      add.template add_c<Format::f16>(batch, row, end_row);
     } else {
-      add.template add_c<Format::bf16>(batch, row);
+      add.template add_c<Format::bf16>(batch, row, end_row);
     }
   }
   if (e.bias.data != nullptr) {
@@ -173,31 +180,35 @@ BLOCKSCALE_DEVICE Pair convert(float low, float high) {
 
 }  // namespace epilogue
 
-/// Stores tiles of kColumns through kBuffers of 16 rows of kBytes (64 or 128) in shared memory.
-template <int kColumns, int kBytes, int kBuffers>
+/// Stores tiles of kColumns through kBuffers of 16 rows of kBytes (64 or 128) in shared memory,
+/// rows where the row map says.
+template <int kColumns, int kBytes, int kBuffers, class RowMap = SameRows>
 class TileStore {
  public:
   static constexpr int kPairs = kColumns / 8;  // of a thread's row, 8 columns apart
 
   /// `buffers` are the warp's own, at a multiple of 1024 bytes.
   BLOCKSCALE_DEVICE TileStore(const LinearEpilogue& e, const TensorMap* d,
-                              ptx::SharedAddress buffers)
-      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()) {}
+                              ptx::SharedAddress buffers, const RowMap& map = {})
+      : e_(e), d_(d), buffers_(buffers), lane_(ptx::laneid()), map_(map) {}
 
-  /// The sums of 16 rows from `row` on, as a wgmma accumulator has them. All lanes call it.
+  /// The sums of 16 rows from `row` on, as a wgmma accumulator has them, of which those of the span
+  /// are stored. All lanes call it.
   BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
-                                    uint32_t column) const {
-    if (row >= e_.rows) return;
+                                    uint32_t column, const RowSpan& span,
+                                    SourceLocation at = SourceLocation::current()) const {
+    if (row >= span.end) return;
     if (!e_.keeps_sums) {
       const uint32_t first = column + lane_ % 4 * 2;
-      epilogue::combine(sums, e_, batch, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+      epilogue::combine(sums, e_, batch, row + lane_ / 4, span.end,
+                        {{first, first + kColumns / 2}, 1});
     }
     if (e_.d.dtype == Format::bf16) {
-      store<Pair16, false>(sums, batch, row, column);
+      store<Pair16, false>(sums, batch, row, column, span, at);
     } else if (e_.d.dtype == Format::f16) {
-      store<Pair16, true>(sums, batch, row, column);
+      store<Pair16, true>(sums, batch, row, column, span, at);
     } else {
-      store<Pair32, false>(sums, batch, row, column);
+      store<Pair32, false>(sums, batch, row, column, span, at);
     }
   }
 
@@ -210,19 +221,22 @@ class TileStore {
 
   template <class Pair, bool kF16>
   BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
-                               uint32_t column) const {
-    if (e_.d.boxes) {
-      store_boxes<Pair, kF16>(v, batch, row, column);
-    } else {
-      store_elements<Pair, kF16>(v, batch, row, column);
+                               uint32_t column, const RowSpan& span, SourceLocation at) const {
+    if constexpr (!RowMap::kMoves) {
+      // A span's last rows one by one: a box that crosses its end writes the next group's.
+      if (e_.d.tma_store && span.holds_box(row)) {
+        store_by_tma<Pair, kF16>(v, batch, row, column, at);
+        return;
+      }
     }
+    store_elements<Pair, kF16>(v, batch, row, column, span.end);
   }
 
   /// Fills all buffers before it begins their copies: to make what threads wrote visible to copies
   /// takes as long for one buffer as for all.
   template <class Pair, bool kF16>
-  BLOCKSCALE_DEVICE void store_boxes(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
-                                     uint32_t column) const {
+  BLOCKSCALE_DEVICE void store_by_tma(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
+                                      uint32_t column, SourceLocation where) const {
     constexpr int kBoxColumns = kBytes / (sizeof(Pair) / 2);
     constexpr int kBoxes = kColumns / kBoxColumns;
     BLOCKSCALE_UNROLL
@@ -244,7 +258,7 @@ class TileStore {
           ptx::cp_async_bulk_tensor_global_shared<3>(
               d_,
               {{static_cast<int32_t>(at), static_cast<int32_t>(row), static_cast<int32_t>(batch)}},
-              buffer(i));
+              buffer(i), where);
         }
       }
       ptx::cp_async_bulk_commit_group();
@@ -293,18 +307,37 @@ class TileStore {
     return offset ^ (offset >> 7 & (kBytes / 16 - 1)) << 4;
   }
 
+  /// Where the elements of a row go from a column on, and their weight.
+  BLOCKSCALE_DEVICE epilogue::RowPart destination(uint32_t batch, uint32_t row, uint32_t column,
+                                                  uint32_t end_row, float& weight) const {
+    weight = 1;
+    if constexpr (RowMap::kMoves) {
+      const int32_t to = row < end_row ? map_.destination(row) : -1;
+      if (to < 0) return {e_.d.data, 0};
+      weight = map_.weight(row);
+      return epilogue::row_part(e_.d, e_, batch, static_cast<uint32_t>(to), column);
+    } else {
+      return epilogue::row_part(e_.d, e_, batch, row, column, end_row);
+    }
+  }
+  BLOCKSCALE_DEVICE static float weighed(float value, float weight) {
+    return RowMap::kMoves ? ptx::mul_rn(value, weight) : value;
+  }
+
   template <class Pair, bool kF16>
   BLOCKSCALE_DEVICE void store_elements(const float (&v)[kColumns / 2], uint32_t batch,
-                                        uint32_t row, uint32_t column) const {
+                                        uint32_t row, uint32_t column, uint32_t end_row) const {
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
+      float weight;
       const epilogue::RowPart own =
-          epilogue::row_part(e_.d, e_, batch, row + lane_ / 4 + 8 * static_cast<uint32_t>(half),
-                             column + lane_ % 4 * 2);
+          destination(batch, row + lane_ / 4 + 8 * static_cast<uint32_t>(half),
+                      column + lane_ % 4 * 2, end_row, weight);
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kPairs; ++j) {
         const uint32_t at = static_cast<uint32_t>(8 * j);
-        const float low = v[4 * j + 2 * half], high = v[4 * j + 2 * half + 1];
+        const float low = weighed(v[4 * j + 2 * half], weight);
+        const float high = weighed(v[4 * j + 2 * half + 1], weight);
         if constexpr (sizeof(Pair) == 8) {
           epilogue::store_element(own, at, low);
           epilogue::store_element(own, at + 1, high);
@@ -321,6 +354,7 @@ class TileStore {
   const TensorMap* d_;
   ptx::SharedAddress buffers_;
   uint32_t lane_;
+  RowMap map_;
 };
 
 }  // namespace blockscale

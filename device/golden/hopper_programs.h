@@ -8,7 +8,7 @@
 #include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
 #include "device/ptx/setmaxnreg.h"
-#include "device/ptx/wgmma.h"
+#include "device/ptx/sm90/wgmma.h"
 
 namespace blockscale::golden {
 

@@ -11,8 +11,8 @@
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
 #include "device/ptx/shared_memory.h"
+#include "device/ptx/sm90/wgmma.h"
 #include "device/ptx/special_registers.h"
-#include "device/ptx/wgmma.h"
 
 namespace blockscale::golden {
 namespace {

@@ -127,24 +127,52 @@ BLOCKSCALE_DEVICE T ld_global_nc(const T* p, SourceLocation at = SourceLocation:
 #endif
 }
 
-/// ld.global.nc.L1::no_allocate of 16 bytes under a predicate; zeros where it does not hold. No
-/// branch, which would wait for loads before it.
+/// ld.global.nc.L1::no_allocate of 4 or 16 bytes under a predicate; zeros where it does not hold.
+/// No branch, which would wait for loads before it.
 template <class T>
 BLOCKSCALE_DEVICE T ld_global_nc_if(bool predicate, const T* p,
                                     SourceLocation at = SourceLocation::current()) {
-  static_assert(detail::kLoadable<T> && sizeof(T) == 16);
+  static_assert(detail::kLoadable<T> && (sizeof(T) == 4 || sizeof(T) == 16));
 #if BLOCKSCALE_GPU
-  detail::Words4 v;
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n"
-      " mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-      " @p ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=&r"(v.at[0]), "=&r"(v.at[1]), "=&r"(v.at[2]), "=&r"(v.at[3])
-      : "l"(p), "r"(static_cast<uint32_t>(predicate))
-      : "memory");
-  return blockscale::bit_cast<T>(v);
+  if constexpr (sizeof(T) == 4) {
+    uint32_t v;
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"
+        " @p ld.global.nc.L1::no_allocate.b32 %0, [%1];\n}"
+        : "=&r"(v)
+        : "l"(p), "r"(static_cast<uint32_t>(predicate))
+        : "memory");
+    return blockscale::bit_cast<T>(v);
+  } else {
+    detail::Words4 v;
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n mov.b32 %0, 0;\n mov.b32 %1, 0;\n"
+        " mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
+        " @p ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=&r"(v.at[0]), "=&r"(v.at[1]), "=&r"(v.at[2]), "=&r"(v.at[3])
+        : "l"(p), "r"(static_cast<uint32_t>(predicate))
+        : "memory");
+    return blockscale::bit_cast<T>(v);
+  }
 #else
   return predicate ? emulator::load_global<T>(p, emulator::LoadKind::read_only, at) : T{};
+#endif
+}
+
+/// The same of a byte, in a word as it is loaded: to narrow it would wait for it.
+BLOCKSCALE_DEVICE uint32_t ld_global_nc_u8_if(bool predicate, const uint8_t* p,
+                                              SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+  uint32_t v;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.b32 %0, 0;\n"
+      " @p ld.global.nc.L1::no_allocate.u8 %0, [%1];\n}"
+      : "=&r"(v)
+      : "l"(p), "r"(static_cast<uint32_t>(predicate))
+      : "memory");
+  return v;
+#else
+  return predicate ? emulator::load_global<uint8_t>(p, emulator::LoadKind::read_only, at) : 0u;
 #endif
 }
 

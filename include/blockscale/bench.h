@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
 #include "blockscale/quantize.h"
@@ -58,7 +59,7 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 
 /// Arguments of a product in memory that does not exist, for describe_gemm, cuda::describe_gemm and
 /// gemm_work.
-/// With `to`, its result is quantized, behind `input`.
+/// Its result is of type `d` or, with `to`, quantized, behind `input`.
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
                             Format d, std::int64_t batch = 1, std::optional<Recipe> to = {},
                             const QuantizeInput& input = {});
@@ -129,11 +130,11 @@ struct QuantizeBenchmarkPlan : QuantizeBenchmarkCase {
   std::string plan;  // as cuda::describe_quantize says it
 };
 
-/// The plans of the cases that benchmark_quantize would time, in its order, on a chip of so many
-/// multiprocessors (132: an H200): needs no GPU and no memory. Throws invalid_argument for options
-/// that are not allowed, and as cuda::describe_quantize does.
+/// The plans of the cases that benchmark_quantize would time, in its order, on a chip, by default
+/// that of describe_quantize: needs no GPU and no memory. Throws invalid_argument for options that
+/// are not allowed, and as cuda::describe_quantize does.
 std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
-                                                      int multiprocessors = 132);
+                                                      const Chip& chip = default_chip());
 
 /// Times cuda::quantize on the current device, in a stream of its own and on random normal inputs,
 /// in memory that it frees in the end. Throws as cuda::quantize does.

@@ -54,7 +54,8 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
 
 /// As blockscale::quantize. Also throws invalid_argument for memory that CUDA does not know or that
 /// belongs to another device than out.values, or for a workspace that is too small or overlaps what
-/// the call reads or writes; unsupported for a device other than sm_90 or for 2^30 rows or columns;
+/// the call reads or writes; unsupported for a device that there are no kernels for (compute
+/// capability 9.0, 10.x and 12.x have them) or for 2^30 rows or columns;
 /// and device if the driver refuses.
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
               const QuantizeOptions& options = {}, const Execution& execution = {});
@@ -62,10 +63,11 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
 /// What `quantize` launches for these arguments, as text: a line for each kernel (why it is there,
 /// its tiles, its grid, how it loads and stores), and the workspace. A pure function that needs no
 /// GPU: nothing is read through pointers, but they must be as `quantize` wants them (not null,
-/// aligned, apart); `multiprocessors` stand for the chip (132: an H200). Throws as `quantize` does
-/// for arguments that are not allowed; device and workspace are not looked at.
+/// aligned, apart). The chip is that of the current device unless it is given. Throws as `quantize`
+/// does for arguments that are not allowed; device and workspace are not looked at.
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
-                              const QuantizeOptions& options = {}, int multiprocessors = 132);
+                              const QuantizeOptions& options = {},
+                              const Chip& chip = default_chip());
 
 /// Bytes of workspace that `quantize_rows_and_columns` needs: with rms_norm 4 for each row, rounded
 /// up to a multiple of 16, else 0. Throws as it does.
@@ -91,25 +93,26 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
                       const Execution& execution = {});
 
-/// Bytes of workspace that `gemm` needs: none, but for each operand whose values, rows or matrices
-/// begin at no multiple of 16 bytes: a copy whose rows do. Throws as `gemm` does.
+/// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels for each
+/// operand whose values, rows or matrices begin at no multiple of 16 bytes a copy whose rows do,
+/// and of the plain ones D in f32 where it is quantized. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
-/// As blockscale::gemm, for FP8 recipes of e4m3 on both sides (fp8_tensor, fp8_row, all blocks and
-/// kinds of scale, every scale layout). Sums of 128 products, which tensor cores make, are scaled
-/// and added up in f32; docs/numerics.md has the error bound. The same bits from run to run. A
-/// result that is quantized has the bytes of `quantize` of the f32 D of the same plan.
-/// Throws `unsupported` for other recipes; else as `quantize` does.
+/// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
+/// (fp8_tensor, fp8_row, all blocks and kinds of scale) have kernels of their own on devices of
+/// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
+/// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
+/// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
+/// plan. Throws `unsupported` for a transform before one that is not; else as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
-/// As blockscale::check_gemm, with the bound of Hopper's tensor cores, of a D that `gemm` computed;
-/// everything lies in host memory.
+/// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the
+/// pair with, of a D that `gemm` computed; everything lies in host memory.
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
 
 /// What `gemm` launches for these arguments, as text: the kernel, its tiles, how K is divided, and
-/// the time that the plan expects. As describe_quantize else. `chip`, the driver's name of it, is
-/// for what was tuned there (docs/cli.md, "bench gemm --tune"): the text then names the file.
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors = 132,
-                          const std::string& chip = "NVIDIA H200");
+/// the time that the plan expects. As describe_quantize else. Where something was tuned for a chip
+/// of that name (docs/cli.md, "bench gemm --tune") the text names the file.
+std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = default_chip());
 
 }  // namespace blockscale::cuda

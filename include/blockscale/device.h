@@ -7,13 +7,25 @@
 
 namespace blockscale::cuda {
 
-struct DeviceTraits {
+/// What plans are made for and kernels run on, as the driver says it. By default an H200.
+struct Chip {
+  std::string name = "NVIDIA H200";
+  int architecture = 90;  // compute capability: 90 stands for 9.0
+  int multiprocessors = 132;
+  std::int64_t shared_bytes = 227 << 10;  // of a block, dynamic + static, with opt-in
+  std::int64_t l2_bytes = 60 << 20;
+
+  friend bool operator==(const Chip&, const Chip&) = default;
+};
+
+/// Chips that plans can be described for without one, by the driver's name. chip_named takes a part
+/// of it, as "H200", "H20", "B200", "RTX 5090" or "GB10". Throws invalid_argument, with all names,
+/// unless it is of one chip.
+const std::vector<Chip>& known_chips();
+const Chip& chip_named(const std::string& name);
+
+struct DeviceTraits : Chip {
   int ordinal = 0;
-  std::string name;
-  int compute_capability = 0;  // 90 stands for 9.0
-  int multiprocessors = 0;
-  std::int64_t max_shared_bytes_per_block = 0;  // dynamic + static, with opt-in
-  std::int64_t l2_bytes = 0;
   std::uint64_t memory_bytes = 0;
 };
 
@@ -24,6 +36,10 @@ const std::vector<DeviceTraits>& devices();
 
 /// The device of the context that is current on the calling thread. Throws device if none is.
 const DeviceTraits& current_device();
+
+/// That of the device that is current, else of the first one, else an H200: what plans are
+/// described for unless another chip is named.
+Chip default_chip();
 
 /// The device that holds the memory at `pointer`, or -1 if that is memory of the host that CUDA
 /// does not know. Throws device for memory that is gone.

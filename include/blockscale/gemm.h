@@ -19,9 +19,10 @@ struct QuantizedResult {
   QuantizeOptions options = {};
 };
 
-/// A is [M, K], B is [N, K], both with k contiguous; D and C are [M, N]. Batches of A, B, C and D
-/// are equal, or 1 for an operand that every matrix of the batch shares (not D). D may alias C when
-/// both have the same dtype and strides; no other overlap is allowed.
+/// A is [M, K], B is [N, K], both with k contiguous; D and C are [M, N], D [M, N / 2] behind
+/// Swiglu. Batches of A, B, C and D are equal, or 1 for an operand that every matrix of the batch
+/// shares (not D). D may alias C when both have the same dtype and strides; no other overlap is
+/// allowed.
 struct GemmArguments {
   ScaledTensorView a;
   ScaledTensorView b;
@@ -32,6 +33,10 @@ struct GemmArguments {
   MatrixView c;                         // read when beta != 0
   const void* bias = nullptr;           // [N], added to each row; null: none
   Format bias_dtype = Format::f32;
+  /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype; B's rows are
+  /// gates and ups, as columns of Swiglu's x are. On the CPU; not with `quantized`, whose options
+  /// have an input of their own.
+  QuantizeInput transform = {};
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;
   /// In place of `d`, which then is not looked at: D is quantized and not stored otherwise.
@@ -73,7 +78,8 @@ struct GemmCheck {
 
 /// Compares D, as gemm left it, with a float64 reference: all of its elements, or a fixed random
 /// choice of `samples` of them. Slow, and made to be right: no code is shared with gemm. C must not
-/// be D. Throws as gemm does, and for fewer than one sample.
+/// be D. Throws as gemm does, for fewer than one sample, and unsupported with a
+/// transform or `quantized`.
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024);
 
 }  // namespace blockscale

@@ -6,6 +6,7 @@
 #include "blockscale/cuda.h"
 #include "blockscale/gemm.h"
 #include "ops/gemm/cpu/path.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/reference.h"
 #include "ops/gemm/validate.h"
 
@@ -30,7 +31,9 @@ std::int64_t element_of(std::int64_t sample, std::int64_t samples, std::int64_t 
                                    static_cast<std::uint64_t>(elements));
 }
 
-GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath path) {
+/// `path_of(validated arguments)` says where D is from.
+template <class PathOf>
+GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const PathOf& path_of) {
   if (samples < 1) {
     throw Error(ErrorCode::invalid_argument, "samples",
                 "is " + std::to_string(samples) + ", must be at least 1");
@@ -40,10 +43,14 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath p
                 "is given, must not be: the bound is of D's elements");
   }
   const GemmArguments x = validated(arguments, {});
+  if (is_transformed(x)) {
+    throw Error(ErrorCode::unsupported, "transform",
+                "is given, must not be: the bound is of D before it");
+  }
   const std::int64_t matrix = x.d.rows * x.d.columns;
   GemmCheck result;
   result.elements = std::min(samples, matrix * x.d.batch);
-  result.allowed_error = error_constant(path, InputFamily::normal);
+  result.allowed_error = error_constant(path_of(x), InputFamily::normal);
   for (std::int64_t i = 0; i < result.elements; ++i) {
     const std::int64_t element = element_of(i, samples, matrix * x.d.batch);
     const std::int64_t index = element / matrix;
@@ -60,11 +67,14 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, GemmPath p
 }  // namespace
 
 GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
-  return check(arguments, samples, cpu_path());
+  return check(arguments, samples, [](const GemmArguments&) { return cpu_path(); });
 }
 
 GemmCheck cuda::check_gemm(const GemmArguments& arguments, std::int64_t samples) {
-  return check(arguments, samples, GemmPath::sm90_fp8);
+  return check(arguments, samples, [](const GemmArguments& x) {
+    const bool is_fp8 = has_fp8_kernel(x.a.recipe, x.b.recipe, cuda::default_chip());
+    return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
+  });
 }
 
 }  // namespace blockscale

@@ -12,6 +12,7 @@ enum class GemmPath : std::uint8_t {
   cpu_fused,    // AVX2, AVX-512, NEON: fused multiply-add
   cpu_unfused,  // SSE4 and scalar: products round, too
   sm90_fp8,     // Hopper's FP8 tensor cores, sums of 128 products scaled and added up in f32
+  plain,        // any GPU's tensor cores on bf16 or f16, sums of 32 products, or 16, likewise
 };
 
 /// What the operands are like.
@@ -40,6 +41,9 @@ inline constexpr ErrorConstant kErrorConstants[] = {
     {GemmPath::sm90_fp8, InputFamily::normal, "sm_90, FP8", "normal", 4769.27, 19000},
     {GemmPath::sm90_fp8, InputFamily::positive, "sm_90, FP8", "positive", 29503.87, 118000},
     {GemmPath::sm90_fp8, InputFamily::adversarial, "sm_90, FP8", "adversarial", 5445.55, 21000},
+    {GemmPath::plain, InputFamily::normal, "plain kernels", "normal", 1.99, 7},
+    {GemmPath::plain, InputFamily::positive, "plain kernels", "positive", 8.39, 32},
+    {GemmPath::plain, InputFamily::adversarial, "plain kernels", "adversarial", 9.62, 36},
 };
 
 constexpr double error_constant(GemmPath path, InputFamily family) {

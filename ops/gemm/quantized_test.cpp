@@ -122,7 +122,7 @@ TEST_F(QuantizedGemm, PlansSayWhatBecomesOfD) {
   x_.quantized = {result.view()};
   x_.quantized->options.input = Swiglu{};
   EXPECT_THAT(describe_gemm(x_), testing::HasSubstr(", then swiglu and mxfp8_e4m3"));
-  EXPECT_THAT(cuda::describe_gemm(x_),
+  EXPECT_THAT(cuda::describe_gemm(x_, {}),
               testing::AllOf(testing::HasSubstr("_quantized: "),
                              testing::HasSubstr("two tiles a result, stored by vectors"),
                              testing::HasSubstr(", then swiglu and mxfp8_e4m3")));

@@ -1,6 +1,8 @@
 #include "ops/gemm/validate.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,7 +10,7 @@
 #include <vector>
 
 #include "ops/common/checks.h"
-#include "ops/common/overlap.h"
+#include "ops/gemm/call_memory.h"
 
 namespace blockscale {
 namespace {
@@ -50,9 +52,12 @@ constexpr OperandPair kMixedPairs[] = {
     {Operand::fp8_tensor, Operand::fp8_tensor},  // e4m3 x e5m2
     {Operand::fp8_block, Operand::fp8_block},    // any blocks and kinds of scale
     {Operand::mxfp8, Operand::mxfp6},           {Operand::mxfp8, Operand::mxfp4},
-    {Operand::mxfp8, Operand::nvfp4},           {Operand::fp8_tensor, Operand::nvfp4},
-    {Operand::fp8_row, Operand::nvfp4},         {Operand::fp8_block, Operand::nvfp4},
+    {Operand::mxfp8, Operand::nvfp4},
 };
+
+/// B's of FP8 A beside those above.
+constexpr Operand kWeightsOfFp8[] = {Operand::mxfp8, Operand::mxfp6, Operand::mxfp4,
+                                     Operand::nvfp4};
 
 }  // namespace
 
@@ -61,7 +66,9 @@ bool gemm_supports(Recipe a, Recipe b) {
   for (const OperandPair& pair : kMixedPairs) {
     if (operand_of(a) == pair.a && operand_of(b) == pair.b) return true;
   }
-  return false;
+  if (recipe_traits(a).family != Family::fp8) return false;
+  return std::find(std::begin(kWeightsOfFp8), std::end(kWeightsOfFp8), operand_of(b)) !=
+         std::end(kWeightsOfFp8);
 }
 
 namespace gemm_detail {
@@ -96,57 +103,28 @@ void check_bias(const GemmArguments& x) {
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 
-using quantize_detail::Region;
-
-void check_apart(const Region& written, const Region& other) {
-  if (!overlap(written.lines, other.lines)) return;
-  fail(written.argument.c_str(), "overlaps " + other.argument + ", must not");
+/// Whether C's elements are D's: each is read before it is written.
+bool is_in_place(const GemmArguments& x) {
+  return x.c.data == x.d.data && x.c.dtype == x.d.dtype && x.c.batch == x.d.batch &&
+         x.c.columns == x.d.columns && (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
+         (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
 }
 
-/// body(argument, its memory) of all that a product reads beside C.
-template <class Body>
-void for_each_input(const GemmArguments& x, const Body& body) {
-  body("a.values", values_of(x.a));
-  body("a.scales", scales_of(x.a));
-  body("a.tensor_scale", tensor_scales_of(x.a));
-  body("b.values", values_of(x.b));
-  body("b.scales", scales_of(x.b));
-  body("b.tensor_scale", tensor_scales_of(x.b));
-  if (x.bias != nullptr) {
-    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    body("bias", line_of(x.bias, x.d.columns * size));
-  }
-  if (x.alpha_factor != nullptr) body("alpha_factor", line_of(x.alpha_factor, sizeof(float)));
+/// Throws if `written`, memory of argument `name`, shares a byte with other memory of the call.
+void check_apart(const GemmArguments& x, std::string_view name, const MemoryLines& written) {
+  for_each_memory(x, [&](std::string_view other, Access, const void*, const auto& lines) {
+    const bool is_c_of_d = other == "c.data" && name == "d.data";
+    if (other == name || (is_c_of_d && is_in_place(x)) || !overlap(written, lines())) return;
+    fail(std::string(name).c_str(),
+         "overlaps " + std::string(other) + ", must not" +
+             (is_c_of_d ? " unless both have the same start, dtype, strides and batch" : ""));
+  });
 }
 
 void check_aliasing(const GemmArguments& x) {
-  if (x.quantized) {
-    const ScaledTensorView out = x.quantized->out;
-    const Region values = {"quantized.out.values", values_of(out)};
-    const Region scales = {"quantized.out.scales", scales_of(out)};
-    check_apart(values, scales);
-    for (const Region& written : {values, scales}) {
-      for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
-        check_apart(written, {argument, memory});
-      });
-      check_apart(written, {"quantized.out.tensor_scale", tensor_scales_of(out)});
-      if (x.beta != 0.0f) check_apart(written, {"c.data", lines_of(x.c)});
-    }
-    return;
-  }
-  const MemoryLines d = lines_of(MatrixView(x.d));
-  for_each_input(x, [&](const char* argument, const MemoryLines& memory) {
-    if (overlap(d, memory)) fail("d.data", std::string("overlaps ") + argument + ", must not");
+  for_each_memory(x, [&](std::string_view name, Access access, const void*, const auto& lines) {
+    if (access == Access::writes) check_apart(x, name, lines());
   });
-  if (x.beta == 0.0f) return;
-  const bool same_elements = x.c.data == x.d.data && x.c.dtype == x.d.dtype &&
-                             x.c.batch == x.d.batch &&
-                             (x.d.rows <= 1 || x.c.row_stride == x.d.row_stride) &&
-                             (x.d.batch <= 1 || x.c.batch_stride == x.d.batch_stride);
-  if (!same_elements && overlap(d, lines_of(x.c))) {
-    fail("d.data",
-         "overlaps c.data, must not unless both have the same start, dtype, strides and batch");
-  }
 }
 
 /// check(), whose errors name what lies in `quantized`.
@@ -159,6 +137,19 @@ auto check_quantized(const Check& check) {
     throw Error(error.code(), "quantized." + error.argument(),
                 text.substr(error.argument().size() + 2));
   }
+}
+
+const char* name_of(const QuantizeInput& transform) {
+  return kInputTransformNames[static_cast<int>(quantize_detail::transform_of(transform))];
+}
+
+/// What follows a product looks at no more than a column, or two.
+void check_kind(const char* argument, const QuantizeInput& transform) {
+  if (!std::holds_alternative<Modulate>(transform) && !std::holds_alternative<RmsNorm>(transform)) {
+    return;
+  }
+  throw Error(ErrorCode::unsupported, argument,
+              std::string("is ") + name_of(transform) + ", must be Identity, Gelu or Swiglu");
 }
 
 /// Epilogues hold what one scale is for: a part of a row.
@@ -179,12 +170,7 @@ void check_quantization(const QuantizedResult& quantized) {
     throw Error(ErrorCode::unsupported, "quantized.options.scale_choice",
                 "is not amax, which a product's results must take");
   }
-  const InputTransform transform = quantize_detail::transform_of(options.input);
-  if (transform == InputTransform::modulate || transform == InputTransform::rms_norm) {
-    throw Error(ErrorCode::unsupported, "quantized.options.input",
-                std::string("is ") + kInputTransformNames[static_cast<int>(transform)] +
-                    ", must be Identity, Gelu or Swiglu");
-  }
+  check_kind("quantized.options.input", options.input);
 }
 
 /// D where it has memory, or its shape.
@@ -200,6 +186,26 @@ MutableMatrixView result_of(GemmArguments& x) {
 
 }  // namespace
 
+bool is_transformed(const GemmArguments& x) {
+  return !std::holds_alternative<Identity>(x.transform);
+}
+
+quantize_detail::FusedInput transform_of_result(const GemmArguments& x) {
+  MatrixView sums = {nullptr, Format::f32, x.d.rows, x.b.rows, x.b.rows};
+  sums.batch = x.d.batch;
+  try {
+    return quantize_detail::validated(sums, x.transform, x.d.columns, "d.columns");
+  } catch (const Error& error) {
+    constexpr std::string_view kInput = "options.input.";
+    const std::string& name = error.argument();
+    const std::string_view message = std::string_view(error.what()).substr(name.size() + 2);
+    if (name.starts_with(kInput)) {
+      throw Error(error.code(), "transform." + name.substr(kInput.size()), message);
+    }
+    throw Error(error.code(), name == "x.columns" ? "b.rows" : name, message);
+  }
+}
+
 quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated) {
   return check_quantized([&] {
     return quantize_detail::validated_shape(validated.d, validated.quantized->out,
@@ -208,15 +214,32 @@ quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validate
 }
 
 std::string text_of_quantization(const GemmArguments& validated) {
-  if (!validated.quantized) return "";
-  const InputTransform transform =
-      quantize_detail::transform_of(validated.quantized->options.input);
-  std::string text = ", then ";
-  if (transform != InputTransform::identity) {
-    text += kInputTransformNames[static_cast<int>(transform)] + std::string(" and ");
+  if (!validated.quantized) {
+    return is_transformed(validated) ? std::string(", then ") + name_of(validated.transform) : "";
   }
+  const QuantizeInput& input = validated.quantized->options.input;
+  std::string text = ", then ";
+  if (!std::holds_alternative<Identity>(input)) text += name_of(input) + std::string(" and ");
   return text + recipe_traits(validated.quantized->out.recipe).name;
 }
+
+namespace {
+
+/// Columns of D, and what they are made of.
+void check_transform(const GemmArguments& x) {
+  if (!is_transformed(x)) return check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  if (x.quantized) {
+    fail("transform", std::string("is ") + name_of(x.transform) +
+                          ", must be Identity with `quantized`, whose options have an input");
+  }
+  check_kind("transform", x.transform);
+  if (std::holds_alternative<Gelu>(x.transform)) {
+    check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  }
+  (void)transform_of_result(x);
+}
+
+}  // namespace
 
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
   GemmArguments x = arguments;
@@ -231,7 +254,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   }
   check_equal("b.k", x.b.k, x.a.k, "the k of a");
   check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
-  check_equal("d.columns", x.d.columns, x.b.rows, "the rows of b");
+  check_transform(x);
   if (x.quantized) {
     check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, "the rows of a");
     (void)quantization_of(x);
@@ -243,7 +266,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   if (x.beta != 0.0f) {
     x.c = resolved(arguments.c, "c");
     check_equal("c.rows", x.c.rows, x.d.rows, "the rows of d");
-    check_equal("c.columns", x.c.columns, x.d.columns, "the columns of d");
+    check_equal("c.columns", x.c.columns, x.b.rows, "the rows of b");
     check_batch("c.batch", x.c.batch, x.d.batch);
   }
   if (options.threads < 0) {
@@ -262,14 +285,7 @@ void check_workspace(const GemmArguments& x, const GemmOptions& options, std::in
     fail("options.workspace_bytes",
          checks::is_but(options.workspace_bytes, std::to_string(needed) + " or more"));
   }
-  const MemoryLines workspace = line_of(options.workspace, needed);
-  const auto check_apart = [&](const char* argument, const MemoryLines& memory) {
-    if (!overlap(workspace, memory)) return;
-    fail("options.workspace", std::string("overlaps ") + argument + ", must not");
-  };
-  for_each_input(x, check_apart);
-  check_apart("d.data", lines_of(MatrixView(x.d)));
-  if (x.beta != 0.0f) check_apart("c.data", lines_of(x.c));
+  check_apart(x, "options.workspace", line_of(options.workspace, needed));
 }
 
 }  // namespace gemm_detail

@@ -11,10 +11,16 @@ namespace blockscale::gemm_detail {
 /// argument, its value and what is allowed. Reads no data.
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options);
 
+/// Whether D is transformed before it is rounded.
+bool is_transformed(const GemmArguments& x);
+
+/// How D in f32 becomes d, of validated arguments.
+quantize_detail::FusedInput transform_of_result(const GemmArguments& validated);
+
 /// How D becomes `quantized`, of validated arguments that have it.
 quantize_detail::QuantizeArguments quantization_of(const GemmArguments& validated);
 
-/// What descriptions of plans say of `quantized`; nothing where there is none.
+/// What descriptions of plans say of `transform` and `quantized`; nothing where there is none.
 std::string text_of_quantization(const GemmArguments& validated);
 
 /// Checks the workspace of `options` for a product of validated arguments: aligned, of `needed`

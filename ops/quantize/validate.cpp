@@ -27,13 +27,6 @@ void check_equal(const std::string& argument, std::int64_t value, std::int64_t e
                              " (" + expected_name + ")");
 }
 
-void check_apart(const Region& written, const Region& other) {
-  if (overlap(written.lines, other.lines)) {
-    fail(written.argument.c_str(),
-         "overlaps " + other.argument + ", must not share memory with it");
-  }
-}
-
 /// All that is read besides scales that the caller gives.
 std::vector<Region> regions_of(const MatrixView& x, const FusedInput& input) {
   std::vector<Region> regions = {{"x.data", lines_of(x)}};
@@ -66,9 +59,9 @@ std::vector<Region> written_regions_of(const RowsAndColumnsArguments& a) {
 }
 
 /// Nothing that is written may overlap what is read, nor another thing that is written.
-void check_apart(const std::vector<Region>& written, const std::vector<Region>& read) {
+void check_all_apart(const std::vector<Region>& written, const std::vector<Region>& read) {
   for (std::size_t i = 0; i < written.size(); ++i) {
-    quantize_detail::check_apart(written[i], read);
+    check_apart(written[i], read);
     for (std::size_t j = 0; j < i; ++j) check_apart(written[i], written[j]);
   }
 }
@@ -187,7 +180,7 @@ QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& 
   if (options.channel_means != nullptr) {
     read.push_back({"options.channel_means", line_of(options.channel_means, line)});
   }
-  check_apart(regions_of("out", a.out), read);
+  check_all_apart(regions_of("out", a.out), read);
   return a;
 }
 
@@ -210,7 +203,7 @@ RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensor
   check_equal("out_columns.rows", a.columns.rows, a.rows.k, "out_rows.k");
   check_equal("out_columns.k", a.columns.k, a.x.rows, "x.rows");
   check_equal("out_columns.batch", a.columns.batch, a.x.batch, "x.batch");
-  check_apart(written_regions_of(a), regions_of(a.x, a.input));
+  check_all_apart(written_regions_of(a), regions_of(a.x, a.input));
   return a;
 }
 
@@ -221,7 +214,7 @@ DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView
   check_equal("out.columns", a.out.columns, a.x.k, "x.k");
   check_equal("out.batch", a.out.batch, a.x.batch, "x.batch");
   check_threads("threads", threads);
-  check_apart({{"out.data", lines_of(a.out)}}, regions_of("x", a.x));
+  check_apart({"out.data", lines_of(a.out)}, regions_of("x", a.x));
   return a;
 }
 
@@ -244,10 +237,6 @@ std::vector<Region> regions_of(const RowsAndColumnsArguments& a) {
 }
 std::vector<Region> regions_of(const AbsoluteMaximumArguments& a) {
   return joined({region_of(a)}, regions_of(a.x, a.input));
-}
-
-void check_apart(const Region& written, const std::vector<Region>& others) {
-  for (const Region& other : others) check_apart(written, other);
 }
 
 void check_given_scales(const MutableScaledTensorView& out) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blockscale/quantize.h"
-#include "ops/common/overlap.h"
+#include "ops/common/regions.h"
 #include "ops/quantize/fused_input.h"
 
 namespace blockscale::quantize_detail {
@@ -45,19 +45,10 @@ AbsoluteMaximumArguments validated(const MatrixView& x, const QuantizeInput& inp
                                    const float* out, int threads);
 DequantizeArguments validated(const ScaledTensorView& x, const MutableMatrixView& out, int threads);
 
-/// Memory of one argument.
-struct Region {
-  std::string argument;
-  MemoryLines lines;
-};
-
 /// All that a call reads and writes.
 std::vector<Region> regions_of(const QuantizeArguments& a);
 std::vector<Region> regions_of(const RowsAndColumnsArguments& a);
 std::vector<Region> regions_of(const AbsoluteMaximumArguments& a);
-
-/// Throws invalid_argument, naming `written`, if it shares a byte with one of the others.
-void check_apart(const Region& written, const std::vector<Region>& others);
 
 /// What is fused with `x` for a result of `k` columns (the value of `k_argument`), with its
 /// operands' strides filled in.

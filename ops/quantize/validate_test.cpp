@@ -148,7 +148,7 @@ TEST(QuantizeErrors, WorkspaceIsApart) {
   const Call call(Recipe::nvfp4);
   const auto regions = regions_of(quantize_detail::validated(call.x, call.out, call.options));
   const auto check = [&](const void* memory) {
-    quantize_detail::check_apart({"execution.workspace", line_of(memory, 16)}, regions);
+    check_apart({"execution.workspace", line_of(memory, 16)}, regions);
   };
   const std::array<float, 4> elsewhere{};
   check(elsewhere.data());

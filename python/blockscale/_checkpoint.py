@@ -151,14 +151,14 @@ class Checkpoint(Mapping[str, Any]):
         parts = self._native.scaled_parts(info.name)
         batch, rows, k = parts["shape"]
         lead = (batch,) if len(info.shape) > 2 else ()
-        grid = _native.scale_shape(parts["recipe"], parts["layout"], rows, k)
+        _, grids = _native.part_shapes(parts["recipe"], parts["layout"], (*lead, rows, k))
         scales = parts["scales"]
         if TRAITS[parts["recipe"]].scale == Format.f32:
             scales = scales.view(np.float32)
         factors = parts.get("tensor_scale")
         return ScaledTensor(
             parts["values"].reshape((*lead, rows, -1)),
-            scales.reshape((*lead, *grid)),
+            scales.reshape(grids),
             parts["recipe"],
             layout=parts["layout"],
             tensor_scale=None if factors is None else factors.view(np.float32),

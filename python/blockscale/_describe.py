@@ -20,17 +20,21 @@ def describe(
     dtype: Format | str = Format.bf16,
     layout: ScaleLayout | str = ScaleLayout.row_major,
     transform: str = "identity",
+    chip: str | None = None,
 ) -> str:
-    """What `quantize` would launch on an H200, and why: one line a kernel. Needs no GPU.
+    """What `quantize` would launch on a GPU, and why: one line a kernel. Needs none.
 
     Args:
         shape: (rows, k) of the result.
         recipe, layout: as for `quantize`.
         dtype: of x: "bf16", "f16" or "f32".
         transform: "identity", "gelu_tanh", "gelu_erf", "swiglu", "modulate" or "rms_norm".
+        chip: "H200", "H100", "H20", "B200", "B300", "RTX PRO 6000", "RTX 5090" or "GB10"; that of
+            the current GPU if it is None, an H200 where there is none.
 
     Raises:
-        ValueError: a name or a size that is not allowed, a layout that the recipe has not.
+        ValueError: a name or a size that is not allowed, a layout that the recipe has not, a chip
+            that there are no kernels for.
 
     >>> import blockscale
     >>> print(blockscale.describe((1, 4096), "mxfp4").split(":")[0])
@@ -50,7 +54,7 @@ def describe(
     if fmt not in (Format.bf16, Format.f16, Format.f32):
         raise ValueError(f"dtype: is {fmt.name}, must be bf16, f16 or f32")
     kind = transforms.index(transform)
-    return _native.cuda_describe_quantize(rows, k, fmt, wanted, placed, kind)
+    return _native.cuda_describe_quantize(rows, k, fmt, wanted, placed, kind, chip)
 
 
 def describe_gemm(
@@ -64,8 +68,9 @@ def describe_gemm(
     out_dtype: Any = "bfloat16",
     to: Recipe | str | None = None,
     transform: str | Swiglu = "identity",
+    chip: str | None = None,
 ) -> str:
-    """What `gemm` or `gemm_quantize` would launch on an H200, and how long it is expected to take.
+    """What `gemm` or `gemm_quantize` would launch on a GPU, and how long it is expected to take.
 
     Needs no GPU.
 
@@ -75,11 +80,13 @@ def describe_gemm(
         batch: of both.
         out_dtype: float32, float16 or bfloat16.
         to: the recipe of `gemm_quantize`; then `out_dtype` does not count.
-        transform: of `gemm_quantize`.
+        transform: of either.
+        chip: as for `describe`.
 
     Raises:
         TypeError: a dtype or a transform that is not allowed.
-        ValueError: a name, a size, a pair of recipes or a transform that is not allowed.
+        ValueError: a name, a size, a pair of recipes, a transform or a chip that is not allowed.
+
 
     >>> import blockscale
     >>> print(blockscale.describe_gemm(128, 4096, 7168).split("_")[0])
@@ -92,10 +99,8 @@ def describe_gemm(
     recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
     result = None if to is None else traits_of(to, "to").recipe
     fused = _transform_of_product(transform)
-    if result is None and fused is not None:
-        raise ValueError(f"transform: is {transform!r}, must be identity without `to`")
     dtype = format_of(out_dtype, "out_dtype")
-    return _native.cuda_describe_gemm(m, n, k, batch, *recipes, dtype, result, fused)
+    return _native.cuda_describe_gemm(m, n, k, batch, *recipes, dtype, result, fused, chip)
 
 
 def _transform_of_product(transform: Any) -> Lowered | None:

@@ -58,11 +58,11 @@ class Device:
         """Bytes as another dtype of one byte or a packed one; as they are if it has none such."""
         return array
 
-    def queue(self, operation: Callable[..., None], *call: Any) -> None:
+    def queue(self, operation: Callable[..., Any], *call: Any) -> None:
         """Queues an operation on the library's stream; its workspace is the library's, too, and
         back in its hands when this returns: what the library does next comes after the work."""
         with self.current():
-            operation(*call, self.ordinal, self.stream(), self.workspace)
+            operation(*call, (self.ordinal, self.stream(), self.workspace))
 
 
 class _Torch(Device):
@@ -96,9 +96,9 @@ class _Torch(Device):
     def typed(self, array: Any, dtype: str) -> Any:
         return array.view(getattr(self._module, dtype)) if hasattr(self._module, dtype) else array
 
-    def queue(self, operation: Callable[..., None], *call: Any) -> None:
+    def queue(self, operation: Callable[..., Any], *call: Any) -> None:
         ordinal = self.ordinal
-        operation(*call, ordinal, self._raw_stream(ordinal), self.workspace)
+        operation(*call, (ordinal, self._raw_stream(ordinal), self.workspace))
 
 
 class _Cupy(Device):
@@ -153,7 +153,7 @@ class _Jax(Device):
         # jax.numpy has an attribute for each dtype that it takes.
         return array.view(dtype) if hasattr(self._module, dtype) else array
 
-    def queue(self, operation: Callable[..., None], *call: Any) -> None:
+    def queue(self, operation: Callable[..., Any], *call: Any) -> None:
         workspaces: list[Any] = []  # keeps them until the kernels are done with them
 
         def workspace(size: int) -> Any:
@@ -161,7 +161,7 @@ class _Jax(Device):
             return workspaces[-1]
 
         try:
-            operation(*call, self.ordinal, self.stream(), workspace)
+            operation(*call, (self.ordinal, self.stream(), workspace))
         finally:
             _native.cuda_synchronize(self.ordinal, self.stream())
 
@@ -179,6 +179,18 @@ def device(library: str, ordinal: int) -> Device:
 
 #: Where an array is: the name of a library for CPU memory, or a Device.
 Place = str | Device
+
+
+#: What the native module is told of where work is done, but on a device.
+ON_CPU = ()
+
+
+def run(place: Place, operation: Callable[..., Any], *call: Any) -> None:
+    """An operation of the native module where its arrays lie."""
+    if isinstance(place, Device):
+        place.queue(operation, *call)
+    else:
+        operation(*call, ON_CPU)
 
 
 def current(place: Place) -> contextlib.AbstractContextManager[Any]:

@@ -5,25 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
-from ._arrays import count
-from ._device import Device, require_place
+from ._device import run
 from ._native import MxScaleMode, Recipe, ScaleLayout, TensorScaleSense
-from ._ops import (
-    _beside,
-    _bias,
-    _factor,
-    _floor,
-    _number_of_host,
-    _operand,
-    _product_shape,
-    _quantized,
-    _require_out,
-    _result_options,
-    _with_given,
-)
+from ._ops import _floor, _quantized, _require_out, _result_options, _with_given, product_of
 from ._tensor import ScaledTensor
 from ._tensor import empty as empty_scaled
-from ._transform import Transform, lower, result_shape
+from ._transform import Transform
 
 
 def gemm_quantize(
@@ -68,37 +55,23 @@ def gemm_quantize(
     >>> blockscale.dequantize(blockscale.gemm_quantize(x, w, "mxfp8_e4m3")).sum().item()
     192.0
     """
-    left, left_shape, _, place = _operand(a, "a")
-    right, right_shape, _, right_place = _operand(b, "b")
-    require_place(right_place, place, "b", "a")
     traits = _quantized(recipe)
     layout, sense, mode = _result_options(traits, out, layout, sense, scale_mode)
     if traits.tensor_scale and tensor_scale is None:
         raise ValueError(f"tensor_scale: is missing, must be given for {traits.name}")
     floor = _floor(amax_floor, traits)
-    fused = lower(transform, place)
-    shape = result_shape(_product_shape(left_shape, right_shape), fused)
-    factor, factor_array = _factor(alpha, place)
-    beta, threads = _number_of_host(beta, "beta"), count(threads, "threads")
-    if beta != 0.0 and c is None:
-        raise ValueError(f"c: is missing, must be given with beta = {beta}")
-    c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
-    bias_pair = None if bias is None else _bias(bias, place)
+    given = None if tensor_scale is None else True
+    place, shape, _, *operands, options = product_of(
+        a, b, alpha, beta, c, bias, batch_invariant, transform, (mode, given, floor), threads
+    )
     if out is None:
         out = empty_scaled(shape, traits, layout, sense, place)
     else:
         _require_out(out, "out", shape, traits, layout, sense, place)
-
-    def run(given: bool) -> None:
-        product = (factor, factor_array, beta, c_pair, bias_pair, bool(batch_invariant))
-        call = (left, right, out, mode, given, floor, fused, *product)
-        if isinstance(place, Device):
-            place.queue(_native.cuda_gemm_quantize, *call)
-        else:
-            _native.gemm_quantize(*call, threads)
-
-    if tensor_scale is None:
-        run(False)
+    if given:
+        _with_given(
+            out, tensor_scale, None, lambda _: run(place, _native.gemm, *operands, out, options)
+        )
     else:
-        _with_given(out, tensor_scale, None, run)
+        run(place, _native.gemm, *operands, out, options)
     return out

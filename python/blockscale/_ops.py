@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 from . import _native
 from ._arrays import count, empty, format_of, is_on_device, number, plain, require_type, to_library
 from ._arrays import describe as describe_array
-from ._device import Device, Place, current, device, require_place, require_writable
+from ._device import ON_CPU, Device, Place, current, require_place, require_writable, run
 from ._native import Format, MxScaleMode, Recipe, ScaleChoice, ScaleLayout, TensorScaleSense
-from ._tensor import RecipeTraits, ScaledTensor, empty_default, enum_member, floats, traits_of
+from ._tensor import RecipeTraits, ScaledTensor, enum_member, floats, traits_of
 from ._tensor import empty as empty_scaled
 from ._transform import Transform, lower, result_shape
 
@@ -96,16 +96,12 @@ def quantize(
     >>> t.scales.view(np.uint8).item()  # 2^0, biased by 127
     127
     """
-    if (
-        scale_mode is sense is tensor_scale is scales is channel_weights is channel_means is None
-        and (out is None or type(out) is ScaledTensor)
-        and (type(threads) is int and threads == 0)
-    ):
-        done: ScaledTensor | None = _native.quantize_torch(
-            x, recipe, layout, amax_floor, transform, scale_choice, out, device, empty_default
-        )
-        if done is not None:
-            return done
+    asked = tensor_scale if scales is None else scales
+    options = (recipe, layout, sense, scale_mode, asked, amax_floor, transform, scale_choice)
+    options += (channel_weights, channel_means, threads)
+    done: ScaledTensor | None = _native.quantize(x, out, options, None)
+    if done is not None:
+        return done
     array, fmt, place = plain(x, "x")
     x_shape = _matrix_shape(array, "x")
     traits = _quantized(recipe)
@@ -120,27 +116,22 @@ def quantize(
 
     by_channel = {"channel_weights": channel_weights, "channel_means": channel_means}
     named = [name for name, value in by_channel.items() if value is not None]
-    searched = scale_choice not in _AMAX or bool(named)
-    if searched:
-        choice = enum_member(scale_choice, ScaleChoice, "scale_choice")
-        weights, means = (_by_channel(name, by_channel[name], shape[-1]) for name in by_channel)
-        if isinstance(place, Device):
-            argument = named[0] if choice in _AMAX else "scale_choice"
-            raise ValueError(f"{argument}: is given, on a device scales are those of amax")
+    choice = (
+        _CHOICE if scale_choice in _AMAX else enum_member(scale_choice, ScaleChoice, "scale_choice")
+    )
+    if isinstance(place, Device) and (named or choice is not _CHOICE):
+        argument = named[0] if choice is _CHOICE else "scale_choice"
+        raise ValueError(f"{argument}: is given, on a device scales are those of amax")
+    weights, means = (_by_channel(name, value, shape[-1]) for name, value in by_channel.items())
 
-    def run(given: bool) -> None:
-        call = (array, fmt, out, mode, given, amax_floor, fused)
-        if searched:
-            _native.quantize_searched(*call[:5], fused, choice, weights, means, threads)
-        elif isinstance(place, Device):
-            place.queue(_native.cuda_quantize, *call)
-        else:
-            _native.quantize(*call, threads)
+    def run_given(given: bool | None) -> None:
+        options = (None, layout, sense, mode, given, amax_floor, fused, choice, weights, means)
+        run(place, _native.quantize, (array, fmt), out, (*options, threads))
 
     if tensor_scale is None and scales is None:
-        run(False)
+        run_given(None)
     else:
-        _with_given(out, tensor_scale, scales, run)
+        _with_given(out, tensor_scale, scales, run_given)
     return out
 
 
@@ -177,7 +168,8 @@ def _result_options(
 
 _DEFAULTS = (ScaleLayout.row_major, TensorScaleSense.divisor)
 _CEIL = MxScaleMode.ceil
-_AMAX = ("amax", ScaleChoice.amax)
+_CHOICE = ScaleChoice.amax
+_AMAX = ("amax", _CHOICE)
 
 
 def _quantized(recipe: Recipe | str) -> RecipeTraits:
@@ -243,11 +235,8 @@ def quantize_rows_and_columns(
             _require_out(
                 tensor, f"out[{i}]", shapes[i], traits, placed, TensorScaleSense.divisor, place
             )
-    call = (array, fmt, rows, columns, amax_floor, fused)
-    if isinstance(place, Device):
-        place.queue(_native.cuda_quantize_rows_and_columns, *call)
-    else:
-        _native.quantize_rows_and_columns(*call, threads)
+    options = (None, placed, None, None, None, amax_floor, fused, _CHOICE, None, None, threads)
+    run(place, _native.quantize_rows_and_columns, (array, fmt), rows, columns, options)
     return rows, columns
 
 
@@ -342,10 +331,10 @@ def dequantize(
         raise TypeError(f"x: is a {type(x).__name__}, must be a ScaledTensor")
     place, threads = x._place, count(threads, "threads")
     result, array, fmt = _output(out, x.shape, out_dtype, place)
-    if isinstance(place, Device):
-        place.queue(_native.cuda_dequantize, x, array, fmt)
+    if isinstance(place, Device):  # as `run` does
+        place.queue(_native.dequantize, x, array, fmt, threads)
     else:
-        _native.dequantize(x, array, fmt, threads)
+        _native.dequantize(x, array, fmt, threads, ON_CPU)
     return to_library(array, fmt, place) if result is None else result
 
 
@@ -375,23 +364,27 @@ def gemm(
     bias: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    transform: Transform = "identity",
     batch_invariant: bool = False,
     threads: int = 0,
 ) -> Any:
-    """alpha * a b^T + beta * c + bias.
+    """alpha * a b^T + beta * c + bias, or what a transform makes of it.
 
     Args:
         a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16. On a CUDA
-            device a ScaledTensor of an FP8 recipe of e4m3, and so is `b`: then everything else is
-            there too, and the work is queued on that library's current stream.
+            device everything else is there too, and the work is queued on that library's current
+            stream.
         b: [N, K] or [batch, N, K]; likewise. Which pairs are possible: docs/numerics.md.
         alpha: a factor; where `a` is on a CUDA device also an array of one float32 there, which is
             read when the kernel runs.
         beta: a factor. With 0, `c` is not read.
         c: [M, N] or [batch, M, N] of f32, f16 or bf16.
-        bias: [N], added to each row.
+        bias: [N] or [1, N], added to each row.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
+        transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of all that, in float32, before it
+            is rounded to the result's type; on the CPU. With SwiGLU the rows of `b` are gates and
+            ups, as the columns of `quantize`'s x are, and the result has half as many columns.
         batch_invariant: the bits of a row of the result depend neither on M nor on the other rows
             of `a`. May cost time.
         threads: 0 for all of the machine's.
@@ -409,42 +402,56 @@ def gemm(
     >>> blockscale.gemm(np.ones((1, 32), np.float32), w).sum().item()
     32.0
     """
-    if (
-        out is not None
-        and c is None
-        and type(beta) is float
-        and beta == 0.0
-        and type(batch_invariant) is bool
-        and type(threads) is int
-        and type(b) is ScaledTensor
-    ):
-        if type(out) is np.ndarray:
-            fits = type(a) in (np.ndarray, ScaledTensor) and 0 <= threads < 2**31
-            done = fits and _native.gemm_numpy(a, b, out, alpha, bias, batch_invariant, threads)
-        else:
-            fits = type(a) is ScaledTensor and threads == 0
-            done = fits and _native.gemm_torch(a, b, out, alpha, bias, batch_invariant, device)
-        if done:
+    if out is not None:
+        given = (alpha, beta, c, bias, batch_invariant, transform, None, threads)
+        if _native.gemm(a, b, out, given, None):
             return out
+    place, shape, left_format, left, right, options = product_of(
+        a, b, alpha, beta, c, bias, batch_invariant, transform, None, threads
+    )
+    dtype = out_dtype if out_dtype is not None else left_format or Format.f32
+    result, array, fmt = _output(out, shape, dtype, place, "a")
+    if isinstance(place, Device):  # as `run` does
+        place.queue(_native.gemm, left, right, (array, fmt), options)
+    else:
+        _native.gemm(left, right, (array, fmt), options, ON_CPU)
+    return to_library(array, fmt, place) if result is None else result
+
+
+def product_of(
+    a: Any,
+    b: Any,
+    alpha: Any,
+    beta: float,
+    c: Any,
+    bias: Any,
+    batch_invariant: bool,
+    transform: Transform,
+    quantization: tuple[MxScaleMode, bool | None, float] | None,
+    threads: int,
+) -> tuple[Place, tuple[int, ...], Format | None, Any, Any, tuple[Any, ...]]:
+    """What a product asks for, looked at: (where everything lies, shape of the result, format of a
+    plain `a`, then for the native module a, b, options).
+
+    Raises:
+        TypeError, ValueError: as `gemm` does.
+    """
     left, left_shape, left_format, place = _operand(a, "a")
     right, right_shape, _, right_place = _operand(b, "b")
     require_place(right_place, place, "b", "a")
-    shape = _product_shape(left_shape, right_shape)
-    dtype = out_dtype if out_dtype is not None else left_format or Format.f32
-    result, array, fmt = _output(out, shape, dtype, place, "a")
-    factor, factor_array = _factor(alpha, place)
+    shape = product_shape(left_shape, right_shape)
+    fused = lower(transform, place)
+    if fused is not None:
+        shape = result_shape(shape, fused)
+    factor = _factor(alpha, place)
     beta, threads = _number_of_host(beta, "beta"), count(threads, "threads")
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
     bias_pair = None if bias is None else _bias(bias, place)
     invariant = bool(batch_invariant)
-    call = (left, right, array, fmt, factor, factor_array, beta, c_pair, bias_pair, invariant)
-    if isinstance(place, Device):
-        place.queue(_native.cuda_gemm, *call)
-    else:
-        _native.gemm(*call, threads)
-    return to_library(array, fmt, place) if result is None else result
+    options = (factor, beta, c_pair, bias_pair, invariant, fused, quantization, threads)
+    return place, shape, left_format, left, right, options
 
 
 def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Format | None, Place]:
@@ -455,14 +462,15 @@ def _operand(x: Any, argument: str) -> tuple[Any, tuple[int, ...], Format | None
     return (array, fmt), _matrix_shape(array, argument), fmt, place
 
 
-def _product_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    """D's, of a's and b's."""
+def product_shape(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
+    """D's, of a's and b's, whose sizes need be no numbers yet."""
     if len(left) == len(right) == 2:
         return left[0], right[0]
-    batches = {s[0] for s in (left, right) if len(s) == 3 and s[0] != 1}
-    if len(batches) > 1:
+    batches = [shape[0] for shape in (left, right) if len(shape) == 3]
+    batch = batches[-1] if batches[0] == 1 else batches[0]
+    if batches[-1] not in (1, batch):
         raise ValueError(f"a, b: batches are {left[0]} and {right[0]}, must be equal or 1")
-    return max(batches, default=1), left[-2], right[-2]
+    return batch, left[-2], right[-2]
 
 
 def _number_of_host(value: Any, argument: str) -> float:
@@ -480,19 +488,19 @@ def _beside(x: Any, argument: str, place: Place) -> tuple[Any, Format]:
 
 def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
     array, fmt = _beside(bias, "bias", place)
-    if array.ndim != 1:
-        raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,)")
+    if array.ndim != 1 and (array.ndim != 2 or array.shape[0] != 1):
+        raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,) or (1, N)")
     return array, fmt
 
 
-def _factor(alpha: Any, place: Place) -> tuple[float, Any]:
-    """`alpha` as a number and an array of one more, or None: a device's are not read here."""
+def _factor(alpha: Any, place: Place) -> Any:
+    """`alpha` as a number, or an array of one: a device's are not read here."""
     if type(alpha) is float or not is_on_device(alpha, "alpha"):
-        return number(alpha, "alpha"), None
+        return number(alpha, "alpha")
     array, dtype, its_place = describe_array(alpha, "alpha")
     require_place(its_place, place, "alpha", "a")
     if dtype != "float32":
         raise TypeError(f"alpha: has dtype {dtype}, must be float32")
     if int(np.prod(array.shape)) != 1:
         raise ValueError(f"alpha: shape is {tuple(array.shape)}, must have one element")
-    return 1.0, array
+    return array

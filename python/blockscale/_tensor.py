@@ -66,6 +66,21 @@ def traits_of(recipe: Recipe | str, argument: str) -> RecipeTraits:
     return found or TRAITS[enum_member(recipe, Recipe, argument)]
 
 
+def scale_shape(traits: RecipeTraits, layout: ScaleLayout, rows: Any, k: Any) -> tuple[Any, Any]:
+    """What `_native.part_shapes` says of the scales of a matrix, of sizes that need be no numbers
+    yet, as torch.compile has them."""
+    tile_rows, tile_k = _native.scale_tile(layout)
+    grid_rows = _ceil(rows, traits.block_rows or rows or 1)
+    columns = _ceil(k, traits.block_k or k or 1)
+    grid_rows = _ceil(grid_rows, tile_rows) * tile_rows
+    columns = _ceil(columns, tile_k) * tile_k
+    return (columns, grid_rows) if layout == ScaleLayout.mn_major else (grid_rows, columns)
+
+
+def _ceil(value: Any, divisor: int) -> Any:
+    return (value + divisor - 1) // divisor
+
+
 class ScaledTensor:
     """A quantized matrix, or a batch of them: what every operation takes.
 
@@ -196,9 +211,8 @@ class ScaledTensor:
         wanted = enum_member(layout, ScaleLayout, "layout")
         if isinstance(self._place, Device):
             raise ValueError(f"relayout: is on {self._place}, must be in CPU memory")
-        *batch, rows, k = self._shape
-        grid = _native.scale_shape(self._recipe, wanted, rows, k)
-        scales = np.zeros((*batch, *grid), self._scales.dtype)
+        _, grids = _native.part_shapes(self._recipe, wanted, self._shape)
+        scales = np.zeros(grids, self._scales.dtype)
         _native.relayout(self, wanted, scales)
         return self._with(self._values, scales, self._tensor_scale, wanted)
 

@@ -37,11 +37,11 @@ from typing import Any
 
 import torch
 
-from . import _native, _ops
+from . import _ops
 from ._arrays import format_of, type_name
 from ._gemm_quantize import gemm_quantize
 from ._native import Format, ScaleLayout
-from ._tensor import RecipeTraits, ScaledTensor, enum_member, traits_of
+from ._tensor import RecipeTraits, ScaledTensor, enum_member, scale_shape, traits_of
 
 __all__: list[str] = []  # what this module has is in torch.ops.blockscale
 
@@ -107,20 +107,6 @@ def _results_like(
         x.new_empty((*batch, rows, k * traits.element_bits // 8), dtype=_dtype(traits.element)),
         x.new_empty((*batch, *grid), dtype=_dtype(traits.scale)),
     )
-
-
-def scale_shape(traits: RecipeTraits, layout: ScaleLayout, rows: Any, k: Any) -> tuple[Any, Any]:
-    """That of a grid of scales, of sizes that need be no numbers yet."""
-    tile_rows, tile_k = _native.scale_tile(layout)
-    grid_rows = _ceil(rows, traits.block_rows or rows or 1)
-    columns = _ceil(k, traits.block_k or k or 1)
-    grid_rows = _ceil(grid_rows, tile_rows) * tile_rows
-    columns = _ceil(columns, tile_k) * tile_k
-    return (columns, grid_rows) if layout == ScaleLayout.mn_major else (grid_rows, columns)
-
-
-def _ceil(value: Any, divisor: int) -> Any:
-    return (value + divisor - 1) // divisor
 
 
 def _dtype(fmt: Format) -> torch.dtype:
@@ -233,7 +219,7 @@ def _gemm_shape(
     **_: Any,
 ) -> torch.Tensor:
     format_of(out_dtype, "out_dtype")
-    return a.new_empty(_product_shape(a.shape, b.shape), dtype=out_dtype)
+    return a.new_empty(_ops.product_shape(a.shape, b.shape), dtype=out_dtype)
 
 
 def _gemm_quantize_shapes(
@@ -248,14 +234,7 @@ def _gemm_quantize_shapes(
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     traits = traits_of(recipe, "recipe")
-    return _results_like(a, _product_shape(a.shape, b.shape), traits, layout, transform)
-
-
-def _product_shape(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
-    """That of a product, of sizes that need be no numbers yet."""
-    batches = [shape[0] for shape in (a, b) if len(shape) == 3]
-    batch = (batches[-1] if batches[0] == 1 else batches[0],) if batches else ()
-    return (*batch, a[-2], b[-2])
+    return _results_like(a, _ops.product_shape(a.shape, b.shape), traits, layout, transform)
 
 
 def _register() -> None:

@@ -36,11 +36,10 @@ DeviceList::DeviceList(const DriverTable& table) {
     cuda::DeviceTraits traits;
     traits.ordinal = ordinal;
     traits.name = name.data();
-    traits.compute_capability = attribute(cu::DeviceAttribute::compute_capability_major) * 10 +
-                                attribute(cu::DeviceAttribute::compute_capability_minor);
+    traits.architecture = attribute(cu::DeviceAttribute::compute_capability_major) * 10 +
+                          attribute(cu::DeviceAttribute::compute_capability_minor);
     traits.multiprocessors = attribute(cu::DeviceAttribute::multiprocessors);
-    traits.max_shared_bytes_per_block =
-        newer_attribute(cu::DeviceAttribute::max_shared_bytes_per_block);
+    traits.shared_bytes = newer_attribute(cu::DeviceAttribute::max_shared_bytes_per_block);
     traits.l2_bytes = attribute(cu::DeviceAttribute::l2_bytes);
     traits.memory_bytes = memory;
     traits_.push_back(traits);

@@ -139,7 +139,7 @@ TEST_F(Devices, AreDescribedByOrdinal) {
   const cuda::DeviceTraits& second = cuda::devices()[1];
   EXPECT_EQ(second.ordinal, 1);
   EXPECT_EQ(second.multiprocessors, 132);
-  EXPECT_EQ(second.max_shared_bytes_per_block, 227 << 10);
+  EXPECT_EQ(second.shared_bytes, 227 << 10);
   EXPECT_EQ(second.l2_bytes, 60 << 20);
 }
 

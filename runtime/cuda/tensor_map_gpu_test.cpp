@@ -34,7 +34,7 @@ class TensorMapOnGpu : public test::OnHopper {
   void expect_boxes(const TensorBoxesCase& c, const TensorMap& map) {
     const DeviceStream stream;
     out_.fill(0xA5);
-    launch(set_.get(0), TensorBoxesCase::kShape, stream.handle(), c.params(map, out_.data()));
+    launch(set_.get(0, 90), TensorBoxesCase::kShape, stream.handle(), c.params(map, out_.data()));
     stream.wait();
     std::vector<std::uint32_t> out(TensorBoxesCase::kOutWords);
     out_.copy_to_host(out.data(), out_.bytes());

@@ -1,8 +1,7 @@
 #include "runtime/kernels/kernel.h"
 
+#include <algorithm>
 #include <array>
-#include <charconv>
-#include <string_view>
 #include <utility>
 
 #include "blockscale/error.h"
@@ -111,7 +110,7 @@ void Kernel::allow(const LaunchShape& shape) const {
     return;
   const cu::Device device = current_device_handle();
   if (shared && !is_set(large_shared_memory_, device)) {
-    const auto limit = device_list().with_handle(device).max_shared_bytes_per_block;
+    const auto limit = device_list().with_handle(device).shared_bytes;
     driver().kernel_set_attribute(cu::FunctionAttribute::max_dynamic_shared_bytes,
                                   static_cast<int>(limit - resources_.static_shared_bytes), handle_,
                                   device);
@@ -125,34 +124,61 @@ void Kernel::allow(const LaunchShape& shape) const {
 }
 
 KernelSet::KernelSet(std::vector<KernelSpec> specs, KernelStore& store)
-    : specs_(std::move(specs)), store_(store), slots_(std::make_unique<Slot[]>(specs_.size())) {}
-
-const Kernel& KernelSet::get(std::size_t index) {
-  if (index >= specs_.size()) [[unlikely]] {
-    throw Error(
-        ErrorCode::invalid_argument, "kernel",
-        "has index " + std::to_string(index) + "; there are " + std::to_string(specs_.size()));
+    : specs_(std::move(specs)), store_(store), slots_(std::make_unique<Slot[]>(specs_.size())) {
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    architectures_.push_back(Architecture::of(specs_[i].architecture));
+    if (i == 0 || specs_[i].name != specs_[i - 1].name) first_.push_back(i);
   }
-  Slot& slot = slots_[index];
+  first_.push_back(specs_.size());
+}
+
+std::size_t KernelSet::find(std::size_t index, int compute_capability) const {
+  if (index >= size()) [[unlikely]] {
+    throw Error(ErrorCode::invalid_argument, "kernel",
+                "has index " + std::to_string(index) + "; there are " + std::to_string(size()));
+  }
+  for (std::size_t i = first_[index]; i < first_[index + 1]; ++i) {
+    if (architectures_[i].runs_on(compute_capability)) return i;
+  }
+  return specs_.size();
+}
+
+bool KernelSet::has(std::size_t index, int compute_capability) const {
+  return find(index, compute_capability) != specs_.size();
+}
+
+bool KernelSet::has_any(int compute_capability) const {
+  return std::any_of(architectures_.begin(), architectures_.end(),
+                     [=](const Architecture& a) { return a.runs_on(compute_capability); });
+}
+
+std::string KernelSet::chips() const {
+  std::vector<std::string> names;
+  for (const Architecture& architecture : architectures_) {
+    const std::string name = architecture.chips();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+const Kernel& KernelSet::get(std::size_t index, int compute_capability) {
+  const std::size_t found = find(index, compute_capability);
+  if (found == specs_.size()) [[unlikely]] {
+    throw Error(
+        ErrorCode::unsupported, "kernel " + specs_[first_[index]].name,
+        "is not compiled for compute capability " + compute_capability_text(compute_capability));
+  }
+  Slot& slot = slots_[found];
   if (const Kernel* const kernel = slot.kernel.load(std::memory_order_acquire)) return *kernel;
   const std::lock_guard lock(slot.loading);
   if (const Kernel* const kernel = slot.kernel.load(std::memory_order_acquire)) return *kernel;
-  slot.owned = std::make_unique<const Kernel>(specs_[index], store_);
+  slot.owned = std::make_unique<const Kernel>(specs_[found], store_);
   slot.kernel.store(slot.owned.get(), std::memory_order_release);
   return *slot.owned;
-}
-
-bool runs_on(const std::string& architecture, int compute_capability) {
-  std::string_view text = architecture;
-  if (!text.starts_with("sm_")) return false;
-  text.remove_prefix(3);
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return false;
-  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  if (suffix == "a") return compute_capability == number;
-  return (suffix.empty() || suffix == "f") && compute_capability >= number &&
-         compute_capability / 10 == number / 10;
 }
 
 void launch(const Kernel& kernel, const LaunchShape& shape, void* stream, const void* parameters,

@@ -12,6 +12,7 @@
 
 #include "core/launch_shape.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/kernels/architecture.h"
 #include "runtime/kernels/kernel_spec.h"
 #include "runtime/kernels/kernel_store.h"
 
@@ -41,16 +42,21 @@ class Kernel {
   mutable std::atomic<std::uint64_t> large_clusters_ = 0;
 };
 
-/// The kernels of one operation, each loaded when it is first asked for.
+/// The kernels of one operation, each loaded when it is first asked for. Specs of the same name
+/// that follow one another (for_architectures) are one kernel, for chips of several architectures.
 class KernelSet {
  public:
   explicit KernelSet(std::vector<KernelSpec> specs, KernelStore& store = KernelStore::instance());
 
-  std::size_t size() const { return specs_.size(); }
-  const KernelSpec& spec(std::size_t index) const { return specs_.at(index); }
-  /// Thread-safe; costs an atomic load once the kernel is loaded. Throws as Kernel's constructor
-  /// does, and tries again at the next call.
-  const Kernel& get(std::size_t index);
+  std::size_t size() const { return first_.size() - 1; }
+  /// Whether kernel `index`, or any kernel, is there for a chip of this compute capability.
+  bool has(std::size_t index, int compute_capability) const;
+  bool has_any(int compute_capability) const;
+  /// The chips that there are kernels for: "9.0, 10.x and 12.x".
+  std::string chips() const;
+  /// Thread-safe; costs an atomic load once the kernel is loaded. Throws `unsupported` if it is not
+  /// there for such a chip, and as Kernel's constructor does; then it tries again at the next call.
+  const Kernel& get(std::size_t index, int compute_capability);
 
  private:
   struct Slot {
@@ -59,14 +65,15 @@ class KernelSet {
     std::mutex loading;
   };
 
+  /// The number of the kernel's spec for such a chip; that of all specs where there is none.
+  std::size_t find(std::size_t index, int compute_capability) const;
+
   std::vector<KernelSpec> specs_;
+  std::vector<Architecture> architectures_;  // of each
+  std::vector<std::size_t> first_;           // spec of each kernel, and how many specs there are
   KernelStore& store_;
   std::unique_ptr<Slot[]> slots_;
 };
-
-/// Whether code for `architecture` runs on a device: sm_90a on 9.0 alone, sm_100f on 10.x, sm_80 on
-/// 8.0 and up to 8.9.
-bool runs_on(const std::string& architecture, int compute_capability);
 
 /// Launches on `stream` (a CUstream or cudaStream_t; null: the legacy default stream) in the
 /// context that is current on the calling thread, which must be the stream's. Returns at once;

@@ -91,14 +91,14 @@ class KernelOnGpu : public test::OnHopper {
 TEST_F(KernelOnGpu, RunsOnEveryKindOfStream) {
   const DeviceStream own;
   const test::Peephole peephole;
-  void* const legacy = reinterpret_cast<void*>(1);      // CU_STREAM_LEGACY
-  void* const per_thread = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD
-  launch(set_.get(0), shape(), nullptr, parameters());  // loads it
+  void* const legacy = reinterpret_cast<void*>(1);          // CU_STREAM_LEGACY
+  void* const per_thread = reinterpret_cast<void*>(2);      // CU_STREAM_PER_THREAD
+  launch(set_.get(0, 90), shape(), nullptr, parameters());  // loads it
   wait_for_device();
   for (void* const stream : {static_cast<void*>(nullptr), legacy, per_thread, own.handle()}) {
     out_.fill(0xff);
     test::StreamGate gate(stream);
-    launch(set_.get(0), shape(), stream, parameters());
+    launch(set_.get(0, 90), shape(), stream, parameters());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const std::vector<std::uint8_t> held = peephole.read(out_.data(), out_.bytes());
     EXPECT_THAT(held, testing::Each(0xff)) << stream;
@@ -117,7 +117,7 @@ TEST_F(KernelOnGpu, RunsFromManyThreads) {
       for (int repeat = 0; repeat < 20; ++repeat) {
         const LaunchShape wide = {.grid = {static_cast<std::uint32_t>(ceil_div(kCount, 256))},
                                   .block = {128}};
-        launch(set_.get(i % 2), i % 2 == 0 ? shape() : wide, stream.handle(), parameters());
+        launch(set_.get(i % 2, 90), i % 2 == 0 ? shape() : wide, stream.handle(), parameters());
       }
       stream.wait();
     });
@@ -129,7 +129,7 @@ TEST_F(KernelOnGpu, RunsFromManyThreads) {
 TEST_F(KernelOnGpu, IsLoadedAndLaunchedWithinACapture) {
   const DeviceStream stream;
   const DeviceGraph graph(stream, [&](void* captured) {
-    launch(set_.get(0), shape(), captured, parameters());  // the first use of this kernel
+    launch(set_.get(0, 90), shape(), captured, parameters());  // the first use of this kernel
   });
   out_.fill(0xff);
   graph.launch(stream);
@@ -141,13 +141,13 @@ TEST_F(KernelOnGpu, RunsWithProgrammaticDependentLaunch) {
   const DeviceStream stream;
   LaunchShape dependent = shape();
   dependent.programmatic_dependent_launch = true;
-  for (int i = 0; i < 3; ++i) launch(set_.get(0), dependent, stream.handle(), parameters());
+  for (int i = 0; i < 3; ++i) launch(set_.get(0, 90), dependent, stream.handle(), parameters());
   stream.wait();
   expect_scaled();
 }
 
 TEST_F(KernelOnGpu, UsesWhatTheCompilerSaid) {
-  const Kernel& kernel = set_.get(0);
+  const Kernel& kernel = set_.get(0, 90);
   int registers = 0, local = -1;
   driver().kernel_attribute(&registers, cu::FunctionAttribute::registers, kernel.handle(), 0);
   driver().kernel_attribute(&local, cu::FunctionAttribute::local_bytes, kernel.handle(), 0);
@@ -169,7 +169,7 @@ TEST_F(KernelOnGpu, HasLargeSharedMemoryAndClusters) {
     DeviceBuffer out(16 * kRow * sizeof(float));
     const LaunchShape shape = {
         .grid = {16}, .block = {128}, .cluster = {cluster}, .dynamic_shared_bytes = kWords * 4};
-    launch(set.get(0), shape, nullptr, ScaleParameters{x(), floats(out), kFactor, kRow});
+    launch(set.get(0, 90), shape, nullptr, ScaleParameters{x(), floats(out), kFactor, kRow});
     const std::vector<float> result = download(out);
     for (std::size_t i = 0; i < result.size(); ++i) {
       const std::size_t word = kWords - kRow + i % kRow;

@@ -49,6 +49,18 @@ void check(const KernelSpec& spec) {
 
 }  // namespace
 
+std::vector<KernelSpec> for_architectures(const std::vector<KernelSpec>& specs,
+                                          std::span<const char* const> architectures) {
+  std::vector<KernelSpec> result;
+  for (const KernelSpec& spec : specs) {
+    for (const char* const architecture : architectures) {
+      result.push_back(spec);
+      result.back().architecture = architecture;
+    }
+  }
+  return result;
+}
+
 std::string translation_unit(const KernelSpec& spec) {
   check(spec);
   return "#include \"" + spec.header + "\"\nstatic_assert(sizeof(" + spec.parameters +

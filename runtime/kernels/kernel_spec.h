@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace blockscale::runtime {
 
@@ -35,6 +37,11 @@ KernelSpec with_parameters(KernelSpec spec, std::string name) {
   spec.parameter_bytes = sizeof(Parameters);
   return spec;
 }
+
+/// `specs` for each of these architectures: those of one kernel follow one another, as KernelSet
+/// wants them.
+std::vector<KernelSpec> for_architectures(const std::vector<KernelSpec>& specs,
+                                          std::span<const char* const> architectures);
 
 /// The source that is compiled for this kernel. Throws invalid_argument, naming the kernel, if the
 /// description is not well formed.

@@ -72,15 +72,15 @@ class Kernels : public testing::Test {
 TEST_F(Kernels, AreLoadedOnceWhenFirstAskedFor) {
   KernelSet set({sample_spec(2), sample_spec(4)}, sample_store());
   EXPECT_EQ(fake_.calls["cuLibraryLoadData"], 0);
-  const Kernel& kernel = set.get(1);
+  const Kernel& kernel = set.get(1, 90);
   EXPECT_EQ(fake_.calls["cuLibraryLoadData"], 1);
   EXPECT_EQ(kernel.spec().name, "sample_scale_4");
   EXPECT_EQ(kernel.resources().registers, 32u);
-  EXPECT_EQ(&set.get(1), &kernel);
+  EXPECT_EQ(&set.get(1, 90), &kernel);
   EXPECT_EQ(fake_.calls["cuLibraryLoadData"], 1);
-  EXPECT_NE(&set.get(0), &kernel);
+  EXPECT_NE(&set.get(0, 90), &kernel);
   EXPECT_EQ(fake_.calls["cuLibraryLoadData"], 2);
-  expect_invalid("kernel", "has index 2; there are 2", [&] { set.get(2); });
+  expect_invalid("kernel", "has index 2; there are 2", [&] { set.get(2, 90); });
 }
 
 TEST_F(Kernels, AreLoadedOnceByManyThreads) {
@@ -88,7 +88,7 @@ TEST_F(Kernels, AreLoadedOnceByManyThreads) {
   std::vector<std::thread> threads;
   std::vector<const Kernel*> seen(16);
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    threads.emplace_back([&, i] { seen[i] = &set.get(i % 2); });
+    threads.emplace_back([&, i] { seen[i] = &set.get(i % 2, 90); });
   }
   for (std::thread& thread : threads) thread.join();
   for (std::size_t i = 2; i < seen.size(); ++i) EXPECT_EQ(seen[i], seen[i % 2]);
@@ -97,7 +97,7 @@ TEST_F(Kernels, AreLoadedOnceByManyThreads) {
 
 TEST_F(Kernels, LoadingDoesNotDisturbACapture) {
   KernelSet set({sample_spec(2)}, sample_store());
-  set.get(0);
+  set.get(0, 90);
   EXPECT_EQ(fake_.capture_mode_while_loading, static_cast<int>(cu::CaptureMode::relaxed));
   EXPECT_EQ(fake_.capture_mode, static_cast<int>(cu::CaptureMode::global));
 }
@@ -108,10 +108,10 @@ TEST_F(Kernels, LoadingFailsWithDetailAndCanBeTriedAgain) {
   expect_error(ErrorCode::device, "driver",
                "kernel sample_scale_2 for sm_90a from " + (folder_ / "sample.pack").string() +
                    "; the driver is for CUDA 13.0",
-               [&] { set.get(0); });
+               [&] { set.get(0, 90); });
   EXPECT_EQ(fake_.capture_mode, 0);
   fake_.failures.clear();
-  EXPECT_EQ(set.get(0).spec().name, "sample_scale_2");
+  EXPECT_EQ(set.get(0, 90).spec().name, "sample_scale_2");
 }
 
 TEST_F(Kernels, CodeWithoutTheKernelIsUnloaded) {
@@ -120,7 +120,7 @@ TEST_F(Kernels, CodeWithoutTheKernelIsUnloaded) {
   KernelSet set({sample_spec(2)}, store_with({other}));
   for (const int attempt : {1, 2}) {
     expect_error(ErrorCode::device, "driver", "cuLibraryGetKernel failed with error 500",
-                 [&] { set.get(0); });
+                 [&] { set.get(0, 90); });
     EXPECT_EQ(fake_.calls["cuLibraryLoadData"], attempt);
     EXPECT_EQ(fake_.calls["cuLibraryUnload"], attempt);
   }
@@ -132,7 +132,7 @@ TEST_F(Kernels, APackOfOtherSourcesIsRefused) {
   KernelSet set({sample_spec(2)}, store_with({old}));
   expect_error(ErrorCode::unsupported, (folder_ / "sample.pack").string(),
                "kernel sample_scale_2 in this pack was compiled from other sources",
-               [&] { set.get(0); });
+               [&] { set.get(0, 90); });
 }
 
 TEST_F(Kernels, CodeThatIsNoneIsRefusedByTheDriver) {
@@ -140,7 +140,7 @@ TEST_F(Kernels, CodeThatIsNoneIsRefusedByTheDriver) {
   broken.cubin.assign(64, std::byte{});
   KernelSet set({sample_spec(2)}, store_with({broken}));
   expect_error(ErrorCode::device, "driver", "cuLibraryLoadData failed with error 200",
-               [&] { set.get(0); });
+               [&] { set.get(0, 90); });
 }
 
 TEST_F(Kernels, LaunchPassesShapeStreamAndParameters) {
@@ -152,7 +152,7 @@ TEST_F(Kernels, LaunchPassesShapeStreamAndParameters) {
                              .dynamic_shared_bytes = 1000,
                              .programmatic_dependent_launch = true};
   int stream = 0;
-  launch(set.get(0), shape, &stream, parameters_);
+  launch(set.get(0, 90), shape, &stream, parameters_);
   ASSERT_EQ(fake_.launches.size(), 1u);
   const test::FakeLaunch& launched = fake_.launches[0];
   EXPECT_EQ(launched.kernel, "sample_scale_2");
@@ -164,7 +164,7 @@ TEST_F(Kernels, LaunchPassesShapeStreamAndParameters) {
   EXPECT_TRUE(launched.programmatic_dependent_launch);
   EXPECT_EQ(launched.stream, &stream);
   EXPECT_EQ(std::memcmp(launched.parameters.data(), &parameters_, sizeof parameters_), 0);
-  launch(set.get(0), shape_, nullptr, parameters_);
+  launch(set.get(0, 90), shape_, nullptr, parameters_);
   EXPECT_EQ(fake_.launches[1].cluster, (Shape{}));  // no attribute
   EXPECT_FALSE(fake_.launches[1].programmatic_dependent_launch);
   EXPECT_EQ(fake_.launches[1].stream, nullptr);
@@ -177,7 +177,7 @@ TEST_F(Kernels, OneKernelServesEveryDeviceAndThread) {
     threads.emplace_back([&, i] {
       const cuda::DeviceScope device(i % 2);
       for (int repeat = 0; repeat < 50; ++repeat) {
-        launch(set.get(0), shape_, nullptr, parameters_);
+        launch(set.get(0, 90), shape_, nullptr, parameters_);
       }
     });
   }
@@ -191,7 +191,7 @@ TEST_F(Kernels, OneKernelServesEveryDeviceAndThread) {
 
 TEST_F(Kernels, LargeSharedMemoryIsAllowedOnceADevice) {
   KernelSet set({sample_spec(4)}, sample_store());
-  const Kernel& kernel = set.get(0);
+  const Kernel& kernel = set.get(0, 90);
   const auto attribute = [&](const char* device) {
     return fake_.attributes[{"sample_scale_4", device, "8"}];
   };
@@ -217,11 +217,11 @@ TEST_F(Kernels, LargeClustersAreAllowedOnceADevice) {
   LaunchShape shape = shape_;
   shape.grid = {32};
   shape.cluster = {8};
-  launch(set.get(0), shape, nullptr, parameters_);
+  launch(set.get(0, 90), shape, nullptr, parameters_);
   EXPECT_EQ(fake_.calls["cuKernelSetAttribute"], 0);
   shape.cluster = {16};
-  launch(set.get(0), shape, nullptr, parameters_);
-  launch(set.get(0), shape, nullptr, parameters_);
+  launch(set.get(0, 90), shape, nullptr, parameters_);
+  launch(set.get(0, 90), shape, nullptr, parameters_);
   EXPECT_EQ(fake_.calls["cuKernelSetAttribute"], 1);
   const std::array<std::string, 3> key = {"sample_scale_2", "0", "14"};
   EXPECT_EQ(fake_.attributes.at(key), 1);
@@ -234,7 +234,7 @@ TEST_F(Kernels, LaunchRefusesWhatDoesNotFitTheKernel) {
     LaunchShape shape = shape_;
     change(shape);
     expect_invalid("kernel sample_scale_2", reason,
-                   [&] { launch(set.get(0), shape, nullptr, parameters_); });
+                   [&] { launch(set.get(0, 90), shape, nullptr, parameters_); });
   };
   expect_refused("launched with 64 threads; it is compiled for 128",
                  [](LaunchShape& shape) { shape.block = {64}; });
@@ -242,7 +242,7 @@ TEST_F(Kernels, LaunchRefusesWhatDoesNotFitTheKernel) {
   expect_refused("multiple of its cluster", [](LaunchShape& shape) { shape.cluster = {4}; });
   expect_refused("multiple of its cluster", [](LaunchShape& shape) { shape.cluster = {1, 0}; });
   expect_invalid("kernel sample_scale_2", "its parameters are 4 bytes; 24 are needed",
-                 [&] { launch(set.get(0), shape_, nullptr, 1.0f); });
+                 [&] { launch(set.get(0, 90), shape_, nullptr, 1.0f); });
   EXPECT_TRUE(fake_.launches.empty());
 }
 
@@ -253,20 +253,20 @@ TEST_F(Kernels, LaunchTakesFewerThreadsWhereTheKernelSaysSo) {
   const cuda::DeviceScope device(0);
   LaunchShape shape = shape_;
   shape.block = {96};
-  launch(set.get(0), shape, nullptr, parameters_);
+  launch(set.get(0, 90), shape, nullptr, parameters_);
   ASSERT_EQ(fake_.launches.size(), 1u);
   EXPECT_EQ(fake_.launches[0].block, (Shape{96, 1, 1}));
   for (const std::uint32_t threads : {0u, 160u}) {
     shape.block = {threads};
     expect_invalid("kernel sample_scale_2",
                    "with " + std::to_string(threads) + " threads; it is compiled for at most 128",
-                   [&] { launch(set.get(0), shape, nullptr, parameters_); });
+                   [&] { launch(set.get(0, 90), shape, nullptr, parameters_); });
   }
 }
 
 TEST_F(Kernels, LaunchFailsWithTheDriversTextAndTheShape) {
   KernelSet set({sample_spec(2)}, sample_store());
-  const auto launch_it = [&] { launch(set.get(0), shape_, nullptr, parameters_); };
+  const auto launch_it = [&] { launch(set.get(0, 90), shape_, nullptr, parameters_); };
   expect_error(
       ErrorCode::device, "driver",
       "cuLaunchKernelEx failed with error 201 (CUDA_ERROR_INVALID_CONTEXT): invalid device "
@@ -292,6 +292,24 @@ TEST(Architectures, RunOnTheirDevices) {
   EXPECT_FALSE(runs_on("sm_90x", 90));
 }
 
+TEST_F(Kernels, AreChosenByArchitecture) {
+  const char* const names[] = {"sm_90a", "sm_120f"};
+  const std::vector<KernelSpec> hopper = {sample_spec(8)};
+  std::vector<KernelSpec> specs = for_architectures({sample_spec(2), sample_spec(4)}, names);
+  specs.insert(specs.end(), hopper.begin(), hopper.end());
+  KernelSet set(specs, sample_store());
+  EXPECT_EQ(set.size(), 3u);
+  EXPECT_EQ(set.chips(), "9.0 and 12.x");
+  EXPECT_EQ(set.get(1, 90).spec().name, "sample_scale_4");
+  EXPECT_EQ(set.get(1, 90).spec().architecture, "sm_90a");
+  EXPECT_TRUE(set.has(0, 121));
+  EXPECT_FALSE(set.has(2, 121));
+  EXPECT_TRUE(set.has_any(120));
+  EXPECT_FALSE(set.has_any(100));
+  expect_error(ErrorCode::unsupported, "kernel sample_scale_8",
+               "is not compiled for compute capability 12.0", [&] { (void)set.get(2, 120); });
+}
+
 class KernelsWithNvrtc : public Kernels {
  protected:
   void SetUp() override {
@@ -309,7 +327,7 @@ TEST_F(KernelsWithNvrtc, WhatThePackLacksIsCompiledAndCached) {
   ASSERT_EQ(store.cache().entries().size(), 1u);
   EXPECT_EQ(store.cache().entries()[0].kernel.name, "sample_scale_8");
   KernelSet set({sample_spec(8)}, store);
-  EXPECT_EQ(set.get(0).resources(), image.resources);
+  EXPECT_EQ(set.get(0, 90).resources(), image.resources);
 }
 
 TEST_F(KernelsWithNvrtc, LocalMemoryThatIsNoLongerAllowedIsRefusedAlthoughCached) {

@@ -46,7 +46,7 @@ json launches(const std::filesystem::path& folder) {
   KernelStore store(
       test::sample_sources(), [](const std::string&) { return ""; }, KernelCache(folder));
   KernelSet set({test::sample_spec()}, store);
-  const Kernel& kernel = set.get(0);
+  const Kernel& kernel = set.get(0, 90);
   const DeviceStream stream;
   const LaunchShape plain = {.grid = {128}, .block = {128}};
   LaunchShape cluster = plain, dependent = plain, all = plain;
@@ -75,10 +75,10 @@ json first_call(const std::filesystem::path& pack) {
   KernelSet set({test::sample_spec()}, store);
   const test::ScaleParameters parameters = {nullptr, nullptr, 1.0f, 0};
   const LaunchShape shape = {.grid = {128}, .block = {128}};
-  launch(set.get(0), shape, stream.handle(), parameters);
+  launch(set.get(0, 90), shape, stream.handle(), parameters);
   stream.wait();
   const auto first = Clock::now();
-  launch(set.get(0), shape, stream.handle(), parameters);
+  launch(set.get(0, 90), shape, stream.handle(), parameters);
   stream.wait();
   return {{"init_and_context_ms", microseconds(start, ready) / 1e3},
           {"first_call_ms", microseconds(ready, first) / 1e3},

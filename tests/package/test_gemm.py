@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import blockscale
 import ml_dtypes
 import numpy as np
@@ -76,11 +79,12 @@ def test_short_way_is_the_long_one(dtype: type, left: str, with_bias: bool) -> N
     bias = normal(9, seed=2).astype(dtype) if with_bias else None
     short, long = poisoned((3, 12), dtype)[:, :9], poisoned((3, 9), dtype)
     options = {"bias": bias, "threads": 1}
-    assert blockscale._native.gemm_numpy(a, b, short, 0.5, bias, False, 1)
+    given = (0.5, 0.0, None, bias, False, "identity", None, 1)
+    assert blockscale._native.gemm(a, b, short, given, None)
     short[:] = np.nan
     assert blockscale.gemm(a, b, out=short, alpha=0.5, **options) is short
     out = long.view(Subclass)
-    assert not blockscale._native.gemm_numpy(a, b, out, 0.5, bias, False, 1)
+    assert not blockscale._native.gemm(a, b, out, given, None)
     blockscale.gemm(a, b, out=out, alpha=0.5, **options)
     assert short.tobytes() == long.tobytes() and np.isfinite(short.astype(np.float32)).all()
 
@@ -102,12 +106,76 @@ def test_short_way_leaves_the_rest() -> None:
     with pytest.raises(ValueError, match="shares memory|overlaps"):
         blockscale.gemm(a, b, out=a[:, :5])
     with pytest.raises(ValueError, match="bias"):
-        blockscale.gemm(a, b, out=out, bias=np.ones((1, 5), np.float32))
+        blockscale.gemm(a, b, out=out, bias=np.ones((2, 5), np.float32))
     with pytest.raises(ValueError, match="threads"):
         blockscale.gemm(a, b, out=out, threads=-1)
     expected = blockscale.gemm(a, b)
     assert np.array_equal(blockscale.gemm(np.asfortranarray(a).copy("C"), b, out=out), expected)
     assert np.array_equal(blockscale.gemm(a, b, out=out, alpha=1), expected)
+
+
+@pytest.mark.parametrize("with_out", [False, True])
+def test_a_bias_of_one_row_is_a_bias(with_out: bool) -> None:
+    a, b = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4")
+    bias = normal(5, seed=2)
+    expected = blockscale.gemm(a, b, bias=bias)
+    assert not np.array_equal(expected, blockscale.gemm(a, b))
+    for row in (bias[None], np.asfortranarray(normal(4, 5))[:1] * 0 + bias):
+        assert row.shape == (1, 5)
+        out = np.empty((3, 5), np.float32) if with_out else None
+        assert np.array_equal(blockscale.gemm(a, b, bias=row, out=out), expected)
+    for wrong in (bias[None, None], bias[:4][None], bias[:, None]):
+        with pytest.raises(ValueError, match="bias"):
+            blockscale.gemm(a, b, bias=wrong, out=np.empty((3, 5), np.float32))
+
+
+def test_c_and_beta_by_the_short_way() -> None:
+    a, b, c = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4"), normal(3, 5, seed=3)
+    out = np.empty((3, 5), np.float32)
+    given = (1.0, 2.0, c, None, False, "identity", None, 0)
+    assert blockscale._native.gemm(a, b, out, given, None)
+    assert np.array_equal(out, blockscale.gemm(a, b, beta=2.0, c=c))
+    for wrong in (c[:2], c[:, :4], None):
+        with pytest.raises(ValueError, match="c"):
+            blockscale.gemm(a, b, beta=2.0, c=wrong, out=out)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "transform", ["gelu_tanh", "gelu_erf", "swiglu", blockscale.Swiglu(order="up_first", group=1)]
+)
+def test_transform_of_a_plain_result(transform: Any, dtype: str) -> None:
+    a, b = normal(3, 64), blockscale.quantize(normal(10, 64, seed=1), "mxfp4")
+    sums = blockscale.gemm(a, b, bias=normal(10, seed=2))
+    got = blockscale.gemm(a, b, bias=normal(10, seed=2), transform=transform, out_dtype=dtype)
+    x = sums.astype(np.float64)
+    if isinstance(transform, blockscale.Swiglu):
+        gate, up = x[:, 1::2], x[:, 0::2]
+    else:
+        gate, up = x[:, :5], x[:, 5:]
+    erf = np.vectorize(math.erf)
+    expected = {
+        "gelu_tanh": x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+        "gelu_erf": x * (1 + erf(x / np.sqrt(2))) / 2,
+    }.get(str(transform), gate / (1 + np.exp(-gate)) * up)
+    assert str(got.dtype) == dtype and got.shape == expected.shape
+    assert np.abs(got.astype(np.float64) - expected).max() <= 2.0**-7 * np.abs(expected).max()
+    out = np.empty_like(got)
+    assert blockscale.gemm(a, b, bias=normal(10, seed=2), transform=transform, out=out) is out
+    assert out.tobytes() == got.tobytes()
+
+
+def test_transforms_that_do_not_follow_a_product() -> None:
+    a, b = normal(3, 64), blockscale.quantize(normal(10, 64), "mxfp4")
+    norm = blockscale.RmsNorm(np.ones(10, np.float32))
+    with pytest.raises(ValueError, match="transform: is rms_norm, must be Identity, Gelu or Sw"):
+        blockscale.gemm(a, b, transform=norm)
+    with pytest.raises(ValueError, match="transform: is 'relu'"):
+        blockscale.gemm(a, b, transform="relu")
+    with pytest.raises(ValueError, match="must be even"):
+        blockscale.gemm(a, b[:9], transform="swiglu")
+    with pytest.raises(ValueError, match=r"out: shape is \(3, 10\), must be \(3, 5\)"):
+        blockscale.gemm(a, b, transform="swiglu", out=np.empty((3, 10), np.float32))
 
 
 def test_batches_and_broadcast() -> None:
@@ -176,7 +244,7 @@ def test_plans_need_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "text"),
     [
-        ((1, 2, 32, "mxfp4", "mxfp4"), {}, ValueError, "a.recipe: is mxfp4"),
+        ((1, 2, 32, "mxfp4", "nvfp4"), {}, ValueError, "b.recipe: is nvfp4 with a.recipe mxfp4"),
         ((1, 2, 32, "fp8_row"), {}, ValueError, "no such pair"),
         ((1, 2, 32, "fp9"), {}, ValueError, "a: is 'fp9'"),
         ((1, -2, 32), {}, ValueError, "n: is -2"),
@@ -186,7 +254,18 @@ def test_plans_need_no_gpu() -> None:
         ((1, 2, 32), {"out_dtype": "int8"}, TypeError, "out_dtype: is int8"),
         ((1, 2, 32), {"to": "fp9"}, ValueError, "to: is 'fp9'"),
         ((1, 2, 32), {"to": "fp8_row"}, ValueError, "out.recipe: is fp8_row, must be fp8_1x128"),
-        ((1, 2, 32), {"transform": "swiglu"}, ValueError, "transform: is 'swiglu', must be ident"),
+        (
+            (1, 2, 32, "mxfp4", "mxfp4"),
+            {"transform": "gelu_tanh"},
+            ValueError,
+            "transform: is given, must be Identity on",
+        ),
+        (
+            (1, 2, 32),
+            {"transform": "swiglu"},
+            ValueError,
+            "transform: is given, must be Identity on",
+        ),
         ((1, 3, 32), {"to": "fp8_1x128", "transform": "swiglu"}, ValueError, "x.columns: is 3"),
         ((1, 2, 32), {"to": "nvfp4", "transform": "rms_norm"}, ValueError, "transform: is 'rms_"),
         ((1, 2, 32), {"to": "nvfp4", "transform": 3}, TypeError, "transform: is a int"),

@@ -9,6 +9,7 @@ import blockscale
 import numpy as np
 import pytest
 from blockscale import ScaledTensor, _native
+from blockscale._tensor import scale_shape, traits_of
 
 LAYOUTS = [layout.name for layout in blockscale.ScaleLayout]
 QUANTIZED = [r.name for r in blockscale.Recipe if r.name not in ("f32", "f16", "bf16")]
@@ -23,11 +24,22 @@ def layouts_of(recipe: str) -> list[str]:
     found = []
     for layout in LAYOUTS:
         try:
-            _native.scale_shape(blockscale.Recipe[recipe], blockscale.ScaleLayout[layout], 256, 256)
+            _native.part_shapes(
+                blockscale.Recipe[recipe], blockscale.ScaleLayout[layout], (256, 256)
+            )
         except ValueError:
             continue
         found.append(layout)
     return found
+
+
+@pytest.mark.parametrize("recipe", QUANTIZED)
+def test_shapes_of_scales_are_those_of_the_library(recipe: str) -> None:
+    traits = traits_of(recipe, "recipe")
+    for layout in (blockscale.ScaleLayout[name] for name in layouts_of(recipe)):
+        for rows, k in ((1, 32), (129, 160), (256, 1024), (0, 32)):
+            _, expected = _native.part_shapes(traits.recipe, layout, (rows, k))
+            assert scale_shape(traits, layout, rows, k) == expected
 
 
 def unit(t: ScaledTensor) -> int:

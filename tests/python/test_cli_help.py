@@ -16,15 +16,15 @@ OPTIONS = {
     "--resume --overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --scales "
     "--calibration --recipes --dry-run --quiet --json",
     "inspect": "--tensor --sort --top --layout --shape --recipe --group --rows-per-scale "
-    "--leading-stride --batch --json",
+    "--major --leading-stride --batch --json",
     "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",
     "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
-    "--repeats --device --size --plan --json --output",
+    "--repeats --device --size --chip --plan --json --output",
     "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json --output",
-    "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --plan "
-    "--tune --json --output",
+    "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --chip "
+    "--plan --tune --json --output",
     "bench copy": "--size --threads --repeats --json --output",
     "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",

@@ -71,6 +71,23 @@ def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform:
     assert last == f"bytes  0 of {bytes_text}"
 
 
+@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "swiglu"])
+def test_gemm_transforms_a_plain_result(program: Program, transform: str):
+    arguments = ["gemm", "-m", 5, "-n", 64, "-k", 32, "--repeats", 1, "--transform", transform]
+    arguments += ["--recipe-a", "bf16", "--recipe-b", "mxfp4", "--dtype", "bf16"]
+    report = program.json(*arguments)
+    assert (report["dtype"], report["transform"]) == ("bf16", transform) and "to" not in report
+    assert report["check"]["passed"] and report["check"]["elements"] == 5 * 64
+    columns = 32 if transform == "swiglu" else 64
+    product = "A [5, 32] bf16 x B [64, 32]^T mxfp4"
+    assert program.ok(*arguments).startswith(f"D [5, {columns}] bf16 = {transform}({product})\n")
+    bench = program.json(
+        *("bench", "gemm", "-m", 5, "-n", 64, "-k", 32, "--pair", "bf16:mxfp4", "--repeats", 1),
+        *("--transform", transform),
+    )
+    assert bench["transform"] == transform
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "message"),
     [
@@ -81,9 +98,14 @@ def test_gemm_quantizes(program: Program, to: str, bytes_of_128: int, transform:
         ("-m 4 -n 4 -k 4 --recipe-a f32 --recipe-b f32 --samples 0", "usage", "--samples"),
         ("--weights model -n 4", "usage", "-n and -k come from --weights"),
         ("--weights missing", "not_found", "missing"),
-        ("--weights model --to nvfp4", "usage", "--to go with random operands"),
+        ("--weights model --to nvfp4", "usage", "--transform go with random operands"),
+        ("--weights model --transform swiglu", "usage", "--transform go with random operands"),
         ("--to nvfp4 --dtype f32", "usage", "--dtype excludes --to"),
-        ("--transform swiglu", "usage", "--transform requires --to"),
+        (
+            "-m 4 -n 65 -k 32 --recipe-a f32 --recipe-b f32 --transform swiglu",
+            "invalid_argument",
+            "b.rows: is 65, must be 64",
+        ),
         ("--to nvfp4 --transform modulate", "usage", "of identity, gelu_tanh, gelu_erf, swiglu"),
         (
             "-m 4 -n 4 -k 32 --recipe-a f32 --recipe-b f32 --to fp8_row",
@@ -267,6 +289,18 @@ def test_measuring_without_a_gpu(
     assert result.err.startswith(f"blockscale {name}: error: {text}"), result
 
 
+def test_plans_are_for_a_named_chip(program: Program):
+    product = ("bench", "gemm", "--device", "cuda", "--plan", "-m", "4096")
+    small = program.ok(*product, "--chip", "H20")
+    assert small != program.ok(*product, "--chip", "H200")
+    assert " 78 x 384 threads" in small
+    quantizer = ("bench", "quantize", "--device", "cuda", "--plan", "--recipe", "nvfp4")
+    assert "quantize_blocks_nvfp4_" in program.ok(*quantizer, "--chip", "RTX PRO 6000")
+    text = program.fails("invalid_argument", *product, "--chip", "H2")
+    assert "chip: is 'H2', must be of one of NVIDIA H200, NVIDIA H100" in text
+    assert "--chip goes with --plan" in program.fails("usage", "bench", "gemm", "--chip", "H200")
+
+
 def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     def error(*arguments: str, capability: str = "90") -> tuple[int, str]:
         result = program(
@@ -280,11 +314,13 @@ def test_gemm_on_a_gpu_refuses(program: Program, fake_driver: str):
     code, text = error(*GEMM, capability="80")
     assert code == EXIT_CODES["unsupported"]
     assert "device: is on Fake H200 number 0 (compute capability 8.0); kernels are for 9.0" in text
-    code, text = error(*GEMM[:-3], "mxfp8_e4m3", "--recipe-b", "mxfp8_e4m3")
+    code, text = error(*GEMM[:-3], "mxfp4", "--recipe-b", "nvfp4")
     assert code == EXIT_CODES["unsupported"]
-    assert "a.recipe: is mxfp8_e4m3; products on CUDA devices take FP8" in text
+    assert "b.recipe: is nvfp4 with a.recipe mxfp4: no such pair" in text
     code, text = error("gemm", "--weights", "model")
-    assert code == EXIT_CODES["usage"] and "--device cuda and --to go with random operands" in text
+    assert (
+        code == EXIT_CODES["usage"] and "--device cuda, --to and --transform go with random" in text
+    )
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "fp8_1x128", "--transform", "gelu_erf"]], ids=str)
@@ -361,9 +397,8 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
     assert "_quantized: " in case["plan"] and ", then swiglu and mxfp8_e4m3; " in case["plan"]
     lines = program.ok(*arguments).splitlines()
     assert lines[0] == "fp8_tensor x fp8_tensor" and lines[1].startswith("gemm_fp8_")
-    assert "a.recipe: is mxfp4; products on CUDA devices take FP8" in program.fails(
-        "unsupported", *arguments, "--pair", "mxfp4"
-    )
+    (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
+    assert case["plan"].startswith("plain: gemm_plain_")
 
 
 def test_tuning_gemm_asks_for_a_gpu(program: Program, tmp_path: pathlib.Path):
@@ -427,7 +462,8 @@ def test_doctor(program: Program):
     kernels = report["kernels"]
     states = ("packed", "cached", "outdated", "missing")
     assert sum(kernels[state] for state in states) > 0
-    assert [pack["architecture"] for pack in kernels["packs"]] == ["sm_90a"]
+    names = [pack["architecture"] for pack in kernels["packs"]]
+    assert names == ["sm_90a", "sm_100f", "sm_120f"]
     compiler = kernels["compiler"]
     assert bool(compiler["version"]) != bool(compiler["problem"])
 

@@ -15,6 +15,8 @@ ACCEPTED = {
         '#include "blockscale/gemm.h"\n#include "ops/gemm/cpu.h"\n'
         '#include "device/ptx/mma.h"\n#include "runtime/load.h"\n#include <hwy/highway.h>\n'
     ),
+    "ops/gemm/validate.h": '#include "ops/quantize/validate.h"\n#include "ops/common/checks.h"\n',
+    "ops/moe/plan.cpp": '#include "ops/gemm/cuda/sm90/fp8_model.h"\n',
     "models/convert/convert.cpp": '#include "blockscale/gemm.h"\n#include "models/json.h"\n',
     "models/convert/convert_test.cpp": '#include "core/format.h"\n#include "tests/reference.h"\n',
     "core/format_test.cpp": "#include <cuda_fp8.h>\n",
@@ -35,6 +37,9 @@ REJECTED = [
     ("cli/main.cpp", '#include "models/json.h"\n', "may not include models/"),
     ("ops/gemm/cpu.cpp", '#include "models/json.h"\n', "may not include models/"),
     ("ops/gemm/cpu.cpp", '#include "tests/reference.h"\n', "may not include tests/"),
+    ("ops/gemm/cpu.cpp", '#include "ops/quantize/cpu/steps.h"\n', "OPERATION_INCLUDES"),
+    ("ops/quantize/plan.h", '#include "ops/gemm/cuda/plan.h"\n', "OPERATION_INCLUDES"),
+    ("ops/common/cuda/call.h", '#include "ops/quantize/validate.h"\n', "OPERATION_INCLUDES"),
     ("device/pipeline/ring.h", '#include "ops/gemm/cpu.h"\n', "may not include ops/"),
     ("device/pipeline/ring.h", 'void f() { asm volatile("bar"); }\n', "inline assembly"),
     ("ops/gemm/kernel_sm90.cuh", 'void f() { asm("bar"); }\n', "inline assembly"),

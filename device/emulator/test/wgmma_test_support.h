@@ -11,10 +11,10 @@
 #include "device/ptx/global_memory.h"
 #include "device/ptx/mbarrier.h"
 #include "device/ptx/shared_memory.h"
+#include "device/ptx/sm90/wgmma.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
-#include "device/ptx/wgmma.h"
 
 namespace blockscale::emulator {
 

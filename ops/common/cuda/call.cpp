@@ -7,12 +7,16 @@
 
 namespace blockscale::cuda {
 
-void require_kernels_for(const DeviceTraits& device, const char* argument) {
-  if (device.compute_capability == 90) return;
-  throw Error(ErrorCode::unsupported, argument,
-              "is on " + device.name + " (compute capability " +
-                  std::to_string(device.compute_capability / 10) + "." +
-                  std::to_string(device.compute_capability % 10) + "); kernels are for 9.0");
+/// Of a chip that no kernel runs on.
+static std::string refusal(const runtime::KernelSet& kernels, const Chip& chip) {
+  return chip.name + " (compute capability " + runtime::compute_capability_text(chip.architecture) +
+         "); kernels are for " + kernels.chips();
+}
+
+void require_kernels_for(const runtime::KernelSet& kernels, const Chip& chip,
+                         const char* argument) {
+  if (kernels.has_any(chip.architecture)) return;
+  throw Error(ErrorCode::unsupported, argument, "is on " + refusal(kernels, chip));
 }
 
 CallDevice::CallDevice(const Execution& execution) : given_(execution.device) {
@@ -41,23 +45,21 @@ void CallDevice::add(const char* argument, const void* pointer) {
   }
 }
 
-void CallDevice::add_input(const MatrixView& x, const quantize_detail::FusedInput& input) {
-  add("x.data", x.data);
-  add("options.input.scale", input.scale.data);
-  add("options.input.shift", input.shift.data);
-  add("options.input.weight", input.weight.data);
-}
-
-const DeviceTraits& CallDevice::traits() const {
+const Chip& CallDevice::chip(const runtime::KernelSet& kernels) const {
   const DeviceTraits& device = devices().at(static_cast<std::size_t>(ordinal_));
-  require_kernels_for(device, first_);
+  require_kernels_for(kernels, device, first_);
   return device;
 }
 
-void check_multiprocessors(int multiprocessors) {
-  if (multiprocessors >= 1) return;
-  throw Error(ErrorCode::invalid_argument, "multiprocessors",
-              "is " + std::to_string(multiprocessors) + ", must be at least 1");
+const Chip& checked(const Chip& chip, const runtime::KernelSet& kernels) {
+  if (chip.multiprocessors < 1) {
+    throw Error(ErrorCode::invalid_argument, "chip.multiprocessors",
+                "is " + std::to_string(chip.multiprocessors) + ", must be at least 1");
+  }
+  if (!kernels.has_any(chip.architecture)) {
+    throw Error(ErrorCode::unsupported, "chip", "is " + refusal(kernels, chip));
+  }
+  return chip;
 }
 
 Execution with_workspace(const Execution& execution, std::int64_t needed) {

@@ -5,13 +5,13 @@
 
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
-#include "ops/quantize/validate.h"
+#include "ops/common/regions.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale::cuda {
 
-/// Throws `unsupported`, naming `argument`, unless the kernels run on a device.
-void require_kernels_for(const DeviceTraits& device, const char* argument);
+/// Throws `unsupported`, naming `argument`, unless some of an operation's kernels run on a chip.
+void require_kernels_for(const runtime::KernelSet& kernels, const Chip& chip, const char* argument);
 
 /// The device of a call: that of the first pointer that is not null, on which all others must lie.
 class CallDevice {
@@ -22,14 +22,12 @@ class CallDevice {
 
   /// Throws invalid_argument, naming `argument`, for memory of the host or of another device.
   void add(const char* argument, const void* pointer);
-  /// The same for "x.data" and the operands of "options.input".
-  void add_input(const MatrixView& x, const quantize_detail::FusedInput& input);
 
   bool is_known() const { return ordinal_ >= 0; }
   int ordinal() const { return ordinal_; }
 
-  /// Its traits. Throws `unsupported` unless the kernels run on it.
-  const DeviceTraits& traits() const;
+  /// What the call's plan is made for. Throws `unsupported` unless some of these kernels run on it.
+  const Chip& chip(const runtime::KernelSet& kernels) const;
 
  private:
   int given_ = -1;
@@ -37,8 +35,10 @@ class CallDevice {
   const char* first_ = "";
 };
 
-/// Throws invalid_argument unless a chip can have so many, for what describes plans without one.
-void check_multiprocessors(int multiprocessors);
+/// The chip that a plan is described for. Throws invalid_argument for one without multiprocessors,
+/// `unsupported` for one that none of
+/// the kernels runs on.
+const Chip& checked(const Chip& chip, const runtime::KernelSet& kernels);
 
 /// `execution`, with a workspace of `needed` bytes from its source where it has none.
 Execution with_workspace(const Execution& execution, std::int64_t needed);
@@ -60,8 +60,7 @@ void check_workspace(const Execution& execution, std::int64_t needed, CallDevice
                      const Arguments& a) {
   if (needed == 0) return;
   check_workspace(execution, needed, device);
-  quantize_detail::check_apart({"execution.workspace", line_of(execution.workspace, needed)},
-                               regions_of(a));
+  check_apart({"execution.workspace", line_of(execution.workspace, needed)}, regions_of(a));
 }
 
 }  // namespace blockscale::cuda

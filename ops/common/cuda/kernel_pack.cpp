@@ -26,10 +26,15 @@ using runtime::KernelPack;
 using runtime::KernelSpec;
 using runtime::PackedKernel;
 
+/// In the order of the list.
 std::vector<std::string> architectures() {
-  std::set<std::string> names;
-  for (const KernelSpec& spec : kernel_list()) names.insert(spec.architecture);
-  return {names.begin(), names.end()};
+  std::vector<std::string> names;
+  for (const KernelSpec& spec : kernel_list()) {
+    if (std::find(names.begin(), names.end(), spec.architecture) == names.end()) {
+      names.push_back(spec.architecture);
+    }
+  }
+  return names;
 }
 
 KernelPackInfo describe(const std::string& architecture, const KernelPack& pack) {

@@ -19,8 +19,8 @@
 #include "blockscale/tensor.h"
 #include "ops/common/simd/requested.h"
 #include "ops/common/times.h"
+#include "ops/gemm/cpu/bf16/tiles.h"
 #include "ops/gemm/cpu/path.h"
-#include "ops/gemm/cpu/tiles.h"
 #include "ops/gemm/validate.h"
 
 #include "ops/common/simd/push_bf16-inl.h"

@@ -11,7 +11,7 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
-#include "ops/common/overlap.h"
+#include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
@@ -50,13 +50,17 @@ GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Reci
   GemmArguments arguments;
   arguments.a = imagined(a, m, k, batch, 1);
   arguments.b = imagined(b, n, k, batch, 4);
-  arguments.d = {nowhere(7), d, m, n};
+  const std::int64_t columns = std::holds_alternative<Swiglu>(input) ? n / 2 : n;
+  arguments.d = {nowhere(7), d, m, to ? n : columns};
   arguments.d.batch = batch;
-  if (!to) return arguments;
+  if (!to) {
+    arguments.transform = input;
+    return arguments;
+  }
   MutableScaledTensorView out;
   out.recipe = *to;
   out.rows = m;
-  out.k = std::holds_alternative<Swiglu>(input) ? n / 2 : n;
+  out.k = columns;
   out.batch = batch;
   out.values = nowhere(8);
   out.scales = nowhere(9);
@@ -87,24 +91,15 @@ class DeviceProduct {
  public:
   /// `host` is validated.
   explicit DeviceProduct(const GemmArguments& host) : x_(host) {
-    copy(x_.a);
-    copy(x_.b);
-    if (host.quantized) {
-      MutableScaledTensorView& out = x_.quantized->out;
-      const ScaledTensorView out_there = out;
-      copy_result(out.values, values_of(out_there));
-      copy_result(out.scales, scales_of(out_there));
-      if (out.tensor_scale != nullptr) copy(out.tensor_scale, tensor_scales_of(out_there));
-    } else {
-      copy_result(x_.d.data, lines_of(MatrixView(host.d)));
-    }
-    if (host.beta != 0) copy(x_.c.data, lines_of(host.c));
-    if (host.bias != nullptr) {
-      copy(x_.bias, line_of(host.bias, host.d.columns * format_traits(host.bias_dtype).bits / 8));
-    }
-    if (host.alpha_factor != nullptr) {
-      copy(x_.alpha_factor, line_of(host.alpha_factor, sizeof(float)));
-    }
+    using gemm_detail::Access;
+    gemm_detail::for_each_memory(x_, [&](auto, Access access, auto*& pointer, const auto& lines) {
+      if (pointer == nullptr) return;
+      if (access == Access::writes) {
+        results_.emplace_back(buffers_.size(),
+                              const_cast<void*>(static_cast<const void*>(pointer)));
+      }
+      copy(pointer, lines());
+    });
   }
 
   const GemmArguments& arguments() const { return x_; }
@@ -121,13 +116,6 @@ class DeviceProduct {
   }
 
  private:
-  void copy(ScaledTensorView& view) {
-    const ScaledTensorView host = view;
-    copy(view.values, values_of(host));
-    copy(view.scales, scales_of(host));
-    if (host.tensor_scale != nullptr) copy(view.tensor_scale, tensor_scales_of(host));
-  }
-
   /// Copies what `pointer` points to, and lets it point there.
   template <class T>
   void copy(T*& pointer, const MemoryLines& lines) {
@@ -135,12 +123,6 @@ class DeviceProduct {
     buffer.copy_from_host(pointer, buffer.bytes());
     pointer = reinterpret_cast<T*>(buffer.data());
     buffers_.push_back(std::move(buffer));
-  }
-
-  /// The same, for what a product writes.
-  void copy_result(void*& pointer, const MemoryLines& lines) {
-    results_.emplace_back(buffers_.size(), pointer);
-    copy(pointer, lines);
   }
 
   GemmArguments x_;
@@ -189,8 +171,8 @@ class ColdProducts {
     }
     const GemmArguments host = gemm_detail::validated(arguments, {});
     const DeviceTraits& device = current_device();
-    require_kernels_for(device, "device");
-    (void)describe_gemm(host, device.multiprocessors);
+    require_kernels_for(gemm_detail::plain_kernels(), device, "device");
+    (void)describe_gemm(host, device);
     return host;
   }
 
@@ -210,7 +192,7 @@ double benchmark_gemm(const GemmArguments& arguments, int repeats) {
 }
 
 GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
-  using gemm_detail::Fp8GemmChoice;
+  using gemm_detail::Fp8LaunchConfig;
   using gemm_detail::Tuning;
   Tuning tuning = Tuning::read(Tuning::user_file());
   const ColdProducts products(arguments, repeats);
@@ -218,20 +200,25 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) {
     throw Error(ErrorCode::invalid_argument, "d", "has no element: there is nothing to tune");
   }
-  const auto time_choices = [&](const std::vector<Fp8GemmChoice>& choices) {
+  if (!gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, current_device())) {
+    throw Error(ErrorCode::unsupported, "a.recipe",
+                std::string("is ") + recipe_traits(x.a.recipe).name + " with b.recipe " +
+                    recipe_traits(x.b.recipe).name +
+                    ": the plain kernels, which compute this pair, have nothing to tune");
+  }
+  const auto time_choices = [&](const std::vector<Fp8LaunchConfig>& choices) {
     std::vector<ColdProducts::Launch> launches;
-    const auto add = [&](const std::optional<Fp8GemmChoice>& choice) {
+    const auto add = [&](const std::optional<Fp8LaunchConfig>& choice) {
       launches.push_back([choice](const GemmArguments& part, const Execution& execution) {
         gemm_detail::launch_gemm(part, choice, execution);
       });
     };
     add(std::nullopt);
-    for (const Fp8GemmChoice& choice : choices) add(choice);
+    for (const Fp8LaunchConfig& choice : choices) add(choice);
     return products.seconds(launches);
   };
-  const DeviceTraits& device = current_device();
   const gemm_detail::TuningResult result =
-      tune({device.name, device.multiprocessors}, gemm_detail::size_of(x), time_choices, tuning);
+      tune(current_device(), gemm_detail::size_of(x), time_choices, tuning);
   tuning.write();
   return {result.tried, result.planned_seconds, result.best_seconds,
           result.kept ? text_of(*result.kept) : "", tuning.path().string()};

@@ -17,7 +17,7 @@
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8LaunchConfig;
 using Json = nlohmann::json;
 using runtime::DeviceBuffer;
 
@@ -138,23 +138,23 @@ Json measure() {
   }
   const bool all = std::getenv("BLOCKSCALE_BENCH_QUICK") == nullptr;
   const runtime::DeviceStream stream;
-  const int multiprocessors = cuda::current_device().multiprocessors;
+  const cuda::Chip& chip = cuda::current_device();
   Json report = Json::array();
   for (const Shape& s : shapes()) {
     const std::int64_t size = s.m * s.k + s.n * s.k + 2 * s.m * s.n;
     const std::int64_t parts = std::clamp<std::int64_t>(ceil_div(200 << 20, size), 1, 64);
     const Operands operands(s, parts, noise_a, noise_b);
     const GemmArguments first = gemm_detail::validated(operands.part(0), {});
-    const auto planned = gemm_detail::plan_fp8_gemm(first, multiprocessors);
-    std::vector<std::optional<Fp8GemmChoice>> choices = {std::nullopt};  // the plan's
+    const auto planned = gemm_detail::plan_fp8_gemm(first, chip);
+    std::vector<std::optional<Fp8LaunchConfig>> choices = {std::nullopt};  // the plan's
     if (all) {
-      for (const Fp8GemmChoice& c :
-           gemm_detail::fp8_gemm_choices(gemm_detail::size_of(first), multiprocessors)) {
+      for (const Fp8LaunchConfig& c :
+           gemm_detail::fp8_launch_configs(gemm_detail::size_of(first), chip)) {
         choices.emplace_back(c);
       }
     }
     std::vector<runtime::TimedWork> works;
-    for (const std::optional<Fp8GemmChoice>& c : choices) {
+    for (const std::optional<Fp8LaunchConfig>& c : choices) {
       works.push_back(
           {[&operands, c](void* on, int i) { gemm_detail::launch_gemm(operands.part(i), c, {on}); },
            static_cast<int>(parts)});
@@ -185,9 +185,8 @@ Json measure() {
     }
     Json tried = Json::array();
     for (std::size_t i = 1; i < choices.size(); ++i) {
-      const Fp8GemmChoice& c = *choices[i];
-      const double expected =
-          gemm_detail::expected_seconds(gemm_detail::size_of(first), c, multiprocessors);
+      const Fp8LaunchConfig& c = *choices[i];
+      const double expected = gemm_detail::expected_seconds(gemm_detail::size_of(first), c, chip);
       tried.push_back({{"rows", c.rows},
                        {"columns", c.columns},
                        {"stages", c.stages},

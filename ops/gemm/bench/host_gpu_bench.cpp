@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -46,16 +47,18 @@ Json measure_gemm(std::int64_t m, std::int64_t n, std::int64_t k, void* stream, 
   x.b.scales = b_scales.data();
   x.d = {d.data(), Format::bf16, m, n};
 
-  runtime::KernelSet kernels(gemm_detail::fp8_gemm_kernel_specs());
-  gemm_detail::Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(
-      gemm_detail::validated(x, {}), cuda::current_device().multiprocessors);
+  gemm_detail::Fp8GemmPlan plan =
+      gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), cuda::current_device());
   std::vector<std::function<void()>> bare;  // launches
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    gemm_detail::find_tensor_maps(launch);
-    const runtime::Kernel& kernel = kernels.get(static_cast<std::size_t>(launch.kernel));
-    runtime::launch(kernel, launch.shape, stream, launch.params);  // which allows shared memory
-    bare.push_back(test::bare_launch(kernel, launch.shape, stream, launch.params));
+  for (gemm_detail::GemmStep& step : plan.steps) {
+    gemm_detail::find_tensor_maps(step);
+    const runtime::Kernel& kernel = gemm_detail::kernels().get(step.kernel, plan.architecture);
+    std::visit(
+        [&](const auto& params) {
+          runtime::launch(kernel, step.shape, stream, params);  // which allows shared memory
+          bare.push_back(test::bare_launch(kernel, step.shape, stream, params));
+        },
+        step.params);
   }
   cuda::Execution execution{stream};
   execution.device = device;
@@ -80,12 +83,11 @@ Json measure_quantize(Recipe recipe, void* stream) {
   out.k = kColumns;
   out.values = values.data();
   out.scales = scales.data();
-  const auto plan =
-      quantize_detail::plan_quantize(quantize_detail::validated(x, out, {}), {},
-                                     {cuda::current_device().multiprocessors}, nullptr);
+  const auto plan = quantize_detail::plan_quantize(quantize_detail::validated(x, out, {}), {},
+                                                   cuda::current_device(), nullptr);
   const auto& step = plan.last();
-  const runtime::Kernel& kernel =
-      quantize_detail::quantize_kernels().get(static_cast<std::size_t>(step.kernel));
+  const runtime::Kernel& kernel = quantize_detail::quantize_kernels().get(
+      static_cast<std::size_t>(step.kernel), plan.architecture);
   return entry(std::string("quantize ") + recipe_traits(recipe).name,
                test::time_launches(test::bare_launch(kernel, step.shape, stream, step.params),
                                    [&] { cuda::quantize(x, out, {}, {stream}); }));

@@ -20,7 +20,7 @@
 // These are toggled per target as this file is.
 #include "ops/common/simd/decode-inl.h"
 #include "ops/common/simd/encode-inl.h"
-#include "ops/gemm/cpu/microkernel-inl.h"
+#include "ops/gemm/cpu/panels/microkernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {

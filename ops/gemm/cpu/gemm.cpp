@@ -1,5 +1,6 @@
-// The CPU GEMM. Reading order: plan.h (how the work is divided), run_task below (one block of
-// D), panel-inl.h (decoding), microkernel-inl.h (the inner loops), epilogue-inl.h.
+// The CPU GEMM. Reading order: plan.h (how the work is divided), methods.h (the ways to multiply),
+// run_task below (one block of D), panels/panel-inl.h (decoding), panels/microkernel-inl.h (the
+// inner loops), epilogue-inl.h.
 #define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <span>
 
 #include "blockscale/gemm.h"
 #include "blockscale/parallel.h"
@@ -23,23 +25,25 @@
 #include "ops/common/simd/requested.h"
 #include "ops/gemm/cpu/epilogue.h"
 #include "ops/gemm/cpu/memory.h"
+#include "ops/gemm/cpu/methods.h"
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cpu/plan.h"
 #include "ops/gemm/cpu/task.h"
+#include "ops/gemm/cpu/transform.h"
 #include "ops/gemm/cpu/value_range.h"
 #include "ops/gemm/validate.h"
 // Toggled per target.
 #include "ops/common/simd/decode-inl.h"
-#include "ops/gemm/cpu/bf16-inl.h"
-#include "ops/gemm/cpu/bf16_rows-inl.h"
+#include "ops/gemm/cpu/bf16/bf16-inl.h"
+#include "ops/gemm/cpu/bf16/bf16_rows-inl.h"
 #include "ops/gemm/cpu/epilogue-inl.h"
-#include "ops/gemm/cpu/few_rows-inl.h"
-#include "ops/gemm/cpu/integers-inl.h"
-#include "ops/gemm/cpu/microkernel-inl.h"
-#include "ops/gemm/cpu/panel-inl.h"
-#include "ops/gemm/cpu/span_factors-inl.h"
-#include "ops/gemm/cpu/word_panel-inl.h"
+#include "ops/gemm/cpu/few_rows/few_rows-inl.h"
+#include "ops/gemm/cpu/integers/integers-inl.h"
+#include "ops/gemm/cpu/panels/microkernel-inl.h"
+#include "ops/gemm/cpu/panels/panel-inl.h"
+#include "ops/gemm/cpu/panels/span_factors-inl.h"
+#include "ops/gemm/cpu/panels/word_panel-inl.h"
 
 #ifndef BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
 #define BLOCKSCALE_OPS_GEMM_CPU_CPP_ONCE_
@@ -105,6 +109,10 @@ void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t sla
   }
 }
 
+SpanFactors factors_of(const Span& s) {
+  return SpanFactors(s.b, s.task.column_begin, s.task.columns, s.begin, s.count, s.factors);
+}
+
 /// Adds the products of k in [begin, begin + count) to the tile, slab by slab, a panel of B at a
 /// time. `factors`: of the span that begins there, or null where panels are not made of words.
 void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
@@ -128,71 +136,53 @@ void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task
   }
 }
 
-/// Sums the products of k in [begin, begin + count), a span, in f32: all of them in `sums`, rows
-/// kTileColumns apart. False if the chunk is not prepared for that, or f32 might not hold them.
-bool sum_span(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
-              const SpanFactors& factors, std::int64_t begin, std::int64_t count, float* scratch,
-              float* sums) {
-  if (chunk.integers.bytes != nullptr) {
-    return multiply_integers(chunk, b, task, factors, begin, count, scratch, sums);
-  }
-  return chunk.pairs.values != nullptr &&
-         multiply_span_of_pairs(chunk, b, task, factors, begin, count, scratch, sums);
-}
-
-/// Adds the products of k in [begin, begin + count), a span, to the tile. `sums` is scratch of a
-/// tile in f32.
-void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
-                           const Task& task, std::int64_t begin, std::int64_t count, float* scratch,
-                           float* sums, double* tile) {
-  float* const rest = scratch + kFactorScratch;
-  const bool words = has_word_panels(b.recipe);
-  if (chunk.bf16_rows != nullptr &&
-      multiply_span_of_bf16(chunk, b, task, begin, count, scratch, tile)) {
-    return;
-  }
-  if (!words && chunk.arranged == nullptr && !chunk.sums_spans()) {
-    multiply_slabs(chunk, b, task, nullptr, begin, count, rest, tile);
-    return;
-  }
-  const SpanFactors factors(b, task.column_begin, task.columns, begin, count, scratch);
-  if (sum_span(chunk, b, task, factors, begin, count, rest, sums)) {
-    const std::int64_t elements = (task.row_end - task.row_begin) * kTileColumns;
-    for (std::int64_t i = 0; i < elements; i += kLanes) {
-      add_to_tile(hn::Load(FloatTag(), sums + i), tile + i);
+/// Adds a span's products to the tile.
+void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const CpuMethod& method,
+                           const Span& span) {
+  switch (method.multiply(span)) {
+    case Products::tile: return;
+    case Products::sums: {
+      const std::int64_t elements = (span.task.row_end - span.task.row_begin) * kTileColumns;
+      for (std::int64_t i = 0; i < elements; i += kLanes) {
+        add_to_tile(hn::Load(FloatTag(), span.sums + i), span.tile + i);
+      }
+      return;
     }
-    return;
+    case Products::nowhere: break;
   }
-  if (chunk.arranged != nullptr &&
-      multiply_span(chunk, b, task, factors, begin, count, rest, tile)) {
-    return;
-  }
-  // Where the bound from the factors is not good enough, the values themselves are looked at.
   need_rows(a, chunk);
-  const ValueRange bound = range_of_values(factors.range(), recipe_traits(b.recipe).element);
-  const bool is_bounded = words && (chunk.is_batch_invariant || f32_is_safe(chunk.range, bound));
-  multiply_slabs(chunk, b, task, is_bounded ? &factors : nullptr, begin, count, rest, tile);
+  if (!has_word_panels(span.b.recipe)) {
+    multiply_slabs(chunk, span.b, span.task, nullptr, span.begin, span.count, span.scratch,
+                   span.tile);
+    return;
+  }
+  const SpanFactors factors = factors_of(span);
+  // Where the bound from the factors is not good enough, the values themselves are looked at.
+  const ValueRange bound = range_of_values(factors.range(), recipe_traits(span.b.recipe).element);
+  const bool is_bounded = chunk.is_batch_invariant || f32_is_safe(chunk.range, bound);
+  multiply_slabs(chunk, span.b, span.task, is_bounded ? &factors : nullptr, span.begin, span.count,
+                 span.scratch, span.tile);
 }
 
 void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
-              const Epilogue& epilogue, const OutputMatrix& out, const Task& task,
-              std::uint8_t* memory) {
+              const CpuMethod& method, const Epilogue& epilogue, const OutputMatrix& out,
+              const Task& task, std::uint8_t* memory) {
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t elements = rows * kTileColumns;
   double* const tile = reinterpret_cast<double*>(memory);
   float* const sums = reinterpret_cast<float*>(tile + elements);
   float* const scratch = sums + elements;
 
-  bool in_f32 = false;
-  if (b.k > 0 && b.k <= kSpan && chunk.sums_spans()) {
-    const SpanFactors factors(b, task.column_begin, task.columns, 0, b.k, scratch);
-    in_f32 = sum_span(chunk, b, task, factors, 0, b.k, scratch + kFactorScratch, sums);
-  }
+  const auto span_of = [&](std::int64_t begin, std::int64_t count) {
+    return Span{chunk, b, task, begin, count, scratch, scratch + kFactorScratch, sums, tile};
+  };
+  const bool is_one = b.k > 0 && b.k <= kSpan;
+  const bool in_f32 =
+      method.gives_sums && is_one && method.multiply(span_of(0, b.k)) == Products::sums;
   if (!in_f32) {
     std::fill(tile, tile + elements, 0.0);
     for (std::int64_t first = 0; first < b.k; first += kSpan) {
-      const std::int64_t depth = std::min(kSpan, b.k - first);
-      multiply_span_of_task(a, chunk, b, task, first, depth, scratch, sums, tile);
+      multiply_span_of_task(a, chunk, method, span_of(first, std::min(kSpan, b.k - first)));
     }
   }
 
@@ -217,6 +207,79 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
   }
 }
 
+void pack_values(const OperandMatrix& a, Recipe, std::int64_t begin, std::int64_t end,
+                 PackedChunk& chunk) {
+  pack_rows(a, begin, end, chunk);
+}
+
+void pack_pairs(const OperandMatrix& a, Recipe b, std::int64_t begin, std::int64_t end,
+                PackedChunk& chunk) {
+  pack_pair_rows(a, b, begin, end, chunk.pairs);
+}
+
+void pack_integers(const OperandMatrix& a, Recipe, std::int64_t begin, std::int64_t end,
+                   PackedChunk& chunk) {
+  pack_integer_rows(a, begin, end, chunk.integers);
+}
+
+Products multiply_pairs(const Span& s) {
+  const bool done = multiply_span_of_pairs(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
+                                           s.scratch, s.sums);
+  return done ? Products::sums : Products::nowhere;
+}
+
+/// This instruction set's methods, in the order in which they are asked.
+std::span<const CpuMethod> cpu_methods() {
+  static constexpr CpuMethod kMethods[] = {
+      {CpuKernel::bf16_rows,
+       [](std::int64_t m, Recipe a, Recipe b) { return m <= kFewRows && has_bf16_rows(a, b); },
+       take_values, take_bf16_rows, kPackedRows, pack_values,
+       [](const OperandMatrix& a, Recipe b, PackedChunk& chunk) {
+         end_values(a, b, chunk);
+         arrange_bf16_rows(chunk, a.k, b);
+       },
+       false,
+       [](const Span& s) {
+         const bool done =
+             multiply_span_of_bf16(s.chunk, s.b, s.task, s.begin, s.count, s.factors, s.tile);
+         return done ? Products::tile : Products::nowhere;
+       }},
+      {CpuKernel::pairs,
+       [](std::int64_t m, Recipe a, Recipe b) {
+         return m > kFewRows && has_pairs(a, b) && uses_amx();
+       },
+       take_pairs, take_decoded, PairRows::kPanelRows, pack_pairs, end_pairs, true, multiply_pairs},
+      {CpuKernel::integers,
+       [](std::int64_t m, Recipe a, Recipe b) { return m > 1 && has_integers(a, b); },
+       take_integers, take_decoded, kPackedRows, pack_integers, end_integers, true,
+       [](const Span& s) {
+         const bool done = multiply_integers(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
+                                             s.scratch, s.sums);
+         return done ? Products::sums : Products::nowhere;
+       }},
+      {CpuKernel::pairs,
+       [](std::int64_t m, Recipe a, Recipe b) { return m > kFewRows && has_pairs(a, b); },
+       take_pairs, take_decoded, PairRows::kPanelRows, pack_pairs, end_pairs, true, multiply_pairs},
+      {CpuKernel::few_rows,
+       [](std::int64_t m, Recipe, Recipe b) { return m <= kFewRows && has_few_rows(b); },
+       take_values, take_few_rows, kPackedRows, pack_values,
+       [](const OperandMatrix& a, Recipe b, PackedChunk& chunk) {
+         end_values(a, b, chunk);
+         arrange_rows(chunk, a.k, b);
+       },
+       false,
+       [](const Span& s) {
+         const bool done = multiply_span(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
+                                         s.scratch, s.tile);
+         return done ? Products::tile : Products::nowhere;
+       }},
+      {CpuKernel::panels, [](std::int64_t, Recipe, Recipe) { return true; }, take_values,
+       take_nothing, kPackedRows, pack_values, end_values, false,
+       [](const Span&) { return Products::nowhere; }},
+  };
+  return kMethods;
+}
+
 /// Bytes of scratch of a task of `rows` rows.
 std::int64_t scratch_bytes(std::int64_t rows) {
   const std::int64_t elements = rows * kTileColumns;
@@ -239,55 +302,31 @@ namespace blockscale {
 namespace gemm_detail {
 namespace {
 
-HWY_EXPORT(arrange_bf16_rows);
-HWY_EXPORT(arrange_rows);
-HWY_EXPORT(has_bf16_rows);
-HWY_EXPORT(has_few_rows);
-HWY_EXPORT(has_integers);
-HWY_EXPORT(has_pairs);
-HWY_EXPORT(pack_pair_rows);
-HWY_EXPORT(pack_integer_rows);
-HWY_EXPORT(pack_rows);
+HWY_EXPORT(cpu_methods);
 HWY_EXPORT(run_task);
 HWY_EXPORT(scratch_bytes);
 HWY_EXPORT(path_of_target);
 
-/// How this machine's instruction set multiplies `m` rows.
+/// How this machine's instruction set multiplies `m` rows: by panels, the last method, where no
+/// sum may depend on other rows.
+const CpuMethod& cpu_method(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
+  const std::span<const CpuMethod> methods = HWY_DYNAMIC_DISPATCH(cpu_methods)();
+  if (batch_invariant) return methods.back();
+  return *std::find_if(methods.begin(), methods.end(),
+                       [=](const CpuMethod& method) { return method.serves(m, a, b); });
+}
+
 CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
-  if (batch_invariant) return CpuKernel::panels;
-  if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_bf16_rows)(a, b)) return CpuKernel::bf16_rows;
-  const bool pairs = m > kFewRows && HWY_DYNAMIC_DISPATCH(has_pairs)(a, b);
-  if (pairs && uses_amx()) return CpuKernel::pairs;
-  if (m > 1 && HWY_DYNAMIC_DISPATCH(has_integers)(a, b)) return CpuKernel::integers;
-  if (pairs) return CpuKernel::pairs;
-  if (m <= kFewRows && HWY_DYNAMIC_DISPATCH(has_few_rows)(b)) return CpuKernel::few_rows;
-  return CpuKernel::panels;
+  return cpu_method(m, a, b, batch_invariant).kernel;
 }
 
-/// Takes what the kernel needs of A at once.
-void take_memory(PackedChunk& chunk, const CpuPlan& plan, CpuKernel kernel, std::int64_t k,
-                 Recipe a, Recipe b) {
-  chunk.most_rows = plan.chunk_rows;
-  if (kernel == CpuKernel::integers) {
-    chunk.integers.take_rows(plan.chunk_rows, k, recipe_traits(a).block_k, chunk.memory);
-  } else if (kernel == CpuKernel::pairs) {
-    chunk.pairs.take_rows(plan.chunk_rows, k, a, b, chunk.memory);
-  } else {
-    chunk.take_values(plan.slabs);
-  }
-}
-
-/// Bytes of a workspace that one matrix of the batch takes at most for A, in f32 too where a span
-/// needs it.
-std::int64_t chunk_bytes(const GemmArguments& x, const CpuPlan& plan, CpuKernel kernel) {
+/// Bytes of a workspace that one matrix of the batch takes at most for A.
+std::int64_t chunk_bytes(const GemmArguments& x, const CpuPlan& plan, const CpuMethod& method) {
   PackedChunk chunk;
   chunk.memory = Memory(nullptr);
-  take_memory(chunk, plan, kernel, x.a.k, x.a.recipe, x.b.recipe);
-  if (kernel == CpuKernel::integers || kernel == CpuKernel::pairs) chunk.take_values(plan.slabs);
-  // As few_rows-inl.h and bf16_rows-inl.h arrange rows, in chunks of at most 128 codes.
-  const std::int64_t arranged = ceil_div(x.a.k, std::int64_t{128}) * 128 * plan.chunk_rows;
-  if (kernel == CpuKernel::few_rows) chunk.memory.take<float>(arranged);
-  if (kernel == CpuKernel::bf16_rows) chunk.memory.take<std::uint16_t>(arranged);
+  chunk.most_rows = plan.chunk_rows;
+  method.take(chunk, plan.chunk_rows, x.a.k, x.a.recipe, x.b.recipe);
+  method.take_rest(chunk, plan.chunk_rows, x.a.k);
   return chunk.memory.taken();
 }
 
@@ -301,10 +340,10 @@ struct WorkspacePlan {
 
   WorkspacePlan(const GemmArguments& x, int threads) {
     const CpuPlan plan = cpu_plan(x.d.rows, x.d.columns, x.a.k);
-    const auto kernel = cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
+    const CpuMethod& method = cpu_method(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
     const int workers = effective_threads(threads);
     (x.d.batch > 1 && x.d.batch >= workers ? matrices : tasks) = workers;
-    chunk = chunk_bytes(x, plan, kernel);
+    chunk = chunk_bytes(x, plan, method);
     scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
   }
   std::int64_t matrix_bytes() const { return chunk + Slots::bytes_of(tasks, scratch); }
@@ -317,39 +356,23 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
                      const OutputMatrix& out, bool batch_invariant, int threads,
                      const Memory& memory, const Slots& slots) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
-  const CpuKernel kernel = cpu_kernel(a.rows, a.recipe, b.recipe, batch_invariant);
-  const bool integers = kernel == CpuKernel::integers;
-  const bool pairs = kernel == CpuKernel::pairs;
+  const CpuMethod& method = cpu_method(a.rows, a.recipe, b.recipe, batch_invariant);
   PackedChunk chunk;
   chunk.is_batch_invariant = batch_invariant;
   chunk.memory = memory;
-  take_memory(chunk, plan, kernel, a.k, a.recipe, b.recipe);
+  chunk.most_rows = plan.chunk_rows;
+  method.take(chunk, plan.chunk_rows, a.k, a.recipe, b.recipe);
   const std::int64_t scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
   for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
     chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
     chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);
-    const std::int64_t packed = pairs ? PairRows::kPanelRows : kPackedRows;
     const auto pack = [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
-      if (pairs) HWY_DYNAMIC_DISPATCH(pack_pair_rows)(a, b.recipe, begin, end, chunk.pairs);
-      if (integers) HWY_DYNAMIC_DISPATCH(pack_integer_rows)(a, begin, end, chunk.integers);
-      if (!pairs && !integers) HWY_DYNAMIC_DISPATCH(pack_rows)(a, begin, end, chunk);
+      method.pack(a, b.recipe, begin, end, chunk);
     };
-    parallel_for(chunk.rows, packed, threads, std::cref(pack));
+    parallel_for(chunk.rows, method.packed_rows, threads, std::cref(pack));
     chunk.is_decoded = false;
-    if (!pairs && !integers) chunk.take_range(plan.slabs);
-    if (pairs) chunk.pairs.take_ranges();
-    if (integers) {
-      chunk.integers.range = {};
-      std::for_each_n(chunk.integers.ranges.get(), chunk.rows,
-                      [&](const ValueRange& range) { chunk.integers.range.include(range); });
-    }
-    if (kernel == CpuKernel::few_rows) {
-      HWY_DYNAMIC_DISPATCH(arrange_rows)(chunk, a.k, b.recipe);
-    }
-    if (kernel == CpuKernel::bf16_rows) {
-      HWY_DYNAMIC_DISPATCH(arrange_bf16_rows)(chunk, a.k, b.recipe);
-    }
+    method.end(a, b.recipe, chunk);
     const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
     const auto multiply = [&](std::int64_t index, std::int64_t) {
@@ -360,10 +383,12 @@ void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilo
       task.column_begin = index / row_tasks * kTileColumns;
       task.columns = std::min(kTileColumns, b.rows - task.column_begin);
       if (slots.is_empty()) {
-        HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task, thread_scratch(scratch));
+        HWY_DYNAMIC_DISPATCH(run_task)
+        (a, chunk, b, method, epilogue, out, task, thread_scratch(scratch));
       } else {
         const Slots::Use slot(slots);
-        HWY_DYNAMIC_DISPATCH(run_task)(a, chunk, b, epilogue, out, task, slot.data());
+        HWY_DYNAMIC_DISPATCH(run_task)
+        (a, chunk, b, method, epilogue, out, task, slot.data());
       }
     };
     parallel_for(row_tasks * column_tasks, 1, threads, std::cref(multiply));
@@ -442,7 +467,9 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads) {
   options.threads = threads;
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return 0;
-  return gemm_detail::WorkspacePlan(x, threads).bytes();
+  if (!gemm_detail::is_transformed(x)) return gemm_detail::WorkspacePlan(x, threads).bytes();
+  const GemmArguments product = gemm_detail::before_transform(x, nullptr);
+  return gemm_detail::transform_bytes(x) + gemm_detail::WorkspacePlan(product, threads).bytes();
 }
 
 void gemm(const GemmArguments& arguments, const GemmOptions& options) {
@@ -451,6 +478,7 @@ void gemm(const GemmArguments& arguments, const GemmOptions& options) {
   const GemmArguments x = gemm_detail::validated(arguments, options);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return;
   if (x.quantized) return gemm_detail::multiply_and_quantize(x, *x.quantized, options);
+  if (gemm_detail::is_transformed(x)) return gemm_detail::multiply_and_transform(x, options);
   const gemm_detail::WorkspacePlan division(x, options.threads);
   auto* const workspace = static_cast<std::uint8_t*>(options.workspace);
   Slots slots;
@@ -475,7 +503,7 @@ std::string describe_gemm(const GemmArguments& arguments) {
   use_requested_simd();
   const GemmArguments x = gemm_detail::validated(arguments, {});
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return "nothing to do\n";
-  const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.d.columns, x.a.k);
+  const gemm_detail::CpuPlan plan = gemm_detail::cpu_plan(x.d.rows, x.b.rows, x.a.k);
   const auto kernel = gemm_detail::cpu_kernel(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
   const bool in_tiles = kernel == gemm_detail::CpuKernel::pairs && uses_amx();
   return std::to_string(x.d.batch) + " x " +

@@ -24,6 +24,11 @@ struct IntegerRows {
   Array<ValueRange> ranges;  // of each row's factors
   ValueRange range;          // of all of them
 
+  /// The range of all rows, once each has its own.
+  void take_range(std::int64_t rows) {
+    range = {};
+    std::for_each_n(ranges.get(), rows, [&](const ValueRange& x) { range.include(x); });
+  }
   /// Makes room for `rows` rows of `k` codes in blocks of `block`.
   void take_rows(std::int64_t rows, std::int64_t k, std::int64_t block, Memory& memory) {
     row_bytes = ceil_div(k, std::int64_t{128}) * 128;
@@ -129,9 +134,6 @@ struct PackedChunk {
     std::for_each_n(ranges.get(), slabs * rows, [&](const ValueRange& x) { range.include(x); });
     is_decoded = true;
   }
-  /// Whether spans are summed in f32 where that is safe, and values are decoded only where not.
-  bool sums_spans() const { return integers.bytes != nullptr || pairs.values != nullptr; }
-
   /// Sums are made in f64 throughout: whether f32 holds them depends on the other rows.
   bool is_batch_invariant = false;
 

@@ -9,15 +9,18 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
-#include "ops/common/overlap.h"
+#include "ops/common/regions.h"
+#include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
+#include "ops/quantize/cuda/kernel_sets.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tensor_map.h"
 #include "runtime/hash.h"
@@ -26,72 +29,67 @@
 namespace blockscale {
 
 /// All that a product reads and writes: for check_workspace.
-static std::vector<quantize_detail::Region> regions_of(const GemmArguments& x) {
-  std::vector<quantize_detail::Region> regions = {{"a.values", values_of(x.a)},
-                                                  {"a.scales", scales_of(x.a)},
-                                                  {"b.values", values_of(x.b)},
-                                                  {"b.scales", scales_of(x.b)}};
-  if (x.quantized) {
-    const ScaledTensorView out = x.quantized->out;
-    regions.push_back({"quantized.out.values", values_of(out)});
-    regions.push_back({"quantized.out.scales", scales_of(out)});
-    regions.push_back({"quantized.out.tensor_scale", tensor_scales_of(out)});
-  } else {
-    regions.push_back({"d.data", lines_of(MatrixView(x.d))});
-  }
-  if (x.beta != 0) regions.push_back({"c.data", lines_of(x.c)});
-  if (x.bias != nullptr) {
-    const std::int64_t size = format_traits(x.bias_dtype).bits / 8;
-    regions.push_back({"bias", line_of(x.bias, x.d.columns * size)});
-  }
-  if (x.alpha_factor != nullptr) {
-    regions.push_back({"alpha_factor", line_of(x.alpha_factor, sizeof(float))});
-  }
+static std::vector<Region> regions_of(const GemmArguments& x) {
+  std::vector<Region> regions;
+  gemm_detail::for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
+    regions.push_back({argument, lines()});
+  });
   return regions;
 }
 
 namespace gemm_detail {
-namespace {
 
 runtime::KernelSet& kernels() {
   static auto& set = *new runtime::KernelSet(fp8_gemm_kernel_specs());
   return set;
 }
 
+runtime::KernelSet& plain_kernels() {
+  static auto& set = *new runtime::KernelSet(plain_gemm_kernel_specs());
+  return set;
+}
+
+namespace {
+
 cuda::CallDevice device_of_call(const GemmArguments& x, const cuda::Execution& execution) {
   cuda::CallDevice device(execution);
-  if (x.quantized) {
-    device.add("quantized.out.values", x.quantized->out.values);
-    device.add("quantized.out.scales", x.quantized->out.scales);
-    device.add("quantized.out.tensor_scale", x.quantized->out.tensor_scale);
-  } else {
-    device.add("d.data", x.d.data);
-  }
-  device.add("a.values", x.a.values);
-  device.add("a.scales", x.a.scales);
-  device.add("b.values", x.b.values);
-  device.add("b.scales", x.b.scales);
-  device.add("bias", x.bias);
-  device.add("alpha_factor", x.alpha_factor);
-  if (x.beta != 0) device.add("c.data", x.c.data);
+  for_each_memory(x, [&](const char* argument, Access, const void* pointer, const auto&) {
+    device.add(argument, pointer);
+  });
   return device;
 }
 
 void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
-  for (std::size_t i = 0; i < plan.copy_count; ++i) {
-    cuda::launch(kernels().get(kAlignRowsKernel), plan.copies[i].shape, execution,
-                 plan.copies[i].params);
-  }
-  if (plan.row) {
-    cuda::launch(kernels().get(kFp8RowKernel), plan.row->shape, execution, plan.row->params);
-  }
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    const Fp8GemmLaunch& launch = plan.launches[i];
+  for (const GemmStep& step : plan.steps) {
+    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
+    const Fp8GemmParams* const tiles = step.of<Fp8GemmParams>();
     cuda::Execution early = execution;
-    early.overlap = execution.overlap || launch.params.is_beside;
-    cuda::launch(kernels().get(static_cast<std::size_t>(launch.kernel)), launch.shape, early,
-                 launch.params);
+    early.overlap = execution.overlap || (tiles != nullptr && tiles->is_beside);
+    std::visit([&](const auto& params) { cuda::launch(kernel, step.shape, early, params); },
+               step.params);
   }
+}
+
+void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
+  if (!plan.product) return;
+  const runtime::Kernel& kernel =
+      plain_kernels().get(static_cast<std::size_t>(plan.product->kernel), plan.architecture);
+  cuda::launch(kernel, plan.product->shape, execution, plan.product->params);
+  if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
+}
+
+/// Plans a product of validated arguments by plain kernels, and launches it.
+void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTile>& tile,
+                             cuda::CallDevice& device, const cuda::Execution& execution) {
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  PlainGemmPlan plan = plan_plain_gemm(x, chip, execution.workspace, tile);
+  const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) {
+    plan = plan_plain_gemm(x, chip, with.workspace, tile);
+  }
+  cuda::check_workspace(with, plan.workspace_bytes, device, x);
+  const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(plan, with);
 }
 
 /// What a plan is a function of, on one device, if it needs no workspace: every bit of a call's
@@ -99,13 +97,13 @@ void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
 class PlanKey {
  public:
   explicit PlanKey(const GemmArguments& x) {
-    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, batch_invariant,
-                 quantized] = x;
+    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, transform,
+                 batch_invariant, quantized] = x;
     if (quantized) throw std::logic_error("plans of products that quantize are not kept");
     for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
     for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
     add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
-        bias_dtype, batch_invariant);
+        bias_dtype, transform.index(), batch_invariant);
   }
 
   std::size_t hash() const { return runtime::hash_bytes(std::as_bytes(std::span(words_))).low; }
@@ -168,49 +166,54 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   return true;
 }
 
-/// Plans a product by choose(validated arguments, device traits), or by itself if that is none, and
-/// launches it. Nothing where D has no element.
+/// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
+/// launches it. Nothing where D has no element, and where a plain kernel serves.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
-  const cuda::DeviceTraits& traits = device.traits();
-  const std::optional<Fp8GemmChoice> choice = choose(x, traits);
-  Fp8GemmPlan plan = plan_fp8_gemm(x, traits.multiprocessors, choice, execution.workspace);
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
+    plan_and_launch_plainly(x, std::nullopt, device, execution);
+    return std::nullopt;
+  }
+  const std::optional<Fp8LaunchConfig> config = choose(x, chip);
+  Fp8GemmPlan plan = plan_fp8_gemm(x, chip, config, execution.workspace);
   const cuda::Execution with = cuda::with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) {
-    plan = plan_fp8_gemm(x, traits.multiprocessors, choice, with.workspace);
+    plan = plan_fp8_gemm(x, chip, config, with.workspace);
   }
   cuda::check_workspace(with, plan.workspace_bytes, device, x);
   const cuda::DeviceScope scope(device.ordinal());
-  for (std::size_t i = 0; i < plan.count; ++i) find_tensor_maps(plan.launches[i]);
+  for (GemmStep& step : plan.steps) find_tensor_maps(step);
   launch_plan(plan, execution);
   return LaunchedPlan{device.ordinal(), plan};
 }
 
-std::optional<Fp8GemmChoice> tuned_choice(const GemmArguments& x,
-                                          const cuda::DeviceTraits& traits) {
-  return Tuning::of_user().find({traits.name, traits.multiprocessors}, size_of(x));
+std::optional<Fp8LaunchConfig> tuned_config(const GemmArguments& x, const cuda::Chip& chip) {
+  return Tuning::of_user().find(chip, size_of(x));
 }
 
 }  // namespace
 
-void find_tensor_maps(Fp8GemmLaunch& launch) {
-  runtime::TensorMapCache& maps = runtime::TensorMapCache::instance();
-  if (launch.a.rank != 0) launch.params.a = launch.params.a_last = maps.get(launch.a);
-  if (launch.a_last.rank != 0) launch.params.a_last = maps.get(launch.a_last);
-  if (launch.a_scales.rank != 0) launch.params.a_scale_map = maps.get(launch.a_scales);
-  if (launch.b_scales.rank != 0) launch.params.b_scale_map = maps.get(launch.b_scales);
-  if (launch.b.rank != 0) launch.params.b = launch.params.b_second = maps.get(launch.b);
-  if (launch.b_second.rank != 0) launch.params.b_second = maps.get(launch.b_second);
-  if (launch.d.rank != 0) launch.params.d = maps.get(launch.d);
+void find_tensor_maps(GemmStep& step) {
+  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
+  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
+  std::visit([&](auto& params) { resolve_tensor_maps(step.maps, encode, params); }, step.params);
 }
 
-void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution) {
-  (void)plan_and_launch(arguments, [&](const auto&...) { return choice; }, execution);
+  (void)plan_and_launch(arguments, [&](const auto&...) { return config; }, execution);
+}
+
+void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,
+                       const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (device.is_known()) plan_and_launch_plainly(x, tile, device, execution);
 }
 
 }  // namespace gemm_detail
@@ -219,30 +222,35 @@ namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
-  return gemm_detail::plan_fp8_gemm(x, 132).workspace_bytes;
+  const Chip chip = default_chip();
+  return gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, chip)
+             ? gemm_detail::plan_fp8_gemm(x, chip).workspace_bytes
+             : gemm_detail::plan_plain_gemm(x, chip).workspace_bytes;
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
   if (arguments.quantized) {
-    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+    (void)gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
     return;
   }
   const gemm_detail::PlanKey key(arguments);
   std::unique_ptr<gemm_detail::KeptPlan>& slot = gemm_detail::slot_of(key);
   if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
   const auto launched =
-      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_choice, execution);
+      gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
   if (!launched || launched->plan.workspace_bytes != 0) return;
   slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }
 
-std::string describe_gemm(const GemmArguments& arguments, int multiprocessors,
-                          const std::string& chip) {
-  check_multiprocessors(multiprocessors);
+std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {
   const GemmArguments x = gemm_detail::validated(arguments, {});
   const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
-  const auto tuned = tuning.find({chip, multiprocessors}, gemm_detail::size_of(x));
-  std::string text = gemm_detail::plan_fp8_gemm(x, multiprocessors, tuned).str();
+  const Chip& of = checked(chip, gemm_detail::plain_kernels());
+  if (!gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, of)) {
+    return gemm_detail::plan_plain_gemm(x, of).str();
+  }
+  const auto tuned = tuning.find(of, gemm_detail::size_of(x));
+  std::string text = gemm_detail::plan_fp8_gemm(x, of, tuned).str();
   if (tuned) text += "tuned: " + tuning.path().string() + "\n";
   return text;
 }

@@ -1,18 +1,29 @@
-// A product's launch with a choice of one's own, for benchmarks and tests.
+// A product's launch with a config of one's own, for benchmarks and tests.
 #pragma once
 
 #include <optional>
 
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "runtime/kernels/kernel.h"
 
 namespace blockscale::gemm_detail {
 
-/// Sets the tensor maps of the launch's parameters.
-void find_tensor_maps(Fp8GemmLaunch& launch);
+/// FP8 products' kernels in this process, and the plain ones, which serve every pair; indices are
+/// those of plans.
+runtime::KernelSet& kernels();
+runtime::KernelSet& plain_kernels();
 
-/// cuda::gemm, by `choice`, or by the model's plan if there is none, whatever was tuned.
-void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8GemmChoice>& choice,
+/// Sets the tensor maps of a step's parameters.
+void find_tensor_maps(GemmStep& step);
+
+/// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
+void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution);
+
+/// cuda::gemm by a plain kernel, whatever others there are: by `tile`, or by the one that suits.
+void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,
+                       const cuda::Execution& execution);
 
 }  // namespace blockscale::gemm_detail

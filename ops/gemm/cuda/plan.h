@@ -1,56 +1,50 @@
-// How a product becomes a kernel launch: a pure function of shapes, recipes, strides and the chip,
+// How a product becomes kernel launches: a pure function of shapes, recipes, strides and the chip,
 // so it is tested without a GPU.
+//
+// problem.h says what is read off the arguments, a file of a chip's folder how its kernels are
+// launched (sm90/fp8_launch.h, by the model of sm90/fp8_model.h), and this what comes in which
+// order.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
-#include "ops/gemm/cuda/division.h"
+#include "ops/gemm/cuda/sm90/fp8_model.h"
+#include "ops/gemm/cuda/specs.h"
+#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/kernels/align_rows.cuh"
-#include "ops/gemm/kernels/fp8_one_row.cuh"
-#include "ops/gemm/kernels/params.h"
-#include "runtime/kernels/kernel_spec.h"
+#include "ops/gemm/kernels/gemv_fp8.cuh"
+#include "ops/gemm/kernels/sm90/fp8_params.h"
 
 namespace blockscale::gemm_detail {
 
-/// One kernel's launch: some columns of D.
-struct Fp8GemmLaunch {
-  int kernel = -1;  // index into kFp8GemmKernels
+/// One launch: a kernel of fp8_gemm_kernel_specs() with the parameters of its family.
+struct GemmStep {
+  std::size_t kernel = 0;
   LaunchShape shape;
-  Fp8GemmChoice choice;
-  // Of rank 0 where it is not used; a_last where it is a, b_second where it is b.
-  TensorMapDescription a, a_last, b, b_second, a_scales, b_scales, d;
-  Fp8GemmParams params;  // but for the tensor maps
-};
+  std::variant<AlignRowsParams, Fp8GemvParams, Fp8GemmParams> params;  // but for the tensor maps
+  TensorMapDescriptions maps;                                          // of params.maps
+  // Of Fp8GemmParams:
+  Fp8LaunchConfig config;
+  std::int64_t columns = 0;  // of D
 
-/// A copy of an operand in the workspace, by kernel kAlignRowsKernel, before anything else.
-struct OperandCopy {
-  AlignRowsParams params;
-  LaunchShape shape;
+  /// The parameters if they are of this family, else null.
+  template <class Params>
+  const Params* of() const {
+    return std::get_if<Params>(&params);
+  }
 };
-inline constexpr std::size_t kAlignRowsKernel = Fp8GemmKernelList::kCount;
-
-/// A product whose A has one row, by kernel kFp8RowKernel.
-struct Fp8RowLaunch {
-  Fp8RowParams params;
-  LaunchShape shape;
-};
-inline constexpr std::size_t kFp8RowKernel = kAlignRowsKernel + 1;
 
 struct Fp8GemmPlan {
-  std::size_t copy_count = 0;
-  std::array<OperandCopy, 2> copies;
+  int architecture = 0;         // of the chip that it is for
+  std::vector<GemmStep> steps;  // in order; none where D has no element
   std::int64_t workspace_bytes = 0;
-  std::optional<Fp8RowLaunch> row;  // instead of launches
-  std::size_t count = 0;            // of launches
-  std::array<Fp8GemmLaunch, 2> launches;
-  std::array<std::int64_t, 2> columns = {};  // of D, of each
-  std::string quantization;                  // what becomes of D, as text
+  std::string quantization;  // what becomes of D, as text
   double expected_seconds = 0;
   bool batch_invariant = false;
   double batch_invariant_seconds = 0;  // what that is expected to cost
@@ -58,21 +52,15 @@ struct Fp8GemmPlan {
   std::string str() const;
 };
 
-/// What a division of the product depends on.
+/// What the model of FP8 kernels asks of a product.
 Fp8GemmSize size_of(const GemmArguments& validated);
 
 /// The plan of a product of FP8 operands, the one that is expected to be fastest, or one launch of
-/// tiles by `choice`. Operands whose rows begin where tensor copies cannot read are copied to
-/// `workspace`, which is not looked at. Throws `unsupported` for recipes without a kernel, and for
-/// sizes beyond 2^31.
-Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, int multiprocessors,
-                          const std::optional<Fp8GemmChoice>& choice = std::nullopt,
+/// tiles by `config`. Operands whose rows begin where tensor copies cannot read are copied to
+/// `workspace`, which is not looked at. Throws `unsupported` for recipes and chips without a
+/// kernel, and for sizes beyond 2^31.
+Fp8GemmPlan plan_fp8_gemm(const GemmArguments& validated, const cuda::Chip& chip,
+                          const std::optional<Fp8LaunchConfig>& config = std::nullopt,
                           void* workspace = nullptr);
-
-std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
-
-/// What the kernel pack compiles for this operation: kFp8GemmKernels, kAlignRowsKernel,
-/// kFp8RowKernel.
-std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs();
 
 }  // namespace blockscale::gemm_detail

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "blockscale/gemm.h"
-#include "ops/gemm/kernels/params.h"
+#include "ops/gemm/kernels/sm90/fp8_params.h"
 
 namespace blockscale::gemm_detail {
 

@@ -13,7 +13,7 @@
 
 #include "blockscale/error.h"
 #include "blockscale/files.h"
-#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/specs.h"
 #include "runtime/cuda/dynamic_library.h"
 #include "runtime/kernels/kernel_cache.h"
 #include "runtime/kernels/kernel_sources.h"
@@ -96,7 +96,8 @@ class Reader {
 TunedChoice choice_of(const Reader& x) {
   constexpr std::int64_t kMostElements = (std::int64_t{1} << 31) - 1;
   TunedChoice t;
-  t.chip = {x.text("chip"), x.integer<int>("multiprocessors", 1, 1 << 16)};
+  t.chip.name = x.text("chip");
+  t.chip.multiprocessors = x.integer<int>("multiprocessors", 1, 1 << 16);
   t.size.m = x.integer<std::int64_t>("m", 1, kMostElements + 1);
   t.size.n = x.integer<std::int64_t>("n", 1, kMostElements);
   t.size.k = x.integer<std::int64_t>("k", 0, kMostElements);
@@ -118,8 +119,8 @@ TunedChoice choice_of(const Reader& x) {
 /// Bindings name every member, so that a new one does not compile until the file has it. Products
 /// that quantize are not tuned.
 Json json_of(const TunedChoice& t) {
-  const auto& [m, n, k, batch, promotion, may_cut, may_split, may_copy_scales, quantized_columns] =
-      t.size;
+  const auto& [m, n, k, batch, promotion, may_split_columns, may_split, may_copy_scales,
+               quantized_columns] = t.size;
   const auto& [rows, columns, stages, split, per_sm] = t.choice;
   return {{"chip", t.chip.name},
           {"multiprocessors", t.chip.multiprocessors},
@@ -156,15 +157,16 @@ std::optional<std::string> text_at(const std::filesystem::path& path) {
   }
 }
 
-bool is_of(const TunedChoice& t, const Chip& chip, const Fp8GemmSize& size) {
-  return t.chip == chip && t.size == size;
+bool is_of(const TunedChoice& t, const cuda::Chip& chip, const Fp8GemmSize& size) {
+  return t.chip.name == chip.name && t.chip.multiprocessors == chip.multiprocessors &&
+         t.size == size;
 }
 
 }  // namespace
 
 Fp8GemmSize tuning_class(Fp8GemmSize size) {
   size.m = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(size.m)));
-  size.may_cut = true;  // choices do not depend on it
+  size.may_split_columns = true;  // choices do not depend on it
   return size;
 }
 
@@ -207,12 +209,12 @@ const Tuning& Tuning::of_user() {
   return *tuning;
 }
 
-std::optional<Fp8GemmChoice> Tuning::find(const Chip& chip, const Fp8GemmSize& size) const {
+std::optional<Fp8LaunchConfig> Tuning::find(const cuda::Chip& chip, const Fp8GemmSize& size) const {
   if (choices_.empty() || size.m < 1) return std::nullopt;
   const Fp8GemmSize wanted = tuning_class(size);
   for (const TunedChoice& t : choices_) {
     if (!is_of(t, chip, wanted)) continue;
-    const std::vector<Fp8GemmChoice> able = fp8_gemm_choices(size, chip.multiprocessors);
+    const std::vector<Fp8LaunchConfig> able = fp8_launch_configs(size, chip);
     if (std::find(able.begin(), able.end(), t.choice) == able.end()) return std::nullopt;
     return t.choice;
   }
@@ -225,7 +227,7 @@ void Tuning::set(TunedChoice choice) {
   choices_.push_back(std::move(choice));
 }
 
-void Tuning::forget(const Chip& chip, const Fp8GemmSize& tuning_class) {
+void Tuning::forget(const cuda::Chip& chip, const Fp8GemmSize& tuning_class) {
   std::erase_if(choices_, [&](const TunedChoice& t) { return is_of(t, chip, tuning_class); });
 }
 
@@ -243,9 +245,9 @@ void Tuning::write() const {
   write_file_atomically(path_, json.dump(1) + "\n");
 }
 
-TuningResult tune(const Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
+TuningResult tune(const cuda::Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
                   Tuning& tuning) {
-  const std::vector<Fp8GemmChoice> choices = fp8_gemm_choices(size, chip.multiprocessors);
+  const std::vector<Fp8LaunchConfig> choices = fp8_launch_configs(size, chip);
   const std::vector<double> seconds = time_choices(choices);
   const auto best = std::min_element(seconds.begin() + 1, seconds.end());
   TuningResult result = {choices.size(), seconds.front(), *best, std::nullopt};
@@ -259,7 +261,7 @@ TuningResult tune(const Chip& chip, const Fp8GemmSize& size, const TimeChoices& 
   return result;
 }
 
-std::string text_of(const Fp8GemmChoice& c) {
+std::string text_of(const Fp8LaunchConfig& c) {
   std::string text = "tiles of " + std::to_string(c.rows) + " x " + std::to_string(c.columns) +
                      ", " + std::to_string(c.stages) + " stages";
   if (c.split > 1) text += ", K divided by " + std::to_string(c.split);

@@ -1,5 +1,5 @@
-// Choices that were measured to be faster than the plan's own, kept in a user's file that plans
-// honour.
+// Launch configs that were measured to be faster than the plan's own, kept in a user's file that
+// plans honour.
 #pragma once
 
 #include <filesystem>
@@ -8,25 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "ops/gemm/cuda/division.h"
+#include "ops/gemm/cuda/sm90/fp8_model.h"
 
 namespace blockscale::gemm_detail {
-
-/// What times are of.
-struct Chip {
-  std::string name;  // the driver's
-  int multiprocessors = 0;
-
-  friend bool operator==(const Chip&, const Chip&) = default;
-};
 
 /// Products that are tuned as one: m is rounded up to a power of two.
 Fp8GemmSize tuning_class(Fp8GemmSize size);
 
 struct TunedChoice {
-  Chip chip;
+  cuda::Chip chip;   // of which its name and multiprocessors count
   Fp8GemmSize size;  // a tuning_class
-  Fp8GemmChoice choice;
+  Fp8LaunchConfig choice;
   double seconds = 0;
   double planned_seconds = 0;  // by the choice of the model
 };
@@ -53,12 +45,12 @@ class Tuning {
   const std::vector<TunedChoice>& choices() const { return choices_; }
 
   /// The choice for a product, if there is one that can compute it.
-  std::optional<Fp8GemmChoice> find(const Chip& chip, const Fp8GemmSize& size) const;
+  std::optional<Fp8LaunchConfig> find(const cuda::Chip& chip, const Fp8GemmSize& size) const;
 
   /// Replaces what is known of the choice's chip and class, or forgets it. Of too many choices the
   /// oldest goes.
   void set(TunedChoice choice);
-  void forget(const Chip& chip, const Fp8GemmSize& tuning_class);
+  void forget(const cuda::Chip& chip, const Fp8GemmSize& tuning_class);
 
   /// Writes the file whole or not at all, and its folder if that is missing. Throws io, and
   /// invalid_argument if there is no path.
@@ -70,19 +62,19 @@ class Tuning {
 };
 
 /// Seconds that a product takes, the first by the model's plan, the others by `choices`.
-using TimeChoices = std::function<std::vector<double>(const std::vector<Fp8GemmChoice>& choices)>;
+using TimeChoices = std::function<std::vector<double>(const std::vector<Fp8LaunchConfig>& choices)>;
 
 struct TuningResult {
   std::size_t tried = 0;
   double planned_seconds = 0;
-  double best_seconds = 0;            // of the choices
-  std::optional<Fp8GemmChoice> kept;  // the best one, if it is worth it
+  double best_seconds = 0;              // of the choices
+  std::optional<Fp8LaunchConfig> kept;  // the best one, if it is worth it
 };
 
 /// Times all choices of a product, and sets or forgets what `tuning` has of it.
-TuningResult tune(const Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
+TuningResult tune(const cuda::Chip& chip, const Fp8GemmSize& size, const TimeChoices& time_choices,
                   Tuning& tuning);
 
-std::string text_of(const Fp8GemmChoice& choice);
+std::string text_of(const Fp8LaunchConfig& choice);
 
 }  // namespace blockscale::gemm_detail

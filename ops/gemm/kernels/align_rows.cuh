@@ -27,7 +27,7 @@ struct AlignRowsParams {
 inline constexpr int kAlignRowsThreads = 256;
 
 BLOCKSCALE_DEVICE void align_rows_kernel(const AlignRowsParams& p) {
-  using Chunk = device::Vector<uint32_t, 4>;
+  using Bytes16 = device::Vector<uint32_t, 4>;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   constexpr int64_t kWarps = kAlignRowsThreads / 32;
@@ -38,13 +38,13 @@ BLOCKSCALE_DEVICE void align_rows_kernel(const AlignRowsParams& p) {
         p.from + row / p.rows * p.from_batch_stride + row % p.rows * p.from_row_stride;
     uint8_t* const to = p.to + row * p.to_row_stride();
     for (int64_t at = ptx::laneid() * 16; at < p.bytes; at += 32 * 16) {
-      Chunk chunk = {};
+      Bytes16 bytes = {};
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 16; ++i) {
         if (at + i >= p.bytes) break;
-        chunk.at[i / 4] |= uint32_t{ptx::ld_global(from + at + i)} << i % 4 * 8;
+        bytes.at[i / 4] |= uint32_t{ptx::ld_global(from + at + i)} << i % 4 * 8;
       }
-      ptx::st_global(reinterpret_cast<Chunk*>(to + at), chunk);
+      ptx::st_global(reinterpret_cast<Bytes16*>(to + at), bytes);
     }
   }
 }

@@ -11,16 +11,17 @@
 
 #include "blockscale/cuda.h"
 #include "core/tensor_map_rules.h"
-#include "device/scheduler/tile_order.h"
+#include "device/scheduler/dense_order.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmPlan;
+using gemm_detail::Fp8LaunchConfig;
 
 /// Addresses that nobody follows, 1 TiB apart.
 template <class T = void>
@@ -43,16 +44,21 @@ GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a =
   return x;
 }
 
-Fp8GemmPlan plan_of(const GemmArguments& x) {
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 132);
+/// On an H200, whatever chip this machine has.
+std::string describe(const GemmArguments& x) {
+  return cuda::describe_gemm(x, cuda::Chip());
 }
 
-void expect_launchable(const gemm_detail::Fp8RowLaunch& launch, const GemmArguments& x) {
-  const Fp8RowParams& p = launch.params;
+Fp8GemmPlan plan_of(const GemmArguments& x) {
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), {});
+}
+
+void expect_launchable(const gemm_detail::GemmStep& launch, const Fp8GemvParams& p,
+                       const GemmArguments& x) {
   const std::uint32_t warps = launch.shape.block.x / 32, divisions = 1u << p.division_shift;
   EXPECT_EQ(warps % divisions, 0u);
   EXPECT_LE(launch.shape.dynamic_shared_bytes, 227u * 1024);
-  EXPECT_GE(launch.shape.grid.x * (warps / divisions * kFp8RowWarpRows), x.d.columns);
+  EXPECT_GE(launch.shape.grid.x * (warps / divisions * kGemvWarpRows), x.d.columns);
   EXPECT_EQ(launch.shape.grid.y, x.d.batch);
   EXPECT_GE(p.part_blocks * divisions * 128, x.a.k);
   EXPECT_EQ(x.d.rows, 1);
@@ -62,18 +68,19 @@ void expect_launchable(const gemm_detail::Fp8RowLaunch& launch, const GemmArgume
 /// What the driver asks of launches, and the kernels of their parameters.
 void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
   EXPECT_GT(plan.expected_seconds, 0);
-  if (plan.row) {
-    expect_launchable(*plan.row, x);
+  if (const auto* const gemv = plan.steps.front().of<Fp8GemvParams>()) {
+    expect_launchable(plan.steps.front(), *gemv, x);
     return;
   }
-  ASSERT_GT(plan.count, 0u);
+  ASSERT_FALSE(plan.steps.empty());
   std::int64_t columns = 0;
-  for (std::size_t i = 0; i < plan.count; ++i) {
-    const gemm_detail::Fp8GemmLaunch& launch = plan.launches[i];
-    const Fp8GemmParams& p = launch.params;
-    const Fp8GemmChoice& c = launch.choice;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const gemm_detail::GemmStep& launch = plan.steps[i];
+    ASSERT_NE(launch.of<Fp8GemmParams>(), nullptr);
+    const Fp8GemmParams& p = *launch.of<Fp8GemmParams>();
+    const Fp8LaunchConfig& c = launch.config;
     const LaunchShape& shape = launch.shape;
-    ASSERT_GE(launch.kernel, 0);
+    EXPECT_LT(launch.kernel, std::size_t{Fp8GemmKernelList::kCount});
     EXPECT_GT(shape.grid.x, 0u);
     EXPECT_LE(shape.grid.y, 65535u);
     EXPECT_EQ(shape.grid.x % shape.cluster.x, 0u);
@@ -92,10 +99,14 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
       EXPECT_EQ(shape.grid.x, p.order.tiles * c.split);
     }
     EXPECT_EQ(p.is_beside, i == 1);
-    EXPECT_EQ(launch.a.rank != 0, x.a.k > 0);
-    EXPECT_EQ(launch.d.rank != 0, p.epilogue.d.boxes);
-    for (const TensorMapDescription& map :
-         {launch.a, launch.a_last, launch.b, launch.d, launch.a_scales, launch.b_scales}) {
+    const auto is_used = [&](Fp8GemmMap which) {
+      return launch.maps[static_cast<std::size_t>(which)].rank != 0;
+    };
+    EXPECT_EQ(is_used(Fp8GemmMap::a), x.a.k > 0);
+    EXPECT_EQ(is_used(Fp8GemmMap::a_tail), x.a.k > 0);
+    EXPECT_EQ(is_used(Fp8GemmMap::b_second), x.a.k > 0);
+    EXPECT_EQ(is_used(Fp8GemmMap::d), p.epilogue.d.tma_store);
+    for (const TensorMapDescription& map : launch.maps) {
       std::ostringstream rule;
       if (map.rank == 0) continue;
       EXPECT_FALSE(print_broken_rule(rule, map)) << rule.str();
@@ -123,17 +134,17 @@ TEST(CudaGemmPlan, AlwaysExists) {
   }
 }
 
-TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
+TEST(CudaGemmPlan, EveryConfigIsLaunchable) {
   for (const std::int64_t m : {1, 64, 200, 4096}) {
     for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
       const GemmArguments x = product(m, 2112, 7168, Recipe::fp8_1x128, b);
       const GemmArguments validated = gemm_detail::validated(x, {});
-      const auto choices = gemm_detail::fp8_gemm_choices(gemm_detail::size_of(validated), 132);
+      const auto choices = gemm_detail::fp8_launch_configs(gemm_detail::size_of(validated), {});
       EXPECT_GE(choices.size(), 4u);
-      for (const Fp8GemmChoice& c : choices) {
-        const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 132, c);
-        EXPECT_EQ(plan.count, 1u);
-        EXPECT_EQ(plan.launches[0].choice, c);
+      for (const Fp8LaunchConfig& c : choices) {
+        const Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, {}, c);
+        EXPECT_EQ(plan.steps.size(), 1u);
+        EXPECT_EQ(plan.steps[0].config, c);
         expect_launchable(plan, x);
       }
     }
@@ -141,54 +152,54 @@ TEST(CudaGemmPlan, EveryChoiceIsLaunchable) {
 }
 
 TEST(CudaGemmPlan, NothingToDoAndNoK) {
-  EXPECT_EQ(plan_of(product(0, 64, 128)).count, 0u);
-  EXPECT_EQ(plan_of(product(64, 0, 128)).count, 0u);
+  EXPECT_TRUE(plan_of(product(0, 64, 128)).steps.empty());
+  EXPECT_TRUE(plan_of(product(64, 0, 128)).steps.empty());
   const Fp8GemmPlan plan = plan_of(product(64, 64, 0));
-  EXPECT_EQ(plan.count, 1u);
-  EXPECT_EQ(plan.launches[0].params.k_blocks, 0u);
+  ASSERT_EQ(plan.steps.size(), 1u);
+  EXPECT_EQ(plan.steps[0].of<Fp8GemmParams>()->k_blocks, 0u);
 }
 
 TEST(CudaGemmPlan, SaysWhatIsLaunched) {
   EXPECT_EQ(
-      cuda::describe_gemm(product(4096, 4096, 4096)),
+      describe(product(4096, 4096, 4096)),
       "gemm_fp8_128x128_blocks_copied: 1024 tiles of 128 x 128, 32 blocks of K; 132 x 384 threads, "
       "1 a multiprocessor, 5 stages, 206208 bytes shared, stored as boxes, scales copied; 109.1 us "
       "expected\nworkspace 0 bytes\n");
-  EXPECT_THAT(cuda::describe_gemm(product(64, 576, 7168)),
+  EXPECT_THAT(describe(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));
-  EXPECT_THAT(cuda::describe_gemm(product(16384, 2112, 7168)),
+  EXPECT_THAT(describe(product(16384, 2112, 7168)),
               testing::HasSubstr("beside its last wave the other 64 columns by gemm_fp8_"));
-  EXPECT_THAT(cuda::describe_gemm(product(64, 577, 7168)),
-              testing::HasSubstr("stored by elements"));
-  EXPECT_THAT(cuda::describe_gemm(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
+  EXPECT_THAT(describe(product(64, 577, 7168)), testing::HasSubstr("stored by elements"));
+  EXPECT_THAT(describe(product(0, 2112, 7168)), testing::HasSubstr("nothing to do"));
 }
 
 TEST(CudaGemmPlan, OneRowHasAKernelOfItsOwn) {
-  EXPECT_EQ(cuda::describe_gemm(product(1, 2112, 7168)),
+  EXPECT_EQ(describe(product(1, 2112, 7168)),
             "gemm_fp8_one_row: 8 rows of B a block, K divided among 8 warps; 264 x 256 threads, "
             "7648 bytes shared; 5.3 us expected\nworkspace 0 bytes\n");
-  const auto has_row = [](const GemmArguments& x) { return plan_of(x).row.has_value(); };
-  EXPECT_TRUE(has_row(product(1, 64, 4096, Recipe::fp8_tensor, Recipe::fp8_tensor)));
-  EXPECT_FALSE(has_row(product(1, 64, 4096, Recipe::fp8_row, Recipe::fp8_row)));
-  EXPECT_FALSE(has_row(product(1, 24576, 1536)));
-  EXPECT_FALSE(has_row(product(1, 64, 4104)));
-  EXPECT_FALSE(has_row(product(2, 64, 4096)));
+  const auto has_gemv = [](const GemmArguments& x) {
+    return plan_of(x).steps[0].of<Fp8GemvParams>() != nullptr;
+  };
+  EXPECT_TRUE(has_gemv(product(1, 64, 4096, Recipe::fp8_tensor, Recipe::fp8_tensor)));
+  EXPECT_FALSE(has_gemv(product(1, 64, 4096, Recipe::fp8_row, Recipe::fp8_row)));
+  EXPECT_FALSE(has_gemv(product(1, 24576, 1536)));
+  EXPECT_FALSE(has_gemv(product(1, 64, 4104)));
+  EXPECT_FALSE(has_gemv(product(2, 64, 4096)));
   GemmArguments x = product(1, 64, 4096);
   x.batch_invariant = true;
-  EXPECT_FALSE(plan_of(x).row.has_value());
+  EXPECT_FALSE(has_gemv(x));
 }
 
 TEST(CudaGemmPlan, CopiesWhatTensorCopiesCannotRead) {
   GemmArguments x = product(64, 96, 120);
   x.b.values = static_cast<const std::uint8_t*>(x.b.values) + 8;
   x.a.value_row_stride = 136;
-  EXPECT_EQ(plan_of(x).copy_count, 2u);
+  EXPECT_EQ(plan_of(x).steps.size(), 3u);
   EXPECT_EQ(cuda::gemm_workspace_bytes(x), (64 + 96) * 128);
-  EXPECT_THAT(
-      cuda::describe_gemm(x),
-      testing::HasSubstr("a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
-                         "96 rows"));
-  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("workspace 20480 bytes"));
+  EXPECT_THAT(describe(x), testing::HasSubstr(
+                               "a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
+                               "96 rows"));
+  EXPECT_THAT(describe(x), testing::HasSubstr("workspace 20480 bytes"));
   EXPECT_EQ(cuda::gemm_workspace_bytes(product(64, 96, 120)), 0);
 }
 
@@ -197,12 +208,12 @@ TEST(CudaGemmPlan, BatchInvariantPlansDoNotDivideK) {
     GemmArguments x = product(m, 2112, 7168);
     x.batch_invariant = true;
     const Fp8GemmPlan plan = plan_of(x);
-    for (std::size_t i = 0; i < plan.count; ++i) EXPECT_EQ(plan.launches[i].choice.split, 1u);
+    for (const gemm_detail::GemmStep& step : plan.steps) EXPECT_EQ(step.config.split, 1u);
     EXPECT_GE(plan.batch_invariant_seconds, 0);
   }
   GemmArguments x = product(64, 576, 7168);
   x.batch_invariant = true;
-  EXPECT_THAT(cuda::describe_gemm(x), testing::HasSubstr("batch-invariant: K is not divided"));
+  EXPECT_THAT(describe(x), testing::HasSubstr("batch-invariant: K is not divided"));
 }
 
 TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
@@ -213,15 +224,24 @@ TEST(CudaGemmPlan, RefusesWithTheArgumentsName) {
   far.a.scale_leading_stride = std::int64_t{1} << 27;
   expect_error(ErrorCode::unsupported, "a.scale_leading_stride", "is 134217728",
                [&] { (void)plan_of(far); });
-  expect_error(ErrorCode::invalid_argument, "multiprocessors", "is 0",
-               [] { (void)cuda::describe_gemm(product(1, 1, 128), 0); });
+  expect_error(ErrorCode::invalid_argument, "chip.multiprocessors", "is 0",
+               [] { (void)cuda::describe_gemm(product(1, 1, 128), test::chip_of(0)); });
+  cuda::Chip ampere;
+  ampere.architecture = 80;
+  expect_error(ErrorCode::unsupported, "chip", "(compute capability 8.0); kernels are for 9.0",
+               [&] { (void)cuda::describe_gemm(product(1, 1, 128), ampere); });
+  expect_error(ErrorCode::unsupported, "a.recipe",
+               "has no kernel for NVIDIA B200 (compute capability 10.0)", [] {
+                 const GemmArguments x = gemm_detail::validated(product(1, 1, 128), {});
+                 (void)gemm_detail::plan_fp8_gemm(x, cuda::chip_named("B200"));
+               });
 }
 
-TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
+TEST(CudaGemmPlan, HasHigherBandsWhereKIsShort) {
   const auto group = [](std::int64_t m, std::int64_t n, std::int64_t k) {
     const Fp8GemmPlan plan = plan_of(product(m, n, k));
-    return plan.launches[0].params.order.rows.divisor *
-           static_cast<std::uint32_t>(plan.launches[0].choice.rows);
+    return plan.steps[0].of<Fp8GemmParams>()->order.height.divisor *
+           static_cast<std::uint32_t>(plan.steps[0].config.rows);
   };
   EXPECT_EQ(group(4096, 32768, 512), 2048u);
   EXPECT_EQ(group(4096, 24576, 1536), 1024u);
@@ -230,27 +250,29 @@ TEST(CudaGemmPlan, GroupsMoreTileRowsWhereKIsShort) {
   EXPECT_EQ(group(4096, 4096, 0), 2048u);
 }
 
-TEST(TileOrder, HasNoGroupHigherThanTheMatrix) {
-  const TileOrder wide(1, std::uint32_t{1} << 30, 1, 32);
-  EXPECT_EQ(wide.group.divisor, std::uint32_t{1} << 30);
-  EXPECT_EQ(wide((std::uint32_t{1} << 30) - 1).n, (std::uint32_t{1} << 30) - 1);
+TEST(DenseOrder, HasNoBandHigherThanTheMatrix) {
+  const DenseOrder wide(1, std::uint32_t{1} << 30, 1, 32, 128);
+  EXPECT_EQ(wide.band.divisor, std::uint32_t{1} << 30);
+  EXPECT_EQ(wide.tile<128>((std::uint32_t{1} << 30) - 1).n, (std::uint32_t{1} << 30) - 1);
 }
 
-TEST(TileOrder, VisitsEachTileOnce) {
-  for (const auto& [m, n, batch, group_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
-                                                {16, 3, 2, 4},
-                                                {17, 5, 1, 8},
-                                                {40, 7, 3, 3},
-                                                {5, 6, 2, 1},
-                                                {3, 100, 1, 16}}) {
-    const TileOrder order(m, n, batch, group_rows);
+TEST(DenseOrder, VisitsEachTileOnce) {
+  for (const auto& [m, n, batch, band_rows] : {std::array<std::uint32_t, 4>{1, 1, 1, 4},
+                                               {16, 3, 2, 4},
+                                               {17, 5, 1, 8},
+                                               {40, 7, 3, 3},
+                                               {5, 6, 2, 1},
+                                               {3, 100, 1, 16}}) {
+    const DenseOrder order(m, n, batch, band_rows, m * 64 - 5);
     std::vector<int> seen(order.tiles, 0);
     for (std::uint32_t i = 0; i < order.tiles; ++i) {
-      const Tile t = order(i);
-      ASSERT_LT(t.m, m);
+      const Tile t = order.tile<64>(i);
+      ASSERT_LT(t.first_row, t.end_row);
+      ASSERT_EQ(t.end_row, m * 64 - 5);
+      ASSERT_EQ(t.first_row % 64, 0u);
       ASSERT_LT(t.n, n);
-      ASSERT_LT(t.batch, batch);
-      ++seen[(t.batch * m + t.m) * n + t.n];
+      ASSERT_LT(t.group, batch);
+      ++seen[(t.group * m + t.first_row / 64) * n + t.n];
     }
     EXPECT_THAT(seen, testing::Each(1));
   }

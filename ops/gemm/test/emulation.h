@@ -1,12 +1,14 @@
 // Runs plans of products in the emulator, for tests.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "blockscale/tensor.h"
 #include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 
 namespace blockscale::test {
@@ -37,7 +39,23 @@ inline AlignedCopy copy_of_values(const ScaledTensorView& x, std::int64_t odd = 
 /// From a view's first scale to its last.
 std::int64_t scale_bytes_of(const ScaledTensorView& x);
 
-/// Runs a plan's copies and launches in their order. `buffers` are what the product reads and
+/// A kernel of fp8_gemm_kernel_specs(), or of kPlainGemmKernels, as a host function: each family's
+/// has a file of its own.
+void run_kernel(std::size_t kernel, const Fp8GemmParams& params);
+void run_kernel(std::size_t kernel, const Fp8GemvParams& params);
+void run_kernel(std::size_t kernel, const AlignRowsParams& params);
+void run_kernel(std::size_t kernel, const PlainGemmParams& params);
+
+/// The launches of tiles of a plan.
+inline std::vector<const gemm_detail::GemmStep*> tile_steps(const gemm_detail::Fp8GemmPlan& plan) {
+  std::vector<const gemm_detail::GemmStep*> steps;
+  for (const gemm_detail::GemmStep& step : plan.steps) {
+    if (step.of<Fp8GemmParams>() != nullptr) steps.push_back(&step);
+  }
+  return steps;
+}
+
+/// Runs a plan's steps in their order. `buffers` are what the product reads and
 /// writes. True if the emulator has nothing to report.
 bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffers,
              const emulator::Options& options);

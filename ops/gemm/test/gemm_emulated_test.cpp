@@ -9,14 +9,15 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmPlan;
+using gemm_detail::Fp8LaunchConfig;
 using test::InputFamily;
 using test::Random;
 
@@ -30,8 +31,8 @@ struct Problem {
   bool bias = false;
   std::int64_t extra_columns = 0;  // of D and C, between rows
   std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
-  bool is_cut = false;             // expected of the plan, as the next
-  bool is_row = false;
+  bool is_column_split = false;    // expected of the plan, as the next
+  bool is_gemv = false;
   std::optional<bool> copies_scales = {};
 };
 
@@ -43,7 +44,7 @@ std::string text_of(const Problem& p) {
 }
 
 /// Runs a problem by a choice (or the plan's own) under one schedule.
-void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
+void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
            const emulator::Options& options) {
   Random random(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k));
   test::OperandOptions operand;
@@ -72,18 +73,22 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   if (p.beta != 0) x.c = c.view();
   if (p.bias) x.bias = bias.view().data;
   const GemmArguments validated = gemm_detail::validated(x, {});
-  const std::int64_t needed = gemm_detail::plan_fp8_gemm(validated, 4, choice).workspace_bytes;
+  const std::int64_t needed =
+      gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), choice).workspace_bytes;
   EXPECT_EQ(needed != 0, p.odd_bytes != 0);
   test::AlignedCopy workspace(nullptr, needed, 0);
-  Fp8GemmPlan plan = gemm_detail::plan_fp8_gemm(validated, 4, choice, workspace.at());
+  Fp8GemmPlan plan =
+      gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), choice, workspace.at());
   SCOPED_TRACE(text_of(p) + ": " + plan.str());
-  ASSERT_EQ(plan.row.has_value(), p.is_row);
-  ASSERT_EQ(plan.count == 0, p.is_row);
-  if (p.is_cut) {
-    ASSERT_EQ(plan.count, 2u);
+  const auto tiles = test::tile_steps(plan);
+  ASSERT_EQ(plan.steps.back().of<Fp8GemvParams>() != nullptr, p.is_gemv);
+  ASSERT_EQ(tiles.empty(), p.is_gemv);
+  if (p.is_column_split) {
+    ASSERT_EQ(tiles.size(), 2u);
   }
   if (p.copies_scales) {
-    ASSERT_EQ(kFp8GemmKernels.at[plan.launches[0].kernel].copies_scales, *p.copies_scales);
+    const int kernel = static_cast<int>(tiles[0]->kernel);
+    ASSERT_EQ(kFp8GemmKernels[kernel].copies_scales, *p.copies_scales);
   }
   using emulator::BufferUse;
   const auto bytes_of = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
@@ -116,7 +121,7 @@ std::vector<Fp8GemmConfig> kernels_of(Recipe b) {
 TEST(EmulatedGemm, EveryKernel) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
     for (const Fp8GemmConfig& kernel : kernels_of(b)) {
-      const Fp8GemmChoice choice = {kernel.rows, kernel.columns, 3, 1, 1};
+      const Fp8LaunchConfig choice = {kernel.rows, kernel.columns, 3, 1, 1};
       Problem p;
       p.b = b;
       p.m = choice.rows + 5;
@@ -134,10 +139,10 @@ TEST(EmulatedGemm, ClustersDivideK) {
     Problem p;
     p.n = 40;
     p.k = 640;
-    check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::in_order());
-    check(p, Fp8GemmChoice{64, 32, 3, split, 1}, emulator::random_order(2));
+    check(p, Fp8LaunchConfig{64, 32, 3, split, 1}, emulator::in_order());
+    check(p, Fp8LaunchConfig{64, 32, 3, split, 1}, emulator::random_order(2));
     p.n = 150;
-    check(p, Fp8GemmChoice{128, 128, 3, split, 1}, emulator::random_order(2));
+    check(p, Fp8LaunchConfig{128, 128, 3, split, 1}, emulator::random_order(2));
   }
 }
 
@@ -146,12 +151,12 @@ TEST(EmulatedGemm, PersistentBlocksGoRoundTheRing) {
   p.m = 64;
   p.n = 32 * 11;
   p.k = 640;
-  check(p, Fp8GemmChoice{64, 32, 4, 1, 1}, emulator::random_order(3));
+  check(p, Fp8LaunchConfig{64, 32, 4, 1, 1}, emulator::random_order(3));
 }
 
 TEST(EmulatedGemm, BlocksStoreTileAfterTile) {
   for (const Fp8GemmConfig& kernel : kernels_of(Recipe::fp8_128x128)) {
-    const Fp8GemmChoice choice = {kernel.rows, kernel.columns, 3, 1, 1};
+    const Fp8LaunchConfig choice = {kernel.rows, kernel.columns, 3, 1, 1};
     Problem p;
     p.a_layout = ScaleLayout::mn_major;
     p.copies_scales = kernel.copies_scales;
@@ -181,10 +186,10 @@ TEST(EmulatedGemm, ScalesCopiedByChunks) {
     p.copies_scales = true;
     p.n = 4 * 128 - 8;
     for (const int rows : {128, 192}) {
-      check(p, Fp8GemmChoice{rows, 128, 3, 1, 1}, emulator::random_order(7));
+      check(p, Fp8LaunchConfig{rows, 128, 3, 1, 1}, emulator::random_order(7));
     }
     p.n = 8 * 128 - 8;  // a tile of 96 on blocks 3 and 4, of which a box of rows has both
-    check(p, Fp8GemmChoice{192, 96, 3, 1, 1}, emulator::random_order(8));
+    check(p, Fp8LaunchConfig{192, 96, 3, 1, 1}, emulator::random_order(8));
   }
 }
 
@@ -195,7 +200,7 @@ TEST(EmulatedGemm, ManyRowsLoadOtherScales) {
     p.n = 300;
     p.k = 840;  // seven scales of a row: no row but the first begins at 16 bytes
     p.copies_scales = false;
-    const Fp8GemmChoice choice = {rows, 128, 3, 1, 1};
+    const Fp8LaunchConfig choice = {rows, 128, 3, 1, 1};
     check(p, choice, emulator::random_order(7));
     p.a = Recipe::fp8_1x128_ue8m0;
     p.b = Recipe::fp8_128x128_ue8m0;
@@ -203,7 +208,7 @@ TEST(EmulatedGemm, ManyRowsLoadOtherScales) {
   }
 }
 
-TEST(EmulatedGemm, LastColumnsBesideALastWave) {
+TEST(EmulatedGemm, LastColumnsBesideATailWave) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
     for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
       Problem p;
@@ -214,7 +219,7 @@ TEST(EmulatedGemm, LastColumnsBesideALastWave) {
       p.k = 2048;
       p.beta = 1;
       p.bias = true;
-      p.is_cut = true;
+      p.is_column_split = true;
       check(p, {}, emulator::random_order(5));
     }
   }
@@ -309,7 +314,7 @@ TEST(EmulatedGemm, OneRow) {
       p.alpha = 0.5f;
       p.beta = k == 4112 ? 0 : 2;
       p.bias = k != 4112;
-      p.is_row = true;
+      p.is_gemv = true;
       check(p, {}, emulator::in_order());
       check(p, {}, emulator::random_order(8));
     }

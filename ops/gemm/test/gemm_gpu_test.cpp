@@ -198,9 +198,9 @@ int check_choices(const Problem& p) {
   const GemmArguments x = gemm_detail::validated(problem.arguments(), {});
   const runtime::DeviceStream stream;
   int most_rows = 0;
-  for (const gemm_detail::Fp8GemmChoice& choice :
-       gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
-    SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, 132, choice).str());
+  for (const gemm_detail::Fp8LaunchConfig& choice :
+       gemm_detail::fp8_launch_configs(gemm_detail::size_of(x), {})) {
+    SCOPED_TRACE(gemm_detail::plan_fp8_gemm(x, {}, choice).str());
     problem.poison_d();
     gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
     stream.wait();

@@ -14,14 +14,15 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/gemm/test/emulation.h"
 #include "ops/gemm/validate.h"
+#include "tests/chip.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
 namespace {
 
 using emulator::BufferUse;
-using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmPlan;
+using gemm_detail::Fp8LaunchConfig;
 using test::InputFamily;
 using test::Random;
 
@@ -128,12 +129,12 @@ void add_exceptions(Random& random, test::TestMatrix& c) {
   }
 }
 
-Fp8GemmPlan plan_of(const GemmArguments& x, const std::optional<Fp8GemmChoice>& choice) {
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), 4, choice);
+Fp8GemmPlan plan_of(const GemmArguments& x, const std::optional<Fp8LaunchConfig>& choice) {
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), test::chip_of(4), choice);
 }
 
 /// Runs a problem by a choice (or the plan's own) under one schedule.
-void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
+void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
            const emulator::Options& options, std::size_t launches = 1) {
   SCOPED_TRACE(text_of(p));
   Random random(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k));
@@ -174,7 +175,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   x.quantized = {result.view(), options_of(p)};
   Fp8GemmPlan plan = plan_of(x, choice);
   SCOPED_TRACE(plan.str());
-  ASSERT_EQ(plan.count, launches);
+  ASSERT_EQ(plan.steps.size(), launches);
   std::vector<emulator::Buffer> with_result = buffers;
   result.add_to(with_result);
   if (!test::emulate(plan, with_result, options)) return;
@@ -182,7 +183,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice,
   // D, by tiles of another width, but K divided as there.
   x.quantized.reset();
   x.d = d.view();
-  Fp8GemmPlan plain = plan_of(x, Fp8GemmChoice{64, 64, 3, plan.launches[0].choice.split, 1});
+  Fp8GemmPlan plain = plan_of(x, Fp8LaunchConfig{64, 64, 3, plan.steps[0].config.split, 1});
   buffers.push_back(emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output));
   if (!test::emulate(plain, buffers, emulator::in_order())) return;
   Result expected(p);
@@ -211,10 +212,10 @@ TEST(EmulatedQuantizedGemm, EveryKernel) {
         p.m = rows + 9;
         p.n = 160;
         p.result = result;
-        check(p, Fp8GemmChoice{rows, 128, 3, 1, 1}, emulator::in_order());
+        check(p, Fp8LaunchConfig{rows, 128, 3, 1, 1}, emulator::in_order());
         p.input = Swiglu{};
         p.n = 384;
-        check(p, Fp8GemmChoice{rows, 128, 3, 1, 1}, emulator::random_order(1));
+        check(p, Fp8LaunchConfig{rows, 128, 3, 1, 1}, emulator::random_order(1));
       }
     }
   }
@@ -319,7 +320,7 @@ TEST(EmulatedQuantizedGemm, ClustersDivideK) {
       p.k = 900;
       p.result = Recipe::fp8_1x128;
       p.input = input;
-      const Fp8GemmChoice choice = {64, 128, 3, split, 1};
+      const Fp8LaunchConfig choice = {64, 128, 3, split, 1};
       check(p, choice, emulator::in_order());
       check(p, choice, emulator::random_order(2));
     }
@@ -328,7 +329,7 @@ TEST(EmulatedQuantizedGemm, ClustersDivideK) {
   p.b = Recipe::fp8_1x128;
   p.n = 150;
   p.result = Recipe::fp8_1x128;
-  check(p, Fp8GemmChoice{128, 128, 3, 2, 1}, emulator::random_order(2));
+  check(p, Fp8LaunchConfig{128, 128, 3, 2, 1}, emulator::random_order(2));
 }
 
 TEST(EmulatedQuantizedGemm, BlocksQuantizeTileAfterTile) {
@@ -342,7 +343,7 @@ TEST(EmulatedQuantizedGemm, BlocksQuantizeTileAfterTile) {
     p.layout = ScaleLayout::swizzled_128x4;
     p.input = input;
     p.b = Recipe::fp8_1x128;
-    check(p, Fp8GemmChoice{128, 128, 4, 1, 1}, emulator::random_order(3));
+    check(p, Fp8LaunchConfig{128, 128, 4, 1, 1}, emulator::random_order(3));
   }
 }
 

@@ -18,7 +18,7 @@
 namespace blockscale {
 namespace {
 
-using gemm_detail::Fp8GemmChoice;
+using gemm_detail::Fp8LaunchConfig;
 using runtime::DeviceBuffer;
 
 struct Problem {
@@ -55,9 +55,9 @@ class OnDevice {
 };
 
 /// Of a product by `plan`: one that a plain kernel has, and that divides K alike.
-Fp8GemmChoice plain_choice(const GemmArguments& plain, std::uint32_t split) {
+Fp8LaunchConfig plain_choice(const GemmArguments& plain, std::uint32_t split) {
   const GemmArguments x = gemm_detail::validated(plain, {});
-  for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(gemm_detail::size_of(x), 132)) {
+  for (const Fp8LaunchConfig& c : gemm_detail::fp8_launch_configs(gemm_detail::size_of(x), {})) {
     if (c.split == split) return c;
   }
   ADD_FAILURE() << "no plain kernel divides K by " << split;
@@ -65,7 +65,7 @@ Fp8GemmChoice plain_choice(const GemmArguments& plain, std::uint32_t split) {
 }
 
 /// Of each launch of a plan K is divided alike here: those of two launches by 1.
-void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice = std::nullopt) {
+void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice = std::nullopt) {
   const bool gated = std::holds_alternative<Swiglu>(p.input);
   const std::int64_t columns = gated ? p.n / 2 : p.n;
   test::Random random(static_cast<std::uint64_t>(p.m + p.n * 7 + p.k));
@@ -98,7 +98,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice = std::n
   quantizing.quantized->out.tensor_scale = nullptr;
   quantizing.quantized->options.input = p.input;
   if (p.result == Recipe::nvfp4) quantizing.quantized->options.scale_source = ScaleSource::given;
-  const auto plan = gemm_detail::plan_fp8_gemm(gemm_detail::validated(quantizing, {}), 132, choice);
+  const auto plan = gemm_detail::plan_fp8_gemm(gemm_detail::validated(quantizing, {}), {}, choice);
   SCOPED_TRACE(plan.str());
   const runtime::DeviceStream stream;
   gemm_detail::launch_gemm(quantizing, choice, {stream.handle()});
@@ -106,7 +106,7 @@ void check(const Problem& p, const std::optional<Fp8GemmChoice>& choice = std::n
   DeviceBuffer d_there(static_cast<std::size_t>(p.batch * p.m * p.n * 4));
   x.d = {d_there.data(), Format::f32, p.m, p.n};
   x.d.batch = p.batch;
-  gemm_detail::launch_gemm(x, plain_choice(x, plan.launches[0].choice.split), {stream.handle()});
+  gemm_detail::launch_gemm(x, plain_choice(x, plan.steps[0].config.split), {stream.handle()});
   stream.wait();
   std::vector<float> d(static_cast<std::size_t>(p.batch * p.m * p.n));
   d_there.copy_to_host(d.data(), d_there.bytes());
@@ -167,7 +167,8 @@ TEST_F(CudaGpuQuantizedGemm, EveryChoice) {
     x.quantized = {out.view(), {}};
     x.quantized->options.input = input;
     const auto size = gemm_detail::size_of(gemm_detail::validated(x, {}));
-    for (const Fp8GemmChoice& choice : gemm_detail::fp8_gemm_choices(size, 132)) check(p, choice);
+    for (const Fp8LaunchConfig& choice : gemm_detail::fp8_launch_configs(size, {}))
+      check(p, choice);
   }
 }
 

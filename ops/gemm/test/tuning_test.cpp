@@ -25,14 +25,13 @@
 namespace blockscale {
 namespace {
 
-using gemm_detail::Chip;
-using gemm_detail::Fp8GemmChoice;
 using gemm_detail::Fp8GemmSize;
+using gemm_detail::Fp8LaunchConfig;
 using gemm_detail::Tuning;
 using gemm_detail::TuningResult;
 using Json = nlohmann::json;
 
-const Chip kChip = {"Fake H200 number 0", 132};
+const cuda::Chip kChip = {"Fake H200 number 0"};
 
 Fp8GemmSize size_of(std::int64_t m, std::int64_t n = 2112, std::int64_t k = 7168) {
   Fp8GemmSize size;
@@ -47,7 +46,7 @@ Fp8GemmSize size_of(std::int64_t m, std::int64_t n = 2112, std::int64_t k = 7168
 TuningResult tune_so(const Fp8GemmSize& size, std::size_t best, double seconds, Tuning& tuning) {
   return gemm_detail::tune(
       kChip, size,
-      [&](const std::vector<Fp8GemmChoice>& choices) {
+      [&](const std::vector<Fp8LaunchConfig>& choices) {
         std::vector<double> times(choices.size() + 1, 10e-6);
         times.at(best + 1) = seconds;
         return times;
@@ -57,7 +56,7 @@ TuningResult tune_so(const Fp8GemmSize& size, std::size_t best, double seconds, 
 
 TEST(Tuning, KeepsWhatIsFaster) {
   Tuning tuning;
-  const auto choices = gemm_detail::fp8_gemm_choices(size_of(48), 132);
+  const auto choices = gemm_detail::fp8_launch_configs(size_of(48), kChip);
   const TuningResult result = tune_so(size_of(48), 3, 9e-6, tuning);
   EXPECT_EQ(result.kept, choices[3]);
   EXPECT_EQ(result.tried, choices.size());
@@ -74,8 +73,8 @@ TEST(Tuning, KeepsWhatIsFaster) {
        {size_of(32), size_of(65), size_of(48, 2048), size_of(48, 2112, 7040), other}) {
     EXPECT_EQ(tuning.find(kChip, size), std::nullopt);
   }
-  EXPECT_EQ(tuning.find({"another", 132}, size_of(48)), std::nullopt);
-  EXPECT_EQ(tuning.find({kChip.name, 114}, size_of(48)), std::nullopt);
+  EXPECT_EQ(tuning.find({"another"}, size_of(48)), std::nullopt);
+  EXPECT_EQ(tuning.find({kChip.name, 90, 114}, size_of(48)), std::nullopt);
 
   // A later measurement counts.
   EXPECT_EQ(tune_so(size_of(64), 2, 9e-6, tuning).kept, choices[2]);
@@ -90,7 +89,7 @@ TEST(Tuning, AChoiceThatCannotComputeIsNotTaken) {
   EXPECT_EQ(tuning.find(kChip, size_of(64)), std::nullopt);  // three stages, where more fit
   Fp8GemmSize whole = size_of(64);
   whole.may_split = false;
-  const auto choices = gemm_detail::fp8_gemm_choices(whole, 132);
+  const auto choices = gemm_detail::fp8_launch_configs(whole, kChip);
   tuning.set({kChip, gemm_detail::tuning_class(whole), choices[0], 1e-6, 2e-6});
   EXPECT_EQ(tuning.find(kChip, whole), choices[0]);
 }
@@ -222,8 +221,8 @@ class TunedGemm : public testing::Test {
   }
   static std::string file() { return (*folder_ / "tuning.json").string(); }
   /// Not the one that the plan has.
-  static Fp8GemmChoice choice() {
-    for (const Fp8GemmChoice& c : gemm_detail::fp8_gemm_choices(size_of(64), 132)) {
+  static Fp8LaunchConfig choice() {
+    for (const Fp8LaunchConfig& c : gemm_detail::fp8_launch_configs(size_of(64), kChip)) {
       if (c.rows == 64 && c.columns == 128 && c.per_sm == 2) return c;
     }
     return {};
@@ -286,7 +285,7 @@ TEST_F(TunedGemm, ATimedChoiceIsKeptOrForgotten) {
   EXPECT_NEAR(kept.best_seconds, 8e-6, 1e-9);
   EXPECT_THAT(kept.kept, testing::HasSubstr("64 x 96"));
   const Fp8GemmSize size = size_of(kM, kN, kK);
-  EXPECT_EQ(kept.tried, gemm_detail::fp8_gemm_choices(size, 132).size());
+  EXPECT_EQ(kept.tried, gemm_detail::fp8_launch_configs(size, kChip).size());
   const auto found = Tuning::read(path).find(kChip, size);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->split, 3u);
@@ -304,11 +303,11 @@ TEST_F(TunedGemm, ATimedChoiceIsKeptOrForgotten) {
 }
 
 TEST_F(TunedGemm, SaysSo) {
-  const std::string text = cuda::describe_gemm(product(60), 132, kChip.name);
+  const std::string text = cuda::describe_gemm(product(60), kChip);
   EXPECT_THAT(text, testing::HasSubstr("gemm_fp8_64x128_blocks: "));
   EXPECT_THAT(text, testing::EndsWith("tuned: " + file() + "\n"));
   for (const std::string& other :
-       {cuda::describe_gemm(product(60)), cuda::describe_gemm(product(30), 132, kChip.name)}) {
+       {cuda::describe_gemm(product(60), {}), cuda::describe_gemm(product(30), kChip)}) {
     EXPECT_THAT(other, testing::Not(testing::HasSubstr("tuned")));
   }
 }

@@ -81,10 +81,10 @@ QuantizeBenchmarkRow measured(quantize_detail::Workbench& workbench,
 }  // namespace
 
 std::vector<QuantizeBenchmarkPlan> describe_benchmark(const QuantizeBenchmarkOptions& options,
-                                                      int multiprocessors) {
+                                                      const Chip& chip) {
   std::vector<QuantizeBenchmarkPlan> result;
   for (const quantize_detail::MeasuredProblem& p : quantize_detail::measured_problems(options)) {
-    result.push_back({case_of(p), quantize_detail::describe(p, multiprocessors)});
+    result.push_back({case_of(p), quantize_detail::describe(p, chip)});
   }
   return result;
 }

@@ -36,12 +36,16 @@ std::vector<std::uint8_t> normal_numbers(Format dtype, std::int64_t bytes) {
   return result;
 }
 
-runtime::KernelSpec copy_spec() {
-  return runtime::with_parameters<CopyParams>({.name = "quantize_yardstick_copy",
-                                               .header = "ops/quantize/bench/copy.cuh",
-                                               .call = "blockscale::copy_vectors",
-                                               .threads = kCopyThreads},
-                                              "blockscale::CopyParams");
+/// The copy's kernel, for all chips that are measured.
+runtime::KernelSet& copy_kernels() {
+  const auto spec = runtime::with_parameters<CopyParams>({.name = "quantize_yardstick_copy",
+                                                          .header = "ops/quantize/bench/copy.cuh",
+                                                          .call = "blockscale::copy_vectors",
+                                                          .threads = kCopyThreads},
+                                                         "blockscale::CopyParams");
+  static auto& kernels =
+      *new runtime::KernelSet(runtime::for_architectures({spec}, kQuantizeArchitectures));
+  return kernels;
 }
 
 /// What one call reads and writes, but for its workspace, which is that of all calls, as a stream
@@ -122,10 +126,10 @@ class Bench {
   }
 
   Measurement run(int repeats) {
-    static const runtime::Kernel copy(copy_spec(), runtime::KernelStore::instance());
+    const runtime::Kernel& copy = copy_kernels().get(0, device_.architecture);
     std::vector<runtime::TimedWork> works;
     for (const bool dependent : {false, true}) {
-      const auto launch = [this, dependent](void* stream, int part) {
+      const auto launch = [this, dependent, &copy](void* stream, int part) {
         launch_copy(copy, dependent, stream, part);
       };
       works.push_back({launch, parts()});
@@ -183,11 +187,10 @@ class Bench {
   /// A work that runs the plan on every set.
   runtime::TimedWork quantize_work() {
     auto plans = std::make_shared<std::vector<QuantizePlan>>();
-    const PlanDevice device{device_.multiprocessors};
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
-      plans->push_back(plan_quantize(validated(x, out_of(set), o), o, device, workspace_));
+      plans->push_back(plan_quantize(validated(x, out_of(set), o), o, device_, workspace_));
       check_workspace(plans->back().workspace_bytes);
     }
     result_.plan = plans->front().str();
@@ -200,13 +203,12 @@ class Bench {
   /// The same for both results.
   runtime::TimedWork rows_and_columns_work() {
     auto plans = std::make_shared<std::vector<RowsAndColumnsPlan>>();
-    const PlanDevice device{device_.multiprocessors};
     const QuantizeOptions o = options_of(problem_, ones_);
     for (const BufferSet& set : sets_) {
       const MatrixView x{set.x, problem_.dtype, problem_.rows, x_columns()};
       const auto columns = columns_of(problem_, set.out + columns_, set.out + column_scales_);
       plans->push_back(
-          plan_rows_and_columns(validated(x, out_of(set), columns, o), o, device, workspace_));
+          plan_rows_and_columns(validated(x, out_of(set), columns, o), o, device_, workspace_));
       check_workspace(plans->back().workspace_bytes);
     }
     result_.plan = plans->front().str();
@@ -301,12 +303,12 @@ std::int64_t x_columns_of(const MeasuredProblem& m) {
   return m.transform == InputTransform::swiglu ? 2 * m.k : m.k;
 }
 
-std::string describe(const MeasuredProblem& problem, int multiprocessors) {
+std::string describe(const MeasuredProblem& problem, const cuda::Chip& chip) {
   // No two overlap, and nobody reads them.
   const auto somewhere = [](std::uintptr_t i) { return reinterpret_cast<std::byte*>(i << 40); };
   const MatrixView x{somewhere(1), problem.dtype, problem.rows, x_columns_of(problem)};
   const auto out = output_of(problem, somewhere(2), somewhere(3), somewhere(4));
-  return cuda::describe_quantize(x, out, options_of(problem, somewhere(5)), multiprocessors);
+  return cuda::describe_quantize(x, out, options_of(problem, somewhere(5)), chip);
 }
 
 Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem, int repeats) {

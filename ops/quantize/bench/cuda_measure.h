@@ -72,7 +72,7 @@ std::vector<MeasuredProblem> measured_problems(const cuda::QuantizeBenchmarkOpti
 std::vector<ScaleLayout> measured_layouts(Recipe recipe);
 
 /// The plan of a problem, whose memory would begin at multiples of 2^40.
-std::string describe(const MeasuredProblem& problem, int multiprocessors);
+std::string describe(const MeasuredProblem& problem, const cuda::Chip& chip);
 
 /// Times a problem, and a copy, in turns on cold buffers of the workbench's device.
 Measurement measure_quantize(Workbench& workbench, const MeasuredProblem& problem, int repeats);

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "blockscale/quantize.h"
+#include "ops/common/scale_placement.h"
 #include "ops/common/simd/requested.h"
 #include "ops/quantize/cpu/pieces.h"
-#include "ops/quantize/cpu/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
 #include "ops/quantize/validate.h"
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "ops/quantize/cpu/scale_placement.h"
+#include "ops/common/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
 
 namespace blockscale {

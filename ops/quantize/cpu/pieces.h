@@ -15,7 +15,7 @@
 #include "blockscale/parallel.h"
 #include "core/recipe.h"
 #include "ops/common/float_environment.h"
-#include "ops/quantize/cpu/scale_placement.h"
+#include "ops/common/scale_placement.h"
 #include "ops/quantize/cpu/steps.h"
 
 namespace blockscale {

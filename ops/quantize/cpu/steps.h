@@ -10,6 +10,7 @@
 #include "blockscale/quantize.h"
 #include "core/format.h"
 #include "core/input_transform.h"
+#include "ops/common/simd/scale_factors.h"
 
 namespace blockscale::steps {
 
@@ -17,9 +18,6 @@ namespace blockscale::steps {
 using MagnitudeBits = std::uint32_t;
 inline constexpr MagnitudeBits kLargestFinite = 0x7F7FFFFFu;
 inline constexpr MagnitudeBits kInfinity = 0x7F800000u;
-
-/// Room that arrays of one entry a block leave after their last one (a vector's worth).
-inline constexpr int kArrayPadding = 16;
 
 /// What a NaN among the elements does to a block's largest magnitude.
 enum class NanRule : std::uint8_t {
@@ -121,12 +119,6 @@ enum class Scaling : std::uint8_t {
 void encode_blocks(Format dtype, Format element, Scaling scaling, const void* x, std::int64_t count,
                    std::int64_t block, const float* factors, std::uint8_t* codes,
                    std::int64_t ahead = 0);
-
-/// What codes of `count` blocks are multiplied with: f32(s) * tensor_scale, or f32(s) / it.
-/// `scales` are in the recipe's scale format. Both arrays have kArrayPadding entries of room after
-/// `count`.
-void scale_factors(Format scale, const void* scales, std::int64_t count, float tensor_scale,
-                   TensorScaleSense sense, float* factors);
 
 /// Values of `count` packed codes times their block's factor, rounded once to `dtype`: beyond its
 /// range to infinity, NaN to its canonical NaN.

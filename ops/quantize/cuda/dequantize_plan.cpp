@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/recipe.h"
+#include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/tiles.h"
 
 namespace blockscale::quantize_detail {
@@ -41,9 +42,10 @@ void set_scales(DequantizeParams& p, const ScaledTensorView& x) {
 
 }  // namespace
 
-DequantizePlan plan_dequantize(const DequantizeArguments& a) {
+DequantizePlan plan_dequantize(const DequantizeArguments& a, const cuda::Chip& chip) {
   const ScaledTensorView& x = a.x;
   DequantizePlan plan;
+  plan.architecture = chip.architecture;
   if (x.rows == 0 || x.k == 0 || x.batch == 0) return plan;
   check_size("x.rows", x.rows);
   check_size("x.k", x.k);
@@ -100,7 +102,7 @@ std::vector<runtime::KernelSpec> dequantize_kernel_specs() {
          .min_blocks_per_multiprocessor = c.min_blocks},
         "blockscale::DequantizeParams"));
   }
-  return specs;
+  return runtime::for_architectures(specs, kQuantizeArchitectures);
 }
 
 }  // namespace blockscale::quantize_detail

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "blockscale/device.h"
 #include "core/launch_shape.h"
 #include "ops/quantize/kernels/dequantize_config.h"
 #include "ops/quantize/validate.h"
@@ -12,7 +13,8 @@
 namespace blockscale::quantize_detail {
 
 struct DequantizePlan {
-  int kernel = -1;  // index into kDequantizeKernels; -1: nothing is to be done
+  int architecture = 0;  // of the chip that it is for
+  int kernel = -1;       // index into kDequantizeKernels; -1: nothing is to be done
   LaunchShape shape;
   DequantizeParams params;
 
@@ -21,7 +23,7 @@ struct DequantizePlan {
 };
 
 /// `a` is validated. Throws `unsupported` for sizes that a grid cannot hold.
-DequantizePlan plan_dequantize(const DequantizeArguments& a);
+DequantizePlan plan_dequantize(const DequantizeArguments& a, const cuda::Chip& chip);
 
 /// dequantize_e2m1_bf16.
 std::string dequantize_kernel_name(const DequantizeConfig& config);

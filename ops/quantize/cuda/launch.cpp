@@ -25,11 +25,18 @@ runtime::KernelSet& dequantize_kernels() {
   return kernels;
 }
 
+void add_input(cuda::CallDevice& device, const MatrixView& x, const FusedInput& input) {
+  device.add("x.data", x.data);
+  device.add("options.input.scale", input.scale.data);
+  device.add("options.input.shift", input.shift.data);
+  device.add("options.input.weight", input.weight.data);
+}
+
 void launch_steps(const QuantizePlan& plan, const cuda::Execution& execution) {
   for (int i = 0; i < plan.count; ++i) {
     const QuantizePlan::Step& step = plan.steps[static_cast<std::size_t>(i)];
-    cuda::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel)), step.shape,
-                 execution, step.params);
+    cuda::launch(quantize_kernels().get(static_cast<std::size_t>(step.kernel), plan.architecture),
+                 step.shape, execution, step.params);
   }
 }
 
@@ -44,7 +51,7 @@ using quantize_detail::QuantizePlan;
 
 CallDevice device_of_call(const QuantizeArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   device.add("out.values", a.out.values);
   device.add("out.scales", a.out.scales);
   device.add("out.tensor_scale", a.out.tensor_scale);
@@ -53,7 +60,7 @@ CallDevice device_of_call(const QuantizeArguments& a, const Execution& execution
 
 CallDevice device_of_input(const AbsoluteMaximumArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   return device;
 }
 
@@ -76,7 +83,8 @@ std::int64_t quantize_workspace_bytes(const MatrixView& x, const MutableScaledTe
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   const CallDevice device = device_of_call(a);
   if (!device.is_known()) return 0;
-  return plan_quantize(a, options, {device.traits().multiprocessors}, nullptr).workspace_bytes;
+  const Chip& chip = device.chip(quantize_detail::quantize_kernels());
+  return plan_quantize(a, options, chip, nullptr).workspace_bytes;
 }
 
 void quantize(const MatrixView& x, const MutableScaledTensorView& out,
@@ -84,16 +92,16 @@ void quantize(const MatrixView& x, const MutableScaledTensorView& out,
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
   CallDevice device = device_of_call(a, execution);
   if (!device.is_known()) return;  // no matrix has an element, and nothing is written
-  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
-  launch([&](void* workspace) { return plan_quantize(a, options, traits, workspace); }, a,
-         execution, device);
+  const Chip& chip = device.chip(quantize_detail::quantize_kernels());
+  launch([&](void* workspace) { return plan_quantize(a, options, chip, workspace); }, a, execution,
+         device);
 }
 
 std::string describe_quantize(const MatrixView& x, const MutableScaledTensorView& out,
-                              const QuantizeOptions& options, int multiprocessors) {
-  check_multiprocessors(multiprocessors);
+                              const QuantizeOptions& options, const Chip& chip) {
   const QuantizeArguments a = quantize_detail::validated(x, out, options);
-  return plan_quantize(a, options, {multiprocessors}, nullptr).str();
+  const Chip& of = checked(chip, quantize_detail::quantize_kernels());
+  return plan_quantize(a, options, of, nullptr).str();
 }
 
 std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const QuantizeInput& input) {
@@ -102,8 +110,8 @@ std::int64_t absolute_maximum_workspace_bytes(const MatrixView& x, const Quantiz
   const AbsoluteMaximumArguments a = quantize_detail::validated(x, input, nowhere, 0);
   CallDevice device = device_of_input(a);
   if (!device.is_known()) return 0;
-  return plan_absolute_maximum(a, nowhere, {device.traits().multiprocessors}, nullptr)
-      .workspace_bytes;
+  const Chip& chip = device.chip(quantize_detail::quantize_kernels());
+  return plan_absolute_maximum(a, nowhere, chip, nullptr).workspace_bytes;
 }
 
 void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* out,
@@ -112,8 +120,8 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
   CallDevice device = device_of_input(a, execution);
   device.add("out", out);
   if (!device.is_known()) return;  // no matrix
-  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
-  launch([&](void* workspace) { return plan_absolute_maximum(a, out, traits, workspace); }, a,
+  const Chip& chip = device.chip(quantize_detail::quantize_kernels());
+  launch([&](void* workspace) { return plan_absolute_maximum(a, out, chip, workspace); }, a,
          execution, device);
 }
 
@@ -125,12 +133,12 @@ void dequantize(const ScaledTensorView& x, const MutableMatrixView& out,
   device.add("x.scales", a.x.scales);
   device.add("x.tensor_scale", a.x.tensor_scale);
   device.add("out.data", a.out.data);
-  const quantize_detail::DequantizePlan plan = plan_dequantize(a);
-  if (plan.kernel < 0) return;
-  (void)device.traits();  // throws unless the kernels run there
+  if (a.x.rows == 0 || a.x.k == 0 || a.x.batch == 0) return;
+  runtime::KernelSet& kernels = quantize_detail::dequantize_kernels();
+  const quantize_detail::DequantizePlan plan = plan_dequantize(a, device.chip(kernels));
   const DeviceScope scope(device.ordinal());
   const runtime::Kernel& kernel =
-      quantize_detail::dequantize_kernels().get(static_cast<std::size_t>(plan.kernel));
+      kernels.get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   launch(kernel, plan.shape, execution, plan.params);
 }
 

@@ -29,14 +29,15 @@ int find_kernel(QuantizeKernel kernel, Format input, Format element, ScaleRule r
 /// The plan while it is made.
 class Planner {
  public:
-  Planner(const QuantizeArguments& a, const QuantizeOptions& options, const PlanDevice& device,
+  Planner(const QuantizeArguments& a, const QuantizeOptions& options, const cuda::Chip& chip,
           void* workspace)
       : a_(a),
         options_(options),
-        sms_(device.sms),
+        sms_(chip.multiprocessors),
         workspace_(static_cast<std::uint8_t*>(workspace)),
         recipe_(recipe_traits(a.out.recipe)),
         params_(quantize_params(a, options)) {
+    plan_.architecture = chip.architecture;
     params_.lets_next_start = a.out.batch * a.out.rows * a.out.k <= sms_ * kMostOvertaken;
   }
 
@@ -279,17 +280,17 @@ class Planner {
 }  // namespace
 
 QuantizePlan plan_quantize(const QuantizeArguments& a, const QuantizeOptions& options,
-                           const PlanDevice& device, void* workspace) {
-  return Planner(a, options, device, workspace).plan();
+                           const cuda::Chip& chip, void* workspace) {
+  return Planner(a, options, chip, workspace).plan();
 }
 
 QuantizePlan plan_rstd(const QuantizeArguments& a, const QuantizeOptions& options,
-                       const PlanDevice& device, void* workspace) {
-  return Planner(a, options, device, workspace).plan_rstd();
+                       const cuda::Chip& chip, void* workspace) {
+  return Planner(a, options, chip, workspace).plan_rstd();
 }
 
 QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out,
-                                   const PlanDevice& device, void* workspace) {
+                                   const cuda::Chip& chip, void* workspace) {
   check_size("x.rows", a.x.rows);
   check_size("x.columns", a.k);
   MutableScaledTensorView shape;
@@ -298,7 +299,7 @@ QuantizePlan plan_absolute_maximum(const AbsoluteMaximumArguments& a, float* out
   shape.k = a.k;
   shape.batch = a.x.batch;
   const QuantizeArguments arguments{a.x, shape, a.input};
-  return Planner(arguments, {}, device, workspace).plan_amax(out);
+  return Planner(arguments, {}, chip, workspace).plan_amax(out);
 }
 
 }  // namespace blockscale::quantize_detail

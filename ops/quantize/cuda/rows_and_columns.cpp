@@ -19,7 +19,7 @@ runtime::KernelSet& rows_and_columns_kernels() {
 void launch_plan(const RowsAndColumnsPlan& plan, const cuda::Execution& execution) {
   launch_steps(plan.rstd, execution);
   const runtime::Kernel& kernel =
-      rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel));
+      rows_and_columns_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
   cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
@@ -33,7 +33,7 @@ using quantize_detail::RowsAndColumnsPlan;
 
 CallDevice device_of_call(const RowsAndColumnsArguments& a, const Execution& execution = {}) {
   CallDevice device(execution);
-  device.add_input(a.x, a.input);
+  add_input(device, a.x, a.input);
   device.add("out_rows.values", a.rows.values);
   device.add("out_rows.scales", a.rows.scales);
   device.add("out_columns.values", a.columns.values);
@@ -50,8 +50,8 @@ std::int64_t quantize_rows_and_columns_workspace_bytes(const MatrixView& x,
   const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
   const CallDevice device = device_of_call(a);
   if (!device.is_known()) return 0;
-  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
-  return plan_rows_and_columns(a, options, traits, nullptr).workspace_bytes;
+  const Chip& chip = device.chip(quantize_detail::rows_and_columns_kernels());
+  return plan_rows_and_columns(a, options, chip, nullptr).workspace_bytes;
 }
 
 void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorView& out_rows,
@@ -60,12 +60,12 @@ void quantize_rows_and_columns(const MatrixView& x, const MutableScaledTensorVie
   const RowsAndColumnsArguments a = quantize_detail::validated(x, out_rows, out_columns, options);
   CallDevice device = device_of_call(a, execution);
   if (!device.is_known()) return;  // no matrix has an element
-  const quantize_detail::PlanDevice traits{device.traits().multiprocessors};
-  RowsAndColumnsPlan plan = plan_rows_and_columns(a, options, traits, execution.workspace);
+  const Chip& chip = device.chip(quantize_detail::rows_and_columns_kernels());
+  RowsAndColumnsPlan plan = plan_rows_and_columns(a, options, chip, execution.workspace);
   if (plan.kernel < 0) return;
   const Execution with = with_workspace(execution, plan.workspace_bytes);
   if (with.workspace != execution.workspace) {
-    plan = plan_rows_and_columns(a, options, traits, with.workspace);
+    plan = plan_rows_and_columns(a, options, chip, with.workspace);
   }
   check_workspace(with, plan.workspace_bytes, device, a);
   const DeviceScope scope(device.ordinal());

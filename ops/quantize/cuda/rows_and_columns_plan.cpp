@@ -45,11 +45,12 @@ std::string kernel_name(const QuantizeConfig& c) {
 }  // namespace
 
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
-                                         const QuantizeOptions& options, const PlanDevice& device,
+                                         const QuantizeOptions& options, const cuda::Chip& chip,
                                          void* workspace) {
   check_size("x.rows", a.x.rows);
   check_size("out_rows.k", a.rows.k);
   RowsAndColumnsPlan plan;
+  plan.architecture = chip.architecture;
   if (a.rows.rows == 0 || a.rows.k == 0 || a.rows.batch == 0) return plan;
   plan.kernel = find_kernel(a.x.dtype, fused_of(a.input.transform));
   const QuantizeConfig& c = kRowsAndColumnsKernels[plan.kernel];
@@ -57,7 +58,7 @@ RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
   p.rows = params_of({a.x, a.rows, a.input}, options, c.chunk);
   p.columns = column_params_of(a, options);
   if (c.fused == Fused::rms_norm) {
-    plan.rstd = plan_rstd({a.x, a.rows, a.input}, options, device, workspace);
+    plan.rstd = plan_rstd({a.x, a.rows, a.input}, options, chip, workspace);
     p.rows.fused.rstd = plan.rstd.last().params.fused.rstd;
     p.rows.backwards = true;
     plan.workspace_bytes = plan.rstd.workspace_bytes;
@@ -100,7 +101,7 @@ std::vector<runtime::KernelSpec> rows_and_columns_kernel_specs() {
          .min_blocks_per_multiprocessor = c.min_blocks},
         "blockscale::RowsAndColumnsParams"));
   }
-  return specs;
+  return runtime::for_architectures(specs, kQuantizeArchitectures);
 }
 
 }  // namespace blockscale::quantize_detail

@@ -14,8 +14,9 @@
 namespace blockscale::quantize_detail {
 
 struct RowsAndColumnsPlan {
-  QuantizePlan rstd;  // rms_norm: the launch before the kernel
-  int kernel = -1;    // index into kRowsAndColumnsKernels; -1: nothing is to be done
+  QuantizePlan rstd;     // rms_norm: the launch before the kernel
+  int architecture = 0;  // of the chip that it is for
+  int kernel = -1;       // index into kRowsAndColumnsKernels; -1: nothing is to be done
   LaunchShape shape;
   RowsAndColumnsParams params;
   std::int64_t workspace_bytes = 0;
@@ -27,7 +28,7 @@ struct RowsAndColumnsPlan {
 /// `a` is validated; `workspace` holds the plan's workspace_bytes (it may be null to learn
 /// how many these are). Throws `unsupported` for sizes that a grid cannot hold.
 RowsAndColumnsPlan plan_rows_and_columns(const RowsAndColumnsArguments& a,
-                                         const QuantizeOptions& options, const PlanDevice& device,
+                                         const QuantizeOptions& options, const cuda::Chip& chip,
                                          void* workspace);
 
 /// What the kernel pack compiles for this operation.

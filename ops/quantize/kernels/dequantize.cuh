@@ -1,6 +1,7 @@
 // The kernels of dequantize: a thread turns the codes of one chunk into values.
 #pragma once
 
+#include "device/decode/codes.cuh"
 #include "device/encode/store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
@@ -16,11 +17,10 @@
 namespace blockscale {
 namespace quantizer {
 
+using decoding::decode_codes;
 using encoding::Chunk;
 using encoding::Codes;
 using encoding::e4m3_value;
-using encoding::kFp6Factor;
-using encoding::kFp6Hardware;
 
 /// Loads the codes of a chunk; those from `count` on, which may be any number, are 0.
 template <Format kElement, int kCount>
@@ -46,66 +46,6 @@ BLOCKSCALE_DEVICE void load_codes(Codes<kElement, kCount>& codes, const uint8_t*
   for (int i = 0; i < C::kBytes; ++i) {
     if (8 * i / kBits >= count) continue;
     codes.word[i / 4] |= uint32_t{ptx::ld_global(from + i)} << (8 * (i % 4));
-  }
-}
-
-/// The values of four FP8 codes, one in each byte, as f16: exact.
-template <Format kHardware>
-BLOCKSCALE_DEVICE void widen_fp8(uint32_t (&pairs)[2], uint32_t bytes) {
-  BLOCKSCALE_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const uint16_t two = static_cast<uint16_t>(bytes >> (16 * i));
-    if constexpr (kHardware == Format::e5m2) {
-      pairs[i] = ptx::cvt_rn_f16x2_e5m2x2(two);
-    } else {
-      pairs[i] = ptx::cvt_rn_f16x2_e4m3x2(two);
-    }
-  }
-}
-
-/// Four 6-bit codes, from the low 24 bits, as bytes of the FP8 format that has their values times
-/// kFp6Factor: the inverse of pack_fp6.
-BLOCKSCALE_DEVICE uint32_t unpack_fp6(uint32_t packed) {
-  const uint32_t pairs = (packed & 0x00000FFFu) | ((packed << 4) & 0x0FFF0000u);
-  const uint32_t codes = (pairs & 0x003F003Fu) | ((pairs << 2) & 0x3F003F00u);
-  return (codes & 0x1F1F1F1Fu) | ((codes << 2) & 0x80808080u);
-}
-
-/// The values of four e2m1 codes, from the low 16 bits, as f16: their upper bytes are looked up.
-BLOCKSCALE_DEVICE void widen_e2m1(uint32_t (&pairs)[2], uint32_t nibbles) {
-  // 0, .5, 1, 1.5 | 2, 3, 4, 6
-  const uint32_t upper = ptx::prmt(0x3E3C3800u, 0x46444240u, nibbles & 0x7777u);
-  pairs[0] =
-      ptx::prmt(upper, 0u, 0x1404) | ((nibbles << 12) & 0x8000u) | ((nibbles << 24) & 0x80000000u);
-  pairs[1] =
-      ptx::prmt(upper, 0u, 0x3424) | ((nibbles << 4) & 0x8000u) | ((nibbles << 16) & 0x80000000u);
-}
-
-/// Values of a chunk of codes in f32, exactly.
-template <Format kElement, int kCount>
-BLOCKSCALE_DEVICE void decode_codes(float (&values)[kCount], const Codes<kElement, kCount>& codes) {
-  BLOCKSCALE_UNROLL
-  for (int i = 0; i < kCount / 4; ++i) {
-    uint32_t pairs[2];
-    float factor = 1.0f;
-    if constexpr (kElement == Format::e2m1) {
-      widen_e2m1(pairs, codes.word[i / 2] >> (16 * (i % 2)));
-    } else if constexpr (format_traits(kElement).bits == 6) {
-      // Bits [24 i, 24 i + 24).
-      const int word = 24 * i / 32;
-      const int skipped = 24 * i % 32;
-      uint32_t packed = codes.word[word] >> skipped;
-      if (skipped > 8) packed |= codes.word[word + 1] << (32 - skipped);
-      widen_fp8<kFp6Hardware<kElement>>(pairs, unpack_fp6(packed));
-      factor = 1.0f / kFp6Factor<kElement>;
-    } else {
-      widen_fp8<kElement>(pairs, codes.word[i]);
-    }
-    BLOCKSCALE_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const float value = ptx::cvt_f32_f16(static_cast<uint16_t>(pairs[j / 2] >> (16 * (j % 2))));
-      values[4 * i + j] = factor == 1.0f ? value : ptx::mul_rn(value, factor);
-    }
   }
 }
 

@@ -84,7 +84,7 @@ int check(const Case& c) {
   MutableMatrixView out{expected.data(), c.output, c.rows, c.k, stride, c.batch};
   dequantize(x, out, 1);
   out.data = actual.data();
-  const auto plan = plan_dequantize(quantize_detail::validated(x, out, 0));
+  const auto plan = plan_dequantize(quantize_detail::validated(x, out, 0), {});
   if (plan.kernel >= 0) {
     std::vector<emulator::Buffer> buffers = {
         emulator::input("values", values),
@@ -206,8 +206,10 @@ TEST(CudaCodes, AreLoadedAndStoredHoweverLongTheRowIs) {
 TEST(DequantizePlan, SaysWhatItDoes) {
   ScaledTensor x(Recipe::mxfp4, 64, 4096);
   std::vector<std::uint16_t> out(64 * 4096);
-  const auto plan = plan_dequantize(quantize_detail::validated(
-      std::as_const(x).view(), MutableMatrixView{out.data(), Format::bf16, 64, 4096}, 0));
+  const auto plan = plan_dequantize(
+      quantize_detail::validated(std::as_const(x).view(),
+                                 MutableMatrixView{out.data(), Format::bf16, 64, 4096}, 0),
+      {});
   EXPECT_NE(plan.str().find("dequantize_e2m1_bf16: 64 tiles of 1 rows"), std::string::npos)
       << plan.str();
 }
@@ -218,7 +220,7 @@ TEST(DequantizePlan, TakesNoStrideOfOneRowOrMatrix) {
   x.value_row_stride = (std::int64_t{1} << 40) + 1;
   std::vector<std::uint16_t> out(4096);
   const auto plan = plan_dequantize(
-      quantize_detail::validated(x, MutableMatrixView{out.data(), Format::bf16, 1, 4096}, 0));
+      quantize_detail::validated(x, MutableMatrixView{out.data(), Format::bf16, 1, 4096}, 0), {});
   EXPECT_EQ(plan.params.value_row_stride, 0);
   EXPECT_EQ(plan.params.value_batch_stride, 0);
   EXPECT_TRUE(plan.params.value_vectors);

@@ -29,7 +29,7 @@ class CudaDevices : public test::OnHopper {
     OnHopper::SetUp();
     if (IsSkipped()) return;
     for (const cuda::DeviceTraits& device : cuda::devices()) {
-      if (device.compute_capability == 90) ordinals_.push_back(device.ordinal);
+      if (device.architecture == 90) ordinals_.push_back(device.ordinal);
     }
     if (ordinals_.size() < 2) GTEST_SKIP() << "no second GPU";
   }

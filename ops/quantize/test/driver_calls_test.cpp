@@ -113,7 +113,7 @@ TEST_F(DriverCalls, OfQuantizeAreItsLaunches) {
         const MutableScaledTensorView out = tensor(3, recipe, rows, k);
         const std::int64_t bytes = cuda::quantize_workspace_bytes(x, out, options);
         const auto plan = quantize_detail::plan_quantize(
-            quantize_detail::validated(x, out, options), options, {132}, memory(20));
+            quantize_detail::validated(x, out, options), options, {}, memory(20));
         EXPECT_EQ(bytes, plan.workspace_bytes);
         expect_only_launches([&] { cuda::quantize(x, out, options, {stream_, memory(20), bytes}); },
                              plan.count);
@@ -135,7 +135,7 @@ TEST_F(DriverCalls, OfRowsAndColumnsAreItsLaunches) {
       const std::int64_t bytes =
           cuda::quantize_rows_and_columns_workspace_bytes(x, to_rows, to_columns, options);
       const auto plan = quantize_detail::plan_rows_and_columns(
-          quantize_detail::validated(x, to_rows, to_columns, options), options, {132}, memory(20));
+          quantize_detail::validated(x, to_rows, to_columns, options), options, {}, memory(20));
       expect_only_launches(
           [&] {
             cuda::quantize_rows_and_columns(x, to_rows, to_columns, options,

@@ -137,7 +137,7 @@ inline void check(Case c) {
               scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
   buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
-  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, {c.sms}))
+  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, chip_of(c.sms)))
       << describe(c);
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
   ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);

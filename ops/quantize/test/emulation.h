@@ -11,6 +11,7 @@
 #include "device/emulator/emulator.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/kernels/config.h"
+#include "tests/chip.h"
 
 namespace blockscale::test {
 
@@ -70,13 +71,10 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
 
 inline bool emulate_quantize(const MatrixView& x, const MutableScaledTensorView& out,
                              const QuantizeOptions& options, const PlanBuffers& buffers,
-                             std::uint64_t seed = 0,
-                             const quantize_detail::PlanDevice& device = {3}) {
+                             std::uint64_t seed = 0, const cuda::Chip& chip = chip_of(3)) {
   const quantize_detail::QuantizeArguments a = quantize_detail::validated(x, out, options);
   return emulate_plan(
-      [&](void* workspace) {
-        return quantize_detail::plan_quantize(a, options, device, workspace);
-      },
+      [&](void* workspace) { return quantize_detail::plan_quantize(a, options, chip, workspace); },
       buffers, seed);
 }
 

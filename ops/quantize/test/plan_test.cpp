@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ops/quantize/test/plan_support.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 
 namespace blockscale {
@@ -95,7 +96,8 @@ TEST(QuantizePlan, LeavesNoMoreAmaxesThanAreRead) {
     for (const int sms : {16, 132, 600}) {
       Problem p{.recipe = Recipe::nvfp4, .rows = 2048, .k = 8192};
       p.options.input = test::input_of(transform);
-      const QuantizePlan plan = plan_quantize(arguments_of(p), p.options, {sms}, nullptr);
+      const QuantizePlan plan =
+          plan_quantize(arguments_of(p), p.options, test::chip_of(sms), nullptr);
       ASSERT_EQ(plan.count, 2);
       EXPECT_LE(plan.steps[0].params.amax.count, kMostAmaxes) << sms;
     }
@@ -211,9 +213,10 @@ TEST(QuantizePlan, SaysWhatItDoes) {
 }
 
 TEST(QuantizeKernels, HaveNamesOfTheirOwn) {
-  std::set<std::string> names;
+  std::set<std::string> names, in_pack;
   for (const runtime::KernelSpec& spec : quantize_detail::quantize_kernel_specs()) {
-    EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
+    EXPECT_TRUE(in_pack.insert(spec.name + spec.architecture).second) << spec.name;
+    names.insert(spec.name);
     for (const char c : spec.name) {
       EXPECT_TRUE(std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') << spec.name;
     }

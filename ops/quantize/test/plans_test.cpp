@@ -8,6 +8,7 @@
 #include <string>
 
 #include "blockscale/bench.h"
+#include "tests/chip.h"
 
 namespace blockscale {
 namespace {
@@ -16,7 +17,7 @@ constexpr const char* kFile = BLOCKSCALE_SOURCE_DIR "/ops/quantize/test/plans.tx
 
 std::string plans_of(const cuda::QuantizeBenchmarkOptions& options) {
   std::string text;
-  for (const cuda::QuantizeBenchmarkPlan& p : cuda::describe_benchmark(options)) {
+  for (const cuda::QuantizeBenchmarkPlan& p : cuda::describe_benchmark(options, cuda::Chip())) {
     text += std::string(recipe_traits(p.recipe).name) + ' ' + format_traits(p.dtype).name + ' ' +
             scale_layout_traits(p.layout).name + ' ' +
             kInputTransformNames[static_cast<int>(p.transform)] + ' ' + std::to_string(p.rows) +
@@ -70,7 +71,11 @@ TEST(QuantizePlans, AreThoseOfTheFile) {
 }
 
 TEST(QuantizePlans, NeedAChip) {
-  EXPECT_THROW(cuda::describe_benchmark({}, 0), Error);
+  EXPECT_THROW(cuda::describe_benchmark({}, test::chip_of(0)), Error);
+  cuda::Chip ampere;
+  ampere.architecture = 80;
+  EXPECT_THROW(cuda::describe_benchmark({}, ampere), Error);
+  EXPECT_NO_THROW(cuda::describe_benchmark({}, cuda::chip_named("GB10")));
 }
 
 }  // namespace

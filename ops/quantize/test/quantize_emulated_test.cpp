@@ -254,7 +254,8 @@ void check_absolute_maximum(Data data, InputTransform transform, std::int64_t ro
   const auto a = quantize_detail::validated(x.view(), input, actual.data(), 0);
   ASSERT_TRUE(test::emulate_plan(
       [&](void* workspace) {
-        return quantize_detail::plan_absolute_maximum(a, actual.data(), {3}, workspace);
+        return quantize_detail::plan_absolute_maximum(a, actual.data(), test::chip_of(3),
+                                                      workspace);
       },
       buffers, 1));
   EXPECT_EQ(actual, expected) << test::data_name(data) << " " << rows;

@@ -53,7 +53,7 @@ struct Case {
   /// What is fused; operands are made by `check`.
   QuantizeInput input = {};
   std::int64_t groups = 1;
-  quantize_detail::PlanDevice device = {1};
+  cuda::Chip chip = test::chip_of(1);
   std::function<float(std::int64_t row, std::int64_t column)> value_of = {};  // instead of `data`
 };
 
@@ -96,9 +96,9 @@ void check(const Case& c) {
   const quantize_detail::RowsAndColumnsArguments a =
       quantize_detail::validated(x.view(), actual[0].view(), actual[1].view(), options);
   std::vector<float> workspace(static_cast<std::size_t>(
-      plan_rows_and_columns(a, options, c.device, nullptr).workspace_bytes / 4));
+      plan_rows_and_columns(a, options, c.chip, nullptr).workspace_bytes / 4));
   const quantize_detail::RowsAndColumnsPlan plan =
-      plan_rows_and_columns(a, options, c.device, workspace.data());
+      plan_rows_and_columns(a, options, c.chip, workspace.data());
   ASSERT_GE(plan.kernel, 0);
   std::vector<emulator::Buffer> buffers = {
       output_buffer("out_rows.values", actual[0].view().values, actual[0].values()),

@@ -1,5 +1,5 @@
-// D = epilogue(A B^T) of FP8 operands with scales, on sm_90a. Read config.h and params.h first,
-// then fp8_load.cuh and fp8_multiply.cuh.
+// D = epilogue(A B^T) of FP8 operands with scales, on sm_90a. Read fp8_config.h and fp8_params.h
+// first, then fp8_load.cuh and fp8_multiply.cuh.
 //
 // A block computes tiles of D, one after the other. Its first warpgroup loads stages of 128 of k;
 // the others wait for a stage, multiply 64 rows each, and store their part of D. The blocks of a
@@ -24,9 +24,10 @@ namespace fp8_gemm {
 /// The blocks of a cluster have summed parts of K. The rows of warp w are the block's of rank
 /// w % blocks: the others send it theirs, and it adds all up in the order of ranks, which does not
 /// depend on the tile. False in those others.
-template <Fp8GemmConfig kConfig, int kSums>
-BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& shared,
-                                      uint32_t warp, float (&sums)[kSums]) {
+template <Fp8GemmConfig kConfig, class Order, int kSums>
+BLOCKSCALE_DEVICE bool add_split_sums(const Work<kConfig, Order>& work,
+                                      const Shared<kConfig>& shared, uint32_t warp,
+                                      float (&sums)[kSums]) {
   using Four = device::Vector<float, 4>;
   const uint32_t round = work.p.split.quotient(warp), owner = warp - round * work.blocks;
   const uint32_t others = work.blocks - 1;
@@ -79,31 +80,34 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work& work, const Shared<kConfig>& s
 template <Fp8GemmConfig kConfig>
 using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
 
-/// A warp's rows of one part, where D is quantized.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void quantize_part(const Work& work, const Shared<kConfig>& shared, uint32_t warp,
-                                     const Tile& tile, uint32_t part,
-                                     float (&sums)[kConfig.columns / 2]) {
+/// A warp's rows of one sub-tile, where D is quantized.
+template <Fp8GemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void quantize_sub_tile(const Work<kConfig, Order>& work,
+                                         const Shared<kConfig>& shared, uint32_t warp,
+                                         const Tile& tile, uint32_t sub_tile,
+                                         float (&sums)[kConfig.columns / 2]) {
   static_assert(kConfig.columns == kQuantizedColumns &&
                 16 * store_bytes_of(kConfig) * store_buffers_of(kConfig) ==
                     QuantizeStore::kHeldBytes);
-  const Fp8GemmParams& p = work.p;
-  const uint32_t n = (tile.n & ~((1u << p.log2_parts) - 1)) + part;
+  const Fp8GemmParamsOf<Order>& p = work.p;
+  const uint32_t n = (tile.n & ~((1u << p.log2_sub_tiles) - 1)) + sub_tile;
   QuantizedPlace place;
   place.lane = ptx::laneid_here();
   const uint32_t column = place.lane % 4 * 2;
-  place.batch = tile.batch;
-  place.row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
-  place.column = (n >> p.log2_parts) * kQuantizedColumns;
+  place.batch = work.matrix(tile);
+  place.row = tile.first_row + warp * 16;
+  place.end_row = tile.end_row;
+  place.column = (n >> p.log2_sub_tiles) * kQuantizedColumns;
   place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
-  place.padding_row_step = tile.m + 1 == p.order.tiles_m ? static_cast<uint32_t>(kConfig.rows) : 0;
-  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, part);
+  place.padding_row_step = work.is_last(tile) ? work.kRows : 0;
+  place.padding_end = Order::kGroupsAreMatrices ? p.quantize.scales.rows : tile.end_row;
+  QuantizeStore(p.epilogue, p.quantize, shared.results(warp))(sums, place, sub_tile);
 }
 
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& shared,
-                                      uint32_t warp) {
-  const Fp8GemmParams& p = work.p;
+template <Fp8GemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
+                                      const Shared<kConfig>& shared, uint32_t warp) {
+  const Fp8GemmParamsOf<Order>& p = work.p;
   Multiplier<kConfig> multiplier(shared, warp);
   // Not by for_each_tile: a compiler that does not inline so long a function keeps all of this in
   // memory.
@@ -112,20 +116,22 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
   for (uint32_t turn = 0;;) {
     float sums[kConfig.columns / 2];
     const uint32_t column = tile.n * static_cast<uint32_t>(kConfig.columns);
-    const uint32_t row = tile.m * static_cast<uint32_t>(kConfig.rows) + warp * 16;
+    const uint32_t row = tile.first_row + warp * 16;
     const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
     Tile next = tile;
     multiplier.multiply(work.k_end - work.k_begin, boundary, sums,
                         [&] { next = work.tile(turn + 1); });
     if (work.blocks > 1) {  // a cluster has one tile
       ptx::barrier_cluster_wait();
-      if (!kConfig.quantizes && row >= p.epilogue.rows) break;
-      if (!add_split_sums<kConfig>(work, shared, warp, sums)) break;
+      if (!kConfig.quantizes && row >= tile.end_row) break;
+      if (!add_split_sums(work, shared, warp, sums)) break;
     }
     if constexpr (kConfig.quantizes) {
-      quantize_part<kConfig>(work, shared, warp, tile, work.part(turn), sums);
+      quantize_sub_tile(work, shared, warp, tile, work.sub_tile(turn), sums);
     } else {
-      TileStoreOf<kConfig>(p.epilogue, &p.d, shared.results(warp))(sums, tile.batch, row, column);
+      const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices};
+      TileStoreOf<kConfig>(p.epilogue, p.map(Fp8GemmMap::d), shared.results(warp))(
+          sums, work.matrix(tile), row, column, span);
     }
     if (!work.has(++turn)) break;
     tile = next;
@@ -135,6 +141,7 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work& work, const Shared<kConfig>& s
 
 /// Whatever is done before it reads nothing that another kernel writes, and nothing of another
 /// block.
+template <class Work>
 BLOCKSCALE_DEVICE void join_grid(const Work& work) {
   if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
   if (work.p.is_beside) {
@@ -148,21 +155,21 @@ BLOCKSCALE_DEVICE void join_grid(const Work& work) {
 
 }  // namespace fp8_gemm
 
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
+template <Fp8GemmConfig kConfig, class Order = DenseOrder>
+BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
   constexpr uint32_t kThreads = threads_of(kConfig), kBegun = 1;  // a barrier of its own
-  const fp8_gemm::Shared<kConfig> shared(p);
+  const fp8_gemm::Shared<kConfig> shared(p.stages);
   const uint32_t warp = device::warp_index();
   // The warp that copies makes the mbarriers, so that it begins without waiting for the others.
   if (warp == 0) {
     if (ptx::elect_sync()) {
       shared.init_barriers();
-      shared.accept_rows_outside(p.a_last_bytes, p.b_last_bytes);
+      shared.accept_rows_outside(p.a_tail_bytes, p.b_tail_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     ptx::bar_arrive(kBegun, kThreads);
   }
-  const fp8_gemm::Work work(p);
+  const fp8_gemm::Work<kConfig, Order> work(p);
   if (warp >= 4 && work.blocks > 1 && ptx::elect_sync()) {
     ptx::mbarrier_init(shared.sum_barrier(warp - 4), 1, "sums");
     ptx::fence_mbarrier_init();
@@ -172,14 +179,14 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParams& p) {
   if (warp < 4) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<loader_registers(kConfig)>();
     if (warp == 0) {
-      fp8_gemm::load_operands<kConfig>(work, shared);
+      fp8_gemm::load_operands(work, shared);
     } else {
-      fp8_gemm::load_scales<kConfig>(work, shared, warp - 1);
+      fp8_gemm::load_scales(work, shared, warp - 1);
     }
     if (work.blocks > 1) ptx::barrier_cluster_wait();  // which is of all threads
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<math_registers(kConfig)>();
-    fp8_gemm::multiply_tiles<kConfig>(work, shared, warp - 4);
+    fp8_gemm::multiply_tiles(work, shared, warp - 4);
   }
   if (p.is_beside) ptx::griddepcontrol_wait();
 }

@@ -7,30 +7,31 @@
 #include "device/ptx/global_memory.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
-#include "ops/gemm/kernels/sm90/fp8_copied_scales.cuh"
+#include "ops/gemm/kernels/sm90/fp8_scale_boxes.cuh"
 #include "ops/gemm/kernels/sm90/fp8_shared.cuh"
 
 namespace blockscale::fp8_gemm {
 
 /// By the warp that copies.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& shared) {
-  const Fp8GemmParams& p = work.p;
+template <Fp8GemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void load_operands(const Work<kConfig, Order>& work,
+                                     const Shared<kConfig>& shared) {
+  const Fp8GemmParamsOf<Order>& p = work.p;
   device::StagePlace place;
-  ScaleCopies<kConfig> scales(work, shared);
+  ScaleProducer<kConfig, Order> scales(work, shared);
   for_each_tile(work, [&](const Tile& tile) {
-    const int32_t row = static_cast<int32_t>(tile.m * kConfig.rows);
+    const int32_t row = static_cast<int32_t>(tile.first_row);
     const int32_t column = static_cast<int32_t>(kConfig.quantizes ? p.runs.box_row(tile.n, 0)
                                                                   : tile.n * kConfig.columns);
     const int32_t second = static_cast<int32_t>(p.runs.box_row(tile.n, 1));
-    const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(tile.batch) : 0;
-    const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.batch) : 0;
-    const bool last_row = tile.m + 1 == p.order.tiles_m;
+    const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(work.matrix(tile)) : 0;
+    const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.group) : 0;
+    const bool last_row = work.is_last(tile);
     const bool last_column = !kConfig.quantizes && tile.n + 1 == p.order.tiles_n;
-    const TensorMap* const a = last_row ? &p.a_last : &p.a;
-    const TensorMap* const b_map = last_column ? &p.b_second : &p.b;
+    const TensorMap* const a = p.map(last_row ? Fp8GemmMap::a_tail : Fp8GemmMap::a);
+    const TensorMap* const b_map = p.map(last_column ? Fp8GemmMap::b_second : Fp8GemmMap::b);
     const uint32_t bytes =
-        (last_row ? p.a_last_bytes : p.a_bytes) + (last_column ? p.b_last_bytes : p.b_bytes);
+        (last_row ? p.a_tail_bytes : p.a_bytes) + (last_column ? p.b_tail_bytes : p.b_bytes);
     BLOCKSCALE_NO_UNROLL
     for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
       shared.ring.wait_empty(place);
@@ -49,7 +50,8 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
           ptx::cp_async_bulk_tensor_shared_global<3>(b, b_map, b_at, full);
         }
         if constexpr (kConfig.quantizes) {
-          ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK, &p.b_second,
+          ptx::cp_async_bulk_tensor_shared_global<3>(b + kRunColumns * kFp8BlockK,
+                                                     p.map(Fp8GemmMap::b_second),
                                                      {{byte, second, b_matrix}}, full);
         }
       }
@@ -62,10 +64,11 @@ BLOCKSCALE_DEVICE void load_operands(const Work& work, const Shared<kConfig>& sh
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
 /// take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
-template <Fp8GemmConfig kConfig, class ACode, class BCode>
+template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode>
 class ScaleLoader {
  public:
-  BLOCKSCALE_DEVICE ScaleLoader(const Work& work, const Shared<kConfig>& shared, uint32_t warp)
+  BLOCKSCALE_DEVICE ScaleLoader(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
+                                uint32_t warp)
       : work_(work), shared_(shared), k_(work.k_begin + warp) {
     place_.stage = warp;
   }
@@ -105,7 +108,7 @@ class ScaleLoader {
   };
 
   /// Goes on to the tile that k_ lies in, and finds where its scales begin. Rows outside of a
-  /// matrix take its last row's: what they scale is not stored.
+  /// group or matrix take its last row's: what they scale is not stored.
   BLOCKSCALE_DEVICE void begin_tile() {
     const uint32_t count = work_.k_end - work_.k_begin;
     BLOCKSCALE_NO_UNROLL
@@ -114,14 +117,15 @@ class ScaleLoader {
       ++turn_;
     }
     if (!work_.has(turn_)) return;
-    const Fp8GemmParams& p = work_.p;
+    const Fp8GemmParamsOf<Order>& p = work_.p;
     const Tile tile = turn_ == 0 ? work_.first_tile : work_.tile(turn_);
     const uint32_t lane = ptx::laneid();
-    a_ = reinterpret_cast<const ACode*>(p.a_scales.data) + tile.batch * p.a_scales.batch_stride;
-    b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.batch * p.b_scales.batch_stride;
+    a_ = reinterpret_cast<const ACode*>(p.a_scales.data) +
+         work_.matrix(tile) * p.a_scales.batch_stride;
+    b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.group * p.b_scales.batch_stride;
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
-      a_row_[j] = row_offset(p.a_scales, tile.m * kRows + 32 * j + lane, p.epilogue.rows);
+      a_row_[j] = row_offset(p.a_scales, tile.first_row + 32 * j + lane, tile.end_row);
     }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) {
@@ -189,7 +193,7 @@ class ScaleLoader {
     place_.advance(shared_.ring.stages, kScaleWarps);
   }
 
-  const Work& work_;
+  const Work<kConfig, Order>& work_;
   const Shared<kConfig>& shared_;
   uint32_t turn_ = 0, k_;  // of the next load
   const ACode* a_ = nullptr;
@@ -199,23 +203,24 @@ class ScaleLoader {
 };
 
 /// By warp `warp` of those that bring scales.
-template <Fp8GemmConfig kConfig>
-BLOCKSCALE_DEVICE void load_scales(const Work& work, const Shared<kConfig>& shared, uint32_t warp) {
+template <Fp8GemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
+                                   uint32_t warp) {
   if constexpr (kConfig.copies_scales) {
     if (warp < scale_warps_of(kConfig)) {
-      CopiedScales<kConfig>(work, shared, warp * 32 + ptx::laneid()).run();
+      ScaleConsumer<kConfig, Order>(work, shared, warp * 32 + ptx::laneid()).run();
     }
     return;
   }
   const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
   if (a_bytes && b_bytes) {
-    ScaleLoader<kConfig, uint8_t, uint8_t>(work, shared, warp).run();
+    ScaleLoader<kConfig, Order, uint8_t, uint8_t>(work, shared, warp).run();
   } else if (a_bytes) {
-    ScaleLoader<kConfig, uint8_t, uint32_t>(work, shared, warp).run();
+    ScaleLoader<kConfig, Order, uint8_t, uint32_t>(work, shared, warp).run();
   } else if (b_bytes) {
-    ScaleLoader<kConfig, uint32_t, uint8_t>(work, shared, warp).run();
+    ScaleLoader<kConfig, Order, uint32_t, uint8_t>(work, shared, warp).run();
   } else {
-    ScaleLoader<kConfig, uint32_t, uint32_t>(work, shared, warp).run();
+    ScaleLoader<kConfig, Order, uint32_t, uint32_t>(work, shared, warp).run();
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
-#include "device/ptx/wgmma.h"
+#include "device/ptx/sm90/wgmma.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/sm90/fp8_load.cuh"
 
@@ -52,7 +52,7 @@ class Multiplier {
     if constexpr (has_two_accumulators(kConfig)) {
       multiply_ahead(count, boundary, sums, meanwhile);
     } else {
-      multiply_in_turn(count, boundary, sums, meanwhile);
+      multiply_ping_pong(count, boundary, sums, meanwhile);
     }
   }
 
@@ -91,8 +91,8 @@ class Multiplier {
   /// Other warpgroups' products do: each waits until those of the one before it have begun, of
   /// which the tensor cores then have enough to do.
   template <class Meanwhile>
-  BLOCKSCALE_DEVICE void multiply_in_turn(uint32_t count, uint32_t boundary, float (&sums)[kSums],
-                                          const Meanwhile& meanwhile) {
+  BLOCKSCALE_DEVICE void multiply_ping_pong(uint32_t count, uint32_t boundary, float (&sums)[kSums],
+                                            const Meanwhile& meanwhile) {
     static_assert(kConfig.promotion == Promotion::blocks);
     KBlock<kConfig> x;
     bool is_there = false;  // the next stage, as far as is known

@@ -4,21 +4,25 @@
 #include "device/pipeline/stages.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
-#include "ops/gemm/kernels/config.h"
-#include "ops/gemm/kernels/params.h"
+#include "ops/gemm/kernels/sm90/fp8_params.h"
 
 namespace blockscale::fp8_gemm {
 
 /// What a block does: all tiles that its cluster takes, turn by turn, but only a part of K.
+template <Fp8GemmConfig kConfig, class OrderOfTiles>
 struct Work {
-  const Fp8GemmParams& p;
+  using Order = OrderOfTiles;
+  using Params = Fp8GemmParamsOf<Order>;
+  static constexpr uint32_t kRows = static_cast<uint32_t>(kConfig.rows);
+
+  const Params& p;
   uint32_t blocks;          // of the cluster
-  uint32_t first, step;     // group of tiles, and what is between this block's
+  uint32_t first, step;     // turn's tiles, and what is between this block's
   uint32_t rank;            // in the cluster
   uint32_t k_begin, k_end;  // in k-blocks
   Tile first_tile;
 
-  BLOCKSCALE_DEVICE explicit Work(const Fp8GemmParams& params)
+  BLOCKSCALE_DEVICE explicit Work(const Params& params)
       : p(params),
         blocks(params.split.divisor),
         first(params.split.quotient(ptx::ctaid_x())),
@@ -30,21 +34,31 @@ struct Work {
     first_tile = tile(0);
   }
 
-  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return group(turn) < p.order.tiles; }
+  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return index(turn) < p.order.tiles; }
   BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
-    Tile tile = p.order(group(turn));
-    tile.n = ((tile.n + p.first_n) << p.log2_parts) + part(turn);
+    Tile tile = p.order.template tile<kRows>(index(turn));
+    tile.n = ((tile.n + p.first_n) << p.log2_sub_tiles) + sub_tile(turn);
     return tile;
   }
-  /// Of the tile, in its group.
-  BLOCKSCALE_DEVICE uint32_t part(uint32_t turn) const { return turn & ((1u << p.log2_parts) - 1); }
-  BLOCKSCALE_DEVICE uint32_t group(uint32_t turn) const {
-    return first + (turn >> p.log2_parts) * step;
+  /// Number of the sub-tile, in the order's tile.
+  BLOCKSCALE_DEVICE uint32_t sub_tile(uint32_t turn) const {
+    return turn & ((1u << p.log2_sub_tiles) - 1);
+  }
+  /// The order's tile.
+  BLOCKSCALE_DEVICE uint32_t index(uint32_t turn) const {
+    return first + (turn >> p.log2_sub_tiles) * step;
+  }
+  /// Whether a tile has its group's last rows.
+  BLOCKSCALE_DEVICE static bool is_last(const Tile& tile) {
+    return tile.first_row + kRows >= tile.end_row;
+  }
+  BLOCKSCALE_DEVICE static uint32_t matrix(const Tile& tile) {
+    return tile.template matrix<Order>();
   }
 };
 
 /// Visits this block's tiles, of which there is one at least.
-template <class Visit>
+template <class Work, class Visit>
 BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
   Tile tile = work.first_tile;
   BLOCKSCALE_NO_UNROLL
@@ -65,19 +79,19 @@ struct Shared {
   Fp8GemmMemory memory;
   ptx::SharedAddress base;
   device::StageRing ring;
-  device::StageRing chunks;  // of scales, where they are copied
+  device::StageRing scale_boxes;  // where scales are copied
 
-  BLOCKSCALE_DEVICE explicit Shared(const Fp8GemmParams& p)
-      : memory(memory_of(kConfig, p.stages, 1)),
+  BLOCKSCALE_DEVICE explicit Shared(uint32_t stages)
+      : memory(memory_of(kConfig, stages, 1)),
         base(device::shared_base()),
-        ring{base, p.stages},
-        chunks{base + kChunkBarriers, kScaleChunks} {}
+        ring{base, stages},
+        scale_boxes{base + kScaleBoxBarriers, kScaleBoxes} {}
 
   /// By one thread: all mbarriers but those of sums.
   BLOCKSCALE_DEVICE void init_barriers() const {
     constexpr uint32_t kMathWarps = static_cast<uint32_t>(4 * math_warpgroups(kConfig));
     ring.init<kMostStages>(fillers_of(kConfig), kMathWarps);
-    if constexpr (kConfig.copies_scales) chunks.init<kScaleChunks>(1, scale_warps_of(kConfig));
+    if constexpr (kConfig.copies_scales) scale_boxes.init<kScaleBoxes>(1, scale_warps_of(kConfig));
     ptx::fence_mbarrier_init();
   }
 
@@ -94,8 +108,8 @@ struct Shared {
       ptx::accept_any_shared(b(stage) + least_b, memory.stage_bytes - memory.b_offset - least_b);
     }
   }
-  BLOCKSCALE_DEVICE ptx::SharedAddress chunk(uint32_t place) const {
-    return base + (memory.chunks + place * memory.chunk_bytes);
+  BLOCKSCALE_DEVICE ptx::SharedAddress scale_box(uint32_t place) const {
+    return base + (memory.scale_boxes + place * memory.scale_box_bytes);
   }
   BLOCKSCALE_DEVICE ptx::SharedAddress row_scale(uint32_t stage, uint32_t row,
                                                  uint32_t i = 0) const {

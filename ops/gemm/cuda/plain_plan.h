@@ -1,0 +1,49 @@
+// How a product of any pair of operands becomes launches of a plain kernel, and of a quantizer
+// behind it: a pure function of shapes, recipes, strides and the chip.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/gemm.h"
+#include "core/launch_shape.h"
+#include "ops/gemm/kernels/plain_params.h"
+#include "ops/quantize/cuda/plan.h"
+#include "runtime/kernels/kernel_spec.h"
+
+namespace blockscale::gemm_detail {
+
+struct PlainGemmStep {
+  int kernel = 0;  // index into kPlainGemmKernels
+  LaunchShape shape;
+  PlainGemmParams params;
+};
+
+struct PlainGemmPlan {
+  std::optional<PlainGemmStep> product;  // none where D has no element
+  /// Where D is quantized: it is f32 in the workspace, and these are launched behind the product.
+  std::optional<quantize_detail::QuantizePlan> quantization;
+  int architecture = 0;  // of the chip that it is for
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// Whether the FP8 kernels of sm_90 compute the pair on a chip; else the plain ones do.
+bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip);
+
+/// The plan by the tile that suits the shape, or by `tile`. `workspace` is not looked at. Throws
+/// `unsupported` for rows of 2^31 bytes and for sizes of 2^31.
+PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
+                              void* workspace = nullptr,
+                              std::optional<PlainTile> tile = std::nullopt);
+
+std::string plain_gemm_kernel_name(const PlainGemmConfig& config);
+
+/// What the kernel pack compiles for plain products: kPlainGemmKernels.
+std::vector<runtime::KernelSpec> plain_gemm_kernel_specs();
+
+}  // namespace blockscale::gemm_detail

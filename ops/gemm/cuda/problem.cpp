@@ -1,0 +1,136 @@
+#include "ops/gemm/cuda/problem.h"
+
+#include <bit>
+#include <limits>
+#include <string>
+
+#include "blockscale/error.h"
+#include "ops/gemm/cuda/specs.h"
+#include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/gemm/validate.h"
+#include "runtime/kernels/architecture.h"
+
+namespace blockscale::gemm_detail {
+namespace {
+
+void check_operand(const ScaledTensorView& x, const char* argument) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  if (t.family != Family::fp8 || t.element != Format::e4m3) {
+    throw Error(ErrorCode::unsupported, std::string(argument) + ".recipe",
+                std::string("is ") + t.name +
+                    "; products on CUDA devices take FP8 recipes of e4m3 (fp8_tensor, fp8_row, "
+                    "fp8_1x128, fp8_128x128 and their kin)");
+  }
+}
+
+void check_chip(const cuda::Chip& chip) {
+  for (const char* const architecture : kWgmmaArchitectures) {
+    if (runtime::runs_on(architecture, chip.architecture)) return;
+  }
+  throw Error(ErrorCode::unsupported, "a.recipe",
+              "has no kernel for " + chip.name + " (compute capability " +
+                  runtime::compute_capability_text(chip.architecture) + ")");
+}
+
+template <class View>
+EpilogueMatrix matrix_of(const View& x) {
+  EpilogueMatrix m;
+  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
+  m.dtype = x.dtype;
+  m.row_stride = x.row_stride;
+  m.batch_stride = x.batch > 1 ? x.batch_stride : 0;
+  return m;
+}
+
+}  // namespace
+
+void check_transform(const GemmArguments& x) {
+  if (!is_transformed(x)) return;
+  throw Error(ErrorCode::unsupported, "transform",
+              "is given, must be Identity on a CUDA device, but for a quantized result");
+}
+
+void check_size(const char* argument, std::int64_t value) {
+  if (value < kMostElements) return;
+  throw Error(ErrorCode::unsupported, argument,
+              "is " + std::to_string(value) + "; products on CUDA devices take less than 2^31");
+}
+
+void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
+  check_transform(x);
+  check_operand(x.a, "a");
+  check_operand(x.b, "b");
+  check_size("d.rows", x.d.rows);
+  check_size("d.columns", x.d.columns);
+  check_size("a.k", x.a.k);
+  check_size("d.batch", x.d.batch);
+  check_chip(chip);
+  if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) return;
+  if (ceil_div(x.d.rows, 64) * ceil_div(x.d.columns, 32) > kMostElements / x.d.batch - 1) {
+    throw Error(ErrorCode::unsupported, "d", "has 2^31 tiles of 64 x 32 or more");
+  }
+}
+
+GemmScales scales_of_operand(const ScaledTensorView& x) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  GemmScales s;
+  if (t.family == Family::plain) return s;
+  s.data = static_cast<const std::uint8_t*>(x.scales);
+  s.layout = x.layout;
+  s.bytes = format_traits(t.scale).bits == 8;
+  s.row_shift =
+      t.block_rows == 0 ? 0 : static_cast<std::uint32_t>(std::countr_zero(unsigned(t.block_rows)));
+  s.row_stride = x.layout == ScaleLayout::mn_major ? 1 : x.scale_leading_stride;
+  s.k_stride = scale_offset(x.layout, 0, 1, x.scale_leading_stride);
+  s.k_stride_4 = scale_offset(x.layout, 0, 4, x.scale_leading_stride);
+  if (t.block_rows == 0) s.row_stride = 0;
+  if (t.block_k == 0) s.k_stride = s.k_stride_4 = 0;
+  s.batch_stride = x.batch > 1 ? x.scale_batch_stride : 0;
+  return s;
+}
+
+void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument) {
+  const std::int64_t last = scales.row_offset(static_cast<std::uint32_t>(x.rows - 1));
+  if (last <= std::numeric_limits<std::uint32_t>::max()) return;
+  throw Error(ErrorCode::unsupported, std::string(argument) + ".scale_leading_stride",
+              "is " + std::to_string(x.scale_leading_stride) +
+                  ", which puts the last row's scales " + std::to_string(last) +
+                  " after the first's; products on CUDA devices take less than 2^32");
+}
+
+LinearEpilogue epilogue_of(const GemmArguments& x) {
+  LinearEpilogue e;
+  if (!x.quantized) {
+    e.d = matrix_of(x.d);
+    e.d.tma_store = takes_tma_store(x.d);
+  }
+  if (x.beta != 0) e.c = matrix_of(x.c);
+  e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));
+  e.bias.dtype = x.bias_dtype;
+  e.alpha_factor = x.alpha_factor;
+  e.alpha = x.alpha;
+  e.beta = x.beta;
+  e.keeps_sums = x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr;
+  e.rows = static_cast<std::uint32_t>(x.d.rows);
+  e.columns = static_cast<std::uint32_t>(x.d.columns);
+  return e;
+}
+
+GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {
+  if (x.quantized) return x;
+  const auto cut = [&](auto& matrix) {
+    matrix.data = byte_at(matrix.data, first * (format_traits(matrix.dtype).bits / 8));
+    matrix.columns = count;
+  };
+  const GemmScales scales = scales_of_operand(x.b);
+  x.b.values = byte_at(x.b.values, first * x.b.value_row_stride);
+  x.b.scales = byte_at(
+      x.b.scales, scales.row_offset(static_cast<std::uint32_t>(first)) * (scales.bytes ? 1 : 4));
+  x.b.rows = count;
+  cut(x.d);
+  if (x.beta != 0) cut(x.c);
+  if (x.bias != nullptr) x.bias = byte_at(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
+  return x;
+}
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,45 @@
+// What plans of products read off validated arguments, whatever kernel computes them.
+#pragma once
+
+#include <cstdint>
+
+#include "blockscale/device.h"
+#include "blockscale/gemm.h"
+#include "device/epilogue/linear.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale::gemm_detail {
+
+inline constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // of a dimension
+
+/// Throws `unsupported`, naming the argument: for a transform before a plain result, for recipes
+/// that the FP8 kernels do not take, chips that they do not run on, and sizes beyond what kernels
+/// and tensor copies count.
+void check_problem(const GemmArguments& validated, const cuda::Chip& chip);
+
+/// Throws `unsupported` for a transform before a result that is not quantized: no kernel has it.
+void check_transform(const GemmArguments& validated);
+
+/// Throws `unsupported` for 2^31 and more.
+void check_size(const char* argument, std::int64_t value);
+
+/// Without data where the recipe has no scales.
+GemmScales scales_of_operand(const ScaledTensorView& x);
+
+/// Kernels count a matrix's scales in 32 bits from row to row. Throws `unsupported`.
+void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument);
+
+LinearEpilogue epilogue_of(const GemmArguments& validated);
+
+/// `count` columns of a product from `first` on, a multiple of kFp8BlockK; all where D is
+/// quantized.
+GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count);
+
+/// `data` and so many bytes more: in integers, as a workspace that is not known yet is null.
+template <class T>
+T* byte_at(T* data, std::int64_t offset) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) +
+                              static_cast<std::uintptr_t>(offset));
+}
+
+}  // namespace blockscale::gemm_detail

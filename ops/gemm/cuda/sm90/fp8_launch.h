@@ -1,0 +1,21 @@
+// How a product's tiles become launches of the FP8 kernels with wgmma.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "blockscale/gemm.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/sm90/fp8_model.h"
+
+namespace blockscale::gemm_detail {
+
+/// Adds the launches of `found`: all columns of D, or the first ones and, beside their tail wave,
+/// the others. Throws invalid_argument for a config without a kernel.
+void add_fp8_steps(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Heuristic& found,
+                   const cuda::Chip& chip, std::vector<GemmStep>& steps);
+
+/// What a plan says of such a launch.
+std::string text_of_fp8(const GemmStep& step, const Fp8GemmParams& params);
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,284 @@
+// The plain kernels on a GPU: every pair, layout, edge and epilogue against the float64 reference
+// and its committed bound, and bit for bit from run to run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/test/plain_problem.h"
+#include "runtime/cuda/measure.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::DeviceBuffer;
+using test::InputFamily;
+using test::PlainOperands;
+using test::PlainProblem;
+
+constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::small,
+                                PlainTile::few_rows};
+
+double constant(const PlainProblem& p) {
+  return p.exact ? 0 : gemm_detail::error_constant(gemm_detail::GemmPath::plain, p.family);
+}
+
+/// A problem whose operands lie on the device, in allocations of their own.
+class OnDevice {
+ public:
+  explicit OnDevice(const PlainProblem& p) : operands_(p), there_(operands_.arguments()) {
+    const GemmArguments& host = operands_.arguments();
+    move(there_.a, host.a);
+    move(there_.b, host.b);
+    if (p.beta != 0) there_.c.data = move_matrix(operands_.c());
+    if (p.bias) there_.bias = move_matrix(operands_.bias());
+    if (p.alpha_factor) {
+      there_.alpha_factor = reinterpret_cast<const float*>(move(host.alpha_factor, 4));
+    }
+    there_.d.data = move_matrix(operands_.d());
+    d_ = memory_.size() - 1;
+  }
+
+  const GemmArguments& arguments() const { return there_; }
+  const std::vector<std::uint8_t>& download() {
+    auto* const host = static_cast<std::uint8_t*>(operands_.arguments().d.data);
+    memory_[d_].copy_to_host(host - test::TestMatrix::kGuard, memory_[d_].bytes());
+    EXPECT_TRUE(operands_.d().is_poison_intact());
+    return operands_.d().bytes();
+  }
+  /// The largest ratio of an error to the bound's unit, of a fresh product by a tile.
+  double ratio_by(const std::optional<PlainTile>& tile) {
+    const runtime::DeviceStream stream;
+    operands_.poison_d();
+    memory_[d_].copy_from_host(operands_.d().bytes().data(), memory_[d_].bytes());
+    gemm_detail::launch_plain_gemm(there_, tile, {stream.handle()});
+    stream.wait();
+    (void)download();
+    return test::compare(operands_.arguments(), 0).largest_ratio;
+  }
+
+ private:
+  const std::byte* move(const void* data, std::int64_t bytes) {
+    memory_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+    if (bytes > 0) memory_.back().copy_from_host(data, static_cast<std::size_t>(bytes));
+    return memory_.back().data();
+  }
+  void move(ScaledTensorView& to, const ScaledTensorView& from) {
+    const auto odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from.values) % 16);
+    const auto* const first = static_cast<const std::uint8_t*>(from.values) - odd;
+    to.values = move(first, test::extent_of_values(from) + odd) + odd;
+    if (is_plain(from.recipe)) return;
+    to.scales = move(from.scales, test::extent_of_scales(from));
+    if (from.tensor_scale == nullptr) return;
+    const std::int64_t count = (from.batch - 1) * from.tensor_scale_batch_stride + 1;
+    to.tensor_scale = reinterpret_cast<const float*>(move(from.tensor_scale, count * 4));
+  }
+  std::byte* move_matrix(const test::TestMatrix& matrix) {
+    (void)move(matrix.bytes().data(), static_cast<std::int64_t>(matrix.bytes().size()));
+    return memory_.back().data() + test::TestMatrix::kGuard;
+  }
+
+  PlainOperands operands_;
+  GemmArguments there_;
+  std::vector<DeviceBuffer> memory_;
+  std::size_t d_ = 0;
+};
+
+void check(const PlainProblem& p, const std::optional<PlainTile>& tile = std::nullopt) {
+  OnDevice problem(p);
+  EXPECT_LE(problem.ratio_by(tile), constant(p))
+      << p.str() << (tile ? ", tile " + std::to_string(static_cast<int>(*tile)) : "");
+}
+
+class CudaGpuPlainGemm : public test::OnGpu {};
+
+TEST_F(CudaGpuPlainGemm, EveryPair) {
+  for (const std::int64_t m : {7, 60}) {
+    test::for_each_pair([&](Recipe a, Recipe b) {
+      PlainProblem p;
+      p.a = a;
+      p.b = b;
+      p.m = m;
+      p.n = 90;
+      p.k = 416;
+      check(p);
+    });
+  }
+}
+
+/// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
+TEST_F(CudaGpuPlainGemm, ExactSumsOfEveryPair) {
+  test::for_each_pair([&](Recipe a, Recipe b) {
+    PlainProblem p;
+    p.a = a;
+    p.b = b;
+    p.m = 33;
+    p.n = 50;
+    p.k = 320;
+    p.exact = true;
+    check(p);
+  });
+}
+
+TEST_F(CudaGpuPlainGemm, EveryLayoutOfBothSides) {
+  for (const auto& [a, b] : {std::pair{Recipe::nvfp4, Recipe::nvfp4},
+                             {Recipe::mxfp4, Recipe::mxfp4},
+                             {Recipe::mxfp8_e5m2, Recipe::mxfp6_e3m2},
+                             {Recipe::fp8_1x128_ue8m0, Recipe::mxfp6_e2m3},
+                             {Recipe::fp8_32x128, Recipe::nvfp4},
+                             {Recipe::fp8_row, Recipe::mxfp8_e4m3},
+                             {Recipe::fp8_128x128, Recipe::fp8_1x128_ue8m0}}) {
+    for (const ScaleLayout a_layout : test::layouts_of(a)) {
+      for (const ScaleLayout b_layout : test::layouts_of(b)) {
+        PlainProblem p;
+        p.a = a;
+        p.b = b;
+        p.a_layout = a_layout;
+        p.b_layout = b_layout;
+        p.m = 140;
+        p.n = 137;
+        p.k = 352;
+        check(p, PlainTile::large);
+        p.m = 3;
+        check(p, PlainTile::few_rows);
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpuPlainGemm, EveryTileAndEdge) {
+  for (const PlainTile tile : kTiles) {
+    for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::nvfp4}) {
+      const PlainGemmConfig c = kPlainGemmKernels[kPlainGemmKernels.index(tile, Format::bf16)];
+      for (const std::int64_t k : {16, c.depth, c.depth * 2 + 48, c.depth * 9}) {
+        PlainProblem p;
+        p.a = a;
+        p.batch = 2;
+        p.m = c.rows + 3;
+        p.n = c.columns + 5;
+        p.k = k;
+        check(p, tile);
+        p.m = c.rows - 1;
+        p.n = c.columns;
+        check(p, tile);
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpuPlainGemm, RowsThatBeginAnywhere) {
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_tensor_e5m2, Recipe::mxfp6_e2m3,
+                              Recipe::nvfp4, Recipe::bf16, Recipe::f32}) {
+    const PlainTile few = recipe == Recipe::f32 ? PlainTile::small : PlainTile::few_rows;
+    const int size = std::max(1, format_traits(recipe_traits(recipe).element).bits / 8);
+    for (const std::int64_t odd : {0, 1, 4, 8}) {
+      PlainProblem p;
+      p.a = p.b = recipe;
+      p.m = 70;
+      p.n = 80;
+      p.k = recipe_traits(recipe).ragged ? 323 : 320;
+      p.batch = 2;
+      p.odd_bytes = odd * size;
+      p.extra_bytes = (odd == 8 ? 3 : odd) * size;
+      check(p, PlainTile::medium);
+      check(p, few);
+    }
+  }
+}
+
+TEST_F(CudaGpuPlainGemm, Epilogues) {
+  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t extra : {0, 1, 2}) {
+      for (const TensorScaleSense sense :
+           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
+        for (const std::int64_t m : {2, 150}) {
+          PlainProblem p;
+          p.a = p.b = Recipe::nvfp4;
+          p.m = m;
+          p.n = extra == 1 ? 141 : 140;
+          p.k = 256;
+          p.batch = 2;
+          p.b_shared = extra == 2;
+          p.d = d;
+          p.family = InputFamily::normal;
+          p.extra_columns = extra;
+          p.alpha = -0.01f;
+          p.alpha_factor = true;
+          p.beta = 2;
+          p.bias = true;
+          p.sense = sense;
+          check(p);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
+  PlainProblem p;
+  p.a = Recipe::fp8_1x128;
+  p.b = Recipe::mxfp4;
+  p.m = 20;
+  OnDevice problem(p);
+  const runtime::DeviceStream stream;
+  cuda::gemm(problem.arguments(), {stream.handle()});
+  stream.wait();
+  const std::vector<std::uint8_t> by_door = problem.download();
+  EXPECT_LE(problem.ratio_by(std::nullopt), constant(p));
+  EXPECT_EQ(by_door, problem.download());
+}
+
+TEST_F(CudaGpuPlainGemm, SameBitsEachRun) {
+  PlainProblem p;
+  p.a = Recipe::mxfp8_e4m3;
+  p.b = Recipe::mxfp4;
+  p.n = 500;
+  p.k = 2048;
+  for (const std::int64_t m : {1, 300}) {
+    p.m = m;
+    OnDevice problem(p);
+    std::vector<std::uint8_t> first;
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_LE(problem.ratio_by(std::nullopt), constant(p));
+      if (i == 0) first = problem.download();
+      ASSERT_EQ(problem.download(), first);
+    }
+  }
+}
+
+/// The largest errors over 10^7 elements of each family: what ops/gemm/error_bound.h commits.
+TEST_F(CudaGpuPlainGemm, DISABLED_MeasureErrorConstants) {
+  for (const InputFamily family :
+       {InputFamily::normal, InputFamily::positive, InputFamily::adversarial}) {
+    double largest = 0;
+    std::int64_t elements = 0;
+    const auto measure = [&](Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
+      PlainProblem p;
+      p.a = a;
+      p.b = b;
+      p.m = m;
+      p.n = n;
+      p.k = k;
+      p.family = family;
+      largest = std::max(largest, OnDevice(p).ratio_by(std::nullopt));
+      elements += m * n;
+    };
+    test::for_each_pair([&](Recipe a, Recipe b) { measure(a, b, 60, 400, 288); });
+    measure(Recipe::nvfp4, Recipe::nvfp4, 800, 1000, 768);
+    measure(Recipe::bf16, Recipe::bf16, 1400, 1000, 768);
+    measure(Recipe::mxfp8_e4m3, Recipe::mxfp4, 16, 4000, 768);
+    std::printf("family %d: %.2f over %lld elements\n", static_cast<int>(family), largest,
+                static_cast<long long>(elements));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

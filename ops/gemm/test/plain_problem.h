@@ -1,0 +1,202 @@
+// Random products for tests of the plain kernels, in the host's memory: any pair, layout, edge and
+// epilogue, operands at any byte, and what a launch may touch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/gemm/validate.h"
+#include "tests/gemm_problem.h"
+
+namespace blockscale::test {
+
+struct PlainProblem {
+  std::int64_t m = 20, n = 24, k = 96, batch = 1;
+  Recipe a = Recipe::bf16, b = Recipe::nvfp4;
+  ScaleLayout a_layout = ScaleLayout::row_major, b_layout = ScaleLayout::row_major;
+  Format d = Format::f32;
+  InputFamily family = InputFamily::adversarial;
+  float alpha = 1, beta = 0;
+  bool bias = false, alpha_factor = false;
+  TensorScaleSense sense = TensorScaleSense::divisor;
+  bool b_shared = false;           // one B for all matrices
+  std::int64_t extra_columns = 0;  // of D and C, between rows
+  std::int64_t odd_bytes = 0;      // before A's and B's values
+  std::int64_t extra_bytes = 0;    // between their rows; of whole elements
+  bool exact = false;              // integers from 0 to 8, scales from 1/8 to 8
+  bool batch_invariant = false;
+
+  std::string str() const {
+    return std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) + " batch " +
+           std::to_string(batch) + " " + recipe_traits(a).name + " " +
+           scale_layout_traits(a_layout).name + " x " + recipe_traits(b).name + " " +
+           scale_layout_traits(b_layout).name + " to " + format_traits(d).name;
+  }
+};
+
+/// Memory that begins so many bytes behind a multiple of 16.
+class OddCopy {
+ public:
+  OddCopy(const void* data, std::int64_t bytes, std::int64_t odd) : bytes_(bytes), odd_(odd) {
+    storage_.resize(static_cast<std::size_t>(bytes + odd) + 16);
+    if (bytes != 0) std::memcpy(at(), data, static_cast<std::size_t>(bytes));
+  }
+  std::uint8_t* at() {
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    return storage_.data() + (16 - address % 16) % 16 + odd_;
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(bytes_); }
+
+ private:
+  std::int64_t bytes_, odd_;
+  std::vector<std::uint8_t> storage_;
+};
+
+/// From a view's first value, or scale, to its last.
+inline std::int64_t extent_of_values(const ScaledTensorView& x) {
+  if (x.rows == 0 || x.k == 0 || x.batch == 0) return 0;
+  return (x.batch - 1) * x.value_batch_stride + (x.rows - 1) * x.value_row_stride +
+         row_bytes(x.recipe, x.k);
+}
+inline std::int64_t extent_of_scales(const ScaledTensorView& x) {
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  if (grid.rows == 0 || grid.columns == 0 || x.batch == 0) return 0;
+  return ((x.batch - 1) * x.scale_batch_stride +
+          scale_count(x.layout, grid.rows, grid.columns, x.scale_leading_stride)) *
+         (format_traits(recipe_traits(x.recipe).scale).bits / 8);
+}
+
+/// Scales that are 1/8 to 8, and elements that are integers from 0 to 8 as far as their type has
+/// them: sums of their products are exact.
+inline void make_exact(Random& random, TestOperand& operand) {
+  const MutableScaledTensorView x = operand.mutable_view();
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  const Format element = t.element;
+  const auto most = static_cast<std::int64_t>(std::min(8.0, double{format_traits(element).max}));
+  for (std::int64_t row = 0; row < x.batch * x.rows; ++row) {
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(x.recipe, x.k)));
+    for (std::int64_t k = 0; k < x.k; ++k) {
+      store_number(packed, element, k,
+                   encode(element, static_cast<float>(uniform(random, 0, most))));
+    }
+    std::memcpy(static_cast<std::uint8_t*>(x.values) + row / x.rows * x.value_batch_stride +
+                    row % x.rows * x.value_row_stride,
+                packed.data(), packed.size());
+  }
+  const ScaleGrid grid = scale_grid(x.recipe, x.rows, x.k);
+  for (std::int64_t i = 0; i < grid.rows; ++i) {
+    for (std::int64_t j = 0; j < grid.columns; ++j) {
+      const float scale = std::exp2(static_cast<float>(uniform(random, -3, 3)));
+      operand.set_scale(i, j,
+                        t.scale == Format::ue8m0 ? encode_ue8m0(scale, ScaleRounding::toward_zero)
+                                                 : encode(t.scale, scale));
+    }
+  }
+}
+
+/// A problem's operands and results, and the arguments that point to them.
+class PlainOperands {
+ public:
+  explicit PlainOperands(const PlainProblem& p)
+      : random_(static_cast<std::uint64_t>(p.m * 31 + p.n * 7 + p.k) +
+                static_cast<std::uint64_t>(p.a) * 100 + static_cast<std::uint64_t>(p.b)),
+        a_(random_, p.a, p.m, p.k, p.family, options(p, p.a_layout, p.batch)),
+        b_(random_, p.b, p.n, p.k, family_of_b(p),
+           options(p, p.b_layout, p.b_shared ? 1 : p.batch)),
+        c_(p.d, p.m, p.n, p.batch, p.extra_columns),
+        d_(p.d, p.m, p.n, p.batch, p.extra_columns),
+        bias_(Format::bf16, 1, p.n) {
+    if (p.exact) {
+      make_exact(random_, a_);
+      make_exact(random_, b_);
+    }
+    c_.fill(random_, InputFamily::normal);
+    bias_.fill(random_, InputFamily::normal);
+    x_.a = a_.view();
+    x_.b = b_.view();
+    values_.emplace_back(x_.a.values, extent_of_values(x_.a), p.odd_bytes);
+    values_.emplace_back(x_.b.values, extent_of_values(x_.b), p.odd_bytes);
+    x_.a.values = values_[0].at();
+    x_.b.values = values_[1].at();
+    if (p.exact) x_.a.tensor_scale = x_.b.tensor_scale = nullptr;
+    x_.d = d_.view();
+    x_.alpha = p.alpha;
+    x_.beta = p.beta;
+    if (p.beta != 0) x_.c = c_.view();
+    if (p.bias) x_.bias = bias_.view().data;
+    x_.bias_dtype = Format::bf16;
+    if (p.alpha_factor) x_.alpha_factor = &factor_;
+    x_.batch_invariant = p.batch_invariant;
+    fresh_d_ = d_.bytes();
+  }
+  PlainOperands(const PlainOperands&) = delete;
+  PlainOperands& operator=(const PlainOperands&) = delete;
+
+  const GemmArguments& arguments() const { return x_; }
+  TestMatrix& d() { return d_; }
+  const TestMatrix& c() const { return c_; }
+  const TestMatrix& bias() const { return bias_; }
+  const float& factor() const { return factor_; }
+  OddCopy& a_values() { return values_[0]; }
+  OddCopy& b_values() { return values_[1]; }
+  TestOperand& a() { return a_; }
+  TestOperand& b() { return b_; }
+
+  /// The first rows of A and D alone.
+  void set_rows(std::int64_t rows) { x_.a.rows = x_.d.rows = rows; }
+
+  void poison_d() {
+    std::memcpy(static_cast<std::uint8_t*>(x_.d.data) - TestMatrix::kGuard, fresh_d_.data(),
+                fresh_d_.size());
+  }
+
+ private:
+  /// Products of e5m2's largest numbers and of scales of 2^50 twice are none of f32.
+  static InputFamily family_of_b(const PlainProblem& p) {
+    const bool is_large = p.a == Recipe::mxfp8_e5m2 && p.b == Recipe::mxfp8_e5m2;
+    return is_large && p.family == InputFamily::adversarial ? InputFamily::normal : p.family;
+  }
+  static OperandOptions options(const PlainProblem& p, ScaleLayout layout, std::int64_t batch) {
+    OperandOptions o;
+    o.layout = layout;
+    o.batch = batch;
+    o.extra_row_bytes = p.extra_bytes;
+    o.sense = p.sense;
+    o.smallest_scales = false;  // products of sums and scales are f32 numbers
+    return o;
+  }
+
+  Random random_;
+  TestOperand a_, b_;
+  TestMatrix c_, d_, bias_;
+  std::vector<OddCopy> values_;
+  float factor_ = 0.375f;
+  GemmArguments x_;
+  std::vector<std::uint8_t> fresh_d_;
+};
+
+/// body(a, b) of every pair that gemm computes.
+template <class Body>
+void for_each_pair(const Body& body) {
+  for (const RecipeTraits& a : kRecipes) {
+    for (const RecipeTraits& b : kRecipes) {
+      if (gemm_supports(a.recipe, b.recipe)) body(a.recipe, b.recipe);
+    }
+  }
+}
+
+/// The layouts that hold a recipe's scales.
+inline std::vector<ScaleLayout> layouts_of(Recipe recipe) {
+  using enum ScaleLayout;
+  if (is_plain(recipe)) return {row_major};
+  if (!has_swizzled_scales(recipe_traits(recipe))) return {row_major, mn_major};
+  return {row_major, mn_major, swizzled_128x4, swizzled_8x4};
+}
+
+}  // namespace blockscale::test

@@ -1,0 +1,285 @@
+// gemm with a transform before a plain result: GELU and SwiGLU of D in f32, then one rounding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "blockscale/gemm.h"
+#include "core/format.h"
+#include "core/input_transform.h"
+#include "core/math.h"
+#include "ops/gemm/cpu/path.h"
+#include "ops/gemm/error_bound.h"
+#include "ops/gemm/reference.h"
+#include "tests/expect_error.h"
+#include "tests/gemm_problem.h"
+
+namespace blockscale {
+namespace {
+
+using test::TestMatrix;
+using test::TestOperand;
+
+constexpr std::int64_t kM = 7, kN = 256, kK = 96, kBatch = 2;
+
+struct Case {
+  const char* name;
+  QuantizeInput input;
+};
+const Case kCases[] = {
+    {"gelu_tanh", Gelu{GeluForm::tanh}},
+    {"gelu_erf", Gelu{GeluForm::erf}},
+    {"swiglu", Swiglu{}},
+    {"swiglu of pairs, up first", Swiglu{GateOrder::up_first, 1}},
+    {"swiglu of 64", Swiglu{GateOrder::gate_first, 64}},
+};
+
+bool is_gated(const Case& c) {
+  return std::holds_alternative<Swiglu>(c.input);
+}
+std::int64_t columns_of(const Case& c) {
+  return is_gated(c) ? kN / 2 : kN;
+}
+
+/// Where the numbers of a column of the result stand in a row before the transform.
+GatedColumns columns_before(const Case& c, std::int64_t column) {
+  const auto* const swiglu = std::get_if<Swiglu>(&c.input);
+  if (swiglu == nullptr) return {column, column};
+  return gated_columns(swiglu->order, swiglu->group == 0 ? kN / 2 : swiglu->group, column);
+}
+
+float transformed(const Case& c, const float* row, std::int64_t column) {
+  const GatedColumns at = columns_before(c, column);
+  if (is_gated(c)) return math::swiglu<math::ScalarMath>(row[at.gate], row[at.up]);
+  const bool is_tanh = std::get<Gelu>(c.input).form == GeluForm::tanh;
+  return is_tanh ? math::gelu_tanh(row[column]) : math::gelu_erf(row[column]);
+}
+
+class TransformedGemm : public testing::TestWithParam<Case> {
+ protected:
+  TransformedGemm() {
+    x_.a = a_.view();
+    x_.b = b_.view();
+    c_.fill(random_, test::InputFamily::normal);
+    x_.c = c_.view();
+    x_.beta = -0.5f;
+    x_.alpha = 0.25f;
+    x_.bias = bias_.data();
+    for (float& value : bias_) value = static_cast<float>(test::uniform_real(random_, -2, 2));
+  }
+
+  /// D in f32 before the transform.
+  std::vector<float> before() {
+    std::vector<float> d(kBatch * kM * kN);
+    GemmArguments plain = x_;
+    plain.transform = Identity{};
+    plain.d = {d.data(), Format::f32, kM, kN};
+    plain.d.batch = kBatch;
+    gemm(plain);
+    return d;
+  }
+
+  test::Random random_{1};
+  test::OperandOptions options_{.batch = kBatch};
+  TestOperand a_{random_, Recipe::mxfp8_e4m3, kM, kK, test::InputFamily::normal, options_};
+  TestOperand b_{random_, Recipe::mxfp4, kN, kK, test::InputFamily::normal, options_};
+  TestMatrix c_{Format::bf16, kM, kN, kBatch};
+  std::vector<float> bias_ = std::vector<float>(kN);
+  GemmArguments x_;
+};
+
+TEST_P(TransformedGemm, RoundsTheTransformOfF32Once) {
+  const Case& c = GetParam();
+  const std::vector<float> sums = before();
+  x_.transform = c.input;
+  for (const Format dtype : {Format::f32, Format::f16, Format::bf16}) {
+    const std::int64_t columns = columns_of(c);
+    TestMatrix d(dtype, kM, columns, kBatch, 3, 5), expected(dtype, kM, columns, kBatch, 3, 5);
+    x_.d = d.view();
+    gemm(x_, {2});
+    EXPECT_TRUE(d.is_poison_intact());
+    const MutableMatrixView to = expected.view();
+    for (std::int64_t r = 0; r < kBatch * kM; ++r) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const float y = transformed(c, sums.data() + r * kN, j);
+        const std::uint32_t code = encode(dtype, y, Overflow::propagate);
+        const std::int64_t size = format_traits(dtype).bits / 8;
+        const std::int64_t at = r / kM * to.batch_stride + r % kM * to.row_stride + j;
+        std::memcpy(static_cast<std::uint8_t*>(to.data) + at * size, &code,
+                    static_cast<std::size_t>(size));
+      }
+    }
+    EXPECT_EQ(d.bytes(), expected.bytes()) << format_traits(dtype).name;
+  }
+}
+
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+double gelu(const Case& c, double x) {
+  const bool is_tanh = std::get<Gelu>(c.input).form == GeluForm::tanh;
+  const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+  return x * (is_tanh ? 1 + std::tanh(u) : 1 + std::erf(x / std::sqrt(2.0))) / 2;
+}
+
+/// What docs/numerics.md allows a function of x beside the error of x.
+double allowed_of_function(double x, double y) {
+  return std::max(0x1p-12 * std::abs(y), 0x1p-22 * std::abs(x)) + 0x1p-149;
+}
+
+TEST_P(TransformedGemm, KeepsTheErrorBound) {
+  const Case& c = GetParam();
+  x_.transform = c.input;
+  TestMatrix d(Format::bf16, kM, columns_of(c), kBatch);
+  x_.d = d.view();
+  gemm(x_);
+  GemmArguments reference = x_;
+  reference.transform = Identity{};
+  reference.d = {nullptr, Format::f32, kM, kN, kN, kBatch, kM * kN};
+  const double constant =
+      gemm_detail::error_constant(gemm_detail::cpu_path(), gemm_detail::InputFamily::normal);
+  double largest = 0;
+  for (std::int64_t index = 0; index < kBatch; ++index) {
+    for (std::int64_t m = 0; m < kM; ++m) {
+      const auto row = gemm_detail::operand_row(x_.a, index, m);
+      const auto sum = [&](std::int64_t n) {
+        return gemm_detail::reference_element(reference, index, m, n, row,
+                                              gemm_detail::operand_row(x_.b, index, n));
+      };
+      // Of D in f32: its bound, and half an ulp.
+      const auto error = [&](const gemm_detail::ReferenceElement& element) {
+        return constant * 0x1p-24 * element.magnitude +
+               gemm_detail::half_ulp(Format::f32, element.value);
+      };
+      for (std::int64_t j = 0; j < columns_of(c); ++j) {
+        const GatedColumns at = columns_before(c, j);
+        const auto gate = sum(at.gate);
+        constexpr double kSlope = 1.13;  // of GELU and silu, at most
+        double y = 0, allowed = 0;
+        if (is_gated(c)) {
+          const auto up = sum(at.up);
+          const double s = silu(gate.value);
+          y = s * up.value;
+          const double of_silu = kSlope * error(gate) + allowed_of_function(gate.value, s);
+          allowed = of_silu * (std::abs(up.value) + error(up)) + std::abs(s) * error(up) +
+                    0x1p-24 * std::abs(y);
+        } else {
+          y = gelu(c, gate.value);
+          allowed = kSlope * error(gate) + allowed_of_function(gate.value, y);
+        }
+        allowed += gemm_detail::half_ulp(Format::bf16, std::abs(y) + allowed);
+        const double got = gemm_detail::matrix_element(MatrixView(x_.d), index, m, j);
+        largest = std::max(largest, std::abs(got - y) / allowed);
+      }
+    }
+  }
+  EXPECT_LE(largest, 1);
+  EXPECT_GT(largest, 0.3);  // most of it is the last rounding
+}
+
+TEST_P(TransformedGemm, TakesAWorkspace) {
+  const Case& c = GetParam();
+  x_.transform = c.input;
+  TestMatrix d(Format::bf16, kM, columns_of(c), kBatch);
+  TestMatrix again(Format::bf16, kM, columns_of(c), kBatch);
+  x_.d = d.view();
+  gemm(x_);
+  const std::int64_t bytes = gemm_workspace_bytes(x_, 2);
+  EXPECT_GE(bytes, kBatch * kM * kN * 4);
+  std::vector<std::uint8_t> memory(static_cast<std::size_t>(bytes) + 64);
+  void* const aligned =
+      memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  x_.d = again.view();
+  gemm(x_, {2, aligned, bytes});
+  EXPECT_EQ(d.bytes(), again.bytes());
+  test::expect_invalid("options.workspace_bytes", [&] { gemm(x_, {2, aligned, bytes - 1}); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TransformedGemm, testing::ValuesIn(kCases),
+                         [](const auto& parameter) {
+                           std::string name = parameter.param.name;
+                           std::erase_if(name, [](char c) { return c == ' ' || c == ','; });
+                           return name;
+                         });
+
+using TransformOfGemm = TransformedGemm;
+
+TEST_F(TransformOfGemm, MayBeOfCItself) {
+  TestMatrix d(Format::bf16, kM, kN, kBatch), apart(Format::bf16, kM, kN, kBatch);
+  d.copy_elements_from(c_);
+  x_.transform = Gelu{};
+  x_.d = apart.view();
+  gemm(x_);
+  x_.c = x_.d = d.view();
+  gemm(x_);
+  EXPECT_EQ(d.bytes(), apart.bytes());
+}
+
+TEST_F(TransformOfGemm, IsPartOfThePlan) {
+  TestMatrix d(Format::bf16, kM, kN / 2, kBatch);
+  x_.d = d.view();
+  x_.transform = Swiglu{};
+  EXPECT_THAT(describe_gemm(x_), testing::HasSubstr(", then swiglu\n"));
+}
+
+TEST_F(TransformOfGemm, RefusesWithTheArgumentsName) {
+  TestMatrix wide(Format::f32, kM, kN, kBatch), half(Format::f32, kM, kN / 2, kBatch);
+  const auto refuses = [&](ErrorCode code, const char* argument, const char* text) {
+    test::expect_error(code, argument, text, [&] { gemm(x_); });
+  };
+  constexpr ErrorCode kInvalid = ErrorCode::invalid_argument;
+  x_.d = half.view();
+  x_.transform = Gelu{};
+  refuses(kInvalid, "d.columns", "is 128, must be 256");
+  x_.d = wide.view();
+  x_.transform = Swiglu{};
+  refuses(kInvalid, "b.rows", "is 256, must be 512");
+  x_.transform = Swiglu{GateOrder::gate_first, 3};
+  x_.d = half.view();
+  refuses(kInvalid, "transform.group", "is 3, must be 0");
+  x_.transform = Gelu{static_cast<GeluForm>(9)};
+  x_.d = wide.view();
+  refuses(kInvalid, "transform.form", "is 9");
+  x_.transform = RmsNorm{};
+  refuses(ErrorCode::unsupported, "transform", "is rms_norm, must be Identity, Gelu or Swiglu");
+  x_.transform = Swiglu{};
+  x_.d = half.view();
+  x_.d.data = const_cast<void*>(x_.c.data);
+  x_.d.dtype = Format::bf16;
+  refuses(kInvalid, "d.data", "overlaps c.data");
+  ScaledTensor result(Recipe::mxfp8_e4m3, kM, kN, ScaleLayout::row_major, kBatch);
+  x_.transform = Gelu{};
+  x_.quantized = {result.view(), {}};
+  refuses(kInvalid, "transform", "is gelu_tanh, must be Identity with `quantized`");
+  x_.quantized.reset();
+  x_.d = wide.view();
+  test::expect_error(ErrorCode::unsupported, "transform", "is given, must not be",
+                     [&] { (void)check_gemm(x_); });
+}
+
+TEST(TransformOfCudaGemm, IsUnsupported) {
+  test::Random random(1);
+  TestMatrix d(Format::bf16, 8, 128);
+  for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::mxfp4}) {  // of Hopper, plain
+    const TestOperand a(random, recipe, 8, 128, test::InputFamily::normal);
+    const TestOperand b(random, recipe, 128, 128, test::InputFamily::normal);
+    GemmArguments x;
+    x.a = a.view();
+    x.b = b.view();
+    x.d = d.view();
+    x.transform = Gelu{};
+    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
+                       [&] { (void)cuda::describe_gemm(x); });
+    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
+                       [&] { (void)cuda::gemm_workspace_bytes(x); });
+  }
+}
+
+}  // namespace
+}  // namespace blockscale
