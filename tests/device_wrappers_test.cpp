@@ -183,10 +183,12 @@ std::string text_of(const std::string& path) {
 
 TEST(DeviceWrappers, AreAllInTheGoldenPrograms) {
   std::set<std::string> defined, called;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(BLOCKSCALE_SOURCE_DIR) / "device/ptx")) {
-    if (entry.path().stem().string().ends_with("_sm100")) continue;  // Hopper lacks them
-    const auto names = defined_in(text_of("device/ptx/" + entry.path().filename().string()));
+  const std::filesystem::path root = BLOCKSCALE_SOURCE_DIR;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "device/ptx")) {
+    if (entry.is_directory() || entry.path().parent_path().filename() == "sm100") {
+      continue;  // Hopper lacks those
+    }
+    const auto names = defined_in(text_of(std::filesystem::relative(entry.path(), root).string()));
     EXPECT_FALSE(names.empty()) << entry.path();
     defined.insert(names.begin(), names.end());
   }

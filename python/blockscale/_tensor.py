@@ -252,8 +252,9 @@ class ScaledTensor:
         first, last = _bounds(rows, self._shape[-2], "rows")
         if (first, last) == (0, self._shape[-2]):
             return values, scales
+        in_columns = self._layout == ScaleLayout.mn_major
         if first == last:
-            return values[..., :0, :], scales[..., :0, :0]
+            return values[..., :0, :], scales[..., :0] if in_columns else scales[..., :0, :]
         block = TRAITS[self._recipe].block_rows
         tile = _native.scale_tile(self._layout)[0]
         unit = block * tile  # 0: one scale for all rows
@@ -265,7 +266,6 @@ class ScaledTensor:
         if unit:
             end = -(-last // unit) * tile
             grid = slice(first // block, end)
-            in_columns = self._layout == ScaleLayout.mn_major
             scales = scales[..., grid] if in_columns else scales[..., grid, :]
         return values[..., first:last, :], scales
 
