@@ -192,11 +192,10 @@ TEST(GemmSupports, ThePairsOfTheDocument) {
     for (const RecipeTraits& b : kRecipes) {
       const Recipe ra = a.recipe;
       const Recipe rb = b.recipe;
-      const bool expected = ra == rb || is_plain(ra) || (fp8_block(ra) && fp8_block(rb)) ||
-                            (fp8_tensor(ra) && fp8_tensor(rb)) ||
-                            (a.family == Family::fp8 && mxfp8(rb)) ||
-                            ((a.family == Family::fp8 || mxfp8(ra)) &&
-                             (mx_small(rb) || rb == Recipe::nvfp4));
+      const bool expected =
+          ra == rb || is_plain(ra) || (fp8_block(ra) && fp8_block(rb)) ||
+          (fp8_tensor(ra) && fp8_tensor(rb)) || (a.family == Family::fp8 && mxfp8(rb)) ||
+          ((a.family == Family::fp8 || mxfp8(ra)) && (mx_small(rb) || rb == Recipe::nvfp4));
       EXPECT_EQ(gemm_supports(ra, rb), expected) << a.name << " x " << b.name;
     }
   }
