@@ -1,4 +1,8 @@
 // libFuzzer: names of files in a folder, one a line.
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "models/fuzzing.h"
 #include "models/safetensors/file_set.h"
 
