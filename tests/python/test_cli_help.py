@@ -12,9 +12,9 @@ SUBCOMMANDS = [[command] for command in COMMANDS] + [["bench", name] for name in
 SUBCOMMANDS += [["kernels", name] for name in KERNELS]
 OPTIONS = {
     "convert": "--recipe --dialect --include --exclude --map --experts-layout "
-    "--share-tensor-scales --activation-scales --activations --shard-size --memory --threads "
-    "--resume --overwrite --copy-all --allow-nonfinite --scale-mode --amax-floor --scales "
-    "--calibration --recipes --dry-run --quiet --json",
+    "--share-tensor-scales --unused-inputs --activation-scales --activations --shard-size "
+    "--memory --threads --resume --overwrite --copy-all --allow-nonfinite --scale-mode "
+    "--amax-floor --scales --calibration --recipes --dry-run --quiet --json",
     "inspect": "--tensor --sort --top --layout --shape --recipe --group --rows-per-scale "
     "--major --leading-stride --batch --json",
     "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",

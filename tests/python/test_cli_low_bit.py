@@ -37,7 +37,7 @@ def test_floats_that_stay_are_said(program: Program, tmp_path: pathlib.Path):
     assert '1 tensor stays in F64 ("b.weight"): neither rounded nor quantized' in result.err
 
 
-@pytest.mark.parametrize("form", ["int8_tensorwise", "nvfp5"])
+@pytest.mark.parametrize("form", ["int5_tensorwise", "nvfp5"])
 def test_formats_of_comfyui_that_are_not_known_are_named(
     program: Program, tmp_path: pathlib.Path, form: str
 ):
