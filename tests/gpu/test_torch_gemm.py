@@ -304,13 +304,35 @@ def test_what_is_refused() -> None:
     refuses("beta: is an array", a, b, beta=torch.ones(1).cuda(), c=out, kind=TypeError)
     refuses("out: has dtype int32", a, b, out=out.int(), kind=TypeError)
     refuses("out: overlaps c", a, b, beta=1.0, c=out, out=out.view(torch.bfloat16)[:, :256])
-    refuses("a.recipe: is bf16", normal(64, 512).cuda(), b)
-    e5m2 = blockscale.quantize(normal(64, 512).cuda(), "fp8_tensor_e5m2")
-    refuses("a.recipe: is fp8_tensor_e5m2", e5m2, e5m2)
-    mx = blockscale.quantize(normal(64, 512).cuda(), "mxfp8_e4m3")
-    refuses("a.recipe: is mxfp8_e4m3", mx, mx)
     refuses("b.k: is 384, must be 512", a, operands(1, 256, 384)[1])
     assert torch.equal(out, torch.zeros_like(out))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("bf16", "fp8_128x128"), ("bf16", "nvfp4"), ("fp8_tensor_e5m2", "fp8_tensor_e5m2"),
+        ("mxfp8_e4m3", "mxfp8_e4m3"), ("mxfp8_e4m3", "mxfp4"), ("fp8_1x128", "mxfp6_e2m3"),
+        ("nvfp4", "nvfp4"),
+    ],
+)  # fmt: skip
+def test_pairs_without_a_kernel_of_their_own_are_taken(a: str, b: str) -> None:
+    """By plain kernels, which sum in another order than the CPU does."""
+    x, w = normal(64, 512), normal(96, 512, seed=1)
+    host = [
+        t if recipe == "bf16" else blockscale.quantize(t, recipe) for t, recipe in ((x, a), (w, b))
+    ]
+    there = [
+        t.cuda() if recipe == "bf16" else blockscale.quantize(t.cuda(), recipe)
+        for t, recipe in ((x, a), (w, b))
+    ]
+    got = blockscale.gemm(*there, out_dtype="float32")
+    values = [
+        t.double() if recipe == "bf16" else blockscale.dequantize(t).double()
+        for t, recipe in zip(host, (a, b), strict=True)
+    ]
+    bound = 2.0**-18 * (values[0].abs() @ values[1].abs().T)
+    assert torch.all((got.cpu().double() - values[0] @ values[1].T).abs() <= bound)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second GPU")
