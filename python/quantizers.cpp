@@ -58,7 +58,9 @@ std::optional<Enum> member_of(const Table& table, nb::handle given) {
 nb::object make_out(nb::handle x, Recipe recipe, ScaleLayout layout, nb::handle place) {
   static const nb::object& make =
       *new nb::object(nb::module_::import_("blockscale._tensor").attr("empty_default"));
-  return make(nb::tuple(x.attr("shape")), recipe, layout, place);
+  // A tuple, not torch's subclass of it.
+  const nb::object shape = x.attr("shape");
+  return make(nb::steal<nb::tuple>(PySequence_Tuple(shape.ptr())), recipe, layout, place);
 }
 
 /// Whether a result of quantizing x is as Python wants it.
