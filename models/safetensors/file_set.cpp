@@ -18,7 +18,7 @@ constexpr std::string_view kSuffix = ".safetensors";
 /// What transformers, then diffusers, look for first.
 constexpr std::array<std::string_view, 2> kStems = {"model", "diffusion_pytorch_model"};
 constexpr std::size_t kNamedInMessages = 8;
-constexpr std::size_t kMessageBytes = 200;
+constexpr std::size_t kMessageBytes = 400;
 constexpr std::size_t kMaxDigits = 9;
 
 /// A set of files by what their names share: HEAD 00001 MIDDLE TAIL, where MIDDLE is "-of-00003".
