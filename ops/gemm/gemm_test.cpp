@@ -261,7 +261,7 @@ TEST_P(GemmTest, FewRowsWithScalesAtTheEndsOfTheirRange) {
   }
 }
 
-TEST_P(GemmTest, SeveralChunksOfRows) {
+TEST_P(GemmTest, SeveralBandsOfRows) {
   Random random(3);
   check_random_gemm(random, Recipe::fp8_128x128, Recipe::fp8_1x128, ScaleLayout::row_major,
                     ScaleLayout::mn_major, InputFamily::normal, {1100, 33, 131, 1});

@@ -59,29 +59,29 @@ HWY_BEFORE_NAMESPACE();
 namespace blockscale::gemm_detail {
 namespace HWY_NAMESPACE {
 
-/// Decodes rows [begin, end) of the chunk, at most kPackedRows.
-void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, PackedChunk& chunk) {
+/// Decodes rows [begin, end) of the band, at most kPackedRows.
+void pack_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end, PackedBand& band) {
   for (std::int64_t slab = 0; slab * kSlab < a.k; ++slab) {
     const std::int64_t first = slab * kSlab;
     const std::int64_t depth = std::min(kSlab, a.k - first);
-    decode_rows(a, chunk.first_row + begin, end - begin, first, depth, chunk.row(slab, begin));
+    decode_rows(a, band.first_row + begin, end - begin, first, depth, band.row(slab, begin));
     for (std::int64_t r = begin; r < end; ++r) {
-      chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)] =
-          range_of_row(chunk.row(slab, r), depth);
+      band.ranges[static_cast<std::size_t>(slab * band.rows + r)] =
+          range_of_row(band.row(slab, r), depth);
     }
   }
 }
 
-/// Decodes all rows of the chunk, unless that was done: where a task needs them after all.
-void need_rows(const OperandMatrix& a, PackedChunk& chunk) {
-  const std::lock_guard lock(chunk.decoding);
-  if (chunk.is_decoded) return;
+/// Decodes all rows of the band, unless that was done: where a task needs them after all.
+void need_rows(const OperandMatrix& a, PackedBand& band) {
+  const std::lock_guard lock(band.decoding);
+  if (band.is_decoded) return;
   const std::int64_t slabs = ceil_div(a.k, kSlab);
-  if (chunk.values == nullptr) chunk.take_values(slabs);
-  for (std::int64_t r = 0; r < chunk.rows; r += kPackedRows) {
-    pack_rows(a, r, std::min(chunk.rows, r + kPackedRows), chunk);
+  if (band.values == nullptr) band.take_values(slabs);
+  for (std::int64_t r = 0; r < band.rows; r += kPackedRows) {
+    pack_rows(a, r, std::min(band.rows, r + kPackedRows), band);
   }
-  chunk.take_range(slabs);
+  band.take_range(slabs);
 }
 
 /// Scratch of one task: the factors of a span, and what the path that is taken needs beside it.
@@ -91,9 +91,8 @@ inline constexpr std::int64_t kScratch =
     std::max<std::int64_t>({2 * kSlab * kPanelColumns, kLaneSums, kIntegerScratch, kPairScratch});
 
 /// Adds the products of one slab to the tile: all rows of the task times one panel of B.
-void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t slab,
-                    std::int64_t depth, const float* panel, const ValueRange& panel_range,
-                    double* tile) {
+void multiply_panel(const PackedBand& band, const Task& task, std::int64_t slab, std::int64_t depth,
+                    const float* panel, const ValueRange& panel_range, double* tile) {
   const std::int64_t rows = task.row_end - task.row_begin;
   const RowGroups groups(rows, kMaxPanelRows);
   for (std::int64_t g = 0; g < groups.count; ++g) {
@@ -101,10 +100,10 @@ void multiply_panel(const PackedChunk& chunk, const Task& task, std::int64_t sla
     const std::int64_t end = task.row_begin + groups.end(g);
     ValueRange range;
     for (std::int64_t r = begin; r < end; ++r) {
-      range.include(chunk.ranges[static_cast<std::size_t>(slab * chunk.rows + r)]);
+      range.include(band.ranges[static_cast<std::size_t>(slab * band.rows + r)]);
     }
-    const bool is_safe = !chunk.is_batch_invariant && f32_is_safe(range, panel_range);
-    multiply(static_cast<int>(end - begin), is_safe, chunk.row(slab, begin), panel, depth,
+    const bool is_safe = !band.is_batch_invariant && f32_is_safe(range, panel_range);
+    multiply(static_cast<int>(end - begin), is_safe, band.row(slab, begin), panel, depth,
              tile + (begin - task.row_begin) * kTileColumns);
   }
 }
@@ -115,7 +114,7 @@ SpanFactors factors_of(const Span& s) {
 
 /// Adds the products of k in [begin, begin + count) to the tile, slab by slab, a panel of B at a
 /// time. `factors`: of the span that begins there, or null where panels are not made of words.
-void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+void multiply_slabs(const PackedBand& band, const OperandMatrix& b, const Task& task,
                     const SpanFactors* factors, std::int64_t begin, std::int64_t count,
                     float* scratch, double* tile) {
   float* const panel = scratch + kSlab * kPanelColumns;
@@ -131,13 +130,13 @@ void multiply_slabs(const PackedChunk& chunk, const OperandMatrix& b, const Task
       } else {
         range = pack_panel(b, column, columns, first, depth, scratch, panel);
       }
-      multiply_panel(chunk, task, first / kSlab, depth, panel, range, tile + c);
+      multiply_panel(band, task, first / kSlab, depth, panel, range, tile + c);
     }
   }
 }
 
 /// Adds a span's products to the tile.
-void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const CpuMethod& method,
+void multiply_span_of_task(const OperandMatrix& a, PackedBand& band, const CpuMethod& method,
                            const Span& span) {
   switch (method.multiply(span)) {
     case Products::tile: return;
@@ -150,21 +149,21 @@ void multiply_span_of_task(const OperandMatrix& a, PackedChunk& chunk, const Cpu
     }
     case Products::nowhere: break;
   }
-  need_rows(a, chunk);
+  need_rows(a, band);
   if (!has_word_panels(span.b.recipe)) {
-    multiply_slabs(chunk, span.b, span.task, nullptr, span.begin, span.count, span.scratch,
+    multiply_slabs(band, span.b, span.task, nullptr, span.begin, span.count, span.scratch,
                    span.tile);
     return;
   }
   const SpanFactors factors = factors_of(span);
   // Where the bound from the factors is not good enough, the values themselves are looked at.
   const ValueRange bound = range_of_values(factors.range(), recipe_traits(span.b.recipe).element);
-  const bool is_bounded = chunk.is_batch_invariant || f32_is_safe(chunk.range, bound);
-  multiply_slabs(chunk, span.b, span.task, is_bounded ? &factors : nullptr, span.begin, span.count,
+  const bool is_bounded = band.is_batch_invariant || f32_is_safe(band.range, bound);
+  multiply_slabs(band, span.b, span.task, is_bounded ? &factors : nullptr, span.begin, span.count,
                  span.scratch, span.tile);
 }
 
-void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b,
+void run_task(const OperandMatrix& a, PackedBand& band, const OperandMatrix& b,
               const CpuMethod& method, const Epilogue& epilogue, const OutputMatrix& out,
               const Task& task, std::uint8_t* memory) {
   const std::int64_t rows = task.row_end - task.row_begin;
@@ -174,7 +173,7 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
   float* const scratch = sums + elements;
 
   const auto span_of = [&](std::int64_t begin, std::int64_t count) {
-    return Span{chunk, b, task, begin, count, scratch, scratch + kFactorScratch, sums, tile};
+    return Span{band, b, task, begin, count, scratch, scratch + kFactorScratch, sums, tile};
   };
   const bool is_one = b.k > 0 && b.k <= kSpan;
   const bool in_f32 =
@@ -182,7 +181,7 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
   if (!in_f32) {
     std::fill(tile, tile + elements, 0.0);
     for (std::int64_t first = 0; first < b.k; first += kSpan) {
-      multiply_span_of_task(a, chunk, method, span_of(first, std::min(kSpan, b.k - first)));
+      multiply_span_of_task(a, band, method, span_of(first, std::min(kSpan, b.k - first)));
     }
   }
 
@@ -193,7 +192,7 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
     codes::decode_run(out.bias_dtype, out.bias, task.column_begin, task.columns, bias);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t row = chunk.first_row + task.row_begin + r;
+    const std::int64_t row = band.first_row + task.row_begin + r;
     const std::uint8_t* const c =
         out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
     std::uint8_t* const d = out.d + row * out.d_row_stride + task.column_begin * d_size;
@@ -208,22 +207,22 @@ void run_task(const OperandMatrix& a, PackedChunk& chunk, const OperandMatrix& b
 }
 
 void pack_values(const OperandMatrix& a, Recipe, std::int64_t begin, std::int64_t end,
-                 PackedChunk& chunk) {
-  pack_rows(a, begin, end, chunk);
+                 PackedBand& band) {
+  pack_rows(a, begin, end, band);
 }
 
 void pack_pairs(const OperandMatrix& a, Recipe b, std::int64_t begin, std::int64_t end,
-                PackedChunk& chunk) {
-  pack_pair_rows(a, b, begin, end, chunk.pairs);
+                PackedBand& band) {
+  pack_pair_rows(a, b, begin, end, band.pairs);
 }
 
 void pack_integers(const OperandMatrix& a, Recipe, std::int64_t begin, std::int64_t end,
-                   PackedChunk& chunk) {
-  pack_integer_rows(a, begin, end, chunk.integers);
+                   PackedBand& band) {
+  pack_integer_rows(a, begin, end, band.integers);
 }
 
 Products multiply_pairs(const Span& s) {
-  const bool done = multiply_span_of_pairs(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
+  const bool done = multiply_span_of_pairs(s.band, s.b, s.task, factors_of(s), s.begin, s.count,
                                            s.scratch, s.sums);
   return done ? Products::sums : Products::nowhere;
 }
@@ -234,14 +233,14 @@ std::span<const CpuMethod> cpu_methods() {
       {CpuKernel::bf16_rows,
        [](std::int64_t m, Recipe a, Recipe b) { return m <= kFewRows && has_bf16_rows(a, b); },
        take_values, take_bf16_rows, kPackedRows, pack_values,
-       [](const OperandMatrix& a, Recipe b, PackedChunk& chunk) {
-         end_values(a, b, chunk);
-         arrange_bf16_rows(chunk, a.k, b);
+       [](const OperandMatrix& a, Recipe b, PackedBand& band) {
+         end_values(a, b, band);
+         arrange_bf16_rows(band, a.k, b);
        },
        false,
        [](const Span& s) {
          const bool done =
-             multiply_span_of_bf16(s.chunk, s.b, s.task, s.begin, s.count, s.factors, s.tile);
+             multiply_span_of_bf16(s.band, s.b, s.task, s.begin, s.count, s.factors, s.tile);
          return done ? Products::tile : Products::nowhere;
        }},
       {CpuKernel::pairs,
@@ -253,7 +252,7 @@ std::span<const CpuMethod> cpu_methods() {
        [](std::int64_t m, Recipe a, Recipe b) { return m > 1 && has_integers(a, b); },
        take_integers, take_decoded, kPackedRows, pack_integers, end_integers, true,
        [](const Span& s) {
-         const bool done = multiply_integers(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
+         const bool done = multiply_integers(s.band, s.b, s.task, factors_of(s), s.begin, s.count,
                                              s.scratch, s.sums);
          return done ? Products::sums : Products::nowhere;
        }},
@@ -263,14 +262,14 @@ std::span<const CpuMethod> cpu_methods() {
       {CpuKernel::few_rows,
        [](std::int64_t m, Recipe, Recipe b) { return m <= kFewRows && has_few_rows(b); },
        take_values, take_few_rows, kPackedRows, pack_values,
-       [](const OperandMatrix& a, Recipe b, PackedChunk& chunk) {
-         end_values(a, b, chunk);
-         arrange_rows(chunk, a.k, b);
+       [](const OperandMatrix& a, Recipe b, PackedBand& band) {
+         end_values(a, b, band);
+         arrange_rows(band, a.k, b);
        },
        false,
        [](const Span& s) {
-         const bool done = multiply_span(s.chunk, s.b, s.task, factors_of(s), s.begin, s.count,
-                                         s.scratch, s.tile);
+         const bool done =
+             multiply_span(s.band, s.b, s.task, factors_of(s), s.begin, s.count, s.scratch, s.tile);
          return done ? Products::tile : Products::nowhere;
        }},
       {CpuKernel::panels, [](std::int64_t, Recipe, Recipe) { return true; }, take_values,
@@ -321,13 +320,13 @@ CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
 }
 
 /// Bytes of a workspace that one matrix of the batch takes at most for A.
-std::int64_t chunk_bytes(const GemmArguments& x, const CpuPlan& plan, const CpuMethod& method) {
-  PackedChunk chunk;
-  chunk.memory = Memory(nullptr);
-  chunk.most_rows = plan.chunk_rows;
-  method.take(chunk, plan.chunk_rows, x.a.k, x.a.recipe, x.b.recipe);
-  method.take_rest(chunk, plan.chunk_rows, x.a.k);
-  return chunk.memory.taken();
+std::int64_t band_bytes(const GemmArguments& x, const CpuPlan& plan, const CpuMethod& method) {
+  PackedBand band;
+  band.memory = Memory(nullptr);
+  band.most_rows = plan.band_rows;
+  method.take(band, plan.band_rows, x.a.k, x.a.recipe, x.b.recipe);
+  method.take_rest(band, plan.band_rows, x.a.k);
+  return band.memory.taken();
 }
 
 /// How a workspace is divided: matrices of the batch that are multiplied at the same time, and
@@ -335,7 +334,7 @@ std::int64_t chunk_bytes(const GemmArguments& x, const CpuPlan& plan, const CpuM
 struct WorkspacePlan {
   std::int64_t matrices = 1;
   std::int64_t tasks = 1;
-  std::int64_t chunk = 0;    // bytes of a matrix, beside its tasks
+  std::int64_t band = 0;     // bytes of a matrix, beside its tasks
   std::int64_t scratch = 0;  // bytes of a task
 
   WorkspacePlan(const GemmArguments& x, int threads) {
@@ -343,52 +342,52 @@ struct WorkspacePlan {
     const CpuMethod& method = cpu_method(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
     const int workers = effective_threads(threads);
     (x.d.batch > 1 && x.d.batch >= workers ? matrices : tasks) = workers;
-    chunk = chunk_bytes(x, plan, method);
+    band = band_bytes(x, plan, method);
     scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
   }
-  std::int64_t matrix_bytes() const { return chunk + Slots::bytes_of(tasks, scratch); }
+  std::int64_t matrix_bytes() const { return band + Slots::bytes_of(tasks, scratch); }
   std::int64_t bytes() const { return Slots::bytes_of(matrices, matrix_bytes()); }
 };
 
-/// D of one matrix of the batch, chunk by chunk of A. Without `slots`, tasks have their threads'
+/// D of one matrix of the batch, band by band of A. Without `slots`, tasks have their threads'
 /// scratch.
 void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
                      const OutputMatrix& out, bool batch_invariant, int threads,
                      const Memory& memory, const Slots& slots) {
   const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
   const CpuMethod& method = cpu_method(a.rows, a.recipe, b.recipe, batch_invariant);
-  PackedChunk chunk;
-  chunk.is_batch_invariant = batch_invariant;
-  chunk.memory = memory;
-  chunk.most_rows = plan.chunk_rows;
-  method.take(chunk, plan.chunk_rows, a.k, a.recipe, b.recipe);
+  PackedBand band;
+  band.is_batch_invariant = batch_invariant;
+  band.memory = memory;
+  band.most_rows = plan.band_rows;
+  method.take(band, plan.band_rows, a.k, a.recipe, b.recipe);
   const std::int64_t scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
-  for (std::int64_t first = 0; first < a.rows; first += plan.chunk_rows) {
-    chunk.first_row = chunk.integers.first_row = chunk.pairs.first_row = first;
-    chunk.rows = chunk.pairs.rows = std::min(plan.chunk_rows, a.rows - first);
+  for (std::int64_t first = 0; first < a.rows; first += plan.band_rows) {
+    band.first_row = band.integers.first_row = band.pairs.first_row = first;
+    band.rows = band.pairs.rows = std::min(plan.band_rows, a.rows - first);
     const auto pack = [&](std::int64_t begin, std::int64_t end) {
       const DefaultFloatEnvironment environment;
-      method.pack(a, b.recipe, begin, end, chunk);
+      method.pack(a, b.recipe, begin, end, band);
     };
-    parallel_for(chunk.rows, method.packed_rows, threads, std::cref(pack));
-    chunk.is_decoded = false;
-    method.end(a, b.recipe, chunk);
-    const std::int64_t row_tasks = ceil_div(chunk.rows, plan.task_rows);
+    parallel_for(band.rows, method.packed_rows, threads, std::cref(pack));
+    band.is_decoded = false;
+    method.end(a, b.recipe, band);
+    const std::int64_t row_tasks = ceil_div(band.rows, plan.task_rows);
     const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
     const auto multiply = [&](std::int64_t index, std::int64_t) {
       const DefaultFloatEnvironment environment;
       Task task;
       task.row_begin = index % row_tasks * plan.task_rows;
-      task.row_end = std::min(chunk.rows, task.row_begin + plan.task_rows);
+      task.row_end = std::min(band.rows, task.row_begin + plan.task_rows);
       task.column_begin = index / row_tasks * kTileColumns;
       task.columns = std::min(kTileColumns, b.rows - task.column_begin);
       if (slots.is_empty()) {
         HWY_DYNAMIC_DISPATCH(run_task)
-        (a, chunk, b, method, epilogue, out, task, thread_scratch(scratch));
+        (a, band, b, method, epilogue, out, task, thread_scratch(scratch));
       } else {
         const Slots::Use slot(slots);
         HWY_DYNAMIC_DISPATCH(run_task)
-        (a, chunk, b, method, epilogue, out, task, slot.data());
+        (a, band, b, method, epilogue, out, task, slot.data());
       }
     };
     parallel_for(row_tasks * column_tasks, 1, threads, std::cref(multiply));
@@ -421,7 +420,7 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
     multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(), Slots());
   } else {
     multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(workspace),
-                    Slots(workspace + division.chunk, division.tasks, division.scratch));
+                    Slots(workspace + division.band, division.tasks, division.scratch));
   }
 }
 

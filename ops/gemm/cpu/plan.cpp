@@ -13,9 +13,9 @@ constexpr std::int64_t kMaxTaskRows = 256;
 // With fewer columns than this many tasks, rows are divided further, down to kMinTaskRows.
 constexpr std::int64_t kMinTasks = 32;
 constexpr std::int64_t kMinTaskRows = 128;
-// Largest decoded chunk of A, in f32 elements (16 MiB), unless kMinChunkRows rows take more.
-constexpr std::int64_t kMaxChunkElements = std::int64_t{1} << 22;
-constexpr std::int64_t kMinChunkRows = 16;
+// Largest decoded band of A, in f32 elements (16 MiB), unless kMinBandRows rows take more.
+constexpr std::int64_t kMaxBandElements = std::int64_t{1} << 22;
+constexpr std::int64_t kMinBandRows = 16;
 
 }  // namespace
 
@@ -23,21 +23,21 @@ CpuPlan cpu_plan(std::int64_t m, std::int64_t n, std::int64_t k) {
   CpuPlan plan;
   plan.slabs = ceil_div(k, kSlab);
   const std::int64_t row_elements = std::max<std::int64_t>(1, plan.slabs) * kSlab;
-  const std::int64_t fitting = kMaxChunkElements / row_elements / kMinChunkRows * kMinChunkRows;
-  plan.chunk_rows = std::min(m, std::clamp(fitting, kMinChunkRows, kMaxTaskRows));
-  plan.task_rows = plan.chunk_rows;
+  const std::int64_t fitting = kMaxBandElements / row_elements / kMinBandRows * kMinBandRows;
+  plan.band_rows = std::min(m, std::clamp(fitting, kMinBandRows, kMaxTaskRows));
+  plan.task_rows = plan.band_rows;
   const std::int64_t column_tasks = std::max<std::int64_t>(1, ceil_div(n, kTileColumns));
   if (column_tasks < kMinTasks) {
     const std::int64_t row_tasks = ceil_div(kMinTasks, column_tasks);
-    const std::int64_t rows = ceil_div(plan.chunk_rows, row_tasks);
+    const std::int64_t rows = ceil_div(plan.band_rows, row_tasks);
     const std::int64_t rounded = ceil_div(rows, kMinTaskRows) * kMinTaskRows;
-    plan.task_rows = std::min(plan.chunk_rows, rounded);
+    plan.task_rows = std::min(plan.band_rows, rounded);
   }
   return plan;
 }
 
 std::string CpuPlan::to_string() const {
-  return "chunk_rows=" + std::to_string(chunk_rows) + " task_rows=" + std::to_string(task_rows) +
+  return "band_rows=" + std::to_string(band_rows) + " task_rows=" + std::to_string(task_rows) +
          " task_columns=" + std::to_string(kTileColumns) + " slabs=" + std::to_string(slabs);
 }
 
@@ -54,7 +54,7 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
            ") in bf16; tasks of " + columns + " rows of B (" + b +
            "), which read it as it lies, once, look up its codes in bf16 and scale sums of blocks";
   }
-  const std::string tasks = std::to_string(chunk_rows) + " rows at a time; tasks of " +
+  const std::string tasks = std::to_string(band_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";
   if (kernel == CpuKernel::pairs) {
     return "bf16 pairs (more than " + std::to_string(kFewRows) +

@@ -28,11 +28,11 @@ enum class CpuKernel : std::uint8_t {
   bf16_rows,  // few rows of A in bf16 (bf16_rows-inl.h)
 };
 
-/// A is decoded once into f32, `chunk_rows` rows at a time; then tasks of `task_rows` rows and
+/// A is decoded once into f32, `band_rows` rows at a time; then tasks of `task_rows` rows and
 /// kTileColumns columns of D run in parallel, each over all of K, decoding B as they go.
 struct CpuPlan {
-  std::int64_t chunk_rows = 0;
-  std::int64_t task_rows = 0;  // divides chunk_rows, but for its last task
+  std::int64_t band_rows = 0;
+  std::int64_t task_rows = 0;  // divides band_rows, but for its last task
   std::int64_t slabs = 0;      // of k
 
   std::string to_string() const;

@@ -25,12 +25,12 @@ TEST(CpuPlan, CoversTheShapeWithinItsBounds) {
         SCOPED_TRACE(std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + ": " +
                      plan.to_string());
         EXPECT_EQ(plan.slabs, ceil_div(k, kSlab));
-        EXPECT_GE(plan.chunk_rows, 1);
-        EXPECT_LE(plan.chunk_rows, m);
+        EXPECT_GE(plan.band_rows, 1);
+        EXPECT_LE(plan.band_rows, m);
         EXPECT_GE(plan.task_rows, 1);
-        EXPECT_LE(plan.task_rows, plan.chunk_rows);
+        EXPECT_LE(plan.task_rows, plan.band_rows);
         // At most 16 MiB of decoded A, or 16 rows.
-        EXPECT_TRUE(plan.chunk_rows <= 16 || plan.chunk_rows * plan.slabs * kSlab * 4 <= 16 << 20);
+        EXPECT_TRUE(plan.band_rows <= 16 || plan.band_rows * plan.slabs * kSlab * 4 <= 16 << 20);
       }
     }
   }
@@ -41,7 +41,7 @@ TEST(CpuPlan, DividesRowsWhereColumnsAreFew) {
   EXPECT_EQ(cpu_plan(512, 384, 384).task_rows, 128);
   EXPECT_EQ(cpu_plan(16, 64, 64).task_rows, 16);
   EXPECT_EQ(cpu_plan(512, 384, 384).to_string(),
-            "chunk_rows=256 task_rows=128 task_columns=64 slabs=2");
+            "band_rows=256 task_rows=128 task_columns=64 slabs=2");
 }
 
 ValueRange range_of(float smallest, float largest) {

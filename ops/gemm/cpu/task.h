@@ -12,7 +12,7 @@
 
 namespace blockscale::gemm_detail {
 
-/// A chunk of A in FP4 as integers-inl.h multiplies it: twice its values as bytes, and of each
+/// A band of A in FP4 as integers-inl.h multiplies it: twice its values as bytes, and of each
 /// block -12 times their sum and its factor over 4.
 struct IntegerRows {
   std::int64_t first_row = 0;
@@ -48,7 +48,7 @@ constexpr bool has_late_scales(Recipe recipe) {
   return recipe_traits(recipe).family == Family::fp8;
 }
 
-/// A chunk of A as bf16-inl.h multiplies it: panels of kPanelRows rows, (slab, panel, pair of k,
+/// A band of A as bf16-inl.h multiplies it: panels of kPanelRows rows, (slab, panel, pair of k,
 /// row), and where A or B is FP8 the scales of A, (block of k, row).
 struct PairRows {
   static constexpr std::int64_t kPanelRows = 32;
@@ -103,9 +103,9 @@ constexpr std::int64_t sums_pitch(std::int64_t rows) {
   return ceil_div(rows, PairRows::kPanelRows) * PairRows::kPanelRows + 16;
 }
 
-/// A chunk of A, decoded: (slab, row of the chunk, k of the slab) -> f32, and each row's range in
+/// A band of A, decoded: (slab, row of the band, k of the slab) -> f32, and each row's range in
 /// each slab. Values and ranges are there once they are needed.
-struct PackedChunk {
+struct PackedBand {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   Array<float> values;
@@ -165,7 +165,7 @@ struct OutputMatrix {
   Format bias_dtype = Format::f32;
 };
 
-/// A block of D: rows [row_begin, row_end) of the chunk, columns from `column_begin` on.
+/// A block of D: rows [row_begin, row_end) of the band, columns from `column_begin` on.
 struct Task {
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;

@@ -148,7 +148,7 @@ void store_panel(const float* rows, std::uint16_t* panel) {
   }
 }
 
-/// Packs rows [begin, end) of a chunk of A, kPairColumns or less from a multiple of it on, for B of
+/// Packs rows [begin, end) of a band of A, kPairColumns or less from a multiple of it on, for B of
 /// `recipe`.
 void pack_pair_rows(const OperandMatrix& a, Recipe recipe, std::int64_t begin, std::int64_t end,
                     PairRows& out) {
@@ -245,10 +245,10 @@ class StepRows {
 
 /// Adds the products of a step to `sums`, (row of B, row of A), rows of B `pitch` apart.
 template <class D>
-bool multiply_step(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_step(const PackedBand& band, const OperandMatrix& b, const Task& task,
                    const SpanFactors& factors, const PairStep& step, float* sums,
                    std::int64_t pitch) {
-  const PairRows& rows = chunk.pairs;
+  const PairRows& rows = band.pairs;
   const RecipeTraits& t = recipe_traits(b.recipe);
   const std::int64_t block = t.block_k == 0 ? 0 : (step.first - step.span) / t.block_k;
   constexpr std::int64_t kWords = 16;
@@ -308,11 +308,11 @@ inline void transpose_sums(const Task& task, const float* from, std::int64_t pit
 
 /// The sums of products of k in [begin, begin + count), a span, kTileColumns apart. False if bf16
 /// or f32 might not hold what is multiplied. `scratch`: of kPairScratch and another tile.
-bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_span_of_pairs(const PackedBand& band, const OperandMatrix& b, const Task& task,
                             const SpanFactors& factors, std::int64_t begin, std::int64_t count,
                             float* scratch, float* sums) {
   constexpr ValueRange kOne{0x3F800000u, 0x3F800000u - 1};
-  const PairRows& rows = chunk.pairs;
+  const PairRows& rows = band.pairs;
   const RecipeTraits& t = recipe_traits(b.recipe);
   const bool late = has_late_scales(b.recipe);
   const ValueRange b_range = range_of_values(late ? kOne : factors.range(), t.element);
@@ -333,7 +333,7 @@ bool multiply_span_of_pairs(const PackedChunk& chunk, const OperandMatrix& b, co
     for (std::int64_t k = begin; k < begin + count; k += rows.chain) {
       step.first = k;
       step.depth = std::min(rows.chain, begin + count - k);
-      if (!multiply_step<D>(chunk, b, task, factors, step, transposed, pitch)) return false;
+      if (!multiply_step<D>(band, b, task, factors, step, transposed, pitch)) return false;
     }
     return true;
   });
@@ -350,7 +350,7 @@ bool has_pairs(Recipe a, Recipe b) {
 
 #else
 
-bool multiply_span_of_pairs(const PackedChunk&, const OperandMatrix&, const Task&,
+bool multiply_span_of_pairs(const PackedBand&, const OperandMatrix&, const Task&,
                             const SpanFactors&, std::int64_t, std::int64_t, float*, float*) {
   return false;
 }

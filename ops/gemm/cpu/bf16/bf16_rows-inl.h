@@ -165,7 +165,7 @@ static_assert(kFewRows == 4 && kGroupColumns == 4);
 
 /// Rows of A in bf16: (chunk, row, vector, value). What is beyond k is 0.
 template <class C>
-void arrange_bf16_rows_as(PackedChunk& chunk, std::int64_t k) {
+void arrange_bf16_rows_as(PackedBand& band, std::int64_t k) {
   static constexpr auto kOrder = [] {
     struct {
       std::int32_t at[C::kVectors * 32] = {};
@@ -174,13 +174,13 @@ void arrange_bf16_rows_as(PackedChunk& chunk, std::int64_t k) {
     return order;
   }();
   const std::int64_t chunks = ceil_div(k, std::int64_t{C::kCodes});
-  chunk.bf16_rows = chunk.memory.take<std::uint16_t>(chunks * C::kCodes * chunk.rows);
-  std::uint16_t* out = chunk.bf16_rows.get();
+  band.bf16_rows = band.memory.take<std::uint16_t>(chunks * C::kCodes * band.rows);
+  std::uint16_t* out = band.bf16_rows.get();
   for (std::int64_t c = 0; c < chunks; ++c) {
     const std::int64_t first = c * C::kCodes;
-    for (std::int64_t r = 0; r < chunk.rows; ++r, out += C::kCodes) {
+    for (std::int64_t r = 0; r < band.rows; ++r, out += C::kCodes) {
       alignas(64) float source[C::kCodes] = {};
-      std::copy_n(chunk.row(first / kSlab, r) + first % kSlab,
+      std::copy_n(band.row(first / kSlab, r) + first % kSlab,
                   std::min<std::int64_t>(C::kCodes, k - first), source);
       for (int i = 0; i < C::kCodes; i += 16) {
         const __m512 values = _mm512_i32gather_ps(_mm512_loadu_si512(kOrder.at + i), source, 4);
@@ -233,11 +233,11 @@ inline void touch_pages(const RowsOfB& b, std::int64_t row) {
 /// multiply_span of few_rows-inl.h, for A in bf16. `scratch`: kFactorScratch numbers. A span of A
 /// is 32 KiB at most: a level-1 cache.
 template <class C, class Scales>
-bool multiply_span_of_bf16_as(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_span_of_bf16_as(const PackedBand& band, const OperandMatrix& b, const Task& task,
                               std::int64_t begin, std::int64_t count, float* scratch,
                               double* tile) {
-  const auto multiply = kMultiplyBf16Rows<C, Scales>[static_cast<std::size_t>(chunk.rows - 1)];
-  const std::uint16_t* const a = chunk.bf16_rows.get() + begin * chunk.rows;
+  const auto multiply = kMultiplyBf16Rows<C, Scales>[static_cast<std::size_t>(band.rows - 1)];
+  const std::uint16_t* const a = band.bf16_rows.get() + begin * band.rows;
   RowsOfB rows;
   rows.codes = b.values + row_bytes(b.recipe, begin);
   rows.stride = b.value_row_stride;
@@ -247,7 +247,7 @@ bool multiply_span_of_bf16_as(const PackedChunk& chunk, const OperandMatrix& b, 
   rows.rest = row_bytes(b.recipe, count) - whole_bytes;
   if (begin == 0) touch_pages(rows, task.column_begin);
   const Scales scales(b, task, begin, count, scratch);
-  if (!span_is_safe(chunk.range, scales.range(), recipe_traits(b.recipe).element)) return false;
+  if (!span_is_safe(band.range, scales.range(), recipe_traits(b.recipe).element)) return false;
   // Long rows are read one after the other, as memory lies: it gives up to twice as much so. Short
   // ones side by side: they share what is loaded of A, and no loop of a few turns ends in a branch.
   rows.one_by_one = whole_bytes >= 1024;
@@ -261,23 +261,23 @@ bool multiply_span_of_bf16_as(const PackedChunk& chunk, const OperandMatrix& b, 
   for (std::int64_t n = groups * kGroupColumns; n < task.columns; ++n) {
     alignas(64) double column[kFewRows * kTileColumns] = {};
     multiply(rows, scales, task.column_begin + n, 1, 0, a, column);
-    for (std::int64_t m = 0; m < chunk.rows; ++m) {
+    for (std::int64_t m = 0; m < band.rows; ++m) {
       tile[m * kTileColumns + n] += column[m * kTileColumns];
     }
   }
   return true;
 }
 
-bool multiply_span_of_bf16(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_span_of_bf16(const PackedBand& band, const OperandMatrix& b, const Task& task,
                            std::int64_t begin, std::int64_t count, float* scratch, double* tile) {
   return with_bf16_classes(b.recipe, [&]<class C, class Scales>() {
-    return multiply_span_of_bf16_as<C, Scales>(chunk, b, task, begin, count, scratch, tile);
+    return multiply_span_of_bf16_as<C, Scales>(band, b, task, begin, count, scratch, tile);
   });
 }
 
-/// Prepares a chunk of A, of values that bf16 holds, for multiply_span_of_bf16 with B of `recipe`.
-void arrange_bf16_rows(PackedChunk& chunk, std::int64_t k, Recipe recipe) {
-  with_bf16_classes(recipe, [&]<class C, class>() HWY_ATTR { arrange_bf16_rows_as<C>(chunk, k); });
+/// Prepares a band of A, of values that bf16 holds, for multiply_span_of_bf16 with B of `recipe`.
+void arrange_bf16_rows(PackedBand& band, std::int64_t k, Recipe recipe) {
+  with_bf16_classes(recipe, [&]<class C, class>() HWY_ATTR { arrange_bf16_rows_as<C>(band, k); });
 }
 
 /// Whether few rows of A in `a` are multiplied so: their values, without the tensor scale, are
@@ -291,11 +291,11 @@ bool has_bf16_rows(Recipe a, Recipe b) {
 
 #else
 
-bool multiply_span_of_bf16(const PackedChunk&, const OperandMatrix&, const Task&, std::int64_t,
+bool multiply_span_of_bf16(const PackedBand&, const OperandMatrix&, const Task&, std::int64_t,
                            std::int64_t, float*, double*) {
   return false;
 }
-void arrange_bf16_rows(PackedChunk&, std::int64_t, Recipe) {}
+void arrange_bf16_rows(PackedBand&, std::int64_t, Recipe) {}
 bool has_bf16_rows(Recipe, Recipe) {
   return false;
 }

@@ -201,16 +201,16 @@ inline constexpr LaneOrder<C> kLaneOrder{};
 /// Rows of A in lane order: (group of rows, chunk, row of the group, vector, lane). What is beyond
 /// k is 0.
 template <class C>
-void arrange_rows_as(PackedChunk& chunk, std::int64_t k) {
-  const RowGroups groups(chunk.rows, kMaxGroupRows);
+void arrange_rows_as(PackedBand& band, std::int64_t k) {
+  const RowGroups groups(band.rows, kMaxGroupRows);
   const std::int64_t chunks = ceil_div(k, C::kCodes);
-  chunk.arranged = chunk.memory.take<float>(chunks * C::kCodes * chunk.rows);
-  float* out = chunk.arranged.get();
+  band.arranged = band.memory.take<float>(chunks * C::kCodes * band.rows);
+  float* out = band.arranged.get();
   for (std::int64_t g = 0; g < groups.count; ++g) {
     for (std::int64_t c = 0; c < chunks; ++c) {
       for (std::int64_t r = groups.begin(g); r < groups.end(g); ++r) {
         const std::int64_t first = c * C::kCodes;
-        const float* const from = chunk.row(first / kSlab, r) + first % kSlab;
+        const float* const from = band.row(first / kSlab, r) + first % kSlab;
         const std::int64_t count = std::min<std::int64_t>(C::kCodes, k - first);
         const float* source = from;
         alignas(64) float last[C::kCodes] = {};
@@ -334,17 +334,17 @@ class GroupOfB {
 /// chunk's. `sums` is scratch of kLaneSums numbers. False, and nothing done, if f32 might not hold
 /// the sums.
 template <class C>
-bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_span_as(const PackedBand& band, const OperandMatrix& b, const Task& task,
                       const SpanFactors& factors, std::int64_t begin, std::int64_t count,
                       float* sums, double* tile) {
-  if (!span_is_safe(chunk.range, factors.range(), recipe_traits(b.recipe).element)) return false;
+  if (!span_is_safe(band.range, factors.range(), recipe_traits(b.recipe).element)) return false;
   const LaneScales scales = LaneScales::of<C>(recipe_traits(b.recipe));
   const std::int64_t padded = ceil_div(task.columns, std::int64_t{kGroupColumns}) * kGroupColumns;
-  std::fill_n(sums, padded * chunk.rows * kLanes, 0.0f);
+  std::fill_n(sums, padded * band.rows * kLanes, 0.0f);
   const std::int64_t all_chunks = ceil_div(b.k, C::kCodes);
   const std::int64_t chunks = ceil_div(count, C::kCodes);
   const std::int64_t whole = GroupOfB<C>::whole_chunks(count);
-  const RowGroups groups(chunk.rows, kMaxGroupRows);
+  const RowGroups groups(band.rows, kMaxGroupRows);
   const std::int64_t step = chunks_in_level_1<C>(groups.end(0));
   GroupOfB<C> rows(b, task.column_begin + task.columns, begin, count);
   for (std::int64_t c = 0; c < chunks; c += step) {
@@ -357,7 +357,7 @@ bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Ta
         const std::int64_t group_rows = groups.end(g) - first;
         const std::int64_t a = first * all_chunks + begin / C::kCodes * group_rows;
         kMultiplyGroup<C>[static_cast<std::size_t>(group_rows - 1)](
-            rows.rows(), scales, range, chunk.arranged.get() + a * C::kCodes,
+            rows.rows(), scales, range, band.arranged.get() + a * C::kCodes,
             sums + (padded * first + n * group_rows) * kLanes);
       }
     }
@@ -370,17 +370,17 @@ bool multiply_span_as(const PackedChunk& chunk, const OperandMatrix& b, const Ta
   return true;
 }
 
-bool multiply_span(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_span(const PackedBand& band, const OperandMatrix& b, const Task& task,
                    const SpanFactors& factors, std::int64_t begin, std::int64_t count, float* sums,
                    double* tile) {
   return with_chunk(recipe_traits(b.recipe).element, [&]<class C>() {
-    return multiply_span_as<C>(chunk, b, task, factors, begin, count, sums, tile);
+    return multiply_span_as<C>(band, b, task, factors, begin, count, sums, tile);
   });
 }
 
-/// Prepares a chunk of A for multiply_span with B of `recipe`.
-void arrange_rows(PackedChunk& chunk, std::int64_t k, Recipe recipe) {
-  with_chunk(recipe_traits(recipe).element, [&]<class C>() { arrange_rows_as<C>(chunk, k); });
+/// Prepares a band of A for multiply_span with B of `recipe`.
+void arrange_rows(PackedBand& band, std::int64_t k, Recipe recipe) {
+  with_chunk(recipe_traits(recipe).element, [&]<class C>() { arrange_rows_as<C>(band, k); });
 }
 
 bool has_few_rows(Recipe recipe) {
@@ -392,8 +392,8 @@ bool has_few_rows(Recipe recipe) {
 bool has_few_rows(Recipe) {
   return false;
 }
-void arrange_rows(PackedChunk&, std::int64_t, Recipe) {}
-bool multiply_span(const PackedChunk&, const OperandMatrix&, const Task&, const SpanFactors&,
+void arrange_rows(PackedBand&, std::int64_t, Recipe) {}
+bool multiply_span(const PackedBand&, const OperandMatrix&, const Task&, const SpanFactors&,
                    std::int64_t, std::int64_t, float*, double*) {
   return false;
 }

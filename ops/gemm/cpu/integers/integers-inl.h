@@ -241,10 +241,10 @@ inline void multiply_integer_panel(const IntegerRows& rows, const Task& task, st
 
 /// Adds the products of k in [begin, begin + count), a span, to the tile. False, and nothing done,
 /// if f32 might not hold the sums.
-bool multiply_integers(const PackedChunk& chunk, const OperandMatrix& b, const Task& task,
+bool multiply_integers(const PackedBand& band, const OperandMatrix& b, const Task& task,
                        const SpanFactors& factors, std::int64_t begin, std::int64_t count,
                        float* scratch, float* sums) {
-  const IntegerRows& rows = chunk.integers;
+  const IntegerRows& rows = band.integers;
   if (!integers_are_safe(rows.range, factors.range())) return false;
   std::fill_n(sums, (task.row_end - task.row_begin) * kTileColumns, 0.0f);
   const std::int64_t block = recipe_traits(b.recipe).block_k;
@@ -294,7 +294,7 @@ bool has_integers(Recipe a, Recipe b) {
   return a == b && recipe_traits(a).element == Format::e2m1;
 }
 
-/// Rows [begin, end) of the chunk.
+/// Rows [begin, end) of the band.
 void pack_integer_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t end,
                        IntegerRows& out) {
   for (std::int64_t r = begin; r < end; ++r) pack_integer_row(a, out.first_row + r, out);
@@ -302,7 +302,7 @@ void pack_integer_rows(const OperandMatrix& a, std::int64_t begin, std::int64_t 
 
 #else
 
-bool multiply_integers(const PackedChunk&, const OperandMatrix&, const Task&, const SpanFactors&,
+bool multiply_integers(const PackedBand&, const OperandMatrix&, const Task&, const SpanFactors&,
                        std::int64_t, std::int64_t, float*, float*) {
   return false;
 }
