@@ -47,7 +47,9 @@ inline bool has_target(std::int64_t target) {
 class UseSimdTarget {
  public:
   explicit UseSimdTarget(std::int64_t target)
-      : saved_(hwy::SupportedTargets()), saved_amx_(uses_amx()) {
+      : saved_(hwy::SupportedTargets()),
+        saved_amx_(uses_amx()),
+        is_best_(target == kAmx || target == simd_targets().front()) {
     use_amx(target == kAmx && has_amx());
     if (target != kAmx) use(saved_ & ~(target - 1));
   }
@@ -58,6 +60,9 @@ class UseSimdTarget {
   UseSimdTarget(const UseSimdTarget&) = delete;
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
 
+  /// Whether nothing better is here; simd_targets() no longer tells.
+  bool is_best() const { return is_best_; }
+
  private:
   static void use(std::int64_t targets) {
     hwy::SetSupportedTargetsForTest(targets);
@@ -66,6 +71,7 @@ class UseSimdTarget {
 
   std::int64_t saved_;
   bool saved_amx_;
+  bool is_best_;
 };
 
 }  // namespace blockscale::test

@@ -134,9 +134,7 @@ class GemmTest : public testing::TestWithParam<std::int64_t> {
   void SetUp() override {
     if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
   }
-  bool is_best_target() const {
-    return GetParam() == test::kAmx || GetParam() == test::simd_targets().front();
-  }
+  bool is_best_target() const { return use_.is_best(); }
 
  private:
   test::UseSimdTarget use_{GetParam()};

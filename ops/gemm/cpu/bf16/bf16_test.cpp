@@ -31,9 +31,7 @@ class Bf16GemmTest : public testing::TestWithParam<std::int64_t> {
   void SetUp() override {
     if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
   }
-  bool is_best_target() const {
-    return GetParam() == test::kAmx || GetParam() == test::simd_targets().front();
-  }
+  bool is_best_target() const { return use_.is_best(); }
   static bool has_pairs() {
 #if defined(__x86_64__)
     return simd_target() == "AVX3_DL" && __builtin_cpu_supports("avx512bf16");
