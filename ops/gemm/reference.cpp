@@ -75,9 +75,11 @@ ReferenceElement reference_element(const GemmArguments& x, std::int64_t index, s
                                    const std::vector<double>& b_row) {
   double sum = 0;
   double sum_of_magnitudes = 0;
+  const double* const a = a_row.data();  // a vector's [] is a call under sanitizers
+  const double* const b = b_row.data();
   for (std::size_t k = 0; k < a_row.size(); ++k) {
-    sum += a_row[k] * b_row[k];
-    sum_of_magnitudes += std::abs(a_row[k] * b_row[k]);
+    sum += a[k] * b[k];
+    sum_of_magnitudes += std::abs(a[k] * b[k]);
   }
   const double alpha = alpha_of(x);
   const auto scaled = [&](double s) {

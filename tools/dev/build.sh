@@ -24,7 +24,7 @@ build_release() {
 configure_sanitized() {
   mkdir -p build
   configure build/sanitized -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++-19 \
-    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -gline-tables-only -D_GLIBCXX_ASSERTIONS" \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -gline-tables-only -D_GLIBCXX_ASSERTIONS" \
     -DBLOCKSCALE_SANITIZE=ON -DBLOCKSCALE_FUZZ=ON "$(cuda_option)"
 }
 
