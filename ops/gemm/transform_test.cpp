@@ -17,6 +17,7 @@
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/error_bound.h"
 #include "ops/gemm/reference.h"
+#include "tests/chip.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
 
@@ -263,21 +264,30 @@ TEST_F(TransformOfGemm, RefusesWithTheArgumentsName) {
                      [&] { (void)check_gemm(x_); });
 }
 
-TEST(TransformOfCudaGemm, IsUnsupported) {
+/// Whatever kernels compute the product: it is planned as one in f32, in the workspace.
+TEST(TransformOfCudaGemm, FollowsTheProductInF32) {
   test::Random random(1);
-  TestMatrix d(Format::bf16, 8, 128);
+  TestMatrix d(Format::bf16, 8, 128), gated(Format::f16, 8, 64);
+  std::vector<float> sums(8 * 128);
   for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::mxfp4}) {  // of Hopper, plain
     const TestOperand a(random, recipe, 8, 128, test::InputFamily::normal);
     const TestOperand b(random, recipe, 128, 128, test::InputFamily::normal);
     GemmArguments x;
     x.a = a.view();
     x.b = b.view();
+    x.d = {sums.data(), Format::f32, 8, 128};
+    const cuda::Chip chip = test::chip_of(132);
+    const std::string product = cuda::describe_gemm(x, chip);
     x.d = d.view();
     x.transform = Gelu{};
-    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
-                       [&] { (void)cuda::describe_gemm(x); });
-    test::expect_error(ErrorCode::unsupported, "transform", "must be Identity on a CUDA device",
-                       [&] { (void)cuda::gemm_workspace_bytes(x); });
+    EXPECT_EQ(cuda::describe_gemm(x, chip),
+              product +
+                  "D in f32 in the workspace, then gelu_tanh: 8 runs of 1024 columns, 8 "
+                  "blocks\n");
+    EXPECT_EQ(cuda::gemm_workspace_bytes(x), 8 * 128 * 4);
+    x.d = gated.view();
+    x.transform = Swiglu{};
+    EXPECT_THAT(cuda::describe_gemm(x, chip), testing::HasSubstr(", then swiglu: 8 runs"));
   }
 }
 

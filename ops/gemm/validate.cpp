@@ -190,6 +190,19 @@ bool is_transformed(const GemmArguments& x) {
   return !std::holds_alternative<Identity>(x.transform);
 }
 
+std::int64_t numbers_before_transform(const GemmArguments& x) {
+  return x.d.batch * x.d.rows * x.b.rows;
+}
+
+GemmArguments before_transform(const GemmArguments& x, float* numbers) {
+  GemmArguments product = x;
+  product.transform = Identity{};
+  product.d = {numbers, Format::f32, x.d.rows, x.b.rows, x.b.rows};
+  product.d.batch = x.d.batch;
+  product.d.batch_stride = x.d.rows * x.b.rows;
+  return product;
+}
+
 quantize_detail::FusedInput transform_of_result(const GemmArguments& x) {
   MatrixView sums = {nullptr, Format::f32, x.d.rows, x.b.rows, x.b.rows};
   sums.batch = x.d.batch;

@@ -1,6 +1,9 @@
 // Every check of a GEMM's arguments, shared by all implementations.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "blockscale/gemm.h"
 #include "ops/quantize/validate.h"
 
@@ -13,6 +16,11 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
 
 /// Whether D is transformed before it is rounded.
 bool is_transformed(const GemmArguments& x);
+
+/// The product of validated arguments without its transform, in f32, where those numbers lie: all
+/// matrices of the batch, one behind the other.
+GemmArguments before_transform(const GemmArguments& validated, float* numbers);
+std::int64_t numbers_before_transform(const GemmArguments& validated);
 
 /// How D in f32 becomes d, of validated arguments.
 quantize_detail::FusedInput transform_of_result(const GemmArguments& validated);

@@ -75,10 +75,6 @@ void transform_row(const steps::TransformedRow& row, std::int64_t columns, Forma
   }
 }
 
-std::int64_t numbers_before_transform(const GemmArguments& x) {
-  return x.d.batch * x.d.rows * x.b.rows;
-}
-
 /// Writes d from the numbers before the transform.
 void apply_transform(const GemmArguments& x, const float* numbers, int threads) {
   const quantize_detail::FusedInput fused = transform_of_result(x);
@@ -100,15 +96,6 @@ void apply_transform(const GemmArguments& x, const float* numbers, int threads) 
 }
 
 }  // namespace
-
-GemmArguments before_transform(const GemmArguments& x, float* numbers) {
-  GemmArguments product = x;
-  product.transform = Identity{};
-  product.d = {numbers, Format::f32, x.d.rows, x.b.rows, x.b.rows};
-  product.d.batch = x.d.batch;
-  product.d.batch_stride = x.d.rows * x.b.rows;
-  return product;
-}
 
 std::int64_t transform_bytes(const GemmArguments& x) {
   Memory memory(nullptr);

@@ -7,11 +7,7 @@
 
 namespace blockscale::gemm_detail {
 
-/// The product of validated arguments without its transform, in f32, where those numbers lie: all
-/// matrices of the batch, one behind the other.
-GemmArguments before_transform(const GemmArguments& validated, float* numbers);
-
-/// Bytes that they take of a workspace, which they begin.
+/// Bytes that D in f32 takes of a workspace, which it begins.
 std::int64_t transform_bytes(const GemmArguments& validated);
 
 /// `gemm` of validated arguments with a transform.

@@ -18,6 +18,8 @@
 #include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
@@ -166,14 +168,49 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   return true;
 }
 
+/// Bytes of workspace of a product of validated arguments, for any transform and pair.
+std::int64_t workspace_bytes_of(const GemmArguments& x, const cuda::Chip& chip) {
+  if (is_transformed(x)) {
+    return transform_workspace_bytes(x) + workspace_bytes_of(before_transform(x, nullptr), chip);
+  }
+  return has_fp8_kernel(x.a.recipe, x.b.recipe, chip) ? plan_fp8_gemm(x, chip).workspace_bytes
+                                                      : plan_plain_gemm(x, chip).workspace_bytes;
+}
+
+/// A product of validated arguments with a transform: multiply(arguments without it, execution),
+/// then what becomes of its numbers.
+template <class Multiply>
+void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
+                            const cuda::Execution& execution, const Multiply& multiply) {
+  const cuda::Chip& chip = device.chip(plain_kernels());
+  const std::int64_t needed = workspace_bytes_of(x, chip);
+  const cuda::Execution with = cuda::with_workspace(execution, needed);
+  cuda::check_workspace(with, needed, device, x);
+  auto* const numbers = static_cast<float*>(with.workspace);
+  cuda::Execution rest = with;
+  rest.workspace = byte_at(with.workspace, transform_workspace_bytes(x));
+  rest.workspace_bytes -= transform_workspace_bytes(x);
+  const TransformPlan plan = plan_transform(x, numbers, chip);
+  multiply(before_transform(x, numbers), rest);
+  if (!plan.is_needed()) return;
+  const cuda::DeviceScope scope(device.ordinal());
+  cuda::launch(kernels().get(kTransformKernel, plan.architecture), plan.shape, with, plan.params);
+}
+
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
-/// launches it. Nothing where D has no element, and where a plain kernel serves.
+/// launches it. Nothing where D has no element, where a plain kernel serves, and with a transform.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return std::nullopt;
+  if (is_transformed(x)) {
+    multiply_and_transform(x, device, execution, [&](const auto& product, const auto& rest) {
+      (void)plan_and_launch(product, choose, rest);
+    });
+    return std::nullopt;
+  }
   const cuda::Chip& chip = device.chip(plain_kernels());
   if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
     plan_and_launch_plainly(x, std::nullopt, device, execution);
@@ -190,6 +227,20 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   for (GemmStep& step : plan.steps) find_tensor_maps(step);
   launch_plan(plan, execution);
   return LaunchedPlan{device.ordinal(), plan};
+}
+
+/// describe_gemm of validated arguments.
+std::string text_of_plan(const GemmArguments& x, const cuda::Chip& chip) {
+  if (is_transformed(x)) {
+    return text_of_plan(before_transform(x, nullptr), chip) +
+           plan_transform(x, nullptr, chip).str();
+  }
+  if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) return plan_plain_gemm(x, chip).str();
+  const Tuning& tuning = Tuning::of_user();
+  const auto tuned = tuning.find(chip, size_of(x));
+  std::string text = plan_fp8_gemm(x, chip, tuned).str();
+  if (tuned) text += "tuned: " + tuning.path().string() + "\n";
+  return text;
 }
 
 std::optional<Fp8LaunchConfig> tuned_config(const GemmArguments& x, const cuda::Chip& chip) {
@@ -213,7 +264,14 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
                        const cuda::Execution& execution) {
   const GemmArguments x = validated(arguments, {});
   cuda::CallDevice device = device_of_call(x, execution);
-  if (device.is_known()) plan_and_launch_plainly(x, tile, device, execution);
+  if (!device.is_known()) return;
+  if (is_transformed(x)) {
+    multiply_and_transform(x, device, execution, [&](const auto& product, const auto& rest) {
+      launch_plain_gemm(product, tile, rest);
+    });
+  } else {
+    plan_and_launch_plainly(x, tile, device, execution);
+  }
 }
 
 }  // namespace gemm_detail
@@ -221,11 +279,7 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
 namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
-  const GemmArguments x = gemm_detail::validated(arguments, {});
-  const Chip chip = default_chip();
-  return gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, chip)
-             ? gemm_detail::plan_fp8_gemm(x, chip).workspace_bytes
-             : gemm_detail::plan_plain_gemm(x, chip).workspace_bytes;
+  return gemm_detail::workspace_bytes_of(gemm_detail::validated(arguments, {}), default_chip());
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {
@@ -243,16 +297,8 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
 }
 
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip) {
-  const GemmArguments x = gemm_detail::validated(arguments, {});
-  const gemm_detail::Tuning& tuning = gemm_detail::Tuning::of_user();
   const Chip& of = checked(chip, gemm_detail::plain_kernels());
-  if (!gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, of)) {
-    return gemm_detail::plan_plain_gemm(x, of).str();
-  }
-  const auto tuned = tuning.find(of, gemm_detail::size_of(x));
-  std::string text = gemm_detail::plan_fp8_gemm(x, of, tuned).str();
-  if (tuned) text += "tuned: " + tuning.path().string() + "\n";
-  return text;
+  return gemm_detail::text_of_plan(gemm_detail::validated(arguments, {}), of);
 }
 
 }  // namespace cuda

@@ -170,7 +170,6 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                               void* workspace, std::optional<PlainTile> tile) {
   GemmArguments x = validated;
-  check_transform(x);
   check_size("d.rows", x.d.rows);
   check_size("d.columns", x.d.columns);
   check_size("d.batch", x.d.batch);

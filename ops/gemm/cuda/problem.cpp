@@ -44,12 +44,6 @@ EpilogueMatrix matrix_of(const View& x) {
 
 }  // namespace
 
-void check_transform(const GemmArguments& x) {
-  if (!is_transformed(x)) return;
-  throw Error(ErrorCode::unsupported, "transform",
-              "is given, must be Identity on a CUDA device, but for a quantized result");
-}
-
 void check_size(const char* argument, std::int64_t value) {
   if (value < kMostElements) return;
   throw Error(ErrorCode::unsupported, argument,
@@ -57,7 +51,6 @@ void check_size(const char* argument, std::int64_t value) {
 }
 
 void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
-  check_transform(x);
   check_operand(x.a, "a");
   check_operand(x.b, "b");
   check_size("d.rows", x.d.rows);

@@ -12,13 +12,9 @@ namespace blockscale::gemm_detail {
 
 inline constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // of a dimension
 
-/// Throws `unsupported`, naming the argument: for a transform before a plain result, for recipes
-/// that the FP8 kernels do not take, chips that they do not run on, and sizes beyond what kernels
-/// and tensor copies count.
+/// Throws `unsupported`, naming the argument: for recipes that the FP8 kernels do not take, chips
+/// that they do not run on, and sizes beyond what kernels and tensor copies count.
 void check_problem(const GemmArguments& validated, const cuda::Chip& chip);
-
-/// Throws `unsupported` for a transform before a result that is not quantized: no kernel has it.
-void check_transform(const GemmArguments& validated);
 
 /// Throws `unsupported` for 2^31 and more.
 void check_size(const char* argument, std::int64_t value);

@@ -5,6 +5,7 @@
 #include "ops/gemm/kernels/align_rows.cuh"
 #include "ops/gemm/kernels/gemv_fp8.cuh"
 #include "ops/gemm/kernels/sm90/fp8_params.h"
+#include "ops/gemm/kernels/transform.cuh"
 
 namespace blockscale::gemm_detail {
 
@@ -46,7 +47,12 @@ std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {
            .call = "blockscale::fp8_gemv_kernel",
            .threads = 32 * kGemvWarps,
            .min_blocks_per_multiprocessor = kGemvBlocksPerMultiprocessor},
-          "blockscale::Fp8GemvParams")};
+          "blockscale::Fp8GemvParams"),
+      runtime::with_parameters<TransformParams>({.name = "gemm_transform",
+                                                 .header = "ops/gemm/kernels/transform.cuh",
+                                                 .call = "blockscale::transform_kernel",
+                                                 .threads = kTransformThreads},
+                                                "blockscale::TransformParams")};
   for (runtime::KernelSpec& spec : runtime::for_architectures(others, kAnyArchitectures)) {
     specs.push_back(std::move(spec));
   }

@@ -18,6 +18,7 @@ inline constexpr const char* kAnyArchitectures[] = {"sm_90a", "sm_100f", "sm_120
 /// of each of these families.
 inline constexpr std::size_t kAlignRowsKernel = Fp8GemmKernelList::kCount;
 inline constexpr std::size_t kFp8GemvKernel = kAlignRowsKernel + 1;
+inline constexpr std::size_t kTransformKernel = kFp8GemvKernel + 1;
 
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& config);
 /// A configuration as C++ source.

@@ -1,0 +1,94 @@
+// GELU or SwiGLU of a product's D in f32, rounded once to what the caller wants.
+//
+// A block takes runs of kTransformRun columns of a row. All that a thread needs is on its way
+// before it computes anything.
+#pragma once
+
+#include "core/divisor.h"
+#include "core/input_transform.h"
+#include "core/math.h"
+#include "device/epilogue/linear.h"
+#include "device/kernel.h"
+#include "device/math.h"
+#include "device/ptx/arithmetic.h"
+#include "device/ptx/convert.h"
+#include "device/ptx/global_memory.h"
+#include "device/ptx/grid.h"
+#include "device/ptx/special_registers.h"
+
+namespace blockscale {
+
+inline constexpr int kTransformThreads = 256;
+inline constexpr int kTransformElements = 4;  // of a thread, in a run
+inline constexpr uint32_t kTransformRun = kTransformThreads * kTransformElements;
+
+struct TransformParams {
+  const float* numbers = nullptr;  // D before the transform: all rows, one behind the other
+  int64_t number_columns = 0;
+  EpilogueMatrix d;
+  uint32_t columns = 0;  // of d
+  uint32_t runs = 0;     // of all rows
+  Divisor runs_of_row;
+  Divisor rows_of_matrix;
+  bool is_gated = false;
+  math::GeluTail gelu = {};
+  GateOrder gate_order = GateOrder::gate_first;
+  Divisor gate_group;  // columns: as in gated_columns
+};
+
+namespace transform {
+
+/// What an element of D is computed from.
+struct Numbers {
+  float x;   // the gate
+  float up;  // if there is one
+};
+
+BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint32_t column) {
+  if (!p.is_gated) return {ptx::ld_global(row + column), 0};
+  const uint32_t group = p.gate_group.divisor;
+  const float* const first = row + column + int64_t{p.gate_group.quotient(column)} * group;
+  const bool gate_first = p.gate_order == GateOrder::gate_first;
+  return {ptx::ld_global(first + (gate_first ? 0 : group)),
+          ptx::ld_global(first + (gate_first ? group : 0))};
+}
+
+BLOCKSCALE_DEVICE void store(const EpilogueMatrix& d, int64_t at, float value) {
+  if (d.dtype == Format::f32) {
+    ptx::st_global(reinterpret_cast<float*>(d.data) + at, value);
+    return;
+  }
+  const uint16_t rounded =
+      d.dtype == Format::f16 ? ptx::cvt_rn_f16_f32(value) : ptx::cvt_rn_bf16_f32(value);
+  ptx::st_global(reinterpret_cast<uint16_t*>(d.data) + at, rounded);
+}
+
+}  // namespace transform
+
+BLOCKSCALE_DEVICE void transform_kernel(const TransformParams& p) {
+  using M = device::KernelMath;
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  for (uint32_t run = ptx::ctaid_x(); run < p.runs; run += ptx::nctaid_x()) {
+    const uint32_t row = p.runs_of_row.quotient(run);
+    const uint32_t matrix = p.rows_of_matrix.quotient(row);
+    const float* const from = p.numbers + row * p.number_columns;
+    const int64_t to = matrix * p.d.batch_stride + p.rows_of_matrix.remainder(row) * p.d.row_stride;
+    const uint32_t first = p.runs_of_row.remainder(run) * kTransformRun + ptx::tid_x();
+    const auto column = [&](int i) { return first + static_cast<uint32_t>(i) * kTransformThreads; };
+    transform::Numbers of[kTransformElements];
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kTransformElements; ++i) {
+      if (column(i) < p.columns) of[i] = transform::load(p, from, column(i));
+    }
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kTransformElements; ++i) {
+      if (column(i) >= p.columns) continue;
+      const float y =
+          p.is_gated ? math::swiglu<M>(of[i].x, of[i].up) : math::gelu<M>(of[i].x, p.gelu);
+      transform::store(p.d, to + column(i), y);
+    }
+  }
+}
+
+}  // namespace blockscale
