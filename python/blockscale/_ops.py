@@ -383,7 +383,7 @@ def gemm(
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
         transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of all that, in float32, before it
-            is rounded to the result's type; on the CPU. With SwiGLU the rows of `b` are gates and
+            is rounded to the result's type. With SwiGLU the rows of `b` are gates and
             ups, as the columns of `quantize`'s x are, and the result has half as many columns.
         batch_invariant: the bits of a row of the result depend neither on M nor on the other rows
             of `a`. May cost time.

@@ -14,9 +14,9 @@ and so are errors. No gradient flows through them.
   out_dtype=torch.float32) -> Tensor
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
   b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
-  alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False,
+  alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, transform="identity",
   out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
-  `alpha_factor` is a tensor in place of `alpha`.
+  `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh, gelu_erf or swiglu too.
 - gemm_out(..., *, ..., out): gemm into `out`.
 - gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
@@ -57,8 +57,10 @@ _SCHEMAS = (
     str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
     """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
     Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",
-    f"gemm({_OPERANDS}, *, {_OPTIONS}, ScalarType out_dtype=bfloat16) -> Tensor",
-    f"gemm_out({_OPERANDS}, *, {_OPTIONS}, Tensor(a!) out) -> ()",
+    f"""gemm({_OPERANDS}, *, {_OPTIONS}, str transform="identity",
+    ScalarType out_dtype=bfloat16) -> Tensor""",
+    f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, str transform="identity",
+    Tensor(a!) out) -> ()""",
     f"""gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, str layout="row_major",
     str? scale_mode=None, Tensor? tensor_scale=None, float amax_floor=0.0,
     str transform="identity") -> (Tensor values, Tensor scales)""",
@@ -100,13 +102,16 @@ def _results_like(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales of `shape`, transformed and quantized, where `x` is."""
     *batch, rows, k = shape
-    if transform == "swiglu":
-        k = k // 2
+    k = _transformed_columns(k, transform)
     grid = scale_shape(traits, enum_member(layout, ScaleLayout, "layout"), rows, k)
     return (
         x.new_empty((*batch, rows, k * traits.element_bits // 8), dtype=_dtype(traits.element)),
         x.new_empty((*batch, *grid), dtype=_dtype(traits.scale)),
     )
+
+
+def _transformed_columns(columns: Any, transform: str) -> Any:
+    return columns // 2 if transform == "swiglu" else columns
 
 
 def _dtype(fmt: Format) -> torch.dtype:
@@ -215,11 +220,14 @@ def _gemm_shape(
     a: torch.Tensor,
     b: torch.Tensor,
     *_recipes: str,
+    transform: str = "identity",
     out_dtype: torch.dtype = torch.bfloat16,
     **_: Any,
 ) -> torch.Tensor:
     format_of(out_dtype, "out_dtype")
-    return a.new_empty(_ops.product_shape(a.shape, b.shape), dtype=out_dtype)
+    *rows, columns = _ops.product_shape(a.shape, b.shape)
+    columns = _transformed_columns(columns, transform)
+    return a.new_empty((*rows, columns), dtype=out_dtype)
 
 
 def _gemm_quantize_shapes(

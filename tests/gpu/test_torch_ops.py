@@ -44,6 +44,42 @@ def test_bits_are_the_packages() -> None:
     assert torch.equal(y, blockscale.dequantize(b, out_dtype=torch.bfloat16))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        "gelu_tanh",
+        "gelu_erf",
+        "swiglu",
+        blockscale.Swiglu("up_first", 1),
+        blockscale.Swiglu(group=64),
+    ],
+)
+def test_transforms_of_products(transform: Any, dtype: Any) -> None:
+    bias = normal(256, seed=2)
+    for left, right in (RECIPES, ("nvfp4", "nvfp4")):
+        x, w = normal(70, 512), normal(256, 512, seed=1) / 16
+        a, b = blockscale.quantize(x, left), blockscale.quantize(w, right)
+        there = blockscale.quantize(x.cuda(), left), blockscale.quantize(w.cuda(), right)
+        options = {"transform": transform, "out_dtype": dtype}
+        want = blockscale.gemm(a, b, bias=bias, **options)
+        got = blockscale.gemm(*there, bias=bias.cuda(), **options)
+        assert got.dtype == dtype and got.shape == want.shape
+        largest = want.double().abs().max()
+        assert (got.cpu().double() - want.double()).abs().max() <= 2.0**-7 * largest
+        if not isinstance(transform, str):
+            continue
+        parts = {
+            "a_scales": there[0].scales,
+            "b_scales": there[1].scales,
+            "a_tensor_scale": there[0].tensor_scale,
+            "b_tensor_scale": there[1].tensor_scale,
+        }
+        operands = (there[0].values, there[1].values, left, right)
+        by_operator = ops.gemm(*operands, bias=bias.cuda(), **parts, **options)
+        assert torch.equal(by_operator, got)
+
+
 def test_fp8_of_torch_goes_straight_in() -> None:
     a = (normal(96, 512).cuda() * 8).to(torch.float8_e4m3fn)
     b = (normal(128, 512, seed=1).cuda() * 8).to(torch.float8_e4m3fn)

@@ -123,6 +123,34 @@ def test_a_plain_operand_and_bytes() -> None:
     assert torch.equal(ops.gemm(x, b, "bf16", "mxfp8_e4m3", b_scales=scales), want)
 
 
+@pytest.mark.parametrize("transform", ["gelu_tanh", "gelu_erf", "swiglu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_transforms_of_products_are_the_packages(transform: str, dtype: Any) -> None:
+    a, b, options = operands(5, 14, 256, "fp8_1x128", "fp8_128x128")
+    bias = normal(14, seed=3)
+    left = blockscale.ScaledTensor(a, options["a_scales"], "fp8_1x128")
+    right = blockscale.ScaledTensor(b, options["b_scales"], "fp8_128x128")
+    want = blockscale.gemm(left, right, bias=bias, transform=transform, out_dtype=dtype)
+    arguments = (a, b, "fp8_1x128", "fp8_128x128")
+    options |= {"bias": bias, "transform": transform}
+    got = ops.gemm(*arguments, out_dtype=dtype, **options)
+    assert got.dtype == dtype and torch.equal(got, want)
+    out = torch.empty_like(want)
+    ops.gemm_out(*arguments, out=out, **options)
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_shapes_of_transformed_products_are_known_beforehand(batch: tuple[int, ...]) -> None:
+    a, b = normal(*batch, 5, 64), normal(*(1 for _ in batch), 14, 64)
+    for transform in ("identity", "gelu_erf", "swiglu"):
+        real = ops.gemm(a, b, "f32", "f32", transform=transform)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(x) for x in (a, b)]
+            fake = ops.gemm(*fakes, "f32", "f32", transform=transform)
+        assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+
+
 @pytest.mark.parametrize("recipe", ["fp8_1x128", "fp8_1x128_ue8m0", "mxfp8_e4m3", "nvfp4"])
 @pytest.mark.parametrize("transform", ["identity", "gelu_erf", "swiglu"])
 def test_quantized_products_are_the_packages(recipe: str, transform: str) -> None:
@@ -197,6 +225,8 @@ def test_what_is_refused() -> None:
     refuses(ValueError, "b.k: is 128, must be 256", a, b[:, :128], *recipes,
             b_scales=options["b_scales"][:, :1])  # fmt: skip
     refuses(ValueError, "alpha: is 2.0", a, b, *recipes, alpha=2.0, alpha_factor=torch.ones(1))
+    refuses(ValueError, "transform: is 'relu'", a, b, *recipes, transform="relu")
+    refuses(ValueError, "must be even", a, b, *recipes, transform="swiglu")
     refuses(TypeError, "out_dtype: is float64", a, b, *recipes, out_dtype=torch.float64)
     for recipe, changes, text in (
         ("fp8_row", {}, "out.recipe: is fp8_row, must be fp8_1x128"),
@@ -218,6 +248,8 @@ def test_torch_finds_the_operators_sound() -> None:
     a, b = a.view(torch.uint8), b.view(torch.uint8)  # opcheck does not compare FP8
     arguments = (a, b, "fp8_1x128", "fp8_128x128")
     opcheck(ops.gemm.default, arguments, options)
+    even = (a, b[:6], *arguments[2:])
+    opcheck(ops.gemm.default, even, options | {"transform": "swiglu"})
     opcheck(ops.gemm_out.default, arguments, options | {"out": torch.empty(5, 7)})
     opcheck(ops.gemm_quantize.default, (*arguments, "fp8_1x128"), options)
     parts = {"out_dtype": torch.bfloat16}
