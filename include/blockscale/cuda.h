@@ -95,7 +95,8 @@ void absolute_maximum(const MatrixView& x, const QuantizeInput& input, float* ou
 
 /// Bytes of workspace that `gemm` needs on default_chip(): none, but of the FP8 kernels for each
 /// operand whose values, rows or matrices begin at no multiple of 16 bytes a copy whose rows do,
-/// and of the plain ones D in f32 where it is quantized. Throws as `gemm` does.
+/// of the plain ones D in f32 where it is quantized, and of all of them D in f32 where a transform
+/// comes before a result that is not. Throws as `gemm` does.
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 
 /// As blockscale::gemm, for every pair that it computes. FP8 recipes of e4m3 on both sides
@@ -103,7 +104,7 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments);
 /// compute capability 9.0, the plain kernels compute all else. Sums of products, which tensor cores
 /// make, are scaled and added up in f32; docs/numerics.md has the error bounds. The same bits from
 /// run to run. A result that is quantized has the bytes of `quantize` of the f32 D of the same
-/// plan. Throws `unsupported` for a transform before one that is not; else as `quantize` does.
+/// plan. Throws as `quantize` does.
 void gemm(const GemmArguments& arguments, const Execution& execution = {});
 
 /// As blockscale::check_gemm, with the bound of the tensor cores that default_chip() computes the

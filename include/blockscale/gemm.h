@@ -34,8 +34,8 @@ struct GemmArguments {
   const void* bias = nullptr;           // [N], added to each row; null: none
   Format bias_dtype = Format::f32;
   /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype; B's rows are
-  /// gates and ups, as columns of Swiglu's x are. On the CPU; not with `quantized`, whose options
-  /// have an input of their own.
+  /// gates and ups, as columns of Swiglu's x are. Not with `quantized`, whose options have
+  /// an input of their own.
   QuantizeInput transform = {};
   /// The bits of a row of D depend neither on M nor on the other rows of A. May cost time.
   bool batch_invariant = false;

@@ -2,21 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "blockscale/gemm.h"
-#include "core/format.h"
-#include "core/input_transform.h"
-#include "core/math.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/error_bound.h"
-#include "ops/gemm/reference.h"
+#include "ops/gemm/test/transformed.h"
 #include "tests/chip.h"
 #include "tests/expect_error.h"
 #include "tests/gemm_problem.h"
@@ -29,40 +23,7 @@ using test::TestOperand;
 
 constexpr std::int64_t kM = 7, kN = 256, kK = 96, kBatch = 2;
 
-struct Case {
-  const char* name;
-  QuantizeInput input;
-};
-const Case kCases[] = {
-    {"gelu_tanh", Gelu{GeluForm::tanh}},
-    {"gelu_erf", Gelu{GeluForm::erf}},
-    {"swiglu", Swiglu{}},
-    {"swiglu of pairs, up first", Swiglu{GateOrder::up_first, 1}},
-    {"swiglu of 64", Swiglu{GateOrder::gate_first, 64}},
-};
-
-bool is_gated(const Case& c) {
-  return std::holds_alternative<Swiglu>(c.input);
-}
-std::int64_t columns_of(const Case& c) {
-  return is_gated(c) ? kN / 2 : kN;
-}
-
-/// Where the numbers of a column of the result stand in a row before the transform.
-GatedColumns columns_before(const Case& c, std::int64_t column) {
-  const auto* const swiglu = std::get_if<Swiglu>(&c.input);
-  if (swiglu == nullptr) return {column, column};
-  return gated_columns(swiglu->order, swiglu->group == 0 ? kN / 2 : swiglu->group, column);
-}
-
-float transformed(const Case& c, const float* row, std::int64_t column) {
-  const GatedColumns at = columns_before(c, column);
-  if (is_gated(c)) return math::swiglu<math::ScalarMath>(row[at.gate], row[at.up]);
-  const bool is_tanh = std::get<Gelu>(c.input).form == GeluForm::tanh;
-  return is_tanh ? math::gelu_tanh(row[column]) : math::gelu_erf(row[column]);
-}
-
-class TransformedGemm : public testing::TestWithParam<Case> {
+class TransformedGemm : public testing::TestWithParam<test::TransformCase> {
  protected:
   TransformedGemm() {
     x_.a = a_.view();
@@ -96,99 +57,38 @@ class TransformedGemm : public testing::TestWithParam<Case> {
 };
 
 TEST_P(TransformedGemm, RoundsTheTransformOfF32Once) {
-  const Case& c = GetParam();
+  const test::TransformCase& c = GetParam();
   const std::vector<float> sums = before();
   x_.transform = c.input;
   for (const Format dtype : {Format::f32, Format::f16, Format::bf16}) {
-    const std::int64_t columns = columns_of(c);
+    const std::int64_t columns = c.columns(kN);
     TestMatrix d(dtype, kM, columns, kBatch, 3, 5), expected(dtype, kM, columns, kBatch, 3, 5);
     x_.d = d.view();
     gemm(x_, {2});
     EXPECT_TRUE(d.is_poison_intact());
-    const MutableMatrixView to = expected.view();
-    for (std::int64_t r = 0; r < kBatch * kM; ++r) {
-      for (std::int64_t j = 0; j < columns; ++j) {
-        const float y = transformed(c, sums.data() + r * kN, j);
-        const std::uint32_t code = encode(dtype, y, Overflow::propagate);
-        const std::int64_t size = format_traits(dtype).bits / 8;
-        const std::int64_t at = r / kM * to.batch_stride + r % kM * to.row_stride + j;
-        std::memcpy(static_cast<std::uint8_t*>(to.data) + at * size, &code,
-                    static_cast<std::size_t>(size));
-      }
-    }
+    test::store_transformed(c.input, sums.data(), kN, expected.view());
     EXPECT_EQ(d.bytes(), expected.bytes()) << format_traits(dtype).name;
   }
 }
 
-double silu(double x) {
-  return x / (1 + std::exp(-x));
-}
-double gelu(const Case& c, double x) {
-  const bool is_tanh = std::get<Gelu>(c.input).form == GeluForm::tanh;
-  const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
-  return x * (is_tanh ? 1 + std::tanh(u) : 1 + std::erf(x / std::sqrt(2.0))) / 2;
-}
-
-/// What docs/numerics.md allows a function of x beside the error of x.
-double allowed_of_function(double x, double y) {
-  return std::max(0x1p-12 * std::abs(y), 0x1p-22 * std::abs(x)) + 0x1p-149;
-}
-
 TEST_P(TransformedGemm, KeepsTheErrorBound) {
-  const Case& c = GetParam();
+  const test::TransformCase& c = GetParam();
   x_.transform = c.input;
-  TestMatrix d(Format::bf16, kM, columns_of(c), kBatch);
+  TestMatrix d(Format::bf16, kM, c.columns(kN), kBatch);
   x_.d = d.view();
   gemm(x_);
-  GemmArguments reference = x_;
-  reference.transform = Identity{};
-  reference.d = {nullptr, Format::f32, kM, kN, kN, kBatch, kM * kN};
   const double constant =
       gemm_detail::error_constant(gemm_detail::cpu_path(), gemm_detail::InputFamily::normal);
-  double largest = 0;
-  for (std::int64_t index = 0; index < kBatch; ++index) {
-    for (std::int64_t m = 0; m < kM; ++m) {
-      const auto row = gemm_detail::operand_row(x_.a, index, m);
-      const auto sum = [&](std::int64_t n) {
-        return gemm_detail::reference_element(reference, index, m, n, row,
-                                              gemm_detail::operand_row(x_.b, index, n));
-      };
-      // Of D in f32: its bound, and half an ulp.
-      const auto error = [&](const gemm_detail::ReferenceElement& element) {
-        return constant * 0x1p-24 * element.magnitude +
-               gemm_detail::half_ulp(Format::f32, element.value);
-      };
-      for (std::int64_t j = 0; j < columns_of(c); ++j) {
-        const GatedColumns at = columns_before(c, j);
-        const auto gate = sum(at.gate);
-        constexpr double kSlope = 1.13;  // of GELU and silu, at most
-        double y = 0, allowed = 0;
-        if (is_gated(c)) {
-          const auto up = sum(at.up);
-          const double s = silu(gate.value);
-          y = s * up.value;
-          const double of_silu = kSlope * error(gate) + allowed_of_function(gate.value, s);
-          allowed = of_silu * (std::abs(up.value) + error(up)) + std::abs(s) * error(up) +
-                    0x1p-24 * std::abs(y);
-        } else {
-          y = gelu(c, gate.value);
-          allowed = kSlope * error(gate) + allowed_of_function(gate.value, y);
-        }
-        allowed += gemm_detail::half_ulp(Format::bf16, std::abs(y) + allowed);
-        const double got = gemm_detail::matrix_element(MatrixView(x_.d), index, m, j);
-        largest = std::max(largest, std::abs(got - y) / allowed);
-      }
-    }
-  }
+  const double largest = test::largest_of_allowed(x_, constant);
   EXPECT_LE(largest, 1);
   EXPECT_GT(largest, 0.3);  // most of it is the last rounding
 }
 
 TEST_P(TransformedGemm, TakesAWorkspace) {
-  const Case& c = GetParam();
+  const test::TransformCase& c = GetParam();
   x_.transform = c.input;
-  TestMatrix d(Format::bf16, kM, columns_of(c), kBatch);
-  TestMatrix again(Format::bf16, kM, columns_of(c), kBatch);
+  TestMatrix d(Format::bf16, kM, c.columns(kN), kBatch);
+  TestMatrix again(Format::bf16, kM, c.columns(kN), kBatch);
   x_.d = d.view();
   gemm(x_);
   const std::int64_t bytes = gemm_workspace_bytes(x_, 2);
@@ -202,7 +102,7 @@ TEST_P(TransformedGemm, TakesAWorkspace) {
   test::expect_invalid("options.workspace_bytes", [&] { gemm(x_, {2, aligned, bytes - 1}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TransformedGemm, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, TransformedGemm, testing::ValuesIn(test::kTransformCases),
                          [](const auto& parameter) {
                            std::string name = parameter.param.name;
                            std::erase_if(name, [](char c) { return c == ' ' || c == ','; });

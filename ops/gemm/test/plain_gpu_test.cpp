@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/test/plain_problem.h"
+#include "ops/gemm/test/transformed.h"
 #include "runtime/cuda/measure.h"
 #include "tests/gpu.h"
 
@@ -55,16 +57,35 @@ class OnDevice {
   }
   /// The largest ratio of an error to the bound's unit, of a fresh product by a tile.
   double ratio_by(const std::optional<PlainTile>& tile) {
-    const runtime::DeviceStream stream;
-    operands_.poison_d();
-    memory_[d_].copy_from_host(operands_.d().bytes().data(), memory_[d_].bytes());
-    gemm_detail::launch_plain_gemm(there_, tile, {stream.handle()});
-    stream.wait();
-    (void)download();
+    multiply([&](const cuda::Execution& on) { gemm_detail::launch_plain_gemm(there_, tile, on); });
     return test::compare(operands_.arguments(), 0).largest_ratio;
+  }
+  /// The largest error of d behind GELU or SwiGLU, as a part of what is allowed, by the door.
+  double transformed_of_allowed() {
+    const std::int64_t needed = cuda::gemm_workspace_bytes(there_);
+    const DeviceBuffer workspace(static_cast<std::size_t>(needed));
+    multiply([&](const cuda::Execution& on) {
+      cuda::gemm(there_, {on.stream, workspace.data(), needed});
+    });
+    const GemmArguments x = gemm_detail::validated(operands_.arguments(), {});
+    const bool is_fp8 = gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, cuda::default_chip());
+    return test::largest_of_allowed(
+        x, gemm_detail::error_constant(
+               is_fp8 ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain,
+               InputFamily::normal));
   }
 
  private:
+  /// Has a fresh D computed, and downloads it.
+  template <class Launch>
+  void multiply(const Launch& launch) {
+    const runtime::DeviceStream stream;
+    operands_.poison_d();
+    memory_[d_].copy_from_host(operands_.d().bytes().data(), memory_[d_].bytes());
+    launch({stream.handle()});
+    stream.wait();
+    (void)download();
+  }
   const std::byte* move(const void* data, std::int64_t bytes) {
     memory_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
     if (bytes > 0) memory_.back().copy_from_host(data, static_cast<std::size_t>(bytes));
@@ -215,6 +236,41 @@ TEST_F(CudaGpuPlainGemm, Epilogues) {
           p.bias = true;
           p.sense = sense;
           check(p);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
+  for (const test::TransformCase& c : test::kTransformCases) {
+    for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
+      for (const auto& [a, b] : {std::pair{Recipe::bf16, Recipe::nvfp4},
+                                 {Recipe::f16, Recipe::mxfp4},
+                                 {Recipe::fp8_1x128, Recipe::fp8_128x128}}) {
+        for (const std::int64_t m : {1, 18, 200}) {
+          const auto* const swiglu = std::get_if<Swiglu>(&c.input);
+          PlainProblem p;
+          p.a = a;
+          p.b = b;
+          p.transform = c.input;
+          p.family = InputFamily::normal;
+          p.d = d;
+          p.m = m;
+          p.n = swiglu == nullptr ? 301 : swiglu->group == 64 ? 384 : 302;
+          p.k = 416;
+          p.batch = 2;
+          p.b_shared = m == 18;
+          p.alpha = a == Recipe::fp8_1x128 ? 0x1p-15f : 0.125f;
+          p.alpha_factor = true;
+          p.beta = m == 1 ? 0.0f : -0.5f;
+          p.bias = true;
+          p.extra_columns = m == 200 ? 1 : 0;
+          OnDevice problem(p);
+          EXPECT_LE(problem.transformed_of_allowed(), 1) << c.name << " " << p.str();
+          const std::vector<std::uint8_t> first = problem.download();
+          (void)problem.transformed_of_allowed();
+          EXPECT_EQ(problem.download(), first) << c.name << " " << p.str();
         }
       }
     }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ops/gemm/validate.h"
@@ -31,7 +32,9 @@ struct PlainProblem {
   std::int64_t extra_bytes = 0;    // between their rows; of whole elements
   bool exact = false;              // integers from 0 to 8, scales from 1/8 to 8
   bool batch_invariant = false;
+  QuantizeInput transform = Identity{};
 
+  std::int64_t d_columns() const { return std::holds_alternative<Swiglu>(transform) ? n / 2 : n; }
   std::string str() const {
     return std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) + " batch " +
            std::to_string(batch) + " " + recipe_traits(a).name + " " +
@@ -110,7 +113,7 @@ class PlainOperands {
         b_(random_, p.b, p.n, p.k, family_of_b(p),
            options(p, p.b_layout, p.b_shared ? 1 : p.batch)),
         c_(p.d, p.m, p.n, p.batch, p.extra_columns),
-        d_(p.d, p.m, p.n, p.batch, p.extra_columns),
+        d_(p.d, p.m, p.d_columns(), p.batch, p.extra_columns),
         bias_(Format::bf16, 1, p.n) {
     if (p.exact) {
       make_exact(random_, a_);
@@ -133,6 +136,7 @@ class PlainOperands {
     x_.bias_dtype = Format::bf16;
     if (p.alpha_factor) x_.alpha_factor = &factor_;
     x_.batch_invariant = p.batch_invariant;
+    x_.transform = p.transform;
     fresh_d_ = d_.bytes();
   }
   PlainOperands(const PlainOperands&) = delete;
