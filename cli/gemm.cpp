@@ -352,8 +352,7 @@ void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& t
   recipe->excludes(dtype);
   add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
              help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
-                       "the first half of B's rows as gates and leaves N / 2 columns. Without --to "
-                       "on the CPU"));
+                       "the first half of B's rows as gates and leaves N / 2 columns"));
 }
 
 RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,

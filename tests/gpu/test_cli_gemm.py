@@ -50,6 +50,15 @@ def test_a_quantized_product_is_checked(sizes: list[str], to: str, transform: st
     assert 0 < check["largest_error"] <= check["allowed_error"]
 
 
+@pytest.mark.parametrize("transform", ["gelu_erf", "swiglu"])
+@pytest.mark.parametrize("pair", [("fp8_1x128", "fp8_128x128"), ("mxfp8_e4m3", "mxfp4")])
+def test_a_transformed_product_is_checked(pair: tuple[str, str], transform: str) -> None:
+    recipes = ["--recipe-a", pair[0], "--recipe-b", pair[1]]
+    report = run("gemm", *SIZES, *recipes, "--dtype", "bf16", "--transform", transform)
+    assert report["transform"] == transform and report["check"]["passed"]
+    assert report["seconds"] > 0
+
+
 def test_rates() -> None:
     report = run("bench", "gemm", *SIZES)
     assert [(case["recipe_a"], case["recipe_b"]) for case in report["cases"]] == sorted(
