@@ -193,9 +193,10 @@ def blockscale_pairs(a: str, b: str) -> bool:
 def table() -> str:
     columns = devices()
     lines = [f"| | {' | '.join(on.name for on in columns)} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [
-        f"| {name} | {' | '.join(cell(on) for on in columns)} |" for name, cell in rows().items()
-    ]
+    for name, cell in rows().items():
+        cpu, *gpus = map(cell, columns)
+        cells = [cpu, *("as the CPU" if gpu == cpu else gpu for gpu in gpus)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
