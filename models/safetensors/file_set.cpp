@@ -77,8 +77,10 @@ std::optional<NumberedFile> numbered(const std::string& name) {
 std::string list_text(const std::vector<std::string>& texts, std::uint64_t count) {
   std::string text;
   std::size_t shown = 0;
-  for (; shown < std::min(texts.size(), kNamedInMessages) && text.size() < kMessageBytes; ++shown) {
-    text += (shown == 0 ? "" : ", ") + quote(texts[shown], 80);
+  for (; shown < std::min(texts.size(), kNamedInMessages); ++shown) {
+    const std::string name = quote(texts[shown], 80);
+    if (shown > 0 && text.size() + name.size() > kMessageBytes) break;
+    text += (shown == 0 ? "" : ", ") + name;
   }
   if (count > shown) text += " and " + std::to_string(count - shown) + " more";
   return text;
