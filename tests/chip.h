@@ -1,6 +1,8 @@
 // Chips that plans of tests are made for.
 #pragma once
 
+#include <vector>
+
 #include "blockscale/device.h"
 
 namespace blockscale::test {
@@ -10,6 +12,15 @@ inline cuda::Chip chip_of(int multiprocessors) {
   cuda::Chip chip;
   chip.multiprocessors = multiprocessors;
   return chip;
+}
+
+/// One of each architecture that kernels are compiled for.
+inline std::vector<cuda::Chip> chips_of_every_architecture() {
+  std::vector<cuda::Chip> chips;
+  for (const char* const name : {"H200", "B200", "RTX 5090"}) {
+    chips.push_back(cuda::chip_named(name));
+  }
+  return chips;
 }
 
 }  // namespace blockscale::test

@@ -14,6 +14,7 @@
 
 #include "core/launch_shape.h"
 #include "core/tensor_map.h"
+#include "device/emulator/architecture.h"
 #include "device/emulator/report.h"
 
 namespace blockscale::emulator {
@@ -65,12 +66,20 @@ struct Options {
   /// Clusters that the device holds at once: those that wait for a later one never finish.
   uint32_t max_resident_clusters = 132;
   std::size_t max_findings = 16;  // the run ends with the last of them
+  /// What the kernel is compiled for: an instruction that it lacks is a finding.
+  Architecture architecture = Architecture::sm_90a;
 };
 inline Options in_order() {
   return {};
 }
 inline Options random_order(uint64_t seed) {
   return {.random_order = true, .seed = seed};
+}
+
+/// `options`, for the architecture of devices of compute capability `capability` / 10.
+inline Options compiled_for(int capability, Options options) {
+  options.architecture = architecture_of(capability);
+  return options;
 }
 
 /// Runs `kernel` once for each thread. Launches made by one host thread are not nested.

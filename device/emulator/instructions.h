@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/tensor_map.h"
+#include "device/emulator/architecture.h"
 #include "device/kernel.h"
 
 namespace blockscale::emulator {
@@ -21,6 +22,10 @@ struct Identity {
   uint32_t cluster_ctarank, cluster_nctarank;
 };
 const Identity& identity();
+
+/// Of an instruction that is a pure function: the launch's architecture, if there is a launch, is
+/// to have it.
+void require(Feature feature, const char* name, SourceLocation at);
 
 // --- Memory ---
 

@@ -73,9 +73,11 @@ bool Machine::check_launch() {
     return limit("a block of " + std::to_string(threads) +
                  " threads; the emulator asks for whole warps of 32");
   }
-  if (shape_.dynamic_shared_bytes > kMaxSharedBytes) {
+  const uint32_t most_shared = max_shared_bytes(options_.architecture);
+  if (shape_.dynamic_shared_bytes > most_shared) {
     return limit(std::to_string(shape_.dynamic_shared_bytes) + " bytes of shared memory; a block " +
-                 "has at most " + std::to_string(kMaxSharedBytes));
+                 "has at most " + std::to_string(most_shared) + " on " +
+                 name_of(options_.architecture));
   }
   if (cluster == 0 || cluster > 8) {
     return limit("a cluster of " + text_of(shape_.cluster) +
@@ -94,6 +96,18 @@ bool Machine::check_launch() {
     return limit("a grid of " + text_of(shape_.grid) + " blocks is more than the emulator numbers");
   }
   return true;
+}
+
+void Machine::require(Feature feature, const char* name, SourceLocation at) {
+  if (has(options_.architecture, feature)) return;
+  fail(FindingKind::missing_instruction, {at},
+       describe(self()) + " at " + text_of(at) + " issues " + name + ", which kernels for " +
+           name_of(options_.architecture) + " do not have; those for " + owners_of(feature) +
+           " do");
+}
+
+void require(Feature feature, const char* name, SourceLocation at) {
+  if (running_machine != nullptr) running_machine->require(feature, name, at);
 }
 
 Report Machine::run() {

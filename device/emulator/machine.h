@@ -21,7 +21,6 @@ namespace blockscale::emulator {
 
 inline constexpr uint32_t kWarpSize = 32;
 inline constexpr uint32_t kNamedBarriers = 16;
-inline constexpr uint32_t kMaxSharedBytes = 227 * 1024;  // of a block, on sm_90 and sm_100
 /// Where dynamic shared memory begins: the first KiB is the system's.
 inline constexpr uint32_t kSharedBase = 1024;
 
@@ -284,6 +283,8 @@ class Machine {
 
   uint64_t draw(uint64_t below) { return random_() % below; }
   bool random_order() const { return options_.random_order; }
+  /// The run does not go on behind an instruction that the launch's architecture lacks.
+  void require(Feature feature, const char* name, SourceLocation at);
   uint64_t seed() const { return options_.seed; }
   const LaunchShape& shape() const { return shape_; }
 

@@ -23,6 +23,7 @@ const char* name_of(FindingKind kind) {
     case FindingKind::pending_registers: return "access to pending registers";
     case FindingKind::missing_wgmma_fence: return "missing wgmma_fence";
     case FindingKind::block_has_exited: return "block has exited";
+    case FindingKind::missing_instruction: return "missing instruction";
     case FindingKind::launch_limits: return "launch limits";
     case FindingKind::broken_assumption: return "broken assumption";
     case FindingKind::exception: return "exception";

@@ -28,6 +28,7 @@ enum class FindingKind : uint8_t {
   pending_registers,     // an accumulator, or A's registers, touched before the product's wait
   missing_wgmma_fence,   // registers that a product uses, touched with no wgmma_fence before it
   block_has_exited,      // shared memory of another block, touched when that may have exited
+  missing_instruction,   // one that the launch's architecture lacks
   launch_limits,         // a launch that the device would refuse, or of a shape that it would take
                          // but the emulator does not; the text says which
   broken_assumption,     // BLOCKSCALE_ASSUME of something false

@@ -195,6 +195,7 @@ void tensor_load_multicast(uint32_t destination, const TensorMap* map, const int
                            int rank, uint32_t mbarrier, uint16_t mask, SourceLocation at) {
   Machine& m = machine();
   const char* name = "cp_async_bulk_tensor_shared_global_multicast";
+  m.require(Feature::tensor_multicast, name, at);
   const std::size_t blocks = m.self().cluster->blocks.size();
   if (mask == 0 || mask >> blocks != 0) {
     m.fail(FindingKind::invalid_operand, {at},

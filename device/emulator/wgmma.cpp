@@ -306,6 +306,7 @@ void wgmma_fence() {
 void wgmma(int a_element, int b_element, int n, float* d, uint64_t a_descriptor,
            const uint32_t* a_registers, uint64_t b_descriptor, bool accumulate, SourceLocation at) {
   Machine& m = machine();
+  m.require(Feature::wgmma, kName, at);
   m.maybe_preempt();
   Thread& thread = m.self();
   Warpgroup& warpgroup = warpgroup_of(m, kName, at);
@@ -339,6 +340,7 @@ void wgmma(int a_element, int b_element, int n, float* d, uint64_t a_descriptor,
 
 void wgmma_commit_group(SourceLocation at) {
   Machine& m = machine();
+  m.require(Feature::wgmma, "wgmma_commit_group", at);
   WgmmaThread& wgmma = m.self().wgmma;
   Warpgroup& warpgroup = warpgroup_of(m, "wgmma_commit_group", at);
   wgmma.at = at;

@@ -39,7 +39,8 @@ bool emulate(gemm_detail::Fp8GemmPlan& plan, std::vector<emulator::Buffer> buffe
     }
     const auto run = [&](auto& params) {
       gemm_detail::resolve_tensor_maps(step.maps, emulator::encode_tensor_map, params);
-      return emulator::launch(step.shape, buffers, options,
+      return emulator::launch(step.shape, buffers,
+                              emulator::compiled_for(plan.architecture, options),
                               [&] { run_kernel(step.kernel, params); });
     };
     if (!is_ok(std::visit(run, step.params))) return false;

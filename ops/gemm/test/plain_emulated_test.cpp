@@ -62,15 +62,15 @@ using Change = std::function<void(PlainGemmParams&)>;
 
 /// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
 bool run(PlainOperands& operands, std::optional<PlainTile> tile, const emulator::Options& options,
-         const Change& change = nullptr) {
+         const Change& change = nullptr, const cuda::Chip& chip = test::chip_of(4)) {
   const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
-  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, test::chip_of(4), nullptr, tile);
+  const PlainGemmPlan plan = gemm_detail::plan_plain_gemm(x, chip, nullptr, tile);
   PlainGemmParams params = plan.product->params;
   if (change) change(params);
   const auto kernel = static_cast<std::size_t>(plan.product->kernel);
-  const emulator::Report report =
-      emulator::launch(plan.product->shape, buffers_of(operands), options,
-                       [&] { test::run_kernel(kernel, params); });
+  const emulator::Report report = emulator::launch(
+      plan.product->shape, buffers_of(operands), emulator::compiled_for(plan.architecture, options),
+      [&] { test::run_kernel(kernel, params); });
   EXPECT_TRUE(report.ok()) << plan.str() << report.text();
   EXPECT_TRUE(operands.d().is_poison_intact());
   return report.ok();
@@ -170,6 +170,24 @@ TEST(EmulatedPlainGemm, EveryTileAndEdge) {
         p.k = k;
         check(p, tile, emulator::random_order(2));
       }
+    }
+  }
+}
+
+/// Their tiles have as many stages as shared memory holds.
+TEST(EmulatedPlainGemm, EveryArchitecture) {
+  for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
+    for (const PlainTile tile : kTiles) {
+      PlainProblem p;
+      p.a = Recipe::mxfp8_e4m3;
+      p.b = Recipe::nvfp4;
+      p.m = 9;
+      p.n = 40;
+      p.k = 288;
+      PlainOperands operands(p);
+      SCOPED_TRACE(chip.name + ", tile " + std::to_string(static_cast<int>(tile)));
+      ASSERT_TRUE(run(operands, tile, emulator::in_order(), nullptr, chip));
+      EXPECT_LE(test::compare(operands.arguments(), 0).largest_ratio, most_ratio(p));
     }
   }
 }

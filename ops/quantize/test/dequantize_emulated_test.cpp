@@ -12,6 +12,7 @@
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/kernels/dequantize.cuh"
 #include "ops/quantize/test/support.h"
+#include "tests/chip.h"
 
 namespace blockscale {
 namespace {
@@ -36,6 +37,7 @@ struct Case {
   std::int64_t tensor_scale_stride = 1;
   bool null_tensor_scale = false;
   bool calm = false;  // scales near 1; else any bits
+  cuda::Chip chip = {};
 };
 
 std::string describe(const Case& c) {
@@ -84,7 +86,7 @@ int check(const Case& c) {
   MutableMatrixView out{expected.data(), c.output, c.rows, c.k, stride, c.batch};
   dequantize(x, out, 1);
   out.data = actual.data();
-  const auto plan = plan_dequantize(quantize_detail::validated(x, out, 0), {});
+  const auto plan = plan_dequantize(quantize_detail::validated(x, out, 0), c.chip);
   if (plan.kernel >= 0) {
     std::vector<emulator::Buffer> buffers = {
         emulator::input("values", values),
@@ -96,7 +98,8 @@ int check(const Case& c) {
     }
     const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
     const emulator::Report report =
-        emulator::launch(plan.shape, buffers, emulator::in_order(), [&] { function(plan.params); });
+        emulator::launch(plan.shape, buffers, emulator::compiled_for(plan.architecture, {}),
+                         [&] { function(plan.params); });
     EXPECT_TRUE(report.ok()) << describe(c) << "\n" << plan.str() << report.text();
   }
   EXPECT_EQ(actual.bytes(), expected.bytes()) << describe(c);
@@ -115,6 +118,14 @@ TEST_P(Dequantize, WritesTheBytesOfTheCpu) {
         check(c);
       }
     }
+  }
+}
+
+TEST_P(Dequantize, RunsOnEveryArchitecture) {
+  for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
+    Case c{GetParam()};
+    c.chip = chip;
+    check(c);
   }
 }
 

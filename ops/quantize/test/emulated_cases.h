@@ -38,7 +38,7 @@ struct Case {
   Format operand_dtype = Format::f32;
   std::function<float(std::int64_t row, std::int64_t column)> weight_of = {};
   std::int64_t groups = 1;
-  int sms = 3;
+  cuda::Chip chip = chip_of(3);
 };
 
 /// What is fused has operands of the type of x.
@@ -137,7 +137,7 @@ inline void check(Case c) {
               scales_read ? emulator::BufferUse::input : emulator::BufferUse::output);
   buffers.add("tensor_scale", actual.view.tensor_scale, (c.batch + 1) * 4,
               given ? emulator::BufferUse::input : emulator::BufferUse::output);
-  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, chip_of(c.sms)))
+  ASSERT_TRUE(emulate_quantize(x.view(), actual.view, c.options, buffers, c.seed, c.chip))
       << describe(c);
   ASSERT_EQ(actual.scales.bytes(), expected.scales.bytes()) << describe(c);
   ASSERT_EQ(actual.values.bytes(), expected.values.bytes()) << describe(c);

@@ -57,7 +57,8 @@ bool emulate_plan(const PlanWith& plan_with, PlanBuffers buffers, std::uint64_t 
   buffers.add("workspace", workspace.data(), bytes, emulator::BufferUse::both);
   for (int i = 0; i < plan.count; ++i) {
     const auto& step = plan.steps[static_cast<std::size_t>(i)];
-    const emulator::Options order = seed == 0 ? emulator::in_order() : emulator::random_order(seed);
+    const emulator::Options order = emulator::compiled_for(
+        plan.architecture, seed == 0 ? emulator::in_order() : emulator::random_order(seed));
     const QuantizeFunction function = quantize_function(step.kernel);
     emulated_kernels().insert(step.kernel);
     const QuantizeParams params = step.params;

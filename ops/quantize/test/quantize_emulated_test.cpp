@@ -56,6 +56,16 @@ TEST_P(EveryRecipe, TakesEveryKindOfData) {
   }
 }
 
+TEST_P(EveryRecipe, RunsOnEveryArchitecture) {
+  for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
+    Case c = a_case();
+    c.chip = chip;
+    c.rows = 9;
+    c.k = 256;
+    check(c);
+  }
+}
+
 TEST_P(EveryRecipe, TakesAnyShapeAndStride) {
   for (const std::int64_t rows : {1, 2, 33}) {
     for (const std::int64_t k : {16, 32, 96, 160, 17, 131}) {

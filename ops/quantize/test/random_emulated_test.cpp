@@ -31,7 +31,7 @@ class RandomCase {
         one_of<MxScaleMode>({MxScaleMode::ceil, MxScaleMode::floor, MxScaleMode::even});
     if (chance(4)) c.options.fp8_amax_floor = 1e-4f;
     draw_given_scales(c);
-    c.sms = one_of<int>({1, 3, 8, 132});
+    c.chip = test::chip_of(one_of<int>({1, 3, 8, 132}));
     c.seed = chance(2) ? 0 : random_();
     return c;
   }

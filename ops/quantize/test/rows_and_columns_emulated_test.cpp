@@ -116,7 +116,8 @@ void check(const Case& c) {
   buffers.push_back(emulator::buffer("workspace", workspace.data(), workspace.size() * 4,
                                      emulator::BufferUse::both));
   if (workspace.empty()) buffers.pop_back();
-  const auto order = c.seed == 0 ? emulator::in_order() : emulator::random_order(c.seed);
+  const auto order = emulator::compiled_for(
+      plan.architecture, c.seed == 0 ? emulator::in_order() : emulator::random_order(c.seed));
   const auto function = kFunctions[static_cast<std::size_t>(plan.kernel)];
   if (plan.rstd.count > 0) {
     const quantize_detail::QuantizePlan::Step& step = plan.rstd.steps[0];

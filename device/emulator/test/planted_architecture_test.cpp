@@ -1,0 +1,135 @@
+// Planted bugs: instructions and shared memory that the launch's architecture does not have.
+#include <stdexcept>
+
+#include "device/emulator/test/wgmma_test_support.h"
+#include "device/ptx/cluster.h"
+#include "device/ptx/sm100/convert.h"
+#include "device/ptx/sm100/packed.h"
+
+namespace blockscale::emulator {
+namespace {
+
+constexpr Architecture kAll[] = {Architecture::sm_90a, Architecture::sm_100f,
+                                 Architecture::sm_120f};
+
+Report run_on(Architecture architecture, const Program& program) {
+  Options options;
+  options.architecture = architecture;
+  return launch(program.shape, program.buffers, options, program.kernel);
+}
+
+/// Nothing is found where the architecture has it, elsewhere the marked line and these texts.
+void expect_only_on(const std::vector<Architecture>& owners, const Program& program,
+                    const Mark& bug, const std::vector<std::string>& texts) {
+  for (const Architecture architecture : kAll) {
+    const Report report = run_on(architecture, program);
+    SCOPED_TRACE(std::string(name_of(architecture)) + ": " + report.text());
+    if (std::find(owners.begin(), owners.end(), architecture) != owners.end()) {
+      EXPECT_TRUE(report.ok());
+      continue;
+    }
+    EXPECT_TRUE(
+        report.has(FindingKind::missing_instruction, bug.at().file_name(), bug.at().line()));
+    ASSERT_FALSE(report.ok());
+    for (const std::string& text : texts) {
+      EXPECT_THAT(report.findings.front().text, testing::HasSubstr(text));
+    }
+    EXPECT_THAT(report.findings.front().text,
+                testing::HasSubstr(std::string("kernels for ") + name_of(architecture)));
+  }
+}
+
+TEST(PlantedArchitecture, ProductsOfWarpgroups) {
+  Mark bug;
+  const Operands operands;
+  expect_only_on({Architecture::sm_90a},
+                 {kOneWarpgroup, operands.buffers(),
+                  [&] {
+                    load(operands);
+                    fence_multiply_wait(bug.here());
+                  }},
+                 bug, {"issues wgmma", "those for sm_90a do"});
+}
+
+TEST(PlantedArchitecture, GroupsOfProducts) {
+  Mark bug;
+  expect_only_on({Architecture::sm_90a},
+                 {{.block = {128}}, {}, [&] { ptx::wgmma_commit_group(bug.here()); }}, bug,
+                 {"wgmma_commit_group"});
+}
+
+TEST(PlantedArchitecture, Multicast) {
+  Mark bug;
+  const std::vector<uint8_t> bytes(64 * 128, 1);
+  const TensorMap map = encode_tensor_map(rows_map(bytes, 64, 128, 8, TensorMapSwizzle::bytes_128));
+  expect_only_on({Architecture::sm_90a, Architecture::sm_100f},
+                 {{.grid = {2}, .block = {32}, .cluster = {2}, .dynamic_shared_bytes = 2048},
+                  {input("bytes", bytes)},
+                  [&] {
+                    if (ptx::tid_x() == 0) {
+                      ptx::mbarrier_init(full(), 1, "full");
+                      ptx::fence_mbarrier_init();
+                    }
+                    ptx::barrier_cluster_arrive();
+                    ptx::barrier_cluster_wait();
+                    if (ptx::tid_x() == 0) {
+                      ptx::mbarrier_arrive_expect_tx(full(), 1024);
+                      if (ptx::cluster_ctarank() == 0) {
+                        ptx::cp_async_bulk_tensor_shared_global_multicast<2>(
+                            tile_a(), &map, {{0, 0}}, full(), 0b11, bug.here());
+                      }
+                    }
+                    device::mbarrier_wait(full(), 0);
+                  }},
+                 bug, {"multicast", "those for sm_90a and sm_100f do"});
+}
+
+TEST(PlantedArchitecture, NarrowConversions) {
+  Mark bug;
+  expect_only_on(
+      {Architecture::sm_100f, Architecture::sm_120f},
+      {{.block = {32}}, {}, [&] { (void)ptx::cvt_rn_satfinite_e2m1x2_f32(1, 2, bug.here()); }}, bug,
+      {"cvt_rn_satfinite_e2m1x2_f32", "those for sm_100f and sm_120f do"});
+  expect_only_on(
+      {Architecture::sm_100f, Architecture::sm_120f},
+      {{.block = {32}}, {}, [&] { (void)ptx::cvt_rn_bf16x2_ue8m0x2(0x7F7F, bug.here()); }}, bug,
+      {"cvt_rn_bf16x2_ue8m0x2"});
+}
+
+TEST(PlantedArchitecture, PackedArithmetic) {
+  Mark bug;
+  const ptx::F32x2 two = {{1, 2}};
+  expect_only_on({Architecture::sm_100f, Architecture::sm_120f},
+                 {{.block = {32}}, {}, [&] { (void)ptx::fma_rn_f32x2(two, two, two, bug.here()); }},
+                 bug, {"fma_rn_f32x2"});
+}
+
+/// They are pure functions elsewhere.
+TEST(PlantedArchitecture, NoneOutsideOfALaunch) {
+  EXPECT_EQ(ptx::add_rn_f32x2({{1, 2}}, {{3, 4}}).at[1], 6);
+}
+
+TEST(PlantedArchitecture, SharedMemory) {
+  for (const Architecture architecture : kAll) {
+    const uint32_t most = max_shared_bytes(architecture);
+    EXPECT_EQ(most, architecture == Architecture::sm_120f ? 101376u : 232448u);
+    EXPECT_TRUE(
+        run_on(architecture, {{.block = {32}, .dynamic_shared_bytes = most}, {}, [] {}}).ok());
+    const Report report =
+        run_on(architecture, {{.block = {32}, .dynamic_shared_bytes = most + 16}, {}, [] {}});
+    ASSERT_FALSE(report.ok());
+    EXPECT_EQ(report.findings.front().kind, FindingKind::launch_limits);
+    EXPECT_THAT(report.findings.front().text,
+                testing::HasSubstr(std::string("on ") + name_of(architecture)));
+  }
+}
+
+TEST(PlantedArchitecture, AreThoseOfDevices) {
+  EXPECT_EQ(architecture_of(90), Architecture::sm_90a);
+  EXPECT_EQ(architecture_of(103), Architecture::sm_100f);
+  EXPECT_EQ(architecture_of(121), Architecture::sm_120f);
+  EXPECT_THROW((void)architecture_of(80), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace blockscale::emulator
