@@ -5,7 +5,15 @@
 
 #include <array>
 
-namespace blockscale::runtime {
+#include "blockscale/hash.h"
+
+namespace blockscale {
+
+std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
+  return runtime::hash_bytes(bytes).low;
+}
+
+namespace runtime {
 
 struct Hasher::State {
   XXH3_state_t xxh;
@@ -51,4 +59,5 @@ Hash128 Hasher::finish() const {
   return {hash.high64, hash.low64};
 }
 
-}  // namespace blockscale::runtime
+}  // namespace runtime
+}  // namespace blockscale

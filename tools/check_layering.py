@@ -24,6 +24,7 @@ RUNTIME_API = {
     "blockscale/device.h",
     "blockscale/error.h",
     "blockscale/files.h",
+    "blockscale/hash.h",
     "blockscale/parallel.h",
     "blockscale/system.h",
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "blockscale/files.h"
+#include "blockscale/hash.h"
 #include "models/convert/destination.h"
 #include "models/convert/mistral_params.h"
 #include "models/convert/other_files.h"
@@ -81,7 +82,7 @@ Json source_files(const TensorStore& store) {
     files.push_back({{"name", file.path().filename().string()},
                      {"bytes", bytes},
                      {"modified", modified.time_since_epoch().count()},
-                     {"tensors", models::hash_bytes(tensors)}});
+                     {"tensors", hash_bytes(tensors)}});
   }
   return files;
 }
@@ -103,12 +104,11 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
       {"experts_layout",
        options.experts_layout ? Json(static_cast<int>(*options.experts_layout)) : Json()},
       {"share_tensor_scales", options.share_tensor_scales},
-      {"activation_scales", options.activation_scales
-                                ? Json(models::hash_bytes(text_of(*options.activation_scales)))
-                                : Json()},
+      {"activation_scales",
+       options.activation_scales ? Json(hash_bytes(text_of(*options.activation_scales))) : Json()},
       {"scales", static_cast<int>(options.scales)},
       {"calibration",
-       options.calibration ? Json(models::hash_bytes(text_of(*options.calibration))) : Json()},
+       options.calibration ? Json(hash_bytes(text_of(*options.calibration))) : Json()},
       {"mx_scale_mode",
        options.mx_scale_mode ? Json(static_cast<int>(*options.mx_scale_mode)) : Json()},
       {"activations", options.activations ? Json(activations_name(*options.activations)) : Json()},
@@ -116,7 +116,7 @@ Json identity_of(const Plan& plan, const ConvertOptions& options) {
       {"fp8_amax_floor", options.fp8_amax_floor},
       {"shard_bytes", options.shard_bytes},
       {"allow_nonfinite", options.allow_nonfinite},
-      {"configuration", models::hash_bytes(configuration)},
+      {"configuration", hash_bytes(configuration)},
       {"copy_all", options.copy_all},
       {"source", source_files(store)}};
 }

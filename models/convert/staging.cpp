@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "blockscale/hash.h"
 #include "blockscale/parallel.h"
 #include "models/json_file.h"
 #include "models/text.h"
@@ -40,12 +40,6 @@ class Descriptor {
   int value_;
 };
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(hash ^ word) * 0x9E3779B97F4A7C15u;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
-
 std::string hex(std::uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
@@ -68,14 +62,12 @@ void read_at(const fs::path& path, int descriptor, std::int64_t offset, std::spa
 std::uint64_t hash_open_file(int descriptor, const fs::path& path, std::int64_t size, int threads) {
   std::vector<std::uint64_t> hashes(static_cast<std::size_t>((size + kHashChunk - 1) / kHashChunk));
   parallel_for(size, kHashChunk, threads, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<char> buffer(static_cast<std::size_t>(end - begin));
+    std::string buffer(static_cast<std::size_t>(end - begin), 0);
     read_at(path, descriptor, begin, buffer);
-    hashes[static_cast<std::size_t>(begin / kHashChunk)] =
-        hash_bytes({buffer.data(), buffer.size()});
+    hashes[static_cast<std::size_t>(begin / kHashChunk)] = hash_bytes(std::string_view(buffer));
   });
-  std::uint64_t hash = static_cast<std::uint64_t>(size);
-  for (const std::uint64_t chunk : hashes) hash = mixed(hash, chunk);
-  return hash;
+  hashes.push_back(static_cast<std::uint64_t>(size));
+  return hash_bytes(std::as_bytes(std::span(hashes)));
 }
 
 /// Opens a name for reading; a link is not followed, a FIFO not waited for.
@@ -155,21 +147,6 @@ fs::path parent_of(const fs::path& destination) {
 }
 
 }  // namespace
-
-std::uint64_t hash_bytes(std::string_view bytes) {
-  // Four independent lanes keep the multiplier busy.
-  std::uint64_t lanes[4] = {bytes.size(), 1, 2, 3};
-  std::size_t i = 0;
-  for (; i + 32 <= bytes.size(); i += 32) {
-    std::uint64_t words[4];
-    std::memcpy(words, bytes.data() + i, sizeof words);
-    for (int lane = 0; lane < 4; ++lane) lanes[lane] = mixed(lanes[lane], words[lane]);
-  }
-  for (; i < bytes.size(); ++i) {
-    lanes[i % 4] = mixed(lanes[i % 4], static_cast<unsigned char>(bytes[i]));
-  }
-  return mixed(mixed(lanes[0], lanes[1]), mixed(lanes[2], lanes[3]));
-}
 
 std::uint64_t hash_file(const fs::path& path, int threads) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

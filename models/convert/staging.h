@@ -91,7 +91,5 @@ std::filesystem::path staging_folder(const std::filesystem::path& destination);
 
 /// Hash of a file's contents, for recognising damage; not cryptographic. Same for any `threads`.
 std::uint64_t hash_file(const std::filesystem::path& path, int threads);
-/// Hash of bytes in memory, of the same kind.
-std::uint64_t hash_bytes(std::string_view bytes);
 
 }  // namespace blockscale::models
