@@ -1,5 +1,5 @@
-// convert(): options, staging, shards, publication. The work itself is in convert_plan.cpp (what)
-// and convert_run.cpp (how).
+// convert(): options, staging, shards, publication. The work itself is in plan.cpp (what) and run.cpp
+// (how).
 #include "blockscale/convert.h"
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 #include "blockscale/files.h"
 #include "blockscale/hash.h"
-#include "models/convert/destination.h"
-#include "models/convert/mistral_params.h"
-#include "models/convert/other_files.h"
+#include "models/convert/checks/readability.h"
+#include "models/convert/files/destination.h"
+#include "models/convert/files/mistral_params.h"
+#include "models/convert/files/other_files.h"
+#include "models/convert/files/staging.h"
 #include "models/convert/plan.h"
-#include "models/convert/readability.h"
 #include "models/convert/run.h"
-#include "models/convert/staging.h"
 #include "models/text.h"
 
 namespace blockscale {

@@ -1,25 +1,24 @@
 #include "models/convert/plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 
-#include "models/convert/activation_scales.h"
-#include "models/convert/contradictions.h"
-#include "models/convert/fused_siblings.h"
-#include "models/convert/input_choice.h"
-#include "models/convert/named_layers.h"
-#include "models/convert/option_checks.h"
+#include "models/convert/checks/contradictions.h"
+#include "models/convert/checks/option_checks.h"
+#include "models/convert/checks/staying_dtypes.h"
+#include "models/convert/files/shards.h"
+#include "models/convert/layers/activation_scales.h"
+#include "models/convert/layers/fused_siblings.h"
+#include "models/convert/layers/input_choice.h"
+#include "models/convert/layers/named_layers.h"
+#include "models/convert/layers/scale_groups.h"
 #include "models/convert/selection/selection.h"
 #include "models/convert/side_plan.h"
-#include "models/convert/staying_dtypes.h"
 #include "models/text.h"
 
 namespace blockscale::models {
 namespace {
-
-constexpr std::string_view kSuffix = ".safetensors";
 
 std::uint64_t bytes_of(const std::vector<PartToWrite>& parts) {
   std::uint64_t bytes = 0;
@@ -64,9 +63,9 @@ class Planner {
     const auto staying = staying_dtypes(plan_);
     plan_.warnings.insert(plan_.warnings.end(), staying.begin(), staying.end());
     plan_.kept_modules = kept_modules(source_, decisions_);
-    check_unique_names();
-    find_groups();
-    fill_shards(file_name);
+    check_unique_names(plan_);
+    find_groups(plan_, options_);
+    fill_shards(plan_, options_.shard_bytes, file_name);
     return std::move(plan_);
   }
 
@@ -334,111 +333,6 @@ class Planner {
         : stored.sense == TensorScaleSense::multiplier
             ? "codes and block scales copied, tensor scale 1 / multiplier, rounded once"
             : "codes and block scales copied, tensor scale 1 / divisor, rounded once";
-  }
-
-  void check_unique_names() const {
-    std::map<std::string_view, std::string_view> owner;
-    for (const PlannedTensor& planned : plan_.tensors) {
-      const std::string& weight = source_.tensors()[planned.source].name;
-      for (const PartToWrite& part : planned.parts) {
-        const auto [found, added] = owner.emplace(part.info.name, weight);
-        if (added) continue;
-        throw Error(ErrorCode::unsupported, "source",
-                    "tensors " + quote(found->second) + " and " + quote(weight) +
-                        " would both be written as " + quote(part.info.name));
-      }
-    }
-  }
-
-  void find_groups() {
-    std::map<std::string, int> by_key;
-    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
-      PlannedTensor& planned = plan_.tensors[i];
-      const bool one_scale =
-          planned.recipe == Recipe::nvfp4 || planned.recipe == Recipe::fp8_tensor;
-      if (planned.method != Method::requantize || !one_scale) continue;
-      const CheckpointTensor& tensor = source_.tensors()[planned.source];
-      const std::string key = fusion_key(tensor) + "|" + recipe_traits(planned.recipe).name;
-      const auto [found, added] = by_key.emplace(key, static_cast<int>(plan_.groups.size()));
-      if (added) plan_.groups.emplace_back();
-      planned.group = found->second;
-      plan_.groups[static_cast<std::size_t>(found->second)].members.push_back(i);
-    }
-    for (ScaleGroup& group : plan_.groups) {
-      group.keeps_blocks =
-          std::all_of(group.members.begin(), group.members.end(), [&](std::size_t i) {
-            const CheckpointTensor& tensor = source_.tensors()[plan_.tensors[i].source];
-            return tensor.quantized && tensor.recipe == Recipe::mxfp4 && tensor.form.empty() &&
-                   !source_.parts(plan_.tensors[i].source).high_nibble_first &&
-                   plan_.tensors[i].recipe == Recipe::nvfp4 &&
-                   !searches_scales(options_, plan_.tensors[i]);
-          });
-      if (!group.keeps_blocks) continue;
-      for (const std::size_t i : group.members) {
-        plan_.tensors[i].reason = "codes copied where e4m3 holds a block's scale";
-      }
-    }
-  }
-
-  void fill_shards(const std::string& file_name) {
-    std::uint64_t filled = 0;
-    for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
-      const std::uint64_t bytes = plan_.tensors[i].bytes;
-      const bool full = filled > 0 && bytes > 0 &&
-                        (filled > options_.shard_bytes || bytes > options_.shard_bytes - filled);
-      if (plan_.shards.empty() || (full && file_name.empty())) {
-        plan_.shards.emplace_back();
-        filled = 0;
-      }
-      filled += bytes;
-      plan_.tensors[i].shard = plan_.shards.size() - 1;
-      plan_.shards.back().weights.push_back(i);
-      plan_.bytes += bytes;
-      plan_.source_bytes += source_.tensors()[plan_.tensors[i].source].bytes;
-    }
-    for (std::size_t i = 0; i < plan_.shards.size(); ++i) {
-      plan_.shards[i].file = file_name.empty() ? shard_name(i) : file_name;
-      order_shard(plan_.shards[i]);
-    }
-  }
-
-  /// Widest elements first, so that everything is aligned; then by name.
-  void order_shard(PlannedShard& shard) {
-    struct Slot {
-      const TensorInfo* info;
-      std::size_t weight, part;
-    };
-    std::vector<Slot> slots;
-    for (const std::size_t weight : shard.weights) {
-      PlannedTensor& planned = plan_.tensors[weight];
-      planned.slots.resize(planned.parts.size());
-      for (std::size_t p = 0; p < planned.parts.size(); ++p) {
-        slots.push_back({&planned.parts[p].info, weight, p});
-      }
-    }
-    std::sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) {
-      const int bits_a = dtype_bits(a.info->dtype);
-      const int bits_b = dtype_bits(b.info->dtype);
-      return bits_a != bits_b ? bits_a > bits_b : a.info->name < b.info->name;
-    });
-    for (const Slot& slot : slots) {
-      plan_.tensors[slot.weight].slots[slot.part] = shard.tensors.size();
-      shard.tensors.push_back(*slot.info);
-    }
-  }
-
-  /// model.safetensors, or model-00001-of-00003.safetensors; "model" is what the source says.
-  std::string shard_name(std::size_t i) const {
-    std::string stem = source_.store().files()[0].path().filename().string();
-    stem.resize(stem.size() - (stem.ends_with(kSuffix) ? kSuffix.size() : 0));
-    const std::size_t of = stem.rfind("-of-");
-    const std::size_t dash = of == std::string::npos || of == 0 ? of : stem.rfind('-', of - 1);
-    if (dash != std::string::npos && dash > 0) stem.resize(dash);
-    if (source_.store().files().size() > 1 && dash == std::string::npos) stem = "model";
-    if (plan_.shards.size() == 1) return stem + std::string(kSuffix);
-    char number[64];
-    std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, plan_.shards.size());
-    return stem + number + std::string(kSuffix);
   }
 
   const StoredCheckpoint& source_;

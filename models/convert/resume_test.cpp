@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "models/convert/staging.h"
+#include "models/convert/files/staging.h"
 #include "models/convert/testing.h"
 
 namespace blockscale {

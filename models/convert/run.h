@@ -10,7 +10,7 @@
 #include "blockscale/convert.h"
 #include "blockscale/files.h"
 #include "models/checkpoint/rows.h"
-#include "models/convert/exact_blocks.h"
+#include "models/convert/layers/exact_blocks.h"
 #include "models/convert/plan.h"
 
 namespace blockscale::models {

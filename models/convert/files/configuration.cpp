@@ -1,15 +1,13 @@
 // The files of a result that describe it: config.json and its kind, and the index of its shards.
-#include "models/convert/mistral_params.h"
-#include "models/convert/named_layers.h"
+#include "models/convert/files/mistral_params.h"
+#include "models/convert/files/shards.h"
+#include "models/convert/layers/named_layers.h"
 #include "models/convert/plan.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
-#include "models/safetensors/index_file.h"
 
 namespace blockscale::models {
 namespace {
-
-constexpr std::string_view kSuffix = ".safetensors";
 
 std::string index_text(const Plan& plan) {
   Json weight_map = Json::object();
@@ -54,13 +52,7 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
   for (const auto& [name, document] : documents) {
     if (!document.is_null()) files[name] = json_text(document) + "\n";
   }
-  const bool several = plan.shards.size() > 1;
-  if (several || with_index) {
-    const std::string& first = plan.shards[0].file;
-    const std::string stem = first.substr(
-        0, several ? first.rfind('-', first.rfind("-of-") - 1) : first.size() - kSuffix.size());
-    files[stem + std::string(kIndexSuffix)] = index_text(plan);
-  }
+  if (plan.shards.size() > 1 || with_index) files[index_file_name(plan)] = index_text(plan);
   return files;
 }
 

@@ -1,4 +1,4 @@
-#include "models/convert/fused_siblings.h"
+#include "models/convert/layers/fused_siblings.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "models/convert/activation_scales.h"
+#include "models/convert/layers/activation_scales.h"
 
 #include <algorithm>
 #include <cmath>

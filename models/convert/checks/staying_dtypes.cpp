@@ -1,4 +1,4 @@
-#include "models/convert/staying_dtypes.h"
+#include "models/convert/checks/staying_dtypes.h"
 
 #include <map>
 

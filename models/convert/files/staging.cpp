@@ -1,4 +1,4 @@
-#include "models/convert/staging.h"
+#include "models/convert/files/staging.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,4 +1,4 @@
-#include "models/convert/destination.h"
+#include "models/convert/files/destination.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>

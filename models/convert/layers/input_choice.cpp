@@ -1,4 +1,4 @@
-#include "models/convert/input_choice.h"
+#include "models/convert/layers/input_choice.h"
 
 #include <algorithm>
 

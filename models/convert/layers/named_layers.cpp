@@ -1,4 +1,4 @@
-#include "models/convert/named_layers.h"
+#include "models/convert/layers/named_layers.h"
 
 #include "models/text.h"
 

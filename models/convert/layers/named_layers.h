@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/convert/input_choice.h"
+#include "models/convert/layers/input_choice.h"
 #include "models/convert/plan.h"
 #include "models/convert/selection/layer_roles.h"
 

@@ -1,4 +1,4 @@
-#include "models/convert/option_checks.h"
+#include "models/convert/checks/option_checks.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "models/convert/exact_blocks.h"
+#include "models/convert/layers/exact_blocks.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "models/convert/contradictions.h"
+#include "models/convert/checks/contradictions.h"
 
 #include <algorithm>
 #include <cctype>

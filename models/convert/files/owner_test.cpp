@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "models/convert/staging.h"
+#include "models/convert/files/staging.h"
 #include "models/convert/testing.h"
 #include "tests/child_process.h"
 

@@ -1,6 +1,6 @@
 // Weights that engines fuse: warnings where they differ, one tensor scale where it is asked for;
 // and options that mean nothing.
-#include "models/convert/fused_siblings.h"
+#include "models/convert/layers/fused_siblings.h"
 
 #include <gtest/gtest.h>
 

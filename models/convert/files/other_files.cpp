@@ -1,4 +1,4 @@
-#include "models/convert/other_files.h"
+#include "models/convert/files/other_files.h"
 
 #include <fcntl.h>
 #include <fnmatch.h>

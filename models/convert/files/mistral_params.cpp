@@ -1,4 +1,4 @@
-#include "models/convert/mistral_params.h"
+#include "models/convert/files/mistral_params.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "models/convert/readability.h"
+#include "models/convert/checks/readability.h"
 
 #include <algorithm>
 #include <set>
