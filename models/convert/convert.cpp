@@ -1,5 +1,5 @@
-// convert(): options, staging, shards, publication. The work itself is in plan.cpp (what) and run.cpp
-// (how).
+// convert(): options, staging, shards, publication. The work itself is in plan.cpp (what) and
+// run.cpp (how).
 #include "blockscale/convert.h"
 
 #include <algorithm>
