@@ -23,7 +23,7 @@ TEST(IsLinearWeight, NeedsARoleTwoDimensionsAndValuesThatCanBeRead) {
   tensor.dtype = DType::I64;
   EXPECT_FALSE(is_linear_weight(tensor));
   tensor.dtype = DType::BF16;
-  tensor.shape = {4};
+  tensor.shape.pop_back();
   EXPECT_FALSE(is_linear_weight(tensor));
   tensor.shape = {4, 8};
   tensor.name = "embeddings.word_embeddings.weight";
