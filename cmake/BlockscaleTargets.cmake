@@ -26,7 +26,7 @@ function(blockscale_add_program source result)
   add_executable(${name} ${source})
   blockscale_compile_options(${name})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.3)
-    target_compile_options(${name} PRIVATE -Wno-array-bounds)
+    target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-stringop-overread)
   endif()
   target_link_libraries(${name} PRIVATE blockscale TBB::tbb PkgConfig::HWY
     nlohmann_json::nlohmann_json)
