@@ -135,7 +135,10 @@ class ColdProducts {
  public:
   /// Throws as cuda::gemm does for arguments that there is no kernel for, and for no repeat.
   ColdProducts(const GemmArguments& arguments, int repeats)
-      : host_(checked(arguments, repeats)), repeats_(repeats) {
+      : host_(checked(arguments, repeats)),
+        workspace_bytes_(cuda::gemm_workspace_bytes(host_)),
+        workspace_(static_cast<std::size_t>(std::max<std::int64_t>(workspace_bytes_, 1))),
+        repeats_(repeats) {
     constexpr std::size_t kMostParts = 64;
     parts_.emplace_back(host_);
     const auto cold = static_cast<std::size_t>(3 * current_device().l2_bytes);
@@ -151,9 +154,10 @@ class ColdProducts {
   std::vector<double> seconds(const std::vector<Launch>& launches) const {
     std::vector<runtime::TimedWork> works;
     for (const Launch& launch : launches) {
-      launch(parts_.front().arguments(), {stream_.handle()});  // loads its kernel: no graph may
+      // Loads its kernel: no graph may.
+      launch(parts_.front().arguments(), execution(stream_.handle()));
       works.push_back({[this, &launch](void* stream, int i) {
-                         launch(parts_[static_cast<std::size_t>(i)].arguments(), {stream});
+                         launch(parts_[static_cast<std::size_t>(i)].arguments(), execution(stream));
                        },
                        static_cast<int>(parts_.size())});
     }
@@ -164,6 +168,9 @@ class ColdProducts {
   void copy_results() const { parts_.front().copy_results(); }
 
  private:
+  /// All products share a workspace: they follow one another.
+  Execution execution(void* stream) const { return {stream, workspace_.data(), workspace_bytes_}; }
+
   static GemmArguments checked(const GemmArguments& arguments, int repeats) {
     if (repeats < 1) {
       throw Error(ErrorCode::invalid_argument, "repeats",
@@ -177,6 +184,8 @@ class ColdProducts {
   }
 
   GemmArguments host_;
+  std::int64_t workspace_bytes_;
+  runtime::DeviceBuffer workspace_;
   int repeats_;
   std::vector<DeviceProduct> parts_;
   runtime::DeviceStream stream_;
