@@ -150,7 +150,8 @@ Json result_json(const GemmCommand& command, const Product& product, const GemmR
                {"check",
                 {{"elements", result.check.elements},
                  {"largest_error", result.check.largest_error},
-                 {"allowed_error", result.check.allowed_error},
+                 {"proven_error", result.check.proven_error},
+                 {"of_usual", result.check.of_usual},
                  {"passed", result.passed()}}}});
   if (command.to.recipe) {
     json["check"].update({{"bytes", result.bytes}, {"different_bytes", result.different}});
@@ -197,9 +198,10 @@ void print_result(const GemmCommand& command, const Product& product, const Gemm
   print(product_text(command, product) + "\n" + "time   " + format_duration(result.time.fastest) +
         repeats + format_fixed(gflops, 1) + " GFLOP/s, " + result.where + "\n" + "check  " +
         plural(check.elements, "element") + " against float64: error at most " +
-        format_significant(check.largest_error, 3) + " of the " +
-        format_significant(check.allowed_error, 3) + " allowed (x 2^-24 sum |a||b|): " +
-        (check.passed() ? "passed" : "FAILED") + "\n" + bytes_text(command, result));
+        format_significant(check.largest_error, 3) + " x 2^-24 sum |a||b| (proven: " +
+        format_significant(check.proven_error, 3) + "), " + format_significant(check.of_usual, 3) +
+        " of what is usual: " + (check.passed() ? "passed" : "FAILED") + "\n" +
+        bytes_text(command, result));
 }
 
 ExitCode run_random(const GemmCommand& command) {

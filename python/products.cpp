@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "argument_names.h"
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "blockscale/error.h"
 #include "gemm_call.h"
 #include "module.h"
 #include "work.h"
@@ -19,7 +21,9 @@ namespace {
 
 void run(const GemmCall& call, const Work& work) {
   with_python_names([&] {
-    if (work.is_cuda()) {
+    if (is_rehearsal) {
+      (void)gemm_workspace_bytes(call.arguments, call.threads);
+    } else if (work.is_cuda()) {
       cuda::gemm(call.arguments, work.execution());
     } else {
       gemm(call.arguments, GemmOptions{call.threads});
@@ -79,6 +83,21 @@ void synchronize(int device, std::uintptr_t stream) {
   cuda::synchronize(reinterpret_cast<void*>(stream));
 }
 
+int load_kernels(const std::string& operations, int device) {
+  constexpr std::pair<const char*, cuda::KernelsOf> kNames[] = {
+      {"all", cuda::KernelsOf::all},
+      {"quantize", cuda::KernelsOf::quantize},
+      {"dequantize", cuda::KernelsOf::dequantize},
+      {"gemm", cuda::KernelsOf::gemm}};
+  for (const auto& [name, of] : kNames) {
+    if (operations != name) continue;
+    const nb::gil_scoped_release release;
+    return cuda::load_kernels(of, device);
+  }
+  throw Error(ErrorCode::invalid_argument, "operations",
+              "is '" + operations + "', must be 'all', 'quantize', 'dequantize' or 'gemm'");
+}
+
 }  // namespace
 
 void bind_products(nb::module_& module) {
@@ -89,6 +108,7 @@ void bind_products(nb::module_& module) {
              nb::arg("batch"), nb::arg("a"), nb::arg("b"), nb::arg("dtype"), nb::arg("to").none(),
              nb::arg("transform").none(), nb::arg("chip").none());
   module.def("cuda_set_overlap", [](bool value) { overlap = value; }, nb::arg("value"));
+  module.def("cuda_load_kernels", &load_kernels, nb::arg("operations"), nb::arg("device"));
   module.def("cuda_synchronize", &synchronize, nb::arg("device"), nb::arg("stream"));
 }
 

@@ -13,6 +13,10 @@
 
 namespace blockscale::python {
 
+/// Whether products and quantizers of this thread are rehearsed: arguments are checked as ever, and
+/// no element is read or written. What torch.compile's fake tensors ask for.
+inline thread_local bool is_rehearsal = false;
+
 /// cuda::Execution::overlap of all calls from Python.
 inline std::atomic<bool> overlap = true;
 

@@ -253,6 +253,21 @@ int cuKernelSetAttribute(cu::FunctionAttribute attribute, int value, cu::Kernel 
   return 0;
 }
 
+int cuKernelGetFunction(cu::Function* function, cu::Kernel kernel) {
+  ENTER("cuKernelGetFunction");
+  if (contexts.empty()) return cu::kInvalidContext;
+  *function = reinterpret_cast<cu::Function>(kernel);
+  return 0;
+}
+
+int cuFuncLoad(cu::Function function) {
+  ENTER("cuFuncLoad");
+  if (contexts.empty()) return cu::kInvalidContext;
+  fake().loaded.insert(
+      {*reinterpret_cast<std::string*>(function), static_cast<int>(contexts.back()) - 1});
+  return 0;
+}
+
 int cuLaunchKernelEx(const cu::LaunchConfig* config, cu::Function function, void** parameters,
                      void** extra) {
   ENTER("cuLaunchKernelEx");

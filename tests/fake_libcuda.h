@@ -11,8 +11,10 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace blockscale::test {
@@ -34,7 +36,8 @@ struct FakeCuda {
   std::map<std::string, int> failures;  // by function; the error that every call returns
   std::map<std::string, int> calls;     // by function
   std::vector<FakeLaunch> launches;
-  std::size_t parameter_bytes = 0;  // that a launch copies
+  std::size_t parameter_bytes = 0;               // that a launch copies
+  std::set<std::pair<std::string, int>> loaded;  // kernels, and devices that have their code
   /// Attributes set: (kernel, device, attribute) -> value.
   std::map<std::array<std::string, 3>, int> attributes;
   int capture_mode = 0;
@@ -50,6 +53,7 @@ struct FakeCuda {
     failures.clear();
     calls.clear();
     launches.clear();
+    loaded.clear();
     attributes.clear();
     capture_mode = 0;
     capture_mode_while_loading = -1;

@@ -1,8 +1,9 @@
 // Operations on CUDA devices: the same views and options as on the CPU, with device pointers.
 //
 // A call validates its arguments, launches kernels on the caller's stream and returns: it takes no
-// device memory but what the driver needs for a kernel's code at its first use, and does not
-// synchronise, so it may be captured in a graph. It runs on the device that holds its output; the
+// device memory and does not synchronise, so it may be captured in a graph. The exception is the
+// first launch of a kernel on a device: the driver then brings its code there, which takes device
+// memory and may wait for work that the device has; load_kernels does so beforehand. A call runs on the device that holds its output; the
 // stream must belong to that device. The bytes are those of the CPU. Kernels are launched with
 // programmatic dependent launch: one may be resident while its predecessors in the stream still
 // run, and prefetch, but what came before the call has ended before it reads what that may write,
@@ -115,5 +116,16 @@ GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024
 /// the time that the plan expects. As describe_quantize else. Where something was tuned for a chip
 /// of that name (docs/cli.md, "bench gemm --tune") the text names the file.
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = default_chip());
+
+/// Operations that have kernels.
+enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm };
+
+/// Loads every kernel that calls of these operations may launch on a device, with its code: their
+/// first calls there then wait for nothing, and no graph's capture loads any. For servers, before
+/// they serve. How many kernels they are. Where a kernel is in no pack it is compiled by NVRTC,
+/// which takes seconds each, unless the cache has it. Throws invalid_argument if there is no such
+/// device, not_found without a GPU, unsupported for a chip without kernels or where neither pack
+/// nor NVRTC is there, and device.
+int load_kernels(KernelsOf operations = KernelsOf::all, int device = 0);
 
 }  // namespace blockscale::cuda

@@ -1,4 +1,4 @@
-// check_gemm: a sample of D against the float64 reference and the committed error bound.
+// check_gemm: a sample of D against the float64 reference and the error bounds.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -7,6 +7,7 @@
 #include "blockscale/gemm.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/error_bound.h"
 #include "ops/gemm/reference.h"
 #include "ops/gemm/validate.h"
 
@@ -50,7 +51,9 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const Path
   const std::int64_t matrix = x.d.rows * x.d.columns;
   GemmCheck result;
   result.elements = std::min(samples, matrix * x.d.batch);
-  result.allowed_error = error_constant(path_of(x), InputFamily::normal);
+  const GemmPath path = path_of(x);
+  const ErrorLimit usual = usual_error(path);
+  result.proven_error = proven_error(path, x.a.recipe, x.b.recipe, x.a.k);
   for (std::int64_t i = 0; i < result.elements; ++i) {
     const std::int64_t element = element_of(i, samples, matrix * x.d.batch);
     const std::int64_t index = element / matrix;
@@ -60,6 +63,7 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const Path
         reference_element(x, index, m, n, operand_row(x.a, index, m), operand_row(x.b, index, n));
     const double ratio = error_ratio(x.d.dtype, matrix_element(x.d, index, m, n), reference);
     result.largest_error = std::max(result.largest_error, ratio);
+    if (ratio > 0) result.of_usual = std::max(result.of_usual, ratio / usual(reference));
   }
   return result;
 }

@@ -37,7 +37,9 @@ TEST_F(CheckGemm, AcceptsTheResultOfGemm) {
   EXPECT_EQ(check.elements, kBatch * kM * kN);
   EXPECT_TRUE(check.passed());
   EXPECT_LT(check.largest_error, 8);
-  EXPECT_GT(check.allowed_error, 0);
+  EXPECT_GT(check.of_usual, 0);
+  EXPECT_LT(check.of_usual, 0.5);
+  EXPECT_GT(check.proven_error, check.largest_error);
 }
 
 TEST_F(CheckGemm, RejectsAnyOneWrongElement) {

@@ -63,8 +63,8 @@ class Problem {
 
   /// Share of the elements of D that the bound rejects.
   double rejected() {
-    const test::ErrorReport report = test::compare(
-        x_, gemm_detail::error_constant(gemm_detail::cpu_path(), InputFamily::normal));
+    const test::ErrorReport report =
+        test::compare(x_, gemm_detail::usual_error(gemm_detail::cpu_path()));
     return static_cast<double>(report.violations) / static_cast<double>(report.elements);
   }
 

@@ -77,9 +77,8 @@ TEST_P(TransformedGemm, KeepsTheErrorBound) {
   TestMatrix d(Format::bf16, kM, c.columns(kN), kBatch);
   x_.d = d.view();
   gemm(x_);
-  const double constant =
-      gemm_detail::error_constant(gemm_detail::cpu_path(), gemm_detail::InputFamily::normal);
-  const double largest = test::largest_of_allowed(x_, constant);
+  const double largest =
+      test::largest_of_allowed(x_, gemm_detail::usual_error(gemm_detail::cpu_path()));
   EXPECT_LE(largest, 1);
   EXPECT_GT(largest, 0.3);  // most of it is the last rounding
 }

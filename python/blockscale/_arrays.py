@@ -179,7 +179,9 @@ def number(value: Any, argument: str) -> float:
     except OverflowError:
         raise ValueError(f"{argument}: is too large a number") from None
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{argument}: is {value!r}, must be a number") from None
+        shape = getattr(value, "shape", None)
+        what = repr(value) if shape is None else f"an array of shape {tuple(shape)}"
+        raise TypeError(f"{argument}: is {what}, must be a number") from None
 
 
 def count(value: Any, argument: str, limit: int = 2**31) -> int:

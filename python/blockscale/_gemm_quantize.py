@@ -32,7 +32,8 @@ def gemm_quantize(
     batch_invariant: bool = False,
     threads: int = 0,
 ) -> ScaledTensor:
-    """`quantize` of `gemm`'s result in float32, which on a CUDA device is stored nowhere.
+    """`quantize` of a product in float32, which on a CUDA device is stored nowhere. On the CPU it
+    is `gemm`'s; on Hopper where `gemm` does not divide K (docs/python.md), else last bits differ.
 
     Args:
         a, b, alpha, beta, c, bias, batch_invariant, threads: as for `gemm`.

@@ -166,6 +166,10 @@ class DriverTable : public DriverLibrary {
   F<cu::Kernel*, cu::Library, const char*> library_kernel{*this, "cuLibraryGetKernel"};
   F<int*, cu::FunctionAttribute, cu::Kernel, D> kernel_attribute{*this, "cuKernelGetAttribute"};
   F<cu::FunctionAttribute, int, cu::Kernel, D> kernel_set_attribute{*this, "cuKernelSetAttribute"};
+  /// A kernel's function in the current context, and its code, which is otherwise brought there by
+  /// the first launch.
+  F<cu::Function*, cu::Kernel> kernel_function{*this, "cuKernelGetFunction"};
+  F<cu::Function> function_load{*this, "cuFuncLoad"};
   /// The function may be a kernel of a library; that of the current context is then launched.
   F<const cu::LaunchConfig*, cu::Function, void**, void**> launch{*this, "cuLaunchKernelEx"};
   F<TensorMap*, TensorMapElement, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,

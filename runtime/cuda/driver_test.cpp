@@ -298,6 +298,8 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(library_kernel, cuLibraryGetKernel);
   EXPECT_SAME(kernel_attribute, cuKernelGetAttribute);
   EXPECT_SAME(kernel_set_attribute, cuKernelSetAttribute);
+  EXPECT_SAME(kernel_function, cuKernelGetFunction);
+  EXPECT_SAME(function_load, cuFuncLoad);
   EXPECT_SAME(launch, cuLaunchKernelEx);
   EXPECT_SAME(tensor_map_encode_tiled, cuTensorMapEncodeTiled);
 }

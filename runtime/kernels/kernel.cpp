@@ -102,6 +102,14 @@ Kernel::Kernel(KernelSpec spec, KernelStore& store) : spec_(std::move(spec)) {
   }
 }
 
+void Kernel::load_code() const {
+  const DriverTable& table = driver();
+  const RelaxedCapture relaxed(table);
+  cu::Function function = nullptr;
+  table.kernel_function(&function, handle_);
+  table.function_load(function);
+}
+
 void Kernel::allow(const LaunchShape& shape) const {
   const bool shared =
       shape.dynamic_shared_bytes + resources_.static_shared_bytes > kDefaultSharedBytes;
@@ -179,6 +187,16 @@ const Kernel& KernelSet::get(std::size_t index, int compute_capability) {
   slot.owned = std::make_unique<const Kernel>(specs_[found], store_);
   slot.kernel.store(slot.owned.get(), std::memory_order_release);
   return *slot.owned;
+}
+
+int KernelSet::load_all(int compute_capability) {
+  int count = 0;
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (!has(i, compute_capability)) continue;
+    get(i, compute_capability).load_code();
+    ++count;
+  }
+  return count;
 }
 
 void launch(const Kernel& kernel, const LaunchShape& shape, void* stream, const void* parameters,

@@ -29,6 +29,10 @@ class Kernel {
   const KernelResources& resources() const { return resources_; }
   cu::Kernel handle() const { return handle_; }
 
+  /// Brings its code to the current context, as the first launch there does otherwise: that one
+  /// waits for all work of the device.
+  void load_code() const;
+
   /// What a launch of this shape needs from a device beyond the defaults: more than 48 KiB of
   /// shared memory, clusters of more than 8 blocks. Set once a device, for all shapes.
   void allow(const LaunchShape& shape) const;
@@ -57,6 +61,9 @@ class KernelSet {
   /// Thread-safe; costs an atomic load once the kernel is loaded. Throws `unsupported` if it is not
   /// there for such a chip, and as Kernel's constructor does; then it tries again at the next call.
   const Kernel& get(std::size_t index, int compute_capability);
+  /// Loads every kernel that is there for such a chip, with its code in the current context; how
+  /// many they are. Throws as `get` and device.
+  int load_all(int compute_capability);
 
  private:
   struct Slot {

@@ -461,3 +461,38 @@ def test_the_tests_on_a_gpu_fail_where_torch_does_not_see_it() -> None:
     required = collect("1")
     assert required.returncode == pytest.ExitCode.INTERRUPTED, required.stdout
     assert "and BLOCKSCALE_REQUIRE_GPU is set" in required.stdout
+
+
+@needs_driver
+def test_kernels_are_loaded_beforehand(tmp_path: Path) -> None:
+    code = (
+        "import blockscale.cuda\n"
+        "count = blockscale.cuda.load_kernels('dequantize')\n"
+        "x = blockscale.ScaledTensor(Array((2, 16), 'uint8'), Array((2, 1), 'uint8'), 'mxfp4')\n"
+        "blockscale.dequantize(x)\n"
+        "print(count, count == blockscale.cuda.load_kernels('dequantize', device=1))\n"
+    )
+    result = run_with_driver(code, tmp_path)
+    assert result.returncode == 0, result.stderr
+    count, same = last_line(result.stdout).split()
+    assert int(count) > 4 and same == "True"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "'moe'",
+            "ValueError: operations: is 'moe', must be 'all', 'quantize', 'dequantize' or 'gemm'",
+        ),
+        ("device=-1", "ValueError: device: is -1, must be from 0 to 2147483647"),
+        ("device='cuda'", "TypeError: device: is 'cuda', must be an integer"),
+        ("", "FileNotFoundError: no GPU"),
+    ],
+)
+def test_what_is_not_loaded(arguments: str, message: str) -> None:
+    result = run(
+        f"import blockscale.cuda\nblockscale.cuda.load_kernels({arguments})",
+        BLOCKSCALE_LIBCUDA="/none/libcuda.so.1",
+    )
+    assert last_line(result.stderr).startswith(message)

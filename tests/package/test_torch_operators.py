@@ -291,3 +291,83 @@ def test_the_example_of_a_layer() -> None:
     first, fp8, bf16 = done.stdout.splitlines()
     assert first == "9 x 320 -> 512 on cpu"
     assert fp8.startswith("fp8   error ") and bf16.startswith("bf16  error ")
+
+
+def calls() -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """A call of each operator that is right: its arguments, and options."""
+    a, b, scales = operands(6, 8, 256, "fp8_1x128", "fp8_128x128")
+    recipes = ["fp8_1x128", "fp8_128x128"]
+    more = {"alpha": 2.0, "beta": 0.5, "c": normal(6, 8), "bias": normal(8)}
+    layouts = {"a_layout": "row_major", "b_layout": "row_major"}
+    x, x_scales, factor = ops.quantize(normal(6, 256), "nvfp4")
+    return {
+        "quantize": ([normal(6, 256), "nvfp4"], {"layout": "swizzled_128x4"}),
+        "dequantize": ([x, x_scales, "nvfp4"], {"tensor_scale": factor}),
+        "gemm": ([a, b, *recipes], scales | more | layouts),
+        "gemm_out": ([a, b, *recipes], scales | {"out": torch.empty(6, 8)}),
+        "gemm_quantize": (
+            [a, b, *recipes, "fp8_1x128"],
+            {**scales, "layout": "mn_major", "transform": "swiglu", "amax_floor": 0.5},
+        ),
+    }
+
+
+def wrong(value: Any) -> list[Any]:
+    """What stands in for an argument: most of it is wrong there."""
+    if isinstance(value, torch.Tensor):
+        last = value.shape[-1]
+        changed = [value[..., : last // 2], value[:-1], value.unsqueeze(0), value[..., 0]]
+        changed += [torch.zeros(value.shape, dtype=d) for d in (torch.int32, torch.float64)]
+        return [*changed, value.unsqueeze(0).expand(2, *value.shape).clone()]
+    if isinstance(value, str):
+        return ["nonsense", "mxfp4", "fp8_row", "bf16", "swizzled_8x4", "swiglu"]
+    return [float("inf"), 0.0]
+
+
+WRONG_OPTIONS = [
+    {"layout": "swizzled_128x4"}, {"layout": "x"}, {"scale_mode": "floor"}, {"scale_mode": "x"},
+    {"sense": "x"}, {"tensor_scale": torch.ones(3)}, {"tensor_scale": torch.ones(1).double()},
+    {"amax_floor": 2.0}, {"transform": "relu"}, {"transform": "gelu_tanh"},
+    {"alpha_factor": torch.ones(2)}, {"alpha_factor": torch.ones(1).half()}, {"beta": 1.0},
+    {"c": normal(6, 7)}, {"bias": normal(3)}, {"bias": normal(2, 8)}, {"out_dtype": torch.int8},
+    {"a_tensor_scale": torch.ones(1)}, {"batch_invariant": True},
+]  # fmt: skip
+
+
+def wrong_calls() -> Any:
+    for name, (arguments, options) in calls().items():
+        for i, value in enumerate(arguments):
+            for other in wrong(value):
+                yield name, [*arguments[:i], other, *arguments[i + 1 :]], options
+        for option, value in options.items():
+            for other in [*wrong(value), None]:
+                yield name, arguments, options | {option: other}
+        for more in WRONG_OPTIONS:
+            yield name, arguments, options | more
+
+
+def outcome(name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
+    """What a call raises, or the shapes and types of its results."""
+    try:
+        results = getattr(ops, name)(*arguments, **options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return type(error), str(error)
+    tensors = results if isinstance(results, tuple) else [] if results is None else [results]
+    return [(tuple(t.shape), t.dtype) for t in tensors]
+
+
+def test_fake_tensors_are_refused_as_real_ones_are() -> None:
+    refused = 0
+    for name, arguments, options in wrong_calls():
+        real = outcome(name, arguments, options)
+        with torch._subclasses.FakeTensorMode() as mode:
+
+            def faked(x: Any, mode: Any = mode) -> Any:
+                return mode.from_tensor(x) if isinstance(x, torch.Tensor) else x
+
+            fake = outcome(
+                name, list(map(faked, arguments)), {key: faked(x) for key, x in options.items()}
+            )
+        assert fake == real, (name, arguments, options)
+        refused += isinstance(real, tuple)
+    assert refused >= 100

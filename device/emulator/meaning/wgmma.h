@@ -88,7 +88,7 @@ constexpr WgmmaPlace wgmma_place_of_a(uint32_t thread, uint32_t i) {
 /// D's new value, of its old one and the sum of the products. Here the sum is exact (but for f16,
 /// bf16 and e5m2 of very different magnitude) and the result rounded once. A Hopper aligns the
 /// products and the old value to the largest of them, and cuts off what is shifted out: its last
-/// bits differ. meaning/wgmma_sums.h has rules for that.
+/// bits differ. meaning/product_sums.h has rules for that.
 inline float wgmma_accumulate(float old, double products) {
   const double sum = static_cast<double>(old) + products;
   return std::isnan(sum) ? bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(sum);

@@ -2,9 +2,13 @@
 
 #include <utility>
 
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/call.h"
+#include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
+#include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
 #include "ops/quantize/cuda/rows_and_columns_plan.h"
 
@@ -19,6 +23,35 @@ std::vector<runtime::KernelSpec> kernel_list() {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;
+}
+
+/// The kernels that calls of operations launch. Products quantize results that no kernel of theirs
+/// does.
+static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
+  using cuda::KernelsOf;
+  std::vector<runtime::KernelSet*> sets;
+  if (operations != KernelsOf::dequantize) {
+    sets = {&quantize_detail::quantize_kernels(), &quantize_detail::rows_and_columns_kernels()};
+  }
+  if (operations == KernelsOf::all || operations == KernelsOf::dequantize) {
+    sets.push_back(&quantize_detail::dequantize_kernels());
+  }
+  if (operations == KernelsOf::all || operations == KernelsOf::gemm) {
+    sets.push_back(&gemm_detail::kernels());
+    sets.push_back(&gemm_detail::plain_kernels());
+  }
+  return sets;
+}
+
+int cuda::load_kernels(KernelsOf operations, int device) {
+  const DeviceScope scope(device);
+  const DeviceTraits& chip = devices().at(static_cast<std::size_t>(device));
+  require_kernels_for(quantize_detail::quantize_kernels(), chip, "device");
+  int count = 0;
+  for (runtime::KernelSet* const set : kernels_of(operations)) {
+    count += set->load_all(chip.architecture);
+  }
+  return count;
 }
 
 }  // namespace blockscale

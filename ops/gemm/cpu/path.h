@@ -2,7 +2,7 @@
 #pragma once
 
 #include "blockscale/bench.h"
-#include "ops/gemm/error_bound.h"
+#include "ops/gemm/path.h"
 
 namespace blockscale::gemm_detail {
 

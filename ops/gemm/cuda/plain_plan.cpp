@@ -58,12 +58,6 @@ bool has_pairs(const MutableMatrixView& d) {
          (d.rows <= 1 || d.row_stride % 2 == 0) && (d.batch <= 1 || d.batch_stride % 2 == 0);
 }
 
-/// f16 holds B's elements where A is f16, unless they are f32 or bf16.
-Format form_of(const GemmArguments& x) {
-  const Format a = recipe_traits(x.a.recipe).element, b = recipe_traits(x.b.recipe).element;
-  return a == Format::f16 && b != Format::f32 && b != Format::bf16 ? Format::f16 : Format::bf16;
-}
-
 std::int64_t tiles_of(const MutableMatrixView& d, const PlainGemmConfig& c) {
   return ceil_div(d.rows, c.rows) * ceil_div(d.columns, c.columns) * d.batch;
 }
@@ -86,7 +80,8 @@ std::uint32_t stages_of(const PlainGemmConfig& c, const PlainOperand (&operands)
 
 PlainGemmStep step_of(const GemmArguments& x, PlainTile tile, const cuda::Chip& chip) {
   PlainGemmStep step;
-  step.kernel = kPlainGemmKernels.index(tile, form_of(x));
+  step.kernel = kPlainGemmKernels.index(
+      tile, plain_form(recipe_traits(x.a.recipe).element, recipe_traits(x.b.recipe).element));
   const PlainGemmConfig c = kPlainGemmKernels[step.kernel];
   PlainGemmParams& p = step.params;
   p.operands[0] = operand_of(x.a, c, c.rows);

@@ -67,13 +67,19 @@ inline constexpr struct PlainGemmKernelList {
   }
 } kPlainGemmKernels;
 
+/// What tensor cores multiply for A's and B's elements: f16, where A has f16 and f16 holds B's.
+BLOCKSCALE_HD constexpr Format plain_form(Format a, Format b) {
+  const bool has_f16 = a == Format::f16 && b != Format::f32 && b != Format::bf16;
+  return has_f16 ? Format::f16 : Format::bf16;
+}
+
 /// Numbers of `form` whose sum an element is, exactly: bf16 has 8 significant bits, f32 24, f16 11.
 BLOCKSCALE_HD constexpr uint32_t plain_parts(Format element, Format form) {
   if (form == Format::f16) return 1;
   return element == Format::f32 ? 3 : element == Format::f16 ? 2 : 1;
 }
 /// Products of part i of A's elements and part j of B's are left out where i + j is this or more:
-/// they are below 2^-26 of the elements' product.
+/// they are at most 2.1 * 2^-24 of the elements' product.
 inline constexpr uint32_t kPlainPartSum = 3;
 
 /// A or B: rows of codes, and their scales.

@@ -105,7 +105,7 @@ void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
   if (!test::emulate(plan, buffers, options)) return;
   EXPECT_TRUE(d.is_poison_intact());
   // The emulator sums a k-block's products exactly.
-  const test::ErrorReport error = test::compare(x, 64);
+  const test::ErrorReport error = test::compare(x, {64});
   EXPECT_EQ(error.violations, 0) << "largest " << error.largest_ratio;
 }
 

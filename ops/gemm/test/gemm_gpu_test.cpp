@@ -112,10 +112,10 @@ class OnDevice {
     EXPECT_TRUE(d_.is_poison_intact());
     return d_.bytes();
   }
-  /// The same beside the reference, with `c` of the bound.
-  test::ErrorReport compare(double c) {
+  /// The same beside the reference.
+  test::ErrorReport compare(const gemm_detail::ErrorLimit& limit) {
     (void)download();
-    return test::compare(host_, c);
+    return test::compare(host_, limit);
   }
 
  private:
@@ -172,10 +172,9 @@ class OnDevice {
   std::vector<std::uint8_t> fresh_d_;
 };
 
-/// Of Hopper's FP8 tensor cores, for these tests; docs/numerics.md has the committed constants.
-double constant(InputFamily family) {
-  return gemm_detail::error_constant(gemm_detail::GemmPath::sm90_fp8, family);
-}
+/// Of Hopper's FP8 tensor cores (docs/numerics.md, "Error bound").
+constexpr gemm_detail::ErrorLimit kUsual =
+    gemm_detail::usual_error(gemm_detail::GemmPath::sm90_fp8);
 
 void check(const Problem& p) {
   SCOPED_TRACE(p.str());
@@ -185,7 +184,7 @@ void check(const Problem& p) {
   const DeviceBuffer workspace(static_cast<std::size_t>(needed));
   cuda::gemm(problem.arguments(), {stream.handle(), workspace.data(), needed});
   stream.wait();
-  const test::ErrorReport report = problem.compare(constant(p.family));
+  const test::ErrorReport report = problem.compare(kUsual);
   EXPECT_EQ(report.violations, 0) << "of " << report.elements << ", largest "
                                   << report.largest_ratio;
 }
@@ -204,7 +203,7 @@ int check_choices(const Problem& p) {
     problem.poison_d();
     gemm_detail::launch_gemm(problem.arguments(), choice, {stream.handle()});
     stream.wait();
-    const test::ErrorReport report = problem.compare(constant(p.family));
+    const test::ErrorReport report = problem.compare(kUsual);
     EXPECT_EQ(report.violations, 0) << "largest " << report.largest_ratio;
     most_rows = std::max(most_rows, choice.rows);
   }
@@ -416,7 +415,7 @@ TEST_F(CudaGpuGemm, ExactSums) {
     const runtime::DeviceStream stream;
     cuda::gemm(problem.arguments(), {stream.handle()});
     stream.wait();
-    EXPECT_EQ(problem.compare(0).violations, 0);
+    EXPECT_EQ(problem.compare({}).violations, 0);
   }
 }
 
@@ -485,8 +484,8 @@ TEST_F(CudaGpuGemm, DISABLED_MeasureErrorConstants) {
       const runtime::DeviceStream stream;
       cuda::gemm(problem.arguments(), {stream.handle()});
       stream.wait();
-      const test::ErrorReport report = problem.compare(1e9);
-      largest = std::max(largest, report.largest_ratio);
+      const test::ErrorReport report = problem.compare(kUsual);
+      largest = std::max(largest, report.largest_share);
       elements += report.elements;
     }
     std::printf("family %d: %.2f over %lld elements\n", static_cast<int>(family), largest,

@@ -28,14 +28,16 @@ using test::PlainProblem;
 constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::small,
                                 PlainTile::few_rows};
 
-double constant(const PlainProblem& p) {
-  return p.exact ? 0 : gemm_detail::error_constant(gemm_detail::GemmPath::plain, p.family);
+gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
+  return p.exact ? gemm_detail::ErrorLimit{}
+                 : gemm_detail::usual_error(gemm_detail::GemmPath::plain);
 }
 
 /// A problem whose operands lie on the device, in allocations of their own.
 class OnDevice {
  public:
-  explicit OnDevice(const PlainProblem& p) : operands_(p), there_(operands_.arguments()) {
+  explicit OnDevice(const PlainProblem& p)
+      : problem_(p), operands_(p), there_(operands_.arguments()) {
     const GemmArguments& host = operands_.arguments();
     move(there_.a, host.a);
     move(there_.b, host.b);
@@ -55,10 +57,10 @@ class OnDevice {
     EXPECT_TRUE(operands_.d().is_poison_intact());
     return operands_.d().bytes();
   }
-  /// The largest ratio of an error to the bound's unit, of a fresh product by a tile.
-  double ratio_by(const std::optional<PlainTile>& tile) {
+  /// The largest error, as a part of what is allowed, of a fresh product by a tile.
+  double share_by(const std::optional<PlainTile>& tile) {
     multiply([&](const cuda::Execution& on) { gemm_detail::launch_plain_gemm(there_, tile, on); });
-    return test::compare(operands_.arguments(), 0).largest_ratio;
+    return test::compare(operands_.arguments(), limit_of(problem_)).largest_share;
   }
   /// The largest error of d behind GELU or SwiGLU, as a part of what is allowed, by the door.
   double transformed_of_allowed() {
@@ -70,9 +72,8 @@ class OnDevice {
     const GemmArguments x = gemm_detail::validated(operands_.arguments(), {});
     const bool is_fp8 = gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, cuda::default_chip());
     return test::largest_of_allowed(
-        x, gemm_detail::error_constant(
-               is_fp8 ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain,
-               InputFamily::normal));
+        x, gemm_detail::usual_error(is_fp8 ? gemm_detail::GemmPath::sm90_fp8
+                                           : gemm_detail::GemmPath::plain));
   }
 
  private:
@@ -106,6 +107,7 @@ class OnDevice {
     return memory_.back().data() + test::TestMatrix::kGuard;
   }
 
+  PlainProblem problem_;
   PlainOperands operands_;
   GemmArguments there_;
   std::vector<DeviceBuffer> memory_;
@@ -114,7 +116,7 @@ class OnDevice {
 
 void check(const PlainProblem& p, const std::optional<PlainTile>& tile = std::nullopt) {
   OnDevice problem(p);
-  EXPECT_LE(problem.ratio_by(tile), constant(p))
+  EXPECT_LE(problem.share_by(tile), 1)
       << p.str() << (tile ? ", tile " + std::to_string(static_cast<int>(*tile)) : "");
 }
 
@@ -287,7 +289,7 @@ TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
   cuda::gemm(problem.arguments(), {stream.handle()});
   stream.wait();
   const std::vector<std::uint8_t> by_door = problem.download();
-  EXPECT_LE(problem.ratio_by(std::nullopt), constant(p));
+  EXPECT_LE(problem.share_by(std::nullopt), 1);
   EXPECT_EQ(by_door, problem.download());
 }
 
@@ -302,7 +304,7 @@ TEST_F(CudaGpuPlainGemm, SameBitsEachRun) {
     OnDevice problem(p);
     std::vector<std::uint8_t> first;
     for (int i = 0; i < 10; ++i) {
-      EXPECT_LE(problem.ratio_by(std::nullopt), constant(p));
+      EXPECT_LE(problem.share_by(std::nullopt), 1);
       if (i == 0) first = problem.download();
       ASSERT_EQ(problem.download(), first);
     }
@@ -323,7 +325,7 @@ TEST_F(CudaGpuPlainGemm, DISABLED_MeasureErrorConstants) {
       p.n = n;
       p.k = k;
       p.family = family;
-      largest = std::max(largest, OnDevice(p).ratio_by(std::nullopt));
+      largest = std::max(largest, OnDevice(p).share_by(std::nullopt));
       elements += m * n;
     };
     test::for_each_pair([&](Recipe a, Recipe b) { measure(a, b, 60, 400, 288); });

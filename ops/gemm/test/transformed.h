@@ -81,8 +81,8 @@ inline double allowed_of_function(double x, double y) {
   return std::max(0x1p-12 * std::abs(y), 0x1p-22 * std::abs(x)) + 0x1p-149;
 }
 
-/// The largest error of d as a part of what is allowed, where `constant` bounds the error of D.
-inline double largest_of_allowed(const GemmArguments& x, double constant) {
+/// The largest error of d as a part of what is allowed, where `limit` bounds the error of D.
+inline double largest_of_allowed(const GemmArguments& x, const gemm_detail::ErrorLimit& limit) {
   constexpr double kSlope = 1.13;  // of GELU and silu, at most
   const std::int64_t n = x.b.rows;
   GemmArguments before = x;
@@ -98,7 +98,7 @@ inline double largest_of_allowed(const GemmArguments& x, double constant) {
       };
       // Of D in f32: its bound, and half an ulp.
       const auto error = [&](const gemm_detail::ReferenceElement& element) {
-        return constant * 0x1p-24 * element.magnitude +
+        return limit(element) * 0x1p-24 * element.magnitude +
                gemm_detail::half_ulp(Format::f32, element.value);
       };
       for (std::int64_t j = 0; j < x.d.columns; ++j) {

@@ -1,5 +1,6 @@
-// How a Hopper's wgmma adds e4m3 products: which bits survive, as a table, and which rule of
-// meaning/wgmma_sums.h explains what it leaves. README.md says how to run it.
+// How a Hopper adds up products: which bits of e4m3 products survive a wgmma, as a table, and which
+// rules of meaning/product_sums.h explain what each instruction leaves. README.md says how to run
+// it.
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -7,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "device/golden/wgmma_sum_cases.h"
+#include "device/golden/product_sum_cases.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/fence.h"
+#include "device/ptx/mma.h"
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/sm90/wgmma.h"
 #include "device/ptx/special_registers.h"
@@ -24,6 +26,14 @@ void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
+
+/// Instructions whose sums are asked for.
+enum class Instruction { wgmma_e4m3, mma_e4m3, mma_f16, mma_bf16 };
+constexpr Instruction kInstructions[] = {Instruction::wgmma_e4m3, Instruction::mma_e4m3,
+                                         Instruction::mma_f16, Instruction::mma_bf16};
+constexpr const char* kInstructionNames[] = {"wgmma e4m3", "mma.sync e4m3", "mma.sync f16",
+                                             "mma.sync bf16"};
+constexpr Format kFormats[] = {Format::e4m3, Format::e4m3, Format::f16, Format::bf16};
 
 /// What a block needs of a case: all rows of A, and of B, are the same.
 struct Operands {
@@ -77,12 +87,59 @@ __global__ void __launch_bounds__(128, 1)
   }
 }
 
+/// The same by a warp's products of registers.
+template <ptx::MmaElement kElement>
+__global__ void __launch_bounds__(32, 1)
+    sum_products_of_warp(const Operands* operands, float* sums, std::uint32_t* differ) {
+  const Operands& x = operands[blockIdx.x];
+  ptx::MmaAccumulator d = {{x.old, x.old, x.old, x.old}};
+  for (std::uint32_t i = 0; i < x.count; ++i) {
+    const std::uint32_t first = 8 * i + threadIdx.x % 4;
+    ptx::mma_sync_m16n8<kElement>(d, {{x.a[first], x.a[first], x.a[first + 4], x.a[first + 4]}},
+                                  {{x.b[first], x.b[first + 4]}});
+  }
+  if (threadIdx.x == 0) sums[blockIdx.x] = d.value[0];
+  const float first = __shfl_sync(0xFFFFFFFFu, d.value[0], 0);
+  for (int i = 0; i < 4; ++i) {
+    if (__float_as_uint(d.value[i]) != __float_as_uint(first)) atomicAdd(differ, 1u);
+  }
+}
+
+void launch(Instruction instruction, unsigned cases, const Operands* in, float* out,
+            std::uint32_t* differ) {
+  constexpr std::uint32_t kBytes = (kRowsOfA + kRowsOfB) * kRowBytes;
+  switch (instruction) {
+    case Instruction::wgmma_e4m3: sum_products<<<cases, 128, kBytes>>>(in, out, differ); break;
+    case Instruction::mma_e4m3:
+      sum_products_of_warp<ptx::MmaElement::e4m3><<<cases, 32>>>(in, out, differ);
+      break;
+    case Instruction::mma_f16:
+      sum_products_of_warp<ptx::MmaElement::f16><<<cases, 32>>>(in, out, differ);
+      break;
+    case Instruction::mma_bf16:
+      sum_products_of_warp<ptx::MmaElement::bf16><<<cases, 32>>>(in, out, differ);
+      break;
+  }
+}
+
+/// Codes as they lie in memory.
+void pack(const SumCase::Codes& codes, Format format, std::uint32_t (&words)[kRowBytes / 4]) {
+  const std::uint32_t per_word = 32 / static_cast<std::uint32_t>(format_traits(format).bits);
+  for (std::uint32_t i = 0; i < kRowBytes / 4; ++i) {
+    words[i] = 0;
+    for (std::uint32_t j = 0; j < per_word; ++j) {
+      words[i] |= std::uint32_t{codes[per_word * i + j]} << (32 / per_word * j);
+    }
+  }
+}
+
 /// What the GPU makes of cases.
-std::vector<float> sums_of(const std::vector<SumCase>& cases) {
+std::vector<float> sums_of(const std::vector<SumCase>& cases,
+                           Instruction instruction = Instruction::wgmma_e4m3) {
   std::vector<Operands> operands(cases.size());
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    std::copy_n(reinterpret_cast<const std::uint32_t*>(cases[i].a.data()), 32, operands[i].a);
-    std::copy_n(reinterpret_cast<const std::uint32_t*>(cases[i].b.data()), 32, operands[i].b);
+    pack(cases[i].a, cases[i].format, operands[i].a);
+    pack(cases[i].b, cases[i].format, operands[i].b);
     operands[i].old = cases[i].old;
     operands[i].count = cases[i].count;
   }
@@ -95,8 +152,8 @@ std::vector<float> sums_of(const std::vector<SumCase>& cases) {
   check(cudaMemset(differ, 0, 4), "cudaMemset");
   check(cudaMemcpy(in, operands.data(), operands.size() * sizeof(Operands), cudaMemcpyHostToDevice),
         "operands");
-  constexpr std::uint32_t kBytes = (kRowsOfA + kRowsOfB) * kRowBytes;
-  sum_products<<<static_cast<unsigned>(cases.size()), 128, kBytes>>>(in, out, differ);
+  launch(instruction, static_cast<unsigned>(cases.size()), in, out, differ);
+  check(cudaGetLastError(), "launch");
   std::vector<float> sums(cases.size());
   check(cudaMemcpy(sums.data(), out, sums.size() * 4, cudaMemcpyDeviceToHost), "sums");
   std::uint32_t different = 0;
@@ -139,7 +196,7 @@ void print_table() {
   old.old = static_cast<float>(large);
   std::printf("farthest power of two below 2^16 that shows, by its place in k (1 to 31):\n ");
   int bits = 0;
-  for (std::uint32_t k = 1; k < SumCase::kProducts; ++k) {
+  for (std::uint32_t k = 1; k < SumCase::kMostProducts; ++k) {
     bits = reach(product, large, [k](SumCase& c, int d) { c.set_power(k, kLarge - d); });
     std::printf(" %d", bits);
   }
@@ -186,11 +243,15 @@ int run() {
   check(cudaGetDeviceProperties(&properties, 0), "no GPU");
   std::printf("%s\n", properties.name);
   print_table();
-  const std::vector<SumCase> cases = random_sum_cases(32768);
-  const std::vector<float> results = sums_of(cases);
-  std::printf("rules, by how many of %zu random cases they get wrong:\n", cases.size());
-  for (const RuleScore& s : best_sum_rules(cases, results, 8)) {
-    std::printf("%7zu  %s\n", s.wrong, text_of(s.rule).c_str());
+  for (const Instruction instruction : kInstructions) {
+    const auto index = static_cast<std::size_t>(instruction);
+    const std::vector<SumCase> cases = random_sum_cases(32768, kFormats[index]);
+    const std::vector<float> results = sums_of(cases, instruction);
+    std::printf("%s: rules, by how many of %zu random cases they get wrong:\n",
+                kInstructionNames[index], cases.size());
+    for (const RuleScore& s : best_sum_rules(cases, results, 8)) {
+      std::printf("%7zu  %s\n", s.wrong, text_of(s.rule).c_str());
+    }
   }
   return 0;
 }

@@ -1,0 +1,92 @@
+// load_kernels against a fake libcuda.so.1: what it loads, where, and what a call loads behind it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/kernel_list.h"
+#include "tests/expect_error.h"
+#include "tests/fake_libcuda.h"
+#include "tests/fake_pack.h"
+
+namespace blockscale {
+namespace {
+
+using cuda::KernelsOf;
+
+class LoadKernels : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
+    pack_ = std::make_unique<test::FakePack>(kernel_list());
+  }
+  static void TearDownTestSuite() { pack_.reset(); }
+  void SetUp() override { fake_.reset(); }
+
+  /// How many loaded kernels of a device have `part` in their names.
+  int loaded(int device, const std::string& part) const {
+    int count = 0;
+    for (const auto& [kernel, where] : fake_.loaded) {
+      count += where == device && kernel.find(part) != std::string::npos ? 1 : 0;
+    }
+    return count;
+  }
+
+  inline static std::unique_ptr<test::FakePack> pack_;
+  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
+};
+
+TEST_F(LoadKernels, LoadsThoseOfAnOperationOnOneDevice) {
+  const int count = cuda::load_kernels(KernelsOf::dequantize, 1);
+  EXPECT_GT(count, 4);
+  EXPECT_EQ(loaded(1, "dequantize"), count);
+  EXPECT_EQ(std::ssize(fake_.loaded), count);
+  EXPECT_EQ(cuda::load_kernels(KernelsOf::dequantize, 1), count);  // again
+  EXPECT_EQ(std::ssize(fake_.loaded), count);
+}
+
+TEST_F(LoadKernels, LoadsAllThatTheChipHas) {
+  int on_hopper = 0;
+  for (const runtime::KernelSpec& spec : kernel_list()) {
+    on_hopper += spec.architecture == "sm_90a" ? 1 : 0;
+  }
+  EXPECT_EQ(cuda::load_kernels(), on_hopper);
+  EXPECT_EQ(loaded(0, ""), on_hopper);
+  const int of_gemm = cuda::load_kernels(KernelsOf::gemm),
+            of_quantize = cuda::load_kernels(KernelsOf::quantize),
+            of_dequantize = cuda::load_kernels(KernelsOf::dequantize);
+  EXPECT_EQ(of_gemm + of_dequantize, on_hopper);  // products quantize results
+  EXPECT_LT(of_quantize, of_gemm);
+}
+
+TEST_F(LoadKernels, NoCallBehindItLoadsAny) {
+  cuda::load_kernels();
+  fake_.calls.clear();
+  auto* const memory = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 32);
+  GemmArguments x;
+  x.a = {Recipe::fp8_1x128, 64, 512};
+  x.b = {Recipe::fp8_128x128, 256, 512};
+  x.a.values = memory;
+  x.a.scales = memory + (1 << 20);
+  x.b.values = memory + (2 << 20);
+  x.b.scales = memory + (3 << 20);
+  x.d = {memory + (4 << 20), Format::bf16, 64, 256};
+  fake_.failures["cuLibraryLoadData"] = 209;
+  fake_.parameter_bytes = 8;
+  cuda::gemm(x);
+  EXPECT_EQ(fake_.launches.size(), 1u);
+  EXPECT_EQ(fake_.calls["cuLibraryLoadData"], 0);
+}
+
+TEST_F(LoadKernels, Refuses) {
+  test::expect_error(ErrorCode::invalid_argument, "device", "is 2",
+                     [] { cuda::load_kernels(KernelsOf::all, 2); });
+  fake_.failures["cuFuncLoad"] = 2;
+  test::expect_error(ErrorCode::device, "driver", "cuFuncLoad failed with error 2",
+                     [] { cuda::load_kernels(KernelsOf::dequantize); });
+}
+
+}  // namespace
+}  // namespace blockscale
