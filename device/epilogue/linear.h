@@ -1,4 +1,4 @@
-// D = alpha * sums + beta * C + bias: what a product's epilogue is launched with.
+// D = alpha * sums * scales + beta * C + bias: what a product's epilogue is launched with.
 #pragma once
 
 #include "core/format.h"
@@ -14,9 +14,18 @@ struct EpilogueMatrix {
   int64_t batch_stride = 0;
 };
 
+/// An f32 for each row of A or of B, that holds for all of K; none, which stands for 1, if there is
+/// no data.
+struct EpilogueScales {
+  const float* data = nullptr;
+  int64_t stride = 0;  // 0: one for all rows
+  int64_t batch_stride = 0;
+};
+
 struct LinearEpilogue {
-  EpilogueMatrix d, c, bias;            // c is read with beta != 0, bias where data is not null
-  const float* alpha_factor = nullptr;  // on the device, times alpha; null: 1
+  EpilogueMatrix d, c, bias;  // c is read with beta != 0, bias where data is not null
+  EpilogueScales row_scales, column_scales;  // of A and of B: sums times these, then times alpha
+  const float* alpha_factor = nullptr;       // on the device, times alpha; null: 1
   float alpha = 1;
   float beta = 0;
   bool keeps_sums = false;  // d is the sums

@@ -138,11 +138,44 @@ class AddMatrices {
   const LaneColumns& columns_;
 };
 
-/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
-/// this lane. C has no rows from `end_row` on.
+/// The scale of a row, the last one's from `count` rows on.
+BLOCKSCALE_DEVICE float scale_of(const EpilogueScales& scales, uint32_t batch, uint32_t row,
+                                 uint32_t count) {
+  const int64_t index = row < count ? row : count - 1;
+  return ptx::ld_global(scales.data + batch * scales.batch_stride + index * scales.stride);
+}
+
+/// Sums times the scales that hold for all of K, in place: of A's rows and then of B's.
+template <int kSums>
+BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
+                                    uint32_t row, uint32_t end_row, const LaneColumns& columns) {
+  constexpr int kCount = kSums / 4;  // columns of each half
+  if (e.row_scales.data != nullptr) {
+    const float scales[2] = {scale_of(e.row_scales, batch, row, end_row),
+                             scale_of(e.row_scales, batch, row + 8, end_row)};
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kSums; ++i) v[i] = ptx::mul_rn(v[i], scales[i / 2 % 2]);
+  }
+  if (e.column_scales.data == nullptr) return;
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kSums / 2; ++i) {  // of the lane's columns, each of two rows
+    const int half = i / kCount, of_half = i % kCount;
+    const uint32_t at = static_cast<uint32_t>(of_half / 2 * 8 + of_half % 2) * columns.step;
+    const float scale = scale_of(e.column_scales, batch, columns.first[half] + at, e.columns);
+    BLOCKSCALE_UNROLL
+    for (int below = 0; below < 2; ++below) {
+      float& x = v[i / 2 * 4 + 2 * below + i % 2];
+      x = ptx::mul_rn(x, scale);
+    }
+  }
+}
+
+/// alpha * sums * scales + beta * C + bias, in place, of a wgmma accumulator whose first row is
+/// `row` in this lane. C has no rows from `end_row` on.
 template <int kSums>
 BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
                                uint32_t row, uint32_t end_row, const LaneColumns& columns) {
+  apply_scales(v, e, batch, row, end_row, columns);
   if (const float alpha = alpha_of(e); alpha != 1) {
     BLOCKSCALE_UNROLL
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);

@@ -11,6 +11,7 @@
 
 #include "device/emulator/meaning/product_sums.h"
 #include "ops/gemm/error_bound.h"
+#include "ops/gemm/test/worst_codes.h"
 #include "tests/gemm_problem.h"
 
 namespace blockscale {
@@ -21,6 +22,7 @@ using emulator::meaning::SumTerm;
 using gemm_detail::ErrorLimit;
 using gemm_detail::GemmPath;
 using gemm_detail::ReferenceElement;
+using Codes = test::CodePair;
 using test::Random;
 
 constexpr std::size_t kBlock = 128;  // of k: what wgmma sums before f32 does
@@ -36,10 +38,6 @@ const Sums kWgmma = {Format::e4m3, {}, 32, 4};
 Sums plain(Format form, std::size_t instructions) {
   return {form, {.fraction_bits = 25, .group = 16, .result_bits = 23}, 16, instructions};
 }
-
-struct Codes {
-  std::vector<std::uint32_t> a, b;
-};
 
 double value_of(Format format, std::uint32_t code) {
   return visit_format(format, [&](auto tag) -> double {
@@ -91,34 +89,14 @@ Result sum_of_blocks(const Codes& codes, std::size_t dropped = ~std::size_t{0}) 
   return result;
 }
 
-/// 128 codes: `first`, then runs of {count, code}.
-std::vector<std::uint32_t> codes_of(
-    std::uint32_t first, const std::vector<std::pair<std::size_t, std::uint32_t>>& runs) {
-  std::vector<std::uint32_t> codes = {first};
-  for (const auto& [count, code] : runs) codes.insert(codes.end(), count, code);
-  return codes;
-}
-
-/// 256 beside 127 products, each of which loses all but its highest bit.
-Codes worst_normal() {
-  const std::uint32_t large = encode<Format::e4m3>(256.0f), small = encode<Format::e4m3>(2.75f);
-  const std::vector<std::uint32_t> codes = codes_of(large, {{127, small}});
-  return {codes, codes};
-}
-
-/// 2^-9, which is aligned as if it were 2^-6.
-Codes worst_subnormal() {
-  const std::uint32_t large = encode<Format::e4m3>(256.0f);
-  return {codes_of(1, {{31, 7}, {96, 1}}), codes_of(large, {{31, 17}, {96, 15}})};
-}
-
 TEST(ProvenError, OfWgmmaHoldsForTheWorstThatAreKnown) {
-  const Result normals = sum_of(kWgmma, worst_normal());
+  const Result normals = sum_of(kWgmma, test::worst_normal_codes());
   EXPECT_EQ(normals.sum, 65536);
   EXPECT_EQ(normals.exact.value, 66496.4375);
   EXPECT_NEAR(normals.error(), 242'321, 1);
   EXPECT_LE(normals.error(), gemm_detail::kWgmmaNormalError);
-  const Result subnormals = sum_of(kWgmma, worst_subnormal());
+  const Result subnormals = sum_of(kWgmma, test::worst_subnormal_codes());
+  EXPECT_EQ(subnormals.sum, 0.5f);
   EXPECT_NEAR(subnormals.error(), 657'472, 500);
   EXPECT_GT(subnormals.error(), gemm_detail::kWgmmaNormalError);
   EXPECT_LE(subnormals.error(), gemm_detail::kWgmmaError);

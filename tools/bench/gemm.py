@@ -1,17 +1,21 @@
 """Times blockscale.gemm on a GPU in turns with torch's FP8 products, on the shapes of dense models.
 
-Options: [--shapes baseline | MxNxK...] [--repeats N]
+Options: [--shapes baseline | users | MxNxK...] [--pair A:B] [--repeats N]
 
-`ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128 into bf16; `chained` is the
-same with programmatic dependent launch: a call starts before the one in front of it has ended. `pt`
-is torch._scaled_mm of the same values with one scale for each tensor and fast accumulation, which
-applies no block scales: the practical speed of light. `blk` is torch._scaled_mm with the block
-scales, where it takes the shape. All are CUDA graphs of calls on cold operands (as many sets as are
-together three times the level-2 cache), replayed in random order; medians count. What `ours` leaves
-is compared with a product of the dequantized operands. Only the shapes of `baseline` are recorded.
+`ours` multiplies A in fp8_1x128 (mn_major scales) by B in fp8_128x128, or another pair of
+recipes, into bf16; `chained` is the same with programmatic dependent launch: a call starts before
+the one in front of it has ended. `pt` is torch._scaled_mm of the same values with one scale for
+each tensor and fast accumulation, which applies no block scales: the practical speed of light.
+`blk` is torch._scaled_mm with the same scales, where it takes the shape. `users` are products that
+users have beside the dense models' layers: with scales of rows, of 1x128 on both sides, of 192 to
+512 rows, and with rows that begin at odd multiples of 16 bytes. All are CUDA graphs of calls on
+cold operands (as many sets as are together three times the level-2 cache), replayed in random
+order; medians count. What `ours` leaves is compared with a product of the dequantized operands.
+Only `baseline` and `users` are recorded.
 """
 
 import argparse
+import itertools
 import math
 import random
 import statistics
@@ -40,6 +44,60 @@ LAYERS = (
 BASELINE = [Shape(m, n, k) for n, k in LAYERS for m in (1, 64, 128, 4096)]
 BASELINE += [Shape(8192, 8192, 8192), Shape(4096, 4096, 4096), Shape(16384, 4096, 7168)]
 
+Pair = tuple[str, str]
+BLOCKS: Pair = ("fp8_1x128", "fp8_128x128")
+ROWS: Pair = ("fp8_row", "fp8_row")
+BOTH_1X128: Pair = ("fp8_1x128", "fp8_1x128")
+PAIRS = (BLOCKS, ROWS, BOTH_1X128)
+
+
+class Group(NamedTuple):
+    """Products of users: what is timed against ours, and what is asked of the ratios' mean."""
+
+    pair: Pair
+    shapes: tuple[Shape, ...]
+    peer: str
+    asked: float
+
+
+def _square(*rows: int) -> tuple[Shape, ...]:
+    return tuple(Shape(m, 4096, 4096) for m in rows)
+
+
+USERS = {
+    "fp8_row, M = 128": Group(ROWS, (*_square(128), Shape(128, 8192, 8192)), "pt", 0.95),
+    "fp8_row, M = 256": Group(ROWS, (*_square(256), Shape(256, 8192, 8192)), "pt", 0.90),
+    "fp8_row, M >= 1024": Group(
+        ROWS, (*_square(1024, 2048, 4096, 8192), Shape(8192, 8192, 8192)), "pt", 0.93
+    ),
+    "fp8_row, 2048 x 13824 x 5120": Group(ROWS, (Shape(2048, 13824, 5120),), "pt", 0.92),
+    "fp8_row, 512 x 5120 x 5120": Group(ROWS, (Shape(512, 5120, 5120),), "pt", 0.90),
+    "1x128 x 1x128": Group(
+        BOTH_1X128, (*_square(64, 256, 1024, 4096), Shape(4096, 7168, 2048)), "blk", 1.0
+    ),
+    "M = 192 to 512": Group(
+        BLOCKS,
+        tuple(
+            Shape(*s)
+            for s in (
+                (200, 3072, 12288), (512, 3072, 12288), (200, 13824, 5120), (512, 13824, 5120),
+                (333, 8192, 3584), (512, 5120, 5120),
+            )
+        ),
+        "pt",
+        0.92,
+    ),
+    "K = 7184 to 7280": Group(
+        BLOCKS,
+        tuple(Shape(m, 4096, k) for m in (512, 4096) for k in (7184, 7216, 7248, 7280)),
+        "pt",
+        0.85,
+    ),
+    "N = 4176, K = 7184": Group(
+        BLOCKS, (Shape(1000, 4176, 7184), Shape(4096, 4176, 7184)), "pt", 0.80
+    ),
+}  # fmt: skip
+
 #: Groups of shapes that have a geometric mean of their own.
 GROUPS: dict[str, Callable[[Shape], bool]] = {
     "all": lambda _: True,
@@ -51,6 +109,15 @@ GROUPS: dict[str, Callable[[Shape], bool]] = {
 
 #: What is asked of the geometric means of `pt` over `ours`.
 ASKED = {"all": 1.09, "M = 1": 1.28, "M = 64": 1.16, "M = 128": 1.05, "M >= 4096": 0.97}
+
+
+class Case(NamedTuple):
+    pair: Pair | None  # None: what the options say
+    shape: Shape
+
+
+BASELINE_CASES = [Case(BLOCKS, shape) for shape in BASELINE]
+USER_CASES = [Case(group.pair, shape) for group in USERS.values() for shape in group.shapes]
 
 MOST_SETS = 64
 LEAST_CALLS = 8  # of a graph, so that what it takes to launch one does not count
@@ -72,6 +139,20 @@ def geometric_means(ratios: dict[Shape, float]) -> dict[str, float]:
         if chosen:
             means[name] = statistics.geometric_mean(chosen)
     return means
+
+
+def means_of_users(cases: list[dict]) -> dict[str, tuple[float, float, float]]:
+    """Of each group of USERS, whose cases follow one another: the geometric mean of its peer's time
+    over ours, the least ratio, and what is asked of the mean."""
+    found, rest = {}, iter(cases)
+    for name, group in USERS.items():
+        ratios = []
+        for case in itertools.islice(rest, len(group.shapes)):
+            if (peer := case[f"{group.peer}_microseconds"]) is not None:
+                ratios.append(peer / case["ours_microseconds"])
+        if ratios:
+            found[name] = (statistics.geometric_mean(ratios), min(ratios), group.asked)
+    return found
 
 
 def table(cases: list[dict]) -> str:
@@ -111,7 +192,7 @@ def ratios_of(cases: list[dict], name: str, to: str = "ours") -> dict[Shape, flo
 class Operands:
     """Operands of a product in memory of their own."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, shape: Shape, seed: int, pair: Pair = BLOCKS) -> None:
         import blockscale
         import torch
 
@@ -122,8 +203,14 @@ class Operands:
             options = {"dtype": torch.bfloat16, "device": "cuda", "generator": generator}
             return torch.randn(rows, k, **options)
 
-        self.a = blockscale.quantize(normal(m), "fp8_1x128", layout="mn_major")
-        self.b = blockscale.quantize(normal(n), "fp8_128x128")
+        of_rows = pair == ROWS
+        self.a = blockscale.quantize(normal(m), pair[0], layout=None if of_rows else "mn_major")
+        both = pair == BOTH_1X128
+        self.b = blockscale.quantize(normal(n), pair[1], layout="mn_major" if both else None)
+        # As torch takes them: of A's rows, and of B's columns.
+        self.scales = self.a.scales if of_rows else self.a.scales.t(), self.b.scales.t()
+        if both:
+            self.scales = self.a.scales.t(), self.b.scales
         self.d = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
 
 
@@ -139,7 +226,7 @@ def contenders() -> dict[str, Callable[[Operands], Any]]:
         return torch._scaled_mm(x.a.values, x.b.values.t(), out=x.d, **options)
 
     def blk(x: Operands) -> Any:
-        options = {"scale_a": x.a.scales.t(), "scale_b": x.b.scales.t(), "out_dtype": kind}
+        options = {"scale_a": x.scales[0], "scale_b": x.scales[1], "out_dtype": kind}
         return torch._scaled_mm(x.a.values, x.b.values.t(), out=x.d, **options)
 
     def chained(x: Operands) -> Any:
@@ -200,11 +287,11 @@ def median_microseconds(graphs: dict[str, Any], calls: int, repeats: int) -> dic
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
-def measure_shape(shape: Shape, l2_bytes: int, repeats: int) -> dict:
+def measure_shape(shape: Shape, l2_bytes: int, repeats: int, pair: Pair = BLOCKS) -> dict:
     import blockscale
     import torch
 
-    sets = [Operands(shape, seed) for seed in range(set_count(shape, l2_bytes))]
+    sets = [Operands(shape, seed, pair) for seed in range(set_count(shape, l2_bytes))]
     calls = len(sets) * math.ceil(LEAST_CALLS / len(sets))
     graphs, refusal = {}, None
     error = math.nan
@@ -235,7 +322,8 @@ def measure_shape(shape: Shape, l2_bytes: int, repeats: int) -> dict:
         "pt_over_ours": times["pt"] / times["ours"],
         "pt_over_chained": times["pt"] / times["chained"],
         "error": error,
-        "plan": blockscale.describe_gemm(*shape).splitlines()[0],
+        "pair": list(pair),
+        "plan": blockscale.describe_gemm(*shape, *pair).splitlines()[0],
     }
 
 
@@ -249,8 +337,17 @@ def parse_shape(text: str) -> Shape:
     return Shape(m, n, k)
 
 
-def parse_shapes(text: str) -> list[Shape]:
-    return BASELINE if text == "baseline" else [parse_shape(text)]
+def parse_shapes(text: str) -> list[Case]:
+    named = {"baseline": BASELINE_CASES, "users": USER_CASES}
+    return named.get(text) or [Case(None, parse_shape(text))]
+
+
+def parse_pair(text: str) -> Pair:
+    left, _, right = text.partition(":")
+    if (left, right) not in PAIRS:
+        names = ", ".join(":".join(pair) for pair in PAIRS)
+        raise argparse.ArgumentTypeError(f"'{text}' is no pair; {names} are measured")
+    return left, right
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -258,9 +355,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--shapes",
         type=parse_shapes,
         nargs="+",
-        default=[BASELINE],
+        default=[BASELINE_CASES],
         metavar="SHAPE",
-        help="baseline (the default), or MxNxK, for which no file is written",
+        help="baseline (the default), users, or MxNxK, for which no file is written",
+    )
+    parser.add_argument(
+        "--pair", type=parse_pair, default=BLOCKS, help="recipes A:B of MxNxK; default: blocks"
     )
     parser.add_argument("--repeats", type=at_least(9), default=15, help="at least 9; default: 15")
 
@@ -282,8 +382,9 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     properties = torch.cuda.get_device_properties(0)
     cases = []
     with torch.no_grad():
-        for shape in [shape for shapes in options.shapes for shape in shapes]:
-            cases.append(measure_shape(shape, properties.L2_cache_size, options.repeats))
+        for case in [case for cases in options.shapes for case in cases]:
+            pair = case.pair or options.pair
+            cases.append(measure_shape(case.shape, properties.L2_cache_size, options.repeats, pair))
             torch.cuda.empty_cache()
             print(table(cases[-1:]).splitlines()[-1], flush=True)
     means = {
@@ -294,15 +395,22 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
     for name, values in means.items():
         text = ", ".join(f"{group} {mean:.3f}" for group, mean in values.items())
         print(f"{name}, geometric means: {text or '-'}")
-    if options.shapes != [BASELINE]:
+    if options.shapes not in ([BASELINE_CASES], [USER_CASES]):
         return
+    is_baseline = options.shapes == [BASELINE_CASES]
+    if not is_baseline:
+        means = means_of_users(cases)
+        for name, (mean, least, asked) in means.items():
+            print(f"{name}: mean {mean:.3f}, least {least:.3f}, asked {asked}")
     results = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "l2_bytes": properties.L2_cache_size,
         "repeats": options.repeats,
-        "asked": ASKED,
+        "asked": ASKED if is_baseline else {name: group.asked for name, group in USERS.items()},
         "geometric_means": means,
         "shapes": cases,
     }
-    yield record.Measurement("gemm-baseline", "./dev gpu-bench gemm", results, record.gpu())
+    name = "baseline" if is_baseline else "users"
+    command = "./dev gpu-bench gemm" + ("" if is_baseline else " --shapes users")
+    yield record.Measurement(f"gemm-{name}", command, results, record.gpu())

@@ -153,11 +153,13 @@ fetch_newer_highway() {
   mkdir -p "$folder/backend"
   # pip asks the package's build system for its name; this one knows it without configuring a build.
   cat >"$folder/backend/mesonpy.py" <<'TEXT'
-import pathlib, shutil
+import email, pathlib
 def prepare_metadata_for_build_wheel(folder, settings=None):
-    (pathlib.Path(folder) / "numpy-0.dist-info").mkdir()
-    shutil.copy("PKG-INFO", pathlib.Path(folder) / "numpy-0.dist-info/METADATA")
-    return "numpy-0.dist-info"
+    text = pathlib.Path("PKG-INFO").read_text()
+    name = "numpy-" + email.message_from_string(text)["Version"] + ".dist-info"
+    (pathlib.Path(folder) / name).mkdir()
+    (pathlib.Path(folder) / name / "METADATA").write_text(text)
+    return name
 TEXT
   PYTHONPATH=$folder/backend build/venv/bin/pip download --quiet --disable-pip-version-check \
     --no-deps --no-binary :all: --no-build-isolation --require-hashes --dest "$folder" -r "$pinned"

@@ -39,8 +39,8 @@ void align(ScaledTensorView& x, void* workspace, const cuda::Chip& chip, Fp8Gemm
   plan.workspace_bytes += x.batch * x.value_batch_stride;
 }
 
-/// Whether the GEMV computes the product, where A has one row: it has no form for scales of single
-/// rows of B, adds in another order than tiles, and is no faster where K is short.
+/// Whether the GEMV computes the product, where A has one row: it has no form for scales of blocks
+/// of single rows of B, adds in another order than tiles, and is no faster where K is short.
 bool takes_gemv(const GemmArguments& x, const Fp8GemmSize& size) {
   constexpr std::int64_t kLeastK = 4096;
   constexpr std::int64_t kMostK = std::int64_t{1} << 16;  // as shared memory holds A
@@ -64,6 +64,7 @@ GemmStep gemv_step(const GemmArguments& x, const Fp8GemmSize& size) {
   p.a_scales = scales_of_operand(x.a);
   p.b_scales = scales_of_operand(x.b);
   p.epilogue = epilogue_of(x);
+  move_scales_to_end(x, p.a_scales, p.b_scales, p.epilogue);
   p.k = static_cast<std::uint32_t>(size.k);
   p.division_shift = static_cast<std::uint32_t>(std::countr_zero(divisions));
   p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{divisions}));
@@ -96,15 +97,16 @@ Fp8GemmSize size_of(const GemmArguments& x) {
   size.n = x.d.columns;
   size.k = x.a.k;
   size.batch = x.d.batch;
-  size.promotion =
-      b.block_rows == 0 || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
+  const bool at_end = has_scales_at_end(x);
+  const bool one_scale = at_end || b.block_rows == 0;
+  size.promotion = one_scale || b.block_rows == 128 ? Promotion::blocks : Promotion::columns;
   size.may_split_columns = x.quantized || !is_swizzled(x.b.layout);
   if (x.quantized) {
     size.quantized_columns = quantized_columns(x);
-    const bool one_scale = b.block_rows == 0;
     if (!one_scale && !runs_fit_blocks(tile_runs(x))) size.promotion = Promotion::columns;
   }
   size.may_split = !x.batch_invariant;
+  size.loads_scales = !at_end;
   size.may_copy_scales = takes_copied_scales(x.a, 1) && takes_copied_scales(x.b, kFp8BlockK);
   return size;
 }

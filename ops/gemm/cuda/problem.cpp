@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/specs.h"
@@ -107,6 +108,22 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   e.rows = static_cast<std::uint32_t>(x.d.rows);
   e.columns = static_cast<std::uint32_t>(x.d.columns);
   return e;
+}
+
+bool has_scales_at_end(const GemmArguments& x) {
+  return recipe_traits(x.a.recipe).block_k == 0 && recipe_traits(x.b.recipe).block_k == 0;
+}
+
+void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales& b_scales,
+                        LinearEpilogue& epilogue) {
+  if (!has_scales_at_end(x)) return;
+  const auto taken = [](GemmScales& scales) -> EpilogueScales {
+    const auto* const data = reinterpret_cast<const float*>(std::exchange(scales.data, nullptr));
+    return {data, scales.row_stride, scales.batch_stride};
+  };
+  epilogue.row_scales = taken(a_scales);
+  epilogue.column_scales = taken(b_scales);
+  epilogue.keeps_sums = false;
 }
 
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count) {

@@ -27,6 +27,13 @@ void check_scales(const GemmScales& scales, const ScaledTensorView& x, const cha
 
 LinearEpilogue epilogue_of(const GemmArguments& validated);
 
+/// Whether the scales of both operands hold for all of K: they are then left to the epilogue.
+bool has_scales_at_end(const GemmArguments& x);
+
+/// Gives scales to the epilogue, if so; they have no data any more.
+void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales& b_scales,
+                        LinearEpilogue& epilogue);
+
 /// `count` columns of a product from `first` on, a multiple of kFp8BlockK; all where D is
 /// quantized.
 GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count);

@@ -104,6 +104,7 @@ TunedChoice choice_of(const Reader& x) {
   t.size.batch = x.integer<std::int64_t>("batch", 1, kMostElements);
   t.size.promotion = x.promotion("promotion");
   t.size.may_split = x.boolean("may_split");
+  t.size.loads_scales = x.boolean("loads_scales");
   t.size.may_copy_scales = x.boolean("may_copy_scales");
   const Reader c = x.object("choice");
   t.choice.rows = c.integer<int>("rows", 1, 1024);
@@ -119,8 +120,8 @@ TunedChoice choice_of(const Reader& x) {
 /// Bindings name every member, so that a new one does not compile until the file has it. Products
 /// that quantize are not tuned.
 Json json_of(const TunedChoice& t) {
-  const auto& [m, n, k, batch, promotion, may_split_columns, may_split, may_copy_scales,
-               quantized_columns] = t.size;
+  const auto& [m, n, k, batch, promotion, may_split_columns, may_split, loads_scales,
+               may_copy_scales, quantized_columns] = t.size;
   const auto& [rows, columns, stages, split, per_sm] = t.choice;
   return {{"chip", t.chip.name},
           {"multiprocessors", t.chip.multiprocessors},
@@ -130,6 +131,7 @@ Json json_of(const TunedChoice& t) {
           {"batch", batch},
           {"promotion", kPromotionNames[static_cast<int>(promotion)]},
           {"may_split", may_split},
+          {"loads_scales", loads_scales},
           {"may_copy_scales", may_copy_scales},
           {"choice",
            {{"rows", rows},

@@ -60,6 +60,7 @@ using Bytes16 = device::Vector<uint32_t, 4>;
 
 BLOCKSCALE_DEVICE float load_scale(const GemmScales& s, uint32_t batch, uint32_t row,
                                    uint32_t k_block) {
+  if (s.data == nullptr) return 1.0f;  // left to the epilogue
   const int64_t at = batch * s.batch_stride + s.row_offset(row) + s.k_offset(k_block);
   return s.bytes ? scale_value(ptx::ld_global(s.data + at))
                  : scale_value(ptx::ld_global(reinterpret_cast<const uint32_t*>(s.data) + at));
@@ -135,6 +136,12 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8GemvParams& p, const Memory& memory, uin
 }
 
 BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, uint32_t batch, uint32_t column, float sum) {
+  if (e.row_scales.data != nullptr) {
+    sum = ptx::mul_rn(sum, epilogue::scale_of(e.row_scales, batch, 0, 1));
+  }
+  if (e.column_scales.data != nullptr) {
+    sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, batch, column, e.columns));
+  }
   float v = ptx::mul_rn(epilogue::alpha_of(e), sum);
   if (e.beta != 0) {
     const epilogue::RowPart c = epilogue::row_part(e.c, e, batch, 0, column);

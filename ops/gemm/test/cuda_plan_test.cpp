@@ -181,7 +181,8 @@ TEST(CudaGemmPlan, OneRowHasAKernelOfItsOwn) {
     return plan_of(x).steps[0].of<Fp8GemvParams>() != nullptr;
   };
   EXPECT_TRUE(has_gemv(product(1, 64, 4096, Recipe::fp8_tensor, Recipe::fp8_tensor)));
-  EXPECT_FALSE(has_gemv(product(1, 64, 4096, Recipe::fp8_row, Recipe::fp8_row)));
+  EXPECT_TRUE(has_gemv(product(1, 64, 4096, Recipe::fp8_row, Recipe::fp8_row)));
+  EXPECT_FALSE(has_gemv(product(1, 64, 4096, Recipe::fp8_1x128, Recipe::fp8_1x128)));
   EXPECT_FALSE(has_gemv(product(1, 24576, 1536)));
   EXPECT_FALSE(has_gemv(product(1, 64, 4104)));
   EXPECT_FALSE(has_gemv(product(2, 64, 4096)));

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/test/worst_codes.h"
 #include "ops/gemm/validate.h"
 #include "runtime/cuda/measure.h"
 #include "tests/expect_error.h"
@@ -283,11 +285,12 @@ TEST_F(CudaGpuGemm, EdgesAndShards) {
 }
 
 TEST_F(CudaGpuGemm, OneRowOfLongK) {
-  for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor}) {
+  for (const Recipe b :
+       {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor, Recipe::fp8_row}) {
     for (const std::int64_t n : {1, 139}) {
       for (const std::int64_t k : {4096, 4112, 7168}) {
         Problem p;
-        p.a = b == Recipe::fp8_tensor ? b : Recipe::fp8_1x128;
+        p.a = recipe_traits(b).block_k == 0 ? b : Recipe::fp8_1x128;
         p.b = b;
         p.m = 1;
         p.n = n;
@@ -416,6 +419,38 @@ TEST_F(CudaGpuGemm, ExactSums) {
     cuda::gemm(problem.arguments(), {stream.handle()});
     stream.wait();
     EXPECT_EQ(problem.compare({}).violations, 0);
+  }
+}
+
+/// The inputs that are known to be worst: what the recorded rule says, far from exact.
+TEST_F(CudaGpuGemm, WorstKnownSums) {
+  const std::pair<test::CodePair, float> cases[] = {{test::worst_normal_codes(), 65536.0f},
+                                                    {test::worst_subnormal_codes(), 0.5f}};
+  for (const auto& [codes, sum] : cases) {
+    const auto on_device = [](const std::vector<std::uint32_t>& row) {
+      const std::vector<std::uint8_t> bytes(row.begin(), row.end());
+      DeviceBuffer buffer(bytes.size());
+      buffer.copy_from_host(bytes.data(), bytes.size());
+      return buffer;
+    };
+    DeviceBuffer a = on_device(codes.a), b = on_device(codes.b), d(4), scale(4);
+    const float one = 1;
+    scale.copy_from_host(&one, 4);
+    for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_row}) {
+      GemmArguments x;
+      x.a = {recipe, 1, 128};
+      x.b = x.a;
+      x.a.values = a.data();
+      x.b.values = b.data();
+      x.a.scales = x.b.scales = scale.data();
+      x.d = {d.data(), Format::f32, 1, 1};
+      const runtime::DeviceStream stream;
+      cuda::gemm(x, {stream.handle()});
+      stream.wait();
+      float got = 0;
+      d.copy_to_host(&got, 4);
+      EXPECT_EQ(got, sum) << recipe_traits(recipe).name;
+    }
   }
 }
 

@@ -103,6 +103,7 @@ TEST(Tuning, FilesGoRound) {
   Fp8GemmSize other = size_of(7, 64, 300);
   other.promotion = Promotion::columns;
   other.may_split = false;
+  other.loads_scales = false;
   other.may_copy_scales = false;
   other.batch = 3;
   tune_so(other, 1, 5e-6, tuning);

@@ -106,6 +106,7 @@ GemmStep step_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Launc
   check_scales(p.a_scales, x.a, "a");
   check_scales(p.b_scales, x.b, "b");
   p.epilogue = epilogue_of(x);
+  move_scales_to_end(x, p.a_scales, p.b_scales, p.epilogue);
   if (x.quantized) {
     p.quantize = quantizing_epilogue(x);
     p.quantize.takes_sums = p.epilogue.keeps_sums && p.quantize.activation == Activation::none;
@@ -174,6 +175,7 @@ std::string text_of_fp8(const GemmStep& step, const Fp8GemmParams& p) {
     text += p.epilogue.d.tma_store ? ", stored as boxes" : ", stored by elements";
   }
   if (kernel.copies_scales) text += ", scales copied";
+  if (p.a_scales.data == nullptr) text += ", scales at the end";
   if (p.b_once) text += ", B read once";
   return text;
 }

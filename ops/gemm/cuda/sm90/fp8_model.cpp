@@ -87,7 +87,9 @@ double tile_seconds(const Fp8GemmSize& x, const Fp8LaunchConfig& c, double block
   const double block = std::max(elements * kFp8BlockK / (ping_pong ? kPingPongProducts : kProducts),
                                 double(c.columns) * kFp8BlockK / kLoads);
   const double step =
-      !ping_pong ? kStep : kPingPongStep + (kernel_of(x, c).copies_scales ? 0 : kPingPongLoad);
+      !ping_pong
+          ? kStep
+          : kPingPongStep + (x.loads_scales && !kernel_of(x, c).copies_scales ? kPingPongLoad : 0);
   double store = elements * (ping_pong ? kPingPongStore : kStore);
   if (!is_last) store *= blocks_per_sm * (ping_pong ? kPingPongBeside : kBeside);
   return double(x.sub_tiles()) * (k_blocks * (block * blocks_per_sm + step) + store);
@@ -265,7 +267,7 @@ std::vector<Fp8LaunchConfig> fp8_launch_configs(const Fp8GemmSize& x, const cuda
 Fp8Heuristic fp8_heuristic(const Fp8GemmSize& x, const cuda::Chip& chip) {
   // To compare all configs takes as long as a launch: each thread keeps what it has found, in a
   // slot for each value of a hash.
-  using Key = std::array<std::int64_t, 11>;
+  using Key = std::array<std::int64_t, 12>;
   struct Slot {
     Key key{};  // of no size: the last number is positive
     Fp8Heuristic division;
@@ -279,6 +281,7 @@ Fp8Heuristic fp8_heuristic(const Fp8GemmSize& x, const cuda::Chip& chip) {
                    static_cast<int>(x.promotion),
                    x.may_split_columns,
                    x.may_split,
+                   x.loads_scales,
                    x.may_copy_scales,
                    x.quantized_columns,
                    chip.multiprocessors,

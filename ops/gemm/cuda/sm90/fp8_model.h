@@ -23,6 +23,8 @@ struct Fp8GemmSize {
   /// Whether K may be divided, as the number of rows suggests: the order of additions then depends
   /// on it.
   bool may_split = true;
+  /// Whether scales are brought beside the operands, and not all left to the epilogue.
+  bool loads_scales = true;
   /// Whether tensor copies can bring the scales, of the kernels that have them copied.
   bool may_copy_scales = false;
   /// Where D is quantized: columns that a block computes for 128 of the result, 256 with swiglu,

@@ -61,6 +61,20 @@ BLOCKSCALE_DEVICE void load_operands(const Work<kConfig, Order>& work,
   });
 }
 
+/// The code of a scale that is left to the epilogue: 1 until then.
+struct UnitScale {};
+using blockscale::scale_value;
+BLOCKSCALE_DEVICE float scale_value(UnitScale) {
+  return 1.0f;
+}
+BLOCKSCALE_DEVICE UnitScale load_code(const UnitScale*) {
+  return {};
+}
+template <class Code>
+BLOCKSCALE_DEVICE Code load_code(const Code* p) {
+  return ptx::ld_global(p);
+}
+
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
 /// take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
@@ -120,9 +134,8 @@ class ScaleLoader {
     const Fp8GemmParamsOf<Order>& p = work_.p;
     const Tile tile = turn_ == 0 ? work_.first_tile : work_.tile(turn_);
     const uint32_t lane = ptx::laneid();
-    a_ = reinterpret_cast<const ACode*>(p.a_scales.data) +
-         work_.matrix(tile) * p.a_scales.batch_stride;
-    b_ = reinterpret_cast<const BCode*>(p.b_scales.data) + tile.group * p.b_scales.batch_stride;
+    a_ = first_code<ACode>(p.a_scales, work_.matrix(tile));
+    b_ = first_code<BCode>(p.b_scales, tile.group);
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
       a_row_[j] = row_offset(p.a_scales, tile.first_row + 32 * j + lane, tile.end_row);
@@ -131,6 +144,10 @@ class ScaleLoader {
     for (uint32_t j = 0; j < kB; ++j) {
       b_row_[j] = row_offset(p.b_scales, b_row(tile.n, j), p.epilogue.columns);
     }
+  }
+  template <class Code>
+  BLOCKSCALE_DEVICE static const Code* first_code(const GemmScales& scales, uint32_t matrix) {
+    return reinterpret_cast<const Code*>(scales.data) + matrix * scales.batch_stride;
   }
   /// The row of B that has this lane's scale `j`.
   BLOCKSCALE_DEVICE uint32_t b_row(uint32_t tile, uint32_t j) const {
@@ -154,9 +171,9 @@ class ScaleLoader {
     const ACode* const a = a_ + work_.p.a_scales.k_offset(k_);
     const BCode* const b = b_ + work_.p.b_scales.k_offset(k_);
     BLOCKSCALE_UNROLL
-    for (uint32_t j = 0; j < kA; ++j) to.a[j] = ptx::ld_global(a + a_row_[j]);
+    for (uint32_t j = 0; j < kA; ++j) to.a[j] = load_code(a + a_row_[j]);
     BLOCKSCALE_UNROLL
-    for (uint32_t j = 0; j < kB; ++j) to.b[j] = ptx::ld_global(b + b_row_[j]);
+    for (uint32_t j = 0; j < kB; ++j) to.b[j] = load_code(b + b_row_[j]);
     k_ += kScaleWarps;
     if (k_ >= work_.k_end) begin_tile();
     return true;
@@ -213,6 +230,12 @@ BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Share
     return;
   }
   const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
+  if constexpr (kConfig.promotion == Promotion::blocks) {
+    if (work.p.a_scales.data == nullptr) {
+      ScaleLoader<kConfig, Order, UnitScale, UnitScale>(work, shared, warp).run();
+      return;
+    }
+  }
   if (a_bytes && b_bytes) {
     ScaleLoader<kConfig, Order, uint8_t, uint8_t>(work, shared, warp).run();
   } else if (a_bytes) {
