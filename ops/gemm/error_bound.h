@@ -34,16 +34,17 @@ struct UsualError {
   GemmPath path;
   const char* path_name;
   ErrorLimit limit;
-  /// The largest part of it that errors were over 10^7 elements of all families of
-  /// tests/gemm_problem.h: a quarter at least (ErrorBound.DISABLED_Measure, and its like for GPUs).
+  /// The largest part of it that errors were: over 10^7 elements of the families of
+  /// tests/gemm_problem.h (ErrorBound.DISABLED_Measure, and its like for GPUs), and with outliers
+  /// (UsualError.OfWgmmaHoldsForUsualData). A quarter at least.
   double measured;
 };
 
 inline constexpr UsualError kUsualErrors[] = {
-    {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.50},
-    {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.50},
-    {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.50},
-    {GemmPath::plain, "plain kernels", {8, 28}, 0.50},
+    {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.49},
+    {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
+    {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
+    {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
 
 constexpr ErrorLimit usual_error(GemmPath path) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import pathlib
 import subprocess
@@ -32,6 +33,27 @@ def test_the_baseline_has_31_shapes() -> None:
         7,
         10,
     ]
+
+
+def test_users_have_groups_of_their_own() -> None:
+    cases = [case(c.shape, 3.0, 2.0, 1.0) for c in gemm.USER_CASES]
+    means = gemm.means_of_users(cases)
+    assert list(means) == list(gemm.USERS)
+    for name, found in means.items():
+        ratio = 0.5 if gemm.USERS[name].peer == "blk" else 1.5
+        assert found["mean"] == pytest.approx(ratio) and found["least"] == ratio
+        assert found["asked"] == gemm.USERS[name].asked
+    cases[-1]["pt_microseconds"] = 2.0
+    assert gemm.means_of_users(cases)["N = 4176, K = 7184"]["least"] == 1
+
+
+def test_shapes_and_pairs_are_parsed() -> None:
+    assert gemm.parse_shapes("users") == gemm.USER_CASES
+    assert gemm.parse_shapes("baseline") == gemm.BASELINE_CASES
+    assert gemm.parse_shapes("1x2x3") == [gemm.Case(None, Shape(1, 2, 3))]
+    assert gemm.parse_pair("fp8_row:fp8_row") == gemm.ROWS
+    with pytest.raises(argparse.ArgumentTypeError, match="'nvfp4' is no pair"):
+        gemm.parse_pair("nvfp4")
 
 
 @pytest.mark.parametrize("shape", BASELINE, ids=str)

@@ -141,7 +141,7 @@ def geometric_means(ratios: dict[Shape, float]) -> dict[str, float]:
     return means
 
 
-def means_of_users(cases: list[dict]) -> dict[str, tuple[float, float, float]]:
+def means_of_users(cases: list[dict]) -> dict[str, dict[str, float]]:
     """Of each group of USERS, whose cases follow one another: the geometric mean of its peer's time
     over ours, the least ratio, and what is asked of the mean."""
     found, rest = {}, iter(cases)
@@ -151,7 +151,8 @@ def means_of_users(cases: list[dict]) -> dict[str, tuple[float, float, float]]:
             if (peer := case[f"{group.peer}_microseconds"]) is not None:
                 ratios.append(peer / case["ours_microseconds"])
         if ratios:
-            found[name] = (statistics.geometric_mean(ratios), min(ratios), group.asked)
+            mean = statistics.geometric_mean(ratios)
+            found[name] = {"mean": mean, "least": min(ratios), "asked": group.asked}
     return found
 
 
@@ -397,20 +398,19 @@ def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
         print(f"{name}, geometric means: {text or '-'}")
     if options.shapes not in ([BASELINE_CASES], [USER_CASES]):
         return
-    is_baseline = options.shapes == [BASELINE_CASES]
-    if not is_baseline:
-        means = means_of_users(cases)
-        for name, (mean, least, asked) in means.items():
-            print(f"{name}: mean {mean:.3f}, least {least:.3f}, asked {asked}")
     results = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "l2_bytes": properties.L2_cache_size,
         "repeats": options.repeats,
-        "asked": ASKED if is_baseline else {name: group.asked for name, group in USERS.items()},
-        "geometric_means": means,
-        "shapes": cases,
     }
-    name = "baseline" if is_baseline else "users"
-    command = "./dev gpu-bench gemm" + ("" if is_baseline else " --shapes users")
-    yield record.Measurement(f"gemm-{name}", command, results, record.gpu())
+    name, command = "gemm-baseline", "./dev gpu-bench gemm"
+    if options.shapes == [BASELINE_CASES]:
+        results |= {"asked": ASKED, "geometric_means": means}
+    else:
+        name, command = "gemm-users", command + " --shapes users"
+        results["users"] = means_of_users(cases)
+        for group, found in results["users"].items():
+            print(f"{group}: mean {found['mean']:.3f}, least {found['least']:.3f}")
+    results["shapes"] = cases
+    yield record.Measurement(name, command, results, record.gpu())

@@ -171,6 +171,25 @@ def product_figure(document: dict) -> str:
     )
 
 
+def user_rows(results: dict) -> Iterator[Row]:
+    for case, row in zip(results["shapes"], product_rows(results), strict=True):
+        yield row._replace(shape=f"{row.shape}, {' x '.join(case['pair'])}")
+
+
+def user_goals(results: dict) -> Iterator[Goal]:
+    for name, group in results["users"].items():
+        peer = "with block scales " if gemm.USERS[name].peer == "blk" else ""
+        text = f"the mean; the least {group['least']:.2f}"
+        yield Goal(
+            f"speed over cuBLASLt's {peer}at {name}", text, group["mean"], group["asked"], True
+        )
+
+
+def user_figure(document: dict) -> str:
+    means = [group["mean"] for group in document["results"]["users"].values()]
+    return f"Other FP8 products on an {chip_of(document)}: {span(means)} x cuBLASLt."
+
+
 def sweep_goals(results: dict) -> Iterator[Goal]:
     for name, found in results["variants"].items():
         asked = results.get("asked", gemm_sweep.ASKED)[name]
@@ -386,6 +405,7 @@ READERS = (
         lambda results: results.get("left_out", 0),
     ),
     Reader(has("geometric_means"), "cuBLASLt", "us", product_rows, product_goals, product_figure),
+    Reader(has("users"), "cuBLASLt", "us", user_rows, user_goals, user_figure),
     Reader(has("sweep"), "", "us", no_rows, sweep_goals, sweep_figure),
     Reader(
         is_of_quantized_results, "bf16", "us", quantized_rows, quantized_goals, quantized_figure

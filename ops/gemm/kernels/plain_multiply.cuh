@@ -88,31 +88,22 @@ class Multiplier {
   BLOCKSCALE_DEVICE void multiply_segments(SharedAddress a, SharedAddress b, SharedAddress scales,
                                            bool finite) {
     constexpr uint32_t kSegments = static_cast<uint32_t>(kConfig.depth / (16 * kSixteens));
-    if constexpr (kM * kN <= 2) {  // warps that divide K: one by one, a segment waits for each load
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t s = 0; s < kSegments; ++s) {
+      const uint32_t first_chunk = s * static_cast<uint32_t>(2 * kSixteens);
+      const SharedAddress of_segment = scales + s * (kRows * 4);
+      Segment<kSixteens> segment;
+      load_a(segment, a, first_chunk, finite);
       BLOCKSCALE_UNROLL
-      for (uint32_t s = 0; s < kSegments; ++s) multiply_segment<kSixteens>(a, b, scales, s, finite);
-    } else {
-      BLOCKSCALE_NO_UNROLL
-      for (uint32_t s = 0; s < kSegments; ++s) multiply_segment<kSixteens>(a, b, scales, s, finite);
-    }
-  }
-
-  template <int kSixteens>
-  BLOCKSCALE_DEVICE void multiply_segment(SharedAddress a, SharedAddress b, SharedAddress scales,
-                                          uint32_t s, bool finite) {
-    const uint32_t first_chunk = s * static_cast<uint32_t>(2 * kSixteens);
-    const SharedAddress of_segment = scales + s * (kRows * 4);
-    Segment<kSixteens> segment;
-    load_a(segment, a, first_chunk, finite);
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kM; ++i) {
-      const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ / 4;
-      segment.scales[i][0] = ptx::ld_shared<float>(of_segment + row * 4);
-      segment.scales[i][1] = ptx::ld_shared<float>(of_segment + (row + 8) * 4);
-    }
-    BLOCKSCALE_UNROLL
-    for (int j = 0; j < kN; j += 2) {
-      multiply_columns(segment, b, of_segment, first_chunk, j, finite);
+      for (int i = 0; i < kM; ++i) {
+        const uint32_t row = row_ + static_cast<uint32_t>(16 * i) + lane_ / 4;
+        segment.scales[i][0] = ptx::ld_shared<float>(of_segment + row * 4);
+        segment.scales[i][1] = ptx::ld_shared<float>(of_segment + (row + 8) * 4);
+      }
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kN; j += 2) {
+        multiply_columns(segment, b, of_segment, first_chunk, j, finite);
+      }
     }
   }
 

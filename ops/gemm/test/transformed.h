@@ -90,11 +90,13 @@ inline double largest_of_allowed(const GemmArguments& x, const gemm_detail::Erro
   before.d = {nullptr, Format::f32, x.d.rows, n, n, x.d.batch, x.d.rows * n};
   double largest = 0;
   for (std::int64_t index = 0; index < x.d.batch; ++index) {
+    std::vector<std::vector<double>> b_rows;
+    for (std::int64_t i = 0; i < n; ++i) b_rows.push_back(gemm_detail::operand_row(x.b, index, i));
     for (std::int64_t m = 0; m < x.d.rows; ++m) {
       const auto row = gemm_detail::operand_row(x.a, index, m);
       const auto sum = [&](std::int64_t column) {
         return gemm_detail::reference_element(before, index, m, column, row,
-                                              gemm_detail::operand_row(x.b, index, column));
+                                              b_rows[static_cast<std::size_t>(column)]);
       };
       // Of D in f32: its bound, and half an ulp.
       const auto error = [&](const gemm_detail::ReferenceElement& element) {
