@@ -22,8 +22,8 @@ using test::Random;
 using test::TestMatrix;
 using test::TestOperand;
 
-constexpr std::int64_t kFew = 3;   // rows of A that take the path of few rows
-constexpr std::int64_t kMany = 6;  // and that do not
+constexpr std::int64_t kFew = 3;    // rows of A that take the path of few rows
+constexpr std::int64_t kMany = 15;  // and that do not
 constexpr std::int64_t kColumns = 10;
 constexpr std::int64_t kDepth = 512;
 constexpr std::int64_t kBatch = 2;  // so that a scale of a whole matrix has a neighbour

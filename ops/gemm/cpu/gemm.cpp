@@ -231,7 +231,11 @@ Products multiply_pairs(const Span& s) {
 std::span<const CpuMethod> cpu_methods() {
   static constexpr CpuMethod kMethods[] = {
       {CpuKernel::bf16_rows,
-       [](std::int64_t m, Recipe a, Recipe b) { return m <= kFewRows && has_bf16_rows(a, b); },
+       [](std::int64_t m, Recipe a, Recipe b) {
+         return has_bf16_rows(a, b) && m <= (uses_amx() && has_pairs(a, b) ? kFewRowsBesidePairs
+                                             : has_integers(a, b)          ? kFewRowsBesideIntegers
+                                                                           : kFewRows);
+       },
        take_values, take_bf16_rows, kPackedRows, pack_values,
        [](const OperandMatrix& a, Recipe b, PackedBand& band) {
          end_values(a, b, band);
@@ -245,7 +249,7 @@ std::span<const CpuMethod> cpu_methods() {
        }},
       {CpuKernel::pairs,
        [](std::int64_t m, Recipe a, Recipe b) {
-         return m > kFewRows && has_pairs(a, b) && uses_amx();
+         return m > kFewRowsBesidePairs && has_pairs(a, b) && uses_amx();
        },
        take_pairs, take_decoded, PairRows::kPanelRows, pack_pairs, end_pairs, true, multiply_pairs},
       {CpuKernel::integers,
@@ -257,7 +261,9 @@ std::span<const CpuMethod> cpu_methods() {
          return done ? Products::sums : Products::nowhere;
        }},
       {CpuKernel::pairs,
-       [](std::int64_t m, Recipe a, Recipe b) { return m > kFewRows && has_pairs(a, b); },
+       [](std::int64_t m, Recipe a, Recipe b) {
+         return m > kFewRowsBesidePairs && has_pairs(a, b);
+       },
        take_pairs, take_decoded, PairRows::kPanelRows, pack_pairs, end_pairs, true, multiply_pairs},
       {CpuKernel::few_rows,
        [](std::int64_t m, Recipe, Recipe b) { return m <= kFewRows && has_few_rows(b); },

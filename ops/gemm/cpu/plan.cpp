@@ -57,7 +57,7 @@ std::string CpuPlan::describe(const std::string& a, const std::string& b, CpuKer
   const std::string tasks = std::to_string(band_rows) + " rows at a time; tasks of " +
                             std::to_string(task_rows) + " x " + columns + " of D, each of which ";
   if (kernel == CpuKernel::pairs) {
-    return "bf16 pairs (more than " + std::to_string(kFewRows) +
+    return "bf16 pairs (more than " + std::to_string(kFewRowsBesidePairs) +
            " rows, elements that bf16 holds, and AVX-512 BF16 here): A (" + a +
            ") as panels of bf16, " + tasks + "decodes its B (" + b +
            ") to bf16, a few rows at a time, and sums chains of k in f32";

@@ -15,7 +15,11 @@ inline constexpr std::int64_t kSlab = 256;
 inline constexpr std::int64_t kSpan = 4096;
 /// Rows of A up to which rows of B are read as they lie (few_rows-inl.h), where the instruction set
 /// can: above, decoding B into panels is shared by enough rows.
-inline constexpr std::int64_t kFewRows = 4;
+inline constexpr std::int64_t kFewRows = 14;
+/// The same where what takes over has more to gain from each row: FP4 on both sides as integers;
+/// tiles of AMX, or pairs of bf16 where few rows go in f32.
+inline constexpr std::int64_t kFewRowsBesideIntegers = 8;
+inline constexpr std::int64_t kFewRowsBesidePairs = 4;
 /// Columns of D of one task; a multiple of every register tile's.
 inline constexpr std::int64_t kTileColumns = 64;
 

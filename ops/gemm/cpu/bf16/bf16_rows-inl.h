@@ -156,14 +156,18 @@ void multiply_bf16_rows(const RowsOfB& all, const Scales& scales_of_all, std::in
   }
 }
 
-/// multiply_bf16_rows for 1..kFewRows rows of A.
-template <class C, class Scales>
-inline constexpr std::array kMultiplyBf16Rows{
-    multiply_bf16_rows<C, Scales, 1>, multiply_bf16_rows<C, Scales, 2>,
-    multiply_bf16_rows<C, Scales, 3>, multiply_bf16_rows<C, Scales, 4>};
-static_assert(kFewRows == 4 && kGroupColumns == 4);
+/// Rows of A that share what is decoded of B. (Four take up to twice as long as three: their sums
+/// leave no registers for B's codes.)
+inline constexpr std::int64_t kBf16GroupRows = 3;
 
-/// Rows of A in bf16: (chunk, row, vector, value). What is beyond k is 0.
+/// multiply_bf16_rows for 1..kBf16GroupRows rows of A.
+template <class C, class Scales>
+inline constexpr std::array kMultiplyBf16Rows{multiply_bf16_rows<C, Scales, 1>,
+                                              multiply_bf16_rows<C, Scales, 2>,
+                                              multiply_bf16_rows<C, Scales, 3>};
+static_assert(kBf16GroupRows == 3 && kGroupColumns == 4);
+
+/// Rows of A in bf16: (group, chunk, row, vector, value). What is beyond k is 0.
 template <class C>
 void arrange_bf16_rows_as(PackedBand& band, std::int64_t k) {
   static constexpr auto kOrder = [] {
@@ -176,16 +180,19 @@ void arrange_bf16_rows_as(PackedBand& band, std::int64_t k) {
   const std::int64_t chunks = ceil_div(k, std::int64_t{C::kCodes});
   band.bf16_rows = band.memory.take<std::uint16_t>(chunks * C::kCodes * band.rows);
   std::uint16_t* out = band.bf16_rows.get();
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    const std::int64_t first = c * C::kCodes;
-    for (std::int64_t r = 0; r < band.rows; ++r, out += C::kCodes) {
-      alignas(64) float source[C::kCodes] = {};
-      std::copy_n(band.row(first / kSlab, r) + first % kSlab,
-                  std::min<std::int64_t>(C::kCodes, k - first), source);
-      for (int i = 0; i < C::kCodes; i += 16) {
-        const __m512 values = _mm512_i32gather_ps(_mm512_loadu_si512(kOrder.at + i), source, 4);
-        const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(values), 16);
-        _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), _mm512_cvtepi32_epi16(upper));
+  const RowGroups groups(band.rows, kBf16GroupRows);
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      const std::int64_t first = c * C::kCodes;
+      for (std::int64_t r = groups.begin(g); r < groups.end(g); ++r, out += C::kCodes) {
+        alignas(64) float source[C::kCodes] = {};
+        std::copy_n(band.row(first / kSlab, r) + first % kSlab,
+                    std::min<std::int64_t>(C::kCodes, k - first), source);
+        for (int i = 0; i < C::kCodes; i += 16) {
+          const __m512 values = _mm512_i32gather_ps(_mm512_loadu_si512(kOrder.at + i), source, 4);
+          const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(values), 16);
+          _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), _mm512_cvtepi32_epi16(upper));
+        }
       }
     }
   }
@@ -236,8 +243,6 @@ template <class C, class Scales>
 bool multiply_span_of_bf16_as(const PackedBand& band, const OperandMatrix& b, const Task& task,
                               std::int64_t begin, std::int64_t count, float* scratch,
                               double* tile) {
-  const auto multiply = kMultiplyBf16Rows<C, Scales>[static_cast<std::size_t>(band.rows - 1)];
-  const std::uint16_t* const a = band.bf16_rows.get() + begin * band.rows;
   RowsOfB rows;
   rows.codes = b.values + row_bytes(b.recipe, begin);
   rows.stride = b.value_row_stride;
@@ -256,13 +261,23 @@ bool multiply_span_of_bf16_as(const PackedBand& band, const OperandMatrix& b, co
   const std::int64_t bytes_ahead = (rows.one_by_one ? 32 : 8) * 1024;
   rows.rows_ahead =
       std::max<std::int64_t>(kAhead, bytes_ahead / std::max<std::int64_t>(1, b.value_row_stride));
-  const std::int64_t groups = task.columns / kGroupColumns;
-  multiply(rows, scales, task.column_begin, groups, 1, a, tile);
-  for (std::int64_t n = groups * kGroupColumns; n < task.columns; ++n) {
-    alignas(64) double column[kFewRows * kTileColumns] = {};
-    multiply(rows, scales, task.column_begin + n, 1, 0, a, column);
-    for (std::int64_t m = 0; m < band.rows; ++m) {
-      tile[m * kTileColumns + n] += column[m * kTileColumns];
+  const RowGroups groups(band.rows, kBf16GroupRows);
+  const std::int64_t all_codes = ceil_div(b.k, std::int64_t{C::kCodes}) * C::kCodes;
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    const std::int64_t first = groups.begin(g), count_of_group = groups.end(g) - first;
+    const auto multiply =
+        kMultiplyBf16Rows<C, Scales>[static_cast<std::size_t>(count_of_group - 1)];
+    const std::uint16_t* const a =
+        band.bf16_rows.get() + first * all_codes + begin * count_of_group;
+    double* const to = tile + first * kTileColumns;
+    const std::int64_t columns = task.columns / kGroupColumns * kGroupColumns;
+    multiply(rows, scales, task.column_begin, columns / kGroupColumns, 1, a, to);
+    for (std::int64_t n = columns; n < task.columns; ++n) {
+      alignas(64) double column[kBf16GroupRows * kTileColumns] = {};
+      multiply(rows, scales, task.column_begin + n, 1, 0, a, column);
+      for (std::int64_t m = 0; m < count_of_group; ++m) {
+        to[m * kTileColumns + n] += column[m * kTileColumns];
+      }
     }
   }
   return true;

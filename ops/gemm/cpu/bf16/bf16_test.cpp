@@ -1,4 +1,4 @@
-// Products in bf16 pairs (5 rows of A or more) against the float64 reference: panels of every
+// Products in bf16 pairs (15 rows of A or more) against the float64 reference: panels of every
 // height, several slabs and spans of k, and what bf16 or dpbf16ps would spoil. Where the CPU or the
 // instruction set has no such path, the same products go another way.
 #include <gtest/gtest.h>
@@ -98,9 +98,9 @@ TEST_P(Bf16GemmTest, SeveralSlabsAndSpansOfK) {
 TEST_P(Bf16GemmTest, ThePlanSaysSo) {
   Random random(23);
   for (const Recipe a : {Recipe::bf16, Recipe::f16, Recipe::f32, Recipe::mxfp8_e4m3}) {
-    const TestOperand rows(random, a, 5, 64, InputFamily::normal);
+    const TestOperand rows(random, a, 15, 64, InputFamily::normal);
     const TestOperand b(random, Recipe::nvfp4, 8, 64, InputFamily::normal);
-    TestMatrix d(Format::f32, 5, 8);
+    TestMatrix d(Format::f32, 15, 8);
     GemmArguments x;
     x.a = rows.view();
     x.b = b.view();
