@@ -3,11 +3,12 @@
 // A call validates its arguments, launches kernels on the caller's stream and returns: it takes no
 // device memory and does not synchronise, so it may be captured in a graph. The exception is the
 // first launch of a kernel on a device: the driver then brings its code there, which takes device
-// memory and may wait for work that the device has; load_kernels does so beforehand. A call runs on the device that holds its output; the
-// stream must belong to that device. The bytes are those of the CPU. Kernels are launched with
-// programmatic dependent launch: one may be resident while its predecessors in the stream still
-// run, and prefetch, but what came before the call has ended before it reads what that may write,
-// or writes. Values on the device are not read back: scales that were given are taken as they are.
+// memory and may wait for work that the device has; load_kernels does so beforehand. A call runs on
+// the device that holds its output; the stream must belong to that device. The bytes are those of
+// the CPU. Kernels are launched with programmatic dependent launch: one may be resident while its
+// predecessors in the stream still run, and prefetch, but what came before the call has ended
+// before it reads what that may write, or writes. Values on the device are not read back: scales
+// that were given are taken as they are.
 #pragma once
 
 #include <cstdint>
