@@ -13,14 +13,19 @@ import gemm_sweep  # noqa: E402
 
 
 def case(m: int, n: int, ours: float, blk: float | None = None) -> dict:
-    return {"m": m, "n": n, "k": 512, "ours_microseconds": ours, "blk_microseconds": blk}
+    times = {"ours_microseconds": ours, "blk_microseconds": blk}
+    return {"m": m, "n": n, "k": 512, "pair": ["fp8_row", "fp8_row"], **times}
 
 
 def test_the_sweep_has_the_rows_that_are_asked_for() -> None:
-    rows = gemm_sweep.ROWS
+    rows = gemm_sweep.ALL_ROWS
     assert {1, 2, 3, 4, 5, 48, 96, 127, 128, 129, 192, 1536, 8191, 8192} <= set(rows)
-    assert (rows[0], rows[-1], len(rows)) == (1, 8192, 41)
-    assert len(set(gemm_sweep.SWEEP)) == 7 * len(rows)
+    assert set(range(160, 641, 32)) <= set(rows)
+    assert (rows[0], rows[-1], len(rows)) == (1, 8192, 54)
+    assert len(set(gemm_sweep.SWEEP)) == 7 * len(rows) + 6 * len(gemm_sweep.FEWER_ROWS)
+    ks = {c.shape.k for c in gemm_sweep.SWEEP}
+    assert {2880, 1408, 4304, 7184} <= ks
+    assert {c.pair for c in gemm_sweep.SWEEP} == set(gemm_sweep.gemm.PAIRS)
 
 
 def test_cliffs_are_points_above_their_neighbour() -> None:
@@ -36,7 +41,7 @@ def test_points_slower_than_cublas_are_those_it_takes() -> None:
     (point,) = gemm_sweep.slower_than_blk(cases)
     assert (point["m"], round(point["ratio"], 3)) == (1, 1.111)
     text = gemm_sweep.text_of_points("slower", [point], 2)
-    assert text == "slower: 1 of 2\n  1 x 64 x 512: 1.111"
+    assert text == "slower: 1 of 2\n  1 x 64 x 512, fp8_row x fp8_row: 1.111"
 
 
 def test_variants_have_a_mean_and_a_worst_shape() -> None:

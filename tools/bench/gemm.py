@@ -112,7 +112,9 @@ ASKED = {"all": 1.09, "M = 1": 1.28, "M = 64": 1.16, "M = 128": 1.05, "M >= 4096
 
 
 class Case(NamedTuple):
-    pair: Pair | None  # None: what the options say
+    """A product: recipes, or None for those of the options, and sizes."""
+
+    pair: Pair | None
     shape: Shape
 
 

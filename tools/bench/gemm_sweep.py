@@ -3,7 +3,9 @@
 Options: [--repeats N]
 
 The sweep: N and K of dense models' layers, M from 1 to 8192 (powers of two, one more and one less,
-and a few between), in turns with torch._scaled_mm with block scales, where it takes the shape. A
+and 160 to 640 by 32), in turns with torch._scaled_mm with the same scales, where it takes the
+shape; with scales of rows, with 1x128 on both sides, and with K that is no power of two, N = 4096
+and M = 1 to 8192 (powers of two, and 160 to 640 by 32). A
 cliff is a point slower than 1.3 times its neighbour above in M. The variants: gemm.py's shapes
 with A's scales row_major and ue8m0, and batch-invariant, over mn_major f32. Products are
 timed as gemm.py does `ours`: alone, cold, in graphs; what `ours` leaves of each shape is compared
@@ -13,22 +15,27 @@ with a product of the dequantized operands first.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
 import gemm
 import record
-from gemm import BASELINE, LAYERS, Shape
+from gemm import BASELINE, BLOCKS, BOTH_1X128, LAYERS, ROWS, Case, Pair, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 POWERS = [1 << i for i in range(14)]
-ROWS = sorted(
-    {m + by for m in POWERS for by in (-1, 0, 1) if 1 <= m + by <= 8192} | {48, 96, 192, 1536}
+BETWEEN = range(160, 641, 32)
+ALL_ROWS = sorted(
+    {m + by for m in POWERS for by in (-1, 0, 1) if 1 <= m + by <= 8192} | {48, 96, 1536, *BETWEEN}
 )
-SWEEP = [Shape(m, n, k) for n, k in LAYERS for m in ROWS]
+FEWER_ROWS = sorted({*POWERS, *BETWEEN})
+SWEEP = [Case(BLOCKS, Shape(m, n, k)) for n, k in LAYERS for m in ALL_ROWS]
+SWEEP += [Case(pair, Shape(m, 4096, 4096)) for pair in (ROWS, BOTH_1X128) for m in FEWER_ROWS]
+SWEEP += [Case(BLOCKS, Shape(m, 4096, k)) for k in (2880, 1408, 4304, 7184) for m in FEWER_ROWS]
 
 CLIFF = 1.3
 #: What is asked of the geometric means of a variant's time over that of mn_major f32.
@@ -40,12 +47,16 @@ VARIANTS = ("row_major", "ue8m0", "ue8m0 row_major", "batch_invariant")
 def neighbours(cases: list[dict]) -> list[dict]:
     """Each point beside the next one above in M, and its time over that one's."""
     pairs = []
-    for n, k in sorted({(case["n"], case["k"]) for case in cases}):
-        layer = sorted((c for c in cases if (c["n"], c["k"]) == (n, k)), key=lambda c: c["m"])
-        for case, above in zip(layer, layer[1:], strict=False):
-            ratio = case["ours_microseconds"] / above["ours_microseconds"]
-            point = {"m": case["m"], "n": n, "k": k, "above": above["m"]}
-            pairs.append({**point, "ratio": ratio})
+
+    def layer(case: dict) -> tuple:
+        return place_of(case)["pair"], case["n"], case["k"]
+
+    cases = sorted(cases, key=lambda case: (*layer(case), case["m"]))
+    for case, above in itertools.pairwise(cases):
+        if layer(case) != layer(above):
+            continue
+        ratio = case["ours_microseconds"] / above["ours_microseconds"]
+        pairs.append({**place_of(case), "above": above["m"], "ratio": ratio})
     return pairs
 
 
@@ -56,10 +67,16 @@ def cliffs(cases: list[dict]) -> list[dict]:
 def slower_than_blk(cases: list[dict]) -> list[dict]:
     """Points that cuBLASLt computes faster with the same scales."""
     return [
-        {"m": shape.m, "n": shape.n, "k": shape.k, "ratio": 1 / ratio}
-        for shape, ratio in gemm.ratios_of(cases, "blk").items()
-        if ratio < 1
+        {**place_of(case), "ratio": case["ours_microseconds"] / blk}
+        for case in cases
+        if (blk := case["blk_microseconds"]) is not None and blk < case["ours_microseconds"]
     ]
+
+
+def place_of(case: dict) -> dict:
+    """Sizes and recipes; records until 2026-11-26 have one pair and do not name it."""
+    sizes = {name: case[name] for name in ("m", "n", "k")}
+    return {**sizes, "pair": case.get("pair", list(BLOCKS))}
 
 
 def summary_of_variants(cases: list[dict]) -> dict[str, dict]:
@@ -79,7 +96,9 @@ def summary_of_variants(cases: list[dict]) -> dict[str, dict]:
 def text_of_points(name: str, points: list[dict], of: int) -> str:
     lines = [f"{name}: {len(points)} of {of}"]
     for point in sorted(points, key=lambda p: -p["ratio"]):
-        lines.append(f"  {point['m']} x {point['n']} x {point['k']}: {point['ratio']:.3f}")
+        pair = " x ".join(point["pair"])
+        shape = f"{point['m']} x {point['n']} x {point['k']}"
+        lines.append(f"  {shape}, {pair}: {point['ratio']:.3f}")
     return "\n".join(lines)
 
 
@@ -117,15 +136,19 @@ class Pool:
 
 
 class Operands:
-    """Operands of a product, cut from a pool; `others` has A with the scales of VARIANTS."""
+    """Operands of a product, cut from a pool; `others` has A with the scales of VARIANTS, `scales`
+    both operands' as torch takes them."""
 
-    def __init__(self, pool: Pool, shape: Shape) -> None:
+    def __init__(self, pool: Pool, shape: Shape, pair: Pair = BLOCKS) -> None:
         import torch
         from blockscale import ScaledTensor
 
         m, n, k = shape
         blocks = math.ceil(k / 128)
         values = pool.cut("codes", torch.float8_e4m3fn, m, k)
+
+        def of_rows(x: Any, rows: int) -> Any:
+            return ScaledTensor(x, pool.cut("scales", torch.float32, rows, 1), "fp8_row")
 
         def a(recipe: str, layout: str) -> Any:
             name, dtype = (
@@ -134,15 +157,24 @@ class Operands:
             size = (m, blocks) if layout == "row_major" else (blocks, m)
             return ScaledTensor(values, pool.cut(name, dtype, *size), recipe, layout=layout)
 
-        self.a = a("fp8_1x128", "mn_major")
+        self.a = of_rows(values, m) if pair == ROWS else a("fp8_1x128", "mn_major")
         self.others = {
             "row_major": a("fp8_1x128", "row_major"),
             "ue8m0": a("fp8_1x128_ue8m0", "mn_major"),
             "ue8m0 row_major": a("fp8_1x128_ue8m0", "row_major"),
         }
-        scales = pool.cut("scales", torch.float32, math.ceil(n / 128), blocks)
         b = pool.cut("codes", torch.float8_e4m3fn, n, k)
-        self.b = ScaledTensor(b, scales, "fp8_128x128")
+        if pair == ROWS:
+            self.b = of_rows(b, n)
+            self.scales = self.a.scales, self.b.scales.t()
+        elif pair == BOTH_1X128:
+            scales = pool.cut("scales", torch.float32, blocks, n)
+            self.b = ScaledTensor(b, scales, "fp8_1x128", layout="mn_major")
+            self.scales = self.a.scales.t(), scales
+        else:
+            scales = pool.cut("scales", torch.float32, math.ceil(n / 128), blocks)
+            self.b = ScaledTensor(b, scales, "fp8_128x128")
+            self.scales = self.a.scales.t(), scales.t()
         self.d = pool.cut("results", torch.bfloat16, m, n)
 
 
@@ -165,13 +197,14 @@ def variants() -> dict[str, Callable[[Operands], Any]]:
 
 
 def measure_shape(
-    pool: Pool, shape: Shape, products: dict[str, Callable[[Operands], Any]], options: Any
+    pool: Pool, case: Case, products: dict[str, Callable[[Operands], Any]], options: Any
 ) -> dict:
     """Microseconds of each product that takes the shape; `ours` must."""
     import torch
 
     pool.restart()
-    sets = [Operands(pool, shape) for _ in range(gemm.set_count(shape, options.l2_bytes))]
+    pair, shape = case
+    sets = [Operands(pool, shape, pair) for _ in range(gemm.set_count(shape, options.l2_bytes))]
     calls = len(sets) * math.ceil(LEAST_CALLS / len(sets))
     graphs = {}
     for name, product in products.items():
@@ -187,21 +220,21 @@ def measure_shape(
     if not error <= gemm.LARGEST_ERROR:
         raise SystemExit(f"gemm_sweep: {shape}: the error of ours is {error}")
     times = gemm.median_microseconds(graphs, calls, options.repeats)
-    return {**shape._asdict(), "error": error, "microseconds": times}
+    return {**shape._asdict(), "pair": list(pair), "error": error, "microseconds": times}
 
 
 def sweep(pool: Pool, options: Any) -> list[dict]:
     contenders = gemm.contenders()
     products = {name: contenders[name] for name in ("ours", "blk")}
     cases = []
-    for shape in SWEEP:
-        case = measure_shape(pool, shape, products, options)
+    for point in SWEEP:
+        case = measure_shape(pool, point, products, options)
         times = case.pop("microseconds")
         cases.append(
             {**case, **{f"{name}_microseconds": times.get(name) for name in ("ours", "blk")}}
         )
-        if shape.m == ROWS[-1]:
-            print(f"N = {shape.n}, K = {shape.k}: {len(ROWS)} points", flush=True)
+        if point.shape.m == ALL_ROWS[-1]:
+            print(f"N = {case['n']}, K = {case['k']}, {point.pair}", flush=True)
     return cases
 
 
@@ -209,7 +242,7 @@ def measure_variants(pool: Pool, options: Any) -> list[dict]:
     products = {"ours": gemm.contenders()["ours"], **variants()}
     cases = []
     for shape in BASELINE:
-        case = measure_shape(pool, shape, products, options)
+        case = measure_shape(pool, Case(BLOCKS, shape), products, options)
         times = case["microseconds"]
         case["over_ours"] = {name: times[name] / times["ours"] for name in VARIANTS}
         cases.append(case)
