@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "models/convert/files/staging.h"
-#include "models/convert/testing.h"
+#include "models/convert/small_conversion.h"
 
 namespace blockscale {
 namespace {
@@ -11,14 +10,11 @@ namespace {
 namespace fs = std::filesystem;
 using test::contents;
 using test::expect_error;
-using test::options_for;
 
-class ResumeTest : public ::testing::Test {
+class ResumeTest : public test::SmallConversion {
  protected:
   void SetUp() override {
-    fs::create_directory(folder_ / "work");
-    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "mixtral"}});
-    options_ = options_for({Recipe::nvfp4, Dialect::compressed_tensors});
+    SmallConversion::SetUp();
     options_.shard_bytes = 21'000;
     options_.threads = 1;
     convert(plain_, folder_ / "whole", options_);
@@ -56,11 +52,6 @@ class ResumeTest : public ::testing::Test {
     return shards;
   }
 
-  test::ScratchFolder folder_;
-  const fs::path plain_ = folder_ / "plain";
-  const fs::path out_ = folder_ / "work" / "out";
-  const fs::path staging_ = models::staging_folder(out_);
-  ConvertOptions options_;
   std::map<std::string, std::string> expected_;
 };
 

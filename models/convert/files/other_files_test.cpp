@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "models/convert/testing.h"
+#include "models/convert/small_conversion.h"
 #include "tests/child_process.h"
 
 namespace blockscale {
@@ -18,21 +18,7 @@ using test::read_text;
 using test::write_text;
 using enum ErrorCode;
 
-class OtherFilesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    fs::create_directory(work_);
-    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "mixtral"}});
-    options_ = options_for({Recipe::nvfp4, Dialect::compressed_tensors});
-  }
-  ConvertReport run() const { return convert(plain_, out_, options_); }
-
-  test::ScratchFolder folder_;
-  const fs::path plain_ = folder_ / "plain";
-  const fs::path work_ = folder_ / "work";
-  const fs::path out_ = work_ / "out";
-  ConvertOptions options_;
-};
+class OtherFilesTest : public test::SmallConversion {};
 
 TEST_F(OtherFilesTest, ConfigurationsAreNotReadThroughLinksThatLeaveTheFolder) {
   const fs::path secret = folder_ / "secret.json";

@@ -6,8 +6,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "models/convert/files/staging.h"
-#include "models/convert/testing.h"
+#include "models/convert/small_conversion.h"
 #include "tests/child_process.h"
 
 namespace blockscale {
@@ -16,19 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 using test::contents;
 using test::expect_error;
-using test::options_for;
 using test::read_text;
 using test::write_text;
 using enum ErrorCode;
 
-class OwnerTest : public ::testing::Test {
+class OwnerTest : public test::SmallConversion {
  protected:
-  void SetUp() override {
-    fs::create_directory(work_);
-    test::write_checkpoint(plain_, test::small_model(), {{"model_type", "mixtral"}});
-    options_ = options_for({Recipe::nvfp4, Dialect::compressed_tensors});
-  }
-  ConvertReport run() const { return convert(plain_, out_, options_); }
   void refuse(ErrorCode code, const fs::path& argument, const std::string& reason) const {
     SCOPED_TRACE(reason);
     expect_error(code, argument.string(), reason, [&] { run(); });
@@ -42,13 +34,6 @@ class OwnerTest : public ::testing::Test {
     expect_error(interrupted, "convert", "was stopped", [&] { convert(plain_, out_, options); });
     ASSERT_TRUE(fs::exists(staging_ / "manifest.json"));
   }
-
-  test::ScratchFolder folder_;
-  const fs::path plain_ = folder_ / "plain";
-  const fs::path work_ = folder_ / "work";
-  const fs::path out_ = work_ / "out";
-  const fs::path staging_ = models::staging_folder(out_);
-  ConvertOptions options_;
 };
 
 TEST_F(OwnerTest, OnlyRegularFilesAndCheckpointsAreReplaced) {
