@@ -118,8 +118,8 @@ void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales
                         LinearEpilogue& epilogue) {
   if (!has_scales_at_end(x)) return;
   const auto taken = [](GemmScales& scales) -> EpilogueScales {
-    const auto* const data = reinterpret_cast<const float*>(std::exchange(scales.data, nullptr));
-    return {data, scales.row_stride, scales.batch_stride};
+    const GemmScales moved = std::exchange(scales, {});
+    return {reinterpret_cast<const float*>(moved.data), moved.row_stride, moved.batch_stride};
   };
   epilogue.row_scales = taken(a_scales);
   epilogue.column_scales = taken(b_scales);
