@@ -246,14 +246,16 @@ def _gemm_quantize_shapes(
     return _results_like(a, _ops.product_shape(a.shape, b.shape), traits, layout, transform)
 
 
-def _rehearsed(function: Callable[..., Any], shapes: Callable[..., Any]) -> Callable[..., Any]:
+def _rehearsed(
+    name: str, function: Callable[..., Any], shapes: Callable[..., Any]
+) -> Callable[..., Any]:
     """`shapes`, where `function` would not refuse the call: it is called with tensors of the same
     sizes in CPU memory that nobody reads or writes, as long as all sizes are numbers."""
 
     def fake(*arguments: Any, **options: Any) -> Any:
         tensors = [x for x in (*arguments, *options.values()) if isinstance(x, torch.Tensor)]
         if all(type(n) is int for x in tensors for n in (*x.shape, *x.stride())):
-            _require_one_device(arguments, options)
+            _require_one_device(name, arguments, options)
             with unset_fake_temporarily():
                 _native.set_rehearsal(True)
                 try:
@@ -274,12 +276,15 @@ def _stand_in(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
-def _require_one_device(arguments: Sequence[Any], options: dict[str, Any]) -> None:
-    first = arguments[0]
-    named = [("b", arguments[1])] if len(arguments) > 1 else []
-    for name, x in (*named, *options.items()):
-        if isinstance(x, torch.Tensor) and x.device != first.device:
-            raise ValueError(f"{name}: is on {x.device}, must be on {first.device}")
+def _require_one_device(name: str, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    schema = getattr(torch.ops.blockscale, name).default._schema
+    named = [(argument.name, x) for argument, x in zip(schema.arguments, arguments, strict=False)]
+    (first, place), *_ = named
+    for argument, x in (*named, *options.items()):
+        if isinstance(x, torch.Tensor) and x.device != place.device:
+            raise ValueError(
+                f"{argument}: is on {x.device}, must be on {place.device} like {first}"
+            )
 
 
 def _register() -> None:
@@ -295,7 +300,7 @@ def _register() -> None:
     for name, function, shapes in operators:
         for kind in ("CPU", "CUDA"):
             _library.impl(name, function, kind)
-        fake = _rehearsed(function, shapes)
+        fake = _rehearsed(name, function, shapes)
         torch.library.register_fake(f"blockscale::{name}", fake, lib=_library)
 
 

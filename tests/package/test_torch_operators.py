@@ -356,6 +356,22 @@ def outcome(name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
     return [(tuple(t.shape), t.dtype) for t in tensors]
 
 
+def test_fake_tensors_elsewhere_are_refused() -> None:
+    a, b, scales = operands(6, 8, 256, "fp8_1x128", "fp8_128x128")
+    with torch._subclasses.FakeTensorMode() as mode:
+        there = [
+            torch.empty_like(mode.from_tensor(x), device="meta") for x in (b, scales["b_scales"])
+        ]
+        a, a_scales = mode.from_tensor(a), mode.from_tensor(scales["a_scales"])
+        options = {"a_scales": a_scales, "b_scales": there[1]}
+        with pytest.raises(ValueError, match="^b: is on meta, must be on cpu like a$"):
+            blockscale.torch._require_one_device("gemm", [a, there[0]], options)
+        with pytest.raises(ValueError, match="^b_scales: is on meta, must be on cpu like a$"):
+            blockscale.torch._require_one_device("gemm", [a, a], options)
+        with pytest.raises(ValueError, match="^scales: is on meta, must be on cpu like values$"):
+            blockscale.torch._require_one_device("dequantize", [a, there[1]], {})
+
+
 def test_fake_tensors_are_refused_as_real_ones_are() -> None:
     refused = 0
     for name, arguments, options in wrong_calls():
