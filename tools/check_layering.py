@@ -44,7 +44,9 @@ OPERATION_INCLUDES = [
 ]
 
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".hpp", ".cc", ".inl"}
-TEST_FILE = re.compile(r"/test/|_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.(h|cpp)$|/testing\.h$")
+TEST_FILE = re.compile(
+    r"/test/|_(test|bench|fuzz)\.cpp$|_test_[a-z_]+\.(h|cpp)$|[/_]testing\.(h|cpp)$"
+)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INLINE_ASM = re.compile(r"\b(asm|__asm__|__asm)\b\s*(volatile\b|__volatile__\b|goto\b)?\s*[({]")
@@ -96,6 +98,8 @@ def check_file(file: str, text: str, files: set[str]) -> list[str]:
         return problems
     test = TEST_FILE.search(file) is not None
     for quote, target in INCLUDE.findall(code):
+        if target.startswith(("gtest/", "gmock/")) and not test:
+            problems.append(f"{file}: includes {target}; only files named as tests may")
         to = room_of_include(file, quote, target, files)
         if to is None:
             if FOREIGN.match(target) and room != "python" and not test:

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "models/convert/small_conversion.h"
+#include "models/convert/conversion_testing.h"
 
 namespace blockscale {
 namespace {

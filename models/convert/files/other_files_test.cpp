@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "models/convert/small_conversion.h"
+#include "models/convert/conversion_testing.h"
 #include "tests/child_process.h"
 
 namespace blockscale {

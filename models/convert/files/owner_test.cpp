@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "models/convert/small_conversion.h"
+#include "models/convert/conversion_testing.h"
 #include "tests/child_process.h"
 
 namespace blockscale {
