@@ -11,6 +11,7 @@
 #define BLOCKSCALE_DEVICE __device__ __forceinline__
 #define BLOCKSCALE_UNROLL _Pragma("unroll")
 #define BLOCKSCALE_NO_UNROLL _Pragma("unroll 1")
+#define BLOCKSCALE_UNROLL_BY_4 _Pragma("unroll 4")
 #define BLOCKSCALE_ASSUME(condition) __builtin_assume(condition)
 #else
 #include <source_location>
@@ -18,6 +19,7 @@
 #define BLOCKSCALE_DEVICE inline
 #define BLOCKSCALE_UNROLL
 #define BLOCKSCALE_NO_UNROLL
+#define BLOCKSCALE_UNROLL_BY_4
 // What the compiler may take for granted on the GPU is checked by the emulator.
 #define BLOCKSCALE_ASSUME(condition) \
   ::blockscale::emulator::assume(static_cast<bool>(condition), #condition)

@@ -20,12 +20,15 @@ struct EpilogueScales {
   const float* data = nullptr;
   int64_t stride = 0;  // 0: one for all rows
   int64_t batch_stride = 0;
+  const int32_t* index = nullptr;  // whose scale a row has; null: its own
+  uint32_t rows = 0;               // with an index; of a row that is none of them: 0
 };
 
 struct LinearEpilogue {
   EpilogueMatrix d, c, bias;  // c is read with beta != 0, bias where data is not null
   EpilogueScales row_scales, column_scales;  // of A and of B: sums times these, then times alpha
   const float* alpha_factor = nullptr;       // on the device, times alpha; null: 1
+  uint32_t alpha_factor_stride = 0;          // between groups, as bias.batch_stride
   float alpha = 1;
   float beta = 0;
   bool keeps_sums = false;  // d is the sums

@@ -36,10 +36,10 @@ struct ScaleSteps {
     const auto at = [=](int64_t i, int64_t j) { return scale_offset(layout, i, j, leading); };
     return {at(128, 0), at(32, 0), at(16, 0), at(8, 0), at(1, 0), at(0, 4), at(0, 1)};
   }
-  /// Of the row `below` < 8 rows below a multiple of 16.
-  BLOCKSCALE_HD constexpr int64_t offset(uint32_t row_16, uint32_t below, uint32_t column) const {
-    return (row_16 >> 7) * rows_128 + (row_16 >> 5 & 3) * rows_32 + (row_16 >> 4 & 1) * rows_16 +
-           below * rows_1 + (column >> 2) * columns_4 + (column & 3) * columns_1;
+  BLOCKSCALE_HD constexpr int64_t offset(uint32_t row, uint32_t column) const {
+    return (row >> 7) * rows_128 + (row >> 5 & 3) * rows_32 + (row >> 4 & 1) * rows_16 +
+           (row >> 3 & 1) * rows_8 + (row & 7) * rows_1 + (column >> 2) * columns_4 +
+           (column & 3) * columns_1;
   }
 };
 

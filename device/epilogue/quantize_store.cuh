@@ -21,9 +21,8 @@ namespace blockscale {
 /// theirs.
 struct QuantizedPlace {
   uint32_t lane;
-  uint32_t batch;
+  RowSpan span;
   uint32_t row;
-  uint32_t end_row;                 // of the row span
   uint32_t column;                  // of y
   epilogue::LaneColumns d_columns;  // of this lane's elements, in D
   uint32_t padding_row_step;        // also rows of scales that are so far below; 0: none
@@ -54,7 +53,8 @@ class BlockQuantizer {
       : q_(q), place_(place), lane_(place.lane), held_(held) {
     if constexpr (kRule == ScaleRule::nvfp4) {
       if (q.tensor_scale == nullptr) return;
-      const float stored = ptx::ld_global(q.tensor_scale + place.batch * q.tensor_scale_stride);
+      const float stored =
+          ptx::ld_global(q.tensor_scale + place.span.matrix * q.tensor_scale_stride);
       tensor_scale_ =
           q.is_multiplier ? ptx::min(ptx::rcp_rn(stored), encoding::kLargestFinite) : stored;
     }
@@ -169,7 +169,7 @@ class BlockQuantizer {
   BLOCKSCALE_DEVICE uint32_t row(int half) const {
     return place_.row + lane_ / 4 + 8 * static_cast<uint32_t>(half);
   }
-  BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < place_.end_row; }
+  BLOCKSCALE_DEVICE bool has_row(int half) const { return row(half) < place_.span.end; }
 
   BLOCKSCALE_DEVICE void store_scales() const {
     const uint32_t column = place_.column / kBlock + (kBlocks < 4 ? 0 : lane_ % 4 * kOwn);
@@ -177,8 +177,7 @@ class BlockQuantizer {
     ScaleMatrix m = q_.scales;
     m.bytes |= kRule != ScaleRule::fp8;
     const uint32_t left = kOwn == 1 ? 1 : m.columns - column;
-    int64_t at =
-        place_.batch * m.batch_stride + q_.scale_steps.offset(place_.row, lane_ / 4, column);
+    const int64_t matrix = place_.span.matrix * m.batch_stride;
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       uint32_t stored[kOwn];
@@ -187,8 +186,9 @@ class BlockQuantizer {
         const bool exists = i == 0 || (column + i) * kBlock < q_.columns;
         stored[i] = exists ? scale_[half][i].stored : 0;
       }
-      if (has_column && has_row(half)) encoding::store_scales_at(m, at, left, stored);
-      at += q_.scale_steps.rows_8;
+      if (!has_column || !has_row(half)) continue;
+      const int64_t at = matrix + q_.scale_steps.offset(row(half), column);
+      encoding::store_scales_at(m, at, left, stored);
     }
   }
 
@@ -283,14 +283,15 @@ class BlockQuantizer {
     const uint32_t codes = byte * 8 / format_traits(kElement).bits;
     const bool has_column = place_.column + codes < q_.columns;
     const uint32_t at_row = place_.row + first;
-    uint8_t* to = q_.values + place_.batch * q_.value_batch_stride + at_row * q_.value_row_stride +
+    uint8_t* to = q_.values + place_.span.matrix * q_.value_batch_stride +
+                  at_row * q_.value_row_stride +
                   int64_t{place_.column} * format_traits(kElement).bits / 8 + byte;
     const ptx::SharedAddress from = held_ + (first * kPitch + byte);
     ptx::bar_warp_sync(ptx::kFullMask);
     BLOCKSCALE_UNROLL
     for (uint32_t row = 0; row < 16; row += kRows) {
       const Words words = in_order(ptx::ld_shared<Words>(from + row * kPitch));
-      if (has_column && at_row + row < place_.end_row)
+      if (has_column && at_row + row < place_.span.end)
         ptx::st_global(reinterpret_cast<Words*>(to), words);
       to += kRows * q_.value_row_stride;
     }
@@ -360,10 +361,10 @@ class BlockQuantizer {
       for (uint32_t j = 0; j < 4; ++j) chunk.word[4 * i + j] = four.at[j];
     }
     const int32_t left = static_cast<int32_t>(q_.columns - place_.column - column);
-    if (place_.row + row >= place_.end_row || left <= 0) return;
+    if (place_.row + row >= place_.span.end || left <= 0) return;
     encoding::store_code_bytes(
         encoding::encode_chunk<kElement, kRule, true>(chunk, scale), left,
-        q_.values + place_.batch * q_.value_batch_stride +
+        q_.values + place_.span.matrix * q_.value_batch_stride +
             (place_.row + row) * q_.value_row_stride +
             int64_t{place_.column + column} * format_traits(kElement).bits / 8);
   }
@@ -391,8 +392,8 @@ BLOCKSCALE_DEVICE void clear_padding(const QuantizingEpilogue& q, const Quantize
   for (uint32_t row = place.row + place.lane % 16; row < place.padding_end; row += row_step) {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t column = first + place.lane / 16; column < end; column += 2) {
-      if (row < place.end_row && column < columns) continue;
-      encoding::store_scales(m, place.batch, row, column, {0});
+      if (row < place.span.end && column < columns) continue;
+      encoding::store_scales(m, place.span.matrix, row, column, {0});
     }
   }
 }
@@ -414,8 +415,8 @@ class QuantizeStore {
   /// two tiles make 128 columns: those of `sub_tile` 0 are held until those of 1 come.
   BLOCKSCALE_DEVICE void operator()(float (&v)[kSums], const QuantizedPlace& place,
                                     uint32_t sub_tile) const {
-    bool is_y = q_.takes_sums && place.row < place.end_row;
-    if (!is_y && place.row < place.end_row) is_y = make_y(v, place, sub_tile);
+    bool is_y = q_.takes_sums && place.row < place.span.end;
+    if (!is_y && place.row < place.span.end) is_y = make_y(v, place, sub_tile);
     if (is_y) quantize(v, place);
     if (q_.has_padding) epilogue::clear_padding(q_, place);
   }
@@ -424,8 +425,7 @@ class QuantizeStore {
   /// From sums to y. False with swiglu's sub-tile 0, which is held.
   BLOCKSCALE_DEVICE bool make_y(float (&v)[kSums], const QuantizedPlace& place,
                                 uint32_t sub_tile) const {
-    epilogue::combine(v, e_, place.batch, place.row + place.lane / 4, place.end_row,
-                      place.d_columns);
+    epilogue::combine(v, e_, place.span, place.row + place.lane / 4, place.d_columns);
     activate(v, sub_tile, held_ + place.lane * 16);
     return q_.activation != Activation::swiglu || sub_tile != 0;
   }

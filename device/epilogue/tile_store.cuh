@@ -8,9 +8,9 @@
 
 #include "core/tensor_map.h"
 #include "device/epilogue/linear.h"
-#include "device/epilogue/rows.h"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
+#include "device/ptx/atomic.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/bulk_copy.h"
 #include "device/ptx/convert.h"
@@ -19,6 +19,7 @@
 #include "device/ptx/ldmatrix.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
+#include "device/scheduler/rows.h"
 #include "device/vector.h"
 
 namespace blockscale {
@@ -65,6 +66,11 @@ BLOCKSCALE_DEVICE void store_element(const RowPart& part, uint32_t i, T value) {
   if (i < part.left) ptx::st_global(reinterpret_cast<T*>(part.at) + i, value);
 }
 
+/// In any order among threads.
+BLOCKSCALE_DEVICE void add_element(const RowPart& part, uint32_t i, float value) {
+  if (i < part.left) ptx::red_global_add(reinterpret_cast<float*>(part.at) + i, value);
+}
+
 /// Where a lane's elements of a tile lie in D: its first one of each half of the tile's columns,
 /// and what is between the columns of a half.
 struct LaneColumns {
@@ -81,9 +87,10 @@ BLOCKSCALE_DEVICE void load_groups(const RowPart& part, uint32_t step, float (&t
   }
 }
 
-/// alpha of a call.
-BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e) {
-  return e.alpha_factor == nullptr ? e.alpha : ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor));
+/// alpha of a group.
+BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e, uint32_t group = 0) {
+  if (e.alpha_factor == nullptr) return e.alpha;
+  return ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor + group * e.alpha_factor_stride));
 }
 
 /// What combine() does with C and the bias. No branch stands between loads, which would wait for
@@ -96,13 +103,13 @@ class AddMatrices {
       : v_(v), e_(e), columns_(columns) {}
 
   template <Format kDtype>
-  BLOCKSCALE_DEVICE void add_c(uint32_t batch, uint32_t row, uint32_t end_row) const {
+  BLOCKSCALE_DEVICE void add_c(const RowSpan& span, uint32_t row) const {
     BLOCKSCALE_UNROLL
     for (int part = 0; part < 4; ++part) {
       const int half = part / 2, below = part % 2;
       float c[kCount];
-      load_groups<kDtype>(row_part(e_.c, e_, batch, row + 8 * static_cast<uint32_t>(below),
-                                   columns_.first[half], end_row),
+      load_groups<kDtype>(row_part(e_.c, e_, span.matrix, row + 8 * static_cast<uint32_t>(below),
+                                   columns_.first[half], span.end),
                           columns_.step, c);
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kCount; ++i) {
@@ -113,11 +120,12 @@ class AddMatrices {
   }
 
   template <Format kDtype>
-  BLOCKSCALE_DEVICE void add_bias() const {
+  BLOCKSCALE_DEVICE void add_bias(uint32_t group) const {
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
       float bias[kCount];
-      load_groups<kDtype>(row_part(e_.bias, e_, 0, 0, columns_.first[half]), columns_.step, bias);
+      load_groups<kDtype>(row_part(e_.bias, e_, group, 0, columns_.first[half], 1), columns_.step,
+                          bias);
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 2 * kCount; ++i) {
         float& x = sum_of(half, i / kCount, i % kCount);
@@ -141,18 +149,23 @@ class AddMatrices {
 /// The scale of a row, the last one's from `count` rows on.
 BLOCKSCALE_DEVICE float scale_of(const EpilogueScales& scales, uint32_t batch, uint32_t row,
                                  uint32_t count) {
-  const int64_t index = row < count ? row : count - 1;
+  int64_t index = row < count ? row : count - 1;
+  if (scales.index != nullptr) {
+    const auto from = static_cast<uint32_t>(ptx::ld_global(scales.index + index));
+    if (from >= scales.rows) return 0;
+    index = from;
+  }
   return ptx::ld_global(scales.data + batch * scales.batch_stride + index * scales.stride);
 }
 
 /// Sums times the scales that hold for all of K, in place: of A's rows and then of B's.
 template <int kSums>
-BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
-                                    uint32_t row, uint32_t end_row, const LaneColumns& columns) {
+BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, const RowSpan& span,
+                                    uint32_t row, const LaneColumns& columns) {
   constexpr int kCount = kSums / 4;  // columns of each half
   if (e.row_scales.data != nullptr) {
-    const float scales[2] = {scale_of(e.row_scales, batch, row, end_row),
-                             scale_of(e.row_scales, batch, row + 8, end_row)};
+    const float scales[2] = {scale_of(e.row_scales, span.matrix, row, span.end),
+                             scale_of(e.row_scales, span.matrix, row + 8, span.end)};
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kSums; ++i) v[i] = ptx::mul_rn(v[i], scales[i / 2 % 2]);
   }
@@ -161,7 +174,7 @@ BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, 
   for (int i = 0; i < kSums / 2; ++i) {  // of the lane's columns, each of two rows
     const int half = i / kCount, of_half = i % kCount;
     const uint32_t at = static_cast<uint32_t>(of_half / 2 * 8 + of_half % 2) * columns.step;
-    const float scale = scale_of(e.column_scales, batch, columns.first[half] + at, e.columns);
+    const float scale = scale_of(e.column_scales, span.group, columns.first[half] + at, e.columns);
     BLOCKSCALE_UNROLL
     for (int below = 0; below < 2; ++below) {
       float& x = v[i / 2 * 4 + 2 * below + i % 2];
@@ -171,32 +184,32 @@ BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, 
 }
 
 /// alpha * sums * scales + beta * C + bias, in place, of a wgmma accumulator whose first row is
-/// `row` in this lane. C has no rows from `end_row` on.
+/// `row` in this lane. C has no rows behind the span.
 template <int kSums>
-BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, uint32_t batch,
-                               uint32_t row, uint32_t end_row, const LaneColumns& columns) {
-  apply_scales(v, e, batch, row, end_row, columns);
-  if (const float alpha = alpha_of(e); alpha != 1) {
+BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, const RowSpan& span,
+                               uint32_t row, const LaneColumns& columns) {
+  apply_scales(v, e, span, row, columns);
+  if (const float alpha = alpha_of(e, span.group); alpha != 1) {
     BLOCKSCALE_UNROLL
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
   }
   const AddMatrices<kSums> add(v, e, columns);
   if (e.beta != 0) {
     if (e.c.dtype == Format::f32) {
-      add.template add_c<Format::f32>(batch, row, end_row);
+      add.template add_c<Format::f32>(span, row);
     } else if (e.c.dtype == Format::f16) {
-      add.template add_c<Format::f16>(batch, row, end_row);
+      add.template add_c<Format::f16>(span, row);
     } else {
-      add.template add_c<Format::bf16>(batch, row, end_row);
+      add.template add_c<Format::bf16>(span, row);
     }
   }
   if (e.bias.data != nullptr) {
     if (e.bias.dtype == Format::f32) {
-      add.template add_bias<Format::f32>();
+      add.template add_bias<Format::f32>(span.group);
     } else if (e.bias.dtype == Format::f16) {
-      add.template add_bias<Format::f16>();
+      add.template add_bias<Format::f16>(span.group);
     } else {
-      add.template add_bias<Format::bf16>();
+      add.template add_bias<Format::bf16>(span.group);
     }
   }
 }
@@ -227,21 +240,20 @@ class TileStore {
 
   /// The sums of 16 rows from `row` on, as a wgmma accumulator has them, of which those of the span
   /// are stored. All lanes call it.
-  BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], uint32_t batch, uint32_t row,
-                                    uint32_t column, const RowSpan& span,
+  BLOCKSCALE_DEVICE void operator()(float (&sums)[kColumns / 2], const RowSpan& span, uint32_t row,
+                                    uint32_t column,
                                     SourceLocation at = SourceLocation::current()) const {
     if (row >= span.end) return;
     if (!e_.keeps_sums) {
       const uint32_t first = column + lane_ % 4 * 2;
-      epilogue::combine(sums, e_, batch, row + lane_ / 4, span.end,
-                        {{first, first + kColumns / 2}, 1});
+      epilogue::combine(sums, e_, span, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
     }
     if (e_.d.dtype == Format::bf16) {
-      store<Pair16, false>(sums, batch, row, column, span, at);
+      store<Pair16, false>(sums, span, row, column, at);
     } else if (e_.d.dtype == Format::f16) {
-      store<Pair16, true>(sums, batch, row, column, span, at);
+      store<Pair16, true>(sums, span, row, column, at);
     } else {
-      store<Pair32, false>(sums, batch, row, column, span, at);
+      store<Pair32, false>(sums, span, row, column, at);
     }
   }
 
@@ -253,16 +265,14 @@ class TileStore {
   using Pair32 = device::Vector<float, 2>;
 
   template <class Pair, bool kF16>
-  BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], uint32_t batch, uint32_t row,
-                               uint32_t column, const RowSpan& span, SourceLocation at) const {
-    if constexpr (!RowMap::kMoves) {
-      // A span's last rows one by one: a box that crosses its end writes the next group's.
-      if (e_.d.tma_store && span.holds_box(row)) {
-        store_by_tma<Pair, kF16>(v, batch, row, column, at);
-        return;
-      }
+  BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], const RowSpan& span, uint32_t row,
+                               uint32_t column, SourceLocation at) const {
+    // A span's last rows one by one: a box that crosses its end writes the next group's.
+    if (!map_.moves() && e_.d.tma_store && span.holds_box(row)) {
+      store_by_tma<Pair, kF16>(v, span.matrix, row, column, at);
+    } else {
+      store_elements<Pair, kF16>(v, span, row, column);
     }
-    store_elements<Pair, kF16>(v, batch, row, column, span.end);
   }
 
   /// Fills all buffers before it begins their copies: to make what threads wrote visible to copies
@@ -340,38 +350,36 @@ class TileStore {
     return offset ^ (offset >> 7 & (kBytes / 16 - 1)) << 4;
   }
 
-  /// Where the elements of a row go from a column on, and their weight.
-  BLOCKSCALE_DEVICE epilogue::RowPart destination(uint32_t batch, uint32_t row, uint32_t column,
-                                                  uint32_t end_row, float& weight) const {
-    weight = 1;
-    if constexpr (RowMap::kMoves) {
-      const int32_t to = row < end_row ? map_.destination(row) : -1;
-      if (to < 0) return {e_.d.data, 0};
-      weight = map_.weight(row);
-      return epilogue::row_part(e_.d, e_, batch, static_cast<uint32_t>(to), column);
-    } else {
-      return epilogue::row_part(e_.d, e_, batch, row, column, end_row);
-    }
-  }
-  BLOCKSCALE_DEVICE static float weighed(float value, float weight) {
-    return RowMap::kMoves ? ptx::mul_rn(value, weight) : value;
+  /// Where the elements of a row go from a column on.
+  BLOCKSCALE_DEVICE epilogue::RowPart destination(const RowSpan& span, uint32_t row,
+                                                  uint32_t column) const {
+    const int64_t to = row < span.end ? map_.destination(row) : -1;
+    if (to < 0) return {e_.d.data, 0};
+    return epilogue::row_part(e_.d, e_, span.matrix, static_cast<uint32_t>(to), column);
   }
 
   template <class Pair, bool kF16>
-  BLOCKSCALE_DEVICE void store_elements(const float (&v)[kColumns / 2], uint32_t batch,
-                                        uint32_t row, uint32_t column, uint32_t end_row) const {
+  BLOCKSCALE_DEVICE void store_elements(const float (&v)[kColumns / 2], const RowSpan& span,
+                                        uint32_t row, uint32_t column) const {
     BLOCKSCALE_UNROLL
     for (int half = 0; half < 2; ++half) {
-      float weight;
-      const epilogue::RowPart own =
-          destination(batch, row + lane_ / 4 + 8 * static_cast<uint32_t>(half),
-                      column + lane_ % 4 * 2, end_row, weight);
+      const uint32_t own_row = row + lane_ / 4 + 8 * static_cast<uint32_t>(half);
+      const epilogue::RowPart own = destination(span, own_row, column + lane_ % 4 * 2);
+      const float weight = map_.moves() && own.left != 0 ? map_.weight(own_row) : 1.0f;
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kPairs; ++j) {
         const uint32_t at = static_cast<uint32_t>(8 * j);
-        const float low = weighed(v[4 * j + 2 * half], weight);
-        const float high = weighed(v[4 * j + 2 * half + 1], weight);
+        float low = v[4 * j + 2 * half], high = v[4 * j + 2 * half + 1];
+        if (map_.moves()) {
+          low = ptx::mul_rn(low, weight);
+          high = ptx::mul_rn(high, weight);
+        }
         if constexpr (sizeof(Pair) == 8) {
+          if (map_.adds()) {
+            epilogue::add_element(own, at, low);
+            epilogue::add_element(own, at + 1, high);
+            continue;
+          }
           epilogue::store_element(own, at, low);
           epilogue::store_element(own, at + 1, high);
         } else {

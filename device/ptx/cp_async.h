@@ -1,5 +1,6 @@
 // Asynchronous copies of 4 to 16 bytes a thread. PTX ISA "cp.async", "cp.async.wait_group",
-// "cp.async.mbarrier.arrive". They belong to the generic proxy: no proxy fence is needed.
+// "cp.async.mbarrier.arrive". They belong to the generic proxy, as ordinary loads and stores do:
+// who reads what they brought by wgmma or a tensor copy needs a proxy fence.
 #pragma once
 
 #include "device/kernel.h"

@@ -4,6 +4,7 @@
 
 #include "core/config.h"
 #include "core/divisor.h"
+#include "device/scheduler/rows.h"
 #include "device/scheduler/tile.h"
 
 namespace blockscale {
@@ -14,6 +15,9 @@ namespace blockscale {
 /// of 4 rows have 8 operands, one of 16 has 17 (docs/log/gemm-sm90.md, versions 72 and 77).
 struct DenseOrder {
   static constexpr bool kGroupsAreMatrices = true;
+  static constexpr bool kIsKnownAtLaunch = true;
+  static constexpr bool kGathersRows = false;
+  using RowMap = SameRows;
 
   uint32_t tiles_m = 0;
   uint32_t tiles_n = 0;
@@ -37,6 +41,8 @@ struct DenseOrder {
         last_height((m - 1) % height.divisor + 1),
         rows(matrix_rows) {}
 
+  BLOCKSCALE_HD static constexpr RowMap row_map() { return {}; }
+  BLOCKSCALE_HD static constexpr uint32_t matrix_of(const Tile& tile) { return tile.group; }
   template <uint32_t kRows>
   BLOCKSCALE_HD constexpr Tile tile(uint32_t index) const {
     const uint32_t batch = matrix.quotient(index), rest = index - batch * matrix.divisor;

@@ -1,5 +1,6 @@
 // Planted bugs in products of warpgroups: operands, memory, threads.
 #include "device/emulator/test/wgmma_test_support.h"
+#include "device/ptx/cp_async.h"
 
 namespace blockscale::emulator {
 namespace {
@@ -120,6 +121,23 @@ TEST(PlantedWgmma, NoProxyFenceBehindStores) {
                   }},
                  FindingKind::missing_proxy_fence, bug,
                  {"a product of the warpgroup of block (0,0,0) warps 0 to 3", "fence_proxy_async"});
+}
+
+// Rows that threads copy, as gathered rows of A are, are no tensor copies' either.
+TEST(PlantedWgmma, NoProxyFenceBehindCopiesOfThreads) {
+  Mark bug;
+  const std::vector<uint32_t> rows((kBytesOfA + kBytesOfB) / 4, 0x38383838u);
+  expect_planted({kOneWarpgroup,
+                  {emulator::input("rows", rows)},
+                  [&] {
+                    for (uint32_t i = ptx::tid_x(); i < rows.size() / 4; i += 128) {
+                      ptx::cp_async_cg(tile_a() + 16 * i, rows.data() + 4 * i);
+                    }
+                    ptx::cp_async_wait_all();
+                    ptx::barrier_sync_all();
+                    fence_multiply_wait(bug.here());
+                  }},
+                 FindingKind::missing_proxy_fence, bug, {"fence_proxy_async"});
 }
 
 // After the barrier a fence publishes to what its own thread issues; each warp reads its part.

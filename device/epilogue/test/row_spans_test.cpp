@@ -82,7 +82,7 @@ class RowSpans : public testing::Test {
                                    i / 4 * 8 + lane % 4 * 2 + i % 2);
               }
               using Store = TileStore<kColumns, 128, 1, RowMap>;
-              Store(e_, &map_, device::shared_base(), rows)(sums, 0, piece.row, 0, piece.span, at);
+              Store(e_, &map_, device::shared_base(), rows)(sums, piece.span, piece.row, 0, at);
               Store::finish();
             }};
   }
@@ -160,6 +160,7 @@ TEST_F(RowSpans, RowsGoWhereAMapSays) {
   MappedRows map;
   map.destinations = destinations.data();
   map.weights = weights.data();
+  map.rows = kRows;
   const std::vector<Piece> pieces = {{0, {27, false}}, {16, {27, false}}};
   Mark mark;
   emulator::Program mapped = program(pieces, kRows, mark, map);

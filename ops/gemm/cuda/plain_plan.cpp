@@ -12,20 +12,15 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-void check_row_bytes(const char* argument, const ScaledTensorView& x) {
-  if (x.k == 0 || row_bytes(x.recipe, x.k) < kMostElements) return;
-  throw Error(ErrorCode::unsupported, argument,
-              "is " + std::to_string(x.k) + " in " + recipe_traits(x.recipe).name +
-                  "; products on CUDA devices take rows of less than 2^31 bytes");
-}
-
 bool begins_at_16_bytes(const ScaledTensorView& x) {
   return reinterpret_cast<std::uintptr_t>(x.values) % 16 == 0 &&
          (x.rows <= 1 || x.value_row_stride % 16 == 0) &&
          (x.batch <= 1 || x.value_batch_stride % 16 == 0);
 }
 
-PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config, int tile_rows) {
+/// `tile_rows` of it at a time, at most.
+PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config,
+                        std::int64_t tile_rows) {
   const RecipeTraits& t = recipe_traits(x.recipe);
   PlainOperand o;
   o.values = static_cast<const std::uint8_t*>(x.values);
@@ -38,7 +33,7 @@ PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config
   o.pieces =
       Divisor(static_cast<std::uint32_t>(config.depth * format_traits(t.element).bits / 128));
   o.parts = plain_parts(t.element, config.form);
-  o.stage_rows = static_cast<std::uint32_t>(std::min<std::int64_t>(x.rows, tile_rows));
+  o.stage_rows = static_cast<std::uint32_t>(tile_rows);
   o.scales = scales_of_operand(x);
   o.scale_format = t.scale;
   o.log2_block_k =
@@ -78,14 +73,24 @@ std::uint32_t stages_of(const PlainGemmConfig& c, const PlainOperand (&operands)
   return fit_twice ? of_two : most(shared_bytes, kPlainLeastStages);
 }
 
-PlainGemmStep step_of(const GemmArguments& x, PlainTile tile, const cuda::Chip& chip) {
+}  // namespace
+
+void check_row_bytes(const char* argument, const ScaledTensorView& x) {
+  if (x.k == 0 || row_bytes(x.recipe, x.k) < kMostElements) return;
+  throw Error(ErrorCode::unsupported, argument,
+              "is " + std::to_string(x.k) + " in " + recipe_traits(x.recipe).name +
+                  "; products on CUDA devices take rows of less than 2^31 bytes");
+}
+
+PlainGemmStep plain_step(const GemmArguments& x, PlainTile tile, const cuda::Chip& chip,
+                         std::optional<std::int64_t> rows) {
   PlainGemmStep step;
   step.kernel = kPlainGemmKernels.index(
       tile, plain_form(recipe_traits(x.a.recipe).element, recipe_traits(x.b.recipe).element));
   const PlainGemmConfig c = kPlainGemmKernels[step.kernel];
   PlainGemmParams& p = step.params;
-  p.operands[0] = operand_of(x.a, c, c.rows);
-  p.operands[1] = operand_of(x.b, c, c.columns);
+  p.operands[0] = operand_of(x.a, c, std::min<std::int64_t>(rows.value_or(x.a.rows), c.rows));
+  p.operands[1] = operand_of(x.b, c, std::min<std::int64_t>(x.b.rows, c.columns));
   p.epilogue = epilogue_of(x);
   p.k = static_cast<std::uint32_t>(x.a.k);
   p.k_tiles = static_cast<std::uint32_t>(ceil_div(x.a.k, c.depth));
@@ -97,26 +102,6 @@ PlainGemmStep step_of(const GemmArguments& x, PlainTile tile, const cuda::Chip& 
   step.shape.dynamic_shared_bytes = memory_of(c, p.operands, p.stages).total;
   step.shape.programmatic_dependent_launch = true;
   return step;
-}
-
-/// The tile that suits: the largest of which each multiprocessor has one, and whose parts fit
-/// shared memory. All but that for few rows add in one order, so that rows whose bits do not depend
-/// on their number may have any of these.
-PlainGemmStep suitable_step(const GemmArguments& x, const cuda::Chip& chip) {
-  constexpr std::int64_t kFewRows = 16;
-  const auto fits = [&](const PlainGemmStep& step) {
-    return step.shape.dynamic_shared_bytes <= chip.shared_bytes;
-  };
-  if (x.d.rows <= kFewRows && !x.batch_invariant) {
-    PlainGemmStep step = step_of(x, PlainTile::few_rows, chip);
-    if (fits(step)) return step;
-  }
-  for (const PlainTile tile : {PlainTile::large, PlainTile::medium}) {
-    PlainGemmStep step = step_of(x, tile, chip);
-    const bool is_full = tiles_of(x.d, kPlainGemmKernels[step.kernel]) >= chip.multiprocessors;
-    if (is_full && fits(step)) return step;
-  }
-  return step_of(x, PlainTile::small, chip);
 }
 
 void set_order(PlainGemmStep& step, const GemmArguments& x) {
@@ -132,6 +117,28 @@ void set_order(PlainGemmStep& step, const GemmArguments& x) {
                                  static_cast<std::uint32_t>(x.d.batch), kBandRows,
                                  static_cast<std::uint32_t>(x.d.rows));
   step.shape.grid = {step.params.order.tiles};
+}
+
+namespace {
+
+/// The tile that suits: the largest of which each multiprocessor has one, and whose parts fit
+/// shared memory. All but that for few rows add in one order, so that rows whose bits do not depend
+/// on their number may have any of these.
+PlainGemmStep suitable_step(const GemmArguments& x, const cuda::Chip& chip) {
+  constexpr std::int64_t kFewRows = 16;
+  const auto fits = [&](const PlainGemmStep& step) {
+    return step.shape.dynamic_shared_bytes <= chip.shared_bytes;
+  };
+  if (x.d.rows <= kFewRows && !x.batch_invariant) {
+    PlainGemmStep step = plain_step(x, PlainTile::few_rows, chip);
+    if (fits(step)) return step;
+  }
+  for (const PlainTile tile : {PlainTile::large, PlainTile::medium}) {
+    PlainGemmStep step = plain_step(x, tile, chip);
+    const bool is_full = tiles_of(x.d, kPlainGemmKernels[step.kernel]) >= chip.multiprocessors;
+    if (is_full && fits(step)) return step;
+  }
+  return plain_step(x, PlainTile::small, chip);
 }
 
 std::string text_of(const PlainGemmStep& step) {
@@ -178,7 +185,7 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
     x.quantized.reset();
     plan.workspace_bytes = ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
   }
-  plan.product = tile ? step_of(x, *tile, chip) : suitable_step(x, chip);
+  plan.product = tile ? plain_step(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
   if (!validated.quantized) return plan;
   x.quantized = validated.quantized;

@@ -35,6 +35,16 @@ struct PlainGemmPlan {
 /// Whether the FP8 kernels of sm_90 compute the pair on a chip; else the plain ones do.
 bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip);
 
+/// Throws `unsupported` for rows of 2^31 bytes.
+void check_row_bytes(const char* argument, const ScaledTensorView& x);
+
+/// A launch by kernels of a tile, but for what set_order sets: the order of its tiles and its grid.
+/// `rows`: of the product, where they are not A's.
+PlainGemmStep plain_step(const GemmArguments& validated, PlainTile tile, const cuda::Chip& chip,
+                         std::optional<std::int64_t> rows = std::nullopt);
+/// Throws `unsupported` for 2^31 tiles.
+void set_order(PlainGemmStep& step, const GemmArguments& validated);
+
 /// The plan by the tile that suits the shape, or by `tile`. `workspace` is not looked at. Throws
 /// `unsupported` for rows of 2^31 bytes and for sizes of 2^31.
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,

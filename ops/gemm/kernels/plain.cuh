@@ -29,8 +29,9 @@ struct Factors {
   float tensor_scales[2];
   bool divides[2];
 
-  BLOCKSCALE_DEVICE Factors(const PlainGemmParams& p, const Place& place)
-      : alpha(epilogue::alpha_of(p.epilogue)) {
+  template <class Params>
+  BLOCKSCALE_DEVICE Factors(const Params& p, const Place& place)
+      : alpha(epilogue::alpha_of(p.epilogue, place.span.group)) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const PlainOperand& x = p.operands[i];
@@ -53,26 +54,43 @@ struct Factors {
   }
 };
 
-/// Elements (row, column) and (row, column + 1) of D, which has that row, as far as they exist.
-BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& factors, uint32_t matrix,
-                                  uint32_t row, uint32_t column, float first, float second) {
+/// Elements (row, column) and (row, column + 1) of a product, which has that row, as far as they
+/// exist.
+template <class Order>
+BLOCKSCALE_DEVICE void store_pair(const PlainGemmParamsOf<Order>& p, const Factors& factors,
+                                  const RowSpan& span, uint32_t row, uint32_t column, float first,
+                                  float second) {
   const LinearEpilogue& e = p.epilogue;
-  const epilogue::RowPart d = epilogue::row_part(e.d, e, matrix, row, column);
+  const auto map = p.order.row_map();
+  const int64_t to = map.destination(row);
+  if (to < 0) return;
+  const epilogue::RowPart d =
+      epilogue::row_part(e.d, e, span.matrix, static_cast<uint32_t>(to), column);
   if (d.left == 0) return;
   float v[2] = {factors(first), factors(second)};
   if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, matrix, row, column);
+    const epilogue::RowPart c = epilogue::row_part(e.c, e, span.matrix, row, column);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       v[i] = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, i), v[i]);
     }
   }
   if (e.bias.data != nullptr) {
-    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, 0, 0, column);
+    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, span.group, 0, column);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       v[i] = ptx::add_rn(v[i], epilogue::load_element(bias, e.bias.dtype, i));
     }
+  }
+  if (map.moves()) {
+    const float weight = map.weight(row);
+    BLOCKSCALE_UNROLL
+    for (float& x : v) x = ptx::mul_rn(x, weight);
+  }
+  if (map.adds()) {
+    epilogue::add_element(d, 0, v[0]);
+    epilogue::add_element(d, 1, v[1]);
+    return;
   }
   const bool as_pair = p.store_pairs && d.left >= 2;
   if (e.d.dtype == Format::f32) {
@@ -97,8 +115,8 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParams& p, const Factors& facto
 
 /// Stores a tile: sums go through shared memory, where elements were, so that neighbouring threads
 /// store neighbouring elements. Those of groups that divide K are added in their order.
-template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
+template <PlainGemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void store_tile(const PlainGemmParamsOf<Order>& p, const Place& place,
                                   Multiplier<kConfig>& multiplier) {
   using Two = device::Vector<float, 2>;
   constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.columns);
@@ -122,27 +140,26 @@ BLOCKSCALE_DEVICE void store_tile(const PlainGemmParams& p, const Place& place,
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 2; ++i) sum.at[i] = ptx::add_rn(sum.at[i], add.at[i]);
     }
-    store_pair(p, factors, place.matrix, place.a.first + row, place.b.first + column, sum.at[0],
+    store_pair(p, factors, place.span, place.a.first + row, place.b.first + column, sum.at[0],
                sum.at[1]);
   }
 }
 
-}  // namespace plain
-
-template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
-  using namespace plain;
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
+template <PlainGemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void compute_tile(const PlainGemmParamsOf<Order>& p, const PlainMemory& memory,
+                                    const Place& place) {
   constexpr uint32_t kGroups = static_cast<uint32_t>(kConfig.warps_k);
   constexpr uint32_t kBuffers = buffers_of(kConfig);
-  const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
-  const Place place = place_of<kConfig>(p);
+  constexpr uint32_t kDepth = static_cast<uint32_t>(kConfig.depth);
   const uint32_t group = group_of_block<kConfig>();
   const SharedAddress shared = device::shared_base() + group * memory.group_bytes;
-  // A group's tiles of K are group, group + kGroups, ..: its own are counted from 0 on here.
-  const uint32_t tiles = (p.k_tiles + kGroups - 1 - group) / kGroups;
-  const auto tile_of_k = [&](uint32_t tile) { return tile * kGroups + group; };
+  // A group's tiles of K are group, group + kGroups, .., from the first that the product has k in:
+  // its own are counted from 0 on here.
+  const uint32_t first_tile = kDividesK<Order> ? place.k.begin / kDepth : 0;
+  const uint32_t k_tiles =
+      kDividesK<Order> ? (place.k.end + kDepth - 1) / kDepth - first_tile : p.k_tiles;
+  const uint32_t tiles = (k_tiles + kGroups - 1 - group) / kGroups;
+  const auto tile_of_k = [&](uint32_t tile) { return first_tile + tile * kGroups + group; };
   // Stages are taken in turn: the next one to copy to, and the next one to decode.
   uint32_t copied = 0, decoded = 0;
   const auto take_stage = [&](uint32_t& stage) {
@@ -153,9 +170,11 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
   const auto begin_copy = [&](uint32_t tile) {
     const SharedAddress stage = take_stage(copied);
     if (tile < tiles) {
-      copy_codes<kConfig>(p.operands[0], place.matrix, place.a, tile_of_k(tile), stage);
-      copy_codes<kConfig>(p.operands[1], place.group, place.b, tile_of_k(tile),
-                          stage + memory.b_stage);
+      copy_codes<kConfig>(p.operands[0], rows_of_a(p, place), place.a.count, tile_of_k(tile),
+                          stage);
+      copy_codes<kConfig>(p.operands[1],
+                          RowsInTurn(p.operands[1], place.matrix_of(1), place.b.first),
+                          place.b.count, tile_of_k(tile), stage + memory.b_stage);
     }
     ptx::cp_async_commit_group();
   };
@@ -166,20 +185,25 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
   const auto scales_of = [&](uint32_t tile) {
     return shared + (memory.scales + tile % kBuffers * memory.scale_bytes);
   };
-  Scales<kConfig, 0> a_scales(p, place);
-  Scales<kConfig, 1> b_scales(p, place);
+  Scales<kConfig, 0, Order> a_scales(p, place);
+  Scales<kConfig, 1, Order> b_scales(p, place);
   const auto decode = [&](uint32_t tile) {
     const SharedAddress stage = take_stage(decoded);
     a_scales.store(tile_of_k(tile), scales_of(tile));
     b_scales.store(tile_of_k(tile), scales_of(tile));
     a_scales.load(tile_of_k(tile + 1));
     b_scales.load(tile_of_k(tile + 1));
+    KRange k;  // of the tile's
+    if constexpr (kDividesK<Order>) {
+      const uint32_t first = tile_of_k(tile) * kDepth;
+      k = {place.k.begin < first ? 0 : place.k.begin - first, place.k.end - first};
+    }
     BLOCKSCALE_NO_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
-      decode_tile<kConfig>(
+      decode_tile<kConfig, kDividesK<Order>>(
           i == 0 ? p.operands[0].element : p.operands[1].element,
           {place.rows(i).count, stage + (i == 0 ? 0 : memory.b_stage), elements_of(tile, i),
-           i == 0 ? memory.a_part_bytes : memory.b_part_bytes});
+           i == 0 ? memory.a_part_bytes : memory.b_part_bytes, k});
     }
   };
   Multiplier<kConfig> multiplier(place.a.count);
@@ -210,6 +234,28 @@ BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParams& p) {
     }
   }
   store_tile<kConfig>(p, place, multiplier);
+}
+
+}  // namespace plain
+
+template <PlainGemmConfig kConfig, class Order = DenseOrder>
+BLOCKSCALE_DEVICE void plain_gemm_kernel(const PlainGemmParamsOf<Order>& p) {
+  using namespace plain;
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  const PlainMemory memory = memory_of(kConfig, p.operands, p.stages);
+  BlockTiles<Order, static_cast<uint32_t>(kConfig.rows)> tiles(
+      p.order, device::shared_base() + memory.total);
+  if constexpr (Order::kIsKnownAtLaunch) {
+    compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(ptx::ctaid_x())));
+  } else {
+    tiles.begin();
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t i = ptx::ctaid_x(); i < tiles.count(); i += ptx::nctaid_x()) {
+      compute_tile<kConfig>(p, memory, place_of<kConfig>(p, tiles.tile(i)));
+      ptx::barrier_sync_all();  // sums have been read
+    }
+  }
 }
 
 }  // namespace blockscale

@@ -12,6 +12,8 @@
 #include "device/ptx/shared_memory.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
+#include "device/scheduler/block_tiles.h"
+#include "device/scheduler/k_groups.h"
 #include "device/vector.h"
 #include "ops/gemm/kernels/plain_params.h"
 
@@ -26,29 +28,89 @@ struct Rows {
   uint32_t count;  // that exist, at least one
 };
 
+/// Whether tiles have a part of K.
+template <class Order>
+inline constexpr bool kDividesK = false;
+template <>
+inline constexpr bool kDividesK<KGroupedOrder> = true;
+
 /// A block's tile of D: rows of A times rows of B.
 struct Place {
-  uint32_t matrix;  // of A and D
-  uint32_t group;   // of B
+  uint32_t matrices[2];  // of A and B
+  RowSpan span;
   Rows a, b;
+  KRange k;
 
-  BLOCKSCALE_DEVICE uint32_t matrix_of(uint32_t operand) const {
-    return operand == 0 ? matrix : group;
-  }
   /// Those of operand 0 or 1. (An array with an index would lie in local memory.)
+  BLOCKSCALE_DEVICE uint32_t matrix_of(uint32_t operand) const {
+    return operand == 0 ? matrices[0] : matrices[1];
+  }
   BLOCKSCALE_DEVICE Rows rows(uint32_t operand) const { return operand == 0 ? a : b; }
 };
 
-template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE Place place_of(const PlainGemmParams& p) {
+template <PlainGemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE Place place_of(const PlainGemmParamsOf<Order>& p, const Tile& tile) {
   constexpr uint32_t kRows = kConfig.rows, kColumns = kConfig.columns;
-  const Tile tile = p.order.tile<kRows>(ptx::ctaid_x());
   const uint32_t rows = tile.end_row - tile.first_row;
   const uint32_t column = tile.n * kColumns, columns = p.operands[1].rows - column;
-  return {tile.matrix<DenseOrder>(),
-          tile.group,
-          {tile.first_row, rows < kRows ? rows : kRows},
-          {column, columns < kColumns ? columns : kColumns}};
+  const uint32_t matrix = p.order.matrix_of(tile);
+  Place place = {{matrix, tile.group},
+                 {tile.end_row, Order::kGroupsAreMatrices, matrix, tile.group},
+                 {tile.first_row, rows < kRows ? rows : kRows},
+                 {column, columns < kColumns ? columns : kColumns},
+                 {0, p.k}};
+  if constexpr (kDividesK<Order>) {
+    place.matrices[0] = place.matrices[1] = 0;
+    place.k = p.order.k_of(tile.group);
+  }
+  return place;
+}
+
+struct SourceRow {
+  const uint8_t* at;
+  bool exists;
+};
+
+/// Where A's and B's rows lie of which a tile has some.
+struct RowsInTurn {
+  const uint8_t* first;
+  int64_t stride;
+
+  BLOCKSCALE_DEVICE RowsInTurn(const PlainOperand& x, uint32_t matrix, uint32_t row)
+      : first(x.values + matrix * x.batch_stride + row * x.row_stride), stride(x.row_stride) {}
+  /// Of the operand's memory.
+  BLOCKSCALE_DEVICE const uint8_t* any() const { return first; }
+  BLOCKSCALE_DEVICE SourceRow at(uint32_t row) const { return {first + row * stride, true}; }
+};
+
+/// The row of A that row `row` of a product is; of A's rows none: -1, which stands for zeros.
+template <class Order>
+BLOCKSCALE_DEVICE int64_t row_of_a(const PlainGemmParamsOf<Order>& p, uint32_t row) {
+  if (!Order::kGathersRows || p.a_index == nullptr) return row;
+  const int32_t from = ptx::ld_global(p.a_index + row);
+  return static_cast<uint32_t>(from) < p.operands[0].rows ? from : -1;
+}
+template <class Order>
+struct GatheredRows {
+  const PlainGemmParamsOf<Order>& p;
+  const uint8_t* matrix;
+  uint32_t first;
+
+  BLOCKSCALE_DEVICE const uint8_t* any() const { return matrix; }
+  BLOCKSCALE_DEVICE SourceRow at(uint32_t row) const {
+    const int64_t from = row_of_a(p, first + row);
+    return {matrix + from * p.operands[0].row_stride, from >= 0};
+  }
+};
+
+template <class Order>
+BLOCKSCALE_DEVICE auto rows_of_a(const PlainGemmParamsOf<Order>& p, const Place& place) {
+  const PlainOperand& x = p.operands[0];
+  if constexpr (Order::kGathersRows) {
+    return GatheredRows<Order>{p, x.values + place.matrix_of(0) * x.batch_stride, place.a.first};
+  } else {
+    return RowsInTurn(x, place.matrix_of(0), place.a.first);
+  }
 }
 
 /// The number of a thread in its group, and of its group.
@@ -83,19 +145,20 @@ BLOCKSCALE_DEVICE Words4 load_bytes(const uint8_t* from, uint32_t count) {
   return words;
 }
 
-/// Begins to copy an operand's codes of tile `tile` of K. Those beyond K become 0.
-template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, uint32_t matrix, Rows rows, uint32_t tile,
-                                  SharedAddress to) {
-  const uint8_t* const from = x.values + matrix * x.batch_stride + rows.first * x.row_stride;
+/// Begins to copy an operand's codes of tile `tile` of K, of `count` rows. Those beyond K, and of
+/// rows that there are not, become 0.
+template <PlainGemmConfig kConfig, class RowsOf>
+BLOCKSCALE_DEVICE void copy_codes(const PlainOperand& x, const RowsOf& rows, uint32_t count,
+                                  uint32_t tile, SharedAddress to) {
   const uint32_t pieces = x.pieces.divisor;
   BLOCKSCALE_NO_UNROLL
-  for (uint32_t i = thread_of_group<kConfig>(); i < rows.count * pieces;
+  for (uint32_t i = thread_of_group<kConfig>(); i < count * pieces;
        i += group_threads_of(kConfig)) {
     const uint32_t row = x.pieces.quotient(i);
     const uint32_t at = (tile * pieces + i - row * pieces) * 16;
-    const uint32_t left = at < x.row_bytes ? x.row_bytes - at : 0;
-    const uint8_t* const source = left == 0 ? from : from + row * x.row_stride + at;
+    const SourceRow from = rows.at(row);
+    const uint32_t left = at < x.row_bytes && from.exists ? x.row_bytes - at : 0;
+    const uint8_t* const source = left == 0 ? rows.any() : from.at + at;
     const SharedAddress place = to + i * 16;
     if (x.vectors) {
       ptx::cp_async_cg(place, source, left < 16 ? left : 16);
@@ -197,10 +260,18 @@ BLOCKSCALE_DEVICE void decode_group(
   }
 }
 
-/// Decodes `rows` rows of a tile's codes to the parts of an operand.
-template <PlainGemmConfig kConfig, Format kElement>
+/// Two elements from `k` on as far as they lie in a range, else 0.
+BLOCKSCALE_DEVICE uint32_t in_range(uint32_t pair, uint32_t k, const KRange& range) {
+  const uint32_t low = k >= range.begin && k < range.end ? 0xFFFFu : 0;
+  const uint32_t high = k + 1 >= range.begin && k + 1 < range.end ? 0xFFFF0000u : 0;
+  return pair & (low | high);
+}
+
+/// Decodes `rows` rows of a tile's codes to the parts of an operand. Where groups divide K, what
+/// lies outside of `k`, counted from the tile's first, becomes 0.
+template <PlainGemmConfig kConfig, Format kElement, bool kCutsK>
 BLOCKSCALE_DEVICE void decode_rows(uint32_t rows, SharedAddress codes, SharedAddress to,
-                                   uint32_t part_bytes) {
+                                   uint32_t part_bytes, const KRange& k) {
   constexpr uint32_t kGroup = static_cast<uint32_t>(plain_group(kElement));
   constexpr uint32_t kGroups = static_cast<uint32_t>(kConfig.depth) / kGroup;  // of a row
   constexpr uint32_t kBytes = kGroup * static_cast<uint32_t>(format_traits(kElement).bits) / 8;
@@ -215,7 +286,13 @@ BLOCKSCALE_DEVICE void decode_rows(uint32_t rows, SharedAddress codes, SharedAdd
     for (uint32_t part = 0; part < kParts; ++part) {
       BLOCKSCALE_UNROLL
       for (uint32_t chunk = 0; chunk < kGroup / 8; ++chunk) {
-        const uint32_t* const words = parts[part] + 4 * chunk;
+        uint32_t* const words = parts[part] + 4 * chunk;
+        if constexpr (kCutsK) {
+          BLOCKSCALE_UNROLL
+          for (uint32_t w = 0; w < 4; ++w) {
+            words[w] = in_range(words[w], (first + chunk) * 8 + 2 * w, k);
+          }
+        }
         ptx::st_shared(to + (part * part_bytes + chunk_offset<kConfig>(row, first + chunk)),
                        Words4{{words[0], words[1], words[2], words[3]}});
       }
@@ -224,23 +301,26 @@ BLOCKSCALE_DEVICE void decode_rows(uint32_t rows, SharedAddress codes, SharedAdd
 }
 
 /// What visit_format calls with an operand's element.
-template <PlainGemmConfig kConfig>
+template <PlainGemmConfig kConfig, bool kCutsK>
 struct DecodeRows {
   uint32_t rows;
   SharedAddress codes, to;
   uint32_t part_bytes;
+  KRange k;
 
   template <Format kElement>
   BLOCKSCALE_DEVICE void operator()(FormatTag<kElement>) const {
     constexpr bool kIsScale = kElement == Format::ue8m0 || kElement == Format::ue4m3;
     constexpr bool kFits =
         kConfig.form == Format::bf16 || (kElement != Format::f32 && kElement != Format::bf16);
-    if constexpr (!kIsScale && kFits) decode_rows<kConfig, kElement>(rows, codes, to, part_bytes);
+    if constexpr (!kIsScale && kFits) {
+      decode_rows<kConfig, kElement, kCutsK>(rows, codes, to, part_bytes, k);
+    }
   }
 };
 
-template <PlainGemmConfig kConfig>
-BLOCKSCALE_DEVICE void decode_tile(Format element, const DecodeRows<kConfig>& decode) {
+template <PlainGemmConfig kConfig, bool kCutsK>
+BLOCKSCALE_DEVICE void decode_tile(Format element, const DecodeRows<kConfig, kCutsK>& decode) {
   switch (element) {
     case Format::e2m1: return decode(FormatTag<Format::e2m1>{});
     case Format::e2m3: return decode(FormatTag<Format::e2m3>{});

@@ -23,18 +23,19 @@ class Multiplier {
   }
 
   /// Adds the products of one decoded tile, whose parts begin at `a` and `b`.
-  BLOCKSCALE_DEVICE void multiply(const PlainGemmParams& p, const PlainMemory& memory,
-                                  SharedAddress a, SharedAddress b, SharedAddress scales) {
+  template <class Params>
+  BLOCKSCALE_DEVICE void multiply(const Params& p, const PlainMemory& memory, SharedAddress a,
+                                  SharedAddress b, SharedAddress scales) {
     const PlainOperand &x = p.operands[0], &y = p.operands[1];
     if constexpr (kConfig.form == Format::f16) {
-      multiply_parts(p, a, b, scales, false);
+      multiply_parts(p.log2_segment, a, b, scales, false);
     } else {
       BLOCKSCALE_NO_UNROLL
       for (uint32_t i = 0; i < x.parts; ++i) {
         BLOCKSCALE_NO_UNROLL
         for (uint32_t j = 0; j < y.parts && i + j < kPlainPartSum; ++j) {
-          multiply_parts(p, a + i * memory.a_part_bytes, b + j * memory.b_part_bytes, scales,
-                         i + j > 0);
+          multiply_parts(p.log2_segment, a + i * memory.a_part_bytes, b + j * memory.b_part_bytes,
+                         scales, i + j > 0);
         }
       }
     }
@@ -74,9 +75,9 @@ class Multiplier {
     }
   }
 
-  BLOCKSCALE_DEVICE void multiply_parts(const PlainGemmParams& p, SharedAddress a, SharedAddress b,
+  BLOCKSCALE_DEVICE void multiply_parts(uint32_t log2_segment, SharedAddress a, SharedAddress b,
                                         SharedAddress scales, bool finite) {
-    if (p.log2_segment == 4) {
+    if (log2_segment == 4) {
       multiply_segments<1>(a, b, scales, finite);
     } else {
       multiply_segments<2>(a, b, scales, finite);

@@ -104,16 +104,25 @@ struct PlainOperand {
   bool tensor_scale_divides = false;
 };
 
-struct PlainGemmParams {
+/// All but the order of the tiles.
+struct PlainGemmParts {
   PlainOperand operands[2];  // A, B
   LinearEpilogue epilogue;
-  DenseOrder order;
+  const int32_t* a_index = nullptr;  // which row of A each row is; null: that row
   uint32_t k = 0;
   uint32_t k_tiles = 0;       // of a config's depth
   uint32_t log2_segment = 5;  // codes that have one scale of each operand: 32, or 16
   uint32_t stages = 0;        // kPlainLeastStages to the config's
   bool store_pairs = false;   // two neighbouring elements of D lie at a multiple of their size
 };
+
+/// `Order` is that of the tiles (device/scheduler/tile.h). Where it is not known at launch, blocks
+/// take tiles in turn, and rows of A may be gathered; a KGroupedOrder also says which k a tile has.
+template <class Order>
+struct PlainGemmParamsOf : PlainGemmParts {
+  Order order;
+};
+using PlainGemmParams = PlainGemmParamsOf<DenseOrder>;
 
 /// Where everything of a group lies in shared memory, in bytes from where its own begins: buffers
 /// of decoded elements, each with A's parts and then B's, rows of a config's depth; as many of

@@ -8,17 +8,19 @@ namespace blockscale::plain {
 
 /// Brings an operand's scales of a tile to shared memory: each thread some of them, in registers
 /// from one tile to the next, so that they are on their way while a tile is multiplied.
-template <PlainGemmConfig kConfig, int kOperand>
+template <PlainGemmConfig kConfig, int kOperand, class Order>
 class Scales {
  public:
-  BLOCKSCALE_DEVICE Scales(const PlainGemmParams& p, const Place& place)
-      : p_(p), x_(p.operands[kOperand]), count_(place.rows(kOperand).count) {
+  BLOCKSCALE_DEVICE Scales(const PlainGemmParamsOf<Order>& p, const Place& place)
+      : p_(p), x_(p.operands[kOperand]), count_(place.rows(kOperand).count), k_(place.k) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSlots; ++i) {
-      const uint32_t row = item_of(i).row;
-      offsets_[i] =
-          place.matrix_of(kOperand) * x_.scales.batch_stride +
-          x_.scales.row_offset(place.rows(kOperand).first + (row < count_ ? row : count_ - 1));
+      const uint32_t own = item_of(i).row;
+      const uint32_t row = place.rows(kOperand).first + (own < count_ ? own : count_ - 1);
+      const int64_t from = kMayLack ? row_of_a(p, row) : int64_t{row};
+      if constexpr (kMayLack) has_[i] = from >= 0;
+      offsets_[i] = place.matrix_of(kOperand) * x_.scales.batch_stride +
+                    x_.scales.row_offset(from < 0 ? 0 : static_cast<uint32_t>(from));
     }
   }
 
@@ -30,7 +32,7 @@ class Scales {
       if (i == 1 && !has_second_slot()) return;
       const Item item = item_of(i);
       const uint32_t k = first_k(tile, item);
-      const bool exists = item.row < count_ && k < p_.k;
+      const bool exists = item.row < count_ && has_k(k) && (!kMayLack || has_[i]);
       const int64_t at = offsets_[i] + x_.scales.k_offset(k >> x_.log2_block_k);
       const auto* const words = reinterpret_cast<const uint32_t*>(x_.scales.data);
       // What was loaded is not looked at here, where it would be waited for.
@@ -49,7 +51,7 @@ class Scales {
       if (x_.scale_format == Format::ue8m0) scale = decode<Format::ue8m0>(bytes_[i]);
       if (x_.scale_format == Format::ue4m3) scale = encoding::e4m3_value(bytes_[i] & 0x7Fu);
       if (x_.scales.data == nullptr) scale = 1.0f;
-      if (first_k(tile, item) >= p_.k) scale = 0.0f;
+      if (!has_k(first_k(tile, item))) scale = 0.0f;
       const uint32_t row = item.row + (kOperand == 0 ? 0 : static_cast<uint32_t>(kConfig.rows));
       if (item.row < count_) ptx::st_shared(to + (item.segment * kRows + row) * 4, scale);
     }
@@ -82,9 +84,19 @@ class Scales {
     return tile * static_cast<uint32_t>(kConfig.depth) + (item.segment << p_.log2_segment);
   }
 
-  const PlainGemmParams& p_;
+  /// Whether a segment has k that the product has.
+  BLOCKSCALE_DEVICE bool has_k(uint32_t first) const {
+    if constexpr (!kDividesK<Order>) return first < p_.k;
+    return first < k_.end && first + (1u << p_.log2_segment) > k_.begin;
+  }
+
+  static constexpr bool kMayLack = kOperand == 0 && Order::kGathersRows;  // rows of A
+
+  const PlainGemmParamsOf<Order>& p_;
   const PlainOperand& x_;
-  uint32_t count_;           // rows that exist
+  uint32_t count_;  // rows that exist
+  KRange k_;
+  bool has_[kSlots];
   int64_t offsets_[kSlots];  // of rows
   uint32_t bytes_[kSlots] = {};
   uint32_t words_[kSlots] = {};

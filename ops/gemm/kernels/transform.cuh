@@ -1,7 +1,6 @@
 // GELU or SwiGLU of a product's D in f32, rounded once to what the caller wants.
 //
-// A block takes runs of kTransformRun columns of a row. All that a thread needs is on its way
-// before it computes anything.
+// A block takes runs of kTransformRun columns of a row.
 #pragma once
 
 #include "core/divisor.h"
@@ -63,31 +62,39 @@ BLOCKSCALE_DEVICE void store(const EpilogueMatrix& d, int64_t at, float value) {
   ptx::st_global(reinterpret_cast<uint16_t*>(d.data) + at, rounded);
 }
 
+/// Run `run` of the columns of a row, from `from` on, to d's element `to` and those behind it. What
+/// a thread needs is on its way before it computes anything. finish(y) is what is stored.
+template <class Finish>
+BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from, int64_t to,
+                                     uint32_t run, const Finish& finish) {
+  using M = device::KernelMath;
+  const uint32_t first = run * kTransformRun + ptx::tid_x();
+  const auto column = [&](int i) { return first + static_cast<uint32_t>(i) * kTransformThreads; };
+  Numbers of[kTransformElements];
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kTransformElements; ++i) {
+    if (column(i) < p.columns) of[i] = load(p, from, column(i));
+  }
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kTransformElements; ++i) {
+    if (column(i) >= p.columns) continue;
+    const float y =
+        p.is_gated ? math::swiglu<M>(of[i].x, of[i].up) : math::gelu<M>(of[i].x, p.gelu);
+    store(p.d, to + column(i), finish(y));
+  }
+}
+
 }  // namespace transform
 
 BLOCKSCALE_DEVICE void transform_kernel(const TransformParams& p) {
-  using M = device::KernelMath;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   for (uint32_t run = ptx::ctaid_x(); run < p.runs; run += ptx::nctaid_x()) {
     const uint32_t row = p.runs_of_row.quotient(run);
     const uint32_t matrix = p.rows_of_matrix.quotient(row);
-    const float* const from = p.numbers + row * p.number_columns;
     const int64_t to = matrix * p.d.batch_stride + p.rows_of_matrix.remainder(row) * p.d.row_stride;
-    const uint32_t first = p.runs_of_row.remainder(run) * kTransformRun + ptx::tid_x();
-    const auto column = [&](int i) { return first + static_cast<uint32_t>(i) * kTransformThreads; };
-    transform::Numbers of[kTransformElements];
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kTransformElements; ++i) {
-      if (column(i) < p.columns) of[i] = transform::load(p, from, column(i));
-    }
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kTransformElements; ++i) {
-      if (column(i) >= p.columns) continue;
-      const float y =
-          p.is_gated ? math::swiglu<M>(of[i].x, of[i].up) : math::gelu<M>(of[i].x, p.gelu);
-      transform::store(p.d, to + column(i), y);
-    }
+    transform::transform_run(p, p.numbers + row * p.number_columns, to,
+                             p.runs_of_row.remainder(run), [](float y) { return y; });
   }
 }
 

@@ -24,6 +24,9 @@ using gemm_detail::Fp8LaunchConfig;
 /// Groups in turn, each tile column by tile column.
 struct SpanOrder {
   static constexpr bool kGroupsAreMatrices = false;
+  static constexpr bool kIsKnownAtLaunch = true;
+  static constexpr bool kGathersRows = false;
+  using RowMap = SameRows;
   static constexpr uint32_t kMostGroups = 5;
 
   uint32_t tiles = 0;
@@ -31,6 +34,8 @@ struct SpanOrder {
   uint32_t groups = 0;
   uint32_t begins[kMostGroups + 1] = {};
 
+  BLOCKSCALE_HD static constexpr RowMap row_map() { return {}; }
+  BLOCKSCALE_HD static constexpr uint32_t matrix_of(const Tile&) { return 0; }
   template <uint32_t kRows>
   BLOCKSCALE_HD constexpr Tile tile(uint32_t index) const {
     uint32_t group = 0;
@@ -51,19 +56,10 @@ struct SpanOrder {
 /// The dense launch of the product with the rows of all groups, as one of `order`.
 Fp8GemmParamsOf<SpanOrder> with_order(const Fp8GemmParams& dense, const SpanOrder& order) {
   Fp8GemmParamsOf<SpanOrder> p;
-  std::memcpy(p.maps, dense.maps, sizeof p.maps);
+  static_cast<Fp8GemmParts&>(p) = dense;
   p.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] = *dense.map(Fp8GemmMap::a);
-  p.a_scales = dense.a_scales;
-  p.b_scales = dense.b_scales;
-  p.epilogue = dense.epilogue;
   p.order = order;
-  p.split = dense.split;
-  p.k_blocks = dense.k_blocks;
-  p.split_blocks = dense.split_blocks;
-  p.stages = dense.stages;
-  p.a_bytes = p.a_tail_bytes = dense.a_bytes;  // behind a group's rows are another's, not stored
-  p.b_bytes = dense.b_bytes;
-  p.b_tail_bytes = dense.b_tail_bytes;
+  p.a_tail_bytes = dense.a_bytes;  // behind a group's rows are another's, not stored
   p.b_batched = true;
   return p;
 }

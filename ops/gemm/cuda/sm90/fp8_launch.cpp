@@ -92,10 +92,10 @@ std::uint32_t band_rows_of(std::int64_t k, int tile_rows) {
   return static_cast<std::uint32_t>((rows + tile / 2) / tile);
 }
 
-/// The launch of a product, or of some of its columns (`size`; where D is quantized, from column
-/// `first` on), by `c`.
-GemmStep step_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8LaunchConfig& c,
-                 std::int64_t first, const cuda::Chip& chip) {
+}  // namespace
+
+GemmStep fp8_step(const GemmArguments& x, const Fp8GemmSize& size, const Fp8LaunchConfig& c,
+                  std::int64_t first, const cuda::Chip& chip) {
   const Fp8GemmConfig config = checked_config(size, c);
   GemmStep step;
   step.config = c;
@@ -139,13 +139,11 @@ GemmStep step_of(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Launc
   return step;
 }
 
-}  // namespace
-
 void add_fp8_steps(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Heuristic& found,
                    const cuda::Chip& chip, std::vector<GemmStep>& steps) {
   const auto add = [&](std::int64_t first, std::int64_t count, const Fp8LaunchConfig& c) {
     steps.push_back(
-        step_of(columns_of(x, first, count), columns_of(size, first, count), c, first, chip));
+        fp8_step(columns_of(x, first, count), columns_of(size, first, count), c, first, chip));
     steps.back().columns = count;
   };
   add(0, found.columns, found.first);

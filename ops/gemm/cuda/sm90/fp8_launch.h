@@ -10,6 +10,11 @@
 
 namespace blockscale::gemm_detail {
 
+/// The launch of a product, or of some of its columns (`size`; where D is quantized, from column
+/// `first` on), by `config`. Throws invalid_argument for a config without a kernel.
+GemmStep fp8_step(const GemmArguments& x, const Fp8GemmSize& size, const Fp8LaunchConfig& config,
+                  std::int64_t first, const cuda::Chip& chip);
+
 /// Adds the launches of `found`: all columns of D, or the first ones and, beside their tail wave,
 /// the others. Throws invalid_argument for a config without a kernel.
 void add_fp8_steps(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Heuristic& found,

@@ -43,16 +43,6 @@ constexpr double kWorthwhile = 0.97;
 /// Where D's columns may be split: at most so many multiples of least_columns before its end.
 constexpr int kMostColumnSplits = 8;
 
-/// As many stages as fit; 0 if fewer than 3 do.
-std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
-                              std::uint32_t per_sm, const cuda::Chip& chip) {
-  const std::uint32_t bytes = std::min(static_cast<std::uint32_t>(chip.shared_bytes),
-                                       kMultiprocessorBytes / per_sm - kReservedBytes);
-  std::uint32_t stages = kMostStages;
-  while (stages > 0 && memory_of(config, stages, split).total > bytes) --stages;
-  return stages < 3 ? 0 : stages;
-}
-
 /// Tiles, or the groups of them that a block takes together.
 std::uint32_t tiles_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
   return static_cast<std::uint32_t>(ceil_div(x.m, c.rows) *
@@ -207,6 +197,15 @@ Fp8GemmConfig kernel_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
   return copies ? copying : config;
 }
 
+std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
+                              std::uint32_t per_sm, const cuda::Chip& chip, std::uint32_t beside) {
+  const std::uint32_t bytes = std::min(static_cast<std::uint32_t>(chip.shared_bytes),
+                                       kMultiprocessorBytes / per_sm - kReservedBytes);
+  std::uint32_t stages = kMostStages;
+  while (stages > 0 && memory_of(config, stages, split).total + beside > bytes) --stages;
+  return stages < 3 ? 0 : stages;
+}
+
 Fp8GemmSize columns_of(const Fp8GemmSize& size, std::int64_t first, std::int64_t count) {
   Fp8GemmSize part = size;
   part.n = count;
@@ -253,7 +252,7 @@ std::vector<Fp8LaunchConfig> fp8_launch_configs(const Fp8GemmSize& x, const cuda
         if (split > 1 && !can_split_k(config)) break;
         Fp8LaunchConfig c = {config.rows, config.columns, 0, split, per_sm};
         if (kernel_of(x, c) != config) continue;
-        c.stages = stages_that_fit(config, split, per_sm, chip);
+        c.stages = stages_that_fit(config, split, per_sm, chip, 0);
         if (c.stages == 0) continue;
         // A cluster computes one tile: more of them than run at a time wait.
         if (split > 1 && tiles_of(x, c) > clusters_at_a_time(c, chip.multiprocessors)) continue;

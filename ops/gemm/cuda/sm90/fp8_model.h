@@ -74,6 +74,11 @@ std::vector<Fp8LaunchConfig> fp8_launch_configs(const Fp8GemmSize& size, const c
 /// keeps those of the sizes that it asked for last.
 Fp8Heuristic fp8_heuristic(const Fp8GemmSize& size, const cuda::Chip& chip);
 
+/// As many stages as fit, with `beside` bytes of shared memory for something else; 0 if fewer than
+/// 3 do.
+std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,
+                              std::uint32_t per_sm, const cuda::Chip& chip, std::uint32_t beside);
+
 /// What a product takes by one config.
 double expected_seconds(const Fp8GemmSize& size, const Fp8LaunchConfig& config,
                         const cuda::Chip& chip);

@@ -77,8 +77,9 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work<kConfig, Order>& work,
   return true;
 }
 
-template <Fp8GemmConfig kConfig>
-using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig)>;
+template <Fp8GemmConfig kConfig, class Order>
+using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig),
+                              typename Order::RowMap>;
 
 /// A warp's rows of one sub-tile, where D is quantized.
 template <Fp8GemmConfig kConfig, class Order>
@@ -94,9 +95,8 @@ BLOCKSCALE_DEVICE void quantize_sub_tile(const Work<kConfig, Order>& work,
   QuantizedPlace place;
   place.lane = ptx::laneid_here();
   const uint32_t column = place.lane % 4 * 2;
-  place.batch = work.matrix(tile);
+  place.span = work.span(tile);
   place.row = tile.first_row + warp * 16;
-  place.end_row = tile.end_row;
   place.column = (n >> p.log2_sub_tiles) * kQuantizedColumns;
   place.d_columns = {{p.runs.row(n, 0, column), p.runs.row(n, 1, column)}, p.runs.step};
   place.padding_row_step = work.is_last(tile) ? work.kRows : 0;
@@ -119,8 +119,22 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
     const uint32_t row = tile.first_row + warp * 16;
     const uint32_t boundary = kConfig.quantizes ? kRunColumns : 128 - column % 128;
     Tile next = tile;
-    multiplier.multiply(work.k_end - work.k_begin, boundary, sums,
-                        [&] { next = work.tile(turn + 1); });
+    // Of a group's last rows the upper warpgroups may have all: the tensor cores are theirs then.
+    // (Who adds by columns has no register for this.)
+    if constexpr (!Order::kIsKnownAtLaunch && kConfig.promotion == Promotion::blocks) {
+      if (tile.first_row + warp / 4 * 64 >= tile.end_row) {
+        multiplier.skip(work.k_end - work.k_begin);
+        if (!work.has(++turn)) break;
+        tile = work.tile(turn);
+        continue;
+      }
+    }
+    multiplier.multiply(work.k_end - work.k_begin, boundary, sums, [&] {
+      // (Where tiles are known at launch, one behind the last costs no branch.)
+      if (Order::kIsKnownAtLaunch || work.has(turn + 1)) {
+        next = work.tile(turn + 1);
+      }
+    });
     if (work.blocks > 1) {  // a cluster has one tile
       ptx::barrier_cluster_wait();
       if (!kConfig.quantizes && row >= tile.end_row) break;
@@ -129,14 +143,13 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
     if constexpr (kConfig.quantizes) {
       quantize_sub_tile(work, shared, warp, tile, work.sub_tile(turn), sums);
     } else {
-      const RowSpan span = {tile.end_row, Order::kGroupsAreMatrices};
-      TileStoreOf<kConfig>(p.epilogue, p.map(Fp8GemmMap::d), shared.results(warp))(
-          sums, work.matrix(tile), row, column, span);
+      TileStoreOf<kConfig, Order>(p.epilogue, p.map(Fp8GemmMap::d), shared.results(warp),
+                                  p.order.row_map())(sums, work.span(tile), row, column);
     }
     if (!work.has(++turn)) break;
     tile = next;
   }
-  if constexpr (!kConfig.quantizes) TileStoreOf<kConfig>::finish();
+  if constexpr (!kConfig.quantizes) TileStoreOf<kConfig, Order>::finish();
 }
 
 /// Whatever is done before it reads nothing that another kernel writes, and nothing of another
@@ -164,18 +177,20 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
   if (warp == 0) {
     if (ptx::elect_sync()) {
       shared.init_barriers();
-      shared.accept_rows_outside(p.a_tail_bytes, p.b_tail_bytes);
+      const bool gathers = Order::kGathersRows && p.gather.index != nullptr;
+      shared.accept_rows_outside(gathers ? 0 : p.a_tail_bytes, p.b_tail_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     ptx::bar_arrive(kBegun, kThreads);
   }
-  const fp8_gemm::Work<kConfig, Order> work(p);
+  fp8_gemm::Work<kConfig, Order> work(p, shared.order());
   if (warp >= 4 && work.blocks > 1 && ptx::elect_sync()) {
     ptx::mbarrier_init(shared.sum_barrier(warp - 4), 1, "sums");
     ptx::fence_mbarrier_init();
   }
   if (warp != 0) ptx::bar_sync(kBegun, kThreads);
   fp8_gemm::join_grid(work);
+  if (!work.begin()) return;
   if (warp < 4) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<loader_registers(kConfig)>();
     if (warp == 0) {

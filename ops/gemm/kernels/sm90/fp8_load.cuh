@@ -4,6 +4,8 @@
 #pragma once
 
 #include "device/ptx/barrier.h"
+#include "device/ptx/cp_async.h"
+#include "device/ptx/fence.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/tensor_copy.h"
 #include "device/ptx/warp.h"
@@ -26,12 +28,15 @@ BLOCKSCALE_DEVICE void load_operands(const Work<kConfig, Order>& work,
     const int32_t second = static_cast<int32_t>(p.runs.box_row(tile.n, 1));
     const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(work.matrix(tile)) : 0;
     const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile.group) : 0;
-    const bool last_row = work.is_last(tile);
+    const bool a_tail = work.takes_tail(tile);
     const bool last_column = !kConfig.quantizes && tile.n + 1 == p.order.tiles_n;
-    const TensorMap* const a = p.map(last_row ? Fp8GemmMap::a_tail : Fp8GemmMap::a);
+    const TensorMap* const a = p.map(a_tail ? Fp8GemmMap::a_tail : Fp8GemmMap::a);
     const TensorMap* const b_map = p.map(last_column ? Fp8GemmMap::b_second : Fp8GemmMap::b);
-    const uint32_t bytes =
-        (last_row ? p.a_tail_bytes : p.a_bytes) + (last_column ? p.b_tail_bytes : p.b_bytes);
+    const bool gathers = Order::kGathersRows && p.gather.index != nullptr;
+    const uint32_t bytes = (gathers  ? 0
+                            : a_tail ? p.a_tail_bytes
+                                     : p.a_bytes) +
+                           (last_column ? p.b_tail_bytes : p.b_bytes);
     BLOCKSCALE_NO_UNROLL
     for (uint32_t k = work.k_begin; k < work.k_end; ++k) {
       shared.ring.wait_empty(place);
@@ -41,8 +46,10 @@ BLOCKSCALE_DEVICE void load_operands(const Work<kConfig, Order>& work,
         const int32_t byte = static_cast<int32_t>(k) * kFp8BlockK;
         const ptx::TensorCoordinates<3> b_at = {{byte, column, b_matrix}};
         ptx::mbarrier_arrive_expect_tx(full, bytes);
-        ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), a,
-                                                   {{byte, row, a_matrix}}, full);
+        if (!gathers) {
+          ptx::cp_async_bulk_tensor_shared_global<3>(shared.a(place.stage), a,
+                                                     {{byte, row, a_matrix}}, full);
+        }
         if (p.b_once) {
           ptx::cp_async_bulk_tensor_shared_global<3>(b, b_map, b_at, full,
                                                      ptx::createpolicy_evict_first());
@@ -74,11 +81,22 @@ template <class Code>
 BLOCKSCALE_DEVICE Code load_code(const Code* p) {
   return ptx::ld_global(p);
 }
+/// A finite one where there is none.
+BLOCKSCALE_DEVICE UnitScale load_code_if(bool, const UnitScale*) {
+  return {};
+}
+template <class Code>
+BLOCKSCALE_DEVICE Code load_code_if(bool exists, const Code* p) {
+  return exists ? ptx::ld_global(p) : Code{0};
+}
 
 /// The warps that bring scales take turns at k-blocks: to wait for a stage, to store and to arrive
 /// take one warp longer than the products of a k-block. Each has loaded the scales of its next
 /// turns; nothing but loads stands between loads, because a branch would wait for each.
-template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode>
+///
+/// Where rows of A are gathered, the same warp copies those of its k-blocks. They are there, for
+/// all that reads them, when its next turn comes: the warps have a k-block each on its way.
+template <Fp8GemmConfig kConfig, class Order, class ACode, class BCode, bool kGathers>
 class ScaleLoader {
  public:
   BLOCKSCALE_DEVICE ScaleLoader(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
@@ -98,7 +116,7 @@ class ScaleLoader {
     for (;;) {
       BLOCKSCALE_UNROLL
       for (int i = 0; i < kAhead; ++i) {
-        if (!has[i]) return;
+        if (!has[i]) return end_copies();
         store(ahead[i]);
         has[i] = load(ahead[i]);
       }
@@ -114,7 +132,8 @@ class ScaleLoader {
       kByColumns ? (kColumns + 31) / 32 : static_cast<uint32_t>(b_scales_of(kConfig));
 
   /// Turns, as registers allow: a loader has 56 beside three warpgroups, else 40.
-  static constexpr int kAhead = kA + kB < (loader_registers(kConfig) > 40 ? 12 : 8) ? 2 : 1;
+  static constexpr int kAhead =
+      !kGathers && kA + kB < (loader_registers(kConfig) > 40 ? 12 : 8) ? 2 : 1;
 
   struct Scales {
     ACode a[kA];
@@ -136,9 +155,15 @@ class ScaleLoader {
     const uint32_t lane = ptx::laneid();
     a_ = first_code<ACode>(p.a_scales, work_.matrix(tile));
     b_ = first_code<BCode>(p.b_scales, tile.group);
+    if constexpr (kGathers) rows_ = tile.end_row - tile.first_row;
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
-      a_row_[j] = row_offset(p.a_scales, tile.first_row + 32 * j + lane, tile.end_row);
+      const uint32_t row = tile.first_row + 32 * j + lane;
+      if constexpr (kGathers) {
+        from_[j] = p.gather.row(row < tile.end_row ? row : tile.end_row - 1);
+      } else {
+        a_row_[j] = row_offset(p.a_scales, row, tile.end_row);
+      }
     }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) {
@@ -167,21 +192,69 @@ class ScaleLoader {
 
   /// Begins to load the scales of this warp's next k-block; false if there is none.
   BLOCKSCALE_DEVICE bool load(Scales& to) {
+    // (Whoever copies rows needs those of its last turn until this one.)
+    if (kGathers && k_ >= work_.k_end) begin_tile();
     if (!work_.has(turn_)) return false;
     const ACode* const a = a_ + work_.p.a_scales.k_offset(k_);
     const BCode* const b = b_ + work_.p.b_scales.k_offset(k_);
     BLOCKSCALE_UNROLL
-    for (uint32_t j = 0; j < kA; ++j) to.a[j] = load_code(a + a_row_[j]);
+    for (uint32_t j = 0; j < kA; ++j) {
+      if constexpr (kGathers) {
+        const bool exists = from_[j] != GatheredA::kNone;
+        to.a[j] = load_code_if(exists, a + work_.p.a_scales.row_offset(exists ? from_[j] : 0));
+      } else {
+        to.a[j] = load_code(a + a_row_[j]);
+      }
+    }
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kB; ++j) to.b[j] = load_code(b + b_row_[j]);
     k_ += kScaleWarps;
-    if (k_ >= work_.k_end) begin_tile();
+    if (!kGathers && k_ >= work_.k_end) begin_tile();
     return true;
+  }
+
+  /// Begins to copy a stage's rows of A of the last turn that was loaded, as a tensor copy would
+  /// leave them: a lane has a chunk of 16 bytes of every fourth row, of those that the group has.
+  BLOCKSCALE_DEVICE void copy_rows() const {
+    const GatheredA& gather = work_.p.gather;
+    const uint32_t lane = ptx::laneid(), chunk = lane % 8;
+    const uint32_t at = (k_ - kScaleWarps) * kFp8BlockK + chunk * 16;
+    const uint32_t left = at < gather.k ? gather.k - at : 0, bytes = left < 16 ? left : 16;
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < kA; ++j) {
+      BLOCKSCALE_UNROLL_BY_4
+      for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t own = 32 * j + 4 * i + lane / 8;  // of the tile
+        const uint32_t from = ptx::shfl_sync_idx(ptx::kFullMask, from_[j], own % 32);
+        if (own >= rows_) continue;
+        const bool exists = from != GatheredA::kNone && bytes != 0;
+        ptx::cp_async_cg(shared_.a(place_.stage) + (own * kFp8BlockK + (chunk ^ (own & 7)) * 16),
+                         exists ? gather.values + from * gather.row_stride + at : gather.values,
+                         exists ? bytes : 0);
+      }
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  /// The copies of this warp's last turn have come, and its stage is full as far as it is this
+  /// warp's to fill.
+  BLOCKSCALE_DEVICE void end_copies() {
+    if (!kGathers || !copies_) return;
+    ptx::cp_async_wait_group<0>();
+    ptx::fence_proxy_async_shared();
+    arrive(copied_stage_);
+    copies_ = false;
+  }
+  BLOCKSCALE_DEVICE void arrive(uint32_t stage) const {
+    ptx::bar_warp_sync(ptx::kFullMask);
+    if (ptx::laneid() == 0) ptx::mbarrier_arrive(shared_.ring.full(stage));
   }
 
   BLOCKSCALE_DEVICE void store(const Scales& scales) {
     const uint32_t lane = ptx::laneid();
+    end_copies();
     shared_.ring.wait_empty(place_);
+    if constexpr (kGathers) copy_rows();
     BLOCKSCALE_UNROLL
     for (uint32_t j = 0; j < kA; ++j) {
       const uint32_t row = 32 * j + lane;
@@ -205,8 +278,12 @@ class ScaleLoader {
         }
       }
     }
-    ptx::bar_warp_sync(ptx::kFullMask);
-    if (lane == 0) ptx::mbarrier_arrive(shared_.ring.full(place_.stage));
+    if constexpr (kGathers) {
+      copies_ = true;
+      copied_stage_ = place_.stage;
+    } else {
+      arrive(place_.stage);
+    }
     place_.advance(shared_.ring.stages, kScaleWarps);
   }
 
@@ -215,11 +292,36 @@ class ScaleLoader {
   uint32_t turn_ = 0, k_;  // of the next load
   const ACode* a_ = nullptr;
   const BCode* b_ = nullptr;
-  uint32_t a_row_[kA], b_row_[kB];
+  uint32_t a_row_[kGathers ? 1 : kA], b_row_[kB];
   device::StagePlace place_;
+  uint32_t from_[kGathers ? kA : 1];  // rows of A of the tile that was loaded of last
+  uint32_t rows_ = 0;                 // that its group has from its first on
+  bool copies_ = false;               // of this warp are on their way, to copied_stage_
+  uint32_t copied_stage_ = 0;
 };
 
-/// By warp `warp` of those that bring scales.
+/// By warp `warp` of those that bring scales, and rows of A where they are gathered.
+template <Fp8GemmConfig kConfig, class Order, bool kGathers>
+BLOCKSCALE_DEVICE void load_scales_by(const Work<kConfig, Order>& work,
+                                      const Shared<kConfig>& shared, uint32_t warp) {
+  const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
+  if constexpr (kConfig.promotion == Promotion::blocks) {
+    if (work.p.a_scales.data == nullptr) {
+      ScaleLoader<kConfig, Order, UnitScale, UnitScale, kGathers>(work, shared, warp).run();
+      return;
+    }
+  }
+  if (a_bytes && b_bytes) {
+    ScaleLoader<kConfig, Order, uint8_t, uint8_t, kGathers>(work, shared, warp).run();
+  } else if (a_bytes) {
+    ScaleLoader<kConfig, Order, uint8_t, uint32_t, kGathers>(work, shared, warp).run();
+  } else if (b_bytes) {
+    ScaleLoader<kConfig, Order, uint32_t, uint8_t, kGathers>(work, shared, warp).run();
+  } else {
+    ScaleLoader<kConfig, Order, uint32_t, uint32_t, kGathers>(work, shared, warp).run();
+  }
+}
+
 template <Fp8GemmConfig kConfig, class Order>
 BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
                                    uint32_t warp) {
@@ -227,23 +329,14 @@ BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Share
     if (warp < scale_warps_of(kConfig)) {
       ScaleConsumer<kConfig, Order>(work, shared, warp * 32 + ptx::laneid()).run();
     }
-    return;
-  }
-  const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
-  if constexpr (kConfig.promotion == Promotion::blocks) {
-    if (work.p.a_scales.data == nullptr) {
-      ScaleLoader<kConfig, Order, UnitScale, UnitScale>(work, shared, warp).run();
-      return;
-    }
-  }
-  if (a_bytes && b_bytes) {
-    ScaleLoader<kConfig, Order, uint8_t, uint8_t>(work, shared, warp).run();
-  } else if (a_bytes) {
-    ScaleLoader<kConfig, Order, uint8_t, uint32_t>(work, shared, warp).run();
-  } else if (b_bytes) {
-    ScaleLoader<kConfig, Order, uint32_t, uint8_t>(work, shared, warp).run();
   } else {
-    ScaleLoader<kConfig, Order, uint32_t, uint32_t>(work, shared, warp).run();
+    if constexpr (Order::kGathersRows) {
+      if (work.p.gather.index != nullptr) {
+        load_scales_by<kConfig, Order, true>(work, shared, warp);
+        return;
+      }
+    }
+    load_scales_by<kConfig, Order, false>(work, shared, warp);
   }
 }
 

@@ -56,6 +56,18 @@ class Multiplier {
     }
   }
 
+  /// Leaves the stages of `count` k-blocks to the other warpgroups: where none of this one's rows
+  /// is the group's.
+  BLOCKSCALE_DEVICE void skip(uint32_t count) {
+    static_assert(has_two_accumulators(kConfig), "who multiplies in turns must pass the turn");
+    BLOCKSCALE_NO_UNROLL
+    for (; count != 0; --count) {
+      shared_.ring.wait_full(place_);
+      leave(place_.stage);
+      place_.advance(shared_.ring.stages);
+    }
+  }
+
  private:
   /// The next k-block's products run while the sums are made.
   template <class Meanwhile>

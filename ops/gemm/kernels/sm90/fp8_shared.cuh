@@ -4,6 +4,7 @@
 #include "device/pipeline/stages.h"
 #include "device/ptx/special_registers.h"
 #include "device/ptx/tensor_copy.h"
+#include "device/scheduler/block_tiles.h"
 #include "ops/gemm/kernels/sm90/fp8_params.h"
 
 namespace blockscale::fp8_gemm {
@@ -20,23 +21,36 @@ struct Work {
   uint32_t first, step;     // turn's tiles, and what is between this block's
   uint32_t rank;            // in the cluster
   uint32_t k_begin, k_end;  // in k-blocks
+  BlockTiles<Order, kRows> tiles;
   Tile first_tile;
 
-  BLOCKSCALE_DEVICE explicit Work(const Params& params)
+  /// `shared` is the order's.
+  BLOCKSCALE_DEVICE Work(const Params& params, ptx::SharedAddress shared)
       : p(params),
         blocks(params.split.divisor),
         first(params.split.quotient(ptx::ctaid_x())),
         step(params.split.quotient(ptx::nctaid_x())),
-        rank(ptx::ctaid_x() - first * blocks) {
+        rank(ptx::ctaid_x() - first * blocks),
+        tiles(params.order, shared) {
     const uint32_t begin = rank * p.split_blocks, end = begin + p.split_blocks;
     k_begin = begin < p.k_blocks ? begin : p.k_blocks;
     k_end = end < p.k_blocks ? end : p.k_blocks;
-    first_tile = tile(0);
+    if constexpr (Order::kIsKnownAtLaunch) first_tile = tile(0);
   }
 
-  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return index(turn) < p.order.tiles; }
+  /// By all threads, behind the kernels before this one; false if there is nothing to do.
+  BLOCKSCALE_DEVICE bool begin() {
+    if constexpr (!Order::kIsKnownAtLaunch) {
+      tiles.begin();
+      if (!has(0)) return false;
+      first_tile = tile(0);
+    }
+    return true;
+  }
+
+  BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return index(turn) < tiles.count(); }
   BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
-    Tile tile = p.order.template tile<kRows>(index(turn));
+    Tile tile = tiles.tile(index(turn));
     tile.n = ((tile.n + p.first_n) << p.log2_sub_tiles) + sub_tile(turn);
     return tile;
   }
@@ -52,8 +66,14 @@ struct Work {
   BLOCKSCALE_DEVICE static bool is_last(const Tile& tile) {
     return tile.first_row + kRows >= tile.end_row;
   }
-  BLOCKSCALE_DEVICE static uint32_t matrix(const Tile& tile) {
-    return tile.template matrix<Order>();
+  /// Whether the smaller box has all of a tile's rows of A.
+  BLOCKSCALE_DEVICE static bool takes_tail(const Tile& tile) {
+    if constexpr (Order::kIsKnownAtLaunch) return is_last(tile);
+    return tile.end_row - tile.first_row <= kRows / 2;
+  }
+  BLOCKSCALE_DEVICE uint32_t matrix(const Tile& tile) const { return p.order.matrix_of(tile); }
+  BLOCKSCALE_DEVICE RowSpan span(const Tile& tile) const {
+    return {tile.end_row, Order::kGroupsAreMatrices, matrix(tile), tile.group};
   }
 };
 
@@ -128,6 +148,8 @@ struct Shared {
   BLOCKSCALE_DEVICE ptx::SharedAddress sums(uint32_t place) const {
     return base + (memory.sums + place * memory.warp_sum_bytes);
   }
+  /// Of an order that is not known at launch. (Clusters, whose sums would lie there, have none.)
+  BLOCKSCALE_DEVICE ptx::SharedAddress order() const { return base + memory.total; }
   BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
     return base + (kSumBarriers + warp * 8);
   }
