@@ -37,7 +37,16 @@ OPERATION_INCLUDES = [
     # GELU and SwiGLU before a plain result on the CPU: a quantizer's transform of a row.
     ("ops/gemm/cpu/transform.cpp", "ops/quantize/", re.compile(r"/cpu/steps\.h$")),
     # Products of groups of rows: the dense product's arguments, kernels and models.
-    ("ops/grouped_gemm/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
+    (
+        "ops/grouped_gemm/",
+        "ops/gemm/",
+        re.compile(r"/(validate|call_memory|path|error_bound|reference)\.h$|/(kernels|cuda|cpu)/"),
+    ),
+    (
+        "ops/grouped_gemm/",
+        "ops/quantize/",
+        re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$"),
+    ),
     ("ops/moe/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
     ("ops/moe/", "ops/grouped_gemm/", re.compile(r"/validate\.h$|/(kernels|cuda)/")),
     ("ops/moe/", "ops/quantize/", re.compile(r"/(validate|cuda/params)\.h$")),

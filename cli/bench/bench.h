@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "blockscale/bench.h"
 #include "blockscale/device.h"
@@ -23,6 +25,12 @@ struct BenchOutput {
 void add_output(CLI::App& command, BenchOutput& output);
 ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output);
 
+using RecipePair = std::pair<Recipe, Recipe>;
+/// "RECIPE" for both sides, or "RECIPE_A:RECIPE_B".
+RecipePair parse_pair(const std::string& text);
+/// One pair of each kind that has kernels for GPUs.
+std::vector<RecipePair> usual_cuda_pairs();
+
 /// Of `bench peaks`, and beside the products of `bench gemm`.
 Json peaks_json(const CpuPeaks& peaks);
 
@@ -34,6 +42,7 @@ void add_quantize(CLI::App& bench, Action& action);
 void add_dequantize(CLI::App& bench, Action& action);
 void add_copy(CLI::App& bench, Action& action);
 void add_gemm_bench(CLI::App& bench, Action& action);
+void add_grouped_gemm_bench(CLI::App& bench, Action& action);
 void add_peaks(CLI::App& bench, Action& action);
 
 }  // namespace blockscale::cli

@@ -10,6 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
+#include "blockscale/grouped_gemm.h"
 #include "blockscale/quantize.h"
 #include "blockscale/tensor.h"
 #include "core/input_transform.h"
@@ -63,6 +64,12 @@ double benchmark_copy(std::int64_t bytes, int threads = 1, int repeats = 5);
 GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
                             Format d, std::int64_t batch = 1, std::optional<Recipe> to = {},
                             const QuantizeInput& input = {});
+
+/// The same of a product of groups, which have `rows` rows together, for describe_grouped_gemm and
+/// cuda::describe_grouped_gemm.
+GroupedGemmArguments imagined_grouped_gemm(std::int64_t groups, std::int64_t rows, std::int64_t n,
+                                           std::int64_t k, Recipe a, Recipe b, Format d,
+                                           const QuantizeInput& input = {});
 
 /// What a CPU product multiplies with: f32; pairs of bf16, summed in f32; four bytes, summed in 32
 /// bits; pairs of bf16 in AMX's tiles.
@@ -145,6 +152,9 @@ std::vector<QuantizeBenchmarkRow> benchmark_quantize(const QuantizeBenchmarkOpti
 /// the product in d, or in quantized.out. Throws as cuda::gemm does, and invalid_argument for no
 /// repeat.
 double benchmark_gemm(const GemmArguments& arguments, int repeats = 20);
+
+/// The same of cuda::grouped_gemm; `adds` is not allowed, as every replay would add.
+double benchmark_grouped_gemm(const GroupedGemmArguments& arguments, int repeats = 20);
 
 struct GemmTuning {
   std::size_t tried = 0;       // choices: tile, stages, division of K

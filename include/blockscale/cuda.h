@@ -16,6 +16,7 @@
 
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
+#include "blockscale/grouped_gemm.h"
 #include "blockscale/quantize.h"
 
 namespace blockscale::cuda {
@@ -118,8 +119,35 @@ GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024
 /// of that name (docs/cli.md, "bench gemm --tune") the text names the file.
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = default_chip());
 
+/// Bytes of workspace that `grouped_gemm` needs on default_chip(): D in f32 where a transform comes
+/// before a result that is not quantized, and where it is quantized but not by FP8 kernels also a
+/// tensor of all rows; else none. Throws as it does.
+std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments);
+
+/// As blockscale::grouped_gemm; offsets, lengths, index, destinations, weights and alpha_factors
+/// lie on the device, and are not read back: a graph's replays may have others. FP8 recipes of e4m3
+/// on both sides, whose rows begin at multiples of 16 bytes, have kernels of their own on devices
+/// of compute capability 9.0; the plain kernels compute all else. The same bits from run to run,
+/// unless `adds`. Throws as `gemm` does.
+void grouped_gemm(const GroupedGemmArguments& arguments, const Execution& execution = {});
+
+/// What `grouped_gemm` launches, as describe_gemm.
+std::string describe_grouped_gemm(const GroupedGemmArguments& arguments,
+                                  const Chip& chip = default_chip());
+
+/// As blockscale::k_grouped_gemm, by plain kernels. Needs no workspace.
+void k_grouped_gemm(const KGroupedGemmArguments& arguments, const Execution& execution = {});
+
+/// As blockscale::check_grouped_gemm, with the bound of the kernels that default_chip() computes
+/// the product with. Everything lies in host memory.
+GemmCheck check_grouped_gemm(const GroupedGemmArguments& arguments, std::int64_t samples = 1024);
+
+/// As blockscale::check_groups, of numbers on the device: waits for the stream, and reads them
+/// back.
+void check_groups(const GroupedGemmArguments& arguments, const Execution& execution = {});
+
 /// Operations that have kernels.
-enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm };
+enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm, grouped_gemm };
 
 /// Loads every kernel that calls of these operations may launch on a device, with its code: their
 /// first calls there then wait for nothing, and no graph's capture loads any. For servers, before

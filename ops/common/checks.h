@@ -27,6 +27,17 @@ inline std::string is_but(std::int64_t value, const std::string& allowed) {
   return "is " + std::to_string(value) + ", must be " + allowed;
 }
 
+/// `meaning` says what `expected` is.
+inline void check_equal(const char* argument, std::int64_t value, std::int64_t expected,
+                        const char* meaning) {
+  if (value == expected) return;
+  fail(argument, "", is_but(value, std::to_string(expected) + ", " + meaning));
+}
+
+inline void check_threads(const char* argument, int threads) {
+  if (threads < 0) fail(argument, "", is_but(threads, "0 (all) or more"));
+}
+
 /// x * y, at most kMaxSize. x, y >= 0.
 inline std::int64_t product(const char* argument, const char* field, std::int64_t x,
                             std::int64_t y) {

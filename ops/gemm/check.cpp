@@ -16,29 +16,10 @@ namespace {
 
 using namespace gemm_detail;
 
-/// Splitmix64's output function: spreads consecutive integers over all of 64 bits.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return x ^ x >> 31;
-}
-
-/// Element `sample` of `samples` of D, as its index in [0, elements): every one of them if there
-/// are no more than samples.
-std::int64_t element_of(std::int64_t sample, std::int64_t samples, std::int64_t elements) {
-  if (samples >= elements) return sample;
-  return static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(sample)) %
-                                   static_cast<std::uint64_t>(elements));
-}
-
 /// `path_of(validated arguments)` says where D is from.
 template <class PathOf>
 GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const PathOf& path_of) {
-  if (samples < 1) {
-    throw Error(ErrorCode::invalid_argument, "samples",
-                "is " + std::to_string(samples) + ", must be at least 1");
-  }
+  check_samples(samples);
   if (arguments.quantized) {
     throw Error(ErrorCode::unsupported, "quantized",
                 "is given, must not be: the bound is of D's elements");
@@ -55,7 +36,7 @@ GemmCheck check(const GemmArguments& arguments, std::int64_t samples, const Path
   const ErrorLimit usual = usual_error(path);
   result.proven_error = proven_error(path, x.a.recipe, x.b.recipe, x.a.k);
   for (std::int64_t i = 0; i < result.elements; ++i) {
-    const std::int64_t element = element_of(i, samples, matrix * x.d.batch);
+    const std::int64_t element = sampled_element(i, samples, matrix * x.d.batch);
     const std::int64_t index = element / matrix;
     const std::int64_t m = element % matrix / x.d.columns;
     const std::int64_t n = element % x.d.columns;

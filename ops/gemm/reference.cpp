@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/common/checks.h"
 #include "ops/gemm/validate.h"
 
 namespace blockscale::gemm_detail {
@@ -25,6 +26,14 @@ float number_at(const void* array, Format format, std::int64_t index) {
     }
   }
   return decode(format, code);
+}
+
+/// Splitmix64's output function: spreads consecutive integers over all of 64 bits.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
 }
 
 /// Largest finite value of `dtype` plus half a unit of its last place: from here on, values round
@@ -97,6 +106,16 @@ ReferenceElement reference_element(const GemmArguments& x, std::int64_t index, s
     result.magnitude += std::abs(addend);
   }
   return result;
+}
+
+void check_samples(std::int64_t samples) {
+  if (samples < 1) checks::fail("samples", "", checks::is_but(samples, "at least 1"));
+}
+
+std::int64_t sampled_element(std::int64_t sample, std::int64_t samples, std::int64_t elements) {
+  if (samples >= elements) return sample;
+  return static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(sample)) %
+                                   static_cast<std::uint64_t>(elements));
 }
 
 double half_ulp(Format dtype, double value) {

@@ -33,6 +33,13 @@ ReferenceElement reference_element(const GemmArguments& validated, std::int64_t 
                                    std::int64_t m, std::int64_t n, const std::vector<double>& a_row,
                                    const std::vector<double>& b_row);
 
+/// Throws if a check is asked for no samples.
+void check_samples(std::int64_t samples);
+
+/// Element `sample` of `samples`, as its index in [0, elements): a fixed random choice, or every
+/// one of them if there are no more than samples.
+std::int64_t sampled_element(std::int64_t sample, std::int64_t samples, std::int64_t elements);
+
 /// Half the distance between neighbouring values of `dtype` (f32, f16 or bf16) around `value`.
 double half_ulp(Format dtype, double value);
 

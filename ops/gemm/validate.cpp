@@ -74,15 +74,10 @@ bool gemm_supports(Recipe a, Recipe b) {
 namespace gemm_detail {
 namespace {
 
+using checks::check_equal;
+
 [[noreturn]] void fail(const char* argument, const std::string& message) {
   checks::fail(argument, "", message);
-}
-
-void check_equal(const char* argument, std::int64_t value, std::int64_t expected,
-                 const char* meaning) {
-  if (value == expected) return;
-  fail(argument,
-       "is " + std::to_string(value) + ", must be " + std::to_string(expected) + ", " + meaning);
 }
 
 void check_batch(const char* argument, std::int64_t value, std::int64_t batch) {
@@ -90,18 +85,28 @@ void check_batch(const char* argument, std::int64_t value, std::int64_t batch) {
   fail(argument, checks::is_but(value, std::to_string(batch) + ", the batch of d, or 1"));
 }
 
-void check_bias(const GemmArguments& x) {
-  if (x.bias == nullptr) return;
-  const Format dtype = x.bias_dtype;
+}  // namespace
+
+void check_pair(Recipe a, Recipe b) {
+  if (gemm_supports(a, b)) return;
+  throw Error(ErrorCode::unsupported, "b.recipe",
+              std::string("is ") + recipe_traits(b).name + " with a.recipe " +
+                  recipe_traits(a).name + ": no such pair (docs/numerics.md lists the pairs)");
+}
+
+void check_bias(const void* bias, Format dtype) {
+  if (bias == nullptr) return;
   if (dtype != Format::f32 && dtype != Format::f16 && dtype != Format::bf16) {
     const int value = static_cast<int>(dtype);
     const std::string name =
         value < kFormatCount ? format_traits(dtype).name : std::to_string(value);
     fail("bias_dtype", "is " + name + ", must be f32, f16 or bf16");
   }
-  checks::check_pointer("bias", "", x.bias, false,
+  checks::check_pointer("bias", "", bias, false,
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
+
+namespace {
 
 /// Whether C's elements are D's: each is read before it is written.
 bool is_in_place(const GemmArguments& x) {
@@ -173,18 +178,19 @@ void check_quantization(const QuantizedResult& quantized) {
   check_kind("quantized.options.input", options.input);
 }
 
-/// D where it has memory, or its shape.
-MutableMatrixView result_of(GemmArguments& x) {
-  if (!x.quantized) return resolved(x.d, "d");
+}  // namespace
+
+void resolve_result(GemmArguments& x) {
+  if (!x.quantized) {
+    x.d = resolved(x.d, "d");
+    return;
+  }
   x.quantized->out = check_quantized([&] { return resolved(x.quantized->out, "out"); });
   check_quantization(*x.quantized);
-  MutableMatrixView d = {nullptr, Format::f32, x.a.rows, x.b.rows, x.b.rows};
-  d.batch = x.quantized->out.batch;
-  d.batch_stride = checks::product("quantized", "out", d.rows, d.columns);
-  return d;
+  x.d = {nullptr, Format::f32, x.a.rows, x.b.rows, x.b.rows};
+  x.d.batch = x.quantized->out.batch;
+  x.d.batch_stride = checks::product("quantized", "out", x.d.rows, x.d.columns);
 }
-
-}  // namespace
 
 bool is_transformed(const GemmArguments& x) {
   return !std::holds_alternative<Identity>(x.transform);
@@ -254,27 +260,25 @@ void check_transform(const GemmArguments& x) {
 
 }  // namespace
 
+void check_result(const GemmArguments& x, const char* meaning_of_rows) {
+  check_transform(x);
+  if (!x.quantized) return;
+  check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, meaning_of_rows);
+  (void)quantization_of(x);
+}
+
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options) {
   GemmArguments x = arguments;
   x.a = resolved(arguments.a, "a");
   x.b = resolved(arguments.b, "b");
-  x.d = result_of(x);
-  if (!gemm_supports(x.a.recipe, x.b.recipe)) {
-    throw Error(ErrorCode::unsupported, "b.recipe",
-                std::string("is ") + recipe_traits(x.b.recipe).name + " with a.recipe " +
-                    recipe_traits(x.a.recipe).name +
-                    ": no such pair (docs/numerics.md lists the pairs)");
-  }
+  resolve_result(x);
+  check_pair(x.a.recipe, x.b.recipe);
   check_equal("b.k", x.b.k, x.a.k, "the k of a");
   check_equal("d.rows", x.d.rows, x.a.rows, "the rows of a");
-  check_transform(x);
-  if (x.quantized) {
-    check_equal("quantized.out.rows", x.quantized->out.rows, x.a.rows, "the rows of a");
-    (void)quantization_of(x);
-  }
+  check_result(x, "the rows of a");
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
-  check_bias(x);
+  check_bias(x.bias, x.bias_dtype);
   checks::check_pointer("alpha_factor", "", x.alpha_factor, false, alignof(float));
   if (x.beta != 0.0f) {
     x.c = resolved(arguments.c, "c");
@@ -282,9 +286,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
     check_equal("c.columns", x.c.columns, x.b.rows, "the rows of b");
     check_batch("c.batch", x.c.batch, x.d.batch);
   }
-  if (options.threads < 0) {
-    fail("options.threads", checks::is_but(options.threads, "0 (all) or more"));
-  }
+  checks::check_threads("options.threads", options.threads);
   check_aliasing(x);
   return x;
 }

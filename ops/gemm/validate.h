@@ -14,6 +14,17 @@ namespace blockscale::gemm_detail {
 /// argument, its value and what is allowed. Reads no data.
 GemmArguments validated(const GemmArguments& arguments, const GemmOptions& options);
 
+// Parts of that check, which grouped products have in common with it.
+
+/// Throws unsupported for a pair of recipes that gemm does not compute.
+void check_pair(Recipe a, Recipe b);
+void check_bias(const void* bias, Format dtype);
+/// Fills in d, or `quantized` and d's shape, of arguments whose a and b are resolved; checks what
+/// becomes of `quantized`.
+void resolve_result(GemmArguments& x);
+/// Checks d's columns, `transform` and `quantized` after that. A has rows `meaning_of_rows`.
+void check_result(const GemmArguments& x, const char* meaning_of_rows);
+
 /// Whether D is transformed before it is rounded.
 bool is_transformed(const GemmArguments& x);
 

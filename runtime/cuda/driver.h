@@ -156,6 +156,7 @@ class DriverTable : public DriverLibrary {
   F<cu::Context*> context_pop{*this, "cuCtxPopCurrent_v2"};
   F<void*, cu::PointerAttribute, cu::DevicePointer> pointer_attribute{*this,
                                                                       "cuPointerGetAttribute"};
+  F<void*, cu::DevicePointer, std::size_t, cu::Stream> copy_to_host{*this, "cuMemcpyDtoHAsync_v2"};
   F<cu::Stream> stream_synchronize{*this, "cuStreamSynchronize"};
   F<cu::CaptureMode*> exchange_capture_mode{*this, "cuThreadExchangeStreamCaptureMode"};
 

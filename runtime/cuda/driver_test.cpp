@@ -291,6 +291,7 @@ TEST(DriverTypes, AreThoseOfCudaH) {
   EXPECT_SAME(context_push, cuCtxPushCurrent);
   EXPECT_SAME(context_pop, cuCtxPopCurrent);
   EXPECT_SAME(pointer_attribute, cuPointerGetAttribute);
+  EXPECT_SAME(copy_to_host, cuMemcpyDtoHAsync);
   EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
   EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(library_load, cuLibraryLoadData);

@@ -7,6 +7,8 @@
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/grouped_gemm/cuda/launch.h"
+#include "ops/grouped_gemm/cuda/specs.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
@@ -19,7 +21,7 @@ std::vector<runtime::KernelSpec> kernel_list() {
   for (auto specs :
        {quantize_detail::quantize_kernel_specs(), quantize_detail::rows_and_columns_kernel_specs(),
         quantize_detail::dequantize_kernel_specs(), gemm_detail::plain_gemm_kernel_specs(),
-        gemm_detail::fp8_gemm_kernel_specs()}) {
+        gemm_detail::fp8_gemm_kernel_specs(), grouped_gemm_detail::kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;
@@ -39,6 +41,9 @@ static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
   if (operations == KernelsOf::all || operations == KernelsOf::gemm) {
     sets.push_back(&gemm_detail::kernels());
     sets.push_back(&gemm_detail::plain_kernels());
+  }
+  if (operations == KernelsOf::all || operations == KernelsOf::grouped_gemm) {
+    sets.push_back(&grouped_gemm_detail::kernels());
   }
   return sets;
 }

@@ -1,22 +1,18 @@
 // benchmark_gemm and tune_gemm on CUDA devices, and arguments that describe_gemm takes.
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
+#include "ops/common/cuda/cold_calls.h"
 #include "ops/gemm/call_memory.h"
 #include "ops/gemm/cuda/launch.h"
 #include "ops/gemm/cuda/tuning.h"
 #include "ops/gemm/validate.h"
-#include "runtime/cuda/device.h"
-#include "runtime/cuda/measure.h"
 
 namespace blockscale {
 namespace {
@@ -77,124 +73,34 @@ GemmArguments imagined_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Reci
 namespace cuda {
 namespace {
 
-using runtime::DeviceBuffer;
-
-/// From the first byte to behind the last one.
-std::size_t extent(const MemoryLines& x) {
-  if (x.bytes == 0 || x.lines == 0 || x.batch == 0) return 0;
-  return static_cast<std::size_t>((x.batch - 1) * x.batch_stride + (x.lines - 1) * x.line_stride +
-                                  x.bytes);
+/// `arguments` validated. Throws as cuda::gemm does for arguments that there is no kernel for, and
+/// for no repeat.
+GemmArguments checked(const GemmArguments& arguments, int repeats) {
+  if (repeats < 1) {
+    throw Error(ErrorCode::invalid_argument, "repeats",
+                "is " + std::to_string(repeats) + ", must be at least 1");
+  }
+  const GemmArguments host = gemm_detail::validated(arguments, {});
+  const DeviceTraits& device = current_device();
+  require_kernels_for(gemm_detail::plain_kernels(), device, "device");
+  (void)describe_gemm(host, device);
+  return host;
 }
 
-/// A product's operands, copied from the host to the current device.
-class DeviceProduct {
- public:
-  /// `host` is validated.
-  explicit DeviceProduct(const GemmArguments& host) : x_(host) {
-    using gemm_detail::Access;
-    gemm_detail::for_each_memory(x_, [&](auto, Access access, auto*& pointer, const auto& lines) {
-      if (pointer == nullptr) return;
-      if (access == Access::writes) {
-        results_.emplace_back(buffers_.size(),
-                              const_cast<void*>(static_cast<const void*>(pointer)));
-      }
-      copy(pointer, lines());
-    });
-  }
+using ColdProducts = ColdCalls<GemmArguments>;
 
-  const GemmArguments& arguments() const { return x_; }
-  std::size_t bytes() const {
-    std::size_t sum = 0;
-    for (const DeviceBuffer& buffer : buffers_) sum += buffer.bytes();
-    return sum;
-  }
-  /// Copies what the product left back to where it came from.
-  void copy_results() const {
-    for (const auto& [buffer, host] : results_) {
-      buffers_[buffer].copy_to_host(host, buffers_[buffer].bytes());
-    }
-  }
-
- private:
-  /// Copies what `pointer` points to, and lets it point there.
-  template <class T>
-  void copy(T*& pointer, const MemoryLines& lines) {
-    DeviceBuffer buffer(extent(lines));
-    buffer.copy_from_host(pointer, buffer.bytes());
-    pointer = reinterpret_cast<T*>(buffer.data());
-    buffers_.push_back(std::move(buffer));
-  }
-
-  GemmArguments x_;
-  std::vector<DeviceBuffer> buffers_;
-  std::vector<std::pair<std::size_t, void*>> results_;  // a buffer, and the host's memory
-};
-
-/// As many copies of a product as find caches cold, and what times it.
-class ColdProducts {
- public:
-  /// Throws as cuda::gemm does for arguments that there is no kernel for, and for no repeat.
-  ColdProducts(const GemmArguments& arguments, int repeats)
-      : host_(checked(arguments, repeats)),
-        workspace_bytes_(cuda::gemm_workspace_bytes(host_)),
-        workspace_(static_cast<std::size_t>(std::max<std::int64_t>(workspace_bytes_, 1))),
-        repeats_(repeats) {
-    constexpr std::size_t kMostParts = 64;
-    parts_.emplace_back(host_);
-    const auto cold = static_cast<std::size_t>(3 * current_device().l2_bytes);
-    const std::size_t one = std::max<std::size_t>(1, parts_.front().bytes());
-    const std::size_t count = std::clamp<std::size_t>(cold / one + 1, 1, kMostParts);
-    while (parts_.size() < count) parts_.emplace_back(host_);
-  }
-
-  const GemmArguments& host() const { return host_; }
-
-  /// Medians, in turns, of what each of `launches` does with arguments and an execution.
-  using Launch = std::function<void(const GemmArguments&, const Execution&)>;
-  std::vector<double> seconds(const std::vector<Launch>& launches) const {
-    std::vector<runtime::TimedWork> works;
-    for (const Launch& launch : launches) {
-      // Loads its kernel: no graph may.
-      launch(parts_.front().arguments(), execution(stream_.handle()));
-      works.push_back({[this, &launch](void* stream, int i) {
-                         launch(parts_[static_cast<std::size_t>(i)].arguments(), execution(stream));
-                       },
-                       static_cast<int>(parts_.size())});
-    }
-    const std::vector<double> result = runtime::median_seconds(stream_, works, repeats_);
-    stream_.wait();
-    return result;
-  }
-  void copy_results() const { parts_.front().copy_results(); }
-
- private:
-  /// All products share a workspace: they follow one another.
-  Execution execution(void* stream) const { return {stream, workspace_.data(), workspace_bytes_}; }
-
-  static GemmArguments checked(const GemmArguments& arguments, int repeats) {
-    if (repeats < 1) {
-      throw Error(ErrorCode::invalid_argument, "repeats",
-                  "is " + std::to_string(repeats) + ", must be at least 1");
-    }
-    const GemmArguments host = gemm_detail::validated(arguments, {});
-    const DeviceTraits& device = current_device();
-    require_kernels_for(gemm_detail::plain_kernels(), device, "device");
-    (void)describe_gemm(host, device);
-    return host;
-  }
-
-  GemmArguments host_;
-  std::int64_t workspace_bytes_;
-  runtime::DeviceBuffer workspace_;
-  int repeats_;
-  std::vector<DeviceProduct> parts_;
-  runtime::DeviceStream stream_;
-};
+/// `host` is checked.
+ColdProducts cold_products(const GemmArguments& host, int repeats) {
+  const auto memory = [](GemmArguments& x, const auto& visit) {
+    gemm_detail::for_each_memory(x, visit);
+  };
+  return {host, memory, cuda::gemm_workspace_bytes(host), repeats};
+}
 
 }  // namespace
 
 double benchmark_gemm(const GemmArguments& arguments, int repeats) {
-  const ColdProducts products(arguments, repeats);
+  const ColdProducts products = cold_products(checked(arguments, repeats), repeats);
   const double seconds = products.seconds({gemm}).front();
   products.copy_results();
   return seconds;
@@ -204,8 +110,8 @@ GemmTuning tune_gemm(const GemmArguments& arguments, int repeats) {
   using gemm_detail::Fp8LaunchConfig;
   using gemm_detail::Tuning;
   Tuning tuning = Tuning::read(Tuning::user_file());
-  const ColdProducts products(arguments, repeats);
-  const GemmArguments& x = products.host();
+  const GemmArguments x = checked(arguments, repeats);
+  const ColdProducts products = cold_products(x, repeats);
   if (x.d.rows == 0 || x.d.columns == 0 || x.d.batch == 0) {
     throw Error(ErrorCode::invalid_argument, "d", "has no element: there is nothing to tune");
   }

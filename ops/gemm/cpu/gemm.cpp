@@ -1,6 +1,6 @@
-// The CPU GEMM. Reading order: plan.h (how the work is divided), methods.h (the ways to multiply),
-// run_task below (one block of D), panels/panel-inl.h (decoding), panels/microkernel-inl.h (the
-// inner loops), epilogue-inl.h.
+// The CPU GEMM. Reading order: plan.h (how the work is divided), products.h (what runs together),
+// methods.h (the ways to multiply), run_task below (one block of D), panels/panel-inl.h (decoding),
+// panels/microkernel-inl.h (the inner loops), epilogue-inl.h.
 #define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 
@@ -29,6 +29,7 @@
 #include "ops/gemm/cpu/operand.h"
 #include "ops/gemm/cpu/path.h"
 #include "ops/gemm/cpu/plan.h"
+#include "ops/gemm/cpu/products.h"
 #include "ops/gemm/cpu/task.h"
 #include "ops/gemm/cpu/transform.h"
 #include "ops/gemm/cpu/value_range.h"
@@ -163,9 +164,12 @@ void multiply_span_of_task(const OperandMatrix& a, PackedBand& band, const CpuMe
                  span.scratch, span.tile);
 }
 
-void run_task(const OperandMatrix& a, PackedBand& band, const OperandMatrix& b,
-              const CpuMethod& method, const Epilogue& epilogue, const OutputMatrix& out,
-              const Task& task, std::uint8_t* memory) {
+/// `memory`: scratch_bytes().
+void run_task(const Piece& piece, PackedBand& band, const CpuMethod& method, const Task& task,
+              std::uint8_t* memory) {
+  const OperandMatrix& b = piece.b;
+  const Epilogue& epilogue = piece.epilogue;
+  const OutputMatrix& out = piece.out;
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t elements = rows * kTileColumns;
   double* const tile = reinterpret_cast<double*>(memory);
@@ -181,7 +185,7 @@ void run_task(const OperandMatrix& a, PackedBand& band, const OperandMatrix& b,
   if (!in_f32) {
     std::fill(tile, tile + elements, 0.0);
     for (std::int64_t first = 0; first < b.k; first += kSpan) {
-      multiply_span_of_task(a, band, method, span_of(first, std::min(kSpan, b.k - first)));
+      multiply_span_of_task(piece.a, band, method, span_of(first, std::min(kSpan, b.k - first)));
     }
   }
 
@@ -192,7 +196,7 @@ void run_task(const OperandMatrix& a, PackedBand& band, const OperandMatrix& b,
     codes::decode_run(out.bias_dtype, out.bias, task.column_begin, task.columns, bias);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t row = band.first_row + task.row_begin + r;
+    const std::int64_t row = band.first_row - piece.first_row + task.row_begin + r;
     const std::uint8_t* const c =
         out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
     std::uint8_t* const d = out.d + row * out.d_row_stride + task.column_begin * d_size;
@@ -311,9 +315,10 @@ HWY_EXPORT(cpu_methods);
 HWY_EXPORT(run_task);
 HWY_EXPORT(scratch_bytes);
 HWY_EXPORT(path_of_target);
+HWY_EXPORT(decode_rows);
 
-/// How this machine's instruction set multiplies `m` rows: by panels, the last method, where no
-/// sum may depend on other rows.
+}  // namespace
+
 const CpuMethod& cpu_method(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
   const std::span<const CpuMethod> methods = HWY_DYNAMIC_DISPATCH(cpu_methods)();
   if (batch_invariant) return methods.back();
@@ -321,18 +326,37 @@ const CpuMethod& cpu_method(std::int64_t m, Recipe a, Recipe b, bool batch_invar
                        [=](const CpuMethod& method) { return method.serves(m, a, b); });
 }
 
-CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
-  return cpu_method(m, a, b, batch_invariant).kernel;
+std::int64_t task_scratch_bytes(std::int64_t rows) {
+  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(rows);
 }
 
-/// Bytes of a workspace that one matrix of the batch takes at most for A.
-std::int64_t band_bytes(const GemmArguments& x, const CpuPlan& plan, const CpuMethod& method) {
-  PackedBand band;
-  band.memory = Memory(nullptr);
-  band.most_rows = plan.band_rows;
-  method.take(band, plan.band_rows, x.a.k, x.a.recipe, x.b.recipe);
-  method.take_rest(band, plan.band_rows, x.a.k);
-  return band.memory.taken();
+void run_task(const Piece& piece, PackedBand& band, const CpuMethod& method, const Task& task,
+              std::uint8_t* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_task)(piece, band, method, task, scratch);
+}
+
+void decode_values(const OperandMatrix& x, std::int64_t first, std::int64_t rows,
+                   std::int64_t begin, std::int64_t count, float* out) {
+  alignas(64) float slab[kPackedRows * kSlab];
+  const std::int64_t end = begin + count;
+  for (std::int64_t k = begin / kSlab * kSlab; k < end; k += kSlab) {
+    const std::int64_t skipped = std::max<std::int64_t>(0, begin - k);
+    const std::int64_t depth = std::min(kSlab, end - k);
+    for (std::int64_t r = 0; r < rows; r += kPackedRows) {
+      const std::int64_t some = std::min(kPackedRows, rows - r);
+      HWY_DYNAMIC_DISPATCH(decode_rows)(x, first + r, some, k, std::min(kSlab, x.k - k), slab);
+      for (std::int64_t i = 0; i < some; ++i) {
+        std::copy(slab + i * kSlab + skipped, slab + i * kSlab + depth,
+                  out + (r + i) * count + k + skipped - begin);
+      }
+    }
+  }
+}
+
+namespace {
+
+CpuKernel cpu_kernel(std::int64_t m, Recipe a, Recipe b, bool batch_invariant) {
+  return cpu_method(m, a, b, batch_invariant).kernel;
 }
 
 /// How a workspace is divided: matrices of the batch that are multiplied at the same time, and
@@ -348,70 +372,24 @@ struct WorkspacePlan {
     const CpuMethod& method = cpu_method(x.d.rows, x.a.recipe, x.b.recipe, x.batch_invariant);
     const int workers = effective_threads(threads);
     (x.d.batch > 1 && x.d.batch >= workers ? matrices : tasks) = workers;
-    band = band_bytes(x, plan, method);
-    scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
+    band = band_bytes(plan.band_rows, x.a.k, x.a.recipe, x.b.recipe, method);
+    scratch = task_scratch_bytes(plan.task_rows);
   }
   std::int64_t matrix_bytes() const { return band + Slots::bytes_of(tasks, scratch); }
   std::int64_t bytes() const { return Slots::bytes_of(matrices, matrix_bytes()); }
 };
 
-/// D of one matrix of the batch, band by band of A. Without `slots`, tasks have their threads'
-/// scratch.
-void multiply_matrix(const OperandMatrix& a, const OperandMatrix& b, const Epilogue& epilogue,
-                     const OutputMatrix& out, bool batch_invariant, int threads,
-                     const Memory& memory, const Slots& slots) {
-  const CpuPlan plan = cpu_plan(a.rows, b.rows, a.k);
-  const CpuMethod& method = cpu_method(a.rows, a.recipe, b.recipe, batch_invariant);
-  PackedBand band;
-  band.is_batch_invariant = batch_invariant;
-  band.memory = memory;
-  band.most_rows = plan.band_rows;
-  method.take(band, plan.band_rows, a.k, a.recipe, b.recipe);
-  const std::int64_t scratch = HWY_DYNAMIC_DISPATCH(scratch_bytes)(plan.task_rows);
-  for (std::int64_t first = 0; first < a.rows; first += plan.band_rows) {
-    band.first_row = band.integers.first_row = band.pairs.first_row = first;
-    band.rows = band.pairs.rows = std::min(plan.band_rows, a.rows - first);
-    const auto pack = [&](std::int64_t begin, std::int64_t end) {
-      const DefaultFloatEnvironment environment;
-      method.pack(a, b.recipe, begin, end, band);
-    };
-    parallel_for(band.rows, method.packed_rows, threads, std::cref(pack));
-    band.is_decoded = false;
-    method.end(a, b.recipe, band);
-    const std::int64_t row_tasks = ceil_div(band.rows, plan.task_rows);
-    const std::int64_t column_tasks = ceil_div(b.rows, kTileColumns);
-    const auto multiply = [&](std::int64_t index, std::int64_t) {
-      const DefaultFloatEnvironment environment;
-      Task task;
-      task.row_begin = index % row_tasks * plan.task_rows;
-      task.row_end = std::min(band.rows, task.row_begin + plan.task_rows);
-      task.column_begin = index / row_tasks * kTileColumns;
-      task.columns = std::min(kTileColumns, b.rows - task.column_begin);
-      if (slots.is_empty()) {
-        HWY_DYNAMIC_DISPATCH(run_task)
-        (a, band, b, method, epilogue, out, task, thread_scratch(scratch));
-      } else {
-        const Slots::Use slot(slots);
-        HWY_DYNAMIC_DISPATCH(run_task)
-        (a, band, b, method, epilogue, out, task, slot.data());
-      }
-    };
-    parallel_for(row_tasks * column_tasks, 1, threads, std::cref(multiply));
-  }
-}
-
 /// `workspace`: matrix_bytes() of `division`, or null.
 void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int threads,
                           const WorkspacePlan& division, std::uint8_t* workspace) {
-  const OperandMatrix a(x.a, index);
-  const OperandMatrix b(x.b, index);
-  const auto factor = [](const OperandMatrix& operand) {
-    return TensorFactor{operand.tensor_scale, operand.sense == TensorScaleSense::divisor};
-  };
-  Epilogue epilogue{alpha_of(x), factor(a), factor(b), double{x.beta}, x.c.dtype, x.d.dtype};
-  epilogue.combine();
+  Piece piece{OperandMatrix(x.a, index), OperandMatrix(x.b, index)};
+  piece.rows = piece.product_rows = x.d.rows;
+  piece.batch_invariant = x.batch_invariant;
+  piece.epilogue = epilogue_of(alpha_of(x), piece.a, piece.b, x.d.dtype);
+  piece.epilogue.beta = double{x.beta};
+  piece.epilogue.c_dtype = x.c.dtype;
   const auto bytes = [](Format dtype) { return std::int64_t{format_traits(dtype).bits / 8}; };
-  OutputMatrix out;
+  OutputMatrix& out = piece.out;
   out.d = static_cast<std::uint8_t*>(x.d.data) + index * x.d.batch_stride * bytes(x.d.dtype);
   out.d_row_stride = x.d.row_stride * bytes(x.d.dtype);
   if (x.beta != 0.0f) {
@@ -423,10 +401,10 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   out.bias = static_cast<const std::uint8_t*>(x.bias);
   out.bias_dtype = x.bias_dtype;
   if (workspace == nullptr) {
-    multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(), Slots());
+    multiply_piece(piece, threads, Memory(), Slots());
   } else {
-    multiply_matrix(a, b, epilogue, out, x.batch_invariant, threads, Memory(workspace),
-                    Slots(workspace + division.band, division.tasks, division.scratch));
+    multiply_piece(piece, threads, Memory(workspace),
+                   Slots(workspace + division.band, division.tasks, division.scratch));
   }
 }
 

@@ -64,38 +64,53 @@ namespace {
 /// Columns that are transformed before they are rounded: a level-1 cache holds them.
 constexpr std::int64_t kRun = 1024;
 
-void transform_row(const steps::TransformedRow& row, std::int64_t columns, Format dtype,
-                   std::uint8_t* d) {
-  alignas(64) float values[kRun + steps::kArrayPadding];
-  const std::int64_t size = format_traits(dtype).bits / 8;
-  for (std::int64_t c = 0; c < columns; c += kRun) {
-    const std::int64_t count = std::min(kRun, columns - c);
-    steps::transform_run(row, c, count, values);
-    HWY_DYNAMIC_DISPATCH(round_run)(dtype, values, count, d + c * size);
-  }
-}
-
 /// Writes d from the numbers before the transform.
 void apply_transform(const GemmArguments& x, const float* numbers, int threads) {
-  const quantize_detail::FusedInput fused = transform_of_result(x);
+  const ResultRows rows(x);
   const std::int64_t size = format_traits(x.d.dtype).bits / 8;
-  const auto transform = [&](std::int64_t begin, std::int64_t end) {
+  const auto transform = [&](std::int64_t r, std::int64_t) {
     const DefaultFloatEnvironment environment;
-    steps::TransformedRow row;
-    row.transform = fused.transform;
-    row.gate_order = fused.gate_order;
-    row.gate_group = fused.gate_group;
-    for (std::int64_t r = begin; r < end; ++r) {
-      row.x = {Format::f32, reinterpret_cast<const std::uint8_t*>(numbers + r * x.b.rows)};
-      const std::int64_t offset = r / x.d.rows * x.d.batch_stride + r % x.d.rows * x.d.row_stride;
-      transform_row(row, x.d.columns, x.d.dtype,
-                    static_cast<std::uint8_t*>(x.d.data) + offset * size);
-    }
+    const std::int64_t offset = r / x.d.rows * x.d.batch_stride + r % x.d.rows * x.d.row_stride;
+    rows.store(numbers + r * x.b.rows, 1.0f, static_cast<std::uint8_t*>(x.d.data) + offset * size);
   };
   parallel_for(x.d.batch * x.d.rows, 1, threads, std::cref(transform));
 }
 
 }  // namespace
+
+ResultRows::ResultRows(const GemmArguments& x)
+    : input_(transform_of_result(x)), columns_(x.d.columns), dtype_(x.d.dtype) {}
+
+template <class Body>
+void ResultRows::for_each_run(const float* numbers, float weight, const Body& body) const {
+  steps::TransformedRow row;
+  row.transform = input_.transform;
+  row.gate_order = input_.gate_order;
+  row.gate_group = input_.gate_group;
+  row.x = {Format::f32, reinterpret_cast<const std::uint8_t*>(numbers)};
+  alignas(64) float values[kRun + steps::kArrayPadding];
+  for (std::int64_t c = 0; c < columns_; c += kRun) {
+    const std::int64_t count = std::min(kRun, columns_ - c);
+    steps::transform_run(row, c, count, values);
+    if (weight != 1.0f) {
+      for (std::int64_t i = 0; i < count; ++i) values[i] *= weight;
+    }
+    body(c, count, values);
+  }
+}
+
+void ResultRows::store(const float* numbers, float weight, std::uint8_t* d) const {
+  const std::int64_t size = format_traits(dtype_).bits / 8;
+  for_each_run(numbers, weight, [&](std::int64_t column, std::int64_t count, const float* values) {
+    HWY_DYNAMIC_DISPATCH(round_run)(dtype_, values, count, d + column * size);
+  });
+}
+
+void ResultRows::add(const float* numbers, float weight, float* d) const {
+  for_each_run(numbers, weight, [&](std::int64_t column, std::int64_t count, const float* values) {
+    for (std::int64_t i = 0; i < count; ++i) d[column + i] += values[i];
+  });
+}
 
 std::int64_t transform_bytes(const GemmArguments& x) {
   Memory memory(nullptr);

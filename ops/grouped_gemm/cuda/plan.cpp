@@ -1,0 +1,420 @@
+#include "ops/grouped_gemm/cuda/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/common/checks.h"
+#include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/quantize.h"
+#include "ops/gemm/cuda/sm90/fp8_launch.h"
+#include "ops/gemm/cuda/specs.h"
+#include "ops/gemm/cuda/transform.h"
+#include "ops/gemm/validate.h"
+#include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/grouped_gemm/validate.h"
+
+namespace blockscale::grouped_gemm_detail {
+namespace {
+
+using namespace gemm_detail;
+
+std::int64_t matrices_of(const GroupedGemmArguments& x) {
+  return is_masked(x) ? groups_of(x) : 1;
+}
+/// That groups have if they share out all rows alike.
+std::int64_t average_rows(const GroupedGemmArguments& x) {
+  return ceil_div(x.rows * matrices_of(x), groups_of(x));
+}
+
+/// The dense product of all rows, but for what each group has of its own.
+GemmArguments as_dense(const GroupedGemmArguments& x) {
+  GemmArguments dense = product_of_rows(x);
+  dense.alpha_factor = x.alpha_factors;
+  dense.bias = x.bias;
+  return dense;
+}
+
+/// Each group has numbers of its own.
+void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {
+  e.alpha_factor_stride = 1;
+  e.bias.batch_stride = x.b.rows;
+}
+
+/// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
+struct Tiles {
+  GroupedOrder order;
+  std::int64_t most = 0;
+};
+Tiles tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_n,
+               std::uint32_t band_rows) {
+  constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
+  const std::int64_t rows = x.rows, groups = groups_of(x);
+  // Each group that has rows has one tile row, at most, that is not full.
+  const std::int64_t tile_row_count =
+      is_masked(x) ? groups * ceil_div(rows, tile_rows) : rows / tile_rows + std::min(groups, rows);
+  if (tile_row_count > kMostTiles / tiles_n) {
+    throw Error(ErrorCode::unsupported, "d",
+                "has " + std::to_string(tile_row_count) + " x " + std::to_string(tiles_n) +
+                    " tiles or so; products of groups have at most 2^30");
+  }
+  RowGroups of;
+  of.offsets = x.offsets;
+  of.lengths = x.lengths;
+  of.groups = static_cast<std::uint32_t>(groups);
+  of.rows = static_cast<std::uint32_t>(rows);
+  Tiles tiles;
+  tiles.order = GroupedOrder(of, static_cast<std::uint32_t>(tiles_n), band_rows);
+  tiles.order.map.destinations = x.destinations;
+  tiles.order.map.weights = x.weights;
+  tiles.order.map.rows = static_cast<std::uint32_t>(x.d.rows);
+  tiles.order.map.adds_rows = x.adds;
+  tiles.most = tile_row_count * tiles_n;
+  return tiles;
+}
+
+void set_tiles(GroupedStep& step, const Tiles& tiles, int rows, int columns) {
+  step.most_tiles = tiles.most;
+  step.rows = rows;
+  step.columns = columns;
+}
+
+/// Blocks for so many tiles: as many as run at a time.
+std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,
+                         const cuda::Chip& chip) {
+  return static_cast<std::uint32_t>(std::min(tiles, per_multiprocessor * chip.multiprocessors));
+}
+
+/// Whether an FP8 kernel of sm_90 computes the product.
+bool takes_fp8(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  return has_fp8_kernel(x.a.recipe, x.b.recipe, chip) && x.a.k > 0 && fits_tma(x.a) &&
+         fits_tma(x.b);
+}
+
+/// Has rows of A gathered, by no tensor copy.
+void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArguments& x) {
+  if (x.index == nullptr) return;
+  check_size("a.rows", x.a.rows);
+  check_scales(scales_of_operand(x.a), x.a, "a");
+  step.maps[static_cast<std::size_t>(Fp8GemmMap::a)] = {};
+  step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] = {};
+  p.gather.index = x.index;
+  p.gather.values = static_cast<const std::uint8_t*>(x.a.values);
+  p.gather.row_stride = x.a.value_row_stride;
+  p.gather.rows = static_cast<std::uint32_t>(x.a.rows);
+  p.gather.k = static_cast<std::uint32_t>(x.a.k);
+  p.epilogue.row_scales.index = x.index;
+  p.epilogue.row_scales.rows = p.gather.rows;
+}
+
+/// The launch config for groups of so many rows on average.
+Fp8LaunchConfig fp8_config_of(const Fp8GemmSize& size, std::int64_t average, std::uint32_t beside,
+                              const cuda::Chip& chip) {
+  constexpr std::int64_t kFewRows = 64;
+  const bool by_columns = size.promotion == Promotion::columns;
+  const bool is_large = average > kFewRows || (by_columns && size.quantized_columns != 0);
+  Fp8LaunchConfig c;
+  c.rows = is_large ? 128 : 64;
+  c.columns = is_large || !by_columns ? 128 : 96;
+  const Fp8GemmConfig config = kernel_of(size, c);
+  c.per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
+  c.stages = stages_that_fit(config, 1, c.per_sm, chip, beside);
+  if (c.stages == 0) {
+    c.per_sm = 1;
+    c.stages = stages_that_fit(config, 1, 1, chip, beside);
+  }
+  return c;
+}
+
+/// Bands of so many rows share columns of B in L2, and their own rows of A.
+constexpr std::int64_t kBandRows = 1024;
+
+GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  GemmArguments dense = as_dense(x);
+  dense.d.rows = x.rows;  // D may have others, where rows have destinations
+  check_problem(dense, chip);
+  Fp8GemmSize size = size_of(dense);
+  size.m = x.rows;
+  // A copy of scales begins at a multiple of 16 bytes, a group's rows anywhere.
+  const bool begin_anywhere = !is_masked(x) && x.a.layout == ScaleLayout::mn_major;
+  size.may_copy_scales = size.may_copy_scales && x.index == nullptr && !begin_anywhere;
+  const GroupedOrder any = tiles_of(x, 64, 1, 1).order;
+  const Fp8LaunchConfig c = fp8_config_of(size, average_rows(x), any.shared_bytes(), chip);
+  GemmStep of_dense = fp8_step(dense, size, c, 0, chip);
+  const auto& from = std::get<Fp8GemmParams>(of_dense.params);
+  const Tiles tiles = tiles_of(x, c.rows, ceil_div(size.n, c.columns * size.sub_tiles()),
+                               static_cast<std::uint32_t>(kBandRows / c.rows));
+  GroupedStep step;
+  step.kernel = static_cast<std::size_t>(
+      kFp8GroupedKernels.find(kFp8GemmKernels[static_cast<int>(of_dense.kernel)]));
+  step.shape = of_dense.shape;
+  step.shape.grid = {blocks_for(tiles.most, c.per_sm, chip)};
+  step.shape.dynamic_shared_bytes += tiles.order.shared_bytes();
+  step.maps = of_dense.maps;
+  Fp8GroupedParams& p = step.params.emplace<Fp8GroupedParams>();
+  static_cast<Fp8GemmParts&>(p) = from;
+  // What lies behind a group's last row is another's: read, and not stored.
+  const auto tail_rows = static_cast<std::uint32_t>(c.rows / 2);
+  p.a_tail_bytes = std::min(p.a_bytes, tail_rows * kFp8BlockK);
+  step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] =
+      map_of_values(dense.a, p.a_tail_bytes / kFp8BlockK);
+  p.b_once = false;
+  p.order = tiles.order;
+  if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
+  if (x.destinations != nullptr) {
+    p.epilogue.d.tma_store = false;
+    step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
+  }
+  set_group_strides(p.epilogue, x);
+  set_gather(step, p, x);
+  set_tiles(step, tiles, c.rows, c.columns);
+  return step;
+}
+
+/// The tile of the plain kernels of `tiles`, of the largest whose parts fit shared memory.
+template <std::size_t kCount>
+PlainGemmStep plain_step_of(const GemmArguments& dense, std::int64_t rows,
+                            const PlainTile (&tiles)[kCount], std::uint32_t beside,
+                            const cuda::Chip& chip, PlainTile& chosen) {
+  for (const PlainTile tile : tiles) {
+    chosen = tile;
+    PlainGemmStep step = plain_step(dense, tile, chip, rows);
+    if (step.shape.dynamic_shared_bytes + beside <= chip.shared_bytes) return step;
+  }
+  throw Error(ErrorCode::unsupported, "a.k", "has no tile that fits shared memory");
+}
+
+/// Blocks that a multiprocessor's shared memory holds, of a few that are enough.
+std::int64_t plain_blocks(const LaunchShape& shape, const cuda::Chip& chip) {
+  return std::clamp<std::int64_t>(chip.shared_bytes / (shape.dynamic_shared_bytes + 1024), 1, 8);
+}
+
+Format form_of(const GemmArguments& x) {
+  return plain_form(recipe_traits(x.a.recipe).element, recipe_traits(x.b.recipe).element);
+}
+
+void check_sizes(const GemmArguments& x) {
+  check_size("d.rows", x.d.rows);
+  check_size("d.columns", x.d.columns);
+  check_size("a.rows", x.a.rows);
+  check_size("b.rows", x.b.rows);
+  check_row_bytes("a.k", x.a);
+  check_row_bytes("b.k", x.b);
+}
+
+/// Of arguments without a transform.
+GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  constexpr std::int64_t kFewRows = 16;
+  GemmArguments dense = as_dense(x);
+  dense.a.rows = x.a.rows;  // of which the product's are some, where they are gathered
+  check_sizes(dense);
+  const std::uint32_t beside = tiles_of(x, 16, 1, 1).order.shared_bytes();
+  PlainTile tile{};
+  constexpr PlainTile kOfFewRows[] = {PlainTile::few_rows, PlainTile::small};
+  constexpr PlainTile kOfMany[] = {PlainTile::medium, PlainTile::small};
+  const PlainGemmStep of_dense = plain_step_of(
+      dense, x.rows, average_rows(x) <= kFewRows ? kOfFewRows : kOfMany, beside, chip, tile);
+  const PlainGemmConfig c = kPlainGemmKernels[of_dense.kernel];
+  const Tiles tiles = tiles_of(x, c.rows, ceil_div(x.b.rows, c.columns),
+                               static_cast<std::uint32_t>(kBandRows / c.rows));
+  GroupedStep step;
+  step.kernel = plain_kernel(tile, form_of(dense));
+  step.shape = of_dense.shape;
+  step.shape.dynamic_shared_bytes += tiles.order.shared_bytes();
+  step.shape.grid = {blocks_for(tiles.most, plain_blocks(step.shape, chip), chip)};
+  PlainGroupedParams& p = step.params.emplace<PlainGroupedParams>();
+  static_cast<PlainGemmParts&>(p) = of_dense.params;
+  p.a_index = x.index;
+  p.order = tiles.order;
+  set_group_strides(p.epilogue, x);
+  set_tiles(step, tiles, c.rows, c.columns);
+  return step;
+}
+
+/// The product without what comes behind it: D in f32 at `numbers`, rows where they are.
+GroupedGemmArguments before_transform(const GroupedGemmArguments& x, void* numbers) {
+  GroupedGemmArguments product = x;
+  product.transform = Identity{};
+  product.destinations = nullptr;
+  product.weights = nullptr;
+  product.d = {numbers, Format::f32, x.rows, x.b.rows, x.b.rows};
+  product.d.batch = matrices_of(x);
+  product.d.batch_stride = x.rows * x.b.rows;
+  return product;
+}
+
+GroupedStep transform_step(const GroupedGemmArguments& x, const float* numbers,
+                           const cuda::Chip& chip) {
+  GemmArguments dense = as_dense(x);
+  dense.d.rows = x.rows;  // D may have others, where rows have destinations
+  const TransformPlan of_dense = plan_transform(dense, numbers, chip);
+  GroupedStep step;
+  step.kernel = transform_kernel();
+  step.shape = of_dense.shape;
+  GroupedTransformParams& p = step.params.emplace<GroupedTransformParams>();
+  p.transform = of_dense.params;
+  p.rows = x.rows;
+  const Tiles tiles = tiles_of(x, 1, ceil_div(x.d.columns, std::int64_t{kTransformRun}), 1);
+  p.order = tiles.order;
+  step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
+  set_tiles(step, tiles, 1, static_cast<int>(kTransformRun));
+  return step;
+}
+
+/// A tensor as the kernel that copies rows takes it.
+QuantizedRows rows_of(const MutableScaledTensorView& x, const ScaleMatrix& scales) {
+  QuantizedRows rows;
+  rows.values = static_cast<std::uint8_t*>(x.values);
+  rows.row_stride = x.value_row_stride;
+  rows.batch_stride = x.value_batch_stride;
+  rows.scales = scales;
+  return rows;
+}
+
+/// Where no epilogue quantizes: D in f32, then all rows as one tensor, both in the workspace, then
+/// the rows of groups to where they belong.
+GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, const cuda::Chip& chip,
+                              void* workspace) {
+  GroupedPlan plan;
+  plan.architecture = chip.architecture;
+  const auto take = [&](std::int64_t bytes) {
+    void* const at = byte_at(workspace, plan.workspace_bytes);
+    plan.workspace_bytes += ceil_div(bytes, 16) * 16;
+    return at;
+  };
+  const std::int64_t matrices = matrices_of(x);
+  GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
+  product.quantized.reset();
+  plan.steps.push_back(plain_step_of(product, chip));
+
+  GemmArguments dense = as_dense(x);
+  dense.d = product.d;
+  const ScaleMatrix to = quantizing_epilogue(dense).scales;
+  MutableScaledTensorView& out = dense.quantized->out;
+  const MutableScaledTensorView result = out;
+  out.value_row_stride = out.value_batch_stride = 0;
+  out.scale_leading_stride = out.scale_batch_stride = 0;
+  out.values = take(value_bytes(out.recipe, x.rows, out.k, matrices));
+  out.scales = take(scale_bytes(out.recipe, out.layout, x.rows, out.k, matrices));
+  out = resolved(out, "quantized.out");
+  const ScaleMatrix from = quantizing_epilogue(dense).scales;
+  plan.quantization =
+      quantize_detail::plan_quantize(quantization_of(dense), dense.quantized->options, chip,
+                                     byte_at(workspace, plan.workspace_bytes));
+  plan.workspace_bytes += plan.quantization->workspace_bytes;
+
+  GroupedStep step;
+  step.kernel = copy_rows_kernel_index();
+  CopyRowsParams& p = step.params.emplace<CopyRowsParams>();
+  p.from = rows_of(out, from);
+  p.to = rows_of(result, to);
+  p.row_bytes = static_cast<std::uint32_t>(row_bytes(out.recipe, out.k));
+  const Tiles tiles = tiles_of(x, 1, 1, 1);
+  p.order = tiles.order;
+  step.shape.grid = {blocks_for(tiles.most, 8, chip)};
+  step.shape.block = {kCopyRowsThreads};
+  step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
+  step.shape.programmatic_dependent_launch = true;
+  set_tiles(step, tiles, 1, static_cast<int>(out.k));
+  plan.steps.push_back(std::move(step));
+  return plan;
+}
+
+}  // namespace
+
+GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, void* workspace) {
+  GroupedPlan plan;
+  plan.architecture = chip.architecture;
+  if (x.b.rows == 0 || x.rows == 0 || (!x.quantized && x.d.rows == 0)) return plan;
+  if (grouped_gemm_detail::is_transformed(x)) {
+    plan = plan_grouped(before_transform(x, workspace), chip);
+    plan.workspace_bytes = ceil_div(matrices_of(x) * x.rows * x.b.rows * 4, 16) * 16;
+    plan.steps.push_back(transform_step(x, static_cast<const float*>(workspace), chip));
+    return plan;
+  }
+  const bool is_fp8 = takes_fp8(x, chip);
+  if (x.quantized && !is_fp8) return plan_and_quantize(x, chip, workspace);
+  plan.steps.push_back(is_fp8 ? fp8_step_of(x, chip) : plain_step_of(x, chip));
+  return plan;
+}
+
+GroupedPlan plan_k_grouped(const KGroupedGemmArguments& x, const cuda::Chip& chip) {
+  GroupedPlan plan;
+  plan.architecture = chip.architecture;
+  if (x.a.rows == 0 || x.b.rows == 0) return plan;
+  GemmArguments dense;
+  dense.a = x.a;
+  dense.b = x.b;
+  dense.d = x.d;
+  dense.alpha = x.alpha;
+  if (x.adds) {
+    dense.beta = 1;
+    dense.c = x.d;
+  }
+  check_sizes(dense);
+  PlainTile tile{};
+  PlainGemmStep of_dense = plain_step_of(dense, x.a.rows, kPlainKGroupedTiles, 0, chip, tile);
+  set_order(of_dense, dense);
+  GroupedStep step;
+  step.kernel = plain_k_kernel(tile, form_of(dense));
+  step.shape = of_dense.shape;
+  PlainKGroupedParams& p = step.params.emplace<PlainKGroupedParams>();
+  static_cast<PlainGemmParts&>(p) = of_dense.params;
+  static_cast<DenseOrder&>(p.order) = of_dense.params.order;
+  p.order.offsets = x.offsets;
+  p.order.k = static_cast<std::uint32_t>(x.a.k);
+  const PlainGemmConfig c = kPlainGemmKernels[of_dense.kernel];
+  step.most_tiles = p.order.tiles;
+  step.rows = c.rows;
+  step.columns = c.columns;
+  plan.steps.push_back(std::move(step));
+  return plan;
+}
+
+namespace {
+
+std::string text_of(const GroupedOrder& order) {
+  return ", " + std::to_string(order.band_rows) + " rows of them in a band";
+}
+std::string text_of(const Fp8GroupedParams& p) {
+  return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
+         (p.gather.index != nullptr ? ", A gathered" : "") +
+         (p.a_scales.data == nullptr ? ", scales at the end" : "") +
+         (p.epilogue.d.tma_store ? ", stored as boxes but for last rows" : "");
+}
+std::string text_of(const PlainGroupedParams& p) {
+  return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
+         (p.a_index != nullptr ? ", A gathered" : "");
+}
+std::string text_of(const PlainKGroupedParams& p) {
+  return ", each of its group's k, " + std::to_string(p.stages) + " stages";
+}
+std::string text_of(const GroupedTransformParams&) {
+  return ", of D in f32 in the workspace";
+}
+std::string text_of(const CopyRowsParams&) {
+  return ", those of groups from all rows in the workspace";
+}
+
+}  // namespace
+
+std::string GroupedStep::str() const {
+  return kernel_name(kernel) + ": at most " + std::to_string(most_tiles) + " tiles of " +
+         std::to_string(rows) + " x " + std::to_string(columns) +
+         std::visit([](const auto& p) { return text_of(p); }, params) + "; " +
+         std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) + " threads, " +
+         std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+}
+
+std::string GroupedPlan::str() const {
+  if (steps.empty()) return "nothing to do: D has no element\n";
+  std::string text;
+  for (const GroupedStep& step : steps) {
+    text += step.str();
+    if (quantization && &step == &steps.front()) text += quantization->str();
+  }
+  return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
+}
+
+}  // namespace blockscale::grouped_gemm_detail

@@ -1,0 +1,58 @@
+// How a grouped product becomes kernel launches: a pure function of shapes, recipes, strides and
+// the chip, so it is tested without a GPU. What offsets and lengths say is not known here: tiles
+// are chosen by the rows that groups have on average, and blocks by the most tiles that there can
+// be.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/grouped_gemm.h"
+#include "core/launch_shape.h"
+#include "ops/gemm/cuda/tensor_maps.h"
+#include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp8.cuh"
+#include "ops/grouped_gemm/kernels/plain.cuh"
+#include "ops/grouped_gemm/kernels/transform.cuh"
+#include "ops/quantize/cuda/plan.h"
+
+namespace blockscale::grouped_gemm_detail {
+
+/// One launch: a kernel of kernel_specs() with the parameters of its family.
+struct GroupedStep {
+  std::size_t kernel = 0;
+  LaunchShape shape;
+  std::variant<Fp8GroupedParams, PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams,
+               CopyRowsParams>
+      params;                               // but for the tensor maps
+  gemm_detail::TensorMapDescriptions maps;  // of params.maps
+  std::int64_t most_tiles = 0;              // that there can be
+  int rows = 0;                             // of a tile
+  int columns = 0;
+
+  std::string str() const;
+};
+
+struct GroupedPlan {
+  int architecture = 0;            // of the chip that it is for
+  std::vector<GroupedStep> steps;  // in order; none where D has no element
+  /// Behind the first step, where no epilogue quantizes: of all rows, in the workspace. The last
+  /// step then brings those of groups to the result.
+  std::optional<quantize_detail::QuantizePlan> quantization;
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// Of validated arguments. `workspace` is not looked at. Throws `unsupported` for sizes and numbers
+/// of tiles beyond what kernels count.
+GroupedPlan plan_grouped(const GroupedGemmArguments& validated, const cuda::Chip& chip,
+                         void* workspace = nullptr);
+GroupedPlan plan_k_grouped(const KGroupedGemmArguments& validated, const cuda::Chip& chip);
+
+}  // namespace blockscale::grouped_gemm_detail

@@ -1,0 +1,105 @@
+#include "ops/grouped_gemm/cuda/specs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
+#include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/specs.h"
+#include "ops/grouped_gemm/kernels/copy_rows.cuh"
+#include "ops/grouped_gemm/kernels/fp8.cuh"
+#include "ops/grouped_gemm/kernels/plain.cuh"
+#include "ops/grouped_gemm/kernels/transform.cuh"
+
+namespace blockscale::grouped_gemm_detail {
+namespace {
+
+constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount;
+constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
+constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
+
+std::size_t place_in(std::span<const PlainTile> tiles, PlainTile tile, Format form) {
+  const auto at = std::find(tiles.begin(), tiles.end(), tile) - tiles.begin();
+  return static_cast<std::size_t>(at) * 2 + (form == Format::f16 ? 1 : 0);
+}
+
+/// A family of plain kernels, of `tiles` in both forms.
+template <class Params>
+void add_plain(std::span<const PlainTile> tiles, const std::string& prefix,
+               const std::string& function, const std::string& params,
+               std::vector<runtime::KernelSpec>& specs) {
+  for (const PlainTile tile : tiles) {
+    for (const Format form : {Format::bf16, Format::f16}) {
+      const int index = kPlainGemmKernels.index(tile, form);
+      specs.push_back(runtime::with_parameters<Params>(
+          {.name = prefix + gemm_detail::plain_gemm_kernel_name(kPlainGemmKernels[index]),
+           .header = "ops/grouped_gemm/kernels/plain.cuh",
+           .call = "blockscale::" + function + "<" + std::to_string(index) + ">",
+           .threads = threads_of(kPlainGemmKernels[index])},
+          "blockscale::" + params));
+    }
+  }
+}
+
+}  // namespace
+
+std::size_t plain_kernel(PlainTile tile, Format form) {
+  return kFp8 + place_in(kPlainGroupedTiles, tile, form);
+}
+std::size_t plain_k_kernel(PlainTile tile, Format form) {
+  return kFp8 + kPlain + place_in(kPlainKGroupedTiles, tile, form);
+}
+std::size_t transform_kernel() {
+  return kFp8 + kPlain + kPlainK;
+}
+std::size_t copy_rows_kernel_index() {
+  return transform_kernel() + 1;
+}
+
+std::vector<runtime::KernelSpec> kernel_specs() {
+  std::vector<runtime::KernelSpec> fp8, any;
+  for (int i = 0; i < kFp8GroupedKernels.kCount; ++i) {
+    const Fp8GemmConfig& c = kFp8GroupedKernels[i];
+    fp8.push_back(runtime::with_parameters<Fp8GroupedParams>(
+        {.name = "grouped_" + gemm_detail::fp8_gemm_kernel_name(c),
+         .header = "ops/grouped_gemm/kernels/fp8.cuh",
+         .call = "blockscale::fp8_grouped_kernel<" + std::to_string(i) + ">",
+         .threads = threads_of(c),
+         .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
+        "blockscale::Fp8GroupedParams"));
+  }
+  add_plain<PlainGroupedParams>(kPlainGroupedTiles, "grouped_", "plain_grouped_kernel",
+                                "PlainGroupedParams", any);
+  add_plain<PlainKGroupedParams>(kPlainKGroupedTiles, "k_grouped_", "plain_k_grouped_kernel",
+                                 "PlainKGroupedParams", any);
+  any.push_back(runtime::with_parameters<GroupedTransformParams>(
+      {.name = "grouped_gemm_transform",
+       .header = "ops/grouped_gemm/kernels/transform.cuh",
+       .call = "blockscale::grouped_transform_kernel",
+       .threads = kTransformThreads},
+      "blockscale::GroupedTransformParams"));
+  any.push_back(
+      runtime::with_parameters<CopyRowsParams>({.name = "grouped_gemm_copy_rows",
+                                                .header = "ops/grouped_gemm/kernels/copy_rows.cuh",
+                                                .call = "blockscale::copy_rows_kernel",
+                                                .threads = kCopyRowsThreads},
+                                               "blockscale::CopyRowsParams"));
+  std::vector<runtime::KernelSpec> specs =
+      runtime::for_architectures(fp8, gemm_detail::kWgmmaArchitectures);
+  for (runtime::KernelSpec& spec :
+       runtime::for_architectures(any, gemm_detail::kAnyArchitectures)) {
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::string kernel_name(std::size_t kernel) {
+  // Those of one kernel follow one another.
+  std::vector<std::string> names;
+  for (const runtime::KernelSpec& spec : kernel_specs()) {
+    if (names.empty() || names.back() != spec.name) names.push_back(spec.name);
+  }
+  return names.at(kernel);
+}
+
+}  // namespace blockscale::grouped_gemm_detail

@@ -1,0 +1,60 @@
+#include "ops/grouped_gemm/test/emulation.h"
+
+#include <gtest/gtest.h>
+
+#include <variant>
+
+#include "ops/quantize/test/emulation.h"
+
+namespace blockscale::test {
+
+void run_grouped_kernel(std::size_t, const GroupedTransformParams& params) {
+  grouped_transform_kernel(params);
+}
+
+void run_grouped_kernel(std::size_t, const CopyRowsParams& params) {
+  copy_rows_kernel(params);
+}
+
+emulator::Report report_of(grouped_gemm_detail::GroupedStep& step, int architecture,
+                           const std::vector<emulator::Buffer>& buffers,
+                           const emulator::Options& options) {
+  return std::visit(
+      [&](auto& params) {
+        gemm_detail::resolve_tensor_maps(step.maps, emulator::encode_tensor_map, params);
+        return emulator::launch(step.shape, buffers, emulator::compiled_for(architecture, options),
+                                [&] { run_grouped_kernel(step.kernel, params); });
+      },
+      step.params);
+}
+
+static bool emulate(const quantize_detail::QuantizePlan& plan,
+                    const std::vector<emulator::Buffer>& buffers,
+                    const emulator::Options& options) {
+  for (int i = 0; i < plan.count; ++i) {
+    const auto& step = plan.steps[static_cast<std::size_t>(i)];
+    const QuantizeFunction function = quantize_function(step.kernel);
+    const emulator::Report report =
+        emulator::launch(step.shape, buffers, emulator::compiled_for(plan.architecture, options),
+                         [&] { function(step.params); });
+    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+    if (!report.ok()) return false;
+  }
+  return true;
+}
+
+bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
+             const emulator::Options& options) {
+  for (grouped_gemm_detail::GroupedStep& step : plan.steps) {
+    const emulator::Report report = report_of(step, plan.architecture, buffers, options);
+    EXPECT_TRUE(report.ok()) << report.text();
+    if (!report.ok()) return false;
+    if (plan.quantization && &step == &plan.steps.front() &&
+        !emulate(*plan.quantization, buffers, options)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace blockscale::test

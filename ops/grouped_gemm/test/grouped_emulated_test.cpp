@@ -1,0 +1,208 @@
+// Grouped products as the GPU's kernels compute them, in the emulator, under random schedules: the
+// bound of each element, rows that no group has, rows that are gathered and scattered, offsets that
+// are no offsets.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/gemm/cuda/plain_plan.h"
+#include "ops/grouped_gemm/check.h"
+#include "ops/grouped_gemm/cuda/plan.h"
+#include "ops/grouped_gemm/test/emulation.h"
+#include "ops/grouped_gemm/test/problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using grouped_gemm_detail::GroupedPlan;
+using test::GroupedCase;
+using test::GroupedProblem;
+using test::Random;
+using test::Routing;
+
+std::string text_of(const GroupedCase& c) {
+  std::string text = std::string(recipe_traits(c.a).name) + " x " + recipe_traits(c.b).name +
+                     ", n " + std::to_string(c.n) + ", k " + std::to_string(c.k) + ", " +
+                     scale_layout_traits(c.layout).name + (c.masked ? ", masked" : "") + ", rows";
+  for (const std::int32_t rows : c.rows) text += " " + std::to_string(rows);
+  return text;
+}
+
+/// Whether the FP8 kernels of `plan` compute it.
+bool is_fp8(const GroupedPlan& plan) {
+  return !plan.steps.empty() && std::holds_alternative<Fp8GroupedParams>(plan.steps[0].params);
+}
+
+/// Runs a problem's plan and checks all elements that have a bound.
+void check(GroupedProblem& problem, const cuda::Chip& chip, const emulator::Options& options) {
+  const GroupedGemmArguments x = grouped_gemm_detail::validated(problem.arguments);
+  GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
+  ASSERT_TRUE(test::emulate(plan, problem.buffers(), options)) << plan.str();
+  problem.expect_others_untouched();
+  if (x.destinations != nullptr) return;
+  const auto path = is_fp8(plan) ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
+  const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, path);
+  EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
+                               << result.proven_error << ", " << result.of_usual << " of usual";
+}
+
+void check(const GroupedCase& of, const cuda::Chip& chip = test::chip_of(3)) {
+  SCOPED_TRACE(text_of(of));
+  Random random(3);
+  GroupedProblem problem(random, of);
+  check(problem, chip, emulator::random_order(5));
+}
+
+TEST(EmulatedGroups, OfFp8ByEachKernel) {
+  check({.rows = {21, 0, 70, 5, 64}, .k = 272});
+  check({.rows = {21, 0, 170, 5}, .k = 272, .dtype = Format::f32, .alpha = true, .bias = true});
+  check({.rows = {130, 0, 29}, .n = 136, .k = 272, .dtype = Format::f16});
+  check({.b = Recipe::fp8_1x128, .rows = {9, 66, 1}, .n = 136, .k = 272, .bias = true});
+  check({.b = Recipe::fp8_1x128, .rows = {9, 166, 1}, .n = 136, .k = 144, .alpha = true});
+}
+
+// f32 scales whose rows begin at multiples of 16 bytes are copied, where tiles have 128 rows.
+TEST(EmulatedGroups, OfFp8WithEachKindOfScale) {
+  const std::vector<std::int32_t> few = {21, 0, 30}, many = {70, 0, 140, 3};
+  for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+    check({.a = Recipe::fp8_1x128_ue8m0,
+           .b = Recipe::fp8_128x128_ue8m0,
+           .rows = few,
+           .k = 272,
+           .layout = layout});
+    check({.a = Recipe::fp8_row,
+           .b = Recipe::fp8_row,
+           .rows = few,
+           .k = 272,
+           .layout = layout,
+           .bias = true});
+    check({.rows = many, .n = 24, .k = 272, .layout = layout});
+    check({.rows = many, .n = 24, .k = 512, .layout = layout, .behind = 3});
+    check({.rows = {70, 1, 140, 3}, .n = 512, .k = 128, .layout = layout, .behind = 2});
+    check({.rows = {70, 1, 141, 3}, .n = 512, .k = 128, .layout = layout, .masked = true});
+  }
+  check({.a = Recipe::fp8_tensor, .b = Recipe::fp8_tensor, .rows = few, .k = 272, .alpha = true});
+  // A group begins within a block of A's rows.
+  check({.a = Recipe::fp8_128x128, .b = Recipe::fp8_128x128, .rows = {100, 100, 3}, .k = 272});
+}
+
+TEST(EmulatedGroups, MaskedAndWithGaps) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    const Recipe a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128;
+    const std::int64_t k = b == Recipe::mxfp4 ? 96 : 400;
+    check({.a = a, .b = b, .rows = {3, 0, 70, 33}, .k = k, .masked = true});
+    check({.a = a, .b = b, .rows = {3, 0, 70, 33}, .k = k, .gap = 9, .alpha = true, .bias = true});
+    check({.a = a, .b = b, .rows = {17}, .k = k, .behind = 0});
+    check({.a = a, .b = b, .rows = {0, 0, 0}, .k = k});
+  }
+  check({.rows = {3, 0, 70, 33}, .layout = ScaleLayout::mn_major, .masked = true});
+}
+
+TEST(EmulatedGroups, OfEveryOtherPair) {
+  const std::vector<std::pair<Recipe, Recipe>> pairs = {
+      {Recipe::nvfp4, Recipe::nvfp4},
+      {Recipe::bf16, Recipe::nvfp4},
+      {Recipe::f16, Recipe::mxfp4},
+      {Recipe::mxfp8_e4m3, Recipe::mxfp6_e2m3},
+      {Recipe::fp8_1x128, Recipe::mxfp4},
+      {Recipe::f32, Recipe::f32},
+      {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}};
+  for (const auto& [a, b] : pairs) {
+    check({.a = a, .b = b, .rows = {5, 0, 40}, .n = 40, .k = 192, .alpha = true, .bias = true});
+    check({.a = a, .b = b, .rows = {2, 0, 7}, .n = 40, .k = 192, .gap = 2});
+  }
+  for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
+    cuda::Chip small = chip;
+    small.multiprocessors = 3;
+    check({.a = Recipe::nvfp4, .b = Recipe::nvfp4, .rows = {33, 1}, .n = 24, .k = 64}, small);
+  }
+}
+
+TEST(EmulatedGroups, ManyMoreThanAWarpLooksAt) {
+  Random random(9);
+  for (const Routing routing :
+       {Routing::uniform, Routing::zipf, Routing::one_hot, Routing::half_empty, Routing::empty}) {
+    check({.rows = test::routed_rows(random, routing, 300, 1), .n = 16, .k = 128});
+    check({.a = Recipe::bf16,
+           .b = Recipe::mxfp8_e4m3,
+           .rows = test::routed_rows(random, routing, 70, 2),
+           .n = 16,
+           .k = 64});
+  }
+}
+
+TEST(EmulatedGroups, OffsetsThatAreNone) {
+  const std::vector<std::vector<std::int32_t>> lists = {
+      {50, 20, 20, 10, 5, 0},
+      {-5, 10, 1 << 30, 7, -2'000'000'000, -3},
+      {2'147'483'647, 2'147'483'647, 0, 5, 5, 5},
+      {0, 40, 20, 60, 30, 90},  // share rows: two blocks write them
+  };
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    for (const std::vector<std::int32_t>& list : lists) {
+      Random random(4);
+      GroupedProblem problem(
+          random, {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128, .b = b, .k = 128});
+      std::copy(list.begin(), list.end(), problem.offsets().begin());
+      const GroupedGemmArguments x = grouped_gemm_detail::validated(problem.arguments);
+      GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, test::chip_of(3));
+      const bool share_rows = list[1] > list[2] && list[2] > 0 && list[3] > list[2];
+      const emulator::Report report = test::report_of(plan.steps.at(0), plan.architecture,
+                                                      problem.buffers(), emulator::random_order(6));
+      for (const emulator::Finding& finding : report.findings) {
+        EXPECT_TRUE(share_rows && finding.kind == emulator::FindingKind::race) << report.text();
+      }
+      problem.expect_others_untouched();
+    }
+  }
+}
+
+TEST(EmulatedGroups, GatheredAndScattered) {
+  check({.rows = {3, 0, 37, 20}, .k = 400, .gathered = true});
+  check({.a = Recipe::fp8_1x128_ue8m0, .rows = {3, 0, 137, 20}, .k = 1040, .gathered = true});
+  check({.b = Recipe::fp8_1x128, .rows = {3, 0, 37}, .k = 136, .gathered = true});
+  check({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {3, 0, 7}, .k = 64, .gathered = true});
+  check(
+      {.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = {1}, .k = 48, .behind = 0, .gathered = true});
+  check({.rows = {1}, .k = 128, .behind = 0, .gathered = true});
+  check({.a = Recipe::fp8_row, .b = Recipe::fp8_row, .rows = {30, 7}, .k = 96, .gathered = true});
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    for (const bool adds : {false, true}) {
+      GroupedCase of = {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128,
+                        .b = b,
+                        .rows = {3, 0, 37, 20},
+                        .k = 128,
+                        .dtype = Format::f32};
+      Random random(3);
+      GroupedProblem plain(random, of);
+      check(plain, test::chip_of(3), emulator::in_order());
+      of.scattered = true;
+      of.adds = adds;
+      Random again(3);
+      GroupedProblem scattered(again, of);
+      if (adds) scattered.d().fill_code(bit_cast<std::uint32_t>(1.5f));
+      const GroupedGemmArguments x = grouped_gemm_detail::validated(scattered.arguments);
+      GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, test::chip_of(3));
+      ASSERT_TRUE(test::emulate(plan, scattered.buffers(), emulator::random_order(2)));
+      if (!adds) scattered.expect_others_untouched();
+      const auto* const from = static_cast<const float*>(plain.arguments.d.data);
+      const auto* const to = static_cast<const float*>(x.d.data);
+      for (std::int64_t r = 0; r < 60; ++r) {
+        if (x.destinations[r] < 0) continue;
+        for (std::int64_t c = 0; c < of.n; ++c) {
+          const float own = from[r * of.n + c] * x.weights[r];
+          const float expected = adds ? 1.5f + own : own;
+          ASSERT_EQ(bit_cast<std::uint32_t>(to[x.destinations[r] * of.n + c]),
+                    bit_cast<std::uint32_t>(expected))
+              << r << ", " << c;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,285 @@
+// What becomes of grouped products, and products whose groups divide k, as the GPU's kernels
+// compute them, in the emulator.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/gemm/test/transformed.h"
+#include "ops/grouped_gemm/cuda/plan.h"
+#include "ops/grouped_gemm/test/emulation.h"
+#include "ops/grouped_gemm/test/problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using emulator::BufferUse;
+using grouped_gemm_detail::GroupedPlan;
+using test::GroupedCase;
+using test::GroupedProblem;
+using test::InputFamily;
+using test::Random;
+
+/// D in f32 of a problem's product, without what comes behind it.
+std::vector<float> product_of(const GroupedGemmArguments& arguments,
+                              std::vector<emulator::Buffer> buffers) {
+  GroupedGemmArguments x = arguments;
+  x.quantized.reset();
+  x.transform = Identity{};
+  x.destinations = nullptr;
+  x.weights = nullptr;
+  const std::int64_t rows = x.rows != 0 ? x.rows : x.a.rows;
+  std::vector<float> numbers(static_cast<std::size_t>(rows * x.b.rows), NAN);
+  x.d = {numbers.data(), Format::f32, rows, x.b.rows, x.b.rows};
+  buffers.push_back(emulator::output("numbers", numbers));
+  GroupedPlan plan =
+      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(x), test::chip_of(3));
+  EXPECT_TRUE(test::emulate(plan, buffers, emulator::in_order()));
+  return numbers;
+}
+
+TEST(EmulatedGroupResults, AreTransformed) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    for (const test::TransformCase& transform : test::kTransformCases) {
+      for (const bool scattered : {false, true}) {
+        SCOPED_TRACE(std::string(transform.name) + (scattered ? ", scattered" : ""));
+        Random random(3);
+        GroupedCase of = {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128,
+                          .b = b,
+                          .rows = {3, 0, 37, 20},
+                          .n = 128,
+                          .k = 128,
+                          .family = InputFamily::normal,
+                          .bias = true,
+                          .scattered = scattered};
+        GroupedProblem problem(random, of);
+        GroupedGemmArguments& x = problem.arguments;
+        const std::vector<float> numbers = product_of(x, problem.buffers());
+        test::TestMatrix d(Format::bf16, x.d.rows, transform.columns(of.n));
+        x.transform = transform.input;
+        x.d = d.view();
+        const GroupedGemmArguments checked = grouped_gemm_detail::validated(x);
+        GroupedPlan plan = grouped_gemm_detail::plan_grouped(checked, test::chip_of(3));
+        std::vector<std::uint8_t> workspace(static_cast<std::size_t>(plan.workspace_bytes));
+        plan = grouped_gemm_detail::plan_grouped(checked, test::chip_of(3), workspace.data());
+        std::vector<emulator::Buffer> buffers = problem.buffers();
+        buffers.push_back(emulator::in_out("workspace", workspace));
+        ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(4)));
+        test::TestMatrix expected(Format::bf16, x.d.rows, x.d.columns);
+        for (std::int64_t r = 0; r < 60; ++r) {
+          const std::int64_t to = scattered ? x.destinations[r] : r;
+          if (to < 0) continue;
+          for (std::int64_t c = 0; c < x.d.columns; ++c) {
+            float y = test::transformed(x.transform, numbers.data() + r * of.n, of.n, c);
+            if (scattered) y *= x.weights[r];
+            const auto code =
+                static_cast<std::uint16_t>(encode(Format::bf16, y, Overflow::propagate));
+            static_cast<std::uint16_t*>(expected.view().data)[to * x.d.columns + c] = code;
+          }
+        }
+        EXPECT_EQ(d.bytes(), expected.bytes());
+      }
+    }
+  }
+}
+
+/// A tensor of poison.
+struct Quantized {
+  Quantized(Recipe recipe, std::int64_t rows, std::int64_t k, ScaleLayout layout) {
+    view.recipe = recipe;
+    view.rows = rows;
+    view.k = k;
+    view.layout = layout;
+    values.assign(static_cast<std::size_t>(value_bytes(recipe, rows, k)), 0xA5);
+    scales.assign(static_cast<std::size_t>(scale_bytes(recipe, layout, rows, k)), 0xA5);
+    view.values = values.data();
+    view.scales = scales.data();
+    view = resolved(view, "quantized");
+  }
+  std::vector<std::uint8_t> values, scales;
+  float tensor_scale = 1;
+  MutableScaledTensorView view;
+};
+
+TEST(EmulatedGroupResults, AreQuantized) {
+  struct Case {
+    Recipe b, result;
+    QuantizeInput input;
+    ScaleLayout layout;
+    std::vector<std::int32_t> rows;
+    bool gathered = false;
+  };
+  const std::vector<Case> cases = {
+      {Recipe::fp8_128x128, Recipe::fp8_1x128, Swiglu{}, ScaleLayout::row_major, {3, 0, 37, 20}},
+      {Recipe::fp8_128x128, Recipe::fp8_1x128, Swiglu{}, ScaleLayout::mn_major, {3, 0, 137, 70}},
+      {Recipe::fp8_128x128, Recipe::mxfp8_e4m3, Identity{}, ScaleLayout::row_major, {20, 0, 33}},
+      {Recipe::fp8_128x128, Recipe::mxfp8_e4m3, Gelu{}, ScaleLayout::swizzled_128x4, {20, 0, 33}},
+      {Recipe::fp8_128x128,
+       Recipe::fp8_1x128_ue8m0,
+       Swiglu{GateOrder::up_first, 64},
+       ScaleLayout::row_major,
+       {150, 1}},
+      {Recipe::fp8_1x128,
+       Recipe::fp8_1x128,
+       Swiglu{GateOrder::gate_first, 1},
+       ScaleLayout::row_major,
+       {20, 0, 33},
+       true},
+      // By plain kernels, and a quantizer behind them.
+      {Recipe::mxfp4, Recipe::mxfp8_e4m3, Swiglu{}, ScaleLayout::swizzled_128x4, {20, 0, 33}},
+      {Recipe::nvfp4, Recipe::nvfp4, Gelu{}, ScaleLayout::row_major, {2, 0, 3}, true},
+      {Recipe::mxfp4, Recipe::fp8_1x128, Identity{}, ScaleLayout::mn_major, {20, 0, 33}}};
+  for (const Case& c : cases) {
+    Random random(3);
+    const bool is_fp8 = recipe_traits(c.b).family == Family::fp8;
+    const std::int64_t n = std::holds_alternative<Swiglu>(c.input) ? 512 : 256;
+    GroupedProblem problem(random, {.a = is_fp8 ? Recipe::fp8_1x128 : Recipe::bf16,
+                                    .b = c.b,
+                                    .rows = c.rows,
+                                    .n = n,
+                                    .k = 256,
+                                    .family = InputFamily::normal,
+                                    .bias = true,
+                                    .gathered = c.gathered});
+    GroupedGemmArguments& x = problem.arguments;
+    const std::vector<float> numbers = product_of(x, problem.buffers());
+    const std::int64_t rows = x.d.rows, columns = n == 512 ? n / 2 : n;
+    Quantized out(c.result, rows, columns, c.layout), all(c.result, rows, columns, c.layout);
+    QuantizeOptions options;
+    options.input = c.input;
+    if (c.result == Recipe::nvfp4) {
+      options.scale_source = ScaleSource::given;
+      out.view.tensor_scale = all.view.tensor_scale = &out.tensor_scale;
+      out.tensor_scale = 37;
+    }
+    quantize(MatrixView{numbers.data(), Format::f32, rows, n}, all.view, options);
+    x.quantized = {out.view, options};
+    const GroupedGemmArguments checked = grouped_gemm_detail::validated(x);
+    const std::int64_t bytes =
+        grouped_gemm_detail::plan_grouped(checked, test::chip_of(3)).workspace_bytes;
+    EXPECT_EQ(bytes == 0, is_fp8);
+    std::vector<std::uint8_t> workspace(static_cast<std::size_t>(bytes));
+    GroupedPlan plan =
+        grouped_gemm_detail::plan_grouped(checked, test::chip_of(3), workspace.data());
+    SCOPED_TRACE(plan.str());
+    std::vector<emulator::Buffer> buffers = problem.buffers();
+    if (bytes != 0) buffers.push_back(emulator::in_out("workspace", workspace));
+    ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(4)));
+    std::int64_t behind = 0;
+    for (const std::int32_t count : c.rows) behind += count;
+    const std::int64_t row_bytes_of = out.view.value_row_stride;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < row_bytes_of; ++i) {
+        const auto at = static_cast<std::size_t>(r * row_bytes_of + i);
+        ASSERT_EQ(out.values[at], r < behind ? all.values[at] : 0xA5) << r << ", " << i;
+      }
+      const ScaleGrid grid = scale_grid(c.result, rows, columns);
+      const auto size =
+          static_cast<std::int64_t>(format_traits(recipe_traits(c.result).scale).bits / 8);
+      for (std::int64_t j = 0; j < grid.columns * size; ++j) {
+        const auto at = static_cast<std::size_t>(
+            scale_offset(c.layout, r, j / size, out.view.scale_leading_stride) * size + j % size);
+        ASSERT_EQ(out.scales[at], r < behind ? all.scales[at] : 0xA5) << r << ", scale " << j;
+      }
+    }
+  }
+}
+
+/// The largest error of D[g] of a product of groups of k, as a part of what is usual.
+double largest_of_usual(const KGroupedGemmArguments& x, const std::vector<std::int32_t>& offsets,
+                        const std::vector<float>& before) {
+  const auto usual = gemm_detail::usual_error(gemm_detail::GemmPath::plain);
+  double largest = 0;
+  for (std::int64_t g = 0; g < x.d.batch; ++g) {
+    const GroupRows k = group_rows(offsets[static_cast<std::size_t>(g)],
+                                   offsets[static_cast<std::size_t>(g + 1)], x.a.k);
+    for (std::int64_t m = 0; m < x.a.rows; ++m) {
+      const std::vector<double> a = gemm_detail::operand_row(x.a, 0, m);
+      for (std::int64_t n = 0; n < x.b.rows; ++n) {
+        const std::vector<double> b = gemm_detail::operand_row(x.b, 0, n);
+        const std::int64_t at = (g * x.a.rows + m) * x.b.rows + n;
+        gemm_detail::ReferenceElement reference;
+        for (std::int64_t i = k.begin; i < k.end; ++i) {
+          const auto index = static_cast<std::size_t>(i);
+          reference.value += a[index] * b[index];
+          reference.magnitude += std::abs(a[index] * b[index]);
+        }
+        reference.value = gemm_detail::apply_tensor_scale(
+            x.a, 0, gemm_detail::apply_tensor_scale(x.b, 0, reference.value));
+        reference.magnitude = gemm_detail::apply_tensor_scale(
+            x.a, 0, gemm_detail::apply_tensor_scale(x.b, 0, reference.magnitude));
+        reference.value *= double{x.alpha};
+        reference.magnitude *= std::abs(double{x.alpha});
+        if (x.adds) {
+          const double c = double{before[static_cast<std::size_t>(at)]};
+          reference.value += c;
+          reference.magnitude += std::abs(c);
+        }
+        const double ratio =
+            error_ratio(Format::f32, double{static_cast<const float*>(x.d.data)[at]}, reference);
+        if (ratio > 0) largest = std::max(largest, ratio / usual(reference));
+      }
+    }
+  }
+  return largest;
+}
+
+TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
+  struct Case {
+    Recipe a, b;
+    std::vector<std::int32_t> offsets;
+  };
+  const std::vector<Case> cases = {{Recipe::fp8_1x128, Recipe::fp8_1x128, {0, 130, 130, 257, 320}},
+                                   {Recipe::fp8_128x128, Recipe::fp8_128x128, {5, 6, 64, 320, 320}},
+                                   {Recipe::fp8_row, Recipe::fp8_row, {0, 320, 320, 320, 320}},
+                                   {Recipe::nvfp4, Recipe::nvfp4, {1, 15, 16, 100, 319}},
+                                   {Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3, {0, 33, 95, 161, 400}},
+                                   {Recipe::bf16, Recipe::bf16, {-7, 63, 64, 65, 200}},
+                                   {Recipe::f16, Recipe::mxfp8_e4m3, {0, 31, 65, 66, 320}},
+                                   {Recipe::f32, Recipe::f32, {0, 31, 65, 66, 320}}};
+  for (const Case& c : cases) {
+    for (const bool adds : {false, true}) {
+      SCOPED_TRACE(std::string(recipe_traits(c.a).name) + (adds ? ", adds" : ""));
+      constexpr std::int64_t kM = 37, kN = 21, kK = 320;
+      Random random(8);
+      test::OperandOptions options;
+      options.smallest_scales = false;
+      const test::TestOperand a(random, c.a, kM, kK, InputFamily::adversarial, options);
+      const test::TestOperand b(random, c.b, kN, kK, InputFamily::adversarial, options);
+      const auto groups = static_cast<std::int64_t>(c.offsets.size() - 1);
+      std::vector<float> d(static_cast<std::size_t>(groups * kM * kN), NAN);
+      if (adds) {
+        for (float& x : d) x = static_cast<float>(test::normal_real(random));
+      }
+      const std::vector<float> before = d;
+      KGroupedGemmArguments x;
+      x.a = a.view();
+      x.b = b.view();
+      x.d = {d.data(), Format::f32, kM, kN, kN, groups};
+      x.offsets = c.offsets.data();
+      x.alpha = 1.5f;
+      x.adds = adds;
+      x = grouped_gemm_detail::validated(x);
+      GroupedPlan plan = grouped_gemm_detail::plan_k_grouped(x, test::chip_of(3));
+      std::vector<emulator::Buffer> buffers;
+      grouped_gemm_detail::for_each_memory(x, [&](const char* name, gemm_detail::Access access,
+                                                  const void* data, const auto& at) {
+        const MemoryLines m = at();
+        if (data == nullptr) return;
+        const std::int64_t bytes =
+            (m.batch - 1) * m.batch_stride + (m.lines - 1) * m.line_stride + m.bytes;
+        buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes),
+                                           access == gemm_detail::Access::reads ? BufferUse::input
+                                           : adds                               ? BufferUse::both
+                                                  : BufferUse::output));
+      });
+      ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(3))) << plan.str();
+      EXPECT_LE(largest_of_usual(x, c.offsets, before), 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace blockscale
