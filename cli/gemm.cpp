@@ -58,8 +58,7 @@ struct GemmResult {
   GemmCheck check;             // of D in f32, where it is quantized
   std::int64_t bytes = 0;      // of D that were compared, where it is quantized
   std::int64_t different = 0;  // of these, from what `quantize` makes of D in f32
-  std::string where;           // it was computed, for people
-  Json where_json;
+  GemmPlace place;             // it was computed
 
   bool passed() const { return check.passed() && different == 0; }
 };
@@ -113,14 +112,7 @@ GemmResult multiply_random(const GemmCommand& command, const Product& product) {
                                command.output_dtype, command.to, command.threads);
   GemmArguments arguments = operands.arguments();
   GemmResult result;
-  if (command.cuda) {
-    result.where = cuda::current_device().name;
-    result.where_json = {{"device", result.where}};
-  } else {
-    const int threads = effective_threads(command.threads);
-    result.where = plural(threads, "thread") + ", " + simd_target();
-    result.where_json = {{"threads", threads}, {"simd_target", simd_target()}};
-  }
+  result.place = place_of(command);
   result.time = time_product(command, arguments, command.repeats);
   if (const auto quantized = arguments.quantized) {
     check_quantized(command, *quantized, arguments, result);
@@ -143,16 +135,12 @@ Json result_json(const GemmCommand& command, const Product& product, const GemmR
                {"recipe_a", name_of(product.recipe_a)},
                {"recipe_b", name_of(product.recipe_b)}};
   name_result(command.output_dtype, command.to, json);
-  json.update(result.where_json);
+  json.update(result.place.json);
   json.update({{"seconds", result.time.fastest},
                {"median_seconds", result.time.median},
                {"gflops", gemm_gflops(product.m, product.n, product.k, result.time.fastest)},
-               {"check",
-                {{"elements", result.check.elements},
-                 {"largest_error", result.check.largest_error},
-                 {"proven_error", result.check.proven_error},
-                 {"of_usual", result.check.of_usual},
-                 {"passed", result.passed()}}}});
+               {"check", check_json(result.check)}});
+  json["check"]["passed"] = result.passed();
   if (command.to.recipe) {
     json["check"].update({{"bytes", result.bytes}, {"different_bytes", result.different}});
   }
@@ -190,17 +178,8 @@ std::string bytes_text(const GemmCommand& command, const GemmResult& result) {
 
 void print_result(const GemmCommand& command, const Product& product, const GemmResult& result) {
   const double gflops = gemm_gflops(product.m, product.n, product.k, result.time.fastest);
-  const GemmCheck& check = result.check;
-  const std::string count = std::to_string(command.repeats);
-  const std::string repeats = command.cuda ? " (median of " + count + ", caches cold), "
-                                           : " (fastest of " + count + "; median " +
-                                                 format_duration(result.time.median) + "), ";
-  print(product_text(command, product) + "\n" + "time   " + format_duration(result.time.fastest) +
-        repeats + format_fixed(gflops, 1) + " GFLOP/s, " + result.where + "\n" + "check  " +
-        plural(check.elements, "element") + " against float64: error at most " +
-        format_significant(check.largest_error, 3) + " x 2^-24 sum |a||b| (proven: " +
-        format_significant(check.proven_error, 3) + "), " + format_significant(check.of_usual, 3) +
-        " of what is usual: " + (check.passed() ? "passed" : "FAILED") + "\n" +
+  print(product_text(command, product) + "\n" +
+        time_text(command, result.time, gflops, result.place.text) + check_text(result.check) +
         bytes_text(command, result));
 }
 
@@ -215,15 +194,12 @@ ExitCode run_random(const GemmCommand& command) {
   } else {
     print_result(command, product, result);
   }
-  if (result.passed()) return ExitCode::success;
-  print_error("gemm", std::string("the result ") +
-                          (result.check.passed() ? "is not what quantize makes of it"
-                                                 : "is outside its error bound") +
-                          "; please report it with the output of blockscale doctor");
-  return ExitCode::check_failed;
+  return exit_code_of(result.passed(), result.check.passed() ? "is not what quantize makes of it"
+                                                             : "is outside its error bound");
 }
 
 ExitCode run(const GemmCommand& command) {
+  if (command.groups) return run_gemm_groups(command);
   if (command.weights.empty()) return run_random(command);
   if (command.n || command.k) throw UsageError("-n and -k come from --weights; leave them out");
   if (command.cuda || command.to.recipe || command.to.transform != InputTransform::identity) {
@@ -241,14 +217,16 @@ With --weights, B is each linear layer of a checkpoint in turn, and the error is
 With --transform, what is checked is D before that, in f32. With --to, D goes straight to the next
 product, in that recipe. Then D in f32 is checked as above, and every byte of the result compared
 with what quantize makes of that.
+With --groups, rows belong to groups, each with a B of its own, as tokens do to experts: to which,
+is random. What is printed begins with the plan.
 
 Examples:
-  MXFP8 activations by MXFP4 weights:
-    blockscale gemm -m 512 -n 4096 -k 4096 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
-
   FP8 with block scales on a GPU, whose result goes on in FP8 behind SwiGLU:
     blockscale gemm -m 128 -n 4096 -k 7168 --recipe-a fp8_1x128 --recipe-b fp8_128x128 \
         --to fp8_1x128 --transform swiglu --device cuda
+
+  MXFP8 activations by MXFP4 weights: 32 experts, each with 20 tokens on average:
+    blockscale gemm --groups 32x20 -n 1024 -k 2048 --recipe-a mxfp8_e4m3 --recipe-b mxfp4
 
   The layers of a converted checkpoint, as they are stored, against the original:
     blockscale gemm --weights ./minilm-fp8 --reference ./all-MiniLM-L6-v2 \
@@ -258,6 +236,8 @@ Examples:
 void add_size_options(CLI::App& command, GemmCommand& state) {
   const auto size = [](const std::string& text) { return parse_integer(text, 1, kLargestSize); };
   add_parsed(command, "-m", "M", state.m, size, "Rows of A and D. Default with --weights: 128");
+  add_parsed(command, "--groups", "GxM", state.groups, parse_groups,
+             help_text("In place of -m: so many groups, of so many rows on average"));
   add_parsed(command, "-n", "N", state.n, size, "Rows of B, columns of D");
   add_parsed(command, "-k", "K", state.k, size, "Columns of A and B");
   add_parsed(command, "--recipe-a", "R", state.recipe_a, parse_recipe,
@@ -320,9 +300,10 @@ ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads) {
   QuantizeOptions options;
   options.threads = threads;
   if (!is_plain(recipe)) return quantize(x, recipe, ScaleLayout::row_major, options);
-  ScaledTensor tensor(recipe, x.rows, x.columns);
-  dequantize(as_scaled(x), {tensor.view().values, recipe_traits(recipe).element, x.rows, x.columns},
-             threads);
+  ScaledTensor tensor(recipe, x.rows, x.columns, ScaleLayout::row_major, x.batch);
+  MutableMatrixView plain{tensor.view().values, recipe_traits(recipe).element, x.rows, x.columns};
+  plain.batch = x.batch;
+  dequantize(as_scaled(x), plain, threads);
   return tensor;
 }
 
@@ -346,15 +327,19 @@ void name_result(Format dtype, const QuantizedTo& to, Json& json) {
   }
 }
 
+void add_product_transform(CLI::App& command, QuantizedTo& to) {
+  add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
+             help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
+                       "the first half of B's rows as gates and leaves N / 2 columns"));
+}
+
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to) {
   CLI::Option* const recipe = add_parsed(
       command, "--to", "R", to.recipe, parse_recipe,
       help_text("Quantize D for the next product: fp8_1x128, fp8_1x128_pow2, fp8_1x128_ue8m0, "
                 "mxfp8_e4m3, or nvfp4 with a tensor scale of 1"));
   recipe->excludes(dtype);
-  add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
-             help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
-                       "the first half of B's rows as gates and leaves N / 2 columns"));
+  add_product_transform(command, to);
 }
 
 RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a, Recipe b,
@@ -382,15 +367,14 @@ RandomProduct::RandomProduct(std::int64_t m, std::int64_t n, std::int64_t k, Rec
   if (recipe_traits(*to.recipe).tensor_scale) options.scale_source = ScaleSource::given;
 }
 
-GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats) {
+GemmTime time_runs(const std::function<void(std::size_t)>& run, int repeats) {
   using Clock = std::chrono::steady_clock;
-  const GemmOptions options{threads};
-  gemm(products[0], options);
+  run(0);
   std::vector<double> seconds;
   seconds.reserve(static_cast<std::size_t>(repeats));
   for (std::size_t i = 1; i <= static_cast<std::size_t>(repeats); ++i) {
     const auto start = Clock::now();
-    gemm(products[i % products.size()], options);
+    run(i);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::sort(seconds.begin(), seconds.end());
@@ -400,18 +384,70 @@ GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int rep
           {seconds[quarter], seconds[seconds.size() - 1 - quarter]}};
 }
 
+GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats) {
+  const auto run = [&](std::size_t i) { gemm(products[i % products.size()], {threads}); };
+  return time_runs(run, repeats);
+}
+
 void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t copied_bytes) {
   const auto rows = static_cast<double>(m) + static_cast<double>(n);
   // A and B in f32 and in their recipe, which may be f32 too, and D.
   const double needed = 4.0 * (2.0 * rows * static_cast<double>(k) +
                                static_cast<double>(m) * static_cast<double>(n)) +
                         static_cast<double>(copied_bytes);
+  check_memory(needed, "m, n, k");
+}
+
+void check_memory(double needed, const char* argument) {
   const auto available = static_cast<double>(memory_info().available);
   if (available != 0 && needed > available) {
-    throw Error(ErrorCode::invalid_argument, "m, n, k",
+    throw Error(ErrorCode::invalid_argument, argument,
                 "need " + format_bytes(needed) + " of memory, of which " + format_bytes(available) +
                     " are free; choose smaller sizes");
   }
+}
+
+GemmPlace place_of(const GemmCommand& command) {
+  if (command.cuda) {
+    const std::string name = cuda::current_device().name;
+    return {name, {{"device", name}}};
+  }
+  const int threads = effective_threads(command.threads);
+  return {plural(threads, "thread") + ", " + simd_target(),
+          {{"threads", threads}, {"simd_target", simd_target()}}};
+}
+
+std::string time_text(const GemmCommand& command, const GemmTime& time, double gflops,
+                      const std::string& where) {
+  const std::string count = std::to_string(command.repeats);
+  const std::string repeats =
+      command.cuda ? " (median of " + count + ", caches cold), "
+                   : " (fastest of " + count + "; median " + format_duration(time.median) + "), ";
+  return "time   " + format_duration(time.fastest) + repeats + format_fixed(gflops, 1) +
+         " GFLOP/s, " + where + "\n";
+}
+
+std::string check_text(const GemmCheck& check) {
+  return "check  " + plural(check.elements, "element") + " against float64: error at most " +
+         format_significant(check.largest_error, 3) +
+         " x 2^-24 sum |a||b| (proven: " + format_significant(check.proven_error, 3) + "), " +
+         format_significant(check.of_usual, 3) +
+         " of what is usual: " + (check.passed() ? "passed" : "FAILED") + "\n";
+}
+
+Json check_json(const GemmCheck& check) {
+  return {{"elements", check.elements},
+          {"largest_error", check.largest_error},
+          {"proven_error", check.proven_error},
+          {"of_usual", check.of_usual},
+          {"passed", check.passed()}};
+}
+
+ExitCode exit_code_of(bool passed, const char* failure) {
+  if (passed) return ExitCode::success;
+  print_error("gemm", std::string("the result ") + failure +
+                          "; please report it with the output of blockscale doctor");
+  return ExitCode::check_failed;
 }
 
 double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {

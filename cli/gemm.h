@@ -1,8 +1,10 @@
-// What the two halves of `gemm`, random matrices and a checkpoint's layers, share.
+// What the parts of `gemm`, random matrices, groups of them and a checkpoint's layers, share.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,8 +34,17 @@ struct QuantizedTo {
 /// quantized.
 void name_result(Format dtype, const QuantizedTo& to, Json& json);
 
+void add_product_transform(CLI::App& command, QuantizedTo& to);
 /// --to, which goes without --dtype, and --transform.
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to);
+
+/// --groups: a product of groups of rows.
+struct Groups {
+  std::int64_t count = 0;
+  std::int64_t rows = 0;  // of each, on average
+};
+/// "32x20": so many groups x rows.
+Groups parse_groups(const std::string& text);
 
 struct GemmCommand {
   std::optional<std::int64_t> m;
@@ -43,6 +54,7 @@ struct GemmCommand {
   std::optional<Recipe> recipe_b;
   Format output_dtype = Format::f32;
   QuantizedTo to;
+  std::optional<Groups> groups;  // in place of m
   int threads = 0;
   int repeats = 5;
   int samples = 1024;
@@ -59,7 +71,7 @@ struct GemmCommand {
 std::vector<float> random_normal(std::int64_t rows, std::int64_t columns, std::uint64_t seed,
                                  int threads);
 
-/// `x` in `recipe`, plain ones included, with packed row-major scales.
+/// `x`, a matrix or a batch, in `recipe`, plain ones included, with packed row-major scales.
 ScaledTensor in_recipe(const MatrixView& x, Recipe recipe, int threads);
 
 /// A product of random normal operands, in memory; D has some too where it is quantized. Throws as
@@ -81,6 +93,8 @@ struct GemmTime {
   double median = 0;
   double quartiles[2] = {};
 };
+/// Of run(0), which is not counted, and then run(1) to run(repeats).
+GemmTime time_runs(const std::function<void(std::size_t)>& run, int repeats);
 /// Runs the products in turns, one a run: one run to warm up, then `repeats`.
 GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int repeats);
 
@@ -89,8 +103,27 @@ GemmTime time_gemm(std::span<const GemmArguments> products, int threads, int rep
 void check_gemm_memory(std::int64_t m, std::int64_t n, std::int64_t k,
                        std::int64_t copied_bytes = 0);
 
+/// The same of `needed` bytes for `argument`.
+void check_memory(double needed, const char* argument);
+
 double gemm_gflops(std::int64_t m, std::int64_t n, std::int64_t k, double seconds);
 
+/// Where a command multiplies, for people and for JSON.
+struct GemmPlace {
+  std::string text;
+  Json json;
+};
+GemmPlace place_of(const GemmCommand& command);
+
+/// Lines of the report, and what JSON has in their place.
+std::string time_text(const GemmCommand& command, const GemmTime& time, double gflops,
+                      const std::string& where);
+std::string check_text(const GemmCheck& check);
+Json check_json(const GemmCheck& check);
+/// The exit code of a result that passed its check or, with a word on standard error, did not.
+ExitCode exit_code_of(bool passed, const char* failure);
+
 ExitCode run_gemm_weights(const GemmCommand& command);
+ExitCode run_gemm_groups(const GemmCommand& command);
 
 }  // namespace blockscale::cli

@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
-#include <string_view>
 
 #include "blockscale/error.h"
 
@@ -16,6 +15,9 @@ namespace nb = nanobind;
 /// is "transform", and D is "out".
 std::string python_name(const std::string& argument);
 
+/// The same error with Python's names: of its argument, and of those that its text speaks of.
+Error with_python_names(const Error& error);
+
 /// Calls `call`, without the GIL; errors name arguments as Python does.
 template <class Call>
 auto with_python_names(const Call& call) {
@@ -23,10 +25,7 @@ auto with_python_names(const Call& call) {
     const nb::gil_scoped_release release;
     return call();
   } catch (const Error& error) {
-    const std::string name = python_name(error.argument());
-    if (name == error.argument()) throw;
-    const std::string_view text = error.what();
-    throw Error(error.code(), name, text.substr(error.argument().size() + 2));
+    throw with_python_names(error);
   }
 }
 

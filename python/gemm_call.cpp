@@ -98,14 +98,19 @@ GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out,
                             const GemmCallOptions& options, const Place& place) {
   GemmCall call = product_call(a, b, options, place);
   call.quantized = scaled_argument("out", out, Access::write, place);
-  QuantizedResult& quantized = call.arguments.quantized.emplace();
-  quantized.out = call.quantized.view;
-  const auto how = nb::cast<nb::tuple>(options.quantization);
-  quantized.options.mx_scale_mode = nb::cast<MxScaleMode>(how[0]);
-  if (!how[1].is_none()) quantized.options.scale_source = ScaleSource::given;
-  quantized.options.fp8_amax_floor = nb::cast<float>(how[2]);
-  quantized.options.input = call.input.input;
+  call.arguments.quantized = quantized_result(call.quantized, options.quantization, call.input);
   return call;
+}
+
+QuantizedResult quantized_result(const ScaledArgument& out, nb::handle quantization,
+                                 const InputArgument& input) {
+  QuantizedResult result{.out = out.view};
+  const auto how = nb::cast<nb::tuple>(quantization);
+  result.options.mx_scale_mode = nb::cast<MxScaleMode>(how[0]);
+  if (!how[1].is_none()) result.options.scale_source = ScaleSource::given;
+  result.options.fp8_amax_floor = nb::cast<float>(how[2]);
+  result.options.input = input.input;
+  return result;
 }
 
 bool is_of_matrices(const GemmCall& call) {

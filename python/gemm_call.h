@@ -44,6 +44,11 @@ GemmCall gemm_call(nb::handle a, nb::handle b, nb::handle out, Format dtype,
 GemmCall gemm_quantize_call(nb::handle a, nb::handle b, nb::handle out,
                             const GemmCallOptions& options, const Place& place);
 
+/// What a product is asked to quantize into `out`, a ScaledTensor, behind `input`; `quantization`
+/// is that of GemmCallOptions.
+QuantizedResult quantized_result(const ScaledArgument& out, nb::handle quantization,
+                                 const InputArgument& input);
+
 /// Whether a, b, c and the plain result are matrices, and the result M x N.
 bool is_of_matrices(const GemmCall& call);
 

@@ -153,5 +153,6 @@ NB_MODULE(_native, module) {
   bind_dlpack(module);
   bind_quantizers(module);
   bind_products(module);
+  bind_grouped_products(module);
   bind_checkpoints(module);
 }

@@ -6,9 +6,10 @@
 
 namespace blockscale::python {
 
-void bind_dlpack(nb::module_& module);       // arrays of any DLPack library
-void bind_quantizers(nb::module_& module);   // quantize, dequantize
-void bind_products(nb::module_& module);     // gemm
+void bind_dlpack(nb::module_& module);      // arrays of any DLPack library
+void bind_quantizers(nb::module_& module);  // quantize, dequantize
+void bind_products(nb::module_& module);    // gemm
+void bind_grouped_products(nb::module_& module);
 void bind_checkpoints(nb::module_& module);  // Checkpoint, convert, compare
 
 }  // namespace blockscale::python

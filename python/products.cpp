@@ -88,14 +88,17 @@ int load_kernels(const std::string& operations, int device) {
       {"all", cuda::KernelsOf::all},
       {"quantize", cuda::KernelsOf::quantize},
       {"dequantize", cuda::KernelsOf::dequantize},
-      {"gemm", cuda::KernelsOf::gemm}};
+      {"gemm", cuda::KernelsOf::gemm},
+      {"grouped_gemm", cuda::KernelsOf::grouped_gemm}};
   for (const auto& [name, of] : kNames) {
     if (operations != name) continue;
     const nb::gil_scoped_release release;
     return cuda::load_kernels(of, device);
   }
   throw Error(ErrorCode::invalid_argument, "operations",
-              "is '" + operations + "', must be 'all', 'quantize', 'dequantize' or 'gemm'");
+              "is '" + operations +
+                  "', must be 'all', 'quantize', 'dequantize', 'gemm' "
+                  "or 'grouped_gemm'");
 }
 
 }  // namespace

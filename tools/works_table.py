@@ -101,6 +101,20 @@ class Cpu:
     def transforms_product(self, transform: str) -> bool:
         return is_taken(lambda: blockscale.gemm(self.x, self.x, transform=transform))
 
+    def multiplies_groups(self, a: str, b: str) -> bool:
+        offsets = np.array([0, ROWS], np.int32)
+        if b in FAMILIES[PLAIN]:
+            experts = self.operand(b)[None]
+        else:
+            experts = blockscale.quantize(self.x[None], b)
+        return is_taken(lambda: blockscale.grouped_gemm(self.operand(a), experts, offsets))
+
+    def multiplies_groups_of_k(self, a: str, b: str) -> bool:
+        offsets = np.array([0, K], np.int32)
+        return is_taken(
+            lambda: blockscale.k_grouped_gemm(self.operand(a), self.operand(b), offsets)
+        )
+
     def quantizes_product(self, recipe: str, transform: str = "identity") -> bool:
         a, b = self.operand("fp8_1x128"), self.operand("fp8_128x128")
         scale = 1.0 if recipe == "nvfp4" else None
@@ -140,6 +154,16 @@ class Gpu:
 
     def multiplies(self, a: str, b: str) -> bool:
         return self.plans_product(a, b)
+
+    def multiplies_groups(self, a: str, b: str) -> bool:
+        plan = lambda: blockscale.describe_grouped_gemm(  # noqa: E731
+            1, ROWS, ROWS, K, a, b, chip=self.chip
+        )
+        return self.has("grouped_gemm") and is_taken(plan)
+
+    def multiplies_groups_of_k(self, a: str, b: str) -> bool:
+        """By plain kernels, which take what groups of rows do."""
+        return self.has("k_grouped_gemm") and self.multiplies_groups(a, b)
 
     def transforms_product(self, transform: str) -> bool:
         return self.plans_product(transform=transform)
@@ -182,7 +206,16 @@ def rows() -> dict[str, Callable[[Any], str]]:
     found["behind"] = lambda on: (
         ", ".join(t for t in ACTIVATIONS if on.quantizes_product("mxfp8_e4m3", t)) or "-"
     )
+    found["grouped gemm, rows"] = lambda on: like_gemm(on.multiplies_groups)
+    found["grouped gemm, k"] = lambda on: like_gemm(on.multiplies_groups_of_k)
     return found
+
+
+def like_gemm(taken: Callable[[str, str], bool]) -> str:
+    """Whether all pairs of gemm are taken."""
+    pairs = [(a.name, b.name) for a in Recipe for b in Recipe if blockscale_pairs(a.name, b.name)]
+    found = [taken(a, b) for a, b in pairs]
+    return "the pairs of gemm" if all(found) else "some pairs of gemm" if any(found) else "-"
 
 
 def blockscale_pairs(a: str, b: str) -> bool:

@@ -2,6 +2,7 @@
 #include "blockscale/bench.h"
 
 #include <string>
+#include <string_view>
 
 #include "arguments.h"
 #include "bench.h"
@@ -39,6 +40,19 @@ cuda::Chip chip_of(const std::string& name) {
   return name.empty() ? cuda::default_chip() : cuda::chip_named(name);
 }
 
+RecipePair parse_pair(const std::string& text) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return {parse_recipe(text), parse_recipe(text)};
+  return {parse_recipe(std::string_view(text).substr(0, colon)),
+          parse_recipe(std::string_view(text).substr(colon + 1))};
+}
+
+std::vector<RecipePair> usual_cuda_pairs() {
+  return {{Recipe::fp8_tensor, Recipe::fp8_tensor},
+          {Recipe::fp8_row, Recipe::fp8_row},
+          {Recipe::fp8_1x128, Recipe::fp8_128x128}};
+}
+
 ExitCode print_result(const Json& json, const std::string& text, const BenchOutput& output) {
   if (output.json) {
     print_json(json);
@@ -67,6 +81,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_quantize(*bench, action);
   add_dequantize(*bench, action);
   add_gemm_bench(*bench, action);
+  add_grouped_gemm_bench(*bench, action);
   add_copy(*bench, action);
   add_peaks(*bench, action);
   bench->footer(kExamples);

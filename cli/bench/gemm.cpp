@@ -28,7 +28,7 @@ struct BenchGemm {
   std::int64_t m = 512;
   std::int64_t n = 4096;
   std::int64_t k = 4096;
-  std::vector<std::pair<Recipe, Recipe>> pairs;
+  std::vector<RecipePair> pairs;
   Format output_dtype = Format::bf16;
   QuantizedTo to;
   int threads = 1;
@@ -41,7 +41,7 @@ struct BenchGemm {
 };
 
 /// One pair of each kind that models use.
-std::vector<std::pair<Recipe, Recipe>> usual_pairs() {
+std::vector<RecipePair> usual_pairs() {
   return {{Recipe::f32, Recipe::f32},
           {Recipe::bf16, Recipe::bf16},
           {Recipe::fp8_tensor, Recipe::fp8_tensor},
@@ -53,21 +53,6 @@ std::vector<std::pair<Recipe, Recipe>> usual_pairs() {
           {Recipe::mxfp4, Recipe::mxfp4},
           {Recipe::nvfp4, Recipe::nvfp4},
           {Recipe::bf16, Recipe::nvfp4}};
-}
-
-/// One pair of each kind that has kernels for GPUs.
-std::vector<std::pair<Recipe, Recipe>> usual_cuda_pairs() {
-  return {{Recipe::fp8_tensor, Recipe::fp8_tensor},
-          {Recipe::fp8_row, Recipe::fp8_row},
-          {Recipe::fp8_1x128, Recipe::fp8_128x128}};
-}
-
-/// "RECIPE" for both sides, or "RECIPE_A:RECIPE_B".
-std::pair<Recipe, Recipe> parse_pair(const std::string& text) {
-  const auto colon = text.find(':');
-  if (colon == std::string::npos) return {parse_recipe(text), parse_recipe(text)};
-  return {parse_recipe(std::string_view(text).substr(0, colon)),
-          parse_recipe(std::string_view(text).substr(colon + 1))};
 }
 
 Json work_json(const GemmWork& work) {

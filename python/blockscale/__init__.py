@@ -9,8 +9,9 @@
 
 from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
-from ._describe import describe, describe_gemm
-from ._gemm_quantize import gemm_quantize
+from ._describe import describe, describe_gemm, describe_grouped_gemm
+from ._gemm_quantize import gemm_quantize, grouped_gemm_quantize
+from ._grouped import check_groups, grouped_gemm, k_grouped_gemm, masked_grouped_gemm
 from ._native import (
     Activations,
     CompareReport,
@@ -59,14 +60,20 @@ __all__ = [
     "TensorComparison",
     "TensorInfo",
     "__version__",
+    "check_groups",
     "compare",
     "convert",
     "dequantize",
     "describe",
     "describe_gemm",
+    "describe_grouped_gemm",
     "gemm",
     "gemm_quantize",
+    "grouped_gemm",
+    "grouped_gemm_quantize",
     "inspect",
+    "k_grouped_gemm",
+    "masked_grouped_gemm",
     "quantize",
     "quantize_rows_and_columns",
 ]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import _native
-from ._device import LIBRARIES, Device, Place
+from ._device import LIBRARIES, Device, Place, require_place
 from ._device import device as device_of
 from ._native import Format
 
@@ -253,6 +253,31 @@ def empty(shape: tuple[int, ...], fmt: Format, place: Place) -> Any:
     if isinstance(place, Device):
         return place.empty(shape, _PLAIN_NAMES[fmt])
     return np.empty(shape, _STORAGE[fmt])
+
+
+def zeros(shape: tuple[int, ...], fmt: Format, place: Place) -> Any:
+    """`empty`, of zeros."""
+    if isinstance(place, Device):
+        return place.zeros(shape, _PLAIN_NAMES[fmt])
+    return np.zeros(shape, _STORAGE[fmt])
+
+
+def numbers(x: Any, argument: str, dtype: str, place: Place, first: str = "a") -> Any:
+    """The memory of an array of `dtype`, which lies where `first` does.
+
+    Raises:
+        TypeError: any other dtype.
+        ValueError: it lies elsewhere.
+    """
+    array, its_dtype, its_place = describe(x, argument)
+    if its_dtype != dtype:
+        is_torch = (its_place.library if isinstance(its_place, Device) else its_place) == "torch"
+        convert = f".to(torch.{dtype})" if is_torch else f'.astype("{dtype}")'
+        raise TypeError(
+            f"{argument}: has dtype {its_dtype}, must be {dtype}; convert it with {convert}"
+        )
+    require_place(its_place, place, argument, first)
+    return array
 
 
 @functools.cache

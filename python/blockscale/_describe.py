@@ -1,4 +1,4 @@
-"""What quantize and gemm would launch on a GPU, as text."""
+"""What quantize, gemm and grouped_gemm would launch on a GPU, as text."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ def describe_gemm(
         TypeError: a dtype or a transform that is not allowed.
         ValueError: a name, a size, a pair of recipes, a transform or a chip that is not allowed.
 
-
     >>> import blockscale
     >>> print(blockscale.describe_gemm(128, 4096, 7168).split("_")[0])
     gemm
@@ -101,6 +100,40 @@ def describe_gemm(
     fused = _transform_of_product(transform)
     dtype = format_of(out_dtype, "out_dtype")
     return _native.cuda_describe_gemm(m, n, k, batch, *recipes, dtype, result, fused, chip)
+
+
+def describe_grouped_gemm(
+    groups: int,
+    rows: int,
+    n: int,
+    k: int,
+    a: Recipe | str = Recipe.fp8_1x128,
+    b: Recipe | str = Recipe.fp8_128x128,
+    *,
+    out_dtype: Any = "bfloat16",
+    transform: str | Swiglu = "identity",
+    chip: str | None = None,
+) -> str:
+    """What `grouped_gemm` would launch on a GPU, of `rows` rows that all groups share. Needs none.
+
+    Args:
+        groups, rows, n, k: a is [rows, k], b is [groups, n, k].
+        a, b, out_dtype, transform, chip: as for `describe_gemm`.
+
+    Raises:
+        TypeError, ValueError: as `describe_gemm` does.
+
+    >>> import blockscale
+    >>> print(blockscale.describe_grouped_gemm(8, 128, 4096, 7168).split("_")[0])
+    grouped
+    """
+    sizes = {"groups": groups, "rows": rows, "n": n, "k": k}
+    groups, rows, n, k = (count(value, name, 2**31) for name, value in sizes.items())
+    if max(rows * k, groups * n * k, 4 * rows * n) > 2**40:
+        raise ValueError(f"{', '.join(sizes)}: matrices must have at most 2^40 bytes")
+    recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
+    fused, dtype = _transform_of_product(transform), format_of(out_dtype, "out_dtype")
+    return _native.cuda_describe_grouped_gemm(groups, rows, n, k, *recipes, dtype, fused, chip)
 
 
 def _transform_of_product(transform: Any) -> Lowered | None:

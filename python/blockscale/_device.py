@@ -58,6 +58,10 @@ class Device:
         """Bytes as another dtype of one byte or a packed one; as they are if it has none such."""
         return array
 
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """`full`, of 0."""
+        return self.full(shape, 0.0, dtype)
+
     def queue(self, operation: Callable[..., Any], *call: Any) -> None:
         """Queues an operation on the library's stream; its workspace is the library's, too, and
         back in its hands when this returns: what the library does next comes after the work."""

@@ -339,13 +339,18 @@ def dequantize(
 
 
 def _output(
-    out: Any, shape: tuple[int, ...], out_dtype: Any, place: Place, first: str = "x"
+    out: Any,
+    shape: tuple[int, ...],
+    out_dtype: Any,
+    place: Place,
+    first: str = "x",
+    make: Callable[..., Any] = empty,
 ) -> tuple[Any, Any, Format]:
-    """(caller's array or None, its memory or new memory, its format)."""
+    """(caller's array or None, its memory or new memory of `make`'s, its format)."""
     if out is None:
         fmt = format_of(out_dtype, "out_dtype")
         require_type(fmt, place)
-        return None, empty(shape, fmt, place), fmt
+        return None, make(shape, fmt, place), fmt
     array, fmt, its_place = plain(out, "out")
     require_place(its_place, place, "out", first)
     if array.shape != shape:

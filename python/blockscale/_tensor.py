@@ -325,8 +325,9 @@ def empty(
     layout: ScaleLayout,
     sense: TensorScaleSense,
     place: Place,
+    is_zero: bool = False,
 ) -> ScaledTensor:
-    """An uninitialised ScaledTensor of (rows, k) or (batch, rows, k).
+    """An uninitialised ScaledTensor of (rows, k) or (batch, rows, k), or one of zeros.
 
     Raises:
         ValueError: a shape or layout that the recipe does not allow.
@@ -337,7 +338,10 @@ def empty(
     tensor._recipe, tensor._layout, tensor._sense = recipe, layout, sense
     tensor._place, tensor._k, tensor._shape = place, shape[-1], shape
     on_device = isinstance(place, Device)
-    make = place.empty if on_device else np.empty
+    if is_zero:
+        make = place.zeros if on_device else np.zeros
+    else:
+        make = place.empty if on_device else np.empty
     tensor._values = make(values, "uint8")
     tensor._scales = make(scales, "float32" if traits.scale is _F32 else "uint8")
     tensor._tensor_scale = None

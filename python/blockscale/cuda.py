@@ -12,7 +12,8 @@ def load_kernels(operations: str = "all", *, device: int = 0) -> int:
     has. For servers, before they serve, and before a graph is captured.
 
     Args:
-        operations: "all", or the kernels of "quantize", "dequantize" or "gemm" alone.
+        operations: "all", or the kernels of "quantize", "dequantize", "gemm" or "grouped_gemm"
+            alone.
         device: the device's ordinal.
 
     Returns:

@@ -1,11 +1,12 @@
-"""quantize, dequantize and gemm as operators of torch: `import blockscale.torch` registers
-`torch.ops.blockscale.quantize`, `dequantize`, `gemm`, `gemm_out` and `gemm_quantize`, for the CPU
-and CUDA.
+"""quantize, dequantize and products as operators of torch: `import blockscale.torch` registers
+`torch.ops.blockscale.quantize`, `dequantize`, `gemm`, `gemm_out`, `gemm_quantize`, `grouped_gemm`,
+`masked_grouped_gemm`, `k_grouped_gemm`, `_out` of these three and `grouped_gemm_quantize`, for the
+CPU and CUDA.
 
 They take and give plain tensors: `torch.compile(fullgraph=True)` and CUDA graphs take them, with
 values and scales as torch has them (float8_e4m3fn, float8_e8m0fnu, float4_e2m1fn_x2, ...) or as
-uint8. Recipes, layouts and the rest are as for `blockscale.quantize`, `dequantize` and `gemm`,
-and so are errors. No gradient flows through them.
+uint8. Recipes, layouts and the rest are as for the functions of `blockscale` of these names, and so
+are errors. No gradient flows through them.
 
 - quantize(x, recipe, *, layout="row_major", scale_mode=None, tensor_scale=None, sense="divisor",
   amax_floor=0.0, transform="identity") -> (values, scales, tensor_scale). `transform` is one of
@@ -22,6 +23,18 @@ and so are errors. No gradient flows through them.
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
   `recipe`, behind gelu_tanh, gelu_erf or swiglu, for the next product. Its options are gemm's but
   for out_dtype, then quantize's; `sense` is that of all tensor scales. nvfp4 is given its own.
+- grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ..., bias=None, lengths=None, index=None,
+  destinations=None, weights=None, add=False, out_rows=None, transform="identity",
+  out_dtype=torch.bfloat16) -> Tensor. Its options are gemm's from a_scales to alpha_factor, which
+  has a number for each group, then these. `add` asks for out_dtype=torch.float32.
+- masked_grouped_gemm(a, b, a_recipe, b_recipe, counts, *, ..., bias=None, transform="identity",
+  out_dtype=torch.bfloat16) -> Tensor
+- grouped_gemm_quantize(a, b, a_recipe, b_recipe, offsets, recipe, *, ..., bias=None, lengths=None,
+  index=None, layout="row_major", scale_mode=None, tensor_scale=None, amax_floor=0.0,
+  transform="identity") -> (values, scales): as gemm_quantize. Rows that no group has are zero.
+- k_grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ...) -> Tensor; its options end with alpha.
+- grouped_gemm_out, masked_grouped_gemm_out, k_grouped_gemm_out(..., *, ..., out): into `out`;
+  k_grouped_gemm_out takes `add`.
 
     import torch, blockscale.torch
     a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")
@@ -40,17 +53,25 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import _native, _ops
 from ._arrays import format_of, type_name
-from ._gemm_quantize import gemm_quantize
+from ._gemm_quantize import gemm_quantize, grouped_gemm_quantize
+from ._grouped import grouped_gemm, k_grouped_gemm, masked_grouped_gemm
 from ._native import Format, ScaleLayout
 from ._tensor import RecipeTraits, ScaledTensor, enum_member, scale_shape, traits_of
 
 __all__: list[str] = []  # what this module has is in torch.ops.blockscale
 
 _OPERANDS = "Tensor a, Tensor b, str a_recipe, str b_recipe"
-_OPTIONS = """Tensor? a_scales=None, Tensor? b_scales=None, str a_layout="row_major",
+_PARTS = """Tensor? a_scales=None, Tensor? b_scales=None, str a_layout="row_major",
     str b_layout="row_major", Tensor? a_tensor_scale=None, Tensor? b_tensor_scale=None,
-    str sense="divisor", float alpha=1.0, Tensor? alpha_factor=None, float beta=0.0,
+    str sense="divisor", float alpha=1.0"""
+_OPTIONS = f"""{_PARTS}, Tensor? alpha_factor=None, float beta=0.0,
     Tensor? c=None, Tensor? bias=None, bool batch_invariant=False"""
+_OF_GROUPS = f"{_PARTS}, Tensor? alpha_factor=None, Tensor? bias=None"
+_OF_OFFSETS = f"{_OF_GROUPS}, Tensor? lengths=None, Tensor? index=None"
+_OF_ROWS = f"""{_OF_OFFSETS}, Tensor? destinations=None,
+    Tensor? weights=None, bool add=False"""
+_QUANTIZED = """str layout="row_major", str? scale_mode=None, Tensor? tensor_scale=None,
+    float amax_floor=0.0, str transform="identity") -> (Tensor values, Tensor scales)"""
 
 _SCHEMAS = (
     """quantize(Tensor x, str recipe, *, str layout="row_major", str? scale_mode=None,
@@ -62,9 +83,20 @@ _SCHEMAS = (
     ScalarType out_dtype=bfloat16) -> Tensor""",
     f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, str transform="identity",
     Tensor(a!) out) -> ()""",
-    f"""gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, str layout="row_major",
-    str? scale_mode=None, Tensor? tensor_scale=None, float amax_floor=0.0,
-    str transform="identity") -> (Tensor values, Tensor scales)""",
+    f"gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, {_QUANTIZED}",
+    f"""grouped_gemm({_OPERANDS}, Tensor offsets, *, {_OF_ROWS}, SymInt? out_rows=None,
+    str transform="identity", ScalarType out_dtype=bfloat16) -> Tensor""",
+    f"""grouped_gemm_out({_OPERANDS}, Tensor offsets, *, {_OF_ROWS}, str transform="identity",
+    Tensor(a!) out) -> ()""",
+    f"""masked_grouped_gemm({_OPERANDS}, Tensor counts, *, {_OF_GROUPS}, str transform="identity",
+    ScalarType out_dtype=bfloat16) -> Tensor""",
+    f"""masked_grouped_gemm_out({_OPERANDS}, Tensor counts, *, {_OF_GROUPS},
+    str transform="identity", Tensor(a!) out) -> ()""",
+    f"""grouped_gemm_quantize({_OPERANDS}, Tensor offsets, str recipe, *, {_OF_OFFSETS},
+    {_QUANTIZED}""",
+    f"k_grouped_gemm({_OPERANDS}, Tensor offsets, *, {_PARTS}) -> Tensor",
+    f"k_grouped_gemm_out({_OPERANDS}, Tensor offsets, *, {_PARTS}, bool add=False, "
+    "Tensor(a!) out) -> ()",
 )
 
 _library = torch.library.Library("blockscale", "DEF")  # registers for as long as it lives
@@ -176,7 +208,7 @@ def _product(
     b: torch.Tensor,
     a_recipe: str,
     b_recipe: str,
-    *recipe: str,
+    *more: Any,
     a_scales: torch.Tensor | None = None,
     b_scales: torch.Tensor | None = None,
     a_layout: str = "row_major",
@@ -188,13 +220,13 @@ def _product(
     alpha_factor: torch.Tensor | None = None,
     **options: Any,
 ) -> Any:
-    """product(left, right, *recipe, ...), of the package, with what the operators are given."""
+    """product(left, right, *more, ...), of the package, with what the operators are given."""
     if alpha_factor is not None and alpha != 1.0:
         raise ValueError(f"alpha: is {alpha}, must be 1 with alpha_factor, which is in its place")
     left = _operand("a", a, a_scales, a_recipe, a_layout, a_tensor_scale, sense)
     right = _operand("b", b, b_scales, b_recipe, b_layout, b_tensor_scale, sense)
     factor = alpha if alpha_factor is None else alpha_factor
-    return product(left, right, *recipe, alpha=factor, **options)
+    return product(left, right, *more, alpha=factor, **options)
 
 
 def _gemm(
@@ -203,18 +235,105 @@ def _gemm(
     return _product(_ops.gemm, *operands, out_dtype=out_dtype, **options)
 
 
-def _gemm_out(*operands: Any, out: torch.Tensor, **options: Any) -> None:
-    _gemm(*operands, out=out, out_dtype=None, **options)
+def _grouped_gemm(
+    *operands: Any, out_dtype: torch.dtype | None = torch.bfloat16, **options: Any
+) -> torch.Tensor:
+    return _product(grouped_gemm, *operands, out_dtype=out_dtype, **options)
 
 
-def _gemm_quantize(
-    *operands: Any, sense: str = "divisor", **options: Any
+def _masked_grouped_gemm(
+    *operands: Any, out_dtype: torch.dtype | None = torch.bfloat16, **options: Any
+) -> torch.Tensor:
+    return _product(masked_grouped_gemm, *operands, out_dtype=out_dtype, **options)
+
+
+def _k_grouped_gemm(*operands: Any, **options: Any) -> torch.Tensor:
+    return _product(k_grouped_gemm, *operands, **options)
+
+
+def _into(function: Callable[..., Any], **more: Any) -> Callable[..., None]:
+    """`function` of operators that write into `out`, which has a type."""
+
+    def call(*operands: Any, **options: Any) -> None:
+        function(*operands, **options, **more)
+
+    return call
+
+
+def _quantized(product: Callable[..., ScaledTensor]) -> Callable[..., Any]:
+    """`product` as operators have it, whose `sense` is of operands and result."""
+
+    def call(
+        *operands: Any, sense: str = "divisor", **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        def into(*args: Any, **its_options: Any) -> ScaledTensor:
+            return product(*args, sense=sense, **its_options)
+
+        t = _product(into, *operands, sense=sense, **options)
+        return t.values, t.scales
+
+    return call
+
+
+def _grouped_gemm_shape(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *_: Any,
+    index: torch.Tensor | None = None,
+    destinations: torch.Tensor | None = None,
+    out_rows: Any = None,
+    transform: str = "identity",
+    out_dtype: torch.dtype = torch.bfloat16,
+    **_options: Any,
+) -> torch.Tensor:
+    format_of(out_dtype, "out_dtype")
+    rows = _rows_of_product(a, index) if destinations is None else out_rows
+    return a.new_empty((rows, _transformed_columns(b.shape[-2], transform)), dtype=out_dtype)
+
+
+def _rows_of_product(a: torch.Tensor, index: torch.Tensor | None) -> Any:
+    return a.shape[-2] if index is None else index.shape[0]
+
+
+def _grouped_gemm_quantize_shapes(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    _a_recipe: str,
+    _b_recipe: str,
+    _offsets: torch.Tensor,
+    recipe: str,
+    *,
+    index: torch.Tensor | None = None,
+    layout: str = "row_major",
+    transform: str = "identity",
+    **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    def product(*args: Any, **product_options: Any) -> ScaledTensor:
-        return gemm_quantize(*args, sense=sense, **product_options)
+    shape = (_rows_of_product(a, index), b.shape[-2])
+    return _results_like(a, shape, traits_of(recipe, "recipe"), layout, transform)
 
-    t = _product(product, *operands, sense=sense, **options)
-    return t.values, t.scales
+
+def _masked_grouped_gemm_shape(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *_: Any,
+    transform: str = "identity",
+    out_dtype: torch.dtype = torch.bfloat16,
+    **_options: Any,
+) -> torch.Tensor:
+    format_of(out_dtype, "out_dtype")
+    columns = _transformed_columns(b.shape[-2], transform)
+    return a.new_empty((*a.shape[:-1], columns), dtype=out_dtype)
+
+
+def _k_grouped_gemm_shape(
+    a: torch.Tensor, b: torch.Tensor, _a: str, _b: str, offsets: torch.Tensor, **_: Any
+) -> torch.Tensor:
+    shape = (offsets.shape[0] - 1, a.shape[0], b.shape[0])
+    return a.new_empty(shape, dtype=torch.float32)
+
+
+def _no_shape(*_: Any, **__: Any) -> None:
+    """Of operators that write into `out`."""
 
 
 def _gemm_shape(
@@ -254,7 +373,9 @@ def _rehearsed(
 
     def fake(*arguments: Any, **options: Any) -> Any:
         tensors = [x for x in (*arguments, *options.values()) if isinstance(x, torch.Tensor)]
-        if all(type(n) is int for x in tensors for n in (*x.shape, *x.stride())):
+        sizes = [n for x in tensors for n in (*x.shape, *x.stride())]
+        sizes += [x for x in options.values() if isinstance(x, torch.SymInt)]
+        if all(type(n) is int for n in sizes):
             _require_one_device(name, arguments, options)
             with unset_fake_temporarily():
                 _native.set_rehearsal(True)
@@ -294,8 +415,15 @@ def _register() -> None:
         ("quantize", _quantize, _quantize_shapes),
         ("dequantize", _dequantize, _dequantize_shape),
         ("gemm", _gemm, _gemm_shape),
-        ("gemm_out", _gemm_out, lambda *_, **__: None),
-        ("gemm_quantize", _gemm_quantize, _gemm_quantize_shapes),
+        ("gemm_out", _into(_gemm, out_dtype=None), _no_shape),
+        ("gemm_quantize", _quantized(gemm_quantize), _gemm_quantize_shapes),
+        ("grouped_gemm", _grouped_gemm, _grouped_gemm_shape),
+        ("grouped_gemm_out", _into(_grouped_gemm, out_dtype=None), _no_shape),
+        ("masked_grouped_gemm", _masked_grouped_gemm, _masked_grouped_gemm_shape),
+        ("masked_grouped_gemm_out", _into(_masked_grouped_gemm, out_dtype=None), _no_shape),
+        ("grouped_gemm_quantize", _quantized(grouped_gemm_quantize), _grouped_gemm_quantize_shapes),
+        ("k_grouped_gemm", _k_grouped_gemm, _k_grouped_gemm_shape),
+        ("k_grouped_gemm_out", _into(_k_grouped_gemm), _no_shape),
     )
     for name, function, shapes in operators:
         for kind in ("CPU", "CUDA"):

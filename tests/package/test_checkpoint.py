@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-MODULES = ["", "._ops", "._tensor", "._transform", "._checkpoint", "._calibrator"]
+MODULES = ["", "._ops", "._tensor", "._transform", "._checkpoint", "._calibrator", "._describe"]
+MODULES += ["._gemm_quantize", "._grouped"]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -264,6 +264,100 @@ print('done')
     assert result.stdout.strip() == "done", result.stderr
 
 
+GROUPS = (
+    FP8
+    + """
+rows, experts = fp8(64, 256, device=1), fp8(96, 256, 'fp8_128x128', 1, (4,))
+offsets, counts = Array((5,), 'int32', 1), Array((4,), 'int32', 1)
+to, weights = Array((64,), 'int32', 1), Array((64,), 'float32', 1)
+asked.clear()
+"""
+)
+
+
+@needs_driver
+def test_products_of_groups_run_on_the_stream_of_their_library(tmp_path: Path) -> None:
+    code = """
+d = blockscale.grouped_gemm(rows, experts, offsets, alpha=Array((4,), 'float32', 1))
+assert d.shape == (64, 96) and d.dtype == np.float32 and d.device == 1
+assert set(asked) == {STREAM + 1}, asked
+out = Array((64, 96), 'float16', 1)
+extras = {'lengths': counts, 'bias': Array((4, 96), 'float16', 1), 'index': to}
+assert blockscale.grouped_gemm(rows, experts, counts, out=out, **extras) is out
+moved = {'destinations': to, 'weights': weights, 'add': True}
+assert blockscale.grouped_gemm(rows, experts, offsets, out_rows=30, **moved).shape == (30, 96)
+h = blockscale.grouped_gemm(rows, experts, offsets, transform='swiglu', out_dtype='float16')
+assert h.shape == (64, 48) and h.dtype == np.float16  # D in f32 takes a workspace
+quantized = {'transform': 'swiglu', 'index': to, 'layout': 'mn_major'}
+h = blockscale.grouped_gemm_quantize(rows, experts, offsets, 'fp8_1x128', **quantized)
+assert h.shape == (64, 48) and str(h._place) == 'cuda:1' and h.scales.shape == (1, 64)
+quantized = {'tensor_scale': Array((1,), 'float32', 1), 'lengths': counts}
+h = blockscale.grouped_gemm_quantize(rows, experts, counts, 'nvfp4', **quantized)
+assert blockscale.grouped_gemm_quantize(rows, experts, counts, 'nvfp4', out=h, **quantized) is h
+masked = fp8(16, 256, device=1, batch=(4,))
+assert blockscale.masked_grouped_gemm(masked, experts, counts).shape == (4, 16, 96)
+assert blockscale.k_grouped_gemm(rows, fp8(32, 256, device=1), offsets).shape == (4, 64, 32)
+assert set(asked) == {STREAM + 1}, asked
+print('done')
+"""
+    result = run_with_driver(GROUPS + code, tmp_path)
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "grouped_gemm(rows, experts, np.zeros(5, np.int32))",
+            "ValueError: offsets: is on the CPU, must be on cuda:1 like a",
+        ),
+        (
+            "grouped_gemm(rows, experts, Array((5,), 'int64', 1))",
+            'TypeError: offsets: has dtype int64, must be int32; convert it with .astype("int32")',
+        ),
+        (
+            "grouped_gemm(rows, experts, Array((6,), 'int32', 1))",
+            "ValueError: offsets: has 6 elements, must have 5, one more than there are groups",
+        ),
+        (
+            "grouped_gemm(rows, experts, offsets, alpha=Array((), 'float32', 1))",
+            "ValueError: alpha: must have one dimension, and elements of 4 bytes",
+        ),
+        (
+            "grouped_gemm(rows, fp8(96, 256, 'fp8_128x128', 0, (4,)), offsets)",
+            "ValueError: b: is on cuda:0, must be on cuda:1 like a",
+        ),
+        (
+            "grouped_gemm(rows, experts, offsets, destinations=to, weights=np.ones(64))",
+            "TypeError: weights: has dtype float64, must be float32",
+        ),
+        (
+            "grouped_gemm(rows, experts, offsets, bias=np.ones((4, 96), np.float32))",
+            "ValueError: bias: is on the CPU, must be on cuda:1 like a",
+        ),
+        (
+            "grouped_gemm_quantize(rows, experts, np.zeros(5, np.int32), 'fp8_1x128')",
+            "ValueError: offsets: is on the CPU, must be on cuda:1 like a",
+        ),
+        (
+            "grouped_gemm_quantize(rows, experts, offsets, 'fp8_1x128', out=fp8(64, 96))",
+            "ValueError: out: is on cuda:0, must be on cuda:1 like x",
+        ),
+        (
+            "k_grouped_gemm(rows, rows, offsets, alpha=Array((1,), 'float32', 1))",
+            "TypeError: alpha: is an array on a device, must be a number",
+        ),
+        (
+            "masked_grouped_gemm(fp8(16, 256, device=1, batch=(4,)), experts, "
+            "Array((4,), 'int32'))",
+            "ValueError: counts: is on cuda:0, must be on cuda:1 like a",
+        ),
+    ],
+)
+def test_products_of_groups_refuse(call: str, message: str) -> None:
+    assert last_line(run(GROUPS + f"blockscale.{call}").stderr).startswith(message)
+
+
 TORCH = """
 import fake_torch
 from fake_torch import Tensor
@@ -483,11 +577,13 @@ def test_kernels_are_loaded_beforehand(tmp_path: Path) -> None:
     [
         (
             "'moe'",
-            "ValueError: operations: is 'moe', must be 'all', 'quantize', 'dequantize' or 'gemm'",
+            "ValueError: operations: is 'moe', must be 'all', 'quantize', 'dequantize', 'gemm' "
+            "or 'grouped_gemm'",
         ),
         ("device=-1", "ValueError: device: is -1, must be from 0 to 2147483647"),
         ("device='cuda'", "TypeError: device: is 'cuda', must be an integer"),
         ("", "FileNotFoundError: no GPU"),
+        ("'grouped_gemm'", "FileNotFoundError: no GPU"),
     ],
 )
 def test_what_is_not_loaded(arguments: str, message: str) -> None:

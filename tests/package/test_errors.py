@@ -127,6 +127,7 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
     """Every public function and constructor with arguments that it takes."""
     x, t = normal(4, 128), blockscale.quantize(normal(4, 128), "mxfp4")
     fp8 = blockscale.quantize(normal(4, 128), "fp8_1x128")
+    experts, offsets = blockscale.quantize(normal(2, 128, 128), "fp8_1x128"), np.int32([0, 1, 3])
     checkpoint = blockscale.Checkpoint(model)
     nvfp4 = blockscale.quantize(x, "nvfp4")
     return [
@@ -149,6 +150,11 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
             | {"out_dtype": None, "batch_invariant": False, "threads": 0},
         ),
         (blockscale.gemm_quantize, {"a": fp8, "b": fp8, "recipe": "fp8_1x128"}),
+        (
+            blockscale.grouped_gemm_quantize,
+            {"a": fp8, "b": experts, "offsets": offsets, "recipe": "fp8_1x128"}
+            | {"alpha": 1.0, "bias": None, "index": None, "lengths": None, "out": None},
+        ),
         (blockscale.describe, {"shape": (2, 64), "recipe": "mxfp4", "dtype": "bf16"}),
         (blockscale.describe_gemm, {"m": 1, "n": 2, "k": 128, "a": "fp8_1x128", "batch": 1}),
         (

@@ -205,6 +205,11 @@ BAD = [
     (lambda: blockscale.gemm(X, w4(k=96)), ValueError, "k"),
     (lambda: blockscale.gemm(X, w4(), beta=1.0), ValueError, "c: is missing"),
     (lambda: blockscale.gemm(X, w4(), beta=1.0, c=X), ValueError, "c"),
+    (
+        lambda: blockscale.gemm(X, w4(), beta=1.0, c=np.ones((len(X) + 1, 8), np.float32)),
+        ValueError,
+        f"c.rows: is {len(X) + 1}, must be {len(X)}, the rows of out",
+    ),
     (lambda: blockscale.gemm(X, w4(), bias=X), ValueError, "bias: shape is"),
     (lambda: blockscale.gemm(X, w4(), bias=X[0]), ValueError, "bias: has 64 elements"),
     (lambda: blockscale.gemm(X, w4(), out=np.empty((4, 9), np.float32)), ValueError, "out: shape"),

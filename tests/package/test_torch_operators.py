@@ -309,6 +309,40 @@ def calls() -> dict[str, tuple[list[Any], dict[str, Any]]]:
             [a, b, *recipes, "fp8_1x128"],
             {**scales, "layout": "mn_major", "transform": "swiglu", "amax_floor": 0.5},
         ),
+    } | calls_of_groups()
+
+
+def calls_of_groups() -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """The same of products of groups."""
+    a, b, scales = operands(6, 8, 256, "fp8_1x128", "fp8_128x128")
+    b, b_scales = (x.unsqueeze(0).repeat(2, 1, 1) for x in (b, scales["b_scales"]))
+    of_rows = {"a_scales": scales["a_scales"], "b_scales": b_scales}
+    more = of_rows | {"alpha_factor": torch.ones(2), "bias": normal(2, 8)}
+    masked, masked_scales = (x.reshape(2, 3, -1) for x in (a, scales["a_scales"]))
+    of_masked = {"a_scales": masked_scales, "b_scales": b_scales}
+    recipes = ["fp8_1x128", "fp8_128x128"]
+    offsets, counts = torch.tensor([0, 2, 5]).int(), torch.tensor([2, 3]).int()
+    moved = {"index": torch.arange(4).int(), "destinations": torch.arange(4).int()}
+    moved |= {"weights": torch.ones(4), "lengths": counts, "out_rows": 5, "add": True}
+    moved |= {"out_dtype": torch.float32}
+    out = torch.empty(2, 3, 8)
+    return {
+        "grouped_gemm": ([a, b, *recipes, offsets], more | moved),
+        "grouped_gemm_out": ([a, b, *recipes, offsets], more | {"out": torch.empty(6, 8)}),
+        "grouped_gemm_quantize": (
+            [a, b, *recipes, offsets, "fp8_1x128"],
+            {**more, "lengths": counts, "index": torch.arange(4).int(), "transform": "swiglu"},
+        ),
+        "masked_grouped_gemm": ([masked, b, *recipes, counts], of_masked | {"alpha": 2.0}),
+        "masked_grouped_gemm_out": ([masked, b, *recipes, counts], of_masked | {"out": out}),
+        "k_grouped_gemm": (
+            [a, a[:4], recipes[0], recipes[0], offsets],
+            {"a_scales": scales["a_scales"], "b_scales": scales["a_scales"][:4], "alpha": 2.0},
+        ),
+        "k_grouped_gemm_out": (
+            [normal(6, 64), normal(4, 64), "f32", "f32", offsets],
+            {"out": torch.empty(2, 6, 4), "add": True},
+        ),
     }
 
 
@@ -330,7 +364,10 @@ WRONG_OPTIONS = [
     {"amax_floor": 2.0}, {"transform": "relu"}, {"transform": "gelu_tanh"},
     {"alpha_factor": torch.ones(2)}, {"alpha_factor": torch.ones(1).half()}, {"beta": 1.0},
     {"c": normal(6, 7)}, {"bias": normal(3)}, {"bias": normal(2, 8)}, {"out_dtype": torch.int8},
-    {"a_tensor_scale": torch.ones(1)}, {"batch_invariant": True},
+    {"a_tensor_scale": torch.ones(1)}, {"batch_invariant": True}, {"add": False}, {"add": True},
+    {"lengths": torch.ones(3).int()}, {"lengths": torch.ones(2)}, {"lengths": torch.ones(2).int()},
+    {"index": torch.ones(4, 1).int()}, {"index": torch.ones(8).int()[::2]}, {"out_rows": 3},
+    {"destinations": torch.ones(6).int()}, {"weights": torch.ones(6)}, {"out_rows": -1},
 ]  # fmt: skip
 
 
@@ -386,4 +423,4 @@ def test_fake_tensors_are_refused_as_real_ones_are() -> None:
             )
         assert fake == real, (name, arguments, options)
         refused += isinstance(real, tuple)
-    assert refused >= 100
+    assert refused >= 250

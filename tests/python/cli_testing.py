@@ -33,7 +33,7 @@ EXIT_CODES = {
 
 COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "kernels", "doctor"]
 KERNELS = ["list", "build"]
-BENCHMARKS = ["quantize", "dequantize", "gemm", "copy", "peaks"]
+BENCHMARKS = ["quantize", "dequantize", "gemm", "grouped_gemm", "copy", "peaks"]
 
 LINEAR = {
     "encoder.layer.0.attention.self.query": (128, 128),

@@ -18,13 +18,15 @@ OPTIONS = {
     "inspect": "--tensor --sort --top --layout --shape --recipe --group --rows-per-scale "
     "--major --leading-stride --batch --json",
     "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",
-    "gemm": "-m -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
+    "gemm": "-m --groups -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
     "--repeats --device --size --chip --plan --json --output",
     "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json --output",
     "bench gemm": "-m -n -k --pair --dtype --to --transform --threads --repeats --device --chip "
     "--plan --tune --json --output",
+    "bench grouped_gemm": "--groups -n -k --pair --dtype --transform --threads --repeats --device "
+    "--chip --plan --json --output",
     "bench copy": "--size --threads --repeats --json --output",
     "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",
@@ -72,7 +74,7 @@ def test_help_ends_with_worked_examples(program: Program, command: list[str]):
     assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("command", ["convert", "gemm", "bench gemm"])
+@pytest.mark.parametrize("command", ["convert", "gemm", "bench gemm", "bench grouped_gemm"])
 def test_help_lists_every_recipe(program: Program, command: str):
     known = program.fails("usage", "convert", "a", "b", "--recipe", "none")
     recipes = known.split("choose one of ")[1].split("; see")[0].split(", ")

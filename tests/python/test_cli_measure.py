@@ -253,13 +253,15 @@ def test_bench_dequantize(program: Program):
 
 
 SIZES = ["-m", "8", "-n", "128", "-k", "256"]
-GEMM = ["gemm", *SIZES, "--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128"]
+PAIR = ["--recipe-a", "fp8_1x128", "--recipe-b", "fp8_128x128"]
+GEMM = ["gemm", *SIZES, *PAIR]
+GROUPS = ["gemm", "--groups", "4x5", *SIZES[2:], *PAIR]
 
 
 @pytest.mark.parametrize(
     "command",
-    [["bench", "quantize"], ["bench", "gemm"], GEMM],
-    ids=["bench quantize", "bench gemm", "gemm"],
+    [["bench", "quantize"], ["bench", "gemm"], GEMM, ["bench", "grouped_gemm"], GROUPS],
+    ids=["bench quantize", "bench gemm", "gemm", "bench grouped_gemm", "gemm of groups"],
 )
 @pytest.mark.parametrize(
     ("driver", "failure", "exit_code", "text"),

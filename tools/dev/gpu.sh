@@ -352,10 +352,11 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
 }
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
-# turns with torch's; gemm_sweep: of any number of rows; host: CPU time of calls from Python.
+# turns with torch's; gemm_sweep: of any number of rows; grouped_gemm: of
+# groups of rows; host: CPU time of calls from Python.
 run_gpu_benchmarks() {
   case ${1:-} in
-    gemm | gemm_sweep | host)
+    gemm | gemm_sweep | grouped_gemm | host)
       run_python_benchmark "$@"
       return
       ;;
