@@ -198,6 +198,12 @@ int cuPointerGetAttribute(void* value, cu::PointerAttribute, cu::DevicePointer a
   return 0;
 }
 
+#if defined(BLOCKSCALE_OLD_DRIVER)
+int cuMemcpyDtoHAsync_v2(void*, cu::DevicePointer, std::size_t, cu::Stream) {
+  ENTER("cuMemcpyDtoHAsync_v2");
+  return cu::kInvalidValue;  // it has no memory
+}
+#else
 int cuMemcpyDtoHAsync_v2(void* to, cu::DevicePointer from, std::size_t bytes, cu::Stream) {
   ENTER("cuMemcpyDtoHAsync_v2");
   const std::byte* const at = bytes_at(from, bytes);
@@ -205,6 +211,7 @@ int cuMemcpyDtoHAsync_v2(void* to, cu::DevicePointer from, std::size_t bytes, cu
   std::memcpy(to, at, bytes);
   return 0;
 }
+#endif
 
 int cuStreamSynchronize(cu::Stream) {
   ENTER("cuStreamSynchronize");
