@@ -56,9 +56,12 @@ TEST_F(LoadKernels, LoadsAllThatTheChipHas) {
   EXPECT_EQ(loaded(0, ""), on_hopper);
   const int of_gemm = cuda::load_kernels(KernelsOf::gemm),
             of_quantize = cuda::load_kernels(KernelsOf::quantize),
-            of_dequantize = cuda::load_kernels(KernelsOf::dequantize);
-  EXPECT_EQ(of_gemm + of_dequantize, on_hopper);  // products quantize results
+            of_dequantize = cuda::load_kernels(KernelsOf::dequantize),
+            of_groups = cuda::load_kernels(KernelsOf::grouped_gemm);
+  // Products quantize results.
+  EXPECT_EQ(of_gemm + of_groups - of_quantize + of_dequantize, on_hopper);
   EXPECT_LT(of_quantize, of_gemm);
+  EXPECT_LT(of_quantize, of_groups);
 }
 
 TEST_F(LoadKernels, NoCallBehindItLoadsAny) {
