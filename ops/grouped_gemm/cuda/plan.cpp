@@ -1,7 +1,6 @@
 #include "ops/grouped_gemm/cuda/plan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/plain_plan.h"
@@ -274,8 +273,8 @@ QuantizedRows rows_of(const MutableScaledTensorView& x, const ScaleMatrix& scale
 
 /// Where no epilogue quantizes: D in f32, then all rows as one tensor, both in the workspace, then
 /// the rows of groups to where they belong.
-GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, const cuda::Chip& chip,
-                              void* workspace) {
+GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult quantized,
+                              const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
   plan.architecture = chip.architecture;
   const auto take = [&](std::int64_t bytes) {
@@ -291,17 +290,17 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, const cuda::Chip& c
   GemmArguments dense = as_dense(x);
   dense.d = product.d;
   const ScaleMatrix to = quantizing_epilogue(dense).scales;
-  MutableScaledTensorView& out = dense.quantized->out;
+  MutableScaledTensorView& out = quantized.out;
   const MutableScaledTensorView result = out;
   out.value_row_stride = out.value_batch_stride = 0;
   out.scale_leading_stride = out.scale_batch_stride = 0;
   out.values = take(value_bytes(out.recipe, x.rows, out.k, matrices));
   out.scales = take(scale_bytes(out.recipe, out.layout, x.rows, out.k, matrices));
   out = resolved(out, "quantized.out");
+  dense.quantized = quantized;
   const ScaleMatrix from = quantizing_epilogue(dense).scales;
-  plan.quantization =
-      quantize_detail::plan_quantize(quantization_of(dense), dense.quantized->options, chip,
-                                     byte_at(workspace, plan.workspace_bytes));
+  plan.quantization = quantize_detail::plan_quantize(
+      quantization_of(dense), quantized.options, chip, byte_at(workspace, plan.workspace_bytes));
   plan.workspace_bytes += plan.quantization->workspace_bytes;
 
   GroupedStep step;
@@ -317,7 +316,7 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, const cuda::Chip& c
   step.shape.dynamic_shared_bytes = tiles.order.shared_bytes();
   step.shape.programmatic_dependent_launch = true;
   set_tiles(step, tiles, 1, static_cast<int>(out.k));
-  plan.steps.push_back(std::move(step));
+  plan.steps.push_back(step);
   return plan;
 }
 
@@ -334,7 +333,7 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
     return plan;
   }
   const bool is_fp8 = takes_fp8(x, chip);
-  if (x.quantized && !is_fp8) return plan_and_quantize(x, chip, workspace);
+  if (x.quantized && !is_fp8) return plan_and_quantize(x, *x.quantized, chip, workspace);
   plan.steps.push_back(is_fp8 ? fp8_step_of(x, chip) : plain_step_of(x, chip));
   return plan;
 }
@@ -368,7 +367,7 @@ GroupedPlan plan_k_grouped(const KGroupedGemmArguments& x, const cuda::Chip& chi
   step.most_tiles = p.order.tiles;
   step.rows = c.rows;
   step.columns = c.columns;
-  plan.steps.push_back(std::move(step));
+  plan.steps.push_back(step);
   return plan;
 }
 
