@@ -12,9 +12,9 @@
 #include "blockscale/quantize.h"
 #include "blockscale/system.h"
 #include "command.h"
-#include "gemm.h"
 #include "listing.h"
 #include "output.h"
+#include "products/gemm.h"
 #include "table.h"
 #include "text.h"
 

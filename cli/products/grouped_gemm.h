@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blockscale/grouped_gemm.h"
-#include "gemm.h"
+#include "products/gemm.h"
 
 namespace blockscale::cli {
 

@@ -1,5 +1,5 @@
 // blockscale gemm: time a product, and check it against float64.
-#include "gemm.h"
+#include "products/gemm.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,5 @@
 // blockscale gemm --groups: time a product of groups, and check it against float64.
-#include "grouped_gemm.h"
+#include "products/grouped_gemm.h"
 
 #include <algorithm>
 #include <cstddef>
