@@ -4,6 +4,7 @@
 #define BLOCKSCALE_WANT_AVX3_DL
 #include "ops/common/simd/targets.h"
 //
+#include <gtest/gtest.h>
 #include <hwy/targets.h>
 
 #include <cstdint>
@@ -72,6 +73,18 @@ class UseSimdTarget {
   std::int64_t saved_;
   bool saved_amx_;
   bool is_best_;
+};
+
+/// Tests of products, one for each of product_targets().
+class OnSimdTarget : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override {
+    if (!has_target(GetParam())) GTEST_SKIP() << "no AMX";
+  }
+  bool is_best_target() const { return use_.is_best(); }
+
+ private:
+  UseSimdTarget use_{GetParam()};
 };
 
 }  // namespace blockscale::test

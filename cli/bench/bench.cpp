@@ -30,6 +30,27 @@ void add_output(CLI::App& command, BenchOutput& output) {
              "Write what --json prints into FILE as well, replacing it");
 }
 
+void add_pairs(CLI::App& command, std::vector<RecipePair>& pairs) {
+  add_repeated(command, "--pair", "A[:B]", pairs, parse_pair,
+               help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
+                         "kind that models use"));
+}
+
+void add_product_repeats(CLI::App& command, int& repeats, const std::string& what) {
+  add_parsed(command, "--repeats", "N", repeats, parse_repeats,
+             "Timed runs of each " + what + ", of which the fastest counts. Default: 3");
+}
+
+void add_device_and_plan(CLI::App& command, bool& cuda, bool& plan) {
+  add_parsed(command, "--device", "D", cuda, parse_device,
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and medians count"));
+  command.add_flag("--plan", plan,
+                   help_text("Print how the work is divided, and for which instruction set, or "
+                             "what would be launched on the first GPU, else on an H200; measures "
+                             "nothing and needs no GPU"));
+}
+
 void add_chip(CLI::App& command, std::string& name) {
   command.add_option("--chip", name,
                      help_text("With --plan on CUDA: what the plan is for, such as H200, H100, "

@@ -34,6 +34,12 @@ std::vector<RecipePair> usual_cuda_pairs();
 /// Of `bench peaks`, and beside the products of `bench gemm`.
 Json peaks_json(const CpuPeaks& peaks);
 
+/// What benchmarks of products share: --pair, whose default are pairs of each kind; --repeats,
+/// of each `what`; --device and --plan.
+void add_pairs(CLI::App& command, std::vector<RecipePair>& pairs);
+void add_product_repeats(CLI::App& command, int& repeats, const std::string& what);
+void add_device_and_plan(CLI::App& command, bool& cuda, bool& plan);
+
 /// --chip, of plans: the chip of that name, else the default one.
 void add_chip(CLI::App& command, std::string& name);
 cuda::Chip chip_of(const std::string& name);

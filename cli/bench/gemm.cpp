@@ -248,22 +248,13 @@ void add_gemm_bench(CLI::App& bench, Action& action) {
   add_parsed(*command, "-m", "M", state->m, parse_size, "Rows of A and D. Default: 512");
   add_parsed(*command, "-n", "N", state->n, parse_size, "Rows of B. Default: 4096");
   add_parsed(*command, "-k", "K", state->k, parse_size, "Columns of A and B. Default: 4096");
-  add_repeated(*command, "--pair", "A[:B]", state->pairs, parse_pair,
-               help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
-                         "kind that models use"));
+  add_pairs(*command, state->pairs);
   add_quantized_options(*command,
                         add_parsed(*command, "--dtype", "T", state->output_dtype,
                                    parse_plain_format, "Type of D: f32, f16 or bf16 (the default)"),
                         state->to);
-  add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
-             "Timed runs of each pair, of which the fastest counts. Default: 3");
-  add_parsed(*command, "--device", "D", state->cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
-                       "and medians count"));
-  command->add_flag("--plan", state->plan,
-                    help_text("Print how the work is divided, and for which instruction set, or "
-                              "what would be launched on the first GPU, else on an H200; measures "
-                              "nothing and needs no GPU"));
+  add_product_repeats(*command, state->repeats, "pair");
+  add_device_and_plan(*command, state->cuda, state->plan);
   add_chip(*command, state->chip);
   command->add_flag("--tune", state->tune,
                     help_text("With --device cuda: time every choice of tile, stages and division "

@@ -192,21 +192,12 @@ void add_grouped_gemm_bench(CLI::App& bench, Action& action) {
   add_parsed(*command, "-n", "N", state->n, parse_size,
              "Rows of the B of each group. Default: 2048");
   add_parsed(*command, "-k", "K", state->k, parse_size, "Columns of A and B. Default: 2048");
-  add_repeated(*command, "--pair", "A[:B]", state->pairs, parse_pair,
-               help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
-                         "kind that models use"));
+  add_pairs(*command, state->pairs);
   add_parsed(*command, "--dtype", "T", state->output_dtype, parse_plain_format,
              "Type of D: f32, f16 or bf16 (the default)");
   add_product_transform(*command, state->to);
-  add_parsed(*command, "--repeats", "N", state->repeats, parse_repeats,
-             "Timed runs of each case, of which the fastest counts. Default: 3");
-  add_parsed(*command, "--device", "D", state->cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
-                       "and medians count"));
-  command->add_flag("--plan", state->plan,
-                    help_text("Print how the work is divided, and for which instruction set, or "
-                              "what would be launched on the first GPU, else on an H200; measures "
-                              "nothing and needs no GPU"));
+  add_product_repeats(*command, state->repeats, "case");
+  add_device_and_plan(*command, state->cuda, state->plan);
   add_chip(*command, state->chip);
   add_threads(*command, state->threads, 1);
   add_output(*command, state->output);

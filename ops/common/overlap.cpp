@@ -32,6 +32,11 @@ MemoryLines lines_of(const MatrixView& view) {
           view.row_stride * size, view.batch,          view.batch_stride * size};
 }
 
+std::int64_t extent_of(const MemoryLines& x) {
+  if (is_empty(x)) return 0;
+  return (x.batch - 1) * x.batch_stride + (x.lines - 1) * x.line_stride + x.bytes;
+}
+
 MemoryLines line_of(const void* data, std::int64_t bytes) {
   return {address(data), bytes, 1, 0, 1, 0};
 }

@@ -27,6 +27,9 @@ MemoryLines values_of(const ScaledTensorView& view);
 MemoryLines scales_of(const ScaledTensorView& view);
 MemoryLines tensor_scales_of(const ScaledTensorView& view);
 
+/// Bytes from the first to the last; 0 where there are none.
+std::int64_t extent_of(const MemoryLines& lines);
+
 /// Whether the two share a byte. Interleaved lines that do not touch (values and scales in one
 /// record, two halves of a row) do not overlap.
 bool overlap(const MemoryLines& x, const MemoryLines& y);

@@ -129,16 +129,7 @@ void for_each_pair_and_layout(Body body) {
   }
 }
 
-class GemmTest : public testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override {
-    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
-  }
-  bool is_best_target() const { return use_.is_best(); }
-
- private:
-  test::UseSimdTarget use_{GetParam()};
-};
+class GemmTest : public test::OnSimdTarget {};
 
 TEST_P(GemmTest, EveryPairLayoutAndFamily) {
   Random random(1);

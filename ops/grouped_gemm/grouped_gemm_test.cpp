@@ -26,16 +26,7 @@ using test::Random;
 using test::Spread;
 using test::TestMatrix;
 
-class GroupedGemmTest : public testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override {
-    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
-  }
-  bool is_best_target() const { return use_.is_best(); }
-
- private:
-  test::UseSimdTarget use_{GetParam()};
-};
+class GroupedGemmTest : public test::OnSimdTarget {};
 
 /// Runs `x` with a new D of `dtype` and compares all of D's memory.
 void expect_bits_of_gemm(GroupedGemmArguments x, Format dtype, int threads = 2) {

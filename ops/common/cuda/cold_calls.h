@@ -29,7 +29,8 @@ class DeviceArguments {
       if (pointer == nullptr) return;
       void* const from = const_cast<void*>(static_cast<const void*>(pointer));
       if (access == decltype(access)::writes) results_.emplace_back(buffers_.size(), from);
-      runtime::DeviceBuffer& buffer = buffers_.emplace_back(extent(lines()));
+      runtime::DeviceBuffer& buffer =
+          buffers_.emplace_back(static_cast<std::size_t>(extent_of(lines())));
       buffer.copy_from_host(from, buffer.bytes());
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(buffer.data());
     });
@@ -41,6 +42,18 @@ class DeviceArguments {
     for (const runtime::DeviceBuffer& buffer : buffers_) sum += buffer.bytes();
     return sum;
   }
+  /// Other bytes in the memory that `argument`, one of arguments()', points to.
+  void write(const void* argument, const void* bytes, std::size_t count) {
+    for (runtime::DeviceBuffer& buffer : buffers_) {
+      if (buffer.data() == argument) buffer.copy_from_host(bytes, count);
+    }
+  }
+  /// The results' memory is again what the host's is.
+  void reset_results() {
+    for (const auto& [buffer, host] : results_) {
+      buffers_[buffer].copy_from_host(host, buffers_[buffer].bytes());
+    }
+  }
   /// Copies what the call left back to where it came from.
   void copy_results() const {
     for (const auto& [buffer, host] : results_) {
@@ -49,13 +62,6 @@ class DeviceArguments {
   }
 
  private:
-  /// From the first byte to behind the last one.
-  static std::size_t extent(const MemoryLines& x) {
-    if (x.bytes == 0 || x.lines == 0 || x.batch == 0) return 0;
-    return static_cast<std::size_t>((x.batch - 1) * x.batch_stride + (x.lines - 1) * x.line_stride +
-                                    x.bytes);
-  }
-
   Arguments x_;
   std::vector<runtime::DeviceBuffer> buffers_;
   std::vector<std::pair<std::size_t, void*>> results_;  // a buffer, and the host's memory

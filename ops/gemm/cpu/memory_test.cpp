@@ -89,15 +89,7 @@ gemm_detail::Array<std::uint8_t> memory_of(std::int64_t bytes) {
   return gemm_detail::allocate<std::uint8_t>(bytes);
 }
 
-class GemmWorkspaceTest : public testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override {
-    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
-  }
-
- private:
-  test::UseSimdTarget use_{GetParam()};
-};
+class GemmWorkspaceTest : public test::OnSimdTarget {};
 
 TEST_P(GemmWorkspaceTest, GivesTheSameBits) {
   const std::pair<Recipe, Recipe> pairs[] = {{Recipe::bf16, Recipe::nvfp4},

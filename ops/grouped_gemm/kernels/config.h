@@ -7,20 +7,10 @@
 
 namespace blockscale {
 
-/// Of kFp8GemmKernels.
-inline constexpr struct Fp8GroupedKernelList {
-  static constexpr int kCount = 8;
-  Fp8GemmConfig at[kCount];
+using Fp8GroupedKernelList = Fp8GemmKernels<8>;
 
-  BLOCKSCALE_HD constexpr const Fp8GemmConfig& operator[](int i) const { return at[i]; }
-  /// The number of a kernel; -1 if there is none.
-  BLOCKSCALE_HD constexpr int find(const Fp8GemmConfig& config) const {
-    for (int i = 0; i < kCount; ++i) {
-      if (at[i] == config) return i;
-    }
-    return -1;
-  }
-} kFp8GroupedKernels = {{
+/// Of kFp8GemmKernels.
+inline constexpr Fp8GroupedKernelList kFp8GroupedKernels = {{
     detail::by_blocks(64, 128),
     detail::by_blocks(128, 128),
     detail::copying_scales(detail::by_blocks(128, 128)),

@@ -11,7 +11,7 @@
 #include "ops/grouped_gemm/check.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/test/emulation.h"
-#include "ops/grouped_gemm/test/problem.h"
+#include "ops/grouped_gemm/test/launched_problem.h"
 #include "tests/chip.h"
 
 namespace blockscale {
@@ -19,17 +19,8 @@ namespace {
 
 using grouped_gemm_detail::GroupedPlan;
 using test::GroupedCase;
-using test::GroupedProblem;
+using test::LaunchedProblem;
 using test::Random;
-using test::Routing;
-
-std::string text_of(const GroupedCase& c) {
-  std::string text = std::string(recipe_traits(c.a).name) + " x " + recipe_traits(c.b).name +
-                     ", n " + std::to_string(c.n) + ", k " + std::to_string(c.k) + ", " +
-                     scale_layout_traits(c.layout).name + (c.masked ? ", masked" : "") + ", rows";
-  for (const std::int32_t rows : c.rows) text += " " + std::to_string(rows);
-  return text;
-}
 
 /// Whether the FP8 kernels of `plan` compute it.
 bool is_fp8(const GroupedPlan& plan) {
@@ -37,12 +28,12 @@ bool is_fp8(const GroupedPlan& plan) {
 }
 
 /// Runs a problem's plan and checks all elements that have a bound.
-void check(GroupedProblem& problem, const cuda::Chip& chip, const emulator::Options& options) {
-  const GroupedGemmArguments x = grouped_gemm_detail::validated(problem.arguments);
+void check(LaunchedProblem& problem, const cuda::Chip& chip, const emulator::Options& options) {
+  const GroupedGemmArguments x = problem.validated();
   GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, chip);
   ASSERT_TRUE(test::emulate(plan, problem.buffers(), options)) << plan.str();
-  problem.expect_others_untouched();
   if (x.destinations != nullptr) return;
+  problem.expect_others_untouched();
   const auto path = is_fp8(plan) ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
   const GemmCheck result = grouped_gemm_detail::check_elements(x, 1 << 20, path);
   EXPECT_TRUE(result.passed()) << plan.str() << result.largest_error << " of "
@@ -52,7 +43,7 @@ void check(GroupedProblem& problem, const cuda::Chip& chip, const emulator::Opti
 void check(const GroupedCase& of, const cuda::Chip& chip = test::chip_of(3)) {
   SCOPED_TRACE(text_of(of));
   Random random(3);
-  GroupedProblem problem(random, of);
+  LaunchedProblem problem(random, of);
   check(problem, chip, emulator::random_order(5));
 }
 
@@ -123,33 +114,25 @@ TEST(EmulatedGroups, OfEveryOtherPair) {
 
 TEST(EmulatedGroups, ManyMoreThanAWarpLooksAt) {
   Random random(9);
-  for (const Routing routing :
-       {Routing::uniform, Routing::zipf, Routing::one_hot, Routing::half_empty, Routing::empty}) {
-    check({.rows = test::routed_rows(random, routing, 300, 1), .n = 16, .k = 128});
+  for (const test::Spread spread : test::kSpreads) {
+    check({.rows = test::random_lengths(random, spread, 300, 300), .n = 16, .k = 128});
     check({.a = Recipe::bf16,
            .b = Recipe::mxfp8_e4m3,
-           .rows = test::routed_rows(random, routing, 70, 2),
+           .rows = test::random_lengths(random, spread, 70, 140),
            .n = 16,
            .k = 64});
   }
 }
 
 TEST(EmulatedGroups, OffsetsThatAreNone) {
-  const std::vector<std::vector<std::int32_t>> lists = {
-      {50, 20, 20, 10, 5, 0},
-      {-5, 10, 1 << 30, 7, -2'000'000'000, -3},
-      {2'147'483'647, 2'147'483'647, 0, 5, 5, 5},
-      {0, 40, 20, 60, 30, 90},  // share rows: two blocks write them
-  };
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
-    for (const std::vector<std::int32_t>& list : lists) {
+    for (const std::vector<std::int32_t>& list : test::kNoOffsets) {
       Random random(4);
-      GroupedProblem problem(
+      LaunchedProblem problem(
           random, {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128, .b = b, .k = 128});
-      std::copy(list.begin(), list.end(), problem.offsets().begin());
-      const GroupedGemmArguments x = grouped_gemm_detail::validated(problem.arguments);
-      GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, test::chip_of(3));
-      const bool share_rows = list[1] > list[2] && list[2] > 0 && list[3] > list[2];
+      problem.set_offsets(list);
+      GroupedPlan plan = grouped_gemm_detail::plan_grouped(problem.validated(), test::chip_of(3));
+      const bool share_rows = &list == &test::kNoOffsets.back();
       const emulator::Report report = test::report_of(plan.steps.at(0), plan.architecture,
                                                       problem.buffers(), emulator::random_order(6));
       for (const emulator::Finding& finding : report.findings) {
@@ -170,37 +153,14 @@ TEST(EmulatedGroups, GatheredAndScattered) {
   check({.rows = {1}, .k = 128, .behind = 0, .gathered = true});
   check({.a = Recipe::fp8_row, .b = Recipe::fp8_row, .rows = {30, 7}, .k = 96, .gathered = true});
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
-    for (const bool adds : {false, true}) {
-      GroupedCase of = {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128,
-                        .b = b,
-                        .rows = {3, 0, 37, 20},
-                        .k = 128,
-                        .dtype = Format::f32};
-      Random random(3);
-      GroupedProblem plain(random, of);
-      check(plain, test::chip_of(3), emulator::in_order());
-      of.scattered = true;
-      of.adds = adds;
-      Random again(3);
-      GroupedProblem scattered(again, of);
-      if (adds) scattered.d().fill_code(bit_cast<std::uint32_t>(1.5f));
-      const GroupedGemmArguments x = grouped_gemm_detail::validated(scattered.arguments);
-      GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, test::chip_of(3));
-      ASSERT_TRUE(test::emulate(plan, scattered.buffers(), emulator::random_order(2)));
-      if (!adds) scattered.expect_others_untouched();
-      const auto* const from = static_cast<const float*>(plain.arguments.d.data);
-      const auto* const to = static_cast<const float*>(x.d.data);
-      for (std::int64_t r = 0; r < 60; ++r) {
-        if (x.destinations[r] < 0) continue;
-        for (std::int64_t c = 0; c < of.n; ++c) {
-          const float own = from[r * of.n + c] * x.weights[r];
-          const float expected = adds ? 1.5f + own : own;
-          ASSERT_EQ(bit_cast<std::uint32_t>(to[x.destinations[r] * of.n + c]),
-                    bit_cast<std::uint32_t>(expected))
-              << r << ", " << c;
-        }
-      }
-    }
+    test::expect_scattered({.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128,
+                            .b = b,
+                            .rows = {3, 0, 37, 20},
+                            .k = 128,
+                            .dtype = Format::f32},
+                           [](LaunchedProblem& problem) {
+                             check(problem, test::chip_of(3), emulator::random_order(2));
+                           });
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/grouped_gemm/cuda/plan.h"
-#include "ops/grouped_gemm/test/problem.h"
+#include "ops/grouped_gemm/test/launched_problem.h"
 #include "tests/chip.h"
 #include "tests/expect_error.h"
 
@@ -18,66 +18,64 @@ namespace {
 using grouped_gemm_detail::GroupedPlan;
 using grouped_gemm_detail::GroupedStep;
 using test::GroupedCase;
-using test::GroupedProblem;
+using test::LaunchedProblem;
 using test::Random;
-using test::Routing;
 using ::testing::HasSubstr;
 
-GroupedPlan plan_of(GroupedProblem& problem, const cuda::Chip& chip) {
-  return grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(problem.arguments), chip);
+GroupedPlan plan_of(LaunchedProblem& problem, const cuda::Chip& chip) {
+  return grouped_gemm_detail::plan_grouped(problem.validated(), chip);
 }
 
-std::string text_of(const GroupedCase& of, const cuda::Chip& chip = cuda::chip_named("H200")) {
+std::string plan_text(const GroupedCase& of, const cuda::Chip& chip = cuda::chip_named("H200")) {
   Random random(1);
-  GroupedProblem problem(random, of);
+  LaunchedProblem problem(random, of);
   return plan_of(problem, chip).str();
 }
 
 TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
   const std::vector<std::int32_t> few = {20, 9}, many = {100, 133};
-  EXPECT_THAT(text_of({.rows = few}), HasSubstr("grouped_gemm_fp8_64x128_blocks:"));
-  EXPECT_THAT(text_of({.rows = many, .k = 272}), HasSubstr("grouped_gemm_fp8_128x128_blocks:"));
-  EXPECT_THAT(text_of({.rows = many, .k = 512}), HasSubstr("128x128_blocks_copied:"));
+  EXPECT_THAT(plan_text({.rows = few}), HasSubstr("grouped_gemm_fp8_64x128_blocks:"));
+  EXPECT_THAT(plan_text({.rows = many, .k = 272}), HasSubstr("grouped_gemm_fp8_128x128_blocks:"));
+  EXPECT_THAT(plan_text({.rows = many, .k = 512}), HasSubstr("128x128_blocks_copied:"));
   // A copy of scales begins at a multiple of 16 bytes, a group at any row.
   GroupedCase mn_major = {.rows = many, .n = 512, .k = 512, .layout = ScaleLayout::mn_major};
-  EXPECT_THAT(text_of(mn_major), HasSubstr("128x128_blocks:"));
+  EXPECT_THAT(plan_text(mn_major), HasSubstr("128x128_blocks:"));
   mn_major.masked = true;
-  EXPECT_THAT(text_of(mn_major), HasSubstr("128x128_blocks_copied:"));
-  EXPECT_THAT(text_of({.rows = many, .k = 512, .gathered = true}),
+  EXPECT_THAT(plan_text(mn_major), HasSubstr("128x128_blocks_copied:"));
+  EXPECT_THAT(plan_text({.rows = many, .k = 512, .gathered = true}),
               ::testing::AllOf(HasSubstr("128x128_blocks:"), HasSubstr("A gathered")));
   // Where D has no row, no row goes anywhere.
   Random random(1);
-  GroupedProblem nowhere(random, {.rows = few, .scattered = true});
-  nowhere.arguments.d.rows = 0;
+  LaunchedProblem nowhere(random, {.rows = few, .scattered = true});
+  nowhere.x().d.rows = 0;
   EXPECT_THAT(plan_of(nowhere, cuda::chip_named("H200")).str(), HasSubstr("nothing to do"));
-  EXPECT_THAT(text_of({.b = Recipe::fp8_1x128, .rows = few}), HasSubstr("fp8_64x96_columns:"));
-  EXPECT_THAT(text_of({.b = Recipe::fp8_1x128, .rows = many}), HasSubstr("128x128_columns:"));
-  EXPECT_THAT(text_of({.a = Recipe::fp8_row, .b = Recipe::fp8_row, .rows = few}),
+  EXPECT_THAT(plan_text({.b = Recipe::fp8_1x128, .rows = few}), HasSubstr("fp8_64x96_columns:"));
+  EXPECT_THAT(plan_text({.b = Recipe::fp8_1x128, .rows = many}), HasSubstr("128x128_columns:"));
+  EXPECT_THAT(plan_text({.a = Recipe::fp8_row, .b = Recipe::fp8_row, .rows = few}),
               HasSubstr("scales at the end"));
   // Rows that begin anywhere, and other pairs and chips.
-  EXPECT_THAT(text_of({.rows = {9, 3}, .k = 401}), HasSubstr("grouped_gemm_plain_16x16_bf16:"));
-  EXPECT_THAT(text_of({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = many}),
+  EXPECT_THAT(plan_text({.rows = {9, 3}, .k = 401}), HasSubstr("grouped_gemm_plain_16x16_bf16:"));
+  EXPECT_THAT(plan_text({.a = Recipe::bf16, .b = Recipe::nvfp4, .rows = many}),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));
-  EXPECT_THAT(text_of({.a = Recipe::f16, .b = Recipe::mxfp4, .rows = many, .k = 64}),
+  EXPECT_THAT(plan_text({.a = Recipe::f16, .b = Recipe::mxfp4, .rows = many, .k = 64}),
               HasSubstr("grouped_gemm_plain_64x64_f16:"));
-  EXPECT_THAT(text_of({.rows = many}, cuda::chip_named("B200")),
+  EXPECT_THAT(plan_text({.rows = many}, cuda::chip_named("B200")),
               HasSubstr("grouped_gemm_plain_64x64_bf16:"));
-  EXPECT_THAT(text_of({.a = Recipe::f32, .b = Recipe::f32, .rows = many, .k = 64},
-                      cuda::chip_named("RTX 5090")),
+  EXPECT_THAT(plan_text({.a = Recipe::f32, .b = Recipe::f32, .rows = many, .k = 64},
+                        cuda::chip_named("RTX 5090")),
               HasSubstr("grouped_gemm_plain_32x32_bf16:"));
 }
 
 TEST(GroupedPlan, HasNoMoreTilesThanItSays) {
   Random random(2);
-  for (const Routing routing :
-       {Routing::uniform, Routing::zipf, Routing::one_hot, Routing::half_empty, Routing::empty}) {
+  for (const test::Spread spread : test::kSpreads) {
     for (const std::int64_t average : {1, 9, 63, 64, 65, 130}) {
       const std::int64_t groups = test::uniform(random, 1, 40);
-      GroupedCase of = {.rows = test::routed_rows(random, routing, groups, average),
+      GroupedCase of = {.rows = test::random_lengths(random, spread, groups, groups * average),
                         .n = 8,
                         .k = 128,
                         .masked = average == 9};
-      GroupedProblem problem(random, of);
+      LaunchedProblem problem(random, of);
       const GroupedPlan plan = plan_of(problem, test::chip_of(132));
       const GroupedStep& step = plan.steps.at(0);
       std::int64_t tiles = 0;
@@ -103,9 +101,9 @@ TEST(GroupedPlan, RefusesMoreTilesThanKernelsCount) {
 
 TEST(GroupedPlan, SharedMemoryHoldsThePlacesOfManyGroups) {
   Random random(2);
-  GroupedProblem few(random, {.rows = std::vector<std::int32_t>(32, 1), .n = 8, .k = 128});
-  GroupedProblem many(random, {.rows = std::vector<std::int32_t>(3000, 1), .n = 8, .k = 128});
-  const auto bytes = [](GroupedProblem& problem) {
+  LaunchedProblem few(random, {.rows = std::vector<std::int32_t>(32, 1), .n = 8, .k = 128});
+  LaunchedProblem many(random, {.rows = std::vector<std::int32_t>(3000, 1), .n = 8, .k = 128});
+  const auto bytes = [](LaunchedProblem& problem) {
     const GroupedPlan plan = plan_of(problem, test::chip_of(132));
     return std::get<Fp8GroupedParams>(plan.steps.at(0).params).order.shared_bytes();
   };

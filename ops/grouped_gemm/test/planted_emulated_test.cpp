@@ -8,14 +8,14 @@
 #include "ops/grouped_gemm/check.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/test/emulation.h"
-#include "ops/grouped_gemm/test/problem.h"
+#include "ops/grouped_gemm/test/launched_problem.h"
 #include "tests/chip.h"
 
 namespace blockscale {
 namespace {
 
 using emulator::FindingKind;
-using test::GroupedProblem;
+using test::LaunchedProblem;
 using test::Random;
 
 /// The order as it should be.
@@ -71,8 +71,8 @@ struct Outcome {
 template <class Order>
 Outcome run() {
   Random random(3);
-  GroupedProblem problem(random, {.rows = {21, 70, 5}, .n = 256, .k = 272});
-  const GroupedGemmArguments x = grouped_gemm_detail::validated(problem.arguments);
+  LaunchedProblem problem(random, {.rows = {21, 70, 5}, .n = 256, .k = 272});
+  const GroupedGemmArguments x = problem.validated();
   grouped_gemm_detail::GroupedPlan plan = grouped_gemm_detail::plan_grouped(x, test::chip_of(3));
   grouped_gemm_detail::GroupedStep& step = plan.steps.at(0);
   auto& right = std::get<Fp8GroupedParams>(step.params);

@@ -9,17 +9,17 @@
 #include "ops/gemm/test/transformed.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/grouped_gemm/test/emulation.h"
-#include "ops/grouped_gemm/test/problem.h"
+#include "ops/grouped_gemm/test/k_grouped_reference.h"
+#include "ops/grouped_gemm/test/launched_problem.h"
 #include "tests/chip.h"
 
 namespace blockscale {
 namespace {
 
-using emulator::BufferUse;
 using grouped_gemm_detail::GroupedPlan;
 using test::GroupedCase;
-using test::GroupedProblem;
 using test::InputFamily;
+using test::LaunchedProblem;
 using test::Random;
 
 /// D in f32 of a problem's product, without what comes behind it.
@@ -54,8 +54,8 @@ TEST(EmulatedGroupResults, AreTransformed) {
                           .family = InputFamily::normal,
                           .bias = true,
                           .scattered = scattered};
-        GroupedProblem problem(random, of);
-        GroupedGemmArguments& x = problem.arguments;
+        LaunchedProblem problem(random, of);
+        GroupedGemmArguments& x = problem.x();
         const std::vector<float> numbers = product_of(x, problem.buffers());
         test::TestMatrix d(Format::bf16, x.d.rows, transform.columns(of.n));
         x.transform = transform.input;
@@ -135,15 +135,15 @@ TEST(EmulatedGroupResults, AreQuantized) {
     Random random(3);
     const bool is_fp8 = recipe_traits(c.b).family == Family::fp8;
     const std::int64_t n = std::holds_alternative<Swiglu>(c.input) ? 512 : 256;
-    GroupedProblem problem(random, {.a = is_fp8 ? Recipe::fp8_1x128 : Recipe::bf16,
-                                    .b = c.b,
-                                    .rows = c.rows,
-                                    .n = n,
-                                    .k = 256,
-                                    .family = InputFamily::normal,
-                                    .bias = true,
-                                    .gathered = c.gathered});
-    GroupedGemmArguments& x = problem.arguments;
+    LaunchedProblem problem(random, {.a = is_fp8 ? Recipe::fp8_1x128 : Recipe::bf16,
+                                     .b = c.b,
+                                     .rows = c.rows,
+                                     .n = n,
+                                     .k = 256,
+                                     .family = InputFamily::normal,
+                                     .bias = true,
+                                     .gathered = c.gathered});
+    GroupedGemmArguments& x = problem.x();
     const std::vector<float> numbers = product_of(x, problem.buffers());
     const std::int64_t rows = x.d.rows, columns = n == 512 ? n / 2 : n;
     Quantized out(c.result, rows, columns, c.layout), all(c.result, rows, columns, c.layout);
@@ -187,45 +187,6 @@ TEST(EmulatedGroupResults, AreQuantized) {
   }
 }
 
-/// The largest error of D[g] of a product of groups of k, as a part of what is usual.
-double largest_of_usual(const KGroupedGemmArguments& x, const std::vector<std::int32_t>& offsets,
-                        const std::vector<float>& before) {
-  const auto usual = gemm_detail::usual_error(gemm_detail::GemmPath::plain);
-  double largest = 0;
-  for (std::int64_t g = 0; g < x.d.batch; ++g) {
-    const GroupRows k = group_rows(offsets[static_cast<std::size_t>(g)],
-                                   offsets[static_cast<std::size_t>(g + 1)], x.a.k);
-    for (std::int64_t m = 0; m < x.a.rows; ++m) {
-      const std::vector<double> a = gemm_detail::operand_row(x.a, 0, m);
-      for (std::int64_t n = 0; n < x.b.rows; ++n) {
-        const std::vector<double> b = gemm_detail::operand_row(x.b, 0, n);
-        const std::int64_t at = (g * x.a.rows + m) * x.b.rows + n;
-        gemm_detail::ReferenceElement reference;
-        for (std::int64_t i = k.begin; i < k.end; ++i) {
-          const auto index = static_cast<std::size_t>(i);
-          reference.value += a[index] * b[index];
-          reference.magnitude += std::abs(a[index] * b[index]);
-        }
-        reference.value = gemm_detail::apply_tensor_scale(
-            x.a, 0, gemm_detail::apply_tensor_scale(x.b, 0, reference.value));
-        reference.magnitude = gemm_detail::apply_tensor_scale(
-            x.a, 0, gemm_detail::apply_tensor_scale(x.b, 0, reference.magnitude));
-        reference.value *= double{x.alpha};
-        reference.magnitude *= std::abs(double{x.alpha});
-        if (x.adds) {
-          const double c = double{before[static_cast<std::size_t>(at)]};
-          reference.value += c;
-          reference.magnitude += std::abs(c);
-        }
-        const double ratio =
-            error_ratio(Format::f32, double{static_cast<const float*>(x.d.data)[at]}, reference);
-        if (ratio > 0) largest = std::max(largest, ratio / usual(reference));
-      }
-    }
-  }
-  return largest;
-}
-
 TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
   struct Case {
     Recipe a, b;
@@ -263,20 +224,12 @@ TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
       x.adds = adds;
       x = grouped_gemm_detail::validated(x);
       GroupedPlan plan = grouped_gemm_detail::plan_k_grouped(x, test::chip_of(3));
-      std::vector<emulator::Buffer> buffers;
-      grouped_gemm_detail::for_each_memory(x, [&](const char* name, gemm_detail::Access access,
-                                                  const void* data, const auto& at) {
-        const MemoryLines m = at();
-        if (data == nullptr) return;
-        const std::int64_t bytes =
-            (m.batch - 1) * m.batch_stride + (m.lines - 1) * m.line_stride + m.bytes;
-        buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes),
-                                           access == gemm_detail::Access::reads ? BufferUse::input
-                                           : adds                               ? BufferUse::both
-                                                  : BufferUse::output));
-      });
-      ASSERT_TRUE(test::emulate(plan, buffers, emulator::random_order(3))) << plan.str();
-      EXPECT_LE(largest_of_usual(x, c.offsets, before), 1);
+      ASSERT_TRUE(test::emulate(plan, test::buffers_of(x), emulator::random_order(3)))
+          << plan.str();
+      const test::Rows a_rows = test::rows_of(a.view()), b_rows = test::rows_of(b.view());
+      constexpr auto kPath = gemm_detail::GemmPath::plain;
+      EXPECT_LE(test::of_usual(kPath, x, a_rows, b_rows, before), 1);
+      EXPECT_GT(test::of_usual(kPath, x, a_rows, b_rows, before, 1), 1) << "accepts neighbours";
     }
   }
 }

@@ -26,12 +26,8 @@ using test::uniform;
 constexpr InputFamily kFamilies[] = {InputFamily::normal, InputFamily::positive,
                                      InputFamily::adversarial};
 
-class Bf16GemmTest : public testing::TestWithParam<std::int64_t> {
+class Bf16GemmTest : public test::OnSimdTarget {
  protected:
-  void SetUp() override {
-    if (!test::has_target(GetParam())) GTEST_SKIP() << "no AMX";
-  }
-  bool is_best_target() const { return use_.is_best(); }
   static bool has_pairs() {
 #if defined(__x86_64__)
     return simd_target() == "AVX3_DL" && __builtin_cpu_supports("avx512bf16");
@@ -39,9 +35,6 @@ class Bf16GemmTest : public testing::TestWithParam<std::int64_t> {
     return false;
 #endif
   }
-
- private:
-  test::UseSimdTarget use_{GetParam()};
 };
 
 /// That one product keeps the bound.

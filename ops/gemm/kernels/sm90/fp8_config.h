@@ -168,8 +168,9 @@ BLOCKSCALE_HD constexpr bool can_split_k(const Fp8GemmConfig& c) {
   return c.rows < 192 && !c.copies_scales;
 }
 
-struct Fp8GemmKernelList {
-  static constexpr int kCount = 20;
+template <int kSize>
+struct Fp8GemmKernels {
+  static constexpr int kCount = kSize;
   Fp8GemmConfig at[kCount];
 
   BLOCKSCALE_HD constexpr const Fp8GemmConfig& operator[](int i) const { return at[i]; }
@@ -181,6 +182,8 @@ struct Fp8GemmKernelList {
     return -1;
   }
 };
+
+using Fp8GemmKernelList = Fp8GemmKernels<20>;
 
 namespace detail {
 
