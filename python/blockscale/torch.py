@@ -286,9 +286,8 @@ def _grouped_gemm_shape(
     out_dtype: torch.dtype = torch.bfloat16,
     **_options: Any,
 ) -> torch.Tensor:
-    format_of(out_dtype, "out_dtype")
     rows = _rows_of_product(a, index) if destinations is None else out_rows
-    return a.new_empty((rows, _transformed_columns(b.shape[-2], transform)), dtype=out_dtype)
+    return _product_like(a, (rows,), b.shape[-2], transform, out_dtype)
 
 
 def _rows_of_product(a: torch.Tensor, index: torch.Tensor | None) -> Any:
@@ -320,9 +319,7 @@ def _masked_grouped_gemm_shape(
     out_dtype: torch.dtype = torch.bfloat16,
     **_options: Any,
 ) -> torch.Tensor:
-    format_of(out_dtype, "out_dtype")
-    columns = _transformed_columns(b.shape[-2], transform)
-    return a.new_empty((*a.shape[:-1], columns), dtype=out_dtype)
+    return _product_like(a, a.shape[:-1], b.shape[-2], transform, out_dtype)
 
 
 def _k_grouped_gemm_shape(
@@ -344,10 +341,16 @@ def _gemm_shape(
     out_dtype: torch.dtype = torch.bfloat16,
     **_: Any,
 ) -> torch.Tensor:
-    format_of(out_dtype, "out_dtype")
     *rows, columns = _ops.product_shape(a.shape, b.shape)
-    columns = _transformed_columns(columns, transform)
-    return a.new_empty((*rows, columns), dtype=out_dtype)
+    return _product_like(a, rows, columns, transform, out_dtype)
+
+
+def _product_like(
+    a: torch.Tensor, rows: Any, columns: int, transform: str, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """A product's result of so many columns before its transform."""
+    format_of(out_dtype, "out_dtype")
+    return a.new_empty((*rows, _transformed_columns(columns, transform)), dtype=out_dtype)
 
 
 def _gemm_quantize_shapes(
