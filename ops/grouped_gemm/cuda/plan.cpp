@@ -41,6 +41,20 @@ void set_group_strides(LinearEpilogue& e, const GroupedGemmArguments& x) {
   e.bias.batch_stride = x.b.rows;
 }
 
+RowGroups row_groups_of(const GroupedGemmArguments& x) {
+  RowGroups of;
+  of.offsets = x.offsets;
+  of.lengths = x.lengths;
+  of.groups = static_cast<std::uint32_t>(groups_of(x));
+  of.rows = static_cast<std::uint32_t>(x.rows);
+  return of;
+}
+
+/// Shared memory that the order of any tiles takes.
+std::uint32_t order_bytes(const GroupedGemmArguments& x) {
+  return GroupedOrder(row_groups_of(x), 1, 1).shared_bytes();
+}
+
 /// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
 struct Tiles {
   GroupedOrder order;
@@ -58,13 +72,8 @@ Tiles tiles_of(const GroupedGemmArguments& x, int tile_rows, std::int64_t tiles_
                 "has " + std::to_string(tile_row_count) + " x " + std::to_string(tiles_n) +
                     " tiles or so; products of groups have at most 2^30");
   }
-  RowGroups of;
-  of.offsets = x.offsets;
-  of.lengths = x.lengths;
-  of.groups = static_cast<std::uint32_t>(groups);
-  of.rows = static_cast<std::uint32_t>(rows);
   Tiles tiles;
-  tiles.order = GroupedOrder(of, static_cast<std::uint32_t>(tiles_n), band_rows);
+  tiles.order = GroupedOrder(row_groups_of(x), static_cast<std::uint32_t>(tiles_n), band_rows);
   tiles.order.map.destinations = x.destinations;
   tiles.order.map.weights = x.weights;
   tiles.order.map.rows = static_cast<std::uint32_t>(x.d.rows);
@@ -138,8 +147,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   // A copy of scales begins at a multiple of 16 bytes, a group's rows anywhere.
   const bool begin_anywhere = !is_masked(x) && x.a.layout == ScaleLayout::mn_major;
   size.may_copy_scales = size.may_copy_scales && x.index == nullptr && !begin_anywhere;
-  const GroupedOrder any = tiles_of(x, 64, 1, 1).order;
-  const Fp8LaunchConfig c = fp8_config_of(size, average_rows(x), any.shared_bytes(), chip);
+  const Fp8LaunchConfig c = fp8_config_of(size, average_rows(x), order_bytes(x), chip);
   GemmStep of_dense = fp8_step(dense, size, c, 0, chip);
   const auto& from = std::get<Fp8GemmParams>(of_dense.params);
   const Tiles tiles = tiles_of(x, c.rows, ceil_div(size.n, c.columns * size.sub_tiles()),
@@ -208,12 +216,12 @@ GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip)
   GemmArguments dense = as_dense(x);
   dense.a.rows = x.a.rows;  // of which the product's are some, where they are gathered
   check_sizes(dense);
-  const std::uint32_t beside = tiles_of(x, 16, 1, 1).order.shared_bytes();
   PlainTile tile{};
   constexpr PlainTile kOfFewRows[] = {PlainTile::few_rows, PlainTile::small};
   constexpr PlainTile kOfMany[] = {PlainTile::medium, PlainTile::small};
-  const PlainGemmStep of_dense = plain_step_of(
-      dense, x.rows, average_rows(x) <= kFewRows ? kOfFewRows : kOfMany, beside, chip, tile);
+  const PlainGemmStep of_dense =
+      plain_step_of(dense, x.rows, average_rows(x) <= kFewRows ? kOfFewRows : kOfMany,
+                    order_bytes(x), chip, tile);
   const PlainGemmConfig c = kPlainGemmKernels[of_dense.kernel];
   const Tiles tiles = tiles_of(x, c.rows, ceil_div(x.b.rows, c.columns),
                                static_cast<std::uint32_t>(kBandRows / c.rows));
