@@ -17,6 +17,7 @@
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
 #include "blockscale/grouped_gemm.h"
+#include "blockscale/moe.h"
 #include "blockscale/quantize.h"
 
 namespace blockscale::cuda {
@@ -146,8 +147,31 @@ GemmCheck check_grouped_gemm(const GroupedGemmArguments& arguments, std::int64_t
 /// back.
 void check_groups(const GroupedGemmArguments& arguments, const Execution& execution = {});
 
+/// As blockscale::route: the same bytes. One launch; needs no workspace. Throws as `quantize` does.
+void route(const RouteArguments& arguments, const Execution& execution = {});
+
+/// Bytes of workspace that `moe_sort` needs: 0 without padding. Throws as it does.
+std::int64_t moe_sort_workspace_bytes(const MoeSortArguments& arguments);
+
+/// As blockscale::moe_sort: the same numbers; all of them stay on the device. One launch, with
+/// padding two. Throws as `quantize` does.
+void moe_sort(const MoeSortArguments& arguments, const Execution& execution = {});
+
+/// Bytes of workspace that `moe` needs on default_chip(): by shapes alone. Throws as it does.
+std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions& options = {});
+
+/// As blockscale::moe. ids and weights lie on the device and are not read back: a graph's replays
+/// may have others. With FP8 weights five launches: sort, quantize, the two products, and the sum;
+/// where tokens go in parts, each part's. Throws as `gemm` does.
+void moe(const MoeArguments& arguments, const MoeOptions& options = {},
+         const Execution& execution = {});
+
+/// What `moe` launches, as describe_gemm.
+std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options = {},
+                         const Chip& chip = default_chip());
+
 /// Operations that have kernels.
-enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm, grouped_gemm };
+enum class KernelsOf : std::uint8_t { all, quantize, dequantize, gemm, grouped_gemm, moe };
 
 /// Loads every kernel that calls of these operations may launch on a device, with its code: their
 /// first calls there then wait for nothing, and no graph's capture loads any. For servers, before
