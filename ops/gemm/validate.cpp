@@ -51,6 +51,7 @@ struct OperandPair {
 constexpr OperandPair kMixedPairs[] = {
     {Operand::fp8_tensor, Operand::fp8_tensor},  // e4m3 x e5m2
     {Operand::fp8_block, Operand::fp8_block},    // any blocks and kinds of scale
+    {Operand::fp8_block, Operand::fp8_row},     {Operand::fp8_block, Operand::fp8_tensor},
     {Operand::mxfp8, Operand::mxfp6},           {Operand::mxfp8, Operand::mxfp4},
     {Operand::mxfp8, Operand::nvfp4},
 };
@@ -94,7 +95,7 @@ void check_pair(Recipe a, Recipe b) {
                   recipe_traits(a).name + ": no such pair (docs/numerics.md lists the pairs)");
 }
 
-void check_bias(const void* bias, Format dtype) {
+void check_bias(const void* bias, Format dtype, const char* argument) {
   if (bias == nullptr) return;
   if (dtype != Format::f32 && dtype != Format::f16 && dtype != Format::bf16) {
     const int value = static_cast<int>(dtype);
@@ -102,7 +103,7 @@ void check_bias(const void* bias, Format dtype) {
         value < kFormatCount ? format_traits(dtype).name : std::to_string(value);
     fail("bias_dtype", "is " + name + ", must be f32, f16 or bf16");
   }
-  checks::check_pointer("bias", "", bias, false,
+  checks::check_pointer(argument, "", bias, false,
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
 }
 

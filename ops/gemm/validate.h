@@ -18,7 +18,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
 
 /// Throws unsupported for a pair of recipes that gemm does not compute.
 void check_pair(Recipe a, Recipe b);
-void check_bias(const void* bias, Format dtype);
+void check_bias(const void* bias, Format dtype, const char* argument = "bias");
 /// Fills in d, or `quantized` and d's shape, of arguments whose a and b are resolved; checks what
 /// becomes of `quantized`.
 void resolve_result(GemmArguments& x);

@@ -194,6 +194,7 @@ TEST(GemmSupports, ThePairsOfTheDocument) {
       const Recipe rb = b.recipe;
       const bool expected =
           ra == rb || is_plain(ra) || (fp8_block(ra) && fp8_block(rb)) ||
+          (fp8_block(ra) && (rb == Recipe::fp8_row || fp8_tensor(rb))) ||
           (fp8_tensor(ra) && fp8_tensor(rb)) || (a.family == Family::fp8 && mxfp8(rb)) ||
           ((a.family == Family::fp8 || mxfp8(ra)) && (mx_small(rb) || rb == Recipe::nvfp4));
       EXPECT_EQ(gemm_supports(ra, rb), expected) << a.name << " x " << b.name;

@@ -282,6 +282,25 @@ TEST(EmulatedGemm, RowsThatBeginAnywhere) {
   }
 }
 
+TEST(EmulatedGemm, BlocksOfATimesScalesForAllOfK) {
+  for (const Recipe b : {Recipe::fp8_row, Recipe::fp8_tensor}) {
+    for (const Recipe a : {Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0}) {
+      for (const std::int64_t m : {1, 8, 33, 140}) {
+        Problem p;
+        p.a = a;
+        p.b = b;
+        p.m = m;
+        p.n = 75;
+        p.k = m == 1 ? 4112 : 272;
+        p.batch = m == 8 ? 2 : 1;
+        p.is_gemv = m == 1 && b == Recipe::fp8_tensor;
+        check(p, {}, emulator::in_order());
+        check(p, {}, emulator::random_order(6));
+      }
+    }
+  }
+}
+
 TEST(EmulatedGemm, FewRows) {
   for (const Recipe recipe : {Recipe::fp8_1x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_row}) {
     for (const std::int64_t m : {1, 3, 8}) {
