@@ -47,9 +47,18 @@ OPERATION_INCLUDES = [
         "ops/quantize/",
         re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$"),
     ),
-    ("ops/moe/", "ops/gemm/", re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/")),
+    # A layer: the products' and the quantizers' plans and launches.
+    (
+        "ops/moe/",
+        "ops/gemm/",
+        re.compile(r"/(validate|call_memory)\.h$|/(kernels|cuda)/|/cpu/(memory|transform)\.h$"),
+    ),
     ("ops/moe/", "ops/grouped_gemm/", re.compile(r"/validate\.h$|/(kernels|cuda)/")),
-    ("ops/moe/", "ops/quantize/", re.compile(r"/(validate|cuda/params)\.h$")),
+    (
+        "ops/moe/",
+        "ops/quantize/",
+        re.compile(r"/(validate|cuda/(params|plan|kernel_sets))\.h$"),
+    ),
 ]
 
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".hpp", ".cc", ".inl"}

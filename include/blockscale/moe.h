@@ -82,7 +82,7 @@ std::int64_t moe_sort_rows(std::int64_t tokens, int top_k, std::int64_t experts,
 void moe_sort(const MoeSortArguments& arguments, int threads = 0);
 
 /// y[t] = residual[t] + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
-/// expert(x) = activation(x w13^T alpha + bias) w2^T alpha + bias.
+/// expert(x) = transform(x w13^T alpha + bias) w2^T alpha + bias.
 ///
 /// Between the products stands what `activations` says: with FP8 the first product's result is
 /// quantized from its f32 sums, and what the second one gives is rounded to bf16, and added up in
@@ -91,19 +91,19 @@ void moe_sort(const MoeSortArguments& arguments, int threads = 0);
 struct MoeArguments {
   /// [T, H]: plain, or in a recipe that gemm pairs with the weights'. T is at most 2^20.
   ScaledTensorView x;
-  /// A batch of E of [2I, H], where the activation is Swiglu; else of [I, H]. Or of 2E of [I, H]:
-  /// gates and ups of an expert, which then have scales of their own each (so the blocks of shards
-  /// whose I no block divides begin with gates, and again with ups); the first of two is what the
-  /// activation's order says, and its group must be 0.
+  /// A batch of E of [2I, H], where the transform is Swiglu; else of [I, H]. Or of 2E of [I, H]:
+  /// gates and ups of an expert, one behind the other, each with scales of its own (so blocks begin
+  /// anew with the ups where no block divides the I of a shard). Which is first the transform's
+  /// order says; its group is then 0.
   ScaledTensorView w13;
   ScaledTensorView w2;  // a batch of E of [H, I]
   /// [T, top_k]
   const std::int32_t* ids = nullptr;
-  const float* weights = nullptr;
-  int top_k = 1;                  // 1 to 16
-  std::int32_t first_expert = 0;  // id of w13's first expert
+  const float* weights = nullptr;  // null: 1
+  int top_k = 1;                   // 1 to 16
+  std::int32_t first_expert = 0;   // id of w13's first expert
 
-  QuantizeInput activation = Swiglu{};  // or Gelu, Identity
+  QuantizeInput transform = Swiglu{};  // of the first product's result; or Gelu, Identity
   /// What x, where it is plain, and the first product's result become: fp8_1x128 (of any kind of
   /// scale) or mxfp8_e4m3; or bf16: then x is taken as it is. Unset: fp8_1x128 if the weights are
   /// of an FP8 recipe, else bf16.
@@ -121,8 +121,8 @@ struct MoeArguments {
 
 struct MoeOptions {
   int threads = 0;  // 0: all of the machine's
-  /// Tokens go through the layer in equal parts that need no more memory than this, but one at
-  /// least. What a call computes does not depend on it.
+  /// Tokens go through the layer in parts that need no more memory than this, of 128 at least. What
+  /// a call computes does not depend on it.
   std::int64_t workspace_limit = std::int64_t{2} << 30;  // bytes
 };
 

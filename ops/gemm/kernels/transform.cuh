@@ -6,11 +6,10 @@
 #include "core/divisor.h"
 #include "core/input_transform.h"
 #include "core/math.h"
-#include "device/epilogue/linear.h"
+#include "device/epilogue/elements.h"
 #include "device/kernel.h"
 #include "device/math.h"
 #include "device/ptx/arithmetic.h"
-#include "device/ptx/convert.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
@@ -52,16 +51,6 @@ BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint3
           ptx::ld_global(first + (gate_first ? group : 0))};
 }
 
-BLOCKSCALE_DEVICE void store(const EpilogueMatrix& d, int64_t at, float value) {
-  if (d.dtype == Format::f32) {
-    ptx::st_global(reinterpret_cast<float*>(d.data) + at, value);
-    return;
-  }
-  const uint16_t rounded =
-      d.dtype == Format::f16 ? ptx::cvt_rn_f16_f32(value) : ptx::cvt_rn_bf16_f32(value);
-  ptx::st_global(reinterpret_cast<uint16_t*>(d.data) + at, rounded);
-}
-
 /// Run `run` of the columns of a row, from `from` on, to d's element `to` and those behind it. What
 /// a thread needs is on its way before it computes anything. finish(y) is what is stored.
 template <class Finish>
@@ -80,7 +69,7 @@ BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from
     if (column(i) >= p.columns) continue;
     const float y =
         p.is_gated ? math::swiglu<M>(of[i].x, of[i].up) : math::gelu<M>(of[i].x, p.gelu);
-    store(p.d, to + column(i), finish(y));
+    store_element(p.d, to + column(i), finish(y));
   }
 }
 

@@ -68,20 +68,7 @@ void plan_and_launch(const Arguments& arguments, const cuda::Execution& executio
                 regions_of(x));
   }
   const cuda::DeviceScope scope(device.ordinal());
-  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
-  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
-  for (GroupedStep& step : plan.steps) {
-    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
-    std::visit(
-        [&](auto& params) {
-          gemm_detail::resolve_tensor_maps(step.maps, encode, params);
-          cuda::launch(kernel, step.shape, with, params);
-        },
-        step.params);
-    if (plan.quantization && &step == &plan.steps.front()) {
-      quantize_detail::launch_steps(*plan.quantization, with);
-    }
-  }
+  launch_steps(plan, with);
 }
 
 /// Numbers of the device that a host reads, once its stream has been waited for.
@@ -105,6 +92,24 @@ class HostCopies {
 };
 
 }  // namespace
+
+void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
+  runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
+  const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
+  for (GroupedStep& step : plan.steps) {
+    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
+    std::visit(
+        [&](auto& params) {
+          gemm_detail::resolve_tensor_maps(step.maps, encode, params);
+          cuda::launch(kernel, step.shape, execution, params);
+        },
+        step.params);
+    if (plan.quantization && &step == &plan.steps.front()) {
+      quantize_detail::launch_steps(*plan.quantization, execution);
+    }
+  }
+}
+
 }  // namespace grouped_gemm_detail
 
 namespace cuda {

@@ -1,0 +1,80 @@
+// The layer on the CPU: the calls of ops/moe/layer.h, one after the other.
+#include <algorithm>
+#include <string>
+
+#include "blockscale/moe.h"
+#include "ops/common/simd/requested.h"
+#include "ops/gemm/cpu/memory.h"
+#include "ops/moe/cpu/steps.h"
+#include "ops/moe/layer.h"
+#include "ops/moe/validate.h"
+
+namespace blockscale {
+namespace moe_detail {
+namespace {
+
+bool is_empty(const MoeArguments& x) {
+  return x.y.rows == 0 || x.y.columns == 0;
+}
+
+/// Tokens of each part but the last.
+std::int64_t most_tokens(const MoeArguments& x, const MoeOptions& options) {
+  return tokens_of_part(x.x.rows, options.workspace_limit,
+                        [&](std::int64_t tokens) { return part_bytes(x, tokens); });
+}
+
+}  // namespace
+
+void run_part(const LayerPart& part, int threads) {
+  if (part.scales) join_scales(*part.scales, threads);
+  moe_sort(part.sort, threads);
+  if (part.quantize) {
+    QuantizeOptions quantization;
+    quantization.threads = threads;
+    blockscale::quantize(part.quantize->x, part.quantize->out, quantization);
+  }
+  GroupedGemmOptions products;
+  products.threads = threads;
+  grouped_gemm(part.up, products);
+  grouped_gemm(part.down, products);
+  finalize(part.finalize, threads);
+}
+
+}  // namespace moe_detail
+
+void moe(const MoeArguments& arguments, const MoeOptions& options) {
+  using namespace moe_detail;
+  use_requested_simd();
+  const MoeArguments x = validated(arguments, options);
+  if (is_empty(x)) return;
+  const std::int64_t most = most_tokens(x, options);
+  const auto workspace = gemm_detail::allocate<std::uint8_t>(part_bytes(x, most));
+  for (std::int64_t first = 0; first < x.x.rows; first += most) {
+    LayerPart part = part_of(x, first, std::min(most, x.x.rows - first), workspace.get());
+    if (first != 0) part.scales.reset();  // they are joined
+    run_part(part, options.threads);
+  }
+}
+
+std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options) {
+  using namespace moe_detail;
+  use_requested_simd();
+  const MoeArguments x = validated(arguments, options);
+  if (is_empty(x)) return "nothing to do\n";
+  const std::int64_t most = most_tokens(x, options);
+  const LayerPart part = part_of(x, 0, most, kNoMemory);
+  std::string text = std::to_string(x.x.rows) + " tokens, " + std::to_string(x.top_k) +
+                     " experts each, of " + std::to_string(experts_of(x)) + " here";
+  if (most < x.x.rows) text += ", in parts of " + std::to_string(most) + " tokens";
+  text += "; " + std::to_string(part_bytes(x, most)) + " bytes of memory\n";
+  if (part.scales) text += "scales of gates and ups are joined\n";
+  text += "entries are sorted by expert\n";
+  if (part.quantize) {
+    text += std::string("x is quantized to ") + recipe_traits(*x.activations).name + "\n";
+  }
+  text += "first product: " + describe_grouped_gemm(part.up);
+  text += "second product: " + describe_grouped_gemm(part.down);
+  return text + "rows of a token are weighted and added up in the order of its experts\n";
+}
+
+}  // namespace blockscale

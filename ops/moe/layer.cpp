@@ -1,0 +1,236 @@
+#include "ops/moe/layer.h"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "blockscale/error.h"
+#include "ops/gemm/cuda/problem.h"
+#include "ops/moe/validate.h"
+
+namespace blockscale::moe_detail {
+namespace {
+
+using gemm_detail::byte_at;
+
+/// Memory of a workspace, one array behind the other; where it is null bytes are counted only.
+class Workspace {
+ public:
+  explicit Workspace(void* base) : base_(base) {}
+
+  void* take(std::int64_t bytes) {
+    constexpr std::int64_t kAlignment = 64;
+    void* const at = byte_at(base_, taken_);
+    taken_ += ceil_div(bytes, kAlignment) * kAlignment;
+    return at;
+  }
+  std::int32_t* take_integers(std::int64_t count) {
+    return static_cast<std::int32_t*>(take(count * 4));
+  }
+  /// A packed tensor with scales in row_major.
+  MutableScaledTensorView take_tensor(Recipe recipe, std::int64_t rows, std::int64_t k) {
+    MutableScaledTensorView x;
+    x.recipe = recipe;
+    x.rows = rows;
+    x.k = k;
+    x.value_row_stride = row_bytes(recipe, k);
+    x.values = take(value_bytes(recipe, rows, k));
+    if (!is_plain(recipe)) x.scales = take(scale_bytes(recipe, x.layout, rows, k));
+    return x;
+  }
+  std::int64_t taken() const { return taken_; }
+
+ private:
+  void* base_;
+  std::int64_t taken_ = 0;
+};
+
+/// Rows [first, first + rows) of x.
+ScaledTensorView rows_of(ScaledTensorView x, std::int64_t first, std::int64_t rows) {
+  const RecipeTraits& t = recipe_traits(x.recipe);
+  x.values = byte_at(x.values, first * x.value_row_stride);
+  if (t.block_rows != 0 && x.scales != nullptr) {
+    const std::int64_t size = format_traits(t.scale).bits / 8;
+    x.scales = byte_at(
+        x.scales, scale_offset(x.layout, first / t.block_rows, 0, x.scale_leading_stride) * size);
+  }
+  x.rows = rows;
+  return x;
+}
+
+MatrixView as_matrix(const ScaledTensorView& x) {
+  const Format dtype = recipe_traits(x.recipe).element;
+  return {x.values, dtype, x.rows, x.k, x.value_row_stride / (format_traits(dtype).bits / 8)};
+}
+
+template <class View>
+View rows_of_matrix(View x, std::int64_t first, std::int64_t rows) {
+  x.data = byte_at(x.data, first * x.row_stride * (format_traits(x.dtype).bits / 8));
+  x.rows = rows;
+  return x;
+}
+
+/// The FP8 recipe of blocks of as many rows, at most those of `recipe`, as divide `rows`; with one
+/// scale for all of k where `recipe` has one.
+const RecipeTraits& recipe_that_divides(const RecipeTraits& recipe, std::int64_t rows) {
+  const RecipeTraits* best = nullptr;
+  for (const RecipeTraits& t : kRecipes) {
+    const bool is_alike = t.family == recipe.family && t.element == recipe.element &&
+                          t.scale == recipe.scale && t.block_k == recipe.block_k &&
+                          t.power_of_two == recipe.power_of_two;
+    const bool fits = t.block_rows != 0 && rows % t.block_rows == 0 &&
+                      (recipe.block_rows == 0 || t.block_rows <= recipe.block_rows);
+    if (is_alike && fits && (best == nullptr || t.block_rows > best->block_rows)) best = &t;
+  }
+  if (best != nullptr) return *best;
+  throw Error(ErrorCode::unsupported, "w13.recipe",
+              std::string("is ") + recipe.name +
+                  " with gates and ups apart, whose scales do not meet; give them as one matrix "
+                  "of [2I, H] an expert");
+}
+
+/// w13 as a batch of E.
+struct UpWeights {
+  ScaledTensorView b;
+  std::optional<JoinedScales> scales;
+};
+
+/// Gates and ups lie one behind the other, as do their scales where blocks of rows meet.
+UpWeights up_weights(const MoeArguments& x, Workspace& workspace) {
+  UpWeights up = {x.w13, {}};
+  if (!has_gates_apart(x)) return up;
+  ScaledTensorView& b = up.b;
+  if (b.rows > 0 && b.value_batch_stride != b.rows * b.value_row_stride) {
+    throw Error(ErrorCode::unsupported, "w13.value_batch_stride",
+                "is " + std::to_string(b.value_batch_stride) + ", must be " +
+                    std::to_string(b.rows * b.value_row_stride) +
+                    ": the ups of an expert lie behind its gates");
+  }
+  if (b.tensor_scale != nullptr && b.tensor_scale_batch_stride != 0) {
+    throw Error(ErrorCode::unsupported, "w13.tensor_scale_batch_stride",
+                "is " + std::to_string(b.tensor_scale_batch_stride) +
+                    ", must be 0: gates and ups of an expert share a tensor scale");
+  }
+  const std::int64_t matrices = b.batch;
+  b.batch /= 2;
+  b.rows *= 2;
+  b.value_batch_stride *= 2;
+  if (is_plain(b.recipe)) return up;
+  const RecipeTraits& t = recipe_traits(b.recipe);
+  const std::int64_t unit =
+      is_swizzled(b.layout) ? scale_layout_traits(b.layout).tile_rows : std::max(1, t.block_rows);
+  const std::int64_t of_grid =
+      ceil_div(x.w13.rows, unit) * b.scale_leading_stride * (is_swizzled(b.layout) ? 4 * unit : 1);
+  const bool meets = t.block_rows != 0 && b.layout != ScaleLayout::mn_major &&
+                     x.w13.rows % unit == 0 && b.scale_batch_stride == of_grid;
+  if (meets) {
+    b.scale_batch_stride *= 2;
+    return up;
+  }
+  const RecipeTraits& divided = recipe_that_divides(t, x.w13.rows);
+  JoinedScales& s = up.scales.emplace();
+  s.from = gemm_detail::scales_of_operand(x.w13);
+  s.matrices = matrices;
+  s.block_rows = divided.block_rows;
+  s.rows = x.w13.rows / divided.block_rows;
+  s.columns = scale_grid(divided.recipe, x.w13.rows, x.w13.k).columns;
+  const std::int64_t bytes = format_traits(t.scale).bits / 8;
+  s.to = static_cast<std::uint8_t*>(workspace.take(matrices * s.rows * s.columns * bytes));
+  b.recipe = divided.recipe;
+  b.layout = ScaleLayout::row_major;
+  b.scales = s.to;
+  b.scale_leading_stride = s.columns;
+  b.scale_batch_stride = 2 * s.rows * s.columns;
+  return up;
+}
+
+LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
+                    Workspace& workspace) {
+  const std::int64_t experts = experts_of(x), entries = tokens * x.top_k;
+  LayerPart part;
+  const UpWeights weights = up_weights(x, workspace);
+  part.scales = weights.scales;
+
+  MoeSortArguments& sort = part.sort;
+  sort.ids = x.ids + first * x.top_k;
+  sort.tokens = tokens;
+  sort.top_k = x.top_k;
+  sort.experts = experts;
+  sort.first_expert = x.first_expert;
+  sort.offsets = workspace.take_integers(experts + 1);
+  sort.row_of_entry = workspace.take_integers(entries);
+  sort.token_of_row = workspace.take_integers(entries);
+
+  ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
+  if (is_plain(x.x.recipe) && is_quantized(x)) {
+    const MatrixView from = as_matrix(tokens_of_part);
+    part.quantize = {from, workspace.take_tensor(*x.activations, tokens, x.x.k)};
+    tokens_of_part = part.quantize->out;
+  }
+  const MutableScaledTensorView inner = workspace.take_tensor(*x.activations, entries, inner_of(x));
+  const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
+
+  GroupedGemmArguments& up = part.up;
+  up.a = tokens_of_part;
+  up.b = weights.b;
+  up.offsets = sort.offsets;
+  up.index = sort.token_of_row;
+  up.rows = entries;
+  up.alpha_factors = x.w13_alphas;
+  up.bias = x.w13_bias;
+  up.bias_dtype = x.bias_dtype;
+  if (is_quantized(x)) {
+    up.quantized.emplace();
+    up.quantized->out = inner;
+    up.quantized->options.input = x.transform;
+  } else {
+    up.d = {inner.values, Format::bf16, entries, inner.k};
+    up.transform = x.transform;
+  }
+
+  GroupedGemmArguments& down = part.down;
+  down.a = inner;
+  down.b = x.w2;
+  down.d = {rows.values, Format::bf16, entries, rows.k};
+  down.offsets = sort.offsets;
+  down.alpha_factors = x.w2_alphas;
+  down.bias = x.w2_bias;
+  down.bias_dtype = x.bias_dtype;
+
+  FinalizeArguments& finalize = part.finalize;
+  finalize.rows = rows;
+  finalize.row_of_entry = sort.row_of_entry;
+  finalize.weights = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
+  finalize.top_k = x.top_k;
+  if (x.residual.data != nullptr) finalize.residual = rows_of_matrix(x.residual, first, tokens);
+  finalize.y = rows_of_matrix(x.y, first, tokens);
+  return part;
+}
+
+}  // namespace
+
+std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens) {
+  Workspace workspace(nullptr);
+  (void)make_part(x, 0, tokens, workspace);
+  return workspace.taken();
+}
+
+LayerPart part_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens, void* workspace) {
+  Workspace memory(workspace);
+  return make_part(x, first, tokens, memory);
+}
+
+std::int64_t tokens_of_part(std::int64_t tokens, std::int64_t limit,
+                            const std::function<std::int64_t(std::int64_t)>& bytes_of) {
+  std::int64_t part = tokens;
+  for (std::int64_t parts = 1; part > kPartTokens;) {
+    const std::int64_t bytes = bytes_of(part);
+    if (bytes <= limit) break;
+    const double least = double(bytes) / double(limit) * double(tokens) / double(part);
+    parts = std::max(parts + 1, static_cast<std::int64_t>(std::min(least, double(tokens))));
+    part = ceil_div(ceil_div(tokens, parts), kPartTokens) * kPartTokens;
+  }
+  return part;
+}
+
+}  // namespace blockscale::moe_detail

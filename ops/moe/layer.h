@@ -1,0 +1,70 @@
+// A layer of some tokens as calls of other operations, in the memory of a workspace: what the CPU
+// and CUDA devices run, each with its own implementation of every call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "blockscale/moe.h"
+#include "ops/gemm/kernels/params.h"
+
+namespace blockscale::moe_detail {
+
+/// x of the part, for the first product.
+struct QuantizeTokens {
+  MatrixView x;
+  MutableScaledTensorView out;
+};
+
+/// Scales of gates and ups that are apart, as those of one tensor of [2I, H] an expert: in
+/// row_major and of blocks of fewer rows, where blocks of both do not meet.
+struct JoinedScales {
+  GemmScales from;             // of a batch of 2E of [I, H]
+  std::uint8_t* to = nullptr;  // [2E, rows, columns], of `from`'s type
+  std::int64_t matrices = 0;   // 2E
+  std::int64_t rows = 0;       // of scales, for a matrix
+  std::int64_t columns = 0;
+  int block_rows = 1;  // rows that one of `to` is for
+};
+
+/// y[t] = residual[t] + sum over j of weights[t, j] rows[row_of_entry[t, j]], each product and each
+/// sum rounded to f32, in the order of j.
+struct FinalizeArguments {
+  ScaledTensorView rows;  // bf16
+  const std::int32_t* row_of_entry = nullptr;
+  const float* weights = nullptr;  // null: 1
+  int top_k = 1;
+  MatrixView residual;
+  MutableMatrixView y;
+};
+
+/// In the order in which they run.
+struct LayerPart {
+  std::optional<JoinedScales> scales;
+  MoeSortArguments sort;
+  std::optional<QuantizeTokens> quantize;
+  GroupedGemmArguments up;
+  GroupedGemmArguments down;
+  FinalizeArguments finalize;
+};
+
+/// Bytes of workspace that a part of so many tokens needs, a multiple of 64.
+std::int64_t part_bytes(const MoeArguments& validated, std::int64_t tokens);
+
+/// Tokens [first, first + tokens) of validated arguments; `first` is a multiple of kPartTokens.
+LayerPart part_of(const MoeArguments& validated, std::int64_t first, std::int64_t tokens,
+                  void* workspace);
+
+/// Stands for memory where a part is described and no byte of it is touched.
+inline void* const kNoMemory = reinterpret_cast<void*>(std::uintptr_t{1} << 56);
+
+/// Scales of x that are swizzled begin anew every 128 rows.
+inline constexpr std::int64_t kPartTokens = 128;
+
+/// The most tokens of a part that stays below a limit by `bytes_of`: all, or a multiple of
+/// kPartTokens.
+std::int64_t tokens_of_part(std::int64_t tokens, std::int64_t limit,
+                            const std::function<std::int64_t(std::int64_t tokens)>& bytes_of);
+
+}  // namespace blockscale::moe_detail

@@ -1,0 +1,231 @@
+// The layer on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ops/gemm/cpu/memory.h"
+#include "ops/gemm/cpu/path.h"
+#include "ops/moe/cpu/steps.h"
+#include "ops/moe/test/layer_problem.h"
+
+namespace blockscale {
+namespace {
+
+using test::InputFamily;
+using test::LayerCase;
+using test::LayerProblem;
+using test::Random;
+using test::Routing;
+
+/// Runs a layer and checks each of its steps; `moe` itself has the same bits for any threads.
+void check(const LayerCase& of, std::uint64_t seed = 1) {
+  SCOPED_TRACE(test::text_of(of));
+  Random random(seed);
+  LayerProblem problem(random, of);
+  const MoeArguments before = problem.arguments_before();
+  const MoeArguments x = moe_detail::validated(before, {});
+  std::vector<std::uint8_t> results;
+  if (x.x.rows > 0) {
+    const std::int64_t bytes = moe_detail::part_bytes(x, x.x.rows);
+    const auto workspace = gemm_detail::allocate<std::uint8_t>(bytes);
+    std::memset(workspace.get(), 0xA5, static_cast<std::size_t>(bytes));
+    const MoeArguments call = moe_detail::validated(problem.arguments(), {});
+    moe_detail::run_part(moe_detail::part_of(call, 0, x.x.rows, workspace.get()), 1);
+    test::expect_layer(
+        before, workspace.get(), [](const GroupedGemmArguments& up) { grouped_gemm(up); },
+        gemm_detail::cpu_path(), gemm_detail::cpu_path());
+    results = problem.y().bytes();
+  }
+  EXPECT_TRUE(problem.y().is_poison_intact());
+  Random again(seed);
+  LayerProblem whole(again, of);
+  moe(whole.arguments(), {.threads = 2});
+  if (!results.empty()) {
+    EXPECT_EQ(whole.y().bytes(), results);
+  }
+}
+
+TEST(Moe, EveryRouting) {
+  for (const Routing routing : test::kRoutings) {
+    for (const int top_k : {1, 3, 8}) {
+      check({.top_k = top_k, .routing = routing, .residual = routing == Routing::elsewhere});
+    }
+  }
+}
+
+TEST(Moe, EveryKindOfWeight) {
+  for (const Recipe recipe :
+       {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128, Recipe::fp8_64x128,
+        Recipe::fp8_128x128_pow2, Recipe::fp8_128x128_ue8m0, Recipe::nvfp4, Recipe::mxfp4,
+        Recipe::mxfp8_e4m3, Recipe::bf16}) {
+    check({.w13 = recipe, .w2 = recipe, .family = InputFamily::normal});
+    check({.w13 = recipe, .w2 = recipe, .alphas = true, .bias = true});
+  }
+  check({.w13 = Recipe::nvfp4, .w2 = Recipe::mxfp4, .activations = Recipe::mxfp8_e4m3});
+  check({.w2 = Recipe::fp8_row, .activations = Recipe::fp8_1x128_ue8m0});
+  check({.w13 = Recipe::fp8_row, .activations = Recipe::bf16});
+}
+
+TEST(Moe, ScalesThatMayBeFarApart) {
+  check({.w13 = Recipe::fp8_128x128, .family = InputFamily::adversarial});
+  check({.w13 = Recipe::mxfp4, .w2 = Recipe::mxfp4, .family = InputFamily::adversarial});
+}
+
+TEST(Moe, EveryTransform) {
+  for (const bool is_quantized : {true, false}) {
+    const auto activations = is_quantized ? Recipe::fp8_1x128 : Recipe::bf16;
+    check({.activations = activations, .transform = Identity{}});
+    check({.activations = activations, .transform = Gelu{GeluForm::tanh}});
+    check({.activations = activations, .transform = Gelu{GeluForm::erf}, .bias = true});
+    check({.activations = activations, .transform = Swiglu{GateOrder::up_first, 0}});
+    check({.activations = activations, .transform = Swiglu{GateOrder::up_first, 64}});
+    check({.activations = activations, .transform = Swiglu{GateOrder::gate_first, 1}});
+  }
+}
+
+TEST(Moe, ShardsWhoseGatesNoBlockDivides) {
+  for (const std::int64_t inner : {64, 80, 192, 768}) {
+    check({.tokens = 5, .inner = inner, .apart = true});
+    check({.tokens = 5, .inner = inner, .apart = true, .layout = ScaleLayout::mn_major});
+    check({.tokens = 5, .inner = inner});
+  }
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_128x128_ue8m0}) {
+    check({.w13 = recipe, .tokens = 5, .inner = 80, .apart = true, .bias = true});
+  }
+  for (const std::int64_t inner : {96, 128}) {
+    for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major,
+                                     ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
+      check({.w13 = Recipe::mxfp4,
+             .w2 = Recipe::mxfp4,
+             .tokens = 5,
+             .inner = inner,
+             .apart = true,
+             .layout = layout});
+    }
+  }
+}
+
+TEST(Moe, EveryKindOfX) {
+  for (const Recipe x :
+       {Recipe::f32, Recipe::f16, Recipe::bf16, Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0}) {
+    check({.x = x, .y = x == Recipe::f32 ? Format::f32 : Format::f16});
+  }
+  check({.x = Recipe::f32, .activations = Recipe::bf16});
+}
+
+TEST(Moe, ResidualsAndWeights) {
+  for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
+    check({.y = y, .residual = true});
+    check({.y = y, .residual = true, .in_place = true});
+    check({.hidden = 161, .y = y, .weights = false, .residual = true});
+  }
+}
+
+TEST(Moe, Sizes) {
+  check({.tokens = 0});
+  check({.tokens = 1, .experts = 1, .top_k = 1});
+  check({.tokens = 1, .experts = 40, .top_k = 16});
+  check({.tokens = 300, .hidden = 32, .inner = 16, .experts = 2, .top_k = 2});
+  check({.hidden = 16, .inner = 1});
+  check({.experts = 7, .first_expert = 21, .routing = Routing::half_of_it});
+}
+
+TEST(Moe, PartsOfTheTokensChangeNothing) {
+  for (const Recipe x : {Recipe::bf16, Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0}) {
+    const LayerCase of = {.x = x, .tokens = 300, .hidden = 32, .inner = 48, .apart = true};
+    Random random(3), again(3);
+    LayerProblem whole(random, of), parts(again, of);
+    moe(whole.arguments());
+    const MoeArguments arguments = moe_detail::validated(parts.arguments(), {});
+    MoeOptions options;
+    options.workspace_limit = moe_detail::part_bytes(arguments, 128);
+    EXPECT_NE(describe_moe(parts.arguments(), options).find("parts of 128 tokens"),
+              std::string::npos);
+    moe(parts.arguments(), options);
+    EXPECT_EQ(parts.y().bytes(), whole.y().bytes());
+    options.workspace_limit = 1;
+    moe(parts.arguments(), options);
+    EXPECT_EQ(parts.y().bytes(), whole.y().bytes());
+  }
+}
+
+TEST(Moe, ANanStaysInItsToken) {
+  const LayerCase of = {.tokens = 9, .y = Format::f32};
+  Random random(4), again(4);
+  LayerProblem clean(random, of), spoilt(again, of);
+  const ScaledTensorView x = spoilt.arguments().x;
+  auto* const row = reinterpret_cast<std::uint16_t*>(
+      const_cast<std::uint8_t*>(static_cast<const std::uint8_t*>(x.values) + 5 * x.k * 2));
+  row[17] = 0x7FC0;
+  moe(clean.arguments());
+  moe(spoilt.arguments());
+  for (std::int64_t t = 0; t < of.tokens; ++t) {
+    for (std::int64_t c = 0; c < of.hidden; ++c) {
+      const double got = gemm_detail::matrix_element(MatrixView(spoilt.y().view()), 0, t, c);
+      const double expected = gemm_detail::matrix_element(MatrixView(clean.y().view()), 0, t, c);
+      if (t == 5) {
+        EXPECT_TRUE(std::isnan(got));
+      } else {
+        EXPECT_EQ(got, expected);
+      }
+    }
+  }
+}
+
+/// y of float64 products, but for the quantization of x and between the products, and for the bf16
+/// of the second product.
+std::vector<double> model_of(const MoeArguments& arguments) {
+  const MoeArguments x = moe_detail::validated(arguments, {});
+  const std::int64_t hidden = x.x.k, inner = moe_detail::inner_of(x);
+  const MatrixView tokens = {x.x.values, Format::bf16, x.x.rows, hidden};
+  const ScaledTensor quantized = quantize(tokens, Recipe::fp8_1x128);
+  std::vector<double> y(static_cast<std::size_t>(x.x.rows * hidden), 0.0);
+  for (std::int64_t entry = 0; entry < x.x.rows * x.top_k; ++entry) {
+    const std::int64_t e = x.ids[entry], token = entry / x.top_k;
+    const std::vector<double> row =
+        gemm_detail::operand_row(resolved(quantized.view(), "x"), 0, token);
+    const auto product = [](const std::vector<double>& a, const std::vector<double>& b) {
+      double sum = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+      return sum;
+    };
+    std::vector<float> h;
+    for (std::int64_t i = 0; i < inner; ++i) {
+      const double gate = product(row, gemm_detail::operand_row(x.w13, e, i));
+      const double up = product(row, gemm_detail::operand_row(x.w13, e, inner + i));
+      h.push_back(static_cast<float>(test::exact_silu(gate) * up));
+    }
+    const ScaledTensor between = quantize({h.data(), Format::f32, 1, inner}, Recipe::fp8_1x128);
+    const std::vector<double> middle =
+        gemm_detail::operand_row(resolved(between.view(), "h"), 0, 0);
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      const double d = product(middle, gemm_detail::operand_row(x.w2, e, c));
+      const auto code = encode(Format::bf16, static_cast<float>(d), Overflow::propagate);
+      y[static_cast<std::size_t>(token * hidden + c)] +=
+          double{x.weights[entry]} * double{bit_cast<float>(code << 16)};
+    }
+  }
+  return y;
+}
+
+TEST(Moe, IsTheModelOfTheLayer) {
+  Random random(5);
+  LayerProblem problem(random, {.hidden = 256, .inner = 256, .y = Format::f32});
+  moe(problem.arguments());
+  const std::vector<double> model = model_of(problem.arguments());
+  double errors = 0, squares = 0;
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const double y =
+        gemm_detail::matrix_element(MatrixView(problem.y().view()), 0, at / 256, at % 256);
+    errors += (y - model[i]) * (y - model[i]);
+    squares += model[i] * model[i];
+  }
+  EXPECT_LE(std::sqrt(errors / squares), 0.006);
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,282 @@
+// Random layers for tests of every implementation, and the check of what each step of one left in
+// the workspace: exactly where a step is exact, else within the bound of its product.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "blockscale/moe.h"
+#include "ops/gemm/path.h"
+#include "ops/gemm/reference.h"
+#include "ops/gemm/test/transformed.h"
+#include "ops/grouped_gemm/check.h"
+#include "ops/grouped_gemm/validate.h"
+#include "ops/moe/layer.h"
+#include "ops/moe/validate.h"
+#include "tests/gemm_problem.h"
+
+namespace blockscale::test {
+
+/// Where tokens go.
+enum class Routing : std::uint8_t {
+  uniform,
+  skewed,      // most to one expert
+  one_hot,     // all to one
+  duplicates,  // each of a token's experts is the same
+  elsewhere,   // none is here
+  half_of_it,  // every other entry is dropped: -1, or an expert of another device
+};
+inline constexpr Routing kRoutings[] = {Routing::uniform,   Routing::skewed,
+                                        Routing::one_hot,   Routing::duplicates,
+                                        Routing::elsewhere, Routing::half_of_it};
+
+struct LayerCase {
+  Recipe x = Recipe::bf16, w13 = Recipe::fp8_128x128, w2 = Recipe::fp8_128x128;
+  std::optional<Recipe> activations = {};
+  std::int64_t tokens = 19, hidden = 160, inner = 192, experts = 4;
+  int top_k = 3;
+  std::int32_t first_expert = 0;
+  Routing routing = Routing::uniform;
+  QuantizeInput transform = Swiglu{};
+  bool apart = false;  // gates and ups
+  ScaleLayout layout = ScaleLayout::row_major;
+  Format y = Format::bf16;
+  bool alphas = false, bias = false, weights = true, residual = false, in_place = false;
+  InputFamily family = InputFamily::normal;
+};
+
+inline std::string text_of(const LayerCase& c) {
+  return std::string(recipe_traits(c.x).name) + " x " + recipe_traits(c.w13).name + ", " +
+         recipe_traits(c.w2).name + ", " + std::to_string(c.tokens) + " tokens, H " +
+         std::to_string(c.hidden) + ", I " + std::to_string(c.inner) + ", " +
+         std::to_string(c.experts) + " experts, top " + std::to_string(c.top_k) + ", routing " +
+         std::to_string(static_cast<int>(c.routing)) + (c.apart ? ", apart" : "");
+}
+
+/// Owns a layer; y is poison, or the residual.
+class LayerProblem {
+ public:
+  LayerProblem(Random& random, const LayerCase& of)
+      : x_(random, of.x, of.tokens, of.hidden, InputFamily::normal),
+        w13_(random, of.w13, of.inner * (is_gated(of) && !of.apart ? 2 : 1), of.hidden, of.family,
+             operand(of, of.experts * (of.apart ? 2 : 1))),
+        w2_(random, of.w2, of.hidden, of.inner, of.family, operand(of, of.experts)),
+        y_(of.y, of.tokens, of.hidden, 1, of.in_place || of.hidden % 8 == 0 ? 8 : 3),
+        residual_(of.y, of.tokens, of.hidden) {
+    arguments_.x = x_.view();
+    arguments_.w13 = w13_.view();
+    arguments_.w2 = w2_.view();
+    arguments_.top_k = of.top_k;
+    arguments_.first_expert = of.first_expert;
+    arguments_.transform = of.transform;
+    arguments_.activations = of.activations;
+    for (std::int64_t i = 0; i < of.tokens * of.top_k; ++i) {
+      ids_.push_back(id_of(random, of, i));
+      weights_.push_back(static_cast<float>(uniform_real(random, 0, 1)));
+    }
+    arguments_.ids = ids_.data();
+    if (of.weights) arguments_.weights = weights_.data();
+    if (of.alphas) {
+      arguments_.w13_alphas = fill(random, w13_alphas_, of.experts, 0.5, 2);
+      arguments_.w2_alphas = fill(random, w2_alphas_, of.experts, 0.5, 2);
+    }
+    if (of.bias) {
+      const auto w13_rows = w13_.view().batch * w13_.view().rows;
+      arguments_.w13_bias = fill(random, w13_bias_, w13_rows, -1, 1);
+      arguments_.w2_bias = fill(random, w2_bias_, of.experts * of.hidden, -1, 1);
+    }
+    residual_.fill(random, InputFamily::normal);
+    if (of.in_place) y_.copy_elements_from(residual_);
+    if (of.residual) arguments_.residual = of.in_place ? y_.view() : residual_.view();
+    arguments_.y = y_.view();
+  }
+
+  MoeArguments& arguments() { return arguments_; }
+  /// The same with the residual as it was, where y was that.
+  MoeArguments arguments_before() {
+    MoeArguments x = arguments_;
+    if (x.residual.data == x.y.data) x.residual = residual_.view();
+    return x;
+  }
+  std::vector<std::int32_t>& ids() { return ids_; }
+  TestMatrix& y() { return y_; }
+
+ private:
+  static bool is_gated(const LayerCase& of) { return std::holds_alternative<Swiglu>(of.transform); }
+  static OperandOptions operand(const LayerCase& of, std::int64_t batch) {
+    OperandOptions options;
+    options.layout = of.layout;
+    options.batch = batch;
+    options.tensor_scale_each_batch = !of.apart;
+    return options;
+  }
+  static std::int32_t id_of(Random& random, const LayerCase& of, std::int64_t entry) {
+    const auto last = static_cast<std::int32_t>(of.experts - 1);
+    const auto any = static_cast<std::int32_t>(uniform(random, 0, last));
+    const bool is_odd = chance(random, 0.5);
+    switch (of.routing) {
+      case Routing::uniform: break;
+      case Routing::skewed: return of.first_expert + (chance(random, 0.8) ? last : any);
+      case Routing::one_hot: return of.first_expert + last;
+      case Routing::duplicates:
+        return of.first_expert + static_cast<std::int32_t>(entry / of.top_k % of.experts);
+      case Routing::elsewhere: return is_odd ? -1 : of.first_expert + last + 1 + any;
+      case Routing::half_of_it:
+        if (is_odd) return chance(random, 0.5) ? -1 : of.first_expert + last + 7;
+        break;
+    }
+    return of.first_expert + any;
+  }
+  static const float* fill(Random& random, std::vector<float>& numbers, std::int64_t count,
+                           double low, double high) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      numbers.push_back(static_cast<float>(uniform_real(random, low, high)));
+    }
+    return numbers.data();
+  }
+
+  TestOperand x_, w13_, w2_;
+  TestMatrix y_, residual_;
+  std::vector<std::int32_t> ids_;
+  std::vector<float> weights_, w13_alphas_, w2_alphas_, w13_bias_, w2_bias_;
+  MoeArguments arguments_;
+};
+
+/// Has an implementation compute a grouped product of arguments that are not validated.
+using Multiply = std::function<void(const GroupedGemmArguments&)>;
+
+/// The first product in f32, without what comes behind it, [entries, rows of w13].
+inline std::vector<float> sums_of(const moe_detail::LayerPart& part, const Multiply& multiply) {
+  GroupedGemmArguments up = part.up;
+  up.quantized.reset();
+  up.transform = Identity{};
+  std::vector<float> sums(static_cast<std::size_t>(up.rows * up.b.rows), NAN);
+  up.d = {sums.data(), Format::f32, up.rows, up.b.rows};
+  multiply(up);
+  return sums;
+}
+
+/// Rows [0, rows) of the tensor between the products, as the first one's sums ask for.
+inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& x,
+                         const std::vector<float>& sums, std::int64_t rows) {
+  const GroupedGemmArguments& up = part.up;
+  const std::int64_t columns = up.b.rows, inner = moe_detail::inner_of(x);
+  const ScaledTensorView got = resolved(part.down.a, "inner");
+  if (rows == 0 || inner == 0) return;
+  const auto bytes = static_cast<std::size_t>(rows * got.value_row_stride);
+  if (!up.quantized) {
+    std::vector<std::uint16_t> expected(static_cast<std::size_t>(rows * inner));
+    MutableMatrixView d = {expected.data(), Format::bf16, rows, inner, inner};
+    d.batch_stride = rows * inner;
+    if (std::holds_alternative<Identity>(x.transform)) {
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        expected[i] =
+            static_cast<std::uint16_t>(encode(Format::bf16, sums[i], Overflow::propagate));
+      }
+    } else {
+      store_transformed(x.transform, sums.data(), columns, d);
+    }
+    EXPECT_EQ(std::memcmp(got.values, expected.data(), bytes), 0) << "rows between the products";
+    return;
+  }
+  QuantizeOptions options;
+  options.input = x.transform;
+  const ScaledTensor expected = quantize({sums.data(), Format::f32, rows, columns}, got.recipe,
+                                         ScaleLayout::row_major, options);
+  const ScaledTensorView codes = expected.view();
+  EXPECT_EQ(std::memcmp(got.values, codes.values, bytes), 0) << "codes between the products";
+  EXPECT_EQ(std::memcmp(got.scales, codes.scales,
+                        static_cast<std::size_t>(
+                            scale_bytes(got.recipe, ScaleLayout::row_major, rows, inner))),
+            0)
+      << "scales between the products";
+}
+
+/// Every element of y, from the rows that the second product left.
+inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x) {
+  const moe_detail::FinalizeArguments& f = part.finalize;
+  const auto* const rows = static_cast<const std::uint16_t*>(f.rows.values);
+  std::int64_t differences = 0;
+  for (std::int64_t t = 0; t < f.y.rows; ++t) {
+    for (std::int64_t c = 0; c < f.y.columns; ++c) {
+      float sum = 0;
+      if (x.residual.data != nullptr) {
+        sum = static_cast<float>(gemm_detail::matrix_element(x.residual, 0, t, c));
+      }
+      for (int j = 0; j < x.top_k; ++j) {
+        const std::int64_t entry = t * x.top_k + j;
+        const std::int32_t row = f.row_of_entry[entry];
+        if (row < 0) continue;
+        const float weight = x.weights == nullptr ? 1.0f : x.weights[entry];
+        const auto value = bit_cast<float>(std::uint32_t{rows[row * f.rows.k + c]} << 16);
+        const float product = weight * value;
+        sum += product;
+      }
+      const std::uint32_t code = encode(f.y.dtype, sum, Overflow::propagate);
+      std::uint32_t got = 0;
+      const std::int64_t size = format_traits(f.y.dtype).bits / 8;
+      std::memcpy(&got,
+                  static_cast<const std::uint8_t*>(f.y.data) + (t * f.y.row_stride + c) * size,
+                  static_cast<std::size_t>(size));
+      differences += got != code;
+    }
+  }
+  EXPECT_EQ(differences, 0) << "elements of y";
+}
+
+/// Entries by expert, each expert's in their order.
+inline std::vector<std::int32_t> sorted_entries(const MoeArguments& x) {
+  std::vector<std::int32_t> entries;
+  for (std::int64_t e = 0; e < moe_detail::experts_of(x); ++e) {
+    for (std::int64_t i = 0; i < x.x.rows * x.top_k; ++i) {
+      if (std::int64_t{x.ids[i]} - x.first_expert == e) {
+        entries.push_back(static_cast<std::int32_t>(i));
+      }
+    }
+  }
+  return entries;
+}
+
+/// Checks all that a layer of one part left: `arguments` as they were before the call.
+inline void expect_layer(const MoeArguments& arguments, void* workspace, const Multiply& multiply,
+                         gemm_detail::GemmPath path, gemm_detail::GemmPath down_path) {
+  const MoeArguments x = moe_detail::validated(arguments, {});
+  if (x.x.rows == 0) return;
+  const moe_detail::LayerPart part = moe_detail::part_of(x, 0, x.x.rows, workspace);
+  const std::vector<std::int32_t> entries = sorted_entries(x);
+  for (std::size_t row = 0; row < entries.size(); ++row) {
+    EXPECT_EQ(part.sort.token_of_row[row], entries[row] / x.top_k);
+    EXPECT_EQ(part.sort.row_of_entry[entries[row]], static_cast<std::int32_t>(row));
+  }
+  ASSERT_EQ(part.sort.offsets[moe_detail::experts_of(x)], std::ssize(entries));
+  if (part.quantize) {
+    const ScaledTensor expected = quantize(part.quantize->x, part.quantize->out.recipe);
+    const auto bytes = static_cast<std::size_t>(x.x.rows * x.x.k);
+    EXPECT_EQ(std::memcmp(part.quantize->out.values, expected.view().values, bytes), 0);
+  }
+  const std::vector<float> sums = sums_of(part, multiply);
+  GroupedGemmArguments up = part.up;
+  up.quantized.reset();
+  up.transform = Identity{};
+  up.d = {const_cast<float*>(sums.data()), Format::f32, up.rows, up.b.rows};
+  constexpr std::int64_t kSamples = 512;
+  const GemmCheck of_up =
+      grouped_gemm_detail::check_elements(grouped_gemm_detail::validated(up), kSamples, path);
+  EXPECT_TRUE(of_up.passed()) << of_up.largest_error << " " << of_up.of_usual;
+  expect_inner(part, x, sums, std::ssize(entries));
+  const GemmCheck of_down = grouped_gemm_detail::check_elements(
+      grouped_gemm_detail::validated(part.down), kSamples, down_path);
+  EXPECT_TRUE(of_down.passed()) << of_down.largest_error << " " << of_down.of_usual;
+  expect_sums(part, x);
+}
+
+}  // namespace blockscale::test

@@ -1,0 +1,171 @@
+#include "ops/moe/validate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "ops/common/checks.h"
+#include "ops/common/regions.h"
+#include "ops/gemm/validate.h"
+#include "ops/moe/call_memory.h"
+#include "ops/moe/routing.h"
+
+namespace blockscale::moe_detail {
+namespace {
+
+using checks::check_equal;
+using checks::is_but;
+
+[[noreturn]] void fail(const char* argument, const std::string& message) {
+  checks::fail(argument, "", message);
+}
+
+[[noreturn]] void fail_unsupported(const std::string& argument, const std::string& message) {
+  throw Error(ErrorCode::unsupported, argument, message);
+}
+
+void check_range(const char* argument, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return;
+  fail(argument, is_but(value, "in " + std::to_string(least) + ".." + std::to_string(most)));
+}
+
+template <class Number>
+void check_numbers(const char* argument, const Number* numbers, bool needed = false) {
+  checks::check_pointer(argument, "", numbers, needed, alignof(Number));
+}
+
+/// What activations may be, but for bf16.
+constexpr Recipe kQuantizedActivations[] = {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2,
+                                            Recipe::fp8_1x128_ue8m0, Recipe::mxfp8_e4m3};
+
+Recipe activations_of(const MoeArguments& x) {
+  if (!x.activations) {
+    const bool is_fp8 = recipe_traits(x.w13.recipe).family == Family::fp8 &&
+                        recipe_traits(x.w2.recipe).family == Family::fp8;
+    return is_fp8 ? Recipe::fp8_1x128 : Recipe::bf16;
+  }
+  const Recipe recipe = *x.activations;
+  const auto* const end = std::end(kQuantizedActivations);
+  if (recipe == Recipe::bf16 || std::find(kQuantizedActivations, end, recipe) != end) return recipe;
+  const int value = static_cast<int>(recipe);
+  const std::string name =
+      value < kRecipeCount ? recipe_traits(recipe).name : std::to_string(value);
+  std::string allowed = "bf16";
+  for (const Recipe other : kQuantizedActivations) {
+    allowed += std::string(", ") + recipe_traits(other).name;
+  }
+  fail("activations", "is " + name + ", must be one of " + allowed);
+}
+
+void check_pair(Recipe a, const char* of_a, Recipe b, const char* of_b) {
+  if (gemm_supports(a, b)) return;
+  fail_unsupported(std::string(of_b) + ".recipe",
+                   std::string("is ") + recipe_traits(b).name + " with " + of_a + " in " +
+                       recipe_traits(a).name + ": no such pair (docs/numerics.md lists the pairs)");
+}
+
+void check_recipes(const MoeArguments& x) {
+  const bool quantizes_x = is_plain(x.x.recipe) && is_quantized(x);
+  check_pair(quantizes_x ? *x.activations : x.x.recipe, quantizes_x ? "activations" : "x",
+             x.w13.recipe, "w13");
+  check_pair(*x.activations, "activations", x.w2.recipe, "w2");
+}
+
+void check_shapes(const MoeArguments& x) {
+  const std::int64_t experts = experts_of(x), inner = inner_of(x);
+  check_equal("x.batch", x.x.batch, 1, "as tokens are rows of one matrix");
+  check_range("x.rows", x.x.rows, 0, kMaxTokens);
+  check_range("w2.batch", experts, 1, kMaxExperts);
+  check_equal("w2.rows", x.w2.rows, x.x.k, "the k of x");
+  check_equal("w13.k", x.w13.k, x.x.k, "the k of x");
+  check_range("top_k", x.top_k, 1, kMaxTopK);
+  const auto* const swiglu = std::get_if<Swiglu>(&x.transform);
+  if (swiglu == nullptr) {
+    check_equal("w13.batch", x.w13.batch, experts, "the experts of w2");
+    check_equal("w13.rows", x.w13.rows, inner, "the k of w2");
+    return;
+  }
+  if (x.w13.batch != 2 * experts) {
+    check_equal("w13.batch", x.w13.batch, experts,
+                "the experts of w2, or twice as many with gates and ups apart");
+    check_equal("w13.rows", x.w13.rows, 2 * inner, "twice the k of w2");
+    return;
+  }
+  check_equal("w13.rows", x.w13.rows, inner, "the k of w2, as gates and ups are apart");
+  check_equal("transform.group", swiglu->group, 0, "as gates and ups are apart");
+}
+
+void check_kind_of_transform(const MoeArguments& x) {
+  if (std::holds_alternative<Modulate>(x.transform) ||
+      std::holds_alternative<RmsNorm>(x.transform)) {
+    fail_unsupported("transform", "must be Identity, Gelu or Swiglu");
+  }
+}
+
+/// Of arguments whose shapes are checked.
+void check_transform(const MoeArguments& x) {
+  GemmArguments product;
+  product.b.rows = std::holds_alternative<Swiglu>(x.transform) ? 2 * inner_of(x) : inner_of(x);
+  product.d.columns = inner_of(x);
+  product.transform = x.transform;
+  (void)gemm_detail::transform_of_result(product);
+}
+
+void check_result(const MoeArguments& x) {
+  check_equal("y.batch", x.y.batch, 1, "as tokens are rows of one matrix");
+  check_equal("y.rows", x.y.rows, x.x.rows, "the rows of x");
+  check_equal("y.columns", x.y.columns, x.w2.rows, "the rows of w2");
+  if (x.residual.data == nullptr) return;
+  if (x.residual.dtype != x.y.dtype) {
+    fail("residual.dtype", std::string("is ") + format_traits(x.residual.dtype).name +
+                               ", must be that of y, " + format_traits(x.y.dtype).name);
+  }
+  check_equal("residual.batch", x.residual.batch, 1, "as tokens are rows of one matrix");
+  check_equal("residual.rows", x.residual.rows, x.y.rows, "the rows of y");
+  check_equal("residual.columns", x.residual.columns, x.y.columns, "the columns of y");
+}
+
+/// Whether each element of the residual is read before it is written.
+bool is_in_place(const MoeArguments& x) {
+  return x.residual.data == x.y.data && (x.y.rows <= 1 || x.residual.row_stride == x.y.row_stride);
+}
+
+void check_aliasing(const MoeArguments& x) {
+  const Region y = {"y.data", lines_of(MatrixView(x.y))};
+  for_each_read(x, [&](const char* argument, const void*, const MemoryLines& lines) {
+    if (std::string_view(argument) == "residual.data" && is_in_place(x)) return;
+    check_apart(y, {argument, lines});
+  });
+}
+
+}  // namespace
+
+MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options) {
+  checks::check_threads("options.threads", options.threads);
+  checks::check_size("options.workspace_limit", "", options.workspace_limit, 1);
+  MoeArguments x = arguments;
+  x.x = resolved(arguments.x, "x");
+  x.w13 = resolved(arguments.w13, "w13");
+  x.w2 = resolved(arguments.w2, "w2");
+  x.y = resolved(arguments.y, "y");
+  if (x.residual.data != nullptr) x.residual = resolved(arguments.residual, "residual");
+  check_kind_of_transform(x);
+  check_shapes(x);
+  check_transform(x);
+  x.activations = activations_of(x);
+  check_recipes(x);
+  check_result(x);
+  check_numbers("ids", x.ids, x.x.rows > 0);
+  check_numbers("weights", x.weights);
+  check_numbers("w13_alphas", x.w13_alphas);
+  check_numbers("w2_alphas", x.w2_alphas);
+  gemm_detail::check_bias(x.w13_bias, x.bias_dtype, "w13_bias");
+  gemm_detail::check_bias(x.w2_bias, x.bias_dtype, "w2_bias");
+  check_aliasing(x);
+  return x;
+}
+
+}  // namespace blockscale::moe_detail

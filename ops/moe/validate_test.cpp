@@ -1,0 +1,155 @@
+// What a layer's call refuses, and how it says so.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "ops/moe/test/layer_problem.h"
+
+namespace blockscale {
+namespace {
+
+using test::LayerCase;
+using test::LayerProblem;
+using test::Random;
+
+class MoeValidateTest : public ::testing::Test {
+ protected:
+  void expect_error(ErrorCode code, const std::string& argument, const std::string& text,
+                    const MoeOptions& options = {}) {
+    const std::vector<std::uint8_t> before = problem_.y().bytes();
+    try {
+      moe(x_, options);
+      ADD_FAILURE() << argument << " is allowed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_EQ(error.argument(), argument);
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(problem_.y().bytes(), before);
+  }
+  void expect_invalid(const std::string& argument, const std::string& text) {
+    expect_error(ErrorCode::invalid_argument, argument, text);
+  }
+  void expect_unsupported(const std::string& argument, const std::string& text) {
+    expect_error(ErrorCode::unsupported, argument, text);
+  }
+
+  Random random_{1};
+  LayerProblem problem_{random_, LayerCase{}};
+  MoeArguments x_ = problem_.arguments();
+};
+
+TEST_F(MoeValidateTest, AcceptsTheProblem) {
+  EXPECT_NO_THROW(moe(x_));
+}
+TEST_F(MoeValidateTest, Shapes) {
+  x_.x.rows = 18;
+  expect_invalid("y.rows", "is 19, must be 18, the rows of x");
+  x_ = problem_.arguments();
+  x_.w13.k = 144;
+  expect_invalid("w13.k", "is 144, must be 160, the k of x");
+  x_ = problem_.arguments();
+  x_.w2.rows = 128;
+  expect_invalid("w2.rows", "is 128, must be 160, the k of x");
+  x_ = problem_.arguments();
+  x_.w13.rows = 192;
+  expect_invalid("w13.rows", "is 192, must be 384, twice the k of w2");
+  x_ = problem_.arguments();
+  x_.w13.batch = 3;
+  expect_invalid("w13.batch", "is 3, must be 4");
+  x_ = problem_.arguments();
+  x_.transform = Gelu{};
+  expect_invalid("w13.rows", "is 384, must be 192, the k of w2");
+  x_ = problem_.arguments();
+  x_.y.columns = 159;
+  expect_invalid("y.columns", "is 159, must be 160");
+}
+TEST_F(MoeValidateTest, TopK) {
+  for (const int top_k : {0, 17, -3}) {
+    x_.top_k = top_k;
+    expect_invalid("top_k", "is " + std::to_string(top_k) + ", must be in 1..16");
+  }
+}
+TEST_F(MoeValidateTest, Transforms) {
+  x_.transform = Swiglu{GateOrder::gate_first, 7};
+  expect_invalid("transform.group", "is 7");
+  x_.transform = RmsNorm{};
+  expect_unsupported("transform", "must be Identity, Gelu or Swiglu");
+}
+TEST_F(MoeValidateTest, Recipes) {
+  x_.activations = Recipe::nvfp4;
+  expect_invalid("activations", "is nvfp4, must be one of bf16, fp8_1x128");
+  x_.activations = static_cast<Recipe>(200);
+  expect_invalid("activations", "is 200");
+  x_.activations = Recipe::mxfp8_e4m3;
+  expect_unsupported("w13.recipe", "is fp8_128x128 with activations in mxfp8_e4m3");
+}
+TEST_F(MoeValidateTest, Pointers) {
+  x_.ids = nullptr;
+  expect_invalid("ids", "is null");
+  x_ = problem_.arguments();
+  x_.w2_bias = reinterpret_cast<const char*>(x_.weights) + 2;
+  expect_invalid("w2_bias", "multiple of 4");
+  x_ = problem_.arguments();
+  x_.w13_bias = x_.weights;
+  x_.bias_dtype = Format::e4m3;
+  expect_invalid("bias_dtype", "e4m3");
+  x_ = problem_.arguments();
+  x_.w13_alphas = reinterpret_cast<const float*>(reinterpret_cast<const char*>(x_.weights) + 1);
+  expect_invalid("w13_alphas", "multiple of 4");
+}
+TEST_F(MoeValidateTest, Residuals) {
+  x_.residual = x_.y;
+  x_.residual.dtype = Format::f16;
+  expect_invalid("residual.dtype", "is f16, must be that of y, bf16");
+  x_.residual = x_.y;
+  x_.residual.row_stride = 200;
+  expect_invalid("y.data", "residual.data");
+}
+TEST_F(MoeValidateTest, Overlaps) {
+  x_.weights = static_cast<const float*>(x_.y.data);
+  expect_invalid("y.data", "weights");
+  x_ = problem_.arguments();
+  x_.y.data = const_cast<void*>(x_.x.values);
+  expect_invalid("y.data", "x.values");
+}
+TEST_F(MoeValidateTest, Options) {
+  expect_error(ErrorCode::invalid_argument, "options.threads", "-1", {.threads = -1});
+  expect_error(ErrorCode::invalid_argument, "options.workspace_limit", "is 0",
+               {.workspace_limit = 0});
+}
+
+TEST(MoeApartTest, GatesAndUps) {
+  Random random(2);
+  LayerProblem problem(random, {.apart = true});
+  MoeArguments x = problem.arguments();
+  const auto argument_of = [&] {
+    try {
+      moe(x);
+    } catch (const Error& error) {
+      return error.argument();
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(argument_of(), "none");
+  x.transform = Swiglu{GateOrder::gate_first, 64};
+  EXPECT_EQ(argument_of(), "transform.group");
+  x = problem.arguments();
+  x.w13.value_batch_stride += 16;
+  x.w13.batch = 8;
+  EXPECT_EQ(argument_of(), "w13.value_batch_stride");
+  Random other(3);
+  const Recipe e5m2 = Recipe::fp8_tensor_e5m2;  // no recipe has scales of rows for its elements
+  LayerProblem of_e5m2(other, {.w13 = e5m2, .apart = true});
+  x = of_e5m2.arguments();
+  EXPECT_EQ(argument_of(), "w13.recipe");
+  Random again(4);
+  LayerProblem of_nv(again, {.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .apart = true});
+  x = of_nv.arguments();
+  x.w13.tensor_scale_batch_stride = 1;
+  EXPECT_EQ(argument_of(), "w13.tensor_scale_batch_stride");
+}
+
+}  // namespace
+}  // namespace blockscale
