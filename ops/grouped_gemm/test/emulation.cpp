@@ -28,9 +28,8 @@ emulator::Report report_of(grouped_gemm_detail::GroupedStep& step, int architect
       step.params);
 }
 
-static bool emulate(const quantize_detail::QuantizePlan& plan,
-                    const std::vector<emulator::Buffer>& buffers,
-                    const emulator::Options& options) {
+bool emulate(const quantize_detail::QuantizePlan& plan,
+             const std::vector<emulator::Buffer>& buffers, const emulator::Options& options) {
   for (int i = 0; i < plan.count; ++i) {
     const auto& step = plan.steps[static_cast<std::size_t>(i)];
     const QuantizeFunction function = quantize_function(step.kernel);

@@ -1,0 +1,87 @@
+// The layer on CUDA devices: arguments -> plan -> launches.
+#include "ops/moe/cuda/launch.h"
+
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/call.h"
+#include "ops/common/regions.h"
+#include "ops/grouped_gemm/cuda/launch.h"
+#include "ops/moe/call_memory.h"
+#include "ops/moe/cuda/plan.h"
+#include "ops/moe/cuda/specs.h"
+#include "ops/moe/validate.h"
+#include "ops/quantize/cuda/kernel_sets.h"
+#include "runtime/cuda/device.h"
+
+namespace blockscale {
+namespace moe_detail {
+namespace {
+
+std::vector<Region> regions_of(const MoeArguments& x) {
+  std::vector<Region> regions = {{"y.data", lines_of(MatrixView(x.y))}};
+  for_each_read(x, [&](const char* argument, const void*, const MemoryLines& lines) {
+    regions.push_back({argument, lines});
+  });
+  return regions;
+}
+
+/// All memory of a call must lie on the call's device.
+cuda::CallDevice device_of_call(const MoeArguments& x, const cuda::Execution& execution) {
+  cuda::CallDevice device(execution);
+  device.add("y.data", x.y.data);
+  for_each_read(x, [&](const char* argument, const void* data, const MemoryLines&) {
+    device.add(argument, data);
+  });
+  return device;
+}
+
+void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& execution) {
+  const auto launch = [&](std::size_t kernel, const auto& step) {
+    cuda::launch(kernels().get(kernel, architecture), step.shape, execution, step.params);
+  };
+  if (part.join_scales) launch(kJoinScalesKernel, *part.join_scales);
+  launch_steps(part.sort, execution);
+  if (part.quantize) quantize_detail::launch_steps(*part.quantize, execution);
+  grouped_gemm_detail::launch_steps(part.up, execution);
+  grouped_gemm_detail::launch_steps(part.down, execution);
+  launch(kFinalizeKernel, part.finalize);
+}
+
+}  // namespace
+}  // namespace moe_detail
+
+namespace cuda {
+
+std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions& options) {
+  using namespace moe_detail;
+  return plan_moe(validated(arguments, options), options, default_chip()).workspace_bytes;
+}
+
+void moe(const MoeArguments& arguments, const MoeOptions& options, const Execution& execution) {
+  using namespace moe_detail;
+  const MoeArguments x = validated(arguments, options);
+  CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return;
+  const Chip& chip = device.chip(kernels());
+  MoePlan plan = plan_moe(x, options, chip, execution.workspace);
+  const Execution with = with_workspace(execution, plan.workspace_bytes);
+  if (with.workspace != execution.workspace) plan = plan_moe(x, options, chip, with.workspace);
+  if (plan.workspace_bytes != 0) {
+    check_workspace(with, plan.workspace_bytes, device);
+    check_apart({"execution.workspace", line_of(with.workspace, plan.workspace_bytes)},
+                regions_of(x));
+  }
+  const DeviceScope scope(device.ordinal());
+  for (MoePartPlan& part : plan.parts) launch_part(part, plan.architecture, with);
+}
+
+std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options,
+                         const Chip& chip) {
+  using namespace moe_detail;
+  return plan_moe(validated(arguments, options), options, checked(chip, kernels())).str();
+}
+
+}  // namespace cuda
+}  // namespace blockscale

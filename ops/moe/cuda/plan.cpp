@@ -1,0 +1,166 @@
+#include "ops/moe/cuda/plan.h"
+
+#include <algorithm>
+
+#include "ops/common/checks.h"
+#include "ops/gemm/cuda/problem.h"
+#include "ops/grouped_gemm/validate.h"
+#include "ops/moe/cuda/specs.h"
+#include "ops/moe/validate.h"
+#include "ops/moe/validate_routing.h"
+#include "ops/quantize/validate.h"
+
+namespace blockscale::moe_detail {
+namespace {
+
+using gemm_detail::byte_at;
+
+/// Blocks of a kernel whose blocks take one piece of work after the other.
+LaunchShape shape_of(std::int64_t pieces, std::uint32_t threads, const cuda::Chip& chip) {
+  constexpr std::int64_t kBlocksOfMultiprocessor = 16;
+  LaunchShape shape;
+  shape.grid = {
+      static_cast<std::uint32_t>(std::min(pieces, kBlocksOfMultiprocessor * chip.multiprocessors))};
+  shape.block = {threads};
+  shape.programmatic_dependent_launch = true;
+  return shape;
+}
+
+MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip& chip) {
+  MoePartPlan::JoinScales step;
+  gemm_detail::check_size("w13.rows", x.matrices * x.rows);
+  JoinScalesParams& p = step.params;
+  p.from = x.from;
+  p.to = x.to;
+  p.rows = static_cast<std::uint32_t>(x.matrices * x.rows);
+  p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.rows));
+  p.columns = static_cast<std::uint32_t>(x.columns);
+  p.block_rows = static_cast<std::uint32_t>(x.block_rows);
+  step.shape = shape_of(p.rows, kJoinScalesThreads, chip);
+  return step;
+}
+
+template <class View>
+EpilogueMatrix matrix_of(const View& x) {
+  EpilogueMatrix m;
+  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
+  m.dtype = x.dtype;
+  m.row_stride = x.row_stride;
+  return m;
+}
+
+/// Whether rows are whole vectors of 16 bytes.
+bool takes_vectors(const EpilogueMatrix& x) {
+  const std::int64_t size = x.dtype == Format::f32 ? 4 : 2;
+  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.row_stride * size % 16 == 0;
+}
+
+MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip& chip) {
+  MoePartPlan::Finalize step;
+  const std::int64_t of_token = ceil_div(x.y.columns, std::int64_t{kFinalizeRun});
+  gemm_detail::check_size("y.columns", x.y.columns);
+  if (x.y.rows * of_token >= gemm_detail::kMostElements) {
+    throw Error(ErrorCode::unsupported, "y",
+                "has 2^31 runs of " + std::to_string(kFinalizeRun) + " columns or more");
+  }
+  FinalizeParams& p = step.params;
+  p.rows = static_cast<const std::uint16_t*>(x.rows.values);
+  p.row_stride = x.rows.k;
+  p.row_of_entry = x.row_of_entry;
+  p.weights = x.weights;
+  p.top_k = static_cast<std::uint32_t>(x.top_k);
+  p.columns = static_cast<std::uint32_t>(x.y.columns);
+  p.runs = static_cast<std::uint32_t>(x.y.rows * of_token);
+  p.runs_of_token = Divisor(static_cast<std::uint32_t>(of_token));
+  p.residual = matrix_of(x.residual);
+  p.y = matrix_of(x.y);
+  p.vectors = x.y.columns % kFinalizeElements == 0 && takes_vectors(p.y) &&
+              (p.residual.data == nullptr || takes_vectors(p.residual));
+  step.shape = shape_of(p.runs, kFinalizeThreads, chip);
+  return step;
+}
+
+/// Launches of a part, and the bytes of workspace that they need beside part_bytes.
+struct Launches {
+  MoePartPlan plan;
+  std::int64_t bytes = 0;
+};
+
+/// The steps run one after the other: they share what is behind the part's own memory.
+Launches launches_of(const LayerPart& part, const cuda::Chip& chip, void* beside) {
+  Launches launches;
+  MoePartPlan& plan = launches.plan;
+  const auto needs = [&](std::int64_t bytes) { launches.bytes = std::max(launches.bytes, bytes); };
+  plan.tokens = part.sort.tokens;
+  if (part.scales) plan.join_scales = join_scales_step(*part.scales, chip);
+  plan.sort = plan_sort(validated(part.sort), chip, beside);
+  needs(plan.sort.workspace_bytes);
+  if (part.quantize) {
+    const QuantizeOptions options;
+    const auto arguments =
+        quantize_detail::validated(part.quantize->x, part.quantize->out, options);
+    plan.quantize = quantize_detail::plan_quantize(arguments, options, chip, beside);
+    needs(plan.quantize->workspace_bytes);
+  }
+  plan.up =
+      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(part.up), chip, beside);
+  needs(plan.up.workspace_bytes);
+  plan.down =
+      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(part.down), chip, beside);
+  needs(plan.down.workspace_bytes);
+  plan.finalize = finalize_step(part.finalize, chip);
+  return launches;
+}
+
+}  // namespace
+
+MoePlan plan_moe(const MoeArguments& x, const MoeOptions& options, const cuda::Chip& chip,
+                 void* workspace) {
+  MoePlan plan;
+  plan.architecture = chip.architecture;
+  if (x.y.rows == 0 || x.y.columns == 0) return plan;
+  const auto part_at = [&](std::int64_t first, std::int64_t tokens, void* base) {
+    const LayerPart part = part_of(x, first, tokens, base);
+    return launches_of(part, chip, byte_at(base, part_bytes(x, tokens)));
+  };
+  const auto bytes_of = [&](std::int64_t tokens) {
+    return part_bytes(x, tokens) + part_at(0, tokens, kNoMemory).bytes;
+  };
+  const std::int64_t most = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
+  plan.workspace_bytes = ceil_div(bytes_of(most), std::int64_t{16}) * 16;
+  void* const base = workspace == nullptr ? kNoMemory : workspace;
+  for (std::int64_t first = 0; first < x.x.rows; first += most) {
+    plan.parts.push_back(part_at(first, std::min(most, x.x.rows - first), base).plan);
+    if (first != 0) plan.parts.back().join_scales.reset();
+  }
+  return plan;
+}
+
+std::string MoePartPlan::str() const {
+  const auto blocks = [](const LaunchShape& shape) {
+    return std::to_string(shape.grid.x) + " blocks\n";
+  };
+  std::string text;
+  if (join_scales) {
+    text += kernel_name(kJoinScalesKernel) + ": " + std::to_string(join_scales->params.rows) +
+            " rows of scales, each for " + std::to_string(join_scales->params.block_rows) +
+            " rows of gates or ups, " + blocks(join_scales->shape);
+  }
+  text += sort.str();
+  if (quantize) text += quantize->str();
+  text += up.str() + down.str();
+  return text + kernel_name(kFinalizeKernel) + ": " + std::to_string(finalize.params.runs) +
+         " runs of " + std::to_string(kFinalizeRun) + " columns, " + blocks(finalize.shape);
+}
+
+std::string MoePlan::str() const {
+  if (parts.empty()) return "nothing to launch\n";
+  std::string text;
+  if (parts.size() > 1) {
+    text = std::to_string(parts.size()) + " parts of " + std::to_string(parts[0].tokens) +
+           " tokens, the last of " + std::to_string(parts.back().tokens) + "; each:\n";
+  }
+  return text + parts[0].str() + "workspace: " + std::to_string(workspace_bytes) + " bytes\n";
+}
+
+}  // namespace blockscale::moe_detail

@@ -1,0 +1,56 @@
+// How a layer becomes kernel launches: a pure function of shapes, recipes, strides and the chip, so
+// it is tested without a GPU. Where entries go is not known here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/moe.h"
+#include "core/launch_shape.h"
+#include "ops/grouped_gemm/cuda/plan.h"
+#include "ops/moe/cuda/routing.h"
+#include "ops/moe/kernels/finalize.cuh"
+#include "ops/moe/kernels/join_scales.cuh"
+#include "ops/moe/layer.h"
+#include "ops/quantize/cuda/plan.h"
+
+namespace blockscale::moe_detail {
+
+/// Launches of some tokens, in the order of the members.
+struct MoePartPlan {
+  struct JoinScales {
+    LaunchShape shape;
+    JoinScalesParams params;
+  };
+  struct Finalize {
+    LaunchShape shape;
+    FinalizeParams params;
+  };
+
+  std::int64_t tokens = 0;
+  std::optional<JoinScales> join_scales;
+  SortPlan sort;
+  std::optional<quantize_detail::QuantizePlan> quantize;
+  grouped_gemm_detail::GroupedPlan up, down;
+  Finalize finalize;
+
+  std::string str() const;
+};
+
+struct MoePlan {
+  int architecture = 0;            // of the chip that it is for
+  std::vector<MoePartPlan> parts;  // all but the last of as many tokens; none where y is empty
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// Of validated arguments; `workspace` holds the plan's workspace_bytes (it may be null to learn
+/// how many these are). Throws `unsupported` as the plans of the steps do.
+MoePlan plan_moe(const MoeArguments& validated, const MoeOptions& options, const cuda::Chip& chip,
+                 void* workspace = nullptr);
+
+}  // namespace blockscale::moe_detail

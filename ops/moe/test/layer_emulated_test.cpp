@@ -1,0 +1,139 @@
+// The layer as the GPU's kernels compute it, in the emulator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "ops/gemm/cpu/memory.h"
+#include "ops/moe/test/layer_emulation.h"
+#include "ops/moe/test/layer_problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::GemmPath;
+using moe_detail::MoePlan;
+using test::LayerCase;
+using test::LayerProblem;
+using test::Random;
+using test::Routing;
+
+GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
+  const bool is_fp8 = std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
+  return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
+}
+
+/// Runs a layer in the emulator and checks each of its steps.
+void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
+           const cuda::Chip& chip = test::chip_of(3)) {
+  SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
+  Random random(2);
+  LayerProblem problem(random, of);
+  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+  const std::int64_t bytes = moe_detail::plan_moe(x, {}, chip).workspace_bytes;
+  const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
+  const std::span<std::uint8_t> workspace(memory.get(), static_cast<std::size_t>(bytes));
+  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
+  MoePlan plan = moe_detail::plan_moe(x, {}, chip, workspace.data());
+  ASSERT_EQ(plan.parts.size(), 1u);
+  std::vector<emulator::Buffer> buffers = test::buffers_of(x);
+  buffers.push_back(emulator::in_out("workspace", workspace));
+  ASSERT_TRUE(test::emulate(plan.parts[0], plan.architecture, buffers, options)) << plan.str();
+  EXPECT_TRUE(problem.y().is_poison_intact());
+  const auto multiply = [&](const GroupedGemmArguments& up) {
+    const GroupedGemmArguments product = grouped_gemm_detail::validated(up);
+    grouped_gemm_detail::GroupedPlan of_up = grouped_gemm_detail::plan_grouped(product, chip);
+    std::vector<emulator::Buffer> all = buffers;
+    all.push_back(emulator::buffer("sums", up.d.data,
+                                   static_cast<std::size_t>(up.d.rows * up.d.columns * 4),
+                                   emulator::BufferUse::output));
+    EXPECT_TRUE(test::emulate(of_up, all, emulator::in_order()));
+  };
+  test::expect_layer(problem.arguments_before(), workspace.data(), multiply,
+                     path_of(plan.parts[0].up), path_of(plan.parts[0].down));
+}
+
+TEST(EmulatedMoe, EveryRouting) {
+  for (const Routing routing : test::kRoutings) {
+    check({.tokens = 11, .routing = routing, .residual = routing == Routing::elsewhere});
+  }
+  check({.tokens = 11}, emulator::in_order());
+}
+
+TEST(EmulatedMoe, KindsOfWeight) {
+  for (const Recipe recipe : {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128,
+                              Recipe::fp8_128x128_ue8m0, Recipe::nvfp4, Recipe::mxfp4}) {
+    check({.w13 = recipe, .w2 = recipe, .tokens = 7, .alphas = true, .bias = true});
+  }
+  check(
+      {.w13 = Recipe::nvfp4, .w2 = Recipe::mxfp4, .activations = Recipe::mxfp8_e4m3, .tokens = 5});
+}
+
+TEST(EmulatedMoe, Transforms) {
+  for (const Recipe activations : {Recipe::fp8_1x128, Recipe::bf16}) {
+    check({.activations = activations, .tokens = 6, .transform = Gelu{}});
+    check({.activations = activations, .tokens = 6, .transform = Identity{}, .bias = true});
+    check({.activations = activations, .tokens = 6, .transform = Swiglu{GateOrder::up_first, 64}});
+  }
+}
+
+TEST(EmulatedMoe, ShardsWhoseGatesNoBlockDivides) {
+  for (const std::int64_t inner : {64, 80, 192}) {
+    check({.tokens = 5, .inner = inner, .apart = true});
+    check({.tokens = 5, .inner = inner, .apart = true, .layout = ScaleLayout::mn_major});
+  }
+  check({.w13 = Recipe::fp8_128x128_ue8m0, .tokens = 5, .inner = 80, .apart = true});
+}
+
+TEST(EmulatedMoe, ResidualsAndTypes) {
+  for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
+    check({.tokens = 5, .y = y, .residual = true});
+    check({.tokens = 5, .y = y, .residual = true, .in_place = true});
+    check({.tokens = 5, .hidden = 161, .y = y, .weights = false, .residual = true});
+  }
+  check({.x = Recipe::fp8_1x128, .tokens = 5});
+}
+
+TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
+  check({.tokens = 90, .hidden = 1040, .inner = 128, .experts = 2, .top_k = 2});
+  check({.tokens = 3, .experts = 40, .top_k = 16});
+}
+
+TEST(EmulatedMoe, EveryArchitecture) {
+  for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
+    cuda::Chip few = chip;
+    few.multiprocessors = 3;
+    check({.tokens = 5, .hidden = 64, .inner = 64}, emulator::random_order(3), few);
+  }
+}
+
+TEST(EmulatedMoe, PartsChangeNothing) {
+  const LayerCase of = {.tokens = 140, .hidden = 16, .inner = 16, .experts = 2, .top_k = 1};
+  const auto result_of = [&](std::int64_t limit, std::size_t parts) {
+    Random random(2);
+    LayerProblem problem(random, of);
+    MoeOptions options;
+    options.workspace_limit = limit;
+    const MoeArguments x = moe_detail::validated(problem.arguments(), options);
+    const cuda::Chip chip = test::chip_of(3);
+    const std::int64_t bytes = moe_detail::plan_moe(x, options, chip).workspace_bytes;
+    const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
+    const std::span<std::uint8_t> workspace(memory.get(), static_cast<std::size_t>(bytes));
+    MoePlan plan = moe_detail::plan_moe(x, options, chip, workspace.data());
+    EXPECT_EQ(plan.parts.size(), parts) << plan.str();
+    std::vector<emulator::Buffer> buffers = test::buffers_of(x);
+    buffers.push_back(emulator::in_out("workspace", workspace));
+    for (moe_detail::MoePartPlan& part : plan.parts) {
+      EXPECT_TRUE(test::emulate(part, plan.architecture, buffers, emulator::in_order()));
+    }
+    return problem.y().bytes();
+  };
+  EXPECT_EQ(result_of(1, 2), result_of(std::int64_t{1} << 30, 1));
+}
+
+}  // namespace
+}  // namespace blockscale

@@ -1,0 +1,69 @@
+// Runs plans of layers in the emulator, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "device/emulator/emulator.h"
+#include "ops/grouped_gemm/test/emulation.h"
+#include "ops/moe/call_memory.h"
+#include "ops/moe/cuda/plan.h"
+
+namespace blockscale::test {
+
+inline void run_moe_kernel(const SortParams& params) {
+  moe_sort_kernel(params);
+}
+inline void run_moe_kernel(const PadParams& params) {
+  moe_pad_kernel(params);
+}
+inline void run_moe_kernel(const FinalizeParams& params) {
+  moe_finalize_kernel(params);
+}
+inline void run_moe_kernel(const JoinScalesParams& params) {
+  moe_join_scales_kernel(params);
+}
+
+/// Runs a part's launches in their order. True if the emulator has nothing to report.
+inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
+                    const std::vector<emulator::Buffer>& buffers,
+                    const emulator::Options& options) {
+  const auto run = [&](const LaunchShape& shape, const auto& params) {
+    const emulator::Report report =
+        emulator::launch(shape, buffers, emulator::compiled_for(architecture, options),
+                         [&] { run_moe_kernel(params); });
+    EXPECT_TRUE(report.ok()) << part.str() << report.text();
+    return report.ok();
+  };
+  if (part.join_scales && !run(part.join_scales->shape, part.join_scales->params)) return false;
+  for (const moe_detail::SortStep& step : part.sort.steps) {
+    const auto run_step = [&](const auto& params) { return run(step.shape, params); };
+    if (!std::visit(run_step, step.params)) return false;
+  }
+  if (part.quantize && !emulate(*part.quantize, buffers, options)) return false;
+  return emulate(part.up, buffers, options) && emulate(part.down, buffers, options) &&
+         run(part.finalize.shape, part.finalize.params);
+}
+
+/// All memory of a layer's validated arguments, as launches may touch it.
+inline std::vector<emulator::Buffer> buffers_of(const MoeArguments& x) {
+  using enum emulator::BufferUse;
+  std::vector<emulator::Buffer> buffers;
+  const auto add = [&](const char* name, const void* data, const MemoryLines& lines,
+                       emulator::BufferUse use) {
+    const std::int64_t bytes = extent_of(lines);
+    if (bytes == 0 || data == nullptr) return;
+    buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
+  };
+  const bool in_place = x.residual.data == x.y.data;
+  add("y", x.y.data, lines_of(MatrixView(x.y)), in_place ? both : output);
+  moe_detail::for_each_read(x, [&](const char* name, const void* data, const MemoryLines& lines) {
+    if (data != x.y.data) add(name, data, lines, input);
+  });
+  return buffers;
+}
+
+}  // namespace blockscale::test
