@@ -47,6 +47,9 @@ struct GroupedGemmArguments {
 
   /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype.
   QuantizeInput transform = {};
+  /// The bits of a row of D depend neither on the rows of its group nor on other groups. May cost
+  /// time.
+  bool batch_invariant = false;
   /// In place of `d`, which then is not looked at. Not with `destinations`.
   std::optional<QuantizedResult> quantized = {};
 };
@@ -55,9 +58,10 @@ struct GroupedGemmOptions {
   int threads = 0;  // 0: all of the machine's
 };
 
-/// The pairs of gemm. The bits of a row are those of a product of its group alone, and the bound of
-/// its error is gemm's (docs/numerics.md); the same from run to run and for any number of threads.
-/// Throws invalid_argument or unsupported before D is touched.
+/// The pairs of gemm. The bits of a row are those of a product of its group alone (the same with
+/// `batch_invariant`, if that is), and the bound of its error is gemm's (docs/numerics.md); the
+/// same from run to run and for any number of threads. Throws invalid_argument or unsupported
+/// before D is touched.
 void grouped_gemm(const GroupedGemmArguments& arguments, const GroupedGemmOptions& options = {});
 
 /// How grouped_gemm computes each group here, as text. Throws as it does; reads no element.

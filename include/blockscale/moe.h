@@ -115,6 +115,9 @@ struct MoeArguments {
   const void* w2_bias = nullptr;      // [E, H]
   Format bias_dtype = Format::f32;    // of both
 
+  /// The bits of a token's y depend neither on T nor on the other tokens. May cost time.
+  bool batch_invariant = false;
+
   MatrixView residual;  // [T, H] of y's dtype, may be y; without data: none
   MutableMatrixView y;  // [T, H] of f32, f16 or bf16
 };

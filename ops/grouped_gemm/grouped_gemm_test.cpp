@@ -235,6 +235,31 @@ TEST_P(GroupedGemmTest, SameBitsForAnyNumberOfThreads) {
   }
 }
 
+TEST_P(GroupedGemmTest, BatchInvariantRows) {
+  constexpr std::int64_t kM = 40, kN = 77;
+  for (const Recipe recipe : {Recipe::mxfp4, Recipe::fp8_128x128}) {
+    Random random(17);
+    const Recipe of_a = recipe == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128;
+    GroupedProblem problem(random, of_a, recipe, {3, kM, kN, 512}, InputFamily::adversarial);
+    problem.x().batch_invariant = true;
+    // Groups end elsewhere, and a row of each stays in it.
+    std::vector<std::vector<std::uint8_t>> results;
+    for (const std::vector<std::int32_t>& offsets :
+         {std::vector<std::int32_t>{0, 1, 2, 40}, {0, 1, 20, 40}}) {
+      problem.set_offsets(offsets);
+      TestMatrix d(Format::f32, kM, kN);
+      problem.x().d = d.view();
+      grouped_gemm(problem.x());
+      results.push_back(d.bytes());
+    }
+    const auto row = [&](std::size_t result, std::int64_t r) {
+      const auto begin = results[result].begin() + TestMatrix::kGuard + r * kN * 4;
+      return std::vector<std::uint8_t>(begin, begin + kN * 4);
+    };
+    for (const std::int64_t r : {0, 1, 20, 39}) EXPECT_EQ(row(0, r), row(1, r)) << "row " << r;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, GroupedGemmTest, testing::ValuesIn(test::product_targets()),
                          [](const auto& param_info) {
                            return test::target_name(param_info.param);

@@ -179,6 +179,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.alpha_factors = x.w13_alphas;
   up.bias = x.w13_bias;
   up.bias_dtype = x.bias_dtype;
+  up.batch_invariant = x.batch_invariant;
   if (is_quantized(x)) {
     up.quantized.emplace();
     up.quantized->out = inner;
@@ -196,6 +197,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   down.alpha_factors = x.w2_alphas;
   down.bias = x.w2_bias;
   down.bias_dtype = x.bias_dtype;
+  down.batch_invariant = x.batch_invariant;
 
   FinalizeArguments& finalize = part.finalize;
   finalize.rows = rows;

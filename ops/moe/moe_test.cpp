@@ -152,6 +152,29 @@ TEST(Moe, PartsOfTheTokensChangeNothing) {
   }
 }
 
+/// Token `t` of a layer as the only one.
+MoeArguments only_token(MoeArguments x, std::int64_t t) {
+  const std::int64_t size = format_traits(x.y.dtype).bits / 8;
+  x.x.values = static_cast<const std::uint8_t*>(x.x.values) + t * x.x.value_row_stride;
+  x.ids += t * x.top_k;
+  x.weights += t * x.top_k;
+  x.y.data = static_cast<std::uint8_t*>(x.y.data) + t * x.y.row_stride * size;
+  x.x.rows = x.y.rows = 1;
+  return x;
+}
+
+TEST(Moe, BatchInvariantTokens) {
+  for (const Recipe recipe : {Recipe::fp8_128x128, Recipe::nvfp4}) {
+    const LayerCase of = {
+        .w13 = recipe, .w2 = recipe, .tokens = 30, .experts = 2, .batch_invariant = true};
+    Random random(6), again(6);
+    LayerProblem whole(random, of), alone(again, of);
+    moe(whole.arguments());
+    for (std::int64_t t = 0; t < of.tokens; ++t) moe(only_token(alone.arguments(), t));
+    EXPECT_EQ(alone.y().bytes(), whole.y().bytes()) << recipe_traits(recipe).name;
+  }
+}
+
 TEST(Moe, ANanStaysInItsToken) {
   const LayerCase of = {.tokens = 9, .y = Format::f32};
   Random random(4), again(4);

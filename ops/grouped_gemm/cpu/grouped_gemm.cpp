@@ -53,6 +53,7 @@ Piece piece_of(const GroupedGemmArguments& x, const ScaledTensorView& a, const P
   piece.first_row = x.index == nullptr ? part.rows.begin : part.first;
   piece.rows = part.rows.end - part.rows.begin;
   piece.product_rows = part.group_rows;
+  piece.batch_invariant = x.batch_invariant;
   const double factor = x.alpha_factors == nullptr ? 1.0 : double{x.alpha_factors[g]};
   piece.epilogue = gemm_detail::epilogue_of(double{x.alpha} * factor, piece.a, piece.b, d_dtype);
   if (x.bias != nullptr) {
@@ -126,7 +127,7 @@ std::string describe_grouped_gemm(const GroupedGemmArguments& arguments) {
   if (is_empty(x)) return "nothing to do\n";
   const Recipe a = x.index == nullptr ? x.a.recipe : recipe_of_gathered(x.a.recipe);
   const auto kernel_of = [&](std::int64_t m) {
-    return gemm_detail::cpu_method(m, a, x.b.recipe, false).kernel;
+    return gemm_detail::cpu_method(m, a, x.b.recipe, x.batch_invariant).kernel;
   };
   std::string text = std::to_string(groups_of(x)) + " groups of up to " + std::to_string(x.rows) +
                      " rows, packed together and multiplied in tasks of " +

@@ -219,9 +219,10 @@ GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip)
   PlainTile tile{};
   constexpr PlainTile kOfFewRows[] = {PlainTile::few_rows, PlainTile::small};
   constexpr PlainTile kOfMany[] = {PlainTile::medium, PlainTile::small};
+  // Tiles of few rows divide K among warps, which others do not.
+  const bool has_few_rows = average_rows(x) <= kFewRows && !x.batch_invariant;
   const PlainGemmStep of_dense =
-      plain_step_of(dense, x.rows, average_rows(x) <= kFewRows ? kOfFewRows : kOfMany,
-                    order_bytes(x), chip, tile);
+      plain_step_of(dense, x.rows, has_few_rows ? kOfFewRows : kOfMany, order_bytes(x), chip, tile);
   const PlainGemmConfig c = kPlainGemmKernels[of_dense.kernel];
   const Tiles tiles = tiles_of(x, c.rows, ceil_div(x.b.rows, c.columns),
                                static_cast<std::uint32_t>(kBandRows / c.rows));

@@ -27,34 +27,51 @@ GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
   return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
 }
 
-/// Runs a layer in the emulator and checks each of its steps.
+/// A layer that the emulator ran, and the memory that it ran in.
+struct Ran {
+  MoePlan plan;
+  gemm_detail::Array<std::uint8_t> workspace;
+  std::vector<emulator::Buffer> buffers;  // with the workspace
+};
+
+Ran run(LayerProblem& problem, const cuda::Chip& chip, const emulator::Options& options,
+        const MoeOptions& limits = {}) {
+  Ran ran;
+  const MoeArguments x = moe_detail::validated(problem.arguments(), limits);
+  const std::int64_t bytes = moe_detail::plan_moe(x, limits, chip).workspace_bytes;
+  ran.workspace = gemm_detail::allocate<std::uint8_t>(bytes);
+  const std::span<std::uint8_t> workspace(ran.workspace.get(), static_cast<std::size_t>(bytes));
+  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
+  ran.plan = moe_detail::plan_moe(x, limits, chip, workspace.data());
+  ran.buffers = test::buffers_of(x);
+  ran.buffers.push_back(emulator::in_out("workspace", workspace));
+  for (moe_detail::MoePartPlan& part : ran.plan.parts) {
+    EXPECT_TRUE(test::emulate(part, ran.plan.architecture, ran.buffers, options));
+  }
+  return ran;
+}
+
+/// Runs a layer and checks each of its steps.
 void check(const LayerCase& of, const emulator::Options& options = emulator::random_order(1),
            const cuda::Chip& chip = test::chip_of(3)) {
   SCOPED_TRACE(test::text_of(of) + ", " + chip.name);
   Random random(2);
   LayerProblem problem(random, of);
-  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
-  const std::int64_t bytes = moe_detail::plan_moe(x, {}, chip).workspace_bytes;
-  const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
-  const std::span<std::uint8_t> workspace(memory.get(), static_cast<std::size_t>(bytes));
-  std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
-  MoePlan plan = moe_detail::plan_moe(x, {}, chip, workspace.data());
-  ASSERT_EQ(plan.parts.size(), 1u);
-  std::vector<emulator::Buffer> buffers = test::buffers_of(x);
-  buffers.push_back(emulator::in_out("workspace", workspace));
-  ASSERT_TRUE(test::emulate(plan.parts[0], plan.architecture, buffers, options)) << plan.str();
+  const Ran ran = run(problem, chip, options);
+  ASSERT_EQ(ran.plan.parts.size(), 1u);
   EXPECT_TRUE(problem.y().is_poison_intact());
   const auto multiply = [&](const GroupedGemmArguments& up) {
     const GroupedGemmArguments product = grouped_gemm_detail::validated(up);
     grouped_gemm_detail::GroupedPlan of_up = grouped_gemm_detail::plan_grouped(product, chip);
-    std::vector<emulator::Buffer> all = buffers;
+    std::vector<emulator::Buffer> all = ran.buffers;
     all.push_back(emulator::buffer("sums", up.d.data,
                                    static_cast<std::size_t>(up.d.rows * up.d.columns * 4),
                                    emulator::BufferUse::output));
     EXPECT_TRUE(test::emulate(of_up, all, emulator::in_order()));
   };
-  test::expect_layer(problem.arguments_before(), workspace.data(), multiply,
-                     path_of(plan.parts[0].up), path_of(plan.parts[0].down));
+  const moe_detail::MoePartPlan& part = ran.plan.parts[0];
+  test::expect_layer(problem.arguments_before(), ran.workspace.get(), multiply, path_of(part.up),
+                     path_of(part.down));
 }
 
 TEST(EmulatedMoe, EveryRouting) {
@@ -103,6 +120,29 @@ TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
   check({.tokens = 3, .experts = 40, .top_k = 16});
 }
 
+TEST(EmulatedMoe, BatchInvariantTokens) {
+  for (const Recipe recipe : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    const auto row_of_first = [&](std::int64_t tokens) {
+      LayerCase of = {.w13 = recipe,
+                      .w2 = recipe,
+                      .tokens = 140,
+                      .hidden = 64,
+                      .inner = 64,
+                      .experts = 1,
+                      .top_k = 1,
+                      .batch_invariant = true};
+      Random random(2);
+      LayerProblem problem(random, of);
+      MoeArguments& x = problem.arguments();
+      x.x.rows = x.y.rows = tokens;
+      run(problem, test::chip_of(3), emulator::in_order());
+      const auto* const first = static_cast<const std::uint16_t*>(x.y.data);
+      return std::vector<std::uint16_t>(first, first + of.hidden);
+    };
+    EXPECT_EQ(row_of_first(1), row_of_first(140)) << recipe_traits(recipe).name;
+  }
+}
+
 TEST(EmulatedMoe, EveryArchitecture) {
   for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
     cuda::Chip few = chip;
@@ -116,20 +156,10 @@ TEST(EmulatedMoe, PartsChangeNothing) {
   const auto result_of = [&](std::int64_t limit, std::size_t parts) {
     Random random(2);
     LayerProblem problem(random, of);
-    MoeOptions options;
-    options.workspace_limit = limit;
-    const MoeArguments x = moe_detail::validated(problem.arguments(), options);
-    const cuda::Chip chip = test::chip_of(3);
-    const std::int64_t bytes = moe_detail::plan_moe(x, options, chip).workspace_bytes;
-    const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
-    const std::span<std::uint8_t> workspace(memory.get(), static_cast<std::size_t>(bytes));
-    MoePlan plan = moe_detail::plan_moe(x, options, chip, workspace.data());
-    EXPECT_EQ(plan.parts.size(), parts) << plan.str();
-    std::vector<emulator::Buffer> buffers = test::buffers_of(x);
-    buffers.push_back(emulator::in_out("workspace", workspace));
-    for (moe_detail::MoePartPlan& part : plan.parts) {
-      EXPECT_TRUE(test::emulate(part, plan.architecture, buffers, emulator::in_order()));
-    }
+    MoeOptions limits;
+    limits.workspace_limit = limit;
+    const Ran ran = run(problem, test::chip_of(3), emulator::in_order(), limits);
+    EXPECT_EQ(ran.plan.parts.size(), parts) << ran.plan.str();
     return problem.y().bytes();
   };
   EXPECT_EQ(result_of(1, 2), result_of(std::int64_t{1} << 30, 1));

@@ -51,6 +51,7 @@ struct LayerCase {
   ScaleLayout layout = ScaleLayout::row_major;
   Format y = Format::bf16;
   bool alphas = false, bias = false, weights = true, residual = false, in_place = false;
+  bool batch_invariant = false;
   InputFamily family = InputFamily::normal;
 };
 
@@ -79,6 +80,7 @@ class LayerProblem {
     arguments_.first_expert = of.first_expert;
     arguments_.transform = of.transform;
     arguments_.activations = of.activations;
+    arguments_.batch_invariant = of.batch_invariant;
     for (std::int64_t i = 0; i < of.tokens * of.top_k; ++i) {
       ids_.push_back(id_of(random, of, i));
       weights_.push_back(static_cast<float>(uniform_real(random, 0, 1)));
