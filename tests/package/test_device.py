@@ -576,14 +576,15 @@ def test_kernels_are_loaded_beforehand(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (
-            "'moe'",
-            "ValueError: operations: is 'moe', must be 'all', 'quantize', 'dequantize', 'gemm' "
-            "or 'grouped_gemm'",
+            "'convert'",
+            "ValueError: operations: is 'convert', must be 'all', 'quantize', 'dequantize', "
+            "'gemm', 'grouped_gemm' or 'moe'",
         ),
         ("device=-1", "ValueError: device: is -1, must be from 0 to 2147483647"),
         ("device='cuda'", "TypeError: device: is 'cuda', must be an integer"),
         ("", "FileNotFoundError: no GPU"),
         ("'grouped_gemm'", "FileNotFoundError: no GPU"),
+        ("'moe'", "FileNotFoundError: no GPU"),
     ],
 )
 def test_what_is_not_loaded(arguments: str, message: str) -> None:

@@ -9,6 +9,8 @@
 #include "ops/gemm/cuda/plan.h"
 #include "ops/grouped_gemm/cuda/launch.h"
 #include "ops/grouped_gemm/cuda/specs.h"
+#include "ops/moe/cuda/launch.h"
+#include "ops/moe/cuda/specs.h"
 #include "ops/quantize/cuda/dequantize_plan.h"
 #include "ops/quantize/cuda/kernel_sets.h"
 #include "ops/quantize/cuda/plan.h"
@@ -21,14 +23,15 @@ std::vector<runtime::KernelSpec> kernel_list() {
   for (auto specs :
        {quantize_detail::quantize_kernel_specs(), quantize_detail::rows_and_columns_kernel_specs(),
         quantize_detail::dequantize_kernel_specs(), gemm_detail::plain_gemm_kernel_specs(),
-        gemm_detail::fp8_gemm_kernel_specs(), grouped_gemm_detail::kernel_specs()}) {
+        gemm_detail::fp8_gemm_kernel_specs(), grouped_gemm_detail::kernel_specs(),
+        moe_detail::kernel_specs()}) {
     for (runtime::KernelSpec& spec : specs) all.push_back(std::move(spec));
   }
   return all;
 }
 
 /// The kernels that calls of operations launch. Products quantize results that no kernel of theirs
-/// does.
+/// does; a mixture of experts multiplies groups.
 static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
   using cuda::KernelsOf;
   std::vector<runtime::KernelSet*> sets;
@@ -42,8 +45,12 @@ static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
     sets.push_back(&gemm_detail::kernels());
     sets.push_back(&gemm_detail::plain_kernels());
   }
-  if (operations == KernelsOf::all || operations == KernelsOf::grouped_gemm) {
+  if (operations == KernelsOf::all || operations == KernelsOf::grouped_gemm ||
+      operations == KernelsOf::moe) {
     sets.push_back(&grouped_gemm_detail::kernels());
+  }
+  if (operations == KernelsOf::all || operations == KernelsOf::moe) {
+    sets.push_back(&moe_detail::kernels());
   }
   return sets;
 }

@@ -57,11 +57,13 @@ TEST_F(LoadKernels, LoadsAllThatTheChipHas) {
   const int of_gemm = cuda::load_kernels(KernelsOf::gemm),
             of_quantize = cuda::load_kernels(KernelsOf::quantize),
             of_dequantize = cuda::load_kernels(KernelsOf::dequantize),
-            of_groups = cuda::load_kernels(KernelsOf::grouped_gemm);
-  // Products quantize results.
-  EXPECT_EQ(of_gemm + of_groups - of_quantize + of_dequantize, on_hopper);
+            of_groups = cuda::load_kernels(KernelsOf::grouped_gemm),
+            of_experts = cuda::load_kernels(KernelsOf::moe);
+  // Products quantize results; a mixture of experts multiplies groups.
+  EXPECT_EQ(of_gemm + of_experts - of_quantize + of_dequantize, on_hopper);
   EXPECT_LT(of_quantize, of_gemm);
   EXPECT_LT(of_quantize, of_groups);
+  EXPECT_LT(of_groups, of_experts);
 }
 
 TEST_F(LoadKernels, NoCallBehindItLoadsAny) {

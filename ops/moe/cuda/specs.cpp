@@ -1,0 +1,40 @@
+#include "ops/moe/cuda/specs.h"
+
+#include "ops/gemm/cuda/specs.h"
+#include "ops/moe/kernels/pad.cuh"
+#include "ops/moe/kernels/route.cuh"
+#include "ops/moe/kernels/sort.cuh"
+
+namespace blockscale::moe_detail {
+namespace {
+
+/// Whatever the architecture.
+std::vector<runtime::KernelSpec> one_of_each() {
+  return {runtime::with_parameters<RouteParams>({.name = "moe_route",
+                                                 .header = "ops/moe/kernels/route.cuh",
+                                                 .call = "blockscale::moe_route_kernel",
+                                                 .threads = kRouteThreads},
+                                                "blockscale::RouteParams"),
+          runtime::with_parameters<SortParams>({.name = "moe_sort",
+                                                .header = "ops/moe/kernels/sort.cuh",
+                                                .call = "blockscale::moe_sort_kernel",
+                                                .threads = kSortThreads},
+                                               "blockscale::SortParams"),
+          runtime::with_parameters<PadParams>({.name = "moe_pad",
+                                               .header = "ops/moe/kernels/pad.cuh",
+                                               .call = "blockscale::moe_pad_kernel",
+                                               .threads = kPadThreads},
+                                              "blockscale::PadParams")};
+}
+
+}  // namespace
+
+std::vector<runtime::KernelSpec> kernel_specs() {
+  return runtime::for_architectures(one_of_each(), gemm_detail::kAnyArchitectures);
+}
+
+std::string kernel_name(std::size_t kernel) {
+  return one_of_each().at(kernel).name;
+}
+
+}  // namespace blockscale::moe_detail

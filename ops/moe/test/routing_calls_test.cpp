@@ -1,0 +1,142 @@
+// What routing and sorting ask of the driver, against a fake libcuda.so.1.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/moe/cuda/specs.h"
+#include "tests/expect_error.h"
+#include "tests/fake_libcuda.h"
+#include "tests/fake_pack.h"
+
+namespace blockscale {
+namespace {
+
+class RoutingCalls : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
+    pack_ = std::make_unique<test::FakePack>(moe_detail::kernel_specs());
+  }
+  static void TearDownTestSuite() { pack_.reset(); }
+  void SetUp() override {
+    fake_.reset();
+    fake_.parameter_bytes = 8;
+  }
+
+  /// Memory of a device in the fake, a part of its own for each number.
+  template <class Number>
+  static Number* memory(int part, int device = 0) {
+    return reinterpret_cast<Number*>((static_cast<std::uintptr_t>(device + 1) << 32) +
+                                     (static_cast<std::uintptr_t>(part) << 20));
+  }
+  static RouteArguments routing(std::int64_t tokens) {
+    RouteArguments x;
+    x.logits = {memory<float>(0), Format::f32, tokens, 64};
+    x.top_k = 4;
+    x.ids = memory<std::int32_t>(1);
+    x.weights = memory<float>(2);
+    return x;
+  }
+  static MoeSortArguments sorting(std::int64_t tokens, int tile) {
+    MoeSortArguments x;
+    x.ids = memory<std::int32_t>(0);
+    x.tokens = tokens;
+    x.top_k = 4;
+    x.experts = 8;
+    x.tile = tile;
+    x.offsets = memory<std::int32_t>(1);
+    x.entry_of_row = memory<std::int32_t>(2);
+    return x;
+  }
+  std::vector<std::string> launched() {
+    std::vector<std::string> names;
+    for (const test::FakeLaunch& launch : fake_.launches) names.push_back(launch.kernel);
+    fake_.launches.clear();
+    return names;
+  }
+
+  inline static std::unique_ptr<test::FakePack> pack_;
+  test::FakeCuda& fake_ = test::fake_cuda(BLOCKSCALE_FAKE_LIBCUDA);
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(RoutingCalls, RouteIsOneLaunch) {
+  cuda::route(routing(100));
+  ASSERT_EQ(fake_.launches.size(), 1u);
+  EXPECT_TRUE(fake_.launches[0].programmatic_dependent_launch);
+  EXPECT_EQ(launched(), Names{"moe_route"});
+  cuda::route(routing(100), {.overlap = false});
+  EXPECT_FALSE(fake_.launches.at(0).programmatic_dependent_launch);
+  fake_.launches.clear();
+  cuda::route(routing(0));
+  EXPECT_EQ(launched(), Names{});
+}
+
+TEST_F(RoutingCalls, SortIsOneLaunchAndWithPaddingTwo) {
+  cuda::moe_sort(sorting(100, 1));
+  EXPECT_EQ(launched(), Names{"moe_sort"});
+  const std::int64_t needed = cuda::moe_sort_workspace_bytes(sorting(100, 8));
+  EXPECT_EQ(needed, 48 + 1600);
+  EXPECT_EQ(cuda::moe_sort_workspace_bytes(sorting(100, 1)), 0);
+  cuda::moe_sort(sorting(100, 8), {nullptr, memory<void>(9), needed});
+  EXPECT_EQ(launched(), (Names{"moe_sort", "moe_pad"}));
+  // Without tokens there still are offsets.
+  cuda::moe_sort(sorting(0, 8), {nullptr, memory<void>(9), needed});
+  EXPECT_EQ(launched(), (Names{"moe_sort", "moe_pad"}));
+}
+
+TEST_F(RoutingCalls, WorkspaceComesFromItsSource) {
+  class Source final : public cuda::WorkspaceSource {
+   public:
+    void* allocate(std::int64_t bytes) override {
+      asked.push_back(bytes);
+      return memory<void>(9);
+    }
+    std::vector<std::int64_t> asked;
+  } source;
+  cuda::moe_sort(sorting(100, 8), {.workspace_source = &source});
+  EXPECT_EQ(source.asked, std::vector<std::int64_t>{48 + 1600});
+  ASSERT_EQ(fake_.launches.size(), 2u);
+  // The second launch's first parameter: where the first one leaves offsets.
+  std::uintptr_t offsets = 0;
+  std::memcpy(&offsets, fake_.launches[1].parameters.data(), sizeof(offsets));
+  EXPECT_EQ(offsets, reinterpret_cast<std::uintptr_t>(memory<void>(9)));
+  cuda::moe_sort(sorting(100, 1), {.workspace_source = &source});
+  EXPECT_EQ(source.asked.size(), 1u);
+}
+
+TEST_F(RoutingCalls, Refuses) {
+  const auto expect_refused = [&](const char* argument, const char* reason,
+                                  const MoeSortArguments& x, const cuda::Execution& execution) {
+    test::expect_invalid(argument, reason, [&] { cuda::moe_sort(x, execution); });
+    EXPECT_EQ(launched(), Names{});
+  };
+  expect_refused("execution.workspace_bytes", "is 0, must be at least 1648", sorting(100, 8), {});
+  expect_refused("execution.workspace", "is null", sorting(100, 8), {nullptr, nullptr, 4096});
+  expect_refused("execution.workspace", "offsets", sorting(100, 8),
+                 {nullptr, memory<void>(1), 4096});
+  MoeSortArguments x = sorting(100, 1);
+  x.offsets = memory<std::int32_t>(1, 1);
+  expect_refused("entry_of_row", "is on CUDA device 0, must be on 1", x, {});
+  x.offsets = nullptr;
+  x.experts = 0;
+  expect_refused("experts", "is 0", x, {});
+  RouteArguments r = routing(100);
+  r.top_k = 0;
+  test::expect_invalid("top_k", "is 0", [&] { cuda::route(r); });
+  r = routing(100);
+  r.ids = memory<std::int32_t>(1, 1);
+  test::expect_invalid("weights", "is on CUDA device 0", [&] { cuda::route(r); });
+  EXPECT_EQ(launched(), Names{});
+}
+
+}  // namespace
+}  // namespace blockscale
