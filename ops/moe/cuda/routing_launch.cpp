@@ -39,6 +39,15 @@ std::vector<Region> regions_of(const MoeSortArguments& x) {
 }
 
 }  // namespace
+
+void launch_steps(const SortPlan& plan, const cuda::Execution& execution) {
+  for (const SortStep& step : plan.steps) {
+    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
+    std::visit([&](const auto& params) { cuda::launch(kernel, step.shape, execution, params); },
+               step.params);
+  }
+}
+
 }  // namespace moe_detail
 
 namespace cuda {
@@ -73,10 +82,7 @@ void moe_sort(const MoeSortArguments& arguments, const Execution& execution) {
                 regions_of(x));
   }
   const DeviceScope scope(device.ordinal());
-  for (const SortStep& step : plan.steps) {
-    const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
-    std::visit([&](const auto& params) { launch(kernel, step.shape, with, params); }, step.params);
-  }
+  launch_steps(plan, with);
 }
 
 }  // namespace cuda

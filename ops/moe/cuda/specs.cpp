@@ -1,6 +1,8 @@
 #include "ops/moe/cuda/specs.h"
 
 #include "ops/gemm/cuda/specs.h"
+#include "ops/moe/kernels/finalize.cuh"
+#include "ops/moe/kernels/join_scales.cuh"
 #include "ops/moe/kernels/pad.cuh"
 #include "ops/moe/kernels/route.cuh"
 #include "ops/moe/kernels/sort.cuh"
@@ -24,7 +26,17 @@ std::vector<runtime::KernelSpec> one_of_each() {
                                                .header = "ops/moe/kernels/pad.cuh",
                                                .call = "blockscale::moe_pad_kernel",
                                                .threads = kPadThreads},
-                                              "blockscale::PadParams")};
+                                              "blockscale::PadParams"),
+          runtime::with_parameters<FinalizeParams>({.name = "moe_finalize",
+                                                    .header = "ops/moe/kernels/finalize.cuh",
+                                                    .call = "blockscale::moe_finalize_kernel",
+                                                    .threads = kFinalizeThreads},
+                                                   "blockscale::FinalizeParams"),
+          runtime::with_parameters<JoinScalesParams>({.name = "moe_join_scales",
+                                                      .header = "ops/moe/kernels/join_scales.cuh",
+                                                      .call = "blockscale::moe_join_scales_kernel",
+                                                      .threads = kJoinScalesThreads},
+                                                     "blockscale::JoinScalesParams")};
 }
 
 }  // namespace

@@ -10,7 +10,13 @@
 namespace blockscale::moe_detail {
 
 /// In the order of kernel_specs().
-enum Kernel : std::size_t { kRouteKernel, kSortKernel, kPadKernel };
+enum Kernel : std::size_t {
+  kRouteKernel,
+  kSortKernel,
+  kPadKernel,
+  kFinalizeKernel,
+  kJoinScalesKernel,
+};
 
 /// What the kernel pack compiles for this operation: each kernel for all of its architectures.
 std::vector<runtime::KernelSpec> kernel_specs();

@@ -4,22 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <variant>
 #include <vector>
 
 #include "device/emulator/emulator.h"
 #include "ops/grouped_gemm/test/emulation.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
+#include "ops/moe/test/emulation.h"
 
 namespace blockscale::test {
 
-inline void run_moe_kernel(const SortParams& params) {
-  moe_sort_kernel(params);
-}
-inline void run_moe_kernel(const PadParams& params) {
-  moe_pad_kernel(params);
-}
 inline void run_moe_kernel(const FinalizeParams& params) {
   moe_finalize_kernel(params);
 }
@@ -39,10 +33,7 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
     return report.ok();
   };
   if (part.join_scales && !run(part.join_scales->shape, part.join_scales->params)) return false;
-  for (const moe_detail::SortStep& step : part.sort.steps) {
-    const auto run_step = [&](const auto& params) { return run(step.shape, params); };
-    if (!std::visit(run_step, step.params)) return false;
-  }
+  if (!emulate(part.sort, buffers, options)) return false;
   if (part.quantize && !emulate(*part.quantize, buffers, options)) return false;
   return emulate(part.up, buffers, options) && emulate(part.down, buffers, options) &&
          run(part.finalize.shape, part.finalize.params);
