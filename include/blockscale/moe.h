@@ -41,9 +41,12 @@ struct RouteArguments {
   int best_of_group = 2;  // 1, or 2 where groups have as many
   bool renormalize = true;
   float scale = 1.0f;
+  /// So many experts more, numbered behind the others, that every token goes to with weight 1: they
+  /// come behind its top_k. With these at most 16.
+  int shared_experts = 0;
 
-  std::int32_t* ids = nullptr;  // [T, top_k]
-  float* weights = nullptr;     // [T, top_k]
+  std::int32_t* ids = nullptr;  // [T, top_k + shared_experts]
+  float* weights = nullptr;     // the same
 };
 
 /// Throws invalid_argument before anything is written. T is at most 2^20.
@@ -60,7 +63,11 @@ struct MoeSortArguments {
   int top_k = 1;                      // 1 to 16
   std::int64_t experts = 0;       // E, 1 to 1,024: those of ids [first_expert, first_expert + E)
   std::int32_t first_expert = 0;  // (local_expert_offset)
-  int tile = 1;                   // 1: no padding; or 8 to 256
+  /// Id i is read as expert_map[i], for i in [0, mapped_ids): where experts lie elsewhere than
+  /// their numbers say, or more than once. Every other id is dropped. Null: ids are as they are.
+  const std::int32_t* expert_map = nullptr;
+  std::int64_t mapped_ids = 0;
+  int tile = 1;  // 1: no padding; or 8 to 256
 
   std::int32_t* offsets = nullptr;       // [E + 1]: where each expert's rows begin, and the end
   std::int32_t* row_of_entry = nullptr;  // [T top_k]: -1 if dropped (expanded_idx_to_permuted_idx)
@@ -99,9 +106,11 @@ struct MoeArguments {
   ScaledTensorView w2;  // a batch of E of [H, I]
   /// [T, top_k]
   const std::int32_t* ids = nullptr;
-  const float* weights = nullptr;  // null: 1
-  int top_k = 1;                   // 1 to 16
-  std::int32_t first_expert = 0;   // id of w13's first expert
+  const float* weights = nullptr;            // null: 1
+  int top_k = 1;                             // 1 to 16
+  std::int32_t first_expert = 0;             // id of w13's first expert
+  const std::int32_t* expert_map = nullptr;  // [mapped_ids]: as moe_sort's
+  std::int64_t mapped_ids = 0;
 
   QuantizeInput transform = Swiglu{};  // of the first product's result; or Gelu, Identity
   /// What x, where it is plain, and the first product's result become: fp8_1x128 (of any kind of

@@ -25,6 +25,7 @@ void for_each_read(const MoeArguments& x, const Visit& visit) {
   operand("w2.values", "w2.scales", "w2.tensor_scale", x.w2);
   const std::int64_t entries = x.x.rows * x.top_k, experts = x.w2.batch;
   numbers("ids", x.ids, entries, Format::f32);
+  numbers("expert_map", x.expert_map, x.mapped_ids, Format::f32);
   numbers("weights", x.weights, entries, Format::f32);
   numbers("w13_alphas", x.w13_alphas, experts, Format::f32);
   numbers("w2_alphas", x.w2_alphas, experts, Format::f32);

@@ -157,6 +157,8 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   sort.top_k = x.top_k;
   sort.experts = experts;
   sort.first_expert = x.first_expert;
+  sort.expert_map = x.expert_map;
+  sort.mapped_ids = x.mapped_ids;
   sort.offsets = workspace.take_integers(experts + 1);
   sort.row_of_entry = workspace.take_integers(entries);
   sort.token_of_row = workspace.take_integers(entries);

@@ -13,6 +13,7 @@ inline constexpr int kMaxTopK = 16;
 inline constexpr int kMaxRouterGroups = 32;
 inline constexpr int64_t kMaxTokens = int64_t{1} << 20;
 inline constexpr int kMaxSortTile = 256;
+inline constexpr int64_t kMaxMappedIds = int64_t{1} << 30;
 
 namespace routing {
 

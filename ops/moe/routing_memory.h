@@ -17,7 +17,7 @@ template <class Arguments, class Visit>
   requires std::is_same_v<std::remove_const_t<Arguments>, RouteArguments>
 void for_each_memory(Arguments& x, const Visit& visit) {
   using enum gemm_detail::Access;
-  const std::int64_t results = x.logits.rows * x.top_k * 4;
+  const std::int64_t results = x.logits.rows * choices_of(x) * 4;
   visit("ids", writes, x.ids, [&, results] { return line_of(x.ids, results); });
   visit("weights", writes, x.weights, [&, results] { return line_of(x.weights, results); });
   visit("logits.data", reads, x.logits.data, [&] { return lines_of(x.logits); });
@@ -43,6 +43,7 @@ void for_each_memory(Arguments& x, const Visit& visit) {
   numbers("padded_rows", writes, x.padded_rows, 1);
   numbers("tiles", writes, x.tiles, 1);
   numbers("ids", reads, x.ids, entries_of(x));
+  numbers("expert_map", reads, x.expert_map, x.mapped_ids);
 }
 
 }  // namespace blockscale::moe_detail

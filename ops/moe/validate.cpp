@@ -12,6 +12,7 @@
 #include "ops/gemm/validate.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/routing.h"
+#include "ops/moe/validate_routing.h"
 
 namespace blockscale::moe_detail {
 namespace {
@@ -158,6 +159,7 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   x.activations = activations_of(x);
   check_recipes(x);
   check_result(x);
+  check_expert_map(x.expert_map, x.mapped_ids);
   check_numbers("ids", x.ids, x.x.rows > 0);
   check_numbers("weights", x.weights);
   check_numbers("w13_alphas", x.w13_alphas);

@@ -96,6 +96,11 @@ void check_no_tiles(const char* argument, const void* pointer) {
 
 }  // namespace
 
+void check_expert_map(const std::int32_t* expert_map, std::int64_t mapped_ids) {
+  check_range("mapped_ids", mapped_ids, 0, kMaxMappedIds, "");
+  check_numbers("expert_map", expert_map, mapped_ids > 0);
+}
+
 std::int64_t rows_of(const MoeSortArguments& x) {
   return sort_rows(x.tokens, x.top_k, x.experts, x.tile);
 }
@@ -111,6 +116,7 @@ RouteArguments validated(const RouteArguments& arguments) {
   if (x.score != RouterScore::softmax && x.score != RouterScore::sigmoid) {
     fail("score", checks::is_but(static_cast<int>(x.score), "softmax or sigmoid"));
   }
+  check_range("shared_experts", x.shared_experts, 0, kMaxTopK - x.top_k, "beside top_k, ");
   if (!std::isfinite(x.scale)) fail("scale", "is not finite");
   check_numbers("correction_bias", x.correction_bias);
   check_numbers("ids", x.ids, x.logits.rows > 0);
@@ -123,6 +129,7 @@ MoeSortArguments validated(const MoeSortArguments& x) {
   check_sizes(x.tokens, x.top_k, x.experts, x.tile);
   check_range("first_expert", x.first_expert, 0,
               std::numeric_limits<std::int32_t>::max() - x.experts, "");
+  check_expert_map(x.expert_map, x.mapped_ids);
   check_numbers("ids", x.ids, x.tokens > 0);
   check_numbers("offsets", x.offsets);
   check_numbers("row_of_entry", x.row_of_entry);

@@ -105,8 +105,8 @@ void route_token(const RouteArguments& x, std::int64_t token, Token& t) {
     t.keys[e] = routing::key_of(choice);
   }
   choose_groups(x, t);
-  std::int32_t* const ids = x.ids + token * x.top_k;
-  float* const weights = x.weights + token * x.top_k;
+  std::int32_t* const ids = x.ids + token * choices_of(x);
+  float* const weights = x.weights + token * choices_of(x);
   float sum = 0;
   for (int j = 0; j < x.top_k; ++j) {
     const std::size_t best = t.best();
@@ -119,6 +119,10 @@ void route_token(const RouteArguments& x, std::int64_t token, Token& t) {
     const float weight =
         x.renormalize ? math::divide(weights[j], routing::divisor_of(sum)) : weights[j];
     weights[j] = routing::stored_weight(weight, x.scale);
+  }
+  for (int j = 0; j < x.shared_experts; ++j) {
+    ids[x.top_k + j] = static_cast<std::int32_t>(x.logits.columns) + j;
+    weights[x.top_k + j] = 1.0f;
   }
 }
 

@@ -120,13 +120,19 @@ int check(const RouteProblem& problem) {
     ++compared;
     const std::vector<double> weights = reference.weights();
     for (int j = 0; j < problem.x.top_k; ++j) {
-      const auto at = static_cast<std::size_t>(t * problem.x.top_k + j);
+      const auto at = static_cast<std::size_t>(t * moe_detail::choices_of(problem.x) + j);
       EXPECT_EQ(results.ids[at], reference.ids()[static_cast<std::size_t>(j)])
           << problem.text() << ", token " << t << ", choice " << j;
       const double weight = weights[static_cast<std::size_t>(j)];
       EXPECT_NEAR(static_cast<double>(results.weights[at]), weight,
                   1e-6 * std::fabs(weight) + 1e-30)
           << problem.text() << ", token " << t << ", choice " << j;
+    }
+    for (int j = 0; j < problem.x.shared_experts; ++j) {
+      const auto at =
+          static_cast<std::size_t>(t * moe_detail::choices_of(problem.x) + problem.x.top_k + j);
+      EXPECT_EQ(results.ids[at], problem.x.logits.columns + j);
+      EXPECT_EQ(results.weights[at], 1.0f);
     }
   }
   return compared;

@@ -25,7 +25,9 @@ struct ExpertRows {
 };
 
 std::uint32_t class_of(const MoeSortArguments& x, std::int64_t entry) {
-  return routing::class_of(x.ids[entry], static_cast<std::uint32_t>(x.first_expert),
+  std::int32_t id = x.ids[entry];
+  if (x.expert_map != nullptr) id = id >= 0 && id < x.mapped_ids ? x.expert_map[id] : -1;
+  return routing::class_of(id, static_cast<std::uint32_t>(x.first_expert),
                            static_cast<std::uint32_t>(x.experts));
 }
 

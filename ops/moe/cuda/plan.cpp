@@ -5,6 +5,7 @@
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/problem.h"
 #include "ops/grouped_gemm/validate.h"
+#include "ops/moe/cuda/shapes.h"
 #include "ops/moe/cuda/specs.h"
 #include "ops/moe/validate.h"
 #include "ops/moe/validate_routing.h"
@@ -15,16 +16,7 @@ namespace {
 
 using gemm_detail::byte_at;
 
-/// Blocks of a kernel whose blocks take one piece of work after the other.
-LaunchShape shape_of(std::int64_t pieces, std::uint32_t threads, const cuda::Chip& chip) {
-  constexpr std::int64_t kBlocksOfMultiprocessor = 16;
-  LaunchShape shape;
-  shape.grid = {
-      static_cast<std::uint32_t>(std::min(pieces, kBlocksOfMultiprocessor * chip.multiprocessors))};
-  shape.block = {threads};
-  shape.programmatic_dependent_launch = true;
-  return shape;
-}
+constexpr int kBlocksOfMultiprocessor = 16;
 
 MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip& chip) {
   MoePartPlan::JoinScales step;
@@ -36,7 +28,7 @@ MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip
   p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.rows));
   p.columns = static_cast<std::uint32_t>(x.columns);
   p.block_rows = static_cast<std::uint32_t>(x.block_rows);
-  step.shape = shape_of(p.rows, kJoinScalesThreads, chip);
+  step.shape = shape_of(blocks_for(p.rows, kBlocksOfMultiprocessor, chip), kJoinScalesThreads);
   return step;
 }
 
@@ -76,7 +68,7 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   p.y = matrix_of(x.y);
   p.vectors = x.y.columns % kFinalizeElements == 0 && takes_vectors(p.y) &&
               (p.residual.data == nullptr || takes_vectors(p.residual));
-  step.shape = shape_of(p.runs, kFinalizeThreads, chip);
+  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kFinalizeThreads);
   return step;
 }
 

@@ -1,32 +1,16 @@
 #include "ops/moe/cuda/routing.h"
 
-#include <algorithm>
-
 #include "core/config.h"
+#include "ops/moe/cuda/shapes.h"
 #include "ops/moe/cuda/specs.h"
 #include "ops/moe/validate_routing.h"
 
 namespace blockscale::moe_detail {
 namespace {
 
-/// As many blocks as there is work for, but no more than a chip has at once.
-std::uint32_t blocks_for(std::int64_t parts, int of_multiprocessor, const cuda::Chip& chip) {
-  const std::int64_t most = std::int64_t{chip.multiprocessors} * of_multiprocessor;
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(parts, 1, most));
-}
-
 std::string text_of(const LaunchShape& shape) {
   return "; " + std::to_string(shape.grid.x) + " x " + std::to_string(shape.block.x) +
          " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
-}
-
-LaunchShape shape_of(std::uint32_t blocks, int threads, std::uint32_t shared_bytes) {
-  LaunchShape shape;
-  shape.grid = {blocks};
-  shape.block = {static_cast<std::uint32_t>(threads)};
-  shape.dynamic_shared_bytes = shared_bytes;
-  shape.programmatic_dependent_launch = true;
-  return shape;
 }
 
 /// Without padding: what pads sorted entries says where these go.
@@ -37,6 +21,8 @@ SortStep sort_step(const MoeSortArguments& x) {
   p.top_k = Divisor(static_cast<std::uint32_t>(x.top_k));
   p.experts = static_cast<std::uint32_t>(x.experts);
   p.first_expert = static_cast<std::uint32_t>(x.first_expert);
+  p.expert_map = x.expert_map;
+  p.mapped_ids = static_cast<std::uint32_t>(x.mapped_ids);
   p.offsets = x.offsets;
   p.row_of_entry = x.row_of_entry;
   p.entry_of_row = x.entry_of_row;
@@ -102,6 +88,7 @@ RoutePlan plan_route(const RouteArguments& x, const cuda::Chip& chip) {
   p.top_groups = x.top_groups;
   p.best_of_group = x.best_of_group;
   p.scale = x.scale;
+  p.shared_experts = x.shared_experts;
   p.ids = x.ids;
   p.weights = x.weights;
   constexpr int kBlocksOfMultiprocessor = 16;

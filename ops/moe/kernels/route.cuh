@@ -7,10 +7,10 @@
 #include "core/divisor.h"
 #include "core/exponential.h"
 #include "core/format.h"
+#include "device/epilogue/elements.h"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
 #include "device/ptx/barrier.h"
-#include "device/ptx/convert.h"
 #include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
 #include "device/ptx/shared_memory.h"
@@ -38,6 +38,7 @@ struct RouteParams {
   int32_t top_groups = 1;
   int32_t best_of_group = 1;
   float scale = 1;
+  int32_t shared_experts = 0;
   int32_t* ids = nullptr;
   float* weights = nullptr;
 
@@ -84,8 +85,7 @@ class RouteWarp {
   BLOCKSCALE_DEVICE float logit(uint32_t token, uint32_t expert) const {
     const int64_t at = token * p_.row_stride + expert;
     if (p_.dtype == Format::f32) return ptx::ld_global(static_cast<const float*>(p_.logits) + at);
-    const uint16_t bits = ptx::ld_global(static_cast<const uint16_t*>(p_.logits) + at);
-    return p_.dtype == Format::f16 ? ptx::cvt_f32_f16(bits) : ptx::cvt_f32_bf16(bits);
+    return decode_element(p_.dtype, ptx::ld_global(static_cast<const uint16_t*>(p_.logits) + at));
   }
 
   BLOCKSCALE_DEVICE void set_sigmoids(uint32_t token) const {
@@ -184,7 +184,7 @@ class RouteWarp {
     return best;
   }
 
-  /// Lane j has the token's choice j.
+  /// Lane j has the token's choice j; lanes behind these have the shared experts.
   BLOCKSCALE_DEVICE void choose(uint32_t token) const {
     Best own = best_of_lane();
     uint32_t id = 0;
@@ -202,10 +202,12 @@ class RouteWarp {
     const bool has_choice = lane_ < static_cast<uint32_t>(p_.top_k);
     float weight = has_choice ? ptx::ld_shared<float>(score_at(id)) : 0.0f;
     if (p_.renormalize) weight = ptx::div_rn(weight, divisor_of(sum_of_choices(weight)));
-    if (!has_choice) return;
-    const int64_t at = int64_t{token} * p_.top_k + lane_;
+    const auto choices = static_cast<uint32_t>(p_.top_k + p_.shared_experts);
+    if (lane_ >= choices) return;
+    if (!has_choice) id = p_.experts + lane_ - static_cast<uint32_t>(p_.top_k);
+    const int64_t at = int64_t{token} * choices + lane_;
     ptx::st_global(p_.ids + at, static_cast<int32_t>(id));
-    ptx::st_global(p_.weights + at, stored_weight(weight, p_.scale));
+    ptx::st_global(p_.weights + at, has_choice ? stored_weight(weight, p_.scale) : 1.0f);
   }
 
   BLOCKSCALE_DEVICE float sum_of_choices(float weight) const {

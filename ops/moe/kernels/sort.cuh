@@ -30,6 +30,8 @@ struct SortParams {
   Divisor top_k;
   uint32_t experts = 0;
   uint32_t first_expert = 0;
+  const int32_t* expert_map = nullptr;  // of ids below mapped_ids; null: ids are as they are
+  uint32_t mapped_ids = 0;
   int32_t* offsets = nullptr;       // [experts + 1]
   int32_t* row_of_entry = nullptr;  // [entries]
   int32_t* entry_of_row = nullptr;  // [entries], -1 behind the last row
@@ -43,6 +45,15 @@ struct alignas(16) Classes {
   uint32_t of[kSortEntries];
 };
 
+/// The class of an entry.
+BLOCKSCALE_DEVICE uint32_t class_of(const SortParams& p, int32_t id) {
+  if (p.expert_map != nullptr) {
+    const bool is_mapped = static_cast<uint32_t>(id) < p.mapped_ids;
+    id = is_mapped ? ptx::ld_global(p.expert_map + id) : -1;
+  }
+  return routing::class_of(id, p.first_expert, p.experts);
+}
+
 /// Of a thread's entries from `first` on; behind the last entry a class that no block has.
 BLOCKSCALE_DEVICE Classes load_classes(const SortParams& p, uint32_t first) {
   struct alignas(16) Ids {
@@ -53,7 +64,7 @@ BLOCKSCALE_DEVICE Classes load_classes(const SortParams& p, uint32_t first) {
     const Ids ids = ptx::ld_global(reinterpret_cast<const Ids*>(p.ids + first));
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSortEntries; ++i) {
-      classes.of[i] = routing::class_of(ids.at[i], p.first_expert, p.experts);
+      classes.of[i] = class_of(p, ids.at[i]);
     }
     return classes;
   }
@@ -61,8 +72,7 @@ BLOCKSCALE_DEVICE Classes load_classes(const SortParams& p, uint32_t first) {
   for (uint32_t i = 0; i < kSortEntries; ++i) {
     classes.of[i] = p.experts + 1;
     if (first + i < p.entries) {
-      classes.of[i] =
-          routing::class_of(ptx::ld_global(p.ids + first + i), p.first_expert, p.experts);
+      classes.of[i] = class_of(p, ptx::ld_global(p.ids + first + i));
     }
   }
   return classes;

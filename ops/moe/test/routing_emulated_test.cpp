@@ -106,6 +106,9 @@ struct SortMemory {
     std::vector<emulator::Buffer> all;
     const auto entries = static_cast<std::size_t>(x.tokens * x.top_k);
     all.push_back(emulator::buffer("ids", x.ids, entries * 4, emulator::BufferUse::input));
+    all.push_back(emulator::buffer("expert_map", x.expert_map,
+                                   static_cast<std::size_t>(x.mapped_ids) * 4,
+                                   emulator::BufferUse::input));
     // The second launch reads what the first one wrote there.
     all.push_back(emulator::in_out("workspace", workspace));
     // The second launch writes rows of entries again.

@@ -43,6 +43,9 @@ class RouteProblem {
     if (chance(random, 0.5)) choose_groups(random);
     const std::int64_t candidates = x.top_groups * moe_detail::experts_of_group(x);
     x.top_k = static_cast<int>(uniform(random, 1, std::min<std::int64_t>(kMaxTopK, candidates)));
+    if (chance(random, 0.3)) {
+      x.shared_experts = static_cast<int>(uniform(random, 0, std::min(3, kMaxTopK - x.top_k)));
+    }
     fill(random, static_cast<LogitFamily>(pick(random, 3)), chance(random, 0.5));
   }
   /// Of this shape and rule; logits and bias are set here.
@@ -73,7 +76,8 @@ class RouteProblem {
            std::to_string(x.top_k) + " of " + std::to_string(x.top_groups) + " of " +
            std::to_string(x.groups) + " groups by their best " + std::to_string(x.best_of_group) +
            (x.score == RouterScore::softmax ? ", softmax" : ", sigmoid") +
-           (x.renormalize ? ", renormalized" : "") + (bias_.empty() ? "" : ", with bias");
+           (x.renormalize ? ", renormalized" : "") + ", " + std::to_string(x.shared_experts) +
+           " shared" + (bias_.empty() ? "" : ", with bias");
   }
 
   RouteArguments x;  // without memory
@@ -139,7 +143,7 @@ class RouteProblem {
 
 struct RouteResults {
   explicit RouteResults(const RouteArguments& x)
-      : ids(static_cast<std::size_t>(x.logits.rows * x.top_k), kPoison),
+      : ids(static_cast<std::size_t>(x.logits.rows * moe_detail::choices_of(x)), kPoison),
         weights(ids.size(), bit_cast<float>(kPoison)) {}
 
   void set(RouteArguments& x) {
@@ -180,6 +184,7 @@ class SortProblem {
       if (chance(random, 0.05)) id = -1;
       ids_.push_back(static_cast<std::int32_t>(id));
     }
+    if (chance(random, 0.3)) map_experts(random);
   }
   explicit SortProblem(const MoeSortArguments& arguments, std::vector<std::int32_t> ids)
       : x(arguments), ids_(std::move(ids)) {}
@@ -187,9 +192,17 @@ class SortProblem {
   MoeSortArguments arguments() const {
     MoeSortArguments of = x;
     of.ids = entries() == 0 ? nullptr : ids();
+    of.expert_map = map_.empty() ? nullptr : map_.data();
     return of;
   }
   const std::int32_t* ids() const { return ids_.data() + skipped_; }
+  const std::vector<std::int32_t>& map() const { return map_; }
+  /// The expert, by the numbers that the device's have, of an entry.
+  std::int64_t expert_of(std::size_t entry) const {
+    const std::int32_t id = ids()[entry];
+    if (map_.empty()) return id;
+    return id >= 0 && id < std::ssize(map_) ? map_[static_cast<std::size_t>(id)] : -1;
+  }
   std::size_t entries() const { return ids_.size() - skipped_; }
 
   std::string text() const {
@@ -218,9 +231,15 @@ class SortProblem {
                                     x.first_expert + x.experts - 1};
     return numbers[uniform(random, 0, std::ssize(numbers) - 1)];
   }
+  void map_experts(Random& random) {
+    x.mapped_ids = uniform(random, 1, x.first_expert + 2 * x.experts);
+    for (std::int64_t i = 0; i < x.mapped_ids; ++i) {
+      map_.push_back(static_cast<std::int32_t>(x.first_expert + uniform(random, -2, x.experts)));
+    }
+  }
 
   std::size_t skipped_ = 0;
-  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> ids_, map_;
 };
 
 /// All that moe_sort can make.
@@ -269,7 +288,7 @@ inline SortResults sort_reference(const SortProblem& problem) {
   for (std::int64_t e = 0; e < x.experts; ++e) {
     r.offsets.push_back(static_cast<std::int32_t>(entries.size()));
     for (std::size_t i = 0; i < problem.entries(); ++i) {
-      if (problem.ids()[i] != x.first_expert + e) continue;
+      if (problem.expert_of(i) != x.first_expert + e) continue;
       if (entries.size() % static_cast<std::size_t>(x.tile) == 0) {
         experts.push_back(static_cast<std::int32_t>(e));
         limits.push_back(0);
