@@ -72,7 +72,8 @@ class Reference {
     std::vector<int> order;
     for (int i = 0; i < static_cast<int>(numbers.size()); ++i) order.push_back(i);
     const auto at = [&](int i) { return numbers[static_cast<std::size_t>(i)]; };
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return at(a) > at(b); });
+    std::sort(order.begin(), order.end(),
+              [&](int a, int b) { return at(a) != at(b) ? at(a) > at(b) : a < b; });
     for (std::size_t i = 0; i + 1 < order.size() && i < static_cast<std::size_t>(count); ++i) {
       gap_ = std::min(gap_, at(order[i]) - at(order[i + 1]));
     }
