@@ -19,6 +19,7 @@ namespace {
 
 using checks::check_equal;
 using checks::is_but;
+using gemm_detail::Access;
 
 [[noreturn]] void fail(const char* argument, const std::string& message) {
   checks::fail(argument, "", message);
@@ -136,9 +137,9 @@ bool is_in_place(const MoeArguments& x) {
 
 void check_aliasing(const MoeArguments& x) {
   const Region y = {"y.data", lines_of(MatrixView(x.y))};
-  for_each_read(x, [&](const char* argument, const void*, const MemoryLines& lines) {
-    if (std::string_view(argument) == "residual.data" && is_in_place(x)) return;
-    check_apart(y, {argument, lines});
+  for_each_memory(x, [&](std::string_view argument, Access access, const void*, const auto& lines) {
+    if (access == Access::writes || (argument == "residual.data" && is_in_place(x))) return;
+    check_apart(y, {std::string(argument), lines()});
   });
 }
 

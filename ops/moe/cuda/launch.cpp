@@ -20,9 +20,9 @@ namespace moe_detail {
 namespace {
 
 std::vector<Region> regions_of(const MoeArguments& x) {
-  std::vector<Region> regions = {{"y.data", lines_of(MatrixView(x.y))}};
-  for_each_read(x, [&](const char* argument, const void*, const MemoryLines& lines) {
-    regions.push_back({argument, lines});
+  std::vector<Region> regions;
+  for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
+    regions.push_back({argument, lines()});
   });
   return regions;
 }
@@ -30,9 +30,8 @@ std::vector<Region> regions_of(const MoeArguments& x) {
 /// All memory of a call must lie on the call's device.
 cuda::CallDevice device_of_call(const MoeArguments& x, const cuda::Execution& execution) {
   cuda::CallDevice device(execution);
-  device.add("y.data", x.y.data);
-  for_each_read(x, [&](const char* argument, const void* data, const MemoryLines&) {
-    device.add(argument, data);
+  for_each_memory(x, [&](const char* argument, auto, const void* pointer, const auto&) {
+    device.add(argument, pointer);
   });
   return device;
 }
@@ -56,7 +55,7 @@ namespace cuda {
 
 std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions& options) {
   using namespace moe_detail;
-  return plan_moe(validated(arguments, options), options, default_chip()).workspace_bytes;
+  return parts_of(validated(arguments, options), options, default_chip()).workspace_bytes;
 }
 
 void moe(const MoeArguments& arguments, const MoeOptions& options, const Execution& execution) {
@@ -65,14 +64,14 @@ void moe(const MoeArguments& arguments, const MoeOptions& options, const Executi
   CallDevice device = device_of_call(x, execution);
   if (!device.is_known()) return;
   const Chip& chip = device.chip(kernels());
-  MoePlan plan = plan_moe(x, options, chip, execution.workspace);
-  const Execution with = with_workspace(execution, plan.workspace_bytes);
-  if (with.workspace != execution.workspace) plan = plan_moe(x, options, chip, with.workspace);
-  if (plan.workspace_bytes != 0) {
-    check_workspace(with, plan.workspace_bytes, device);
-    check_apart({"execution.workspace", line_of(with.workspace, plan.workspace_bytes)},
+  const MoeParts parts = parts_of(x, options, chip);
+  const Execution with = with_workspace(execution, parts.workspace_bytes);
+  if (parts.workspace_bytes != 0) {
+    check_workspace(with, parts.workspace_bytes, device);
+    check_apart({"execution.workspace", line_of(with.workspace, parts.workspace_bytes)},
                 regions_of(x));
   }
+  MoePlan plan = plan_moe(x, parts, chip, with.workspace);
   const DeviceScope scope(device.ordinal());
   for (MoePartPlan& part : plan.parts) launch_part(part, plan.architecture, with);
 }
@@ -80,7 +79,9 @@ void moe(const MoeArguments& arguments, const MoeOptions& options, const Executi
 std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options,
                          const Chip& chip) {
   using namespace moe_detail;
-  return plan_moe(validated(arguments, options), options, checked(chip, kernels())).str();
+  const MoeArguments x = validated(arguments, options);
+  const Chip& of = checked(chip, kernels());
+  return plan_moe(x, parts_of(x, options, of), of).str();
 }
 
 }  // namespace cuda

@@ -78,8 +78,12 @@ struct Launches {
   std::int64_t bytes = 0;
 };
 
-/// The steps run one after the other: they share what is behind the part's own memory.
-Launches launches_of(const LayerPart& part, const cuda::Chip& chip, void* beside) {
+/// Of a part in a workspace. The steps run one after the other: they share what lies behind the
+/// part's own memory.
+Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
+                     const cuda::Chip& chip, void* workspace) {
+  const LayerPart part = part_of(x, first, tokens, workspace);
+  void* const beside = byte_at(workspace, part_bytes(x, tokens));
   Launches launches;
   MoePartPlan& plan = launches.plan;
   const auto needs = [&](std::int64_t bytes) { launches.bytes = std::max(launches.bytes, bytes); };
@@ -106,23 +110,26 @@ Launches launches_of(const LayerPart& part, const cuda::Chip& chip, void* beside
 
 }  // namespace
 
-MoePlan plan_moe(const MoeArguments& x, const MoeOptions& options, const cuda::Chip& chip,
+MoeParts parts_of(const MoeArguments& x, const MoeOptions& options, const cuda::Chip& chip) {
+  MoeParts parts;
+  if (x.y.rows == 0 || x.y.columns == 0) return parts;
+  const auto bytes_of = [&](std::int64_t tokens) {
+    return part_bytes(x, tokens) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
+  };
+  parts.tokens = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
+  parts.workspace_bytes = ceil_div(bytes_of(parts.tokens), std::int64_t{16}) * 16;
+  return parts;
+}
+
+MoePlan plan_moe(const MoeArguments& x, const MoeParts& parts, const cuda::Chip& chip,
                  void* workspace) {
   MoePlan plan;
   plan.architecture = chip.architecture;
-  if (x.y.rows == 0 || x.y.columns == 0) return plan;
-  const auto part_at = [&](std::int64_t first, std::int64_t tokens, void* base) {
-    const LayerPart part = part_of(x, first, tokens, base);
-    return launches_of(part, chip, byte_at(base, part_bytes(x, tokens)));
-  };
-  const auto bytes_of = [&](std::int64_t tokens) {
-    return part_bytes(x, tokens) + part_at(0, tokens, kNoMemory).bytes;
-  };
-  const std::int64_t most = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
-  plan.workspace_bytes = ceil_div(bytes_of(most), std::int64_t{16}) * 16;
-  void* const base = workspace == nullptr ? kNoMemory : workspace;
-  for (std::int64_t first = 0; first < x.x.rows; first += most) {
-    plan.parts.push_back(part_at(first, std::min(most, x.x.rows - first), base).plan);
+  plan.workspace_bytes = parts.workspace_bytes;
+  if (parts.tokens == 0) return plan;
+  for (std::int64_t first = 0; first < x.x.rows; first += parts.tokens) {
+    const std::int64_t tokens = std::min(parts.tokens, x.x.rows - first);
+    plan.parts.push_back(launches_of(x, first, tokens, chip, workspace).plan);
     if (first != 0) plan.parts.back().join_scales.reset();
   }
   return plan;

@@ -48,9 +48,16 @@ struct MoePlan {
   std::string str() const;
 };
 
-/// Of validated arguments; `workspace` holds the plan's workspace_bytes (it may be null to learn
-/// how many these are). Throws `unsupported` as the plans of the steps do.
-MoePlan plan_moe(const MoeArguments& validated, const MoeOptions& options, const cuda::Chip& chip,
-                 void* workspace = nullptr);
+/// What a workspace must hold, and for how many tokens at a time.
+struct MoeParts {
+  std::int64_t tokens = 0;           // of all parts but the last; 0 where y is empty
+  std::int64_t workspace_bytes = 0;  // a multiple of 16
+};
+
+/// Of validated arguments. Throws `unsupported` as the plans of the steps do.
+MoeParts parts_of(const MoeArguments& validated, const MoeOptions& options, const cuda::Chip& chip);
+/// In a workspace that is apart from the arguments' memory, or in none to describe it.
+MoePlan plan_moe(const MoeArguments& validated, const MoeParts& parts, const cuda::Chip& chip,
+                 void* workspace = kNoMemory);
 
 }  // namespace blockscale::moe_detail

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -34,18 +36,23 @@ struct Ran {
   std::vector<emulator::Buffer> buffers;  // with the workspace
 };
 
-Ran run(LayerProblem& problem, const cuda::Chip& chip, const emulator::Options& options,
-        const MoeOptions& limits = {}) {
+using Plant = std::function<void(moe_detail::MoePartPlan&)>;
+
+Ran run(
+    LayerProblem& problem, const cuda::Chip& chip, const emulator::Options& options,
+    const MoeOptions& limits = {}, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
   Ran ran;
   const MoeArguments x = moe_detail::validated(problem.arguments(), limits);
-  const std::int64_t bytes = moe_detail::plan_moe(x, limits, chip).workspace_bytes;
+  const moe_detail::MoeParts parts = moe_detail::parts_of(x, limits, chip);
+  const std::int64_t bytes = parts.workspace_bytes;
   ran.workspace = gemm_detail::allocate<std::uint8_t>(bytes);
   const std::span<std::uint8_t> workspace(ran.workspace.get(), static_cast<std::size_t>(bytes));
   std::fill(workspace.begin(), workspace.end(), std::uint8_t{0xA5});
-  ran.plan = moe_detail::plan_moe(x, limits, chip, workspace.data());
+  ran.plan = moe_detail::plan_moe(x, parts, chip, workspace.data());
   ran.buffers = test::buffers_of(x);
   ran.buffers.push_back(emulator::in_out("workspace", workspace));
   for (moe_detail::MoePartPlan& part : ran.plan.parts) {
+    plant(part);
     EXPECT_TRUE(test::emulate(part, ran.plan.architecture, ran.buffers, options));
   }
   return ran;
@@ -141,6 +148,25 @@ TEST(EmulatedMoe, BatchInvariantTokens) {
     };
     EXPECT_EQ(row_of_first(1), row_of_first(140)) << recipe_traits(recipe).name;
   }
+}
+
+TEST(EmulatedMoe, PlantedBugsChangeY) {
+  const std::pair<const char*, Plant> plants[] = {
+      {"no weights", [](auto& part) { part.finalize.params.weights = nullptr; }},
+      {"a choice is left out", [](auto& part) { part.finalize.params.top_k = 2; }},
+      {"columns beside", [](auto& part) { part.finalize.params.rows += 8; }},
+      {"scales of the rows before", [](auto& part) { part.join_scales->params.block_rows /= 2; }},
+      {"ids of the device before",
+       [](auto& part) { ++std::get<SortParams>(part.sort.steps.at(0).params).first_expert; }},
+  };
+  const auto bytes_with = [](const Plant& plant) {
+    Random random(8);
+    LayerProblem problem(random, {.tokens = 4, .inner = 192, .apart = true});
+    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
+    return problem.y().bytes();
+  };
+  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
+  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
 }
 
 TEST(EmulatedMoe, EveryArchitecture) {

@@ -43,17 +43,15 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
 inline std::vector<emulator::Buffer> buffers_of(const MoeArguments& x) {
   using enum emulator::BufferUse;
   std::vector<emulator::Buffer> buffers;
-  const auto add = [&](const char* name, const void* data, const MemoryLines& lines,
-                       emulator::BufferUse use) {
-    const std::int64_t bytes = extent_of(lines);
-    if (bytes == 0 || data == nullptr) return;
-    buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
-  };
   const bool in_place = x.residual.data == x.y.data;
-  add("y", x.y.data, lines_of(MatrixView(x.y)), in_place ? both : output);
-  moe_detail::for_each_read(x, [&](const char* name, const void* data, const MemoryLines& lines) {
-    if (data != x.y.data) add(name, data, lines, input);
-  });
+  moe_detail::for_each_memory(
+      x, [&](const char* name, gemm_detail::Access access, const void* data, const auto& lines) {
+        const std::int64_t bytes = extent_of(lines());
+        const bool is_written = access == gemm_detail::Access::writes;
+        if (bytes == 0 || data == nullptr || (data == x.y.data && !is_written)) return;
+        const emulator::BufferUse use = !is_written ? input : in_place ? both : output;
+        buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
+      });
   return buffers;
 }
 

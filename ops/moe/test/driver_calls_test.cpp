@@ -1,4 +1,4 @@
-// What routing and sorting ask of the driver, against a fake libcuda.so.1.
+// What routing, sorting and a layer ask of the driver, against a fake libcuda.so.1.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "blockscale/cuda.h"
-#include "ops/moe/cuda/specs.h"
+#include "ops/common/cuda/kernel_list.h"
 #include "tests/expect_error.h"
 #include "tests/fake_libcuda.h"
 #include "tests/fake_pack.h"
@@ -18,11 +18,11 @@
 namespace blockscale {
 namespace {
 
-class RoutingCalls : public testing::Test {
+class MoeCalls : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(moe_detail::kernel_specs());
+    pack_ = std::make_unique<test::FakePack>(kernel_list());
   }
   static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override {
@@ -55,6 +55,30 @@ class RoutingCalls : public testing::Test {
     x.entry_of_row = memory<std::int32_t>(2);
     return x;
   }
+  /// Of FP8 weights, with gates and ups apart where I is no multiple of 128.
+  static MoeArguments layer(std::int64_t tokens, std::int64_t inner) {
+    constexpr std::int64_t kHidden = 256, kExperts = 4;
+    const bool apart = inner % 128 != 0;
+    MoeArguments x;
+    x.x = as_scaled({memory<void>(0), Format::bf16, tokens, kHidden});
+    const auto weights = [](int part, std::int64_t rows, std::int64_t k, std::int64_t batch) {
+      ScaledTensorView w;
+      w.recipe = Recipe::fp8_128x128;
+      w.rows = rows;
+      w.k = k;
+      w.batch = batch;
+      w.values = memory<void>(part);
+      w.scales = memory<void>(part + 1);
+      return w;
+    };
+    x.w13 = weights(2, apart ? inner : 2 * inner, kHidden, apart ? 2 * kExperts : kExperts);
+    x.w2 = weights(4, kHidden, inner, kExperts);
+    x.ids = memory<std::int32_t>(6);
+    x.weights = memory<float>(7);
+    x.top_k = 2;
+    x.y = {memory<void>(8), Format::bf16, tokens, kHidden};
+    return x;
+  }
   std::vector<std::string> launched() {
     std::vector<std::string> names;
     for (const test::FakeLaunch& launch : fake_.launches) names.push_back(launch.kernel);
@@ -68,7 +92,7 @@ class RoutingCalls : public testing::Test {
 
 using Names = std::vector<std::string>;
 
-TEST_F(RoutingCalls, RouteIsOneLaunch) {
+TEST_F(MoeCalls, RouteIsOneLaunch) {
   cuda::route(routing(100));
   ASSERT_EQ(fake_.launches.size(), 1u);
   EXPECT_TRUE(fake_.launches[0].programmatic_dependent_launch);
@@ -80,7 +104,7 @@ TEST_F(RoutingCalls, RouteIsOneLaunch) {
   EXPECT_EQ(launched(), Names{});
 }
 
-TEST_F(RoutingCalls, SortIsOneLaunchAndWithPaddingTwo) {
+TEST_F(MoeCalls, SortIsOneLaunchAndWithPaddingTwo) {
   cuda::moe_sort(sorting(100, 1));
   EXPECT_EQ(launched(), Names{"moe_sort"});
   const std::int64_t needed = cuda::moe_sort_workspace_bytes(sorting(100, 8));
@@ -93,7 +117,7 @@ TEST_F(RoutingCalls, SortIsOneLaunchAndWithPaddingTwo) {
   EXPECT_EQ(launched(), (Names{"moe_sort", "moe_pad"}));
 }
 
-TEST_F(RoutingCalls, WorkspaceComesFromItsSource) {
+TEST_F(MoeCalls, WorkspaceComesFromItsSource) {
   class Source final : public cuda::WorkspaceSource {
    public:
     void* allocate(std::int64_t bytes) override {
@@ -113,7 +137,49 @@ TEST_F(RoutingCalls, WorkspaceComesFromItsSource) {
   EXPECT_EQ(source.asked.size(), 1u);
 }
 
-TEST_F(RoutingCalls, Refuses) {
+TEST_F(MoeCalls, ALayerIsFiveLaunches) {
+  const auto run = [&](const MoeArguments& x, const MoeOptions& options = {}) {
+    const std::int64_t needed = cuda::moe_workspace_bytes(x, options);
+    cuda::moe(x, options, {nullptr, memory<void>(64), needed});
+    return launched();
+  };
+  const auto begins = [](const std::string& text, const char* with) {
+    return text.starts_with(with);
+  };
+  const Names names = run(layer(40, 256));
+  ASSERT_EQ(names.size(), 5u) << testing::PrintToString(names);
+  EXPECT_EQ(names[0], "moe_sort");
+  EXPECT_TRUE(begins(names[1], "quantize_")) << names[1];
+  EXPECT_TRUE(begins(names[2], "grouped_gemm_fp8_")) << names[2];
+  EXPECT_TRUE(begins(names[3], "grouped_gemm_fp8_")) << names[3];
+  EXPECT_EQ(names[4], "moe_finalize");
+  // Scales of gates and ups whose blocks do not meet are joined first, once for all parts.
+  const Names apart = run(layer(40, 192));
+  ASSERT_EQ(apart.size(), 6u);
+  EXPECT_EQ(apart[0], "moe_join_scales");
+  const Names parts = run(layer(300, 192), {.workspace_limit = 1});
+  EXPECT_EQ(parts.size(), 1u + 3 * 5);
+  EXPECT_EQ(run(layer(0, 256)), Names{});
+}
+
+TEST_F(MoeCalls, ALayerRefuses) {
+  const MoeArguments x = layer(40, 256);
+  const std::int64_t needed = cuda::moe_workspace_bytes(x);
+  const auto expect_refused = [&](const char* argument, const char* reason, const MoeArguments& of,
+                                  const cuda::Execution& execution) {
+    test::expect_invalid(argument, reason, [&] { cuda::moe(of, {}, execution); });
+    EXPECT_EQ(launched(), Names{});
+  };
+  expect_refused("execution.workspace_bytes", "is 16, must be at least", x,
+                 {nullptr, memory<void>(64), 16});
+  expect_refused("execution.workspace", "ids", x, {nullptr, memory<void>(6), needed});
+  MoeArguments elsewhere = x;
+  elsewhere.w2.scales = memory<void>(5, 1);
+  expect_refused("w2.scales", "is on CUDA device 1, must be on 0", elsewhere,
+                 {nullptr, memory<void>(64), needed});
+}
+
+TEST_F(MoeCalls, Refuses) {
   const auto expect_refused = [&](const char* argument, const char* reason,
                                   const MoeSortArguments& x, const cuda::Execution& execution) {
     test::expect_invalid(argument, reason, [&] { cuda::moe_sort(x, execution); });

@@ -1,0 +1,126 @@
+// The layer on a GPU: each of its steps from what it left in its workspace.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "blockscale/cuda.h"
+#include "ops/common/cuda/cold_calls.h"
+#include "ops/gemm/cpu/memory.h"
+#include "ops/grouped_gemm/call_memory.h"
+#include "ops/moe/call_memory.h"
+#include "ops/moe/cuda/plan.h"
+#include "ops/moe/test/layer_problem.h"
+#include "runtime/cuda/measure.h"
+#include "tests/gpu.h"
+
+namespace blockscale {
+namespace {
+
+using runtime::DeviceBuffer;
+using runtime::DeviceStream;
+using test::LayerCase;
+using test::LayerProblem;
+using test::Random;
+using test::Routing;
+
+/// A call's memory on the device, in exact allocations, so that a sanitizer sees what is touched
+/// beside it.
+template <class Arguments>
+cuda::DeviceArguments<Arguments> on_device(const Arguments& x) {
+  return {x, [](auto& of, const auto& visit) {
+            if constexpr (std::is_same_v<Arguments, MoeArguments>) {
+              moe_detail::for_each_memory(of, visit);
+            } else {
+              grouped_gemm_detail::for_each_memory(of, visit);
+            }
+          }};
+}
+
+gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
+  return std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params)
+             ? gemm_detail::GemmPath::sm90_fp8
+             : gemm_detail::GemmPath::plain;
+}
+
+class CudaGpuMoe : public test::OnGpu {};
+
+/// Runs a layer twice, which has the same bytes, and checks each step by the memory that the first
+/// run left.
+void check(const LayerCase& of) {
+  SCOPED_TRACE(test::text_of(of));
+  Random random(2);
+  LayerProblem problem(random, of);
+  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+  const auto device = on_device(x);
+  const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
+  const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
+  const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
+  const DeviceStream stream;
+  cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
+  stream.wait();
+  device.copy_results();
+  workspace.copy_to_host(memory.get(), static_cast<std::size_t>(bytes));
+  EXPECT_TRUE(problem.y().is_poison_intact());
+  const std::vector<std::uint8_t> first = problem.y().bytes();
+  const cuda::Chip& chip = cuda::default_chip();
+  const auto plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip, memory.get());
+  const auto multiply = [&](const GroupedGemmArguments& up) {
+    const auto product = on_device(grouped_gemm_detail::validated(up));
+    cuda::grouped_gemm(product.arguments(), {stream.handle()});
+    stream.wait();
+    product.copy_results();
+  };
+  test::expect_layer(problem.arguments(), memory.get(), multiply, path_of(plan.parts[0].up),
+                     path_of(plan.parts[0].down));
+  cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
+  stream.wait();
+  device.copy_results();
+  EXPECT_EQ(problem.y().bytes(), first);
+}
+
+TEST_F(CudaGpuMoe, EveryRouting) {
+  for (const Routing routing : test::kRoutings) {
+    for (const std::int64_t tokens : {1, 40, 300}) {
+      check({.tokens = tokens,
+             .hidden = 512,
+             .inner = 256,
+             .experts = 9,
+             .routing = routing,
+             .residual = routing == Routing::elsewhere});
+    }
+  }
+}
+
+TEST_F(CudaGpuMoe, KindsOfWeight) {
+  for (const Recipe recipe :
+       {Recipe::fp8_tensor, Recipe::fp8_row, Recipe::fp8_1x128, Recipe::fp8_128x128_ue8m0,
+        Recipe::nvfp4, Recipe::mxfp4, Recipe::bf16}) {
+    check({.w13 = recipe, .w2 = recipe, .tokens = 70, .alphas = true, .bias = true});
+  }
+}
+
+TEST_F(CudaGpuMoe, TransformsAndShards) {
+  for (const Recipe activations : {Recipe::fp8_1x128, Recipe::bf16}) {
+    check({.activations = activations, .tokens = 60, .transform = Gelu{}});
+    check({.activations = activations, .tokens = 60, .transform = Swiglu{GateOrder::up_first, 64}});
+  }
+  for (const std::int64_t inner : {64, 80, 192, 768}) {
+    check({.tokens = 50, .inner = inner, .apart = true});
+    check({.tokens = 5, .inner = inner, .apart = true, .layout = ScaleLayout::mn_major});
+  }
+}
+
+TEST_F(CudaGpuMoe, ResidualsAndTypes) {
+  for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
+    check({.tokens = 33, .y = y, .residual = true});
+    check({.tokens = 33, .hidden = 161, .y = y, .weights = false, .residual = true});
+  }
+  check({.x = Recipe::fp8_1x128, .tokens = 33});
+  check({.tokens = 700, .hidden = 1040, .inner = 384, .experts = 33, .top_k = 8});
+}
+
+}  // namespace
+}  // namespace blockscale
