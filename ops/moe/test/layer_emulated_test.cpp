@@ -154,7 +154,7 @@ TEST(EmulatedMoe, PlantedBugsChangeY) {
   const std::pair<const char*, Plant> plants[] = {
       {"no weights", [](auto& part) { part.finalize.params.weights = nullptr; }},
       {"a choice is left out", [](auto& part) { part.finalize.params.top_k = 2; }},
-      {"columns beside", [](auto& part) { part.finalize.params.rows += 8; }},
+      {"columns beside", [](auto& part) { part.finalize.params.rows -= 8; }},
       {"scales of the rows before", [](auto& part) { part.join_scales->params.block_rows /= 2; }},
       {"ids of the device before",
        [](auto& part) { ++std::get<SortParams>(part.sort.steps.at(0).params).first_expert; }},
