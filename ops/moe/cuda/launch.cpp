@@ -10,6 +10,7 @@
 #include "ops/grouped_gemm/cuda/launch.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
+#include "ops/moe/cuda/roofline.h"
 #include "ops/moe/cuda/specs.h"
 #include "ops/moe/validate.h"
 #include "ops/quantize/cuda/kernel_sets.h"
@@ -81,7 +82,9 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   using namespace moe_detail;
   const MoeArguments x = validated(arguments, options);
   const Chip& of = checked(chip, kernels());
-  return plan_moe(x, parts_of(x, options, of), of).str();
+  const MoePlan plan = plan_moe(x, parts_of(x, options, of), of);
+  if (plan.parts.empty()) return plan.str();
+  return plan.str() + text_of(work_of(x, plan.parts[0].tokens), of, plan.parts[0].is_fp8());
 }
 
 }  // namespace cuda

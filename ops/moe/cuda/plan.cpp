@@ -1,6 +1,7 @@
 #include "ops/moe/cuda/plan.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/problem.h"
@@ -133,6 +134,13 @@ MoePlan plan_moe(const MoeArguments& x, const MoeParts& parts, const cuda::Chip&
     if (first != 0) plan.parts.back().join_scales.reset();
   }
   return plan;
+}
+
+bool MoePartPlan::is_fp8() const {
+  const auto has = [](const grouped_gemm_detail::GroupedPlan& plan) {
+    return std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
+  };
+  return has(up) && has(down);
 }
 
 std::string MoePartPlan::str() const {

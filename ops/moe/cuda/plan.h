@@ -37,6 +37,8 @@ struct MoePartPlan {
   grouped_gemm_detail::GroupedPlan up, down;
   Finalize finalize;
 
+  /// Whether FP8 kernels compute both products.
+  bool is_fp8() const;
   std::string str() const;
 };
 

@@ -1,0 +1,82 @@
+// Plans of layers: which kernels, how much memory, and what they say.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "blockscale/cuda.h"
+#include "ops/moe/cuda/plan.h"
+#include "ops/moe/cuda/roofline.h"
+#include "ops/moe/test/layer_problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using test::LayerCase;
+using test::LayerProblem;
+using test::Random;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string plan_text(const LayerCase& of, const char* chip = "H200") {
+  Random random(1);
+  LayerProblem problem(random, of);
+  return cuda::describe_moe(problem.arguments(), {}, cuda::chip_named(chip));
+}
+
+TEST(MoePlan, SaysItsLaunches) {
+  const std::string text = plan_text({.hidden = 256, .inner = 256});
+  EXPECT_THAT(text, HasSubstr("moe_sort: 57 entries"));
+  EXPECT_THAT(text, HasSubstr("quantize_blocks_fp8_e4m3_128_bf16"));
+  EXPECT_THAT(text, HasSubstr("grouped_gemm_fp8_64x128_blocks_quantized"));
+  EXPECT_THAT(text, HasSubstr("A gathered"));
+  EXPECT_THAT(text, HasSubstr("moe_finalize: 19 runs"));
+  EXPECT_THAT(text, HasSubstr("4.0 experts are hit"));
+  EXPECT_THAT(text, HasSubstr("all: at least"));
+  EXPECT_THAT(text, Not(HasSubstr("moe_join_scales")));
+  EXPECT_THAT(plan_text({.inner = 80, .apart = true}), HasSubstr("moe_join_scales: 640 rows"));
+  EXPECT_EQ(plan_text({.tokens = 0}), "nothing to launch\n");
+  // Rates of plain kernels are not known.
+  const std::string plain = plan_text({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4});
+  EXPECT_THAT(plain, HasSubstr("grouped_gemm_plain"));
+  EXPECT_THAT(plain, Not(HasSubstr("all: at least")));
+  EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr("at least")));
+}
+
+TEST(MoePlan, WorkIsOfExpertsThatAreHit) {
+  Random random(1);
+  LayerProblem problem(random,
+                       {.tokens = 2, .hidden = 256, .inner = 128, .experts = 64, .top_k = 1});
+  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+  const moe_detail::LayerWork work = moe_detail::work_of(x, 2);
+  EXPECT_NEAR(work.experts_hit, 2 - 1.0 / 64, 1e-9);
+  ASSERT_EQ(work.launches.size(), 5u);
+  EXPECT_EQ(work.launches[2].operations, 2.0 * 2 * 256 * 256);
+  EXPECT_EQ(work.launches[3].operations, 2.0 * 2 * 256 * 128);
+  const double weights = 256 * 256 + 2 * 2 * 4;
+  const double tokens = 2 * (256 + 2 * 4), between = 2 * (128 + 4);
+  EXPECT_NEAR(work.launches[2].bytes, work.experts_hit * weights + tokens + between, 1e-6);
+}
+
+TEST(MoePlan, MemoryIsOfShapesAlone) {
+  Random random(1);
+  LayerProblem problem(random, {.tokens = 500, .hidden = 512, .inner = 256});
+  MoeArguments x = moe_detail::validated(problem.arguments(), {});
+  const cuda::Chip chip = cuda::chip_named("H200");
+  const std::int64_t whole = moe_detail::parts_of(x, {}, chip).workspace_bytes;
+  // Rows of both products, and no row of x or of twice I.
+  const std::int64_t entries = 1500, rows = entries * (512 * 2 + 256 + 2 * 4);
+  EXPECT_GE(whole, rows + 500 * 512);
+  EXPECT_LE(whole, rows + 500 * (512 + 4 * 4) + 2 * entries * 4 + 4096);
+  for (const std::int64_t limit : {whole, whole - 1, whole / 2, whole / 3, std::int64_t{1}}) {
+    const moe_detail::MoeParts parts = moe_detail::parts_of(x, {.workspace_limit = limit}, chip);
+    EXPECT_TRUE(parts.workspace_bytes <= limit || parts.tokens == moe_detail::kPartTokens);
+    EXPECT_EQ(parts.tokens == 500, limit == whole) << limit;
+    EXPECT_EQ(parts.workspace_bytes % 16, 0);
+  }
+}
+
+}  // namespace
+}  // namespace blockscale
