@@ -47,6 +47,9 @@ struct GroupedGemmArguments {
 
   /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype.
   QuantizeInput transform = {};
+  /// Rows that a group is expected to have, for the choice of tiles on a GPU: whatever it is, D is
+  /// right. 0: as many as if groups shared all rows out. With masked groups most have fewer.
+  std::int64_t expected_rows = 0;
   /// The bits of a row of D depend neither on the rows of its group nor on other groups. May cost
   /// time.
   bool batch_invariant = false;

@@ -124,6 +124,9 @@ struct MoeArguments {
   const void* w2_bias = nullptr;      // [E, H]
   Format bias_dtype = Format::f32;    // of both
 
+  /// Experts that ids are spread over, here and on other devices, for the choice of tiles on a GPU:
+  /// whatever it is, y is right. 0: those of w2.
+  std::int64_t all_experts = 0;
   /// The bits of a token's y depend neither on T nor on the other tokens. May cost time.
   bool batch_invariant = false;
 

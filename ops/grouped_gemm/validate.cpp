@@ -164,6 +164,7 @@ GroupedGemmArguments validated(const GroupedGemmArguments& arguments) {
   check_destinations(x);
   gemm_detail::check_result(product, meaning_of_rows(x));
   check_batches(x);
+  checks::check_size("expected_rows", "", x.expected_rows);
   gemm_detail::check_bias(x.bias, x.bias_dtype);
   if (x.bias != nullptr) (void)checks::product("bias", "", x.b.batch, x.b.rows);
   check_aliasing(x);

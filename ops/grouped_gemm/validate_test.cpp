@@ -253,6 +253,11 @@ TEST_F(GroupedValidateTest, NegativeThreads) {
   expect_error(ErrorCode::invalid_argument, "options.threads", "-1", {-1});
 }
 
+TEST_F(GroupedValidateTest, ExpectedRows) {
+  x_.expected_rows = -1;
+  expect_invalid("expected_rows", "is -1, must be in 0..2^57");
+}
+
 TEST_F(GroupedValidateTest, DOverWhatIsRead) {
   auto* const in_d = reinterpret_cast<std::int32_t*>(d_.data() + kM * kN - 3);
   const auto refuses = [&](const char* name, auto& pointer, auto* value) {

@@ -178,6 +178,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.offsets = sort.offsets;
   up.index = sort.token_of_row;
   up.rows = entries;
+  if (x.all_experts > experts) up.expected_rows = ceil_div(entries, x.all_experts);
   up.alpha_factors = x.w13_alphas;
   up.bias = x.w13_bias;
   up.bias_dtype = x.bias_dtype;
@@ -196,6 +197,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   down.b = x.w2;
   down.d = {rows.values, Format::bf16, entries, rows.k};
   down.offsets = sort.offsets;
+  down.expected_rows = up.expected_rows;
   down.alpha_factors = x.w2_alphas;
   down.bias = x.w2_bias;
   down.bias_dtype = x.bias_dtype;

@@ -161,6 +161,7 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   check_recipes(x);
   check_result(x);
   check_expert_map(x.expert_map, x.mapped_ids);
+  checks::check_size("all_experts", "", x.all_experts);
   check_numbers("ids", x.ids, x.x.rows > 0);
   check_numbers("weights", x.weights);
   check_numbers("w13_alphas", x.w13_alphas);

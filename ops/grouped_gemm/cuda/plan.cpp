@@ -22,8 +22,9 @@ using namespace gemm_detail;
 std::int64_t matrices_of(const GroupedGemmArguments& x) {
   return is_masked(x) ? groups_of(x) : 1;
 }
-/// That groups have if they share out all rows alike.
+/// That groups have if they share out all rows alike, unless the caller knows better.
 std::int64_t average_rows(const GroupedGemmArguments& x) {
+  if (x.expected_rows != 0) return x.expected_rows;
   return ceil_div(x.rows * matrices_of(x), groups_of(x));
 }
 

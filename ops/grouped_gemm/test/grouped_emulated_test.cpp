@@ -80,6 +80,20 @@ TEST(EmulatedGroups, OfFp8WithEachKindOfScale) {
   check({.a = Recipe::fp8_128x128, .b = Recipe::fp8_128x128, .rows = {100, 100, 3}, .k = 272});
 }
 
+TEST(EmulatedGroups, ThatHaveOtherRowsThanExpected) {
+  for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
+    for (const std::int64_t expected : {1, 1000}) {
+      Random random(3);
+      LaunchedProblem problem(random, {.a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128,
+                                       .b = b,
+                                       .rows = {3, 0, 137, 20},
+                                       .k = 128});
+      problem.x().expected_rows = expected;
+      check(problem, test::chip_of(3), emulator::random_order(2));
+    }
+  }
+}
+
 TEST(EmulatedGroups, MaskedAndWithGaps) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
     const Recipe a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128;

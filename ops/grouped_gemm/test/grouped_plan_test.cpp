@@ -66,6 +66,20 @@ TEST(GroupedPlan, KernelsFollowOperandsAndRows) {
               HasSubstr("grouped_gemm_plain_32x32_bf16:"));
 }
 
+TEST(GroupedPlan, TilesAreThoseOfTheRowsThatAreExpected) {
+  Random random(1);
+  for (const bool masked : {false, true}) {
+    LaunchedProblem problem(random, {.rows = {100, 0, 133, 90}, .k = 272, .masked = masked});
+    const auto text_with = [&](std::int64_t expected) {
+      problem.x().expected_rows = expected;
+      return plan_of(problem, cuda::chip_named("H200")).str();
+    };
+    EXPECT_THAT(text_with(0), HasSubstr("fp8_128x128_blocks"));
+    EXPECT_THAT(text_with(64), HasSubstr("fp8_64x128_blocks"));
+    EXPECT_THAT(text_with(65), HasSubstr("fp8_128x128_blocks"));
+  }
+}
+
 TEST(GroupedPlan, HasNoMoreTilesThanItSays) {
   Random random(2);
   for (const test::Spread spread : test::kSpreads) {

@@ -45,6 +45,18 @@ TEST(MoePlan, SaysItsLaunches) {
   EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr("at least")));
 }
 
+TEST(MoePlan, TilesAreThoseOfTheRowsThatAreExpected) {
+  Random random(1);
+  LayerProblem problem(random, {.tokens = 512, .hidden = 256, .inner = 256});
+  const auto text_with = [&](std::int64_t all_experts) {
+    problem.arguments().all_experts = all_experts;
+    return cuda::describe_moe(problem.arguments(), {}, cuda::chip_named("H200"));
+  };
+  EXPECT_THAT(text_with(0), HasSubstr("128x128_blocks_quantized"));
+  EXPECT_THAT(text_with(4), HasSubstr("128x128_blocks_quantized"));
+  EXPECT_THAT(text_with(64), HasSubstr("64x128_blocks_quantized"));
+}
+
 TEST(MoePlan, WorkIsOfExpertsThatAreHit) {
   Random random(1);
   LayerProblem problem(random,
