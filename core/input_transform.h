@@ -29,6 +29,14 @@ BLOCKSCALE_TABLE const char* kInputTransformNames[kInputTransformCount] = {
 /// Which of swiglu's operands comes first.
 enum class GateOrder : uint8_t { gate_first, up_first };
 
+/// What a swiglu that is not the usual one takes beside its operands (math::clamped_swiglu).
+struct SwigluNumbers {
+  float limit = 0;  // above 0, maybe infinite: gates are at most it, ups within it
+  float alpha = 1;
+  float reciprocal_alpha = 1;  // rounded
+  float up_shift = 0;          // -0 for none: it keeps an up of -0
+};
+
 /// Columns of x that swiglu reads for one column of y.
 struct GatedColumns {
   int64_t gate;

@@ -57,6 +57,18 @@ BLOCKSCALE_MATH typename M::Number swiglu(typename M::Number gate, typename M::N
   return M::mul(silu<M>(gate), up);
 }
 
+/// gate sigmoid(alpha gate) (up + shift), of a gate that is at most the limit and an up within it.
+/// A NaN stays one.
+template <class M>
+BLOCKSCALE_MATH typename M::Number clamped_swiglu(typename M::Number gate, typename M::Number up,
+                                                  const SwigluNumbers& numbers) {
+  const auto limit = M::set(numbers.limit);
+  const auto x = M::mul(M::at_most(gate, limit), M::set(numbers.alpha));
+  const auto within = M::at_least(M::at_most(up, limit), M::set(-numbers.limit));
+  return M::mul(M::mul(silu<M>(x), M::set(numbers.reciprocal_alpha)),
+                M::add(within, M::set(numbers.up_shift)));
+}
+
 /// x (1 + scale) + shift.
 template <class M>
 BLOCKSCALE_MATH typename M::Number modulate(typename M::Number x, typename M::Number scale,

@@ -3,6 +3,7 @@
 
 #include "core/activation_tail.h"
 #include "core/config.h"
+#include "core/input_transform.h"
 
 // The device's form of an expression, or the host's.
 #if defined(__CUDA_ARCH__)
@@ -33,6 +34,9 @@ struct ScalarMath {
   BLOCKSCALE_HD static float min(float a, float b) {
     return BLOCKSCALE_ON_DEVICE(fminf(a, b), __builtin_fminf(a, b));
   }
+  /// NaN stays.
+  BLOCKSCALE_HD static float at_most(float x, float limit) { return x > limit ? limit : x; }
+  BLOCKSCALE_HD static float at_least(float x, float limit) { return x < limit ? limit : x; }
   /// c - a b, rounded once.
   BLOCKSCALE_HD static float fnma(float a, float b, float c) { return fma(-a, b, c); }
 
@@ -62,6 +66,9 @@ BLOCKSCALE_HD inline float gelu_erf(float x) {
 }
 BLOCKSCALE_HD inline float swiglu(float gate, float up) {
   return swiglu<ScalarMath>(gate, up);
+}
+BLOCKSCALE_HD inline float clamped_swiglu(float gate, float up, const SwigluNumbers& numbers) {
+  return clamped_swiglu<ScalarMath>(gate, up, numbers);
 }
 BLOCKSCALE_HD inline float modulate(float x, float scale, float shift) {
   return modulate<ScalarMath>(x, scale, shift);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <limits>
 #include <mutex>
+#include <string>
 #include <type_traits>
 
 #include "core/format.h"
@@ -44,6 +45,11 @@ double exact_silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
+/// Numbers as they are made of Swiglu's.
+SwigluNumbers swiglu_numbers(float limit, float alpha, float up_shift) {
+  return {limit, alpha, 1 / alpha, up_shift == 0 ? -0.0f : up_shift};
+}
+
 struct Activation {
   const char* name;
   float (*function)(float);
@@ -57,11 +63,16 @@ constexpr Activation kActivations[] = {
     {"gelu_erf", math::gelu_erf, exact_gelu_erf, math::kGeluErf.end, 0.210, -1.2e-7f},
     {"silu", math::silu, exact_silu, math::kSilu.end, 0.578, -2.8e-6f}};
 
-/// |f(x) - exact| as a part of what docs/numerics.md allows.
+/// What docs/numerics.md allows an activation of x that is `exact`.
+double allowed_error(double x, double exact) {
+  const double size = std::fabs(exact), magnitude = std::fabs(x);
+  return size > 0x1p-10 * magnitude ? 0x1p-12 * size : 0x1p-22 * magnitude;
+}
+
+/// |f(x) - exact| as a part of that.
 double share_of_allowed(const Activation& f, float x) {
   const double exact = f.exact(static_cast<double>(x));
-  const double size = std::fabs(exact), magnitude = std::fabs(static_cast<double>(x));
-  const double allowed = size > 0x1p-10 * magnitude ? 0x1p-12 * size : 0x1p-22 * magnitude;
+  const double allowed = allowed_error(static_cast<double>(x), exact);
   const double error = std::fabs(static_cast<double>(f.function(x)) - exact);
   return larger(0, error - 0x1p-149) / std::max(allowed, 0x1p-200);  // no 0 / 0
 }
@@ -127,6 +138,69 @@ TEST(Math, ActivationErrors) {
     for_each_16_bit_number(-kLargest, kLargest,
                            [&](float x) { largest = larger(largest, share(x)); });
     expect_error(f.name, largest, f.share);
+  }
+}
+
+/// gate sigmoid(alpha gate) alone, then with ups that are clamped and shifted.
+TEST(Math, ClampedSwigluErrors) {
+  for (const float alpha : {1.702f, -0.3f, 5.0f}) {
+    const double exact_alpha = static_cast<double>(alpha), a = std::fabs(exact_alpha);
+    const SwigluNumbers alone = swiglu_numbers(kInfinity, alpha, 0);
+    const SwigluNumbers shifted = swiglu_numbers(7.0f, alpha, 1.0f);
+    const auto exact_gate = [&](double gate) { return gate / (1 + std::exp(-exact_alpha * gate)); };
+    const double absolute = 0x1p-149 * (2 + 2 / a);
+    const auto share = [&](float gate) {
+      const auto x = static_cast<double>(gate);
+      if (a * std::fabs(x) > static_cast<double>(kLargest)) return 0.0;
+      const double exact = exact_gate(x);
+      const double error =
+          std::fabs(static_cast<double>(math::clamped_swiglu(gate, 1.0f, alone)) - exact);
+      return larger(0, error - absolute) / std::max(allowed_error(x, exact), 0x1p-200);
+    };
+    const auto shifted_share = [&](float gate) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(gate) * 2654435761u;
+      const float up = static_cast<float>(bits >> 8) * 0x1p-20f - 8.0f;  // -8 to 8
+      const double x = std::min(static_cast<double>(gate), 7.0);
+      const double factor = std::clamp(static_cast<double>(up), -7.0, 7.0) + 1;
+      const double exact = exact_gate(x) * factor;
+      const double allowed =
+          allowed_error(x, exact_gate(x)) * std::fabs(factor) + 0x1p-23 * std::fabs(exact);
+      const double error =
+          std::fabs(static_cast<double>(math::clamped_swiglu(gate, up, shifted)) - exact);
+      return larger(0, error - absolute * (1 + std::fabs(factor))) / std::max(allowed, 0x1p-200);
+    };
+    double largest = largest_error(-kLargest, share);
+    for_each_16_bit_number(-kLargest, kLargest,
+                           [&](float x) { largest = larger(largest, share(x)); });
+    expect_error(("silu(" + std::to_string(alpha) + " gate), over that").c_str(), largest, 0.578);
+    EXPECT_LE(largest_error(-kLargest / 8, shifted_share), 0.58) << alpha;
+  }
+}
+
+TEST(Math, ClampedSwigluKeepsNanAndIsTheUsualOneByItsNumbers) {
+  const SwigluNumbers usual = swiglu_numbers(kInfinity, 1, 0);
+  const SwigluNumbers of_gpt_oss = swiglu_numbers(7, 1.702f, 1);
+  const float numbers[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 0.3f,      -0.3f,      7.5f,
+                           -8.f, 1e30f, -1e30f,    kLargest,   kInfinity, -kInfinity, 1e-30f};
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  for (const float gate : numbers) {
+    for (const float up : numbers) {
+      const float expected = math::swiglu(gate, up), got = math::clamped_swiglu(gate, up, usual);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(got));
+      } else {
+        EXPECT_EQ(bits(got), bits(expected)) << gate << ", " << up;
+      }
+      EXPECT_EQ(math::clamped_swiglu(gate, up, of_gpt_oss),
+                math::clamped_swiglu(std::min(gate, 7.0f), std::clamp(up, -7.0f, 7.0f),
+                                     swiglu_numbers(kInfinity, 1.702f, 1)));
+    }
+    for (const SwigluNumbers& n : {usual, of_gpt_oss}) {
+      for (const float nan : {kNan, -kNan}) {
+        EXPECT_TRUE(std::isnan(math::clamped_swiglu(nan, gate, n))) << gate;
+        EXPECT_TRUE(std::isnan(math::clamped_swiglu(gate, nan, n))) << gate;
+      }
+    }
   }
 }
 

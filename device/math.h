@@ -27,6 +27,8 @@ struct KernelMath {
   BLOCKSCALE_DEVICE static float fma(float a, float b, float c) { return ptx::fma_rn(a, b, c); }
   BLOCKSCALE_DEVICE static float fnma(float a, float b, float c) { return ptx::fma_rn(-a, b, c); }
   BLOCKSCALE_DEVICE static float min(float a, float b) { return ptx::min(a, b); }
+  BLOCKSCALE_DEVICE static float at_most(float x, float limit) { return ptx::min_nan(x, limit); }
+  BLOCKSCALE_DEVICE static float at_least(float x, float limit) { return ptx::max_nan(x, limit); }
   BLOCKSCALE_DEVICE static float abs(float x) { return ptx::abs(x); }
   /// -0 for x < 0, which sums with what is not 0 do not tell from 0.
   BLOCKSCALE_DEVICE static float zero_if_negative(float x) { return ptx::max_nan(x, -0.0f); }

@@ -92,6 +92,7 @@ extern "C" __global__ void functions(float x, float y, float z, int64_t column, 
   out[2] = math::swiglu(x, y);
   out[3] = math::modulate(x, y, z);
   out[4] = math::rms_norm(x, math::reciprocal_sqrt(y), z);
+  out[5] = math::clamped_swiglu(x, y, {7, z, 1 / z, 1});
 }
 
 extern "C" __global__ void either_gelu(float x, math::GeluTail tail, float* out) {

@@ -4,6 +4,7 @@
 
 #include "core/activation_tail.h"
 #include "core/format.h"
+#include "core/input_transform.h"
 #include "device/encode/scale_matrix.h"
 
 namespace blockscale {
@@ -13,7 +14,12 @@ enum class Activation : uint32_t {
   none,
   gelu,
   swiglu,  // D's columns are gates and ups: y has half as many
+  clamped_swiglu,
 };
+
+BLOCKSCALE_HD constexpr bool is_gated(Activation activation) {
+  return activation >= Activation::swiglu;
+}
 
 /// Elements and blocks of the recipes that an epilogue knows, by their rule.
 BLOCKSCALE_HD constexpr Format epilogue_element(ScaleRule rule) {
@@ -48,7 +54,8 @@ struct QuantizingEpilogue {
   Activation activation = Activation::none;
   ScaleRule rule = ScaleRule::fp8;
   math::GeluTail gelu = {};
-  uint32_t columns = 0;  // of y
+  SwigluNumbers swiglu = {};  // clamped_swiglu
+  uint32_t columns = 0;       // of y
   uint8_t* values = nullptr;
   int64_t value_row_stride = 0;  // bytes
   int64_t value_batch_stride = 0;

@@ -427,7 +427,7 @@ class QuantizeStore {
                                 uint32_t sub_tile) const {
     epilogue::combine(v, e_, place.span, place.row + place.lane / 4, place.d_columns);
     activate(v, sub_tile, held_ + place.lane * 16);
-    return q_.activation != Activation::swiglu || sub_tile != 0;
+    return !is_gated(q_.activation) || sub_tile != 0;
   }
 
   BLOCKSCALE_DEVICE void quantize(const float (&y)[kSums], const QuantizedPlace& place) const {
@@ -447,11 +447,18 @@ class QuantizeStore {
     if (q_.activation == Activation::gelu) {
       BLOCKSCALE_UNROLL
       for (float& x : v) x = math::gelu<M>(x, q_.gelu);
-    } else if (q_.activation == Activation::swiglu) {
+    } else if (is_gated(q_.activation)) {
       using Four = device::Vector<float, 4>;
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kSums / 2; ++i) {
-        v[kSums / 2 + i] = math::swiglu<M>(v[i], v[kSums / 2 + i]);
+      if (q_.activation == Activation::swiglu) {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < kSums / 2; ++i) {
+          v[kSums / 2 + i] = math::swiglu<M>(v[i], v[kSums / 2 + i]);
+        }
+      } else {
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < kSums / 2; ++i) {
+          v[kSums / 2 + i] = math::clamped_swiglu<M>(v[i], v[kSums / 2 + i], q_.swiglu);
+        }
       }
       if (sub_tile == 0) ptx::bar_warp_sync(ptx::kFullMask);  // others may still read it
       BLOCKSCALE_UNROLL

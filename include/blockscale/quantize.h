@@ -1,6 +1,7 @@
 // Quantize and dequantize on the CPU. The pinned rules are in docs/numerics.md.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <variant>
 
@@ -44,11 +45,19 @@ struct Gelu {
   GeluForm form = GeluForm::tanh;
 };
 
-/// y = gate / (1 + e^-gate) * up: x [rows, 2K] holds both, y is [rows, K]. Runs of `group` columns
-/// of gate and of up alternate in x.
+/// y = g / (1 + e^(-alpha g)) (u + up_shift), where g = min(gate, limit) and u is up clamped to
+/// [-limit, limit]; NaN stays NaN. As it is here: gate / (1 + e^-gate) up. gpt-oss has a limit of
+/// 7, an alpha of 1.702 and a shift of 1. x [rows, 2K] holds gate and up, y is [rows, K]. Runs of
+/// `group` columns of gate and of up alternate in x.
+///
+/// Limit, alpha and shift may be others on the CPU, and behind products (gemm, grouped_gemm) on
+/// CUDA devices too, whose quantizers take them as they are here.
 struct Swiglu {
   GateOrder order = GateOrder::gate_first;
   std::int64_t group = 0;  // 0: K, so x is two halves; 1; or 64, which then divides K
+  float limit = std::numeric_limits<float>::infinity();  // above 0
+  float alpha = 1;                                       // of magnitude 2^-126 to 2^126
+  float up_shift = 0;                                    // finite
 };
 
 /// y = x (1 + scale) + shift. Both are [groups, K] of f32, f16 or bf16, each with its own dtype and

@@ -63,7 +63,8 @@ TEST_F(QuantizedGemm, IsQuantizeOfF32) {
     const bool bytes = format_traits(recipe_traits(recipe).scale).bits == 8;
     const ScaleLayout layout = bytes ? ScaleLayout::swizzled_128x4 : ScaleLayout::mn_major;
     for (const QuantizeInput& input :
-         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}}}) {
+         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}},
+          QuantizeInput{Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}}}) {
       const std::int64_t columns = std::holds_alternative<Swiglu>(input) ? kN / 2 : kN;
       ScaledTensor result = result_of(recipe, columns, layout);
       ScaledTensor expected = result_of(recipe, columns, layout);
@@ -80,7 +81,7 @@ TEST_F(QuantizedGemm, IsQuantizeOfF32) {
 
 TEST_F(QuantizedGemm, RefusesWithTheArgumentsName) {
   ScaledTensor mxfp8 = result_of(Recipe::mxfp8_e4m3, kN), mxfp4 = result_of(Recipe::mxfp4, kN);
-  ScaledTensor nvfp4 = result_of(Recipe::nvfp4, kN);
+  ScaledTensor nvfp4 = result_of(Recipe::nvfp4, kN), half = result_of(Recipe::mxfp8_e4m3, kN / 2);
   ScaledTensor tall(Recipe::mxfp8_e4m3, kM + 1, kN, ScaleLayout::row_major, kBatch);
   ScaledTensor many(Recipe::mxfp8_e4m3, kM, kN, ScaleLayout::row_major, 3);
   x_.quantized = {mxfp4.view()};
@@ -95,6 +96,9 @@ TEST_F(QuantizedGemm, RefusesWithTheArgumentsName) {
   expect_error(ErrorCode::unsupported, "quantized.options.input", "is modulate");
   x_.quantized->options.input = Swiglu{};
   expect_invalid("quantized.x.columns", "is 192, must be 384");
+  x_.quantized->out = half.view();
+  x_.quantized->options.input = Swiglu{GateOrder::gate_first, 0, 0};
+  expect_invalid("quantized.options.input.limit", "is 0, must be above 0");
   x_.quantized->options.input = Identity{};
   x_.quantized->out = tall.view();
   expect_invalid("quantized.out.rows", "is 6, must be 5");

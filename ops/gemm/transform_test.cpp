@@ -143,6 +143,10 @@ TEST_F(TransformOfGemm, RefusesWithTheArgumentsName) {
   x_.transform = Swiglu{GateOrder::gate_first, 3};
   x_.d = half.view();
   refuses(kInvalid, "transform.group", "is 3, must be 0");
+  x_.transform = Swiglu{GateOrder::gate_first, 0, -7};
+  refuses(kInvalid, "transform.limit", "is -7, must be above 0");
+  x_.transform = Swiglu{GateOrder::gate_first, 0, 7, 0};
+  refuses(kInvalid, "transform.alpha", "is 0, must be finite and not 0");
   x_.transform = Gelu{static_cast<GeluForm>(9)};
   x_.d = wide.view();
   refuses(kInvalid, "transform.form", "is 9");

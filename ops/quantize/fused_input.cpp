@@ -17,6 +17,13 @@ struct TransformOf {
 
 }  // namespace
 
+const char* unusual_field(const SwigluNumbers& numbers) {
+  constexpr Swiglu kUsual;
+  if (numbers.limit != kUsual.limit) return "limit";
+  if (numbers.alpha != kUsual.alpha) return "alpha";
+  return numbers.up_shift != kUsual.up_shift ? "up_shift" : nullptr;
+}
+
 InputTransform transform_of(const QuantizeInput& input) {
   return std::visit(TransformOf{}, input);
 }

@@ -14,6 +14,12 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "options.input." + field, message);
 }
 
+std::string text(float value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", static_cast<double>(value));
+  return text;
+}
+
 /// An operand of one row of `k` for each group of x's rows, with its stride filled in.
 MatrixView resolved_operand(const MatrixView& operand, const char* field, std::int64_t k) {
   const std::string name = std::string("options.input.") + field;
@@ -33,6 +39,23 @@ FusedInput resolved_input(const Gelu& gelu, const MatrixView&, std::int64_t) {
   const int form = static_cast<int>(gelu.form);
   if (form > static_cast<int>(GeluForm::erf)) fail("form", checks::is_but(form, "tanh or erf"));
   return {};
+}
+
+/// The numbers of a swiglu that is not the usual one.
+void set_numbers(const Swiglu& swiglu, FusedInput& result) {
+  constexpr float kMostAlpha = 0x1p126f;  // so that its reciprocal is a normal number, too
+  if (!(swiglu.limit > 0)) fail("limit", "is " + text(swiglu.limit) + ", must be above 0");
+  const float magnitude = std::fabs(swiglu.alpha);
+  if (!(magnitude >= 1 / kMostAlpha && magnitude <= kMostAlpha)) {
+    fail("alpha", "is " + text(swiglu.alpha) + ", must be finite and not 0: 2^-126 to 2^126, or " +
+                      "the negative of that");
+  }
+  if (!std::isfinite(swiglu.up_shift)) {
+    fail("up_shift", "is " + text(swiglu.up_shift) + ", must be finite");
+  }
+  const float shift = swiglu.up_shift == 0 ? -0.0f : swiglu.up_shift;
+  result.swiglu = {swiglu.limit, swiglu.alpha, 1 / swiglu.alpha, shift};
+  result.is_clamped = unusual_field(result.swiglu) != nullptr;
 }
 
 FusedInput resolved_input(const Swiglu& swiglu, const MatrixView& x, std::int64_t k) {
@@ -56,6 +79,7 @@ FusedInput resolved_input(const Swiglu& swiglu, const MatrixView& x, std::int64_
   FusedInput result;
   result.gate_order = swiglu.order;
   result.gate_group = group != 0 ? group : k == 0 ? 1 : k;
+  set_numbers(swiglu, result);
   return result;
 }
 
@@ -80,9 +104,7 @@ FusedInput resolved_input(const RmsNorm& norm, const MatrixView&, std::int64_t k
   result.weight = resolved_operand(norm.weight, "weight", k);
   if (result.weight.rows != 1) fail("weight.rows", checks::is_but(result.weight.rows, "1"));
   if (!std::isfinite(norm.epsilon) || !(norm.epsilon > 0)) {
-    char value[32];
-    std::snprintf(value, sizeof(value), "%.9g", static_cast<double>(norm.epsilon));
-    fail("epsilon", std::string("is ") + value + ", must be finite and above 0");
+    fail("epsilon", "is " + text(norm.epsilon) + ", must be finite and above 0");
   }
   result.epsilon = norm.epsilon;
   return result;

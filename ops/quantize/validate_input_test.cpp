@@ -102,6 +102,31 @@ TEST(QuantizeInputErrors, Swiglu) {
   });
 }
 
+TEST(QuantizeInputErrors, NumbersOfSwiglu) {
+  constexpr InputTransform kSwiglu = InputTransform::swiglu;
+  for (const float limit : {0.0f, -0.0f, -7.0f, -INFINITY, NAN}) {
+    expect_refused(kSwiglu, "options.input.limit", "must be above 0",
+                   [limit](Call& c) { c.swiglu().limit = limit; });
+  }
+  for (const float alpha : {0.0f, -0.0f, 0x1p-127f, -0x1p127f, INFINITY, -INFINITY, NAN}) {
+    expect_refused(kSwiglu, "options.input.alpha", "must be finite and not 0",
+                   [alpha](Call& c) { c.swiglu().alpha = alpha; });
+  }
+  for (const float shift : {INFINITY, -INFINITY, NAN}) {
+    expect_refused(kSwiglu, "options.input.up_shift", "must be finite",
+                   [shift](Call& c) { c.swiglu().up_shift = shift; });
+  }
+}
+
+TEST(QuantizeInput, NumbersOfSwigluAreTakenUpToTheirLimits) {
+  for (const Swiglu& swiglu : {Swiglu{{}, 0, 0x1p-149f}, Swiglu{{}, 0, 1, 0x1p-126f},
+                               Swiglu{{}, 0, 1, -0x1p126f}, Swiglu{{}, 0, 1, 1, -3e38f}}) {
+    Call call(InputTransform::swiglu);
+    call.options.input = swiglu;
+    EXPECT_NO_THROW(quantize(call.x, call.out, call.options));
+  }
+}
+
 TEST(QuantizeInputErrors, Modulate) {
   constexpr InputTransform kModulate = InputTransform::modulate;
   const auto refused = [](const char* field, const char* message, auto edit) {

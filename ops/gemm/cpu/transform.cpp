@@ -87,6 +87,8 @@ void ResultRows::for_each_run(const float* numbers, float weight, const Body& bo
   row.transform = input_.transform;
   row.gate_order = input_.gate_order;
   row.gate_group = input_.gate_group;
+  row.is_clamped = input_.is_clamped;
+  row.swiglu = input_.swiglu;
   row.x = {Format::f32, reinterpret_cast<const std::uint8_t*>(numbers)};
   alignas(64) float values[kRun + steps::kArrayPadding];
   for (std::int64_t c = 0; c < columns_; c += kRun) {

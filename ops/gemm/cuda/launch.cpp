@@ -72,11 +72,17 @@ void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
   }
 }
 
+void launch_plan(const TransformPlan& plan, const cuda::Execution& execution) {
+  cuda::launch(kernels().get(kTransformKernel, plan.architecture), plan.shape, execution,
+               plan.params);
+}
+
 void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
   if (!plan.product) return;
   const runtime::Kernel& kernel =
       plain_kernels().get(static_cast<std::size_t>(plan.product->kernel), plan.architecture);
   cuda::launch(kernel, plan.product->shape, execution, plan.product->params);
+  if (plan.transform) launch_plan(*plan.transform, execution);
   if (plan.quantization) quantize_detail::launch_steps(*plan.quantization, execution);
 }
 
@@ -194,7 +200,7 @@ void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
   multiply(before_transform(x, numbers), rest);
   if (!plan.is_needed()) return;
   const cuda::DeviceScope scope(device.ordinal());
-  cuda::launch(kernels().get(kTransformKernel, plan.architecture), plan.shape, with, plan.params);
+  launch_plan(plan, with);
 }
 
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and

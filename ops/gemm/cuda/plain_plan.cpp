@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <utility>
 
 #include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/specs.h"
@@ -169,6 +170,25 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
   return is_fp8(a) && is_fp8(b) && runtime::runs_on(kWgmmaArchitectures[0], chip.architecture);
 }
 
+namespace {
+
+/// Has what `x` fuses with its quantizer computed of D in f32 before it, in the workspace.
+void transform_apart(GemmArguments& x, const cuda::Chip& chip, void* workspace,
+                     PlainGemmPlan& plan) {
+  const auto* const numbers = static_cast<const float*>(x.d.data);
+  const std::int64_t columns = x.quantized->out.k;
+  x.d.data = byte_at(workspace, plan.workspace_bytes);
+  x.d.columns = x.d.row_stride = columns;
+  x.d.batch_stride = x.d.rows * columns;
+  plan.workspace_bytes += ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
+  GemmArguments transformed = x;
+  transformed.transform = std::exchange(x.quantized->options.input, Identity{});
+  transformed.quantized.reset();
+  plan.transform = plan_transform(transformed, numbers, chip);
+}
+
+}  // namespace
+
 PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& chip,
                               void* workspace, std::optional<PlainTile> tile) {
   GemmArguments x = validated;
@@ -189,6 +209,7 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   set_order(*plan.product, x);
   if (!validated.quantized) return plan;
   x.quantized = validated.quantized;
+  if (quantization_of(x).input.is_clamped) transform_apart(x, chip, workspace, plan);
   plan.quantization =
       plan_quantize(quantization_of(x), x.quantized->options, chip,
                     byte_at(static_cast<std::byte*>(workspace), plan.workspace_bytes));
@@ -199,7 +220,10 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
 std::string PlainGemmPlan::str() const {
   if (!product) return "nothing to do: D has no element\n";
   std::string text = "plain: " + text_of(*product);
-  if (quantization) text += "D in f32 in the workspace, then " + quantization->str();
+  if (quantization) {
+    text +=
+        (transform ? transform->str() : "D in f32 in the workspace, then ") + quantization->str();
+  }
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 

@@ -10,6 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/gemm.h"
 #include "core/launch_shape.h"
+#include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/kernels/plain_params.h"
 #include "ops/quantize/cuda/plan.h"
 #include "runtime/kernels/kernel_spec.h"
@@ -25,6 +26,8 @@ struct PlainGemmStep {
 struct PlainGemmPlan {
   std::optional<PlainGemmStep> product;  // none where D has no element
   /// Where D is quantized: it is f32 in the workspace, and these are launched behind the product.
+  /// The first is of an input that no quantizer fuses, and leaves its result in the workspace too.
+  std::optional<TransformPlan> transform;
   std::optional<quantize_detail::QuantizePlan> quantization;
   int architecture = 0;  // of the chip that it is for
   std::int64_t workspace_bytes = 0;

@@ -9,9 +9,10 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-Activation activation_of(InputTransform transform) {
-  if (transform == InputTransform::swiglu) return Activation::swiglu;
-  return is_gelu(transform) ? Activation::gelu : Activation::none;
+Activation activation_of(const quantize_detail::FusedInput& input) {
+  if (input.is_clamped) return Activation::clamped_swiglu;
+  if (input.transform == InputTransform::swiglu) return Activation::swiglu;
+  return is_gelu(input.transform) ? Activation::gelu : Activation::none;
 }
 
 ScaleRule rule_of(Recipe recipe) {
@@ -29,7 +30,8 @@ QuantizingEpilogue quantizing_epilogue(const GemmArguments& x) {
   if (!x.quantized) return e;
   const quantize_detail::QuantizeArguments a = quantization_of(x);
   const QuantizeParams p = quantize_detail::quantize_params(a, x.quantized->options);
-  e.activation = activation_of(a.input.transform);
+  e.activation = activation_of(a.input);
+  e.swiglu = a.input.swiglu;
   e.rule = rule_of(a.out.recipe);
   e.gelu = p.fused.gelu;
   e.columns = p.k;

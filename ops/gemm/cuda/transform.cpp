@@ -35,6 +35,8 @@ TransformPlan plan_transform(const GemmArguments& x, const float* numbers, const
   p.rows_of_matrix = Divisor(static_cast<std::uint32_t>(x.d.rows));
   p.is_gated = fused.transform == InputTransform::swiglu;
   if (p.is_gated) {
+    p.is_clamped = fused.is_clamped;
+    p.swiglu = fused.swiglu;
     p.gate_order = fused.gate_order;
     p.gate_group = Divisor(static_cast<std::uint32_t>(fused.gate_group));
   } else {

@@ -29,6 +29,8 @@ struct TransformParams {
   Divisor runs_of_row;
   Divisor rows_of_matrix;
   bool is_gated = false;
+  bool is_clamped = false;  // if it is gated
+  SwigluNumbers swiglu = {};
   math::GeluTail gelu = {};
   GateOrder gate_order = GateOrder::gate_first;
   Divisor gate_group;  // columns: as in gated_columns
@@ -64,12 +66,18 @@ BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from
   for (int i = 0; i < kTransformElements; ++i) {
     if (column(i) < p.columns) of[i] = load(p, from, column(i));
   }
-  BLOCKSCALE_UNROLL
-  for (int i = 0; i < kTransformElements; ++i) {
-    if (column(i) >= p.columns) continue;
-    const float y =
-        p.is_gated ? math::swiglu<M>(of[i].x, of[i].up) : math::gelu<M>(of[i].x, p.gelu);
-    store_element(p.d, to + column(i), finish(y));
+  const auto store = [&](const auto& function) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kTransformElements; ++i) {
+      if (column(i) < p.columns) store_element(p.d, to + column(i), finish(function(of[i])));
+    }
+  };
+  if (p.is_clamped) {
+    store([&](const Numbers& n) { return math::clamped_swiglu<M>(n.x, n.up, p.swiglu); });
+  } else {
+    store([&](const Numbers& n) {
+      return p.is_gated ? math::swiglu<M>(n.x, n.up) : math::gelu<M>(n.x, p.gelu);
+    });
   }
 }
 

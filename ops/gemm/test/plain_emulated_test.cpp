@@ -379,7 +379,8 @@ TEST(EmulatedPlainGemm, BatchInvariantRows) {
 TEST(EmulatedPlainGemm, QuantizedResults) {
   for (const Recipe result : {Recipe::fp8_1x128, Recipe::mxfp8_e4m3, Recipe::nvfp4}) {
     for (const QuantizeInput& input :
-         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}}}) {
+         {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Swiglu{}},
+          QuantizeInput{Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1}}}) {
       PlainProblem p;
       p.a = Recipe::mxfp8_e4m3;
       p.b = Recipe::mxfp4;
@@ -422,6 +423,13 @@ TEST(EmulatedPlainGemm, QuantizedResults) {
                            BufferUse::output)};
       if (out.tensor_scale != nullptr) {
         buffers.push_back(emulator::buffer("S", out.tensor_scale, 4, BufferUse::input));
+      }
+      if (plan.transform) {
+        const TransformParams of_transform = plan.transform->params;
+        const emulator::Report report =
+            emulator::launch(plan.transform->shape, {emulator::in_out("workspace", workspace)},
+                             emulator::in_order(), [&] { transform_kernel(of_transform); });
+        ASSERT_TRUE(report.ok()) << report.text();
       }
       for (int i = 0; i < plan.quantization->count; ++i) {
         const auto& step = plan.quantization->steps[static_cast<std::size_t>(i)];

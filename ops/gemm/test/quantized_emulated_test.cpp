@@ -200,7 +200,9 @@ const std::vector<QuantizeInput> kInputs = {Identity{},
                                             Swiglu{GateOrder::gate_first, 1},
                                             Swiglu{GateOrder::up_first, 1},
                                             Swiglu{GateOrder::gate_first, 64},
-                                            Swiglu{GateOrder::up_first, 64}};
+                                            Swiglu{GateOrder::up_first, 64},
+                                            Swiglu{GateOrder::gate_first, 0, 7, 1.702f, 1},
+                                            Swiglu{GateOrder::up_first, 1, 0.5f, -0.8f, -0.25f}};
 
 TEST(EmulatedQuantizedGemm, EveryKernel) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::fp8_1x128}) {
@@ -274,6 +276,8 @@ TEST(EmulatedQuantizedGemm, ExceptionalBlocks) {
         p.input = Gelu{};
         check(p, {}, emulator::in_order());
         p.input = Swiglu{GateOrder::gate_first, 1};
+        check(p, {}, emulator::in_order());
+        p.input = Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1};
         check(p, {}, emulator::in_order());
       }
     }

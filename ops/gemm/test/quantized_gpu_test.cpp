@@ -136,7 +136,8 @@ TEST_F(CudaGpuQuantizedGemm, EveryRecipeInputAndLayout) {
       for (const QuantizeInput& input :
            {QuantizeInput{Identity{}}, QuantizeInput{Gelu{}}, QuantizeInput{Gelu{GeluForm::erf}},
             QuantizeInput{Swiglu{}}, QuantizeInput{Swiglu{GateOrder::up_first, 1}},
-            QuantizeInput{Swiglu{GateOrder::gate_first, 64}}}) {
+            QuantizeInput{Swiglu{GateOrder::gate_first, 64}},
+            QuantizeInput{Swiglu{GateOrder::up_first, 0, 7, 1.702f, 1}}}) {
         for (const auto family : {test::InputFamily::normal, test::InputFamily::adversarial}) {
           Problem p;
           p.result = result;

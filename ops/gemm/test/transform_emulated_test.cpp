@@ -79,6 +79,8 @@ const Case kCases[] = {
     {Swiglu{GateOrder::up_first}, 3, 7, 1, Format::f32},
     {Swiglu{GateOrder::gate_first, 1}, 2, 1025, 1, Format::f16},
     {Swiglu{GateOrder::up_first, 64}, 2, 1088, 2, Format::bf16},
+    {Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}, 2, 1025, 1, Format::f32},
+    {Swiglu{GateOrder::up_first, 0, 0.5f, -0.8f, -0.25f}, 2, 1030, 1, Format::f16},
 };
 
 TEST(EmulatedTransform, HasTheBytesOfTheCpu) {
@@ -99,7 +101,7 @@ TEST(EmulatedTransform, MutantsAreRejected) {
     const bool is_clean = problem.run(2, change).ok();
     return !is_clean || !problem.is_right();
   };
-  const Case &gelu = kCases[0], &swiglu = kCases[6];
+  const Case &gelu = kCases[0], &swiglu = kCases[6], &clamped = kCases[8];
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { p.gelu = math::kGeluErf; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { --p.columns; }));
   EXPECT_TRUE(is_rejected(gelu, [](TransformParams& p) { ++p.columns; }));
@@ -109,6 +111,11 @@ TEST(EmulatedTransform, MutantsAreRejected) {
   EXPECT_TRUE(
       is_rejected(swiglu, [](TransformParams& p) { p.gate_order = GateOrder::gate_first; }));
   EXPECT_TRUE(is_rejected(swiglu, [](TransformParams& p) { p.number_columns -= 2; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.is_clamped = false; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.limit = 1; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.alpha = 1; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.reciprocal_alpha = 1; }));
+  EXPECT_TRUE(is_rejected(clamped, [](TransformParams& p) { p.swiglu.up_shift = 0; }));
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ inline const TransformCase kTransformCases[] = {
     {"swiglu", Swiglu{}},
     {"swiglu of pairs, up first", Swiglu{GateOrder::up_first, 1}},
     {"swiglu of 64", Swiglu{GateOrder::gate_first, 64}},
+    {"swiglu of gpt oss", Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1}},
+    {"swiglu of 64, clamped", Swiglu{GateOrder::up_first, 64, 0.5f, -0.8f, -0.25f}},
+    {"swiglu, clamped", Swiglu{GateOrder::gate_first, 0, 0.5f}},
 };
 
 /// Where the numbers of a column of d stand in a row of `n` before the transform.
@@ -42,11 +45,24 @@ inline GatedColumns columns_before(const QuantizeInput& input, std::int64_t n,
   return gated_columns(swiglu->order, swiglu->group == 0 ? n / 2 : swiglu->group, column);
 }
 
+/// docs/numerics.md's, with the operations of a type of number.
+template <class Number, class Silu>
+Number swiglu_of(const Swiglu& swiglu, Number gate, Number up, const Silu& silu) {
+  if (swiglu.limit == Swiglu{}.limit && swiglu.alpha == 1 && swiglu.up_shift == 0) {
+    return silu(gate) * up;
+  }
+  const Number limit = swiglu.limit, alpha = swiglu.alpha, shift = swiglu.up_shift;
+  if (gate > limit) gate = limit;
+  if (up > limit) up = limit;
+  if (up < -limit) up = -limit;
+  return silu(alpha * gate) * (1 / alpha) * (shift == 0 ? up : up + shift);
+}
+
 inline float transformed(const QuantizeInput& input, const float* row, std::int64_t n,
                          std::int64_t column) {
   const GatedColumns at = columns_before(input, n, column);
-  if (std::holds_alternative<Swiglu>(input)) {
-    return math::swiglu<math::ScalarMath>(row[at.gate], row[at.up]);
+  if (const auto* const swiglu = std::get_if<Swiglu>(&input)) {
+    return swiglu_of(*swiglu, row[at.gate], row[at.up], [](float x) { return math::silu(x); });
   }
   const bool is_tanh = std::get<Gelu>(input).form == GeluForm::tanh;
   return is_tanh ? math::gelu_tanh(row[column]) : math::gelu_erf(row[column]);
@@ -107,13 +123,16 @@ inline double largest_of_allowed(const GemmArguments& x, const gemm_detail::Erro
         const GatedColumns at = columns_before(x.transform, n, j);
         const auto gate = sum(at.gate);
         double y = 0, allowed = 0;
-        if (std::holds_alternative<Swiglu>(x.transform)) {
+        if (const auto* const swiglu = std::get_if<Swiglu>(&x.transform)) {
           const auto up = sum(at.up);
-          const double s = exact_silu(gate.value);
-          y = s * up.value;
-          const double of_silu = kSlope * error(gate) + allowed_of_function(gate.value, s);
-          allowed = of_silu * (std::abs(up.value) + error(up)) + std::abs(s) * error(up) +
-                    0x1p-24 * std::abs(y);
+          const double most = double{swiglu->limit}, alpha = double{swiglu->alpha};
+          const double clamped = std::min(gate.value, most);
+          const double s = exact_silu(alpha * clamped) / alpha;
+          const double factor = std::clamp(up.value, -most, most) + double{swiglu->up_shift};
+          y = s * factor;
+          const double of_silu = kSlope * error(gate) + allowed_of_function(clamped, s);
+          allowed = of_silu * (std::abs(factor) + error(up)) + std::abs(s) * error(up) +
+                    0x1p-23 * std::abs(y);
         } else {
           y = exact_gelu(std::get<Gelu>(x.transform), gate.value);
           allowed = kSlope * error(gate) + allowed_of_function(gate.value, y);

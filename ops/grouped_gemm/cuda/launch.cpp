@@ -97,6 +97,9 @@ void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
   runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
   const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
   for (GroupedStep& step : plan.steps) {
+    if (plan.quantization && &step == &plan.steps.back()) {
+      quantize_detail::launch_steps(*plan.quantization, execution);
+    }
     const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
     std::visit(
         [&](auto& params) {
@@ -104,9 +107,6 @@ void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
           cuda::launch(kernel, step.shape, execution, params);
         },
         step.params);
-    if (plan.quantization && &step == &plan.steps.front()) {
-      quantize_detail::launch_steps(*plan.quantization, execution);
-    }
   }
 }
 

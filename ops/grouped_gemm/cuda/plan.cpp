@@ -1,6 +1,7 @@
 #include "ops/grouped_gemm/cuda/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/plain_plan.h"
@@ -307,6 +308,15 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   out.values = take(value_bytes(out.recipe, x.rows, out.k, matrices));
   out.scales = take(scale_bytes(out.recipe, out.layout, x.rows, out.k, matrices));
   out = resolved(out, "quantized.out");
+  if (quantization_of(dense).input.is_clamped) {  // which no quantizer fuses: apart, before it
+    const auto* const numbers = static_cast<const float*>(product.d.data);
+    product.transform = std::exchange(quantized.options.input, Identity{});
+    product.d.data = take(matrices * x.rows * out.k * 4);
+    product.d.columns = product.d.row_stride = out.k;
+    product.d.batch_stride = x.rows * out.k;
+    plan.steps.push_back(transform_step(product, numbers, chip));
+    dense.d = product.d;
+  }
   dense.quantized = quantized;
   const ScaleMatrix from = quantizing_epilogue(dense).scales;
   plan.quantization = quantize_detail::plan_quantize(
@@ -420,8 +430,8 @@ std::string GroupedPlan::str() const {
   if (steps.empty()) return "nothing to do: D has no element\n";
   std::string text;
   for (const GroupedStep& step : steps) {
+    if (quantization && &step == &steps.back()) text += quantization->str();
     text += step.str();
-    if (quantization && &step == &steps.front()) text += quantization->str();
   }
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }

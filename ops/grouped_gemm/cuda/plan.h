@@ -41,7 +41,7 @@ struct GroupedStep {
 struct GroupedPlan {
   int architecture = 0;            // of the chip that it is for
   std::vector<GroupedStep> steps;  // in order; none where D has no element
-  /// Behind the first step, where no epilogue quantizes: of all rows, in the workspace. The last
+  /// Before the last step, where no epilogue quantizes: of all rows, in the workspace. The last
   /// step then brings those of groups to the result.
   std::optional<quantize_detail::QuantizePlan> quantization;
   std::int64_t workspace_bytes = 0;

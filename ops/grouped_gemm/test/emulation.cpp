@@ -45,13 +45,13 @@ bool emulate(const quantize_detail::QuantizePlan& plan,
 bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
              const emulator::Options& options) {
   for (grouped_gemm_detail::GroupedStep& step : plan.steps) {
-    const emulator::Report report = report_of(step, plan.architecture, buffers, options);
-    EXPECT_TRUE(report.ok()) << report.text();
-    if (!report.ok()) return false;
-    if (plan.quantization && &step == &plan.steps.front() &&
+    if (plan.quantization && &step == &plan.steps.back() &&
         !emulate(*plan.quantization, buffers, options)) {
       return false;
     }
+    const emulator::Report report = report_of(step, plan.architecture, buffers, options);
+    EXPECT_TRUE(report.ok()) << report.text();
+    if (!report.ok()) return false;
   }
   return true;
 }

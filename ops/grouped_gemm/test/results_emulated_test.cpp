@@ -127,8 +127,18 @@ TEST(EmulatedGroupResults, AreQuantized) {
        ScaleLayout::row_major,
        {20, 0, 33},
        true},
+      {Recipe::fp8_128x128,
+       Recipe::fp8_1x128,
+       Swiglu{GateOrder::up_first, 1, 7, 1.702f, 1},
+       ScaleLayout::row_major,
+       {3, 0, 37, 20}},
       // By plain kernels, and a quantizer behind them.
       {Recipe::mxfp4, Recipe::mxfp8_e4m3, Swiglu{}, ScaleLayout::swizzled_128x4, {20, 0, 33}},
+      {Recipe::mxfp4,
+       Recipe::mxfp8_e4m3,
+       Swiglu{GateOrder::gate_first, 1, 7, 1.702f, 1},
+       ScaleLayout::swizzled_128x4,
+       {20, 0, 33}},
       {Recipe::nvfp4, Recipe::nvfp4, Gelu{}, ScaleLayout::row_major, {2, 0, 3}, true},
       {Recipe::mxfp4, Recipe::fp8_1x128, Identity{}, ScaleLayout::mn_major, {20, 0, 33}}};
   for (const Case& c : cases) {

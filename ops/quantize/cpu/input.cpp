@@ -76,6 +76,8 @@ PieceRows PieceReader::read(const Input& input, const Piece& piece) {
   row_.transform = fused.transform;
   row_.gate_order = fused.gate_order;
   row_.gate_group = fused.gate_group;
+  row_.is_clamped = fused.is_clamped;
+  row_.swiglu = fused.swiglu;
   std::int64_t group = -1;
   for (std::int64_t r = 0; r < piece.rows; ++r) {
     const std::int64_t row = piece.row + r;

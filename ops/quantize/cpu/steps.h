@@ -138,6 +138,8 @@ struct TransformedRow {
   RowOperand x;
   GateOrder gate_order = GateOrder::gate_first;  // swiglu
   std::int64_t gate_group = 1;                   // swiglu
+  bool is_clamped = false;                       // swiglu: by these numbers
+  SwigluNumbers swiglu = {};                     // swiglu
   const float* scale = nullptr;                  // modulate
   const float* shift = nullptr;                  // modulate
   const float* weight = nullptr;                 // rms_norm

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/activation_tail.h"
+#include "core/input_transform.h"
 #include "ops/common/simd/decode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,6 +45,12 @@ struct VectorMath {
   static HWY_INLINE Number fnma(Number a, Number b, Number c) { return fma(hn::Neg(a), b, c); }
 #endif
   static HWY_INLINE Number min(Number a, Number b) { return hn::Min(a, b); }
+  static HWY_INLINE Number at_most(Number x, Number limit) {
+    return hn::IfThenElse(hn::Gt(x, limit), limit, x);
+  }
+  static HWY_INLINE Number at_least(Number x, Number limit) {
+    return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+  }
   static HWY_INLINE Number abs(Number x) { return hn::Abs(x); }
   static HWY_INLINE Number zero_if_negative(Number x) {
     return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x);

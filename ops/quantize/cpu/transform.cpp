@@ -55,8 +55,10 @@ HWY_INLINE void for_each_vector(std::int64_t count, float* out, const Function& 
   for (std::int64_t i = 0; i < count; i += kLanes) hn::StoreU(function(i), d, out + i);
 }
 
-template <Format kDtype>
-void swiglu_run(const TransformedRow& row, std::int64_t column, std::int64_t count, float* out) {
+/// out = function(gate, up).
+template <Format kDtype, class Function>
+HWY_INLINE void gated_run(const TransformedRow& row, std::int64_t column, std::int64_t count,
+                          float* out, const Function& function) {
   constexpr std::int64_t kSize = Stream<kDtype>::kSize;
   if (row.gate_group == 1) {
     const Stream<kDtype> both{row.x.data + 2 * column * kSize};
@@ -72,7 +74,7 @@ void swiglu_run(const TransformedRow& row, std::int64_t column, std::int64_t cou
       const Floats even = hn::ConcatEven(d, high, low);
       const Floats odd = hn::ConcatOdd(d, high, low);
 #endif
-      return gate_first ? swiglu<FloatMath>(even, odd) : swiglu<FloatMath>(odd, even);
+      return gate_first ? function(even, odd) : function(odd, even);
     });
   }
   for (std::int64_t done = 0; done < count;) {
@@ -82,10 +84,25 @@ void swiglu_run(const TransformedRow& row, std::int64_t column, std::int64_t cou
     const Stream<kDtype> gate{row.x.data + columns.gate * kSize};
     const Stream<kDtype> up{row.x.data + columns.up * kSize};
     for_each_vector(run, out + done, [&](std::int64_t i) HWY_ATTR {
-      return swiglu<FloatMath>(gate.load(i, run), up.load(i, run));
+      return function(gate.load(i, run), up.load(i, run));
     });
     done += run;
   }
+}
+
+template <Format kDtype>
+void swiglu_run(const TransformedRow& row, std::int64_t column, std::int64_t count, float* out) {
+  gated_run<kDtype>(row, column, count, out,
+                    [](Floats gate, Floats up) HWY_ATTR { return swiglu<FloatMath>(gate, up); });
+}
+
+template <Format kDtype>
+void clamped_swiglu_run(const TransformedRow& row, std::int64_t column, std::int64_t count,
+                        float* out) {
+  const SwigluNumbers numbers = row.swiglu;
+  gated_run<kDtype>(row, column, count, out, [numbers](Floats gate, Floats up) HWY_ATTR {
+    return clamped_swiglu<FloatMath>(gate, up, numbers);
+  });
 }
 
 template <Format kDtype>
@@ -104,7 +121,9 @@ void transform_run_of(const TransformedRow& row, std::int64_t column, std::int64
       return for_each_vector(count, out, [&](std::int64_t i) HWY_ATTR {
         return gelu_erf<FloatMath>(x.load(i, count));
       });
-    case InputTransform::swiglu: return swiglu_run<kDtype>(row, column, count, out);
+    case InputTransform::swiglu:
+      return row.is_clamped ? clamped_swiglu_run<kDtype>(row, column, count, out)
+                            : swiglu_run<kDtype>(row, column, count, out);
     case InputTransform::modulate:
       return for_each_vector(count, out, [&](std::int64_t i) HWY_ATTR {
         return modulate<FloatMath>(x.load(i, count), hn::LoadU(d, row.scale + i),

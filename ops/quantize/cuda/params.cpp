@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "core/recipe.h"
 #include "ops/quantize/cuda/tiles.h"
@@ -126,6 +127,13 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
   p.scale_options = scale_options(recipe, options);
   set_tensor_scale(p, out, options.scale_source);
   return p;
+}
+
+void check_fused(const FusedInput& input) {
+  if (!input.is_clamped) return;
+  throw Error(ErrorCode::unsupported, std::string("options.input.") + unusual_field(input.swiglu),
+              "is not the usual one, which CUDA quantizers take Swiglu with: let the product "
+              "before apply it (its transform, or input of its quantized result), or the CPU");
 }
 
 bool has_value_vectors(const QuantizeParams& p, const QuantizeConfig& c) {

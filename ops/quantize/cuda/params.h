@@ -14,6 +14,9 @@ namespace blockscale::quantize_detail {
 /// number.
 QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions& options);
 
+/// Throws `unsupported` for an input that no quantizer's kernel fuses.
+void check_fused(const FusedInput& input);
+
 /// Whether the codes of each chunk start at a multiple of their widest store.
 bool has_value_vectors(const QuantizeParams& p, const QuantizeConfig& c);
 /// The same of codes that are stored `store` bytes at a time.

@@ -37,6 +37,7 @@ class Planner {
         workspace_(static_cast<std::uint8_t*>(workspace)),
         recipe_(recipe_traits(a.out.recipe)),
         params_(quantize_params(a, options)) {
+    check_fused(a.input);
     plan_.architecture = chip.architecture;
     params_.lets_next_start = a.out.batch * a.out.rows * a.out.k <= sms_ * kMostOvertaken;
   }

@@ -21,6 +21,7 @@ int find_kernel(Format input, Fused fused) {
 /// What the kernel is launched with to quantize `x` into `out`, but for tiles.
 QuantizeParams params_of(const QuantizeArguments& a, const QuantizeOptions& options,
                          std::int64_t store) {
+  check_fused(a.input);
   QuantizeParams p = quantize_params(a, options);
   p.value_vectors = has_value_vectors(p, store);
   return p;

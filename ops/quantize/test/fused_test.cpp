@@ -2,6 +2,7 @@
 // computes element by element with core/math.h, whose functions core/math_test.cpp checks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -32,13 +33,15 @@ struct Case {
   std::int64_t groups = 1;
   float epsilon = 1e-6f;
   std::uint32_t seed = 1;
+  float limit = std::numeric_limits<float>::infinity(), alpha = 1, up_shift = 0;  // swiglu
 };
 
 std::string describe(const Case& c) {
   return std::string(kInputTransformNames[static_cast<int>(c.transform)]) + " " +
          format_traits(c.dtype).name + " " + std::to_string(c.batch) + " x " +
          std::to_string(c.rows) + " x " + std::to_string(c.k) + " " + test::data_name(c.data) +
-         " group " + std::to_string(c.group) + " groups " + std::to_string(c.groups);
+         " group " + std::to_string(c.group) + " groups " + std::to_string(c.groups) + " alpha " +
+         std::to_string(c.alpha);
 }
 
 /// Column of x that holds gate (or up) of column `c` of the result, spelled out for each form.
@@ -49,6 +52,17 @@ std::int64_t source_column(const Case& test_case, std::int64_t c, bool gate) {
     case 1: return 2 * c + (second ? 1 : 0);
     default: return c / 64 * 128 + c % 64 + (second ? 64 : 0);
   }
+}
+
+/// swiglu as docs/numerics.md states it, of any numbers.
+float swiglu(const Case& c, float gate, float up) {
+  const bool usual = std::isinf(c.limit) && c.alpha == 1 && c.up_shift == 0;
+  if (usual) return math::silu(gate) * up;
+  if (gate > c.limit) gate = c.limit;
+  if (up > c.limit) up = c.limit;
+  if (up < -c.limit) up = -c.limit;
+  if (c.up_shift != 0) up = up + c.up_shift;
+  return math::silu(c.alpha * gate) * (1 / c.alpha) * up;
 }
 
 /// The sum of squares of rms_norm as docs/numerics.md states it.
@@ -111,7 +125,9 @@ class Problem {
     return {expected_.data(), Format::f32, case_.rows, case_.k, 0, case_.batch};
   }
   QuantizeInput input() const {
-    if (case_.transform == InputTransform::swiglu) return Swiglu{case_.order, case_.group};
+    if (case_.transform == InputTransform::swiglu) {
+      return Swiglu{case_.order, case_.group, case_.limit, case_.alpha, case_.up_shift};
+    }
     if (case_.transform == InputTransform::rms_norm) return RmsNorm{weight_.view(), case_.epsilon};
     return test::input_of(case_.transform, scale_.view(), shift_.view());
   }
@@ -124,7 +140,8 @@ class Problem {
       case InputTransform::gelu_tanh: return math::gelu_tanh(row[k]);
       case InputTransform::gelu_erf: return math::gelu_erf(row[k]);
       case InputTransform::swiglu:
-        return math::silu(row[source_column(case_, k, true)]) * row[source_column(case_, k, false)];
+        return swiglu(case_, row[source_column(case_, k, true)],
+                      row[source_column(case_, k, false)]);
       case InputTransform::modulate: return std::fma(row[k], 1.0f + scale, shift);
       case InputTransform::rms_norm: return row[k] * factor * weight;
     }
@@ -179,6 +196,12 @@ std::vector<Case> forms() {
       c.group = group;
       c.order = order;
       result.push_back(c);
+      if (order == GateOrder::gate_first) {
+        c.limit = 0.75f;  // else as usual
+        if (group != 0) c.alpha = group == 1 ? 1.702f : -0.5f;
+        if (group != 0) c.up_shift = group == 1 ? 1.0f : -0.25f;
+        result.push_back(c);
+      }
     }
   }
   return result;
@@ -324,8 +347,11 @@ TEST(FusedInput, ValuesAreThoseOfTheFormulas) {
         } else if (c.transform == InputTransform::gelu_erf) {
           y = v * (1 + std::erf(v / std::sqrt(2.0))) / 2;
         } else if (gated) {
-          y = v / (1 + std::exp(-v)) *
-              static_cast<double>(x[r * columns + source_column(c, k, false)]);
+          const auto limit = static_cast<double>(c.limit);
+          const auto up = static_cast<double>(x[r * columns + source_column(c, k, false)]);
+          const double gate = std::min(v, limit);
+          y = gate / (1 + std::exp(-static_cast<double>(c.alpha) * gate)) *
+              (std::clamp(up, -limit, limit) + static_cast<double>(c.up_shift));
         } else if (modulate != nullptr) {
           y = v * (1 + at(modulate->scale, k)) + at(modulate->shift, k);
         } else if (norm != nullptr) {

@@ -192,6 +192,22 @@ TEST(QuantizePlan, RefusesWhatAGridCannotHold) {
                      [] { plan_of({.rows = 1 << 20, .k = 1 << 20, .batch = 1 << 8}); });
 }
 
+TEST(QuantizePlan, RefusesSwigluThatIsNotTheUsualOne) {
+  const auto refuses = [](const char* argument, const Swiglu& swiglu) {
+    Problem p;
+    p.options.input = swiglu;
+    test::expect_error(ErrorCode::unsupported, argument, "let the product before apply it",
+                       [&] { plan_of(p); });
+    quantize_detail::AbsoluteMaximumArguments amax{};
+    amax.input = arguments_of(p).input;
+    test::expect_error(ErrorCode::unsupported, argument, "is not the usual one",
+                       [&] { plan_absolute_maximum(amax, nullptr, {}, nullptr); });
+  };
+  refuses("options.input.limit", Swiglu{{}, 0, 7, 1.702f, 1});
+  refuses("options.input.alpha", Swiglu{{}, 0, Swiglu{}.limit, 1.702f, 1});
+  refuses("options.input.up_shift", Swiglu{{}, 0, Swiglu{}.limit, 1, 1});
+}
+
 /// Where the tiles of rows are few enough, but a number in the kernels is not.
 TEST(QuantizePlan, RefusesMoreMatricesOrRowsThanKernelsNumber) {
   Problem norm{.recipe = Recipe::fp8_tensor, .rows = 1 << 29, .k = 1, .batch = 8};

@@ -90,6 +90,10 @@ TEST(CudaRowsAndColumnsPlan, RefusesWhatHasNoKernel) {
   large.rows.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 56);
   large.columns.scales = reinterpret_cast<void*>(std::uintptr_t{1} << 58);
   expect_unsupported(large, "x", "tiles");
+  Problem clamped;
+  clamped.options.input = Swiglu{{}, 0, 7};
+  clamped.x.columns *= 2;
+  expect_unsupported(clamped, "options.input.limit", "is not the usual one");
 }
 
 }  // namespace
