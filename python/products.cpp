@@ -89,7 +89,8 @@ int load_kernels(const std::string& operations, int device) {
       {"quantize", cuda::KernelsOf::quantize},
       {"dequantize", cuda::KernelsOf::dequantize},
       {"gemm", cuda::KernelsOf::gemm},
-      {"grouped_gemm", cuda::KernelsOf::grouped_gemm}};
+      {"grouped_gemm", cuda::KernelsOf::grouped_gemm},
+      {"moe", cuda::KernelsOf::moe}};
   for (const auto& [name, of] : kNames) {
     if (operations != name) continue;
     const nb::gil_scoped_release release;
@@ -97,8 +98,8 @@ int load_kernels(const std::string& operations, int device) {
   }
   throw Error(ErrorCode::invalid_argument, "operations",
               "is '" + operations +
-                  "', must be 'all', 'quantize', 'dequantize', 'gemm' "
-                  "or 'grouped_gemm'");
+                  "', must be 'all', 'quantize', 'dequantize', 'gemm', "
+                  "'grouped_gemm' or 'moe'");
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ def load_kernels(operations: str = "all", *, device: int = 0) -> int:
     has. For servers, before they serve, and before a graph is captured.
 
     Args:
-        operations: "all", or the kernels of "quantize", "dequantize", "gemm" or "grouped_gemm"
-            alone.
+        operations: "all", or the kernels of "quantize", "dequantize", "gemm", "grouped_gemm" or
+            "moe" alone.
         device: the device's ordinal.
 
     Returns:
