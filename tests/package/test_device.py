@@ -177,8 +177,8 @@ a, b = fp8(64, 256), fp8(96, 256, 'fp8_128x128')
             "ValueError: b.k: is 384, must be 256, the k of a",
         ),
         (
-            "(a, fp8(96, 256, 'fp8_row'))",
-            "ValueError: b.recipe: is fp8_row with a.recipe fp8_1x128: no such pair "
+            "(fp8(64, 256, 'fp8_row'), b)",
+            "ValueError: b.recipe: is fp8_128x128 with a.recipe fp8_row: no such pair "
             "(docs/numerics.md lists the pairs)",
         ),
         ("(a, b, out_dtype='bfloat16')", "TypeError: out_dtype: cupy has no bf16"),
