@@ -84,23 +84,32 @@ def route(
 
 class SortedEntries(NamedTuple):
     """What `moe_sort` gives, all int32. Entry t * top_k + j is token t's j-th choice. In brackets
-    what TensorRT-LLM calls it; the last four are None where `tile` is 1."""
+    what TensorRT-LLM calls it; the last four are None where `tile` is 1.
 
-    #: [experts + 1]: where each expert's rows begin, and the end.
+    Args:
+        offsets: [experts + 1]: where each expert's rows begin, and the end.
+        row_of_entry: [T, top_k]: -1 if it was dropped (expanded_idx_to_permuted_idx).
+        entry_of_row: [rows]: -1 in padding and behind the last row (permuted_idx_to_expanded_idx).
+        token_of_row: [rows]: the token of a row's entry, or -1.
+        expert_of_tile: [tiles]: -1 behind the last one (tile_idx_to_expert_idx).
+        row_limit_of_tile: [tiles]: the row behind the tile's last entry, 0 behind the last tile
+            (tile_idx_to_mn_limit).
+        padded_rows: [1]: of all experts (total_num_padded_tokens).
+        tiles: [1]: how many there are (num_non_exiting_tiles).
+
+    >>> import numpy as np, blockscale
+    >>> entries = blockscale.moe_sort(np.array([[2], [0], [2]], np.int32), 3, tile=8)
+    >>> entries.expert_of_tile.tolist(), entries.row_limit_of_tile.tolist()
+    ([0, 2, -1], [1, 10, 0])
+    """
+
     offsets: Any
-    #: [T, top_k]: -1 if it was dropped (expanded_idx_to_permuted_idx).
     row_of_entry: Any
-    #: [rows]: -1 in padding and behind the last row (permuted_idx_to_expanded_idx).
     entry_of_row: Any
-    #: [rows]: the token of a row's entry, or -1.
     token_of_row: Any
-    #: [tiles]: -1 behind the last one (tile_idx_to_expert_idx).
     expert_of_tile: Any
-    #: [tiles]: the row behind the tile's last entry; 0 behind the last tile (tile_idx_to_mn_limit).
     row_limit_of_tile: Any
-    #: [1]: of all experts (total_num_padded_tokens).
     padded_rows: Any
-    #: [1]: how many there are (num_non_exiting_tiles).
     tiles: Any
 
 
