@@ -30,6 +30,9 @@ std::string name_here(const std::string& argument) {
   if (argument == "b.rows") return "w13.rows";  // of the first product
   if (argument == "transform") return "activation";
   if (argument == "transform.group") return "interleave";
+  if (argument == "transform.limit") return "limit";
+  if (argument == "transform.alpha") return "alpha";
+  if (argument == "transform.up_shift") return "up_shift";
   if (argument == "residual.data") return "residual";
   if (argument == "options.workspace_limit") return "workspace_limit";
   if (argument == "y" || argument == "y.data") return "out";

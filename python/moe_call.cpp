@@ -23,6 +23,15 @@ const std::int32_t* ids_argument(nb::handle object, const Place& place, Array& a
   return numbers_in<std::int32_t>("ids", array, 2);
 }
 
+/// Of moe_sort or of a layer: as many numbers as there are.
+template <class Arguments>
+void set_expert_map(Arguments& to, nb::handle object, const Place& place, Array& array) {
+  if (object.is_none()) return;
+  array = input_array("expert_map", object, place);
+  to.expert_map = numbers_in<std::int32_t>("expert_map", array);
+  to.mapped_ids = array.size();
+}
+
 constexpr const char* kOneForEachExpert = "one for each expert of w2";
 
 /// Columns of the first product's result.
@@ -70,6 +79,7 @@ RouteCall route_call(nb::handle logits, const nb::tuple& results, const nb::tupl
   to.renormalize = nb::cast<bool>(options[6]);
   to.scale = nb::cast<float>(options[7]);
   call.threads = nb::cast<int>(options[8]);
+  to.shared_experts = nb::cast<int>(options[9]);
   return call;
 }
 
@@ -84,6 +94,7 @@ MoeSortCall moe_sort_call(nb::handle ids, const nb::tuple& results, const nb::tu
   to.first_expert = nb::cast<std::int32_t>(options[1]);
   to.tile = nb::cast<int>(options[2]);
   call.threads = nb::cast<int>(options[3]);
+  set_expert_map(to, options[4], place, call.expert_map);
   std::size_t next = 0;
   const auto result = [&](const char* name) {
     const std::size_t i = next++;
@@ -110,7 +121,10 @@ MoeCallOptions::MoeCallOptions(const nb::tuple& o)
       first_expert(o[6]),
       residual(o[7]),
       workspace_limit(o[8]),
-      threads(o[9]) {}
+      threads(o[9]),
+      expert_map(o[10]),
+      all_experts(o[11]),
+      batch_invariant(o[12]) {}
 
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place) {
@@ -128,6 +142,9 @@ MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle 
     to.weights = numbers_in<float>("weights", call.weights, 2);
   }
   to.first_expert = nb::cast<std::int32_t>(options.first_expert);
+  set_expert_map(to, options.expert_map, place, call.expert_map);
+  to.all_experts = nb::cast<std::int64_t>(options.all_experts);
+  to.batch_invariant = nb::cast<bool>(options.batch_invariant);
   call.input = input_argument(options.transform, place);
   to.transform = call.input.input;
   if (!options.activations.is_none()) to.activations = nb::cast<Recipe>(options.activations);

@@ -18,20 +18,20 @@ struct RouteCall {
 
 /// `logits` are a pair (array, Format); `results` (ids, weights); `options` (top_k,
 /// correction_bias, number of the RouterScore, groups, top_groups, best_of_group, renormalize,
-/// scale, threads).
+/// scale, threads, shared_experts).
 RouteCall route_call(nb::handle logits, const nb::tuple& results, const nb::tuple& options,
                      const Place& place);
 
 /// The same of `moe_sort`.
 struct MoeSortCall {
-  Array ids;
+  Array ids, expert_map;
   std::array<Array, 8> results;
   MoeSortArguments arguments = {};
   int threads = 0;
 };
 
 /// `results` are in the order of MoeSortArguments, or None; `options` (experts,
-/// local_expert_offset, tile, threads).
+/// local_expert_offset, tile, threads, expert_map or None).
 MoeSortCall moe_sort_call(nb::handle ids, const nb::tuple& results, const nb::tuple& options,
                           const Place& place);
 
@@ -48,12 +48,16 @@ struct MoeCallOptions {
   nb::object residual;  // a pair (array, Format), or None
   nb::object workspace_limit;
   nb::object threads;
+  nb::object expert_map;  // i32, or None
+  nb::object all_experts;
+  nb::object batch_invariant;
 };
 
 /// Everything that `moe` takes, with the arrays that keep its memory alive.
 struct MoeCall {
   Operand x, w13, w2;
   Array ids = {}, weights = {}, w13_alphas = {}, w2_alphas = {};  // of nothing where there is none
+  Array expert_map = {};
   Array w13_bias = {}, w2_bias = {}, residual = {}, out = {};
   InputArgument input = {};
   MoeArguments arguments = {};

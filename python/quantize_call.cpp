@@ -25,6 +25,16 @@ ScaleChoice choice_of(nb::handle choice) {
   return is_text(choice, "amax") ? ScaleChoice::amax : nb::cast<ScaleChoice>(choice);
 }
 
+Swiglu swiglu_argument(const nb::tuple& t) {
+  Swiglu swiglu{static_cast<GateOrder>(nb::cast<int>(t[1])), nb::cast<std::int64_t>(t[2])};
+  if (t[7].is_none()) return swiglu;
+  const auto numbers = nb::cast<nb::tuple>(t[7]);
+  swiglu.limit = nb::cast<float>(numbers[0]);
+  swiglu.alpha = nb::cast<float>(numbers[1]);
+  swiglu.up_shift = nb::cast<float>(numbers[2]);
+  return swiglu;
+}
+
 }  // namespace
 
 InputArgument input_argument(nb::handle transform, const Place& place) {
@@ -41,10 +51,7 @@ InputArgument input_argument(nb::handle transform, const Place& place) {
     case InputTransform::identity: break;
     case InputTransform::gelu_tanh: result.input = Gelu{GeluForm::tanh}; break;
     case InputTransform::gelu_erf: result.input = Gelu{GeluForm::erf}; break;
-    case InputTransform::swiglu:
-      result.input =
-          Swiglu{static_cast<GateOrder>(nb::cast<int>(t[1])), nb::cast<std::int64_t>(t[2])};
-      break;
+    case InputTransform::swiglu: result.input = swiglu_argument(t); break;
     case InputTransform::modulate:
       result.input = Modulate{operand("transform.scale", t[3], result.scale),
                               operand("transform.shift", t[4], result.shift)};

@@ -30,6 +30,7 @@ def route(
     best_of_group: int = 2,
     renormalize: bool = True,
     scale: float = 1.0,
+    shared_experts: int = 0,
     threads: int = 0,
 ) -> tuple[Any, Any]:
     """Each token's experts, those of the largest score + correction_bias, the largest first (of
@@ -45,10 +46,12 @@ def route(
         best_of_group: those whose 1 or 2 best experts have the largest sum.
         renormalize: weights are divided by a token's sum of them, + 1e-20.
         scale: weights are multiplied by it.
+        shared_experts: so many experts more, numbered behind the others, that every token goes to
+            with weight 1, behind its top_k; 16 with these at most.
         threads: 0 for all of the machine's.
 
     Returns:
-        (ids, weights): int32 and float32 [T, top_k] in the library of `logits`. Weights are scores,
+        (ids, weights): int32 and float32 [T, top_k + shared_experts] in the library of `logits`. Weights are scores,
         without the bias.
 
     Raises:
@@ -76,8 +79,10 @@ def route(
         *(top_k, bias, _SCORES.index(score)),
         *(count(value, name) for name, value in sizes.items()),
         *(bool(renormalize), number(scale, "scale"), count(threads, "threads")),
+        count(shared_experts, "shared_experts"),
     )
-    ids, weights = (new_numbers((tokens, top_k), of, place) for of in ("int32", "float32"))
+    shape = (tokens, top_k + options[-1])
+    ids, weights = (new_numbers(shape, of, place) for of in ("int32", "float32"))
     run(place, _native.route, (array, fmt), (ids, weights), options)
     return to_library(ids, None, place), to_library(weights, None, place)
 
@@ -114,7 +119,13 @@ class SortedEntries(NamedTuple):
 
 
 def moe_sort(
-    ids: Any, experts: int, *, local_expert_offset: int = 0, tile: int = 1, threads: int = 0
+    ids: Any,
+    experts: int,
+    *,
+    local_expert_offset: int = 0,
+    expert_map: Any = None,
+    tile: int = 1,
+    threads: int = 0,
 ) -> SortedEntries:
     """Sorts entries of a routing by expert; those of one expert stay in their order. With `tile`
     above 1 each expert's rows are padded to whole tiles: TensorRT-LLM's moe_sort.
@@ -124,6 +135,8 @@ def moe_sort(
             An entry whose id names no expert that is here is dropped: -1, say. May repeat.
         experts: how many are here, 1 to 1,024.
         local_expert_offset: id of the first one.
+        expert_map: int32 [ids]: id i is read as expert_map[i], where experts lie elsewhere than
+            their numbers say; every other id is dropped. None: ids are as they are.
         tile: rows of a tile: 1 (no padding), or 8 to 256.
         threads: 0 for all of the machine's.
 
@@ -150,7 +163,8 @@ def moe_sort(
     shapes += [None] * 4 if tile == 1 else [(rows // tile,)] * 2 + [(1,)] * 2
     results = tuple(s if s is None else new_numbers(s, "int32", place) for s in shapes)
     offset = count(local_expert_offset, "local_expert_offset")
-    options = (experts, offset, tile, count(threads, "threads"))
+    mapped = _expert_map(expert_map, place, "ids")
+    options = (experts, offset, tile, count(threads, "threads"), mapped)
     run(place, _native.moe_sort, array, results, options)
     return SortedEntries(*(r if r is None else to_library(r, None, place) for r in results))
 
@@ -165,12 +179,18 @@ def moe(
     activation: str | None = "swiglu",
     gate_first: bool = True,
     interleave: int = 0,
+    limit: float | None = None,
+    alpha: float = 1.0,
+    up_shift: float = 0.0,
     activations: Recipe | str | None = None,
     expert_alphas: tuple[Any, Any] | None = None,
     biases: tuple[Any, Any] | None = None,
     local_expert_offset: int = 0,
+    expert_map: Any = None,
+    all_experts: int = 0,
     residual: Any = None,
     out: Any = None,
+    batch_invariant: bool = False,
     workspace_limit: int = WORKSPACE_LIMIT,
     threads: int = 0,
 ) -> Any:
@@ -194,6 +214,8 @@ def moe(
         gate_first: SwiGLU: whether gates come first in w13, or ups.
         interleave: SwiGLU: 0 if gates and ups are two halves; 1 or 64 if so many rows of each
             alternate.
+        limit, alpha, up_shift: SwiGLU: as `Swiglu` has them. gpt-oss: interleave=1, limit=7,
+            alpha=1.702, up_shift=1.
         activations: what x, if it is plain, and the first product's result are quantized to:
             "fp8_1x128", "fp8_1x128_pow2", "fp8_1x128_ue8m0" or "mxfp8_e4m3"; or "bf16": x is taken
             as it is. None: fp8_1x128 where both weights are FP8, else bf16.
@@ -201,8 +223,12 @@ def moe(
         biases: a pair of [E, 2 I] (without SwiGLU [E, I]) and [E, H] of f32, f16 or bf16, both
             of one dtype, or None.
         local_expert_offset: id of the first expert.
+        expert_map: as for `moe_sort`.
+        all_experts: experts that ids are spread over, here and on other devices; for the choice of
+            tiles on a CUDA device, right whatever it is. 0: those that are here.
         residual: [T, H] of the result's dtype; may be `out`.
         out: write here; [T, H] of f32, f16 or bf16.
+        batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
         workspace_limit: tokens go through the layer in parts that need no more bytes than this, of
             at least 128 tokens. The result does not depend on it.
         threads: 0 for all of the machine's.
@@ -227,7 +253,7 @@ def moe(
     down, down_shape, _, down_place = _operand(w2, "w2")
     require_place(up_place, place, "w13")
     require_place(down_place, place, "w2")
-    fused = lower_activation(activation, gate_first, interleave)
+    fused = lower_activation(activation, gate_first, interleave, (limit, alpha, up_shift))
     _require_dimensions("x", left_shape, ("T", "H"))
     _require_dimensions("w13", up_shape, ("E", "I" if fused is None else "2 I", "H"))
     _require_dimensions("w2", down_shape, ("E", "H", "I"))
@@ -241,6 +267,9 @@ def moe(
         None if residual is None else _beside(residual, "residual", place, "x"),
         count(workspace_limit, "workspace_limit", 2**57),
         count(threads, "threads"),
+        _expert_map(expert_map, place, "x"),
+        count(all_experts, "all_experts", 2**57),
+        bool(batch_invariant),
     )
     shape = (left_shape[0], down_shape[1])
     dtype = left_format or Format.bf16
@@ -249,8 +278,18 @@ def moe(
     return to_library(array, fmt, place) if result is None else result
 
 
-def lower_activation(activation: Any, gate_first: bool, interleave: int) -> Lowered | None:
-    """What comes between the products, in the native module's form.
+def _expert_map(expert_map: Any, place: Place, beside: str) -> Any:
+    return None if expert_map is None else numbers(expert_map, "expert_map", "int32", place, beside)
+
+
+_USUAL = (None, 1.0, 0.0)
+
+
+def lower_activation(
+    activation: Any, gate_first: bool, interleave: int, swiglu: tuple[Any, Any, Any] = _USUAL
+) -> Lowered | None:
+    """What comes between the products, in the native module's form; `swiglu` are its limit, alpha
+    and shift.
 
     Raises:
         TypeError, ValueError: as `moe` does.
@@ -261,12 +300,13 @@ def lower_activation(activation: Any, gate_first: bool, interleave: int) -> Lowe
     if columns not in _INTERLEAVES:
         raise ValueError(f"interleave: is {columns}, must be 0, 1 or 64")
     if activation == "swiglu":
-        return lower(Swiglu("gate_first" if gate_first else "up_first", columns or None), "numpy")
+        order = "gate_first" if gate_first else "up_first"
+        return lower(Swiglu(order, columns or None, *swiglu), "numpy")
     if activation is not None and activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"activation: is {activation!r}, must be {known} or None")
-    if columns or not gate_first:
-        argument = "interleave" if columns else "gate_first"
+    if columns or not gate_first or swiglu != _USUAL:
+        argument = "interleave" if columns else "limit" if gate_first else "gate_first"
         raise ValueError(f"{argument}: is given, goes with swiglu alone")
     return None if activation is None else lower(activation, "numpy")
 

@@ -16,15 +16,19 @@ _LAYER = f"""Tensor x, Tensor w13, Tensor w2, Tensor ids, Tensor? weights, str x
     Tensor? w2_scales=None, str x_layout="row_major", str w13_layout="row_major",
     str w2_layout="row_major", Tensor? x_tensor_scale=None, Tensor? w13_tensor_scale=None,
     Tensor? w2_tensor_scale=None, str sense="divisor", str? activation="swiglu",
-    bool gate_first=True, int interleave=0, str? activations=None, Tensor? w13_alphas=None,
+    bool gate_first=True, int interleave=0, float? limit=None, float alpha=1.0,
+    float up_shift=0.0, str? activations=None, Tensor? w13_alphas=None,
     Tensor? w2_alphas=None, Tensor? w13_bias=None, Tensor? w2_bias=None,
-    int local_expert_offset=0, Tensor? residual=None, int workspace_limit={_moe.WORKSPACE_LIMIT}"""
+    int local_expert_offset=0, Tensor? expert_map=None, int all_experts=0,
+    Tensor? residual=None, bool batch_invariant=False,
+    int workspace_limit={_moe.WORKSPACE_LIMIT}"""
 
 SCHEMAS = (
     """route(Tensor logits, int top_k, *, str score="softmax", Tensor? correction_bias=None,
     int groups=1, int top_groups=1, int best_of_group=2, bool renormalize=True,
-    float scale=1.0) -> (Tensor ids, Tensor weights)""",
-    """moe_sort(Tensor ids, int experts, *, int local_expert_offset=0, int tile=1) -> (
+    float scale=1.0, int shared_experts=0) -> (Tensor ids, Tensor weights)""",
+    """moe_sort(Tensor ids, int experts, *, int local_expert_offset=0, Tensor? expert_map=None,
+    int tile=1) -> (
     Tensor offsets, Tensor row_of_entry, Tensor entry_of_row, Tensor token_of_row,
     Tensor expert_of_tile, Tensor row_limit_of_tile, Tensor padded_rows, Tensor tiles)""",
     f"moe({_LAYER}) -> Tensor",
@@ -34,8 +38,10 @@ SCHEMAS = (
 _PARTS_OF_OPERAND = (("scales", None), ("layout", "row_major"), ("tensor_scale", None))
 
 
-def route_shapes(logits: torch.Tensor, top_k: int, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (logits.shape[0], top_k)
+def route_shapes(
+    logits: torch.Tensor, top_k: int, *, shared_experts: int = 0, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (logits.shape[0], top_k + shared_experts)
     return (
         logits.new_empty(shape, dtype=torch.int32),
         logits.new_empty(shape, dtype=torch.float32),

@@ -6,6 +6,7 @@ or |gate| where that is more; the rest is rounded as docs/numerics.md says.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,8 +17,10 @@ from ._device import Place, require_place
 from ._native import Format
 
 _Operand: TypeAlias = tuple[Any, Format] | None
-#: What the native module takes: kind, order, group, scale, shift, weight, epsilon.
-Lowered: TypeAlias = tuple[int, int, int, _Operand, _Operand, _Operand, float]
+#: What the native module takes: kind, order, group, scale, shift, weight, epsilon, and Swiglu's
+#: limit, alpha and shift if they are not the usual ones.
+_Numbers: TypeAlias = tuple[float, float, float] | None
+Lowered: TypeAlias = tuple[int, int, int, _Operand, _Operand, _Operand, float, _Numbers]
 
 _KINDS = {name: kind for kind, name in enumerate(_native.input_transforms)}
 _ORDERS = ("gate_first", "up_first")
@@ -26,13 +29,20 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Swiglu:
-    """gate * sigmoid(gate) * up, from x that holds both: [..., 2 k] gives [..., k].
+    """g * sigmoid(alpha * g) * (u + up_shift), where g is min(gate, limit) and u is up within
+    -limit to limit, from x that holds gate and up: [..., 2 k] gives [..., k]. As it is by default:
+    gate * sigmoid(gate) * up. gpt-oss has Swiglu(group=1, limit=7, alpha=1.702, up_shift=1).
 
     Args:
         order: "gate_first" or "up_first".
         group: None if x is two halves; 1 or 64 if so many columns of gate and of up alternate.
+        limit: above 0; None: there is none. This and the next two can be other than usual on the
+            CPU, and behind products on CUDA devices too, whose quantizers take the usual ones.
+        alpha: not 0.
+        up_shift: finite.
 
     Raises:
+        TypeError: a limit, alpha or shift that is no number.
         ValueError: another order or group.
 
     >>> import numpy as np, blockscale
@@ -43,10 +53,22 @@ class Swiglu:
 
     order: str = "gate_first"
     group: int | None = None
+    limit: float | None = None
+    alpha: float = 1.0
+    up_shift: float = 0.0
 
     def __post_init__(self) -> None:
         _order(self.order)
         _group(self.group)
+        self.numbers()
+
+    def numbers(self) -> _Numbers:
+        """limit, alpha and shift; None if they are the usual ones."""
+        limit = math.inf if self.limit is None else number(self.limit, "transform.limit")
+        alpha = number(self.alpha, "transform.alpha")
+        up_shift = number(self.up_shift, "transform.up_shift")
+        usual = (math.inf, 1.0, 0.0)
+        return None if (limit, alpha, up_shift) == usual else (limit, alpha, up_shift)
 
 
 @dataclass(frozen=True)
@@ -118,15 +140,16 @@ def lower(transform: Transform, place: Place) -> Lowered | None:
     if isinstance(transform, str):
         return _lower_name(transform)
     if isinstance(transform, Swiglu):
-        return (_KINDS["swiglu"], _order(transform.order), _group(transform.group)) + _NO_OPERANDS
+        kind = (_KINDS["swiglu"], _order(transform.order), _group(transform.group))
+        return kind + _NO_OPERANDS + (transform.numbers(),)
     if isinstance(transform, Modulate):
         scale = _rows(transform.scale, "transform.scale", place)
         shift = _rows(transform.shift, "transform.shift", place)
-        return (_KINDS["modulate"], 0, 0, scale, shift, None, _EPSILON)
+        return (_KINDS["modulate"], 0, 0, scale, shift, None, _EPSILON, None)
     if isinstance(transform, RmsNorm):
         weight = _rows(transform.weight, "transform.weight", place)
         epsilon = number(transform.epsilon, "transform.epsilon")
-        return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon)
+        return (_KINDS["rms_norm"], 0, 0, None, None, weight, epsilon, None)
     raise TypeError(
         f"transform: is a {type(transform).__name__}, must be a name, Swiglu, Modulate or RmsNorm"
     )
@@ -143,7 +166,7 @@ def _lower_name(transform: str) -> Lowered | None:
             f"transform: is {transform!r}, must be identity, gelu_tanh, gelu_erf or swiglu, or a "
             "Swiglu, Modulate or RmsNorm"
         )
-    return (_KINDS[transform], 0, 0) + _NO_OPERANDS
+    return (_KINDS[transform], 0, 0) + _NO_OPERANDS + (None,)
 
 
 _NO_OPERANDS: tuple[None, None, None, float] = (None, None, None, _EPSILON)

@@ -36,13 +36,14 @@ are errors. No gradient flows through them.
 - grouped_gemm_out, masked_grouped_gemm_out, k_grouped_gemm_out(..., *, ..., out): into `out`;
   k_grouped_gemm_out takes `add`.
 - route(logits, top_k, *, score="softmax", correction_bias=None, groups=1, top_groups=1,
-  best_of_group=2, renormalize=True, scale=1.0) -> (ids, weights)
-- moe_sort(ids, experts, *, local_expert_offset=0, tile=1) -> the eight of `SortedEntries`; the last
-  four are empty without tiles.
+  best_of_group=2, renormalize=True, scale=1.0, shared_experts=0) -> (ids, weights)
+- moe_sort(ids, experts, *, local_expert_offset=0, expert_map=None, tile=1) -> the eight of
+  `SortedEntries`; the last four are empty without tiles.
 - moe(x, w13, w2, ids, weights, x_recipe, w13_recipe, w2_recipe, *, x_scales=None, w13_scales=None,
   w2_scales=None, x_layout="row_major", ..., x_tensor_scale=None, ..., sense="divisor",
-  activation="swiglu", gate_first=True, interleave=0, activations=None, w13_alphas=None,
-  w2_alphas=None, w13_bias=None, w2_bias=None, local_expert_offset=0, residual=None,
+  activation="swiglu", gate_first=True, interleave=0, limit=None, alpha=1.0, up_shift=0.0,
+  activations=None, w13_alphas=None, w2_alphas=None, w13_bias=None, w2_bias=None,
+  local_expert_offset=0, expert_map=None, all_experts=0, residual=None, batch_invariant=False,
   workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales. The pairs of
   `blockscale.moe` are apart, and its other options the same.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.

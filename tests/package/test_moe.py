@@ -33,7 +33,15 @@ def requantized(x: np.ndarray, recipe: str) -> np.ndarray:
     )
 
 
-def activated(h: np.ndarray, activation: str | None, gate_first: bool, interleave: int) -> Any:
+def activated(
+    h: np.ndarray,
+    activation: str | None,
+    gate_first: bool,
+    interleave: int,
+    limit: float | None = None,
+    alpha: float = 1.0,
+    up_shift: float = 0.0,
+) -> Any:
     if activation is None:
         return h
     if activation == "gelu_tanh":
@@ -45,7 +53,9 @@ def activated(h: np.ndarray, activation: str | None, gate_first: bool, interleav
     halves = h.reshape(len(h), -1, 2, size)
     first, second = (halves[:, :, i].reshape(len(h), -1) for i in (0, 1))
     gate, up = (first, second) if gate_first else (second, first)
-    return gate / (1 + np.exp(-gate)) * up
+    if limit is not None:
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return gate / (1 + np.exp(-alpha * gate)) * (up + up_shift)
 
 
 def layer(
@@ -63,6 +73,7 @@ def layer(
     biases: Any = None,
     local_expert_offset: int = 0,
     residual: Any = None,
+    **swiglu: Any,
 ) -> np.ndarray:
     """`moe`, an entry at a time."""
     down = values(w2)
@@ -77,7 +88,7 @@ def layer(
         if not 0 <= e < len(down):
             continue
         h = alphas[0][e] * (tokens[t : t + 1] @ up[e].T) + added[0][e]
-        h = requantized(activated(h, activation, gate_first, interleave), activations)
+        h = requantized(activated(h, activation, gate_first, interleave, **swiglu), activations)
         row = alphas[1][e] * (h @ down[e].T) + added[1][e]
         y[t] += (1.0 if weights is None else weights[t, j]) * row[0]
     return y
@@ -120,6 +131,42 @@ def test_routings(kind: str, offset: int, threads: int) -> None:
     assert_close(y, layer(x, w13, w2, ids, weights, local_expert_offset=offset))
     here = ((ids >= offset) & (ids < offset + E)).any(axis=1)
     assert (y[~here] == 0).all() and (y[here] != 0).any(axis=1).all()
+
+
+@pytest.mark.parametrize(("recipe", "activations"), [("fp8_128x128", None), ("mxfp4", "bf16")])
+def test_swiglu_of_gpt_oss(recipe: str, activations: str | None) -> None:
+    """Its layers: interleaved gates and ups with biases, clamped, and MXFP4 weights."""
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(BF16), weights_of(recipe), routes()
+    biases = (4 * normal(E, 2 * I, seed=3), normal(E, H, seed=4))
+    options = {"interleave": 1, "limit": 1.5, "alpha": 1.702, "up_shift": 1.0, "biases": biases}
+    y = blockscale.moe(x, w13, w2, ids, weights, activations=activations, **options)
+    want = layer(x, w13, w2, ids, weights, activations=activations or "fp8_1x128", **options)
+    assert_close(y, want)
+    options["limit"] = None  # which matters
+    other = blockscale.moe(x, w13, w2, ids, weights, activations=activations, **options)
+    assert np.linalg.norm(values(other) - want) > 0.02 * np.linalg.norm(want)
+
+
+def test_experts_elsewhere_and_by_a_map() -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(BF16), weights_of(), routes()
+    y = blockscale.moe(x, w13, w2, ids, weights)
+    assert (blockscale.moe(x, w13, w2, ids, weights, all_experts=64) == y).all()
+    # The same experts by other numbers; what the map does not name is dropped.
+    places = np.arange(E, dtype=np.int32)[::-1].copy()
+    elsewhere = np.where(ids >= 0, E - 1 - ids, ids).astype(np.int32)
+    assert (blockscale.moe(x, w13, w2, elsewhere, weights, expert_map=places) == y).all()
+    none = blockscale.moe(x, w13, w2, elsewhere + E, weights, expert_map=places)
+    assert (none == 0).all()
+
+
+@pytest.mark.parametrize("recipe", ["fp8_128x128", "nvfp4"])
+def test_batch_invariant(recipe: str) -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(BF16), weights_of(recipe), routes()
+    whole = blockscale.moe(x, w13, w2, ids, weights, batch_invariant=True)
+    for t in range(TOKENS):
+        one = slice(t, t + 1)
+        alone = blockscale.moe(x[one], w13, w2, ids[one], weights[one], batch_invariant=True)
+        assert (alone == whole[one]).all()
 
 
 #: Of weights, and what activations become: None is the default, and what that then is.

@@ -48,6 +48,25 @@ def routed(
     return ids, scale * weights
 
 
+def test_shared_experts() -> None:
+    logits = normal(5, 16)
+    ids, weights = blockscale.route(logits, 3)
+    with_shared = blockscale.route(logits, 3, shared_experts=2, scale=1.0)
+    assert (with_shared[0][:, :3] == ids).all() and (with_shared[1][:, :3] == weights).all()
+    assert (with_shared[0][:, 3:] == [16, 17]).all() and (with_shared[1][:, 3:] == 1).all()
+    with pytest.raises(ValueError, match=r"shared_experts: is 14, must be beside top_k, in 0..13"):
+        blockscale.route(logits, 3, shared_experts=14)
+
+
+def test_a_map_of_experts() -> None:
+    ids = np.array([[0, 3], [2, 1], [7, -1]], np.int32)
+    entries = blockscale.moe_sort(ids, 2, expert_map=np.array([1, -1, 0, 1], np.int32))
+    assert entries.offsets.tolist() == [0, 1, 3]
+    assert entries.token_of_row.tolist() == [1, 0, 0, -1, -1, -1]
+    with pytest.raises(TypeError, match="expert_map"):
+        blockscale.moe_sort(ids, 2, expert_map=np.zeros(4))
+
+
 BIAS = normal(32, seed=8) / 4
 
 
