@@ -51,8 +51,8 @@ def route(
         threads: 0 for all of the machine's.
 
     Returns:
-        (ids, weights): int32 and float32 [T, top_k + shared_experts] in the library of `logits`. Weights are scores,
-        without the bias.
+        (ids, weights): int32 and float32 [T, top_k + shared_experts] in the library of `logits`.
+        Weights are scores, without the bias.
 
     Raises:
         TypeError: an argument of the wrong kind or dtype.
