@@ -487,7 +487,7 @@ for call in (lambda: blockscale.quantize(x, 'nvfp4'), lambda: blockscale.dequant
         assert str(error) == 'halfway'
     else:
         raise AssertionError('no error')
-assert alive == [True] * 4, alive
+assert alive == [True] * 5, alive
 print('done')
 """
     result = run_with_driver(JAX + code, tmp_path)
