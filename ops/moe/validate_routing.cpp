@@ -36,16 +36,7 @@ void check_numbers(const char* argument, const Number* numbers, bool needed = fa
 /// Nothing that is written may share a byte with other memory of the call.
 template <class Arguments>
 void check_aliasing(const Arguments& x) {
-  std::vector<Region> written, read;
-  for_each_memory(
-      x, [&](std::string_view name, gemm_detail::Access access, const void*, const auto& lines) {
-        (access == gemm_detail::Access::writes ? written : read)
-            .push_back({std::string(name), lines()});
-      });
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    check_apart(written[i], read);
-    for (std::size_t j = i + 1; j < written.size(); ++j) check_apart(written[i], written[j]);
-  }
+  call_regions([&](const auto& visit) { for_each_memory(x, visit); }).check_apart();
 }
 
 void check_logits(const RouteArguments& x) {

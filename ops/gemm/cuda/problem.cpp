@@ -33,16 +33,6 @@ void check_chip(const cuda::Chip& chip) {
                   runtime::compute_capability_text(chip.architecture) + ")");
 }
 
-template <class View>
-EpilogueMatrix matrix_of(const View& x) {
-  EpilogueMatrix m;
-  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
-  m.dtype = x.dtype;
-  m.row_stride = x.row_stride;
-  m.batch_stride = x.batch > 1 ? x.batch_stride : 0;
-  return m;
-}
-
 }  // namespace
 
 void check_size(const char* argument, std::int64_t value) {

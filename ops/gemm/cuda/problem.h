@@ -25,6 +25,17 @@ GemmScales scales_of_operand(const ScaledTensorView& x);
 /// Kernels count a matrix's scales in 32 bits from row to row. Throws `unsupported`.
 void check_scales(const GemmScales& scales, const ScaledTensorView& x, const char* argument);
 
+/// A view of any kind as kernels take it.
+template <class View>
+EpilogueMatrix matrix_of(const View& x) {
+  EpilogueMatrix m;
+  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
+  m.dtype = x.dtype;
+  m.row_stride = x.row_stride;
+  m.batch_stride = x.batch > 1 ? x.batch_stride : 0;
+  return m;
+}
+
 LinearEpilogue epilogue_of(const GemmArguments& validated);
 
 /// Whether the scales of both operands hold for all of K: they are then left to the epilogue.

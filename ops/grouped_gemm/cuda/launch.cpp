@@ -29,11 +29,7 @@ namespace {
 
 template <class Arguments>
 std::vector<Region> regions_of(const Arguments& x) {
-  std::vector<Region> regions;
-  for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
-    regions.push_back({argument, lines()});
-  });
-  return regions;
+  return call_regions([&](const auto& visit) { for_each_memory(x, visit); }).all();
 }
 
 GroupedPlan plan_of(const GroupedGemmArguments& x, const cuda::Chip& chip, void* workspace) {

@@ -21,11 +21,7 @@ namespace moe_detail {
 namespace {
 
 std::vector<Region> regions_of(const MoeArguments& x) {
-  std::vector<Region> regions;
-  for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
-    regions.push_back({argument, lines()});
-  });
-  return regions;
+  return call_regions([&](const auto& visit) { for_each_memory(x, visit); }).all();
 }
 
 /// All memory of a call must lie on the call's device.

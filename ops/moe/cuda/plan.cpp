@@ -16,6 +16,7 @@ namespace blockscale::moe_detail {
 namespace {
 
 using gemm_detail::byte_at;
+using gemm_detail::matrix_of;
 
 constexpr int kBlocksOfMultiprocessor = 16;
 
@@ -31,15 +32,6 @@ MoePartPlan::JoinScales join_scales_step(const JoinedScales& x, const cuda::Chip
   p.block_rows = static_cast<std::uint32_t>(x.block_rows);
   step.shape = shape_of(blocks_for(p.rows, kBlocksOfMultiprocessor, chip), kJoinScalesThreads);
   return step;
-}
-
-template <class View>
-EpilogueMatrix matrix_of(const View& x) {
-  EpilogueMatrix m;
-  m.data = static_cast<std::uint8_t*>(const_cast<void*>(static_cast<const void*>(x.data)));
-  m.dtype = x.dtype;
-  m.row_stride = x.row_stride;
-  return m;
 }
 
 /// Whether rows are whole vectors of 16 bytes.

@@ -31,11 +31,7 @@ cuda::CallDevice device_of_call(const Arguments& x, const cuda::Execution& execu
 }
 
 std::vector<Region> regions_of(const MoeSortArguments& x) {
-  std::vector<Region> regions;
-  for_each_memory(x, [&](const char* argument, auto, const void*, const auto& lines) {
-    regions.push_back({argument, lines()});
-  });
-  return regions;
+  return call_regions([&](const auto& visit) { for_each_memory(x, visit); }).all();
 }
 
 }  // namespace
