@@ -7,7 +7,7 @@ namespace blockscale::python {
 namespace {
 
 /// `text` with each of its words, which may be a name of the library's, as Python has it.
-std::string with_python_words(std::string_view text) {
+std::string with_python_words(std::string_view text, NameOf* name_of) {
   constexpr std::string_view kInNames =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
   std::string result;
@@ -18,7 +18,7 @@ std::string with_python_words(std::string_view text) {
     const std::size_t end = std::min(text.find_first_not_of(kInNames), text.size());
     const std::size_t last = text.substr(0, end).find_last_not_of('.');
     const std::size_t size = last == std::string_view::npos ? 0 : last + 1;
-    result += python_name(std::string(text.substr(0, size)));
+    result += name_of(std::string(text.substr(0, size)));
     result += text.substr(size, end - size);
     text.remove_prefix(end);
   }
@@ -45,15 +45,15 @@ std::string python_name(const std::string& argument) {
   return argument;
 }
 
-Error with_python_names(const Error& error) {
+Error with_python_names(const Error& error, NameOf* name_of) {
   const std::string& argument = error.argument();
   const std::size_t prefix = argument.empty() ? 0 : argument.size() + 2;  // "argument: "
   const std::string_view text = std::string_view(error.what()).substr(prefix);
   // Other errors are of the driver and compiler, whose words are their own.
   const bool is_of_arguments =
       error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::unsupported;
-  return {error.code(), python_name(argument),
-          is_of_arguments ? with_python_words(text) : std::string(text)};
+  return {error.code(), name_of(argument),
+          is_of_arguments ? with_python_words(text, name_of) : std::string(text)};
 }
 
 }  // namespace blockscale::python

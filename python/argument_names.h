@@ -15,17 +15,20 @@ namespace nb = nanobind;
 /// is "transform", and D is "out".
 std::string python_name(const std::string& argument);
 
+/// A python_name.
+using NameOf = std::string(const std::string& argument);
+
 /// The same error with Python's names: of its argument, and of those that its text speaks of.
-Error with_python_names(const Error& error);
+Error with_python_names(const Error& error, NameOf* name_of = python_name);
 
 /// Calls `call`, without the GIL; errors name arguments as Python does.
 template <class Call>
-auto with_python_names(const Call& call) {
+auto with_python_names(const Call& call, NameOf* name_of = python_name) {
   try {
     const nb::gil_scoped_release release;
     return call();
   } catch (const Error& error) {
-    throw with_python_names(error);
+    throw with_python_names(error, name_of);
   }
 }
 

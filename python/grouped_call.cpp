@@ -2,63 +2,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
-#include "blockscale/error.h"
+#include "beside.h"
 
 namespace blockscale::python {
 namespace {
 
-[[noreturn]] void fail(const char* argument, const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, argument, message);
-}
-
-/// Numbers of 32 bits in a row. What stands for no number is not null.
-template <class Number>
-const Number* numbers_in(const char* argument, const Array& array) {
-  static constexpr Number kNone{};
-  if (array.ndim() != 1 || array.itemsize() != sizeof(Number)) {
-    fail(argument, "must have one dimension, and elements of 4 bytes");
-  }
-  if (array.size() > 1 && array.stride(0) != 1) {
-    fail(argument, "its elements must be contiguous; copy it first");
-  }
-  return array.size() == 0 ? &kNone : static_cast<const Number*>(array.data());
-}
-
-void check_count(const char* argument, const Array& array, std::int64_t count,
-                 const char* meaning) {
-  if (array.size() == count) return;
-  fail(argument, "has " + std::to_string(array.size()) + " elements, must have " +
-                     std::to_string(count) + ", " + meaning);
-}
-
-/// The same of `count` numbers, which have a `meaning`; null for None.
-template <class Number>
-const Number* numbers_argument(const char* argument, nb::handle object, std::int64_t count,
-                               const char* meaning, const Place& place, Array& array) {
-  if (object.is_none()) return nullptr;
-  array = input_array(argument, object, place);
-  const Number* const numbers = numbers_in<Number>(argument, array);
-  check_count(argument, array, count, meaning);
-  return numbers;
-}
-
 constexpr const char* kOneForEachGroup = "one for each group of b";
 constexpr const char* kOneMoreThanGroups = "one more than there are groups";
-
-/// A bias of [groups, N], contiguous.
-const void* bias_argument(nb::handle pair, std::int64_t groups, std::int64_t n, const Place& place,
-                          Array& array) {
-  array = input_array("bias", pair[0], place);
-  const MatrixView view = matrix_view("bias", array, nb::cast<Format>(pair[1]));
-  if (array.ndim() != 2 || view.rows != groups || view.columns != n) {
-    fail("bias", "must be (groups, N) = (" + std::to_string(groups) + ", " + std::to_string(n) +
-                     "), the rows of b");
-  }
-  if (groups > 1 && view.row_stride != n) fail("bias", "must be contiguous; copy it first");
-  return view.data;
-}
 
 /// D, or what it is quantized into.
 void set_result(GroupedCall& call, nb::handle out, const GroupedCallOptions& options,
@@ -113,7 +64,8 @@ GroupedCall grouped_call(nb::handle a, nb::handle b, nb::handle offsets, nb::han
                                                place, call.alpha_factors);
   }
   if (!options.bias.is_none()) {
-    to.bias = bias_argument(options.bias, groups, to.b.rows, place, call.bias);
+    const BiasShape shape = {"(groups, N)", groups, to.b.rows, "the rows of b"};
+    to.bias = bias_argument("bias", options.bias, shape, place, call.bias);
     to.bias_dtype = nb::cast<Format>(options.bias[1]);
   }
   to.rows = to.a.rows;

@@ -154,5 +154,6 @@ NB_MODULE(_native, module) {
   bind_quantizers(module);
   bind_products(module);
   bind_grouped_products(module);
+  bind_moe(module);
   bind_checkpoints(module);
 }

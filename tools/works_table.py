@@ -36,6 +36,7 @@ PLAIN, QUANTIZED = next(iter(FAMILIES)), list(FAMILIES)[1:]
 #: What fits a call whose operands need none of their own.
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
 FUSED = (*ACTIVATIONS, "modulate", "rms_norm")
+SCORES = ("softmax", "sigmoid")  # of experts
 #: Of an architecture: its column, and the chip that plans are asked for.
 CHIPS = {
     "sm_90a": ("H100, H200", "H200"),
@@ -65,17 +66,19 @@ def families_of(taken: Callable[[str], bool], names: Iterable[str]) -> str:
 # --- what a device takes --------------------------------------------------------------------------
 
 
+def as_recipe(x: np.ndarray, recipe: str) -> Any:
+    import ml_dtypes
+
+    plain = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+    return x.astype(plain[recipe]) if recipe in plain else blockscale.quantize(x, recipe)
+
+
 class Cpu:
     name = "CPU"
     x = np.ones((ROWS, K), np.float32)
 
     def operand(self, recipe: str) -> Any:
-        import ml_dtypes
-
-        plain = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
-        if recipe in plain:
-            return self.x.astype(plain[recipe])
-        return blockscale.quantize(self.x, recipe)
+        return as_recipe(self.x, recipe)
 
     def quantizes(self, recipe: str) -> bool:
         return is_taken(lambda: blockscale.quantize(self.x, recipe))
@@ -103,10 +106,7 @@ class Cpu:
 
     def multiplies_groups(self, a: str, b: str) -> bool:
         offsets = np.array([0, ROWS], np.int32)
-        if b in FAMILIES[PLAIN]:
-            experts = self.operand(b)[None]
-        else:
-            experts = blockscale.quantize(self.x[None], b)
+        experts = as_recipe(self.x[None], b)
         return is_taken(lambda: blockscale.grouped_gemm(self.operand(a), experts, offsets))
 
     def multiplies_groups_of_k(self, a: str, b: str) -> bool:
@@ -120,6 +120,17 @@ class Cpu:
         scale = 1.0 if recipe == "nvfp4" else None
         options = {"tensor_scale": scale, "transform": transform}
         return is_taken(lambda: blockscale.gemm_quantize(a, b, recipe, **options))
+
+    def routes(self, score: str) -> bool:
+        return is_taken(lambda: blockscale.route(self.x, 8, score=score, groups=8, top_groups=4))
+
+    def runs_layer(self, recipe: str, activation: str = "swiglu") -> bool:
+        inner = K // 2 if activation == "swiglu" else K
+        shapes = ((1, K, K), (1, K, inner))
+        weights = [as_recipe(np.ones(shape, np.float32), recipe) for shape in shapes]
+        ids = np.zeros((ROWS, 1), np.int32)
+        options = {"activation": activation}
+        return is_taken(lambda: blockscale.moe(self.x, *weights, ids, None, **options))
 
 
 class Gpu:
@@ -171,6 +182,18 @@ class Gpu:
     def quantizes_product(self, recipe: str, transform: str = "identity") -> bool:
         return self.plans_product(to=recipe, transform=transform)
 
+    def routes(self, _score: str) -> bool:
+        """By one kernel, which has them all."""
+        return self.has("moe_route")
+
+    def runs_layer(self, recipe: str, activation: str = "swiglu") -> bool:
+        plan = lambda: blockscale.describe_moe(  # noqa: E731
+            *(ROWS, K, K // 2, 1, 1, "f32", recipe, recipe),
+            activation=activation,
+            chip=self.chip,
+        )
+        return self.has("moe_sort") and is_taken(plan)
+
 
 def devices() -> list[Cpu | Gpu]:
     command = [sys.executable, "-m", "blockscale", "kernels", "list", "--json"]
@@ -208,6 +231,11 @@ def rows() -> dict[str, Callable[[Any], str]]:
     )
     found["grouped gemm, rows"] = lambda on: like_gemm(on.multiplies_groups)
     found["grouped gemm, k"] = lambda on: like_gemm(on.multiplies_groups_of_k)
+    found["route by"] = lambda on: ", ".join(filter(on.routes, SCORES)) or "-"
+    found["moe, weights in"] = lambda on: families_of(on.runs_layer, FAMILIES)
+    found["moe, between its products"] = lambda on: (
+        ", ".join(a for a in ACTIVATIONS if on.runs_layer("fp8_128x128", a)) or "-"
+    )
     return found
 
 

@@ -9,9 +9,10 @@
 
 from ._calibrator import Calibrator
 from ._checkpoint import Checkpoint, compare, convert, inspect
-from ._describe import describe, describe_gemm, describe_grouped_gemm
+from ._describe import describe, describe_gemm, describe_grouped_gemm, describe_moe
 from ._gemm_quantize import gemm_quantize, grouped_gemm_quantize
 from ._grouped import check_groups, grouped_gemm, k_grouped_gemm, masked_grouped_gemm
+from ._moe import SortedEntries, moe, moe_sort, route
 from ._native import (
     Activations,
     CompareReport,
@@ -55,6 +56,7 @@ __all__ = [
     "ScaleChoice",
     "MxScaleMode",
     "ScaledTensor",
+    "SortedEntries",
     "TensorScaleSense",
     "Swiglu",
     "TensorComparison",
@@ -67,6 +69,7 @@ __all__ = [
     "describe",
     "describe_gemm",
     "describe_grouped_gemm",
+    "describe_moe",
     "gemm",
     "gemm_quantize",
     "grouped_gemm",
@@ -74,6 +77,9 @@ __all__ = [
     "inspect",
     "k_grouped_gemm",
     "masked_grouped_gemm",
+    "moe",
+    "moe_sort",
     "quantize",
     "quantize_rows_and_columns",
+    "route",
 ]

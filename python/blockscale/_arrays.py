@@ -262,12 +262,28 @@ def zeros(shape: tuple[int, ...], fmt: Format, place: Place) -> Any:
     return np.zeros(shape, _STORAGE[fmt])
 
 
+def new_numbers(shape: tuple[int, ...], dtype: str, place: Place) -> Any:
+    """`empty`, of "int32" or "float32"."""
+    return place.empty(shape, dtype) if isinstance(place, Device) else np.empty(shape, dtype)
+
+
 def numbers(x: Any, argument: str, dtype: str, place: Place, first: str = "a") -> Any:
     """The memory of an array of `dtype`, which lies where `first` does.
 
     Raises:
         TypeError: any other dtype.
         ValueError: it lies elsewhere.
+    """
+    array, its_place = numbers_anywhere(x, argument, dtype)
+    require_place(its_place, place, argument, first)
+    return array
+
+
+def numbers_anywhere(x: Any, argument: str, dtype: str) -> tuple[Any, Place]:
+    """The memory of an array of `dtype`, and where it lies.
+
+    Raises:
+        TypeError: any other dtype.
     """
     array, its_dtype, its_place = describe(x, argument)
     if its_dtype != dtype:
@@ -276,8 +292,7 @@ def numbers(x: Any, argument: str, dtype: str, place: Place, first: str = "a") -
         raise TypeError(
             f"{argument}: has dtype {its_dtype}, must be {dtype}; convert it with {convert}"
         )
-    require_place(its_place, place, argument, first)
-    return array
+    return array, its_place
 
 
 @functools.cache
@@ -291,16 +306,16 @@ def _ml_dtype(fmt: Format) -> Any:
         return None
 
 
-def require_type(fmt: Format, place: Place) -> None:
+def require_type(fmt: Format, place: Place, argument: str) -> None:
     """Checks, before any work, that a library has arrays of a plain format.
 
     Raises:
         TypeError: bf16 for numpy without ml_dtypes, or for cupy.
     """
     if fmt == Format.bf16 and isinstance(place, Device) and place.library == "cupy":
-        raise TypeError("out_dtype: cupy has no bf16")
+        raise TypeError(f"{argument}: cupy has no bf16")
     if fmt == Format.bf16 and place == "numpy" and _ml_dtype(fmt) is None:
-        raise TypeError("out_dtype: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
+        raise TypeError(f"{argument}: bf16 arrays of numpy need ml_dtypes: pip install ml_dtypes")
 
 
 def type_name(fmt: Format) -> str | None:
@@ -309,18 +324,18 @@ def type_name(fmt: Format) -> str | None:
     return _PACKED_FP4 if fmt == Format.e2m1 else _TYPED.get(fmt)
 
 
-def to_library(array: Any, fmt: Format, place: Place) -> Any:
-    """`array` as one of its library, typed as `fmt` where that has the type; never copied (but by
-    jax on a device, whose views are copies)."""
-    name = type_name(fmt)
+def to_library(array: Any, fmt: Format | None, place: Place) -> Any:
+    """`array` as one of its library, typed as `fmt` where that has the type (None: as it is); never
+    copied (but by jax on a device, whose views are copies)."""
+    name = None if fmt is None else type_name(fmt)
     if isinstance(place, Device):
         return array if fmt in _STORAGE or name is None else place.typed(array, name)
     if place == "numpy":
-        typed = _ml_dtype(fmt)
+        typed = None if fmt is None else _ml_dtype(fmt)
         return array if typed is None else array.view(typed)
     if place == "torch":
         torch = importlib.import_module("torch")
         tensor = torch.from_numpy(array) if array.flags.writeable else torch.asarray(array)
         return tensor.view(getattr(torch, name)) if name and hasattr(torch, name) else tensor
     module = importlib.import_module("jax.dlpack" if place == "jax" else place)
-    return module.from_dlpack(_native.export_dlpack(array, fmt))
+    return module.from_dlpack(array if fmt is None else _native.export_dlpack(array, fmt))

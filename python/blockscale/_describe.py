@@ -1,4 +1,4 @@
-"""What quantize, gemm and grouped_gemm would launch on a GPU, as text."""
+"""What quantize, gemm, grouped_gemm and moe would launch on a GPU, as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _native
 from ._arrays import count, format_of
+from ._moe import WORKSPACE_LIMIT, lower_activation
 from ._native import Format, Recipe, ScaleLayout
 from ._ops import _quantized
 from ._tensor import enum_member, traits_of
@@ -134,6 +135,52 @@ def describe_grouped_gemm(
     recipes = (enum_member(r, Recipe, name) for r, name in ((a, "a"), (b, "b")))
     fused, dtype = _transform_of_product(transform), format_of(out_dtype, "out_dtype")
     return _native.cuda_describe_grouped_gemm(groups, rows, n, k, *recipes, dtype, fused, chip)
+
+
+def describe_moe(
+    tokens: int,
+    hidden: int,
+    inner: int,
+    experts: int,
+    top_k: int,
+    x: Recipe | str = Recipe.bf16,
+    w13: Recipe | str = Recipe.fp8_128x128,
+    w2: Recipe | str = Recipe.fp8_128x128,
+    *,
+    activation: str | None = "swiglu",
+    gate_first: bool = True,
+    interleave: int = 0,
+    activations: Recipe | str | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
+    chip: str | None = None,
+) -> str:
+    """What `moe` would launch on a GPU, in lines for each step. Needs none.
+
+    Args:
+        tokens, hidden, inner, experts, top_k: x is [tokens, hidden], w2 is [experts, hidden,
+            inner], ids are [tokens, top_k].
+        x, w13, w2: their recipes; the result is bf16.
+        activation, gate_first, interleave, activations, workspace_limit: as for `moe`.
+        chip: as for `describe`.
+
+    Raises:
+        TypeError, ValueError: as `moe` and `describe_gemm` do.
+
+    >>> import blockscale
+    >>> print(blockscale.describe_moe(64, 7168, 2048, 32, 8).split(":")[0])
+    moe_sort
+    """
+    sizes = {"tokens": tokens, "hidden": hidden, "inner": inner, "experts": experts}
+    sizes = {name: count(value, name, 2**31) for name, value in sizes.items()}
+    tokens, hidden, inner, experts = sizes.values()
+    if max(tokens * hidden, 2 * experts * inner * hidden) > 2**38:
+        raise ValueError(f"{', '.join(sizes)}: matrices must have at most 2^38 elements")
+    recipes = [enum_member(r, Recipe, name) for r, name in ((x, "x"), (w13, "w13"), (w2, "w2"))]
+    fused = lower_activation(activation, gate_first, interleave)
+    between = None if activations is None else traits_of(activations, "activations").recipe
+    limit = count(workspace_limit, "workspace_limit", 2**57)
+    shape = (*sizes.values(), count(top_k, "top_k"))
+    return _native.cuda_describe_moe(shape, *recipes, fused, between, limit, chip)
 
 
 def _transform_of_product(transform: Any) -> Lowered | None:

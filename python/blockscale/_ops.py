@@ -345,11 +345,13 @@ def _output(
     place: Place,
     first: str = "x",
     make: Callable[..., Any] = empty,
+    asked: str = "out_dtype",
 ) -> tuple[Any, Any, Format]:
-    """(caller's array or None, its memory or new memory of `make`'s, its format)."""
+    """(caller's array or None, its memory or new memory of `make`'s, its format). `asked` is the
+    argument that the format came of."""
     if out is None:
-        fmt = format_of(out_dtype, "out_dtype")
-        require_type(fmt, place)
+        fmt = format_of(out_dtype, asked)
+        require_type(fmt, place, asked)
         return None, make(shape, fmt, place), fmt
     array, fmt, its_place = plain(out, "out")
     require_place(its_place, place, "out", first)
@@ -484,10 +486,10 @@ def _number_of_host(value: Any, argument: str) -> float:
     return number(value, argument)
 
 
-def _beside(x: Any, argument: str, place: Place) -> tuple[Any, Format]:
-    """`plain` for what must lie where gemm's `a` does."""
+def _beside(x: Any, argument: str, place: Place, first: str = "a") -> tuple[Any, Format]:
+    """`plain` for what must lie where the first operand does."""
     array, fmt, its_place = plain(x, argument)
-    require_place(its_place, place, argument, "a")
+    require_place(its_place, place, argument, first)
     return array, fmt
 
 

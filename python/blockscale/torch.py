@@ -1,7 +1,7 @@
-"""quantize, dequantize and products as operators of torch: `import blockscale.torch` registers
+"""quantize, dequantize, products and layers for torch: `import blockscale.torch` registers
 `torch.ops.blockscale.quantize`, `dequantize`, `gemm`, `gemm_out`, `gemm_quantize`, `grouped_gemm`,
-`masked_grouped_gemm`, `k_grouped_gemm`, `_out` of these three and `grouped_gemm_quantize`, for the
-CPU and CUDA.
+`masked_grouped_gemm`, `k_grouped_gemm`, `_out` of these three, `grouped_gemm_quantize`, `route`,
+`moe_sort`, `moe` and `moe_out`, for the CPU and CUDA.
 
 They take and give plain tensors: `torch.compile(fullgraph=True)` and CUDA graphs take them, with
 values and scales as torch has them (float8_e4m3fn, float8_e8m0fnu, float4_e2m1fn_x2, ...) or as
@@ -35,6 +35,17 @@ are errors. No gradient flows through them.
 - k_grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ...) -> Tensor; its options end with alpha.
 - grouped_gemm_out, masked_grouped_gemm_out, k_grouped_gemm_out(..., *, ..., out): into `out`;
   k_grouped_gemm_out takes `add`.
+- route(logits, top_k, *, score="softmax", correction_bias=None, groups=1, top_groups=1,
+  best_of_group=2, renormalize=True, scale=1.0) -> (ids, weights)
+- moe_sort(ids, experts, *, local_expert_offset=0, tile=1) -> the eight of `SortedEntries`; the last
+  four are empty without tiles.
+- moe(x, w13, w2, ids, weights, x_recipe, w13_recipe, w2_recipe, *, x_scales=None, w13_scales=None,
+  w2_scales=None, x_layout="row_major", ..., x_tensor_scale=None, ..., sense="divisor",
+  activation="swiglu", gate_first=True, interleave=0, activations=None, w13_alphas=None,
+  w2_alphas=None, w13_bias=None, w2_bias=None, local_expert_offset=0, residual=None,
+  workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales. The pairs of
+  `blockscale.moe` are apart, and its other options the same.
+- moe_out(..., *, ..., out): moe into `out`, which may be `residual`.
 
     import torch, blockscale.torch
     a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")
@@ -51,12 +62,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import _native, _ops
+from . import _native, _ops, _torch_moe
 from ._arrays import format_of, type_name
 from ._gemm_quantize import gemm_quantize, grouped_gemm_quantize
 from ._grouped import grouped_gemm, k_grouped_gemm, masked_grouped_gemm
+from ._moe import route
 from ._native import Format, ScaleLayout
 from ._tensor import RecipeTraits, ScaledTensor, enum_member, scale_shape, traits_of
+from ._torch_operand import operand_of
 
 __all__: list[str] = []  # what this module has is in torch.ops.blockscale
 
@@ -97,6 +110,7 @@ _SCHEMAS = (
     f"k_grouped_gemm({_OPERANDS}, Tensor offsets, *, {_PARTS}) -> Tensor",
     f"k_grouped_gemm_out({_OPERANDS}, Tensor offsets, *, {_PARTS}, bool add=False, "
     "Tensor(a!) out) -> ()",
+    *_torch_moe.SCHEMAS,
 )
 
 _library = torch.library.Library("blockscale", "DEF")  # registers for as long as it lives
@@ -178,30 +192,6 @@ def _dequantize_shape(
     return values.new_empty((*values.shape[:-1], k), dtype=out_dtype)
 
 
-def _operand(
-    argument: str,
-    values: torch.Tensor,
-    scales: torch.Tensor | None,
-    recipe: str,
-    layout: str,
-    tensor_scale: torch.Tensor | None,
-    sense: str,
-) -> torch.Tensor | ScaledTensor:
-    traits = traits_of(recipe, f"{argument}_recipe")
-    if traits.plain:
-        if format_of(values.dtype, argument) != traits.element:
-            raise TypeError(f"{argument}: has dtype {values.dtype}, must be {traits.name}")
-        return values
-    if scales is None:
-        raise ValueError(f"{argument}_scales: are missing, {traits.name} has some")
-    try:
-        return ScaledTensor(
-            values, scales, traits.recipe, layout=layout, tensor_scale=tensor_scale, sense=sense
-        )
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{argument}.{error}") from None
-
-
 def _product(
     product: Callable[..., Any],
     a: torch.Tensor,
@@ -223,8 +213,8 @@ def _product(
     """product(left, right, *more, ...), of the package, with what the operators are given."""
     if alpha_factor is not None and alpha != 1.0:
         raise ValueError(f"alpha: is {alpha}, must be 1 with alpha_factor, which is in its place")
-    left = _operand("a", a, a_scales, a_recipe, a_layout, a_tensor_scale, sense)
-    right = _operand("b", b, b_scales, b_recipe, b_layout, b_tensor_scale, sense)
+    left = operand_of("a", a, a_scales, a_recipe, a_layout, a_tensor_scale, sense)
+    right = operand_of("b", b, b_scales, b_recipe, b_layout, b_tensor_scale, sense)
     factor = alpha if alpha_factor is None else alpha_factor
     return product(left, right, *more, alpha=factor, **options)
 
@@ -427,6 +417,10 @@ def _register() -> None:
         ("grouped_gemm_quantize", _quantized(grouped_gemm_quantize), _grouped_gemm_quantize_shapes),
         ("k_grouped_gemm", _k_grouped_gemm, _k_grouped_gemm_shape),
         ("k_grouped_gemm_out", _into(_k_grouped_gemm), _no_shape),
+        ("route", route, _torch_moe.route_shapes),
+        ("moe_sort", _torch_moe.moe_sort, _torch_moe.moe_sort_shapes),
+        ("moe", _torch_moe.moe, _torch_moe.moe_shape),
+        ("moe_out", _into(_torch_moe.moe), _no_shape),
     )
     for name, function, shapes in operators:
         for kind in ("CPU", "CUDA"):

@@ -9,7 +9,7 @@ import pathlib
 import re
 
 import pytest
-from blockscale import Modulate, RmsNorm, Swiglu, _native, _transform
+from blockscale import Modulate, RmsNorm, SortedEntries, Swiglu, _moe, _native, _transform
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 #: Enums of the headers and of Python.
@@ -71,3 +71,8 @@ def test_names_of_transforms() -> None:
     gelu = [f"gelu_{form}" for form in members("GeluForm")]
     assert [name for name in _native.input_transforms if name.startswith("gelu")] == gelu
     assert members("InputTransform") == list(_native.input_transforms)
+
+
+def test_names_of_routing() -> None:
+    assert list(_moe._SCORES) == members("RouterScore")
+    assert fields("MoeSortArguments")[-len(SortedEntries._fields) :] == list(SortedEntries._fields)

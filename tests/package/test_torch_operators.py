@@ -309,7 +309,7 @@ def calls() -> dict[str, tuple[list[Any], dict[str, Any]]]:
             [a, b, *recipes, "fp8_1x128"],
             {**scales, "layout": "mn_major", "transform": "swiglu", "amax_floor": 0.5},
         ),
-    } | calls_of_groups()
+    }
 
 
 def calls_of_groups() -> dict[str, tuple[list[Any], dict[str, Any]]]:
@@ -346,6 +346,27 @@ def calls_of_groups() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     }
 
 
+def calls_of_layers() -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """The same of mixtures of experts."""
+    recipes = ["fp8_128x128", "fp8_128x128"]
+    w13, w13_scales, _ = ops.quantize(normal(2, 128, 256), recipes[0])
+    w2, w2_scales, _ = ops.quantize(normal(2, 256, 64, seed=1), recipes[1])
+    ids, weights = torch.tensor([[0, 1], [1, 5], [0, -1]]).int(), normal(3, 2)
+    options = {"w13_scales": w13_scales, "w2_scales": w2_scales, "w13_layout": "row_major"}
+    more = {"activation": "swiglu", "w2_alphas": torch.ones(2), "w13_bias": normal(2, 128)}
+    more |= {"residual": normal(3, 256), "activations": "fp8_1x128", "w2_bias": normal(2, 256)}
+    x, x_scales, _ = ops.quantize(normal(3, 256), "fp8_1x128")
+    return {
+        "route": ([normal(3, 8), 2], {"correction_bias": normal(8), "score": "softmax"}),
+        "moe_sort": ([ids, 4], {"tile": 8, "local_expert_offset": 1}),
+        "moe": ([normal(3, 256), w13, w2, ids, weights, "f32", *recipes], options | more),
+        "moe_out": (
+            [x, w13, w2, ids, weights, "fp8_1x128", *recipes],
+            options | {"x_scales": x_scales, "out": torch.empty(3, 256)},
+        ),
+    }
+
+
 def wrong(value: Any) -> list[Any]:
     """What stands in for an argument: most of it is wrong there."""
     if isinstance(value, torch.Tensor):
@@ -372,7 +393,8 @@ WRONG_OPTIONS = [
 
 
 def wrong_calls() -> Any:
-    for name, (arguments, options) in calls().items():
+    every = calls() | calls_of_groups() | calls_of_layers()
+    for name, (arguments, options) in every.items():
         for i, value in enumerate(arguments):
             for other in wrong(value):
                 yield name, [*arguments[:i], other, *arguments[i + 1 :]], options

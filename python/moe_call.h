@@ -1,0 +1,68 @@
+// The arguments of route, moe_sort and moe as Python passes them, on the CPU or a CUDA device.
+#pragma once
+
+#include <array>
+
+#include "arrays.h"
+#include "blockscale/moe.h"
+#include "quantize_call.h"
+
+namespace blockscale::python {
+
+/// Everything that `route` takes, with the arrays that keep its memory alive.
+struct RouteCall {
+  Array logits, correction_bias, ids, weights;
+  RouteArguments arguments = {};
+  int threads = 0;
+};
+
+/// `logits` are a pair (array, Format); `results` (ids, weights); `options` (top_k,
+/// correction_bias, number of the RouterScore, groups, top_groups, best_of_group, renormalize,
+/// scale, threads).
+RouteCall route_call(nb::handle logits, const nb::tuple& results, const nb::tuple& options,
+                     const Place& place);
+
+/// The same of `moe_sort`.
+struct MoeSortCall {
+  Array ids;
+  std::array<Array, 8> results;
+  MoeSortArguments arguments = {};
+  int threads = 0;
+};
+
+/// `results` are in the order of MoeSortArguments, or None; `options` (experts,
+/// local_expert_offset, tile, threads).
+MoeSortCall moe_sort_call(nb::handle ids, const nb::tuple& results, const nb::tuple& options,
+                          const Place& place);
+
+/// Options of `moe`, as Python made them of what the caller gave: a tuple in the order of these
+/// members.
+struct MoeCallOptions {
+  explicit MoeCallOptions(const nb::tuple& options);
+
+  nb::object transform;              // as `lower` gives it
+  nb::object activations;            // a Recipe, or None
+  nb::object w13_alphas, w2_alphas;  // f32, or None
+  nb::object w13_bias, w2_bias;      // pairs (array, Format), or None
+  nb::object first_expert;
+  nb::object residual;  // a pair (array, Format), or None
+  nb::object workspace_limit;
+  nb::object threads;
+};
+
+/// Everything that `moe` takes, with the arrays that keep its memory alive.
+struct MoeCall {
+  Operand x, w13, w2;
+  Array ids = {}, weights = {}, w13_alphas = {}, w2_alphas = {};  // of nothing where there is none
+  Array w13_bias = {}, w2_bias = {}, residual = {}, out = {};
+  InputArgument input = {};
+  MoeArguments arguments = {};
+  MoeOptions options = {};
+};
+
+/// `operands` are x, w13 and w2, each a ScaledTensor or a pair (array, Format); `routes` (ids,
+/// weights or None); `out` is such a pair.
+MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
+                 const MoeCallOptions& options, const Place& place);
+
+}  // namespace blockscale::python
