@@ -6,10 +6,11 @@ Weights are random numbers in fp8_128x128, x and y bf16, graphs of calls that na
 turn where those of one call may be in a cache, replayed in random order; medians count. `F` is the
 larger of chain(bytes), bytes of x, y and the weights of the experts that have rows, and of what
 torch's FP8 product takes for as many operations; chain(b) is what reading b bytes takes and 4.2 us.
-`experts` of `of` are here. Of a uniform routing of up to 8 tokens to more experts than are here each
-token has one here; of `zipf` (the r-th most wanted expert by r^-1.2) the most wanted one is. `one
-hot`: all tokens go to the same 8. Before anything is timed, y of a few tokens is compared with the layer in f64, in which x and
-what lies between the products are quantized as well. No file is written where layers are named.
+`experts` of `of` are here. Of a uniform routing of up to 8 tokens to more experts than are here
+each token has one here; of `zipf` (the r-th most wanted expert by r^-1.2) the most wanted one is.
+`one hot`: all tokens go to the same 8. Before anything is timed, y of a few tokens is compared with
+the layer in f64, in which x and what lies between the products are quantized as well. No file is
+written where layers are named.
 """
 
 import argparse
@@ -245,7 +246,6 @@ def multiply_rate() -> float:
 def measure_case(
     case: Case, weights: Weights, repeats: int, l2_bytes: int, read: float, operations: float
 ) -> dict:
-    import blockscale
     import torch
 
     first = Call(case, weights, 1)
