@@ -21,6 +21,7 @@ void add_convert(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_compare(CLI::App& app, Action& action);
 void add_gemm(CLI::App& app, Action& action);
+void add_moe(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_kernels(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);

@@ -85,6 +85,7 @@ Action parse(CLI::App& app, int argc, char** argv) {
   add_inspect(app, action);
   add_compare(app, action);
   add_gemm(app, action);
+  add_moe(app, action);
   add_bench(app, action);
   add_kernels(app, action);
   add_doctor(app, action);

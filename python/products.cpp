@@ -98,8 +98,8 @@ int load_kernels(const std::string& operations, int device) {
   }
   throw Error(ErrorCode::invalid_argument, "operations",
               "is '" + operations +
-                  "', must be 'all', 'quantize', 'dequantize', 'gemm', 'grouped_gemm' "
-                  "or 'moe'");
+                  "', must be 'all', 'quantize', 'dequantize', 'gemm', "
+                  "'grouped_gemm' or 'moe'");
 }
 
 }  // namespace

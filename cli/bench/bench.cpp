@@ -103,6 +103,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_dequantize(*bench, action);
   add_gemm_bench(*bench, action);
   add_grouped_gemm_bench(*bench, action);
+  add_moe_bench(*bench, action);
   add_copy(*bench, action);
   add_peaks(*bench, action);
   bench->footer(kExamples);

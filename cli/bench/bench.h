@@ -49,6 +49,7 @@ void add_dequantize(CLI::App& bench, Action& action);
 void add_copy(CLI::App& bench, Action& action);
 void add_gemm_bench(CLI::App& bench, Action& action);
 void add_grouped_gemm_bench(CLI::App& bench, Action& action);
+void add_moe_bench(CLI::App& bench, Action& action);
 void add_peaks(CLI::App& bench, Action& action);
 
 }  // namespace blockscale::cli

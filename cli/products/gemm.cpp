@@ -33,13 +33,6 @@ const char* name_of(InputTransform transform) {
   return kInputTransformNames[static_cast<int>(transform)];
 }
 
-/// The transforms that may stand between a product and its quantization: the first ones.
-InputTransform parse_product_transform(const std::string& name) {
-  std::vector<std::string> names = input_transform_names();
-  names.resize(static_cast<std::size_t>(InputTransform::swiglu) + 1);
-  return static_cast<InputTransform>(index_of(name, "transform of a product", names));
-}
-
 /// What a product of random matrices needs, given in full.
 struct Product {
   std::int64_t m, n, k;
@@ -112,7 +105,7 @@ GemmResult multiply_random(const GemmCommand& command, const Product& product) {
                                command.output_dtype, command.to, command.threads);
   GemmArguments arguments = operands.arguments();
   GemmResult result;
-  result.place = place_of(command);
+  result.place = place_of(command.cuda, command.threads);
   result.time = time_product(command, arguments, command.repeats);
   if (const auto quantized = arguments.quantized) {
     check_quantized(command, *quantized, arguments, result);
@@ -179,8 +172,8 @@ std::string bytes_text(const GemmCommand& command, const GemmResult& result) {
 void print_result(const GemmCommand& command, const Product& product, const GemmResult& result) {
   const double gflops = gemm_gflops(product.m, product.n, product.k, result.time.fastest);
   print(product_text(command, product) + "\n" +
-        time_text(command, result.time, gflops, result.place.text) + check_text(result.check) +
-        bytes_text(command, result));
+        time_text(command.cuda, command.repeats, result.time, gflops, result.place.text) +
+        check_text(result.check) + bytes_text(command, result));
 }
 
 ExitCode run_random(const GemmCommand& command) {
@@ -194,8 +187,9 @@ ExitCode run_random(const GemmCommand& command) {
   } else {
     print_result(command, product, result);
   }
-  return exit_code_of(result.passed(), result.check.passed() ? "is not what quantize makes of it"
-                                                             : "is outside its error bound");
+  return exit_code_of(
+      "gemm", result.passed(),
+      result.check.passed() ? "is not what quantize makes of it" : "is outside its error bound");
 }
 
 ExitCode run(const GemmCommand& command) {
@@ -327,6 +321,12 @@ void name_result(Format dtype, const QuantizedTo& to, Json& json) {
   }
 }
 
+InputTransform parse_product_transform(const std::string& name) {
+  std::vector<std::string> names = input_transform_names();
+  names.resize(static_cast<std::size_t>(InputTransform::swiglu) + 1);
+  return static_cast<InputTransform>(index_of(name, "transform of a product", names));
+}
+
 void add_product_transform(CLI::App& command, QuantizedTo& to) {
   add_parsed(command, "--transform", "F", to.transform, parse_product_transform,
              help_text("What is stored in place of D: gelu_tanh, gelu_erf or swiglu, which takes "
@@ -407,24 +407,24 @@ void check_memory(double needed, const char* argument) {
   }
 }
 
-GemmPlace place_of(const GemmCommand& command) {
-  if (command.cuda) {
+GemmPlace place_of(bool cuda, int threads) {
+  if (cuda) {
     const std::string name = cuda::current_device().name;
     return {name, {{"device", name}}};
   }
-  const int threads = effective_threads(command.threads);
-  return {plural(threads, "thread") + ", " + simd_target(),
-          {{"threads", threads}, {"simd_target", simd_target()}}};
+  const int used = effective_threads(threads);
+  return {plural(used, "thread") + ", " + simd_target(),
+          {{"threads", used}, {"simd_target", simd_target()}}};
 }
 
-std::string time_text(const GemmCommand& command, const GemmTime& time, double gflops,
+std::string time_text(bool cuda, int repeats, const GemmTime& time, double gflops,
                       const std::string& where) {
-  const std::string count = std::to_string(command.repeats);
-  const std::string repeats =
-      command.cuda ? " (median of " + count + ", caches cold), "
-                   : " (fastest of " + count + "; median " + format_duration(time.median) + "), ";
-  return "time   " + format_duration(time.fastest) + repeats + format_fixed(gflops, 1) +
-         " GFLOP/s, " + where + "\n";
+  const std::string count = std::to_string(repeats);
+  const std::string how =
+      cuda ? " (median of " + count + ", caches cold), "
+           : " (fastest of " + count + "; median " + format_duration(time.median) + "), ";
+  return "time   " + format_duration(time.fastest) + how + format_fixed(gflops, 1) + " GFLOP/s, " +
+         where + "\n";
 }
 
 std::string check_text(const GemmCheck& check) {
@@ -443,10 +443,10 @@ Json check_json(const GemmCheck& check) {
           {"passed", check.passed()}};
 }
 
-ExitCode exit_code_of(bool passed, const char* failure) {
+ExitCode exit_code_of(const char* command, bool passed, const char* failure) {
   if (passed) return ExitCode::success;
-  print_error("gemm", std::string("the result ") + failure +
-                          "; please report it with the output of blockscale doctor");
+  print_error(command, std::string("the result ") + failure +
+                           "; please report it with the output of blockscale doctor");
   return ExitCode::check_failed;
 }
 

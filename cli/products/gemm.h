@@ -34,6 +34,8 @@ struct QuantizedTo {
 /// quantized.
 void name_result(Format dtype, const QuantizedTo& to, Json& json);
 
+/// The transforms that may stand between a product and its quantization.
+InputTransform parse_product_transform(const std::string& name);
 void add_product_transform(CLI::App& command, QuantizedTo& to);
 /// --to, which goes without --dtype, and --transform.
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to);
@@ -113,15 +115,16 @@ struct GemmPlace {
   std::string text;
   Json json;
 };
-GemmPlace place_of(const GemmCommand& command);
+GemmPlace place_of(bool cuda, int threads);
 
 /// Lines of the report, and what JSON has in their place.
-std::string time_text(const GemmCommand& command, const GemmTime& time, double gflops,
+std::string time_text(bool cuda, int repeats, const GemmTime& time, double gflops,
                       const std::string& where);
 std::string check_text(const GemmCheck& check);
 Json check_json(const GemmCheck& check);
-/// The exit code of a result that passed its check or, with a word on standard error, did not.
-ExitCode exit_code_of(bool passed, const char* failure);
+/// The exit code of a command's result that passed its check or, with a word on standard error, did
+/// not.
+ExitCode exit_code_of(const char* command, bool passed, const char* failure);
 
 ExitCode run_gemm_weights(const GemmCommand& command);
 ExitCode run_gemm_groups(const GemmCommand& command);

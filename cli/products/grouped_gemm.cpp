@@ -81,7 +81,7 @@ GroupedResult multiply(const GemmCommand& command, const Product& product) {
                                       command.threads);
   GroupedGemmArguments arguments = operands.arguments();
   GroupedResult result;
-  result.place = place_of(command);
+  result.place = place_of(command.cuda, command.threads);
   result.plan = command.cuda ? cuda::describe_grouped_gemm(arguments, cuda::current_device())
                              : describe_grouped_gemm(arguments);
   result.range = row_range(operands.offsets());
@@ -186,9 +186,10 @@ ExitCode run_gemm_groups(const GemmCommand& command) {
   } else {
     const double gflops = gemm_gflops(product.rows(), product.n, product.k, result.time.fastest);
     print(product_text(command, product, result.range) + "\n" + result.plan +
-          time_text(command, result.time, gflops, result.place.text) + check_text(result.check));
+          time_text(command.cuda, command.repeats, result.time, gflops, result.place.text) +
+          check_text(result.check));
   }
-  return exit_code_of(result.check.passed(), "is outside its error bound");
+  return exit_code_of("gemm", result.check.passed(), "is outside its error bound");
 }
 
 }  // namespace blockscale::cli

@@ -11,6 +11,7 @@
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
 #include "blockscale/grouped_gemm.h"
+#include "blockscale/moe.h"
 #include "blockscale/quantize.h"
 #include "blockscale/tensor.h"
 #include "core/input_transform.h"
@@ -71,6 +72,13 @@ GroupedGemmArguments imagined_grouped_gemm(std::int64_t groups, std::int64_t row
                                            std::int64_t k, Recipe a, Recipe b, Format d,
                                            const QuantizeInput& input = {});
 
+/// The same of a layer of `experts` that are here, whose x is bf16, for describe_moe and
+/// cuda::describe_moe. Both weights are of one recipe; `inner` is I.
+MoeArguments imagined_moe(std::int64_t tokens, std::int64_t hidden, std::int64_t inner,
+                          std::int64_t experts, int top_k, Recipe weights, Format y,
+                          const QuantizeInput& transform = Swiglu{},
+                          std::optional<Recipe> activations = {});
+
 /// What a CPU product multiplies with: f32; pairs of bf16, summed in f32; four bytes, summed in 32
 /// bits; pairs of bf16 in AMX's tiles.
 enum class Multiplier : std::uint8_t { f32, bf16, int8, tiles };
@@ -88,7 +96,7 @@ struct CpuPeaks {
 /// no repeat, or fewer than 0 threads (0: all).
 CpuPeaks measure_cpu_peaks(int threads = 1, int repeats = 5);
 
-/// What a product on the CPU takes at least: A, B and D in memory, each once, and 2 M N K.
+/// What a product takes at least: A, B and D in memory, each once, and 2 M N K.
 struct GemmWork {
   std::int64_t bytes = 0;
   double operations = 0;
@@ -96,6 +104,9 @@ struct GemmWork {
 };
 /// Throws as `gemm` does.
 GemmWork gemm_work(const GemmArguments& arguments);
+/// The same of a layer: x, y and the weights of the experts that have rows, each once; the two
+/// products of all rows; and what the first one multiplies with. Reads ids. Throws as `moe` does.
+GemmWork moe_work(const MoeArguments& arguments);
 /// The longer of the two times that the work takes: its roofline.
 double bound_seconds(const GemmWork& work, const CpuPeaks& peaks);
 
@@ -155,6 +166,10 @@ double benchmark_gemm(const GemmArguments& arguments, int repeats = 20);
 
 /// The same of cuda::grouped_gemm; `adds` is not allowed, as every replay would add.
 double benchmark_grouped_gemm(const GroupedGemmArguments& arguments, int repeats = 20);
+
+/// The same of cuda::moe. Where all weights that a call reads may be in a cache, calls of the graph
+/// name other experts in turn, each as often as `ids` does. Leaves y of `ids`.
+double benchmark_moe(const MoeArguments& arguments, int repeats = 20);
 
 struct GemmTuning {
   std::size_t tried = 0;       // choices: tile, stages, division of K

@@ -177,8 +177,8 @@ a, b = fp8(64, 256), fp8(96, 256, 'fp8_128x128')
             "ValueError: b.k: is 384, must be 256, the k of a",
         ),
         (
-            "(a, fp8(96, 256, 'fp8_row'))",
-            "ValueError: b.recipe: is fp8_row with a.recipe fp8_1x128: no such pair "
+            "(fp8(64, 256, 'fp8_row'), b)",
+            "ValueError: b.recipe: is fp8_128x128 with a.recipe fp8_row: no such pair "
             "(docs/numerics.md lists the pairs)",
         ),
         ("(a, b, out_dtype='bfloat16')", "TypeError: out_dtype: cupy has no bf16"),
@@ -358,6 +358,96 @@ def test_products_of_groups_refuse(call: str, message: str) -> None:
     assert last_line(run(GROUPS + f"blockscale.{call}").stderr).startswith(message)
 
 
+LAYER = (
+    FP8
+    + """
+tokens = Array((20, 256), 'float16', 1)
+w13, w2 = fp8(256, 256, 'fp8_128x128', 1, (4,)), fp8(256, 128, 'fp8_128x128', 1, (4,))
+ids, weights = Array((20, 2), 'int32', 1), Array((20, 2), 'float32', 1)
+asked.clear()
+"""
+)
+
+
+@needs_driver
+def test_layers_run_on_the_stream_of_their_library(tmp_path: Path) -> None:
+    code = """
+logits, bias = Array((20, 16), 'float32', 1), Array((16,), 'float32', 1)
+chosen, factors = blockscale.route(logits, 2, correction_bias=bias, groups=4, top_groups=2)
+assert chosen.shape == factors.shape == (20, 2) and chosen.device == factors.device == 1
+assert chosen.dtype == np.int32 and factors.dtype == np.float32
+entries = blockscale.moe_sort(ids, 4)
+assert entries.offsets.shape == (5,) and entries.row_of_entry.shape == (20, 2)
+entries = blockscale.moe_sort(ids, 4, local_expert_offset=4, tile=8)  # takes a workspace
+assert entries.token_of_row.shape == (64,) and entries.expert_of_tile.shape == (8,)
+assert {part.device for part in entries} == {1}
+y = blockscale.moe(tokens, w13, w2, ids, weights)
+assert y.shape == (20, 256) and y.dtype == np.float16 and y.device == 1
+out = Array((20, 256), 'float32', 1)
+extras = {'expert_alphas': (Array((4,), 'float32', 1), None), 'residual': out, 'out': out}
+extras['biases'] = (Array((4, 256), 'float16', 1), Array((4, 256), 'float16', 1))
+x = fp8(20, 256, device=1)
+assert blockscale.moe(x, w13, w2, ids, None, activation='swiglu', **extras) is out
+assert set(asked) == {STREAM + 1}, asked
+print('done')
+"""
+    result = run_with_driver(LAYER + code, tmp_path)
+    assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "moe(tokens, w13, w2, np.zeros((20, 2), np.int32), weights)",
+            "ValueError: ids: is on the CPU, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, np.ones((20, 2), np.float32))",
+            "ValueError: weights: is on the CPU, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, fp8(256, 256, 'fp8_128x128', 0, (4,)), w2, ids, weights)",
+            "ValueError: w13: is on cuda:0, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, fp8(256, 128, 'fp8_128x128', 0, (4,)), ids, weights)",
+            "ValueError: w2: is on cuda:0, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, weights, out=Array((20, 256), 'float16'))",
+            "ValueError: out: is on cuda:0, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, weights, residual=np.ones((20, 256), np.float16))",
+            "ValueError: residual: is on the CPU, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, weights, expert_alphas=(None, np.ones(4, np.float32)))",
+            "ValueError: expert_alphas[1]: is on the CPU, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, weights, biases=(np.ones((4, 256), np.float32), None))",
+            "ValueError: biases[0]: is on the CPU, must be on cuda:1 like x",
+        ),
+        (
+            "moe(fp8(20, 256, device=1), w13, w2, ids, weights)",
+            "TypeError: out: cupy has no bf16",
+        ),
+        (
+            "route(Array((20, 16), 'float32'), 2, correction_bias=Array((16,), 'float32', 1))",
+            "ValueError: correction_bias: is on cuda:1, must be on cuda:0 like logits",
+        ),
+        (
+            "moe_sort(Array((20, 2), 'int64'), 4)",
+            'TypeError: ids: has dtype int64, must be int32; convert it with .astype("int32")',
+        ),
+    ],
+)
+def test_layers_refuse(call: str, message: str) -> None:
+    assert last_line(run(LAYER + f"blockscale.{call}").stderr).startswith(message)
+
+
 TORCH = """
 import fake_torch
 from fake_torch import Tensor
@@ -466,8 +556,9 @@ def test_jax_keeps_the_workspace_until_the_work_is_done(tmp_path: Path) -> None:
     code = """
 blockscale.quantize(x, 'nvfp4')
 blockscale.quantize_rows_and_columns(x, 'fp8_1x128', transform=norm)
-assert alive == [True, True], alive
-assert [ref() for ref in workspaces] == [None, None]  # and no longer
+assert blockscale.moe_sort(Array((20, 2), 'int32'), 4, tile=8).tiles.shape == (1,)
+assert alive == [True] * 3, alive
+assert [ref() for ref in workspaces] == [None] * 3  # and no longer
 
 
 def fail(*call):
@@ -576,14 +667,13 @@ def test_kernels_are_loaded_beforehand(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (
-            "'convert'",
-            "ValueError: operations: is 'convert', must be 'all', 'quantize', 'dequantize', "
-            "'gemm', 'grouped_gemm' or 'moe'",
+            "'sort'",
+            "ValueError: operations: is 'sort', must be 'all', 'quantize', 'dequantize', 'gemm', "
+            "'grouped_gemm' or 'moe'",
         ),
         ("device=-1", "ValueError: device: is -1, must be from 0 to 2147483647"),
         ("device='cuda'", "TypeError: device: is 'cuda', must be an integer"),
         ("", "FileNotFoundError: no GPU"),
-        ("'grouped_gemm'", "FileNotFoundError: no GPU"),
         ("'moe'", "FileNotFoundError: no GPU"),
     ],
 )

@@ -31,9 +31,9 @@ EXIT_CODES = {
     "interrupted": 130,
 }
 
-COMMANDS = ["convert", "inspect", "compare", "gemm", "bench", "kernels", "doctor"]
+COMMANDS = ["convert", "inspect", "compare", "gemm", "moe", "bench", "kernels", "doctor"]
 KERNELS = ["list", "build"]
-BENCHMARKS = ["quantize", "dequantize", "gemm", "grouped_gemm", "copy", "peaks"]
+BENCHMARKS = ["quantize", "dequantize", "gemm", "grouped_gemm", "moe", "copy", "peaks"]
 
 LINEAR = {
     "encoder.layer.0.attention.self.query": (128, 128),

@@ -20,6 +20,8 @@ OPTIONS = {
     "compare": "--html --conversion --overwrite --tensor --sort --top --threads --json",
     "gemm": "-m --groups -n -k --recipe-a --recipe-b --dtype --to --transform --threads --repeats "
     "--samples --device --weights --reference --tensor --baselines --json",
+    "moe": "-t --hidden --inner --experts --of --top-k --routing --recipe --activations "
+    "--activation --dtype --repeats --device --check --samples --threads --json",
     "bench quantize": "--recipe --dtype --layout --transform --scales --rows --k --threads "
     "--repeats --device --size --chip --plan --json --output",
     "bench dequantize": "--recipe --dtype --layout --rows --k --threads --repeats --json --output",
@@ -27,6 +29,8 @@ OPTIONS = {
     "--plan --tune --json --output",
     "bench grouped_gemm": "--groups -n -k --pair --dtype --transform --threads --repeats --device "
     "--chip --plan --json --output",
+    "bench moe": "--layer -t --routing --recipe --activations --activation --dtype --threads "
+    "--repeats --device --chip --plan --json --output",
     "bench copy": "--size --threads --repeats --json --output",
     "bench peaks": "--threads --repeats --json --output",
     "kernels": "--json",
@@ -74,7 +78,9 @@ def test_help_ends_with_worked_examples(program: Program, command: list[str]):
     assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("command", ["convert", "gemm", "bench gemm", "bench grouped_gemm"])
+@pytest.mark.parametrize(
+    "command", ["convert", "gemm", "moe", "bench gemm", "bench grouped_gemm", "bench moe"]
+)
 def test_help_lists_every_recipe(program: Program, command: str):
     known = program.fails("usage", "convert", "a", "b", "--recipe", "none")
     recipes = known.split("choose one of ")[1].split("; see")[0].split(", ")
@@ -100,7 +106,7 @@ def test_docs_have_the_table_of_the_help(program: Program, page: str):
 
 def test_docs_name_only_options_that_exist(page: str):
     known = set(itertools.chain.from_iterable(text.split() for text in OPTIONS.values()))
-    known |= {"--help", "--version"}
+    known |= {"--help", "--version", "--tokens"}
     assert set(re.findall(r"(?<![\w-])--[a-z][-\w]*", page)) <= known
 
 
