@@ -19,7 +19,9 @@ const void* nowhere(std::uintptr_t part) {
 std::vector<std::int64_t> rows_of_experts(const MoeArguments& x) {
   std::vector<std::int64_t> rows(static_cast<std::size_t>(moe_detail::experts_of(x)));
   for (std::int64_t i = 0; i < x.x.rows * x.top_k; ++i) {
-    const std::int64_t expert = std::int64_t{x.ids[i]} - x.first_expert;
+    std::int64_t id = x.ids[i];
+    if (x.expert_map != nullptr) id = id >= 0 && id < x.mapped_ids ? x.expert_map[id] : -1;
+    const std::int64_t expert = id - x.first_expert;
     if (expert >= 0 && expert < std::ssize(rows)) ++rows[static_cast<std::size_t>(expert)];
   }
   return rows;
