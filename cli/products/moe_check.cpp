@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -128,7 +129,7 @@ Floats quantized(const Floats& rows, std::int64_t columns, Recipe recipe,
   return values_of(tensor.view(), threads);
 }
 
-/// Row `i` of each of `samples` evenly spaced rows of a plain matrix.
+/// `samples` evenly spaced rows of a plain matrix.
 Floats sampled_rows(const MatrixView& x, std::int64_t samples) {
   const Floats all = values_of(as_scaled(x), 0);
   Floats rows;
@@ -148,8 +149,9 @@ std::vector<Entry> sampled_entries(const MoeArguments& x, std::int64_t samples) 
       if (expert < x.w2.batch) entries.push_back({expert, i, x.weights[token * x.top_k + j]});
     }
   }
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const Entry& a, const Entry& b) { return a.expert < b.expert; });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.expert, a.sample) < std::pair(b.expert, b.sample);
+  });
   return entries;
 }
 

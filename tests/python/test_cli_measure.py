@@ -260,9 +260,15 @@ GROUPS = ["gemm", "--groups", "4x5", *SIZES[2:], *PAIR]
 
 @pytest.mark.parametrize(
     "command",
-    [["bench", "quantize"], ["bench", "gemm"], GEMM, ["bench", "grouped_gemm"], GROUPS],
-    ids=["bench quantize", "bench gemm", "gemm", "bench grouped_gemm", "gemm of groups"],
-)
+    [
+        ["bench", "quantize"], ["bench", "gemm"], GEMM, ["bench", "grouped_gemm"], GROUPS,
+        ["bench", "moe"], ["moe"],
+    ],
+    ids=[
+        "bench quantize", "bench gemm", "gemm", "bench grouped_gemm", "gemm of groups", "bench moe",
+        "moe",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("driver", "failure", "exit_code", "text"),
     [

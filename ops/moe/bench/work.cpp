@@ -72,12 +72,11 @@ GemmWork moe_work(const MoeArguments& arguments) {
                x.y.rows * x.y.columns * (format_traits(x.y.dtype).bits / 8);
   work.operations = 2.0 * static_cast<double>(rows) * static_cast<double>(x.x.k) *
                     static_cast<double>(up_rows + x.w2.k);
-  const bool quantizes_x = is_plain(x.x.recipe) && moe_detail::is_quantized(x);
+  const Recipe between = x.activations.value_or(Recipe::bf16);
+  const Recipe of_x = is_plain(x.x.recipe) && !is_plain(between) ? between : x.x.recipe;
   const std::int64_t of_each = hit == 0 ? 1 : ceil_div(rows, hit);
-  work.multiplier =
-      gemm_work(imagined_gemm(of_each, up_rows, x.x.k, quantizes_x ? *x.activations : x.x.recipe,
-                              x.w13.recipe, Format::f32))
-          .multiplier;
+  const GemmArguments up = imagined_gemm(of_each, up_rows, x.x.k, of_x, x.w13.recipe, Format::f32);
+  work.multiplier = gemm_work(up).multiplier;
   return work;
 }
 
