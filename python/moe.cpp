@@ -40,6 +40,11 @@ std::string name_here(const std::string& argument) {
   return python_name(argument);
 }
 
+/// The same where ids have the shape.
+std::string name_of_ids(const std::string& argument) {
+  return argument == "top_k" || argument == "tokens" ? "ids" : name_here(argument);
+}
+
 /// Of no tokens nothing is read or written.
 void rehearse(RouteArguments arguments) {
   arguments.logits.rows = 0;
@@ -86,7 +91,7 @@ void moe_sort_into(nb::handle ids, const nb::tuple& results, const nb::tuple& op
           moe_sort(call.arguments, call.threads);
         }
       },
-      name_here);
+      name_of_ids);
 }
 
 void moe_into(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
@@ -103,7 +108,7 @@ void moe_into(const nb::tuple& operands, const nb::tuple& routes, nb::handle out
           moe(call.arguments, call.options);
         }
       },
-      name_here);
+      name_of_ids);
 }
 
 /// What a layer is described of, in an order of its own.
@@ -147,7 +152,8 @@ std::string describe_layer(const nb::tuple& sizes, Recipe x, Recipe w13, Recipe 
 }
 
 std::int64_t sort_rows(std::int64_t tokens, int top_k, std::int64_t experts, int tile) {
-  return with_python_names([&] { return moe_sort_rows(tokens, top_k, experts, tile); }, name_here);
+  return with_python_names([&] { return moe_sort_rows(tokens, top_k, experts, tile); },
+                           name_of_ids);
 }
 
 }  // namespace

@@ -100,8 +100,10 @@ struct MoeArguments {
   ScaledTensorView x;
   /// A batch of E of [2I, H], where the transform is Swiglu; else of [I, H]. Or of 2E of [I, H]:
   /// gates and ups of an expert, one behind the other, each with scales of its own (so blocks begin
-  /// anew with the ups where no block divides the I of a shard). Which is first the transform's
-  /// order says; its group is then 0.
+  /// anew with the ups where no block divides the I of a shard; a tensor scale is one for all).
+  /// Where blocks of gates and ups do not meet, or scales are mn_major, each call copies the scales
+  /// of all experts into one grid; FP8 then is of blocks of fewer rows. Which is first the
+  /// transform's order says; its group is then 0.
   ScaledTensorView w13;
   ScaledTensorView w2;  // a batch of E of [H, I]
   /// [T, top_k]
@@ -136,8 +138,9 @@ struct MoeArguments {
 
 struct MoeOptions {
   int threads = 0;  // 0: all of the machine's
-  /// Tokens go through the layer in parts that need no more memory than this, of 128 at least. What
-  /// a call computes does not depend on it.
+  /// Tokens go through the layer in parts that need no more memory than this, of 128 at least. On
+  /// the CPU an expert's rows in a part are those that its products are chosen by, so that bits may
+  /// depend on it without `batch_invariant`; and products take memory of their own there.
   std::int64_t workspace_limit = std::int64_t{2} << 30;  // bytes
 };
 

@@ -1,12 +1,16 @@
 #include "ops/moe/layer.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/problem.h"
+#include "ops/grouped_gemm/validate.h"
 #include "ops/moe/validate.h"
+#include "ops/quantize/validate.h"
 
 namespace blockscale::moe_detail {
 namespace {
@@ -27,15 +31,24 @@ class Workspace {
   std::int32_t* take_integers(std::int64_t count) {
     return static_cast<std::int32_t*>(take(count * 4));
   }
-  /// A packed tensor with scales in row_major.
+  /// A tensor with scales in row_major, whose rows of both begin at multiples of 16 bytes: kernels
+  /// copy no others by tensor copies.
   MutableScaledTensorView take_tensor(Recipe recipe, std::int64_t rows, std::int64_t k) {
+    constexpr std::int64_t kRowAlignment = 16;
+    const auto aligned = [](std::int64_t bytes) {
+      return ceil_div(bytes, kRowAlignment) * kRowAlignment;
+    };
     MutableScaledTensorView x;
     x.recipe = recipe;
     x.rows = rows;
     x.k = k;
-    x.value_row_stride = row_bytes(recipe, k);
-    x.values = take(value_bytes(recipe, rows, k));
-    if (!is_plain(recipe)) x.scales = take(scale_bytes(recipe, x.layout, rows, k));
+    x.value_row_stride = aligned(row_bytes(recipe, k));
+    x.values = take(rows * x.value_row_stride);
+    if (is_plain(recipe)) return x;
+    const std::int64_t size = format_traits(recipe_traits(recipe).scale).bits / 8;
+    const std::int64_t of_row = aligned(scale_grid(recipe, rows, k).columns * size);
+    x.scale_leading_stride = of_row / size;
+    x.scales = take(rows * of_row);
     return x;
   }
   std::int64_t taken() const { return taken_; }
@@ -58,7 +71,9 @@ ScaledTensorView rows_of(ScaledTensorView x, std::int64_t first, std::int64_t ro
   return x;
 }
 
-MatrixView as_matrix(const ScaledTensorView& x) {
+/// A plain tensor.
+template <bool Mutable>
+BasicMatrixView<Mutable> as_matrix(const BasicScaledTensorView<Mutable>& x) {
   const Format dtype = recipe_traits(x.recipe).element;
   return {x.values, dtype, x.rows, x.k, x.value_row_stride / (format_traits(dtype).bits / 8)};
 }
@@ -147,6 +162,8 @@ UpWeights up_weights(const MoeArguments& x, Workspace& workspace) {
 LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
                     Workspace& workspace) {
   const std::int64_t experts = experts_of(x), entries = tokens * x.top_k;
+  // Of all tokens: the plan of every part is the same.
+  const std::int64_t expected_rows = ceil_div(x.x.rows * x.top_k, std::max(experts, x.all_experts));
   LayerPart part;
   const UpWeights weights = up_weights(x, workspace);
   part.scales = weights.scales;
@@ -178,7 +195,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.offsets = sort.offsets;
   up.index = sort.token_of_row;
   up.rows = entries;
-  if (x.all_experts > experts) up.expected_rows = ceil_div(entries, x.all_experts);
+  up.expected_rows = expected_rows;
   up.alpha_factors = x.w13_alphas;
   up.bias = x.w13_bias;
   up.bias_dtype = x.bias_dtype;
@@ -188,16 +205,16 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
     up.quantized->out = inner;
     up.quantized->options.input = x.transform;
   } else {
-    up.d = {inner.values, Format::bf16, entries, inner.k};
+    up.d = as_matrix(inner);
     up.transform = x.transform;
   }
 
   GroupedGemmArguments& down = part.down;
   down.a = inner;
   down.b = x.w2;
-  down.d = {rows.values, Format::bf16, entries, rows.k};
+  down.d = as_matrix(rows);
   down.offsets = sort.offsets;
-  down.expected_rows = up.expected_rows;
+  down.expected_rows = expected_rows;
   down.alpha_factors = x.w2_alphas;
   down.bias = x.w2_bias;
   down.bias_dtype = x.bias_dtype;
@@ -214,6 +231,43 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
 }
 
 }  // namespace
+
+void rethrow_as_layers(PartCall call, const Error& error) {
+  struct Name {
+    std::string_view of_call, of_layer;
+  };
+  constexpr Name kOfQuantize[] = {{"out", "activations"}};
+  constexpr Name kOfFirst[] = {{"a", "x"},
+                               {"b", "w13"},
+                               {"d.columns", "w13.rows"},
+                               {"d", "activations"},
+                               {"quantized.out", "activations"},
+                               {"quantized", "activations"}};
+  constexpr Name kOfSecond[] = {{"a", "activations"}, {"b", "w2"}, {"d", "y"}};
+  const std::span<const Name> names =
+      call == PartCall::quantize        ? std::span<const Name>(kOfQuantize)
+      : call == PartCall::first_product ? std::span<const Name>(kOfFirst)
+                                        : std::span<const Name>(kOfSecond);
+  const std::string& argument = error.argument();
+  const std::string_view message = std::string_view(error.what()).substr(argument.size() + 2);
+  for (const Name& name : names) {
+    const std::string_view of_call = name.of_call;
+    const bool begins = argument.starts_with(of_call);
+    if (!begins || (argument.size() > of_call.size() && argument[of_call.size()] != '.')) continue;
+    throw Error(error.code(), std::string(name.of_layer) + argument.substr(of_call.size()),
+                message);
+  }
+  throw error;
+}
+
+void check_part(const LayerPart& part) {
+  if (part.quantize) {
+    of_part(PartCall::quantize,
+            [&] { return quantize_detail::validated(part.quantize->x, part.quantize->out, {}); });
+  }
+  of_part(PartCall::first_product, [&] { return grouped_gemm_detail::validated(part.up); });
+  of_part(PartCall::second_product, [&] { return grouped_gemm_detail::validated(part.down); });
+}
 
 std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens) {
   Workspace workspace(nullptr);

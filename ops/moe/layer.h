@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "blockscale/error.h"
 #include "blockscale/moe.h"
 #include "ops/gemm/kernels/params.h"
 
@@ -55,6 +56,25 @@ std::int64_t part_bytes(const MoeArguments& validated, std::int64_t tokens);
 /// Tokens [first, first + tokens) of validated arguments; `first` is a multiple of kPartTokens.
 LayerPart part_of(const MoeArguments& validated, std::int64_t first, std::int64_t tokens,
                   void* workspace);
+
+/// The calls of a part that others validate.
+enum class PartCall : std::uint8_t { quantize, first_product, second_product };
+
+/// Throws an error of such a call's arguments by the names that the layer's have.
+[[noreturn]] void rethrow_as_layers(PartCall call, const Error& error);
+
+/// body(), of a part's call.
+template <class Body>
+auto of_part(PartCall call, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    rethrow_as_layers(call, error);
+  }
+}
+
+/// Throws what the calls would, before any of them runs.
+void check_part(const LayerPart& part);
 
 /// Stands for memory where a part is described and no byte of it is touched.
 inline void* const kNoMemory = reinterpret_cast<void*>(std::uintptr_t{1} << 56);

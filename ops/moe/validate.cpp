@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -69,8 +70,18 @@ void check_pair(Recipe a, const char* of_a, Recipe b, const char* of_b) {
                        recipe_traits(a).name + ": no such pair (docs/numerics.md lists the pairs)");
 }
 
+/// Whether activations hold `k` columns.
+void check_blocks(const MoeArguments& x, const char* argument, std::int64_t k) {
+  const RecipeTraits& t = recipe_traits(*x.activations);
+  if (t.ragged || k % t.block_k == 0) return;
+  fail(argument,
+       is_but(k, "a multiple of " + std::to_string(t.block_k) + " for activations in " + t.name));
+}
+
 void check_recipes(const MoeArguments& x) {
   const bool quantizes_x = is_plain(x.x.recipe) && is_quantized(x);
+  if (quantizes_x) check_blocks(x, "x.k", x.x.k);
+  check_blocks(x, "w2.k", inner_of(x));
   check_pair(quantizes_x ? *x.activations : x.x.recipe, quantizes_x ? "activations" : "x",
              x.w13.recipe, "w13");
   check_pair(*x.activations, "activations", x.w2.recipe, "w2");
@@ -81,6 +92,7 @@ void check_shapes(const MoeArguments& x) {
   check_equal("x.batch", x.x.batch, 1, "as tokens are rows of one matrix");
   check_range("x.rows", x.x.rows, 0, kMaxTokens);
   check_range("w2.batch", experts, 1, kMaxExperts);
+  checks::check_size("w2.k", "", inner, 1);
   check_equal("w2.rows", x.w2.rows, x.x.k, "the k of x");
   check_equal("w13.k", x.w13.k, x.x.k, "the k of x");
   check_range("top_k", x.top_k, 1, kMaxTopK);
@@ -160,6 +172,8 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   x.activations = activations_of(x);
   check_recipes(x);
   check_result(x);
+  check_range("first_expert", x.first_expert, 0,
+              std::numeric_limits<std::int32_t>::max() - experts_of(x));
   check_expert_map(x.expert_map, x.mapped_ids);
   checks::check_size("all_experts", "", x.all_experts);
   check_numbers("ids", x.ids, x.x.rows > 0);
@@ -168,6 +182,8 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   check_numbers("w2_alphas", x.w2_alphas);
   gemm_detail::check_bias(x.w13_bias, x.bias_dtype, "w13_bias");
   gemm_detail::check_bias(x.w2_bias, x.bias_dtype, "w2_bias");
+  (void)checks::product("w13", "rows", x.w13.batch, x.w13.rows);
+  (void)checks::product("w2", "rows", x.w2.batch, x.w2.rows);
   check_aliasing(x);
   return x;
 }

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "blockscale/cuda.h"
 #include "ops/moe/test/layer_problem.h"
+#include "tests/expect_error.h"
 
 namespace blockscale {
 namespace {
@@ -64,6 +66,31 @@ TEST_F(MoeValidateTest, Shapes) {
   x_ = problem_.arguments();
   x_.y.columns = 159;
   expect_invalid("y.columns", "is 159, must be 160");
+}
+TEST_F(MoeValidateTest, Ids) {
+  x_.first_expert = -1;
+  expect_invalid("first_expert", "is -1, must be in 0..2147483643");
+  x_.first_expert = 0;
+  x_.mapped_ids = 3;
+  expect_invalid("expert_map", "is null");
+}
+TEST_F(MoeValidateTest, NothingBetweenTheProducts) {
+  x_.w2.k = 0;
+  expect_invalid("w2.k", "is 0, must be in 1..2^57");
+}
+TEST(MoeNames, OfCallsAreTheLayers) {
+  Random random(2);
+  // A joined w13 has scales of rows, which x of one scale does not go with.
+  const Recipe tensor = Recipe::fp8_tensor;
+  LayerProblem of_tensor(random, {.x = tensor, .w13 = tensor, .w2 = tensor, .apart = true});
+  test::expect_error(ErrorCode::unsupported, "w13.recipe", "is fp8_row with a.recipe fp8_tensor",
+                     [&] { moe(of_tensor.arguments()); });
+  test::expect_error(ErrorCode::unsupported, "w13.recipe", "no such pair",
+                     [&] { (void)cuda::describe_moe(of_tensor.arguments()); });
+  LayerProblem of_mx(random, {.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .hidden = 80});
+  of_mx.arguments().activations = Recipe::mxfp8_e4m3;
+  test::expect_error(ErrorCode::invalid_argument, "x.k", "is 80, must be a multiple of 32",
+                     [&] { moe(of_mx.arguments()); });
 }
 TEST_F(MoeValidateTest, TopK) {
   for (const int top_k : {0, 17, -3}) {

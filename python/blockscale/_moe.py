@@ -16,6 +16,7 @@ from ._transform import Lowered, Swiglu, lower
 _SCORES = ("softmax", "sigmoid")
 _ACTIVATIONS = ("swiglu", "gelu_tanh", "gelu_erf")
 _INTERLEAVES = (0, 1, 64)
+_MOST_CHOICES = 16  # of a token
 WORKSPACE_LIMIT = 2 << 30
 
 
@@ -81,6 +82,8 @@ def route(
         *(bool(renormalize), number(scale, "scale"), count(threads, "threads")),
         count(shared_experts, "shared_experts"),
     )
+    if options[-1] > _MOST_CHOICES:
+        raise ValueError(f"shared_experts: is {options[-1]}, must be at most {_MOST_CHOICES}")
     shape = (tokens, top_k + options[-1])
     ids, weights = (new_numbers(shape, of, place) for of in ("int32", "float32"))
     run(place, _native.route, (array, fmt), (ids, weights), options)
@@ -230,7 +233,7 @@ def moe(
         out: write here; [T, H] of f32, f16 or bf16.
         batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
         workspace_limit: tokens go through the layer in parts that need no more bytes than this, of
-            at least 128 tokens. The result does not depend on it.
+            at least 128 tokens. On the CPU bits may depend on it without `batch_invariant`.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -306,7 +309,9 @@ def lower_activation(
         known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"activation: is {activation!r}, must be {known} or None")
     if columns or not gate_first or swiglu != _USUAL:
-        argument = "interleave" if columns else "limit" if gate_first else "gate_first"
+        given = dict(zip(("limit", "alpha", "up_shift"), swiglu, strict=True))
+        unusual = [n for (n, x), usual in zip(given.items(), _USUAL, strict=True) if x != usual]
+        argument = "interleave" if columns else "gate_first" if not gate_first else unusual[0]
         raise ValueError(f"{argument}: is given, goes with swiglu alone")
     return None if activation is None else lower(activation, "numpy")
 

@@ -142,6 +142,8 @@ def test_swiglu_of_gpt_oss(recipe: str, activations: str | None) -> None:
     y = blockscale.moe(x, w13, w2, ids, weights, activations=activations, **options)
     want = layer(x, w13, w2, ids, weights, activations=activations or "fp8_1x128", **options)
     assert_close(y, want)
+    with pytest.raises(ValueError, match="alpha: is given, goes with swiglu alone"):
+        blockscale.moe(x, w13, w2, ids, weights, activation="gelu_tanh", alpha=2.0)
     options["limit"] = None  # which matters
     other = blockscale.moe(x, w13, w2, ids, weights, activations=activations, **options)
     assert np.linalg.norm(values(other) - want) > 0.02 * np.linalg.norm(want)
@@ -159,14 +161,18 @@ def test_experts_elsewhere_and_by_a_map() -> None:
     assert (none == 0).all()
 
 
-@pytest.mark.parametrize("recipe", ["fp8_128x128", "nvfp4"])
-def test_batch_invariant(recipe: str) -> None:
-    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(BF16), weights_of(recipe), routes()
-    whole = blockscale.moe(x, w13, w2, ids, weights, batch_invariant=True)
-    for t in range(TOKENS):
-        one = slice(t, t + 1)
-        alone = blockscale.moe(x[one], w13, w2, ids[one], weights[one], batch_invariant=True)
-        assert (alone == whole[one]).all()
+@pytest.mark.parametrize("invariant", [True, False])
+def test_batch_invariant(invariant: bool) -> None:
+    tokens, hidden = 150, 512
+    x = normal(tokens, hidden)
+    up, down = normal(E, 2 * hidden, hidden, seed=1), normal(E, hidden, hidden, seed=2)
+    w13, w2 = (blockscale.quantize(w / math.sqrt(hidden), "nvfp4") for w in (up, down))
+    ids, weights = routes(tokens=tokens)
+    options = {"batch_invariant": invariant}
+    whole = blockscale.moe(x, w13, w2, ids, weights, **options)
+    ones = [slice(t, t + 1) for t in range(tokens)]
+    alone = [blockscale.moe(x[t], w13, w2, ids[t], weights[t], **options) for t in ones]
+    assert (np.concatenate(alone) == whole).all() == invariant
 
 
 #: Of weights, and what activations become: None is the default, and what that then is.
@@ -354,7 +360,7 @@ GIVEN = {"x": X, "w13": W13, "w2": W2, "ids": IDS, "weights": WEIGHTS}
         ({"ids": IDS[0]}, ValueError, "ids: shape is (2,), must be (T, top_k)"),
         ({"ids": IDS[:4]}, ValueError, "ids: shape is (4, 2), must be (5, top_k), a row for each"),
         ({"ids": np.zeros((5, 17), np.int32), "weights": None}, ValueError,
-         "top_k: is 17, must be in 1..16"),
+         "ids: is 17, must be in 1..16"),
         ({"ids": np.zeros((5, 4), np.int32)[:, ::2]}, ValueError,
          "ids: its elements must be contiguous; copy it first"),
         ({"weights": WEIGHTS.astype(float)}, TypeError, "weights: has dtype float64, must be flo"),

@@ -56,6 +56,8 @@ def test_shared_experts() -> None:
     assert (with_shared[0][:, 3:] == [16, 17]).all() and (with_shared[1][:, 3:] == 1).all()
     with pytest.raises(ValueError, match=r"shared_experts: is 14, must be beside top_k, in 0..13"):
         blockscale.route(logits, 3, shared_experts=14)
+    with pytest.raises(ValueError, match=r"shared_experts: is 2147483647, must be at most 16"):
+        blockscale.route(logits, 3, shared_experts=2**31 - 1)
 
 
 def test_a_map_of_experts() -> None:

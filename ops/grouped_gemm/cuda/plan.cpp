@@ -98,8 +98,10 @@ std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,
 
 /// Whether an FP8 kernel of sm_90 computes the product.
 bool takes_fp8(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  // One row of A fits whatever its stride is, which more of them do not.
+  const bool fits_any_rows = !x.batch_invariant || x.a.value_row_stride % 16 == 0;
   return has_fp8_kernel(x.a.recipe, x.b.recipe, chip) && x.a.k > 0 && fits_tma(x.a) &&
-         fits_tma(x.b);
+         fits_tma(x.b) && fits_any_rows;
 }
 
 /// Has rows of A gathered, by no tensor copy.

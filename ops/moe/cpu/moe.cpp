@@ -51,6 +51,7 @@ void moe(const MoeArguments& arguments, const MoeOptions& options) {
   const auto workspace = gemm_detail::allocate<std::uint8_t>(part_bytes(x, most));
   for (std::int64_t first = 0; first < x.x.rows; first += most) {
     LayerPart part = part_of(x, first, std::min(most, x.x.rows - first), workspace.get());
+    if (first == 0) check_part(part);
     if (first != 0) part.scales.reset();  // they are joined
     run_part(part, options.threads);
   }
@@ -63,6 +64,7 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   if (is_empty(x)) return "nothing to do\n";
   const std::int64_t most = most_tokens(x, options);
   const LayerPart part = part_of(x, 0, most, kNoMemory);
+  check_part(part);
   std::string text = std::to_string(x.x.rows) + " tokens, " + std::to_string(x.top_k) +
                      " experts each, of " + std::to_string(experts_of(x)) + " here";
   if (most < x.x.rows) text += ", in parts of " + std::to_string(most) + " tokens";

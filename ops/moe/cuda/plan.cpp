@@ -50,7 +50,7 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   }
   FinalizeParams& p = step.params;
   p.rows = static_cast<const std::uint16_t*>(x.rows.values);
-  p.row_stride = x.rows.k;
+  p.row_stride = x.rows.value_row_stride / 2;
   p.row_of_entry = x.row_of_entry;
   p.weights = x.weights;
   p.top_k = static_cast<std::uint32_t>(x.top_k);
@@ -85,18 +85,24 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   plan.sort = plan_sort(validated(part.sort), chip, beside);
   needs(plan.sort.workspace_bytes);
   if (part.quantize) {
-    const QuantizeOptions options;
-    const auto arguments =
-        quantize_detail::validated(part.quantize->x, part.quantize->out, options);
-    plan.quantize = quantize_detail::plan_quantize(arguments, options, chip, beside);
+    plan.quantize = of_part(PartCall::quantize, [&] {
+      const QuantizeOptions options;
+      const auto arguments =
+          quantize_detail::validated(part.quantize->x, part.quantize->out, options);
+      return quantize_detail::plan_quantize(arguments, options, chip, beside);
+    });
     needs(plan.quantize->workspace_bytes);
   }
-  plan.up =
-      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(part.up), chip, beside);
-  needs(plan.up.workspace_bytes);
-  plan.down =
-      grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(part.down), chip, beside);
-  needs(plan.down.workspace_bytes);
+  const auto plan_product = [&](PartCall call, const GroupedGemmArguments& product) {
+    const grouped_gemm_detail::GroupedPlan of_product = of_part(call, [&] {
+      return grouped_gemm_detail::plan_grouped(grouped_gemm_detail::validated(product), chip,
+                                               beside);
+    });
+    needs(of_product.workspace_bytes);
+    return of_product;
+  };
+  plan.up = plan_product(PartCall::first_product, part.up);
+  plan.down = plan_product(PartCall::second_product, part.down);
   plan.finalize = finalize_step(part.finalize, chip);
   return launches;
 }
@@ -107,10 +113,13 @@ MoeParts parts_of(const MoeArguments& x, const MoeOptions& options, const cuda::
   MoeParts parts;
   if (x.y.rows == 0 || x.y.columns == 0) return parts;
   const auto bytes_of = [&](std::int64_t tokens) {
-    return part_bytes(x, tokens) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
+    const std::int64_t bytes =
+        part_bytes(x, tokens) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
+    parts = {tokens, ceil_div(bytes, std::int64_t{16}) * 16};
+    return bytes;
   };
-  parts.tokens = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
-  parts.workspace_bytes = ceil_div(bytes_of(parts.tokens), std::int64_t{16}) * 16;
+  const std::int64_t tokens = tokens_of_part(x.x.rows, options.workspace_limit, bytes_of);
+  if (parts.tokens != tokens) (void)bytes_of(tokens);
   return parts;
 }
 

@@ -66,10 +66,13 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
 
 std::string text_of(const LayerWork& work, const cuda::Chip& chip, bool is_fp8) {
   const Rates rates = rates_of(chip);
-  char line[160];
-  std::snprintf(line, sizeof line,
-                "if every id is here and none more likely than another, %.1f experts are hit:\n",
-                work.experts_hit);
+  char line[240];
+  std::snprintf(
+      line, sizeof line,
+      "if every id is here and none more likely than another, %.1f experts are hit, and at "
+      "least so much moves\n(beside it what plans leave in f32 in the workspace, and "
+      "scales that are joined):\n",
+      work.experts_hit);
   std::string text = line;
   double all = 0;
   for (const LaunchWork& launch : work.launches) {

@@ -128,26 +128,63 @@ TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
 }
 
 TEST(EmulatedMoe, BatchInvariantTokens) {
-  for (const Recipe recipe : {Recipe::fp8_128x128, Recipe::mxfp4}) {
-    const auto row_of_first = [&](std::int64_t tokens) {
-      LayerCase of = {.w13 = recipe,
-                      .w2 = recipe,
-                      .tokens = 140,
-                      .hidden = 64,
-                      .inner = 64,
-                      .experts = 1,
-                      .top_k = 1,
-                      .batch_invariant = true};
+  // Rows of w13 begin at multiples of 16 bytes, those of x do not: neither one row of it nor many
+  // are taken by kernels that others are not.
+  struct Case {
+    Recipe recipe;
+    std::int64_t hidden, few;
+    bool batch_invariant, is_equal;
+  };
+  const Case cases[] = {{Recipe::fp8_128x128, 136, 1, true, true},
+                        {Recipe::nvfp4, 512, 12, true, true},
+                        {Recipe::nvfp4, 512, 12, false, false}};
+  for (const Case& of : cases) {
+    const auto first_rows = [&](std::int64_t tokens) {
       Random random(2);
-      LayerProblem problem(random, of);
+      LayerProblem problem(random, {.w13 = of.recipe,
+                                    .w2 = of.recipe,
+                                    .tokens = 140,
+                                    .hidden = of.hidden,
+                                    .inner = 256,
+                                    .experts = 1,
+                                    .top_k = 1,
+                                    .y = Format::f32,
+                                    .batch_invariant = of.batch_invariant});
       MoeArguments& x = problem.arguments();
       x.x.rows = x.y.rows = tokens;
-      run(problem, test::chip_of(3), emulator::in_order());
-      const auto* const first = static_cast<const std::uint16_t*>(x.y.data);
-      return std::vector<std::uint16_t>(first, first + of.hidden);
+      const Ran ran = run(problem, test::chip_of(3), emulator::in_order());
+      // What stands between the products, in bf16 or FP8, has more bits of it than y.
+      const ScaledTensorView inner =
+          moe_detail::part_of(moe_detail::validated(x, {}), 0, tokens, ran.workspace.get()).down.a;
+      const auto* const first = static_cast<const std::uint8_t*>(inner.values);
+      return std::vector<std::uint8_t>(first, first + of.few * inner.value_row_stride);
     };
-    EXPECT_EQ(row_of_first(1), row_of_first(140)) << recipe_traits(recipe).name;
+    EXPECT_EQ(first_rows(of.few) == first_rows(140), of.is_equal)
+        << recipe_traits(of.recipe).name << (of.batch_invariant ? ", batch-invariant" : "");
   }
+}
+
+TEST(EmulatedMoe, MapsAndClampedSwiglu) {
+  check({.tokens = 6, .transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1}});
+  check({.w13 = Recipe::mxfp4,
+         .w2 = Recipe::mxfp4,
+         .tokens = 6,
+         .transform = Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1},
+         .bias = true});
+  // Ids by a map, as ids that are what it says.
+  const auto bytes_with = [](const std::vector<std::int32_t>& map) {
+    Random random(2);
+    LayerProblem problem(random, {.tokens = 6});
+    if (!map.empty()) {
+      for (std::int32_t& id : problem.ids()) id = 3 - id;
+      problem.arguments().expert_map = map.data();
+      problem.arguments().mapped_ids = std::ssize(map);
+    }
+    run(problem, test::chip_of(3), emulator::in_order());
+    return problem.y().bytes();
+  };
+  EXPECT_EQ(bytes_with({3, 2, 1, 0}), bytes_with({}));
+  EXPECT_NE(bytes_with({3, 2, 1}), bytes_with({}));
 }
 
 TEST(EmulatedMoe, PlantedBugsChangeY) {
@@ -178,7 +215,14 @@ TEST(EmulatedMoe, EveryArchitecture) {
 }
 
 TEST(EmulatedMoe, PartsChangeNothing) {
-  const LayerCase of = {.tokens = 140, .hidden = 16, .inner = 16, .experts = 2, .top_k = 1};
+  const LayerCase of = {.w13 = Recipe::nvfp4,
+                        .w2 = Recipe::nvfp4,
+                        .tokens = 140,
+                        .hidden = 512,
+                        .inner = 64,
+                        .experts = 8,
+                        .top_k = 1,
+                        .apart = true};
   const auto result_of = [&](std::int64_t limit, std::size_t parts) {
     Random random(2);
     LayerProblem problem(random, of);

@@ -173,8 +173,17 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
   const GroupedGemmArguments& up = part.up;
   const std::int64_t columns = up.b.rows, inner = moe_detail::inner_of(x);
   const ScaledTensorView got = resolved(part.down.a, "inner");
-  if (rows == 0 || inner == 0) return;
-  const auto bytes = static_cast<std::size_t>(rows * got.value_row_stride);
+  if (rows == 0) return;
+  const auto differing_rows = [&](const void* left, std::int64_t left_stride, const void* right,
+                                  std::int64_t bytes) {
+    std::int64_t differing = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      differing += std::memcmp(static_cast<const std::uint8_t*>(left) + r * left_stride,
+                               static_cast<const std::uint8_t*>(right) + r * bytes,
+                               static_cast<std::size_t>(bytes)) != 0;
+    }
+    return differing;
+  };
   if (!up.quantized) {
     std::vector<std::uint16_t> expected(static_cast<std::size_t>(rows * inner));
     MutableMatrixView d = {expected.data(), Format::bf16, rows, inner, inner};
@@ -187,7 +196,8 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
     } else {
       store_transformed(x.transform, sums.data(), columns, d);
     }
-    EXPECT_EQ(std::memcmp(got.values, expected.data(), bytes), 0) << "rows between the products";
+    EXPECT_EQ(differing_rows(got.values, got.value_row_stride, expected.data(), inner * 2), 0)
+        << "rows between the products";
     return;
   }
   QuantizeOptions options;
@@ -195,10 +205,13 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
   const ScaledTensor expected = quantize({sums.data(), Format::f32, rows, columns}, got.recipe,
                                          ScaleLayout::row_major, options);
   const ScaledTensorView codes = expected.view();
-  EXPECT_EQ(std::memcmp(got.values, codes.values, bytes), 0) << "codes between the products";
-  EXPECT_EQ(std::memcmp(got.scales, codes.scales,
-                        static_cast<std::size_t>(
-                            scale_bytes(got.recipe, ScaleLayout::row_major, rows, inner))),
+  EXPECT_EQ(
+      differing_rows(got.values, got.value_row_stride, codes.values, row_bytes(got.recipe, inner)),
+      0)
+      << "codes between the products";
+  const std::int64_t size = format_traits(recipe_traits(got.recipe).scale).bits / 8;
+  EXPECT_EQ(differing_rows(got.scales, got.scale_leading_stride * size, codes.scales,
+                           scale_grid(got.recipe, rows, inner).columns * size),
             0)
       << "scales between the products";
 }
@@ -207,6 +220,7 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
 inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x) {
   const moe_detail::FinalizeArguments& f = part.finalize;
   const auto* const rows = static_cast<const std::uint16_t*>(f.rows.values);
+  const std::int64_t stride = f.rows.value_row_stride / 2;
   std::int64_t differences = 0;
   for (std::int64_t t = 0; t < f.y.rows; ++t) {
     for (std::int64_t c = 0; c < f.y.columns; ++c) {
@@ -219,7 +233,7 @@ inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x
         const std::int32_t row = f.row_of_entry[entry];
         if (row < 0) continue;
         const float weight = x.weights == nullptr ? 1.0f : x.weights[entry];
-        const auto value = bit_cast<float>(std::uint32_t{rows[row * f.rows.k + c]} << 16);
+        const auto value = bit_cast<float>(std::uint32_t{rows[row * stride + c]} << 16);
         const float product = weight * value;
         sum += product;
       }
@@ -262,8 +276,14 @@ inline void expect_layer(const MoeArguments& arguments, void* workspace, const M
   ASSERT_EQ(part.sort.offsets[moe_detail::experts_of(x)], std::ssize(entries));
   if (part.quantize) {
     const ScaledTensor expected = quantize(part.quantize->x, part.quantize->out.recipe);
-    const auto bytes = static_cast<std::size_t>(x.x.rows * x.x.k);
-    EXPECT_EQ(std::memcmp(part.quantize->out.values, expected.view().values, bytes), 0);
+    const ScaledTensorView got = part.quantize->out;
+    for (std::int64_t t = 0; t < x.x.rows; ++t) {
+      EXPECT_EQ(std::memcmp(static_cast<const std::uint8_t*>(got.values) + t * got.value_row_stride,
+                            static_cast<const std::uint8_t*>(expected.view().values) + t * x.x.k,
+                            static_cast<std::size_t>(x.x.k)),
+                0)
+          << "token " << t;
+    }
   }
   const std::vector<float> sums = sums_of(part, multiply);
   GroupedGemmArguments up = part.up;
