@@ -53,12 +53,17 @@ BLOCKSCALE_DEVICE Numbers load(const TransformParams& p, const float* row, uint3
           ptx::ld_global(first + (gate_first ? group : 0))};
 }
 
+BLOCKSCALE_DEVICE float transformed(const TransformParams& p, const Numbers& of) {
+  using M = device::KernelMath;
+  if (p.is_clamped) return math::clamped_swiglu<M>(of.x, of.up, p.swiglu);
+  return p.is_gated ? math::swiglu<M>(of.x, of.up) : math::gelu<M>(of.x, p.gelu);
+}
+
 /// Run `run` of the columns of a row, from `from` on, to d's element `to` and those behind it. What
 /// a thread needs is on its way before it computes anything. finish(y) is what is stored.
 template <class Finish>
 BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from, int64_t to,
                                      uint32_t run, const Finish& finish) {
-  using M = device::KernelMath;
   const uint32_t first = run * kTransformRun + ptx::tid_x();
   const auto column = [&](int i) { return first + static_cast<uint32_t>(i) * kTransformThreads; };
   Numbers of[kTransformElements];
@@ -66,18 +71,9 @@ BLOCKSCALE_DEVICE void transform_run(const TransformParams& p, const float* from
   for (int i = 0; i < kTransformElements; ++i) {
     if (column(i) < p.columns) of[i] = load(p, from, column(i));
   }
-  const auto store = [&](const auto& function) {
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < kTransformElements; ++i) {
-      if (column(i) < p.columns) store_element(p.d, to + column(i), finish(function(of[i])));
-    }
-  };
-  if (p.is_clamped) {
-    store([&](const Numbers& n) { return math::clamped_swiglu<M>(n.x, n.up, p.swiglu); });
-  } else {
-    store([&](const Numbers& n) {
-      return p.is_gated ? math::swiglu<M>(n.x, n.up) : math::gelu<M>(n.x, p.gelu);
-    });
+  BLOCKSCALE_UNROLL
+  for (int i = 0; i < kTransformElements; ++i) {
+    if (column(i) < p.columns) store_element(p.d, to + column(i), finish(transformed(p, of[i])));
   }
 }
 
