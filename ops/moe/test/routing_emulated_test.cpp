@@ -90,7 +90,7 @@ struct SortMemory {
     std::int32_t at[4];
   };
 
-  explicit SortMemory(const SortProblem& problem) : x(problem.arguments()), results(x) {
+  explicit SortMemory(SortProblem of) : problem(std::move(of)), x(problem.arguments()), results(x) {
     results.set(x);
     x = moe_detail::validated(x);
   }
@@ -123,6 +123,7 @@ struct SortMemory {
     return all;
   }
 
+  SortProblem problem;  // whose memory x reads
   MoeSortArguments x;
   SortResults results;
   std::vector<Quad> workspace;
