@@ -183,10 +183,11 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
   if (is_plain(x.x.recipe) && is_quantized(x)) {
     const MatrixView from = as_matrix(tokens_of_part);
-    part.quantize = {from, workspace.take_tensor(*x.activations, tokens, x.x.k)};
+    part.quantize = {from, workspace.take_tensor(activations_of(x), tokens, x.x.k)};
     tokens_of_part = part.quantize->out;
   }
-  const MutableScaledTensorView inner = workspace.take_tensor(*x.activations, entries, inner_of(x));
+  const MutableScaledTensorView inner =
+      workspace.take_tensor(activations_of(x), entries, inner_of(x));
   const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
 
   GroupedGemmArguments& up = part.up;

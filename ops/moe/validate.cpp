@@ -44,7 +44,7 @@ void check_numbers(const char* argument, const Number* numbers, bool needed = fa
 constexpr Recipe kQuantizedActivations[] = {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2,
                                             Recipe::fp8_1x128_ue8m0, Recipe::mxfp8_e4m3};
 
-Recipe activations_of(const MoeArguments& x) {
+Recipe checked_activations(const MoeArguments& x) {
   if (!x.activations) {
     const bool is_fp8 = recipe_traits(x.w13.recipe).family == Family::fp8 &&
                         recipe_traits(x.w2.recipe).family == Family::fp8;
@@ -72,7 +72,7 @@ void check_pair(Recipe a, const char* of_a, Recipe b, const char* of_b) {
 
 /// Whether activations hold `k` columns.
 void check_blocks(const MoeArguments& x, const char* argument, std::int64_t k) {
-  const RecipeTraits& t = recipe_traits(*x.activations);
+  const RecipeTraits& t = recipe_traits(activations_of(x));
   if (t.ragged || k % t.block_k == 0) return;
   fail(argument,
        is_but(k, "a multiple of " + std::to_string(t.block_k) + " for activations in " + t.name));
@@ -82,9 +82,9 @@ void check_recipes(const MoeArguments& x) {
   const bool quantizes_x = is_plain(x.x.recipe) && is_quantized(x);
   if (quantizes_x) check_blocks(x, "x.k", x.x.k);
   check_blocks(x, "w2.k", inner_of(x));
-  check_pair(quantizes_x ? *x.activations : x.x.recipe, quantizes_x ? "activations" : "x",
+  check_pair(quantizes_x ? activations_of(x) : x.x.recipe, quantizes_x ? "activations" : "x",
              x.w13.recipe, "w13");
-  check_pair(*x.activations, "activations", x.w2.recipe, "w2");
+  check_pair(activations_of(x), "activations", x.w2.recipe, "w2");
 }
 
 void check_shapes(const MoeArguments& x) {
@@ -169,7 +169,7 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   check_kind_of_transform(x);
   check_shapes(x);
   check_transform(x);
-  x.activations = activations_of(x);
+  x.activations = checked_activations(x);
   check_recipes(x);
   check_result(x);
   check_range("first_expert", x.first_expert, 0,

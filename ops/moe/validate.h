@@ -24,9 +24,12 @@ inline std::int64_t inner_of(const MoeArguments& x) {
 inline bool has_gates_apart(const MoeArguments& x) {
   return x.w13.batch != x.w2.batch;
 }
-/// Whether what the products read is quantized.
+/// What the products read; validated arguments say it.
+inline Recipe activations_of(const MoeArguments& x) {
+  return x.activations.value_or(Recipe::bf16);
+}
 inline bool is_quantized(const MoeArguments& x) {
-  return !is_plain(*x.activations);
+  return !is_plain(activations_of(x));
 }
 
 }  // namespace blockscale::moe_detail

@@ -173,16 +173,16 @@ bool has_fp8_kernel(Recipe a, Recipe b, const cuda::Chip& chip) {
 namespace {
 
 /// Has what `x` fuses with its quantizer computed of D in f32 before it, in the workspace.
-void transform_apart(GemmArguments& x, const cuda::Chip& chip, void* workspace,
-                     PlainGemmPlan& plan) {
+void transform_apart(GemmArguments& x, QuantizedResult& quantized, const cuda::Chip& chip,
+                     void* workspace, PlainGemmPlan& plan) {
   const auto* const numbers = static_cast<const float*>(x.d.data);
-  const std::int64_t columns = x.quantized->out.k;
+  const std::int64_t columns = quantized.out.k;
   x.d.data = byte_at(workspace, plan.workspace_bytes);
   x.d.columns = x.d.row_stride = columns;
   x.d.batch_stride = x.d.rows * columns;
   plan.workspace_bytes += ceil_div(x.d.batch * x.d.batch_stride * 4, 16) * 16;
   GemmArguments transformed = x;
-  transformed.transform = std::exchange(x.quantized->options.input, Identity{});
+  transformed.transform = std::exchange(quantized.options.input, Identity{});
   transformed.quantized.reset();
   plan.transform = plan_transform(transformed, numbers, chip);
 }
@@ -208,10 +208,10 @@ PlainGemmPlan plan_plain_gemm(const GemmArguments& validated, const cuda::Chip& 
   plan.product = tile ? plain_step(x, *tile, chip) : suitable_step(x, chip);
   set_order(*plan.product, x);
   if (!validated.quantized) return plan;
-  x.quantized = validated.quantized;
-  if (quantization_of(x).input.is_clamped) transform_apart(x, chip, workspace, plan);
+  QuantizedResult& quantized = x.quantized.emplace(*validated.quantized);
+  if (quantization_of(x).input.is_clamped) transform_apart(x, quantized, chip, workspace, plan);
   plan.quantization =
-      plan_quantize(quantization_of(x), x.quantized->options, chip,
+      plan_quantize(quantization_of(x), quantized.options, chip,
                     byte_at(static_cast<std::byte*>(workspace), plan.workspace_bytes));
   plan.workspace_bytes += plan.quantization->workspace_bytes;
   return plan;

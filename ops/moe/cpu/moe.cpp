@@ -72,7 +72,7 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   if (part.scales) text += "scales of gates and ups are joined\n";
   text += "entries are sorted by expert\n";
   if (part.quantize) {
-    text += std::string("x is quantized to ") + recipe_traits(*x.activations).name + "\n";
+    text += std::string("x is quantized to ") + recipe_traits(activations_of(x)).name + "\n";
   }
   text += "first product: " + describe_grouped_gemm(part.up);
   text += "second product: " + describe_grouped_gemm(part.down);

@@ -44,12 +44,12 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   const double of_up = work.experts_hit * static_cast<double>(matrices) *
                        bytes_of(x.w13.recipe, x.w13.rows, x.w13.k);
   const double of_down = work.experts_hit * bytes_of(x.w2.recipe, x.w2.rows, x.w2.k);
-  const double between = bytes_of(*x.activations, entries, inner);
+  const double between = bytes_of(activations_of(x), entries, inner);
   const double rows = bytes_of(Recipe::bf16, entries, hidden);
   const double y = static_cast<double>(tokens * hidden) * size_of(x.y.dtype);
   const bool quantizes = is_plain(x.x.recipe) && is_quantized(x);
   const double read = bytes_of(x.x.recipe, tokens, hidden);
-  const double of_tokens = quantizes ? bytes_of(*x.activations, tokens, hidden) : read;
+  const double of_tokens = quantizes ? bytes_of(activations_of(x), tokens, hidden) : read;
   const auto products = [&](std::int64_t columns, std::int64_t k) {
     return 2 * static_cast<double>(entries) * static_cast<double>(columns) * static_cast<double>(k);
   };
