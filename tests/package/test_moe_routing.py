@@ -195,7 +195,7 @@ def test_what_sorting_refuses() -> None:
             ids.astype(np.int64), 3)  # fmt: skip
     refuses(ValueError, "ids: shape is (6,), must be (T, top_k)", ids.ravel(), 3)
     refuses(ValueError, "ids: its elements must be contiguous; copy it first", ids[:, :1], 3)
-    refuses(ValueError, "top_k: is 17, must be in 1..16", np.zeros((3, 17), np.int32), 3)
+    refuses(ValueError, "ids: is 17, must be in 1..16", np.zeros((3, 17), np.int32), 3)
     refuses(ValueError, "experts: is 0, must be in 1..1024", ids, 0)
     refuses(ValueError, "experts: is 1025, must be in 1..1024", ids, 1025)
     refuses(TypeError, "experts: is 'a', must be an integer", ids, "a")
