@@ -7,6 +7,8 @@
 #include "arguments.h"
 #include "bench.h"
 #include "blockscale/files.h"
+#include "blockscale/parallel.h"
+#include "blockscale/system.h"
 #include "command.h"
 #include "output.h"
 
@@ -34,6 +36,12 @@ void add_pairs(CLI::App& command, std::vector<RecipePair>& pairs) {
   add_repeated(command, "--pair", "A[:B]", pairs, parse_pair,
                help_text("Recipes of A and B, or one for both. Repeatable. Default: a pair of each "
                          "kind that models use"));
+}
+
+Json cpu_json(int threads, const CpuPeaks& peaks) {
+  return {{"threads", effective_threads(threads)},
+          {"simd_target", simd_target()},
+          {"peaks", Json::array({peaks_json(peaks)})}};
 }
 
 void add_product_repeats(CLI::App& command, int& repeats, const std::string& what) {

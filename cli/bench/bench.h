@@ -33,6 +33,8 @@ std::vector<RecipePair> usual_cuda_pairs();
 
 /// Of `bench peaks`, and beside the products of `bench gemm`.
 Json peaks_json(const CpuPeaks& peaks);
+/// What the CPU's products ran with: threads, the instruction set, and `peaks`.
+Json cpu_json(int threads, const CpuPeaks& peaks);
 
 /// What benchmarks of products share: --pair, whose default are pairs of each kind; --repeats,
 /// of each `what`; --device and --plan.

@@ -13,8 +13,6 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
-#include "blockscale/parallel.h"
-#include "blockscale/system.h"
 #include "output.h"
 #include "products/gemm.h"
 #include "table.h"
@@ -174,12 +172,8 @@ class ColdProducts {
 
 ExitCode run_gemm_cpu(const BenchGemm& command) {
   const CpuPeaks peaks = measure_cpu_peaks(command.threads);
-  Json json = {{"m", command.m},
-               {"n", command.n},
-               {"k", command.k},
-               {"threads", effective_threads(command.threads)},
-               {"simd_target", simd_target()},
-               {"peaks", Json::array({peaks_json(peaks)})}};
+  Json json = {{"m", command.m}, {"n", command.n}, {"k", command.k}};
+  json.update(cpu_json(command.threads, peaks));
   name_result(command.output_dtype, command.to, json);
   Table table({{"A"},
                {"B"},

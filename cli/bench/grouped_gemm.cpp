@@ -12,8 +12,6 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
-#include "blockscale/parallel.h"
-#include "blockscale/system.h"
 #include "output.h"
 #include "products/grouped_gemm.h"
 #include "table.h"
@@ -127,9 +125,7 @@ ExitCode run_on_cuda(const BenchGroupedGemm& command, Json json) {
 
 ExitCode run_on_cpu(const BenchGroupedGemm& command, Json json) {
   const CpuPeaks peaks = measure_cpu_peaks(command.threads);
-  json.update({{"threads", effective_threads(command.threads)},
-               {"simd_target", simd_target()},
-               {"peaks", Json::array({peaks_json(peaks)})}});
+  json.update(cpu_json(command.threads, peaks));
   Table table({{"Groups"},
                {"A"},
                {"B"},

@@ -11,8 +11,6 @@
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
 #include "blockscale/device.h"
-#include "blockscale/parallel.h"
-#include "blockscale/system.h"
 #include "output.h"
 #include "products/moe.h"
 #include "table.h"
@@ -143,9 +141,7 @@ ExitCode run_on_cuda(const BenchMoe& command, Json json) {
 
 ExitCode run_on_cpu(const BenchMoe& command, Json json) {
   const CpuPeaks peaks = measure_cpu_peaks(command.threads);
-  json.update({{"threads", effective_threads(command.threads)},
-               {"simd_target", simd_target()},
-               {"peaks", Json::array({peaks_json(peaks)})}});
+  json.update(cpu_json(command.threads, peaks));
   Table table(columns_with(
       {{"Median", Align::right}, {"GFLOP/s", Align::right}, {"Of the bound", Align::right}}));
   for_each_case(command, [&](const NamedLayer& named, const RandomLayer& layer, std::int64_t tokens,

@@ -245,17 +245,11 @@ void add_size_options(CLI::App& command, GemmCommand& state) {
 }
 
 void add_measuring_options(CLI::App& command, GemmCommand& state) {
-  const auto count = [](int most) {
-    return
-        [most](const std::string& text) { return static_cast<int>(parse_integer(text, 1, most)); };
-  };
-  add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
-             "Timed runs, of which the fastest counts. Default: 5");
-  add_parsed(command, "--device", "D", state.cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
-                       "and the median counts"));
-  add_parsed(command, "--samples", "N", state.samples, count(1'000'000'000),
-             "Elements of D to check against float64. Default: 1024");
+  add_timing(command, state.repeats, state.cuda);
+  add_parsed(
+      command, "--samples", "N", state.samples,
+      [](const std::string& text) { return parse_count(text, 1'000'000'000); },
+      "Elements of D to check against float64. Default: 1024");
   add_threads(command, state.threads);
 }
 
@@ -319,6 +313,20 @@ void name_result(Format dtype, const QuantizedTo& to, Json& json) {
   if (to.recipe || to.transform != InputTransform::identity) {
     json["transform"] = name_of(to.transform);
   }
+}
+
+void add_timing(CLI::App& command, int& repeats, bool& cuda) {
+  add_parsed(
+      command, "--repeats", "N", repeats,
+      [](const std::string& text) { return parse_count(text, 1'000'000); },
+      "Timed runs, of which the fastest counts. Default: 5");
+  add_parsed(command, "--device", "D", cuda, parse_device,
+             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
+                       "and the median counts"));
+}
+
+int parse_count(const std::string& text, int most) {
+  return static_cast<int>(parse_integer(text, 1, most));
 }
 
 InputTransform parse_product_transform(const std::string& name) {

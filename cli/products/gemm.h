@@ -40,6 +40,11 @@ void add_product_transform(CLI::App& command, QuantizedTo& to);
 /// --to, which goes without --dtype, and --transform.
 void add_quantized_options(CLI::App& command, CLI::Option* dtype, QuantizedTo& to);
 
+/// --repeats and --device.
+void add_timing(CLI::App& command, int& repeats, bool& cuda);
+/// From 1 to `most`.
+int parse_count(const std::string& text, int most);
+
 /// --groups: a product of groups of rows.
 struct Groups {
   std::int64_t count = 0;

@@ -154,9 +154,7 @@ void add_sizes(CLI::App& command, Layer& layer) {
   add_parsed(command, "--of", "N", layer.of, within(kMostOfAll),
              help_text("Experts that tokens are routed to, of which the first E are here. "
                        "Default: those that are here"));
-  const auto top_k = [](const std::string& text) {
-    return static_cast<int>(parse_integer(text, 1, 16));
-  };
+  const auto top_k = [](const std::string& text) { return parse_count(text, 16); };
   add_parsed(command, "--top-k", "K", layer.top_k, top_k, "Experts of each token. Default: 8");
   add_parsed(command, "--routing", "R", layer.routing, parse_routing,
              help_text("To which experts tokens go: uniform (the default), zipf (the r-th most "
@@ -164,18 +162,12 @@ void add_sizes(CLI::App& command, Layer& layer) {
 }
 
 void add_measuring(CLI::App& command, MoeCommand& state) {
-  const auto count = [](int most) {
-    return
-        [most](const std::string& text) { return static_cast<int>(parse_integer(text, 1, most)); };
-  };
-  add_parsed(command, "--repeats", "N", state.repeats, count(1'000'000),
-             "Timed runs, of which the fastest counts. Default: 5");
-  add_parsed(command, "--device", "D", state.cuda, parse_device,
-             help_text("cpu (the default) or cuda, the first CUDA device. There caches are cold "
-                       "and the median counts"));
+  add_timing(command, state.repeats, state.cuda);
   command.add_flag("--check", state.check, "Compare y of some tokens with float64");
-  add_parsed(command, "--samples", "N", state.samples, count(1 << 20),
-             "Tokens to check. Default: " + std::to_string(kSamples));
+  add_parsed(
+      command, "--samples", "N", state.samples,
+      [](const std::string& text) { return parse_count(text, 1 << 20); },
+      "Tokens to check. Default: " + std::to_string(kSamples));
   add_threads(command, state.threads);
   add_json(command, state.json);
 }
