@@ -125,8 +125,10 @@ QuantizeInput Layer::transform() const {
 }
 
 MoeArguments Layer::imagined() const {
-  return imagined_moe(tokens, hidden, inner, experts, top_k, recipe, dtype, transform(),
-                      activations);
+  MoeArguments layer =
+      imagined_moe(tokens, hidden, inner, experts, top_k, recipe, dtype, transform(), activations);
+  layer.all_experts = all_experts();
+  return layer;
 }
 
 void check_layer(const Layer& layer) {

@@ -193,8 +193,8 @@ class Call:
     def __call__(self) -> None:
         import blockscale
 
-        w = self.of
-        blockscale.moe(self.x, w.w13, w.w2, self.ids, self.weights, out=self.y)
+        w, options = self.of, {"all_experts": self.layer.of, "out": self.y}
+        blockscale.moe(self.x, w.w13, w.w2, self.ids, self.weights, **options)
 
     def error(self, most: int = 8) -> float:
         """|y - y'| / |y'| of evenly spaced tokens."""
