@@ -146,16 +146,20 @@ class AddMatrices {
   const LaneColumns& columns_;
 };
 
-/// The scale of a row, the last one's from `count` rows on.
+/// The scale of a row, the last one's from `count` rows on. (No branch: one between the loads of
+/// many columns would wait for each.)
 BLOCKSCALE_DEVICE float scale_of(const EpilogueScales& scales, uint32_t batch, uint32_t row,
                                  uint32_t count) {
-  int64_t index = row < count ? row : count - 1;
-  if (scales.index != nullptr) {
-    const auto from = static_cast<uint32_t>(ptx::ld_global(scales.index + index));
-    if (from >= scales.rows) return 0;
-    index = from;
-  }
+  const int64_t index = row < count ? row : count - 1;
   return ptx::ld_global(scales.data + batch * scales.batch_stride + index * scales.stride);
+}
+/// The same of rows that may be gathered.
+BLOCKSCALE_DEVICE float row_scale_of(const EpilogueScales& scales, uint32_t batch, uint32_t row,
+                                     uint32_t count) {
+  if (scales.index == nullptr) return scale_of(scales, batch, row, count);
+  const auto from =
+      static_cast<uint32_t>(ptx::ld_global(scales.index + (row < count ? row : count - 1)));
+  return from < scales.rows ? scale_of(scales, batch, from, scales.rows) : 0;
 }
 
 /// Sums times the scales that hold for all of K, in place: of A's rows and then of B's.
@@ -164,8 +168,8 @@ BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, 
                                     uint32_t row, const LaneColumns& columns) {
   constexpr int kCount = kSums / 4;  // columns of each half
   if (e.row_scales.data != nullptr) {
-    const float scales[2] = {scale_of(e.row_scales, span.matrix, row, span.end),
-                             scale_of(e.row_scales, span.matrix, row + 8, span.end)};
+    const float scales[2] = {row_scale_of(e.row_scales, span.matrix, row, span.end),
+                             row_scale_of(e.row_scales, span.matrix, row + 8, span.end)};
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kSums; ++i) v[i] = ptx::mul_rn(v[i], scales[i / 2 % 2]);
   }

@@ -332,7 +332,12 @@ struct CpAsync {
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<1>();
     ptx::cp_async_wait_group<0>();
-    ptx::cp_async_cg(s + 1408 + 16 * i, p.in + 4 * i, 16 - i % 17);
+    const ptx::SharedAddress last = s + 1408 + 16 * i;
+    if (i % 16 == 0) {
+      ptx::cp_async_cg_if(i == 0, last, p.in + 4 * i);
+    } else {
+      ptx::cp_async_cg(last, p.in + 4 * i, 16 - i % 17);
+    }
     ptx::cp_async_mbarrier_arrive_noinc(barrier);
     device::mbarrier_wait(barrier, 0);
     ptx::cp_async_wait_all();

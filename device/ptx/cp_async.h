@@ -42,6 +42,22 @@ BLOCKSCALE_DEVICE void cp_async_cg(SharedAddress destination, const void* source
 #endif
 }
 
+/// The same, or 16 bytes of zeros: `source` is not read then.
+BLOCKSCALE_DEVICE void cp_async_cg_if(bool exists, SharedAddress destination, const void* source,
+                                      SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+  asm volatile(
+      "{ .reg .pred none;\n\t"
+      "setp.eq.u32 none, %2, 0;\n\t"
+      "cp.async.cg.shared.global [%0], [%1], 16, none; }"
+      :
+      : "r"(destination.value), "l"(source), "r"(static_cast<uint32_t>(exists))
+      : "memory");
+#else
+  emulator::cp_async(destination.value, source, 16, exists ? 16 : 0, at);
+#endif
+}
+
 /// Makes a group of this thread's copies since the last group.
 BLOCKSCALE_DEVICE void cp_async_commit_group(SourceLocation at = SourceLocation::current()) {
 #if BLOCKSCALE_GPU

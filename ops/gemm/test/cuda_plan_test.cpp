@@ -163,7 +163,7 @@ TEST(CudaGemmPlan, SaysWhatIsLaunched) {
   EXPECT_EQ(
       describe(product(4096, 4096, 4096)),
       "gemm_fp8_128x128_blocks_copied: 1024 tiles of 128 x 128, 32 blocks of K; 132 x 384 threads, "
-      "1 a multiprocessor, 5 stages, 206208 bytes shared, stored as boxes, scales copied; 109.1 us "
+      "1 a multiprocessor, 5 stages, 206592 bytes shared, stored as boxes, scales copied; 109.1 us "
       "expected\nworkspace 0 bytes\n");
   EXPECT_THAT(describe(product(64, 576, 7168)),
               testing::HasSubstr("divided among 5 blocks of a cluster"));

@@ -10,6 +10,7 @@
 #include "ops/gemm/cuda/quantize.h"
 #include "ops/gemm/cuda/sm90/fp8_launch.h"
 #include "ops/gemm/cuda/specs.h"
+#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/cuda/transform.h"
 #include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/cuda/specs.h"
@@ -57,6 +58,11 @@ std::uint32_t order_bytes(const GroupedGemmArguments& x) {
   return GroupedOrder(row_groups_of(x), 1, 1).shared_bytes();
 }
 
+/// The same, and what gathering rows takes, of FP8 tiles of so many rows.
+std::uint32_t bytes_beside(const GroupedGemmArguments& x, int tile_rows) {
+  return order_bytes(x) + (x.index == nullptr ? 0 : gathered_bytes_of(tile_rows));
+}
+
 /// The tiles of `tile_rows` rows and so many columns of tiles, and the most that there can be.
 struct Tiles {
   GroupedOrder order;
@@ -100,7 +106,8 @@ std::uint32_t blocks_for(std::int64_t tiles, std::int64_t per_multiprocessor,
 bool takes_fp8(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   // One row of A fits whatever its stride is, which more of them do not.
   const bool fits_any_rows = !x.batch_invariant || x.a.value_row_stride % 16 == 0;
-  return has_fp8_kernel(x.a.recipe, x.b.recipe, chip) && x.a.k > 0 && fits_tma(x.a) &&
+  const bool can_gather = x.index == nullptr || x.a.k % 16 == 0;  // by threads, 16 bytes each
+  return can_gather && has_fp8_kernel(x.a.recipe, x.b.recipe, chip) && x.a.k > 0 && fits_tma(x.a) &&
          fits_tma(x.b) && fits_any_rows;
 }
 
@@ -109,6 +116,7 @@ void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArgumen
   if (x.index == nullptr) return;
   check_size("a.rows", x.a.rows);
   check_scales(scales_of_operand(x.a), x.a, "a");
+  check_size("a.values, in 16 bytes", x.a.rows * ceil_div(x.a.value_row_stride, 16));
   step.maps[static_cast<std::size_t>(Fp8GemmMap::a)] = {};
   step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] = {};
   p.gather.index = x.index;
@@ -121,14 +129,17 @@ void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArgumen
 }
 
 /// The launch config for groups of so many rows on average.
-Fp8LaunchConfig fp8_config_of(const Fp8GemmSize& size, std::int64_t average, std::uint32_t beside,
+Fp8LaunchConfig fp8_config_of(const GroupedGemmArguments& x, const Fp8GemmSize& size,
                               const cuda::Chip& chip) {
-  constexpr std::int64_t kFewRows = 64;
+  constexpr std::int64_t kFewRows = 64, kManyRows = 512;
+  const std::int64_t average = average_rows(x);
   const bool by_columns = size.promotion == Promotion::columns;
   const bool is_large = average > kFewRows || (by_columns && size.quantized_columns != 0);
+  const bool has_192 = size.may_copy_scales && !by_columns && size.quantized_columns == 0;
   Fp8LaunchConfig c;
-  c.rows = is_large ? 128 : 64;
+  c.rows = average > kManyRows && has_192 ? 192 : is_large ? 128 : 64;
   c.columns = is_large || !by_columns ? 128 : 96;
+  const std::uint32_t beside = bytes_beside(x, c.rows);
   const Fp8GemmConfig config = kernel_of(size, c);
   c.per_sm = static_cast<std::uint32_t>(blocks_per_multiprocessor(config));
   c.stages = stages_that_fit(config, 1, c.per_sm, chip, beside);
@@ -139,38 +150,39 @@ Fp8LaunchConfig fp8_config_of(const Fp8GemmSize& size, std::int64_t average, std
   return c;
 }
 
-/// Bands of so many rows share columns of B in L2, and their own rows of A.
-constexpr std::int64_t kBandRows = 1024;
-
 GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   GemmArguments dense = as_dense(x);
   dense.d.rows = x.rows;  // D may have others, where rows have destinations
   check_problem(dense, chip);
   Fp8GemmSize size = size_of(dense);
   size.m = x.rows;
-  // A copy of scales begins at a multiple of 16 bytes, a group's rows anywhere.
-  const bool begin_anywhere = !is_masked(x) && x.a.layout == ScaleLayout::mn_major;
-  size.may_copy_scales = size.may_copy_scales && x.index == nullptr && !begin_anywhere;
-  const Fp8LaunchConfig c = fp8_config_of(size, average_rows(x), order_bytes(x), chip);
+  size.may_copy_scales = size.may_copy_scales && x.index == nullptr;
+  const Fp8LaunchConfig c = fp8_config_of(x, size, chip);
   GemmStep of_dense = fp8_step(dense, size, c, 0, chip);
   const auto& from = std::get<Fp8GemmParams>(of_dense.params);
   const Tiles tiles = tiles_of(x, c.rows, ceil_div(size.n, c.columns * size.sub_tiles()),
-                               static_cast<std::uint32_t>(kBandRows / c.rows));
+                               band_rows_of(x.a.k, c.rows));
   GroupedStep step;
   step.kernel = static_cast<std::size_t>(
       kFp8GroupedKernels.find(kFp8GemmKernels[static_cast<int>(of_dense.kernel)]));
   step.shape = of_dense.shape;
   step.shape.grid = {blocks_for(tiles.most, c.per_sm, chip)};
-  step.shape.dynamic_shared_bytes += tiles.order.shared_bytes();
+  step.shape.dynamic_shared_bytes += bytes_beside(x, c.rows);
   step.maps = of_dense.maps;
   Fp8GroupedParams& p = step.params.emplace<Fp8GroupedParams>();
   static_cast<Fp8GemmParts&>(p) = from;
+  if (p.a_scale_box_rows != 0 && !is_masked(x) && x.a.layout == ScaleLayout::mn_major) {
+    // A copy begins at a multiple of 16 bytes, a group's rows anywhere.
+    p.a_scale_box_rows += kBoxStepA;
+    step.maps[static_cast<std::size_t>(Fp8GemmMap::a_scales)] =
+        map_of_scales(x.a, p.a_scale_box_rows, kScaleBoxBlocks);
+  }
   // What lies behind a group's last row is another's: read, and not stored.
   const auto tail_rows = static_cast<std::uint32_t>(c.rows / 2);
   p.a_tail_bytes = std::min(p.a_bytes, tail_rows * kFp8BlockK);
   step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] =
       map_of_values(dense.a, p.a_tail_bytes / kFp8BlockK);
-  p.b_once = false;
+  p.b_once = c.rows == 64;  // as far as is known: groups have few rows
   p.order = tiles.order;
   if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
   if (x.destinations != nullptr) {
@@ -216,7 +228,7 @@ void check_sizes(const GemmArguments& x) {
 
 /// Of arguments without a transform.
 GroupedStep plain_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  constexpr std::int64_t kFewRows = 16;
+  constexpr std::int64_t kFewRows = 16, kBandRows = 1024;
   GemmArguments dense = as_dense(x);
   dense.a.rows = x.a.rows;  // of which the product's are some, where they are gathered
   check_sizes(dense);

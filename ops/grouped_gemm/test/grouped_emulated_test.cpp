@@ -94,6 +94,16 @@ TEST(EmulatedGroups, ThatHaveOtherRowsThanExpected) {
   }
 }
 
+// Tiles of 192 rows, whose warpgroups take turns: those that have no row of a group pass theirs.
+TEST(EmulatedGroups, OfManyRows) {
+  for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+    Random random(4);
+    LaunchedProblem problem(random, {.rows = {201, 1, 0, 70, 137}, .k = 1300, .layout = layout});
+    problem.x().expected_rows = 1000;
+    check(problem, test::chip_of(3), emulator::random_order(3));
+  }
+}
+
 TEST(EmulatedGroups, MaskedAndWithGaps) {
   for (const Recipe b : {Recipe::fp8_128x128, Recipe::mxfp4}) {
     const Recipe a = b == Recipe::mxfp4 ? Recipe::bf16 : Recipe::fp8_1x128;

@@ -128,6 +128,7 @@ class LaunchedProblem : public GroupedProblem {
     OperandOptions options;
     options.batch = batch;
     options.layout = of.layout;
+    options.smallest_scales = false;  // products of scales are f32 numbers
     return options;
   }
   static std::int64_t rows_of(const GroupedCase& of) {

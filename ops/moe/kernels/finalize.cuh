@@ -59,9 +59,12 @@ struct Neighbours {
 
   BLOCKSCALE_DEVICE bool has_any(uint32_t columns) const { return first < columns; }
 
-  BLOCKSCALE_DEVICE void load_row(const uint16_t* row, uint32_t,
-                                  float (&to)[kFinalizeElements]) const {
-    decode(ptx::ld_global(reinterpret_cast<const Words*>(row + first)), Format::bf16, to);
+  using Row = Words;
+  BLOCKSCALE_DEVICE Row load_row(const uint16_t* row, uint32_t) const {
+    return ptx::ld_global(reinterpret_cast<const Words*>(row + first));
+  }
+  BLOCKSCALE_DEVICE static float element(const Row& row, int i) {
+    return ptx::cvt_f32_bf16(static_cast<uint16_t>(row.at[i / 2] >> (i % 2 * 16)));
   }
   BLOCKSCALE_DEVICE void load(const EpilogueMatrix& x, int64_t row, uint32_t,
                               float (&to)[kFinalizeElements]) const {
@@ -112,12 +115,19 @@ struct Apart {
   }
   BLOCKSCALE_DEVICE bool has_any(uint32_t columns) const { return first < columns; }
 
-  BLOCKSCALE_DEVICE void load_row(const uint16_t* row, uint32_t columns,
-                                  float (&to)[kFinalizeElements]) const {
+  struct Row {
+    uint16_t at[kFinalizeElements];
+  };
+  BLOCKSCALE_DEVICE Row load_row(const uint16_t* row, uint32_t columns) const {
+    Row to;
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kFinalizeElements; ++i) {
-      to[i] = column(i) < columns ? ptx::cvt_f32_bf16(ptx::ld_global(row + column(i))) : 0.0f;
+      to.at[i] = column(i) < columns ? ptx::ld_global(row + column(i)) : uint16_t{0};
     }
+    return to;
+  }
+  BLOCKSCALE_DEVICE static float element(const Row& row, int i) {
+    return ptx::cvt_f32_bf16(row.at[i]);
   }
   BLOCKSCALE_DEVICE void load(const EpilogueMatrix& x, int64_t row, uint32_t columns,
                               float (&to)[kFinalizeElements]) const {
@@ -135,11 +145,11 @@ struct Apart {
   }
 };
 
-/// Run `run` of a token's columns. Rows of several experts are on their way before the first is
-/// added.
+/// Run `run` of a token's columns. The rows of kAhead experts are asked for together: first all of
+/// their numbers, because a branch waits for what it looks at.
 template <class Elements>
 BLOCKSCALE_DEVICE void add_run(const FinalizeParams& p, uint32_t token, uint32_t run) {
-  constexpr uint32_t kAhead = 4;
+  constexpr uint32_t kAhead = 8;
   const Elements elements(run);
   if (!elements.has_any(p.columns)) return;
   float sums[kFinalizeElements] = {};
@@ -147,24 +157,27 @@ BLOCKSCALE_DEVICE void add_run(const FinalizeParams& p, uint32_t token, uint32_t
   const uint32_t entry = token * p.top_k;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t j = 0; j < p.top_k; j += kAhead) {
-    float rows[kAhead][kFinalizeElements];
+    int32_t numbers[kAhead];
     float weights[kAhead];
-    bool has[kAhead];
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
-      has[i] = false;
-      if (j + i >= p.top_k) continue;
-      const int32_t row = ptx::ld_global(p.row_of_entry + entry + j + i);
-      weights[i] = p.weights == nullptr ? 1.0f : ptx::ld_global(p.weights + entry + j + i);
-      has[i] = row >= 0;
-      if (has[i]) elements.load_row(p.rows + row * p.row_stride, p.columns, rows[i]);
+      const bool exists = j + i < p.top_k;
+      numbers[i] = exists ? ptx::ld_global(p.row_of_entry + entry + j + i) : -1;
+      weights[i] =
+          exists && p.weights != nullptr ? ptx::ld_global(p.weights + entry + j + i) : 1.0f;
+    }
+    typename Elements::Row rows[kAhead];
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      if (numbers[i] >= 0)
+        rows[i] = elements.load_row(p.rows + numbers[i] * p.row_stride, p.columns);
     }
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
-      if (!has[i]) continue;
+      if (numbers[i] < 0) continue;
       BLOCKSCALE_UNROLL
       for (int e = 0; e < kFinalizeElements; ++e) {
-        sums[e] = ptx::add_rn(sums[e], ptx::mul_rn(weights[i], rows[i][e]));
+        sums[e] = ptx::add_rn(sums[e], ptx::mul_rn(weights[i], Elements::element(rows[i], e)));
       }
     }
   }

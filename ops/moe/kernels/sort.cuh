@@ -129,10 +129,12 @@ BLOCKSCALE_DEVICE void place(const SortParams& p, uint32_t entry, uint32_t row) 
 BLOCKSCALE_DEVICE void place_all(const SortParams& p, uint32_t own, uint32_t row,
                                  ptx::SharedAddress counts) {
   uint32_t half = kSortWarps * 4;  // count_before had the first
+  Classes next = load_classes(p, ptx::tid_x() * kSortEntries);
   BLOCKSCALE_NO_UNROLL
   for (uint32_t step = 0; step < p.entries; step += kSortStep) {
     const uint32_t first = step + ptx::tid_x() * kSortEntries;
-    const Classes classes = load_classes(p, first);
+    const Classes classes = next;
+    next = load_classes(p, first + kSortStep);  // which come while these are placed
     uint32_t count = 0;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kSortEntries; ++i) count += classes.of[i] == own ? 1 : 0;

@@ -124,6 +124,7 @@ TEST(EmulatedMoe, ResidualsAndTypes) {
 
 TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
   check({.tokens = 90, .hidden = 1040, .inner = 128, .experts = 2, .top_k = 2});
+  check({.tokens = 5, .hidden = 1040, .inner = 128, .experts = 4, .top_k = 1});
   check({.tokens = 3, .experts = 40, .top_k = 16});
 }
 

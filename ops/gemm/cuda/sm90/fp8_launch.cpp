@@ -44,6 +44,7 @@ void set_scales(GemmStep& step, Fp8GemmParams& p, const GemmArguments& x,
   map_in(step, Fp8GemmMap::a_scales) =
       map_of_scales(x.a, static_cast<std::uint32_t>(config.rows), kScaleBoxBlocks);
   map_in(step, Fp8GemmMap::b_scales) = map_of_scales(x.b, b_rows, kScaleBoxBlocks);
+  p.a_scale_box_rows = static_cast<std::uint32_t>(config.rows);
   p.b_scale_box_bytes = b_rows * kScaleBoxBlocks * 4;
 }
 
@@ -81,9 +82,8 @@ void set_operands(GemmStep& step, Fp8GemmParams& p, const GemmArguments& x,
   }
 }
 
-/// Tile rows of a band of DenseOrder: as many rows as 1.5 MiB of A are, from 512, which are best
-/// where K is long, by up to a fifth in products of a millisecond and more, to 2048, which are
-/// where it is short (docs/log/gemm-sm90.md, version 77).
+}  // namespace
+
 std::uint32_t band_rows_of(std::int64_t k, int tile_rows) {
   constexpr std::uint64_t kBytesOfA = std::uint64_t{3} << 19;
   const auto row_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(1, k));
@@ -91,8 +91,6 @@ std::uint32_t band_rows_of(std::int64_t k, int tile_rows) {
   const auto tile = static_cast<std::uint64_t>(tile_rows);
   return static_cast<std::uint32_t>((rows + tile / 2) / tile);
 }
-
-}  // namespace
 
 GemmStep fp8_step(const GemmArguments& x, const Fp8GemmSize& size, const Fp8LaunchConfig& c,
                   std::int64_t first, const cuda::Chip& chip) {

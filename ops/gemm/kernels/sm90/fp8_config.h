@@ -69,14 +69,24 @@ BLOCKSCALE_HD constexpr uint32_t scale_warps_of(const Fp8GemmConfig& c) {
   return c.copies_scales ? static_cast<uint32_t>(c.rows) / 64 : kScaleWarps;
 }
 
+/// Warps that gather rows of A and bring their scales: all of the loading warpgroup. Each has a
+/// table of where a tile's rows begin.
+inline constexpr uint32_t kGatherWarps = 4;
+BLOCKSCALE_HD constexpr uint32_t gathered_bytes_of(int rows) {
+  return kGatherWarps * static_cast<uint32_t>(rows) * 4;
+}
+
 inline constexpr uint32_t kScaleBoxBlocks = 4;
 inline constexpr uint32_t kScaleBoxes = 3;
 /// Where rows of B's scales are inner, a box begins at a multiple of 16 bytes and has so many of
 /// them: those of a tile's blocks, wherever they lie.
 inline constexpr uint32_t kBoxStepB = 4;
 inline constexpr uint32_t kBoxRowsB = 8;
+/// So it is with A's, of tiles that begin anywhere: a box has as many rows more.
+inline constexpr uint32_t kBoxStepA = 4;
+/// Room for them, after which B's lie.
 BLOCKSCALE_HD constexpr uint32_t a_scale_box_bytes(const Fp8GemmConfig& c) {
-  return static_cast<uint32_t>(c.rows) * kScaleBoxBlocks * 4;
+  return ((static_cast<uint32_t>(c.rows) + kBoxStepA) * kScaleBoxBlocks * 4 + 127) / 128 * 128;
 }
 
 /// Small tiles have registers enough: to move them takes as long as a copy's beginning.

@@ -1,5 +1,5 @@
 // D = epilogue(A B^T) of FP8 operands with scales, on sm_90a. Read fp8_config.h and fp8_params.h
-// first, then fp8_load.cuh and fp8_multiply.cuh.
+// first, then fp8_load.cuh, fp8_gather.cuh and fp8_multiply.cuh.
 //
 // A block computes tiles of D, one after the other. Its first warpgroup loads stages of 128 of k;
 // the others wait for a stage, multiply 64 rows each, and store their part of D. The blocks of a
@@ -15,6 +15,7 @@
 #include "device/ptx/fence.h"
 #include "device/ptx/grid.h"
 #include "device/ptx/setmaxnreg.h"
+#include "ops/gemm/kernels/sm90/fp8_gather.cuh"
 #include "ops/gemm/kernels/sm90/fp8_multiply.cuh"
 
 namespace blockscale {
@@ -135,7 +136,7 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
         next = work.tile(turn + 1);
       }
     });
-    if (work.blocks > 1) {  // a cluster has one tile
+    if (work.divides_k()) {  // a cluster has one tile
       ptx::barrier_cluster_wait();
       if (!kConfig.quantizes && row >= tile.end_row) break;
       if (!add_split_sums(work, shared, warp, sums)) break;
@@ -152,11 +153,28 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
   if constexpr (!kConfig.quantizes) TileStoreOf<kConfig, Order>::finish();
 }
 
+/// By the warpgroup that loads.
+template <Fp8GemmConfig kConfig, class Order>
+BLOCKSCALE_DEVICE void load(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
+                            uint32_t warp, bool gathers) {
+  if constexpr (Order::kGathersRows && !kConfig.copies_scales) {
+    if (gathers) {
+      RowGatherer<kConfig, Order>(work, shared, warp).run();
+      return;
+    }
+  }
+  if (warp == 0) {
+    load_operands(work, shared);
+  } else {
+    load_scales(work, shared, warp - 1);
+  }
+}
+
 /// Whatever is done before it reads nothing that another kernel writes, and nothing of another
 /// block.
 template <class Work>
 BLOCKSCALE_DEVICE void join_grid(const Work& work) {
-  if (work.blocks > 1) ptx::barrier_cluster_arrive_relaxed();
+  if (work.divides_k()) ptx::barrier_cluster_arrive_relaxed();
   if (work.p.is_beside) {
     // That kernel has waited for those before it, which are all that this one reads from.
     ptx::fence_acq_rel_gpu();
@@ -173,18 +191,18 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
   constexpr uint32_t kThreads = threads_of(kConfig), kBegun = 1;  // a barrier of its own
   const fp8_gemm::Shared<kConfig> shared(p.stages);
   const uint32_t warp = device::warp_index();
+  const bool gathers = Order::kGathersRows && p.gather.index != nullptr;
   // The warp that copies makes the mbarriers, so that it begins without waiting for the others.
   if (warp == 0) {
     if (ptx::elect_sync()) {
       shared.init_barriers();
-      const bool gathers = Order::kGathersRows && p.gather.index != nullptr;
       shared.accept_rows_outside(gathers ? 0 : p.a_tail_bytes, p.b_tail_bytes);
     }
     ptx::bar_warp_sync(ptx::kFullMask);
     ptx::bar_arrive(kBegun, kThreads);
   }
   fp8_gemm::Work<kConfig, Order> work(p, shared.order());
-  if (warp >= 4 && work.blocks > 1 && ptx::elect_sync()) {
+  if (warp >= 4 && work.divides_k() && ptx::elect_sync()) {
     ptx::mbarrier_init(shared.sum_barrier(warp - 4), 1, "sums");
     ptx::fence_mbarrier_init();
   }
@@ -193,12 +211,8 @@ BLOCKSCALE_DEVICE void fp8_gemm_kernel(const Fp8GemmParamsOf<Order>& p) {
   if (!work.begin()) return;
   if (warp < 4) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<loader_registers(kConfig)>();
-    if (warp == 0) {
-      fp8_gemm::load_operands(work, shared);
-    } else {
-      fp8_gemm::load_scales(work, shared, warp - 1);
-    }
-    if (work.blocks > 1) ptx::barrier_cluster_wait();  // which is of all threads
+    fp8_gemm::load(work, shared, warp, gathers);
+    if (work.divides_k()) ptx::barrier_cluster_wait();  // which is of all threads
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<math_registers(kConfig)>();
     fp8_gemm::multiply_tiles(work, shared, warp - 4);

@@ -56,13 +56,16 @@ class Multiplier {
     }
   }
 
-  /// Leaves the stages of `count` k-blocks to the other warpgroups: where none of this one's rows
-  /// is the group's.
+  /// Leaves the stages of `count` k-blocks, and its turns, to the other warpgroups: where none of
+  /// this one's rows is the group's.
   BLOCKSCALE_DEVICE void skip(uint32_t count) {
-    static_assert(has_two_accumulators(kConfig), "who multiplies in turns must pass the turn");
     BLOCKSCALE_NO_UNROLL
     for (; count != 0; --count) {
       shared_.ring.wait_full(place_);
+      if constexpr (!has_two_accumulators(kConfig)) {
+        await_turn();
+        pass_turn();
+      }
       leave(place_.stage);
       place_.advance(shared_.ring.stages);
     }
@@ -127,7 +130,7 @@ class Multiplier {
   BLOCKSCALE_DEVICE void take_turn(KBlock<kConfig>& x, bool is_there) {
     if (!is_there) shared_.ring.wait_full(place_);
     take_stage(x);
-    ptx::bar_sync(kFirstTurn + warpgroup_, kTurnThreads);
+    await_turn();
     ptx::wgmma_fence(x.products);
     multiply_bytes<0, kFp8BlockK>(x);
     pass_turn();
@@ -137,6 +140,9 @@ class Multiplier {
   static constexpr uint32_t kFirstTurn = 2;      // barriers, one for each warpgroup
   static constexpr uint32_t kTurnThreads = 256;  // who waits, and who passes the turn to them
 
+  BLOCKSCALE_DEVICE void await_turn() const {
+    ptx::bar_sync(kFirstTurn + warpgroup_, kTurnThreads);
+  }
   /// The next warpgroup may multiply.
   BLOCKSCALE_DEVICE void pass_turn() const {
     const uint32_t next = warpgroup_ + 1 == kWarpgroups ? 0 : warpgroup_ + 1;

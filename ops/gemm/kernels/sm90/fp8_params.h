@@ -37,7 +37,8 @@ struct TileRuns {
 /// (b_second). Where D is quantized, b and b_second have boxes of a run. D, where it is stored by
 /// TMA: [batch, M, N] in boxes of 16 rows of store_bytes_of. Scales, where they are copied: [batch,
 /// k, rows] of layout mn_major, else [batch, rows, k], in boxes of kScaleBoxBlocks of k, a tile's
-/// rows of A, one of B or, where rows are inner, kBoxRowsB.
+/// rows of A (and kBoxStepA more where rows are inner and tiles begin anywhere), one of B or, where
+/// rows are inner, kBoxRowsB.
 enum class Fp8GemmMap : uint32_t { a, a_tail, b, b_second, d, a_scales, b_scales };
 inline constexpr uint32_t kFp8GemmMaps = 7;
 
@@ -46,7 +47,7 @@ inline constexpr uint32_t kFp8GemmMaps = 7;
 struct GatheredA {
   const int32_t* index = nullptr;  // null: rows are where they are, and tensor copies bring them
   const uint8_t* values = nullptr;
-  int64_t row_stride = 0;  // bytes, a multiple of 16 as the address is
+  int64_t row_stride = 0;  // bytes, a multiple of 16 as the address and k are
   uint32_t rows = 0;       // of A; a row that is none of them is zeros
   uint32_t k = 0;
 
@@ -83,10 +84,11 @@ struct alignas(64) Fp8GemmParts {
   uint32_t a_tail_bytes = 0;
   uint32_t b_bytes = 0;  // the same of B, and in the last tile column
   uint32_t b_tail_bytes = 0;
-  uint32_t b_scale_box_bytes = 0;  // of a box of B's scales
+  uint32_t a_scale_box_rows = 0;   // of a box of A's scales
+  uint32_t b_scale_box_bytes = 0;  // of a box of B's
   bool a_batched = false;          // a matrix for each of D's, else one for all
   bool b_batched = false;
-  bool b_once = false;  // no two tiles read the same rows of B
+  bool b_once = false;  // few tiles read the same rows of B: these need not stay in L2
   /// The kernel before it in the stream computes other columns of the same D: this one need not
   /// wait for it to begin, but must not end before it.
   bool is_beside = false;

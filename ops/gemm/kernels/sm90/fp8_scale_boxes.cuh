@@ -42,14 +42,17 @@ class ScaleProducer {
     if (ptx::elect_sync()) {
       const ptx::SharedAddress full = shared_.scale_boxes.full(place_.stage);
       const ptx::SharedAddress to = shared_.scale_box(place_.stage);
-      const int32_t a_row = static_cast<int32_t>(tile_.first_row);
+      const bool a_rows_inner = p.a_scales.layout == ScaleLayout::mn_major;
+      const int32_t a_row = static_cast<int32_t>(
+          a_rows_inner ? tile_.first_row / kBoxStepA * kBoxStepA : tile_.first_row);
       const uint32_t block = first_block<kConfig>(tile_);
       const bool b_rows_inner = p.b_scales.layout == ScaleLayout::mn_major;
       const int32_t b_row =
           static_cast<int32_t>(b_rows_inner ? block / kBoxStepB * kBoxStepB : block);
       const int32_t a_matrix = p.a_batched ? static_cast<int32_t>(work_.matrix(tile_)) : 0;
       const int32_t b_matrix = p.b_batched ? static_cast<int32_t>(tile_.group) : 0;
-      ptx::mbarrier_arrive_expect_tx(full, a_scale_box_bytes(kConfig) + p.b_scale_box_bytes);
+      ptx::mbarrier_arrive_expect_tx(
+          full, p.a_scale_box_rows * kScaleBoxBlocks * 4 + p.b_scale_box_bytes);
       ptx::cp_async_bulk_tensor_shared_global<3>(to, p.map(Fp8GemmMap::a_scales),
                                                  at(p.a_scales, a_row, a_matrix), full);
       ptx::cp_async_bulk_tensor_shared_global<3>(to + a_scale_box_bytes(kConfig),
@@ -85,9 +88,9 @@ class ScaleConsumer {
   BLOCKSCALE_DEVICE ScaleConsumer(const Work<kConfig, Order>& work, const Shared<kConfig>& shared,
                                   uint32_t thread)
       : work_(work), shared_(shared), thread_(thread), k_(work.k_begin) {
-    const bool a_rows_inner = work.p.a_scales.layout == ScaleLayout::mn_major;
-    a_row_bytes_ = a_rows_inner ? 4 : kScaleBoxBlocks * 4;
-    a_k_bytes_ = a_rows_inner ? kRows * 4 : 4;
+    a_rows_inner_ = work.p.a_scales.layout == ScaleLayout::mn_major;
+    a_row_bytes_ = a_rows_inner_ ? 4 : kScaleBoxBlocks * 4;
+    a_k_bytes_ = a_rows_inner_ ? work.p.a_scale_box_rows * 4 : 4;
     b_rows_inner_ = work.p.b_scales.layout == ScaleLayout::mn_major;
     begin_tile(work.first_tile);
     BLOCKSCALE_UNROLL
@@ -119,8 +122,9 @@ class ScaleConsumer {
 
   BLOCKSCALE_DEVICE uint32_t row(uint32_t j) const { return thread_ + j * kThreads; }
 
-  /// Where B's scales lie in a box.
+  /// Where a tile's scales lie in a box.
   BLOCKSCALE_DEVICE void begin_tile(const Tile& tile) {
+    a_offset_ = a_rows_inner_ ? tile.first_row % kBoxStepA * 4 : 0;
     const uint32_t block = first_block<kConfig>(tile);
     b_offset_ = a_scale_box_bytes(kConfig) + (b_rows_inner_ ? block % kBoxStepB * 4 : 0);
   }
@@ -130,8 +134,8 @@ class ScaleConsumer {
     if (!work_.has(turn_)) return 0;
     const uint32_t left = work_.k_end - k_, count = left < kScaleBoxBlocks ? left : kScaleBoxBlocks;
     shared_.scale_boxes.wait_full(from_);
-    const ptx::SharedAddress a = shared_.scale_box(from_.stage);
-    const ptx::SharedAddress b = a + b_offset_;
+    const ptx::SharedAddress box = shared_.scale_box(from_.stage);
+    const ptx::SharedAddress a = box + a_offset_, b = box + b_offset_;
     const uint32_t b_k_bytes = b_rows_inner_ ? kBoxRowsB * 4 : 4;
     const uint32_t b_row_bytes = b_rows_inner_ ? 4 : kScaleBoxBlocks * 4;
     BLOCKSCALE_UNROLL
@@ -178,9 +182,9 @@ class ScaleConsumer {
   const Shared<kConfig>& shared_;
   uint32_t thread_;
   uint32_t turn_ = 0, k_;  // of the next box
+  bool a_rows_inner_, b_rows_inner_;
   uint32_t a_row_bytes_, a_k_bytes_;
-  bool b_rows_inner_;
-  uint32_t b_offset_;
+  uint32_t a_offset_, b_offset_;
   ptx::SharedAddress slot_[kMine];  // of stage 0
   device::StagePlace from_, to_;
 };

@@ -48,6 +48,9 @@ struct Work {
     return true;
   }
 
+  /// Whether the block is one of several of a cluster, as none is of tiles that are not known at
+  /// launch.
+  BLOCKSCALE_DEVICE bool divides_k() const { return Order::kIsKnownAtLaunch && blocks > 1; }
   BLOCKSCALE_DEVICE bool has(uint32_t turn) const { return index(turn) < tiles.count(); }
   BLOCKSCALE_DEVICE Tile tile(uint32_t turn) const {
     Tile tile = tiles.tile(index(turn));
@@ -89,7 +92,8 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
   }
 }
 
-/// Arrivals at a stage: the copying warp's, and those of the scale warps that store its scales.
+/// Arrivals at a stage: that of the warp that begins copies, and those of the warps that store its
+/// scales.
 BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
   return 1 + (c.copies_scales ? scale_warps_of(c) : 1);
 }
@@ -150,6 +154,10 @@ struct Shared {
   }
   /// Of an order that is not known at launch. (Clusters, whose sums would lie there, have none.)
   BLOCKSCALE_DEVICE ptx::SharedAddress order() const { return base + memory.total; }
+  /// Behind the order's `order_bytes`, where rows are gathered: tables of gathered_bytes_of().
+  BLOCKSCALE_DEVICE ptx::SharedAddress gathered_rows(uint32_t order_bytes) const {
+    return order() + order_bytes;
+  }
   BLOCKSCALE_DEVICE ptx::SharedAddress sum_barrier(uint32_t warp) const {
     return base + (kSumBarriers + warp * 8);
   }
