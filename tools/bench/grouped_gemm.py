@@ -95,12 +95,15 @@ def bytes_of(case: Case, rows: list[int]) -> int:
     return weights + m * case.k + m * case.k // 128 * 4 + 2 * m * case.n
 
 
+def name_of(case: dict) -> str:
+    name = f"{case['kind']} {case['groups']} x {case['rows']}, {case['n']} x {case['k']}"
+    return name if case["routing"] == "alike" else f"{name}, {case['routing']}"
+
+
 def table(cases: list[dict]) -> str:
     lines = [f"{'case':40}{'floor, us':>12}{'ours, us':>12}{'ratio':>8}{'asked':>8}"]
     for case in cases:
-        name = f"{case['kind']} {case['groups']} x {case['rows']}, {case['n']} x {case['k']}"
-        if case["routing"] != "alike":
-            name += f", {case['routing']}"
+        name = name_of(case)
         numbers = f"{case['beside_microseconds']:12.2f}{case['ours_microseconds']:12.2f}"
         lines.append(f"{name:40}{numbers}{case['ratio']:8.3f}{ASKED[case['kind']]:8.2f}")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import command
 import gemm
 import gemm_sweep
+import grouped_gemm
 import programs
 
 
@@ -240,6 +241,42 @@ def quantized_figure(document: dict) -> str:
     )
 
 
+def grouped_rows(results: dict) -> Iterator[Row]:
+    for case in results["cases"]:
+        ours, beside = case["ours_microseconds"], case["beside_microseconds"]
+        yield Row(grouped_gemm.name_of(case), ours, beside, beside / ours)
+
+
+def grouped_goals(results: dict) -> Iterator[Goal]:
+    for kind, found in results["means"].items():
+        text = f"the mean; the worst {found['worst']:.2f}"
+        at_least = kind not in ("gather", "masked")
+        yield Goal(f"products of groups: {kind}", text, found["mean"], found["asked"], at_least)
+
+
+def grouped_figure(document: dict) -> str:
+    means = document["results"]["means"]
+    return (
+        f"FP8 products of groups on an {chip_of(document)}: {means['decode']['mean']:.2f} of the "
+        f"rate of reading in decode, {means['prefill']['mean']:.2f} of cuBLASLt's in prefill."
+    )
+
+
+def moe_rows(results: dict) -> Iterator[Row]:
+    for case in results["cases"]:
+        routing = "" if case["routing"] == "uniform" else f", {case['routing']}"
+        ours, floor = case["ours_microseconds"], case["floor_microseconds"]
+        yield Row(f"{case['layer']}, {case['tokens']}{routing}", ours, floor, case["ratio"])
+
+
+def moe_figure(document: dict) -> str:
+    ratios = [row.ratio for row in moe_rows(document["results"])]
+    return (
+        f"Layers of experts in FP8 on an {chip_of(document)}: {span(ratios)} of what reading and "
+        "multiplying alone take."
+    )
+
+
 def launch_rows(results: dict) -> Iterator[Row]:
     for case in results["launch"]:
         ours, bare = case["blockscale_us"], case["bare_us"]
@@ -410,6 +447,8 @@ READERS = (
     Reader(
         is_of_quantized_results, "bf16", "us", quantized_rows, quantized_goals, quantized_figure
     ),
+    Reader(has("means", "cases"), "beside", "us", grouped_rows, grouped_goals, grouped_figure),
+    Reader(has_cases("floor_microseconds"), "least", "us", moe_rows, no_goals, moe_figure),
     Reader(has("launch"), "bare", "us", launch_rows, no_goals, launch_figure),
     Reader(has_cases("limit"), "asked", "us", host_rows, host_goals, host_figure),
     Reader(
