@@ -242,8 +242,8 @@ Examples:
 std::string stored_as(const CheckpointTensor& tensor) {
   const bool plain =
       tensor.dtype == DType::F32 || tensor.dtype == DType::F16 || tensor.dtype == DType::BF16;
-  if (tensor.quantized && tensor.dtype == DType::I8 && tensor.form.starts_with("int8")) {
-    return "int8";  // which is no recipe
+  if (tensor.quantized && tensor.dtype == DType::I8 && tensor.form.starts_with("int")) {
+    return tensor.form.substr(0, 4);  // int8 or int4, which is no recipe
   }
   if (tensor.quantized || plain) return recipe_traits(tensor.recipe).name;
   return std::string(dtype_name(tensor.dtype));

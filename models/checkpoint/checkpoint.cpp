@@ -63,7 +63,10 @@ void check_has_scales(const TensorInfo& info, const DialectTraits& dialect) {
 /// CheckpointTensor's.
 std::string form_of(const StoredWeight& weight) {
   if (weight.packed_along_rows) return "packed along rows";
-  if (weight.integers) return weight.rotated_columns == 0 ? "int8" : "int8, rotated";
+  if (weight.integer_bits != 0) {
+    return "int" + std::to_string(weight.integer_bits) +
+           (weight.rotated_columns == 0 ? "" : ", rotated");
+  }
   if (weight.channel_factors == nullptr) return "";
   const auto& [rows, columns] = weight.factor_block;
   if (rows == 0) return "factors of columns";
@@ -188,7 +191,7 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.high_nibble_first = weight.high_nibble_first;
   parts.factor_block = weight.factor_block;
   parts.packed_along_rows = weight.packed_along_rows;
-  parts.integers = weight.integers;
+  parts.integer_bits = weight.integer_bits;
   parts.rotated_columns = weight.rotated_columns;
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;

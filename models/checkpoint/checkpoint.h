@@ -28,7 +28,7 @@ struct WeightParts {
   bool high_nibble_first = false;
   BlockSize factor_block = {};     // of channel_factors
   bool packed_along_rows = false;  // StoredWeight's, as what follows
-  bool integers = false;
+  int integer_bits = 0;
   std::int64_t rotated_columns = 0;
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;

@@ -38,12 +38,14 @@ inline void check_weight(const models::StoredWeight& weight) {
   require(weight.scales != nullptr || weight.channel_factors != nullptr, "scales are there");
   const RecipeTraits& t = recipe_traits(weight.recipe);
   const std::int64_t elements = shape.batch * shape.rows * shape.k;
-  const std::int64_t values = weight.packed_along_rows
-                                  ? elements * format_traits(t.element).bits / 8
-                                  : shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
+  const std::int64_t values =
+      weight.packed_along_rows   ? elements * format_traits(t.element).bits / 8
+      : weight.integer_bits != 0 ? elements * weight.integer_bits / 8
+                                 : shape.batch * value_bytes(weight.recipe, shape.rows, shape.k);
   require(weight.values->bytes == static_cast<std::uint64_t>(values), "values fill their tensor");
   if (weight.rotated_columns != 0) {
-    require(weight.integers && shape.k % weight.rotated_columns == 0, "whole groups are rotated");
+    require(weight.integer_bits != 0 && shape.k % weight.rotated_columns == 0,
+            "whole groups are rotated");
   }
   if (weight.scales == nullptr) {
     const auto& [rows, columns] = weight.factor_block;

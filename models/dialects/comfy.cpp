@@ -4,7 +4,8 @@
 // apart is a JSON object for each layer, in a header's metadata `_quantization_metadata` or in a
 // tensor X.comfy_quant of bytes: block scales lie in tiles of 128 rows by 4, and of two 4-bit codes
 // the first is in a byte's high bits. Elder files have FP8 only: X.scale_weight, X.scale_input and
-// a mark `scaled_fp8`. INT8 (X.weight I8, X.weight_scale) is read by its values. Read only.
+// a mark `scaled_fp8`. INT8 and rotated INT4 (X.weight I8, X.weight_scale) are read by their
+// values. Read only.
 #include "models/dialects/comfy.h"
 
 #include <algorithm>
@@ -33,20 +34,24 @@ constexpr KnownKey kKeys[] = {
     {"layer", "num_experts", KeyValue::any},
     {"layer", "convrot", KeyValue::one_of, "[false, true]"},
     {"layer", "convrot_groupsize", KeyValue::any},
+    {"layer", "quant_group_size", KeyValue::one_of, "[64]"},
+    {"layer", "linear_dtype", KeyValue::one_of, R"(["int4", "int8"])"},
     {"layer", "params", KeyValue::unused},
 };
 
-constexpr char kInt8[] = "int8_tensorwise";
+constexpr char kInt8[] = "int8_tensorwise", kInt4[] = "convrot_w4a4";
 
 struct ComfyFormat {
   const char* name;
   std::array<Recipe, 2> recipes;
-  int group_size;  // 0: none
+  int group_size;        // 0: none
+  int integer_bits = 0;  // of values that no recipe has
 };
 constexpr std::array kFormats = {
     ComfyFormat{"float8_e4m3fn", {Recipe::fp8_tensor, Recipe::fp8_row}, 0},
     ComfyFormat{"float8_e5m2", {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}, 0},
-    ComfyFormat{kInt8, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0},  // as a byte an element
+    ComfyFormat{kInt8, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 8},
+    ComfyFormat{kInt4, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 4},
     ComfyFormat{"mxfp8", {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}, 32},
     ComfyFormat{"nvfp4", {Recipe::nvfp4, Recipe::nvfp4}, 16},
 };
@@ -79,9 +84,11 @@ const ComfyFormat& format_of(const std::string& layer, const ComfyLayer& said) {
   for (const NoValues& format : kNoValues) {
     if (name == format.name) reason = format.reason;
   }
-  throw Error(ErrorCode::unsupported, said.said_by,
-              where(layer) + " has the format " + show_json(name) + reason +
-                  ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8 and nvfp4");
+  throw Error(
+      ErrorCode::unsupported, said.said_by,
+      where(layer) + " has the format " + show_json(name) + reason +
+          ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, convrot_w4a4, mxfp8 " +
+          "and nvfp4");
 }
 
 /// ComfyUI multiplies codes and scales as they broadcast: [N] is no scale of a row there.
@@ -106,53 +113,67 @@ void check_words(const StoredWeight& weight, const ComfyFormat& format, const st
                     show_json(wanted));
   };
   check("group_size", format.group_size == 0 ? Json() : Json(format.group_size));
-  if (!weight.integers) check("convrot", false);
+  if (weight.integer_bits == 0) check("convrot", false);
+  if (weight.integer_bits == 4) {
+    check("convrot", true);
+  } else {
+    for (const char* key : {"quant_group_size", "linear_dtype"}) check(key, Json());
+  }
   check("orig_shape", weight.shape);  // another one: the stored rows or columns are padded
 }
 
-/// How many columns are rotated together; 0: none.
-std::int64_t rotated_columns(const FoundWeight& found, const std::string& layer,
+/// How many of K columns are rotated together; 0: none.
+std::int64_t rotated_columns(std::int64_t k, bool always, const std::string& layer,
                              const ComfyLayer& said) {
-  if (member(said.json, "convrot") != true) return 0;
+  if (!always && member(said.json, "convrot") != true) return 0;
   const Json& value = member(said.json, "convrot_groupsize");
   const std::int64_t size = value.is_null()             ? 256
                             : value.is_number_integer() ? value.get<std::int64_t>()
                                                         : 0;
-  if (size > 0 && is_rotation_size(size) && found.values->shape.back() % size == 0) return size;
-  throw Error(
-      ErrorCode::unsupported, said.said_by,
-      where(layer) + " has convrot_groupsize " + (value.is_null() ? "256" : show_json(value)) +
-          ", readable are powers of 4 that divide " + std::to_string(found.values->shape.back()));
+  if (size > 0 && is_rotation_size(size) && k % size == 0) return size;
+  throw Error(ErrorCode::unsupported, said.said_by,
+              where(layer) + " has convrot_groupsize " +
+                  (value.is_null() ? "256" : show_json(value)) +
+                  ", readable are powers of 4 that divide " + std::to_string(k));
 }
 
-/// Whole numbers with one scale, or one a row, which no recipe has.
-StoredWeight match_int8(const FoundWeight& found, const std::string& layer,
-                        const ComfyLayer& said) {
+/// Whole numbers with one scale, or one a row, which no recipe has. Those of 4 bits are rotated,
+/// and have one a row.
+StoredWeight match_integers(const FoundWeight& found, const ComfyFormat& format,
+                            const std::string& layer, const ComfyLayer& said) {
+  const bool is_int4 = format.integer_bits == 4;
   const TensorInfo& values = *found.values;
   const auto refuse = [](const TensorInfo& info, const std::string& message) {
     throw Error(ErrorCode::corrupt_file, info.name, message);
   };
   if (values.dtype != DType::I8 || values.shape.size() != 2 || values.bytes == 0) {
     refuse(values, "is " + std::string(dtype_name(values.dtype)) + " of shape " +
-                       shape_text(values.shape) + ", must be I8 of two dimensions for " + kInt8);
+                       shape_text(values.shape) + ", must be I8 of two dimensions for " +
+                       format.name);
   }
-  if (found.scales == nullptr) refuse(values, "has no scales, which int8_tensorwise needs");
+  if (found.scales == nullptr) {
+    refuse(values, "has no scales, which " + std::string(format.name) + " needs");
+  }
   const TensorInfo& scales = *found.scales;
-  const std::vector<std::int64_t> each_row = {values.shape[0], 1};
-  const bool one = std::ranges::all_of(scales.shape, [](std::int64_t n) { return n == 1; });
+  const std::int64_t rows = values.shape[0], columns = values.shape[1] * 8 / format.integer_bits;
+  std::vector<std::int64_t> each_row = {rows};
+  if (!is_int4) each_row.push_back(1);
+  const bool one =
+      !is_int4 && std::ranges::all_of(scales.shape, [](std::int64_t n) { return n == 1; });
   if (!is_scale_dtype(Format::f32, scales.dtype) || (!one && scales.shape != each_row)) {
     refuse(scales, "is " + std::string(dtype_name(scales.dtype)) + " of shape " +
-                       shape_text(scales.shape) + ", must be floats of shape [] or " +
-                       shape_text(each_row) + " for " + kInt8 + " of " + shape_text(values.shape));
+                       shape_text(scales.shape) + ", must be floats of shape " +
+                       (is_int4 ? "" : "[] or ") + shape_text(each_row) + " for " + format.name +
+                       " of " + shape_text(values.shape));
   }
   StoredWeight weight;
   static_cast<FoundWeight&>(weight) = found;
   weight.recipe = Recipe::fp8_tensor;
-  weight.shape = values.shape;
-  weight.integers = true;
-  weight.rotated_columns = rotated_columns(found, layer, said);
+  weight.shape = {rows, columns};
+  weight.integer_bits = format.integer_bits;
+  weight.rotated_columns = rotated_columns(columns, is_int4, layer, said);
   weight.channel_factors = found.scales;
-  weight.factor_block = {one ? values.shape[0] : 1, values.shape[1]};
+  weight.factor_block = {one ? rows : 1, columns};
   weight.scales = nullptr;
   weight.input_scale = nullptr;  // inputs are quantized as they come
   return weight;
@@ -335,10 +356,10 @@ StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
     throw Error(ErrorCode::corrupt_file, layer.said_by,
                 where(name) + " is of no tensor: there is no " + quote(found.name, 200));
   }
-  if (format.group_size == 0) {
-    check_broadcast(found);
-  } else {
+  if (format.group_size != 0) {
     found.scale_layout = ScaleLayout::swizzled_128x4;
+  } else if (format.integer_bits != 4) {  // of which rows have one by one dimension
+    check_broadcast(found);
   }
   if (format.recipes[0] == Recipe::mxfp8_e4m3) found.input_scale = nullptr;  // of no effect
   if (format.recipes[0] == Recipe::nvfp4) {
@@ -347,9 +368,8 @@ StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
     found.tensor_scale = find_info(store, name + ".weight_scale_2");
     found.channel_factors = find_info(store, name + ".pre_quant_scale");
   }
-  const StoredWeight weight = format.name == std::string_view(kInt8)
-                                  ? match_int8(found, name, layer)
-                                  : match_any(found, format.recipes);
+  const StoredWeight weight = format.integer_bits != 0 ? match_integers(found, format, name, layer)
+                                                       : match_any(found, format.recipes);
   check_words(weight, format, name, layer);
   return weight;
 }

@@ -21,6 +21,7 @@ std::vector<TensorStore> make_stores() {
   const TensorInfo int8{"a.weight", DType::I8, {4, 256}, 0};
   stores.push_back(make_store({int8, {"a.weight_scale", DType::F32, {}, 0}}));
   stores.push_back(make_store({int8, {"a.weight_scale", DType::BF16, {4, 1}, 0}}));
+  stores.push_back(make_store({int8, {"a.weight_scale", DType::F32, {4}, 0}}));  // of 4 bits
   for (const DType scale : {DType::U8, DType::F8_E4M3}) {
     stores.push_back(make_store({codes,
                                  {"a.weight_scale", scale, {128, 4}, 0},

@@ -291,6 +291,72 @@ TEST_F(ComfyTest, Int8IsQuantizedFromItsValues) {
   }
 }
 
+/// All pairs of codes, 512 codes a row in 256 bytes.
+std::vector<TestTensor> int4() {
+  std::string codes;
+  for (int i = 0; i < 3 * 256; ++i) codes.push_back(static_cast<char>((i * 37 + i / 256) & 0xFF));
+  return {{"a.weight", DType::I8, {3, 256}, codes},
+          {"a.weight_scale", DType::F32, {3}, floats({0.125f, 0.5f, 4.0f})}};
+}
+
+TEST_F(ComfyTest, RotatedInt4IsReadByItsValues) {
+  const std::vector<TestTensor> tensors = int4();
+  TestTensor unpacked = tensors[0];  // a byte a code
+  unpacked.data.clear();
+  for (const char pair : tensors[0].data) {
+    const int byte = static_cast<unsigned char>(pair);
+    for (const int nibble : {byte & 15, byte >> 4}) {
+      unpacked.data.push_back(static_cast<char>(nibble < 8 ? nibble : nibble - 16));
+    }
+  }
+  const std::vector<float> scaled = scaled_integers(unpacked, {0.125f, 0.5f, 4.0f});
+  for (const std::size_t size : {4u, 64u, 256u}) {
+    const std::vector<float> expected = rotated(scaled, size);
+    Json said = {{"format", "convrot_w4a4"}, {"quant_group_size", 64}, {"linear_dtype", "int8"}};
+    if (size != 256) said["convrot_groupsize"] = size;
+    const Checkpoint checkpoint = open(tensors, {{"a", said}});
+    const CheckpointTensor* tensor = checkpoint.find("a.weight");
+    ASSERT_NE(tensor, nullptr);
+    EXPECT_EQ(tensor->form, "int4, rotated");
+    EXPECT_EQ(tensor->shape, (std::vector<std::int64_t>{3, 512}));
+    EXPECT_EQ(values_of(converted(Recipe::f32, Dialect::plain), "a.weight"), expected) << size;
+    const auto compared = compare(folder_ / "model", folder_ / "out");
+    EXPECT_EQ(compared.total.status, ComparisonStatus::equal);
+  }
+}
+
+TEST_F(ComfyTest, Int4OfOtherShapesAndWordsIsRefused) {
+  const auto refused = [&](const Json& more, const std::string& reason) {
+    Json said = format("convrot_w4a4");
+    said.update(more);
+    expect_refused(ErrorCode::unsupported, int4(), {{"a", said}}, file().string(), reason);
+  };
+  refused({{"convrot", false}}, "has convrot false, readable is true");
+  refused({{"quant_group_size", 32}}, "quant_group_size is 32");
+  refused({{"linear_dtype", "fp8"}}, "linear_dtype is \"fp8\"");
+  refused({{"group_size", 64}}, "has group_size 64, readable is null");
+  refused({{"orig_shape", {3, 256}}}, "has orig_shape [3,256], readable is [3,512]");
+  refused({{"convrot_groupsize", 1024}}, "readable are powers of 4 that divide 512");
+  for (const char* key : {"quant_group_size", "linear_dtype"}) {
+    Json said = format("int8_tensorwise");
+    said[key] = std::string(key) == "linear_dtype" ? Json("int4") : Json(64);
+    expect_refused(ErrorCode::unsupported, int8("a", {3, 1}), {{"a", said}}, file().string(),
+                   std::string("has ") + key);
+  }
+  const Json said = {{"a", format("convrot_w4a4")}};
+  std::vector<TestTensor> tensors = int4();
+  tensors[1].shape = {3, 1};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight_scale",
+                 "of shape [3, 1], must be floats of shape [3] for convrot_w4a4");
+  tensors[1] = {"a.weight_scale", DType::F32, {1}, floats({1})};
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight_scale", "of shape [1]");
+  tensors.pop_back();
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "has no scales");
+  tensors = int4();
+  tensors[0].dtype = DType::U8;
+  expect_refused(ErrorCode::corrupt_file, tensors, said, "a.weight", "is U8 of shape [3, 256]");
+}
+
 TEST_F(ComfyTest, Int8OfOtherShapesAndWordsIsRefused) {
   const auto refused = [&](const Json& more, const std::string& reason) {
     Json said = format("int8_tensorwise");
@@ -344,7 +410,6 @@ TEST_F(ComfyTest, FormatsThatAreNotKnownAreNamed) {
   BlockWeight w = kAsModelOpt;
   const std::string dtype = " (its values depend on the dtype that a layer computes in)";
   const std::pair<const char*, std::string> formats[] = {
-      {"convrot_w4a4", ""},
       {"asym_w4a8_int8", dtype},
       {"awq_w4a16", dtype},
       {"svdquant_w4a4", " (its values are what products with quantized inputs show)"},
@@ -355,8 +420,8 @@ TEST_F(ComfyTest, FormatsThatAreNotKnownAreNamed) {
     expect_refused(ErrorCode::unsupported, nvfp4("a", w), {{"a", format(name)}}, file().string(),
                    "what is said of layer \"a\" has the format \"" + std::string(name) + "\"" +
                        reason +
-                       ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8 and "
-                       "nvfp4");
+                       ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, "
+                       "convrot_w4a4, mxfp8 and nvfp4");
   }
   expect_refused(ErrorCode::unsupported, nvfp4("a", w), {{"a", Json::object()}}, file().string(),
                  "has the format null");

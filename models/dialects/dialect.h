@@ -69,8 +69,9 @@ struct StoredWeight : FoundWeight {
   std::int64_t matrices_per_scale = 1;
   /// A stack [E, in, out] whose blocks and codes lie along `in`: [E, in / 2, out] of FP4.
   bool packed_along_rows = false;
-  /// Values are whole numbers, I8: what the recipe, fp8_tensor, says of elements does not hold.
-  bool integers = false;
+  /// Not 0: values are whole numbers, I8, of 8 bits, or of 4, two in a byte, the first in its low
+  /// ones. What the recipe, fp8_tensor, says of elements does not hold.
+  int integer_bits = 0;
   /// Not 0: in each row, so many columns at a time are multiplied by the Hadamard matrix of
   /// rotation.h, which is its own inverse.
   std::int64_t rotated_columns = 0;

@@ -32,21 +32,25 @@ READ = [
     ("float8_e4m3fn", "fp8_tensor", TensorCoreFP8Layout, {}),
     ("float8_e5m2", "fp8_tensor_e5m2", TensorCoreFP8Layout, {"dtype": torch.float8_e5m2}),
 ]
-#: Of INT8, which is read by its values: options, and what is said of a layer.
-INT8_LAYOUT = TensorWiseINT8Layout
-INT8 = [
-    ({}, {}),
-    ({"per_channel": True}, {"convrot": False}),
-    ({"per_channel": True, "convrot": True}, {"convrot": True}),
+#: Of whole numbers, which are read by their values: the format and what quantizes, options, and
+#: what is said of a layer.
+INT8 = ("int8_tensorwise", TensorWiseINT8Layout)
+INT4 = ("convrot_w4a4", TensorCoreConvRotW4A4Layout)
+INTEGERS = [
+    (INT8, {}, {}),
+    (INT8, {"per_channel": True}, {"convrot": False}),
+    (INT8, {"per_channel": True, "convrot": True}, {"convrot": True}),
     (
+        INT8,
         {"per_channel": True, "convrot": True, "convrot_groupsize": 64},
         {"convrot": True, "convrot_groupsize": 64},
     ),
+    (INT4, {}, {}),
+    (INT4, {"convrot_groupsize": 64}, {"convrot_groupsize": 64, "quant_group_size": 64}),
 ]
-INT8_SHAPES = {"blocks.0.attn.q": (256, 512), "blocks.0.ffn.0": (72, 256)}
+INTEGER_SHAPES = {"blocks.0.attn.q": (256, 512), "blocks.0.ffn.0": (72, 256)}
 #: Whose numbers are others than ours.
 REFUSED = [
-    ("convrot_w4a4", TensorCoreConvRotW4A4Layout, {}),
     ("asym_w4a8_int8", AsymW4A8Int8Layout, {}),
 ]
 

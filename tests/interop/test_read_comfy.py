@@ -59,8 +59,9 @@ def test_comfy_kitchen(
 
 
 @pytest.mark.parametrize("described_by", ["header", "tensors"])
-@pytest.mark.parametrize(("options", "words"), comfy_models.INT8)
-def test_int8_is_read_by_its_values(
+@pytest.mark.parametrize(("kind_of_number", "options", "words"), comfy_models.INTEGERS)
+def test_whole_numbers_are_read_by_their_values(
+    kind_of_number: tuple[str, type],
     options: dict[str, object],
     words: dict[str, object],
     described_by: str,
@@ -69,20 +70,15 @@ def test_int8_is_read_by_its_values(
     findings: Findings,
 ) -> None:
     folder = tmp_path / "written"
-    expected = comfy_models.write(
-        folder,
-        "int8_tensorwise",
-        comfy_models.INT8_LAYOUT,
-        options,
-        described_by,
-        comfy_models.INT8_SHAPES,
-        words,
-    )
+    name, layout = kind_of_number
+    shapes = comfy_models.INTEGER_SHAPES
+    expected = comfy_models.write(folder, name, layout, options, described_by, shapes, words)
+    number = "int8" if kind_of_number is comfy_models.INT8 else "int4"
     shown = json.loads(blockscale.run("inspect", folder, "--json"))
     recipes = {t["name"]: t["recipe"] for t in shown["tensors"]}
-    assert {recipes[weight] for weight in expected} == {"int8"}
+    assert {recipes[weight] for weight in expected} == {number}
     ours = values(blockscale, folder, "read-as-f32")
-    rotated = bool(options.get("convrot"))
+    rotated = number == "int4" or bool(options.get("convrot"))
     for weight, theirs in expected.items():
         if rotated:  # sums of as many products as a rotation has columns, in another order
             bound = np.abs(theirs).max(axis=1, keepdims=True) * 2.0**-20
@@ -91,7 +87,7 @@ def test_int8_is_read_by_its_values(
             assert np.array_equal(ours[weight], theirs), weight
     size = words.get("convrot_groupsize", 256)
     kind = f"rotated by {size}" if rotated else "a row" if options else "a tensor"
-    row = f"comfy-kitchen {metadata.version('comfy-kitchen')} (int8_tensorwise, {kind}), INT8"
+    row = f"comfy-kitchen {metadata.version('comfy-kitchen')} ({name}, {kind}), {number.upper()}"
     same = "within 2^-20 of a row's greatest" if rotated else "equal"
     findings.record(SECTION, row, layers=len(expected), values=same, rewritten="by its values")
 

@@ -272,8 +272,8 @@ def moe_rows(results: dict) -> Iterator[Row]:
 def moe_figure(document: dict) -> str:
     ratios = [row.ratio for row in moe_rows(document["results"])]
     return (
-        f"Layers of experts in FP8 on an {chip_of(document)}: {span(ratios)} of what reading and "
-        "multiplying alone take."
+        f"Layers of experts in FP8 on an {chip_of(document)}: {span(ratios)} of the speed that "
+        "reading and multiplying alone would have."
     )
 
 
