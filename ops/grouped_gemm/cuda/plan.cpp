@@ -116,7 +116,7 @@ void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArgumen
   if (x.index == nullptr) return;
   check_size("a.rows", x.a.rows);
   check_scales(scales_of_operand(x.a), x.a, "a");
-  check_size("a.values, in 16 bytes", x.a.rows * ceil_div(x.a.value_row_stride, 16));
+  check_size("a.rows * a.value_row_stride / 16", x.a.rows * ceil_div(x.a.value_row_stride, 16));
   step.maps[static_cast<std::size_t>(Fp8GemmMap::a)] = {};
   step.maps[static_cast<std::size_t>(Fp8GemmMap::a_tail)] = {};
   p.gather.index = x.index;
