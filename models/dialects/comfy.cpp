@@ -39,8 +39,6 @@ constexpr KnownKey kKeys[] = {
     {"layer", "params", KeyValue::unused},
 };
 
-constexpr char kInt8[] = "int8_tensorwise", kInt4[] = "convrot_w4a4";
-
 struct ComfyFormat {
   const char* name;
   std::array<Recipe, 2> recipes;
@@ -50,8 +48,8 @@ struct ComfyFormat {
 constexpr std::array kFormats = {
     ComfyFormat{"float8_e4m3fn", {Recipe::fp8_tensor, Recipe::fp8_row}, 0},
     ComfyFormat{"float8_e5m2", {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}, 0},
-    ComfyFormat{kInt8, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 8},
-    ComfyFormat{kInt4, {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 4},
+    ComfyFormat{"int8_tensorwise", {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 8},
+    ComfyFormat{"convrot_w4a4", {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 4},
     ComfyFormat{"mxfp8", {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}, 32},
     ComfyFormat{"nvfp4", {Recipe::nvfp4, Recipe::nvfp4}, 16},
 };

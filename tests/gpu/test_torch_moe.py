@@ -16,8 +16,8 @@ import blockscale.torch  # noqa: E402 (where there is no torch, gpu_torch says s
 
 ops = torch.ops.blockscale
 FP8 = "fp8_128x128"
-#: Of the CPU's result, in L2: a requantised code may fall to the other side of an edge, and sums of
-#: tensor cores differ in their last bits.
+#: Of the CPU's result, in L2: what a layer may differ from its model by. A requantised code may
+#: fall to the other side of an edge, and sums of tensor cores differ in their last bits.
 LARGEST_DIFFERENCE = 0.006
 
 

@@ -169,8 +169,8 @@ BLOCKSCALE_DEVICE void add_run(const FinalizeParams& p, uint32_t token, uint32_t
     typename Elements::Row rows[kAhead];
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
-      if (numbers[i] >= 0)
-        rows[i] = elements.load_row(p.rows + numbers[i] * p.row_stride, p.columns);
+      if (numbers[i] < 0) continue;
+      rows[i] = elements.load_row(p.rows + numbers[i] * p.row_stride, p.columns);
     }
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
