@@ -40,6 +40,12 @@ def run_with_driver(code: str, tmp_path: Path) -> subprocess.CompletedProcess[st
     )
 
 
+def runs_to_its_end(code: str, tmp_path: Path) -> None:
+    """`run_with_driver` of code that prints "done" and nothing else."""
+    result = run_with_driver(code, tmp_path)
+    assert result.stdout.strip() == "done", result.stderr
+
+
 needs_driver = pytest.mark.skipif(
     not DRIVERS or not NVRTC,
     reason="the fake driver is not built, or nvidia-cuda-nvrtc not installed: ./dev test release",

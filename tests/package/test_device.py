@@ -9,7 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from on_device import FP8, SOURCE, last_line, needs_driver, run, run_with_driver
+from on_device import (
+    FP8,
+    SOURCE,
+    last_line,
+    needs_driver,
+    run,
+    run_with_driver,
+    runs_to_its_end,
+)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +185,7 @@ assert blockscale.dequantize(t, out=out) is out
 assert set(asked) == {STREAM + 1}, asked
 print('done')
 """
-    result = run_with_driver(code, tmp_path)
-    assert result.stdout.strip() == "done", result.stderr
+    runs_to_its_end(code, tmp_path)
 
 
 @needs_driver
@@ -209,8 +216,7 @@ else:
     raise AssertionError('no error')
 print('done')
 """
-    result = run_with_driver(FP8 + code, tmp_path)
-    assert result.stdout.strip() == "done", result.stderr
+    runs_to_its_end(FP8 + code, tmp_path)
 
 
 TORCH = """
@@ -250,8 +256,7 @@ assert y.shape == (64, 256) and y.dtype.name == 'float16'
 assert set(asked) == {None}, asked  # no stream was made to wait for another
 print('done')
 """
-    result = run_with_driver(TORCH + code, tmp_path)
-    assert result.stdout.strip() == "done", result.stderr
+    runs_to_its_end(TORCH + code, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -346,8 +351,7 @@ for call in (lambda: blockscale.quantize(x, 'nvfp4'), lambda: blockscale.dequant
 assert alive == [True] * 5, alive
 print('done')
 """
-    result = run_with_driver(JAX + code, tmp_path)
-    assert result.stdout.strip() == "done", result.stderr
+    runs_to_its_end(JAX + code, tmp_path)
 
 
 @pytest.mark.parametrize(
