@@ -63,9 +63,11 @@ void check_has_scales(const TensorInfo& info, const DialectTraits& dialect) {
 /// CheckpointTensor's.
 std::string form_of(const StoredWeight& weight) {
   if (weight.packed_along_rows) return "packed along rows";
-  if (weight.integer_bits != 0) {
-    return "int" + std::to_string(weight.integer_bits) +
-           (weight.rotated_columns == 0 ? "" : ", rotated");
+  if (const IntegerForm& form = weight.integers; form.bits != 0) {
+    return "int" + std::to_string(form.bits) +
+           (form.group == 0 ? "" : " in groups of " + std::to_string(form.group)) +
+           (form[IntegerPart::up] == nullptr ? "" : ", a product added") +
+           (form.rotated_columns == 0 ? "" : ", rotated");
   }
   if (weight.channel_factors == nullptr) return "";
   const auto& [rows, columns] = weight.factor_block;
@@ -138,9 +140,8 @@ std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& f
   const std::vector<StoredWeight> weights = checkpoint->dialect_->read(store, checkpoint->config_);
   std::set<std::string_view> claimed;
   for (const StoredWeight& weight : weights) {
-    for (const TensorInfo* info : {weight.values, weight.scales, weight.tensor_scale,
-                                   weight.input_scale, weight.channel_factors, weight.derived}) {
-      if (info != nullptr && !claimed.insert(info->name).second) {
+    for (const TensorInfo* info : weight.tensors()) {
+      if (!claimed.insert(info->name).second) {
         throw Error(ErrorCode::corrupt_file, info->name, "is claimed by two weights");
       }
     }
@@ -191,8 +192,8 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.high_nibble_first = weight.high_nibble_first;
   parts.factor_block = weight.factor_block;
   parts.packed_along_rows = weight.packed_along_rows;
-  parts.integer_bits = weight.integer_bits;
-  parts.rotated_columns = weight.rotated_columns;
+  parts.integers = weight.integers;
+  std::ranges::transform(weight.integers.parts, parts.integer_parts.begin(), entry);
   const bool f32_scales = recipe_traits(weight.recipe).scale == Format::f32;
   parts.scale_copy = f32_scales ? copy_of_factors(parts.scales, true) : -1;
   const std::int64_t stack = matrix_shape(weight.shape).batch;
@@ -264,6 +265,9 @@ std::vector<const TensorStore::Entry*> WeightParts::stored() const {
   std::vector<const TensorStore::Entry*> result;
   for (const TensorStore::Entry* part :
        {values, scales, tensor_scale, input_scale, channel_factors}) {
+    if (part != nullptr) result.push_back(part);
+  }
+  for (const TensorStore::Entry* part : integer_parts) {
     if (part != nullptr) result.push_back(part);
   }
   return result;

@@ -27,9 +27,10 @@ struct WeightParts {
   ScaleLayout scale_layout = ScaleLayout::row_major;
   bool high_nibble_first = false;
   BlockSize factor_block = {};     // of channel_factors
-  bool packed_along_rows = false;  // StoredWeight's, as what follows
-  int integer_bits = 0;
-  std::int64_t rotated_columns = 0;
+  bool packed_along_rows = false;  // StoredWeight's
+  IntegerForm integers = {};       // likewise, and its parts:
+  std::array<const TensorStore::Entry*, std::tuple_size_v<decltype(IntegerForm::parts)>>
+      integer_parts = {};
   /// Index into `copies` of scales that cannot be used in place, or -1.
   int scale_copy = -1;
   int tensor_scale_copy = -1;

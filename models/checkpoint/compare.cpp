@@ -132,7 +132,7 @@ struct Side {
     return checkpoint.store().data(*checkpoint.parts(index).values);
   }
   std::string recipe() const {
-    const bool has_recipe = has_view() && checkpoint.parts(index).integer_bits == 0;
+    const bool has_recipe = has_view() && checkpoint.parts(index).integers.bits == 0;
     return has_recipe ? recipe_traits(tensor().recipe).name
                       : std::string(dtype_name(tensor().dtype));
   }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "models/checkpoint/codes.h"
-#include "models/checkpoint/rotation.h"
+#include "models/checkpoint/integers.h"
 
 namespace blockscale::models {
 
@@ -135,27 +135,6 @@ void apply_factors(const StoredCheckpoint& checkpoint, std::size_t tensor, const
   }
 }
 
-/// Rows of whole numbers with scales of blocks, turned back where they are rotated.
-MatrixView read_integers(const StoredCheckpoint& checkpoint, std::size_t tensor,
-                         const RowRange& range, std::vector<std::byte>& buffer) {
-  const WeightParts& parts = checkpoint.parts(tensor);
-  const MatrixShape shape = matrix_shape(checkpoint.tensors()[tensor].shape);
-  const std::int64_t per_byte = 8 / parts.integer_bits;
-  const std::byte* const codes = checkpoint.store().data(*parts.values).data() +
-                                 (range.batch * shape.rows + range.begin) * shape.k / per_byte;
-  const std::int64_t count = range.count * shape.k;
-  auto* const out = reinterpret_cast<float*>(Scratch::room(buffer, 4 * count));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto byte = std::to_integer<std::uint8_t>(codes[i / per_byte]);
-    const bool is_low = per_byte == 2 && i % 2 == 0;  // whose sign is bit 3
-    const auto code = static_cast<std::int8_t>(is_low ? byte << 4 : byte);
-    out[i] = static_cast<float>(per_byte == 2 ? code >> 4 : code);
-  }
-  apply_factors(checkpoint, tensor, range, shape.k, out);
-  if (parts.rotated_columns != 0) rotate(out, count, parts.rotated_columns);
-  return {out, Format::f32, range.count, shape.k};
-}
-
 /// Whole blocks of rows that hold `range`, of a matrix that is packed along them.
 RowRange whole_blocks(const RowRange& range, std::int64_t block) {
   const std::int64_t begin = range.begin / block * block;
@@ -217,7 +196,7 @@ MatrixView read_rows(const StoredCheckpoint& checkpoint, std::size_t tensor, con
   if (checkpoint.parts(tensor).packed_along_rows) {
     return read_packed_along_rows(checkpoint, tensor, range, buffer);
   }
-  if (checkpoint.parts(tensor).integer_bits != 0) {
+  if (checkpoint.parts(tensor).integers.bits != 0) {
     return read_integers(checkpoint, tensor, range, buffer);
   }
   ScaledTensorView rows = slice(checkpoint.unaligned_view(tensor), range);

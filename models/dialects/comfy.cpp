@@ -4,14 +4,14 @@
 // apart is a JSON object for each layer, in a header's metadata `_quantization_metadata` or in a
 // tensor X.comfy_quant of bytes: block scales lie in tiles of 128 rows by 4, and of two 4-bit codes
 // the first is in a byte's high bits. Elder files have FP8 only: X.scale_weight, X.scale_input and
-// a mark `scaled_fp8`. INT8 and rotated INT4 (X.weight I8, X.weight_scale) are read by their
-// values. Read only.
+// a mark `scaled_fp8`. Weights of whole numbers (comfy_integers.h) are read by their values. Read
+// only.
 #include "models/dialects/comfy.h"
 
 #include <algorithm>
 #include <array>
 
-#include "models/checkpoint/rotation.h"
+#include "models/dialects/comfy_integers.h"
 #include "models/dialects/config_keys.h"
 #include "models/dialects/declared.h"
 #include "models/dialects/low_bit_forms.h"
@@ -36,57 +36,55 @@ constexpr KnownKey kKeys[] = {
     {"layer", "convrot_groupsize", KeyValue::any},
     {"layer", "quant_group_size", KeyValue::one_of, "[64]"},
     {"layer", "linear_dtype", KeyValue::one_of, R"(["int4", "int8"])"},
-    {"layer", "params", KeyValue::unused},
+    {"layer", "act_unsigned", KeyValue::one_of, "[false]"},  // else inputs are shifted
+    {"layer", "params", KeyValue::object, "params"},
+    {"params", "group_size", KeyValue::any},
+    {"params", "convrot", KeyValue::one_of, "[false, true]"},
+    {"params", "convrot_groupsize", KeyValue::any},
+    {"params", "linear_dtype", KeyValue::one_of, R"(["int4", "int8"])"},
 };
+
+/// Whether columns are rotated: as the layer says, or whatever it says.
+enum class Rotation : std::uint8_t { never, said, always };
+
+constexpr std::int64_t kOwnGroups = -1;  // the match reads `group_size`
 
 struct ComfyFormat {
   const char* name;
   std::array<Recipe, 2> recipes;
-  int group_size;        // 0: none
-  int integer_bits = 0;  // of values that no recipe has
+  std::int64_t group_size = 0;                          // 0: none
+  StoredWeight (*match)(const ComfySource&) = nullptr;  // of whole numbers, which no recipe has
+  Rotation rotation = Rotation::never;
 };
+constexpr std::array kNoRecipe = {Recipe::fp8_tensor, Recipe::fp8_tensor};
 constexpr std::array kFormats = {
-    ComfyFormat{"float8_e4m3fn", {Recipe::fp8_tensor, Recipe::fp8_row}, 0},
-    ComfyFormat{"float8_e5m2", {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}, 0},
-    ComfyFormat{"int8_tensorwise", {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 8},
-    ComfyFormat{"convrot_w4a4", {Recipe::fp8_tensor, Recipe::fp8_tensor}, 0, 4},
+    ComfyFormat{"float8_e4m3fn", {Recipe::fp8_tensor, Recipe::fp8_row}},
+    ComfyFormat{"float8_e5m2", {Recipe::fp8_tensor_e5m2, Recipe::fp8_tensor_e5m2}},
     ComfyFormat{"mxfp8", {Recipe::mxfp8_e4m3, Recipe::mxfp8_e4m3}, 32},
     ComfyFormat{"nvfp4", {Recipe::nvfp4, Recipe::nvfp4}, 16},
+    ComfyFormat{"int8_tensorwise", kNoRecipe, 0, match_int8, Rotation::said},
+    ComfyFormat{"convrot_w4a4", kNoRecipe, 0, match_convrot_w4a4, Rotation::always},
+    ComfyFormat{"asym_w4a8_int8", kNoRecipe, kOwnGroups, match_asym_w4a8, Rotation::always},
+    ComfyFormat{"awq_w4a16", kNoRecipe, kOwnGroups, match_awq_w4a16},
+    ComfyFormat{"svdquant_w4a4", kNoRecipe, kOwnGroups, match_svdquant_w4a4},
 };
-
-/// Formats that have no values of their own, and why.
-struct NoValues {
-  const char* name;
-  const char* reason;
-};
-constexpr NoValues kNoValues[] = {
-    {"awq_w4a16", " (its values depend on the dtype that a layer computes in)"},
-    {"asym_w4a8_int8", " (its values depend on the dtype that a layer computes in)"},
-    {"svdquant_w4a4", " (its values are what products with quantized inputs show)"},
-};
-
-std::string where(const std::string& layer) {
-  return "what is said of layer " + quote(layer, 200);
-}
 
 const ComfyFormat& format_of(const std::string& layer, const ComfyLayer& said) {
   if (!said.json.is_object()) {
     throw Error(ErrorCode::corrupt_file, said.said_by,
-                where(layer) + " is " + show_json(said.json) + ", must be an object");
+                said_of(layer) + " is " + show_json(said.json) + ", must be an object");
   }
   const Json& name = member(said.json, "format");
   for (const ComfyFormat& format : kFormats) {
     if (name == format.name) return format;
   }
-  std::string reason;
-  for (const NoValues& format : kNoValues) {
-    if (name == format.name) reason = format.reason;
+  std::string names;
+  for (const ComfyFormat& format : kFormats) {
+    names += names.empty() ? "" : &format == &kFormats.back() ? " and " : ", ";
+    names += format.name;
   }
-  throw Error(
-      ErrorCode::unsupported, said.said_by,
-      where(layer) + " has the format " + show_json(name) + reason +
-          ", readable are float8_e4m3fn, float8_e5m2, int8_tensorwise, convrot_w4a4, mxfp8 " +
-          "and nvfp4");
+  throw Error(ErrorCode::unsupported, said.said_by,
+              said_of(layer) + " has the format " + show_json(name) + ", readable are " + names);
 }
 
 /// ComfyUI multiplies codes and scales as they broadcast: [N] is no scale of a row there.
@@ -107,74 +105,27 @@ void check_words(const StoredWeight& weight, const ComfyFormat& format, const st
     const Json& value = member(said.json, key);
     if (value.is_null() || value == wanted) return;
     throw Error(ErrorCode::unsupported, said.said_by,
-                where(layer) + " has " + key + " " + show_json(value) + ", readable is " +
+                said_of(layer) + " has " + key + " " + show_json(value) + ", readable is " +
                     show_json(wanted));
   };
-  check("group_size", format.group_size == 0 ? Json() : Json(format.group_size));
-  if (weight.integer_bits == 0) check("convrot", false);
-  if (weight.integer_bits == 4) {
-    check("convrot", true);
-  } else {
+  if (format.group_size != kOwnGroups) {
+    check("group_size", format.group_size == 0 ? Json() : Json(format.group_size));
+  }
+  if (format.rotation != Rotation::said) check("convrot", format.rotation == Rotation::always);
+  if (format.match != match_convrot_w4a4) {
     for (const char* key : {"quant_group_size", "linear_dtype"}) check(key, Json());
   }
   check("orig_shape", weight.shape);  // another one: the stored rows or columns are padded
 }
 
-/// How many of K columns are rotated together; 0: none.
-std::int64_t rotated_columns(std::int64_t k, bool always, const std::string& layer,
-                             const ComfyLayer& said) {
-  if (!always && member(said.json, "convrot") != true) return 0;
-  const Json& value = member(said.json, "convrot_groupsize");
-  const std::int64_t size = value.is_null()             ? 256
-                            : value.is_number_integer() ? value.get<std::int64_t>()
-                                                        : 0;
-  if (size > 0 && is_rotation_size(size) && k % size == 0) return size;
-  throw Error(ErrorCode::unsupported, said.said_by,
-              where(layer) + " has convrot_groupsize " +
-                  (value.is_null() ? "256" : show_json(value)) +
-                  ", readable are powers of 4 that divide " + std::to_string(k));
-}
-
-/// Whole numbers with one scale, or one a row, which no recipe has. Those of 4 bits are rotated,
-/// and have one a row.
-StoredWeight match_integers(const FoundWeight& found, const ComfyFormat& format,
-                            const std::string& layer, const ComfyLayer& said) {
-  const bool is_int4 = format.integer_bits == 4;
-  const TensorInfo& values = *found.values;
-  const auto refuse = [](const TensorInfo& info, const std::string& message) {
-    throw Error(ErrorCode::corrupt_file, info.name, message);
-  };
-  if (values.dtype != DType::I8 || values.shape.size() != 2 || values.bytes == 0) {
-    refuse(values, "is " + std::string(dtype_name(values.dtype)) + " of shape " +
-                       shape_text(values.shape) + ", must be I8 of two dimensions for " +
-                       format.name);
+/// ComfyUI looks in `params` for what a layer itself does not say.
+ComfyLayer with_params(ComfyLayer layer) {
+  const Json params = member(layer.json, "params");
+  if (!params.is_object()) return layer;
+  for (const auto& [key, value] : params.items()) {
+    if (member(layer.json, key.c_str()).is_null()) layer.json[key] = value;
   }
-  if (found.scales == nullptr) {
-    refuse(values, "has no scales, which " + std::string(format.name) + " needs");
-  }
-  const TensorInfo& scales = *found.scales;
-  const std::int64_t rows = values.shape[0], columns = values.shape[1] * 8 / format.integer_bits;
-  std::vector<std::int64_t> each_row = {rows};
-  if (!is_int4) each_row.push_back(1);
-  const bool one =
-      !is_int4 && std::ranges::all_of(scales.shape, [](std::int64_t n) { return n == 1; });
-  if (!is_scale_dtype(Format::f32, scales.dtype) || (!one && scales.shape != each_row)) {
-    refuse(scales, "is " + std::string(dtype_name(scales.dtype)) + " of shape " +
-                       shape_text(scales.shape) + ", must be floats of shape " +
-                       (is_int4 ? "" : "[] or ") + shape_text(each_row) + " for " + format.name +
-                       " of " + shape_text(values.shape));
-  }
-  StoredWeight weight;
-  static_cast<FoundWeight&>(weight) = found;
-  weight.recipe = Recipe::fp8_tensor;
-  weight.shape = {rows, columns};
-  weight.integer_bits = format.integer_bits;
-  weight.rotated_columns = rotated_columns(columns, is_int4, layer, said);
-  weight.channel_factors = found.scales;
-  weight.factor_block = {one ? rows : 1, columns};
-  weight.scales = nullptr;
-  weight.input_scale = nullptr;  // inputs are quantized as they come
-  return weight;
+  return layer;
 }
 
 FoundWeight find_weight(const TensorStore& store, const std::string& layer, bool elder) {
@@ -226,7 +177,7 @@ void add(std::map<std::string, ComfyLayer>& layers, const std::string& name, Com
   const auto [found, added] = layers.try_emplace(name, layer);
   if (added || found->second.json == layer.json) return;
   throw Error(ErrorCode::unsupported, layer.said_by,
-              where(name) + " differs from what " + found->second.said_by + " says");
+              said_of(name) + " differs from what " + found->second.said_by + " says");
 }
 
 /// Every shard may tell of all layers, and a tensor of its own.
@@ -257,7 +208,8 @@ std::map<std::string, ComfyLayer> layers_of(const TensorStore& store) {
 void check_undescribed(const TensorStore& store, const std::set<std::string_view>& claimed) {
   for (const auto& [name, entry] : store.tensors()) {
     if (claimed.contains(name)) continue;
-    for (const char* suffix : {".weight_scale", ".weight_scale_2", ".scale_weight"}) {
+    for (const char* suffix :
+         {".weight_scale", ".weight_scale_2", ".scale_weight", ".weight_s_rel"}) {
       const std::string layer = without_suffix(name, suffix);
       if (layer.empty() || find_info(store, layer + ".weight") == nullptr) continue;
       throw Error(ErrorCode::unsupported, name,
@@ -282,10 +234,7 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig&) {
   }
   std::set<std::string_view> claimed;
   for (const StoredWeight& weight : weights) {
-    for (const TensorInfo* info : {weight.values, weight.scales, weight.tensor_scale,
-                                   weight.input_scale, weight.channel_factors, weight.derived}) {
-      if (info != nullptr) claimed.insert(info->name);
-    }
+    for (const TensorInfo* info : weight.tensors()) claimed.insert(info->name);
   }
   check_undescribed(store, claimed);
   return weights;
@@ -297,7 +246,8 @@ std::vector<InputGroup> inputs(const TensorStore& store, const SourceConfig&) {
   InputGroup dynamic{.activations = Activations::dynamic};
   InputGroup calibrated{.activations = Activations::calibrated};
   for (const auto& [name, layer] : layers_of(store)) {
-    const bool plain = member(layer.json, "full_precision_matrix_mult") == true;
+    const bool plain = member(layer.json, "full_precision_matrix_mult") == true ||
+                       member(layer.json, "format") == "awq_w4a16";
     const bool has_scale = find_info(store, name + ".input_scale") != nullptr;
     (plain ? none : has_scale ? calibrated : dynamic).targets.push_back(name);
   }
@@ -343,20 +293,21 @@ std::map<std::string, ComfyLayer> parse_comfy_metadata(std::string_view text,
 }
 
 StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
-                              const ComfyLayer& layer) {
-  const ComfyFormat& format = format_of(name, layer);
+                              const ComfyLayer& said) {
+  const ComfyFormat& format = format_of(name, said);
   SourceConfig here;
-  here.config_path = layer.said_by;
-  check_keys(layer.json, "layer", kKeys, where(name), here);
+  here.config_path = said.said_by;
+  check_keys(said.json, "layer", kKeys, said_of(name), here);
+  const ComfyLayer layer = with_params(said);
   FoundWeight found = find_weight(store, name, false);
   found.derived = find_info(store, name + ".comfy_quant");
   if (found.values == nullptr) {
     throw Error(ErrorCode::corrupt_file, layer.said_by,
-                where(name) + " is of no tensor: there is no " + quote(found.name, 200));
+                said_of(name) + " is of no tensor: there is no " + quote(found.name, 200));
   }
   if (format.group_size != 0) {
     found.scale_layout = ScaleLayout::swizzled_128x4;
-  } else if (format.integer_bits != 4) {  // of which rows have one by one dimension
+  } else if (format.match == nullptr || format.match == match_int8) {
     check_broadcast(found);
   }
   if (format.recipes[0] == Recipe::mxfp8_e4m3) found.input_scale = nullptr;  // of no effect
@@ -366,8 +317,9 @@ StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
     found.tensor_scale = find_info(store, name + ".weight_scale_2");
     found.channel_factors = find_info(store, name + ".pre_quant_scale");
   }
-  const StoredWeight weight = format.integer_bits != 0 ? match_integers(found, format, name, layer)
-                                                       : match_any(found, format.recipes);
+  const StoredWeight weight = format.match == nullptr
+                                  ? match_any(found, format.recipes)
+                                  : format.match({store, name, layer, format.name, found});
   check_words(weight, format, name, layer);
   return weight;
 }

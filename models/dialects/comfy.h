@@ -24,6 +24,6 @@ std::map<std::string, ComfyLayer> parse_comfy_metadata(std::string_view text,
 /// The weight that is said to be quantized as `layer` says. Throws likewise, naming what says it
 /// or one of its tensors.
 StoredWeight read_comfy_layer(const TensorStore& store, const std::string& name,
-                              const ComfyLayer& layer);
+                              const ComfyLayer& said);
 
 }  // namespace blockscale::models

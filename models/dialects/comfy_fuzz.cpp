@@ -22,6 +22,24 @@ std::vector<TensorStore> make_stores() {
   stores.push_back(make_store({int8, {"a.weight_scale", DType::F32, {}, 0}}));
   stores.push_back(make_store({int8, {"a.weight_scale", DType::BF16, {4, 1}, 0}}));
   stores.push_back(make_store({int8, {"a.weight_scale", DType::F32, {4}, 0}}));  // of 4 bits
+  const TensorInfo pairs{"a.weight", DType::I8, {4, 96}, 0};  // 192 codes of 4 bits, 128 of 6
+  const TensorInfo of_rows{"a.weight_s_channel", DType::F32, {4}, 0};
+  for (const std::int64_t groups : {12, 8}) {
+    stores.push_back(
+        make_store({pairs, of_rows, {"a.weight_s_rel", DType::F8_E4M3, {4, groups}, 0}}));
+  }
+  stores.push_back(make_store({pairs,
+                               of_rows,
+                               {"a.weight_s_rel", DType::BF16, {4, 3}, 0},
+                               {"a.weight_codebook", DType::F32, {16}, 0},
+                               {"a.weight_correction", DType::F16, {3, 4}, 0}}));
+  const TensorInfo of_groups{"a.weight_scale", DType::BF16, {3, 4}, 0};
+  stores.push_back(make_store({pairs, of_groups, {"a.weight_zeros", DType::BF16, {3, 4}, 0}}));
+  stores.push_back(make_store({pairs,
+                               of_groups,
+                               {"a.weight_smooth_factor", DType::BF16, {192}, 0},
+                               {"a.weight_proj_down", DType::BF16, {192, 2}, 0},
+                               {"a.weight_proj_up", DType::BF16, {4, 2}, 0}}));
   for (const DType scale : {DType::U8, DType::F8_E4M3}) {
     stores.push_back(make_store({codes,
                                  {"a.weight_scale", scale, {128, 4}, 0},

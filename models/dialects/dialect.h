@@ -2,6 +2,7 @@
 // table of them is in dialects.cpp. See docs/checkpoints.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,43 @@ struct FoundWeight {
   std::vector<BlockSize> odd_blocks = {};
 };
 
+/// Tensors that make values of whole numbers, beside the factor of a row.
+enum class IntegerPart : std::uint8_t {
+  group_scales,  // [N, K / group]
+  levels,        // [16]: what codes stand for, instead of numbers
+  offsets,       // [K / group, N]
+  divisors,      // [K]
+  down,          // [K, R], and
+  up,            // [N, R]: a product of rank R that is added
+};
+
+/// Weights [N, K] of whole numbers, which no recipe has. Row n, column k of group g = k / group is,
+/// in f32 and in this order, without the parts that are not there:
+///   v = number or level of the code * group_scale(n, g)
+///   v = the whole number nearest to v, of -127 to 127          if `whole`
+///   v = v * factor(n) + offset(g, n)                           factors are FoundWeight's
+///   v = v / divisor(k) + sum over r of down(k, r) * up(n, r)
+/// and of each row, `rotated_columns` at a time are multiplied by the Hadamard matrix of
+/// rotation.h, which is its own inverse.
+struct IntegerForm {
+  int bits =
+      0;  // of a code: 8; 4, two in a byte, the first in its low bits; or 6, of each row first
+          // the low 4 bits like those, then the high ones, four in a byte, the first lowest
+  bool biased = false;        // 2^(bits - 1) stands for 0; otherwise two's complement
+  bool groups_first = false;  // group_scales are [K / group, N]
+  bool whole = false;
+  std::int64_t group = 0;            // columns that share numbers; 0: all
+  std::int64_t rotated_columns = 0;  // 0: none
+  std::array<const TensorInfo*, 6> parts = {};
+
+  const TensorInfo* operator[](IntegerPart part) const {
+    return parts[static_cast<std::size_t>(part)];
+  }
+  void set(IntegerPart part, const TensorInfo* info) {
+    parts[static_cast<std::size_t>(part)] = info;
+  }
+};
+
 /// A quantized weight whose parts agree with its recipe.
 struct StoredWeight : FoundWeight {
   Recipe recipe = Recipe::f32;
@@ -69,12 +107,11 @@ struct StoredWeight : FoundWeight {
   std::int64_t matrices_per_scale = 1;
   /// A stack [E, in, out] whose blocks and codes lie along `in`: [E, in / 2, out] of FP4.
   bool packed_along_rows = false;
-  /// Not 0: values are whole numbers, I8, of 8 bits, or of 4, two in a byte, the first in its low
-  /// ones. What the recipe, fp8_tensor, says of elements does not hold.
-  int integer_bits = 0;
-  /// Not 0: in each row, so many columns at a time are multiplied by the Hadamard matrix of
-  /// rotation.h, which is its own inverse.
-  std::int64_t rotated_columns = 0;
+  /// Where it has bits, what the recipe, fp8_tensor, says of elements does not hold.
+  IntegerForm integers = {};
+
+  /// Each tensor that belongs to the weight.
+  std::vector<const TensorInfo*> tensors() const;
 };
 
 /// Checks dtypes and shapes of `found` against `recipe`. Returns the rule that is broken, or "" and

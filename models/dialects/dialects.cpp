@@ -392,6 +392,14 @@ Json targets_of_all(const Contents& contents) {
   return targets;
 }
 
+std::vector<const TensorInfo*> StoredWeight::tensors() const {
+  std::vector<const TensorInfo*> result = {values,      scales,          tensor_scale,
+                                           input_scale, channel_factors, derived};
+  result.insert(result.end(), integers.parts.begin(), integers.parts.end());
+  std::erase(result, nullptr);
+  return result;
+}
+
 std::string module_of(const std::string& weight) {
   const std::string module = without_suffix(weight, ".weight");
   return module.empty() ? weight : module;

@@ -59,47 +59,45 @@ def test_comfy_kitchen(
 
 
 @pytest.mark.parametrize("described_by", ["header", "tensors"])
-@pytest.mark.parametrize(("kind_of_number", "options", "words"), comfy_models.INTEGERS)
+@pytest.mark.parametrize("kind", comfy_models.INTEGERS, ids=lambda k: f"{k.format}-{k.kind}")
 def test_whole_numbers_are_read_by_their_values(
-    kind_of_number: tuple[str, type],
-    options: dict[str, object],
-    words: dict[str, object],
+    kind: comfy_models.Integers,
     described_by: str,
     blockscale: Blockscale,
     tmp_path: Path,
     findings: Findings,
 ) -> None:
     folder = tmp_path / "written"
-    name, layout = kind_of_number
     shapes = comfy_models.INTEGER_SHAPES
-    expected = comfy_models.write(folder, name, layout, options, described_by, shapes, words)
-    number = "int8" if kind_of_number is comfy_models.INT8 else "int4"
+    expected = comfy_models.write(
+        folder, kind.format, kind.layout, kind.options, described_by, shapes, kind.words
+    )
     shown = json.loads(blockscale.run("inspect", folder, "--json"))
     recipes = {t["name"]: t["recipe"] for t in shown["tensors"]}
-    assert {recipes[weight] for weight in expected} == {number}
+    assert {recipes[weight] for weight in expected} == {f"int{kind.bits}"}
     ours = values(blockscale, folder, "read-as-f32")
-    rotated = number == "int4" or bool(options.get("convrot"))
     for weight, theirs in expected.items():
-        if rotated:  # sums of as many products as a rotation has columns, in another order
+        if kind.equal:
+            assert np.array_equal(ours[weight], theirs), weight
+        else:  # sums of a rotation or a product, in another order
             bound = np.abs(theirs).max(axis=1, keepdims=True) * 2.0**-20
             assert (np.abs(ours[weight] - theirs) <= bound).all(), weight
-        else:
-            assert np.array_equal(ours[weight], theirs), weight
-    size = words.get("convrot_groupsize", 256)
-    kind = f"rotated by {size}" if rotated else "a row" if options else "a tensor"
-    row = f"comfy-kitchen {metadata.version('comfy-kitchen')} ({name}, {kind}), {number.upper()}"
-    same = "within 2^-20 of a row's greatest" if rotated else "equal"
-    findings.record(SECTION, row, layers=len(expected), values=same, rewritten="by its values")
+    by = f"comfy-kitchen {metadata.version('comfy-kitchen')} ({kind.format}, {kind.kind})"
+    same = "equal" if kind.equal else "within 2^-20 of a row's greatest"
+    findings.record(
+        SECTION,
+        f"{by}, INT{kind.bits}",
+        layers=len(expected),
+        values=same,
+        rewritten="by its values",
+    )
 
 
-@pytest.mark.parametrize(("name", "layout", "options"), comfy_models.REFUSED)
-def test_what_is_not_read_is_named(
-    name: str, layout: type, options: dict[str, object], blockscale: Blockscale, tmp_path: Path
-) -> None:
+def test_a_format_that_is_not_known_is_named(blockscale: Blockscale, tmp_path: Path) -> None:
     for described_by in ("header", "tensors"):
         folder = tmp_path / described_by
-        shapes = {"blocks.0.attn.q": (256, 256)}
-        comfy_models.write(folder, name, layout, options, described_by, shapes)
-        with pytest.raises(AssertionError, match=name):
+        kind = comfy_models.INTEGERS[0]
+        comfy_models.write(folder, "int8_of_later", kind.layout, {}, described_by)
+        with pytest.raises(AssertionError, match="int8_of_later"):
             blockscale.convert(folder, tmp_path / "out", "bf16")
         assert not (tmp_path / "out").exists()
