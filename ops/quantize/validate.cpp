@@ -184,6 +184,16 @@ QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& 
   return a;
 }
 
+QuantizeArguments validated_gather(const MatrixView& x, const std::int32_t* row_index,
+                                   const MutableScaledTensorView& out,
+                                   const QuantizeOptions& options) {
+  MatrixView rows = resolved(x, "x");
+  rows.rows = out.rows;
+  QuantizeArguments a = validated_shape(rows, out, options);
+  a.row_index = row_index;
+  return a;
+}
+
 RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                   const MutableScaledTensorView& out_columns,
                                   const QuantizeOptions& options) {

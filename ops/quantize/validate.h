@@ -1,6 +1,7 @@
 // Every check of quantize's and dequantize's arguments, shared by all implementations.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct QuantizeArguments {
   MatrixView x;
   MutableScaledTensorView out;
   FusedInput input;  // strides of operands filled in
+  /// CUDA, fp8_1x128 without a transform: row r is of x's row row_index[r], x having any number of
+  /// rows; if that is negative, row r stays as it is. On the device; null: row r of row r.
+  const std::int32_t* row_index = nullptr;
 };
 struct RowsAndColumnsArguments {
   MatrixView x;
@@ -38,6 +42,10 @@ QuantizeArguments validated(const MatrixView& x, const MutableScaledTensorView& 
 /// The same where nothing but the shape of x is known.
 QuantizeArguments validated_shape(const MatrixView& x, const MutableScaledTensorView& out,
                                   const QuantizeOptions& options);
+/// The same of rows of `x` by an index: QuantizeArguments::row_index. Its memory is not looked at.
+QuantizeArguments validated_gather(const MatrixView& x, const std::int32_t* row_index,
+                                   const MutableScaledTensorView& out,
+                                   const QuantizeOptions& options);
 RowsAndColumnsArguments validated(const MatrixView& x, const MutableScaledTensorView& out_rows,
                                   const MutableScaledTensorView& out_columns,
                                   const QuantizeOptions& options);

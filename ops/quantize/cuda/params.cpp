@@ -113,6 +113,7 @@ QuantizeParams quantize_params(const QuantizeArguments& a, const QuantizeOptions
   const RecipeTraits& recipe = recipe_traits(out.recipe);
   QuantizeParams p;
   p.x = device_matrix(a.x);
+  p.row_index = a.row_index;
   p.x.vectors &= operands_have_vectors(a);
   check_size("out.rows", out.rows);
   check_size("out.k", out.k);

@@ -38,6 +38,10 @@ class Planner {
         recipe_(recipe_traits(a.out.recipe)),
         params_(quantize_params(a, options)) {
     check_fused(a.input);
+    if (a.row_index != nullptr && (recipe_.block_rows != 1 || recipe_.block_k == 0)) {
+      throw Error(ErrorCode::unsupported, "out.recipe",
+                  std::string("is ") + recipe_.name + ", which is not quantized by an index");
+    }
     plan_.architecture = chip.architecture;
     params_.lets_next_start = a.out.batch * a.out.rows * a.out.k <= sms_ * kMostOvertaken;
   }
@@ -234,7 +238,8 @@ class Planner {
   }
 
   void add_blocks() {
-    const int kernel = kernel_of(QuantizeKernel::blocks, recipe_.element, rule(), recipe_.block_k);
+    const auto kind = a_.row_index == nullptr ? QuantizeKernel::blocks : QuantizeKernel::gathered;
+    const int kernel = kernel_of(kind, recipe_.element, rule(), recipe_.block_k);
     add_chunks(kernel, params_.scales.rows, std::int64_t{params_.scales.columns} * recipe_.block_k);
   }
 

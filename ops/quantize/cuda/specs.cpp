@@ -14,6 +14,7 @@ constexpr const char* kRuleNames[] = {"mx", "nvfp4", "fp8"};
 /// What each kind is for, in a plan.
 constexpr const char* kPurposes[kQuantizeKernelKinds] = {
     "a scale for each block of one row, and codes",
+    "the same, of rows by an index",
     "codes with known scales",
     "whole rows",
     "a scale for each 2-D block, and codes",
@@ -24,8 +25,8 @@ constexpr const char* kPurposes[kQuantizeKernelKinds] = {
 
 /// Whether a kernel stores scales of blocks or rows.
 bool stores_scales(QuantizeKernel kernel) {
-  return kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::blocks_2d ||
-         kernel == QuantizeKernel::rows;
+  return kernel == QuantizeKernel::blocks || kernel == QuantizeKernel::gathered ||
+         kernel == QuantizeKernel::blocks_2d || kernel == QuantizeKernel::rows;
 }
 
 }  // namespace

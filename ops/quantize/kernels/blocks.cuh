@@ -1,7 +1,7 @@
-// QuantizeKernel::blocks and ::cast: a thread has one chunk, in many small CTAs. A warp whose
-// chunks are whole and aligned, and whose blocks are ordinary, goes the short way: 16-byte loads
-// and stores, and the encoding that counts its instructions (device/encode/codes.cuh). Worth twice
-// the rate of plain.cuh, to which all others fall back.
+// QuantizeKernel::blocks, ::gathered and ::cast: a thread has one chunk, in many small CTAs. A warp
+// whose chunks are whole and aligned, and whose blocks are ordinary, goes the short way: 16-byte
+// loads and stores, and the encoding that counts its instructions (device/encode/codes.cuh). Worth
+// twice the rate of plain.cuh, to which all others fall back.
 #pragma once
 
 #include "ops/quantize/kernels/plain.cuh"
@@ -42,7 +42,7 @@ BLOCKSCALE_DEVICE void quantize_blocks(const QuantizeParams& p) {
   // kernel start.
   const bool follows = follows_amax(kConfig) && p.tensor_source == TensorScaleSource::amaxes;
   wait_for_turn(p, follows);
-  const ChunkPlace place = chunk_place(p.grid, tile_of_cta(p), kConfig.chunk);
+  const ChunkPlace place = chunk_of_thread<kConfig>(p);
   const bool inside = place.row < p.rows && place.column + kConfig.chunk <= p.k;
   const bool outside = place.row >= p.rows || place.column >= p.k;
   const bool vectors = p.x.vectors && p.value_vectors;

@@ -20,6 +20,7 @@ namespace blockscale {
 /// What a kernel does.
 enum class QuantizeKernel : uint8_t {
   blocks,     // a scale for each block of one row (1 x 16, 1 x 32, 1 x 128), and codes
+  gathered,   // the same, of the rows of x that an index names
   cast,       // codes with scales that are known: fp8_tensor, fp8_row with given scales
   rows,       // per-token: a scale for each row; or rms_norm, and scales for blocks; codes
   blocks_2d,  // a scale for each block of 32, 64 or 128 rows x 128, and codes
@@ -27,9 +28,9 @@ enum class QuantizeKernel : uint8_t {
   rstd,       // rms_norm's 1 / root mean square of each row
   finalize,   // the amax itself, or nvfp4's scale, from partial amaxes: where nothing is quantized
 };
-inline constexpr int kQuantizeKernelKinds = 7;
+inline constexpr int kQuantizeKernelKinds = 8;
 inline constexpr const char* kQuantizeKernelNames[kQuantizeKernelKinds] = {
-    "blocks", "cast", "rows", "blocks_2d", "amax", "rstd", "finalize"};
+    "blocks", "gathered", "cast", "rows", "blocks_2d", "amax", "rstd", "finalize"};
 
 /// What is fused with the input, as kernels see it: both GELUs differ in coefficients only.
 enum class Fused : uint8_t { none, gelu, swiglu, modulate, rms_norm };
@@ -201,6 +202,7 @@ BLOCKSCALE_HD constexpr QuantizeKernelList make_quantize_kernels() {
       add({amax, input, Format::e4m3, ScaleRule::fp8, 0, fused});
     }
     add({rstd, input, Format::e4m3, ScaleRule::fp8, 0, Fused::rms_norm});
+    add({gathered, input, Format::e4m3, ScaleRule::fp8, 128});
   }
   add({finalize, Format::f32, Format::e2m1, ScaleRule::nvfp4, 0});
   add({finalize, Format::f32, Format::e4m3, ScaleRule::fp8, 0});

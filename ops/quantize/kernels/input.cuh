@@ -126,9 +126,12 @@ BLOCKSCALE_DEVICE float gelu(const FusedParams& f, float x) {
   return math::gelu<device::KernelMath>(x, f.gelu);
 }
 
-/// Where a row of x begins.
+/// Where the row of x for a place begins.
+template <QuantizeConfig kConfig>
 BLOCKSCALE_DEVICE const uint8_t* x_row_at(const QuantizeParams& p, const ChunkPlace& place) {
-  return p.x.data + place.matrix * p.x.batch_stride + place.row * p.x.row_stride;
+  int64_t row = place.row;
+  if constexpr (kConfig.kernel == QuantizeKernel::gathered) row = ptx::ld_global(p.row_index + row);
+  return p.x.data + place.matrix * p.x.batch_stride + row * p.x.row_stride;
 }
 
 /// How much of a chunk there is at a place.
@@ -148,7 +151,7 @@ BLOCKSCALE_DEVICE void load_raw(RawChunk<kConfig>& raw, const QuantizeParams& p,
     for (auto& part : raw.x) encoding::clear(part);
     return;
   }
-  const uint8_t* const row = x_row_at(p, place);
+  const uint8_t* const row = x_row_at<kConfig>(p, place);
   if constexpr (kConfig.fused == Fused::swiglu) {
     const GatedColumnsOfChunk from = gated_columns_of(p, place.column, extent.left, kConfig.chunk);
     BLOCKSCALE_UNROLL

@@ -67,6 +67,8 @@ struct AmaxParams {
 /// Of every kernel of the list. Fields that one of its kind does not read are as they are here.
 struct QuantizeParams {
   DeviceMatrix x = {};
+  /// gathered: row r is of x's row row_index[r]; if that is negative, nothing is stored.
+  const int32_t* row_index = nullptr;
   uint32_t rows = 0;
   uint32_t k = 0;  // columns of what is quantized; both are below 2^30
   TileGrid grid = {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/kernel.h"
+#include "device/ptx/global_memory.h"
 #include "device/ptx/grid.h"
 #include "device/ptx/special_registers.h"
 #include "ops/quantize/kernels/config.h"
@@ -58,6 +59,18 @@ BLOCKSCALE_DEVICE ChunkPlace chunk_place(const TileGrid& grid, const TilePlace& 
   const uint32_t across = thread & ((1u << grid.log2_chunks) - 1);
   return {tile.matrix, tile.row + down,
           ((tile.across << grid.log2_chunks) + across) * static_cast<uint32_t>(chunk)};
+}
+
+/// The chunk of a thread whose CTA has one tile. Of an index that names no row of x it lies beyond
+/// the matrix and its scales.
+template <QuantizeConfig kConfig>
+BLOCKSCALE_DEVICE ChunkPlace chunk_of_thread(const QuantizeParams& p) {
+  constexpr uint32_t kBeyond = 1u << 31;
+  ChunkPlace place = chunk_place(p.grid, tile_of_cta(p), kConfig.chunk);
+  if constexpr (kConfig.kernel == QuantizeKernel::gathered) {
+    if (place.row < p.rows && ptx::ld_global(p.row_index + place.row) < 0) place.row = kBeyond;
+  }
+  return place;
 }
 
 /// Where the codes of a place go.

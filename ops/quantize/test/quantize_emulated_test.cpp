@@ -279,6 +279,76 @@ TEST(CudaAbsoluteMaximum, IsThatOfTheCpu) {
   }
 }
 
+/// Rows of x by an index: each the bytes of that row of the CPU's result, or left as it was.
+void check_gathered(Format dtype, std::int64_t k, std::int64_t x_padding, std::uint64_t seed) {
+  const std::vector<std::int32_t> index = {3, -1, 0, 3, 6, -7, -1, 2, 5, 5, 0};
+  constexpr std::int64_t kTokens = 7;
+  const auto rows = std::ssize(index);
+  const test::Matrix x(dtype, kTokens, k, 1, x_padding, Data::normal, 77);
+  const ScaledTensor of_tokens = quantize(x.view(), Recipe::fp8_1x128);
+  ScaledTensor result(Recipe::fp8_1x128, rows, k);
+  const MutableScaledTensorView out = result.view();
+  const std::int64_t columns = ceil_div(k, std::int64_t{128});
+  auto* const values = static_cast<std::uint8_t*>(out.values);
+  auto* const scales = static_cast<float*>(out.scales);
+  std::fill(values, values + rows * k, std::uint8_t{0xA5});
+  std::fill(scales, scales + rows * columns, -1.0f);
+
+  const quantize_detail::QuantizeArguments a =
+      quantize_detail::validated_gather(x.view(), index.data(), out, {});
+  test::PlanBuffers buffers;
+  buffers.add("x", x.view().data, bytes_of(x.view()), emulator::BufferUse::input);
+  buffers.add("index", index.data(), 4 * rows, emulator::BufferUse::input);
+  buffers.add("values", values, rows * k, emulator::BufferUse::both);
+  buffers.add("scales", scales, 4 * rows * columns, emulator::BufferUse::both);
+  ASSERT_TRUE(test::emulate_plan(
+      [&](void* workspace) {
+        return quantize_detail::plan_quantize(a, {}, test::chip_of(3), workspace);
+      },
+      buffers, seed));
+  const auto* const token_values = static_cast<const std::uint8_t*>(of_tokens.view().values);
+  const auto* const token_scales = static_cast<const float*>(of_tokens.view().scales);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t token = index[static_cast<std::size_t>(r)];
+    for (std::int64_t c = 0; c < k; ++c) {
+      ASSERT_EQ(values[r * k + c], token < 0 ? 0xA5 : token_values[token * k + c]) << r << " " << c;
+    }
+    for (std::int64_t c = 0; c < columns; ++c) {
+      ASSERT_EQ(scales[r * columns + c], token < 0 ? -1.0f : token_scales[token * columns + c])
+          << r;
+    }
+  }
+}
+
+TEST(CudaQuantize, TakesRowsByAnIndex) {
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t k : {128, 16, 200, 1024, 4224}) {
+      for (const std::int64_t padding : {0, 1, 8}) check_gathered(dtype, k, padding, 0);
+    }
+    check_gathered(dtype, 640, 0, 5);
+  }
+}
+
+TEST(CudaQuantize, OtherRecipesAreNotTakenByAnIndex) {
+  const std::int32_t index[] = {0};
+  const test::Matrix x(Format::bf16, 1, 128, 1, 0, Data::normal, 1);
+  for (const Recipe recipe : scaled_recipes()) {
+    const RecipeTraits& t = recipe_traits(recipe);
+    const bool is_taken = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
+    ScaledTensor result(recipe, 1, 128);
+    const quantize_detail::QuantizeArguments a =
+        quantize_detail::validated_gather(x.view(), index, result.view(), {});
+    const auto plan = [&] {
+      (void)quantize_detail::plan_quantize(a, {}, test::chip_of(3), nullptr);
+    };
+    if (is_taken) {
+      EXPECT_NO_THROW(plan()) << t.name;
+    } else {
+      EXPECT_THROW(plan(), Error) << t.name;
+    }
+  }
+}
+
 TEST(CudaQuantize, RunsEveryKernelOfTheList) {
   for (const Recipe recipe : scaled_recipes()) {
     for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
@@ -300,6 +370,9 @@ TEST(CudaQuantize, RunsEveryKernelOfTheList) {
     }
   }
   check_absolute_maximum(Data::normal, InputTransform::identity, 3);
+  for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {
+    check_gathered(dtype, 128, 0, 0);
+  }
   Case empty{Recipe::nvfp4};
   empty.rows = 0;
   check(empty);
