@@ -47,6 +47,25 @@ print('done')
     runs_to_its_end(GROUPS + code, tmp_path)
 
 
+@needs_driver
+def test_hints_choose_kernels(tmp_path: Path) -> None:
+    """Tiles of few rows, which divide K, are a kernel of their own."""
+    code = f"""
+from pathlib import Path
+x = Array((64, 256), 'float32', 1)
+def compiled(**options):
+    before = set(Path({str(tmp_path)!r}).rglob('*'))
+    blockscale.grouped_gemm(x, experts, offsets, **options)
+    return len(set(Path({str(tmp_path)!r}).rglob('*')) - before) > 0
+few = {{'expected_rows': 3}}
+assert compiled(expected_rows=64) and not compiled(expected_rows=64), 'tiles of many rows'
+assert compiled(**few) and not compiled(), 'tiles of few rows, as of 16 that groups have'
+assert not compiled(batch_invariant=True, **few), 'tiles of many rows'
+print('done')
+"""
+    runs_to_its_end(GROUPS + code, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
