@@ -148,6 +148,7 @@ assert y.shape == (20, 256) and y.dtype == np.float16 and y.device == 1
 out = Array((20, 256), 'float32', 1)
 extras = {'expert_alphas': (Array((4,), 'float32', 1), None), 'residual': out, 'out': out}
 extras['biases'] = (Array((4, 256), 'float16', 1), Array((4, 256), 'float16', 1))
+assert blockscale.moe(tokens, w13, w2, ids, weights, weights_on_input=True).device == 1
 x = fp8(20, 256, device=1)
 assert blockscale.moe(x, w13, w2, ids, None, activation='swiglu', **extras) is out
 assert set(asked) == {STREAM + 1}, asked
