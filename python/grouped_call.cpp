@@ -38,7 +38,9 @@ GroupedCallOptions::GroupedCallOptions(const nb::tuple& o)
       add(o[6]),
       transform(o[7]),
       quantization(o[8]),
-      threads(o[9]) {}
+      expected_rows(o[9]),
+      batch_invariant(o[10]),
+      threads(o[11]) {}
 
 GroupedCall grouped_call(nb::handle a, nb::handle b, nb::handle offsets, nb::handle out,
                          const GroupedCallOptions& options, const Place& place) {
@@ -80,6 +82,8 @@ GroupedCall grouped_call(nb::handle a, nb::handle b, nb::handle offsets, nb::han
   to.weights = numbers_argument<float>("weights", options.weights, to.rows, kOneForEachRow, place,
                                        call.weights);
   to.adds = nb::cast<bool>(options.add);
+  to.expected_rows = nb::cast<std::int64_t>(options.expected_rows);
+  to.batch_invariant = nb::cast<bool>(options.batch_invariant);
   set_result(call, out, options, place);
   call.threads = nb::cast<int>(options.threads);
   return call;

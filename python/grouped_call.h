@@ -22,6 +22,8 @@ struct GroupedCallOptions {
   nb::object add;           // a bool
   nb::object transform;     // as `lower` gives it
   nb::object quantization;  // as of GemmCallOptions
+  nb::object expected_rows;
+  nb::object batch_invariant;
   nb::object threads;
 };
 

@@ -124,7 +124,8 @@ MoeCallOptions::MoeCallOptions(const nb::tuple& o)
       threads(o[9]),
       expert_map(o[10]),
       all_experts(o[11]),
-      batch_invariant(o[12]) {}
+      batch_invariant(o[12]),
+      weights_on_input(o[13]) {}
 
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place) {
@@ -144,6 +145,7 @@ MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle 
   to.first_expert = nb::cast<std::int32_t>(options.first_expert);
   set_expert_map(to, options.expert_map, place, call.expert_map);
   to.all_experts = nb::cast<std::int64_t>(options.all_experts);
+  to.weights_on_input = nb::cast<bool>(options.weights_on_input);
   to.batch_invariant = nb::cast<bool>(options.batch_invariant);
   call.input = input_argument(options.transform, place);
   to.transform = call.input.input;

@@ -51,6 +51,7 @@ struct MoeCallOptions {
   nb::object expert_map;  // i32, or None
   nb::object all_experts;
   nb::object batch_invariant;
+  nb::object weights_on_input;
 };
 
 /// Everything that `moe` takes, with the arrays that keep its memory alive.

@@ -108,8 +108,13 @@ struct MoeArguments {
   ScaledTensorView w2;  // a batch of E of [H, I]
   /// [T, top_k]
   const std::int32_t* ids = nullptr;
-  const float* weights = nullptr;            // null: 1
-  int top_k = 1;                             // 1 to 16
+  const float* weights = nullptr;  // null: 1
+  int top_k = 1;                   // 1 to 16
+  /// Weights are on the other side (Llama 4): y[t] = residual[t] + sum over j of
+  /// expert(ids[t, j])(weights[t, j] x[t]). x is plain then; each product of a weight and an
+  /// element is rounded to f32 and then to x's dtype, and is what is quantized, or taken as it is.
+  /// Nothing without weights. Each entry has a row of H numbers in memory.
+  bool weights_on_input = false;
   std::int32_t first_expert = 0;             // id of w13's first expert
   const std::int32_t* expert_map = nullptr;  // [mapped_ids]: as moe_sort's
   std::int64_t mapped_ids = 0;

@@ -178,23 +178,30 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   sort.mapped_ids = x.mapped_ids;
   sort.offsets = workspace.take_integers(experts + 1);
   sort.row_of_entry = workspace.take_integers(entries);
-  sort.token_of_row = workspace.take_integers(entries);
 
-  ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
+  const float* const weights_of_part = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
+  ScaledTensorView input = rows_of(x.x, first, tokens);
+  if (weighs_input(x)) {
+    sort.entry_of_row = workspace.take_integers(entries);
+    const MutableScaledTensorView rows = workspace.take_tensor(x.x.recipe, entries, x.x.k);
+    part.weigh = {as_matrix(input), sort.entry_of_row, weights_of_part, x.top_k, as_matrix(rows)};
+    input = rows;
+  } else {
+    sort.token_of_row = workspace.take_integers(entries);
+  }
   if (is_plain(x.x.recipe) && is_quantized(x)) {
-    const MatrixView from = as_matrix(tokens_of_part);
-    part.quantize = {from, workspace.take_tensor(activations_of(x), tokens, x.x.k)};
-    tokens_of_part = part.quantize->out;
+    part.quantize = {as_matrix(input), workspace.take_tensor(activations_of(x), input.rows, x.x.k)};
+    input = part.quantize->out;
   }
   const MutableScaledTensorView inner =
       workspace.take_tensor(activations_of(x), entries, inner_of(x));
   const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
 
   GroupedGemmArguments& up = part.up;
-  up.a = tokens_of_part;
+  up.a = input;
   up.b = weights.b;
   up.offsets = sort.offsets;
-  up.index = sort.token_of_row;
+  up.index = sort.token_of_row;  // null where rows are those of entries
   up.rows = entries;
   up.expected_rows = expected_rows;
   up.alpha_factors = x.w13_alphas;
@@ -224,7 +231,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   FinalizeArguments& finalize = part.finalize;
   finalize.rows = rows;
   finalize.row_of_entry = sort.row_of_entry;
-  finalize.weights = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
+  finalize.weights = weighs_input(x) ? nullptr : weights_of_part;
   finalize.top_k = x.top_k;
   if (x.residual.data != nullptr) finalize.residual = rows_of_matrix(x.residual, first, tokens);
   finalize.y = rows_of_matrix(x.y, first, tokens);

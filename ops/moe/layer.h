@@ -12,7 +12,17 @@
 
 namespace blockscale::moe_detail {
 
-/// x of the part, for the first product.
+/// Row r is weights[entry] x[entry / top_k], where entry is entry_of_row[r], and zeros if that is
+/// -1: rounded to f32 and then to the dtype of both.
+struct WeighArguments {
+  MatrixView x;
+  const std::int32_t* entry_of_row = nullptr;
+  const float* weights = nullptr;
+  int top_k = 1;
+  MutableMatrixView rows;
+};
+
+/// x of the part, or its weighted rows, for the first product.
 struct QuantizeTokens {
   MatrixView x;
   MutableScaledTensorView out;
@@ -44,6 +54,7 @@ struct FinalizeArguments {
 struct LayerPart {
   std::optional<JoinedScales> scales;
   MoeSortArguments sort;
+  std::optional<WeighArguments> weigh;
   std::optional<QuantizeTokens> quantize;
   GroupedGemmArguments up;
   GroupedGemmArguments down;

@@ -130,6 +130,43 @@ TEST(Moe, ResidualsAndWeights) {
   }
 }
 
+TEST(Moe, WeightsOnTheInput) {
+  for (const Routing routing : test::kRoutings) {
+    for (const int top_k : {1, 3}) {
+      check({.top_k = top_k, .routing = routing, .weights_on_input = true});
+    }
+  }
+  for (const Recipe x : {Recipe::f32, Recipe::f16, Recipe::bf16}) {
+    check({.x = x, .residual = true, .weights_on_input = true});
+    check({.x = x, .activations = Recipe::bf16, .weights_on_input = true});
+  }
+  for (const Recipe recipe : {Recipe::fp8_row, Recipe::nvfp4, Recipe::bf16}) {
+    check({.w13 = recipe, .w2 = recipe, .alphas = true, .bias = true, .weights_on_input = true});
+  }
+  check({.inner = 80, .apart = true, .weights_on_input = true});
+  check({.hidden = 161, .weights_on_input = true});
+}
+
+// One expert of integers: silu is not linear, so a weight before it is none behind it.
+TEST(Moe, WeightsOnTheInputAreBeforeTheActivation) {
+  for (const bool weights_on_input : {true, false}) {
+    const float x = 3, w13[2] = {1, 1}, w2 = 1, weight = 0.5;
+    const std::int32_t id = 0;
+    float y = 0;
+    MoeArguments layer;
+    layer.x = as_scaled({&x, Format::f32, 1, 1});
+    layer.w13 = as_scaled({w13, Format::f32, 2, 1});
+    layer.w2 = as_scaled({&w2, Format::f32, 1, 1});
+    layer.ids = &id;
+    layer.weights = &weight;
+    layer.weights_on_input = weights_on_input;
+    layer.y = {&y, Format::f32, 1, 1};
+    moe(layer);
+    const double in = weights_on_input ? 1.5 : 3, out = weights_on_input ? 1 : 0.5;
+    EXPECT_NEAR(y, out * test::exact_silu(in) * in, 0.02);
+  }
+}
+
 TEST(Moe, Sizes) {
   check({.tokens = 0});
   check({.tokens = 1, .experts = 1, .top_k = 1});
@@ -223,17 +260,25 @@ TEST(Moe, ANanStaysInItsToken) {
 }
 
 /// y of float64 products, but for the quantization of x and between the products, and for the bf16
-/// of the second product.
+/// of the second product, and of weights on the input.
 std::vector<double> model_of(const MoeArguments& arguments) {
   const MoeArguments x = moe_detail::validated(arguments, {});
   const std::int64_t hidden = x.x.k, inner = moe_detail::inner_of(x);
-  const MatrixView tokens = {x.x.values, Format::bf16, x.x.rows, hidden};
-  const ScaledTensor quantized = quantize(tokens, Recipe::fp8_1x128);
+  const MatrixView tokens = {x.x.values, Format::bf16, x.x.rows, hidden, hidden};
   std::vector<double> y(static_cast<std::size_t>(x.x.rows * hidden), 0.0);
   for (std::int64_t entry = 0; entry < x.x.rows * x.top_k; ++entry) {
     const std::int64_t e = x.ids[entry], token = entry / x.top_k;
-    const std::vector<double> row =
-        gemm_detail::operand_row(resolved(quantized.view(), "x"), 0, token);
+    std::vector<float> input;
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      const double element = gemm_detail::matrix_element(tokens, 0, token, c);
+      const auto weighted = static_cast<float>(double{x.weights[entry]} * element);
+      const auto code = encode(Format::bf16, weighted, Overflow::propagate);
+      input.push_back(x.weights_on_input ? bit_cast<float>(code << 16)
+                                         : static_cast<float>(element));
+    }
+    const ScaledTensor quantized =
+        quantize({input.data(), Format::f32, 1, hidden}, Recipe::fp8_1x128);
+    const std::vector<double> row = gemm_detail::operand_row(resolved(quantized.view(), "x"), 0, 0);
     const auto product = [](const std::vector<double>& a, const std::vector<double>& b) {
       double sum = 0;
       for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -252,26 +297,30 @@ std::vector<double> model_of(const MoeArguments& arguments) {
       const double d = product(middle, gemm_detail::operand_row(x.w2, e, c));
       const auto code = encode(Format::bf16, static_cast<float>(d), Overflow::propagate);
       y[static_cast<std::size_t>(token * hidden + c)] +=
-          double{x.weights[entry]} * double{bit_cast<float>(code << 16)};
+          (x.weights_on_input ? 1 : double{x.weights[entry]}) * double{bit_cast<float>(code << 16)};
     }
   }
   return y;
 }
 
 TEST(Moe, IsTheModelOfTheLayer) {
-  Random random(5);
-  LayerProblem problem(random, {.hidden = 256, .inner = 256, .y = Format::f32});
-  moe(problem.arguments());
-  const std::vector<double> model = model_of(problem.arguments());
-  double errors = 0, squares = 0;
-  for (std::size_t i = 0; i < model.size(); ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    const double y =
-        gemm_detail::matrix_element(MatrixView(problem.y().view()), 0, at / 256, at % 256);
-    errors += (y - model[i]) * (y - model[i]);
-    squares += model[i] * model[i];
+  for (const bool weights_on_input : {false, true}) {
+    Random random(5);
+    LayerProblem problem(
+        random,
+        {.hidden = 256, .inner = 256, .y = Format::f32, .weights_on_input = weights_on_input});
+    moe(problem.arguments());
+    const std::vector<double> model = model_of(problem.arguments());
+    double errors = 0, squares = 0;
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const double y =
+          gemm_detail::matrix_element(MatrixView(problem.y().view()), 0, at / 256, at % 256);
+      errors += (y - model[i]) * (y - model[i]);
+      squares += model[i] * model[i];
+    }
+    EXPECT_LE(std::sqrt(errors / squares), 0.006);
   }
-  EXPECT_LE(std::sqrt(errors / squares), 0.006);
 }
 
 }  // namespace

@@ -79,6 +79,10 @@ void check_blocks(const MoeArguments& x, const char* argument, std::int64_t k) {
 }
 
 void check_recipes(const MoeArguments& x) {
+  if (weighs_input(x) && !is_plain(x.x.recipe)) {
+    fail_unsupported("x.recipe", std::string("is ") + recipe_traits(x.x.recipe).name +
+                                     ", must be f32, f16 or bf16 where weights are on the input");
+  }
   const bool quantizes_x = is_plain(x.x.recipe) && is_quantized(x);
   if (quantizes_x) check_blocks(x, "x.k", x.x.k);
   check_blocks(x, "w2.k", inner_of(x));

@@ -24,6 +24,10 @@ inline std::int64_t inner_of(const MoeArguments& x) {
 inline bool has_gates_apart(const MoeArguments& x) {
   return x.w13.batch != x.w2.batch;
 }
+/// Whether weights are those of the rows that go in.
+inline bool weighs_input(const MoeArguments& x) {
+  return x.weights_on_input && x.weights != nullptr;
+}
 /// What the products read; validated arguments say it.
 inline Recipe activations_of(const MoeArguments& x) {
   return x.activations.value_or(Recipe::bf16);

@@ -112,6 +112,15 @@ TEST_F(MoeValidateTest, Recipes) {
   x_.activations = Recipe::mxfp8_e4m3;
   expect_unsupported("w13.recipe", "is fp8_128x128 with activations in mxfp8_e4m3");
 }
+TEST_F(MoeValidateTest, WeightsOnTheInput) {
+  Random random(2);
+  LayerProblem quantized(random, {.x = Recipe::fp8_1x128, .weights_on_input = true});
+  test::expect_error(ErrorCode::unsupported, "x.recipe",
+                     "is fp8_1x128, must be f32, f16 or bf16 where weights are on the input",
+                     [&] { moe(quantized.arguments()); });
+  quantized.arguments().weights = nullptr;
+  EXPECT_NO_THROW(moe(quantized.arguments()));
+}
 TEST_F(MoeValidateTest, Pointers) {
   x_.ids = nullptr;
   expect_invalid("ids", "is null");

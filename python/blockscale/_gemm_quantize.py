@@ -86,12 +86,15 @@ def grouped_gemm_quantize(
     amax_floor: float = 0.0,
     transform: Transform = "identity",
     out: ScaledTensor | None = None,
+    expected_rows: int = 0,
+    batch_invariant: bool = False,
     threads: int = 0,
 ) -> ScaledTensor:
     """`quantize` of `grouped_gemm` in float32: rows of groups, quantized for the next product.
 
     Args:
-        a, b, offsets, lengths, alpha, bias, index, threads: as for `grouped_gemm`.
+        a, b, offsets, lengths, alpha, bias, index, expected_rows, batch_invariant, threads: as for
+            `grouped_gemm`.
         recipe, layout, scale_mode, tensor_scale, sense, amax_floor: as for `gemm_quantize`. All
             groups have one tensor scale.
         transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of the product. With SwiGLU the
@@ -118,7 +121,8 @@ def grouped_gemm_quantize(
     asked = _asked(recipe, out, layout, sense, scale_mode, tensor_scale, amax_floor)
     moves_nothing = (None, None, False)  # destinations, weights, add
     call = call_of(
-        *(a, b, offsets, lengths, alpha, bias, index, *moves_nothing, transform, threads),
+        *(a, b, offsets, lengths, alpha, bias, index, *moves_nothing, transform),
+        *(expected_rows, batch_invariant, threads),
         quantization=asked.quantization,
     )
 

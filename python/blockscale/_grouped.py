@@ -28,6 +28,8 @@ def grouped_gemm(
     out_rows: int | None = None,
     out_dtype: Any = None,
     transform: Transform = "identity",
+    expected_rows: int = 0,
+    batch_invariant: bool = False,
     threads: int = 0,
 ) -> Any:
     """For each group g and its rows r: alpha * a[r] b[g]^T + bias[g], as `gemm` has it. Which rows
@@ -55,6 +57,10 @@ def grouped_gemm(
         out_rows: with `destinations` and without `out`: rows of the result.
         out_dtype: as for `gemm`.
         transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu`, as for `gemm`; not with `add`.
+        expected_rows: rows that a group is expected to have; for the choice of tiles on a CUDA
+            device, right whatever it is. 0: as many as if groups shared all rows out.
+        batch_invariant: the bits of a row of the result depend neither on the other rows of its
+            group nor on other groups. May cost time.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -74,8 +80,9 @@ def grouped_gemm(
     """
     if offsets is None:
         raise TypeError("offsets: is missing; groups with rows of their own: masked_grouped_gemm")
+    hints = (expected_rows, batch_invariant, threads)
     call = call_of(
-        a, b, offsets, lengths, alpha, bias, index, destinations, weights, add, transform, threads
+        *(a, b, offsets, lengths, alpha, bias, index, destinations, weights, add, transform, *hints)
     )
     rows = _rows_of_result(call, destinations, out, out_rows)
     return _run(call, (rows, call.columns), out, out_dtype)
@@ -91,6 +98,8 @@ def masked_grouped_gemm(
     out: Any = None,
     out_dtype: Any = None,
     transform: Transform = "identity",
+    expected_rows: int = 0,
+    batch_invariant: bool = False,
     threads: int = 0,
 ) -> Any:
     """`grouped_gemm` of groups that have matrices of their own: the first counts[g] rows of a[g]
@@ -100,7 +109,8 @@ def masked_grouped_gemm(
         a: [G, rows, K]; as for `grouped_gemm`, as all that follows.
         b: [G, N, K].
         counts: int32 [G], cut to 0..rows.
-        alpha, bias, out_dtype, transform, threads: as for `grouped_gemm`.
+        alpha, bias, out_dtype, transform, expected_rows, batch_invariant, threads: as for
+            `grouped_gemm`. Without `expected_rows` groups are taken to be full.
         out: write here; [G, rows, N]. Rows from counts[g] on stay as they are; in a result that is
             made here they are zero.
 
@@ -116,7 +126,9 @@ def masked_grouped_gemm(
     >>> blockscale.masked_grouped_gemm(x, x, counts)[..., 0].tolist()
     [[32.0, 0.0, 0.0], [32.0, 32.0, 0.0]]
     """
-    call = call_of(a, b, None, counts, alpha, bias, None, None, None, False, transform, threads)
+    moves_nothing = (None, None, None, False)  # index, destinations, weights, add
+    hints = (expected_rows, batch_invariant, threads)
+    call = call_of(a, b, None, counts, alpha, bias, *moves_nothing, transform, *hints)
     return _run(call, (call.groups, call.rows, call.columns), out, out_dtype)
 
 
@@ -197,7 +209,8 @@ def check_groups(
     >>> blockscale.check_groups(x, x[None], np.array([0, 3], np.int32))
     """
     call = call_of(
-        a, b, offsets, lengths, 1.0, None, index, destinations, None, False, "identity", 0
+        *(a, b, offsets, lengths, 1.0, None, index, destinations, None, False, "identity"),
+        *(0, False, 0),
     )
     rows = _rows_of_result(call, destinations, None, out_rows)
     shape = (rows, call.columns) if offsets is not None else (call.groups, rows, call.columns)
@@ -230,6 +243,8 @@ def call_of(
     weights: Any,
     add: bool,
     transform: Transform,
+    expected_rows: int,
+    batch_invariant: bool,
     threads: int,
     quantization: tuple[MxScaleMode, bool | None, float] | None = None,
 ) -> _Call:
@@ -266,7 +281,8 @@ def call_of(
         columns,
         (left, right, ends),
         (factor, its_lengths, bias_pair, rows_of_a, its_destinations, its_weights, bool(add), fused)
-        + (quantization, count(threads, "threads")),
+        + (quantization, count(expected_rows, "expected_rows", 2**57), bool(batch_invariant))
+        + (count(threads, "threads"),),
         bool(add),
     )
 

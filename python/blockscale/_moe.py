@@ -191,6 +191,7 @@ def moe(
     local_expert_offset: int = 0,
     expert_map: Any = None,
     all_experts: int = 0,
+    weights_on_input: bool = False,
     residual: Any = None,
     out: Any = None,
     batch_invariant: bool = False,
@@ -229,6 +230,8 @@ def moe(
         expert_map: as for `moe_sort`.
         all_experts: experts that ids are spread over, here and on other devices; for the choice of
             tiles on a CUDA device, right whatever it is. 0: those that are here.
+        weights_on_input: Llama 4's form: the sum over j of expert(weights[t, j] * x[t]). `x` is an
+            array then, and the product is rounded to its dtype before it is quantized.
         residual: [T, H] of the result's dtype; may be `out`.
         out: write here; [T, H] of f32, f16 or bf16.
         batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
@@ -273,6 +276,7 @@ def moe(
         _expert_map(expert_map, place, "x"),
         count(all_experts, "all_experts", 2**57),
         bool(batch_invariant),
+        bool(weights_on_input),
     )
     shape = (left_shape[0], down_shape[1])
     dtype = left_format or Format.bf16

@@ -20,7 +20,7 @@ _LAYER = f"""Tensor x, Tensor w13, Tensor w2, Tensor ids, Tensor? weights, str x
     float up_shift=0.0, str? activations=None, Tensor? w13_alphas=None,
     Tensor? w2_alphas=None, Tensor? w13_bias=None, Tensor? w2_bias=None,
     int local_expert_offset=0, Tensor? expert_map=None, int all_experts=0,
-    Tensor? residual=None, bool batch_invariant=False,
+    bool weights_on_input=False, Tensor? residual=None, bool batch_invariant=False,
     int workspace_limit={_moe.WORKSPACE_LIMIT}"""
 
 SCHEMAS = (

@@ -23,15 +23,17 @@ are errors. No gradient flows through them.
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
   `recipe`, behind gelu_tanh, gelu_erf or swiglu, for the next product. Its options are gemm's but
   for out_dtype, then quantize's; `sense` is that of all tensor scales. nvfp4 is given its own.
-- grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ..., bias=None, lengths=None, index=None,
-  destinations=None, weights=None, add=False, out_rows=None, transform="identity",
-  out_dtype=torch.bfloat16) -> Tensor. Its options are gemm's from a_scales to alpha_factor, which
-  has a number for each group, then these. `add` asks for out_dtype=torch.float32.
-- masked_grouped_gemm(a, b, a_recipe, b_recipe, counts, *, ..., bias=None, transform="identity",
-  out_dtype=torch.bfloat16) -> Tensor
-- grouped_gemm_quantize(a, b, a_recipe, b_recipe, offsets, recipe, *, ..., bias=None, lengths=None,
-  index=None, layout="row_major", scale_mode=None, tensor_scale=None, amax_floor=0.0,
-  transform="identity") -> (values, scales): as gemm_quantize. Rows that no group has are zero.
+- grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ..., bias=None, expected_rows=0,
+  batch_invariant=False, lengths=None, index=None, destinations=None, weights=None, add=False,
+  out_rows=None, transform="identity", out_dtype=torch.bfloat16) -> Tensor. Its options are gemm's
+  from a_scales to alpha_factor, which has a number for each group, then these. `add` asks for
+  out_dtype=torch.float32.
+- masked_grouped_gemm(a, b, a_recipe, b_recipe, counts, *, ..., bias=None, expected_rows=0,
+  batch_invariant=False, transform="identity", out_dtype=torch.bfloat16) -> Tensor
+- grouped_gemm_quantize(a, b, a_recipe, b_recipe, offsets, recipe, *, ..., bias=None,
+  expected_rows=0, batch_invariant=False, lengths=None, index=None, layout="row_major",
+  scale_mode=None, tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): as
+  gemm_quantize. Rows that no group has are zero.
 - k_grouped_gemm(a, b, a_recipe, b_recipe, offsets, *, ...) -> Tensor; its options end with alpha.
 - grouped_gemm_out, masked_grouped_gemm_out, k_grouped_gemm_out(..., *, ..., out): into `out`;
   k_grouped_gemm_out takes `add`.
@@ -43,9 +45,9 @@ are errors. No gradient flows through them.
   w2_scales=None, x_layout="row_major", ..., x_tensor_scale=None, ..., sense="divisor",
   activation="swiglu", gate_first=True, interleave=0, limit=None, alpha=1.0, up_shift=0.0,
   activations=None, w13_alphas=None, w2_alphas=None, w13_bias=None, w2_bias=None,
-  local_expert_offset=0, expert_map=None, all_experts=0, residual=None, batch_invariant=False,
-  workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales. The pairs of
-  `blockscale.moe` are apart, and its other options the same.
+  local_expert_offset=0, expert_map=None, all_experts=0, weights_on_input=False, residual=None,
+  batch_invariant=False, workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales.
+  The pairs of `blockscale.moe` are apart, and its other options the same.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.
 
     import torch, blockscale.torch
@@ -80,7 +82,8 @@ _PARTS = """Tensor? a_scales=None, Tensor? b_scales=None, str a_layout="row_majo
     str sense="divisor", float alpha=1.0"""
 _OPTIONS = f"""{_PARTS}, Tensor? alpha_factor=None, float beta=0.0,
     Tensor? c=None, Tensor? bias=None, bool batch_invariant=False"""
-_OF_GROUPS = f"{_PARTS}, Tensor? alpha_factor=None, Tensor? bias=None"
+_OF_GROUPS = f"""{_PARTS}, Tensor? alpha_factor=None, Tensor? bias=None,
+    SymInt expected_rows=0, bool batch_invariant=False"""
 _OF_OFFSETS = f"{_OF_GROUPS}, Tensor? lengths=None, Tensor? index=None"
 _OF_ROWS = f"""{_OF_OFFSETS}, Tensor? destinations=None,
     Tensor? weights=None, bool add=False"""

@@ -130,6 +130,14 @@ def test_gates_apart(recipe: str, inner: int) -> None:
     assert_close(blockscale.moe(*arguments), want)
 
 
+@pytest.mark.parametrize("recipe", [FP8, "bf16"])
+def test_weights_on_the_input(recipe: str) -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H), experts(recipe), routes()
+    want = blockscale.moe(x, w13, w2, ids, weights, weights_on_input=True)
+    arguments = [on_gpu(given) for given in (x, w13, w2, ids, weights)]
+    assert_close(blockscale.moe(*arguments, weights_on_input=True), want)
+
+
 @pytest.mark.parametrize("recipe", [FP8, "nvfp4"])
 def test_alphas_biases_and_residuals(recipe: str) -> None:
     x, (w13, w2), (ids, weights) = normal(TOKENS, H), experts(recipe), routes("half dropped")

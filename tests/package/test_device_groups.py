@@ -47,6 +47,25 @@ print('done')
     runs_to_its_end(GROUPS + code, tmp_path)
 
 
+@needs_driver
+def test_hints_choose_kernels(tmp_path: Path) -> None:
+    """Tiles of few rows, which divide K, are a kernel of their own."""
+    code = f"""
+from pathlib import Path
+x = Array((64, 256), 'float32', 1)
+def compiled(**options):
+    before = set(Path({str(tmp_path)!r}).rglob('*'))
+    blockscale.grouped_gemm(x, experts, offsets, **options)
+    return len(set(Path({str(tmp_path)!r}).rglob('*')) - before) > 0
+few = {{'expected_rows': 3}}
+assert compiled(expected_rows=64) and not compiled(expected_rows=64), 'tiles of many rows'
+assert compiled(**few) and not compiled(), 'tiles of few rows, as of 16 that groups have'
+assert not compiled(batch_invariant=True, **few), 'tiles of many rows'
+print('done')
+"""
+    runs_to_its_end(GROUPS + code, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -129,6 +148,7 @@ assert y.shape == (20, 256) and y.dtype == np.float16 and y.device == 1
 out = Array((20, 256), 'float32', 1)
 extras = {'expert_alphas': (Array((4,), 'float32', 1), None), 'residual': out, 'out': out}
 extras['biases'] = (Array((4, 256), 'float16', 1), Array((4, 256), 'float16', 1))
+assert blockscale.moe(tokens, w13, w2, ids, weights, weights_on_input=True).device == 1
 x = fp8(20, 256, device=1)
 assert blockscale.moe(x, w13, w2, ids, None, activation='swiglu', **extras) is out
 assert set(asked) == {STREAM + 1}, asked

@@ -301,6 +301,42 @@ def test_masked_groups(counts: list[int]) -> None:
         assert np.array_equal(out[g, :count], want) and (out[g, count:] == 7).all()
 
 
+@pytest.mark.parametrize("invariant", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "quantized", "masked"])
+def test_batch_invariant(invariant: bool, kind: str) -> None:
+    """Of one group: each row alone has the bits that it has among all, or some row has not."""
+    rows, k = 150, 512
+    a, b = normal(rows, k), blockscale.quantize(normal(1, N, k, seed=1), "nvfp4")
+
+    def product(a: np.ndarray) -> np.ndarray:
+        ends, options = np.array([0, len(a)], np.int32), {"batch_invariant": invariant}
+        if kind == "masked":
+            return blockscale.masked_grouped_gemm(a[None], b, ends[1:], **options)[0]
+        if kind == "plain":
+            return blockscale.grouped_gemm(a, b, ends, **options)
+        q = blockscale.grouped_gemm_quantize(a, b, ends, "fp8_1x128", **options)
+        return np.concatenate([q.values.view(np.uint8), q.scales.view(np.uint8)], axis=1)
+
+    alone = np.concatenate([product(a[r : r + 1]) for r in range(rows)])
+    assert np.array_equal(product(a), alone) == invariant
+
+
+@pytest.mark.parametrize("expected", [1, 7, 2**40])
+def test_expected_rows_are_a_hint(expected: int) -> None:
+    a, b = operands()
+    hint = {"expected_rows": expected}
+    d = blockscale.grouped_gemm(a, b, OFFSETS)
+    assert np.array_equal(blockscale.grouped_gemm(a, b, OFFSETS, **hint), d)
+    q, want = (
+        blockscale.grouped_gemm_quantize(a, b, OFFSETS, "fp8_1x128", **given)
+        for given in (hint, {})
+    )
+    assert all(np.array_equal(got, part) for got, part in zip(parts(q), parts(want), strict=True))
+    x, counts = normal(GROUPS, 5, K), np.array([5, 0, 3, 1], np.int32)
+    masked = blockscale.masked_grouped_gemm(x, b, counts, **hint)
+    assert np.array_equal(masked, blockscale.masked_grouped_gemm(x, b, counts))
+
+
 @pytest.mark.parametrize("recipe", ["f32", "mxfp8_e4m3", "fp8_row"])
 def test_groups_of_k(recipe: str) -> None:
     a, b = normal(9, 160), normal(14, 160, seed=1)
@@ -403,6 +439,8 @@ SHARED = np.ones((24, 40), np.float32)
         ((A, B, OFFSETS), {"transform": "rms_norm"}, ValueError, "transform: is 'rms_norm'"),
         ((A, B[:, :39], OFFSETS), {"transform": "swiglu"}, ValueError, "must be even"),
         ((A, B, OFFSETS), {"threads": -1}, ValueError, "threads: is -1"),
+        ((A, B, OFFSETS), {"expected_rows": -1}, ValueError, "expected_rows: is -1, must be"),
+        ((A, B, OFFSETS), {"expected_rows": 1.5}, TypeError, "expected_rows: is 1.5, must be"),
         ((A, B, OFFSETS), {"out_dtype": "float64"}, TypeError, "out_dtype: is float64"),
         ((A, blockscale.quantize(B, "nvfp4"), OFFSETS), {"alpha": np.ones(2)}, TypeError, "alpha"),
         ((blockscale.quantize(A, "nvfp4"), blockscale.quantize(B, "mxfp4"), OFFSETS), {},

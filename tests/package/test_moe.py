@@ -73,13 +73,14 @@ def layer(
     biases: Any = None,
     local_expert_offset: int = 0,
     residual: Any = None,
+    weights_on_input: bool = False,
     **swiglu: Any,
 ) -> np.ndarray:
     """`moe`, an entry at a time."""
     down = values(w2)
     up = values(w13).reshape(len(down), -1, down.shape[1])  # gates and ups that are apart, too
     is_taken = isinstance(x, blockscale.ScaledTensor) or activations == "bf16"
-    tokens = values(x) if is_taken else requantized(x, activations)
+    tokens = values(x)
     alphas = [np.ones(len(down)) if a is None else a for a in expert_alphas or (None, None)]
     added = [np.zeros((len(down), 1)) if b is None else values(b) for b in biases or (None, None)]
     y = np.zeros((len(tokens), down.shape[1])) if residual is None else values(residual)
@@ -87,10 +88,15 @@ def layer(
         e = ids[t, j] - local_expert_offset
         if not 0 <= e < len(down):
             continue
-        h = alphas[0][e] * (tokens[t : t + 1] @ up[e].T) + added[0][e]
+        weight = 1.0 if weights is None else float(weights[t, j])
+        row = tokens[t : t + 1]
+        if weights_on_input:
+            row, weight = (weight * row).astype(np.float32).astype(x.dtype), 1.0
+        row = values(row) if is_taken else requantized(row, activations)
+        h = alphas[0][e] * (row @ up[e].T) + added[0][e]
         h = requantized(activated(h, activation, gate_first, interleave, **swiglu), activations)
         row = alphas[1][e] * (h @ down[e].T) + added[1][e]
-        y[t] += (1.0 if weights is None else weights[t, j]) * row[0]
+        y[t] += weight * row[0]
     return y
 
 
@@ -147,6 +153,25 @@ def test_swiglu_of_gpt_oss(recipe: str, activations: str | None) -> None:
     options["limit"] = None  # which matters
     other = blockscale.moe(x, w13, w2, ids, weights, activations=activations, **options)
     assert np.linalg.norm(values(other) - want) > 0.02 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
+@pytest.mark.parametrize("recipe", ["fp8_128x128", "bf16"])
+def test_weights_on_the_input(dtype: type, recipe: str) -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(dtype), weights_of(recipe), routes()
+    activations = "fp8_1x128" if recipe != "bf16" else "bf16"
+    if recipe == "bf16" and dtype != BF16:
+        w13, w2 = (w.astype(dtype) for w in (w13, w2))
+    options = {"weights_on_input": True, "biases": (None, normal(E, H, seed=6))}
+    y = blockscale.moe(x, w13, w2, ids, weights, **options)
+    want = layer(x, w13, w2, ids, weights, activations=activations, **options)
+    assert_close(y, want)
+    behind = layer(x, w13, w2, ids, weights, activations=activations, biases=options["biases"])
+    assert np.linalg.norm(behind - want) > 0.1 * np.linalg.norm(want)
+    # Of one expert each, whose weight is a power of two: exactly those rows.
+    one, half = ids[:, :1].copy(), np.full((TOKENS, 1), 0.5, np.float32)
+    y = blockscale.moe(x, w13, w2, one, half, **options)
+    assert np.array_equal(y, blockscale.moe(x * dtype(0.5), w13, w2, one, None, **options))
 
 
 def test_experts_elsewhere_and_by_a_map() -> None:
@@ -406,6 +431,8 @@ GIVEN = {"x": X, "w13": W13, "w2": W2, "ids": IDS, "weights": WEIGHTS}
         ({"out": X}, ValueError, "out: overlaps x.values, must not share memory with it"),
         ({"out": WEIGHTS}, ValueError, "out: shape is (5, 2)"),
         ({"out": np.broadcast_to(np.float32(1), (5, 64))}, ValueError, "out: is read-only"),
+        ({"x": blockscale.quantize(X, "fp8_1x128"), "weights_on_input": True}, ValueError,
+         "x.recipe: is fp8_1x128, must be f32, f16 or bf16 where weights are on the input"),
         ({"workspace_limit": 0}, ValueError, "workspace_limit: is 0, must be in 1..2^57"),
         ({"threads": -1}, ValueError, "threads: is -1"),
         ({"x": blockscale.quantize(X, "nvfp4")}, ValueError, "w13.recipe: is f32 with x in nvfp4"),

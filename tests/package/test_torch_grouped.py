@@ -40,7 +40,7 @@ def operands(
 def test_products_are_the_packages(left: str, right: str, transform: str) -> None:
     a, b, arguments, options = operands(left, right)
     alpha, bias = torch.tensor([1.0, 0.5, -2.0, 3.0]), normal(GROUPS, N, seed=2).bfloat16()
-    more = {"bias": bias, "transform": transform}
+    more = {"bias": bias, "transform": transform, "expected_rows": 3, "batch_invariant": True}
     want = blockscale.grouped_gemm(a, b, OFFSETS, alpha=alpha, out_dtype=torch.float16, **more)
     more |= {"alpha_factor": alpha}
     got = ops.grouped_gemm(*arguments, OFFSETS, out_dtype=torch.float16, **options, **more)
@@ -112,6 +112,8 @@ def test_torch_finds_the_operators_sound() -> None:
     of_rows = (a, b, *RECIPES, OFFSETS)
     opcheck(ops.grouped_gemm.default, of_rows, options)
     opcheck(ops.grouped_gemm.default, of_rows, options | {"transform": "swiglu"})
+    hints = {"expected_rows": 3, "batch_invariant": True}
+    opcheck(ops.grouped_gemm.default, of_rows, options | hints)
     to = torch.arange(ROWS).int()
     moves = {"destinations": to, "out_rows": 30, "add": True, "out_dtype": torch.float32}
     opcheck(ops.grouped_gemm.default, of_rows, options | moves)

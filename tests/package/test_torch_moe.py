@@ -77,10 +77,13 @@ def test_layers_are_the_packages(recipe: str) -> None:
     out = torch.full_like(want, torch.nan)
     assert ops.moe_out(*tensors, ids, None, *recipes, out=out, **options, **more, **apart) is None
     assert torch.equal(out, want)
+    want = blockscale.moe(x, w13, w2, ids, weights, weights_on_input=True)
+    got = ops.moe(*tensors, ids, weights, *recipes, **options, weights_on_input=True)
+    assert torch.equal(got, want)
     more["residual"] = x.clone()
     given = {**options, **more, **apart}
     ops.moe_out(*tensors, ids, None, *recipes, out=more["residual"], **given)
-    assert torch.equal(more["residual"], want)
+    assert torch.equal(more["residual"], out)
 
 
 def test_quantized_x_gives_bf16() -> None:

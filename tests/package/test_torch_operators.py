@@ -324,7 +324,7 @@ def calls_of_groups() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     offsets, counts = torch.tensor([0, 2, 5]).int(), torch.tensor([2, 3]).int()
     moved = {"index": torch.arange(4).int(), "destinations": torch.arange(4).int()}
     moved |= {"weights": torch.ones(4), "lengths": counts, "out_rows": 5, "add": True}
-    moved |= {"out_dtype": torch.float32}
+    moved |= {"out_dtype": torch.float32, "expected_rows": 3, "batch_invariant": True}
     out = torch.empty(2, 3, 8)
     return {
         "grouped_gemm": ([a, b, *recipes, offsets], more | moved),
@@ -374,6 +374,8 @@ def wrong(value: Any) -> list[Any]:
         changed = [value[..., : last // 2], value[:-1], value.unsqueeze(0), value[..., 0]]
         changed += [torch.zeros(value.shape, dtype=d) for d in (torch.int32, torch.float64)]
         return [*changed, value.unsqueeze(0).expand(2, *value.shape).clone()]
+    if isinstance(value, int):
+        return [-1, 2**62]
     if isinstance(value, str):
         return ["nonsense", "mxfp4", "fp8_row", "bf16", "swizzled_8x4", "swiglu"]
     return [float("inf"), 0.0]

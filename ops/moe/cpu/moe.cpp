@@ -28,6 +28,7 @@ std::int64_t most_tokens(const MoeArguments& x, const MoeOptions& options) {
 void run_part(const LayerPart& part, int threads) {
   if (part.scales) join_scales(*part.scales, threads);
   moe_sort(part.sort, threads);
+  if (part.weigh) weigh(*part.weigh, threads);
   if (part.quantize) {
     QuantizeOptions quantization;
     quantization.threads = threads;
@@ -71,12 +72,16 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   text += "; " + std::to_string(part_bytes(x, most)) + " bytes of memory\n";
   if (part.scales) text += "scales of gates and ups are joined\n";
   text += "entries are sorted by expert\n";
+  if (part.weigh) text += "rows of x are multiplied by their weights\n";
   if (part.quantize) {
     text += std::string("x is quantized to ") + recipe_traits(activations_of(x)).name + "\n";
   }
   text += "first product: " + describe_grouped_gemm(part.up);
   text += "second product: " + describe_grouped_gemm(part.down);
-  return text + "rows of a token are weighted and added up in the order of its experts\n";
+  return text +
+         (part.finalize.weights == nullptr ? "rows of a token are"
+                                           : "rows of a token are weighted and") +
+         " added up in the order of its experts\n";
 }
 
 }  // namespace blockscale

@@ -45,6 +45,19 @@ void read_row(const MatrixView& x, std::int64_t row, float* to) {
   }
 }
 
+/// How rows of f32 become rows of `d`.
+gemm_detail::ResultRows results_in(const MutableMatrixView& d) {
+  GemmArguments sums;
+  sums.d = d;
+  sums.b.rows = d.columns;
+  return gemm_detail::ResultRows(sums);
+}
+
+std::uint8_t* row_in(const MutableMatrixView& d, std::int64_t row) {
+  return static_cast<std::uint8_t*>(d.data) +
+         row * d.row_stride * (format_traits(d.dtype).bits / 8);
+}
+
 }  // namespace
 
 void join_scales(const JoinedScales& x, int threads) {
@@ -61,14 +74,31 @@ void join_scales(const JoinedScales& x, int threads) {
   parallel_for(x.matrices * x.rows, kRows, threads, std::cref(join));
 }
 
+void weigh(const WeighArguments& x, int threads) {
+  constexpr std::int64_t kRows = 16;  // of a task
+  const gemm_detail::ResultRows results = results_in(x.rows);
+  const auto weigh_rows = [&](std::int64_t begin, std::int64_t end) {
+    const DefaultFloatEnvironment environment;
+    std::vector<float> row(static_cast<std::size_t>(x.rows.columns));
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::int64_t entry = x.entry_of_row[r];
+      float weight = 1.0f;
+      if (entry < 0) {
+        row.assign(row.size(), 0.0f);
+      } else {
+        read_row(x.x, entry / x.top_k, row.data());
+        weight = x.weights[entry];
+      }
+      results.store(row.data(), weight, row_in(x.rows, r));
+    }
+  };
+  parallel_for(x.rows.rows, kRows, threads, std::cref(weigh_rows));
+}
+
 void finalize(const FinalizeArguments& x, int threads) {
   constexpr std::int64_t kTokens = 4;  // of a task
-  GemmArguments sums;
-  sums.d = x.y;
-  sums.b.rows = x.y.columns;
-  const gemm_detail::ResultRows results(sums);
+  const gemm_detail::ResultRows results = results_in(x.y);
   const std::int64_t columns = x.y.columns;
-  const std::int64_t size = format_traits(x.y.dtype).bits / 8;
   const auto add = [&](std::int64_t begin, std::int64_t end) {
     const DefaultFloatEnvironment environment;
     std::vector<float> sum(static_cast<std::size_t>(columns));
@@ -85,8 +115,7 @@ void finalize(const FinalizeArguments& x, int threads) {
             static_cast<const std::uint8_t*>(x.rows.values) + row * x.rows.value_row_stride);
         add_row(from, x.weights == nullptr ? 1.0f : x.weights[entry], columns, sum.data());
       }
-      results.store(sum.data(), 1.0f,
-                    static_cast<std::uint8_t*>(x.y.data) + t * x.y.row_stride * size);
+      results.store(sum.data(), 1.0f, row_in(x.y, t));
     }
   };
   parallel_for(x.y.rows, kTokens, threads, std::cref(add));

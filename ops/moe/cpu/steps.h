@@ -6,6 +6,7 @@
 namespace blockscale::moe_detail {
 
 void join_scales(const JoinedScales& x, int threads);
+void weigh(const WeighArguments& x, int threads);
 void finalize(const FinalizeArguments& x, int threads);
 
 /// All calls of a part.

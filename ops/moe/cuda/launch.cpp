@@ -39,6 +39,7 @@ void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& exe
   };
   if (part.join_scales) launch(kJoinScalesKernel, *part.join_scales);
   launch_steps(part.sort, execution);
+  if (part.weigh) launch(kWeighKernel, *part.weigh);
   if (part.quantize) quantize_detail::launch_steps(*part.quantize, execution);
   grouped_gemm_detail::launch_steps(part.up, execution);
   grouped_gemm_detail::launch_steps(part.down, execution);

@@ -40,14 +40,37 @@ bool takes_vectors(const EpilogueMatrix& x) {
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.row_stride * size % 16 == 0;
 }
 
+/// Runs of a row of a matrix that has fewer than 2^31 of them.
+std::int64_t runs_of_row(const char* argument, const char* columns, const MatrixView& x) {
+  const std::int64_t of_row = ceil_div(x.columns, std::int64_t{kRowRun});
+  gemm_detail::check_size(columns, x.columns);
+  if (x.rows * of_row >= gemm_detail::kMostElements) {
+    throw Error(ErrorCode::unsupported, argument,
+                "has 2^31 runs of " + std::to_string(kRowRun) + " columns or more");
+  }
+  return of_row;
+}
+
+MoePartPlan::Weigh weigh_step(const WeighArguments& x, const cuda::Chip& chip) {
+  MoePartPlan::Weigh step;
+  const std::int64_t of_row = runs_of_row("x", "x.k", x.rows);
+  WeighParams& p = step.params;
+  p.entry_of_row = x.entry_of_row;
+  p.weights = x.weights;
+  p.top_k = Divisor(static_cast<std::uint32_t>(x.top_k));
+  p.columns = static_cast<std::uint32_t>(x.rows.columns);
+  p.runs = static_cast<std::uint32_t>(x.rows.rows * of_row);
+  p.runs_of_row = Divisor(static_cast<std::uint32_t>(of_row));
+  p.x = matrix_of(x.x);
+  p.rows = matrix_of(x.rows);
+  p.vectors = x.rows.columns % kRowRunElements == 0 && takes_vectors(p.x) && takes_vectors(p.rows);
+  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kRowRunThreads);
+  return step;
+}
+
 MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip& chip) {
   MoePartPlan::Finalize step;
-  const std::int64_t of_token = ceil_div(x.y.columns, std::int64_t{kFinalizeRun});
-  gemm_detail::check_size("y.columns", x.y.columns);
-  if (x.y.rows * of_token >= gemm_detail::kMostElements) {
-    throw Error(ErrorCode::unsupported, "y",
-                "has 2^31 runs of " + std::to_string(kFinalizeRun) + " columns or more");
-  }
+  const std::int64_t of_token = runs_of_row("y", "y.columns", x.y);
   FinalizeParams& p = step.params;
   p.rows = static_cast<const std::uint16_t*>(x.rows.values);
   p.row_stride = x.rows.value_row_stride / 2;
@@ -59,9 +82,9 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   p.runs_of_token = Divisor(static_cast<std::uint32_t>(of_token));
   p.residual = matrix_of(x.residual);
   p.y = matrix_of(x.y);
-  p.vectors = x.y.columns % kFinalizeElements == 0 && takes_vectors(p.y) &&
+  p.vectors = x.y.columns % kRowRunElements == 0 && takes_vectors(p.y) &&
               (p.residual.data == nullptr || takes_vectors(p.residual));
-  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kFinalizeThreads);
+  step.shape = shape_of(blocks_for(p.runs, kBlocksOfMultiprocessor, chip), kRowRunThreads);
   return step;
 }
 
@@ -84,6 +107,7 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   if (part.scales) plan.join_scales = join_scales_step(*part.scales, chip);
   plan.sort = plan_sort(validated(part.sort), chip, beside);
   needs(plan.sort.workspace_bytes);
+  if (part.weigh) plan.weigh = weigh_step(*part.weigh, chip);
   if (part.quantize) {
     plan.quantize = of_part(PartCall::quantize, [&] {
       const QuantizeOptions options;
@@ -148,6 +172,10 @@ std::string MoePartPlan::str() const {
   const auto blocks = [](const LaunchShape& shape) {
     return std::to_string(shape.grid.x) + " blocks\n";
   };
+  const auto runs = [&](std::size_t kernel, const auto& step) {
+    return kernel_name(kernel) + ": " + std::to_string(step.params.runs) + " runs of " +
+           std::to_string(kRowRun) + " columns, " + blocks(step.shape);
+  };
   std::string text;
   if (join_scales) {
     text += kernel_name(kJoinScalesKernel) + ": " + std::to_string(join_scales->params.rows) +
@@ -155,10 +183,10 @@ std::string MoePartPlan::str() const {
             " rows of gates or ups, " + blocks(join_scales->shape);
   }
   text += sort.str();
+  if (weigh) text += runs(kWeighKernel, *weigh);
   if (quantize) text += quantize->str();
   text += up.str() + down.str();
-  return text + kernel_name(kFinalizeKernel) + ": " + std::to_string(finalize.params.runs) +
-         " runs of " + std::to_string(kFinalizeRun) + " columns, " + blocks(finalize.shape);
+  return text + runs(kFinalizeKernel, finalize);
 }
 
 std::string MoePlan::str() const {

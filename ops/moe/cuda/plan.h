@@ -14,6 +14,7 @@
 #include "ops/moe/cuda/routing.h"
 #include "ops/moe/kernels/finalize.cuh"
 #include "ops/moe/kernels/join_scales.cuh"
+#include "ops/moe/kernels/weigh.cuh"
 #include "ops/moe/layer.h"
 #include "ops/quantize/cuda/plan.h"
 
@@ -25,6 +26,10 @@ struct MoePartPlan {
     LaunchShape shape;
     JoinScalesParams params;
   };
+  struct Weigh {
+    LaunchShape shape;
+    WeighParams params;
+  };
   struct Finalize {
     LaunchShape shape;
     FinalizeParams params;
@@ -33,6 +38,7 @@ struct MoePartPlan {
   std::int64_t tokens = 0;
   std::optional<JoinScales> join_scales;
   SortPlan sort;
+  std::optional<Weigh> weigh;
   std::optional<quantize_detail::QuantizePlan> quantize;
   grouped_gemm_detail::GroupedPlan up, down;
   Finalize finalize;

@@ -48,16 +48,21 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   const double rows = bytes_of(Recipe::bf16, entries, hidden);
   const double y = static_cast<double>(tokens * hidden) * size_of(x.y.dtype);
   const bool quantizes = is_plain(x.x.recipe) && is_quantized(x);
-  const double read = bytes_of(x.x.recipe, tokens, hidden);
-  const double of_tokens = quantizes ? bytes_of(activations_of(x), tokens, hidden) : read;
+  const std::int64_t of_input = weighs_input(x) ? entries : tokens;  // rows
+  const double read = bytes_of(x.x.recipe, of_input, hidden);
+  const double input = quantizes ? bytes_of(activations_of(x), of_input, hidden) : read;
   const auto products = [&](std::int64_t columns, std::int64_t k) {
     return 2 * static_cast<double>(entries) * static_cast<double>(columns) * static_cast<double>(k);
   };
   const double indices = 4 * static_cast<double>(entries);
   work.launches.push_back({"sort", 3 * indices, 0});
-  if (quantizes) work.launches.push_back({"quantize", read + of_tokens, 0});
+  if (weighs_input(x)) {
+    const double of_x = bytes_of(x.x.recipe, tokens, hidden);
+    work.launches.push_back({"weigh", of_x + read + 2 * indices, 0});
+  }
+  if (quantizes) work.launches.push_back({"quantize", read + input, 0});
   work.launches.push_back(
-      {"first product", of_up + of_tokens + between, products(matrices * x.w13.rows, hidden)});
+      {"first product", of_up + input + between, products(matrices * x.w13.rows, hidden)});
   work.launches.push_back({"second product", of_down + between + rows, products(hidden, inner)});
   const double residual = x.residual.data == nullptr ? 0 : y;
   work.launches.push_back({"finalize", rows + 2 * indices + residual + y, 0});

@@ -5,7 +5,9 @@
 #include "ops/moe/kernels/join_scales.cuh"
 #include "ops/moe/kernels/pad.cuh"
 #include "ops/moe/kernels/route.cuh"
+#include "ops/moe/kernels/row_runs.cuh"
 #include "ops/moe/kernels/sort.cuh"
+#include "ops/moe/kernels/weigh.cuh"
 
 namespace blockscale::moe_detail {
 namespace {
@@ -30,13 +32,18 @@ std::vector<runtime::KernelSpec> one_of_each() {
           runtime::with_parameters<FinalizeParams>({.name = "moe_finalize",
                                                     .header = "ops/moe/kernels/finalize.cuh",
                                                     .call = "blockscale::moe_finalize_kernel",
-                                                    .threads = kFinalizeThreads},
+                                                    .threads = kRowRunThreads},
                                                    "blockscale::FinalizeParams"),
           runtime::with_parameters<JoinScalesParams>({.name = "moe_join_scales",
                                                       .header = "ops/moe/kernels/join_scales.cuh",
                                                       .call = "blockscale::moe_join_scales_kernel",
                                                       .threads = kJoinScalesThreads},
-                                                     "blockscale::JoinScalesParams")};
+                                                     "blockscale::JoinScalesParams"),
+          runtime::with_parameters<WeighParams>({.name = "moe_weigh",
+                                                 .header = "ops/moe/kernels/weigh.cuh",
+                                                 .call = "blockscale::moe_weigh_kernel",
+                                                 .threads = kRowRunThreads},
+                                                "blockscale::WeighParams")};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ enum Kernel : std::size_t {
   kPadKernel,
   kFinalizeKernel,
   kJoinScalesKernel,
+  kWeighKernel,
 };
 
 /// What the kernel pack compiles for this operation: each kernel for all of its architectures.

@@ -160,6 +160,12 @@ TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   const Names parts = run(layer(300, 192), {.workspace_limit = 1});
   EXPECT_EQ(parts.size(), 1u + 3 * 5);
   EXPECT_EQ(run(layer(0, 256)), Names{});
+  MoeArguments x = layer(40, 256);
+  x.weights_on_input = true;
+  const Names weighed = run(x);
+  ASSERT_EQ(weighed.size(), 6u);
+  EXPECT_EQ(weighed[1], "moe_weigh");
+  EXPECT_TRUE(begins(weighed[2], "quantize_")) << weighed[2];
 }
 
 TEST_F(MoeCalls, ALayerRefuses) {

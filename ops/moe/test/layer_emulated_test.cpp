@@ -122,6 +122,19 @@ TEST(EmulatedMoe, ResidualsAndTypes) {
   check({.x = Recipe::fp8_1x128, .tokens = 5});
 }
 
+TEST(EmulatedMoe, WeightsOnTheInput) {
+  for (const Routing routing : test::kRoutings) {
+    check({.tokens = 6, .routing = routing, .weights_on_input = true});
+  }
+  for (const Recipe x : {Recipe::f32, Recipe::f16, Recipe::bf16}) {
+    check({.x = x, .tokens = 5, .top_k = 1, .bias = true, .weights_on_input = true});
+    check({.x = x, .activations = Recipe::bf16, .tokens = 5, .weights_on_input = true});
+  }
+  check({.tokens = 5, .hidden = 161, .weights_on_input = true});
+  check({.tokens = 5, .weights = false, .weights_on_input = true});
+  check({.tokens = 3, .hidden = 1040, .inner = 128, .residual = true, .weights_on_input = true});
+}
+
 TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
   check({.tokens = 90, .hidden = 1040, .inner = 128, .experts = 2, .top_k = 2});
   check({.tokens = 5, .hidden = 1040, .inner = 128, .experts = 4, .top_k = 1});
@@ -200,6 +213,23 @@ TEST(EmulatedMoe, PlantedBugsChangeY) {
   const auto bytes_with = [](const Plant& plant) {
     Random random(8);
     LayerProblem problem(random, {.tokens = 4, .inner = 192, .apart = true});
+    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
+    return problem.y().bytes();
+  };
+  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
+  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
+}
+
+TEST(EmulatedMoe, PlantedBugsOfWeightsOnTheInputChangeY) {
+  const std::pair<const char*, Plant> plants[] = {
+      {"another token's x", [](auto& part) { part.weigh->params.top_k = Divisor(3); }},
+      {"one token's x", [](auto& part) { part.weigh->params.x.row_stride = 0; }},
+      {"weights twice",
+       [](auto& part) { part.finalize.params.weights = part.weigh->params.weights; }},
+  };
+  const auto bytes_with = [](const Plant& plant) {
+    Random random(8);
+    LayerProblem problem(random, {.tokens = 5, .top_k = 2, .weights_on_input = true});
     run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
     return problem.y().bytes();
   };

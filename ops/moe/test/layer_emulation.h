@@ -17,6 +17,9 @@ namespace blockscale::test {
 inline void run_moe_kernel(const FinalizeParams& params) {
   moe_finalize_kernel(params);
 }
+inline void run_moe_kernel(const WeighParams& params) {
+  moe_weigh_kernel(params);
+}
 inline void run_moe_kernel(const JoinScalesParams& params) {
   moe_join_scales_kernel(params);
 }
@@ -34,6 +37,7 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
   };
   if (part.join_scales && !run(part.join_scales->shape, part.join_scales->params)) return false;
   if (!emulate(part.sort, buffers, options)) return false;
+  if (part.weigh && !run(part.weigh->shape, part.weigh->params)) return false;
   if (part.quantize && !emulate(*part.quantize, buffers, options)) return false;
   return emulate(part.up, buffers, options) && emulate(part.down, buffers, options) &&
          run(part.finalize.shape, part.finalize.params);

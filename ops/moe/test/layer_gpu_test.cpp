@@ -113,6 +113,15 @@ TEST_F(CudaGpuMoe, TransformsAndShards) {
   }
 }
 
+TEST_F(CudaGpuMoe, WeightsOnTheInput) {
+  for (const Recipe x : {Recipe::f32, Recipe::f16, Recipe::bf16}) {
+    check({.x = x, .tokens = 40, .residual = true, .weights_on_input = true});
+    check(
+        {.x = x, .activations = Recipe::bf16, .tokens = 40, .top_k = 1, .weights_on_input = true});
+  }
+  check({.tokens = 300, .hidden = 1041, .routing = Routing::half_of_it, .weights_on_input = true});
+}
+
 TEST_F(CudaGpuMoe, ResidualsAndTypes) {
   for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
     check({.tokens = 33, .y = y, .residual = true});

@@ -51,6 +51,7 @@ struct LayerCase {
   ScaleLayout layout = ScaleLayout::row_major;
   Format y = Format::bf16;
   bool alphas = false, bias = false, weights = true, residual = false, in_place = false;
+  bool weights_on_input = false;
   bool batch_invariant = false;
   InputFamily family = InputFamily::normal;
 };
@@ -60,7 +61,8 @@ inline std::string text_of(const LayerCase& c) {
          recipe_traits(c.w2).name + ", " + std::to_string(c.tokens) + " tokens, H " +
          std::to_string(c.hidden) + ", I " + std::to_string(c.inner) + ", " +
          std::to_string(c.experts) + " experts, top " + std::to_string(c.top_k) + ", routing " +
-         std::to_string(static_cast<int>(c.routing)) + (c.apart ? ", apart" : "");
+         std::to_string(static_cast<int>(c.routing)) + (c.apart ? ", apart" : "") +
+         (c.weights_on_input ? ", weights on the input" : "");
 }
 
 /// Owns a layer; y is poison, or the residual.
@@ -80,6 +82,7 @@ class LayerProblem {
     arguments_.first_expert = of.first_expert;
     arguments_.transform = of.transform;
     arguments_.activations = of.activations;
+    arguments_.weights_on_input = of.weights_on_input;
     arguments_.batch_invariant = of.batch_invariant;
     for (std::int64_t i = 0; i < of.tokens * of.top_k; ++i) {
       ids_.push_back(id_of(random, of, i));
@@ -216,6 +219,30 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
       << "scales between the products";
 }
 
+/// Every element of the rows that weights are multiplied with, those of `entries`, and zeros.
+inline void expect_weighted(const moe_detail::WeighArguments& got, const MoeArguments& x,
+                            const std::vector<std::int32_t>& entries) {
+  const std::int64_t size = format_traits(got.rows.dtype).bits / 8;
+  std::int64_t differences = 0;
+  for (std::int64_t row = 0; row < got.rows.rows; ++row) {
+    const bool has_entry = row < std::ssize(entries);
+    const std::int64_t entry = has_entry ? entries[static_cast<std::size_t>(row)] : 0;
+    for (std::int64_t c = 0; c < got.rows.columns; ++c) {
+      const auto element =
+          static_cast<float>(gemm_detail::matrix_element(got.x, 0, entry / x.top_k, c));
+      const float product = has_entry ? x.weights[entry] * element : 0.0f;
+      const std::uint32_t code = encode(got.rows.dtype, product, Overflow::propagate);
+      std::uint32_t stored = 0;
+      std::memcpy(
+          &stored,
+          static_cast<const std::uint8_t*>(got.rows.data) + (row * got.rows.row_stride + c) * size,
+          static_cast<std::size_t>(size));
+      differences += stored != code;
+    }
+  }
+  EXPECT_EQ(differences, 0) << "elements of weighted rows";
+}
+
 /// Every element of y, from the rows that the second product left.
 inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x) {
   const moe_detail::FinalizeArguments& f = part.finalize;
@@ -232,7 +259,8 @@ inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x
         const std::int64_t entry = t * x.top_k + j;
         const std::int32_t row = f.row_of_entry[entry];
         if (row < 0) continue;
-        const float weight = x.weights == nullptr ? 1.0f : x.weights[entry];
+        const bool is_one = x.weights == nullptr || x.weights_on_input;
+        const float weight = is_one ? 1.0f : x.weights[entry];
         const auto value = bit_cast<float>(std::uint32_t{rows[row * stride + c]} << 16);
         const float product = weight * value;
         sum += product;
@@ -270,19 +298,23 @@ inline void expect_layer(const MoeArguments& arguments, void* workspace, const M
   const moe_detail::LayerPart part = moe_detail::part_of(x, 0, x.x.rows, workspace);
   const std::vector<std::int32_t> entries = sorted_entries(x);
   for (std::size_t row = 0; row < entries.size(); ++row) {
-    EXPECT_EQ(part.sort.token_of_row[row], entries[row] / x.top_k);
+    if (!part.weigh) {
+      EXPECT_EQ(part.sort.token_of_row[row], entries[row] / x.top_k);
+    }
     EXPECT_EQ(part.sort.row_of_entry[entries[row]], static_cast<std::int32_t>(row));
   }
   ASSERT_EQ(part.sort.offsets[moe_detail::experts_of(x)], std::ssize(entries));
+  EXPECT_EQ(part.weigh.has_value(), moe_detail::weighs_input(x));
+  if (part.weigh) expect_weighted(*part.weigh, x, entries);
   if (part.quantize) {
     const ScaledTensor expected = quantize(part.quantize->x, part.quantize->out.recipe);
     const ScaledTensorView got = part.quantize->out;
-    for (std::int64_t t = 0; t < x.x.rows; ++t) {
+    for (std::int64_t t = 0; t < part.quantize->x.rows; ++t) {
       EXPECT_EQ(std::memcmp(static_cast<const std::uint8_t*>(got.values) + t * got.value_row_stride,
                             static_cast<const std::uint8_t*>(expected.view().values) + t * x.x.k,
                             static_cast<std::size_t>(x.x.k)),
                 0)
-          << "token " << t;
+          << "row " << t << " of what is quantized";
     }
   }
   const std::vector<float> sums = sums_of(part, multiply);

@@ -45,6 +45,13 @@ TEST(MoePlan, SaysItsLaunches) {
   EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr(" us\n")));
 }
 
+TEST(MoePlan, WeightedRowsAreNotGathered) {
+  const std::string text = plan_text({.hidden = 256, .inner = 256, .weights_on_input = true});
+  EXPECT_THAT(text, HasSubstr("moe_weigh: 57 runs"));
+  EXPECT_THAT(text, HasSubstr("  weigh: "));
+  EXPECT_THAT(text, Not(HasSubstr("A gathered")));
+}
+
 TEST(MoePlan, TilesAreThoseOfTheRowsThatAreExpected) {
   Random random(1);
   LayerProblem problem(random, {.tokens = 512, .hidden = 256, .inner = 256});
