@@ -3,7 +3,7 @@
 //
 //   logits -> route -> ids, weights
 //                       ids -> moe_sort -> rows of each expert
-//   x -> quantize -> gathered rows -> w13 -> SwiGLU, quantize -> w2 -> rows -> times weights, y
+//   x -> quantized rows of each expert -> w13 -> SwiGLU, quantize -> w2 -> rows -> weights, y
 //
 // Words: T tokens, H numbers of each; E experts on this device; I numbers between the two products;
 // `top_k` experts of each token. Entry token * top_k + j is token's j-th choice ("expanded" index

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "blockscale/error.h"
@@ -52,6 +53,8 @@ class Workspace {
     return x;
   }
   std::int64_t taken() const { return taken_; }
+  /// What lies from here on belongs to `other` too.
+  void share(const Workspace& other) { taken_ = std::max(taken_, other.taken_); }
 
  private:
   void* base_;
@@ -160,7 +163,7 @@ UpWeights up_weights(const MoeArguments& x, Workspace& workspace) {
 }
 
 LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
-                    Workspace& workspace) {
+                    Workspace& workspace, Gather gather) {
   const std::int64_t experts = experts_of(x), entries = tokens * x.top_k;
   // Of all tokens: the plan of every part is the same.
   const std::int64_t expected_rows = ceil_div(x.x.rows * x.top_k, std::max(experts, x.all_experts));
@@ -189,19 +192,26 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   } else {
     sort.token_of_row = workspace.take_integers(entries);
   }
-  if (is_plain(x.x.recipe) && is_quantized(x)) {
-    part.quantize = {as_matrix(input), workspace.take_tensor(activations_of(x), input.rows, x.x.k)};
-    input = part.quantize->out;
-  }
   const MutableScaledTensorView inner =
       workspace.take_tensor(activations_of(x), entries, inner_of(x));
+  const std::int32_t* index = sort.token_of_row;  // null where rows are those of entries
+  Workspace of_input = workspace;                 // which nobody reads when `rows` are written
   const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
+  if (is_plain(x.x.recipe) && is_quantized(x)) {
+    QuantizeRows& quantize = part.quantize.emplace();
+    quantize.x = as_matrix(input);
+    if (gather == Gather::quantize) std::swap(quantize.row_index, index);
+    const std::int64_t count = quantize.row_index == nullptr ? input.rows : entries;
+    quantize.out = of_input.take_tensor(activations_of(x), count, x.x.k);
+    input = quantize.out;
+    workspace.share(of_input);
+  }
 
   GroupedGemmArguments& up = part.up;
   up.a = input;
   up.b = weights.b;
   up.offsets = sort.offsets;
-  up.index = sort.token_of_row;  // null where rows are those of entries
+  up.index = index;
   up.rows = entries;
   up.expected_rows = expected_rows;
   up.alpha_factors = x.w13_alphas;
@@ -270,22 +280,31 @@ void rethrow_as_layers(PartCall call, const Error& error) {
 
 void check_part(const LayerPart& part) {
   if (part.quantize) {
-    of_part(PartCall::quantize,
-            [&] { return quantize_detail::validated(part.quantize->x, part.quantize->out, {}); });
+    of_part(PartCall::quantize, [&] {
+      const auto& [from, row_index, out] = *part.quantize;
+      return quantize_detail::validated_gather(from, row_index, out, {});
+    });
   }
   of_part(PartCall::first_product, [&] { return grouped_gemm_detail::validated(part.up); });
   of_part(PartCall::second_product, [&] { return grouped_gemm_detail::validated(part.down); });
 }
 
-std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens) {
+Gather gather_of_cuda(const MoeArguments& x) {
+  const RecipeTraits& t = recipe_traits(activations_of(x));
+  const bool has_kernel = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
+  return has_kernel ? Gather::quantize : Gather::product;
+}
+
+std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens, Gather gather) {
   Workspace workspace(nullptr);
-  (void)make_part(x, 0, tokens, workspace);
+  (void)make_part(x, 0, tokens, workspace, gather);
   return workspace.taken();
 }
 
-LayerPart part_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens, void* workspace) {
+LayerPart part_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens, void* workspace,
+                  Gather gather) {
   Workspace memory(workspace);
-  return make_part(x, first, tokens, memory);
+  return make_part(x, first, tokens, memory, gather);
 }
 
 std::int64_t tokens_of_part(std::int64_t tokens, std::int64_t limit,

@@ -22,9 +22,11 @@ struct WeighArguments {
   MutableMatrixView rows;
 };
 
-/// x of the part, or its weighted rows, for the first product.
-struct QuantizeTokens {
+/// x of the part, or its weighted rows, for the first product: row r of `out` is of x's row r, or
+/// of row_index[r], and stays as it is where that is -1.
+struct QuantizeRows {
   MatrixView x;
+  const std::int32_t* row_index = nullptr;
   MutableScaledTensorView out;
 };
 
@@ -55,18 +57,28 @@ struct LayerPart {
   std::optional<JoinedScales> scales;
   MoeSortArguments sort;
   std::optional<WeighArguments> weigh;
-  std::optional<QuantizeTokens> quantize;
+  std::optional<QuantizeRows> quantize;
   GroupedGemmArguments up;
   GroupedGemmArguments down;
   FinalizeArguments finalize;
 };
 
-/// Bytes of workspace that a part of so many tokens needs, a multiple of 64.
-std::int64_t part_bytes(const MoeArguments& validated, std::int64_t tokens);
+/// What brings a token's row of x to each of its experts.
+enum class Gather : std::uint8_t {
+  product,   // the first one, by its index; x is quantized once
+  quantize,  // each row is quantized where the product reads it
+};
+/// Quantizers on GPUs gather wherever they have a kernel for it: a product that does was measured
+/// at two thirds of a layer (docs/log/moe.md).
+Gather gather_of_cuda(const MoeArguments& validated);
 
-/// Tokens [first, first + tokens) of validated arguments; `first` is a multiple of kPartTokens.
+/// Bytes of workspace that a part of so many tokens needs, a multiple of 64.
+std::int64_t part_bytes(const MoeArguments& validated, std::int64_t tokens, Gather gather);
+
+/// Tokens [first, first + tokens) of validated arguments; `first` is a multiple of kPartTokens. The
+/// memory of what is quantized is that of the second product's rows.
 LayerPart part_of(const MoeArguments& validated, std::int64_t first, std::int64_t tokens,
-                  void* workspace);
+                  void* workspace, Gather gather);
 
 /// The calls of a part that others validate.
 enum class PartCall : std::uint8_t { quantize, first_product, second_product };

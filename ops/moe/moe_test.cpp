@@ -14,6 +14,7 @@
 namespace blockscale {
 namespace {
 
+using moe_detail::Gather;
 using test::InputFamily;
 using test::LayerCase;
 using test::LayerProblem;
@@ -29,14 +30,16 @@ void check(const LayerCase& of, std::uint64_t seed = 1) {
   const MoeArguments x = moe_detail::validated(before, {});
   std::vector<std::uint8_t> results;
   if (x.x.rows > 0) {
-    const std::int64_t bytes = moe_detail::part_bytes(x, x.x.rows);
+    const std::int64_t bytes = moe_detail::part_bytes(x, x.x.rows, Gather::product);
     const auto workspace = gemm_detail::allocate<std::uint8_t>(bytes);
     std::memset(workspace.get(), 0xA5, static_cast<std::size_t>(bytes));
     const MoeArguments call = moe_detail::validated(problem.arguments(), {});
-    moe_detail::run_part(moe_detail::part_of(call, 0, x.x.rows, workspace.get()), 1);
+    moe_detail::run_part(moe_detail::part_of(call, 0, x.x.rows, workspace.get(), Gather::product),
+                         1);
     test::expect_layer(
-        before, workspace.get(), [](const GroupedGemmArguments& up) { grouped_gemm(up); },
-        gemm_detail::cpu_path(), gemm_detail::cpu_path());
+        before, workspace.get(), Gather::product,
+        [](const GroupedGemmArguments& up) { grouped_gemm(up); }, gemm_detail::cpu_path(),
+        gemm_detail::cpu_path());
     results = problem.y().bytes();
   }
   EXPECT_TRUE(problem.y().is_poison_intact());
@@ -220,7 +223,7 @@ TEST(Moe, PartsOfTheTokensChangeNothing) {
     moe(whole.arguments());
     const MoeArguments arguments = moe_detail::validated(parts.arguments(), {});
     MoeOptions options;
-    options.workspace_limit = moe_detail::part_bytes(arguments, 128);
+    options.workspace_limit = moe_detail::part_bytes(arguments, 128, Gather::product);
     EXPECT_NE(describe_moe(parts.arguments(), options).find("parts of 128 tokens"),
               std::string::npos);
     moe(parts.arguments(), options);

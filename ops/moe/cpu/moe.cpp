@@ -19,8 +19,9 @@ bool is_empty(const MoeArguments& x) {
 
 /// Tokens of each part but the last.
 std::int64_t most_tokens(const MoeArguments& x, const MoeOptions& options) {
-  return tokens_of_part(x.x.rows, options.workspace_limit,
-                        [&](std::int64_t tokens) { return part_bytes(x, tokens); });
+  return tokens_of_part(x.x.rows, options.workspace_limit, [&](std::int64_t tokens) {
+    return part_bytes(x, tokens, Gather::product);
+  });
 }
 
 }  // namespace
@@ -49,9 +50,10 @@ void moe(const MoeArguments& arguments, const MoeOptions& options) {
   const MoeArguments x = validated(arguments, options);
   if (is_empty(x)) return;
   const std::int64_t most = most_tokens(x, options);
-  const auto workspace = gemm_detail::allocate<std::uint8_t>(part_bytes(x, most));
+  const auto workspace = gemm_detail::allocate<std::uint8_t>(part_bytes(x, most, Gather::product));
   for (std::int64_t first = 0; first < x.x.rows; first += most) {
-    LayerPart part = part_of(x, first, std::min(most, x.x.rows - first), workspace.get());
+    LayerPart part =
+        part_of(x, first, std::min(most, x.x.rows - first), workspace.get(), Gather::product);
     if (first == 0) check_part(part);
     if (first != 0) part.scales.reset();  // they are joined
     run_part(part, options.threads);
@@ -64,12 +66,12 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   const MoeArguments x = validated(arguments, options);
   if (is_empty(x)) return "nothing to do\n";
   const std::int64_t most = most_tokens(x, options);
-  const LayerPart part = part_of(x, 0, most, kNoMemory);
+  const LayerPart part = part_of(x, 0, most, kNoMemory, Gather::product);
   check_part(part);
   std::string text = std::to_string(x.x.rows) + " tokens, " + std::to_string(x.top_k) +
                      " experts each, of " + std::to_string(experts_of(x)) + " here";
   if (most < x.x.rows) text += ", in parts of " + std::to_string(most) + " tokens";
-  text += "; " + std::to_string(part_bytes(x, most)) + " bytes of memory\n";
+  text += "; " + std::to_string(part_bytes(x, most, Gather::product)) + " bytes of memory\n";
   if (part.scales) text += "scales of gates and ups are joined\n";
   text += "entries are sorted by expert\n";
   if (part.weigh) text += "rows of x are multiplied by their weights\n";

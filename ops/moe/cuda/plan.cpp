@@ -98,8 +98,9 @@ struct Launches {
 /// part's own memory.
 Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
                      const cuda::Chip& chip, void* workspace) {
-  const LayerPart part = part_of(x, first, tokens, workspace);
-  void* const beside = byte_at(workspace, part_bytes(x, tokens));
+  const Gather gather = gather_of_cuda(x);
+  const LayerPart part = part_of(x, first, tokens, workspace, gather);
+  void* const beside = byte_at(workspace, part_bytes(x, tokens, gather));
   Launches launches;
   MoePartPlan& plan = launches.plan;
   const auto needs = [&](std::int64_t bytes) { launches.bytes = std::max(launches.bytes, bytes); };
@@ -111,8 +112,8 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   if (part.quantize) {
     plan.quantize = of_part(PartCall::quantize, [&] {
       const QuantizeOptions options;
-      const auto arguments =
-          quantize_detail::validated(part.quantize->x, part.quantize->out, options);
+      const auto& [from, row_index, out] = *part.quantize;
+      const auto arguments = quantize_detail::validated_gather(from, row_index, out, options);
       return quantize_detail::plan_quantize(arguments, options, chip, beside);
     });
     needs(plan.quantize->workspace_bytes);
@@ -138,7 +139,7 @@ MoeParts parts_of(const MoeArguments& x, const MoeOptions& options, const cuda::
   if (x.y.rows == 0 || x.y.columns == 0) return parts;
   const auto bytes_of = [&](std::int64_t tokens) {
     const std::int64_t bytes =
-        part_bytes(x, tokens) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
+        part_bytes(x, tokens, gather_of_cuda(x)) + launches_of(x, 0, tokens, chip, kNoMemory).bytes;
     parts = {tokens, ceil_div(bytes, std::int64_t{16}) * 16};
     return bytes;
   };

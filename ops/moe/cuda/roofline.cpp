@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "ops/moe/layer.h"
 #include "ops/moe/validate.h"
 
 namespace blockscale::moe_detail {
@@ -48,17 +49,20 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   const double rows = bytes_of(Recipe::bf16, entries, hidden);
   const double y = static_cast<double>(tokens * hidden) * size_of(x.y.dtype);
   const bool quantizes = is_plain(x.x.recipe) && is_quantized(x);
-  const std::int64_t of_input = weighs_input(x) ? entries : tokens;  // rows
-  const double read = bytes_of(x.x.recipe, of_input, hidden);
-  const double input = quantizes ? bytes_of(activations_of(x), of_input, hidden) : read;
+  // Rows of x, and of what the first product reads.
+  const std::int64_t of_x = weighs_input(x) ? entries : tokens;
+  const bool gathers = quantizes && gather_of_cuda(x) == Gather::quantize;
+  const double read = bytes_of(x.x.recipe, of_x, hidden);
+  const double input =
+      quantizes ? bytes_of(activations_of(x), gathers ? entries : of_x, hidden) : read;
   const auto products = [&](std::int64_t columns, std::int64_t k) {
     return 2 * static_cast<double>(entries) * static_cast<double>(columns) * static_cast<double>(k);
   };
   const double indices = 4 * static_cast<double>(entries);
   work.launches.push_back({"sort", 3 * indices, 0});
   if (weighs_input(x)) {
-    const double of_x = bytes_of(x.x.recipe, tokens, hidden);
-    work.launches.push_back({"weigh", of_x + read + 2 * indices, 0});
+    const double of_tokens = bytes_of(x.x.recipe, tokens, hidden);
+    work.launches.push_back({"weigh", of_tokens + read + 2 * indices, 0});
   }
   if (quantizes) work.launches.push_back({"quantize", read + input, 0});
   work.launches.push_back(

@@ -77,8 +77,10 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
     EXPECT_TRUE(test::emulate(of_up, all, emulator::in_order()));
   };
   const moe_detail::MoePartPlan& part = ran.plan.parts[0];
-  test::expect_layer(problem.arguments_before(), ran.workspace.get(), multiply, path_of(part.up),
-                     path_of(part.down));
+  const MoeArguments before = problem.arguments_before();
+  test::expect_layer(before, ran.workspace.get(),
+                     moe_detail::gather_of_cuda(moe_detail::validated(before, {})), multiply,
+                     path_of(part.up), path_of(part.down));
 }
 
 TEST(EmulatedMoe, EveryRouting) {
@@ -168,8 +170,10 @@ TEST(EmulatedMoe, BatchInvariantTokens) {
       x.x.rows = x.y.rows = tokens;
       const Ran ran = run(problem, test::chip_of(3), emulator::in_order());
       // What stands between the products, in bf16 or FP8, has more bits of it than y.
+      const MoeArguments all = moe_detail::validated(x, {});
       const ScaledTensorView inner =
-          moe_detail::part_of(moe_detail::validated(x, {}), 0, tokens, ran.workspace.get()).down.a;
+          moe_detail::part_of(all, 0, tokens, ran.workspace.get(), moe_detail::gather_of_cuda(all))
+              .down.a;
       const auto* const first = static_cast<const std::uint8_t*>(inner.values);
       return std::vector<std::uint8_t>(first, first + of.few * inner.value_row_stride);
     };
@@ -207,6 +211,8 @@ TEST(EmulatedMoe, PlantedBugsChangeY) {
       {"a choice is left out", [](auto& part) { part.finalize.params.top_k = 2; }},
       {"columns beside", [](auto& part) { part.finalize.params.rows -= 8; }},
       {"scales of the rows before", [](auto& part) { part.join_scales->params.block_rows /= 2; }},
+      {"rows of other tokens",
+       [](auto& part) { part.quantize->steps.at(0).params.x.row_stride = 0; }},
       {"ids of the device before",
        [](auto& part) { ++std::get<SortParams>(part.sort.steps.at(0).params).first_expert; }},
   };

@@ -73,8 +73,8 @@ void check(const LayerCase& of) {
     stream.wait();
     product.copy_results();
   };
-  test::expect_layer(problem.arguments(), memory.get(), multiply, path_of(plan.parts[0].up),
-                     path_of(plan.parts[0].down));
+  test::expect_layer(problem.arguments(), memory.get(), moe_detail::gather_of_cuda(x), multiply,
+                     path_of(plan.parts[0].up), path_of(plan.parts[0].down));
   cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
   stream.wait();
   device.copy_results();

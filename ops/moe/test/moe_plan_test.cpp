@@ -29,9 +29,9 @@ std::string plan_text(const LayerCase& of, const char* chip = "H200") {
 TEST(MoePlan, SaysItsLaunches) {
   const std::string text = plan_text({.hidden = 256, .inner = 256});
   EXPECT_THAT(text, HasSubstr("moe_sort: 57 entries"));
-  EXPECT_THAT(text, HasSubstr("quantize_blocks_fp8_e4m3_128_bf16"));
+  EXPECT_THAT(text, HasSubstr("quantize_gathered_fp8_e4m3_128_bf16"));
   EXPECT_THAT(text, HasSubstr("grouped_gemm_fp8_64x128_blocks_quantized"));
-  EXPECT_THAT(text, HasSubstr("A gathered"));
+  EXPECT_THAT(text, Not(HasSubstr("A gathered")));
   EXPECT_THAT(text, HasSubstr("moe_finalize: 19 runs"));
   EXPECT_THAT(text, HasSubstr("4.0 experts are hit"));
   EXPECT_THAT(text, HasSubstr("all: at least"));
@@ -43,6 +43,17 @@ TEST(MoePlan, SaysItsLaunches) {
   EXPECT_THAT(plain, HasSubstr("grouped_gemm_plain"));
   EXPECT_THAT(plain, Not(HasSubstr("all: at least")));
   EXPECT_THAT(plan_text({}, "RTX 5090"), Not(HasSubstr(" us\n")));
+}
+
+TEST(MoePlan, TheFirstProductGathersWhatNoQuantizerDoes) {
+  EXPECT_THAT(plan_text({.x = Recipe::fp8_1x128, .hidden = 256}), HasSubstr("A gathered"));
+  EXPECT_THAT(plan_text({.activations = Recipe::bf16}), HasSubstr("A gathered"));
+  EXPECT_THAT(
+      plan_text({.w13 = Recipe::mxfp4, .w2 = Recipe::mxfp4, .activations = Recipe::mxfp8_e4m3}),
+      HasSubstr("A gathered"));
+  for (const Recipe activations : {Recipe::fp8_1x128, Recipe::fp8_1x128_pow2}) {
+    EXPECT_THAT(plan_text({.activations = activations}), Not(HasSubstr("A gathered")));
+  }
 }
 
 TEST(MoePlan, WeightedRowsAreNotGathered) {
@@ -85,10 +96,10 @@ TEST(MoePlan, MemoryIsOfShapesAlone) {
   MoeArguments x = moe_detail::validated(problem.arguments(), {});
   const cuda::Chip chip = cuda::chip_named("H200");
   const std::int64_t whole = moe_detail::parts_of(x, {}, chip).workspace_bytes;
-  // Rows of both products, and no row of x or of twice I.
+  // Rows of both products; x's rows are where the second one's will be, and none is of twice I.
   const std::int64_t entries = 1500, rows = entries * (512 * 2 + 256 + 16);
-  EXPECT_GE(whole, rows + 500 * 512);
-  EXPECT_LE(whole, rows + 500 * (512 + 4 * 4) + 2 * entries * 4 + 4096);
+  EXPECT_GE(whole, rows);
+  EXPECT_LE(whole, rows + 2 * entries * 4 + 4096);
   for (const std::int64_t limit : {whole, whole - 1, whole / 2, whole / 3, std::int64_t{1}}) {
     const moe_detail::MoeParts parts = moe_detail::parts_of(x, {.workspace_limit = limit}, chip);
     EXPECT_TRUE(parts.workspace_bytes <= limit || parts.tokens == moe_detail::kPartTokens);
