@@ -18,7 +18,7 @@ namespace blockscale {
 
 inline constexpr int kSortThreads = 512;
 inline constexpr uint32_t kSortWarps = kSortThreads / 32;
-inline constexpr uint32_t kSortEntries = 4;  // side by side, of a thread in a step
+inline constexpr uint32_t kSortEntries = 16;  // side by side, of a thread in a step
 inline constexpr uint32_t kSortStep = kSortThreads * kSortEntries;
 /// Of shared memory: counts of warps, twice.
 inline constexpr uint32_t kSortSharedBytes = 2 * kSortWarps * 4;
@@ -41,7 +41,7 @@ struct SortParams {
 
 namespace sorting {
 
-struct alignas(16) Classes {
+struct Classes {
   uint32_t of[kSortEntries];
 };
 
@@ -54,26 +54,34 @@ BLOCKSCALE_DEVICE uint32_t class_of(const SortParams& p, int32_t id) {
   return routing::class_of(id, p.first_expert, p.experts);
 }
 
-/// Of a thread's entries from `first` on; behind the last entry a class that no block has.
-BLOCKSCALE_DEVICE Classes load_classes(const SortParams& p, uint32_t first) {
-  struct alignas(16) Ids {
-    int32_t at[kSortEntries];
-  };
-  Classes classes;
-  if (reinterpret_cast<uint64_t>(p.ids) % 16 == 0 && first + kSortEntries <= p.entries) {
-    const Ids ids = ptx::ld_global(reinterpret_cast<const Ids*>(p.ids + first));
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kSortEntries; ++i) {
-      classes.of[i] = class_of(p, ids.at[i]);
-    }
-    return classes;
+struct alignas(16) Ids {
+  int32_t at[4];
+};
+
+/// Of entries from `first` on, a multiple of 4; behind the last one 0.
+BLOCKSCALE_DEVICE Ids load_ids(const SortParams& p, uint32_t first) {
+  Ids ids = {};
+  if (reinterpret_cast<uint64_t>(p.ids) % 16 == 0 && first + 4 <= p.entries) {
+    return ptx::ld_global(reinterpret_cast<const Ids*>(p.ids + first));
   }
   BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    if (first + i < p.entries) ids.at[i] = ptx::ld_global(p.ids + first + i);
+  }
+  return ids;
+}
+
+/// Of a thread's entries from `first` on; behind the last entry a class that no block has.
+BLOCKSCALE_DEVICE Classes load_classes(const SortParams& p, uint32_t first) {
+  constexpr uint32_t kLoads = kSortEntries / 4;
+  Ids ids[kLoads];
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < kLoads; ++i) ids[i] = load_ids(p, first + i * 4);
+  Classes classes;
+  BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < kSortEntries; ++i) {
-    classes.of[i] = p.experts + 1;
-    if (first + i < p.entries) {
-      classes.of[i] = class_of(p, ptx::ld_global(p.ids + first + i));
-    }
+    const bool exists = first + i < p.entries;
+    classes.of[i] = exists ? class_of(p, ids[i / 4].at[i % 4]) : p.experts + 1;
   }
   return classes;
 }
@@ -107,7 +115,7 @@ BLOCKSCALE_DEVICE uint32_t inclusive_sum(uint32_t value) {
 BLOCKSCALE_DEVICE uint32_t count_before(const SortParams& p, uint32_t own,
                                         ptx::SharedAddress counts) {
   uint32_t count = 0;
-  BLOCKSCALE_UNROLL_BY_4
+  BLOCKSCALE_NO_UNROLL
   for (uint32_t first = ptx::tid_x() * kSortEntries; first < p.entries; first += kSortStep) {
     const Classes classes = load_classes(p, first);
     BLOCKSCALE_UNROLL
