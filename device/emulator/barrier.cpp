@@ -155,6 +155,7 @@ void fence_acq_rel(SourceLocation) {
 void fence_proxy_async(FenceSpace space, SourceLocation) {
   Machine& m = machine();
   Thread& thread = m.self();
+  if (!m.proxy_fences()) return m.tick(thread);
   if (space != FenceSpace::global) thread.views[kPublishedShared] = thread.views[kSeen];
   if (space != FenceSpace::shared) thread.views[kPublishedGlobal] = thread.views[kSeen];
   for (const auto& [offset, mbarrier] : thread.block->mbarriers) {

@@ -68,6 +68,7 @@ struct Options {
   std::size_t max_findings = 16;  // the run ends with the last of them
   /// What the kernel is compiled for: an instruction that it lacks is a finding.
   Architecture architecture = Architecture::sm_90a;
+  bool proxy_fences = true;  // false: fence.proxy.async does nothing, a bug to plant
 };
 inline Options in_order() {
   return {};

@@ -283,6 +283,7 @@ class Machine {
 
   uint64_t draw(uint64_t below) { return random_() % below; }
   bool random_order() const { return options_.random_order; }
+  bool proxy_fences() const { return options_.proxy_fences; }
   /// The run does not go on behind an instruction that the launch's architecture lacks.
   void require(Feature feature, const char* name, SourceLocation at);
   uint64_t seed() const { return options_.seed; }

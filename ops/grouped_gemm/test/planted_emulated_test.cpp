@@ -1,7 +1,9 @@
 // Bugs that a grouped kernel could have, planted: the emulator or the check of elements finds each.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -111,6 +113,31 @@ TEST(PlantedGroups, ANeighboursWeightAndScale) {
   const Outcome outcome = run<NeighbourOrder>();
   EXPECT_TRUE(outcome.report.ok()) << outcome.report.text();
   EXPECT_FALSE(outcome.is_right);
+}
+
+/// A product whose rows are gathered, with or without the fence behind their copies.
+emulator::Report run_gathered(bool proxy_fences, std::uint64_t seed) {
+  Random random(3);
+  LaunchedProblem problem(random, {.rows = {21, 70, 5}, .n = 256, .k = 400, .gathered = true});
+  grouped_gemm_detail::GroupedPlan plan =
+      grouped_gemm_detail::plan_grouped(problem.validated(), test::chip_of(3));
+  emulator::Options options = emulator::random_order(seed);
+  options.proxy_fences = proxy_fences;
+  return test::report_of(plan.steps.at(0), plan.architecture, problem.buffers(), options);
+}
+
+TEST(PlantedGroups, NoProxyFenceBehindAGather) {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    EXPECT_TRUE(run_gathered(true, seed).ok());
+    const emulator::Report report = run_gathered(false, seed);
+    const auto is_of_gather = [](const emulator::Finding& finding) {
+      return finding.kind == FindingKind::missing_proxy_fence &&
+             std::ranges::any_of(finding.lines, [](const SourceLocation& line) {
+               return std::string(line.file_name()).ends_with("fp8_gather.cuh");
+             });
+    };
+    EXPECT_TRUE(std::ranges::any_of(report.findings, is_of_gather)) << report.text();
+  }
 }
 
 TEST(PlantedGroups, ARowTooMany) {
