@@ -1,0 +1,2 @@
+"""What engines call today, by the names of the libraries that they call: an engine changes one
+import. `blockscale.compat.deep_gemm` is DeepGEMM's FP8 part."""
