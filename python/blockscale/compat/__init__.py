@@ -1,2 +1,3 @@
 """What engines call today, by the names of the libraries that they call: an engine changes one
-import. `blockscale.compat.deep_gemm` is DeepGEMM's FP8 part."""
+import. `blockscale.compat.deep_gemm` is DeepGEMM's FP8 part, `blockscale.compat.hpc` hpc-ops'
+products of groups and layers of experts in FP8."""
