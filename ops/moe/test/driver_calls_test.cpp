@@ -166,6 +166,20 @@ TEST_F(MoeCalls, ALayerIsFiveLaunches) {
   ASSERT_EQ(weighed.size(), 6u);
   EXPECT_EQ(weighed[1], "moe_weigh");
   EXPECT_TRUE(begins(weighed[2], "quantize_")) << weighed[2];
+  // Shared experts are two products more, and of other rows of x another launch.
+  const auto shared = [&](MoeArguments of) {
+    of.shared = {of.w13, of.w2};
+    of.shared->w13.batch = of.shared->w2.batch = 1;
+    return run(of);
+  };
+  const Names with_shared = shared(layer(600, 256));
+  ASSERT_EQ(with_shared.size(), 7u) << testing::PrintToString(with_shared);
+  EXPECT_TRUE(begins(with_shared[2], "gemm_fp8_")) << with_shared[2];
+  EXPECT_TRUE(begins(with_shared[3], "gemm_fp8_")) << with_shared[3];
+  EXPECT_TRUE(begins(with_shared[4], "grouped_gemm_fp8_")) << with_shared[4];
+  x = layer(600, 256);
+  x.weights_on_input = true;
+  EXPECT_EQ(shared(x).size(), 9u);
 }
 
 TEST_F(MoeCalls, ALayerRefuses) {
