@@ -91,18 +91,19 @@ void moe_sort(const MoeSortArguments& arguments, int threads = 0);
 /// Experts that every token goes to with weight 1, in tensors of their own, of any recipes that
 /// pair with the activations. They have neither alphas nor biases.
 struct SharedExperts {
-  ScaledTensorView
-      w13;  // a batch of S of [2I', H], or [I', H], as w13 of the others; S from 1 to 16
-  ScaledTensorView w2;  // a batch of S of [H, I']
+  ScaledTensorView w13;  // a batch of S, 1 to 16, of [2I', H], where the transform is Swiglu; else
+                         // of [I', H]
+  ScaledTensorView w2;   // a batch of S of [H, I']
 };
 
-/// y[t] = residual[t] + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
+/// y[t] = residual[t] + sum over s of shared(s)(x[t])
+///      + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
 /// expert(x) = transform(x w13^T alpha + bias) w2^T alpha + bias.
 ///
 /// Between the products stands what `activations` says: with FP8 the first product's result is
 /// quantized from its f32 sums, and what the second one gives is rounded to bf16, and added up in
-/// f32 in the order of j, behind those of shared experts, if there are any. Entries are dropped as
-/// moe_sort drops them: a token without an expert of this device has y = residual, or 0.
+/// f32 in the order of s and then of j. Entries are dropped as moe_sort drops them: without experts
+/// a token has y = residual, or 0.
 struct MoeArguments {
   /// [T, H]: plain, or in a recipe that gemm pairs with the weights'. T is at most 2^20.
   ScaledTensorView x;
