@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "argument_names.h"
@@ -36,6 +37,9 @@ std::string name_here(const std::string& argument) {
   if (argument == "residual.data") return "residual";
   if (argument == "options.workspace_limit") return "workspace_limit";
   if (argument == "y" || argument == "y.data") return "out";
+  constexpr std::string_view kSharedUp = "shared.w13", kSharedDown = "shared.w2";
+  if (argument.starts_with(kSharedUp)) return "shared[0]" + argument.substr(kSharedUp.size());
+  if (argument.starts_with(kSharedDown)) return "shared[1]" + argument.substr(kSharedDown.size());
   if (argument.starts_with("y.")) return "out." + argument.substr(2);
   return python_name(argument);
 }

@@ -125,7 +125,8 @@ MoeCallOptions::MoeCallOptions(const nb::tuple& o)
       expert_map(o[10]),
       all_experts(o[11]),
       batch_invariant(o[12]),
-      weights_on_input(o[13]) {}
+      weights_on_input(o[13]),
+      shared(o[14]) {}
 
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place) {
@@ -136,6 +137,11 @@ MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle 
   to.x = call.x.view;
   to.w13 = call.w13.view;
   to.w2 = call.w2.view;
+  if (!options.shared.is_none()) {
+    call.shared_w13 = operand_argument("shared[0]", options.shared[0], place);
+    call.shared_w2 = operand_argument("shared[1]", options.shared[1], place);
+    to.shared = {call.shared_w13.view, call.shared_w2.view};
+  }
   to.ids = ids_argument(routes[0], place, call.ids);
   to.top_k = static_cast<int>(call.ids.shape(1));
   if (!routes[1].is_none()) {

@@ -52,11 +52,12 @@ struct MoeCallOptions {
   nb::object all_experts;
   nb::object batch_invariant;
   nb::object weights_on_input;
+  nb::object shared;  // a pair of operands, or None
 };
 
 /// Everything that `moe` takes, with the arrays that keep its memory alive.
 struct MoeCall {
-  Operand x, w13, w2;
+  Operand x, w13, w2, shared_w13 = {}, shared_w2 = {};
   Array ids = {}, weights = {}, w13_alphas = {}, w2_alphas = {};  // of nothing where there is none
   Array expert_map = {};
   Array w13_bias = {}, w2_bias = {}, residual = {}, out = {};

@@ -88,13 +88,22 @@ std::int64_t moe_sort_rows(std::int64_t tokens, int top_k, std::int64_t experts,
 /// Throws invalid_argument before anything is written.
 void moe_sort(const MoeSortArguments& arguments, int threads = 0);
 
-/// y[t] = residual[t] + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
+/// Experts that every token goes to with weight 1, in tensors of their own, of any recipes that
+/// pair with the activations. They have neither alphas nor biases.
+struct SharedExperts {
+  ScaledTensorView w13;  // a batch of S, 1 to 16, of [2I', H], where the transform is Swiglu; else
+                         // of [I', H]
+  ScaledTensorView w2;   // a batch of S of [H, I']
+};
+
+/// y[t] = residual[t] + sum over s of shared(s)(x[t])
+///      + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
 /// expert(x) = transform(x w13^T alpha + bias) w2^T alpha + bias.
 ///
 /// Between the products stands what `activations` says: with FP8 the first product's result is
 /// quantized from its f32 sums, and what the second one gives is rounded to bf16, and added up in
-/// f32 in the order of j. Entries are dropped as moe_sort drops them: a token without an expert of
-/// this device has y = residual, or 0.
+/// f32 in the order of s and then of j. Entries are dropped as moe_sort drops them: without experts
+/// a token has y = residual, or 0.
 struct MoeArguments {
   /// [T, H]: plain, or in a recipe that gemm pairs with the weights'. T is at most 2^20.
   ScaledTensorView x;
@@ -119,6 +128,7 @@ struct MoeArguments {
   const std::int32_t* expert_map = nullptr;  // [mapped_ids]: as moe_sort's
   std::int64_t mapped_ids = 0;
 
+  std::optional<SharedExperts> shared;
   QuantizeInput transform = Swiglu{};  // of the first product's result; or Gelu, Identity
   /// What x, where it is plain, and the first product's result become: fp8_1x128 (of any kind of
   /// scale) or mxfp8_e4m3; or bf16: then x is taken as it is. Unset: fp8_1x128 if the weights are
@@ -144,8 +154,9 @@ struct MoeArguments {
 struct MoeOptions {
   int threads = 0;  // 0: all of the machine's
   /// Tokens go through the layer in parts that need no more memory than this, of 128 at least. On
-  /// the CPU an expert's rows in a part are those that its products are chosen by, so that bits may
-  /// depend on it without `batch_invariant`; and products take memory of their own there.
+  /// the CPU an expert's rows in a part are those that its products are chosen by, as everywhere
+  /// the tokens of a part are for shared experts, so that bits may depend on it without
+  /// `batch_invariant`; and products take memory of their own there.
   std::int64_t workspace_limit = std::int64_t{2} << 30;  // bytes
 };
 

@@ -26,6 +26,10 @@ void for_each_memory(Arguments& x, const Visit& visit) {
   operand("x.values", "x.scales", "x.tensor_scale", x.x);
   operand("w13.values", "w13.scales", "w13.tensor_scale", x.w13);
   operand("w2.values", "w2.scales", "w2.tensor_scale", x.w2);
+  if (x.shared) {
+    operand("shared.w13.values", "shared.w13.scales", "shared.w13.tensor_scale", x.shared->w13);
+    operand("shared.w2.values", "shared.w2.scales", "shared.w2.tensor_scale", x.shared->w2);
+  }
   const auto numbers = [&](const char* name, auto& data, std::int64_t count, std::int64_t size) {
     visit(name, reads, data, [&data, count, size] { return line_of(data, count * size); });
   };

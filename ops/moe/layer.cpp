@@ -9,6 +9,7 @@
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/validate.h"
 #include "ops/moe/validate.h"
 #include "ops/quantize/validate.h"
@@ -34,7 +35,8 @@ class Workspace {
   }
   /// A tensor with scales in row_major, whose rows of both begin at multiples of 16 bytes: kernels
   /// copy no others by tensor copies.
-  MutableScaledTensorView take_tensor(Recipe recipe, std::int64_t rows, std::int64_t k) {
+  MutableScaledTensorView take_tensor(Recipe recipe, std::int64_t rows, std::int64_t k,
+                                      std::int64_t batch = 1) {
     constexpr std::int64_t kRowAlignment = 16;
     const auto aligned = [](std::int64_t bytes) {
       return ceil_div(bytes, kRowAlignment) * kRowAlignment;
@@ -43,13 +45,16 @@ class Workspace {
     x.recipe = recipe;
     x.rows = rows;
     x.k = k;
+    x.batch = batch;
     x.value_row_stride = aligned(row_bytes(recipe, k));
-    x.values = take(rows * x.value_row_stride);
+    x.value_batch_stride = rows * x.value_row_stride;
+    x.values = take(batch * x.value_batch_stride);
     if (is_plain(recipe)) return x;
     const std::int64_t size = format_traits(recipe_traits(recipe).scale).bits / 8;
     const std::int64_t of_row = aligned(scale_grid(recipe, rows, k).columns * size);
     x.scale_leading_stride = of_row / size;
-    x.scales = take(rows * of_row);
+    x.scale_batch_stride = rows * x.scale_leading_stride;
+    x.scales = take(batch * rows * of_row);
     return x;
   }
   std::int64_t taken() const { return taken_; }
@@ -78,7 +83,27 @@ ScaledTensorView rows_of(ScaledTensorView x, std::int64_t first, std::int64_t ro
 template <bool Mutable>
 BasicMatrixView<Mutable> as_matrix(const BasicScaledTensorView<Mutable>& x) {
   const Format dtype = recipe_traits(x.recipe).element;
-  return {x.values, dtype, x.rows, x.k, x.value_row_stride / (format_traits(dtype).bits / 8)};
+  const std::int64_t size = format_traits(dtype).bits / 8;
+  return {x.values,
+          dtype,
+          x.rows,
+          x.k,
+          x.value_row_stride / size,
+          x.batch,
+          x.value_batch_stride / size};
+}
+
+/// What the first product's result becomes, for the second one.
+template <class Product>
+void set_inner(Product& up, const MoeArguments& x, const MutableScaledTensorView& inner) {
+  if (!is_quantized(x)) {
+    up.d = as_matrix(inner);
+    up.transform = x.transform;
+    return;
+  }
+  up.quantized.emplace();
+  up.quantized->out = inner;
+  up.quantized->options.input = x.transform;
 }
 
 template <class View>
@@ -162,6 +187,34 @@ UpWeights up_weights(const MoeArguments& x, Workspace& workspace) {
   return up;
 }
 
+/// Has `from` quantized in `workspace`: `rows` rows, those that an index names or, without one, its
+/// own.
+QuantizeRows quantize_rows(const MoeArguments& x, const ScaledTensorView& from,
+                           const std::int32_t* index, std::int64_t rows, Workspace& workspace) {
+  return {as_matrix(from), index, workspace.take_tensor(activations_of(x), rows, from.k)};
+}
+
+/// Products of `tokens`; `input` is what the others take of these, if that is them.
+SharedProducts shared_products(const MoeArguments& x, const ScaledTensorView& tokens,
+                               const std::optional<ScaledTensorView>& input, Workspace& workspace) {
+  const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+  SharedProducts products;
+  if (!input && quantizes_x(x)) {
+    products.quantize = quantize_rows(x, tokens, nullptr, tokens.rows, workspace);
+  }
+  products.up.a = input ? *input : products.quantize ? products.quantize->out : tokens;
+  products.up.b = w13;
+  products.up.batch_invariant = x.batch_invariant;
+  const MutableScaledTensorView inner =
+      workspace.take_tensor(activations_of(x), tokens.rows, w2.k, w2.batch);
+  set_inner(products.up, x, inner);
+  products.down.a = inner;
+  products.down.b = w2;
+  products.down.batch_invariant = x.batch_invariant;
+  products.down.d = as_matrix(workspace.take_tensor(Recipe::bf16, tokens.rows, w2.rows, w2.batch));
+  return products;
+}
+
 LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
                     Workspace& workspace, Gather gather) {
   const std::int64_t experts = experts_of(x), entries = tokens * x.top_k;
@@ -183,7 +236,8 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   sort.row_of_entry = workspace.take_integers(entries);
 
   const float* const weights_of_part = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
-  ScaledTensorView input = rows_of(x.x, first, tokens);
+  const ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
+  ScaledTensorView input = tokens_of_part;
   if (weighs_input(x)) {
     sort.entry_of_row = workspace.take_integers(entries);
     const MutableScaledTensorView rows = workspace.take_tensor(x.x.recipe, entries, x.x.k);
@@ -197,14 +251,17 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   const std::int32_t* index = sort.token_of_row;  // null where rows are those of entries
   Workspace of_input = workspace;                 // which nobody reads when `rows` are written
   const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
-  if (is_plain(x.x.recipe) && is_quantized(x)) {
-    QuantizeRows& quantize = part.quantize.emplace();
-    quantize.x = as_matrix(input);
-    if (gather == Gather::quantize) std::swap(quantize.row_index, index);
-    const std::int64_t count = quantize.row_index == nullptr ? input.rows : entries;
-    quantize.out = of_input.take_tensor(activations_of(x), count, x.x.k);
-    input = quantize.out;
+  if (quantizes_x(x)) {
+    const bool gathers = gather == Gather::quantize && index != nullptr;
+    part.quantize = gathers ? quantize_rows(x, input, index, entries, of_input)
+                            : quantize_rows(x, input, nullptr, input.rows, of_input);
+    if (gathers) index = nullptr;
+    input = part.quantize->out;
     workspace.share(of_input);
+  }
+  if (x.shared) {
+    const auto same = index == nullptr ? std::optional<ScaledTensorView>() : input;
+    part.shared = shared_products(x, tokens_of_part, same, workspace);
   }
 
   GroupedGemmArguments& up = part.up;
@@ -218,14 +275,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.bias = x.w13_bias;
   up.bias_dtype = x.bias_dtype;
   up.batch_invariant = x.batch_invariant;
-  if (is_quantized(x)) {
-    up.quantized.emplace();
-    up.quantized->out = inner;
-    up.quantized->options.input = x.transform;
-  } else {
-    up.d = as_matrix(inner);
-    up.transform = x.transform;
-  }
+  set_inner(up, x, inner);
 
   GroupedGemmArguments& down = part.down;
   down.a = inner;
@@ -239,6 +289,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   down.batch_invariant = x.batch_invariant;
 
   FinalizeArguments& finalize = part.finalize;
+  if (part.shared) finalize.shared = part.shared->down.d;
   finalize.rows = rows;
   finalize.row_of_entry = sort.row_of_entry;
   finalize.weights = weighs_input(x) ? nullptr : weights_of_part;
@@ -262,28 +313,37 @@ void rethrow_as_layers(PartCall call, const Error& error) {
                                {"quantized.out", "activations"},
                                {"quantized", "activations"}};
   constexpr Name kOfSecond[] = {{"a", "activations"}, {"b", "w2"}, {"d", "y"}};
-  const std::span<const Name> names =
-      call == PartCall::quantize        ? std::span<const Name>(kOfQuantize)
-      : call == PartCall::first_product ? std::span<const Name>(kOfFirst)
-                                        : std::span<const Name>(kOfSecond);
+  const bool is_shared = call == PartCall::first_of_shared || call == PartCall::second_of_shared;
+  const bool is_first = call == PartCall::first_product || call == PartCall::first_of_shared;
+  const std::span<const Name> names = call == PartCall::quantize
+                                          ? std::span<const Name>(kOfQuantize)
+                                      : is_first ? std::span<const Name>(kOfFirst)
+                                                 : std::span<const Name>(kOfSecond);
   const std::string& argument = error.argument();
   const std::string_view message = std::string_view(error.what()).substr(argument.size() + 2);
   for (const Name& name : names) {
     const std::string_view of_call = name.of_call;
     const bool begins = argument.starts_with(of_call);
     if (!begins || (argument.size() > of_call.size() && argument[of_call.size()] != '.')) continue;
-    throw Error(error.code(), std::string(name.of_layer) + argument.substr(of_call.size()),
+    const char* const prefix = is_shared && name.of_layer.starts_with("w") ? "shared." : "";
+    throw Error(error.code(), prefix + std::string(name.of_layer) + argument.substr(of_call.size()),
                 message);
   }
   throw error;
 }
 
 void check_part(const LayerPart& part) {
-  if (part.quantize) {
-    of_part(PartCall::quantize, [&] {
-      const auto& [from, row_index, out] = *part.quantize;
-      return quantize_detail::validated_gather(from, row_index, out, {});
-    });
+  const auto check_quantize = [](const std::optional<QuantizeRows>& of) {
+    if (!of) return;
+    of_part(PartCall::quantize,
+            [&] { return quantize_detail::validated_gather(of->x, of->row_index, of->out, {}); });
+  };
+  check_quantize(part.quantize);
+  if (part.shared) {
+    const SharedProducts& shared = *part.shared;
+    check_quantize(shared.quantize);
+    of_part(PartCall::first_of_shared, [&] { return gemm_detail::validated(shared.up, {}); });
+    of_part(PartCall::second_of_shared, [&] { return gemm_detail::validated(shared.down, {}); });
   }
   of_part(PartCall::first_product, [&] { return grouped_gemm_detail::validated(part.up); });
   of_part(PartCall::second_product, [&] { return grouped_gemm_detail::validated(part.down); });

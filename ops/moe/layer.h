@@ -41,9 +41,16 @@ struct JoinedScales {
   int block_rows = 1;  // rows that one of `to` is for
 };
 
-/// y[t] = residual[t] + sum over j of weights[t, j] rows[row_of_entry[t, j]], each product and each
-/// sum rounded to f32, in the order of j.
+/// Both products of the shared experts, and x for them, where the others have other rows of it.
+struct SharedProducts {
+  std::optional<QuantizeRows> quantize;
+  GemmArguments up, down;  // batches of shared experts
+};
+
+/// y[t] = residual[t] + sum over s of shared[s, t] + sum over j of weights[t, j]
+/// rows[row_of_entry[t, j]], each product and each sum rounded to f32, in the order of s and j.
 struct FinalizeArguments {
+  MatrixView shared;      // bf16, a batch of shared experts; without data: none
   ScaledTensorView rows;  // bf16
   const std::int32_t* row_of_entry = nullptr;
   const float* weights = nullptr;  // null: 1
@@ -58,6 +65,7 @@ struct LayerPart {
   MoeSortArguments sort;
   std::optional<WeighArguments> weigh;
   std::optional<QuantizeRows> quantize;
+  std::optional<SharedProducts> shared;
   GroupedGemmArguments up;
   GroupedGemmArguments down;
   FinalizeArguments finalize;
@@ -81,7 +89,13 @@ LayerPart part_of(const MoeArguments& validated, std::int64_t first, std::int64_
                   void* workspace, Gather gather);
 
 /// The calls of a part that others validate.
-enum class PartCall : std::uint8_t { quantize, first_product, second_product };
+enum class PartCall : std::uint8_t {
+  quantize,
+  first_product,
+  second_product,
+  first_of_shared,
+  second_of_shared
+};
 
 /// Throws an error of such a call's arguments by the names that the layer's have.
 [[noreturn]] void rethrow_as_layers(PartCall call, const Error& error);

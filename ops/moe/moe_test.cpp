@@ -39,7 +39,7 @@ void check(const LayerCase& of, std::uint64_t seed = 1) {
     test::expect_layer(
         before, workspace.get(), Gather::product,
         [](const GroupedGemmArguments& up) { grouped_gemm(up); }, gemm_detail::cpu_path(),
-        gemm_detail::cpu_path());
+        gemm_detail::cpu_path(), gemm_detail::cpu_path());
     results = problem.y().bytes();
   }
   EXPECT_TRUE(problem.y().is_poison_intact());
@@ -150,6 +150,51 @@ TEST(Moe, WeightsOnTheInput) {
   check({.hidden = 161, .weights_on_input = true});
 }
 
+TEST(Moe, SharedExperts) {
+  for (const std::int64_t shared : {1, 3}) {
+    check({.shared = shared});
+    check({.shared = shared, .y = Format::f32, .residual = true, .in_place = true});
+    check({.activations = Recipe::bf16, .shared = shared});
+    check({.shared = shared, .weights_on_input = true});
+    check({.shared = shared, .routing = Routing::elsewhere});
+  }
+  for (const Recipe recipe : {Recipe::fp8_row, Recipe::nvfp4, Recipe::mxfp4, Recipe::bf16}) {
+    check({.w13 = recipe, .w2 = recipe, .shared = 2, .alphas = true, .bias = true});
+  }
+  check({.x = Recipe::fp8_1x128, .shared = 2, .shared_inner = 200});
+  check({.inner = 80, .shared = 2, .apart = true});
+  for (const QuantizeInput& transform : std::initializer_list<QuantizeInput>{
+           Identity{}, Gelu{GeluForm::erf}, Swiglu{GateOrder::up_first, 64},
+           Swiglu{GateOrder::gate_first, 1, 0.7f, 1.702f, 1}}) {
+    check({.shared = 1, .transform = transform});
+  }
+}
+
+// Tokens whose shared experts are the others too, with weights of one: as many terms, of which
+// those of shared experts come first.
+TEST(Moe, SharedExpertsAreAsOthersOfWeightOne) {
+  constexpr std::int64_t kTokens = 19;
+  Random random(7);
+  LayerProblem problem(random, {.tokens = kTokens,
+                                .inner = 128,
+                                .experts = 2,
+                                .top_k = 2,
+                                .y = Format::f32,
+                                .weights = false,
+                                .residual = true,
+                                .batch_invariant = true});
+  MoeArguments& x = problem.arguments();
+  for (std::int64_t i = 0; i < 2 * kTokens; ++i) {
+    problem.ids()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % 2);
+  }
+  moe(x);
+  const std::vector<std::uint8_t> routed = problem.y().bytes();
+  x.shared = {x.w13, x.w2};
+  for (std::int32_t& id : problem.ids()) id = -1;
+  moe(x);
+  EXPECT_EQ(problem.y().bytes(), routed);
+}
+
 // One expert of integers: silu is not linear, so a weight before it is none behind it.
 TEST(Moe, WeightsOnTheInputAreBeforeTheActivation) {
   for (const bool weights_on_input : {true, false}) {
@@ -216,8 +261,13 @@ TEST(Moe, BatchInvariantTokens) {
 
 TEST(Moe, PartsOfTheTokensChangeNothing) {
   for (const Recipe x : {Recipe::bf16, Recipe::fp8_1x128, Recipe::fp8_1x128_ue8m0}) {
-    const LayerCase of = {
-        .x = x, .tokens = 300, .hidden = 32, .inner = 48, .apart = true, .batch_invariant = true};
+    const LayerCase of = {.x = x,
+                          .tokens = 300,
+                          .hidden = 32,
+                          .inner = 48,
+                          .shared = 2,
+                          .apart = true,
+                          .batch_invariant = true};
     Random random(3), again(3);
     LayerProblem whole(random, of), parts(again, of);
     moe(whole.arguments());

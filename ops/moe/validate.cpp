@@ -83,12 +83,35 @@ void check_recipes(const MoeArguments& x) {
     fail_unsupported("x.recipe", std::string("is ") + recipe_traits(x.x.recipe).name +
                                      ", must be f32, f16 or bf16 where weights are on the input");
   }
-  const bool quantizes_x = is_plain(x.x.recipe) && is_quantized(x);
-  if (quantizes_x) check_blocks(x, "x.k", x.x.k);
+  const bool quantizes = quantizes_x(x);
+  if (quantizes) check_blocks(x, "x.k", x.x.k);
   check_blocks(x, "w2.k", inner_of(x));
-  check_pair(quantizes_x ? activations_of(x) : x.x.recipe, quantizes_x ? "activations" : "x",
+  check_pair(quantizes ? activations_of(x) : x.x.recipe, quantizes ? "activations" : "x",
              x.w13.recipe, "w13");
   check_pair(activations_of(x), "activations", x.w2.recipe, "w2");
+  if (!x.shared) return;
+  check_blocks(x, "shared.w2.k", x.shared->w2.k);
+  check_pair(quantizes ? activations_of(x) : x.x.recipe, quantizes ? "activations" : "x",
+             x.shared->w13.recipe, "shared.w13");
+  check_pair(activations_of(x), "activations", x.shared->w2.recipe, "shared.w2");
+}
+
+/// Of w13, [I, H], or [2 I, H] with Swiglu, for the I of w2.
+void check_up_rows(const char* argument, std::int64_t rows, const MoeArguments& x,
+                   std::int64_t inner, const std::string& of_w2) {
+  const bool is_gated = std::holds_alternative<Swiglu>(x.transform);
+  check_equal(argument, rows, is_gated ? 2 * inner : inner,
+              ((is_gated ? "twice the k of " : "the k of ") + of_w2).c_str());
+}
+
+void check_shared(const MoeArguments& x) {
+  const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+  check_range("shared.w2.batch", w2.batch, 1, kMaxTopK);
+  checks::check_size("shared.w2.k", "", w2.k, 1);
+  check_equal("shared.w2.rows", w2.rows, x.x.k, "the k of x");
+  check_equal("shared.w13.k", w13.k, x.x.k, "the k of x");
+  check_equal("shared.w13.batch", w13.batch, w2.batch, "the experts of shared.w2");
+  check_up_rows("shared.w13.rows", w13.rows, x, w2.k, "shared.w2");
 }
 
 void check_shapes(const MoeArguments& x) {
@@ -100,16 +123,13 @@ void check_shapes(const MoeArguments& x) {
   check_equal("w2.rows", x.w2.rows, x.x.k, "the k of x");
   check_equal("w13.k", x.w13.k, x.x.k, "the k of x");
   check_range("top_k", x.top_k, 1, kMaxTopK);
+  if (x.shared) check_shared(x);
   const auto* const swiglu = std::get_if<Swiglu>(&x.transform);
-  if (swiglu == nullptr) {
-    check_equal("w13.batch", x.w13.batch, experts, "the experts of w2");
-    check_equal("w13.rows", x.w13.rows, inner, "the k of w2");
-    return;
-  }
-  if (x.w13.batch != 2 * experts) {
+  if (swiglu == nullptr || x.w13.batch != 2 * experts) {
     check_equal("w13.batch", x.w13.batch, experts,
-                "the experts of w2, or twice as many with gates and ups apart");
-    check_equal("w13.rows", x.w13.rows, 2 * inner, "twice the k of w2");
+                swiglu == nullptr ? "the experts of w2"
+                                  : "the experts of w2, or twice as many with gates and ups apart");
+    check_up_rows("w13.rows", x.w13.rows, x, inner, "w2");
     return;
   }
   check_equal("w13.rows", x.w13.rows, inner, "the k of w2, as gates and ups are apart");
@@ -123,11 +143,11 @@ void check_kind_of_transform(const MoeArguments& x) {
   }
 }
 
-/// Of arguments whose shapes are checked.
-void check_transform(const MoeArguments& x) {
+/// Of a first product of so many columns behind its transform.
+void check_transform(const MoeArguments& x, std::int64_t inner) {
   GemmArguments product;
-  product.b.rows = std::holds_alternative<Swiglu>(x.transform) ? 2 * inner_of(x) : inner_of(x);
-  product.d.columns = inner_of(x);
+  product.b.rows = std::holds_alternative<Swiglu>(x.transform) ? 2 * inner : inner;
+  product.d.columns = inner;
   product.transform = x.transform;
   (void)gemm_detail::transform_of_result(product);
 }
@@ -168,11 +188,16 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   x.x = resolved(arguments.x, "x");
   x.w13 = resolved(arguments.w13, "w13");
   x.w2 = resolved(arguments.w2, "w2");
+  if (x.shared) {
+    x.shared->w13 = resolved(arguments.shared->w13, "shared.w13");
+    x.shared->w2 = resolved(arguments.shared->w2, "shared.w2");
+  }
   x.y = resolved(arguments.y, "y");
   if (x.residual.data != nullptr) x.residual = resolved(arguments.residual, "residual");
   check_kind_of_transform(x);
   check_shapes(x);
-  check_transform(x);
+  check_transform(x, inner_of(x));
+  if (x.shared) check_transform(x, x.shared->w2.k);
   x.activations = checked_activations(x);
   check_recipes(x);
   check_result(x);

@@ -35,5 +35,9 @@ inline Recipe activations_of(const MoeArguments& x) {
 inline bool is_quantized(const MoeArguments& x) {
   return !is_plain(activations_of(x));
 }
+/// Whether x comes as numbers, and its rows are quantized for the products.
+inline bool quantizes_x(const MoeArguments& x) {
+  return is_plain(x.x.recipe) && is_quantized(x);
+}
 
 }  // namespace blockscale::moe_detail

@@ -121,6 +121,42 @@ TEST_F(MoeValidateTest, WeightsOnTheInput) {
   quantized.arguments().weights = nullptr;
   EXPECT_NO_THROW(moe(quantized.arguments()));
 }
+TEST(MoeSharedTest, Experts) {
+  Random random(2);
+  LayerProblem problem(random, {.shared = 2, .weights_on_input = true});
+  const auto expect_refused = [&](ErrorCode code, const char* argument, const char* text,
+                                  const auto& change) {
+    MoeArguments x = problem.arguments();
+    change(x);
+    const std::vector<std::uint8_t> before = problem.y().bytes();
+    test::expect_error(code, argument, text, [&] { moe(x); });
+    EXPECT_EQ(problem.y().bytes(), before);
+  };
+  const ErrorCode invalid = ErrorCode::invalid_argument, unsupported = ErrorCode::unsupported;
+  expect_refused(invalid, "shared.w2.batch", "is 17, must be in 1..16",
+                 [](MoeArguments& x) { x.shared->w2.batch = 17; });
+  expect_refused(invalid, "shared.w13.batch", "is 2, must be 1, the experts of shared.w2",
+                 [](MoeArguments& x) { x.shared->w2.batch = 1; });
+  expect_refused(invalid, "shared.w13.k", "is 144, must be 160, the k of x",
+                 [](MoeArguments& x) { x.shared->w13.k = 144; });
+  expect_refused(invalid, "shared.w2.rows", "is 96, must be 160, the k of x",
+                 [](MoeArguments& x) { x.shared->w2.rows = 96; });
+  expect_refused(invalid, "shared.w13.rows", "is 64, must be 128, twice the k of shared.w2",
+                 [](MoeArguments& x) { x.shared->w13.rows = 64; });
+  expect_refused(invalid, "shared.w2.values", "is null",
+                 [](MoeArguments& x) { x.shared->w2.values = nullptr; });
+  expect_refused(invalid, "y.data", "shared.w2.scales",
+                 [](MoeArguments& x) { x.shared->w2.scales = x.y.data; });
+  Random other(3);
+  LayerProblem fp4(other, {.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .shared = 2});
+  expect_refused(unsupported, "shared.w13.recipe", "is bf16 with activations in fp8_1x128",
+                 [&](MoeArguments& x) {
+                   x.shared->w13.recipe = Recipe::bf16;
+                   x.shared->w13.value_row_stride = 0;
+                   x.shared->w13.value_batch_stride = 0;
+                   x.shared->w13.scales = nullptr;
+                 });
+}
 TEST_F(MoeValidateTest, Pointers) {
   x_.ids = nullptr;
   expect_invalid("ids", "is null");

@@ -192,6 +192,7 @@ def moe(
     expert_map: Any = None,
     all_experts: int = 0,
     weights_on_input: bool = False,
+    shared: tuple[Any, Any] | None = None,
     residual: Any = None,
     out: Any = None,
     batch_invariant: bool = False,
@@ -232,11 +233,15 @@ def moe(
             tiles on a CUDA device, right whatever it is. 0: those that are here.
         weights_on_input: Llama 4's form: the sum over j of expert(weights[t, j] * x[t]). `x` is an
             array then, and the product is rounded to its dtype before it is quantized.
+        shared: a pair (w13, w2), [S, 2 I', H] and [S, H, I'], of shared experts in tensors of their
+            own: every token goes to each of the S, 1 to 16, with weight 1. They have the same
+            activation, and neither alphas nor biases.
         residual: [T, H] of the result's dtype; may be `out`.
         out: write here; [T, H] of f32, f16 or bf16.
         batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
         workspace_limit: tokens go through the layer in parts that need no more bytes than this, of
-            at least 128 tokens. On the CPU bits may depend on it without `batch_invariant`.
+            at least 128 tokens. On the CPU, and with `shared`, bits may depend on it without
+            `batch_invariant`.
         threads: 0 for all of the machine's.
 
     Returns:
@@ -263,6 +268,7 @@ def moe(
     _require_dimensions("x", left_shape, ("T", "H"))
     _require_dimensions("w13", up_shape, ("E", "I" if fused is None else "2 I", "H"))
     _require_dimensions("w2", down_shape, ("E", "H", "I"))
+    beside = _shared(shared, fused is not None and activation == "swiglu", place)
     routes = _routes(ids, weights, left_shape[0], place)
     options = (
         fused,
@@ -277,6 +283,7 @@ def moe(
         count(all_experts, "all_experts", 2**57),
         bool(batch_invariant),
         bool(weights_on_input),
+        beside,
     )
     shape = (left_shape[0], down_shape[1])
     dtype = left_format or Format.bf16
@@ -348,6 +355,20 @@ def _pair(given: Any, argument: str) -> tuple[Any, Any]:
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise TypeError(f"{argument}: is {_kind(given)}, must be a pair: of w13 and of w2")
     return given[0], given[1]
+
+
+def _shared(shared: Any, is_gated: bool, place: Place) -> tuple[Any, Any] | None:
+    """Weights of shared experts, for the native module."""
+    if shared is None:
+        return None
+    names = (("S", "2 I" if is_gated else "I", "H"), ("S", "H", "I"))
+    operands = []
+    for i, weights in enumerate(_pair(shared, "shared")):
+        operand, shape, _, its_place = _operand(weights, f"shared[{i}]")
+        require_place(its_place, place, f"shared[{i}]")
+        _require_dimensions(f"shared[{i}]", shape, names[i])
+        operands.append(operand)
+    return operands[0], operands[1]
 
 
 def _kind(given: Any) -> str:

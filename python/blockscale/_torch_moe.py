@@ -20,7 +20,10 @@ _LAYER = f"""Tensor x, Tensor w13, Tensor w2, Tensor ids, Tensor? weights, str x
     float up_shift=0.0, str? activations=None, Tensor? w13_alphas=None,
     Tensor? w2_alphas=None, Tensor? w13_bias=None, Tensor? w2_bias=None,
     int local_expert_offset=0, Tensor? expert_map=None, int all_experts=0,
-    bool weights_on_input=False, Tensor? residual=None, bool batch_invariant=False,
+    bool weights_on_input=False, Tensor? shared_w13=None, Tensor? shared_w2=None,
+    Tensor? shared_w13_scales=None, Tensor? shared_w2_scales=None,
+    Tensor? shared_w13_tensor_scale=None, Tensor? shared_w2_tensor_scale=None,
+    Tensor? residual=None, bool batch_invariant=False,
     int workspace_limit={_moe.WORKSPACE_LIMIT}"""
 
 SCHEMAS = (
@@ -78,6 +81,8 @@ def moe(
     w2_alphas: torch.Tensor | None = None,
     w13_bias: torch.Tensor | None = None,
     w2_bias: torch.Tensor | None = None,
+    shared_w13: torch.Tensor | None = None,
+    shared_w2: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
     tensors = {"x": x, "w13": w13, "w2": w2}
@@ -89,6 +94,20 @@ def moe(
         operand_of(name, tensors[name], parts[name][0], recipe, *parts[name][1:], sense)
         for name, recipe in zip(tensors, recipes, strict=True)
     ]
+    shared = []
+    for i, own in ((1, shared_w13), (2, shared_w2)):  # in the form of w13 and w2
+        form = list(tensors)[i]
+        scales, scale = (
+            options.pop(f"shared_{form}_{part}", None) for part in ("scales", "tensor_scale")
+        )
+        layout = parts[form][1]
+        shared.append(
+            None
+            if own is None
+            else operand_of(f"shared_{form}", own, scales, recipes[i], layout, scale, sense)
+        )
+    if any(own is not None for own in shared):
+        options["shared"] = tuple(shared)
     pairs = {"expert_alphas": (w13_alphas, w2_alphas), "biases": (w13_bias, w2_bias)}
     result: torch.Tensor = _moe.moe(*operands, ids, weights, **pairs, **options)
     return result

@@ -45,9 +45,11 @@ are errors. No gradient flows through them.
   w2_scales=None, x_layout="row_major", ..., x_tensor_scale=None, ..., sense="divisor",
   activation="swiglu", gate_first=True, interleave=0, limit=None, alpha=1.0, up_shift=0.0,
   activations=None, w13_alphas=None, w2_alphas=None, w13_bias=None, w2_bias=None,
-  local_expert_offset=0, expert_map=None, all_experts=0, weights_on_input=False, residual=None,
+  local_expert_offset=0, expert_map=None, all_experts=0, weights_on_input=False, shared_w13=None,
+  shared_w2=None, shared_w13_scales=None, ..., shared_w13_tensor_scale=None, ..., residual=None,
   batch_invariant=False, workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales.
-  The pairs of `blockscale.moe` are apart, and its other options the same.
+  The pairs of `blockscale.moe` are apart, and its other options the same; shared experts are of the
+  recipes and layouts of w13 and w2.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.
 
     import torch, blockscale.torch

@@ -138,6 +138,16 @@ def test_weights_on_the_input(recipe: str) -> None:
     assert_close(blockscale.moe(*arguments, weights_on_input=True), want)
 
 
+@pytest.mark.parametrize("recipe", [FP8, "bf16"])
+@pytest.mark.parametrize("tokens", [1, TOKENS])
+def test_shared_experts(recipe: str, tokens: int) -> None:
+    x, (w13, w2), (ids, weights) = normal(tokens, H), experts(recipe), routes(tokens=tokens)
+    shared = tuple(w[:2] for w in experts(recipe))
+    want = blockscale.moe(x, w13, w2, ids, weights, shared=shared)
+    arguments = [on_gpu(given) for given in (x, w13, w2, ids, weights)]
+    assert_close(blockscale.moe(*arguments, shared=tuple(map(on_gpu, shared))), want)
+
+
 @pytest.mark.parametrize("recipe", [FP8, "nvfp4"])
 def test_alphas_biases_and_residuals(recipe: str) -> None:
     x, (w13, w2), (ids, weights) = normal(TOKENS, H), experts(recipe), routes("half dropped")

@@ -149,6 +149,8 @@ out = Array((20, 256), 'float32', 1)
 extras = {'expert_alphas': (Array((4,), 'float32', 1), None), 'residual': out, 'out': out}
 extras['biases'] = (Array((4, 256), 'float16', 1), Array((4, 256), 'float16', 1))
 assert blockscale.moe(tokens, w13, w2, ids, weights, weights_on_input=True).device == 1
+own = fp8(512, 256, 'fp8_128x128', 1, (2,)), fp8(256, 256, 'fp8_128x128', 1, (2,))
+assert blockscale.moe(tokens, w13, w2, ids, weights, shared=own).device == 1
 x = fp8(20, 256, device=1)
 assert blockscale.moe(x, w13, w2, ids, None, activation='swiglu', **extras) is out
 assert set(asked) == {STREAM + 1}, asked
@@ -175,6 +177,11 @@ print('done')
         (
             "moe(tokens, w13, fp8(256, 128, 'fp8_128x128', 0, (4,)), ids, weights)",
             "ValueError: w2: is on cuda:0, must be on cuda:1 like x",
+        ),
+        (
+            "moe(tokens, w13, w2, ids, weights, shared=(w13, "
+            "fp8(256, 128, 'fp8_128x128', 0, (4,))))",
+            "ValueError: shared[1]: is on cuda:0, must be on cuda:1 like x",
         ),
         (
             "moe(tokens, w13, w2, ids, weights, out=Array((20, 256), 'float16'))",

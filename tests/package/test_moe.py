@@ -74,6 +74,7 @@ def layer(
     local_expert_offset: int = 0,
     residual: Any = None,
     weights_on_input: bool = False,
+    shared: Any = None,
     **swiglu: Any,
 ) -> np.ndarray:
     """`moe`, an entry at a time."""
@@ -84,6 +85,10 @@ def layer(
     alphas = [np.ones(len(down)) if a is None else a for a in expert_alphas or (None, None)]
     added = [np.zeros((len(down), 1)) if b is None else values(b) for b in biases or (None, None)]
     y = np.zeros((len(tokens), down.shape[1])) if residual is None else values(residual)
+    for w13_of_all, w2_of_all in zip(*map(values, shared or ()), strict=True):
+        h = (tokens if is_taken else requantized(tokens, activations)) @ w13_of_all.T
+        h = requantized(activated(h, activation, gate_first, interleave, **swiglu), activations)
+        y = y + h @ w2_of_all.T
     for t, j in np.ndindex(*ids.shape):
         e = ids[t, j] - local_expert_offset
         if not 0 <= e < len(down):
@@ -172,6 +177,47 @@ def test_weights_on_the_input(dtype: type, recipe: str) -> None:
     one, half = ids[:, :1].copy(), np.full((TOKENS, 1), 0.5, np.float32)
     y = blockscale.moe(x, w13, w2, one, half, **options)
     assert np.array_equal(y, blockscale.moe(x * dtype(0.5), w13, w2, one, None, **options))
+
+
+def shared_of(recipe: str, experts: int, inner: int) -> tuple[Any, Any]:
+    w13 = normal(experts, 2 * inner, H, seed=8) / math.sqrt(H)
+    w2 = normal(experts, H, inner, seed=9) / math.sqrt(inner)
+    if recipe == "bf16":
+        return w13.astype(BF16), w2.astype(BF16)
+    return blockscale.quantize(w13, recipe), blockscale.quantize(w2, recipe)
+
+
+@pytest.mark.parametrize("recipe", ["fp8_128x128", "bf16", "nvfp4"])
+@pytest.mark.parametrize("experts", [1, 2])
+def test_shared_experts(recipe: str, experts: int) -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H).astype(BF16), weights_of(recipe), routes()
+    options: dict[str, Any] = {"shared": shared_of(recipe, experts, 64)}
+    activations = "fp8_1x128" if recipe.startswith("fp8") else "bf16"
+    for more in (
+        {},
+        {"weights_on_input": True, "residual": normal(TOKENS, H, seed=7).astype(BF16)},
+    ):
+        y = blockscale.moe(x, w13, w2, ids, weights, **options, **more)
+        want = layer(x, w13, w2, ids, weights, activations=activations, **options, **more)
+        assert_close(y, want)
+        alone = layer(x, w13, w2, ids, weights, activations=activations, **more)
+        assert np.linalg.norm(alone - want) > 0.1 * np.linalg.norm(want)
+    # Of recipes of their own, which pair with the activations.
+    options["shared"] = shared_of("fp8_row" if activations != "bf16" else "mxfp8_e4m3", experts, 96)
+    y = blockscale.moe(x, w13, w2, ids, weights, **options)
+    assert_close(y, layer(x, w13, w2, ids, weights, activations=activations, **options))
+
+
+def test_shared_experts_are_those_that_ride_along() -> None:
+    x, (w13, w2), (ids, weights) = normal(TOKENS, H), weights_of(inner=128), routes()
+    last = blockscale.ScaledTensor  # a batch of one, without a copy
+    own = tuple(last(w.values[-1:], w.scales[-1:], w.recipe) for w in (w13, w2))
+    others = tuple(last(w.values[:-1], w.scales[:-1], w.recipe) for w in (w13, w2))
+    ids = np.where(ids == E - 1, -1, ids).astype(np.int32)
+    y = blockscale.moe(x, *others, ids, weights, shared=own)
+    riding = np.concatenate([np.full((TOKENS, 1), E - 1, np.int32), ids], axis=1)
+    ones = np.concatenate([np.ones((TOKENS, 1), np.float32), weights], axis=1)
+    assert np.array_equal(y, blockscale.moe(x, w13, w2, riding, ones))
 
 
 def test_experts_elsewhere_and_by_a_map() -> None:
@@ -433,6 +479,18 @@ GIVEN = {"x": X, "w13": W13, "w2": W2, "ids": IDS, "weights": WEIGHTS}
         ({"out": np.broadcast_to(np.float32(1), (5, 64))}, ValueError, "out: is read-only"),
         ({"x": blockscale.quantize(X, "fp8_1x128"), "weights_on_input": True}, ValueError,
          "x.recipe: is fp8_1x128, must be f32, f16 or bf16 where weights are on the input"),
+        ({"shared": W13}, TypeError, "shared: is a ndarray, must be a pair: of w13 and of w2"),
+        ({"shared": (W13, None)}, TypeError, "shared[1]: is a NoneType, must be an array"),
+        ({"shared": (W13[0], W2)}, ValueError,
+         "shared[0]: shape is (96, 64), must be (S, 2 I, H)"),
+        ({"shared": (W13, W2[:2])}, ValueError,
+         "shared[0].batch: is 4, must be 2, the experts of shared[1]"),
+        ({"shared": (W13[..., :32], W2)}, ValueError, "shared[0].k: is 32, must be 64, the k of x"),
+        ({"shared": (W13, W2[..., :32])}, ValueError,
+         "shared[0].rows: is 96, must be 64, twice the k of shared[1]"),
+        ({"shared": (blockscale.quantize(W13, "fp8_row"), W2), "activations": "bf16",
+          "x": blockscale.quantize(X, "nvfp4"), "w13": blockscale.quantize(W13, "nvfp4")},
+         ValueError, "shared[0].recipe: is fp8_row with x in nvfp4: no such pair"),
         ({"workspace_limit": 0}, ValueError, "workspace_limit: is 0, must be in 1..2^57"),
         ({"threads": -1}, ValueError, "threads: is -1"),
         ({"x": blockscale.quantize(X, "nvfp4")}, ValueError, "w13.recipe: is f32 with x in nvfp4"),

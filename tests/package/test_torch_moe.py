@@ -80,6 +80,15 @@ def test_layers_are_the_packages(recipe: str) -> None:
     want = blockscale.moe(x, w13, w2, ids, weights, weights_on_input=True)
     got = ops.moe(*tensors, ids, weights, *recipes, **options, weights_on_input=True)
     assert torch.equal(got, want)
+    own = experts(recipe)
+    want = blockscale.moe(x, w13, w2, ids, weights, shared=own)
+    (_, *ours), named = plain(x, *own, recipe)
+    named = {f"shared_{name}": part for name, part in named.items()}
+    named |= {"shared_w13": ours[0], "shared_w2": ours[1]}
+    got = ops.moe(*tensors, ids, weights, *recipes, **options, **named)
+    assert torch.equal(got, want)
+    with pytest.raises(TypeError, match=r"^shared\[0\]: is a NoneType, must be an array"):
+        ops.moe(*tensors, ids, weights, *recipes, **options, **(named | {"shared_w13": None}))
     more["residual"] = x.clone()
     given = {**options, **more, **apart}
     ops.moe_out(*tensors, ids, None, *recipes, out=more["residual"], **given)
@@ -133,6 +142,9 @@ def test_torch_finds_the_operators_sound() -> None:
     opcheck(ops.moe.default, arguments, options)
     options |= {"w13_alphas": MORE["alphas"][0], "w2_bias": MORE["biases"][1], "residual": x}
     opcheck(ops.moe.default, arguments, options)
+    shared = {f"shared_{name}": w for name, w in zip(("w13", "w2"), tensors[1:], strict=True)}
+    shared |= {f"shared_{name}_scales": options[f"{name}_scales"] for name in ("w13", "w2")}
+    opcheck(ops.moe.default, arguments, options | shared)
     opcheck(ops.moe_out.default, arguments, options | {"out": torch.zeros(6, H)[:, :H].bfloat16()})
 
 

@@ -356,6 +356,8 @@ def calls_of_layers() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     more = {"activation": "swiglu", "w2_alphas": torch.ones(2), "w13_bias": normal(2, 128)}
     more |= {"residual": normal(3, 256), "activations": "fp8_1x128", "w2_bias": normal(2, 256)}
     x, x_scales, _ = ops.quantize(normal(3, 256), "fp8_1x128")
+    more |= {"shared_w13": w13[:1], "shared_w2": w2[:1], "weights_on_input": True}
+    more |= {"shared_w13_scales": w13_scales[:1], "shared_w2_scales": w2_scales[:1]}
     return {
         "route": ([normal(3, 8), 2], {"correction_bias": normal(8), "score": "softmax"}),
         "moe_sort": ([ids, 4], {"tile": 8, "local_expert_offset": 1}),

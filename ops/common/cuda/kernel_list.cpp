@@ -31,7 +31,7 @@ std::vector<runtime::KernelSpec> kernel_list() {
 }
 
 /// The kernels that calls of operations launch. Products quantize results that no kernel of theirs
-/// does; a mixture of experts multiplies groups.
+/// does; a mixture of experts multiplies groups, and all tokens by shared experts.
 static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
   using cuda::KernelsOf;
   std::vector<runtime::KernelSet*> sets;
@@ -41,7 +41,8 @@ static std::vector<runtime::KernelSet*> kernels_of(cuda::KernelsOf operations) {
   if (operations == KernelsOf::all || operations == KernelsOf::dequantize) {
     sets.push_back(&quantize_detail::dequantize_kernels());
   }
-  if (operations == KernelsOf::all || operations == KernelsOf::gemm) {
+  if (operations == KernelsOf::all || operations == KernelsOf::gemm ||
+      operations == KernelsOf::moe) {
     sets.push_back(&gemm_detail::kernels());
     sets.push_back(&gemm_detail::plain_kernels());
   }

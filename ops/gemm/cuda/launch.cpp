@@ -174,22 +174,13 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   return true;
 }
 
-/// Bytes of workspace of a product of validated arguments, for any transform and pair.
-std::int64_t workspace_bytes_of(const GemmArguments& x, const cuda::Chip& chip) {
-  if (is_transformed(x)) {
-    return transform_workspace_bytes(x) + workspace_bytes_of(before_transform(x, nullptr), chip);
-  }
-  return has_fp8_kernel(x.a.recipe, x.b.recipe, chip) ? plan_fp8_gemm(x, chip).workspace_bytes
-                                                      : plan_plain_gemm(x, chip).workspace_bytes;
-}
-
 /// A product of validated arguments with a transform: multiply(arguments without it, execution),
 /// then what becomes of its numbers.
 template <class Multiply>
 void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
                             const cuda::Execution& execution, const Multiply& multiply) {
   const cuda::Chip& chip = device.chip(plain_kernels());
-  const std::int64_t needed = workspace_bytes_of(x, chip);
+  const std::int64_t needed = plan_product(x, chip).workspace_bytes;
   const cuda::Execution with = cuda::with_workspace(execution, needed);
   cuda::check_workspace(with, needed, device, x);
   auto* const numbers = static_cast<float*>(with.workspace);
@@ -261,6 +252,14 @@ void find_tensor_maps(GemmStep& step) {
   std::visit([&](auto& params) { resolve_tensor_maps(step.maps, encode, params); }, step.params);
 }
 
+void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
+  if (auto* const fp8 = std::get_if<Fp8GemmPlan>(&plan.product)) {
+    for (GemmStep& step : fp8->steps) find_tensor_maps(step);
+  }
+  std::visit([&](const auto& product) { launch_plan(product, execution); }, plan.product);
+  if (plan.transform && plan.transform->is_needed()) launch_plan(*plan.transform, execution);
+}
+
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution) {
   (void)plan_and_launch(arguments, [&](const auto&...) { return config; }, execution);
@@ -285,7 +284,8 @@ void launch_plain_gemm(const GemmArguments& arguments, const std::optional<Plain
 namespace cuda {
 
 std::int64_t gemm_workspace_bytes(const GemmArguments& arguments) {
-  return gemm_detail::workspace_bytes_of(gemm_detail::validated(arguments, {}), default_chip());
+  return gemm_detail::plan_product(gemm_detail::validated(arguments, {}), default_chip())
+      .workspace_bytes;
 }
 
 void gemm(const GemmArguments& arguments, const Execution& execution) {

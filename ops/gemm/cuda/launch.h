@@ -1,4 +1,5 @@
-// A product's launch with a config of one's own, for benchmarks and tests.
+// A product's launches as a part of other operations, and with a config of one's own, for
+// benchmarks and tests.
 #pragma once
 
 #include <optional>
@@ -6,6 +7,7 @@
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/product_plan.h"
 #include "runtime/kernels/kernel.h"
 
 namespace blockscale::gemm_detail {
@@ -14,6 +16,9 @@ namespace blockscale::gemm_detail {
 /// those of plans.
 runtime::KernelSet& kernels();
 runtime::KernelSet& plain_kernels();
+
+/// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.
+void launch_steps(ProductPlan& plan, const cuda::Execution& execution);
 
 /// Sets the tensor maps of a step's parameters.
 void find_tensor_maps(GemmStep& step);

@@ -72,6 +72,12 @@ GemmWork moe_work(const MoeArguments& arguments) {
                x.y.rows * x.y.columns * (format_traits(x.y.dtype).bits / 8);
   work.operations = 2.0 * static_cast<double>(rows) * static_cast<double>(x.x.k) *
                     static_cast<double>(up_rows + x.w2.k);
+  if (x.shared) {
+    const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+    work.bytes += tensor_bytes(w13, w13.batch) + tensor_bytes(w2, w2.batch);
+    work.operations += 2.0 * static_cast<double>(x.x.rows * w2.batch) * static_cast<double>(x.x.k) *
+                       static_cast<double>(w13.rows + w2.k);
+  }
   const Recipe between = x.activations.value_or(Recipe::bf16);
   const Recipe of_x = is_plain(x.x.recipe) && !is_plain(between) ? between : x.x.recipe;
   const std::int64_t of_each = hit == 0 ? 1 : ceil_div(rows, hit);

@@ -30,10 +30,18 @@ void run_part(const LayerPart& part, int threads) {
   if (part.scales) join_scales(*part.scales, threads);
   moe_sort(part.sort, threads);
   if (part.weigh) weigh(*part.weigh, threads);
-  if (part.quantize) {
+  const auto quantize_tokens = [threads](const std::optional<QuantizeRows>& of) {
     QuantizeOptions quantization;
     quantization.threads = threads;
-    blockscale::quantize(part.quantize->x, part.quantize->out, quantization);
+    if (of) blockscale::quantize(of->x, of->out, quantization);
+  };
+  quantize_tokens(part.quantize);
+  if (part.shared) {
+    quantize_tokens(part.shared->quantize);
+    GemmOptions dense;
+    dense.threads = threads;
+    gemm(part.shared->up, dense);
+    gemm(part.shared->down, dense);
   }
   GroupedGemmOptions products;
   products.threads = threads;
@@ -77,6 +85,10 @@ std::string describe_moe(const MoeArguments& arguments, const MoeOptions& option
   if (part.weigh) text += "rows of x are multiplied by their weights\n";
   if (part.quantize) {
     text += std::string("x is quantized to ") + recipe_traits(activations_of(x)).name + "\n";
+  }
+  if (part.shared) {
+    text += "first product of shared experts: " + describe_gemm(part.shared->up);
+    text += "\nsecond product of shared experts: " + describe_gemm(part.shared->down) + "\n";
   }
   text += "first product: " + describe_grouped_gemm(part.up);
   text += "second product: " + describe_grouped_gemm(part.down);

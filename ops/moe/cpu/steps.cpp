@@ -108,6 +108,11 @@ void finalize(const FinalizeArguments& x, int threads) {
       } else {
         read_row(x.residual, t, sum.data());
       }
+      for (std::int64_t s = 0; x.shared.data != nullptr && s < x.shared.batch; ++s) {
+        const auto* const of_expert = static_cast<const std::uint16_t*>(x.shared.data);
+        add_row(of_expert + s * x.shared.batch_stride + t * x.shared.row_stride, 1.0f, columns,
+                sum.data());
+      }
       for (std::int64_t entry = t * x.top_k; entry < (t + 1) * x.top_k; ++entry) {
         const std::int64_t row = x.row_of_entry[entry];
         if (row < 0) continue;

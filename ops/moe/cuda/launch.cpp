@@ -7,6 +7,7 @@
 #include "blockscale/cuda.h"
 #include "ops/common/cuda/call.h"
 #include "ops/common/regions.h"
+#include "ops/gemm/cuda/launch.h"
 #include "ops/grouped_gemm/cuda/launch.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
@@ -41,6 +42,11 @@ void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& exe
   launch_steps(part.sort, execution);
   if (part.weigh) launch(kWeighKernel, *part.weigh);
   if (part.quantize) quantize_detail::launch_steps(*part.quantize, execution);
+  if (part.shared) {
+    if (part.shared->quantize) quantize_detail::launch_steps(*part.shared->quantize, execution);
+    gemm_detail::launch_steps(part.shared->up, execution);
+    gemm_detail::launch_steps(part.shared->down, execution);
+  }
   grouped_gemm_detail::launch_steps(part.up, execution);
   grouped_gemm_detail::launch_steps(part.down, execution);
   launch(kFinalizeKernel, part.finalize);

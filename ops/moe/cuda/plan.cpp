@@ -5,6 +5,7 @@
 
 #include "ops/common/checks.h"
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/validate.h"
 #include "ops/moe/cuda/shapes.h"
 #include "ops/moe/cuda/specs.h"
@@ -80,6 +81,10 @@ MoePartPlan::Finalize finalize_step(const FinalizeArguments& x, const cuda::Chip
   p.columns = static_cast<std::uint32_t>(x.y.columns);
   p.runs = static_cast<std::uint32_t>(x.y.rows * of_token);
   p.runs_of_token = Divisor(static_cast<std::uint32_t>(of_token));
+  if (x.shared.data != nullptr) {
+    p.shared = matrix_of(x.shared);
+    p.shared_experts = static_cast<std::uint32_t>(x.shared.batch);
+  }
   p.residual = matrix_of(x.residual);
   p.y = matrix_of(x.y);
   p.vectors = x.y.columns % kRowRunElements == 0 && takes_vectors(p.y) &&
@@ -109,14 +114,28 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   plan.sort = plan_sort(validated(part.sort), chip, beside);
   needs(plan.sort.workspace_bytes);
   if (part.weigh) plan.weigh = weigh_step(*part.weigh, chip);
-  if (part.quantize) {
-    plan.quantize = of_part(PartCall::quantize, [&] {
+  const auto plan_tokens = [&](const QuantizeRows& of) {
+    auto of_tokens = of_part(PartCall::quantize, [&] {
       const QuantizeOptions options;
-      const auto& [from, row_index, out] = *part.quantize;
-      const auto arguments = quantize_detail::validated_gather(from, row_index, out, options);
+      const auto arguments = quantize_detail::validated_gather(of.x, of.row_index, of.out, options);
       return quantize_detail::plan_quantize(arguments, options, chip, beside);
     });
-    needs(plan.quantize->workspace_bytes);
+    needs(of_tokens.workspace_bytes);
+    return of_tokens;
+  };
+  if (part.quantize) plan.quantize = plan_tokens(*part.quantize);
+  const auto plan_dense = [&](PartCall call, const GemmArguments& product) {
+    auto of_product = of_part(call, [&] {
+      return gemm_detail::plan_product(gemm_detail::validated(product, {}), chip, beside);
+    });
+    needs(of_product.workspace_bytes);
+    return of_product;
+  };
+  if (part.shared) {
+    MoePartPlan::Shared& shared = plan.shared.emplace();
+    if (part.shared->quantize) shared.quantize = plan_tokens(*part.shared->quantize);
+    shared.up = plan_dense(PartCall::first_of_shared, part.shared->up);
+    shared.down = plan_dense(PartCall::second_of_shared, part.shared->down);
   }
   const auto plan_product = [&](PartCall call, const GroupedGemmArguments& product) {
     const grouped_gemm_detail::GroupedPlan of_product = of_part(call, [&] {
@@ -166,7 +185,7 @@ bool MoePartPlan::is_fp8() const {
   const auto has = [](const grouped_gemm_detail::GroupedPlan& plan) {
     return std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
   };
-  return has(up) && has(down);
+  return has(up) && has(down) && (!shared || (shared->up.is_fp8() && shared->down.is_fp8()));
 }
 
 std::string MoePartPlan::str() const {
@@ -186,6 +205,10 @@ std::string MoePartPlan::str() const {
   text += sort.str();
   if (weigh) text += runs(kWeighKernel, *weigh);
   if (quantize) text += quantize->str();
+  if (shared) {
+    if (shared->quantize) text += shared->quantize->str();
+    text += shared->up.str() + shared->down.str();
+  }
   text += up.str() + down.str();
   return text + runs(kFinalizeKernel, finalize);
 }

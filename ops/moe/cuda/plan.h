@@ -10,6 +10,7 @@
 #include "blockscale/device.h"
 #include "blockscale/moe.h"
 #include "core/launch_shape.h"
+#include "ops/gemm/cuda/product_plan.h"
 #include "ops/grouped_gemm/cuda/plan.h"
 #include "ops/moe/cuda/routing.h"
 #include "ops/moe/kernels/finalize.cuh"
@@ -35,15 +36,21 @@ struct MoePartPlan {
     FinalizeParams params;
   };
 
+  struct Shared {
+    std::optional<quantize_detail::QuantizePlan> quantize;
+    gemm_detail::ProductPlan up, down;
+  };
+
   std::int64_t tokens = 0;
   std::optional<JoinScales> join_scales;
   SortPlan sort;
   std::optional<Weigh> weigh;
   std::optional<quantize_detail::QuantizePlan> quantize;
+  std::optional<Shared> shared;
   grouped_gemm_detail::GroupedPlan up, down;
   Finalize finalize;
 
-  /// Whether FP8 kernels compute both products.
+  /// Whether FP8 kernels compute all products.
   bool is_fp8() const;
   std::string str() const;
 };

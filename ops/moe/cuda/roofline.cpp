@@ -48,15 +48,18 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   const double between = bytes_of(activations_of(x), entries, inner);
   const double rows = bytes_of(Recipe::bf16, entries, hidden);
   const double y = static_cast<double>(tokens * hidden) * size_of(x.y.dtype);
-  const bool quantizes = is_plain(x.x.recipe) && is_quantized(x);
+  const bool quantizes = quantizes_x(x);
   // Rows of x, and of what the first product reads.
   const std::int64_t of_x = weighs_input(x) ? entries : tokens;
   const bool gathers = quantizes && gather_of_cuda(x) == Gather::quantize;
   const double read = bytes_of(x.x.recipe, of_x, hidden);
   const double input =
       quantizes ? bytes_of(activations_of(x), gathers ? entries : of_x, hidden) : read;
+  const auto operations = [](std::int64_t of_rows, std::int64_t columns, std::int64_t k) {
+    return 2 * static_cast<double>(of_rows) * static_cast<double>(columns) * static_cast<double>(k);
+  };
   const auto products = [&](std::int64_t columns, std::int64_t k) {
-    return 2 * static_cast<double>(entries) * static_cast<double>(columns) * static_cast<double>(k);
+    return operations(entries, columns, k);
   };
   const double indices = 4 * static_cast<double>(entries);
   work.launches.push_back({"sort", 3 * indices, 0});
@@ -65,11 +68,33 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
     work.launches.push_back({"weigh", of_tokens + read + 2 * indices, 0});
   }
   if (quantizes) work.launches.push_back({"quantize", read + input, 0});
+  double of_shared = 0;
+  if (x.shared) {
+    const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+    const std::int64_t rows_of_shared = tokens * w2.batch;
+    const auto of_weights = [](const ScaledTensorView& w) {
+      return static_cast<double>(w.batch) * bytes_of(w.recipe, w.rows, w.k);
+    };
+    const double tokens_read =
+        bytes_of(is_plain(x.x.recipe) ? activations_of(x) : x.x.recipe, tokens, hidden);
+    const double inner_of_shared = bytes_of(activations_of(x), rows_of_shared, w2.k);
+    of_shared = bytes_of(Recipe::bf16, rows_of_shared, hidden);
+    if (quantizes && (gathers || weighs_input(x))) {
+      work.launches.push_back(
+          {"quantize for shared experts", bytes_of(x.x.recipe, tokens, hidden) + tokens_read, 0});
+    }
+    work.launches.push_back({"first product of shared experts",
+                             of_weights(w13) + tokens_read + inner_of_shared,
+                             operations(rows_of_shared, w13.rows, hidden)});
+    work.launches.push_back({"second product of shared experts",
+                             of_weights(w2) + inner_of_shared + of_shared,
+                             operations(rows_of_shared, hidden, w2.k)});
+  }
   work.launches.push_back(
       {"first product", of_up + input + between, products(matrices * x.w13.rows, hidden)});
   work.launches.push_back({"second product", of_down + between + rows, products(hidden, inner)});
   const double residual = x.residual.data == nullptr ? 0 : y;
-  work.launches.push_back({"finalize", rows + 2 * indices + residual + y, 0});
+  work.launches.push_back({"finalize", rows + of_shared + 2 * indices + residual + y, 0});
   return work;
 }
 

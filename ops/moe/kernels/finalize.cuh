@@ -24,9 +24,11 @@ struct FinalizeParams {
   uint32_t columns = 0;
   uint32_t runs = 0;  // of all tokens
   Divisor runs_of_token;
+  EpilogueMatrix shared;  // bf16, a matrix for each shared expert
+  uint32_t shared_experts = 0;
   EpilogueMatrix residual;  // none without data
   EpilogueMatrix y;         // of the residual's dtype
-  bool vectors = false;  // rows of all three begin at multiples of 16 bytes and have whole eights
+  bool vectors = false;     // rows of all begin at multiples of 16 bytes and have whole eights
 };
 
 namespace finalize {
@@ -40,6 +42,16 @@ BLOCKSCALE_DEVICE void add_run(const FinalizeParams& p, uint32_t token, uint32_t
   if (!elements.has_any(p.columns)) return;
   float sums[kRowRunElements] = {};
   if (p.residual.data != nullptr) elements.load(p.residual, token, p.columns, sums);
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t s = 0; s < p.shared_experts; ++s) {
+    const auto* const first = reinterpret_cast<const uint16_t*>(p.shared.data);
+    const typename Elements::Row row = elements.load_row(
+        first + s * p.shared.batch_stride + token * p.shared.row_stride, p.columns);
+    BLOCKSCALE_UNROLL
+    for (int e = 0; e < kRowRunElements; ++e) {
+      sums[e] = ptx::add_rn(sums[e], Elements::element(row, e));
+    }
+  }
   const uint32_t entry = token * p.top_k;
   BLOCKSCALE_NO_UNROLL
   for (uint32_t j = 0; j < p.top_k; j += kAhead) {

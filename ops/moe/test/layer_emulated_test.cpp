@@ -29,6 +29,12 @@ GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
   return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
 }
 
+/// Of the second product of shared experts; without them nobody asks.
+GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
+  const bool is_fp8 = part.shared && part.shared->down.is_fp8();
+  return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
+}
+
 /// A layer that the emulator ran, and the memory that it ran in.
 struct Ran {
   MoePlan plan;
@@ -80,7 +86,7 @@ void check(const LayerCase& of, const emulator::Options& options = emulator::ran
   const MoeArguments before = problem.arguments_before();
   test::expect_layer(before, ran.workspace.get(),
                      moe_detail::gather_of_cuda(moe_detail::validated(before, {})), multiply,
-                     path_of(part.up), path_of(part.down));
+                     path_of(part.up), path_of(part.down), shared_path_of(part));
 }
 
 TEST(EmulatedMoe, EveryRouting) {
@@ -135,6 +141,20 @@ TEST(EmulatedMoe, WeightsOnTheInput) {
   check({.tokens = 5, .hidden = 161, .weights_on_input = true});
   check({.tokens = 5, .weights = false, .weights_on_input = true});
   check({.tokens = 3, .hidden = 1040, .inner = 128, .residual = true, .weights_on_input = true});
+}
+
+TEST(EmulatedMoe, SharedExperts) {
+  for (const std::int64_t shared : {1, 3}) {
+    check({.tokens = 7, .shared = shared});
+    check({.tokens = 7, .shared = shared, .shared_inner = 128, .residual = true, .in_place = true});
+    check({.activations = Recipe::bf16, .tokens = 7, .shared = shared});
+    check({.tokens = 7, .shared = shared, .weights_on_input = true});
+  }
+  check({.x = Recipe::fp8_1x128, .tokens = 70, .shared = 2, .routing = Routing::elsewhere});
+  check({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 5, .shared = 1});
+  check({.tokens = 5, .shared = 2, .transform = Gelu{}, .y = Format::f32});
+  check({.tokens = 5, .hidden = 168, .inner = 80, .shared = 1, .apart = true});
+  check({.tokens = 3, .hidden = 1040, .inner = 128, .shared = 2, .y = Format::f16});
 }
 
 TEST(EmulatedMoe, MoreRowsThanATileAndMoreColumnsThanARun) {
@@ -243,11 +263,28 @@ TEST(EmulatedMoe, PlantedBugsOfWeightsOnTheInputChangeY) {
   for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
 }
 
+TEST(EmulatedMoe, PlantedBugsOfSharedExpertsChangeY) {
+  const std::pair<const char*, Plant> plants[] = {
+      {"none", [](auto& part) { part.finalize.params.shared_experts = 0; }},
+      {"the first one alone", [](auto& part) { part.finalize.params.shared_experts = 1; }},
+      {"the first one twice", [](auto& part) { part.finalize.params.shared.batch_stride = 0; }},
+      {"one token's rows", [](auto& part) { part.finalize.params.shared.row_stride = 0; }},
+  };
+  const auto bytes_with = [](const Plant& plant) {
+    Random random(8);
+    LayerProblem problem(random, {.tokens = 5, .shared = 2});
+    run(problem, test::chip_of(3), emulator::in_order(), {}, plant);
+    return problem.y().bytes();
+  };
+  const std::vector<std::uint8_t> right = bytes_with([](auto&) {});
+  for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
+}
+
 TEST(EmulatedMoe, EveryArchitecture) {
   for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
     cuda::Chip few = chip;
     few.multiprocessors = 3;
-    check({.tokens = 5, .hidden = 64, .inner = 64}, emulator::random_order(3), few);
+    check({.tokens = 5, .hidden = 64, .inner = 64, .shared = 1}, emulator::random_order(3), few);
   }
 }
 

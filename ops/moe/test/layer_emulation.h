@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/emulator/emulator.h"
+#include "ops/gemm/test/emulation.h"
 #include "ops/grouped_gemm/test/emulation.h"
 #include "ops/moe/call_memory.h"
 #include "ops/moe/cuda/plan.h"
@@ -24,6 +25,33 @@ inline void run_moe_kernel(const JoinScalesParams& params) {
   moe_join_scales_kernel(params);
 }
 
+/// Runs a product's launches in their order. True if the emulator has nothing to report.
+inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::Buffer>& buffers,
+                    const emulator::Options& options) {
+  const auto run = [&](int architecture, const LaunchShape& shape, const auto& kernel) {
+    const emulator::Report report =
+        emulator::launch(shape, buffers, emulator::compiled_for(architecture, options), kernel);
+    EXPECT_TRUE(report.ok()) << plan.str() << report.text();
+    return report.ok();
+  };
+  const auto run_transform = [&](const gemm_detail::TransformPlan& of) {
+    return run(of.architecture, of.shape, [&] { transform_kernel(of.params); });
+  };
+  if (auto* const fp8 = std::get_if<gemm_detail::Fp8GemmPlan>(&plan.product)) {
+    if (!emulate(*fp8, buffers, options)) return false;
+  } else {
+    auto& plain = std::get<gemm_detail::PlainGemmPlan>(plan.product);
+    const auto kernel = static_cast<std::size_t>(plain.product->kernel);
+    const bool is_ok = run(plain.architecture, plain.product->shape,
+                           [&] { run_kernel(kernel, plain.product->params); });
+    if (!is_ok || (plain.transform && !run_transform(*plain.transform)) ||
+        (plain.quantization && !emulate(*plain.quantization, buffers, options))) {
+      return false;
+    }
+  }
+  return !plan.transform || run_transform(*plan.transform);
+}
+
 /// Runs a part's launches in their order. True if the emulator has nothing to report.
 inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
                     const std::vector<emulator::Buffer>& buffers,
@@ -39,6 +67,12 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
   if (!emulate(part.sort, buffers, options)) return false;
   if (part.weigh && !run(part.weigh->shape, part.weigh->params)) return false;
   if (part.quantize && !emulate(*part.quantize, buffers, options)) return false;
+  if (part.shared) {
+    const auto& quantize = part.shared->quantize;
+    if (quantize && !emulate(*quantize, buffers, options)) return false;
+    if (!emulate(part.shared->up, buffers, options)) return false;
+    if (!emulate(part.shared->down, buffers, options)) return false;
+  }
   return emulate(part.up, buffers, options) && emulate(part.down, buffers, options) &&
          run(part.finalize.shape, part.finalize.params);
 }

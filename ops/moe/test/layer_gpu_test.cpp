@@ -73,8 +73,11 @@ void check(const LayerCase& of) {
     stream.wait();
     product.copy_results();
   };
+  const auto& shared = plan.parts[0].shared;
+  const auto shared_path = shared && shared->down.is_fp8() ? gemm_detail::GemmPath::sm90_fp8
+                                                           : gemm_detail::GemmPath::plain;
   test::expect_layer(problem.arguments(), memory.get(), moe_detail::gather_of_cuda(x), multiply,
-                     path_of(plan.parts[0].up), path_of(plan.parts[0].down));
+                     path_of(plan.parts[0].up), path_of(plan.parts[0].down), shared_path);
   cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
   stream.wait();
   device.copy_results();
@@ -120,6 +123,18 @@ TEST_F(CudaGpuMoe, WeightsOnTheInput) {
         {.x = x, .activations = Recipe::bf16, .tokens = 40, .top_k = 1, .weights_on_input = true});
   }
   check({.tokens = 300, .hidden = 1041, .routing = Routing::half_of_it, .weights_on_input = true});
+}
+
+TEST_F(CudaGpuMoe, SharedExperts) {
+  for (const std::int64_t shared : {1, 2}) {
+    for (const std::int64_t tokens : {1, 40, 300}) {
+      check({.tokens = tokens, .hidden = 512, .inner = 256, .shared = shared, .shared_inner = 256});
+    }
+    check({.tokens = 40, .shared = shared, .residual = true, .weights_on_input = true});
+    check({.activations = Recipe::bf16, .tokens = 40, .shared = shared});
+  }
+  check({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 40, .shared = 1});
+  check({.x = Recipe::fp8_1x128, .tokens = 33, .shared = 3});
 }
 
 TEST_F(CudaGpuMoe, ResidualsAndTypes) {

@@ -44,6 +44,7 @@ struct LayerCase {
   std::optional<Recipe> activations = {};
   std::int64_t tokens = 19, hidden = 160, inner = 192, experts = 4;
   int top_k = 3;
+  std::int64_t shared = 0, shared_inner = 64;  // experts in tensors of their own, and their I
   std::int32_t first_expert = 0;
   Routing routing = Routing::uniform;
   QuantizeInput transform = Swiglu{};
@@ -62,6 +63,7 @@ inline std::string text_of(const LayerCase& c) {
          std::to_string(c.hidden) + ", I " + std::to_string(c.inner) + ", " +
          std::to_string(c.experts) + " experts, top " + std::to_string(c.top_k) + ", routing " +
          std::to_string(static_cast<int>(c.routing)) + (c.apart ? ", apart" : "") +
+         (c.shared > 0 ? ", " + std::to_string(c.shared) + " shared" : "") +
          (c.weights_on_input ? ", weights on the input" : "");
 }
 
@@ -73,11 +75,16 @@ class LayerProblem {
         w13_(random, of.w13, of.inner * (is_gated(of) && !of.apart ? 2 : 1), of.hidden, of.family,
              operand(of, of.experts * (of.apart ? 2 : 1))),
         w2_(random, of.w2, of.hidden, of.inner, of.family, operand(of, of.experts)),
+        shared_w13_(random, of.w13, of.shared_inner * (is_gated(of) ? 2 : 1), of.hidden, of.family,
+                    operand(of, std::max<std::int64_t>(of.shared, 1))),
+        shared_w2_(random, of.w2, of.hidden, of.shared_inner, of.family,
+                   operand(of, std::max<std::int64_t>(of.shared, 1))),
         y_(of.y, of.tokens, of.hidden, 1, of.in_place || of.hidden % 8 == 0 ? 8 : 3),
         residual_(of.y, of.tokens, of.hidden) {
     arguments_.x = x_.view();
     arguments_.w13 = w13_.view();
     arguments_.w2 = w2_.view();
+    if (of.shared > 0) arguments_.shared = {shared_w13_.view(), shared_w2_.view()};
     arguments_.top_k = of.top_k;
     arguments_.first_expert = of.first_expert;
     arguments_.transform = of.transform;
@@ -149,7 +156,7 @@ class LayerProblem {
     return numbers.data();
   }
 
-  TestOperand x_, w13_, w2_;
+  TestOperand x_, w13_, w2_, shared_w13_, shared_w2_;
   TestMatrix y_, residual_;
   std::vector<std::int32_t> ids_;
   std::vector<float> weights_, w13_alphas_, w2_alphas_, w13_bias_, w2_bias_;
@@ -219,6 +226,62 @@ inline void expect_inner(const moe_detail::LayerPart& part, const MoeArguments& 
       << "scales between the products";
 }
 
+/// What stands between the products of shared experts: near what it is of sums without an error, by
+/// the step of its type and what sums of FP8 may be off.
+inline void expect_shared_inner(const moe_detail::SharedProducts& shared, const MoeArguments& x) {
+  GemmArguments up = shared.up;
+  up.a = resolved(up.a, "a");
+  up.b = x.shared->w13;
+  up.quantized.reset();
+  const ScaledTensorView got = resolved(shared.down.a, "inner");
+  const double step = is_plain(got.recipe) ? 0x1p-8 : 0x1p-4;
+  std::int64_t far = 0;
+  for (std::int64_t s = 0; s < up.b.batch; ++s) {
+    std::vector<std::vector<double>> weights;
+    for (std::int64_t i = 0; i < up.b.rows; ++i) {
+      weights.push_back(gemm_detail::operand_row(up.b, s, i));
+    }
+    for (std::int64_t t = 0; t < up.a.rows; ++t) {
+      const std::vector<double> token = gemm_detail::operand_row(up.a, 0, t);
+      std::vector<float> sums;
+      double of_sum = 0, largest_sum = 0;  // error, and magnitude
+      for (std::int64_t i = 0; i < up.b.rows; ++i) {
+        const auto sum = gemm_detail::reference_element(up, s, t, i, token,
+                                                        weights[static_cast<std::size_t>(i)]);
+        sums.push_back(static_cast<float>(sum.value));
+        of_sum = std::max(of_sum, 0x1p-12 * sum.magnitude);
+        largest_sum = std::max(largest_sum, std::abs(sum.value));
+      }
+      const std::vector<double> inner = gemm_detail::operand_row(got, s, t);
+      for (std::size_t c = 0; c < inner.size(); ++c) {
+        const double y = std::holds_alternative<Identity>(x.transform)
+                             ? double{sums[c]}
+                             : double{transformed(x.transform, sums.data(), up.b.rows,
+                                                  static_cast<std::int64_t>(c))};
+        const double allowed = step * std::abs(y) + 2 * of_sum * (1 + largest_sum) +
+                               0x1p-18 * largest_sum * largest_sum;
+        far += std::abs(inner[c] - y) > allowed;
+      }
+    }
+  }
+  EXPECT_EQ(far, 0) << "numbers between the products of shared experts";
+}
+
+/// The second product of shared experts, as that of groups which all have every token.
+inline void expect_shared_rows(const moe_detail::SharedProducts& shared,
+                               gemm_detail::GemmPath path) {
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(shared.down.d.batch),
+                                         static_cast<std::int32_t>(shared.down.d.rows));
+  GroupedGemmArguments down;
+  down.a = shared.down.a;
+  down.b = shared.down.b;
+  down.d = shared.down.d;
+  down.lengths = tokens.data();
+  const GemmCheck rows =
+      grouped_gemm_detail::check_elements(grouped_gemm_detail::validated(down), 512, path);
+  EXPECT_TRUE(rows.passed()) << rows.largest_error << " " << rows.of_usual << ", shared";
+}
+
 /// Every element of the rows that weights are multiplied with, those of `entries`, and zeros.
 inline void expect_weighted(const moe_detail::WeighArguments& got, const MoeArguments& x,
                             const std::vector<std::int32_t>& entries) {
@@ -255,6 +318,9 @@ inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x
       if (x.residual.data != nullptr) {
         sum = static_cast<float>(gemm_detail::matrix_element(x.residual, 0, t, c));
       }
+      for (std::int64_t s = 0; x.shared && s < x.shared->w2.batch; ++s) {
+        sum += static_cast<float>(gemm_detail::matrix_element(f.shared, s, t, c));
+      }
       for (int j = 0; j < x.top_k; ++j) {
         const std::int64_t entry = t * x.top_k + j;
         const std::int32_t row = f.row_of_entry[entry];
@@ -275,6 +341,18 @@ inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x
     }
   }
   EXPECT_EQ(differences, 0) << "elements of y";
+}
+
+inline void expect_quantized(const moe_detail::QuantizeRows& got) {
+  const ScaledTensor expected = quantize(got.x, got.out.recipe);
+  for (std::int64_t r = 0; r < got.x.rows; ++r) {
+    EXPECT_EQ(
+        std::memcmp(static_cast<const std::uint8_t*>(got.out.values) + r * got.out.value_row_stride,
+                    static_cast<const std::uint8_t*>(expected.view().values) + r * got.x.columns,
+                    static_cast<std::size_t>(got.x.columns)),
+        0)
+        << "row " << r << " of what is quantized";
+  }
 }
 
 /// Entries by expert, each expert's in their order.
@@ -311,7 +389,7 @@ inline void restore_input(const moe_detail::QuantizeRows& q) {
 /// quantized is not there any more; that the first product read it shows in what it left.
 inline void expect_layer(const MoeArguments& arguments, void* workspace, moe_detail::Gather gather,
                          const Multiply& multiply, gemm_detail::GemmPath path,
-                         gemm_detail::GemmPath down_path) {
+                         gemm_detail::GemmPath down_path, gemm_detail::GemmPath shared_down_path) {
   const MoeArguments x = moe_detail::validated(arguments, {});
   if (x.x.rows == 0) return;
   const moe_detail::LayerPart part = moe_detail::part_of(x, 0, x.x.rows, workspace, gather);
@@ -331,6 +409,14 @@ inline void expect_layer(const MoeArguments& arguments, void* workspace, moe_det
   EXPECT_TRUE(of_down.passed()) << of_down.largest_error << " " << of_down.of_usual;
   expect_sums(part, x);
   if (part.quantize) restore_input(*part.quantize);
+  ASSERT_EQ(part.shared.has_value(), x.shared.has_value());
+  if (part.shared) {
+    // Its rows are those of tokens, where the layer's are those of entries.
+    EXPECT_EQ(part.shared->quantize.has_value(), part.quantize && part.up.index == nullptr);
+    if (part.shared->quantize) expect_quantized(*part.shared->quantize);
+    expect_shared_inner(*part.shared, x);
+    expect_shared_rows(*part.shared, shared_down_path);
+  }
   const std::vector<float> sums = sums_of(part, multiply);
   GroupedGemmArguments up = part.up;
   up.quantized.reset();

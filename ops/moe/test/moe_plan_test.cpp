@@ -63,6 +63,13 @@ TEST(MoePlan, WeightedRowsAreNotGathered) {
   EXPECT_THAT(text, Not(HasSubstr("A gathered")));
 }
 
+TEST(MoePlan, SharedExpertsAreDenseProducts) {
+  const std::string text = plan_text({.hidden = 256, .inner = 256, .shared = 2});
+  EXPECT_THAT(text, HasSubstr("\ngemm_fp8_"));
+  EXPECT_THAT(text, HasSubstr("  first product of shared experts: "));
+  EXPECT_THAT(text, HasSubstr("all: at least"));
+}
+
 TEST(MoePlan, TilesAreThoseOfTheRowsThatAreExpected) {
   Random random(1);
   LayerProblem problem(random, {.tokens = 512, .hidden = 256, .inner = 256});

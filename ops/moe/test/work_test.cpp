@@ -22,6 +22,10 @@ TEST(MoeWork, CountsExpertsThatHaveRows) {
   const GemmWork work = moe_work(x);
   EXPECT_EQ(work.bytes, 3 * (kUp + 2 * 4 + kDown + 4) + 3 * 128 * 2 + 3 * 128 * 4);
   EXPECT_EQ(work.operations, 2.0 * 4 * (kUp + kDown));
+  x.shared = {x.w13, x.w2};
+  x.shared->w13.batch = x.shared->w2.batch = 1;
+  EXPECT_EQ(moe_work(x).bytes, work.bytes + kUp + 2 * 4 + kDown + 4);
+  EXPECT_EQ(moe_work(x).operations, work.operations + 2.0 * 3 * (kUp + kDown));
 }
 
 TEST(MoeWork, OfGatesAndUpsApartAndOfNoRows) {

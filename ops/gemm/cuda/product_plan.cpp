@@ -1,0 +1,34 @@
+#include "ops/gemm/cuda/product_plan.h"
+
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/validate.h"
+
+namespace blockscale::gemm_detail {
+
+ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* workspace) {
+  if (is_transformed(x)) {
+    auto* const numbers = static_cast<float*>(workspace);
+    const std::int64_t of_numbers = transform_workspace_bytes(x);
+    ProductPlan plan =
+        plan_product(before_transform(x, numbers), chip, byte_at(workspace, of_numbers));
+    plan.workspace_bytes += of_numbers;
+    plan.transform = plan_transform(x, numbers, chip);
+    return plan;
+  }
+  ProductPlan plan;
+  if (has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
+    plan.product = plan_fp8_gemm(x, chip, std::nullopt, workspace);
+  } else {
+    plan.product = plan_plain_gemm(x, chip, workspace);
+  }
+  plan.workspace_bytes =
+      std::visit([](const auto& of) { return of.workspace_bytes; }, plan.product);
+  return plan;
+}
+
+std::string ProductPlan::str() const {
+  const std::string text = std::visit([](const auto& of) { return of.str(); }, product);
+  return transform ? text + transform->str() : text;
+}
+
+}  // namespace blockscale::gemm_detail

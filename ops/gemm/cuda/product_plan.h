@@ -1,0 +1,30 @@
+// A product of any pair, with any transform, as launches: what other operations plan and launch as
+// a part of their own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/transform.h"
+
+namespace blockscale::gemm_detail {
+
+struct ProductPlan {
+  std::variant<Fp8GemmPlan, PlainGemmPlan> product;
+  std::optional<TransformPlan> transform;  // behind it, of D in f32 in the workspace
+  std::int64_t workspace_bytes = 0;
+
+  bool is_fp8() const { return std::holds_alternative<Fp8GemmPlan>(product); }
+  std::string str() const;
+};
+
+/// Of validated arguments, by the models of kernels alone, whatever was tuned. `workspace` is not
+/// looked at. Throws `unsupported` as the plans of kernels do.
+ProductPlan plan_product(const GemmArguments& validated, const cuda::Chip& chip,
+                         void* workspace = nullptr);
+
+}  // namespace blockscale::gemm_detail
