@@ -22,6 +22,7 @@ from ._native import (
     ScaleChoice,
     TensorInfo,
     UnusedInputs,
+    WeightInputs,
 )
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
@@ -120,6 +121,22 @@ class Checkpoint(Mapping[str, Any]):
         """
         return self._native.problem(self._infos[name].name) or None
 
+    def inputs(self, name: str) -> WeightInputs:
+        """How the inputs of a weight's layer are quantized, as the configuration says.
+
+        Static ones whose scales are not stored, or that calibration never set, are dynamic. Where
+        the configuration says nothing, scales that are stored hold.
+
+        Raises:
+            KeyError: no tensor has that name.
+            ValueError: inputs that no recipe describes (int8, say).
+
+        >>> import blockscale
+        >>> blockscale.Checkpoint("model-nvfp4").inputs("layers.0.q_proj.weight")
+        WeightInputs(none)
+        """
+        return self._native.inputs(self._infos[name].name)
+
     def __getitem__(self, name: str) -> Any:
         info = self._infos[name]
         return self._scaled(info) if info.quantized else self._plain(info)
@@ -130,6 +147,9 @@ class Checkpoint(Mapping[str, Any]):
             f"Checkpoint({self._path!r}, {self.dialect.name}, {len(self._infos)} tensors, "
             f"{quantized} quantized)"
         )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
