@@ -1,11 +1,13 @@
 """Layers of torch with quantized weights, for inference: docs/nn.md.
 
 - `Linear`: a linear layer of a ScaledTensor.
+- `load`: a model from a checkpoint, its linear layers as they are stored.
 
     import torch, blockscale.nn
-    layer = blockscale.nn.Linear.from_float(torch.nn.Linear(512, 512), "nvfp4")
+    model = blockscale.nn.load(model, "model-nvfp4", device="cuda")
 """
 
 from ._torch_linear import Linear
+from ._torch_load import load
 
-__all__ = ["Linear"]
+__all__ = ["Linear", "load"]
