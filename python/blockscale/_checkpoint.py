@@ -284,13 +284,18 @@ def convert(
     >>> [tensor.name for tensor in report.tensors if tensor.converted]
     ['layers.0.q_proj.weight']
     """
-    options = _native.ConvertOptions()
-    options.recipe = enum_member(recipe, Recipe, "recipe")
-    if dialect is not None:
-        name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
-        options.dialect = enum_member(name, Dialect, "dialect")
-    options.include = _globs(include, "include")
-    options.exclude = _globs(exclude, "exclude")
+    options = choice_options(
+        recipe,
+        dialect=dialect,
+        include=include,
+        exclude=exclude,
+        activation_scales=activation_scales,
+        activations=activations,
+        scales=scales,
+        calibration=calibration,
+        scale_mode=scale_mode,
+        amax_floor=amax_floor,
+    )
     options.map = _glob_recipes(map)
     if experts_layout is not None:
         layout = (
@@ -298,20 +303,7 @@ def convert(
         )
         options.experts_layout = enum_member(layout, ExpertsLayout, "experts_layout")
     options.share_tensor_scales = bool(share_tensor_scales)
-    if activation_scales is not None:
-        options.activation_scales = _path(activation_scales, "activation_scales")
-    if activations is not None:
-        if isinstance(activations, str) and activations not in ("none", "dynamic", "static"):
-            raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
-        name = "calibrated" if activations == "static" else activations
-        options.activations = enum_member(name, Activations, "activations")
     options.unused_inputs = enum_member(unused_inputs, UnusedInputs, "unused_inputs")
-    options.scales = enum_member(scales, ScaleChoice, "scales")
-    if calibration is not None:
-        options.calibration = _path(calibration, "calibration")
-    if scale_mode is not None:
-        options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
-    options.amax_floor = number(amax_floor, "amax_floor")
     options.shard_bytes = count(shard_bytes, "shard_bytes", 2**63)
     options.memory_bytes = count(memory_bytes, "memory_bytes", 2**63)
     options.threads = count(threads, "threads")
@@ -325,6 +317,43 @@ def convert(
     return _native.convert(
         _path(source, "source"), _path(destination, "destination"), options, progress
     )
+
+
+def choice_options(
+    recipe: Recipe | str,
+    *,
+    dialect: Dialect | str | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    activation_scales: Path | None,
+    activations: Activations | str | None,
+    scales: ScaleChoice | str,
+    calibration: Path | None,
+    scale_mode: MxScaleMode | str | None,
+    amax_floor: float,
+) -> _native.ConvertOptions:
+    """What `convert` says of weights and of their numbers."""
+    options = _native.ConvertOptions()
+    options.recipe = enum_member(recipe, Recipe, "recipe")
+    if dialect is not None:
+        name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
+        options.dialect = enum_member(name, Dialect, "dialect")
+    options.include = _globs(include, "include")
+    options.exclude = _globs(exclude, "exclude")
+    if activation_scales is not None:
+        options.activation_scales = _path(activation_scales, "activation_scales")
+    if activations is not None:
+        if isinstance(activations, str) and activations not in ("none", "dynamic", "static"):
+            raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
+        name = "calibrated" if activations == "static" else activations
+        options.activations = enum_member(name, Activations, "activations")
+    options.scales = enum_member(scales, ScaleChoice, "scales")
+    if calibration is not None:
+        options.calibration = _path(calibration, "calibration")
+    if scale_mode is not None:
+        options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
+    options.amax_floor = number(amax_floor, "amax_floor")
+    return options
 
 
 def compare(a: Path, b: Path, *, tensors: Sequence[str] = (), threads: int = 0) -> CompareReport:

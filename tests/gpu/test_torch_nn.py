@@ -1,13 +1,16 @@
-"""blockscale.nn on a GPU: the operators' bits, moves, graphs, torch.compile.
+"""blockscale.nn on a GPU: the operators' bits, moves, graphs, torch.compile, load, quantize.
 `./dev gpu-test` runs these where there is a GPU."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import blockscale.cuda
 import blockscale.nn
 import pytest
+from blockscale._calibrator import _write
 from blockscale.nn import Linear
 from gpu_torch import normal, torch
 
@@ -106,3 +109,20 @@ def test_states_come_and_go(layout: str) -> None:
     other.load_state_dict(state)
     x = normal(3, 512).cuda()
     assert torch.equal(other(x), layer(x))
+
+
+def test_load_and_quantize(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"q_proj": plain(), "norm": torch.nn.LayerNorm(192)})
+    (tmp_path / "model").mkdir()
+    tensors = {name: x.numpy() for name, x in model.state_dict().items()}
+    _write(tmp_path / "model/model.safetensors", tensors)  # safetensors may not be installed there
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "test"}))
+    blockscale.convert(tmp_path / "model", tmp_path / "out", "fp8_row")
+    with torch.device("meta"):
+        empty = torch.nn.ModuleDict(
+            {"q_proj": torch.nn.Linear(512, 192), "norm": torch.nn.LayerNorm(192)}
+        )
+    loaded = blockscale.nn.load(empty, tmp_path / "out", device="cuda")
+    there = blockscale.nn.quantize(model.cuda(), "fp8_row")
+    for name, x in loaded.state_dict().items():
+        assert x.is_cuda and torch.equal(x, there.state_dict()[name])

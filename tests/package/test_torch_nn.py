@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -364,10 +363,3 @@ def test_a_gradient_may_be_asked_for_where_none_flows() -> None:
     layer = Linear.from_float(plain(), "fp8_row")
     with torch.no_grad():
         assert layer(normal(2, 256).requires_grad_()).shape == (2, 130)
-
-
-def test_the_page_shows_what_works() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/nn.md").read_text()
-    names: dict[str, Any] = {}
-    exec(re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0], names)
-    assert names["y"].shape == (2, 3, 256)
