@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <future>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <type_traits>
 
 #include "blockscale/convert.h"
@@ -37,6 +39,22 @@ const CheckpointTensor& require_tensor(const Checkpoint& checkpoint, const std::
   const CheckpointTensor* tensor = checkpoint.find(name);
   if (tensor == nullptr) throw nb::key_error(name.c_str());
   return *tensor;
+}
+
+/// Part, name, dtype and shape.
+using NamedPart = std::tuple<std::string, std::string, std::string, std::vector<std::int64_t>>;
+/// Of each tensor that a dialect stores for the weight of a layer, by its name within the layer.
+std::vector<NamedPart> named_parts(Dialect dialect, Recipe recipe,
+                                   const std::vector<std::int64_t>& shape,
+                                   Activations activations) {
+  const std::string layer = "layer.";
+  std::vector<NamedPart> result;
+  for (const StoredPart& part :
+       stored_parts(dialect, recipe, layer + "weight", shape, activations)) {
+    result.emplace_back(part.part, part.info.name.substr(layer.size()),
+                        std::string(dtype_name(part.info.dtype)), part.info.shape);
+  }
+  return result;
 }
 
 std::size_t size(std::int64_t value) {
@@ -71,6 +89,18 @@ nb::tuple plain_parts(const Checkpoint& checkpoint, const std::string& name) {
   const std::span<const std::byte> data = checkpoint.store().data(*entry);
   return nb::make_tuple(mapped_array(checkpoint, data.data(), {data.size()}),
                         std::string(dtype_name(entry->info.dtype)), entry->info.shape);
+}
+
+/// `plan_weights` of tensors by name, dtype and shape.
+std::vector<PlannedWeight> planned_weights(
+    const std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>>>& tensors,
+    const std::string& config, const ConvertOptions& options) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, dtype, shape] : tensors) {
+    infos.push_back({name, dtype_from_name(dtype).value(), shape});
+    infos.back().bytes = tensor_bytes(infos.back().dtype, shape);
+  }
+  return plan_weights(infos, config, options);
 }
 
 /// Runs `convert` on another thread, so that this one (which holds Python's signal handling) can
@@ -200,6 +230,12 @@ std::string repr(const CompareReport& report) {
   return "CompareReport(" + std::to_string(report.converted) + " of " +
          std::to_string(report.tensors.size()) + " tensors converted, " + sqnr_text(report.total) +
          ")";
+}
+
+std::string repr(const WeightInputs& inputs) {
+  std::string text = std::string("WeightInputs(") + activations_name(inputs.activations);
+  if (inputs.activations != Activations::none) text += std::string(", ") + name_of(inputs.recipe);
+  return text + ")";
 }
 
 std::string repr(const CheckpointTensor& t) {
@@ -342,6 +378,12 @@ void bind_checkpoints(nb::module_& module) {
       .def_prop_ro("dtype",
                    [](const CheckpointTensor& t) { return std::string(dtype_name(t.dtype)); })
       .def_ro("bytes", &CheckpointTensor::bytes);
+  bind_result<WeightInputs>(module, "WeightInputs",
+                            "How the inputs of a quantized weight are quantized.")
+      .def_ro("activations", &WeightInputs::activations)
+      .def_ro("recipe", &WeightInputs::recipe, "What they become; f32: they stay as they are.")
+      .def_ro("scales", &WeightInputs::scales,
+              "Of static ones: NVFP4's tensor scale in the weight's sense, FP8's scale.");
   nb::class_<Checkpoint>(module, "Checkpoint")
       .def_static("open", &Checkpoint::open, nb::arg("path"),
                   nb::call_guard<nb::gil_scoped_release>())
@@ -354,10 +396,37 @@ void bind_checkpoints(nb::module_& module) {
             return checkpoint.problem(require_tensor(checkpoint, name));
           },
           nb::arg("name"))
+      .def(
+          "inputs",
+          [](const Checkpoint& checkpoint, const std::string& name) {
+            return checkpoint.inputs(require_tensor(checkpoint, name));
+          },
+          nb::arg("name"))
       .def("scaled_parts", &scaled_parts, nb::arg("name"))
       .def("plain_parts", &plain_parts, nb::arg("name"));
   module.def("convert", &run_conversion, nb::arg("source"), nb::arg("destination"),
              nb::arg("options"), nb::arg("progress").none());
+  nb::class_<PlannedWeight>(module, "PlannedWeight")
+      .def_ro("name", &PlannedWeight::name)
+      .def_ro("recipe", &PlannedWeight::recipe)
+      .def_ro("converted", &PlannedWeight::converted)
+      .def_ro("reason", &PlannedWeight::reason)
+      .def_ro("rule", &PlannedWeight::rule)
+      .def_ro("inputs", &PlannedWeight::inputs)
+      .def_ro("group", &PlannedWeight::group)
+      .def_ro("scale_mode", &PlannedWeight::mx_scale_mode)
+      .def_ro("channel_weights", &PlannedWeight::channel_weights)
+      .def_ro("channel_means", &PlannedWeight::channel_means);
+  module.def("plan_weights", &planned_weights, nb::arg("tensors"), nb::arg("config"),
+             nb::arg("options"));
+  module.def("stored_parts", &named_parts, nb::arg("dialect"), nb::arg("recipe"), nb::arg("shape"),
+             nb::arg("activations"));
+  module.def("default_dialect", &default_dialect, nb::arg("recipe"));
+  module.def("dialect_can_say", &dialect_can_say, nb::arg("dialect"), nb::arg("recipe"));
+  module.def("dialect_sense", &dialect_sense, nb::arg("dialect"));
+  module.def("input_recipe", &input_recipe, nb::arg("recipe"), nb::arg("activations"));
+  module.def("matching_weights", &matching_weights, nb::arg("weights"), nb::arg("patterns"),
+             nb::arg("argument"));
   module.def("read_recipe_file", &read_recipe_file, nb::arg("path"));
   module.def("compare", &compare, nb::arg("a"), nb::arg("b"), nb::arg("threads"),
              nb::arg("tensors"), nb::call_guard<nb::gil_scoped_release>());

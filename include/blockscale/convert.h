@@ -35,12 +35,38 @@ std::optional<Dialect> dialect_from_name(std::string_view name);
 /// The dialect a recipe is written in unless the caller says otherwise.
 Dialect default_dialect(Recipe recipe);
 bool dialect_can_say(Dialect dialect, Recipe recipe);
+/// How it stores tensor scales. Throws invalid_argument for what is no dialect.
+TensorScaleSense dialect_sense(Dialect dialect);
 
 /// How engines quantize the inputs of quantized layers: not at all, as they come, or with the
 /// scales that were calibrated.
 enum class Activations : std::uint8_t { none, dynamic, calibrated };
 /// "none", "dynamic", "static".
 const char* activations_name(Activations activations);
+/// What inputs are quantized to beside weights of `recipe`, where nothing else is said of them: by
+/// 1 x 128 beside FP8 of a tensor or of blocks, as FP8 beside MXFP6, else as the weights are. f32
+/// with `none`: they stay as they are.
+Recipe input_recipe(Recipe recipe, Activations activations);
+
+/// How a checkpoint has the inputs of a quantized weight quantized.
+struct WeightInputs {
+  Activations activations = Activations::none;
+  Recipe recipe = Recipe::f32;  // what they become; f32 with `none`
+  /// Of calibrated ones, one or one for each matrix of a stack: of NVFP4 tensor scales, in the
+  /// sense of the weight's own; of FP8 scales, multipliers.
+  std::vector<float> scales;
+};
+
+/// A tensor that a dialect stores for a quantized weight.
+struct StoredPart {
+  std::string part;  // "values", "scales", "tensor_scale" or "input_scale"
+  TensorInfo info;
+};
+/// Those of a weight of this name and shape, row by row and packed; `activations` says whether
+/// there is an input scale. Throws unsupported for a recipe that the dialect cannot say.
+std::vector<StoredPart> stored_parts(Dialect dialect, Recipe recipe, const std::string& name,
+                                     const std::vector<std::int64_t>& shape,
+                                     Activations activations);
 
 /// A weight as the model knows it: quantized (values, scales, tensor scale gathered from the
 /// dialect's tensors) or stored plainly. `shape` is the logical one, in elements.
@@ -80,6 +106,10 @@ class Checkpoint {
   /// and above 0", of the tensor, a whole matrix, its activations or the cache. Empty: it would
   /// not.
   std::string problem(const CheckpointTensor& tensor) const;
+  /// What the configuration says of the inputs of a quantized weight. Where it asks for scales that
+  /// are not stored, or that calibration never set, inputs are `dynamic`; where it says nothing,
+  /// scales that are stored hold. Throws unsupported for inputs that no recipe describes.
+  WeightInputs inputs(const CheckpointTensor& tensor) const;
 
  private:
   struct State;
@@ -164,6 +194,25 @@ struct ConvertedTensor {
   /// those that the amax rule would have left. Not of shards that `resume` kept.
   std::optional<double> error_ratio;
 };
+
+/// What `convert` would do with a weight of a model in memory.
+struct PlannedWeight {
+  std::string name;
+  Recipe recipe = Recipe::f32;  // of the result
+  bool converted = false;
+  std::string reason;  // ConvertedTensor's, as what follows
+  std::string rule;
+  WeightInputs inputs = {};
+  /// Weights of one number share a tensor scale; -1: it has a scale of its own, or none.
+  int group = -1;
+  MxScaleMode mx_scale_mode = MxScaleMode::ceil;
+  std::vector<float> channel_weights, channel_means;  // of searched scales; empty: none
+};
+
+/// One for each of `tensors`, the plain ones of a model in memory, sorted by name; `config` is its
+/// config.json, or "". Throws as `convert` does.
+std::vector<PlannedWeight> plan_weights(const std::vector<TensorInfo>& tensors,
+                                        const std::string& config, const ConvertOptions& options);
 
 /// Name patterns and what becomes of the weights that match, in the order of a file: YAML (a flat
 /// mapping) or JSON (an object), by its extension. Throws corrupt_file, of YAML

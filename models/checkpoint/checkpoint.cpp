@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <set>
 
 #include "models/checkpoint/codes.h"
 #include "models/checkpoint/factors.h"
+#include "models/checkpoint/weight_inputs.h"
 #include "models/dialects/config_keys.h"
 #include "models/json_file.h"
 #include "models/safetensors/source_path.h"
@@ -131,10 +133,17 @@ MatrixShape matrix_shape(const std::vector<std::int64_t>& shape) {
 }
 
 std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::open(const fs::path& file_or_folder) {
+  TensorStore store = TensorStore::open(file_or_folder);
+  SourceConfig config = read_source_config(store.folder());
+  return of(std::move(store), std::move(config));
+}
+
+std::shared_ptr<const StoredCheckpoint> StoredCheckpoint::of(TensorStore opened,
+                                                             SourceConfig config) {
   auto checkpoint = std::make_shared<StoredCheckpoint>();
-  checkpoint->store_ = TensorStore::open(file_or_folder);
+  checkpoint->store_ = std::move(opened);
+  checkpoint->config_ = std::move(config);
   const TensorStore& store = checkpoint->store_;
-  checkpoint->config_ = read_source_config(store.folder());
   checkpoint->dialect_ = &detect_dialect(store, checkpoint->config_);
 
   const std::vector<StoredWeight> weights = checkpoint->dialect_->read(store, checkpoint->config_);
@@ -502,12 +511,15 @@ void StoredCheckpoint::drop(std::size_t tensor) const {
 
 struct Checkpoint::State {
   std::shared_ptr<const models::StoredCheckpoint> stored;
+  mutable std::once_flag once = {};
+  mutable std::unique_ptr<const models::SourceInputs> said = {};  // when it is first asked for
 };
 
 Checkpoint Checkpoint::open(const std::filesystem::path& file_or_folder) {
   Checkpoint checkpoint;
-  checkpoint.state_ =
-      std::make_shared<const State>(State{models::StoredCheckpoint::open(file_or_folder)});
+  auto state = std::make_shared<State>();
+  state->stored = models::StoredCheckpoint::open(file_or_folder);
+  checkpoint.state_ = std::move(state);
   return checkpoint;
 }
 
@@ -526,6 +538,12 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 std::string Checkpoint::problem(const CheckpointTensor& tensor) const {
   const auto problem = state_->stored->scale_problem(state_->stored->index_of(tensor));
   return problem ? problem->tensor + " " + problem->message : "";
+}
+WeightInputs Checkpoint::inputs(const CheckpointTensor& tensor) const {
+  const models::StoredCheckpoint& stored = *state_->stored;
+  std::call_once(state_->once,
+                 [&] { state_->said = std::make_unique<const models::SourceInputs>(stored); });
+  return models::inputs_of(stored, *state_->said, stored.index_of(tensor));
 }
 ScaledTensorView Checkpoint::view(const CheckpointTensor& tensor) const {
   return state_->stored->view(state_->stored->index_of(tensor));

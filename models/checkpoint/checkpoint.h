@@ -49,6 +49,8 @@ struct ScaleProblem {
 class StoredCheckpoint {
  public:
   static std::shared_ptr<const StoredCheckpoint> open(const std::filesystem::path& file_or_folder);
+  /// Of a store that is open, or that has no data (header_store).
+  static std::shared_ptr<const StoredCheckpoint> of(TensorStore opened, SourceConfig config);
 
   const TensorStore& store() const { return store_; }
   const SourceConfig& config() const { return config_; }

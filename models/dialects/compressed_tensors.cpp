@@ -312,6 +312,18 @@ MxScaleMode mx_scale_mode(Recipe recipe) {
   return recipe == Recipe::mxfp8_e4m3 ? MxScaleMode::even_e2m1 : MxScaleMode::even;
 }
 
+/// The recipe of inputs that these words describe, if there is one.
+std::optional<Recipe> recipe_of_inputs(const Json& words) {
+  if (member(words, "type") != "float" || member(words, "symmetric") == false) return {};
+  const Json& strategy = member(words, "strategy");
+  if (member(words, "num_bits") == 8 && strategy == "token") return Recipe::fp8_row;
+  if (strategy == "channel" || strategy == "block") return {};
+  for (const Scheme& scheme : kSchemes) {
+    if (matches(scheme, words)) return scheme.recipe;
+  }
+  return {};
+}
+
 std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
   std::vector<InputGroup> result;
   for (const auto& [name, group] : member(config.quantization, "config_groups").items()) {
@@ -325,6 +337,7 @@ std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig& config) {
       const bool dynamic = member(words, "dynamic") == true;
       inputs.activations = dynamic ? Activations::dynamic : Activations::calibrated;
       inputs.words = &words;
+      inputs.recipe = recipe_of_inputs(words);
     }
     for (const Json& target : member(group, "targets")) {
       if (target.is_string()) inputs.targets.push_back(target.get<std::string>());

@@ -140,6 +140,7 @@ struct InputGroup {
   std::vector<std::string> targets =
       {};                       // modules, "re:" and a pattern, or classes; empty: all weights
   const Json* words = nullptr;  // of the dialect; null: none
+  std::optional<Recipe> recipe = {};  // that the words describe
 };
 
 /// How keys and values are cached, as a configuration says.
@@ -158,6 +159,9 @@ enum class Part : std::uint8_t {
   input_scale,
   channel_factors,  // read only
 };
+
+/// "values", "scales", ...
+std::string part_name(Part part);
 
 /// A quantized weight to be written.
 struct WeightToWrite {

@@ -53,7 +53,56 @@ bool dialect_can_say(Dialect dialect, Recipe recipe) {
   return traits != nullptr && static_cast<int>(recipe) < kRecipeCount && traits->can_write(recipe);
 }
 
+TensorScaleSense dialect_sense(Dialect dialect) {
+  return models::dialect_traits(dialect).sense;
+}
+
+Recipe input_recipe(Recipe recipe, Activations activations) {
+  if (activations == Activations::none || is_plain(recipe)) return Recipe::f32;
+  const RecipeTraits& t = recipe_traits(recipe);
+  if (t.family == Family::mx && format_traits(t.element).bits == 6) return Recipe::mxfp8_e4m3;
+  if (t.family != Family::fp8 || recipe == Recipe::fp8_row) return recipe;
+  if (activations == Activations::calibrated) return Recipe::fp8_tensor;
+  return t.power_of_two ? Recipe::fp8_1x128_pow2 : Recipe::fp8_1x128;
+}
+
+std::vector<StoredPart> stored_parts(Dialect dialect, Recipe recipe, const std::string& name,
+                                     const std::vector<std::int64_t>& shape,
+                                     Activations activations) {
+  if (!dialect_can_say(dialect, recipe) || is_plain(recipe)) {
+    const bool known = static_cast<int>(recipe) < kRecipeCount;
+    throw Error(ErrorCode::unsupported, "dialect",
+                std::string(dialect_name(dialect)) + " stores no " +
+                    (known ? recipe_traits(recipe).name : "such recipe"));
+  }
+  if (shape.size() < 2 || shape.size() > 3) {
+    throw Error(ErrorCode::invalid_argument, "shape",
+                "has " + std::to_string(shape.size()) + " dimensions, must have 2 or 3");
+  }
+  models::WeightToWrite weight;
+  weight.name = name;
+  weight.shape = shape;
+  weight.recipe = recipe;
+  weight.activations = activations;
+  std::vector<StoredPart> result;
+  for (const models::PartToWrite& part : find_dialect(dialect)->parts(weight)) {
+    result.push_back({models::part_name(part.part), part.info});
+  }
+  return result;
+}
+
 namespace models {
+std::string part_name(Part part) {
+  switch (part) {
+    case Part::values: return "values";
+    case Part::scales: return "scales";
+    case Part::tensor_scale: return "tensor_scale";
+    case Part::input_scale: return "input_scale";
+    case Part::channel_factors: return "channel_factors";
+  }
+  return "unknown";
+}
+
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

@@ -28,6 +28,7 @@ from ._native import (
     TensorComparison,
     TensorInfo,
     TensorScaleSense,
+    WeightInputs,
 )
 from ._native import version as __version__
 from ._ops import (
@@ -61,6 +62,7 @@ __all__ = [
     "Swiglu",
     "TensorComparison",
     "TensorInfo",
+    "WeightInputs",
     "__version__",
     "check_groups",
     "compare",

@@ -22,6 +22,7 @@ from ._native import (
     ScaleChoice,
     TensorInfo,
     UnusedInputs,
+    WeightInputs,
 )
 from ._tensor import TRAITS, ScaledTensor, enum_member
 
@@ -120,6 +121,22 @@ class Checkpoint(Mapping[str, Any]):
         """
         return self._native.problem(self._infos[name].name) or None
 
+    def inputs(self, name: str) -> WeightInputs:
+        """How the inputs of a weight's layer are quantized, as the configuration says.
+
+        Static ones whose scales are not stored, or that calibration never set, are dynamic. Where
+        the configuration says nothing, scales that are stored hold.
+
+        Raises:
+            KeyError: no tensor has that name.
+            ValueError: inputs that no recipe describes (int8, say).
+
+        >>> import blockscale
+        >>> blockscale.Checkpoint("model-nvfp4").inputs("layers.0.q_proj.weight")
+        WeightInputs(none)
+        """
+        return self._native.inputs(self._infos[name].name)
+
     def __getitem__(self, name: str) -> Any:
         info = self._infos[name]
         return self._scaled(info) if info.quantized else self._plain(info)
@@ -130,6 +147,9 @@ class Checkpoint(Mapping[str, Any]):
             f"Checkpoint({self._path!r}, {self.dialect.name}, {len(self._infos)} tensors, "
             f"{quantized} quantized)"
         )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
@@ -264,13 +284,18 @@ def convert(
     >>> [tensor.name for tensor in report.tensors if tensor.converted]
     ['layers.0.q_proj.weight']
     """
-    options = _native.ConvertOptions()
-    options.recipe = enum_member(recipe, Recipe, "recipe")
-    if dialect is not None:
-        name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
-        options.dialect = enum_member(name, Dialect, "dialect")
-    options.include = _globs(include, "include")
-    options.exclude = _globs(exclude, "exclude")
+    options = choice_options(
+        recipe,
+        dialect=dialect,
+        include=include,
+        exclude=exclude,
+        activation_scales=activation_scales,
+        activations=activations,
+        scales=scales,
+        calibration=calibration,
+        scale_mode=scale_mode,
+        amax_floor=amax_floor,
+    )
     options.map = _glob_recipes(map)
     if experts_layout is not None:
         layout = (
@@ -278,20 +303,7 @@ def convert(
         )
         options.experts_layout = enum_member(layout, ExpertsLayout, "experts_layout")
     options.share_tensor_scales = bool(share_tensor_scales)
-    if activation_scales is not None:
-        options.activation_scales = _path(activation_scales, "activation_scales")
-    if activations is not None:
-        if isinstance(activations, str) and activations not in ("none", "dynamic", "static"):
-            raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
-        name = "calibrated" if activations == "static" else activations
-        options.activations = enum_member(name, Activations, "activations")
     options.unused_inputs = enum_member(unused_inputs, UnusedInputs, "unused_inputs")
-    options.scales = enum_member(scales, ScaleChoice, "scales")
-    if calibration is not None:
-        options.calibration = _path(calibration, "calibration")
-    if scale_mode is not None:
-        options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
-    options.amax_floor = number(amax_floor, "amax_floor")
     options.shard_bytes = count(shard_bytes, "shard_bytes", 2**63)
     options.memory_bytes = count(memory_bytes, "memory_bytes", 2**63)
     options.threads = count(threads, "threads")
@@ -305,6 +317,43 @@ def convert(
     return _native.convert(
         _path(source, "source"), _path(destination, "destination"), options, progress
     )
+
+
+def choice_options(
+    recipe: Recipe | str,
+    *,
+    dialect: Dialect | str | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    activation_scales: Path | None,
+    activations: Activations | str | None,
+    scales: ScaleChoice | str,
+    calibration: Path | None,
+    scale_mode: MxScaleMode | str | None,
+    amax_floor: float,
+) -> _native.ConvertOptions:
+    """What `convert` says of weights and of their numbers."""
+    options = _native.ConvertOptions()
+    options.recipe = enum_member(recipe, Recipe, "recipe")
+    if dialect is not None:
+        name = dialect.replace("-", "_") if isinstance(dialect, str) else dialect
+        options.dialect = enum_member(name, Dialect, "dialect")
+    options.include = _globs(include, "include")
+    options.exclude = _globs(exclude, "exclude")
+    if activation_scales is not None:
+        options.activation_scales = _path(activation_scales, "activation_scales")
+    if activations is not None:
+        if isinstance(activations, str) and activations not in ("none", "dynamic", "static"):
+            raise ValueError(f'activations: "{activations}" is none of none, dynamic, static')
+        name = "calibrated" if activations == "static" else activations
+        options.activations = enum_member(name, Activations, "activations")
+    options.scales = enum_member(scales, ScaleChoice, "scales")
+    if calibration is not None:
+        options.calibration = _path(calibration, "calibration")
+    if scale_mode is not None:
+        options.scale_mode = enum_member(scale_mode, MxScaleMode, "scale_mode")
+    options.amax_floor = number(amax_floor, "amax_floor")
+    return options
 
 
 def compare(a: Path, b: Path, *, tensors: Sequence[str] = (), threads: int = 0) -> CompareReport:

@@ -69,7 +69,7 @@ def quantize(
             float32 [1] or [batch].
         sense: how NVFP4's tensor scale is stored: "divisor" (2688 / amax; default) or "multiplier".
         scales: fp8_tensor, fp8_tensor_e5m2 and fp8_row: use these scales; a float, or float32 of
-            the shape of the result's.
+            the shape of the result's, or of one element (as many dimensions) for all of them.
         amax_floor: FP8: a block's largest magnitude counts as at least this.
         transform: what is quantized instead of x, computed in f32 in the same pass: "gelu_tanh",
             "gelu_erf", "swiglu", `Swiglu`, `Modulate(scale, shift)` or `RmsNorm(weight)`.
@@ -297,8 +297,9 @@ def _given_scales(scales: Any, shape: tuple[int, ...], place: Place) -> Any:
     array, dtype, its_place = describe_array(scales, "scales")
     if dtype != "float32":
         raise TypeError(f"scales: has dtype {dtype}, must be float32")
-    if tuple(array.shape) != shape:
-        raise ValueError(f"scales: shape is {tuple(array.shape)}, must be {shape}")
+    one = (1,) * len(shape)
+    if tuple(array.shape) not in (shape, one):
+        raise ValueError(f"scales: shape is {tuple(array.shape)}, must be {shape} or {one}")
     require_place(its_place, place, "scales")
     return array
 

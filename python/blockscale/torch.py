@@ -9,8 +9,9 @@ uint8. Recipes, layouts and the rest are as for the functions of `blockscale` of
 are errors. No gradient flows through them.
 
 - quantize(x, recipe, *, layout="row_major", scale_mode=None, tensor_scale=None, sense="divisor",
-  amax_floor=0.0, transform="identity") -> (values, scales, tensor_scale). `transform` is one of
-  those without operands. The tensor scale is empty where the recipe has none or it was given.
+  scales=None, amax_floor=0.0, transform="identity") -> (values, scales, tensor_scale).
+  `transform` is one of those without operands. The tensor scale is empty where the recipe has none
+  or it was given.
 - dequantize(values, scales, recipe, *, layout="row_major", tensor_scale=None, sense="divisor",
   out_dtype=torch.float32) -> Tensor
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
@@ -94,7 +95,7 @@ _QUANTIZED = """str layout="row_major", str? scale_mode=None, Tensor? tensor_sca
 
 _SCHEMAS = (
     """quantize(Tensor x, str recipe, *, str layout="row_major", str? scale_mode=None,
-    Tensor? tensor_scale=None, str sense="divisor", float amax_floor=0.0,
+    Tensor? tensor_scale=None, str sense="divisor", Tensor? scales=None, float amax_floor=0.0,
     str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
     """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
     Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",

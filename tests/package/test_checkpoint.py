@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import json
 import os
 import pickle
 import shutil
@@ -56,6 +57,48 @@ def test_plain_tensors_are_read_lazily_and_typed(model: Path) -> None:
     assert np.isfinite(weight).all()
     with pytest.raises(KeyError):
         blockscale.Checkpoint(model)["nothing"]
+
+
+def test_inputs_are_what_the_configuration_says(model: Path, tmp_path: Path) -> None:
+    name, scales = "layers.0.q_proj.weight", tmp_path / "scales.json"
+    scales.write_text('{"layers.0.q_proj": 4.0, "layers.0.o_proj": 4.0}')
+    said = {
+        ("nvfp4", "none"): ("WeightInputs(none)", "f32", []),
+        ("mxfp4", "dynamic"): ("WeightInputs(dynamic, mxfp4)", "mxfp4", []),
+        ("nvfp4", "static"): ("WeightInputs(static, nvfp4)", "nvfp4", [672.0]),
+        ("fp8_row", "static"): ("WeightInputs(static, fp8_row)", "fp8_row", [4 / 448]),
+    }
+    for (recipe, activations), (text, kind, numbers) in said.items():
+        options = {"activation_scales": scales} if activations == "static" else {}
+        blockscale.convert(
+            model, tmp_path / "out", recipe, activations=activations, overwrite=True, **options
+        )
+        inputs = blockscale.Checkpoint(tmp_path / "out").inputs(name)
+        assert repr(inputs) == text and inputs.recipe.name == kind
+        assert inputs.scales == pytest.approx(numbers)
+        assert inputs.activations.name == activations.replace("static", "calibrated")
+    checkpoint = blockscale.Checkpoint(tmp_path / "out")
+    assert checkpoint.inputs("layers.0.q_proj.bias").activations.name == "none"
+    with pytest.raises(KeyError):
+        checkpoint.inputs("nothing")
+    file = tmp_path / "out/config.json"
+    file.write_text(file.read_text().replace('"type": "float"', '"type": "int"'))
+    config = json.loads(file.read_text())
+    for group in config["quantization_config"]["config_groups"].values():
+        group["weights"]["type"] = "float"
+    file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"q_proj\.weight: has inputs in .*no recipe says"):
+        blockscale.Checkpoint(tmp_path / "out").inputs(name)
+
+
+def test_what_has_no_view_is_in_a_checkpoint(tmp_path: Path) -> None:
+    described = np.frombuffer(b'{"format": "int8_tensorwise"}', np.uint8)
+    tensors = {"a.weight": np.ones((4, 32), np.int8), "a.weight_scale": np.ones(1, np.float32)}
+    save_file({**tensors, "a.comfy_quant": described}, tmp_path / "model.safetensors")
+    checkpoint = blockscale.Checkpoint(tmp_path / "model.safetensors")
+    assert "a.weight" in checkpoint and "a.bias" not in checkpoint
+    with pytest.raises(ValueError, match="int8, which a view cannot say"):
+        checkpoint["a.weight"]
 
 
 def test_experts_of_gpt_oss(tmp_path: Path) -> None:

@@ -219,6 +219,19 @@ print('done')
     runs_to_its_end(FP8 + code, tmp_path)
 
 
+@needs_driver
+def test_one_scale_is_given_for_all(tmp_path: Path) -> None:
+    code = """
+x = Array((64, 256), 'float32')
+for recipe, grid in (('fp8_row', (64, 1)), ('fp8_tensor', (1, 1))):
+    one = Array((1, 1), 'float32')
+    t = blockscale.quantize(x, recipe, scales=one)
+    assert t.scales.shape == grid and t.scales.assigned == [one]
+print('done')
+"""
+    runs_to_its_end(code, tmp_path)
+
+
 TORCH = """
 import fake_torch
 from fake_torch import Tensor

@@ -108,6 +108,11 @@ def test_given_scales() -> None:
     assert np.array_equal(
         blockscale.dequantize(r), (x / 0.25).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) / 4
     )
+    for recipe in ("fp8_row", "fp8_tensor"):
+        one = blockscale.quantize(x, recipe, scales=np.full((1, 1), 0.25, np.float32))
+        assert (one.scales == 0.25).all() and np.array_equal(one.values, r.values)
+        none = blockscale.quantize(x[:0], recipe, scales=np.full((1, 1), 0.25, np.float32))
+        assert none.shape == (0, 64)
 
 
 def test_out_is_written_and_returned() -> None:

@@ -1,0 +1,313 @@
+"""`blockscale.nn.load`: a model from a checkpoint, with its linear layers quantized as they are
+stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from . import _native
+from ._checkpoint import Checkpoint, Path, _globs
+from ._native import Activations, TensorInfo, WeightInputs
+from ._tensor import ScaledTensor
+from ._torch_linear import Linear
+
+#: Names of dtypes in safetensors files, of those that torch has.
+DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16,
+    "I16": torch.int16, "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64,
+    "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+    "F64": torch.float64, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    """A parameter or a buffer of a model."""
+
+    name: str
+    module: torch.nn.Module
+    attribute: str
+    tensor: torch.Tensor
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a state_dict has it."""
+        return self.attribute not in self.module._non_persistent_buffers_set
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether a quantized layer may take its module's place."""
+        return type(self.module) is torch.nn.Linear and self.attribute == "weight"
+
+    def put(self, tensor: torch.Tensor) -> None:
+        if self.attribute in self.module._parameters:
+            self.module._parameters[self.attribute] = tensor
+        else:
+            self.module._buffers[self.attribute] = tensor
+
+
+def places_of(model: torch.nn.Module) -> list[Place]:
+    """All of them, those of modules and tensors that stand in several places too."""
+    return [
+        Place(f"{path}.{name}" if path else name, module, name, tensor)
+        for path, module in model.named_modules(remove_duplicate=False)
+        for kind in (module._parameters, module._buffers)
+        for name, tensor in kind.items()
+        if tensor is not None
+    ]
+
+
+def tied(places: list[Place]) -> list[list[Place]]:
+    """Those of one tensor together."""
+    groups: dict[int, list[Place]] = {}
+    for place in places:
+        groups.setdefault(id(place.tensor), []).append(place)
+    return list(groups.values())
+
+
+#: Each module that is replaced, by its id, with what takes its place.
+Layers: TypeAlias = dict[int, tuple[torch.nn.Module, Linear]]
+
+
+def replaced(model: torch.nn.Module, layers: Layers) -> torch.nn.Module:
+    """`model` with layers in their places; one of them, where that is the whole model."""
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if id(child) in layers:
+                module._modules[name] = layers[id(child)][1]
+    return layers[id(model)][1] if id(model) in layers else model
+
+
+def load(
+    model: torch.nn.Module,
+    checkpoint: Checkpoint | Path,
+    device: torch.device | str | None = None,
+    *,
+    activations: str | None = None,
+    prefix: str = "",
+    ignore: Sequence[str] = (),
+) -> torch.nn.Module:
+    """Fill a model from a checkpoint of any dialect; each torch.nn.Linear whose weight is stored
+    quantized becomes a `Linear`.
+
+    Quantized weights are taken as they are stored, byte by byte. Other tensors take the dtype that
+    they have in the model. What is tied in the model (one tensor under several names) is stored
+    under one of these names at least, and stays tied. A tensor at a time is in host memory beside
+    the result. Nothing in the model changes before all names, shapes and dtypes were compared.
+
+    Args:
+        model: its parameters may be on the meta device.
+        checkpoint: a `Checkpoint`, or the path of a file or a folder.
+        device: where everything goes; default: where each tensor is in the model, of those on the
+            meta device the CPU.
+        activations: None: inputs are quantized as the checkpoint's configuration says
+            (`Checkpoint.inputs`); "none": they are not.
+        prefix: of the checkpoint's names, before those of the model ("model." for what AutoModel
+            makes of a causal language model).
+        ignore: patterns, as `include` of `convert`, of names in the checkpoint that the model has
+            no place for. One that matches nothing is an error.
+
+    Returns:
+        The model, or the `Linear` in its place where it is one layer. Parameters have requires_grad
+        as before; hooks of layers that were replaced are gone.
+
+    Raises:
+        TypeError: `model` is no torch.nn.Module.
+        FileNotFoundError: nothing at `checkpoint`.
+        ValueError: what does not match, all of it by name: parameters and buffers that nothing is
+            stored for, tensors that have no place, shapes, integers for floats, weights in forms
+            that no `ScaledTensor` has, inputs that no recipe describes; buffers on the meta device
+            that no checkpoint has.
+
+    >>> import torch, blockscale.nn
+    >>> layers = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(128, 64)})
+    >>> layers["o_proj"] = torch.nn.Linear(64, 128, bias=False)
+    >>> model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([layers])})
+    >>> model = blockscale.nn.load(model, "model-nvfp4", ignore=["position_ids"])
+    >>> model["layers"][0]["o_proj"]
+    Linear(64 -> 128, nvfp4, row_major, 4612 bytes, activations=None, bias=False)
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+    if activations not in (None, "none"):
+        raise ValueError(f'activations: is {activations!r}, must be None or "none"')
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    loader = _Loader(model, checkpoint, activations, prefix)
+    loader.check(_native.matching_weights(list(checkpoint), _globs(ignore, "ignore"), "ignore"))
+    return loader.fill(None if device is None else torch.device(device))
+
+
+class _Loader:
+    def __init__(
+        self, model: torch.nn.Module, checkpoint: Checkpoint, activations: str | None, prefix: str
+    ) -> None:
+        self._model, self._checkpoint, self._prefix = model, checkpoint, prefix
+        self._activations = activations
+        self._groups = tied(places_of(model))
+        self._inputs: dict[str, WeightInputs] = {}  # of quantized weights
+
+    def check(self, ignored: list[str]) -> None:
+        """Raises ValueError naming all that does not match."""
+        problems: list[str] = []
+        taken: set[str] = set()
+        for group in self._groups:
+            for place in group:
+                if (info := self._info(place)) is not None:
+                    taken.add(info.name)
+                    problems += self._mismatch(place, info)
+            problems += self._unlike(self._divided(group)[1])
+        problems += [
+            f"{name}: is in the checkpoint, and nowhere in the model (ignore may name it)"
+            for name in self._checkpoint
+            if name not in taken and name not in ignored
+        ]
+        if problems:
+            raise ValueError(f"{self._checkpoint!r} does not match:\n" + "\n".join(problems))
+
+    def _info(self, place: Place) -> TensorInfo | None:
+        """Of what is stored for it under its own name."""
+        name = self._prefix + place.name
+        return self._checkpoint.info(name) if name in self._checkpoint else None
+
+    def _divided(self, group: list[Place]) -> tuple[list[Place], list[Place]]:
+        """Of one tensor's places those that a quantized weight takes, and the others."""
+        infos = [self._info(place) for place in group]
+        if not any(info is not None and info.quantized for info in infos):
+            return [], group
+        takes = [
+            place.is_weight and (info is None or info.quantized)
+            for place, info in zip(group, infos, strict=True)
+        ]
+        places = list(zip(group, takes, strict=True))
+        return [place for place, take in places if take], [p for p, take in places if not take]
+
+    def _mismatch(self, place: Place, info: TensorInfo) -> list[str]:
+        """Why what is stored for `place` cannot go there."""
+        shapes = tuple(info.shape), tuple(place.tensor.shape)
+        if shapes[0] != shapes[1]:
+            return [f"{info.name}: shape is {shapes[0]}, in the model {shapes[1]}"]
+        if not info.quantized:
+            return _plain_mismatch(place, info)
+        if not place.is_weight:
+            return [
+                f"{info.name}: is {info.recipe.name}, and in the model the {place.attribute} of a "
+                f"{type(place.module).__name__}, not the weight of a torch.nn.Linear"
+            ]
+        if info.form:
+            return [f"{info.name}: is stored as {info.form}; convert the checkpoint first"]
+        if problem := self._checkpoint.problem(info.name):
+            return [problem]
+        if self._activations is None:
+            try:
+                self._inputs[info.name] = self._checkpoint.inputs(info.name)
+            except ValueError as error:
+                return [str(error)]
+        return []
+
+    def _unlike(self, group: list[Place]) -> list[str]:
+        """Whether the places of one plain tensor find one in the checkpoint."""
+        infos = [info for place in group if (info := self._info(place)) is not None]
+        if any(info.quantized for info in infos):
+            return []  # a mismatch already
+        names = [info.name for info in infos]
+        if group and not names:
+            return _unfilled(group[0])
+        parts = [self._checkpoint._native.plain_parts(name) for name in names]
+        return [
+            f"{name}: is one tensor with {names[0]} in the model, and another in the checkpoint"
+            for name, part in zip(names[1:], parts[1:], strict=True)
+            if part[1:] != parts[0][1:] or not np.array_equal(part[0], parts[0][0])
+        ]
+
+    def fill(self, device: torch.device | None) -> torch.nn.Module:
+        """The model, filled; it changes once all quantized layers are there."""
+        layers: Layers = {}
+        plain: list[tuple[TensorInfo, list[Place]]] = []
+        for group in self._groups:
+            weights, others = self._divided(group)
+            stored = next((info for p in weights if (info := self._info(p)) is not None), None)
+            for place in weights:
+                if id(place.module) in layers:
+                    continue  # a module that stands in several places
+                layer = self._layer(self._info(place) or stored, _target(place, device))
+                layers[id(place.module)] = place.module, layer.train(place.module.training)
+            info = next(filter(None, map(self._info, others)), None)
+            if info is not None:
+                plain.append((info, others))
+        for info, group in plain:
+            tensor = self._plain(info, group[0].tensor, _target(group[0], device))
+            for place in group:
+                place.put(tensor)
+        for module, layer in layers.values():
+            layer.bias = layer.as_bias(module.bias)
+        model = replaced(self._model, layers)
+        return model if device is None else model.to(device)
+
+    def _layer(self, info: TensorInfo, device: torch.device) -> Linear:
+        """A layer of what is stored, without a bias."""
+        stored = self._checkpoint[info.name]
+        factor = stored.tensor_scale
+        weight = ScaledTensor(
+            _copied(stored.values, device),
+            _copied(stored.scales, device),
+            stored.recipe,
+            layout=stored.layout,
+            tensor_scale=None if factor is None else _copied(factor, device),
+            sense=stored.sense,
+        )
+        inputs, dialect = self._inputs.get(info.name), self._checkpoint.dialect
+        quantized = inputs is not None and inputs.activations != Activations.none
+        return Linear(
+            weight,
+            activations=inputs.recipe if quantized else None,
+            input_scale=inputs.scales[0] if quantized and inputs.scales else None,
+            dialect=dialect if _native.dialect_can_say(dialect, weight.recipe) else None,
+        )
+
+    def _plain(self, info: TensorInfo, old: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """What is stored, in the dtype of `old`, and a parameter where that is one."""
+        data, _, shape = self._checkpoint._native.plain_parts(info.name)
+        tensor = _copied(data, device).view(DTYPES[info.dtype]).reshape(shape).to(old.dtype)
+        if not isinstance(old, torch.nn.Parameter):
+            return tensor
+        return torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
+
+
+def _unfilled(place: Place) -> list[str]:
+    """Why it is an error that nothing is stored for `place`."""
+    if place.is_stored:
+        return [f"{place.name}: is in the model, and nowhere in the checkpoint"]
+    if not place.tensor.is_meta:
+        return []
+    return [
+        f"{place.name}: is a buffer on the meta device that no state_dict has; make the model with "
+        "such buffers elsewhere (accelerate's init_empty_weights does)"
+    ]
+
+
+def _plain_mismatch(place: Place, info: TensorInfo) -> list[str]:
+    dtype, wanted = DTYPES.get(info.dtype), place.tensor.dtype
+    if dtype is None:
+        return [f"{info.name}: has dtype {info.dtype}, which torch has not"]
+    if dtype != wanted and not (dtype.is_floating_point and wanted.is_floating_point):
+        return [f"{info.name}: has dtype {info.dtype}, in the model {wanted}"]
+    return []
+
+
+def _target(place: Place, device: torch.device | None) -> torch.device:
+    if device is not None:
+        return device
+    return torch.device("cpu") if place.tensor.is_meta else place.tensor.device
+
+
+def _copied(x: np.ndarray, device: torch.device) -> torch.Tensor:
+    """float32 as it is, everything else as bytes."""
+    dtypes = (np.float32, torch.float32) if x.dtype == np.float32 else (np.uint8, torch.uint8)
+    copy = torch.empty(x.shape, dtype=dtypes[1], device="cpu")
+    np.copyto(copy.numpy(), x.view(dtypes[0]))
+    return copy.to(device)

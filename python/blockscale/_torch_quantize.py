@@ -1,0 +1,208 @@
+"""`blockscale.nn.quantize`: the linear layers of a model in memory, chosen as by `convert`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import _native
+from ._calibrator import Calibrator
+from ._checkpoint import Path, choice_options
+from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice
+from ._ops import quantize as quantize_tensor
+from ._tensor import ScaledTensor, traits_of
+from ._torch_linear import Linear
+from ._torch_load import DTYPES, Layers, Place, places_of, replaced, tied
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def quantize(
+    model: torch.nn.Module,
+    recipe: Recipe | str,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    activations: Activations | str | None = None,
+    activation_scales: Calibrator | Path | None = None,
+    calibration: Calibrator | Path | None = None,
+    scales: ScaleChoice | str = "amax",
+    scale_mode: MxScaleMode | str | None = None,
+    amax_floor: float = 0.0,
+    dialect: Dialect | str | None = None,
+) -> torch.nn.Module:
+    """Quantize the linear layers of a model in memory: each torch.nn.Linear that `convert` would
+    choose becomes a `Linear`, with the bytes that `convert` would store and inputs as it would say.
+
+    Args:
+        model: a torch module; where it has a `config` with `to_dict` (transformers), that says what
+            config.json says to `convert`. A `Linear` in it stays as it is, so that a second call
+            may have another recipe for what the first one left. Both the old and the new weights
+            are in memory until the end.
+        recipe: that a dialect writes.
+        include, exclude, activations, scales, scale_mode, amax_floor, dialect: as for `convert`.
+            Stacks of experts stay as they are, which only checkpoints have quantized.
+        activation_scales, calibration: as for `convert`, a file or the `Calibrator` itself.
+
+    Returns:
+        The model, or the `Linear` in its place where it is one layer. Nothing in it changes where
+        an error is raised.
+
+    Raises:
+        TypeError: `model` is no torch.nn.Module.
+        ValueError: as `convert`; also a plain recipe, weights that hold NaN or infinity or are on
+            the meta device, and patterns of `include` that reach what is no weight of a
+            torch.nn.Linear.
+
+    >>> import torch, blockscale.nn
+    >>> model = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(128, 64)})
+    >>> model["lm_head"] = torch.nn.Linear(64, 1000)
+    >>> blockscale.nn.quantize(model, "fp8_row")
+    ModuleDict(
+      (q_proj): Linear(128 -> 64, fp8_row, row_major, 8448 bytes, activations=fp8_row, bias=True)
+      (lm_head): Linear(in_features=64, out_features=1000, bias=True)
+    )
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+    if traits_of(recipe, "recipe").plain:
+        raise ValueError(f"recipe: is {traits_of(recipe, 'recipe').name}, use model.to(dtype)")
+    with tempfile.TemporaryDirectory() as folder:
+        options = choice_options(
+            recipe,
+            dialect=dialect,
+            include=include,
+            exclude=exclude,
+            activation_scales=_file(activation_scales, FilePath(folder) / "scales.safetensors"),
+            activations=activations,
+            scales=scales,
+            calibration=_file(calibration, FilePath(folder) / "calibration.safetensors"),
+            scale_mode=scale_mode,
+            amax_floor=amax_floor,
+        )
+        plain = [place for place in places_of(model) if not isinstance(place.module, Linear)]
+        places = {group[0].name: group for group in tied(plain)}
+        tensors = [
+            (name, _NAMES[group[0].tensor.dtype], list(group[0].tensor.shape))
+            for name, group in places.items()
+            if group[0].is_stored and group[0].tensor.dtype in _NAMES
+        ]
+        planned = _native.plan_weights(tensors, _config_of(model), options)
+    chosen = [(weight, places[weight.name]) for weight in planned if weight.converted]
+    chosen = [(weight, group) for weight, group in chosen if _is_linear(weight, group)]
+    scale_of_group = _shared_scales(chosen, options)
+    layers: Layers = {}
+    for weight, group in chosen:
+        quantized = _quantized(weight, group[0].tensor, options, scale_of_group.get(weight.group))
+        for place in group:
+            layer = _layer(weight, quantized, place.module, options)
+            layers[id(place.module)] = place.module, layer.train(place.module.training)
+    return replaced(model, layers)
+
+
+def _file(source: Calibrator | Path | None, path: FilePath) -> Path | None:
+    """What `convert` reads; of a `Calibrator`, what it writes there."""
+    if not isinstance(source, Calibrator):
+        return source
+    source.save(path)
+    return path
+
+
+def _config_of(model: torch.nn.Module) -> str:
+    """Its config.json, "" where it has none."""
+    config = getattr(model, "config", None)
+    return json.dumps(config.to_dict(), default=str) if hasattr(config, "to_dict") else ""
+
+
+def _is_linear(weight: _native.PlannedWeight, group: list[Place]) -> bool:
+    """Whether a `Linear` can take the weight in all its places.
+
+    Raises:
+        ValueError: it was asked for by name and cannot; or it has no numbers, or such as no recipe
+            has.
+    """
+    others = [place for place in group if not place.is_weight]
+    if others:
+        if weight.rule.startswith("include"):
+            raise ValueError(
+                f"include: reaches {weight.name}, in the model the {others[0].attribute} of a "
+                f"{type(others[0].module).__name__}; in memory the weights of torch.nn.Linear are "
+                "quantized"
+            )
+        return False
+    tensor = group[0].tensor
+    if tensor.is_meta:
+        raise ValueError(f"model: {weight.name} is on the meta device, which has no numbers")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"model: {weight.name} holds NaN or infinity")
+    return True
+
+
+def _shared_scales(
+    chosen: list[tuple[_native.PlannedWeight, list[Place]]], options: _native.ConvertOptions
+) -> dict[int, torch.Tensor]:
+    """By group, the scale of a whole tensor that weights which engines fuse have in common: that of
+    the largest magnitude in any of them."""
+    members: dict[int, list[tuple[_native.PlannedWeight, torch.Tensor]]] = {}
+    for weight, group in chosen:
+        if weight.group >= 0:
+            members.setdefault(weight.group, []).append((weight, group[0].tensor))
+    scales: dict[int, torch.Tensor] = {}
+    for number, tensors in members.items():
+        if len(tensors) < 2:
+            continue
+        own = [_quantized(weight, tensor, options, None) for weight, tensor in tensors]
+        found = [t.scales if t.tensor_scale is None else t.tensor_scale for t in own]
+        is_divisor = own[0].tensor_scale is not None and own[0].sense.name == "divisor"
+        scales[number] = (min if is_divisor else max)(found, key=torch.Tensor.item)
+    return scales
+
+
+def _quantized(
+    weight: _native.PlannedWeight,
+    tensor: torch.Tensor,
+    options: _native.ConvertOptions,
+    scale: torch.Tensor | None,
+) -> ScaledTensor:
+    """`tensor` as `convert` would store it; `scale`: of the whole tensor, where it is given."""
+    traits = traits_of(weight.recipe, "recipe")
+    how: dict[str, Any] = {"amax_floor": options.amax_floor}
+    if traits.tensor_scale:
+        how |= {"tensor_scale": scale, "sense": _native.dialect_sense(_dialect(options))}
+    elif scale is not None:
+        how["scales"] = scale.to(tensor.device)
+    if options.scales != ScaleChoice.amax:
+        how["scale_choice"] = options.scales
+        if weight.channel_weights:
+            how["channel_weights"] = np.array(weight.channel_weights, np.float32)
+        if weight.channel_means:
+            how["channel_means"] = np.array(weight.channel_means, np.float32)
+    elif traits.name.startswith("mx"):
+        how["scale_mode"] = weight.scale_mode
+    return quantize_tensor(tensor.detach(), traits.recipe, **how)
+
+
+def _dialect(options: _native.ConvertOptions) -> Dialect:
+    return options.dialect or _native.default_dialect(options.recipe)
+
+
+def _layer(
+    weight: _native.PlannedWeight,
+    quantized: ScaledTensor,
+    module: torch.nn.Module,
+    options: _native.ConvertOptions,
+) -> Linear:
+    inputs = weight.inputs
+    return Linear(
+        quantized,
+        module.bias,
+        activations=None if inputs.activations == Activations.none else inputs.recipe,
+        input_scale=inputs.scales[0] if inputs.scales else None,
+        dialect=_dialect(options),
+    )
