@@ -195,15 +195,16 @@ QuantizeRows quantize_rows(const MoeArguments& x, const ScaledTensorView& from,
 }
 
 /// Products of `tokens`; `input` is what the others take of these, if that is them.
-SharedProducts shared_products(const MoeArguments& x, const ScaledTensorView& tokens,
+SharedProducts shared_products(const MoeArguments& x, const SharedExperts& shared,
+                               const ScaledTensorView& tokens,
                                const std::optional<ScaledTensorView>& input, Workspace& workspace) {
-  const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+  const ScaledTensorView& w2 = shared.w2;
   SharedProducts products;
   if (!input && quantizes_x(x)) {
     products.quantize = quantize_rows(x, tokens, nullptr, tokens.rows, workspace);
   }
   products.up.a = input ? *input : products.quantize ? products.quantize->out : tokens;
-  products.up.b = w13;
+  products.up.b = shared.w13;
   products.up.batch_invariant = x.batch_invariant;
   const MutableScaledTensorView inner =
       workspace.take_tensor(activations_of(x), tokens.rows, w2.k, w2.batch);
@@ -261,7 +262,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   }
   if (x.shared) {
     const auto same = index == nullptr ? std::optional<ScaledTensorView>() : input;
-    part.shared = shared_products(x, tokens_of_part, same, workspace);
+    part.shared = shared_products(x, *x.shared, tokens_of_part, same, workspace);
   }
 
   GroupedGemmArguments& up = part.up;

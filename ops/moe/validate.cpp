@@ -104,8 +104,8 @@ void check_up_rows(const char* argument, std::int64_t rows, const MoeArguments& 
               ((is_gated ? "twice the k of " : "the k of ") + of_w2).c_str());
 }
 
-void check_shared(const MoeArguments& x) {
-  const ScaledTensorView &w13 = x.shared->w13, &w2 = x.shared->w2;
+void check_shared(const MoeArguments& x, const SharedExperts& shared) {
+  const ScaledTensorView &w13 = shared.w13, &w2 = shared.w2;
   check_range("shared.w2.batch", w2.batch, 1, kMaxTopK);
   checks::check_size("shared.w2.k", "", w2.k, 1);
   check_equal("shared.w2.rows", w2.rows, x.x.k, "the k of x");
@@ -123,7 +123,7 @@ void check_shapes(const MoeArguments& x) {
   check_equal("w2.rows", x.w2.rows, x.x.k, "the k of x");
   check_equal("w13.k", x.w13.k, x.x.k, "the k of x");
   check_range("top_k", x.top_k, 1, kMaxTopK);
-  if (x.shared) check_shared(x);
+  if (x.shared) check_shared(x, *x.shared);
   const auto* const swiglu = std::get_if<Swiglu>(&x.transform);
   if (swiglu == nullptr || x.w13.batch != 2 * experts) {
     check_equal("w13.batch", x.w13.batch, experts,
