@@ -47,8 +47,16 @@ std::vector<PlannedWeight> plan_weights(const std::vector<TensorInfo>& tensors,
                                         const std::string& config, const ConvertOptions& options) {
   models::Json json;
   if (!config.empty()) json = parse_json(config, "config");
-  const auto source = models::StoredCheckpoint::of(
-      header_store(tensors), models::make_source_config(std::move(json), nullptr, "config"));
+  const models::SourceConfig said = models::make_source_config(std::move(json), nullptr, "config");
+  TensorStore store = header_store(tensors);
+  if (const DialectTraits& dialect = models::detect_dialect(store, said);
+      dialect.dialect != Dialect::plain) {
+    const std::vector<models::StoredWeight> weights = dialect.read(store, said);
+    throw Error(ErrorCode::unsupported, weights.empty() ? "config" : weights[0].name,
+                std::string("is quantized as ") + dialect.name +
+                    " stores it; blockscale.convert reads such checkpoints");
+  }
+  const auto source = models::StoredCheckpoint::of(std::move(store), said);
   // One file, whose name nobody sees: there is no source that shards could be named after.
   const models::Plan plan = models::make_plan(source, options, "model.safetensors");
   std::vector<PlannedWeight> result;

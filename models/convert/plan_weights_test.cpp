@@ -96,6 +96,13 @@ TEST_F(PlanWeightsTest, RefusesAsConvert) {
                [&] { (void)plan_weights(tensors_, "", options); });
   expect_error(ErrorCode::corrupt_file, "config", "",
                [&] { (void)plan_weights(tensors_, "{", options); });
+  // A model in memory is as it computes, not as a checkpoint of it was stored.
+  tensors_.push_back(models::tensor_info("a.weight", DType::F8_E4M3, {128, 128}));
+  tensors_.push_back(models::tensor_info("a.weight_scale_inv", DType::F32, {1, 1}));
+  const std::string quantized = R"({"model_type": "mixtral", "quantization_config":
+      {"quant_method": "fp8", "weight_block_size": [128, 128]}})";
+  expect_error(ErrorCode::unsupported, "a.weight", "is quantized as deepseek stores it",
+               [&] { (void)plan_weights(tensors_, quantized, options); });
 }
 
 }  // namespace

@@ -240,6 +240,14 @@ std::vector<StoredWeight> read(const TensorStore& store, const SourceConfig&) {
   return weights;
 }
 
+/// Whether a stored scale of inputs has an effect in ComfyUI.
+bool takes_input_scale(const Json& layer) {
+  return std::ranges::any_of(kFormats, [&](const ComfyFormat& format) {
+    return member(layer, "format") == format.name && format.match == nullptr &&
+           format.recipes[0] != Recipe::mxfp8_e4m3;
+  });
+}
+
 /// Inputs are quantized as weights are, unless a layer says that its products are not.
 std::vector<InputGroup> inputs(const TensorStore& store, const SourceConfig&) {
   InputGroup none{.activations = Activations::none};
@@ -248,7 +256,8 @@ std::vector<InputGroup> inputs(const TensorStore& store, const SourceConfig&) {
   for (const auto& [name, layer] : layers_of(store)) {
     const bool plain = member(layer.json, "full_precision_matrix_mult") == true ||
                        member(layer.json, "format") == "awq_w4a16";
-    const bool has_scale = find_info(store, name + ".input_scale") != nullptr;
+    const bool has_scale =
+        takes_input_scale(layer.json) && find_info(store, name + ".input_scale") != nullptr;
     (plain ? none : has_scale ? calibrated : dynamic).targets.push_back(name);
   }
   // Two elements of the elder mark say that products are not in FP8.

@@ -259,6 +259,12 @@ TEST_F(ComfyTest, Int8IsReadByItsValues) {
     EXPECT_EQ(values_of(converted(Recipe::bf16, Dialect::plain), "a.weight"), expected);
     EXPECT_EQ(converted(Recipe::bf16, Dialect::plain).tensors().size(), 1u);
   }
+  // A scale of inputs, which has no effect on such layers in ComfyUI, has none here.
+  std::vector<TestTensor> tensors = int8("a", {3, 1});
+  tensors.push_back({"a.input_scale", DType::F32, {}, floats({0.25f})});
+  write(tensors, {{"a", format("int8_tensorwise")}});
+  converted(Recipe::fp8_tensor, Dialect::compressed_tensors);
+  EXPECT_EQ(report_.activations[0], "fp8_tensor: dynamic, as in the source");
 }
 
 TEST_F(ComfyTest, RotatedInt8IsTurnedBack) {

@@ -16,7 +16,8 @@ from ._tensor import TRAITS, RecipeTraits, ScaledTensor, enum_member, traits_of
 _quantize = torch.ops.blockscale.quantize.default
 _gemm = torch.ops.blockscale.gemm.default
 
-_PLAIN = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+#: What inputs and biases may be, and the recipe of each.
+PLAIN = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 #: Recipes of inputs that take a scale which was stored, and its shape.
 _STATIC = {"nvfp4": (1,), "fp8_tensor": (1, 1), "fp8_row": (1, 1)}
 _DTYPES = {
@@ -136,7 +137,9 @@ class Linear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear: is a {type(linear).__name__}, must be a torch.nn.Linear")
         sense = _sense(traits_of(recipe, "recipe"), dialect)
-        weight = quantize_tensor(linear.weight.detach(), recipe, layout=layout, sense=sense)
+        weight = quantize_tensor(
+            linear.weight.detach().contiguous(), recipe, layout=layout, sense=sense
+        )
         return cls(
             weight,
             linear.bias,
@@ -186,11 +189,12 @@ class Linear(torch.nn.Module):
                 f"x: shape is {tuple(shape)}, its last size must be {self.in_features}"
             )
         rows = x if len(shape) == 2 else x.reshape(-1, self.in_features)
-        if rows.stride(1) != 1:
+        overlaps = rows.shape[0] > 1 and rows.stride(0) < self.in_features
+        if overlaps or rows.stride(1) != 1:
             rows = rows.contiguous()
         recipe, scales, factor = self.activations, None, None
         if recipe is None:
-            recipe = _PLAIN.get(x.dtype)
+            recipe = PLAIN.get(x.dtype)
             if recipe is None:
                 raise TypeError(f"x: has dtype {x.dtype}, must be float32, float16 or bfloat16")
         else:
@@ -244,7 +248,7 @@ class Linear(torch.nn.Module):
         """
         if bias is None:
             return None
-        if not isinstance(bias, torch.Tensor) or bias.dtype not in _PLAIN:
+        if not isinstance(bias, torch.Tensor) or bias.dtype not in PLAIN:
             what = getattr(bias, "dtype", type(bias).__name__)
             raise TypeError(f"bias: is {what}, must be a tensor of float32, float16 or bfloat16")
         if bias.shape != (self.out_features,):
@@ -267,12 +271,16 @@ class Linear(torch.nn.Module):
             ) from None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Linear:
-        """Casts are of the bias alone: bytes are what `fn` sees of all else."""
+        """Casts are of the bias alone, and to what a bias may be: bytes are what `fn` sees of all
+        else, and where it makes numbers of them it says a device only."""
 
         def moved(t: torch.Tensor) -> torch.Tensor:
             if t is self._parameters["bias"]:
-                return fn(t)
-            return fn(t.view(torch.uint8)).view(t.dtype)
+                cast = fn(t)
+                return cast if cast.dtype in PLAIN else t.to(cast.device)
+            old = t.view(torch.uint8)
+            new = fn(old)
+            return (new if new.dtype == torch.uint8 else old.to(new.device)).view(t.dtype)
 
         return super()._apply(moved, recurse)
 
@@ -295,8 +303,12 @@ class Linear(torch.nn.Module):
 
     def _relaid(self, scales: torch.Tensor, come: str, go: str) -> torch.Tensor:
         """Scales in layout `come`, in layout `go`."""
-        if come == go or scales.is_meta:
+        if come == go:
             return scales
+        if scales.is_meta:
+            shape = (self.out_features, self.in_features)
+            _, grid = _native.part_shapes(Recipe[self.recipe], ScaleLayout[go], shape)
+            return scales.new_empty(grid)
         values = torch.empty(self.values.shape, dtype=torch.uint8, device="cpu")
         factor = None if self.tensor_scale is None else 1.0
         laid = ScaledTensor(values, scales.cpu(), self.recipe, layout=come, tensor_scale=factor)
@@ -325,6 +337,10 @@ class Linear(torch.nn.Module):
     ) -> None:
         own = {key: x for key, x in state_dict.items() if key.startswith(prefix)}
         names: dict[str, str] = {}
+        known = {stored.name for stored in self._stored()}
+        for part in self._buffers.keys() - known:  # the layer's own names, which no state has
+            if own.pop(prefix + part, None) is not None and strict:
+                unexpected_keys.append(prefix + part)
         for stored in self._stored():
             key = prefix + stored.name
             names[prefix + stored.part] = key

@@ -13,7 +13,7 @@ from . import _native
 from ._checkpoint import Checkpoint, Path, _globs
 from ._native import Activations, TensorInfo, WeightInputs
 from ._tensor import ScaledTensor
-from ._torch_linear import Linear
+from ._torch_linear import PLAIN, Linear
 
 #: Names of dtypes in safetensors files, of those that torch has.
 DTYPES = {
@@ -48,6 +48,14 @@ class Place(NamedTuple):
             self.module._parameters[self.attribute] = tensor
         else:
             self.module._buffers[self.attribute] = tensor
+
+
+def extras_of(module: torch.nn.Module) -> str:
+    """What a torch.nn.Linear has beside a weight and a bias, and a layer in its place has not: ""
+    for nothing."""
+    kinds = (module._parameters, module._buffers, module._modules)
+    names = [name for kind in kinds for name in kind if name not in ("weight", "bias")]
+    return ", ".join(names + ["a forward of its own"] * ("forward" in module.__dict__))
 
 
 def places_of(model: torch.nn.Module) -> list[Place]:
@@ -113,7 +121,8 @@ def load(
 
     Returns:
         The model, or the `Linear` in its place where it is one layer. Parameters have requires_grad
-        as before; hooks of layers that were replaced are gone.
+        as before, but biases of layers that were replaced, which need none; hooks of these layers
+        are gone.
 
     Raises:
         TypeError: `model` is no torch.nn.Module.
@@ -160,7 +169,9 @@ class _Loader:
                 if (info := self._info(place)) is not None:
                     taken.add(info.name)
                     problems += self._mismatch(place, info)
-            problems += self._unlike(self._divided(group)[1])
+            weights, others = self._divided(group)
+            problems += [problem for place in weights for problem in _unreplaced(place)]
+            problems += self._unlike(others)
         problems += [
             f"{name}: is in the checkpoint, and nowhere in the model (ignore may name it)"
             for name in self._checkpoint
@@ -231,10 +242,14 @@ class _Loader:
         for group in self._groups:
             weights, others = self._divided(group)
             stored = next((info for p in weights if (info := self._info(p)) is not None), None)
+            found: dict[tuple[str, torch.device], ScaledTensor] = {}  # what is tied is there once
             for place in weights:
                 if id(place.module) in layers:
                     continue  # a module that stands in several places
-                layer = self._layer(self._info(place) or stored, _target(place, device))
+                info, target = self._info(place) or stored, _target(place, device)
+                if (info.name, target) not in found:
+                    found[info.name, target] = self._weight(info, target)
+                layer = self._layer(info, found[info.name, target])
                 layers[id(place.module)] = place.module, layer.train(place.module.training)
             info = next(filter(None, map(self._info, others)), None)
             if info is not None:
@@ -248,11 +263,11 @@ class _Loader:
         model = replaced(self._model, layers)
         return model if device is None else model.to(device)
 
-    def _layer(self, info: TensorInfo, device: torch.device) -> Linear:
-        """A layer of what is stored, without a bias."""
+    def _weight(self, info: TensorInfo, device: torch.device) -> ScaledTensor:
+        """What is stored, in torch's memory."""
         stored = self._checkpoint[info.name]
         factor = stored.tensor_scale
-        weight = ScaledTensor(
+        return ScaledTensor(
             _copied(stored.values, device),
             _copied(stored.scales, device),
             stored.recipe,
@@ -260,6 +275,9 @@ class _Loader:
             tensor_scale=None if factor is None else _copied(factor, device),
             sense=stored.sense,
         )
+
+    def _layer(self, info: TensorInfo, weight: ScaledTensor) -> Linear:
+        """A layer of a weight, without a bias."""
         inputs, dialect = self._inputs.get(info.name), self._checkpoint.dialect
         quantized = inputs is not None and inputs.activations != Activations.none
         return Linear(
@@ -288,6 +306,16 @@ def _unfilled(place: Place) -> list[str]:
         f"{place.name}: is a buffer on the meta device that no state_dict has; make the model with "
         "such buffers elsewhere (accelerate's init_empty_weights does)"
     ]
+
+
+def _unreplaced(place: Place) -> list[str]:
+    """Why no `Linear` can stand in for the layer of a weight."""
+    if extras := extras_of(place.module):
+        return [f"{place.name}: stands beside {extras}, which would be lost"]
+    bias = place.module.bias
+    if bias is None or bias.dtype in PLAIN:
+        return []
+    return [f"{place.name}: the bias is {bias.dtype}, must be float32, float16 or bfloat16"]
 
 
 def _plain_mismatch(place: Place, info: TensorInfo) -> list[str]:

@@ -17,8 +17,8 @@ from ._checkpoint import Path, choice_options
 from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice
 from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
-from ._torch_linear import Linear
-from ._torch_load import DTYPES, Layers, Place, places_of, replaced, tied
+from ._torch_linear import PLAIN, Linear
+from ._torch_load import DTYPES, Layers, Place, extras_of, places_of, replaced, tied
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -51,14 +51,14 @@ def quantize(
         activation_scales, calibration: as for `convert`, a file or the `Calibrator` itself.
 
     Returns:
-        The model, or the `Linear` in its place where it is one layer. Nothing in it changes where
-        an error is raised.
+        The model, or the `Linear` in its place where it is one layer. Hooks of layers that were
+        replaced are gone. Nothing changes where an error is raised.
 
     Raises:
         TypeError: `model` is no torch.nn.Module.
-        ValueError: as `convert`; also a plain recipe, weights that hold NaN or infinity or are on
-            the meta device, and patterns of `include` that reach what is no weight of a
-            torch.nn.Linear.
+        ValueError: as `convert`; also a plain recipe, weights that hold NaN or infinity, are on
+            the meta device or in 8 bits, layers with more than a weight and a bias, and patterns of
+            `include` that reach what is no weight of a torch.nn.Linear.
 
     >>> import torch, blockscale.nn
     >>> model = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(128, 64)})
@@ -124,8 +124,8 @@ def _is_linear(weight: _native.PlannedWeight, group: list[Place]) -> bool:
     """Whether a `Linear` can take the weight in all its places.
 
     Raises:
-        ValueError: it was asked for by name and cannot; or it has no numbers, or such as no recipe
-            has.
+        ValueError: it was asked for by name and cannot; its layer has more than a weight and a
+            bias; or it has no numbers, or such as no recipe has.
     """
     others = [place for place in group if not place.is_weight]
     if others:
@@ -136,7 +136,14 @@ def _is_linear(weight: _native.PlannedWeight, group: list[Place]) -> bool:
                 "quantized"
             )
         return False
+    for place in group:
+        if extras := extras_of(place.module):
+            raise ValueError(f"model: {weight.name} stands beside {extras}, which would be lost")
     tensor = group[0].tensor
+    if tensor.dtype not in PLAIN:
+        raise ValueError(
+            f"model: {weight.name} is {tensor.dtype}, must be float32, float16 or bfloat16"
+        )
     if tensor.is_meta:
         raise ValueError(f"model: {weight.name} is on the meta device, which has no numbers")
     if not bool(torch.isfinite(tensor).all()):
@@ -157,10 +164,12 @@ def _shared_scales(
     for number, tensors in members.items():
         if len(tensors) < 2:
             continue
-        own = [_quantized(weight, tensor, options, None) for weight, tensor in tensors]
-        found = [t.scales if t.tensor_scale is None else t.tensor_scale for t in own]
-        is_divisor = own[0].tensor_scale is not None and own[0].sense.name == "divisor"
-        scales[number] = (min if is_divisor else max)(found, key=torch.Tensor.item)
+        amaxes = [
+            float(tensor.detach().abs().amax()) if tensor.numel() else 0 for _, tensor in tensors
+        ]
+        weight, tensor = tensors[amaxes.index(max(amaxes))]
+        own = _quantized(weight, tensor, options, None)
+        scales[number] = own.scales if own.tensor_scale is None else own.tensor_scale
     return scales
 
 
@@ -172,11 +181,12 @@ def _quantized(
 ) -> ScaledTensor:
     """`tensor` as `convert` would store it; `scale`: of the whole tensor, where it is given."""
     traits = traits_of(weight.recipe, "recipe")
+    scale = None if scale is None else scale.to(tensor.device)
     how: dict[str, Any] = {"amax_floor": options.amax_floor}
     if traits.tensor_scale:
         how |= {"tensor_scale": scale, "sense": _native.dialect_sense(_dialect(options))}
     elif scale is not None:
-        how["scales"] = scale.to(tensor.device)
+        how["scales"] = scale
     if options.scales != ScaleChoice.amax:
         how["scale_choice"] = options.scales
         if weight.channel_weights:
@@ -185,7 +195,7 @@ def _quantized(
             how["channel_means"] = np.array(weight.channel_means, np.float32)
     elif traits.name.startswith("mx"):
         how["scale_mode"] = weight.scale_mode
-    return quantize_tensor(tensor.detach(), traits.recipe, **how)
+    return quantize_tensor(tensor.detach().contiguous(), traits.recipe, **how)
 
 
 def _dialect(options: _native.ConvertOptions) -> Dialect:

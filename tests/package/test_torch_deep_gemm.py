@@ -189,6 +189,42 @@ def test_what_are_no_groups_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ks: is \[100\], must be 1 multiples of 128"):
         k_grouped(flat, flat, d3, [100], ks)
     with pytest.raises(ValueError, match=r"a: shape is \(512,\), must be \(1024,\)"):
-        k_grouped(flat, flat, d3, [256], ks)
+        k_grouped(flat, flat, d3, [256], ks * 2)
     with pytest.raises(ValueError, match=r"recipe: is \(1, 128, 128\)"):
         k_grouped(flat, flat, d3, [128], ks, recipe=(1, 128, 128))
+    with pytest.raises(ValueError, match=r"ks_tensor: is \[128\], must be \[256\]"):
+        k_grouped(flat, flat, d3, [256], ks)
+    with pytest.raises(TypeError, match=r"a: has dtype torch.bfloat16"):
+        k_grouped((flat[0].bfloat16(), flat[1]), flat, d3, [128], ks)
+    narrow = torch.full((1, 4, 4), 7.0, dtype=torch.bfloat16)
+    with pytest.raises((TypeError, ValueError), match=r"out.*f32|float32"):
+        k_grouped(flat, flat, narrow, [128], ks, c=narrow.clone())
+    assert (narrow == 7).all()
+    turned = torch.zeros(1, 4, 4)
+    for c in (turned.transpose(1, 2), torch.zeros(2, 4, 4)[:1]):
+        apart = c.data_ptr() != turned.data_ptr()
+        if apart:
+            k_grouped(flat, flat, turned, [128], ks, c=c)
+            continue
+        with pytest.raises(ValueError, match="c: shares memory with d"):
+            k_grouped(flat, flat, turned, [128], ks, c=c)
+
+
+def test_what_is_added_may_lie_apart() -> None:
+    """The same as in place, in one rounding more."""
+    a, b = pair(6, 128), pair(4, 128)
+    left, right = (a[0].flatten(), a[1]), (b[0].flatten(), b[1])
+    c, ks = torch.randn(1, 6, 4), torch.tensor([128]).int()
+    there, d = c.clone(), torch.full((1, 6, 4), float("nan"))
+    deep_gemm.k_grouped_fp8_gemm_nt_contiguous(left, right, there, [128], ks, c=there)
+    deep_gemm.k_grouped_fp8_gemm_nt_contiguous(left, right, d, [128], ks, c=c)
+    torch.testing.assert_close(d, there)
+
+
+def test_what_is_cast_may_lie_anyhow() -> None:
+    x = cases.normal("cpu", 256, 130).requires_grad_()
+    for cast in (deep_gemm.per_token_cast_to_fp8, deep_gemm.per_block_cast_to_fp8):
+        values, scales = cast(x.T, use_ue8m0=False)
+        expected = cast(x.T.detach().contiguous(), use_ue8m0=False)
+        assert values.view(torch.uint8).equal(expected[0].view(torch.uint8))
+        assert scales.equal(expected[1])

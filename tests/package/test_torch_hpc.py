@@ -59,22 +59,23 @@ def test_groups_with_gaps_and_an_output() -> None:
     assert close(output[4:7], x[4:7].double() @ w[2].double().T, 2**-8, 0.01)
 
 
+def padded(x_scale: Any, seqlens: Any, tile: int) -> Any:
+    """Columns of each group padded by NaN to whole tiles, and a tile more."""
+    parts = [
+        torch.nn.functional.pad(part, (0, -part.shape[1] % tile), value=float("nan"))
+        for part in x_scale.split(seqlens.tolist(), 1)
+    ]
+    return torch.cat([*parts, torch.full((x_scale.shape[0], tile), float("nan"))], 1)
+
+
 @pytest.mark.parametrize("average", [5, 16, 30, 48, 65, 130])
-@pytest.mark.parametrize("is_padded", [False, True])
-def test_group_gemm_blockwise(average: int, is_padded: bool) -> None:
+def test_group_gemm_blockwise(average: int) -> None:
     n, k = 256, 384
     seqlens = torch.tensor([average, average // 2, 0, average * 2 - average // 2]).int()
     groups, rows = len(seqlens), int(seqlens.sum())
     x, w = codes(rows, k, divisor=10), codes(groups, n, k, divisor=10)
     x_scale, w_scale = torch.randn(k // 128, rows), torch.randn(groups, n // 128, 4)
-    given = x_scale
-    if is_padded:
-        tile = next((t for t in (8, 16, 32, 48) if average <= t), 64)
-        parts = [
-            torch.nn.functional.pad(part, (0, -part.shape[1] % tile), value=float("nan"))
-            for part in x_scale.split(seqlens.tolist(), 1)
-        ]
-        given = torch.cat([*parts, torch.full((k // 128, tile), float("nan"))], 1)
+    given = padded(x_scale, seqlens, next((t for t in (8, 16, 32, 48) if average <= t), 64))
     y = hpc.group_gemm_blockwise_fp8(
         x, w, seqlens, offsets(seqlens), given, w_scale, num_seq_per_group_avg=average
     )
@@ -85,6 +86,35 @@ def test_group_gemm_blockwise(average: int, is_padded: bool) -> None:
     ]
     assert close(y, torch.cat(parts), 0.08, 0.1)
     assert close(y, torch.cat(parts), 2**-8, 1e-3)
+
+
+def test_scales_of_groups_with_gaps_lie_close() -> None:
+    """As hpc-ops' reformat_x_scale leaves those of DeepEP: rows of x are apart, scales are not."""
+    starts, seqlens = torch.tensor([0, 64, 128]).int(), torch.tensor([10, 20]).int()
+    x, w, w_scale = codes(128, 256, divisor=10), codes(2, 128, 256), torch.rand(2, 1, 2)
+    x_scale = torch.rand(2, 30)
+    given = padded(x_scale, seqlens, 16)
+    y = hpc.group_gemm_blockwise_fp8(x, w, seqlens, starts, given, w_scale, 16)
+    for group, rows, columns in (
+        (0, slice(0, 10), slice(0, 10)),
+        (1, slice(64, 84), slice(10, 30)),
+    ):
+        of_x = x[rows].double() * x_scale[:, columns].double().repeat_interleave(128, 0).T
+        of_w = w[group].double() * by_blocks(w_scale[group], 128, 256)
+        assert close(y[rows], of_x @ of_w.T, 2**-8, 1e-3)
+    assert (y[84:] == 0).all()
+
+
+def test_a_device_without_tokens() -> None:
+    none, w = torch.zeros(2, dtype=torch.int32), codes(2, 64, 128)
+    y = hpc.group_gemm_pertensor_fp8(codes(0, 128), w, none, offsets(none), torch.ones(2))
+    assert y.shape == (0, 64)
+    given = (codes(0, 128), w, none, offsets(none), torch.ones(1, 0), torch.ones(2, 1, 1))
+    assert hpc.group_gemm_blockwise_fp8(*given).shape == (0, 64)
+    ids = torch.zeros(0, 4, dtype=torch.int32)
+    one, w13, w2 = torch.ones(2), codes(2, 64, 128), codes(2, 128, 32)
+    layer = (codes(0, 128), w13, w2, one, one, torch.ones(1), ids, torch.zeros(0, 4), 0, 2)
+    assert hpc.fuse_moe(*layer).shape == (0, 128)
 
 
 def routing(tokens: int, top_k: int, experts: int) -> tuple[Any, Any]:
@@ -183,11 +213,23 @@ def test_what_does_not_fit_is_refused() -> None:
     seqlens = torch.tensor([2, 2]).int()
     x, w, ends = codes(4, 128), codes(2, 16, 128), offsets(seqlens)
     blockwise = hpc.group_gemm_blockwise_fp8
-    with pytest.raises(ValueError, match=r"x_scale: shape is \(1, 3\), must be"):
+    with pytest.raises(ValueError, match=r"x_scale: shape is \(1, 3\), must be \(1, at least 64\)"):
         blockwise(x, w, seqlens, ends, torch.ones(1, 3), torch.ones(2, 1, 1))
     with pytest.raises(ValueError, match=r"w_scale: shape is \(2, 1, 0\), must have 3 dimensions"):
-        blockwise(x, w, seqlens, ends, torch.ones(1, 4), torch.ones(2, 1, 0))
+        blockwise(x, w, seqlens, ends, torch.ones(1, 128), torch.ones(2, 1, 0))
     with pytest.raises(TypeError, match=r"x: has dtype torch.float32"):
         hpc.group_gemm_pertensor_fp8(x.float(), w, seqlens, ends, torch.ones(2))
     with pytest.raises(TypeError, match=r"alpha: "):
         hpc.group_gemm_pertensor_fp8(x, w, seqlens, ends, torch.ones(2).double())
+    ids, weights, one = torch.zeros(4, 2, dtype=torch.int32), torch.rand(4, 2), torch.ones(2)
+    w13, w2 = codes(2, 64, 128), codes(2, 128, 32)
+    layer = [x, w13, w2, one, one, torch.ones(1), ids, weights, 0, 2]
+    for at, given, match in (
+        (7, weights[:, :1], r"topk_scale: shape is \(4, 1\), must be \(4, 2\)"),
+        (5, torch.ones(32), r"act_and_mul_scale: shape is \(32,\), must be \(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            hpc.fuse_moe(*layer[:at], given, *layer[at + 1 :])
+    for name in ("shared_output", "output"):
+        with pytest.raises(ValueError, match=rf"{name}: shape is \(128,\), must be \(4, 128\)"):
+            hpc.fuse_moe(*layer, **{name: torch.zeros(128).bfloat16()})

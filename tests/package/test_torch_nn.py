@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,12 @@ def test_inputs_that_are_not_contiguous() -> None:
     x = normal(256, 6, seed=3)
     for view in (x.T, x.T[::2], x.T.reshape(2, 3, 256).transpose(0, 1), normal(4, 512)[:, ::2]):
         assert torch.equal(layer(view), layer(view.contiguous()))
+    for row in (normal(1, 256), normal(1, 1, 256)):  # rows that are one in memory
+        view = row.expand(*row.shape[:-2], 5, 256)
+        assert torch.equal(layer(view), layer(view.contiguous()))
+    column = plain()
+    column.weight = torch.nn.Parameter(column.weight.detach().T.contiguous().T)
+    assert torch.equal(Linear.from_float(column, "nvfp4").values, layer.values)
 
 
 @pytest.mark.parametrize(("recipe", "dialect"), NAMES)
@@ -210,6 +217,16 @@ def test_what_a_state_lacks_and_has_too_much_is_named() -> None:
     found = layer.load_state_dict({"bias": torch.zeros(130)}, strict=False)
     assert sorted(found.missing_keys) == ["weight_global_scale", "weight_packed", "weight_scale"]
     assert not layer.bias.any()
+    with pytest.raises(RuntimeError, match=r'Unexpected key\(s\) in state_dict: "values"'):
+        layer.load_state_dict(dict(layer.state_dict(), values=layer.values))
+
+
+def test_a_state_without_memory_has_the_dialects_shapes() -> None:
+    layer = Linear.from_float(plain(), "nvfp4", layout="swizzled_128x4")
+    shapes = {name: x.shape for name, x in layer.state_dict().items()}
+    found = layer.to("meta").state_dict()
+    assert {name: x.shape for name, x in found.items()} == shapes
+    assert all(x.is_meta for x in found.values())
 
 
 def test_a_state_is_assigned() -> None:
@@ -227,11 +244,18 @@ def test_casts_are_of_the_bias_alone(recipe: str) -> None:
     model = torch.nn.Sequential(Linear.from_float(plain(), recipe), torch.nn.LayerNorm(130))
     layer = model[0]
     parts = {name: x.clone() for name, x in layer.named_buffers()}
-    for cast in (lambda m: m.half(), lambda m: m.double(), lambda m: m.to(torch.bfloat16)):
+    casts: list[tuple[Callable[[Any], Any], Any]] = [
+        (lambda m: m.half(), torch.float16),
+        (lambda m: m.double(), torch.float16),  # which no bias may be
+        (lambda m: m.type(torch.float32), torch.float32),
+        (lambda m: m.to(torch.bfloat16), torch.bfloat16),
+    ]
+    for cast, dtype in casts:
         cast(model)
+        assert layer.bias.dtype == dtype
         for name, buffer in layer.named_buffers():
             assert buffer.dtype == parts[name].dtype and torch.equal(buffer, parts[name])
-    assert layer.bias.dtype == torch.bfloat16 and model[1].weight.dtype == torch.bfloat16
+    assert model[1].weight.dtype == torch.bfloat16
     assert model(normal(2, 256, dtype=torch.bfloat16)).dtype == torch.bfloat16
     model.to("meta")
     assert all(x.is_meta for x in layer.state_dict().values())

@@ -230,7 +230,7 @@ def test_tied_layers(nvfp4: Path, tmp_path: Path) -> None:
 
     # One weight in two layers, and one layer in two places.
     tied = load(model("a", "b"), tmp_path / "a.safetensors")
-    assert type(tied["b"]) is Linear and torch.equal(tied["a"].values, tied["b"].values)
+    assert type(tied["b"]) is Linear and tied["a"].values.data_ptr() == tied["b"].values.data_ptr()
     shared = model("a")
     shared["c"] = shared["a"]
     shared = load(shared, tmp_path / "a.safetensors")
@@ -294,6 +294,22 @@ def test_all_that_does_not_match_is_named_and_nothing_changes(nvfp4: Path) -> No
         x is y or torch.equal(x, y)
         for x, y in zip(model.state_dict().values(), state.values(), strict=True)
     )
+
+
+def test_layers_that_none_can_stand_in_for(nvfp4: Path) -> None:
+    model = seeded()
+    model.layers[0].q_proj.bias = torch.nn.Parameter(torch.zeros(128, dtype=torch.float64))
+    model.layers[1].k_proj.register_buffer("mask", torch.ones(1), persistent=False)
+    model.layers[1].o_proj.forward = lambda x: x
+    modules = dict(model.named_modules())
+    with pytest.raises(ValueError) as error:
+        load(model, nvfp4)
+    assert sorted(str(error.value).splitlines()[1:]) == [
+        "layers.0.q_proj.weight: the bias is torch.float64, must be float32, float16 or bfloat16",
+        "layers.1.k_proj.weight: stands beside mask, which would be lost",
+        "layers.1.o_proj.weight: stands beside a forward of its own, which would be lost",
+    ]
+    assert dict(model.named_modules()) == modules
 
 
 def test_buffers_that_no_checkpoint_has(nvfp4: Path) -> None:

@@ -73,6 +73,16 @@ def test_the_result_is_what_convert_stores_and_load_loads(
         assert float((model(ids) - exact).norm() / exact.norm()) < 0.2
 
 
+@pytest.mark.parametrize("recipe", ["nvfp4", "fp8_tensor"])
+def test_members_without_numbers_take_the_others_scale(tmp_path: Path, recipe: str) -> None:
+    model = seeded()
+    with torch.no_grad():
+        model.layers[0].k_proj.weight.zero_()
+        model.layers[1].q_proj.weight.zero_()
+    blockscale.convert(save(model, tmp_path / "in"), tmp_path / "out", recipe)
+    assert same_state(quantize(model, recipe), load(on_meta(), tmp_path / "out"))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -173,6 +183,22 @@ def nonfinite() -> Any:
     return model
 
 
+def beside() -> Any:
+    model = seeded()
+    model.layers[1].o_proj.mask = torch.nn.Parameter(torch.ones(1))
+    return model
+
+
+def in_8_bits() -> Any:
+    layers = torch.nn.Module()
+    layers.layers = seeded().layers
+    for layer in layers.layers:
+        layer.k_proj.weight = torch.nn.Parameter(
+            layer.k_proj.weight.to(torch.float8_e5m2), requires_grad=False
+        )
+    return layers
+
+
 ERRORS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (lambda: 3, {}, TypeError, "model: is a int, must be a torch.nn.Module"),
     (Model, {"recipe": "bf16"}, ValueError, r"recipe: is bf16, use model\.to\(dtype\)"),
@@ -187,6 +213,13 @@ ERRORS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (Model, {"calibration": "missing"}, ValueError, "calibration"),
     (Model, {"activation_scales": "missing"}, FileNotFoundError, "missing"),
     (on_meta, {}, ValueError, "is on the meta device, which has no numbers"),
+    (beside, {}, ValueError, r"model: layers\.1\.o_proj\.weight stands beside mask, which would"),
+    (
+        in_8_bits,
+        {},
+        ValueError,
+        r"layers\.0\.k_proj\.weight is torch\.float8_e5m2, must be float32",
+    ),
     (nonfinite, {}, ValueError, r"model: layers\.1\.o_proj\.weight holds NaN or infinity"),
 ]
 

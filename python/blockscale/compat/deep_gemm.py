@@ -195,16 +195,19 @@ def k_grouped_fp8_gemm_nt_contiguous(
     groups, m, n = d.shape
     if len(ks) != groups or any(k < 0 or k % _K_BLOCK for k in ks):
         raise ValueError(f"ks: is {list(ks)}, must be {groups} multiples of {_K_BLOCK}")
-    left = _operand((_side_by_side(a[0], "a", m, ks), a[1]), "a", 1, 2)
-    right = _operand((_side_by_side(b[0], "b", n, ks), b[1]), "b", 1, 2)
     if tuple(ks_tensor.shape) != (groups,):
         raise ValueError(f"ks_tensor: shape is {tuple(ks_tensor.shape)}, must be ({groups},)")
+    if ks_tensor.device.type == "cpu" and ks_tensor.tolist() != list(ks):
+        raise ValueError(f"ks_tensor: is {ks_tensor.tolist()}, must be {list(ks)}, as ks")
+    _require_addend(c, d)
+    left = _operand(_side_by_side(a, "a", m, ks), "a", 1, 2)
+    right = _operand(_side_by_side(b, "b", n, ks), "b", 1, 2)
     ends = torch.zeros(groups + 1, dtype=torch.int32, device=d.device)
     torch.cumsum(ks_tensor, 0, dtype=torch.int32, out=ends[1:])
-    _require_addend(c, d)
-    if c is not None and c.data_ptr() != d.data_ptr():
-        d.copy_(c)
-    k_grouped_gemm(left, right, ends, add=c is not None, out=d)
+    is_in_place = c is not None and c.data_ptr() == d.data_ptr()
+    k_grouped_gemm(left, right, ends, add=is_in_place, out=d)
+    if c is not None and not is_in_place:
+        d += c
 
 
 def k_grouped_fp8_gemm_tn_contiguous(*args: Any, **options: Any) -> None:  # noqa: ARG001
@@ -334,7 +337,7 @@ def _cast(x: torch.Tensor, recipe: str, use_ue8m0: bool, gran_k: int) -> Pair:
     if gran_k != _K_BLOCK:
         raise ValueError(f"gran_k: is {gran_k}, must be {_K_BLOCK}")
     least = 1e-4  # of an amax
-    t = quantize(x, recipe + ("_pow2" if use_ue8m0 else ""), amax_floor=least)
+    t = quantize(x.detach().contiguous(), recipe + ("_pow2" if use_ue8m0 else ""), amax_floor=least)
     return t.values, t.scales
 
 
@@ -358,6 +361,11 @@ def _blocks(recipe: Sequence[int] | None, preset: tuple[int, int]) -> tuple[int,
 
 def _transposed(operand: Pair, argument: str) -> Pair:
     values, scales = _pair(operand, argument)
+    for part in (values, scales):
+        if part.dim() < 2:
+            raise ValueError(
+                f"{argument}: shape is {tuple(part.shape)}, must have at least 2 dimensions"
+            )
     return values.mT, scales.mT
 
 
@@ -367,7 +375,10 @@ def _pair(operand: Any, argument: str) -> Pair:
         and len(operand) == 2
         and all(isinstance(part, torch.Tensor) for part in operand)
     ):
-        return operand[0], operand[1]
+        values, scales = operand
+        if values.dtype != torch.float8_e4m3fn:
+            raise TypeError(f"{argument}: has dtype {values.dtype}, must be torch.float8_e4m3fn")
+        return values, scales
     raise TypeError(f"{argument}: is a {type(operand).__name__}, must be (values, scales)")
 
 
@@ -387,8 +398,6 @@ def _require_scales(scales: torch.Tensor, argument: str, shape: tuple[int, ...])
 def _operand(operand: Pair, argument: str, block_rows: int, dimensions: int) -> ScaledTensor:
     """A pair as a ScaledTensor of the same memory."""
     values, scales = _pair(operand, argument)
-    if values.dtype != torch.float8_e4m3fn:
-        raise TypeError(f"{argument}: has dtype {values.dtype}, must be torch.float8_e4m3fn")
     if values.dim() != dimensions:
         raise ValueError(
             f"{argument}: shape is {tuple(values.shape)}, must have {dimensions} dimensions"
@@ -411,12 +420,25 @@ def _operand(operand: Pair, argument: str, block_rows: int, dimensions: int) -> 
 
 
 def _require_addend(c: torch.Tensor | None, d: torch.Tensor) -> None:
-    if c is None or (c.dtype == d.dtype and c.shape == d.shape):
+    if c is None:
         return
-    raise ValueError(
-        f"c: is {c.dtype} of shape {tuple(c.shape)}, must be {d.dtype} of shape {tuple(d.shape)}"
-        ", as d"
-    )
+    if c.dtype != d.dtype or c.shape != d.shape or c.device != d.device:
+        raise ValueError(
+            f"c: is {c.dtype} of shape {tuple(c.shape)} on {c.device}, must be {d.dtype} of shape "
+            f"{tuple(d.shape)} on {d.device}, as d"
+        )
+    is_d = c.data_ptr() == d.data_ptr() and c.stride() == d.stride()
+    if not is_d and _overlap(c, d):
+        raise ValueError("c: shares memory with d, must be d itself or apart from it")
+
+
+def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether the memory that tensors of at least one element span has bytes in common."""
+    ends = []
+    for t in (x, y):
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        ends.append((t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()))
+    return x.numel() > 0 and max(ends[0][0], ends[1][0]) < min(ends[0][1], ends[1][1])
 
 
 def _groups_of_rows(
@@ -457,10 +479,9 @@ def _check_groups_of_rows(
         raise ValueError(f"m_indices: rows of group {first} are apart, must lie side by side")
 
 
-def _side_by_side(
-    values: torch.Tensor, argument: str, rows: int, ks: Sequence[int]
-) -> torch.Tensor:
-    """Matrices [rows, k] that lie one behind the other, as one [rows, sum(ks)]."""
+def _side_by_side(operand: Pair, argument: str, rows: int, ks: Sequence[int]) -> Pair:
+    """Values [rows, k] that lie one behind the other, as one [rows, sum(ks)]."""
+    values, scales = _pair(operand, argument)
     if values.dim() != 1 or values.numel() != rows * sum(ks):
         raise ValueError(
             f"{argument}: shape is {tuple(values.shape)}, must be ({rows * sum(ks)},)"
@@ -468,4 +489,4 @@ def _side_by_side(
         )
     bytes_of_groups = values.view(torch.uint8).split([rows * k for k in ks])
     parts = [part.view(rows, k) for part, k in zip(bytes_of_groups, ks, strict=True)]
-    return torch.cat(parts, 1).view(values.dtype)
+    return torch.cat(parts, 1).view(values.dtype), scales

@@ -88,22 +88,24 @@ def group_gemm_blockwise_fp8(
 
     Args:
         x, weight, seqlens, cu_seqlens, output: as for `group_gemm_pertensor_fp8`.
-        x_scale: float32 [ceil(K / 128), M], a column a row of x; or with more columns, those of
-            each group behind the ones before, padded to whole tiles of 8, 16, 32 or 48 rows, by the
-            first of these that num_seq_per_group_avg does not exceed, or else of 64.
+        x_scale: float32 [ceil(K / 128), at least as many as follow]: a column a row, those of each
+            group behind the ones before, padded to whole tiles of 8, 16, 32 or 48 rows, by the
+            first of these that num_seq_per_group_avg does not exceed, or else of 64: as hpc-ops'
+            reformat_x_scale leaves them. (Groups of whole tiles without gaps: a column a row of x.)
         w_scale: float32 [G, ceil(N / 128), ceil(K / 128)] or more columns, which are not read.
 
     Raises:
         TypeError, ValueError: as for `group_gemm_pertensor_fp8`.
     """
-    if x.dim() != 2 or x_scale.dim() != 2 or x_scale.shape[1] < x.shape[0]:
+    if x.dim() != 2:
+        raise ValueError(f"x: shape is {tuple(x.shape)}, must be (M, K)")
+    columns, least = _columns_of_rows(seqlens, cu_seqlens, x.shape[0], num_seq_per_group_avg)
+    k_blocks = -(-x.shape[1] // 128)
+    if x_scale.dim() != 2 or x_scale.shape[0] != k_blocks or x_scale.shape[1] < least:
         raise ValueError(
-            f"x_scale: shape is {tuple(x_scale.shape)}, must be (ceil(K / 128), at least M) of x "
-            f"{tuple(x.shape)}"
+            f"x_scale: shape is {tuple(x_scale.shape)}, must be ({k_blocks}, at least {least})"
         )
-    if x_scale.shape[1] != x.shape[0]:
-        columns = _columns_of_rows(seqlens, cu_seqlens, x.shape[0], num_seq_per_group_avg)
-        x_scale = x_scale.index_select(1, columns.clamp(max=x_scale.shape[1] - 1))
+    x_scale = x_scale.index_select(1, columns.clamp(max=max(x_scale.shape[1] - 1, 0)))
     left = ScaledTensor(x, x_scale, "fp8_1x128", layout="mn_major")
     right = _by_blocks(weight, w_scale, "w_scale")
     return _grouped(left, right, seqlens, cu_seqlens, 1.0, num_seq_per_group_avg, output)
@@ -191,7 +193,19 @@ def fuse_moe(
     Raises:
         TypeError, ValueError: as `blockscale.grouped_gemm` and `blockscale.moe_sort`.
     """
-    experts, tokens = gate_up_weight.shape[0], x.shape[0]
+    experts = gate_up_weight.shape[0]
+    of_y = (x.shape[0], down_weight.shape[-2])
+    for argument, given, shape in (
+        ("topk_scale", topk_scale, tuple(topk_ids.shape)),
+        ("shared_output", shared_output, of_y),
+        ("output", output, of_y),
+    ):
+        if given is not None and tuple(given.shape) != shape:
+            raise ValueError(f"{argument}: shape is {tuple(given.shape)}, must be {shape}")
+    if act_and_mul_scale.numel() != 1:
+        raise ValueError(
+            f"act_and_mul_scale: shape is {tuple(act_and_mul_scale.shape)}, must be (1,)"
+        )
     entries = moe_sort(topk_ids, experts, local_expert_offset=rank_ep * experts)
     bf16 = torch.bfloat16
     left, right = _without_scales(x, "x"), _without_scales(gate_up_weight, "gate_up_weight")
@@ -209,9 +223,10 @@ def fuse_moe(
     down = grouped_gemm(left, right, entries.offsets, alpha=down_scale, out_dtype=bf16)
     # Behind the last row a row of zeros, for entries that no expert here has.
     down = torch.nn.functional.pad(down, (0, 0, 0, 1))
-    rows = torch.where(entries.row_of_entry < 0, down.shape[0] - 1, entries.row_of_entry)
-    picked = down[rows.long()].view(tokens, -1, down.shape[1])
-    sums = (picked.float() * topk_scale[..., None]).sum(1)
+    is_here = entries.row_of_entry >= 0
+    rows = torch.where(is_here, entries.row_of_entry, down.shape[0] - 1).long()
+    weights = torch.where(is_here, topk_scale, 0.0)
+    sums = (down[rows].float() * weights[..., None]).sum(1)
     if shared_output is not None:
         sums += shared_output
     return sums.to(bf16) if output is None else output.copy_(sums)
@@ -246,7 +261,8 @@ def _without_scales(values: torch.Tensor, argument: str) -> ScaledTensor:
     """Codes as they are: of scale 1."""
     if values.dtype != torch.float8_e4m3fn:
         raise TypeError(f"{argument}: has dtype {values.dtype}, must be torch.float8_e4m3fn")
-    one = torch.ones((*values.shape[:-2], 1, 1), dtype=torch.float32, device=values.device)
+    shape = (*values.shape[:-2], min(values.shape[-2], 1), 1)
+    one = torch.ones(shape, dtype=torch.float32, device=values.device)
     return ScaledTensor(values, one, "fp8_tensor")
 
 
@@ -282,12 +298,14 @@ def _grouped(
 
 def _columns_of_rows(
     seqlens: torch.Tensor, cu_seqlens: torch.Tensor, rows: int, average: int
-) -> torch.Tensor:
-    """Where the scales of each row are, among those that each group has padded to whole tiles."""
+) -> tuple[torch.Tensor, int]:
+    """Where the scales of each row are, among those that each group has padded to whole tiles; and
+    how many there must be, where that is known without waiting for a GPU: on a GPU one, if any."""
     tile = next((tile for tile in (8, 16, 32, 48) if average <= tile), 64)
     padded = (seqlens + tile - 1) // tile * tile
     first = padded.cumsum(0) - padded  # of each group
     row = torch.arange(rows, dtype=torch.int32, device=seqlens.device)
     starts = cu_seqlens[: seqlens.shape[0]].contiguous()
     group = (torch.searchsorted(starts, row, right=True) - 1).clamp(min=0)
-    return (first[group] + row - starts[group]).clamp(min=0)
+    columns = (first[group] + row - starts[group]).clamp(min=0)
+    return columns, int(padded.sum()) if padded.device.type == "cpu" else min(rows, 1)
