@@ -115,8 +115,8 @@ MatrixView read_integers(const StoredCheckpoint& checkpoint, std::size_t tensor,
         v[c] = (form.whole ? whole_number(scaled) : scaled) * factor + offset;
       }
     }
-    for (std::int64_t r = 0; r < rank; ++r) up_values[r] = up[row * rank + r];
-    for (std::int64_t c = 0; c < std::ssize(divisors); ++c) v[c] /= divisors[c];
+    for (std::int64_t r = 0; float& value : up_values) value = up[row * rank + r++];
+    for (std::int64_t c = 0; const float divisor : divisors) v[c++] /= divisor;
     for (std::int64_t c = 0; rank > 0 && c < k; ++c) {
       v[c] += std::inner_product(up_values.begin(), up_values.end(), down_values.begin() + c * rank,
                                  0.0f);
