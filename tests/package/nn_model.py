@@ -92,3 +92,24 @@ def same_state(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     """The same names and bytes."""
     left, right = a.state_dict(), b.state_dict()
     return left.keys() == right.keys() and all(same(x, right[name]) for name, x in left.items())
+
+
+class OfNumbers(torch.nn.Module):
+    """A `Linear` with its numbers in f64: weight and inputs as they were quantized."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer, self.dtype = layer, torch.float64
+
+    def forward(self, x: Any) -> Any:
+        rows, layer = x.reshape(-1, self.layer.in_features).float(), self.layer
+        options: dict[str, Any] = {}
+        if layer.input_scale is not None and layer.activations == "nvfp4":
+            options = {"tensor_scale": layer.input_scale, "sense": layer.sense}
+        elif layer.input_scale is not None:
+            options = {"scales": layer.input_scale}
+        if layer.activations is not None:
+            rows = blockscale.dequantize(blockscale.quantize(rows, layer.activations, **options))
+        y = rows.double() @ blockscale.dequantize(layer.weight).double().T
+        y = y if layer.bias is None else y + layer.bias.double()
+        return y.reshape(*x.shape[:-1], -1).float()

@@ -16,7 +16,17 @@ torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test 
 
 import blockscale.nn  # noqa: E402
 from blockscale.nn import Linear, load  # noqa: E402
-from nn_model import VOCABULARY, Model, calibrated, linears, on_meta, same, save, seeded  # noqa: E402
+from nn_model import (  # noqa: E402
+    VOCABULARY,
+    Model,
+    OfNumbers,
+    calibrated,
+    linears,
+    on_meta,
+    same,
+    save,
+    seeded,
+)
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 #: recipe, dialect, activations: and what the layers' inputs become.
@@ -62,27 +72,6 @@ def converted(
         source, folder / "model", recipe, dialect=dialect, activations=activations, **options
     )
     return folder / "model"
-
-
-class OfNumbers(torch.nn.Module):
-    """A `Linear` with its numbers in f64: weight and inputs as they were quantized."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer, self.dtype = layer, torch.float64
-
-    def forward(self, x: Any) -> Any:
-        rows, layer = x.reshape(-1, self.layer.in_features).float(), self.layer
-        options: dict[str, Any] = {}
-        if layer.input_scale is not None and layer.activations == "nvfp4":
-            options = {"tensor_scale": layer.input_scale, "sense": layer.sense}
-        elif layer.input_scale is not None:
-            options = {"scales": layer.input_scale}
-        if layer.activations is not None:
-            rows = blockscale.dequantize(blockscale.quantize(rows, layer.activations, **options))
-        y = rows.double() @ blockscale.dequantize(layer.weight).double().T
-        y = y if layer.bias is None else y + layer.bias.double()
-        return y.reshape(*x.shape[:-1], -1).float()
 
 
 @pytest.mark.parametrize(("recipe", "dialect", "activations", "inputs"), STORED)

@@ -210,7 +210,9 @@ step_package() {
 # What needs torch says here that it is skipped, and runs in an environment of its own with --torch.
 run_package_pytest() { package_pytest build/venv pytest-package tests/package; }
 run_torch_pytest() {
-  package_pytest build/venv-torch pytest-torch tests/package/test_{torch*,calibrator}.py
+  fetch_demo_model # for its weights
+  BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
+    package_pytest build/venv-torch pytest-torch tests/package/test_{torch*,calibrator}.py
 }
 
 package_pytest() { # ENVIRONMENT NAME PATH...
