@@ -1,53 +1,22 @@
-"""`blockscale.nn.load`: a model from a checkpoint, with its linear layers quantized as they are
-stored."""
+"""`blockscale.nn.load`: a model from a checkpoint, with its linear layers and experts quantized as
+they are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from . import _native
 from ._checkpoint import Checkpoint, Path, _globs
-from ._native import Activations, TensorInfo, WeightInputs
+from ._native import Activations, TensorInfo
 from ._tensor import ScaledTensor
-from ._torch_linear import PLAIN, Linear
-
-#: Names of dtypes in safetensors files, of those that torch has.
-DTYPES = {
-    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16,
-    "I16": torch.int16, "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64,
-    "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
-    "F64": torch.float64, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
-}  # fmt: skip
-
-
-class Place(NamedTuple):
-    """A parameter or a buffer of a model."""
-
-    name: str
-    module: torch.nn.Module
-    attribute: str
-    tensor: torch.Tensor
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether a state_dict has it."""
-        return self.attribute not in self.module._non_persistent_buffers_set
-
-    @property
-    def is_weight(self) -> bool:
-        """Whether a quantized layer may take its module's place."""
-        return type(self.module) is torch.nn.Linear and self.attribute == "weight"
-
-    def put(self, tensor: torch.Tensor) -> None:
-        if self.attribute in self.module._parameters:
-            self.module._parameters[self.attribute] = tensor
-        else:
-            self.module._buffers[self.attribute] = tensor
+from ._torch_layer import PLAIN, Layer
+from ._torch_linear import Linear
+from ._torch_load_experts import experts_of
+from ._torch_stored import Place, Source, plain_mismatch
 
 
 def extras_of(module: torch.nn.Module) -> str:
@@ -78,7 +47,7 @@ def tied(places: list[Place]) -> list[list[Place]]:
 
 
 #: Each module that is replaced, by its id, with what takes its place.
-Layers: TypeAlias = dict[int, tuple[torch.nn.Module, Linear]]
+Layers: TypeAlias = dict[int, tuple[torch.nn.Module, Layer]]
 
 
 def replaced(model: torch.nn.Module, layers: Layers) -> torch.nn.Module:
@@ -100,12 +69,14 @@ def load(
     ignore: Sequence[str] = (),
 ) -> torch.nn.Module:
     """Fill a model from a checkpoint of any dialect; each torch.nn.Linear whose weight is stored
-    quantized becomes a `Linear`.
+    quantized becomes a `Linear`, and each module with stacks of experts (`gate_up_proj` and
+    `down_proj`, transformers' classes) whose experts are, as stacks or by name, an `Experts`.
 
     Quantized weights are taken as they are stored, byte by byte. Other tensors take the dtype that
-    they have in the model. What is tied in the model (one tensor under several names) is stored
-    under one of these names at least, and stays tied. A tensor at a time is in host memory beside
-    the result. Nothing in the model changes before all names, shapes and dtypes were compared.
+    they have in the model; plain experts by name go into its stacks. What is tied in the model (one
+    tensor under several names) is stored under one of these names at least, and stays tied. A
+    tensor at a time is in host memory beside the result. Nothing in the model changes before all
+    names, shapes and dtypes were compared.
 
     Args:
         model: its parameters may be on the meta device.
@@ -120,7 +91,7 @@ def load(
             no place for. One that matches nothing is an error.
 
     Returns:
-        The model, or the `Linear` in its place where it is one layer. Parameters have requires_grad
+        The model, or the layer in its place where it is one. Parameters have requires_grad
         as before, but biases of layers that were replaced, which need none; hooks of these layers
         are gone.
 
@@ -129,8 +100,8 @@ def load(
         FileNotFoundError: nothing at `checkpoint`.
         ValueError: what does not match, all of it by name: parameters and buffers that nothing is
             stored for, tensors that have no place, shapes, integers for floats, weights in forms
-            that no `ScaledTensor` has, inputs that no recipe describes; buffers on the meta device
-            that no checkpoint has.
+            that no `ScaledTensor` has, inputs that no recipe describes, experts that no `Experts`
+            computes; buffers on the meta device that no checkpoint has.
 
     >>> import torch, blockscale.nn
     >>> layers = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(128, 64)})
@@ -155,15 +126,20 @@ class _Loader:
     def __init__(
         self, model: torch.nn.Module, checkpoint: Checkpoint, activations: str | None, prefix: str
     ) -> None:
-        self._model, self._checkpoint, self._prefix = model, checkpoint, prefix
-        self._activations = activations
-        self._groups = tied(places_of(model))
-        self._inputs: dict[str, WeightInputs] = {}  # of quantized weights
+        self._model, self._checkpoint = model, checkpoint
+        self._source = Source(checkpoint, prefix, with_inputs=activations is None)
+        places = places_of(model)
+        self._experts = experts_of(places, self._source)
+        self._groups = tied(
+            [place for place in places if not any(e.takes(place) for e in self._experts)]
+        )
 
     def check(self, ignored: list[str]) -> None:
         """Raises ValueError naming all that does not match."""
         problems: list[str] = []
-        taken: set[str] = set()
+        taken = {name for experts in self._experts for name in experts.stored}
+        for experts in self._experts:
+            problems += experts.problems()
         for group in self._groups:
             for place in group:
                 if (info := self._info(place)) is not None:
@@ -182,8 +158,7 @@ class _Loader:
 
     def _info(self, place: Place) -> TensorInfo | None:
         """Of what is stored for it under its own name."""
-        name = self._prefix + place.name
-        return self._checkpoint.info(name) if name in self._checkpoint else None
+        return self._source.info(place.name)
 
     def _divided(self, group: list[Place]) -> tuple[list[Place], list[Place]]:
         """Of one tensor's places those that a quantized weight takes, and the others."""
@@ -203,22 +178,13 @@ class _Loader:
         if shapes[0] != shapes[1]:
             return [f"{info.name}: shape is {shapes[0]}, in the model {shapes[1]}"]
         if not info.quantized:
-            return _plain_mismatch(place, info)
+            return plain_mismatch(place, info)
         if not place.is_weight:
             return [
                 f"{info.name}: is {info.recipe.name}, and in the model the {place.attribute} of a "
                 f"{type(place.module).__name__}, not the weight of a torch.nn.Linear"
             ]
-        if info.form:
-            return [f"{info.name}: is stored as {info.form}; convert the checkpoint first"]
-        if problem := self._checkpoint.problem(info.name):
-            return [problem]
-        if self._activations is None:
-            try:
-                self._inputs[info.name] = self._checkpoint.inputs(info.name)
-            except ValueError as error:
-                return [str(error)]
-        return []
+        return self._source.problems(info)
 
     def _unlike(self, group: list[Place]) -> list[str]:
         """Whether the places of one plain tensor find one in the checkpoint."""
@@ -246,51 +212,43 @@ class _Loader:
             for place in weights:
                 if id(place.module) in layers:
                     continue  # a module that stands in several places
-                info, target = self._info(place) or stored, _target(place, device)
+                info, target = self._info(place) or stored, place.device(device)
                 if (info.name, target) not in found:
-                    found[info.name, target] = self._weight(info, target)
+                    found[info.name, target] = self._source.weight(info, target)
                 layer = self._layer(info, found[info.name, target])
                 layers[id(place.module)] = place.module, layer.train(place.module.training)
             info = next(filter(None, map(self._info, others)), None)
             if info is not None:
                 plain.append((info, others))
+        for experts in self._experts:
+            if experts.quantized:
+                layers[id(experts.module)] = experts.module, experts.layer(device)
+        for experts in self._experts:
+            if not experts.quantized:
+                experts.fill(device)
         for info, group in plain:
-            tensor = self._plain(info, group[0].tensor, _target(group[0], device))
+            tensor = self._plain(info, group[0].tensor, group[0].device(device))
             for place in group:
                 place.put(tensor)
         for module, layer in layers.values():
-            layer.bias = layer.as_bias(module.bias)
+            layer.take_biases(module)
         model = replaced(self._model, layers)
         return model if device is None else model.to(device)
 
-    def _weight(self, info: TensorInfo, device: torch.device) -> ScaledTensor:
-        """What is stored, in torch's memory."""
-        stored = self._checkpoint[info.name]
-        factor = stored.tensor_scale
-        return ScaledTensor(
-            _copied(stored.values, device),
-            _copied(stored.scales, device),
-            stored.recipe,
-            layout=stored.layout,
-            tensor_scale=None if factor is None else _copied(factor, device),
-            sense=stored.sense,
-        )
-
     def _layer(self, info: TensorInfo, weight: ScaledTensor) -> Linear:
         """A layer of a weight, without a bias."""
-        inputs, dialect = self._inputs.get(info.name), self._checkpoint.dialect
+        inputs = self._source.inputs.get(info.name)
         quantized = inputs is not None and inputs.activations != Activations.none
         return Linear(
             weight,
             activations=inputs.recipe if quantized else None,
             input_scale=inputs.scales[0] if quantized and inputs.scales else None,
-            dialect=dialect if _native.dialect_can_say(dialect, weight.recipe) else None,
+            dialect=self._source.dialect(weight.recipe),
         )
 
     def _plain(self, info: TensorInfo, old: torch.Tensor, device: torch.device) -> torch.Tensor:
         """What is stored, in the dtype of `old`, and a parameter where that is one."""
-        data, _, shape = self._checkpoint._native.plain_parts(info.name)
-        tensor = _copied(data, device).view(DTYPES[info.dtype]).reshape(shape).to(old.dtype)
+        tensor = self._source.plain(info, device).to(old.dtype)
         if not isinstance(old, torch.nn.Parameter):
             return tensor
         return torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
@@ -316,26 +274,3 @@ def _unreplaced(place: Place) -> list[str]:
     if bias is None or bias.dtype in PLAIN:
         return []
     return [f"{place.name}: the bias is {bias.dtype}, must be float32, float16 or bfloat16"]
-
-
-def _plain_mismatch(place: Place, info: TensorInfo) -> list[str]:
-    dtype, wanted = DTYPES.get(info.dtype), place.tensor.dtype
-    if dtype is None:
-        return [f"{info.name}: has dtype {info.dtype}, which torch has not"]
-    if dtype != wanted and not (dtype.is_floating_point and wanted.is_floating_point):
-        return [f"{info.name}: has dtype {info.dtype}, in the model {wanted}"]
-    return []
-
-
-def _target(place: Place, device: torch.device | None) -> torch.device:
-    if device is not None:
-        return device
-    return torch.device("cpu") if place.tensor.is_meta else place.tensor.device
-
-
-def _copied(x: np.ndarray, device: torch.device) -> torch.Tensor:
-    """float32 as it is, everything else as bytes."""
-    dtypes = (np.float32, torch.float32) if x.dtype == np.float32 else (np.uint8, torch.uint8)
-    copy = torch.empty(x.shape, dtype=dtypes[1], device="cpu")
-    np.copyto(copy.numpy(), x.view(dtypes[0]))
-    return copy.to(device)

@@ -17,8 +17,10 @@ from ._checkpoint import Path, choice_options
 from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice
 from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
-from ._torch_linear import PLAIN, Linear
-from ._torch_load import DTYPES, Layers, Place, extras_of, places_of, replaced, tied
+from ._torch_layer import PLAIN, Layer
+from ._torch_linear import Linear
+from ._torch_load import Layers, extras_of, places_of, replaced, tied
+from ._torch_stored import DTYPES, Place
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -86,7 +88,7 @@ def quantize(
             scale_mode=scale_mode,
             amax_floor=amax_floor,
         )
-        plain = [place for place in places_of(model) if not isinstance(place.module, Linear)]
+        plain = [place for place in places_of(model) if not isinstance(place.module, Layer)]
         places = {group[0].name: group for group in tied(plain)}
         tensors = [
             (name, _NAMES[group[0].tensor.dtype], list(group[0].tensor.shape))

@@ -1,15 +1,17 @@
 """Layers of torch with quantized weights, for inference: docs/nn.md.
 
 - `Linear`: a linear layer of a ScaledTensor.
-- `load`: a model from a checkpoint, its linear layers as they are stored.
+- `Experts`: the experts of a mixture, two stacks of matrices.
+- `load`: a model from a checkpoint, its linear layers and experts as they are stored.
 - `quantize`: the linear layers of a model in memory, as `blockscale.convert` chooses them.
 
     import torch, blockscale.nn
     model = blockscale.nn.load(model, "model-nvfp4", device="cuda")
 """
 
+from ._torch_experts import Experts
 from ._torch_linear import Linear
 from ._torch_load import load
 from ._torch_quantize import quantize
 
-__all__ = ["Linear", "load", "quantize"]
+__all__ = ["Experts", "Linear", "load", "quantize"]

@@ -240,7 +240,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     blockscale.convert("model", "model-nvfp4", "nvfp4")
     page = (Path(__file__).resolve().parents[2] / "docs/nn.md").read_text()
-    first, second = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    first, second, third = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     names: dict[str, Any] = {}
     exec(first, names)
     assert names["y"].shape == (2, 3, 512)
@@ -248,3 +248,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert repr(names["model"][0]).startswith(shown)
     exec(second, names)
     assert type(names["model"]["q_proj"]) is Linear
+    exec(third, names)
+    (shown,) = re.findall(r"experts.state_dict\(\)  # (.*)$", third, re.M)
+    assert ", ".join(names["experts"].state_dict()) == shown
+    assert names["y"].shape == (2, 3, 256)
