@@ -4,6 +4,7 @@ stacks or three matrices of each expert."""
 from __future__ import annotations
 
 import inspect
+import math
 from itertools import product
 from typing import Any
 
@@ -296,10 +297,8 @@ def gate_of(module: torch.nn.Module) -> dict[str, Any] | None:
     """The options of `Experts` that do what an experts module does between its products; None
     where none do. It is tried, since only its code says it: with the clamp and the slope that it
     has as attributes."""
-    limits, alphas = (
-        [usual, *(x for n in names if isinstance(x := getattr(module, n, None), (int, float)))]
-        for usual, names in ((None, ("limit", "swiglu_limit")), (1.0, ("alpha", "swiglu_alpha")))
-    )
+    limits = [None, *_numbers(module, "limit", "swiglu_limit")]
+    alphas = [1.0, *_numbers(module, "alpha", "swiglu_alpha")]
     largest = 4 * max([8.0, *limits[1:]])
     x = largest * torch.linspace(-1, 1, 96, dtype=torch.float32, device="cpu") ** 3
     tried = torch.cartesian_prod(x, x).T.reshape(1, -1)
@@ -319,3 +318,9 @@ def gate_of(module: torch.nn.Module) -> dict[str, Any] | None:
         if want.shape == ours.shape and torch.allclose(ours, want.float(), rtol=1e-4, atol=1e-5):
             return {"interleave": interleave, "limit": limit, "alpha": alpha, "up_shift": shift}
     return None
+
+
+def _numbers(module: torch.nn.Module, *names: str) -> list[float]:
+    """Those of its attributes that are finite numbers."""
+    given = (getattr(module, name, None) for name in names)
+    return [x for x in given if isinstance(x, (int, float)) and math.isfinite(x)]

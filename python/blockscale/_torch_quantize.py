@@ -44,9 +44,9 @@ def quantize(
 
     Args:
         model: a torch module; where it has a `config` with `to_dict` (transformers), that says what
-            config.json says to `convert`. A `Linear` in it stays as it is, so that a second call
-            may have another recipe for what the first one left. Both the old and the new weights
-            are in memory until the end.
+            config.json says to `convert`. A `Linear` or `Experts` in it stays, so that a second
+            call may have another recipe for what the first one left. Both the old and the new
+            weights are in memory until the end.
         recipe: that a dialect writes.
         include, exclude, activations, scales, scale_mode, amax_floor, dialect: as for `convert`.
             Stacks of experts stay as they are, which only checkpoints have quantized.

@@ -62,8 +62,8 @@ class Source:
         self.inputs: dict[str, WeightInputs] = {}
 
     def info(self, name: str) -> TensorInfo | None:
-        """Of what is stored for a name of the model. transformers' Mixtral and MiniMax call `mlp`
-        what their checkpoints call `block_sparse_moe`."""
+        """Of what is stored for a name of the model. transformers' Mixtral calls `mlp` what its
+        checkpoints call `block_sparse_moe`."""
         name = self._prefix + name
         for stored in (name, name.replace(".mlp.", ".block_sparse_moe.")):
             if stored in self.checkpoint:

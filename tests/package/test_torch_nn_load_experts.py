@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -399,18 +400,18 @@ def test_a_module_in_two_places_and_one_in_training(tmp_path: Path) -> None:
     assert type(experts.experts) is Experts
 
 
-@pytest.mark.parametrize("limit", [None, 7.0, 100.0])
+@pytest.mark.parametrize("limit", [None, 7.0, 100.0, math.inf])
 def test_what_lies_between_products_is_tried(limit: float | None) -> None:
     experts = TurnedExperts()
     assert gate_of(experts) == {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0}
-    experts = GateUpExperts()
+    experts, want = GateUpExperts(), None if limit == math.inf else limit
     if limit is not None:
         experts.swiglu_limit = limit
         experts._apply_gate = lambda x: (
             torch.nn.functional.silu(x.chunk(2, -1)[0].clamp(max=limit))
             * x.chunk(2, -1)[1].clamp(-limit, limit)
         )
-    assert gate_of(experts) == {"interleave": 0, "limit": limit, "alpha": 1.0, "up_shift": 0.0}
+    assert gate_of(experts) == {"interleave": 0, "limit": want, "alpha": 1.0, "up_shift": 0.0}
 
 
 # --- transformers ---------------------------------------------------------------------------------
