@@ -9,7 +9,7 @@ import torch
 from . import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
 from ._moe import _pair
 from ._native import Dialect, Recipe
-from ._tensor import ScaledTensor, traits_of
+from ._tensor import TRAITS, ScaledTensor, traits_of
 from ._torch_layer import Layer, Stored, dialect_of, plain_recipe, rows_of
 
 _moe = torch.ops.blockscale.moe.default
@@ -43,7 +43,8 @@ class Experts(Layer):
         biases: a pair of [E, 2 I] (without SwiGLU [E, I]) and [E, H] of f32, f16 or bf16, both of
             one dtype; or None.
         expert_alphas: a pair of float32 [E], or None, which multiply the two products.
-        dialect: whose names `state_dict` has; default: that of w13's recipe.
+        dialect: whose names `state_dict` has; default: that of w13's recipe, or of a tensor
+            scale's sense.
 
     Raises:
         TypeError: an argument of the wrong kind or dtype.
@@ -89,10 +90,15 @@ class Experts(Layer):
             is_fp8 = all(form.recipe.startswith("fp8_") for form in forms)
             activations = "fp8_1x128" if is_fp8 else "bf16"
         self.activations = traits_of(activations, "activations").name
-        factors = [form.sense for form in forms if traits_of(form.recipe, "w13").tensor_scale]
-        if len(set(factors)) > 1:
+        scaled = [weight for weight in (w13, w2) if TRAITS[weight.recipe].tensor_scale]
+        if len({weight.sense for weight in scaled}) > 1:
             raise ValueError(f"w2: has a {down.sense} as tensor scale, w13 a {up.sense}")
-        self.sense = factors[0] if factors else up.sense
+        leading = (scaled or [w13])[0]  # its sense is moe's, and says which dialects there are
+        self.sense = leading.sense.name
+        self.dialect = dialect_of(leading, dialect)
+        if dialect is not None:
+            for weight in (w13, w2):
+                dialect_of(weight, dialect)
         first, second = _pair(expert_alphas, "expert_alphas")
         self.register_buffer("w13_alphas", self._as_alphas(first, "expert_alphas[0]"))
         self.register_buffer("w2_alphas", self._as_alphas(second, "expert_alphas[1]"))
@@ -101,9 +107,6 @@ class Experts(Layer):
         for i, (bias, width) in enumerate(((first, columns), (second, self.hidden_dim))):
             name = ("gate_up_proj_bias", "down_proj_bias")[i]
             self._register_bias(name, bias, f"biases[{i}]", (self.num_experts, width))
-        self.dialect = dialect_of(w13, dialect)
-        if dialect is not None:
-            dialect_of(w2, dialect)
         self._require_layer()
 
     @property

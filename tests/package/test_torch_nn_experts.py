@@ -152,6 +152,17 @@ def test_a_state_has_the_names_of_stacks(recipe: str, dialect: str | None) -> No
     assert torch.equal(other(x, ids, weights), layer(x, ids, weights))
 
 
+def test_a_dialect_has_the_sense_of_tensor_scales() -> None:
+    up, down = weights_of("mxfp8_e4m3")[0], weights_of("nvfp4", sense="multiplier")[1]
+    layer = Experts(up, down)
+    assert (layer.dialect, layer.sense) == ("modelopt", "multiplier")
+    assert "down_proj_weight_scale_2" in layer.state_dict()
+    x, ids, weights = inputs(3)
+    assert off_by(layer(x, ids, weights), layer, x, ids, weights) <= 1
+    with pytest.raises(ValueError, match="whose tensor scales are divisors"):
+        Experts(up, down, dialect="compressed_tensors")
+
+
 def test_scales_of_a_state_are_row_by_row() -> None:
     up, down = weights_of("mxfp4")
     want = Experts(up, down)
