@@ -1,5 +1,5 @@
 """Tokens from a converted checkpoint: one of transformers' causal language models, whose linear
-layers run in the numbers that they are stored in.
+layers and experts run in the numbers that they are stored in.
 
     blockscale convert qwen3 qwen3-fp8 --recipe fp8_128x128
     python examples/generate.py qwen3-fp8 --prompt "The sea is" --device cuda
@@ -91,7 +91,12 @@ def run(folder: Path, ids: torch.Tensor, count: int, options: argparse.Namespace
     layers: dict[str, int] = {}
     for module in model.modules():
         if isinstance(module, blockscale.nn.Linear):
-            layers[module.recipe] = layers.get(module.recipe, 0) + 1
+            recipe = module.recipe
+        elif isinstance(module, blockscale.nn.Experts):
+            recipe = module.w13.recipe.name
+        else:
+            continue
+        layers[recipe] = layers.get(recipe, 0) + 1
     tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}.values()
     ids = ids.to(device)
     generate(model, ids, 2)  # what is done once: kernels, tables, threads

@@ -232,6 +232,19 @@ def test_the_example_prints_text_and_rates(folder: Path, tmp_path: Path) -> None
     assert tokens.stdout.splitlines()[1:3] == [line, line]
 
 
+def test_the_example_runs_mixtures(tmp_path: Path) -> None:
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=64, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=32, num_experts=4, moe_intermediate_size=128,
+        num_experts_per_tok=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "plain")
+    stored = convert(tmp_path / "plain", tmp_path / "stored", "--recipe", "fp8_128x128")
+    done = run_example(stored, "--tokens", "1,2,3", "--new-tokens", 2)
+    assert done.stdout.splitlines()[0] == f"{stored}: 10 layers in fp8_128x128", done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
