@@ -30,19 +30,23 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_with_driver(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """`run` with the tests' own driver; kernels are compiled."""
+def run_with_driver(
+    code: str, tmp_path: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`run` with the tests' own driver; kernels that no pack beside the package has are compiled,
+    and kept in `tmp_path`."""
     return run(
         code,
         BLOCKSCALE_LIBCUDA=str(DRIVERS[0]),
         BLOCKSCALE_NVRTC=str(NVRTC[0]),
         BLOCKSCALE_CACHE=str(tmp_path),
+        **variables,
     )
 
 
-def runs_to_its_end(code: str, tmp_path: Path) -> None:
+def runs_to_its_end(code: str, tmp_path: Path, **variables: str) -> None:
     """`run_with_driver` of code that prints "done" and nothing else."""
-    result = run_with_driver(code, tmp_path)
+    result = run_with_driver(code, tmp_path, **variables)
     assert result.stdout.strip() == "done", result.stderr
 
 

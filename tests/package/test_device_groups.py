@@ -3,8 +3,10 @@ calls."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import blockscale
 import pytest
 from on_device import FP8, last_line, needs_driver, run, runs_to_its_end
 
@@ -50,20 +52,23 @@ print('done')
 @needs_driver
 def test_hints_choose_kernels(tmp_path: Path) -> None:
     """Tiles of few rows, which divide K, are a kernel of their own."""
+    cache, package = tmp_path / "cache", tmp_path / "package"
+    ignored = shutil.ignore_patterns("*.pack", "bin", "__pycache__")  # each kernel is compiled
+    shutil.copytree(Path(blockscale.__file__).parent, package / "blockscale", ignore=ignored)
     code = f"""
 from pathlib import Path
-x = Array((64, 256), 'float32', 1)
+x, cache = Array((64, 256), 'float32', 1), Path({str(cache)!r})
 def compiled(**options):
-    before = set(Path({str(tmp_path)!r}).rglob('*'))
+    before = set(cache.rglob('*'))
     blockscale.grouped_gemm(x, experts, offsets, **options)
-    return len(set(Path({str(tmp_path)!r}).rglob('*')) - before) > 0
+    return len(set(cache.rglob('*')) - before) > 0
 few = {{'expected_rows': 3}}
 assert compiled(expected_rows=64) and not compiled(expected_rows=64), 'tiles of many rows'
 assert compiled(**few) and not compiled(), 'tiles of few rows, as of 16 that groups have'
 assert not compiled(batch_invariant=True, **few), 'tiles of many rows'
 print('done')
 """
-    runs_to_its_end(GROUPS + code, tmp_path)
+    runs_to_its_end(GROUPS + code, cache, PYTHONPATH=str(package))
 
 
 @pytest.mark.parametrize(
