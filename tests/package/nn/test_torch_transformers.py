@@ -22,7 +22,7 @@ import blockscale.nn  # noqa: E402
 from blockscale.nn import Linear  # noqa: E402
 from nn_model import OfNumbers  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WORDS = ["[UNK]", "the", "kettle", "is", "boiling", "a", "dog", "ran", "across", "frozen", "lake"]
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": True}),

@@ -239,7 +239,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     save_file({"q_proj.weight": torch.ones(64, 64)}, tmp_path / "model/model.safetensors")
     monkeypatch.chdir(tmp_path)
     blockscale.convert("model", "model-nvfp4", "nvfp4")
-    page = (Path(__file__).resolve().parents[2] / "docs/nn.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/nn.md").read_text()
     first, second, third = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     names: dict[str, Any] = {}
     exec(first, names)
