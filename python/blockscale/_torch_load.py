@@ -16,15 +16,7 @@ from ._tensor import ScaledTensor
 from ._torch_layer import PLAIN, Layer
 from ._torch_linear import Linear
 from ._torch_load_experts import experts_of
-from ._torch_stored import Place, Source, plain_mismatch
-
-
-def extras_of(module: torch.nn.Module) -> str:
-    """What a torch.nn.Linear has beside a weight and a bias, and a layer in its place has not: ""
-    for nothing."""
-    kinds = (module._parameters, module._buffers, module._modules)
-    names = [name for kind in kinds for name in kind if name not in ("weight", "bias")]
-    return ", ".join(names + ["a forward of its own"] * ("forward" in module.__dict__))
+from ._torch_stored import Place, Source, extras_of, plain_mismatch
 
 
 def places_of(model: torch.nn.Module) -> list[Place]:
@@ -268,7 +260,7 @@ def _unfilled(place: Place) -> list[str]:
 
 def _unreplaced(place: Place) -> list[str]:
     """Why no `Linear` can stand in for the layer of a weight."""
-    if extras := extras_of(place.module):
+    if extras := extras_of(place.module, "weight", "bias"):
         return [f"{place.name}: stands beside {extras}, which would be lost"]
     bias = place.module.bias
     if bias is None or bias.dtype in PLAIN:

@@ -15,7 +15,7 @@ from ._native import Activations, TensorInfo
 from ._tensor import TRAITS, ScaledTensor
 from ._torch_experts import Experts
 from ._torch_layer import PLAIN
-from ._torch_stored import Place, Source, copy_into, plain_mismatch
+from ._torch_stored import Place, Source, copy_into, extras_of, plain_mismatch
 
 _STACKS = ("gate_up_proj", "down_proj")
 _BIASES = ("gate_up_proj_bias", "down_proj_bias")
@@ -136,13 +136,8 @@ class StoredExperts:
     def _unreplaced(self) -> list[str]:
         """Why no `Experts` can stand in for the module."""
         module, problems = self.module, []
-        allowed = (*_STACKS, *_BIASES, "act_fn")
-        kinds = (module._parameters, module._buffers, module._modules)
-        extras = [name for kind in kinds for name in kind if name not in allowed]
-        extras += ["a forward of its own"] * ("forward" in module.__dict__)
-        if extras:
-            said = ", ".join(extras)
-            problems.append(f"{self._up.name}: stands beside {said}, which would be lost")
+        if extras := extras_of(module, *_STACKS, *_BIASES, "act_fn"):
+            problems.append(f"{self._up.name}: stands beside {extras}, which would be lost")
         arguments = list(inspect.signature(module.forward).parameters)
         if len(arguments) != 3:
             problems.append(

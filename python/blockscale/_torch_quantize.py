@@ -19,8 +19,8 @@ from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
 from ._torch_layer import PLAIN, Layer
 from ._torch_linear import Linear
-from ._torch_load import Layers, extras_of, places_of, replaced, tied
-from ._torch_stored import DTYPES, Place
+from ._torch_load import Layers, places_of, replaced, tied
+from ._torch_stored import DTYPES, Place, extras_of
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -139,7 +139,7 @@ def _is_linear(weight: _native.PlannedWeight, group: list[Place]) -> bool:
             )
         return False
     for place in group:
-        if extras := extras_of(place.module):
+        if extras := extras_of(place.module, "weight", "bias"):
             raise ValueError(f"model: {weight.name} stands beside {extras}, which would be lost")
     tensor = group[0].tensor
     if tensor.dtype not in PLAIN:

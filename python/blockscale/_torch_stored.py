@@ -107,6 +107,13 @@ class Source:
         return dialect if _native.dialect_can_say(dialect, recipe) else None
 
 
+def extras_of(module: torch.nn.Module, *taken: str) -> str:
+    """What a module has beside the parts that a layer in its place takes: "" for nothing."""
+    kinds = (module._parameters, module._buffers, module._modules)
+    names = [name for kind in kinds for name in kind if name not in taken]
+    return ", ".join(names + ["a forward of its own"] * ("forward" in module.__dict__))
+
+
 def plain_mismatch(place: Place, info: TensorInfo) -> list[str]:
     """Why a plain tensor cannot become what `place` has."""
     dtype, wanted = DTYPES.get(info.dtype), place.tensor.dtype
