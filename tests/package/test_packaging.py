@@ -99,6 +99,7 @@ def test_the_package_has_the_licence_of_what_it_bundles() -> None:
     assert bundled | {"libabsl"} == set(LIBRARIES)
     absent = {LIBRARIES[library] for library in set(LIBRARIES) - bundled}
     assert set(texts) == set(LICENSES) - absent
+    assert len(set(texts.values())) == len(texts)
     for name, text in texts.items():
         assert LICENSES[name][0] in text and "opyright" in text, name
 
