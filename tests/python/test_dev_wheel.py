@@ -33,8 +33,8 @@ make_wheel {" ".join(arguments)}
 
 def test_torch_is_tried_where_it_is_or_asked_for(root: pathlib.Path, tmp_path: pathlib.Path):
     size = f"build/wheel-{VERSION}/a.whl: 3 MiB"
-    untried = f"not tried with torch: there is no build/venv-torch of {VERSION} "
-    untried += "(./dev wheel --torch makes one)"
+    untried = f"not tried with torch: no build/venv-torch/bin/{VERSION} "
+    untried += "(--torch makes build/venv-torch, if none is there)"
     assert make_wheel(root, tmp_path) == ["tried numpy", untried, size]
     assert make_wheel(root, tmp_path, "--torch") == ["tried numpy", "tried torch", size]
     assert make_wheel(root, tmp_path) == ["tried numpy", "tried torch", size]

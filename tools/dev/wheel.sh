@@ -16,7 +16,7 @@ make_wheel() {
   if [[ -x build/venv-torch/bin/$version ]]; then
     try_wheel torch
   else
-    say "not tried with torch: there is no build/venv-torch of $version (./dev wheel --torch makes one)"
+    say "not tried with torch: no build/venv-torch/bin/$version (--torch makes build/venv-torch, if none is there)"
   fi
   say "$wheel_file: $(($(stat --format=%s "$wheel_file") >> 20)) MiB"
 }
