@@ -1,8 +1,12 @@
 # Makes a wheel need no system package: installs the shared libraries that a module and a program
-# need into `destination`, but for those of every Linux system.
-#
+# need into `destination`, but for those of every Linux system. `./dev wheel` leaves that to auditwheel.
+option(BLOCKSCALE_BUNDLE "Install the shared libraries that the Python module needs beside it" ON)
+
 # DT_RPATH (not DT_RUNPATH) is used because it also holds for what those libraries need themselves.
 function(blockscale_bundle_libraries module program destination component)
+  if(NOT BLOCKSCALE_BUNDLE)
+    return()
+  endif()
   target_link_options(${module} PRIVATE -Wl,--disable-new-dtags)
   target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
   set_target_properties(${module} PROPERTIES INSTALL_RPATH "$ORIGIN")

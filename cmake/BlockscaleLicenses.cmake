@@ -18,6 +18,7 @@ if(RE2_LIBRARIES MATCHES "absl_") # what RE2 needs since the middle of 2023
 endif()
 
 function(blockscale_find_license package alias result)
+  unset(text) # the caller's, of the project before: find_file keeps a variable that has a value
   find_file(text NO_CACHE
     NAMES copyright LICENSE LICENSE.txt LICENSE.md LICENSE.MIT LICENSE.rst COPYING
     HINTS ${CMAKE_PREFIX_PATH} PATHS /usr /usr/local

