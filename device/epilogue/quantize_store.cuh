@@ -425,7 +425,9 @@ class QuantizeStore {
   /// From sums to y. False with swiglu's sub-tile 0, which is held.
   BLOCKSCALE_DEVICE bool make_y(float (&v)[kSums], const QuantizedPlace& place,
                                 uint32_t sub_tile) const {
-    epilogue::combine(v, e_, place.span, place.row + place.lane / 4, place.d_columns);
+    const uint32_t row = place.row + place.lane / 4;
+    epilogue::apply_scales(v, e_, place.span, row, place.d_columns);
+    epilogue::combine(v, e_, place.span, row, place.d_columns);
     activate(v, sub_tile, held_ + place.lane * 16);
     return !is_gated(q_.activation) || sub_tile != 0;
   }

@@ -187,12 +187,51 @@ BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, 
   }
 }
 
-/// alpha * sums * scales + beta * C + bias, in place, of a wgmma accumulator whose first row is
-/// `row` in this lane. C has no rows behind the span.
+/// The same scales of a tile of kColumns columns from `column` on, loaded while its products run: a
+/// warp waits for them no more when it has its sums. All lanes call all of it.
+template <int kColumns>
+class EndScales {
+ public:
+  static_assert(kColumns % 32 == 0);
+
+  /// `row`: as combine() has it.
+  BLOCKSCALE_DEVICE void load(const LinearEpilogue& e, const RowSpan& span, uint32_t row,
+                              uint32_t column) {
+    if (e.row_scales.data != nullptr) {
+      rows_[0] = row_scale_of(e.row_scales, span.matrix, row, span.end);
+      rows_[1] = row_scale_of(e.row_scales, span.matrix, row + 8, span.end);
+    }
+    if (e.column_scales.data == nullptr) return;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kColumns / 32; ++i) {
+      columns_[i] =
+          scale_of(e.column_scales, span.group, column + 32 * i + ptx::laneid(), e.columns);
+    }
+  }
+
+  BLOCKSCALE_DEVICE void apply(float (&v)[kColumns / 2]) const {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kColumns / 4; ++i) {  // of the lane's columns, each of two rows
+      const uint32_t column = i / 2 * 8 + ptx::laneid() % 4 * 2 + i % 2;
+      const float scale = ptx::shfl_sync_idx(ptx::kFullMask, columns_[i / 8], column % 32);
+      BLOCKSCALE_UNROLL
+      for (uint32_t below = 0; below < 2; ++below) {
+        float& x = v[i / 2 * 4 + 2 * below + i % 2];
+        x = ptx::mul_rn(ptx::mul_rn(x, rows_[below]), scale);
+      }
+    }
+  }
+
+ private:
+  float rows_[2] = {1, 1};
+  float columns_[kColumns / 32];  // of column 32 i + lane
+};
+
+/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
+/// this lane. C has no rows behind the span.
 template <int kSums>
 BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, const RowSpan& span,
                                uint32_t row, const LaneColumns& columns) {
-  apply_scales(v, e, span, row, columns);
   if (const float alpha = alpha_of(e, span.group); alpha != 1) {
     BLOCKSCALE_UNROLL
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
@@ -231,8 +270,8 @@ BLOCKSCALE_DEVICE Pair convert(float low, float high) {
 }  // namespace epilogue
 
 /// Stores tiles of kColumns through kBuffers of 16 rows of kBytes (64 or 128) in shared memory,
-/// rows where the row map says.
-template <int kColumns, int kBytes, int kBuffers, class RowMap = SameRows>
+/// rows where the row map says. kHasScales: sums have had the epilogue's scales.
+template <int kColumns, int kBytes, int kBuffers, class RowMap = SameRows, bool kHasScales = false>
 class TileStore {
  public:
   static constexpr int kPairs = kColumns / 8;  // of a thread's row, 8 columns apart
@@ -249,8 +288,10 @@ class TileStore {
                                     SourceLocation at = SourceLocation::current()) const {
     if (row >= span.end) return;
     if (!e_.keeps_sums) {
-      const uint32_t first = column + lane_ % 4 * 2;
-      epilogue::combine(sums, e_, span, row + lane_ / 4, {{first, first + kColumns / 2}, 1});
+      const uint32_t first = column + lane_ % 4 * 2, own_row = row + lane_ / 4;
+      const epilogue::LaneColumns columns = {{first, first + kColumns / 2}, 1};
+      if constexpr (!kHasScales) epilogue::apply_scales(sums, e_, span, own_row, columns);
+      epilogue::combine(sums, e_, span, own_row, columns);
     }
     if (e_.d.dtype == Format::bf16) {
       store<Pair16, false>(sums, span, row, column, at);

@@ -53,6 +53,9 @@ struct GroupedGemmArguments {
   /// The bits of a row of D depend neither on the rows of its group nor on other groups. May cost
   /// time.
   bool batch_invariant = false;
+  /// Rows of the result that no group has may be written too: all of it belongs to the call. Saves
+  /// a copy where no epilogue quantizes.
+  bool owns_rows = false;
   /// In place of `d`, which then is not looked at. Not with `destinations`.
   std::optional<QuantizedResult> quantized = {};
 };

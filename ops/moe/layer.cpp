@@ -276,6 +276,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   up.bias = x.w13_bias;
   up.bias_dtype = x.bias_dtype;
   up.batch_invariant = x.batch_invariant;
+  up.owns_rows = true;
   set_inner(up, x, inner);
 
   GroupedGemmArguments& down = part.down;

@@ -31,7 +31,7 @@ def difference(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def normal(device: str, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.bfloat16).to(device)
+    return torch.randn(shape, dtype=torch.bfloat16, device=device)
 
 
 def values_of(pair: Any, block_rows: int) -> torch.Tensor:
@@ -58,7 +58,7 @@ def check_dense(
 ) -> None:
     dtype = torch.float32 if adds else torch.bfloat16
     a, b = normal(device, m, k), normal(device, n, k)
-    d = torch.randn(m, n).to(device, dtype) * 32
+    d = torch.randn(m, n, device=device).to(dtype) * 32
     c = d if adds else None
     addend = d.clone() if adds else torch.zeros_like(d)
     cast_b = deep_gemm.per_token_cast_to_fp8 if rows_of_b == 1 else deep_gemm.per_block_cast_to_fp8

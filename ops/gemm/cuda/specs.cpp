@@ -12,7 +12,8 @@ namespace blockscale::gemm_detail {
 std::string fp8_gemm_kernel_name(const Fp8GemmConfig& c) {
   return "gemm_fp8_" + std::to_string(c.rows) + "x" + std::to_string(c.columns) +
          (c.promotion == Promotion::blocks ? "_blocks" : "_columns") +
-         (c.quantizes ? "_quantized" : "") + (c.copies_scales ? "_copied" : "");
+         (c.quantizes ? "_quantized" : "") + (c.copies_scales ? "_copied" : "") +
+         (c.leaves_scales ? "_whole" : "");
 }
 
 std::string fp8_gemm_config_source(const Fp8GemmConfig& c) {
@@ -20,7 +21,8 @@ std::string fp8_gemm_config_source(const Fp8GemmConfig& c) {
   return "blockscale::Fp8GemmConfig{.rows = " + std::to_string(c.rows) +
          ", .columns = " + std::to_string(c.columns) + ", .promotion = blockscale::Promotion(" +
          std::to_string(static_cast<int>(c.promotion)) + "), .quantizes = " + is(c.quantizes) +
-         ", .copies_scales = " + is(c.copies_scales) + "}";
+         ", .copies_scales = " + is(c.copies_scales) + ", .leaves_scales = " + is(c.leaves_scales) +
+         "}";
 }
 
 std::vector<runtime::KernelSpec> fp8_gemm_kernel_specs() {

@@ -135,23 +135,30 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8GemvParams& p, const Memory& memory, uin
   ptx::barrier_sync_all();
 }
 
-BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, uint32_t batch, uint32_t column, float sum) {
+/// Where an element of D is, but for its column.
+struct Place {
+  uint32_t matrix;  // of A and D
+  uint32_t group;   // matrix of B
+  uint32_t row;
+};
+
+BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, const Place& at, uint32_t column, float sum) {
   if (e.row_scales.data != nullptr) {
-    sum = ptx::mul_rn(sum, epilogue::scale_of(e.row_scales, batch, 0, 1));
+    sum = ptx::mul_rn(sum, epilogue::scale_of(e.row_scales, at.matrix, at.row, e.rows));
   }
   if (e.column_scales.data != nullptr) {
-    sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, batch, column, e.columns));
+    sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, at.group, column, e.columns));
   }
-  float v = ptx::mul_rn(epilogue::alpha_of(e), sum);
+  float v = ptx::mul_rn(epilogue::alpha_of(e, at.group), sum);
   if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, batch, 0, column);
+    const epilogue::RowPart c = epilogue::row_part(e.c, e, at.matrix, at.row, column);
     v = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, 0), v);
   }
   if (e.bias.data != nullptr) {
-    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, 0, 0, column);
+    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, at.group, 0, column);
     v = ptx::add_rn(v, epilogue::load_element(bias, e.bias.dtype, 0));
   }
-  const epilogue::RowPart d = epilogue::row_part(e.d, e, batch, 0, column);
+  const epilogue::RowPart d = epilogue::row_part(e.d, e, at.matrix, at.row, column);
   if (e.d.dtype == Format::f32) {
     epilogue::store_element(d, 0, v);
   } else {
@@ -215,7 +222,8 @@ BLOCKSCALE_DEVICE void fp8_gemv_kernel(const Fp8GemvParams& p) {
       const uint32_t at = ((first_warp + w) * kGemvWarpRows + i % kGemvWarpRows) * 4;
       sum = ptx::add_rn(sum, ptx::ld_shared<float>(shared + (memory.sums + at)));
     }
-    fp8_gemv::store(p.epilogue, ptx::ctaid_y(), first_row + i, sum);
+    const uint32_t batch = ptx::ctaid_y();
+    fp8_gemv::store(p.epilogue, {batch, batch, 0}, first_row + i, sum);
   }
 }
 

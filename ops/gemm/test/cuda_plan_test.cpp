@@ -50,7 +50,8 @@ std::string describe(const GemmArguments& x) {
 }
 
 Fp8GemmPlan plan_of(const GemmArguments& x) {
-  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), {});
+  void* const workspace = reinterpret_cast<void*>(std::uintptr_t{1} << 40);  // not looked at
+  return gemm_detail::plan_fp8_gemm(gemm_detail::validated(x, {}), {}, std::nullopt, workspace);
 }
 
 void expect_launchable(const gemm_detail::GemmStep& launch, const Fp8GemvParams& p,
@@ -76,6 +77,7 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
   std::int64_t columns = 0;
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const gemm_detail::GemmStep& launch = plan.steps[i];
+    if (launch.of<AlignRowsParams>() != nullptr) continue;
     ASSERT_NE(launch.of<Fp8GemmParams>(), nullptr);
     const Fp8GemmParams& p = *launch.of<Fp8GemmParams>();
     const Fp8LaunchConfig& c = launch.config;
@@ -90,6 +92,7 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
     EXPECT_EQ(p.epilogue.d.data,
               static_cast<std::uint8_t*>(x.d.data) + columns * (format_traits(x.d.dtype).bits / 8));
     EXPECT_EQ(columns % 128, 0);
+    EXPECT_EQ(p.is_beside, columns != 0);
     columns += p.epilogue.columns;
     EXPECT_GE(std::int64_t{p.order.tiles_m} * c.rows, x.d.rows);
     EXPECT_GE(p.order.tiles_n * static_cast<std::uint32_t>(c.columns), p.epilogue.columns);
@@ -98,7 +101,6 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
     if (c.split > 1) {
       EXPECT_EQ(shape.grid.x, p.order.tiles * c.split);
     }
-    EXPECT_EQ(p.is_beside, i == 1);
     const auto is_used = [&](Fp8GemmMap which) {
       return launch.maps[static_cast<std::size_t>(which)].rank != 0;
     };
@@ -197,11 +199,32 @@ TEST(CudaGemmPlan, CopiesWhatTensorCopiesCannotRead) {
   x.a.value_row_stride = 136;
   EXPECT_EQ(plan_of(x).steps.size(), 3u);
   EXPECT_EQ(cuda::gemm_workspace_bytes(x), (64 + 96) * 128);
-  EXPECT_THAT(describe(x), testing::HasSubstr(
-                               "a copy of 64 rows that begin at no multiple of 16 bytes\na copy of "
-                               "96 rows"));
+  EXPECT_THAT(describe(x),
+              testing::HasSubstr("a copy of 64 rows, which begin where tensor copies are slow or "
+                                 "none\na copy of 96 rows"));
   EXPECT_THAT(describe(x), testing::HasSubstr("workspace 20480 bytes"));
   EXPECT_EQ(cuda::gemm_workspace_bytes(product(64, 96, 120)), 0);
+}
+
+TEST(CudaGemmPlan, CopiesWhatTensorCopiesReadSlowly) {
+  const auto copied = [](const GemmArguments& x) {
+    std::vector<std::int64_t> rows;
+    for (const gemm_detail::GemmStep& step : plan_of(x).steps) {
+      if (const auto* const copy = step.of<AlignRowsParams>()) rows.push_back(copy->rows);
+    }
+    return rows;
+  };
+  using Rows = std::vector<std::int64_t>;
+  EXPECT_EQ(copied(product(4096, 4176, 7184)), (Rows{4096, 4176}));
+  EXPECT_EQ(copied(product(512, 4096, 7184)), Rows{512});  // B would cost more than it gives
+  EXPECT_EQ(copied(product(128, 4096, 7184)), Rows{});
+  EXPECT_EQ(copied(product(4096, 1024, 7184)), Rows{1024});
+  EXPECT_EQ(copied(product(4096, 4096, 7200)), Rows{});
+  EXPECT_EQ(cuda::gemm_workspace_bytes(product(512, 4096, 7184)), 512 * 7296);
+  GemmArguments x = product(512, 4096, 7168);
+  EXPECT_EQ(copied(x), Rows{});
+  x.a.values = static_cast<const std::uint8_t*>(x.a.values) + 16;
+  EXPECT_EQ(copied(x), Rows{512});
 }
 
 TEST(CudaGemmPlan, BatchInvariantPlansDoNotDivideK) {

@@ -19,8 +19,7 @@ GemmCheck cuda::check_grouped_gemm(const GroupedGemmArguments& arguments, std::i
   const GroupedGemmArguments x = validated(arguments);
   grouped_gemm_detail::check_groups(x);
   const GroupedPlan plan = plan_grouped(x, default_chip());
-  const bool is_fp8 =
-      !plan.steps.empty() && std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
+  const bool is_fp8 = !plan.steps.empty() && plan.steps.front().is_fp8();
   return check_elements(x, samples, is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain);
 }
 

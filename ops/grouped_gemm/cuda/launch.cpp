@@ -2,6 +2,7 @@
 #include "ops/grouped_gemm/cuda/launch.h"
 
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -92,10 +93,7 @@ class HostCopies {
 void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
   runtime::TensorMapCache& cache = runtime::TensorMapCache::instance();
   const auto encode = [&](const TensorMapDescription& map) { return cache.get(map); };
-  for (GroupedStep& step : plan.steps) {
-    if (plan.quantization && &step == &plan.steps.back()) {
-      quantize_detail::launch_steps(*plan.quantization, execution);
-    }
+  const auto launch = [&](GroupedStep& step) {
     const runtime::Kernel& kernel = kernels().get(step.kernel, plan.architecture);
     std::visit(
         [&](auto& params) {
@@ -103,7 +101,14 @@ void launch_steps(GroupedPlan& plan, const cuda::Execution& execution) {
           cuda::launch(kernel, step.shape, execution, params);
         },
         step.params);
-  }
+  };
+  for_each_launch(plan, [&](auto& part) {
+    if constexpr (std::is_same_v<decltype(part), GroupedStep&>) {
+      launch(part);
+    } else {
+      quantize_detail::launch_steps(part, execution);
+    }
+  });
 }
 
 }  // namespace grouped_gemm_detail

@@ -135,7 +135,8 @@ Fp8LaunchConfig fp8_config_of(const GroupedGemmArguments& x, const Fp8GemmSize& 
   const std::int64_t average = average_rows(x);
   const bool by_columns = size.promotion == Promotion::columns;
   const bool is_large = average > kFewRows || (by_columns && size.quantized_columns != 0);
-  const bool has_192 = size.may_copy_scales && !by_columns && size.quantized_columns == 0;
+  const bool has_192 =
+      !by_columns && x.index == nullptr && (size.may_copy_scales || size.quantized_columns != 0);
   Fp8LaunchConfig c;
   c.rows = average > kManyRows && has_192 ? 192 : is_large ? 128 : 64;
   c.columns = is_large || !by_columns ? 128 : 96;
@@ -157,6 +158,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   Fp8GemmSize size = size_of(dense);
   size.m = x.rows;
   size.may_copy_scales = size.may_copy_scales && x.index == nullptr;
+  size.loads_scales = true;  // which there is no kernel without
   const Fp8LaunchConfig c = fp8_config_of(x, size, chip);
   GemmStep of_dense = fp8_step(dense, size, c, 0, chip);
   const auto& from = std::get<Fp8GemmParams>(of_dense.params);
@@ -192,6 +194,61 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   set_group_strides(p.epilogue, x);
   set_gather(step, p, x);
   set_tiles(step, tiles, c.rows, c.columns);
+  return step;
+}
+
+/// The step of an FP8 product of few rows; nothing where that is not for its kernel: scales that
+/// hold for all of K, or change within a block's rows of B, rows of D that move, sums in the order
+/// of tiles, or a K that is short or whose rows do not fit shared memory.
+std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
+  constexpr std::int64_t kMostRows = 64, kMostOnAverage = 2, kLeastK = 256, kLeastBlocks = 4;
+  if (x.rows * matrices_of(x) > kMostRows || average_rows(x) > kMostOnAverage) return {};
+  if (!takes_fp8(x, chip) || x.batch_invariant || x.destinations != nullptr) return {};
+  if (x.a.k < kLeastK || x.a.k % 16 != 0 || x.b.rows * x.b.value_row_stride >> 32 != 0) return {};
+  GemmArguments dense = as_dense(x);
+  dense.d.rows = x.rows;
+  check_problem(dense, chip);
+  if (has_scales_at_end(dense)) return {};
+  const std::int64_t k_blocks = ceil_div(x.a.k, kFp8BlockK);
+  std::uint32_t shift = 0;
+  while (1u << shift < kFewWarps && k_blocks >= (kLeastBlocks << (shift + 1))) ++shift;
+  const int block_rows = recipe_traits(x.b.recipe).block_rows;
+  while (block_rows != 0 && 1u << shift < kFewWarps &&
+         fp8_few_rows::columns_of(shift) > static_cast<std::uint32_t>(block_rows)) {
+    ++shift;
+  }
+  const std::uint32_t columns = fp8_few_rows::columns_of(shift);
+  if (block_rows != 0 && static_cast<std::uint32_t>(block_rows) % columns != 0) return {};
+  const Tiles tiles = tiles_of(x, kFewRows, ceil_div(x.b.rows, std::int64_t{columns}), 1);
+  const std::int64_t bytes =
+      fp8_few_rows::memory_of(static_cast<std::uint32_t>(k_blocks)).order + order_bytes(x);
+  if (k_blocks * kFp8BlockK * kFewRows > chip.shared_bytes || bytes > chip.shared_bytes) return {};
+
+  GroupedStep step;
+  step.kernel = few_rows_kernel();
+  step.shape.grid = {static_cast<std::uint32_t>(tiles.most)};
+  step.shape.block = {kFewThreads};
+  step.shape.dynamic_shared_bytes = static_cast<std::uint32_t>(bytes);
+  step.shape.programmatic_dependent_launch = true;
+  Fp8FewRowsParams& p = step.params.emplace<Fp8FewRowsParams>();
+  p.a = static_cast<const std::uint8_t*>(x.a.values);
+  p.b = static_cast<const std::uint8_t*>(x.b.values);
+  p.a_row_stride = x.a.value_row_stride;
+  p.a_batch_stride = x.a.value_batch_stride;
+  p.b_row_stride = x.b.value_row_stride;
+  p.b_batch_stride = x.b.value_batch_stride;
+  p.a_scales = scales_of_operand(x.a);
+  p.b_scales = scales_of_operand(x.b);
+  p.index = x.index;
+  check_size("a.rows", x.a.rows);
+  p.a_rows = static_cast<std::uint32_t>(x.a.rows);
+  p.epilogue = epilogue_of(dense);
+  p.order = tiles.order;
+  p.k = static_cast<std::uint32_t>(x.a.k);
+  p.division_shift = shift;
+  p.part_blocks = static_cast<std::uint32_t>(ceil_div(k_blocks, std::int64_t{1} << shift));
+  set_group_strides(p.epilogue, x);
+  set_tiles(step, tiles, kFewRows, static_cast<int>(columns));
   return step;
 }
 
@@ -296,8 +353,8 @@ QuantizedRows rows_of(const MutableScaledTensorView& x, const ScaleMatrix& scale
   return rows;
 }
 
-/// Where no epilogue quantizes: D in f32, then all rows as one tensor, both in the workspace, then
-/// the rows of groups to where they belong.
+/// Where no epilogue quantizes: D in f32 in the workspace, then all rows as one tensor, there too
+/// unless rows of none are the call's, then the rows of groups to where they belong.
 GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult quantized,
                               const cuda::Chip& chip, void* workspace) {
   GroupedPlan plan;
@@ -310,18 +367,21 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   const std::int64_t matrices = matrices_of(x);
   GroupedGemmArguments product = before_transform(x, take(matrices * x.rows * x.b.rows * 4));
   product.quantized.reset();
-  plan.steps.push_back(plain_step_of(product, chip));
+  std::optional<GroupedStep> few_rows = few_rows_step(product, chip);
+  plan.steps.push_back(few_rows ? *few_rows : plain_step_of(product, chip));
 
   GemmArguments dense = as_dense(x);
   dense.d = product.d;
   const ScaleMatrix to = quantizing_epilogue(dense).scales;
   MutableScaledTensorView& out = quantized.out;
   const MutableScaledTensorView result = out;
-  out.value_row_stride = out.value_batch_stride = 0;
-  out.scale_leading_stride = out.scale_batch_stride = 0;
-  out.values = take(value_bytes(out.recipe, x.rows, out.k, matrices));
-  out.scales = take(scale_bytes(out.recipe, out.layout, x.rows, out.k, matrices));
-  out = resolved(out, "quantized.out");
+  if (!x.owns_rows) {
+    out.value_row_stride = out.value_batch_stride = 0;
+    out.scale_leading_stride = out.scale_batch_stride = 0;
+    out.values = take(value_bytes(out.recipe, x.rows, out.k, matrices));
+    out.scales = take(scale_bytes(out.recipe, out.layout, x.rows, out.k, matrices));
+    out = resolved(out, "quantized.out");
+  }
   if (quantization_of(dense).input.is_clamped) {  // which no quantizer fuses: apart, before it
     const auto* const numbers = static_cast<const float*>(product.d.data);
     product.transform = std::exchange(quantized.options.input, Identity{});
@@ -336,6 +396,8 @@ GroupedPlan plan_and_quantize(const GroupedGemmArguments& x, QuantizedResult qua
   plan.quantization = quantize_detail::plan_quantize(
       quantization_of(dense), quantized.options, chip, byte_at(workspace, plan.workspace_bytes));
   plan.workspace_bytes += plan.quantization->workspace_bytes;
+  plan.products = plan.steps.size();
+  if (x.owns_rows) return plan;
 
   GroupedStep step;
   step.kernel = copy_rows_kernel_index();
@@ -367,8 +429,13 @@ GroupedPlan plan_grouped(const GroupedGemmArguments& x, const cuda::Chip& chip, 
     return plan;
   }
   const bool is_fp8 = takes_fp8(x, chip);
-  if (x.quantized && !is_fp8) return plan_and_quantize(x, *x.quantized, chip, workspace);
-  plan.steps.push_back(is_fp8 ? fp8_step_of(x, chip) : plain_step_of(x, chip));
+  const std::optional<GroupedStep> few_rows = few_rows_step(x, chip);
+  if (x.quantized && (!is_fp8 || few_rows)) {
+    return plan_and_quantize(x, *x.quantized, chip, workspace);
+  }
+  plan.steps.push_back(few_rows ? *few_rows
+                       : is_fp8 ? fp8_step_of(x, chip)
+                                : plain_step_of(x, chip));
   return plan;
 }
 
@@ -416,6 +483,10 @@ std::string text_of(const Fp8GroupedParams& p) {
          (p.a_scales.data == nullptr ? ", scales at the end" : "") +
          (p.epilogue.d.tma_store ? ", stored as boxes but for last rows" : "");
 }
+std::string text_of(const Fp8FewRowsParams& p) {
+  return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +
+         (p.index != nullptr ? ", A gathered" : "");
+}
 std::string text_of(const PlainGroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.a_index != nullptr ? ", A gathered" : "");
@@ -443,10 +514,7 @@ std::string GroupedStep::str() const {
 std::string GroupedPlan::str() const {
   if (steps.empty()) return "nothing to do: D has no element\n";
   std::string text;
-  for (const GroupedStep& step : steps) {
-    if (quantization && &step == &steps.back()) text += quantization->str();
-    text += step.str();
-  }
+  for_each_launch(*this, [&](const auto& launch) { text += launch.str(); });
   return text + "workspace " + std::to_string(workspace_bytes) + " bytes\n";
 }
 

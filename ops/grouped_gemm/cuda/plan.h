@@ -17,6 +17,7 @@
 #include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
+#include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
 #include "ops/grouped_gemm/kernels/transform.cuh"
 #include "ops/quantize/cuda/plan.h"
@@ -27,27 +28,42 @@ namespace blockscale::grouped_gemm_detail {
 struct GroupedStep {
   std::size_t kernel = 0;
   LaunchShape shape;
-  std::variant<Fp8GroupedParams, PlainGroupedParams, PlainKGroupedParams, GroupedTransformParams,
-               CopyRowsParams>
+  std::variant<Fp8GroupedParams, Fp8FewRowsParams, PlainGroupedParams, PlainKGroupedParams,
+               GroupedTransformParams, CopyRowsParams>
       params;                               // but for the tensor maps
   gemm_detail::TensorMapDescriptions maps;  // of params.maps
   std::int64_t most_tiles = 0;              // that there can be
   int rows = 0;                             // of a tile
   int columns = 0;
 
+  /// Whether tensor cores multiply FP8 codes.
+  bool is_fp8() const {
+    return std::holds_alternative<Fp8GroupedParams>(params) ||
+           std::holds_alternative<Fp8FewRowsParams>(params);
+  }
   std::string str() const;
 };
 
 struct GroupedPlan {
   int architecture = 0;            // of the chip that it is for
   std::vector<GroupedStep> steps;  // in order; none where D has no element
-  /// Before the last step, where no epilogue quantizes: of all rows, in the workspace. The last
-  /// step then brings those of groups to the result.
+  /// Behind so many steps, where no epilogue quantizes: of all rows. A last step then brings those
+  /// of groups from the workspace to the result, unless all rows of that are the call's.
   std::optional<quantize_detail::QuantizePlan> quantization;
+  std::size_t products = 0;
   std::int64_t workspace_bytes = 0;
 
   std::string str() const;
 };
+
+/// visit(each step, or the quantization), in their order.
+template <class Plan, class Visit>
+void for_each_launch(Plan& plan, const Visit& visit) {
+  for (std::size_t i = 0; i <= plan.steps.size(); ++i) {
+    if (plan.quantization && i == plan.products) visit(*plan.quantization);
+    if (i < plan.steps.size()) visit(plan.steps[i]);
+  }
+}
 
 /// Of validated arguments. `workspace` is not looked at. Throws `unsupported` for sizes and numbers
 /// of tiles beyond what kernels count.

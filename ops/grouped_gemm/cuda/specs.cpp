@@ -8,13 +8,14 @@
 #include "ops/gemm/cuda/specs.h"
 #include "ops/grouped_gemm/kernels/copy_rows.cuh"
 #include "ops/grouped_gemm/kernels/fp8.cuh"
+#include "ops/grouped_gemm/kernels/fp8_few_rows.cuh"
 #include "ops/grouped_gemm/kernels/plain.cuh"
 #include "ops/grouped_gemm/kernels/transform.cuh"
 
 namespace blockscale::grouped_gemm_detail {
 namespace {
 
-constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount;
+constexpr std::size_t kFp8 = Fp8GroupedKernelList::kCount + 1;
 constexpr std::size_t kPlain = 2 * std::size(kPlainGroupedTiles);
 constexpr std::size_t kPlainK = 2 * std::size(kPlainKGroupedTiles);
 
@@ -43,6 +44,9 @@ void add_plain(std::span<const PlainTile> tiles, const std::string& prefix,
 
 }  // namespace
 
+std::size_t few_rows_kernel() {
+  return kFp8 - 1;
+}
 std::size_t plain_kernel(PlainTile tile, Format form) {
   return kFp8 + place_in(kPlainGroupedTiles, tile, form);
 }
@@ -68,6 +72,13 @@ std::vector<runtime::KernelSpec> kernel_specs() {
          .min_blocks_per_multiprocessor = blocks_per_multiprocessor(c)},
         "blockscale::Fp8GroupedParams"));
   }
+  fp8.push_back(runtime::with_parameters<Fp8FewRowsParams>(
+      {.name = "grouped_gemm_fp8_few_rows",
+       .header = "ops/grouped_gemm/kernels/fp8_few_rows.cuh",
+       .call = "blockscale::fp8_few_rows_kernel",
+       .threads = kFewThreads,
+       .min_blocks_per_multiprocessor = kFewBlocksPerMultiprocessor},
+      "blockscale::Fp8FewRowsParams"));
   add_plain<PlainGroupedParams>(kPlainGroupedTiles, "grouped_", "plain_grouped_kernel",
                                 "PlainGroupedParams", any);
   add_plain<PlainKGroupedParams>(kPlainKGroupedTiles, "k_grouped_", "plain_k_grouped_kernel",

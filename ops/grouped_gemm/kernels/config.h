@@ -7,7 +7,7 @@
 
 namespace blockscale {
 
-using Fp8GroupedKernelList = Fp8GemmKernels<9>;
+using Fp8GroupedKernelList = Fp8GemmKernels<10>;
 
 /// Of kFp8GemmKernels.
 inline constexpr Fp8GroupedKernelList kFp8GroupedKernels = {{
@@ -20,6 +20,7 @@ inline constexpr Fp8GroupedKernelList kFp8GroupedKernels = {{
     detail::quantizing(detail::by_blocks(64, 128)),
     detail::quantizing(detail::by_blocks(128, 128)),
     detail::quantizing(detail::by_columns(128, 128)),
+    detail::quantizing(detail::by_blocks(192, 128)),
 }};
 
 /// Tiles of plain kernels that groups of rows have, each in two forms, and that groups of k have.

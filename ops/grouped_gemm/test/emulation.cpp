@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <type_traits>
 #include <variant>
 
 #include "ops/quantize/test/emulation.h"
@@ -44,16 +45,18 @@ bool emulate(const quantize_detail::QuantizePlan& plan,
 
 bool emulate(grouped_gemm_detail::GroupedPlan& plan, const std::vector<emulator::Buffer>& buffers,
              const emulator::Options& options) {
-  for (grouped_gemm_detail::GroupedStep& step : plan.steps) {
-    if (plan.quantization && &step == &plan.steps.back() &&
-        !emulate(*plan.quantization, buffers, options)) {
-      return false;
+  bool is_ok = true;
+  grouped_gemm_detail::for_each_launch(plan, [&](auto& part) {
+    if (!is_ok) return;
+    if constexpr (std::is_same_v<decltype(part), grouped_gemm_detail::GroupedStep&>) {
+      const emulator::Report report = report_of(part, plan.architecture, buffers, options);
+      EXPECT_TRUE(report.ok()) << report.text();
+      is_ok = report.ok();
+    } else {
+      is_ok = emulate(part, buffers, options);
     }
-    const emulator::Report report = report_of(step, plan.architecture, buffers, options);
-    EXPECT_TRUE(report.ok()) << report.text();
-    if (!report.ok()) return false;
-  }
-  return true;
+  });
+  return is_ok;
 }
 
 }  // namespace blockscale::test

@@ -12,6 +12,7 @@ namespace blockscale::test {
 /// A kernel of grouped_gemm_detail::kernel_specs() as a host function: each family's has a file of
 /// its own.
 void run_grouped_kernel(std::size_t kernel, const Fp8GroupedParams& params);
+void run_grouped_kernel(std::size_t kernel, const Fp8FewRowsParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const PlainKGroupedParams& params);
 void run_grouped_kernel(std::size_t kernel, const GroupedTransformParams& params);

@@ -21,5 +21,8 @@ constexpr auto kFunctions = functions(std::make_index_sequence<Fp8GroupedKernelL
 void run_grouped_kernel(std::size_t kernel, const Fp8GroupedParams& params) {
   kFunctions.at(kernel)(params);
 }
+void run_grouped_kernel(std::size_t, const Fp8FewRowsParams& params) {
+  fp8_few_rows_kernel(params);
+}
 
 }  // namespace blockscale::test

@@ -24,7 +24,7 @@ using test::Random;
 
 /// Whether the FP8 kernels of `plan` compute it.
 bool is_fp8(const GroupedPlan& plan) {
-  return !plan.steps.empty() && std::holds_alternative<Fp8GroupedParams>(plan.steps[0].params);
+  return !plan.steps.empty() && plan.steps[0].is_fp8();
 }
 
 /// Runs a problem's plan and checks all elements that have a bound.
@@ -95,6 +95,44 @@ TEST(EmulatedGroups, ThatHaveOtherRowsThanExpected) {
 }
 
 // Tiles of 192 rows, whose warpgroups take turns: those that have no row of a group pass theirs.
+// B is read by the rows of 16 that warps multiply with as many as 8 of A.
+TEST(EmulatedGroups, OfFewRows) {
+  const cuda::Chip chip = test::chip_of(3);
+  const auto check_few = [&](const GroupedCase& of) {
+    SCOPED_TRACE(text_of(of));
+    Random random(3);
+    LaunchedProblem problem(random, of);
+    problem.x().expected_rows = 1;
+    const GroupedPlan plan = grouped_gemm_detail::plan_grouped(problem.validated(), chip);
+    ASSERT_TRUE(std::holds_alternative<Fp8FewRowsParams>(plan.steps.at(0).params)) << plan.str();
+    check(problem, chip, emulator::random_order(5));
+  };
+  for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+    check_few({.rows = {1, 0, 2, 0}, .n = 136, .k = 1040, .layout = layout, .alpha = true});
+    check_few({.rows = {1, 0, 9, 0, 3, 0, 0}, .n = 40, .k = 272, .layout = layout, .bias = true});
+    check_few({.a = Recipe::fp8_1x128_ue8m0,
+               .b = Recipe::fp8_128x128_ue8m0,
+               .rows = {2},
+               .n = 264,
+               .k = 256,
+               .dtype = Format::f16,
+               .layout = layout});
+  }
+  check_few({.rows = {1, 0, 9, 0, 0, 0, 3, 0}, .n = 40, .k = 400, .gathered = true});
+  check_few({.a = Recipe::fp8_1x128_pow2,
+             .b = Recipe::fp8_tensor,
+             .rows = {1, 2},
+             .n = 40,
+             .k = 2064,
+             .dtype = Format::f32});
+  check_few({.rows = {3, 0, 1, 0, 2, 0, 0, 0, 1, 0, 1, 0}, .k = 400, .gap = 1, .behind = 2});
+  check_few({.rows = {2, 0, 1, 2}, .k = 400, .masked = true});
+  std::vector<std::int32_t> many(70);
+  many[3] = many[40] = 1;
+  many[69] = 8;
+  check_few({.rows = many, .n = 24, .k = 256});
+}
+
 TEST(EmulatedGroups, OfManyRows) {
   for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
     Random random(4);

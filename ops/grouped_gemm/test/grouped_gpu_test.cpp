@@ -43,9 +43,7 @@ void run(const OnDevice& device, const DeviceStream& stream) {
 }
 
 gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return std::holds_alternative<Fp8GroupedParams>(plan.steps.at(0).params)
-             ? gemm_detail::GemmPath::sm90_fp8
-             : gemm_detail::GemmPath::plain;
+  return plan.steps.at(0).is_fp8() ? gemm_detail::GemmPath::sm90_fp8 : gemm_detail::GemmPath::plain;
 }
 
 /// A sample of D's elements within their bound.

@@ -183,7 +183,7 @@ MoePlan plan_moe(const MoeArguments& x, const MoeParts& parts, const cuda::Chip&
 
 bool MoePartPlan::is_fp8() const {
   const auto has = [](const grouped_gemm_detail::GroupedPlan& plan) {
-    return std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
+    return plan.steps.front().is_fp8();
   };
   return has(up) && has(down) && (!shared || (shared->up.is_fp8() && shared->down.is_fp8()));
 }

@@ -25,8 +25,7 @@ using test::Random;
 using test::Routing;
 
 GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  const bool is_fp8 = std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params);
-  return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
+  return plan.steps.front().is_fp8() ? GemmPath::sm90_fp8 : GemmPath::plain;
 }
 
 /// Of the second product of shared experts; without them nobody asks.
@@ -94,6 +93,22 @@ TEST(EmulatedMoe, EveryRouting) {
     check({.tokens = 11, .routing = routing, .residual = routing == Routing::elsewhere});
   }
   check({.tokens = 11}, emulator::in_order());
+}
+
+// Whose products read an expert's weights for each eight of its rows.
+TEST(EmulatedMoe, FewRows) {
+  for (const Routing routing : test::kRoutings) {
+    check({.tokens = 3, .hidden = 528, .inner = 384, .experts = 8, .routing = routing});
+  }
+  check({.w13 = Recipe::fp8_tensor,
+         .w2 = Recipe::fp8_128x128_ue8m0,
+         .tokens = 1,
+         .hidden = 1040,
+         .inner = 256,
+         .experts = 70,
+         .alphas = true,
+         .bias = true});
+  check({.tokens = 4, .hidden = 256, .inner = 320, .experts = 8, .apart = true});
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {

@@ -40,9 +40,8 @@ cuda::DeviceArguments<Arguments> on_device(const Arguments& x) {
 }
 
 gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
-  return std::holds_alternative<Fp8GroupedParams>(plan.steps.front().params)
-             ? gemm_detail::GemmPath::sm90_fp8
-             : gemm_detail::GemmPath::plain;
+  return plan.steps.front().is_fp8() ? gemm_detail::GemmPath::sm90_fp8
+                                     : gemm_detail::GemmPath::plain;
 }
 
 class CudaGpuMoe : public test::OnGpu {};

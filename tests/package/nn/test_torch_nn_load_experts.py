@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
 
 import blockscale.nn  # noqa: E402
+import causal_models  # noqa: E402
 from blockscale._torch_load_experts import gate_of  # noqa: E402
 from blockscale.nn import Experts, load  # noqa: E402
 from nn_experts import (  # noqa: E402
@@ -417,36 +418,20 @@ def test_what_lies_between_products_is_tried(limit: float | None) -> None:
 # --- transformers ---------------------------------------------------------------------------------
 
 
-SIZES = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 64}
-SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
-LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32}
-MODELS = {
-    "Mixtral": {"num_local_experts": 4},
-    "Qwen3Moe": {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 32},
-    "DeepseekV3": {
-        "n_routed_experts": 8, "moe_intermediate_size": 64, "n_group": 2, "topk_group": 1,
-        "v_head_dim": 32, "first_k_dense_replace": 1, "n_shared_experts": 1, **LATENT,
-    },
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("recipe", "dialect"),
     [("nvfp4", "modelopt"), ("mxfp4", "compressed_tensors"), ("fp8_128x128", "deepseek")],
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", causal_models.MIXTURES)
 def test_models_of_transformers(tmp_path: Path, name: str, recipe: str, dialect: str) -> None:
     """Against the same model with dequantized weights; inputs stay, so that bf16 between the
     products is all that differs."""
-    transformers = pytest.importorskip("transformers", minversion="5")
-    config = getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name], num_experts_per_tok=2)
-    kind = getattr(transformers, f"{name}ForCausalLM")
-    torch.manual_seed(0)
-    kind(config).save_pretrained(tmp_path / "plain")
+    pytest.importorskip("transformers", minversion="5")
+    causal_models.save(name, tmp_path / "plain")
     blockscale.convert(tmp_path / "plain", tmp_path / "q", recipe, dialect=dialect)
     blockscale.convert(tmp_path / "q", tmp_path / "numbers", "f32")
-    model = load(kind(config).eval(), tmp_path / "q", activations="none")
-    exact = load(kind(config).eval(), tmp_path / "numbers")
+    model = load(causal_models.model_of(name), tmp_path / "q", activations="none")
+    exact = load(causal_models.model_of(name), tmp_path / "numbers")
     assert any(type(module) is Experts for module in model.modules())
     with torch.no_grad():
         y, want = (m(torch.arange(24).reshape(2, 12)).logits for m in (model, exact))

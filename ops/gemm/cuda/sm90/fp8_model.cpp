@@ -191,10 +191,10 @@ Fp8GemmConfig kernel_of(const Fp8GemmSize& x, const Fp8LaunchConfig& c) {
                                 .columns = c.columns,
                                 .promotion = x.promotion,
                                 .quantizes = x.quantized_columns != 0};
-  Fp8GemmConfig copying = config;
-  copying.copies_scales = true;
-  const bool copies = x.may_copy_scales && c.split == 1 && kFp8GemmKernels.find(copying) >= 0;
-  return copies ? copying : config;
+  Fp8GemmConfig better = config;
+  better.leaves_scales = !x.loads_scales;
+  better.copies_scales = x.may_copy_scales && c.split == 1;
+  return kFp8GemmKernels.find(better) >= 0 ? better : config;
 }
 
 std::uint32_t stages_that_fit(const Fp8GemmConfig& config, std::uint32_t split,

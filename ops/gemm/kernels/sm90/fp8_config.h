@@ -22,6 +22,8 @@ struct Fp8GemmConfig {
   /// places: f32 scales of A's rows and of B's blocks, as takes_copied_scales (cuda/tensor_maps.h)
   /// says.
   bool copies_scales = false;
+  /// All scales hold for all of K and are the epilogue's: a k-block is added as it is.
+  bool leaves_scales = false;
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp8GemmConfig&,
                                                  const Fp8GemmConfig&) = default;
@@ -103,6 +105,7 @@ BLOCKSCALE_HD constexpr int b_scales_of(const Fp8GemmConfig& c) {
 
 /// Scales of a row in a stage: A's times each of B's blocks, or A's alone.
 BLOCKSCALE_HD constexpr int row_scales_of(const Fp8GemmConfig& c) {
+  if (c.leaves_scales) return 0;
   return c.promotion == Promotion::columns ? 1 : b_scales_of(c);
 }
 
@@ -193,7 +196,7 @@ struct Fp8GemmKernels {
   }
 };
 
-using Fp8GemmKernelList = Fp8GemmKernels<20>;
+using Fp8GemmKernelList = Fp8GemmKernels<24>;
 
 namespace detail {
 
@@ -209,6 +212,10 @@ BLOCKSCALE_HD constexpr Fp8GemmConfig quantizing(Fp8GemmConfig config) {
 }
 BLOCKSCALE_HD constexpr Fp8GemmConfig copying_scales(Fp8GemmConfig config) {
   config.copies_scales = true;
+  return config;
+}
+BLOCKSCALE_HD constexpr Fp8GemmConfig leaving_scales(Fp8GemmConfig config) {
+  config.leaves_scales = true;
   return config;
 }
 
@@ -237,6 +244,10 @@ inline constexpr Fp8GemmKernelList kFp8GemmKernels = {{
     detail::copying_scales(detail::by_blocks(192, 128)),
     detail::copying_scales(detail::by_blocks(192, 96)),
     detail::quantizing(detail::by_blocks(192, 128)),
+    detail::leaving_scales(detail::by_blocks(128, 64)),
+    detail::leaving_scales(detail::by_blocks(128, 128)),
+    detail::leaving_scales(detail::by_blocks(192, 96)),
+    detail::leaving_scales(detail::by_blocks(192, 128)),
 }};
 
 }  // namespace blockscale

@@ -80,7 +80,7 @@ BLOCKSCALE_DEVICE bool add_split_sums(const Work<kConfig, Order>& work,
 
 template <Fp8GemmConfig kConfig, class Order>
 using TileStoreOf = TileStore<kConfig.columns, store_bytes_of(kConfig), store_buffers_of(kConfig),
-                              typename Order::RowMap>;
+                              typename Order::RowMap, kConfig.leaves_scales>;
 
 /// A warp's rows of one sub-tile, where D is quantized.
 template <Fp8GemmConfig kConfig, class Order>
@@ -130,7 +130,11 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
         continue;
       }
     }
+    epilogue::EndScales<kConfig.columns> scales;
     multiplier.multiply(work.k_end - work.k_begin, boundary, sums, [&] {
+      if constexpr (kConfig.leaves_scales) {
+        scales.load(p.epilogue, work.span(tile), row + ptx::laneid() / 4, column);
+      }
       // (Where tiles are known at launch, one behind the last costs no branch.)
       if (Order::kIsKnownAtLaunch || work.has(turn + 1)) {
         next = work.tile(turn + 1);
@@ -144,6 +148,7 @@ BLOCKSCALE_DEVICE void multiply_tiles(const Work<kConfig, Order>& work,
     if constexpr (kConfig.quantizes) {
       quantize_sub_tile(work, shared, warp, tile, work.sub_tile(turn), sums);
     } else {
+      if constexpr (kConfig.leaves_scales) scales.apply(sums);
       TileStoreOf<kConfig, Order>(p.epilogue, p.map(Fp8GemmMap::d), shared.results(warp),
                                   p.order.row_map())(sums, work.span(tile), row, column);
     }

@@ -256,7 +256,7 @@ BLOCKSCALE_DEVICE void load_scales(const Work<kConfig, Order>& work, const Share
     if (warp < scale_warps_of(kConfig)) {
       ScaleConsumer<kConfig, Order>(work, shared, warp * 32 + ptx::laneid()).run();
     }
-  } else {
+  } else if constexpr (!kConfig.leaves_scales) {
     const bool a_bytes = work.p.a_scales.bytes, b_bytes = work.p.b_scales.bytes;
     if constexpr (kConfig.promotion == Promotion::blocks) {
       if (work.p.a_scales.data == nullptr) {

@@ -18,9 +18,10 @@ namespace blockscale::fp8_gemm {
 /// each block of B.
 template <Fp8GemmConfig kConfig>
 struct KBlock {
+  static constexpr int kScales = kConfig.leaves_scales ? 1 : 2 * row_scales_of(kConfig);
   ptx::WgmmaAccumulator<kConfig.columns> products;
   uint32_t stage;
-  device::Vector<float, 2 * row_scales_of(kConfig)> scales;
+  device::Vector<float, kScales> scales;
 };
 
 template <Fp8GemmConfig kConfig>
@@ -153,7 +154,9 @@ class Multiplier {
   BLOCKSCALE_DEVICE void take_stage(KBlock<kConfig>& x) {
     x.stage = place_.stage;
     place_.advance(shared_.ring.stages);
-    x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
+    if constexpr (!kConfig.leaves_scales) {
+      x.scales = ptx::ld_shared<decltype(x.scales)>(shared_.row_scale(x.stage, row_));
+    }
   }
 
   /// Begins the next stage's products, or their first half.
@@ -203,6 +206,11 @@ class Multiplier {
 
   BLOCKSCALE_DEVICE void add_by_blocks(const KBlock<kConfig>& x, uint32_t boundary,
                                        float (&sums)[kSums]) const {
+    if constexpr (kConfig.leaves_scales) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kSums; ++i) sums[i] = ptx::add_rn(x.products.get(i), sums[i]);
+      return;
+    }
     constexpr int kBlocks = row_scales_of(kConfig);
     constexpr int kAlike = 16;  // sums of 32 columns: no tile meets a block of B elsewhere
     static_assert(kSums % kAlike == 0);

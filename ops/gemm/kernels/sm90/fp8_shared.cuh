@@ -95,6 +95,7 @@ BLOCKSCALE_DEVICE void for_each_tile(const Work& work, const Visit& visit) {
 /// Arrivals at a stage: that of the warp that begins copies, and those of the warps that store its
 /// scales.
 BLOCKSCALE_HD constexpr uint32_t fillers_of(const Fp8GemmConfig& c) {
+  if (c.leaves_scales) return 1;
   return 1 + (c.copies_scales ? scale_warps_of(c) : 1);
 }
 

@@ -1,0 +1,241 @@
+// D = epilogue(A B^T) of groups of few rows, of FP8 operands with scales of blocks of both: B is
+// read once for as many as 8 rows of a group, straight to registers, as fast as memory gives it.
+//
+// A warp takes 16 rows of B and a part of K, and multiplies them by the tile's rows of A, which lie
+// in shared memory: B's rows are mma.sync's 16 rows, A's its 8 columns. Of a row's 128 bytes of a
+// k-block a lane has 16 in each half; that these are not the k that an instruction's fragments ask
+// for of it changes nothing, as they are the same k of both operands. Warps that divide K add up in
+// shared memory.
+#pragma once
+
+#include "device/scheduler/block_tiles.h"
+#include "device/scheduler/grouped_order.h"
+#include "ops/gemm/kernels/gemv_fp8.cuh"
+
+namespace blockscale {
+
+inline constexpr uint32_t kFewRows = 8;       // of a tile
+inline constexpr uint32_t kFewWarpRows = 16;  // of B
+inline constexpr uint32_t kFewWarps = 8;
+inline constexpr int kFewThreads = 32 * kFewWarps;
+inline constexpr int kFewBlocksPerMultiprocessor = 3;
+
+struct Fp8FewRowsParams {
+  const uint8_t* a = nullptr;  // rows of both begin at multiples of 16 bytes
+  const uint8_t* b = nullptr;
+  int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
+  int64_t b_row_stride = 0, b_batch_stride = 0;  // a matrix of B has less than 2^32 bytes
+  GemmScales a_scales, b_scales;                 // B's: one for all rows of a block of threads
+  const int32_t* index = nullptr;                // the row of A that a row has; null: its own
+  uint32_t a_rows = 0;  // with an index; a row that is none of them is zeros
+  LinearEpilogue epilogue;
+  GroupedOrder order;           // of tiles of kFewRows, a block's rows of B wide; no row moves
+  uint32_t k = 0;               // a multiple of 16
+  uint32_t division_shift = 0;  // 2^this warps divide K, at most all
+  uint32_t part_blocks = 0;     // k-blocks of each of them, but the last ones
+};
+
+namespace fp8_few_rows {
+
+using fp8_gemv::Bytes16;
+
+/// Rows of B that a block has.
+BLOCKSCALE_HD constexpr uint32_t columns_of(uint32_t division_shift) {
+  return (kFewWarps >> division_shift) * kFewWarpRows;
+}
+
+/// Shared memory, in bytes from its start: A's rows, filled up with zeros and so far apart that
+/// reads of neighbours do not meet; for each of them the products of its scales with B's; sums of
+/// warps; what the order asks for.
+struct Memory {
+  uint32_t row_bytes, scales, sums, order;
+};
+BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks) {
+  Memory m{};
+  m.row_bytes = k_blocks * kFp8BlockK + 64;
+  m.scales = kFewRows * m.row_bytes;
+  m.sums = m.scales + k_blocks * kFewRows * 4;
+  m.order = m.sums + kFewWarps * kFewWarpRows * kFewRows * 4;
+  return m;
+}
+
+/// A warp's part of B: some k-blocks of its rows, of which the next ones are on their way.
+class Stream {
+ public:
+  static constexpr int kAhead = 2;  // k-blocks: 4 KB a warp
+  struct Rows {
+    Bytes16 at[2][2];  // of rows lane / 4 and 8 more, 64 bytes apart
+  };
+
+  BLOCKSCALE_DEVICE Stream(const Fp8FewRowsParams& p, uint32_t group, uint32_t first_row,
+                           uint32_t begin, uint32_t end)
+      : b_(p.b + group * p.b_batch_stride),
+        k_(p.k),
+        next_(begin),
+        end_(end),
+        byte_(begin * kFp8BlockK + ptx::laneid() % 4 * 16) {
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t row = first_row + ptx::laneid() / 4 + 8 * i;
+      // Rows outside of B take its last one's place: what they give is not stored.
+      row_[i] = (row < p.epilogue.columns ? row : p.epilogue.columns - 1) *
+                static_cast<uint32_t>(p.b_row_stride);
+    }
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) load(i);
+  }
+
+  /// Calls visit(k-block, its rows) for each k-block.
+  template <class Visit>
+  BLOCKSCALE_DEVICE void for_each(const Visit& visit) {
+    BLOCKSCALE_NO_UNROLL
+    for (uint32_t k = next_ - kAhead; k < end_; k += kAhead) {
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (k + static_cast<uint32_t>(i) >= end_) return;
+        visit(k + static_cast<uint32_t>(i), loaded_[i]);
+        load(i);
+      }
+    }
+  }
+
+ private:
+  BLOCKSCALE_DEVICE void load(int slot) {
+    BLOCKSCALE_UNROLL
+    for (uint32_t half = 0; half < 2; ++half) {
+      const bool has = next_ < end_ && byte_ + half * 64 < k_;
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        loaded_[slot].at[i][half] = ptx::ld_global_nc_if(
+            has, reinterpret_cast<const Bytes16*>(b_ + (row_[i] + byte_ + half * 64)));
+      }
+    }
+    byte_ += kFp8BlockK;
+    ++next_;
+  }
+
+  const uint8_t* b_;  // of the group
+  uint32_t k_, next_, end_;
+  uint32_t byte_;    // of k: this lane's first of the next load
+  uint32_t row_[2];  // where rows begin, from b_ on
+  Rows loaded_[kAhead];
+};
+
+/// The row of A that row `row` of a tile has; false if that is none.
+BLOCKSCALE_DEVICE bool find_row(const Fp8FewRowsParams& p, const Tile& tile, uint32_t row,
+                                uint32_t& of_a) {
+  of_a = tile.first_row + row;
+  if (p.index == nullptr) return true;
+  of_a = static_cast<uint32_t>(ptx::ld_global(p.index + of_a));
+  return of_a < p.a_rows;
+}
+
+/// Fills shared memory with the tile's `rows` rows of A and the products of scales.
+BLOCKSCALE_DEVICE void bring_a(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
+                               uint32_t rows, uint32_t k_blocks, uint32_t first_column) {
+  const uint32_t matrix = p.order.matrix_of(tile);
+  const ptx::SharedAddress shared = device::shared_base();
+  const uint32_t row_steps = k_blocks * 8;
+  for (uint32_t i = ptx::tid_x(); i < rows * row_steps; i += kFewThreads) {
+    const uint32_t row = i / row_steps, byte = (i - row * row_steps) * 16;
+    uint32_t of_a = 0;
+    const bool has = find_row(p, tile, row, of_a) && byte < p.k;
+    const uint8_t* const a = p.a + matrix * p.a_batch_stride + of_a * p.a_row_stride + byte;
+    ptx::cp_async_cg(shared + (row * memory.row_bytes + byte), has ? a : p.a, has ? 16 : 0);
+  }
+  for (uint32_t i = ptx::tid_x(); i < rows * k_blocks; i += kFewThreads) {
+    const uint32_t row = i / k_blocks, k = i - row * k_blocks;
+    uint32_t of_a = 0;
+    const float scale =
+        find_row(p, tile, row, of_a)
+            ? ptx::mul_rn(fp8_gemv::load_scale(p.a_scales, matrix, of_a, k),
+                          fp8_gemv::load_scale(p.b_scales, tile.group, first_column, k))
+            : 0.0f;
+    ptx::st_shared(shared + (memory.scales + i * 4), scale);
+  }
+  ptx::cp_async_wait_all();
+  ptx::barrier_sync_all();
+}
+
+/// Where a warp's sum of a row of A and one of B is, from `sums` on.
+BLOCKSCALE_DEVICE uint32_t sum_offset(uint32_t warp, uint32_t row, uint32_t column) {
+  return ((warp * kFewRows + row) * kFewWarpRows + column) * 4;
+}
+
+}  // namespace fp8_few_rows
+
+BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
+  using fp8_few_rows::Bytes16;
+  using fp8_few_rows::Stream;
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
+  const fp8_few_rows::Memory memory = fp8_few_rows::memory_of(k_blocks);
+  const ptx::SharedAddress shared = device::shared_base();
+  BlockTiles<GroupedOrder, kFewRows> tiles(p.order, shared + memory.order);
+  tiles.begin();
+  if (ptx::ctaid_x() >= tiles.count()) return;
+  const Tile tile = tiles.tile(ptx::ctaid_x());
+
+  const uint32_t warp = device::warp_index(), lane = ptx::laneid();
+  const uint32_t columns = fp8_few_rows::columns_of(p.division_shift);
+  const uint32_t first_column = tile.n * columns;
+  const uint32_t group = warp >> p.division_shift;
+  const uint32_t part = warp - (group << p.division_shift);
+  const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
+  Stream stream(p, tile.group, first_column + group * kFewWarpRows, begin,
+                end < k_blocks ? end : k_blocks);
+  const uint32_t left = tile.end_row - tile.first_row, rows = left < kFewRows ? left : kFewRows;
+  fp8_few_rows::bring_a(p, memory, tile, rows, k_blocks, first_column);
+
+  // Rows that the tile does not have are its first one: what they give is not stored.
+  const auto row_or_first = [&](uint32_t row) { return row < rows ? row : 0; };
+  const ptx::SharedAddress a_at =
+      shared + (row_or_first(lane / 4) * memory.row_bytes + lane % 4 * 16);
+  ptx::SharedAddress scales_at[2];
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < 2; ++i) {
+    scales_at[i] = shared + (memory.scales + row_or_first(lane % 4 * 2 + i) * k_blocks * 4);
+  }
+  float sums[4] = {};
+  stream.for_each([&](uint32_t k, const Stream::Rows& b) {
+    const float scales[2] = {ptx::ld_shared<float>(scales_at[0] + k * 4),
+                             ptx::ld_shared<float>(scales_at[1] + k * 4)};
+    ptx::MmaAccumulator products = {};
+    BLOCKSCALE_UNROLL
+    for (uint32_t half = 0; half < 2; ++half) {
+      const Bytes16 a = ptx::ld_shared<Bytes16>(a_at + (k * kFp8BlockK + half * 64));
+      const Bytes16 &upper = b.at[0][half], &lower = b.at[1][half];
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 4; i += 2) {
+        ptx::mma_sync_m16n8<ptx::MmaElement::e4m3>(
+            products, {{upper.at[i], lower.at[i], upper.at[i + 1], lower.at[i + 1]}},
+            {{a.at[i], a.at[i + 1]}});
+      }
+    }
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) sums[i] = ptx::fma_rn(products.value[i], scales[i % 2], sums[i]);
+  });
+
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t at = fp8_few_rows::sum_offset(warp, lane % 4 * 2 + i % 2, lane / 4 + i / 2 * 8);
+    ptx::st_shared(shared + (memory.sums + at), sums[i]);
+  }
+  ptx::barrier_sync_all();
+  const uint32_t matrix = p.order.matrix_of(tile);
+  for (uint32_t i = ptx::tid_x(); i < rows * columns; i += kFewThreads) {
+    const uint32_t row = i / columns, column = i - row * columns;
+    if (first_column + column >= p.epilogue.columns) continue;
+    const uint32_t first_warp = column / kFewWarpRows << p.division_shift;
+    float sum = 0;
+    for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
+      const uint32_t at = fp8_few_rows::sum_offset(first_warp + w, row, column % kFewWarpRows);
+      sum = ptx::add_rn(sum, ptx::ld_shared<float>(shared + (memory.sums + at)));
+    }
+    fp8_gemv::store(p.epilogue, {matrix, tile.group, tile.first_row + row}, first_column + column,
+                    sum);
+  }
+}
+
+}  // namespace blockscale

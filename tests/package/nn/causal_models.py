@@ -1,0 +1,45 @@
+"""Small causal language models of transformers with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 64}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32}
+DENSE: dict[str, dict[str, Any]] = {"Llama": {}, "Qwen3": {"head_dim": 32}}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Moe": {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 32},
+    "DeepseekV3": {
+        "n_routed_experts": 8, "moe_intermediate_size": 64, "n_group": 2, "topk_group": 1,
+        "v_head_dim": 32, "first_k_dense_replace": 1, "n_shared_experts": 1, **LATENT,
+    },
+    "GptOss": {"num_local_experts": 4, "head_dim": 32},
+}  # fmt: skip
+
+
+def config_of(name: str) -> Any:
+    """Of DENSE or MIXTURES; two experts a token."""
+    import transformers
+
+    more = {"num_experts_per_tok": 2, **MIXTURES[name]} if name in MIXTURES else DENSE[name]
+    # Weights so wide that logits are apart.
+    options = {**SIZES, "initializer_range": 0.06, **more}
+    return getattr(transformers, f"{name}Config")(**options)
+
+
+def model_of(name: str) -> Any:
+    """Random weights, the same each time."""
+    import transformers
+
+    torch.manual_seed(0)
+    return getattr(transformers, f"{name}ForCausalLM")(config_of(name)).eval()
+
+
+def save(name: str, folder: Path) -> Path:
+    model_of(name).save_pretrained(folder)
+    return folder
