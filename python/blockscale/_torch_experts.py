@@ -13,6 +13,9 @@ from ._tensor import TRAITS, ScaledTensor, traits_of
 from ._torch_layer import Layer, Stored, dialect_of, plain_recipe, rows_of
 
 _moe = torch.ops.blockscale.moe.default
+#: What experts are numbered by; int32 holds all numbers of the narrow ones.
+_NARROW = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32)
+_INTEGERS = (*_NARROW, torch.uint32, torch.int64, torch.uint64)
 #: What the weights are called in a state_dict: transformers' names.
 _PARAMETERS = {"w13_": "gate_up_proj", "w2_": "down_proj"}
 
@@ -140,8 +143,8 @@ class Experts(Layer):
 
         Args:
             hidden_states: [..., H] of f32, f16 or bf16.
-            top_k_index: integers [..., top_k], at most 16 experts of each token. What names no
-                expert is dropped: -1, or E and above.
+            top_k_index: integers [..., top_k], 1 to 16 experts of each token. What names no expert
+                is dropped: -1, or E and above.
             top_k_weights: floats [..., top_k].
 
         Returns:
@@ -155,13 +158,13 @@ class Experts(Layer):
         recipe, buffers = plain_recipe(hidden_states, "hidden_states"), self._buffers
         (up, up_layout, _, _), (down, down_layout, _, _) = self._forms.values()
         rows = rows_of(hidden_states, self.hidden_dim, "hidden_states")
-        choices = top_k_index.shape[-1]
+        ids, weights = _choices(top_k_index, top_k_weights)
         y = _moe(
             rows,
             buffers["w13_values"],
             buffers["w2_values"],
-            top_k_index.reshape(-1, choices).to(torch.int32).contiguous(),
-            top_k_weights.reshape(-1, choices).to(torch.float32).contiguous(),
+            ids,
+            weights,
             recipe,
             up,
             down,
@@ -201,7 +204,7 @@ class Experts(Layer):
         """Raises what `moe` says of the weights, of no token."""
         where = {"device": self._buffers["w2_values"].device, "dtype": torch.float32}
         nothing = torch.empty(0, 1, **where)
-        self(torch.empty(0, self.hidden_dim, **where), nothing, nothing)
+        self(torch.empty(0, self.hidden_dim, **where), nothing.int(), nothing)
 
     def _stored_name(self, weight: str, name: str) -> str:
         parameter = _PARAMETERS[weight]
@@ -216,3 +219,27 @@ class Experts(Layer):
             if self._buffers[weight + "alphas"] is not None
         ]
         return super()._stored() + alphas
+
+
+def _choices(index: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a router chose, int32 and float32 [tokens, top_k].
+
+    Raises:
+        TypeError, ValueError: they are no choices, or not as many.
+    """
+    if index.dtype not in _INTEGERS:
+        raise TypeError(f"top_k_index: has dtype {index.dtype}, must be integers")
+    if not weights.is_floating_point():
+        raise TypeError(f"top_k_weights: has dtype {weights.dtype}, must be floats")
+    shape = index.shape
+    if not shape or not shape[-1]:
+        raise ValueError(f"top_k_index: shape is {tuple(shape)}, must be (..., top_k)")
+    if weights.shape[-1:] != shape[-1:] or weights.numel() != index.numel():
+        raise ValueError(
+            f"top_k_weights: shape is {tuple(weights.shape)}, must be {tuple(shape)}, that of "
+            "top_k_index"
+        )
+    if index.dtype not in _NARROW:  # what is beyond int32 names no expert, whatever its low bits do
+        index = index.long().clamp(-1, torch.iinfo(torch.int32).max)
+    ids, factors = (t.reshape(-1, shape[-1]) for t in (index, weights))
+    return ids.to(torch.int32).contiguous(), factors.to(torch.float32).contiguous()

@@ -109,7 +109,7 @@ def test_what_comes_otherwise_than_it_is_needed() -> None:
     assert torch.equal(layer(x, ids.short(), weights.double()), want)
     half = layer(x, ids, weights.bfloat16())
     assert torch.equal(half, layer(x, ids, weights.bfloat16().float()))
-    for none in (-1, E, E + 3):  # no expert, or one of another device
+    for none in (-1, E, E + 3, 2**32, -(2**32) + 1):  # no expert, or one of another device
         ids[2] = none
         y = layer(x, ids, weights)
         assert not y[2].any() and torch.equal(y[3:], want[3:])
@@ -300,6 +300,36 @@ ERRORS = [
     ),
     (lambda: layer_of()(normal(3, H).requires_grad_(), *routes(3)), ValueError, "requires grad"),
     (lambda: layer_of()(normal(3, H), *routes(2)), ValueError, r"ids: shape is \(2, 2\), must be"),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], routes(3)[1].T),
+        ValueError,
+        r"top_k_weights: shape is \(2, 3\), must be \(3, 2\), that of top_k_index",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], normal(3, E).softmax(-1)),
+        ValueError,
+        r"top_k_weights: shape is \(3, 4\), must be \(3, 2\), that of top_k_index",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), torch.empty(3, 0).int(), normal(3, 0)),
+        ValueError,
+        r"top_k_index: shape is \(3, 0\), must be \(..., top_k\)",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[1], routes(3)[1]),
+        TypeError,
+        "top_k_index: has dtype torch.float32, must be integers",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0] > 0, routes(3)[1]),
+        TypeError,
+        "top_k_index: has dtype torch.bool, must be integers",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], routes(3)[0]),
+        TypeError,
+        "top_k_weights: has dtype torch.int64, must be floats",
+    ),
 ]
 
 
