@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
 
 import blockscale.nn  # noqa: E402
-from blockscale._torch_load_experts import gate_of  # noqa: E402
+from blockscale._torch_stacks import gate_of  # noqa: E402
 from blockscale.nn import Experts, load  # noqa: E402
 from nn_experts import (  # noqa: E402
     NAMES,
@@ -403,7 +403,9 @@ def test_a_module_in_two_places_and_one_in_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [None, 7.0, 100.0, math.inf])
 def test_what_lies_between_products_is_tried(limit: float | None) -> None:
     experts = TurnedExperts()
-    assert gate_of(experts) == {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0}
+    usual = {"gate_first": True, "interleave": 0, "limit": None, "alpha": 1.0, "up_shift": 0.0}
+    turned = usual | {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0}
+    assert gate_of(experts) == turned
     experts, want = GateUpExperts(), None if limit == math.inf else limit
     if limit is not None:
         experts.swiglu_limit = limit
@@ -411,7 +413,7 @@ def test_what_lies_between_products_is_tried(limit: float | None) -> None:
             torch.nn.functional.silu(x.chunk(2, -1)[0].clamp(max=limit))
             * x.chunk(2, -1)[1].clamp(-limit, limit)
         )
-    assert gate_of(experts) == {"interleave": 0, "limit": want, "alpha": 1.0, "up_shift": 0.0}
+    assert gate_of(experts) == usual | {"limit": want}
 
 
 # --- transformers ---------------------------------------------------------------------------------
