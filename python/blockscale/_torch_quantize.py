@@ -14,7 +14,7 @@ import torch
 from . import _native
 from ._calibrator import Calibrator
 from ._checkpoint import Path, choice_options
-from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice
+from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice, TensorScaleSense
 from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
 from ._torch_layer import PLAIN, Layer
@@ -183,10 +183,13 @@ def _quantized(
 ) -> ScaledTensor:
     """`tensor` as `convert` would store it; `scale`: of the whole tensor, where it is given."""
     traits = traits_of(weight.recipe, "recipe")
-    scale = None if scale is None else scale.to(tensor.device)
+    tensor, scale = tensor.detach().contiguous(), None if scale is None else scale.to(tensor.device)
     how: dict[str, Any] = {"amax_floor": options.amax_floor}
     if traits.tensor_scale:
-        how |= {"tensor_scale": scale, "sense": _native.dialect_sense(_dialect(options))}
+        sense = _native.dialect_sense(_dialect(options))
+        if scale is None and sense == TensorScaleSense.multiplier:  # codes come from what is stored
+            scale = quantize_tensor(tensor, traits.recipe, sense=sense).tensor_scale
+        how |= {"tensor_scale": scale, "sense": sense}
     elif scale is not None:
         how["scales"] = scale
     if options.scales != ScaleChoice.amax:
@@ -197,7 +200,7 @@ def _quantized(
             how["channel_means"] = np.array(weight.channel_means, np.float32)
     elif traits.name.startswith("mx"):
         how["scale_mode"] = weight.scale_mode
-    return quantize_tensor(tensor.detach().contiguous(), traits.recipe, **how)
+    return quantize_tensor(tensor, traits.recipe, **how)
 
 
 def _dialect(options: _native.ConvertOptions) -> Dialect:
