@@ -11,7 +11,15 @@ import torch
 from ._native import Activations, TensorInfo, WeightInputs
 from ._tensor import TRAITS, ScaledTensor
 from ._torch_experts import Experts
-from ._torch_stacks import BIASES, STACKS, gate_of, is_experts, is_transposed, unreplaced
+from ._torch_stacks import (
+    BIASES,
+    STACKS,
+    gate_of,
+    halves_of,
+    is_transposed,
+    stacks_of,
+    unreplaced,
+)
 from ._torch_stored import Place, Source, copy_into, plain_mismatch
 
 #: Of an expert's matrices: gate, up and down.
@@ -26,12 +34,7 @@ _Names: TypeAlias = tuple[list[str], list[str]]
 
 def experts_of(places: list[Place], source: Source) -> list[StoredExperts]:
     """The experts modules that a checkpoint has quantized, or expert by expert."""
-    tied: dict[tuple[int, int], dict[str, torch.nn.Module]] = {}
-    for place in places:
-        if place.attribute == STACKS[0] and is_experts(place.module):
-            stacks = id(place.tensor), id(place.module.down_proj)
-            tied.setdefault(stacks, {})[place.name.removesuffix(STACKS[0])] = place.module
-    found = [StoredExperts(modules, source) for modules in tied.values()]
+    found = [StoredExperts(modules, source) for modules in stacks_of(places)]
     return [experts for experts in found if experts.stored]
 
 
@@ -39,8 +42,7 @@ class StoredExperts:
     """An experts module, and what is stored for its stacks.
 
     Args:
-        modules: by their paths in the model, with a dot behind where there is one: those that have
-            one pair of stacks, or the same one in several places.
+        modules: of `stacks_of`.
         source: the checkpoint.
     """
 
@@ -247,23 +249,15 @@ class StoredExperts:
 
     def fill(self, device: torch.device | None) -> None:
         """The modules' stacks from plain matrices."""
-        gate, concatenated = self._gates[0], getattr(self._modules[0], "is_concatenated", True)
-        interleaved = not concatenated if gate is None else bool(gate["interleave"])
-        gate_first = gate is None or gate["gate_first"]
         for place, infos in zip((self._up, self._down), self._infos, strict=True):
             old = place.tensor
             stack = torch.empty(old.shape, dtype=old.dtype, device=place.device(device))
-            matrices = stack.mT if self._is_transposed else stack  # [E, out, in]
-            if place is self._up:  # [E, 2, I, H]
-                sizes = (-1, 2) if interleaved else (2, -1)
-                matrices = matrices.unflatten(1, sizes)
-                matrices = matrices.transpose(1, 2) if interleaved else matrices
-
+            matrices = (stack.mT if self._is_transposed else stack,)  # [E, out, in]
+            if place is self._up:
+                matrices = halves_of(self._modules[0], matrices[0], self._gates[0])
             for i, info in enumerate(infos):
-                each = len(infos) // self.experts
-                one = matrices[i // each]
-                half = i % each if gate_first else 1 - i % each
-                (one if each == 1 else one[half]).copy_(self._source.plain(info, stack.device))
+                expert, half = divmod(i, len(matrices))
+                matrices[half][expert].copy_(self._source.plain(info, stack.device))
             filled = torch.nn.Parameter(stack, requires_grad=old.requires_grad)
             for module in self._modules:
                 module._parameters[place.attribute] = filled

@@ -11,10 +11,21 @@ from typing import Any
 import torch
 
 from ._torch_layer import PLAIN
-from ._torch_stored import extras_of
+from ._torch_stored import Place, extras_of
 
 STACKS = ("gate_up_proj", "down_proj")
 BIASES = ("gate_up_proj_bias", "down_proj_bias")
+
+
+def stacks_of(places: list[Place]) -> list[dict[str, torch.nn.Module]]:
+    """The modules that have stacks, by their paths, with a dot behind where there is one; those
+    together that have one pair of stacks, or are one module in several places."""
+    tied: dict[tuple[int, int], dict[str, torch.nn.Module]] = {}
+    for place in places:
+        if place.attribute == STACKS[0] and is_experts(place.module):
+            stacks = id(place.tensor), id(place.module.down_proj)
+            tied.setdefault(stacks, {})[place.name.removesuffix(STACKS[0])] = place.module
+    return list(tied.values())
 
 
 def is_experts(module: torch.nn.Module) -> bool:
@@ -28,6 +39,21 @@ def is_experts(module: torch.nn.Module) -> bool:
 def is_transposed(up: torch.Tensor, down: torch.Tensor) -> bool:
     """Whether the matrices are [in, out], as gpt-oss has them: a product without transposing."""
     return bool(up.shape == (len(down), down.shape[2], 2 * down.shape[1]))
+
+
+def halves_of(
+    module: torch.nn.Module, stack: torch.Tensor, gate: dict[str, Any] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gates and ups [E, out, in] of a stack [E, 2 out, in], views of its memory.
+
+    Args:
+        module: whose stack it is; its `is_concatenated` counts where `gate` is None.
+        stack: transposed where the module has it so.
+        gate: its `gate_of`.
+    """
+    turned = not getattr(module, "is_concatenated", True) if gate is None else gate["interleave"]
+    first, second = (stack[:, ::2], stack[:, 1::2]) if turned else stack.chunk(2, dim=1)
+    return (first, second) if gate is None or gate["gate_first"] else (second, first)
 
 
 def unreplaced(
