@@ -16,6 +16,7 @@ from ._torch_stacks import (
     STACKS,
     gate_of,
     halves_of,
+    is_gate_first,
     is_transposed,
     stacks_of,
     unreplaced,
@@ -49,6 +50,9 @@ class StoredExperts:
     def __init__(self, modules: dict[str, torch.nn.Module], source: Source) -> None:
         self._source = source
         self._modules = list({id(module): module for module in modules.values()}.values())
+        self._gates = [gate_of(module) for module in self._modules]
+        #: Which of two matrices is a gate.
+        self._gate_at = 0 if is_gate_first(self._gates[0]) else 1
         first = self._modules[0]
         up, down = (getattr(first, name) for name in STACKS)
         self._is_transposed = is_transposed(up, down)
@@ -73,7 +77,6 @@ class StoredExperts:
         ]
         #: Whether `Experts` take the module's place.
         self.quantized = any(info.quantized for infos in self._infos for info in infos)
-        self._gates = [gate_of(module) if self.stored else None for module in self._modules]
 
     def _names_in(self, path: str) -> _Names:
         """What the weights are called in the checkpoint, if they are stored for this path and no
@@ -84,7 +87,7 @@ class StoredExperts:
 
         stacks = [path + name for name in STACKS]
         for gate, up, down in _NAMES:
-            names = of_each(gate, up), of_each(down)
+            names = of_each(*((up, gate) if self._gate_at else (gate, up))), of_each(down)
             if any(self._source.info(name) is not None for some in names for name in some):
                 return names
         if any(info is not None and info.quantized for info in map(self._source.info, stacks)):
@@ -110,9 +113,9 @@ class StoredExperts:
             if self._source.info(name) is None
         ]
         places = (self._up, self._down)
-        for place, infos, shape in zip(places, self._infos, self._shapes(), strict=True):
+        for place, infos, shapes in zip(places, self._infos, self._shapes(), strict=True):
             for info in infos:
-                problems += self._mismatch(info, place, shape)
+                problems += self._mismatch(info, place, shapes)
             recipes = list(dict.fromkeys(info.recipe.name for info in infos if info.quantized))
             if len(recipes) > 1:
                 problems.append(
@@ -140,16 +143,18 @@ class StoredExperts:
             "experts in the checkpoint"
         ]
 
-    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of what is stored for gates and ups, and for downs."""
+    def _shapes(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """That may be stored for gates and ups, and for downs."""
         up, down = (self.inner, self.hidden), (self.hidden, self.inner)
-        if self._is_stack:
-            return (self.experts, 2 * self.inner, self.hidden), (self.experts, *down)
-        return up, down
+        if not self._is_stack:
+            return [up], [down]
+        whole, apart = (self.experts, 2 * self.inner, self.hidden), (2 * self.experts, *up)
+        is_turned = any(gate is not None and gate["interleave"] for gate in self._gates)
+        return [whole] if is_turned else [whole, apart], [(self.experts, *down)]
 
-    def _mismatch(self, info: TensorInfo, place: Place, shape: tuple[int, ...]) -> list[str]:
-        if tuple(info.shape) != shape and not info.form:
-            return [f"{info.name}: shape is {tuple(info.shape)}, in the model {shape}"]
+    def _mismatch(self, info: TensorInfo, place: Place, shapes: list[tuple[int, ...]]) -> list[str]:
+        if tuple(info.shape) not in shapes and not info.form:
+            return [f"{info.name}: shape is {tuple(info.shape)}, in the model {shapes[0]}"]
         if info.quantized:
             return self._source.problems(info)
         if self.quantized:
@@ -192,9 +197,8 @@ class StoredExperts:
         for info in up:
             weight = self._source.checkpoint[info.name]
             factors.append(float(weight.tensor_scale[0]))
-        ratios = torch.tensor(factors[1::2], device="cpu") / torch.tensor(
-            factors[::2], device="cpu"
-        )
+        pairs = torch.tensor(factors, device="cpu").reshape(-1, 2)
+        ratios = pairs[:, 1 - self._gate_at] / pairs[:, self._gate_at]
         if bool((ratios == 1).all()):
             return None
         return 1 / ratios if weight.sense.name == "divisor" else ratios
@@ -205,10 +209,10 @@ class StoredExperts:
         where = self._up.device(device), self._down.device(device)
         if self._is_stack:
             w13, w2 = self._source.weight(up[0], where[0]), self._source.weight(down[0], where[1])
-            ratios, order = None, {}
+            ratios = None
         else:
-            w13, w2 = paired(self._stacked(up, where[0])), self._stacked(down, where[1])
-            ratios, order = self._up_over_gate(), {"gate_first": True, "interleave": 0}
+            w13 = paired(self._stacked(up, where[0]), self._gate_at)
+            w2, ratios = self._stacked(down, where[1]), self._up_over_gate()
         dialects = {self._source.dialect(weight.recipe) for weight in (w13, w2)}
         dialect = dialects.pop() if len(dialects) == 1 else None
         layers = []
@@ -217,7 +221,7 @@ class StoredExperts:
             layer = Experts(
                 w13,
                 w2,
-                **(gate | order),
+                **gate,
                 activations=self._activations(up[0]),
                 expert_alphas=None if ratios is None else (None, ratios.to(where[1])),
                 dialect=dialect,
@@ -273,9 +277,9 @@ def activations_of(inputs: WeightInputs | None, recipe: str) -> str:
     return "fp8_1x128" if recipe.startswith("fp8_") else "bf16"
 
 
-def paired(weight: ScaledTensor) -> ScaledTensor:
-    """Gates and ups in turns, [2 E, I, H], as [E, 2 I, H], a view of the same memory; or as they
-    are, where no block of scales divides I."""
+def paired(weight: ScaledTensor, gate_at: int) -> ScaledTensor:
+    """Gates and ups in turns, [2 E, I, H], as [E, 2 I, H], a view of the same memory, with the
+    tensor scales of gates; or as they are, where no block of scales divides I."""
     traits, (matrices, inner, _) = TRAITS[weight.recipe], weight.shape
     values, scales, factors = weight.values, weight.scales, weight.tensor_scale
     values = values.reshape(matrices // 2, 2 * inner, -1)
@@ -288,5 +292,5 @@ def paired(weight: ScaledTensor) -> ScaledTensor:
     else:
         return weight
     if factors is not None:
-        factors = factors[0::2].contiguous()  # whoever pairs has the others
+        factors = factors[gate_at::2].contiguous()  # whoever pairs has the others
     return ScaledTensor(values, scales, weight.recipe, tensor_scale=factors, sense=weight.sense)

@@ -12,7 +12,15 @@ from ._native import Dialect
 from ._tensor import ScaledTensor
 from ._torch_experts import Experts
 from ._torch_load_experts import activations_of, paired
-from ._torch_stacks import STACKS, gate_of, halves_of, is_transposed, stacks_of, unreplaced
+from ._torch_stacks import (
+    STACKS,
+    gate_of,
+    halves_of,
+    is_gate_first,
+    is_transposed,
+    stacks_of,
+    unreplaced,
+)
 from ._torch_stored import Place
 
 
@@ -39,6 +47,9 @@ class PlainExperts:
         path, first = next(iter(modules.items()))
         up, down = (getattr(first, name) for name in STACKS)
         halves = halves_of(first, up.detach(), self._gates[0])
+        #: Which of two matrices is a gate.
+        self._gate_at = 0 if is_gate_first(self._gates[0]) else 1
+        names = ("up_proj", "gate_proj") if self._gate_at else ("gate_proj", "up_proj")
         self._name = path + STACKS[0]
         #: Each matrix, called as in a checkpoint: of gates and ups, and of downs.
         self._places = tuple(
@@ -48,7 +59,7 @@ class PlainExperts:
                 for part, stack, matrices in parts
             ]
             for parts in (
-                (("gate_proj", STACKS[0], halves[0]), ("up_proj", STACKS[0], halves[1])),
+                tuple((name, STACKS[0], half) for name, half in zip(names, halves, strict=True)),
                 (("down_proj", STACKS[1], down.detach()),),
             )
         )
@@ -98,9 +109,9 @@ class PlainExperts:
         for module, gate in zip(self._modules, self._gates, strict=True):
             assert gate is not None
             layer = Experts(
-                paired(up),
+                paired(up, self._gate_at),
                 down,
-                **(gate | {"gate_first": True, "interleave": 0}),
+                **gate,
                 activations=activations_of(weight.inputs, weight.recipe.name),
                 dialect=dialect,
             )

@@ -44,7 +44,7 @@ def is_transposed(up: torch.Tensor, down: torch.Tensor) -> bool:
 def halves_of(
     module: torch.nn.Module, stack: torch.Tensor, gate: dict[str, Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gates and ups [E, out, in] of a stack [E, 2 out, in], views of its memory.
+    """Gates and ups [E, out, in] of a stack [E, 2 out, in], in the order of memory, as views.
 
     Args:
         module: whose stack it is; its `is_concatenated` counts where `gate` is None.
@@ -52,8 +52,12 @@ def halves_of(
         gate: its `gate_of`.
     """
     turned = not getattr(module, "is_concatenated", True) if gate is None else gate["interleave"]
-    first, second = (stack[:, ::2], stack[:, 1::2]) if turned else stack.chunk(2, dim=1)
-    return (first, second) if gate is None or gate["gate_first"] else (second, first)
+    return (stack[:, ::2], stack[:, 1::2]) if turned else stack.chunk(2, dim=1)
+
+
+def is_gate_first(gate: dict[str, Any] | None) -> bool:
+    """Of a `gate_of`, whether gates come before ups; where it says nothing, they do."""
+    return gate is None or gate["gate_first"]
 
 
 def unreplaced(
@@ -65,7 +69,7 @@ def unreplaced(
         module: that `is_experts`.
         name: of its gates and ups.
         gate: its `gate_of`.
-        by_name: whether gates and ups stand apart where they come from, gates first in `Experts`.
+        by_name: whether gates and ups stand apart where they come from.
     """
     problems = []
     if extras := extras_of(module, *STACKS, *BIASES, "act_fn") or _tensors_of_activation(module):
@@ -76,18 +80,16 @@ def unreplaced(
             f"{name}: {type(module).__name__}.forward takes ({', '.join(arguments)}), must take "
             "hidden states, experts and weights of each token"
         )
-    biases = [bias for bias in (getattr(module, bias, None) for bias in BIASES) if bias is not None]
     if gate is None:
         problems.append(
             f"{name}: what {type(module).__name__} has between its products is no SwiGLU that moe "
             "has"
         )
-    elif by_name and (gate["interleave"] or not gate["gate_first"]) and biases:
-        order = "in turns" if gate["interleave"] else "the other way round"
+    elif by_name and gate["interleave"]:
         problems.append(
-            f"{name}: has gates and ups {order} in the model, and the checkpoint has them by name; "
-            "biases would be in another order than weights"
+            f"{name}: has gates and ups in turns in the model, and the checkpoint has them by name"
         )
+    biases = [bias for bias in (getattr(module, bias, None) for bias in BIASES) if bias is not None]
     dtypes = {bias.dtype for bias in biases}
     if len(dtypes) > 1 or not dtypes <= PLAIN.keys():
         said = ", ".join(sorted(map(str, dtypes)))

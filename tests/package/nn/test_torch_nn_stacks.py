@@ -119,16 +119,57 @@ def test_plain_experts_by_name_go_where_the_code_has_them(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", [UpsFirst, InTurns])
-@pytest.mark.parametrize("stored", ["by name", "as stacks"])
-def test_quantized_experts_in_other_orders(tmp_path: Path, kind: Any, stored: str) -> None:
-    options = {"experts_layout": "out_in"} if stored == "as stacks" else {}
-    state = by_name(seeded()) if not options else in_order(seeded().state_dict(), kind)
-    layer = load(on_meta(kind), convert(state, tmp_path, "mxfp4", **options)).layers[0].mlp.experts
-    assert type(layer) is Experts
-    usual = convert(by_name(seeded()), tmp_path / "usual", "mxfp4")
+def test_quantized_stacks_in_other_orders(tmp_path: Path, kind: Any) -> None:
+    state = in_order(seeded().state_dict(), kind)
+    layer = experts_of(kind, convert(state, tmp_path, "mxfp4", experts_layout="out_in"))
     given = normal(5, H, seed=9), *routes(5)
     assert off_by(layer(*given), layer, *given) <= 1
-    assert torch.equal(layer(*given), load(on_meta(), usual).layers[0].mlp.experts(*given))
+    usual = convert(by_name(seeded()), tmp_path / "usual", "mxfp4")
+    assert torch.equal(layer(*given), experts_of(GateUpExperts, usual)(*given))
+
+
+def experts_of(kind: Any, folder: Path) -> Any:
+    layer = load(on_meta(kind), folder).layers[0].mlp.experts
+    assert type(layer) is Experts
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("recipe", "inner"), [("mxfp4", 64), ("nvfp4", 64), ("fp8_128x128", 64), ("fp8_128x128", 128)]
+)
+@pytest.mark.parametrize("kind", [GateUpExperts, UpsFirst])
+def test_a_state_is_a_checkpoint_in_the_models_order(
+    tmp_path: Path, kind: Any, recipe: str, inner: int
+) -> None:
+    """Also where gates and ups are apart, since no block divides them."""
+    folder = convert(by_name(seeded(inner=inner)), tmp_path, recipe)
+    model, usual = load(on_meta(kind, inner), folder), load(on_meta(inner=inner), folder)
+    given = normal(5, H, seed=9), *routes(5)
+    for block, want in zip(model.layers, usual.layers, strict=True):
+        assert block.mlp.experts.gate_first == (kind is GateUpExperts)
+        assert torch.equal(block.mlp.experts(*given), want.mlp.experts(*given))
+    config = (folder / "config.json").read_text()
+    again = load(on_meta(kind, inner), save_state(model.state_dict(), tmp_path / "saved", config))
+    with torch.no_grad():
+        assert torch.equal(again(given[0]), model(given[0]))
+
+
+@pytest.mark.parametrize("kind", [GateUpExperts, UpsFirst])
+def test_ups_with_tensor_scales_of_their_own(tmp_path: Path, kind: Any) -> None:
+    folder = convert(by_name(seeded()), tmp_path, "nvfp4")
+    state = load_file(folder / "model.safetensors")
+    for e, factor in enumerate((1, 3, 1.25, 0.7)):
+        state[f"layers.0.mlp.experts.{e}.up_proj.weight_global_scale"].mul_(factor)
+    save_file(state, folder / "model.safetensors")
+    layer, usual = experts_of(kind, folder), experts_of(GateUpExperts, folder)
+    given = normal(5, H, seed=9), *routes(5)
+    assert layer.w2_alphas is not None and torch.equal(layer(*given), usual(*given))
+
+
+def test_gates_and_ups_in_turns_have_no_names(tmp_path: Path) -> None:
+    folder = convert(by_name(seeded()), tmp_path, "mxfp4")
+    with pytest.raises(ValueError, match="has gates and ups in turns in the model, and the check"):
+        load(on_meta(InTurns), folder)
 
 
 @pytest.mark.parametrize("kind", [HiddenLimit, Softcapped, Choosy])
