@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
-from ._arrays import count
+from ._arrays import count, number
 from ._moe import _pair
 from ._native import Dialect, Recipe
 from ._tensor import TRAITS, ScaledTensor, traits_of
@@ -107,8 +107,10 @@ class Experts(Layer):
         self._hold("w13_", w13, "w13", ("E", columns, "H"))
         self._hold("w2_", w2, "w2", ("E", "H", "I"))
         self.num_experts, self.hidden_dim, self.intermediate_dim = w2.shape
-        self.activation, self.gate_first, self.interleave = activation, gate_first, interleave
-        self.limit, self.alpha, self.up_shift = limit, alpha, up_shift
+        self.activation, self.gate_first = activation, bool(gate_first)
+        self.interleave = count(interleave, "interleave")
+        self.limit = None if limit is None else number(limit, "limit")
+        self.alpha, self.up_shift = number(alpha, "alpha"), number(up_shift, "up_shift")
         self.local_expert_offset = count(local_expert_offset, "local_expert_offset")
         self.batch_invariant = bool(batch_invariant)
         forms = up, down = self._forms["w13_"], self._forms["w2_"]

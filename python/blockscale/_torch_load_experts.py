@@ -197,7 +197,7 @@ class StoredExperts:
         for info in up:
             weight = self._source.checkpoint[info.name]
             factors.append(float(weight.tensor_scale[0]))
-        pairs = torch.tensor(factors, device="cpu").reshape(-1, 2)
+        pairs = torch.tensor(factors, dtype=torch.float32, device="cpu").reshape(-1, 2)
         ratios = pairs[:, 1 - self._gate_at] / pairs[:, self._gate_at]
         if bool((ratios == 1).all()):
             return None

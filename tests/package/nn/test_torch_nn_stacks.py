@@ -27,6 +27,7 @@ from nn_experts import (  # noqa: E402
     save_state,
     seeded,
 )
+from nn_model import same  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 silu = torch.nn.functional.silu
@@ -162,6 +163,11 @@ def test_ups_with_tensor_scales_of_their_own(tmp_path: Path, kind: Any) -> None:
         state[f"layers.0.mlp.experts.{e}.up_proj.weight_global_scale"].mul_(factor)
     save_file(state, folder / "model.safetensors")
     layer, usual = experts_of(kind, folder), experts_of(GateUpExperts, folder)
+    torch.set_default_dtype(torch.float64)  # that of a model, say, and not that of scales
+    try:
+        assert same(experts_of(kind, folder).w2_alphas, layer.w2_alphas)
+    finally:
+        torch.set_default_dtype(torch.float32)
     given = normal(5, H, seed=9), *routes(5)
     assert layer.w2_alphas is not None and torch.equal(layer(*given), usual(*given))
 
