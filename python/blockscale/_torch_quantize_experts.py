@@ -79,7 +79,7 @@ class PlainExperts:
         Raises:
             ValueError: of some matrices only, or they cannot.
         """
-        weights = [planned[place.name] for place in self.places]
+        weights = [planned[place.name] for place in self.places if place.name in planned]
         kept = [weight for weight in weights if not weight.converted]
         if len(kept) == len(weights):
             return False
@@ -93,7 +93,7 @@ class PlainExperts:
         if len(inputs) > 1:
             problems.append(f"{self._name}: inputs are {' and '.join(inputs)}, must be one of them")
         if problems:
-            raise ValueError("model: " + "\n".join(problems))
+            raise ValueError("model: " + "\n".join([*problems, "(exclude may name these experts)"]))
         return True
 
     def layers(
@@ -102,7 +102,7 @@ class PlainExperts:
         quantized: Callable[[Place], ScaledTensor],
         dialect: Dialect,
     ) -> list[tuple[torch.nn.Module, Experts]]:
-        """The modules, and for each an `Experts` in its place, without biases."""
+        """The modules, and for each an `Experts` in its place."""
         up, down = (_stacked(list(map(quantized, places))) for places in self._places)
         weight = planned[self._places[0][0].name]
         layers = []
