@@ -90,6 +90,12 @@ def unreplaced(
             f"{name}: has gates and ups in turns in the model, and the checkpoint has them by name"
         )
     biases = [bias for bias in (getattr(module, bias, None) for bias in BIASES) if bias is not None]
+    up, down = (getattr(module, stack) for stack in STACKS)
+    outputs = 2 if is_transposed(up, down) else 1  # that dimension
+    for bias, stack in zip(BIASES, (up, down), strict=True):
+        shape, given = (len(stack), stack.shape[outputs]), getattr(module, bias, None)
+        if given is not None and given.shape != shape:
+            problems.append(f"{name}: {bias} has shape {tuple(given.shape)}, must be {shape}")
     dtypes = {bias.dtype for bias in biases}
     if len(dtypes) > 1 or not dtypes <= PLAIN.keys():
         said = ", ".join(sorted(map(str, dtypes)))

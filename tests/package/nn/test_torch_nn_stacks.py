@@ -197,6 +197,18 @@ def test_a_slope_that_was_learned_is_not_lost(tmp_path: Path, make: Any) -> None
         load(model, convert(state, tmp_path, "mxfp4"))
 
 
+@pytest.mark.parametrize("bias", ["gate_up_proj_bias", "down_proj_bias"])
+def test_biases_that_experts_share(tmp_path: Path, bias: str) -> None:
+    """Are found before anything changes."""
+    model, size = seeded(), 2 * I if bias == "gate_up_proj_bias" else H
+    experts = model.layers[1].mlp.experts
+    setattr(experts, bias, torch.nn.Parameter(torch.zeros(size)))
+    state = by_name(seeded()) | {f"layers.1.mlp.experts.{bias}": torch.ones(size)}
+    with pytest.raises(ValueError, match=rf"{bias} has shape \({size},\), must be \(4, {size}\)"):
+        load(model, convert(state, tmp_path, "mxfp4"))
+    assert model.layers[1].mlp.experts is experts and not getattr(experts, bias).any()
+
+
 # --- ties -----------------------------------------------------------------------------------------
 
 
