@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
 
 from . import _native
@@ -183,14 +182,13 @@ class _Loader:
         infos = [info for place in group if (info := self._info(place)) is not None]
         if any(info.quantized for info in infos):
             return []  # a mismatch already
-        names = [info.name for info in infos]
-        if group and not names:
+        if group and not infos:
             return _unfilled(group[0])
-        parts = [self._checkpoint._native.plain_parts(name) for name in names]
         return [
-            f"{name}: is one tensor with {names[0]} in the model, and another in the checkpoint"
-            for name, part in zip(names[1:], parts[1:], strict=True)
-            if part[1:] != parts[0][1:] or not np.array_equal(part[0], parts[0][0])
+            f"{info.name}: is one tensor with {infos[0].name} in the model, and another in the "
+            "checkpoint"
+            for info in infos[1:]
+            if not self._source.is_same(infos[0], info)
         ]
 
     def fill(self, device: torch.device | None) -> torch.nn.Module:
@@ -214,7 +212,7 @@ class _Loader:
                 plain.append((info, others))
         for experts in self._experts:
             if experts.quantized:
-                layers[id(experts.module)] = experts.module, experts.layer(device)
+                layers |= {id(m): (m, layer) for m, layer in experts.layers(device)}
         for experts in self._experts:
             if not experts.quantized:
                 experts.fill(device)

@@ -1,4 +1,5 @@
-"""`blockscale.nn.quantize`: the linear layers of a model in memory, chosen as by `convert`."""
+"""`blockscale.nn.quantize`: the linear layers and experts of a model in memory, chosen as by
+`convert`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,12 +15,21 @@ import torch
 from . import _native
 from ._calibrator import Calibrator
 from ._checkpoint import Path, choice_options
-from ._native import Activations, Dialect, MxScaleMode, Recipe, ScaleChoice
+from ._native import (
+    Activations,
+    Dialect,
+    ExpertsLayout,
+    MxScaleMode,
+    Recipe,
+    ScaleChoice,
+    TensorScaleSense,
+)
 from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
 from ._torch_layer import PLAIN, Layer
 from ._torch_linear import Linear
 from ._torch_load import Layers, places_of, replaced, tied
+from ._torch_quantize_experts import PlainExperts, experts_in
 from ._torch_stored import DTYPES, Place, extras_of
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -39,8 +49,10 @@ def quantize(
     amax_floor: float = 0.0,
     dialect: Dialect | str | None = None,
 ) -> torch.nn.Module:
-    """Quantize the linear layers of a model in memory: each torch.nn.Linear that `convert` would
-    choose becomes a `Linear`, with the bytes that `convert` would store and inputs as it would say.
+    """Quantize the linear layers and experts of a model in memory: each torch.nn.Linear that
+    `convert` would choose becomes a `Linear`, and each module with stacks of experts
+    (`gate_up_proj` and `down_proj`, transformers' classes) an `Experts`, with the bytes that
+    `convert` would store and inputs as it would say.
 
     Args:
         model: a torch module; where it has a `config` with `to_dict` (transformers), that says what
@@ -49,18 +61,21 @@ def quantize(
             weights are in memory until the end.
         recipe: that a dialect writes.
         include, exclude, activations, scales, scale_mode, amax_floor, dialect: as for `convert`.
-            Stacks of experts stay as they are, which only checkpoints have quantized.
+            Experts go by the names that their matrices have in checkpoints,
+            `experts.3.gate_proj.weight` with `up_proj` and `down_proj`. Stacks of matrices
+            [in, out] (gpt-oss) stay as they are, as by `convert`, and so do those of other modules.
         activation_scales, calibration: as for `convert`, a file or the `Calibrator` itself.
 
     Returns:
-        The model, or the `Linear` in its place where it is one layer. Hooks of layers that were
+        The model, or the layer in its place where it is one. Hooks of layers that were
         replaced are gone. Nothing changes where an error is raised.
 
     Raises:
         TypeError: `model` is no torch.nn.Module.
         ValueError: as `convert`; also a plain recipe, weights that hold NaN or infinity, are on
-            the meta device or in 8 bits, layers with more than a weight and a bias, and patterns of
-            `include` that reach what is no weight of a torch.nn.Linear.
+            the meta device or in 8 bits, layers with more than a weight and a bias, experts that
+            no `Experts` computes or that are chosen in part, and patterns of `include` that reach
+            what is neither a weight of a torch.nn.Linear nor an expert's.
 
     >>> import torch, blockscale.nn
     >>> model = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(128, 64)})
@@ -89,23 +104,76 @@ def quantize(
             amax_floor=amax_floor,
         )
         plain = [place for place in places_of(model) if not isinstance(place.module, Layer)]
+        experts = experts_in(plain)
+        plain = [place for place in plain if not any(e.takes(place) for e in experts)]
         places = {group[0].name: group for group in tied(plain)}
+        places |= {place.name: [place] for each in experts for place in each.places}
         tensors = [
             (name, _NAMES[group[0].tensor.dtype], list(group[0].tensor.shape))
             for name, group in places.items()
             if group[0].is_stored and group[0].tensor.dtype in _NAMES
         ]
-        planned = _native.plan_weights(tensors, _config_of(model), options)
-    chosen = [(weight, places[weight.name]) for weight in planned if weight.converted]
-    chosen = [(weight, group) for weight, group in chosen if _is_linear(weight, group)]
+        planned = {w.name: w for w in _planned(tensors, _config_of(model), options)}
+    chosen = _chosen(planned, places, experts)
     scale_of_group = _shared_scales(chosen, options)
+
+    def quantized(place: Place) -> ScaledTensor:
+        weight = planned[place.name]
+        return _quantized(weight, place.tensor, options, scale_of_group.get(weight.group))
+
     layers: Layers = {}
-    for weight, group in chosen:
-        quantized = _quantized(weight, group[0].tensor, options, scale_of_group.get(weight.group))
+    for each in experts:
+        if each.places[0].name in chosen:
+            found = each.layers(planned, quantized, _dialect(options))
+            layers |= {id(module): (module, layer) for module, layer in found}
+    for weight, group in chosen.values():
+        if not group[0].is_weight:
+            continue
+        matrix = quantized(group[0])
         for place in group:
-            layer = _layer(weight, quantized, place.module, options)
+            layer = _layer(weight, matrix, place.module, options)
             layers[id(place.module)] = place.module, layer.train(place.module.training)
     return replaced(model, layers)
+
+
+def _planned(
+    tensors: list[tuple[str, str, list[int]]], config: str, options: _native.ConvertOptions
+) -> list[_native.PlannedWeight]:
+    """What `convert` would do. Stacks that it would ask about stay here, however they lie."""
+    try:
+        return _native.plan_weights(tensors, config, options)
+    except ValueError as error:
+        if not str(error).startswith("experts_layout"):
+            raise
+    options.experts_layout = ExpertsLayout.in_out
+    return _native.plan_weights(tensors, config, options)
+
+
+#: By name, what becomes quantized, and its places.
+_Chosen: TypeAlias = dict[str, tuple[_native.PlannedWeight, list[Place]]]
+
+
+def _chosen(
+    planned: dict[str, _native.PlannedWeight],
+    places: dict[str, list[Place]],
+    experts: list[PlainExperts],
+) -> _Chosen:
+    """What of that which `convert` would choose layers can take.
+
+    Raises:
+        ValueError: as `quantize`.
+    """
+    of_experts = {place.name for each in experts for place in each.places}
+    names = {place.name for each in experts if each.are_chosen(planned) for place in each.places}
+    names |= {
+        weight.name
+        for weight in planned.values()
+        if weight.name not in of_experts and _is_linear(weight, places[weight.name])
+    }
+    chosen = {name: (planned[name], places[name]) for name in planned if name in names}
+    for name, (_, group) in chosen.items():
+        _require_numbers(name, group[0].tensor)
+    return chosen
 
 
 def _file(source: Calibrator | Path | None, path: FilePath) -> Path | None:
@@ -123,43 +191,45 @@ def _config_of(model: torch.nn.Module) -> str:
 
 
 def _is_linear(weight: _native.PlannedWeight, group: list[Place]) -> bool:
-    """Whether a `Linear` can take the weight in all its places.
+    """Whether a `Linear` takes the weight in all its places.
 
     Raises:
-        ValueError: it was asked for by name and cannot; its layer has more than a weight and a
-            bias; or it has no numbers, or such as no recipe has.
+        ValueError: it was asked for by name and cannot; or its layer has more than a weight and a
+            bias.
     """
     others = [place for place in group if not place.is_weight]
     if others:
-        if weight.rule.startswith("include"):
+        stays = weight.reason.startswith("experts_layout")  # but was not asked to
+        if weight.rule.startswith("include") and (weight.converted or stays):
             raise ValueError(
                 f"include: reaches {weight.name}, in the model the {others[0].attribute} of a "
                 f"{type(others[0].module).__name__}; in memory the weights of torch.nn.Linear are "
-                "quantized"
+                "quantized, and experts as transformers has them, [E, out, in]"
             )
+        return False
+    if not weight.converted:
         return False
     for place in group:
         if extras := extras_of(place.module, "weight", "bias"):
             raise ValueError(f"model: {weight.name} stands beside {extras}, which would be lost")
-    tensor = group[0].tensor
-    if tensor.dtype not in PLAIN:
-        raise ValueError(
-            f"model: {weight.name} is {tensor.dtype}, must be float32, float16 or bfloat16"
-        )
-    if tensor.is_meta:
-        raise ValueError(f"model: {weight.name} is on the meta device, which has no numbers")
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"model: {weight.name} holds NaN or infinity")
     return True
 
 
-def _shared_scales(
-    chosen: list[tuple[_native.PlannedWeight, list[Place]]], options: _native.ConvertOptions
-) -> dict[int, torch.Tensor]:
+def _require_numbers(name: str, tensor: torch.Tensor) -> None:
+    """Raises ValueError where a weight has none, or such as no recipe has."""
+    if tensor.dtype not in PLAIN:
+        raise ValueError(f"model: {name} is {tensor.dtype}, must be float32, float16 or bfloat16")
+    if tensor.is_meta:
+        raise ValueError(f"model: {name} is on the meta device, which has no numbers")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"model: {name} holds NaN or infinity")
+
+
+def _shared_scales(chosen: _Chosen, options: _native.ConvertOptions) -> dict[int, torch.Tensor]:
     """By group, the scale of a whole tensor that weights which engines fuse have in common: that of
     the largest magnitude in any of them."""
     members: dict[int, list[tuple[_native.PlannedWeight, torch.Tensor]]] = {}
-    for weight, group in chosen:
+    for weight, group in chosen.values():
         if weight.group >= 0:
             members.setdefault(weight.group, []).append((weight, group[0].tensor))
     scales: dict[int, torch.Tensor] = {}
@@ -183,10 +253,13 @@ def _quantized(
 ) -> ScaledTensor:
     """`tensor` as `convert` would store it; `scale`: of the whole tensor, where it is given."""
     traits = traits_of(weight.recipe, "recipe")
-    scale = None if scale is None else scale.to(tensor.device)
+    tensor, scale = tensor.detach().contiguous(), None if scale is None else scale.to(tensor.device)
     how: dict[str, Any] = {"amax_floor": options.amax_floor}
     if traits.tensor_scale:
-        how |= {"tensor_scale": scale, "sense": _native.dialect_sense(_dialect(options))}
+        sense = _native.dialect_sense(_dialect(options))
+        if scale is None and sense == TensorScaleSense.multiplier:  # codes come from what is stored
+            scale = quantize_tensor(tensor, traits.recipe, sense=sense).tensor_scale
+        how |= {"tensor_scale": scale, "sense": sense}
     elif scale is not None:
         how["scales"] = scale
     if options.scales != ScaleChoice.amax:
@@ -197,7 +270,7 @@ def _quantized(
             how["channel_means"] = np.array(weight.channel_means, np.float32)
     elif traits.name.startswith("mx"):
         how["scale_mode"] = weight.scale_mode
-    return quantize_tensor(tensor.detach().contiguous(), traits.recipe, **how)
+    return quantize_tensor(tensor, traits.recipe, **how)
 
 
 def _dialect(options: _native.ConvertOptions) -> Dialect:

@@ -101,6 +101,21 @@ class Source:
         data, _, shape = self.checkpoint._native.plain_parts(info.name)
         return copied(data, device).view(DTYPES[info.dtype]).reshape(shape)
 
+    def is_same(self, first: TensorInfo, second: TensorInfo) -> bool:
+        """Whether two tensors are stored alike, byte by byte."""
+        if first.quantized != second.quantized or first.recipe != second.recipe:
+            return False
+        if not first.quantized:
+            (one, *form), (other, *its_form) = (
+                self.checkpoint._native.plain_parts(info.name) for info in (first, second)
+            )
+            return form == its_form and np.array_equal(one, other)
+        one, other = (self.checkpoint[info.name] for info in (first, second))
+        return one.layout == other.layout and all(
+            np.array_equal(_bytes(getattr(one, part)), _bytes(getattr(other, part)))
+            for part in ("values", "scales", "tensor_scale")
+        )
+
     def dialect(self, recipe: Recipe) -> Dialect | None:
         """The checkpoint's, where it stores the recipe."""
         dialect = self.checkpoint.dialect
@@ -122,6 +137,10 @@ def plain_mismatch(place: Place, info: TensorInfo) -> list[str]:
     if dtype != wanted and not (dtype.is_floating_point and wanted.is_floating_point):
         return [f"{info.name}: has dtype {info.dtype}, in the model {wanted}"]
     return []
+
+
+def _bytes(x: np.ndarray | None) -> np.ndarray:
+    return np.empty(0, np.uint8) if x is None else x.view(np.uint8)
 
 
 def copied(x: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,7 @@
 - `Linear`: a linear layer of a ScaledTensor.
 - `Experts`: the experts of a mixture, two stacks of matrices.
 - `load`: a model from a checkpoint, its linear layers and experts as they are stored.
-- `quantize`: the linear layers of a model in memory, as `blockscale.convert` chooses them.
+- `quantize`: a model in memory, its linear layers and experts chosen as by `blockscale.convert`.
 
     import torch, blockscale.nn
     model = blockscale.nn.load(model, "model-nvfp4", device="cuda")

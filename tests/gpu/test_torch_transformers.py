@@ -102,3 +102,13 @@ def test_quantized_inputs(
         model(ids)
     print(f"layers are off by {max(off):.2e} at most")
     assert len(off) == 14 and max(off) < 2.0**-9  # tensor cores sum 13 bits of 32 products
+
+
+def test_gpt_oss_as_it_is_stored(tmp_path: pathlib.Path) -> None:
+    stored = causal_models.save_gpt_oss(tmp_path / "mxfp4")
+    there = loaded("GptOss", stored)
+    here = blockscale.nn.load(causal_models.model_of("GptOss"), stored)
+    assert {type(layer.mlp.experts) for layer in there.model.layers} == {blockscale.nn.Experts}
+    ids = torch.arange(48).reshape(4, 12)
+    with torch.no_grad():
+        compare(there(ids.cuda()).logits.cpu(), here(ids).logits, 2.0**-6)

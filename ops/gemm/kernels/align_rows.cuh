@@ -27,8 +27,34 @@ struct AlignRowsParams {
 
 inline constexpr int kAlignRowsThreads = 256;
 
+namespace align_rows {
+
+using Bytes16 = device::Vector<uint32_t, 4>;
+
+/// By a warp: a row of whole vectors, of which each lane has kAhead on their way.
+BLOCKSCALE_DEVICE void copy_vectors(const uint8_t* from, uint8_t* to, int64_t bytes) {
+  constexpr int kAhead = 8, kStep = 32 * 16;
+  BLOCKSCALE_NO_UNROLL
+  for (int64_t at = ptx::laneid() * 16; at < bytes; at += kAhead * kStep) {
+    Bytes16 loaded[kAhead];
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      loaded[i] = ptx::ld_global_nc_if(at + i * kStep < bytes,
+                                       reinterpret_cast<const Bytes16*>(from + at + i * kStep));
+    }
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (at + i * kStep < bytes) {
+        ptx::st_global(reinterpret_cast<Bytes16*>(to + at + i * kStep), loaded[i]);
+      }
+    }
+  }
+}
+
+}  // namespace align_rows
+
 BLOCKSCALE_DEVICE void align_rows_kernel(const AlignRowsParams& p) {
-  using Bytes16 = device::Vector<uint32_t, 4>;
+  using align_rows::Bytes16;
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   constexpr int64_t kWarps = kAlignRowsThreads / 32;
@@ -38,17 +64,16 @@ BLOCKSCALE_DEVICE void align_rows_kernel(const AlignRowsParams& p) {
     const uint8_t* const from =
         p.from + row / p.rows * p.from_batch_stride + row % p.rows * p.from_row_stride;
     uint8_t* const to = p.to + row * p.to_row_stride();
-    const bool vectors = reinterpret_cast<uint64_t>(from) % 16 == 0 && p.bytes % 16 == 0;
+    if (reinterpret_cast<uint64_t>(from) % 16 == 0 && p.bytes % 16 == 0) {
+      align_rows::copy_vectors(from, to, p.bytes);
+      continue;
+    }
     for (int64_t at = ptx::laneid() * 16; at < p.bytes; at += 32 * 16) {
       Bytes16 bytes = {};
-      if (vectors) {
-        bytes = ptx::ld_global(reinterpret_cast<const Bytes16*>(from + at));
-      } else {
-        BLOCKSCALE_UNROLL
-        for (int i = 0; i < 16; ++i) {
-          if (at + i >= p.bytes) break;
-          bytes.at[i / 4] |= uint32_t{ptx::ld_global(from + at + i)} << i % 4 * 8;
-        }
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        if (at + i >= p.bytes) break;
+        bytes.at[i / 4] |= uint32_t{ptx::ld_global(from + at + i)} << i % 4 * 8;
       }
       ptx::st_global(reinterpret_cast<Bytes16*>(to + at), bytes);
     }

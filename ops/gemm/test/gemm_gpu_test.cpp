@@ -284,6 +284,12 @@ TEST_F(CudaGpuGemm, EdgesAndShards) {
   }
 }
 
+TEST_F(CudaGpuGemm, RowsAtOddMultiplesOf16Bytes) {
+  check({.m = 300, .n = 2100, .k = 1040});
+  check({.m = 2100, .n = 300, .k = 1040});
+  check({.m = 2100, .n = 2100, .k = 1040});
+}
+
 TEST_F(CudaGpuGemm, OneRowOfLongK) {
   for (const Recipe b :
        {Recipe::fp8_128x128, Recipe::fp8_128x128_ue8m0, Recipe::fp8_tensor, Recipe::fp8_row}) {

@@ -105,6 +105,32 @@ TEST_F(CudaGpuGrouped, EveryKindOfScale) {
   check({.a = Recipe::fp8_128x128, .b = Recipe::fp8_128x128, .rows = rows, .n = 520, .k = 512});
 }
 
+TEST_F(CudaGpuGrouped, FewRows) {
+  std::vector<std::int32_t> many(300);
+  many[7] = 3;
+  many[190] = 1;
+  many[299] = 11;
+  const std::vector<std::vector<std::int32_t>> routings = {{1, 0, 0, 2, 0, 17, 0, 0, 0, 0}, many};
+  for (const std::vector<std::int32_t>& rows : routings) {
+    for (const std::int64_t k : {256, 400, 2048, 7168}) {
+      for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
+        const std::int64_t n = k > 400 ? 40 : 200;
+        check({.rows = rows, .n = n, .k = k, .layout = layout, .behind = 0, .alpha = true});
+        check({.a = Recipe::fp8_1x128_ue8m0,
+               .b = Recipe::fp8_128x128_ue8m0,
+               .rows = rows,
+               .n = n,
+               .k = k,
+               .dtype = Format::f32,
+               .layout = layout,
+               .behind = 0,
+               .bias = true,
+               .gathered = true});
+      }
+    }
+  }
+}
+
 TEST_F(CudaGpuGrouped, EveryDtypeGapsAndGatheredRows) {
   const std::vector<std::int32_t> rows = {100, 0, 33, 260, 1};
   for (const Format dtype : {Format::bf16, Format::f16, Format::f32}) {

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import blockscale
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
@@ -109,7 +110,7 @@ def test_what_comes_otherwise_than_it_is_needed() -> None:
     assert torch.equal(layer(x, ids.short(), weights.double()), want)
     half = layer(x, ids, weights.bfloat16())
     assert torch.equal(half, layer(x, ids, weights.bfloat16().float()))
-    for none in (-1, E, E + 3):  # no expert, or one of another device
+    for none in (-1, E, E + 3, 2**32, -(2**32) + 1):  # no expert, or one of another device
         ids[2] = none
         y = layer(x, ids, weights)
         assert not y[2].any() and torch.equal(y[3:], want[3:])
@@ -231,6 +232,18 @@ def test_compiles_as_one_graph(recipe: str, kind: str, backend: str) -> None:
             assert torch.equal(compiled(*given), layer(*given))
 
 
+def test_numbers_of_other_kinds_are_numbers() -> None:
+    kinds = {"interleave": np.int64(1), "limit": torch.tensor(2.0), "alpha": np.float32(1.5)}
+    layer, given = layer_of(**kinds, up_shift=1), inputs(4)
+    assert torch.equal(
+        layer(*given), layer_of(interleave=1, limit=2, alpha=1.5, up_shift=1)(*given)
+    )
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(*given), layer(*given))
+
+
 def test_repr_says_what_it_is() -> None:
     layer = layer_of()
     size = E * (2 * I * H + H * I) * 9 // 16 + 2 * E * 4
@@ -254,6 +267,9 @@ ERRORS = [
     (lambda: Experts(W13[:3], W2), ValueError, "w13.batch: is 3, must be 4, the experts of w2"),
     (lambda: Experts(W13, W2, activation="relu"), ValueError, "activation: is 'relu', must be"),
     (lambda: Experts(W13, W2, interleave=2), ValueError, "interleave: is 2, must be 0, 1 or 64"),
+    (lambda: Experts(W13, W2, interleave=0.5), TypeError, "interleave: is 0.5, must be an integer"),
+    (lambda: Experts(W13, W2, limit="7"), TypeError, "limit: is '7', must be a number"),
+    (lambda: Experts(W13, W2, alpha=None), TypeError, "alpha: is None, must be a number"),
     (lambda: Experts(W13, W2, activations="nvfp4"), ValueError, "activations: is nvfp4, must be"),
     (lambda: Experts(W13, W2, activations="int8"), ValueError, "activations: is 'int8', must be"),
     (lambda: Experts(W13, W2, biases=normal(4)), TypeError, "biases: is a Tensor, must be a pair"),
@@ -300,6 +316,36 @@ ERRORS = [
     ),
     (lambda: layer_of()(normal(3, H).requires_grad_(), *routes(3)), ValueError, "requires grad"),
     (lambda: layer_of()(normal(3, H), *routes(2)), ValueError, r"ids: shape is \(2, 2\), must be"),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], routes(3)[1].T),
+        ValueError,
+        r"top_k_weights: shape is \(2, 3\), must be \(3, 2\), that of top_k_index",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], normal(3, E).softmax(-1)),
+        ValueError,
+        r"top_k_weights: shape is \(3, 4\), must be \(3, 2\), that of top_k_index",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), torch.empty(3, 0).int(), normal(3, 0)),
+        ValueError,
+        r"top_k_index: shape is \(3, 0\), must be \(..., top_k\)",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[1], routes(3)[1]),
+        TypeError,
+        "top_k_index: has dtype torch.float32, must be integers",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0] > 0, routes(3)[1]),
+        TypeError,
+        "top_k_index: has dtype torch.bool, must be integers",
+    ),
+    (
+        lambda: layer_of()(normal(3, H), routes(3)[0], routes(3)[0]),
+        TypeError,
+        "top_k_weights: has dtype torch.int64, must be floats",
+    ),
 ]
 
 

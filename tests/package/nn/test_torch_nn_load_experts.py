@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test 
 
 import blockscale.nn  # noqa: E402
 import causal_models  # noqa: E402
-from blockscale._torch_load_experts import gate_of  # noqa: E402
+from blockscale._torch_stacks import gate_of  # noqa: E402
 from blockscale.nn import Experts, load  # noqa: E402
 from nn_experts import (  # noqa: E402
     NAMES,
@@ -404,7 +404,9 @@ def test_a_module_in_two_places_and_one_in_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [None, 7.0, 100.0, math.inf])
 def test_what_lies_between_products_is_tried(limit: float | None) -> None:
     experts = TurnedExperts()
-    assert gate_of(experts) == {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0}
+    usual = {"gate_first": True, "interleave": 0, "limit": None, "alpha": 1.0, "up_shift": 0.0}
+    turned = usual | {"interleave": 1, "limit": 7.0, "alpha": 1.702, "up_shift": 1.0}
+    assert gate_of(experts) == turned
     experts, want = GateUpExperts(), None if limit == math.inf else limit
     if limit is not None:
         experts.swiglu_limit = limit
@@ -412,7 +414,7 @@ def test_what_lies_between_products_is_tried(limit: float | None) -> None:
             torch.nn.functional.silu(x.chunk(2, -1)[0].clamp(max=limit))
             * x.chunk(2, -1)[1].clamp(-limit, limit)
         )
-    assert gate_of(experts) == {"interleave": 0, "limit": want, "alpha": 1.0, "up_shift": 0.0}
+    assert gate_of(experts) == usual | {"limit": want}
 
 
 # --- transformers ---------------------------------------------------------------------------------
@@ -436,3 +438,27 @@ def test_models_of_transformers(tmp_path: Path, name: str, recipe: str, dialect:
     with torch.no_grad():
         y, want = (m(torch.arange(24).reshape(2, 12)).logits for m in (model, exact))
     assert float((y - want).abs().max() / want.abs().max()) <= 2.0**-6
+
+
+@pytest.mark.parametrize("recipe", ["mxfp4", "nvfp4"])
+def test_the_model_of_gpt_oss(tmp_path: Path, recipe: str) -> None:
+    """As it is stored, and converted."""
+    pytest.importorskip("transformers", minversion="5")
+    stored = causal_models.save_gpt_oss(tmp_path / "mxfp4")
+    if recipe == "nvfp4":
+        blockscale.convert(stored, tmp_path / "nvfp4", "nvfp4", dialect="modelopt")
+        stored = tmp_path / "nvfp4"
+    model = load(causal_models.model_of("GptOss"), stored, activations="none")
+    exact = causal_models.model_of("GptOss")
+    for layer, plain in zip(model.model.layers, exact.model.layers, strict=True):
+        assert type(layer.mlp.experts) is Experts
+        with torch.no_grad():
+            for name in ("gate_up_proj", "down_proj"):
+                weight = layer.mlp.experts.w13 if name == "gate_up_proj" else layer.mlp.experts.w2
+                assert weight.recipe.name == recipe
+                getattr(plain.mlp.experts, name).copy_(blockscale.dequantize(weight).mT)
+    with torch.no_grad():
+        y, want = (m(torch.arange(24).reshape(2, 12)).logits for m in (model, exact))
+    if recipe == "mxfp4":  # nvfp4 has quantized the other layers, too
+        assert float((y - want).abs().max() / want.abs().max()) <= 2.0**-6
+    assert float((y - want).norm() / want.norm()) < 0.25

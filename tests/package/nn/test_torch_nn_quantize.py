@@ -73,6 +73,17 @@ def test_the_result_is_what_convert_stores_and_load_loads(
         assert float((model(ids) - exact).norm() / exact.norm()) < 0.2
 
 
+@pytest.mark.parametrize("dialect", ["modelopt", "compressed_tensors"])
+def test_codes_come_from_the_tensor_scale_that_is_stored(tmp_path: Path, dialect: str) -> None:
+    """Whose inverse is another number; in bf16 many quotients are halfway between two codes."""
+    model, options = seeded().bfloat16(), {"dialect": dialect, "activations": "none"}
+    weight = torch.randn(256, 128, generator=torch.Generator().manual_seed(7))
+    model.layers[0].o_proj.weight = torch.nn.Parameter(weight.bfloat16())
+    blockscale.convert(save(model, tmp_path / "in"), tmp_path / "out", "nvfp4", **options)
+    want = load(on_meta().bfloat16(), tmp_path / "out")
+    assert same_state(quantize(model, "nvfp4", **options), want)
+
+
 @pytest.mark.parametrize("recipe", ["nvfp4", "fp8_tensor"])
 def test_members_without_numbers_take_the_others_scale(tmp_path: Path, recipe: str) -> None:
     model = seeded()
