@@ -51,7 +51,7 @@ def save(name: str, folder: Path) -> Path:
 
 
 def save_gpt_oss(folder: Path) -> Path:
-    """As its checkpoints are: experts in mxfp4 blocks and scales of [E, out, in], all else plain."""
+    """As its checkpoints are: experts in mxfp4 blocks and scales [E, out, in], all else plain."""
     model = model_of("GptOss")
     state = {name: x.contiguous() for name, x in model.state_dict().items()}
     for name in [n for n in state if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
