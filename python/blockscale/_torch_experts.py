@@ -8,10 +8,10 @@ import torch
 
 from . import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
 from ._arrays import count, number
-from ._moe import _pair
+from ._moe import _pair, moe
 from ._native import Dialect, Recipe
 from ._tensor import TRAITS, ScaledTensor, traits_of
-from ._torch_layer import Layer, Stored, dialect_of, plain_recipe, rows_of
+from ._torch_layer import Layer, Stored, dialect_of, is_seen, plain_recipe, rows_of
 
 _moe = torch.ops.blockscale.moe.default
 #: What experts are numbered by; int32 holds all numbers of the narrow ones.
@@ -31,7 +31,8 @@ class Experts(Layer):
     it is called as transformers' experts are, with what a router chose.
 
     The layer is `torch.ops.blockscale.moe` (docs/python.md): on the CPU or on CUDA, under
-    torch.compile(fullgraph=True) and in CUDA graphs. No gradient flows.
+    torch.compile(fullgraph=True) and in CUDA graphs. No gradient flows. Where nobody would see the
+    operator, `moe` is called.
 
     `state_dict` has `gate_up_proj` and `down_proj` with the suffixes, dtypes and shapes that
     `dialect` gives stacks (docs/checkpoints.md), scales row by row, `gate_up_proj_bias` and
@@ -202,11 +203,40 @@ class Experts(Layer):
             ValueError: shapes that do not go together; hidden_states requires grad while grad mode
                 is on; tensors on another device than the layer.
         """
-        recipe, buffers = plain_recipe(hidden_states, "hidden_states"), self._buffers
-        up, down = self._forms["w13_"], self._forms["w2_"]
+        recipe = plain_recipe(hidden_states, "hidden_states")
         rows = rows_of(hidden_states, self.hidden_dim, "hidden_states")
         ids, weights = _choices(top_k_index, top_k_weights)
-        y = _moe(
+        if is_seen(hidden_states):
+            y = self._by_operator(rows, ids, weights, recipe)
+        else:
+            y = self._directly(rows, ids, weights)
+        return y.reshape(hidden_states.shape)
+
+    def _directly(
+        self, rows: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        buffers, shared = self._buffers, None
+        if "shared_w2_" in self._forms:
+            shared = self._view("shared_w13_"), self._view("shared_w2_")
+        y: torch.Tensor = moe(
+            rows,
+            self._view("w13_"),
+            self._view("w2_"),
+            ids,
+            weights,
+            expert_alphas=(buffers["w13_alphas"], buffers["w2_alphas"]),
+            biases=(self._parameters["gate_up_proj_bias"], self._parameters["down_proj_bias"]),
+            expert_map=buffers["expert_map"],
+            shared=shared,
+            **self._options(),
+        )
+        return y
+
+    def _by_operator(
+        self, rows: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, recipe: str
+    ) -> torch.Tensor:
+        buffers, up, down = self._buffers, self._forms["w13_"], self._forms["w2_"]
+        y: torch.Tensor = _moe(
             rows,
             buffers["w13_values"],
             buffers["w2_values"],
@@ -222,18 +252,10 @@ class Experts(Layer):
             w13_tensor_scale=buffers["w13_tensor_scale"],
             w2_tensor_scale=buffers["w2_tensor_scale"],
             sense=self.sense,
-            activation=self.activation,
-            gate_first=self.gate_first,
-            interleave=self.interleave,
-            limit=self.limit,
-            alpha=self.alpha,
-            up_shift=self.up_shift,
-            activations=self.activations,
             w13_alphas=buffers["w13_alphas"],
             w2_alphas=buffers["w2_alphas"],
             w13_bias=self._parameters["gate_up_proj_bias"],
             w2_bias=self._parameters["down_proj_bias"],
-            local_expert_offset=self.local_expert_offset,
             expert_map=buffers["expert_map"],
             shared_w13=buffers.get("shared_w13_values"),
             shared_w2=buffers.get("shared_w2_values"),
@@ -241,9 +263,23 @@ class Experts(Layer):
             shared_w2_scales=buffers.get("shared_w2_scales"),
             shared_w13_tensor_scale=buffers.get("shared_w13_tensor_scale"),
             shared_w2_tensor_scale=buffers.get("shared_w2_tensor_scale"),
-            batch_invariant=self.batch_invariant,
+            **self._options(),
         )
-        return y.reshape(hidden_states.shape)
+        return y
+
+    def _options(self) -> dict[str, Any]:
+        """Those that the function and the operator have alike."""
+        return {
+            "activation": self.activation,
+            "gate_first": self.gate_first,
+            "interleave": self.interleave,
+            "limit": self.limit,
+            "alpha": self.alpha,
+            "up_shift": self.up_shift,
+            "activations": self.activations,
+            "local_expert_offset": self.local_expert_offset,
+            "batch_invariant": self.batch_invariant,
+        }
 
     def _hold_shared(self, shared: Any, columns: str) -> None:
         """Takes the weights of shared experts, which the operator has in the form of the others."""
@@ -276,10 +312,10 @@ class Experts(Layer):
         return alphas.detach()
 
     def _require_layer(self) -> None:
-        """Raises what `moe` says of the weights, of no token."""
+        """Raises what the operator says of the weights, of no token."""
         where = {"device": self._buffers["w2_values"].device, "dtype": torch.float32}
         nothing = torch.empty(0, 1, **where)
-        self(torch.empty(0, self.hidden_dim, **where), nothing.int(), nothing)
+        self._by_operator(torch.empty(0, self.hidden_dim, **where), nothing.int(), nothing, "f32")
 
     def _stored_name(self, weight: str, name: str) -> str:
         parameter = _PARAMETERS[weight]

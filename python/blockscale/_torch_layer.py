@@ -53,6 +53,7 @@ class Layer(torch.nn.Module):
         super().__init__()
         self._forms: dict[str, _Form] = {}
         self._bias_shapes: dict[str, tuple[int, ...]] = {}
+        self._views: dict[str, tuple[tuple[torch.Tensor | None, ...], ScaledTensor]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +85,18 @@ class Layer(torch.nn.Module):
             tensor_scale=parts.get("tensor_scale"),
             sense=form.sense,
         )
+
+    def _view(self, name: str) -> ScaledTensor:
+        """As `_held`; made anew only when the buffers are others."""
+        buffers = self._buffers
+        parts = tuple(buffers[name + part] for part in ("values", "scales", "tensor_scale"))
+        view = self._views.get(name)
+        if view is None or any(a is not b for a, b in zip(view[0], parts, strict=True)):
+            view = self._views[name] = (parts, self._held(name))
+        return view[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_views": {}}
 
     def _parts(self, name: str) -> dict[str, torch.Tensor]:
         parts = {part: getattr(self, name + part) for part in ("values", "scales", "tensor_scale")}
@@ -241,6 +254,21 @@ class Layer(torch.nn.Module):
         form = self._forms[weight]
         _, grid = _native.part_shapes(Recipe[form.recipe], ScaleLayout.row_major, form.shape)
         return self._relaid(weight, tensor.reshape(grid), "row_major", form.layout)
+
+
+def is_seen(x: torch.Tensor) -> bool:
+    """Whether somebody sees the operators of torch that `x` goes through: a compiler or a tracer, a
+    mode, a subclass of Tensor, a transform of torch.func; or whether there is nothing behind them
+    to call, as of tensors without memory.
+    """
+    return (
+        type(x) is not torch.Tensor
+        or x.device.type not in ("cpu", "cuda")
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
 
 
 def rows_of(x: torch.Tensor, columns: int, argument: str) -> torch.Tensor:

@@ -18,6 +18,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test 
 import blockscale.nn  # noqa: E402
 from blockscale.nn import Linear  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 ops = torch.ops.blockscale
 RECIPES = [traits.name for traits in TRAITS.values() if not traits.plain]
@@ -387,3 +390,64 @@ def test_a_gradient_may_be_asked_for_where_none_flows() -> None:
     layer = Linear.from_float(plain(), "fp8_row")
     with torch.no_grad():
         assert layer(normal(2, 256).requires_grad_()).shape == (2, 130)
+
+
+class Recorded(TorchDispatchMode):
+    """What operators there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Own(torch.Tensor):
+    """A subclass without a behaviour of its own."""
+
+
+@pytest.mark.parametrize(("recipe", "activations"), [("nvfp4", "nvfp4"), ("fp8_row", None)])
+def test_who_looks_sees_the_operators(recipe: str, activations: str | None) -> None:
+    layer = Linear.from_float(plain(), recipe, activations=activations)
+    x = normal(2, 3, layer.in_features)
+    want = layer(x)
+    with Recorded() as seen:
+        assert torch.equal(layer(x), want)
+    products = [name for name in seen.names if name.startswith("blockscale.")]
+    assert products == ["blockscale.quantize.default"] * (activations is not None) + [
+        "blockscale.gemm.default"
+    ]
+    assert torch.equal(layer(x.as_subclass(Own)), want)
+    traced = make_fx(layer)(x)
+    assert torch.equal(traced(x), want)
+    assert any("gemm" in str(node.target) for node in traced.graph.nodes)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert layer(mode.from_tensor(x)).shape == want.shape
+
+
+def test_nobody_looks_and_no_operator_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Linear.from_float(plain(), "nvfp4", activations="nvfp4")
+    x = normal(3, layer.in_features)
+    want = layer(x)
+    for name in ("_gemm", "_quantize"):
+        monkeypatch.setattr(f"blockscale._torch_linear.{name}", None)
+    assert torch.equal(layer(x), want)
+    with pytest.raises(TypeError), Recorded():
+        layer(x)
+
+
+def test_other_buffers_are_seen() -> None:
+    layer, other = (Linear.from_float(plain(seed=seed), "mxfp4") for seed in (1, 5))
+    x = normal(3, layer.in_features)
+    before = layer(x)
+    layer.values = other.values  # another tensor in its place
+    layer.scales, layer.bias = other.scales, other.bias
+    assert not torch.equal(layer(x), before)
+    assert torch.equal(layer(x), other(x))
+    again = Linear.from_float(plain(seed=1), "mxfp4")
+    layer = Linear.from_float(plain(seed=5), "mxfp4")
+    layer(x)
+    layer.load_state_dict(again.state_dict())  # into the same memory
+    assert torch.equal(layer(x), before)
