@@ -66,6 +66,19 @@ BLOCKSCALE_DEVICE float load_scale(const GemmScales& s, uint32_t batch, uint32_t
                  : scale_value(ptx::ld_global(reinterpret_cast<const uint32_t*>(s.data) + at));
 }
 
+/// body(k-block, its slot) for k-blocks [begin, end), which have kAhead slots of registers in turn.
+template <int kAhead, class Body>
+BLOCKSCALE_DEVICE void for_each_slot(uint32_t begin, uint32_t end, const Body& body) {
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t k = begin; k < end; k += kAhead) {
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (k + static_cast<uint32_t>(i) >= end) return;
+      body(k + static_cast<uint32_t>(i), i);
+    }
+  }
+}
+
 /// A warp's part of B: some k-blocks of its rows, of which the next ones are on their way.
 class Stream {
  public:
@@ -87,15 +100,10 @@ class Stream {
   /// Calls visit(k-block, 16 bytes of each of the two rows) for each k-block.
   template <class Visit>
   BLOCKSCALE_DEVICE void for_each(const Visit& visit) {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t k = next_ - kAhead; k < end_; k += kAhead) {
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        if (k + static_cast<uint32_t>(i) >= end_) return;
-        visit(k + static_cast<uint32_t>(i), loaded_[i]);
-        load(i);
-      }
-    }
+    for_each_slot<kAhead>(next_ - kAhead, end_, [&](uint32_t k, int slot) {
+      visit(k, loaded_[slot]);
+      load(slot);
+    });
   }
 
  private:

@@ -88,15 +88,10 @@ class Stream {
   /// Calls visit(k-block, its rows) for each k-block.
   template <class Visit>
   BLOCKSCALE_DEVICE void for_each(const Visit& visit) {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t k = next_ - kAhead; k < end_; k += kAhead) {
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        if (k + static_cast<uint32_t>(i) >= end_) return;
-        visit(k + static_cast<uint32_t>(i), loaded_[i]);
-        load(i);
-      }
-    }
+    fp8_gemv::for_each_slot<kAhead>(next_ - kAhead, end_, [&](uint32_t k, int slot) {
+      visit(k, loaded_[slot]);
+      load(slot);
+    });
   }
 
  private:
