@@ -122,8 +122,8 @@ GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples = 1024
 std::string describe_gemm(const GemmArguments& arguments, const Chip& chip = default_chip());
 
 /// Bytes of workspace that `grouped_gemm` needs on default_chip(): D in f32 where a transform comes
-/// before a result that is not quantized, and where it is quantized but not by FP8 kernels also a
-/// tensor of all rows; else none. Throws as it does.
+/// before a result that is not quantized, and where it is quantized but not by tiles of FP8 kernels
+/// also, unless `owns_rows`, a tensor of all rows; else none. Throws as it does.
 std::int64_t grouped_gemm_workspace_bytes(const GroupedGemmArguments& arguments);
 
 /// As blockscale::grouped_gemm; offsets, lengths, index, destinations, weights and alpha_factors

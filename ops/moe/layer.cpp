@@ -219,8 +219,11 @@ SharedProducts shared_products(const MoeArguments& x, const SharedExperts& share
 LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t tokens,
                     Workspace& workspace, Gather gather) {
   const std::int64_t experts = experts_of(x), entries = tokens * x.top_k;
-  // Of all tokens: the plan of every part is the same.
-  const std::int64_t expected_rows = ceil_div(x.x.rows * x.top_k, std::max(experts, x.all_experts));
+  // Of all tokens: the plan of every part is the same, though the last may have few rows.
+  const std::int64_t least_of_part =
+      tokens < x.x.rows ? grouped_gemm_detail::kFewRowsOnAverage + 1 : 1;
+  const std::int64_t expected_rows =
+      std::max(least_of_part, ceil_div(x.x.rows * x.top_k, std::max(experts, x.all_experts)));
   LayerPart part;
   const UpWeights weights = up_weights(x, workspace);
   part.scales = weights.scales;

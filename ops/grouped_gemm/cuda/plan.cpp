@@ -201,8 +201,8 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
 /// hold for all of K, or change within a block's rows of B, rows of D that move, sums in the order
 /// of tiles, or a K that is short or whose rows do not fit shared memory.
 std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cuda::Chip& chip) {
-  constexpr std::int64_t kMostRows = 64, kMostOnAverage = 2, kLeastK = 256, kLeastBlocks = 4;
-  if (x.rows * matrices_of(x) > kMostRows || average_rows(x) > kMostOnAverage) return {};
+  constexpr std::int64_t kMostRows = 64, kLeastK = 256, kLeastBlocks = 4;
+  if (x.rows * matrices_of(x) > kMostRows || average_rows(x) > kFewRowsOnAverage) return {};
   if (!takes_fp8(x, chip) || x.batch_invariant || x.destinations != nullptr) return {};
   if (x.a.k < kLeastK || x.a.k % 16 != 0 || x.b.rows * x.b.value_row_stride >> 32 != 0) return {};
   GemmArguments dense = as_dense(x);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <variant>
 
 #include "blockscale/cuda.h"
 #include "ops/moe/cuda/plan.h"
@@ -95,6 +96,24 @@ TEST(MoePlan, WorkIsOfExpertsThatAreHit) {
   const double weights = 256 * 256 + 2 * 2 * 4;
   const double tokens = 2 * (256 + 2 * 4), between = 2 * (128 + 4);
   EXPECT_NEAR(work.launches[2].bytes, work.experts_hit * weights + tokens + between, 1e-6);
+}
+
+TEST(MoePlan, NoPartTakesTheKernelOfFewRows) {
+  Random random(1);
+  LayerProblem problem(random,
+                       {.tokens = 130, .hidden = 256, .inner = 256, .experts = 70, .top_k = 1});
+  const cuda::Chip chip = cuda::chip_named("H200");
+  const auto takes_it = [&](std::int64_t tokens, const MoeOptions& options) {
+    MoeArguments x = moe_detail::validated(problem.arguments(), options);
+    x.x.rows = x.y.rows = tokens;
+    const moe_detail::MoePlan plan =
+        moe_detail::plan_moe(x, moe_detail::parts_of(x, options, chip), chip);
+    EXPECT_EQ(plan.parts.size(), options.workspace_limit == 1 && tokens > 128 ? 2u : 1u);
+    return std::holds_alternative<Fp8FewRowsParams>(plan.parts.back().up.steps.front().params);
+  };
+  EXPECT_TRUE(takes_it(2, {}));
+  EXPECT_FALSE(takes_it(130, {}));
+  EXPECT_FALSE(takes_it(130, {.workspace_limit = 1}));
 }
 
 TEST(MoePlan, MemoryIsOfShapesAlone) {
