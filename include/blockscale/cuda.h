@@ -162,8 +162,9 @@ void moe_sort(const MoeSortArguments& arguments, const Execution& execution = {}
 std::int64_t moe_workspace_bytes(const MoeArguments& arguments, const MoeOptions& options = {});
 
 /// As blockscale::moe. ids and weights lie on the device and are not read back: a graph's replays
-/// may have others. With FP8 weights five launches: sort, quantize, the two products, and the sum;
-/// where tokens go in parts, each part's. Throws as `gemm` does.
+/// may have others. With FP8 weights five launches: sort, quantize, the two products, and the sum
+/// (of few tokens six: what stands between the products is quantized by itself); where tokens go in
+/// parts, each part's. Throws as `gemm` does.
 void moe(const MoeArguments& arguments, const MoeOptions& options = {},
          const Execution& execution = {});
 
