@@ -187,8 +187,8 @@ BLOCKSCALE_DEVICE void apply_scales(float (&v)[kSums], const LinearEpilogue& e, 
   }
 }
 
-/// The same scales of a tile of kColumns columns from `column` on, loaded while its products run: a
-/// warp waits for them no more when it has its sums. All lanes call all of it.
+/// The same scales, which there are, of a tile of kColumns columns from `column` on, loaded while
+/// its products run: a warp waits for them no more when it has its sums. All lanes call all of it.
 template <int kColumns>
 class EndScales {
  public:
@@ -197,11 +197,8 @@ class EndScales {
   /// `row`: as combine() has it.
   BLOCKSCALE_DEVICE void load(const LinearEpilogue& e, const RowSpan& span, uint32_t row,
                               uint32_t column) {
-    if (e.row_scales.data != nullptr) {
-      rows_[0] = row_scale_of(e.row_scales, span.matrix, row, span.end);
-      rows_[1] = row_scale_of(e.row_scales, span.matrix, row + 8, span.end);
-    }
-    if (e.column_scales.data == nullptr) return;
+    rows_[0] = row_scale_of(e.row_scales, span.matrix, row, span.end);
+    rows_[1] = row_scale_of(e.row_scales, span.matrix, row + 8, span.end);
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kColumns / 32; ++i) {
       columns_[i] =
@@ -223,7 +220,7 @@ class EndScales {
   }
 
  private:
-  float rows_[2] = {1, 1};
+  float rows_[2];
   float columns_[kColumns / 32];  // of column 32 i + lane
 };
 

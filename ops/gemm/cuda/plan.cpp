@@ -115,7 +115,7 @@ Fp8GemmSize size_of(const GemmArguments& x) {
     if (!one_scale && !runs_fit_blocks(tile_runs(x))) size.promotion = Promotion::columns;
   }
   size.may_split = !x.batch_invariant;
-  size.loads_scales = !at_end;
+  size.loads_scales = !at_end || x.a.k == 0;  // without K there is none to leave
   size.may_copy_scales = takes_copied_scales(x.a, 1) && takes_copied_scales(x.b, kFp8BlockK);
   return size;
 }

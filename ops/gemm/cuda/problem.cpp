@@ -107,8 +107,9 @@ bool has_scales_at_end(const GemmArguments& x) {
 void move_scales_to_end(const GemmArguments& x, GemmScales& a_scales, GemmScales& b_scales,
                         LinearEpilogue& epilogue) {
   if (!has_scales_at_end(x)) return;
-  const auto taken = [](GemmScales& scales) -> EpilogueScales {
+  const auto taken = [&](GemmScales& scales) -> EpilogueScales {
     const GemmScales moved = std::exchange(scales, {});
+    if (x.a.k == 0) return {};  // which has no scales, though it may have an address for them
     return {reinterpret_cast<const float*>(moved.data), moved.row_stride, moved.batch_stride};
   };
   epilogue.row_scales = taken(a_scales);

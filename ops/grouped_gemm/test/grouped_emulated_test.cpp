@@ -94,7 +94,6 @@ TEST(EmulatedGroups, ThatHaveOtherRowsThanExpected) {
   }
 }
 
-// Tiles of 192 rows, whose warpgroups take turns: those that have no row of a group pass theirs.
 // B is read by the rows of 16 that warps multiply with as many as 8 of A.
 TEST(EmulatedGroups, OfFewRows) {
   const cuda::Chip chip = test::chip_of(3);
@@ -133,6 +132,7 @@ TEST(EmulatedGroups, OfFewRows) {
   check_few({.rows = many, .n = 24, .k = 256});
 }
 
+// Tiles of 192 rows, whose warpgroups take turns: those that have no row of a group pass theirs.
 TEST(EmulatedGroups, OfManyRows) {
   for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
     Random random(4);
