@@ -117,6 +117,18 @@ def seeded(kind: type[GateUpExperts] = GateUpExperts, inner: int = I) -> Model:
     return model
 
 
+def tied(kind: str) -> Model:
+    """Both layers have the same experts: the same "module", or the same "stacks" in two."""
+    model = seeded()
+    first, second = (layer.mlp for layer in model.layers)
+    if kind == "module":
+        second.experts = first.experts
+    else:
+        second.experts.gate_up_proj = first.experts.gate_up_proj
+        second.experts.down_proj = first.experts.down_proj
+    return model
+
+
 def on_meta(kind: type[GateUpExperts] = GateUpExperts, inner: int = I) -> Model:
     with torch.device("meta"):
         return Model(kind, inner).eval()

@@ -27,6 +27,7 @@ from nn_experts import (  # noqa: E402
     routes,
     save_state,
     seeded,
+    tied,
 )
 from nn_model import same, same_state  # noqa: E402
 
@@ -187,13 +188,7 @@ def test_biases() -> None:
 
 @pytest.mark.parametrize("kind", ["module", "stacks"])
 def test_what_is_one_stays_one(kind: str) -> None:
-    model = seeded()
-    first, second = (layer.mlp for layer in model.layers)
-    if kind == "module":
-        second.experts = first.experts
-    else:
-        second.experts.gate_up_proj = first.experts.gate_up_proj
-        second.experts.down_proj = first.experts.down_proj
+    model = tied(kind)
     quantize(model, "nvfp4")
     first, second = (layer.mlp.experts for layer in model.layers)
     assert type(first) is type(second) is Experts and (first is second) == (kind == "module")

@@ -26,6 +26,7 @@ from nn_experts import (  # noqa: E402
     routes,
     save_state,
     seeded,
+    tied,
 )
 from nn_model import same  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -210,17 +211,6 @@ def test_biases_that_experts_share(tmp_path: Path, bias: str) -> None:
 
 
 # --- ties -----------------------------------------------------------------------------------------
-
-
-def tied(kind: str) -> Any:
-    model = seeded()
-    first, second = (layer.mlp for layer in model.layers)
-    if kind == "module":
-        second.experts = first.experts
-    else:
-        second.experts.gate_up_proj = first.experts.gate_up_proj
-        second.experts.down_proj = first.experts.down_proj
-    return model
 
 
 @pytest.mark.parametrize("kind", ["module", "stacks"])
