@@ -131,14 +131,12 @@ void set_gather(GroupedStep& step, Fp8GroupedParams& p, const GroupedGemmArgumen
 /// The launch config for groups of so many rows on average.
 Fp8LaunchConfig fp8_config_of(const GroupedGemmArguments& x, const Fp8GemmSize& size,
                               const cuda::Chip& chip) {
-  constexpr std::int64_t kFewRows = 64, kManyRows = 512;
-  const std::int64_t average = average_rows(x);
+  constexpr std::int64_t kFewRows = 64;
   const bool by_columns = size.promotion == Promotion::columns;
-  const bool is_large = average > kFewRows || (by_columns && size.quantized_columns != 0);
-  const bool has_192 =
-      !by_columns && x.index == nullptr && (size.may_copy_scales || size.quantized_columns != 0);
+  const bool is_large = average_rows(x) > kFewRows || (by_columns && size.quantized_columns != 0);
+  const bool has_192 = !by_columns && (size.may_copy_scales || size.quantized_columns != 0);
   Fp8LaunchConfig c;
-  c.rows = average > kManyRows && has_192 ? 192 : is_large ? 128 : 64;
+  c.rows = !is_large ? 64 : has_192 ? 192 : 128;
   c.columns = is_large || !by_columns ? 128 : 96;
   const std::uint32_t beside = bytes_beside(x, c.rows);
   const Fp8GemmConfig config = kernel_of(size, c);
@@ -226,7 +224,9 @@ std::optional<GroupedStep> few_rows_step(const GroupedGemmArguments& x, const cu
 
   GroupedStep step;
   step.kernel = few_rows_kernel();
-  step.shape.grid = {static_cast<std::uint32_t>(tiles.most)};
+  const std::int64_t blocks =
+      std::clamp<std::int64_t>(chip.shared_bytes / (bytes + 1024), 1, kFewBlocksPerMultiprocessor);
+  step.shape.grid = {blocks_for(tiles.most, blocks, chip)};
   step.shape.block = {kFewThreads};
   step.shape.dynamic_shared_bytes = static_cast<std::uint32_t>(bytes);
   step.shape.programmatic_dependent_launch = true;

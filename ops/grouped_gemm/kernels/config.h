@@ -7,18 +7,16 @@
 
 namespace blockscale {
 
-using Fp8GroupedKernelList = Fp8GemmKernels<10>;
+using Fp8GroupedKernelList = Fp8GemmKernels<8>;
 
 /// Of kFp8GemmKernels.
 inline constexpr Fp8GroupedKernelList kFp8GroupedKernels = {{
     detail::by_blocks(64, 128),
     detail::by_blocks(128, 128),
-    detail::copying_scales(detail::by_blocks(128, 128)),
     detail::copying_scales(detail::by_blocks(192, 128)),
     detail::by_columns(64, 96),
     detail::by_columns(128, 128),
     detail::quantizing(detail::by_blocks(64, 128)),
-    detail::quantizing(detail::by_blocks(128, 128)),
     detail::quantizing(detail::by_columns(128, 128)),
     detail::quantizing(detail::by_blocks(192, 128)),
 }};

@@ -59,7 +59,7 @@ BLOCKSCALE_HD constexpr Memory memory_of(uint32_t k_blocks) {
   return m;
 }
 
-/// A warp's part of B: some k-blocks of its rows, of which the next ones are on their way.
+/// A warp's part of a tile's B: some k-blocks of its rows, of which the next ones are on their way.
 class Stream {
  public:
   static constexpr int kAhead = 2;  // k-blocks: 4 KB a warp
@@ -67,19 +67,21 @@ class Stream {
     Bytes16 at[2][2];  // of rows lane / 4 and 8 more, 64 bytes apart
   };
 
-  BLOCKSCALE_DEVICE Stream(const Fp8FewRowsParams& p, uint32_t group, uint32_t first_row,
-                           uint32_t begin, uint32_t end)
-      : b_(p.b + group * p.b_batch_stride),
-        k_(p.k),
-        next_(begin),
-        end_(end),
-        byte_(begin * kFp8BlockK + ptx::laneid() % 4 * 16) {
+  /// K-blocks [begin, end) of every tile.
+  BLOCKSCALE_DEVICE Stream(const Fp8FewRowsParams& p, uint32_t begin, uint32_t end)
+      : p_(p), begin_(begin), end_(end) {}
+
+  /// Goes on to a tile whose rows of B, of this warp, begin at `first_row`.
+  BLOCKSCALE_DEVICE void begin(uint32_t group, uint32_t first_row) {
+    b_ = p_.b + group * p_.b_batch_stride;
+    next_ = begin_;
+    byte_ = begin_ * kFp8BlockK + ptx::laneid() % 4 * 16;
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       const uint32_t row = first_row + ptx::laneid() / 4 + 8 * i;
       // Rows outside of B take its last one's place: what they give is not stored.
-      row_[i] = (row < p.epilogue.columns ? row : p.epilogue.columns - 1) *
-                static_cast<uint32_t>(p.b_row_stride);
+      row_[i] = (row < p_.epilogue.columns ? row : p_.epilogue.columns - 1) *
+                static_cast<uint32_t>(p_.b_row_stride);
     }
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kAhead; ++i) load(i);
@@ -98,7 +100,7 @@ class Stream {
   BLOCKSCALE_DEVICE void load(int slot) {
     BLOCKSCALE_UNROLL
     for (uint32_t half = 0; half < 2; ++half) {
-      const bool has = next_ < end_ && byte_ + half * 64 < k_;
+      const bool has = next_ < end_ && byte_ + half * 64 < p_.k;
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 2; ++i) {
         loaded_[slot].at[i][half] = ptx::ld_global_nc_if(
@@ -109,10 +111,12 @@ class Stream {
     ++next_;
   }
 
-  const uint8_t* b_;  // of the group
-  uint32_t k_, next_, end_;
-  uint32_t byte_;    // of k: this lane's first of the next load
-  uint32_t row_[2];  // where rows begin, from b_ on
+  const Fp8FewRowsParams& p_;
+  uint32_t begin_, end_;
+  const uint8_t* b_ = nullptr;  // of the group
+  uint32_t next_ = 0;
+  uint32_t byte_ = 0;  // of k: this lane's first of the next load
+  uint32_t row_[2];    // where rows begin, from b_ on
   Rows loaded_[kAhead];
 };
 
@@ -157,32 +161,11 @@ BLOCKSCALE_DEVICE uint32_t sum_offset(uint32_t warp, uint32_t row, uint32_t colu
   return ((warp * kFewRows + row) * kFewWarpRows + column) * 4;
 }
 
-}  // namespace fp8_few_rows
-
-BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
-  using fp8_few_rows::Bytes16;
-  using fp8_few_rows::Stream;
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
-  const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
-  const fp8_few_rows::Memory memory = fp8_few_rows::memory_of(k_blocks);
-  const ptx::SharedAddress shared = device::shared_base();
-  BlockTiles<GroupedOrder, kFewRows> tiles(p.order, shared + memory.order);
-  tiles.begin();
-  if (ptx::ctaid_x() >= tiles.count()) return;
-  const Tile tile = tiles.tile(ptx::ctaid_x());
-
+/// A warp's sums of the tile's `rows` rows of A, which are in shared memory, to there.
+BLOCKSCALE_DEVICE void multiply(Stream& stream, const Memory& memory, uint32_t rows,
+                                uint32_t k_blocks) {
   const uint32_t warp = device::warp_index(), lane = ptx::laneid();
-  const uint32_t columns = fp8_few_rows::columns_of(p.division_shift);
-  const uint32_t first_column = tile.n * columns;
-  const uint32_t group = warp >> p.division_shift;
-  const uint32_t part = warp - (group << p.division_shift);
-  const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
-  Stream stream(p, tile.group, first_column + group * kFewWarpRows, begin,
-                end < k_blocks ? end : k_blocks);
-  const uint32_t left = tile.end_row - tile.first_row, rows = left < kFewRows ? left : kFewRows;
-  fp8_few_rows::bring_a(p, memory, tile, rows, k_blocks, first_column);
-
+  const ptx::SharedAddress shared = device::shared_base();
   // Rows that the tile does not have are its first one: what they give is not stored.
   const auto row_or_first = [&](uint32_t row) { return row < rows ? row : 0; };
   const ptx::SharedAddress a_at =
@@ -211,13 +194,17 @@ BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
     BLOCKSCALE_UNROLL
     for (int i = 0; i < 4; ++i) sums[i] = ptx::fma_rn(products.value[i], scales[i % 2], sums[i]);
   });
-
   BLOCKSCALE_UNROLL
   for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t at = fp8_few_rows::sum_offset(warp, lane % 4 * 2 + i % 2, lane / 4 + i / 2 * 8);
+    const uint32_t at = sum_offset(warp, lane % 4 * 2 + i % 2, lane / 4 + i / 2 * 8);
     ptx::st_shared(shared + (memory.sums + at), sums[i]);
   }
-  ptx::barrier_sync_all();
+}
+
+/// Adds the sums of warps that divide K up, and stores a tile's part of D.
+BLOCKSCALE_DEVICE void add_up(const Fp8FewRowsParams& p, const Memory& memory, const Tile& tile,
+                              uint32_t rows) {
+  const uint32_t columns = columns_of(p.division_shift), first_column = tile.n * columns;
   const uint32_t matrix = p.order.matrix_of(tile);
   for (uint32_t i = ptx::tid_x(); i < rows * columns; i += kFewThreads) {
     const uint32_t row = i / columns, column = i - row * columns;
@@ -225,11 +212,52 @@ BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
     const uint32_t first_warp = column / kFewWarpRows << p.division_shift;
     float sum = 0;
     for (uint32_t w = 0; w < 1u << p.division_shift; ++w) {
-      const uint32_t at = fp8_few_rows::sum_offset(first_warp + w, row, column % kFewWarpRows);
-      sum = ptx::add_rn(sum, ptx::ld_shared<float>(shared + (memory.sums + at)));
+      const uint32_t at = sum_offset(first_warp + w, row, column % kFewWarpRows);
+      sum = ptx::add_rn(sum, ptx::ld_shared<float>(device::shared_base() + (memory.sums + at)));
     }
     fp8_gemv::store(p.epilogue, {matrix, tile.group, tile.first_row + row}, first_column + column,
                     sum);
+  }
+}
+
+}  // namespace fp8_few_rows
+
+BLOCKSCALE_DEVICE void fp8_few_rows_kernel(const Fp8FewRowsParams& p) {
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  const uint32_t k_blocks = (p.k + kFp8BlockK - 1) / kFp8BlockK;
+  const fp8_few_rows::Memory memory = fp8_few_rows::memory_of(k_blocks);
+  BlockTiles<GroupedOrder, kFewRows> tiles(p.order, device::shared_base() + memory.order);
+  tiles.begin();
+  uint32_t index = ptx::ctaid_x();
+  if (index >= tiles.count()) return;
+  Tile tile = tiles.tile(index);
+
+  const uint32_t warp = device::warp_index();
+  const uint32_t columns = fp8_few_rows::columns_of(p.division_shift);
+  const uint32_t group = warp >> p.division_shift;
+  const uint32_t part = warp - (group << p.division_shift);
+  const uint32_t begin = part * p.part_blocks, end = begin + p.part_blocks;
+  fp8_few_rows::Stream stream(p, begin, end < k_blocks ? end : k_blocks);
+  const auto begin_stream = [&] {
+    stream.begin(tile.group, tile.n * columns + group * kFewWarpRows);
+  };
+  begin_stream();
+  for (;;) {
+    const uint32_t left = tile.end_row - tile.first_row, rows = left < kFewRows ? left : kFewRows;
+    fp8_few_rows::bring_a(p, memory, tile, rows, k_blocks, tile.n * columns);
+    fp8_few_rows::multiply(stream, memory, rows, k_blocks);
+    // The next tile's B comes while this one's sums are added up.
+    const Tile done = tile;
+    index += ptx::nctaid_x();
+    const bool has_next = index < tiles.count();
+    if (has_next) {
+      tile = tiles.tile(index);
+      begin_stream();
+    }
+    ptx::barrier_sync_all();
+    fp8_few_rows::add_up(p, memory, done, rows);
+    if (!has_next) return;
   }
 }
 

@@ -158,18 +158,19 @@ BLOCKSCALE_DEVICE void place_all(const SortParams& p, uint32_t own, uint32_t row
   }
 }
 
-/// What no expert has: dropped entries, and rows behind the last, of which there are `rows`.
-BLOCKSCALE_DEVICE void mark_dropped(const SortParams& p, uint32_t rows) {
-  if (p.row_of_entry != nullptr) {
-    BLOCKSCALE_NO_UNROLL
-    for (uint32_t first = ptx::tid_x() * kSortEntries; first < p.entries; first += kSortStep) {
-      const Classes classes = load_classes(p, first);
-      BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kSortEntries; ++i) {
-        if (classes.of[i] == p.experts) ptx::st_global(p.row_of_entry + first + i, -1);
-      }
-    }
+/// This block's share of the entries that are dropped.
+BLOCKSCALE_DEVICE void mark_dropped(const SortParams& p, uint32_t own) {
+  if (p.row_of_entry == nullptr) return;
+  const uint32_t step = ptx::nctaid_x() * kSortThreads;
+  BLOCKSCALE_NO_UNROLL
+  for (uint32_t entry = own * kSortThreads + ptx::tid_x(); entry < p.entries; entry += step) {
+    const bool is_dropped = class_of(p, ptx::ld_global(p.ids + entry)) == p.experts;
+    if (is_dropped) ptx::st_global(p.row_of_entry + entry, -1);
   }
+}
+
+/// Rows behind the last, of which there are `rows`.
+BLOCKSCALE_DEVICE void mark_no_rows(const SortParams& p, uint32_t rows) {
   BLOCKSCALE_NO_UNROLL
   for (uint32_t row = rows + ptx::tid_x(); row < p.entries; row += kSortThreads) {
     if (p.entry_of_row != nullptr) ptx::st_global(p.entry_of_row + row, -1);
@@ -191,8 +192,9 @@ BLOCKSCALE_DEVICE void moe_sort_kernel(const SortParams& p) {
     if (p.offsets != nullptr) ptx::st_global(p.offsets + own, number);
     if (is_last && p.rows != nullptr) ptx::st_global(p.rows, number);
   }
+  sorting::mark_dropped(p, own);
   if (is_last) {
-    sorting::mark_dropped(p, row);
+    sorting::mark_no_rows(p, row);
   } else if (p.row_of_entry != nullptr || p.entry_of_row != nullptr || p.token_of_row != nullptr) {
     sorting::place_all(p, own, row, counts);
   }

@@ -78,8 +78,8 @@ TEST(MoePlan, TilesAreThoseOfTheRowsThatAreExpected) {
     problem.arguments().all_experts = all_experts;
     return cuda::describe_moe(problem.arguments(), {}, cuda::chip_named("H200"));
   };
-  EXPECT_THAT(text_with(0), HasSubstr("128x128_blocks_quantized"));
-  EXPECT_THAT(text_with(4), HasSubstr("128x128_blocks_quantized"));
+  EXPECT_THAT(text_with(0), HasSubstr("192x128_blocks_quantized"));
+  EXPECT_THAT(text_with(4), HasSubstr("192x128_blocks_quantized"));
   EXPECT_THAT(text_with(64), HasSubstr("64x128_blocks_quantized"));
 }
 
