@@ -99,7 +99,7 @@ def run(folder: Path, ids: torch.Tensor, count: int, options: argparse.Namespace
         layers[recipe] = layers.get(recipe, 0) + 1
     tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}.values()
     ids = ids.to(device)
-    generate(model, ids, 2)  # what is done once: kernels, tables, threads
+    generate(model, ids, count)  # what is done once: kernels are loaded, tables made, threads begun
     tokens, seconds = generate(model, ids, count)
     if device.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device)

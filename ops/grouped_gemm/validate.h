@@ -26,7 +26,7 @@ bool is_transformed(const GroupedGemmArguments& x);
 
 /// Rows that a group may have on average where FP8 products on a GPU take the kernel of few rows,
 /// whose sums are in another order than those of tiles.
-inline constexpr std::int64_t kFewRowsOnAverage = 2;
+inline constexpr std::int64_t kFewRowsOnAverage = 1;
 
 /// The product of all rows of validated arguments with one group's B, as far as shapes, recipes,
 /// transform and result go: what gemm_detail says of those holds for groups.

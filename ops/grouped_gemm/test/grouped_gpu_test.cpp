@@ -106,12 +106,12 @@ TEST_F(CudaGpuGrouped, EveryKindOfScale) {
 }
 
 TEST_F(CudaGpuGrouped, FewRows) {
-  std::vector<std::int32_t> many(40);
+  std::vector<std::int32_t> few = {1, 0, 0, 2, 0, 17}, many(40);
+  few.resize(20);
   many[7] = 3;
   many[33] = 1;
   many[39] = 11;
-  const std::vector<std::vector<std::int32_t>> routings = {{1, 0, 0, 2, 0, 17, 0, 0, 0, 0}, many};
-  for (const std::vector<std::int32_t>& rows : routings) {
+  for (const std::vector<std::int32_t>& rows : {few, many}) {
     for (const std::int64_t k : {256, 400, 2048, 7168}) {
       for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
         const std::int64_t n = k > 400 ? 40 : 200;

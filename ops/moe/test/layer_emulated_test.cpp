@@ -98,7 +98,7 @@ TEST(EmulatedMoe, EveryRouting) {
 // Whose products read an expert's weights for each eight of its rows.
 TEST(EmulatedMoe, FewRows) {
   for (const Routing routing : test::kRoutings) {
-    check({.tokens = 3, .hidden = 528, .inner = 384, .experts = 8, .routing = routing});
+    check({.tokens = 3, .hidden = 528, .inner = 384, .experts = 16, .routing = routing});
   }
   check({.w13 = Recipe::fp8_tensor,
          .w2 = Recipe::fp8_128x128_ue8m0,
@@ -108,7 +108,7 @@ TEST(EmulatedMoe, FewRows) {
          .experts = 70,
          .alphas = true,
          .bias = true});
-  check({.tokens = 4, .hidden = 256, .inner = 320, .experts = 8, .apart = true});
+  check({.tokens = 4, .hidden = 256, .inner = 320, .experts = 16, .apart = true});
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
