@@ -123,7 +123,7 @@ TEST(EmulatedGroupResults, AreQuantized) {
        Recipe::fp8_1x128,
        Swiglu{},
        ScaleLayout::row_major,
-       {1, 0, 9, 0, 0, 0, 2, 0, 0, 0},
+       {1, 0, 9, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
        true,
        false},
       {Recipe::fp8_128x128, Recipe::fp8_1x128, Swiglu{}, ScaleLayout::row_major, {3, 0, 37, 20}},
