@@ -24,8 +24,8 @@ class Linear(Layer):
 
     The products are those of `torch.ops.blockscale.gemm`: on the CPU or on CUDA, as they are, under
     torch.compile(fullgraph=True) and in CUDA graphs. No gradient flows. Where nobody would see the
-    operators (no tracer, no mode of torch), the functions behind them are called: a fourth of the
-    time of a call.
+    operators (no tracer, no mode of torch), the functions behind them are called, which takes less
+    time.
 
     `state_dict` has the names, dtypes and shapes of `dialect` (docs/checkpoints.md): codes and
     scales row by row. Recipes that no dialect writes (mxfp6_e3m2, mxfp8_e5m2, fp8_tensor_e5m2) have

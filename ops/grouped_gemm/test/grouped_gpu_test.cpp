@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "blockscale/cuda.h"
@@ -106,6 +107,13 @@ TEST_F(CudaGpuGrouped, EveryKindOfScale) {
 }
 
 TEST_F(CudaGpuGrouped, FewRows) {
+  const auto check_few = [](const GroupedCase& of) {
+    Random random(3);
+    LaunchedProblem problem(random, of);
+    const auto plan = grouped_gemm_detail::plan_grouped(problem.validated(), cuda::default_chip());
+    EXPECT_TRUE(std::holds_alternative<Fp8FewRowsParams>(plan.steps.at(0).params)) << plan.str();
+    check(of);
+  };
   std::vector<std::int32_t> few = {1, 0, 0, 2, 0, 17}, many(40);
   few.resize(20);
   many[7] = 3;
@@ -115,17 +123,17 @@ TEST_F(CudaGpuGrouped, FewRows) {
     for (const std::int64_t k : {256, 400, 2048, 7168}) {
       for (const ScaleLayout layout : {ScaleLayout::row_major, ScaleLayout::mn_major}) {
         const std::int64_t n = k > 400 ? 40 : 200;
-        check({.rows = rows, .n = n, .k = k, .layout = layout, .behind = 0, .alpha = true});
-        check({.a = Recipe::fp8_1x128_ue8m0,
-               .b = Recipe::fp8_128x128_ue8m0,
-               .rows = rows,
-               .n = n,
-               .k = k,
-               .dtype = Format::f32,
-               .layout = layout,
-               .behind = 0,
-               .bias = true,
-               .gathered = true});
+        check_few({.rows = rows, .n = n, .k = k, .layout = layout, .behind = 0, .alpha = true});
+        check_few({.a = Recipe::fp8_1x128_ue8m0,
+                   .b = Recipe::fp8_128x128_ue8m0,
+                   .rows = rows,
+                   .n = n,
+                   .k = k,
+                   .dtype = Format::f32,
+                   .layout = layout,
+                   .behind = 0,
+                   .bias = true,
+                   .gathered = true});
       }
     }
   }

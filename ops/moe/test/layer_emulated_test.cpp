@@ -97,18 +97,30 @@ TEST(EmulatedMoe, EveryRouting) {
 
 // Whose products read an expert's weights for each eight of its rows.
 TEST(EmulatedMoe, FewRows) {
+  const auto check_few = [](const LayerCase& of) {
+    Random random(2);
+    LayerProblem problem(random, of);
+    const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+    const cuda::Chip chip = test::chip_of(3);
+    const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
+    for (const auto* const product : {&plan.parts.at(0).up, &plan.parts.at(0).down}) {
+      EXPECT_TRUE(std::holds_alternative<Fp8FewRowsParams>(product->steps.front().params))
+          << product->str();
+    }
+    check(of);
+  };
   for (const Routing routing : test::kRoutings) {
-    check({.tokens = 3, .hidden = 528, .inner = 384, .experts = 16, .routing = routing});
+    check_few({.tokens = 3, .hidden = 528, .inner = 384, .experts = 16, .routing = routing});
   }
-  check({.w13 = Recipe::fp8_tensor,
-         .w2 = Recipe::fp8_128x128_ue8m0,
-         .tokens = 1,
-         .hidden = 1040,
-         .inner = 256,
-         .experts = 70,
-         .alphas = true,
-         .bias = true});
-  check({.tokens = 4, .hidden = 256, .inner = 320, .experts = 16, .apart = true});
+  check_few({.w13 = Recipe::fp8_tensor,
+             .w2 = Recipe::fp8_128x128_ue8m0,
+             .tokens = 1,
+             .hidden = 1040,
+             .inner = 256,
+             .experts = 70,
+             .alphas = true,
+             .bias = true});
+  check_few({.tokens = 4, .hidden = 256, .inner = 320, .experts = 16, .apart = true});
 }
 
 TEST(EmulatedMoe, KindsOfWeight) {
