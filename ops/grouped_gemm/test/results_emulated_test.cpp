@@ -215,7 +215,9 @@ TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
   struct Case {
     Recipe a, b;
     std::vector<std::int32_t> offsets;
+    std::int64_t m = 37, n = 21, k = 320;
   };
+  // The last one's sizes straddle groups where a peer has clusters.
   const std::vector<Case> cases = {{Recipe::fp8_1x128, Recipe::fp8_1x128, {0, 130, 130, 257, 320}},
                                    {Recipe::fp8_128x128, Recipe::fp8_128x128, {5, 6, 64, 320, 320}},
                                    {Recipe::fp8_row, Recipe::fp8_row, {0, 320, 320, 320, 320}},
@@ -223,18 +225,18 @@ TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
                                    {Recipe::mxfp6_e2m3, Recipe::mxfp6_e2m3, {0, 33, 95, 161, 400}},
                                    {Recipe::bf16, Recipe::bf16, {-7, 63, 64, 65, 200}},
                                    {Recipe::f16, Recipe::mxfp8_e4m3, {0, 31, 65, 66, 320}},
-                                   {Recipe::f32, Recipe::f32, {0, 31, 65, 66, 320}}};
+                                   {Recipe::f32, Recipe::f32, {0, 31, 65, 66, 320}},
+                                   {Recipe::bf16, Recipe::bf16, {0, 128, 384}, 192, 3072, 384}};
   for (const Case& c : cases) {
     for (const bool adds : {false, true}) {
       SCOPED_TRACE(std::string(recipe_traits(c.a).name) + (adds ? ", adds" : ""));
-      constexpr std::int64_t kM = 37, kN = 21, kK = 320;
       Random random(8);
       test::OperandOptions options;
       options.smallest_scales = false;
-      const test::TestOperand a(random, c.a, kM, kK, InputFamily::adversarial, options);
-      const test::TestOperand b(random, c.b, kN, kK, InputFamily::adversarial, options);
+      const test::TestOperand a(random, c.a, c.m, c.k, InputFamily::adversarial, options);
+      const test::TestOperand b(random, c.b, c.n, c.k, InputFamily::adversarial, options);
       const auto groups = static_cast<std::int64_t>(c.offsets.size() - 1);
-      std::vector<float> d(static_cast<std::size_t>(groups * kM * kN), NAN);
+      std::vector<float> d(static_cast<std::size_t>(groups * c.m * c.n), NAN);
       if (adds) {
         for (float& x : d) x = static_cast<float>(test::normal_real(random));
       }
@@ -242,7 +244,7 @@ TEST(EmulatedGroupsOfK, BeginAndEndAnywhere) {
       KGroupedGemmArguments x;
       x.a = a.view();
       x.b = b.view();
-      x.d = {d.data(), Format::f32, kM, kN, kN, groups};
+      x.d = {d.data(), Format::f32, c.m, c.n, c.n, groups};
       x.offsets = c.offsets.data();
       x.alpha = 1.5f;
       x.adds = adds;
