@@ -126,7 +126,8 @@ MoeCallOptions::MoeCallOptions(const nb::tuple& o)
       all_experts(o[11]),
       batch_invariant(o[12]),
       weights_on_input(o[13]),
-      shared(o[14]) {}
+      shared(o[14]),
+      deterministic(o[15]) {}
 
 MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle out,
                  const MoeCallOptions& options, const Place& place) {
@@ -153,6 +154,7 @@ MoeCall moe_call(const nb::tuple& operands, const nb::tuple& routes, nb::handle 
   to.all_experts = nb::cast<std::int64_t>(options.all_experts);
   to.weights_on_input = nb::cast<bool>(options.weights_on_input);
   to.batch_invariant = nb::cast<bool>(options.batch_invariant);
+  to.deterministic = nb::cast<bool>(options.deterministic);
   call.input = input_argument(options.transform, place);
   to.transform = call.input.input;
   if (!options.activations.is_none()) to.activations = nb::cast<Recipe>(options.activations);

@@ -53,6 +53,7 @@ struct MoeCallOptions {
   nb::object batch_invariant;
   nb::object weights_on_input;
   nb::object shared;  // a pair of operands, or None
+  nb::object deterministic;
 };
 
 /// Everything that `moe` takes, with the arrays that keep its memory alive.

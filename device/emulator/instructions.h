@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/format.h"
 #include "core/tensor_map.h"
 #include "device/emulator/architecture.h"
 #include "device/kernel.h"
@@ -85,6 +86,9 @@ enum class ReduceOp : uint8_t {
 uint32_t atomic_global(ReduceOp op, uint32_t* p, uint32_t value, SourceLocation at,
                        bool acquire_release = false);
 void atomic_global_add(float* p, float value, SourceLocation at);
+/// Words of pairs of f16 or bf16, or of one f32, that lie side by side.
+void atomic_global_add_words(Format dtype, uint32_t* p, const uint32_t* values, uint32_t words,
+                             SourceLocation at);
 uint32_t atomic_global_cas(uint32_t* p, uint32_t expected, uint32_t value, SourceLocation at);
 uint32_t atomic_shared(ReduceOp op, uint32_t address, uint32_t value, SourceLocation at);
 

@@ -137,6 +137,22 @@ void atomic_global_add(float* p, float value, SourceLocation at) {
   m.progress();
 }
 
+void atomic_global_add_words(Format dtype, uint32_t* p, const uint32_t* values, uint32_t words,
+                             SourceLocation at) {
+  Machine& m = machine();
+  m.maybe_preempt();
+  constexpr const char* kName = "red_global_add";
+  if (!aligned(m, address_of(p), 4 * words, kName, at)) return;
+  for (uint32_t i = 0; i < words; ++i) {
+    if (!access_atomic(m, p + i, 4, AccessKind::atomic_update, {}, kName, at)) return;
+    uint32_t old = 0;
+    std::memcpy(&old, p + i, 4);  // of 16-bit numbers, as a rule
+    const uint32_t sum = meaning::atomic_add_word(dtype, old, values[i]);
+    std::memcpy(p + i, &sum, 4);
+  }
+  m.progress();
+}
+
 uint32_t atomic_global_cas(uint32_t* p, uint32_t expected, uint32_t value, SourceLocation at) {
   Machine& m = machine();
   m.maybe_preempt();

@@ -9,7 +9,7 @@ namespace blockscale {
 struct EpilogueMatrix {
   uint8_t* data = nullptr;
   Format dtype = Format::f32;
-  bool tma_store = false;  // of D: a tensor map writes it
+  bool chunks = false;     // of D: rows begin and end at multiples of 16 bytes
   int64_t row_stride = 0;  // in elements
   int64_t batch_stride = 0;
 };

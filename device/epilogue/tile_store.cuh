@@ -3,7 +3,8 @@
 //
 // A tensor copy writes rows in steps of 16 bytes, so it serves where D's rows begin and end at
 // multiples of them; elsewhere, and where a group's rows end within a box, threads store their
-// elements one by one.
+// elements one by one. Rows that a row map moves threads store, or add to what is there, in chunks
+// of 16 bytes.
 #pragma once
 
 #include "core/tensor_map.h"
@@ -290,6 +291,7 @@ class TileStore {
       if constexpr (!kHasScales) epilogue::apply_scales(sums, e_, span, own_row, columns);
       epilogue::combine(sums, e_, span, own_row, columns);
     }
+    if (map_.moves()) weigh(sums, span, row);
     if (e_.d.dtype == Format::bf16) {
       store<Pair16, false>(sums, span, row, column, at);
     } else if (e_.d.dtype == Format::f16) {
@@ -310,7 +312,9 @@ class TileStore {
   BLOCKSCALE_DEVICE void store(const float (&v)[kColumns / 2], const RowSpan& span, uint32_t row,
                                uint32_t column, SourceLocation at) const {
     // A span's last rows one by one: a box that crosses its end writes the next group's.
-    if (!map_.moves() && e_.d.tma_store && span.holds_box(row)) {
+    if (e_.d.chunks && map_.moves()) {
+      move_chunks<Pair, kF16>(v, span, row, column);
+    } else if (e_.d.chunks && span.holds_box(row)) {
       store_by_tma<Pair, kF16>(v, span.matrix, row, column, at);
     } else {
       store_elements<Pair, kF16>(v, span, row, column);
@@ -347,6 +351,61 @@ class TileStore {
         }
       }
       ptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  /// Rows times their weights, of those that go somewhere.
+  BLOCKSCALE_DEVICE void weigh(float (&v)[kColumns / 2], const RowSpan& span, uint32_t row) const {
+    BLOCKSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t own_row = row + lane_ / 4 + 8 * static_cast<uint32_t>(half);
+      const float weight = own_row < span.end ? map_.weight(own_row) : 1.0f;
+      BLOCKSCALE_UNROLL
+      for (int j = 0; j < kPairs; ++j) {
+        float &low = v[4 * j + 2 * half], &high = v[4 * j + 2 * half + 1];
+        low = ptx::mul_rn(low, weight);
+        high = ptx::mul_rn(high, weight);
+      }
+    }
+  }
+
+  /// Through the buffers: neighbouring lanes then have neighbouring chunks of a row.
+  template <class Pair, bool kF16>
+  BLOCKSCALE_DEVICE void move_chunks(const float (&v)[kColumns / 2], const RowSpan& span,
+                                     uint32_t row, uint32_t column) const {
+    using Chunk = device::Vector<uint32_t, 4>;
+    constexpr int kBoxColumns = kBytes / (sizeof(Pair) / 2);
+    constexpr int kBoxes = kColumns / kBoxColumns;
+    constexpr uint32_t kOfRow = kBytes / 16, kOfLane = kOfRow / 2;  // chunks of a buffer
+    constexpr Format kDtype = sizeof(Pair) == 8 ? Format::f32 : kF16 ? Format::f16 : Format::bf16;
+    BLOCKSCALE_UNROLL
+    for (int first = 0; first < kBoxes; first += kBuffers) {
+      const int count = kBoxes - first < kBuffers ? kBoxes - first : kBuffers;
+      ptx::bar_warp_sync(ptx::kFullMask);  // others have read what was there
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < count; ++i) {
+        fill<Pair, kF16>(buffer(i), v + (first + i) * kBoxColumns / 2);
+      }
+      ptx::bar_warp_sync(ptx::kFullMask);
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < kOfLane; ++j) {
+        const uint32_t line = j * (32 / kOfRow) + lane_ / kOfRow, chunk = lane_ % kOfRow;
+        const uint32_t at = column + static_cast<uint32_t>(first * kBoxColumns) +
+                            chunk * static_cast<uint32_t>(kBoxColumns) / kOfRow;
+        const epilogue::RowPart part = destination(span, row + line, at);
+        const ptx::SharedAddress from = buffers_ + swizzled(line * kBytes + chunk * 16);
+        BLOCKSCALE_UNROLL
+        for (int i = 0; i < count; ++i) {
+          if (static_cast<uint32_t>(i * kBoxColumns) >= part.left) break;
+          const auto value = ptx::ld_shared<Chunk>(from + static_cast<uint32_t>(i * 16 * kBytes));
+          uint8_t* const to = part.at + i * kBytes;
+          if (map_.adds()) {
+            ptx::red_global_add_v4<kDtype>(to, value);
+          } else {
+            ptx::st_global(reinterpret_cast<Chunk*>(to), value);
+          }
+        }
+      }
     }
   }
 
@@ -407,15 +466,10 @@ class TileStore {
     for (int half = 0; half < 2; ++half) {
       const uint32_t own_row = row + lane_ / 4 + 8 * static_cast<uint32_t>(half);
       const epilogue::RowPart own = destination(span, own_row, column + lane_ % 4 * 2);
-      const float weight = map_.moves() && own.left != 0 ? map_.weight(own_row) : 1.0f;
       BLOCKSCALE_UNROLL
       for (int j = 0; j < kPairs; ++j) {
         const uint32_t at = static_cast<uint32_t>(8 * j);
-        float low = v[4 * j + 2 * half], high = v[4 * j + 2 * half + 1];
-        if (map_.moves()) {
-          low = ptx::mul_rn(low, weight);
-          high = ptx::mul_rn(high, weight);
-        }
+        const float low = v[4 * j + 2 * half], high = v[4 * j + 2 * half + 1];
         if constexpr (sizeof(Pair) == 8) {
           if (map_.adds()) {
             epilogue::add_element(own, at, low);

@@ -243,6 +243,37 @@ struct Atomics {
   }
 };
 
+/// Additions of pairs and of 16 bytes: what was there, and what is added.
+struct VectorAdditions {
+  static constexpr const char* kName = "red_add_vectors";
+  static constexpr LaunchShape kShape = {.block = {64}};
+
+  template <Format kDtype>
+  BLOCKSCALE_DEVICE static void add_v4(uint32_t* to, uint32_t first) {
+    constexpr Operands kKind = kDtype == Format::f32 ? Operands::f32 : Operands::halves;
+    device::Vector<uint32_t, 4> old, more;
+    for (uint32_t i = 0; i < 4; ++i) {
+      old.at[i] = operand(kKind, first + i, 0);
+      more.at[i] = operand(kKind, first + i, 1);
+    }
+    ptx::st_global(reinterpret_cast<device::Vector<uint32_t, 4>*>(to), old);
+    ptx::red_global_add_v4<kDtype>(to, more);
+  }
+  template <Format kDtype>
+  BLOCKSCALE_DEVICE static void add_x2(uint32_t* to, uint32_t word) {
+    ptx::st_global(to, operand(Operands::halves, word, 0));
+    ptx::red_global_add_x2<kDtype>(to, operand(Operands::halves, word, 1));
+  }
+  BLOCKSCALE_DEVICE static void run(const ProgramParams& p) {
+    const uint32_t i = ptx::tid_x();
+    add_v4<Format::f32>(p.out + 4 * i, 4 * i);
+    add_v4<Format::f16>(p.out + 256 + 4 * i, 256 + 4 * i);
+    add_v4<Format::bf16>(p.out + 512 + 4 * i, 512 + 4 * i);
+    add_x2<Format::f16>(p.out + 768 + i, 768 + i);
+    add_x2<Format::bf16>(p.out + 832 + i, 832 + i);
+  }
+};
+
 // --- Barriers ---
 
 struct Barriers {
@@ -460,7 +491,7 @@ struct BulkReductions {
 };
 
 using Programs = TypeList<SpecialRegisters, Shuffles, VotesAndReductions, GlobalMemory,
-                          PredicatedLoads, StoresWithPolicy, SharedMemory, Atomics, Barriers,
-                          MbarrierPhases, CpAsync, BulkCopies, Fences, BulkReductions>;
+                          PredicatedLoads, StoresWithPolicy, SharedMemory, Atomics, VectorAdditions,
+                          Barriers, MbarrierPhases, CpAsync, BulkCopies, Fences, BulkReductions>;
 
 }  // namespace blockscale::golden

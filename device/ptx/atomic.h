@@ -4,8 +4,10 @@
 // shared memory at .cta scope. A reduction (red) returns nothing.
 #pragma once
 
+#include "core/format.h"
 #include "device/kernel.h"
 #include "device/ptx/shared_memory.h"
+#include "device/vector.h"
 #if !BLOCKSCALE_GPU
 #include "device/emulator/instructions.h"
 #endif
@@ -74,6 +76,49 @@ BLOCKSCALE_DEVICE void red_global_add(float* p, float value,
   BLOCKSCALE_RED("relaxed.gpu.global.add.f32", "f", "l", p)
 #else
   emulator::atomic_global_add(p, value, at);
+#endif
+}
+
+/// Adds pairs of f16 or bf16 to those at p, each number by itself to nearest even, with subnormals;
+/// the low half of a word is the first. `p` is at a multiple of their bytes.
+template <Format kDtype>
+BLOCKSCALE_DEVICE void red_global_add_x2(uint32_t* p, uint32_t value,
+                                         SourceLocation at = SourceLocation::current()) {
+  static_assert(kDtype == Format::f16 || kDtype == Format::bf16);
+#if BLOCKSCALE_GPU
+  if constexpr (kDtype == Format::f16) {
+    BLOCKSCALE_RED("relaxed.gpu.global.add.noftz.f16x2", "r", "l", p)
+  } else {
+    BLOCKSCALE_RED("relaxed.gpu.global.add.noftz.bf16x2", "r", "l", p)
+  }
+#else
+  emulator::atomic_global_add_words(kDtype, p, &value, 1, at);
+#endif
+}
+/// The same of 16 bytes of f16, bf16 or f32, the last as red_global_add has them.
+template <Format kDtype>
+BLOCKSCALE_DEVICE void red_global_add_v4(void* p, const device::Vector<uint32_t, 4>& value,
+                                         SourceLocation at = SourceLocation::current()) {
+#if BLOCKSCALE_GPU
+#define BLOCKSCALE_CASE(dtype, text)                                                              \
+  if constexpr (kDtype == Format::dtype) {                                                        \
+    asm volatile("red.relaxed.gpu.global.add" text " [%0], {%1, %2, %3, %4};"                     \
+                 :                                                                                \
+                 : "l"(p), "r"(value.at[0]), "r"(value.at[1]), "r"(value.at[2]), "r"(value.at[3]) \
+                 : "memory");                                                                     \
+  }
+  BLOCKSCALE_CASE(f16, ".noftz.v4.f16x2")
+  BLOCKSCALE_CASE(bf16, ".noftz.v4.bf16x2")
+  if constexpr (kDtype == Format::f32) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(p), "f"(bit_cast<float>(value.at[0])), "f"(bit_cast<float>(value.at[1])),
+                   "f"(bit_cast<float>(value.at[2])), "f"(bit_cast<float>(value.at[3]))
+                 : "memory");
+  }
+#undef BLOCKSCALE_CASE
+#else
+  emulator::atomic_global_add_words(kDtype, static_cast<uint32_t*>(p), value.at, 4, at);
 #endif
 }
 

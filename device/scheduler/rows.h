@@ -35,7 +35,7 @@ struct MappedRows {
   const int32_t* destinations = nullptr;
   const float* weights = nullptr;  // null: 1
   uint32_t rows = 0;               // of D
-  bool adds_rows = false;          // to what is there, an f32
+  bool adds_rows = false;          // to what is there
 
   BLOCKSCALE_HD constexpr bool moves() const { return destinations != nullptr; }
   BLOCKSCALE_HD constexpr bool adds() const { return adds_rows; }

@@ -42,7 +42,9 @@ struct GroupedGemmArguments {
   /// if that is no row of D. Null: row r. Two rows of one destination: one of them, unless `adds`.
   const std::int32_t* destinations = nullptr;
   const float* weights = nullptr;
-  /// D, in f32, has rows added to it. In any order on a GPU: not the same bits from run to run.
+  /// D has rows added to it: each is rounded to D's dtype, and so is each sum. In any order on a
+  /// GPU: not the same bits from run to run. D is f32, or its rows begin and end at multiples of 16
+  /// bytes.
   bool adds = false;
 
   /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype.

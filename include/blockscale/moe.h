@@ -96,6 +96,10 @@ struct SharedExperts {
   ScaledTensorView w2;   // a batch of S of [H, I']
 };
 
+/// With at most so many entries rows of experts are added up in order, though they need not be:
+/// products of few rows are faster.
+inline constexpr std::int64_t kMostOrderedEntries = 64;
+
 /// y[t] = residual[t] + sum over s of shared(s)(x[t])
 ///      + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
 /// expert(x) = transform(x w13^T alpha + bias) w2^T alpha + bias.
@@ -146,6 +150,11 @@ struct MoeArguments {
   std::int64_t all_experts = 0;
   /// The bits of a token's y depend neither on T nor on the other tokens. May cost time.
   bool batch_invariant = false;
+  /// False: rows of the second product may be added to y as they come, each rounded to y's dtype
+  /// and each sum too: not the same bits from run to run. On a GPU that saves the [T top_k, H] rows
+  /// in memory, where it is done: with more than kMostOrderedEntries entries, and y in f32 or of
+  /// rows that begin and end at multiples of 16 bytes. Not with `batch_invariant`.
+  bool deterministic = true;
 
   MatrixView residual;  // [T, H] of y's dtype, may be y; without data: none
   MutableMatrixView y;  // [T, H] of f32, f16 or bf16

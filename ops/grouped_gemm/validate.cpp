@@ -11,6 +11,7 @@
 
 #include "ops/common/checks.h"
 #include "ops/common/regions.h"
+#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/call_memory.h"
 
@@ -99,9 +100,10 @@ void check_destinations(const GroupedGemmArguments& x) {
   }
   if (x.quantized) fail_unsupported("quantized", "is given, must not be with destinations");
   if (!x.adds) return;
-  if (x.d.dtype != Format::f32) {
-    fail("d.dtype", std::string("is ") + format_traits(x.d.dtype).name +
-                        ", must be f32 with `adds`, whose sums are in f32");
+  if (x.d.dtype != Format::f32 && !gemm_detail::takes_tma_store(x.d)) {
+    fail_unsupported("d", std::string("is ") + format_traits(x.d.dtype).name +
+                              " whose rows do not begin and end at multiples of 16 bytes, must be "
+                              "f32 or have such rows with `adds`");
   }
   if (is_transformed(x)) fail_unsupported("transform", "is given, must not be with `adds`");
 }

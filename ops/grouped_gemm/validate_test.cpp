@@ -182,7 +182,8 @@ TEST_F(GroupedValidateTest, WhatIsAdded) {
   scatter();
   x_.adds = true;
   x_.d.dtype = Format::bf16;
-  expect_invalid("d.dtype", "is bf16, must be f32");
+  x_.d.row_stride = kN + 1;
+  expect_unsupported("d", "is bf16 whose rows do not begin and end at multiples of 16 bytes");
   x_.d.dtype = Format::f32;
   x_.transform = Gelu{};
   expect_unsupported("transform", "adds");

@@ -9,6 +9,7 @@
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/validate.h"
 #include "ops/moe/validate.h"
@@ -237,7 +238,8 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   sort.expert_map = x.expert_map;
   sort.mapped_ids = x.mapped_ids;
   sort.offsets = workspace.take_integers(experts + 1);
-  sort.row_of_entry = workspace.take_integers(entries);
+  const bool adds = adds_rows(x);
+  if (!adds) sort.row_of_entry = workspace.take_integers(entries);
 
   const float* const weights_of_part = x.weights == nullptr ? nullptr : x.weights + first * x.top_k;
   const ScaledTensorView tokens_of_part = rows_of(x.x, first, tokens);
@@ -247,14 +249,15 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
     const MutableScaledTensorView rows = workspace.take_tensor(x.x.recipe, entries, x.x.k);
     part.weigh = {as_matrix(input), sort.entry_of_row, weights_of_part, x.top_k, as_matrix(rows)};
     input = rows;
-  } else {
-    sort.token_of_row = workspace.take_integers(entries);
   }
+  if (adds || !weighs_input(x)) sort.token_of_row = workspace.take_integers(entries);
   const MutableScaledTensorView inner =
       workspace.take_tensor(activations_of(x), entries, inner_of(x));
-  const std::int32_t* index = sort.token_of_row;  // null where rows are those of entries
-  Workspace of_input = workspace;                 // which nobody reads when `rows` are written
-  const MutableScaledTensorView rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
+  // Null where rows are those of entries.
+  const std::int32_t* index = weighs_input(x) ? nullptr : sort.token_of_row;
+  Workspace of_input = workspace;  // which nobody reads when `rows` are written
+  MutableScaledTensorView rows;
+  if (!adds) rows = workspace.take_tensor(Recipe::bf16, entries, x.w2.rows);
   if (quantizes_x(x)) {
     const bool gathers = gather == Gather::quantize && index != nullptr;
     part.quantize = gathers ? quantize_rows(x, input, index, entries, of_input)
@@ -285,7 +288,7 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
   GroupedGemmArguments& down = part.down;
   down.a = inner;
   down.b = x.w2;
-  down.d = as_matrix(rows);
+  if (!adds) down.d = as_matrix(rows);
   down.offsets = sort.offsets;
   down.expected_rows = expected_rows;
   down.alpha_factors = x.w2_alphas;
@@ -295,12 +298,25 @@ LayerPart make_part(const MoeArguments& x, std::int64_t first, std::int64_t toke
 
   FinalizeArguments& finalize = part.finalize;
   if (part.shared) finalize.shared = part.shared->down.d;
-  finalize.rows = rows;
-  finalize.row_of_entry = sort.row_of_entry;
-  finalize.weights = weighs_input(x) ? nullptr : weights_of_part;
-  finalize.top_k = x.top_k;
+  const float* const weights_of_rows = weighs_input(x) ? nullptr : weights_of_part;
   if (x.residual.data != nullptr) finalize.residual = rows_of_matrix(x.residual, first, tokens);
   finalize.y = rows_of_matrix(x.y, first, tokens);
+  if (!adds) {
+    finalize.rows = rows;
+    finalize.row_of_entry = sort.row_of_entry;
+    finalize.weights = weights_of_rows;
+    finalize.top_k = x.top_k;
+    return part;
+  }
+  finalize.top_k = 0;
+  down.d = finalize.y;
+  down.rows = entries;
+  down.destinations = sort.token_of_row;
+  down.adds = true;
+  if (weights_of_rows != nullptr) {
+    part.row_weights = {weights_of_rows, static_cast<float*>(workspace.take(entries * 4))};
+    down.weights = part.row_weights.of_rows;
+  }
   return part;
 }
 
@@ -358,6 +374,11 @@ Gather gather_of_cuda(const MoeArguments& x) {
   const RecipeTraits& t = recipe_traits(activations_of(x));
   const bool has_kernel = t.family == Family::fp8 && t.block_rows == 1 && t.block_k == 128;
   return has_kernel ? Gather::quantize : Gather::product;
+}
+
+bool adds_rows(const MoeArguments& x) {
+  return !x.deterministic && x.x.rows * x.top_k > kMostOrderedEntries &&
+         (x.y.dtype == Format::f32 || gemm_detail::takes_tma_store(x.y));
 }
 
 std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens, Gather gather) {

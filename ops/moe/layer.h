@@ -49,6 +49,7 @@ struct SharedProducts {
 
 /// y[t] = residual[t] + sum over s of shared[s, t] + sum over j of weights[t, j]
 /// rows[row_of_entry[t, j]], each product and each sum rounded to f32, in the order of s and j.
+/// Without the last sum (top_k is 0) where the second product adds its rows to that.
 struct FinalizeArguments {
   MatrixView shared;      // bf16, a batch of shared experts; without data: none
   ScaledTensorView rows;  // bf16
@@ -59,10 +60,17 @@ struct FinalizeArguments {
   MutableMatrixView y;
 };
 
-/// In the order in which they run.
+/// Has the weights of entries sorted with them, for a product that adds rows.
+struct RowWeights {
+  const float* weights = nullptr;
+  float* of_rows = nullptr;  // null: none are asked for
+};
+
+/// In the order in which they run; but `finalize` comes before `up` where `down` adds.
 struct LayerPart {
   std::optional<JoinedScales> scales;
   MoeSortArguments sort;
+  RowWeights row_weights;
   std::optional<WeighArguments> weigh;
   std::optional<QuantizeRows> quantize;
   std::optional<SharedProducts> shared;
@@ -79,6 +87,9 @@ enum class Gather : std::uint8_t {
 /// Quantizers on GPUs gather wherever they have a kernel for it: a product that does was measured
 /// at two thirds of a layer (docs/log/moe.md).
 Gather gather_of_cuda(const MoeArguments& validated);
+
+/// Whether the second product adds rows to y: never on the CPU, where `validated` is deterministic.
+bool adds_rows(const MoeArguments& validated);
 
 /// Bytes of workspace that a part of so many tokens needs, a multiple of 64.
 std::int64_t part_bytes(const MoeArguments& validated, std::int64_t tokens, Gather gather);

@@ -213,6 +213,9 @@ MoeArguments validated(const MoeArguments& arguments, const MoeOptions& options)
   gemm_detail::check_bias(x.w2_bias, x.bias_dtype, "w2_bias");
   (void)checks::product("w13", "rows", x.w13.batch, x.w13.rows);
   (void)checks::product("w2", "rows", x.w2.batch, x.w2.rows);
+  if (!x.deterministic && x.batch_invariant) {
+    fail("deterministic", "is false, must be true with batch_invariant");
+  }
   check_aliasing(x);
   return x;
 }

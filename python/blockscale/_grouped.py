@@ -50,8 +50,9 @@ def grouped_gemm(
         destinations: int32 [M]: row r goes to row destinations[r] of the result, and nowhere where
             that is none.
         weights: float32 [M]: with `destinations`, row r is weighted so.
-        add: with `destinations`: rows are added to the result, of float32. On a CUDA device in any
-            order: not the same bits from run to run.
+        add: with `destinations`: rows are added to the result, each and each sum rounded to its
+            dtype; it is float32, or its rows begin and end at multiples of 16 bytes. On a CUDA
+            device in any order: not the same bits from run to run.
         out: write here; [M, N], with `destinations` [any, N]. Rows that no group has stay as they
             are; in a result that is made here they are zero.
         out_rows: with `destinations` and without `out`: rows of the result.

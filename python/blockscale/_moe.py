@@ -195,6 +195,7 @@ def moe(
     shared: tuple[Any, Any] | None = None,
     residual: Any = None,
     out: Any = None,
+    deterministic: bool = True,
     batch_invariant: bool = False,
     workspace_limit: int = WORKSPACE_LIMIT,
     threads: int = 0,
@@ -238,6 +239,10 @@ def moe(
             activation, and neither alphas nor biases.
         residual: [T, H] of the result's dtype; may be `out`.
         out: write here; [T, H] of f32, f16 or bf16.
+        deterministic: False: on a CUDA device rows of experts may be added to the result as they
+            come, each and each sum rounded to its dtype: other bits from run to run, and no
+            [T * top_k, H] rows in memory. Done with more than 64 entries, where rows of the result
+            begin and end at multiples of 16 bytes or are float32. Not with `batch_invariant`.
         batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
         workspace_limit: tokens go through the layer in parts that need no more bytes than this, of
             at least 128 tokens. On the CPU, and with `shared`, bits may depend on it without
@@ -284,6 +289,7 @@ def moe(
         bool(batch_invariant),
         bool(weights_on_input),
         beside,
+        bool(deterministic),
     )
     shape = (left_shape[0], down_shape[1])
     dtype = left_format or Format.bf16

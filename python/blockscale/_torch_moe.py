@@ -24,7 +24,7 @@ _LAYER = f"""Tensor x, Tensor w13, Tensor w2, Tensor ids, Tensor? weights, str x
     Tensor? shared_w13_scales=None, Tensor? shared_w2_scales=None,
     Tensor? shared_w13_tensor_scale=None, Tensor? shared_w2_tensor_scale=None,
     Tensor? residual=None, bool batch_invariant=False,
-    int workspace_limit={_moe.WORKSPACE_LIMIT}"""
+    bool deterministic=True, int workspace_limit={_moe.WORKSPACE_LIMIT}"""
 
 SCHEMAS = (
     """route(Tensor logits, int top_k, *, str score="softmax", Tensor? correction_bias=None,

@@ -48,7 +48,8 @@ are errors. No gradient flows through them.
   activations=None, w13_alphas=None, w2_alphas=None, w13_bias=None, w2_bias=None,
   local_expert_offset=0, expert_map=None, all_experts=0, weights_on_input=False, shared_w13=None,
   shared_w2=None, shared_w13_scales=None, ..., shared_w13_tensor_scale=None, ..., residual=None,
-  batch_invariant=False, workspace_limit=2**31) -> Tensor of x's dtype, or bf16 where x has scales.
+  batch_invariant=False, deterministic=True, workspace_limit=2**31) -> Tensor of x's dtype, or bf16
+  where x has scales.
   The pairs of `blockscale.moe` are apart, and its other options the same; shared experts are of the
   recipes and layouts of w13 and w2.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.

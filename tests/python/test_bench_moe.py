@@ -60,9 +60,10 @@ def test_a_case_stands_on_a_line() -> None:
     case = Case("Qwen3-30B-A3B", 64, "zipf")._asdict()
     numbers = {"rows": 512.0, "hit": 87.0, "error": 0.0055}
     numbers |= {"floor_microseconds": 100.0, "ours_microseconds": 125.0}
+    numbers["added_microseconds"] = 110.0
     line = moe.table([case | numbers]).splitlines()[1]
     assert line.startswith("Qwen3-30B-A3B, 64, zipf ")
-    assert line.split()[-4:] == ["100.0", "125.0", "0.800", "0.00550"]
+    assert line.split()[-5:] == ["100.0", "125.0", "0.800", "0.00550", "110.0"]
 
 
 def test_it_says_what_it_takes() -> None:

@@ -34,6 +34,13 @@ inline float atomic_add_f32(float old, float value) {
   return flush(add(flush(old), flush(value)));
 }
 
+/// Of a word, that is an f32 or a pair of f16 or bf16.
+inline uint32_t atomic_add_word(Format dtype, uint32_t old, uint32_t value) {
+  if (dtype == Format::f16) return add_rn_x2<Format::f16>(old, value);
+  if (dtype == Format::bf16) return add_rn_x2<Format::bf16>(old, value);
+  return bit_cast<uint32_t>(atomic_add_f32(bit_cast<float>(old), bit_cast<float>(value)));
+}
+
 /// Whether cp.reduce.async.bulk has `op` for elements of this type.
 constexpr bool can_reduce(ReduceOp op, TensorMapElement element) {
   const bool bits = op == ReduceOp::kAnd || op == ReduceOp::kOr || op == ReduceOp::kXor;

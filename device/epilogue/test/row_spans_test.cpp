@@ -40,7 +40,7 @@ class RowSpans : public testing::Test {
     d_ = storage_.data() + (16 - address % 16) % 16 / 2;
     e_.d.data = reinterpret_cast<std::uint8_t*>(d_);
     e_.d.dtype = Format::bf16;
-    e_.d.tma_store = true;
+    e_.d.chunks = true;
     e_.d.row_stride = kColumns;
     e_.keeps_sums = true;
     e_.rows = kRows;

@@ -76,6 +76,15 @@ void apply_transform(const GemmArguments& x, const float* numbers, int threads) 
   parallel_for(x.d.batch * x.d.rows, 1, threads, std::cref(transform));
 }
 
+template <Format kDtype>
+void add_run(const float* values, std::int64_t column, std::int64_t count, std::uint8_t* d) {
+  const auto rounded = [](float value) { return encode<kDtype>(value, Overflow::propagate); };
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float old = decode<kDtype>(load_code<kDtype>(d, column + i));
+    store_code<kDtype>(d, column + i, rounded(old + decode<kDtype>(rounded(values[i]))));
+  }
+}
+
 }  // namespace
 
 ResultRows::ResultRows(const GemmArguments& x)
@@ -108,9 +117,13 @@ void ResultRows::store(const float* numbers, float weight, std::uint8_t* d) cons
   });
 }
 
-void ResultRows::add(const float* numbers, float weight, float* d) const {
+void ResultRows::add(const float* numbers, float weight, std::uint8_t* d) const {
   for_each_run(numbers, weight, [&](std::int64_t column, std::int64_t count, const float* values) {
-    for (std::int64_t i = 0; i < count; ++i) d[column + i] += values[i];
+    switch (dtype_) {
+      case Format::f16: return add_run<Format::f16>(values, column, count, d);
+      case Format::bf16: return add_run<Format::bf16>(values, column, count, d);
+      default: return add_run<Format::f32>(values, column, count, d);
+    }
   });
 }
 

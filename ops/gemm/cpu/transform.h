@@ -16,8 +16,8 @@ class ResultRows {
 
   /// Its transform times `weight`, in f32, and then rounded.
   void store(const float* numbers, float weight, std::uint8_t* d) const;
-  /// The same added to what d is, an f32 matrix.
-  void add(const float* numbers, float weight, float* d) const;
+  /// The same, rounded, added to what d is, and rounded.
+  void add(const float* numbers, float weight, std::uint8_t* d) const;
 
  private:
   template <class Body>

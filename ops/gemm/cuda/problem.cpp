@@ -86,7 +86,7 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   LinearEpilogue e;
   if (!x.quantized) {
     e.d = matrix_of(x.d);
-    e.d.tma_store = takes_tma_store(x.d);
+    e.d.chunks = takes_tma_store(x.d);
   }
   if (x.beta != 0) e.c = matrix_of(x.c);
   e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));

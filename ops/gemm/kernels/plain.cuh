@@ -87,7 +87,7 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParamsOf<Order>& p, const Facto
     BLOCKSCALE_UNROLL
     for (float& x : v) x = ptx::mul_rn(x, weight);
   }
-  if (map.adds()) {
+  if (map.adds() && e.d.dtype == Format::f32) {
     epilogue::add_element(d, 0, v[0]);
     epilogue::add_element(d, 1, v[1]);
     return;
@@ -105,8 +105,15 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParamsOf<Order>& p, const Facto
   }
   const uint32_t pair = e.d.dtype == Format::f16 ? ptx::cvt_rn_f16x2_f32(v[1], v[0])
                                                  : ptx::cvt_rn_bf16x2_f32(v[1], v[0]);
-  if (as_pair) {
-    ptx::st_global(reinterpret_cast<uint32_t*>(d.at), pair);
+  auto* const as_word = reinterpret_cast<uint32_t*>(d.at);
+  if (map.adds()) {  // rows are whole pairs then
+    if (e.d.dtype == Format::f16) {
+      ptx::red_global_add_x2<Format::f16>(as_word, pair);
+    } else {
+      ptx::red_global_add_x2<Format::bf16>(as_word, pair);
+    }
+  } else if (as_pair) {
+    ptx::st_global(as_word, pair);
   } else {
     epilogue::store_element(d, 0, static_cast<uint16_t>(pair));
     epilogue::store_element(d, 1, static_cast<uint16_t>(pair >> 16));

@@ -107,7 +107,7 @@ void expect_launchable(const Fp8GemmPlan& plan, const GemmArguments& x) {
     EXPECT_EQ(is_used(Fp8GemmMap::a), x.a.k > 0);
     EXPECT_EQ(is_used(Fp8GemmMap::a_tail), x.a.k > 0);
     EXPECT_EQ(is_used(Fp8GemmMap::b_second), x.a.k > 0);
-    EXPECT_EQ(is_used(Fp8GemmMap::d), p.epilogue.d.tma_store);
+    EXPECT_EQ(is_used(Fp8GemmMap::d), p.epilogue.d.chunks);
     for (const TensorMapDescription& map : launch.maps) {
       std::ostringstream rule;
       if (map.rank == 0) continue;

@@ -102,7 +102,7 @@ void RowsInF32::scatter(const GroupedGemmArguments& x, const RowWave& wave, int 
       const float weight = x.weights == nullptr ? 1.0f : x.weights[placed.row];
       std::uint8_t* const d = row_of_d(x, 0, placed.destination);
       if (x.adds) {
-        results_.add(row(placed.in_wave), weight, reinterpret_cast<float*>(d));
+        results_.add(row(placed.in_wave), weight, d);
       } else {
         results_.store(row(placed.in_wave), weight, d);
       }

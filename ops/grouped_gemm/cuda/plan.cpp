@@ -185,10 +185,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   p.b_once = c.rows == 64;  // as far as is known: groups have few rows
   p.order = tiles.order;
   if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) {
-    p.epilogue.d.tma_store = false;
-    step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
-  }
+  if (x.destinations != nullptr) step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
   set_group_strides(p.epilogue, x);
   set_gather(step, p, x);
   set_tiles(step, tiles, c.rows, c.columns);
@@ -481,7 +478,7 @@ std::string text_of(const Fp8GroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.gather.index != nullptr ? ", A gathered" : "") +
          (p.a_scales.data == nullptr ? ", scales at the end" : "") +
-         (p.epilogue.d.tma_store ? ", stored as boxes but for last rows" : "");
+         (p.epilogue.d.chunks ? ", stored as boxes but for last rows" : "");
 }
 std::string text_of(const Fp8FewRowsParams& p) {
   return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +

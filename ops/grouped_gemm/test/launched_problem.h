@@ -164,31 +164,39 @@ class LaunchedProblem : public GroupedProblem {
   std::vector<float> weights_;
 };
 
-/// Rows that have destinations, in f32, are those of the same product without, times their weights;
-/// that is added to what D was, or takes its place and leaves all else as it was. `compute` leaves
-/// a problem's D.
+/// Rows that have destinations are those of the same product without, in f32, times their weights
+/// and rounded; that is added to what D was and rounded, or takes its place and leaves all else as
+/// it was. `compute` leaves a problem's D.
 template <class Compute>
 void expect_scattered(const GroupedCase& of, const Compute& compute) {
-  for (const bool adds : {false, true}) {
+  for (const auto& [dtype, adds] : {std::pair(Format::f32, false), std::pair(Format::f32, true),
+                                    std::pair(Format::bf16, true)}) {
     GroupedCase moved = of;
+    moved.dtype = dtype;
     moved.scattered = true;
     moved.adds = adds;
+    const auto rounded = [of_d = dtype](float value) {
+      return encode(of_d, value, Overflow::propagate);
+    };
     Random random(3), again(3);
     LaunchedProblem plain(random, of), scattered(again, moved);
-    if (adds) scattered.d().fill_code(bit_cast<std::uint32_t>(1.5f));
+    if (adds) scattered.d().fill_code(rounded(1.5f));
     compute(plain);
     compute(scattered);
     if (!adds) scattered.expect_others_untouched();
     const GroupedGemmArguments x = scattered.validated();
     const auto* const from = static_cast<const float*>(plain.x().d.data);
-    const auto* const to = static_cast<const float*>(x.d.data);
+    const auto* const to = static_cast<const std::uint8_t*>(x.d.data);
+    const auto size = static_cast<std::size_t>(format_traits(dtype).bits / 8);
     for (std::int64_t r = 0; r < x.offsets[x.b.batch]; ++r) {
       if (x.destinations[r] < 0) continue;
       for (std::int64_t c = 0; c < of.n; ++c) {
-        const float own = from[r * of.n + c] * x.weights[r];
-        ASSERT_EQ(bit_cast<std::uint32_t>(to[x.destinations[r] * of.n + c]),
-                  bit_cast<std::uint32_t>(adds ? 1.5f + own : own))
-            << r << ", " << c;
+        const std::uint32_t own = rounded(from[r * of.n + c] * x.weights[r]);
+        std::uint32_t got = 0;
+        std::memcpy(&got,
+                    to + (x.destinations[r] * x.d.row_stride + c) * static_cast<std::int64_t>(size),
+                    size);
+        ASSERT_EQ(got, adds ? rounded(1.5f + decode(dtype, own)) : own) << r << ", " << c;
       }
     }
   }

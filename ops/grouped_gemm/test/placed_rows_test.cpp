@@ -206,6 +206,31 @@ TEST_F(ScatteredRows, GoWhereDestinationsSay) {
   }
 }
 
+TEST_F(ScatteredRows, AreRoundedBeforeAndAfterTheyAreAdded) {
+  x_.adds = true;
+  x_.weights = weights_.data();
+  const std::vector<float> rows = rows_in_f32(x_);
+  for (const Format dtype : {Format::f16, Format::bf16}) {
+    const auto rounded = [dtype](float value) {
+      return static_cast<std::uint16_t>(encode(dtype, value, Overflow::propagate));
+    };
+    std::vector<std::uint16_t> d(kRowsOfD * kN, rounded(0.5f)), all = d;
+    for (std::int64_t r = 0; r < kM; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const std::int64_t to = destinations_[i];
+      if (!is_in_group(r) || to < 0 || to >= kRowsOfD) continue;
+      for (std::int64_t c = 0; c < kN; ++c) {
+        std::uint16_t& element = all[static_cast<std::size_t>(to * kN + c)];
+        const float row = rows[static_cast<std::size_t>(r * kN + c)] * weights_[i];
+        element = rounded(decode(dtype, element) + decode(dtype, rounded(row)));
+      }
+    }
+    x_.d = {d.data(), dtype, kRowsOfD, kN};
+    grouped_gemm(x_);
+    EXPECT_EQ(d, all) << format_traits(dtype).name;
+  }
+}
+
 /// A row of two groups is added once.
 TEST_F(ScatteredRows, OfTwoGroupsAreAddedOnce) {
   problem_.set_offsets({0, 10, 12, 40});

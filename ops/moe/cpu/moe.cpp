@@ -17,6 +17,12 @@ bool is_empty(const MoeArguments& x) {
   return x.y.rows == 0 || x.y.columns == 0;
 }
 
+/// Rows of experts are never added in another order here.
+MoeArguments in_order(MoeArguments x) {
+  x.deterministic = true;
+  return x;
+}
+
 /// Tokens of each part but the last.
 std::int64_t most_tokens(const MoeArguments& x, const MoeOptions& options) {
   return tokens_of_part(x.x.rows, options.workspace_limit, [&](std::int64_t tokens) {
@@ -55,7 +61,7 @@ void run_part(const LayerPart& part, int threads) {
 void moe(const MoeArguments& arguments, const MoeOptions& options) {
   using namespace moe_detail;
   use_requested_simd();
-  const MoeArguments x = validated(arguments, options);
+  const MoeArguments x = in_order(validated(arguments, options));
   if (is_empty(x)) return;
   const std::int64_t most = most_tokens(x, options);
   const auto workspace = gemm_detail::allocate<std::uint8_t>(part_bytes(x, most, Gather::product));
@@ -71,7 +77,7 @@ void moe(const MoeArguments& arguments, const MoeOptions& options) {
 std::string describe_moe(const MoeArguments& arguments, const MoeOptions& options) {
   using namespace moe_detail;
   use_requested_simd();
-  const MoeArguments x = validated(arguments, options);
+  const MoeArguments x = in_order(validated(arguments, options));
   if (is_empty(x)) return "nothing to do\n";
   const std::int64_t most = most_tokens(x, options);
   const LayerPart part = part_of(x, 0, most, kNoMemory, Gather::product);

@@ -47,9 +47,10 @@ void launch_part(MoePartPlan& part, int architecture, const cuda::Execution& exe
     gemm_detail::launch_steps(part.shared->up, execution);
     gemm_detail::launch_steps(part.shared->down, execution);
   }
+  if (part.adds) launch(kFinalizeKernel, part.finalize);
   grouped_gemm_detail::launch_steps(part.up, execution);
   grouped_gemm_detail::launch_steps(part.down, execution);
-  launch(kFinalizeKernel, part.finalize);
+  if (!part.adds) launch(kFinalizeKernel, part.finalize);
 }
 
 }  // namespace

@@ -112,6 +112,11 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   plan.tokens = part.sort.tokens;
   if (part.scales) plan.join_scales = join_scales_step(*part.scales, chip);
   plan.sort = plan_sort(validated(part.sort), chip, beside);
+  if (part.row_weights.of_rows != nullptr) {
+    auto& sorted = std::get<SortParams>(plan.sort.steps.front().params);
+    sorted.weights = part.row_weights.weights;
+    sorted.weight_of_row = part.row_weights.of_rows;
+  }
   needs(plan.sort.workspace_bytes);
   if (part.weigh) plan.weigh = weigh_step(*part.weigh, chip);
   const auto plan_tokens = [&](const QuantizeRows& of) {
@@ -148,6 +153,7 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   plan.up = plan_product(PartCall::first_product, part.up);
   plan.down = plan_product(PartCall::second_product, part.down);
   plan.finalize = finalize_step(part.finalize, chip);
+  plan.adds = part.down.adds;
   return launches;
 }
 
@@ -209,8 +215,11 @@ std::string MoePartPlan::str() const {
     if (shared->quantize) text += shared->quantize->str();
     text += shared->up.str() + shared->down.str();
   }
+  const std::string of_finalize = runs(kFinalizeKernel, finalize);
+  if (adds) text += of_finalize;
   text += up.str() + down.str();
-  return text + runs(kFinalizeKernel, finalize);
+  return adds ? text + "rows of the last product are added to y in any order\n"
+              : text + of_finalize;
 }
 
 std::string MoePlan::str() const {

@@ -21,7 +21,7 @@
 
 namespace blockscale::moe_detail {
 
-/// Launches of some tokens, in the order of the members.
+/// Launches of some tokens, in the order of the members but for the last.
 struct MoePartPlan {
   struct JoinScales {
     LaunchShape shape;
@@ -48,7 +48,8 @@ struct MoePartPlan {
   std::optional<quantize_detail::QuantizePlan> quantize;
   std::optional<Shared> shared;
   grouped_gemm_detail::GroupedPlan up, down;
-  Finalize finalize;
+  Finalize finalize;  // before `up` where `down` adds rows to what it makes
+  bool adds = false;
 
   /// Whether FP8 kernels compute all products.
   bool is_fp8() const;

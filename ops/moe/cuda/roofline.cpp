@@ -92,9 +92,13 @@ LayerWork work_of(const MoeArguments& x, std::int64_t tokens) {
   }
   work.launches.push_back(
       {"first product", of_up + input + between, products(matrices * x.w13.rows, hidden)});
-  work.launches.push_back({"second product", of_down + between + rows, products(hidden, inner)});
   const double residual = x.residual.data == nullptr ? 0 : y;
-  work.launches.push_back({"finalize", rows + of_shared + 2 * indices + residual + y, 0});
+  const bool adds = adds_rows(x);
+  const double added = static_cast<double>(entries * hidden) * size_of(x.y.dtype);
+  work.launches.push_back(
+      {"second product", of_down + between + (adds ? added : rows), products(hidden, inner)});
+  const double summed = adds ? 0 : rows + 2 * indices;
+  work.launches.push_back({"finalize", summed + of_shared + residual + y, 0});
   return work;
 }
 

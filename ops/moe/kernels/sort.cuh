@@ -36,7 +36,9 @@ struct SortParams {
   int32_t* row_of_entry = nullptr;  // [entries]
   int32_t* entry_of_row = nullptr;  // [entries], -1 behind the last row
   int32_t* token_of_row = nullptr;
-  int32_t* rows = nullptr;  // [1]
+  int32_t* rows = nullptr;         // [1]
+  const float* weights = nullptr;  // [entries]
+  float* weight_of_row = nullptr;  // [entries], of weights; as it was behind the last row
 };
 
 namespace sorting {
@@ -130,6 +132,9 @@ BLOCKSCALE_DEVICE void place(const SortParams& p, uint32_t entry, uint32_t row) 
   if (p.entry_of_row != nullptr) ptx::st_global(p.entry_of_row + row, number);
   if (p.token_of_row != nullptr) {
     ptx::st_global(p.token_of_row + row, static_cast<int32_t>(p.top_k.quotient(entry)));
+  }
+  if (p.weight_of_row != nullptr) {
+    ptx::st_global(p.weight_of_row + row, ptx::ld_global(p.weights + entry));
   }
 }
 

@@ -307,6 +307,74 @@ TEST(EmulatedMoe, PlantedBugsOfSharedExpertsChangeY) {
   for (const auto& [name, plant] : plants) EXPECT_NE(bytes_with(plant), right) << name;
 }
 
+/// Of a layer that adds rows, beside the same in order.
+std::int64_t count_far(LayerCase of, const Plant& plant = [](moe_detail::MoePartPlan&) {}) {
+  SCOPED_TRACE(test::text_of(of));
+  const cuda::Chip chip = test::chip_of(3);
+  Random random(2), again(2);
+  LayerProblem ordered(random, of);
+  const Ran ran = run(ordered, chip, emulator::in_order());
+  of.deterministic = false;
+  LayerProblem added(again, of);
+  const Ran adding = run(added, chip, emulator::random_order(1), {}, plant);
+  EXPECT_TRUE(adding.plan.parts.at(0).adds && !ran.plan.parts.at(0).adds);
+  EXPECT_LT(adding.plan.workspace_bytes, ran.plan.workspace_bytes);
+  EXPECT_TRUE(added.y().is_poison_intact());
+  const MoeArguments x = moe_detail::validated(ordered.arguments_before(), {});
+  MoeArguments with_y = x;
+  with_y.y = moe_detail::validated(ordered.arguments(), {}).y;
+  const auto part =
+      moe_detail::part_of(with_y, 0, of.tokens, ran.workspace.get(), moe_detail::gather_of_cuda(x));
+  return test::count_far(part, x, moe_detail::validated(added.arguments(), {}).y);
+}
+
+TEST(EmulatedMoe, RowsThatAreAdded) {
+  for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
+    EXPECT_EQ(
+        count_far(
+            {.tokens = 23, .y = y, .bias = true, .residual = true, .largest_weight = 0x1p-20}),
+        0)
+        << format_traits(y).name;
+  }
+  EXPECT_EQ(count_far({.tokens = 23, .hidden = 161, .y = Format::f32}), 0);
+  EXPECT_EQ(count_far({.w13 = Recipe::nvfp4,
+                       .w2 = Recipe::nvfp4,
+                       .tokens = 23,
+                       .routing = Routing::half_of_it,
+                       .residual = true,
+                       .in_place = true}),
+            0);
+  EXPECT_EQ(count_far({.tokens = 23, .shared = 2, .routing = Routing::elsewhere}), 0);
+  EXPECT_EQ(count_far({.tokens = 23, .weights = false, .residual = true}), 0);
+  EXPECT_EQ(count_far({.tokens = 23, .weights_on_input = true}), 0);
+  EXPECT_EQ(count_far({.tokens = 33, .top_k = 2, .routing = Routing::one_hot}), 0);
+}
+
+TEST(EmulatedMoe, PlantedBugsOfRowsThatAreAdded) {
+  const auto product = [](auto& part) -> auto& {
+    return std::get<Fp8GroupedParams>(part.down.steps.front().params).order.map;
+  };
+  const std::pair<const char*, Plant> plants[] = {
+      {"no weights", [&](auto& part) { product(part).weights = nullptr; }},
+      {"a row is not added", [&](auto& part) { --product(part).rows; }},
+  };
+  const LayerCase of = {.tokens = 23, .residual = true};
+  for (const auto& [name, plant] : plants) EXPECT_GT(count_far(of, plant), 20) << name;
+}
+
+// Where rows are few, or chunks of them not whole, they are added in order though they need not be.
+TEST(EmulatedMoe, RowsThatAreAddedInOrderAnyhow) {
+  for (const LayerCase& of : {LayerCase{.tokens = 21, .deterministic = false},
+                              LayerCase{.tokens = 23, .hidden = 161, .deterministic = false}}) {
+    Random random(2);
+    LayerProblem problem(random, of);
+    const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+    const cuda::Chip chip = test::chip_of(3);
+    const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
+    EXPECT_FALSE(plan.parts.at(0).adds);
+  }
+}
+
 TEST(EmulatedMoe, EveryArchitecture) {
   for (const cuda::Chip& chip : test::chips_of_every_architecture()) {
     cuda::Chip few = chip;

@@ -73,21 +73,22 @@ inline bool emulate(moe_detail::MoePartPlan& part, int architecture,
     if (!emulate(part.shared->up, buffers, options)) return false;
     if (!emulate(part.shared->down, buffers, options)) return false;
   }
-  return emulate(part.up, buffers, options) && emulate(part.down, buffers, options) &&
-         run(part.finalize.shape, part.finalize.params);
+  const auto finalize = [&] { return run(part.finalize.shape, part.finalize.params); };
+  return (!part.adds || finalize()) && emulate(part.up, buffers, options) &&
+         emulate(part.down, buffers, options) && (part.adds || finalize());
 }
 
 /// All memory of a layer's validated arguments, as launches may touch it.
 inline std::vector<emulator::Buffer> buffers_of(const MoeArguments& x) {
   using enum emulator::BufferUse;
   std::vector<emulator::Buffer> buffers;
-  const bool in_place = x.residual.data == x.y.data;
+  const bool is_read = x.residual.data == x.y.data || moe_detail::adds_rows(x);
   moe_detail::for_each_memory(
       x, [&](const char* name, gemm_detail::Access access, const void* data, const auto& lines) {
         const std::int64_t bytes = extent_of(lines());
         const bool is_written = access == gemm_detail::Access::writes;
         if (bytes == 0 || data == nullptr || (data == x.y.data && !is_written)) return;
-        const emulator::BufferUse use = !is_written ? input : in_place ? both : output;
+        const emulator::BufferUse use = !is_written ? input : is_read ? both : output;
         buffers.push_back(emulator::buffer(name, data, static_cast<std::size_t>(bytes), use));
       });
   return buffers;

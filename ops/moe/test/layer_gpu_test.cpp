@@ -145,5 +145,48 @@ TEST_F(CudaGpuMoe, ResidualsAndTypes) {
   check({.tokens = 700, .hidden = 1040, .inner = 384, .experts = 33, .top_k = 8});
 }
 
+TEST_F(CudaGpuMoe, RowsThatAreAdded) {
+  const auto run = [](LayerProblem& problem, gemm_detail::Array<std::uint8_t>& memory) {
+    const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+    const auto device = on_device(x);
+    const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
+    memory = gemm_detail::allocate<std::uint8_t>(bytes);
+    const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
+    const DeviceStream stream;
+    cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
+    stream.wait();
+    device.copy_results();
+    workspace.copy_to_host(memory.get(), static_cast<std::size_t>(bytes));
+    EXPECT_TRUE(problem.y().is_poison_intact());
+    return x;
+  };
+  const auto check_added = [&](LayerCase of) {
+    SCOPED_TRACE(test::text_of(of));
+    Random random(2), again(2);
+    LayerProblem ordered(random, of);
+    of.deterministic = false;
+    LayerProblem added(again, of);
+    gemm_detail::Array<std::uint8_t> memory, ignored;
+    const MoeArguments x = run(ordered, memory), y = run(added, ignored);
+    const auto part =
+        moe_detail::part_of(x, 0, of.tokens, memory.get(), moe_detail::gather_of_cuda(x));
+    EXPECT_TRUE(moe_detail::adds_rows(y));
+    EXPECT_EQ(test::count_far(part, x, y.y), 0);
+  };
+  for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
+    check_added({.tokens = 40, .y = y, .residual = true, .largest_weight = 0x1p-20});
+    check_added({.tokens = 700,
+                 .hidden = 1040,
+                 .inner = 384,
+                 .experts = 33,
+                 .top_k = 8,
+                 .y = y,
+                 .largest_weight = 0x1p-20});
+  }
+  check_added({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 300, .shared = 1});
+  check_added({.tokens = 300, .routing = Routing::half_of_it, .weights_on_input = true});
+  check_added({.tokens = 300, .hidden = 161, .routing = Routing::skewed, .y = Format::f32});
+}
+
 }  // namespace
 }  // namespace blockscale

@@ -52,8 +52,10 @@ struct LayerCase {
   ScaleLayout layout = ScaleLayout::row_major;
   Format y = Format::bf16;
   bool alphas = false, bias = false, weights = true, residual = false, in_place = false;
+  double largest_weight = 1;
   bool weights_on_input = false;
   bool batch_invariant = false;
+  bool deterministic = true;
   InputFamily family = InputFamily::normal;
 };
 
@@ -91,9 +93,10 @@ class LayerProblem {
     arguments_.activations = of.activations;
     arguments_.weights_on_input = of.weights_on_input;
     arguments_.batch_invariant = of.batch_invariant;
+    arguments_.deterministic = of.deterministic;
     for (std::int64_t i = 0; i < of.tokens * of.top_k; ++i) {
       ids_.push_back(id_of(random, of, i));
-      weights_.push_back(static_cast<float>(uniform_real(random, 0, 1)));
+      weights_.push_back(static_cast<float>(uniform_real(random, 0, of.largest_weight)));
     }
     arguments_.ids = ids_.data();
     if (of.weights) arguments_.weights = weights_.data();
@@ -341,6 +344,43 @@ inline void expect_sums(const moe_detail::LayerPart& part, const MoeArguments& x
     }
   }
   EXPECT_EQ(differences, 0) << "elements of y";
+}
+
+/// Elements of a y that rows were added to in any order which are further from those of the same
+/// layer in order than roundings of what is added take them.
+inline std::int64_t count_far(const moe_detail::LayerPart& ordered, const MoeArguments& x,
+                              const MatrixView& added) {
+  const moe_detail::FinalizeArguments& f = ordered.finalize;
+  const auto* const rows = static_cast<const std::uint16_t*>(f.rows.values);
+  const std::int64_t stride = f.rows.value_row_stride / 2;
+  // In order each row is rounded to bf16; else each one and each sum to y's dtype.
+  const double half_step = std::ldexp(0.5, -format_traits(added.dtype).mantissa_bits);
+  const int roundings = 2 * x.top_k + 3;
+  const double step = 0x1p-8 + roundings * half_step;
+  std::int64_t far = 0;
+  for (std::int64_t t = 0; t < f.y.rows; ++t) {
+    for (std::int64_t c = 0; c < f.y.columns; ++c) {
+      double magnitude = added.dtype == Format::f16 ? 0x1p-14 : 0;  // the least normal
+      if (x.residual.data != nullptr) {
+        magnitude += std::abs(gemm_detail::matrix_element(x.residual, 0, t, c));
+      }
+      for (std::int64_t s = 0; x.shared && s < x.shared->w2.batch; ++s) {
+        magnitude += std::abs(gemm_detail::matrix_element(f.shared, s, t, c));
+      }
+      for (int j = 0; j < x.top_k; ++j) {
+        const std::int64_t entry = t * x.top_k + j;
+        const std::int32_t row = f.row_of_entry[entry];
+        if (row < 0) continue;
+        const float weight = f.weights == nullptr ? 1.0f : f.weights[entry];
+        const auto value = bit_cast<float>(std::uint32_t{rows[row * stride + c]} << 16);
+        magnitude += std::abs(double{weight} * double{value});
+      }
+      const double difference = std::abs(gemm_detail::matrix_element(added, 0, t, c) -
+                                         gemm_detail::matrix_element(f.y, 0, t, c));
+      far += !(difference <= step * magnitude);
+    }
+  }
+  return far;
 }
 
 inline void expect_quantized(const moe_detail::QuantizeRows& got) {

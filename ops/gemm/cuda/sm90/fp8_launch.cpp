@@ -123,7 +123,7 @@ GemmStep fp8_step(const GemmArguments& x, const Fp8GemmSize& size, const Fp8Laun
   p.a_batched = x.a.batch > 1;
   p.b_batched = x.b.batch > 1;
   p.b_once = p.order.tiles_m == 1 && x.b.batch == x.d.batch;
-  if (p.epilogue.d.tma_store) {
+  if (p.epilogue.d.chunks) {
     map_in(step, Fp8GemmMap::d) =
         map_of_results(x.d, static_cast<std::uint32_t>(store_bytes_of(config)));
   }
@@ -168,7 +168,7 @@ std::string text_of_fp8(const GemmStep& step, const Fp8GemmParams& p) {
     if (p.log2_sub_tiles != 0) text += ", two tiles a result";
     text += p.quantize.vectors ? ", stored by vectors" : ", stored by bytes";
   } else {
-    text += p.epilogue.d.tma_store ? ", stored as boxes" : ", stored by elements";
+    text += p.epilogue.d.chunks ? ", stored as boxes" : ", stored by elements";
   }
   if (kernel.copies_scales) text += ", scales copied";
   if (p.a_scales.data == nullptr) text += ", scales at the end";
