@@ -87,8 +87,10 @@ struct ElementType {
   Format format;
 };
 
-/// The type of a tensor of torch that is taken as it is, and its memory: on a CUDA device, strided,
-/// with neither a gradient nor a negation to come. Null for all else.
+/// The type of a tensor of torch that is taken as it is, and its memory: on the CPU or a CUDA
+/// device, strided, with neither a gradient nor a negation to come. Null for all else.
+const ElementType* tensor_type(nb::handle x, nb::dlpack::dltensor& tensor);
+/// The same on a CUDA device alone.
 const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor);
 
 /// The format of an array of numpy's own class, with the dtype float32, float16 or ml_dtypes'

@@ -114,7 +114,7 @@ nb::object export_dlpack(const nb::ndarray<>& array, Format format) {
 
 }  // namespace
 
-const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor) {
+const ElementType* tensor_type(nb::handle x, nb::dlpack::dltensor& tensor) {
   static const nb::object& requires_grad = *new nb::object(interned("requires_grad"));
   static const nb::object& is_neg = *new nb::object(interned("is_neg"));
   if (!is_torch_tensor(x)) return nullptr;
@@ -123,9 +123,16 @@ const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor) {
   } catch (const nb::python_error&) {
     return nullptr;  // sparse, for one
   }
-  const bool is_plain = tensor.device.device_type == nb::device::cuda::value &&
+  const auto kind = tensor.device.device_type;
+  const bool is_plain = (kind == nb::device::cuda::value || kind == nb::device::cpu::value) &&
                         x.attr(requires_grad).is(Py_False) && x.attr(is_neg)().is(Py_False);
   return is_plain ? known_type(tensor.dtype) : nullptr;
+}
+
+const ElementType* torch_type(nb::handle x, nb::dlpack::dltensor& tensor) {
+  const ElementType* const type = tensor_type(x, tensor);
+  const bool is_cuda = type != nullptr && tensor.device.device_type == nb::device::cuda::value;
+  return is_cuda ? type : nullptr;
 }
 
 void bind_dlpack(nb::module_& module) {

@@ -51,6 +51,11 @@ void* Work::allocate(std::int64_t bytes) {
   return workspace_.data();
 }
 
+std::unique_ptr<Work> work_of_torch(nb::dlpack::device device) {
+  if (device.device_type != nb::device::cuda::value) return std::make_unique<Work>(nb::tuple());
+  return std::make_unique<Work>(device.device_id, package().device("torch", device.device_id));
+}
+
 std::optional<TakenPlace> TakenPlace::of(nb::handle array) {
   TakenPlace result;
   if (const std::optional<Format> format = numpy_format(array)) {

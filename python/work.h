@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -75,6 +76,9 @@ class TakenPlace {
   bool is_cuda_ = false;
   int device_ = 0;
 };
+
+/// The work of a call whose arrays are torch's, on the CPU or a CUDA device.
+std::unique_ptr<Work> work_of_torch(nb::dlpack::device device);
 
 /// What plans are described for: the chip of that name, else the default one.
 inline cuda::Chip described_chip(const std::optional<std::string>& name) {

@@ -96,10 +96,6 @@ struct SharedExperts {
   ScaledTensorView w2;   // a batch of S of [H, I']
 };
 
-/// With at most so many entries rows of experts are added up in order, though they need not be:
-/// products of few rows are faster.
-inline constexpr std::int64_t kMostOrderedEntries = 64;
-
 /// y[t] = residual[t] + sum over s of shared(s)(x[t])
 ///      + sum over j of weights[t, j] expert(ids[t, j])(x[t]), where
 /// expert(x) = transform(x w13^T alpha + bias) w2^T alpha + bias.
@@ -152,8 +148,9 @@ struct MoeArguments {
   bool batch_invariant = false;
   /// False: rows of the second product may be added to y as they come, each rounded to y's dtype
   /// and each sum too: not the same bits from run to run. On a GPU that saves the [T top_k, H] rows
-  /// in memory, where it is done: with more than kMostOrderedEntries entries, and y in f32 or of
-  /// rows that begin and end at multiples of 16 bytes. Not with `batch_invariant`.
+  /// in memory, and time, where it is done: with 64 entries or more an expert, on average over
+  /// all_experts, w2.k of 512 or more, and y in f32 or of rows that begin and end at multiples of
+  /// 16 bytes. Not with `batch_invariant`.
   bool deterministic = true;
 
   MatrixView residual;  // [T, H] of y's dtype, may be y; without data: none

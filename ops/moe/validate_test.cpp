@@ -186,6 +186,12 @@ TEST_F(MoeValidateTest, Overlaps) {
   x_.y.data = const_cast<void*>(x_.x.values);
   expect_invalid("y.data", "x.values");
 }
+TEST_F(MoeValidateTest, AnyOrder) {
+  x_.deterministic = false;
+  EXPECT_NO_THROW(moe(x_));
+  x_.batch_invariant = true;
+  expect_invalid("deterministic", "is false, must be true with batch_invariant");
+}
 TEST_F(MoeValidateTest, Options) {
   expect_error(ErrorCode::invalid_argument, "options.threads", "-1", {.threads = -1});
   expect_error(ErrorCode::invalid_argument, "options.workspace_limit", "is 0",

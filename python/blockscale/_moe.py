@@ -241,8 +241,9 @@ def moe(
         out: write here; [T, H] of f32, f16 or bf16.
         deterministic: False: on a CUDA device rows of experts may be added to the result as they
             come, each and each sum rounded to its dtype: other bits from run to run, and no
-            [T * top_k, H] rows in memory. Done with more than 64 entries, where rows of the result
-            begin and end at multiples of 16 bytes or are float32. Not with `batch_invariant`.
+            [T * top_k, H] rows in memory. Done where it is faster: 64 entries or more an expert, I
+            of 512 or more, rows of the result that begin and end at multiples of 16 bytes or are
+            float32. Not with `batch_invariant`.
         batch_invariant: a token's bits depend neither on T nor on the other tokens. May cost time.
         workspace_limit: tokens go through the layer in parts that need no more bytes than this, of
             at least 128 tokens. On the CPU, and with `shared`, bits may depend on it without

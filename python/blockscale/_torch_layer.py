@@ -88,12 +88,19 @@ class Layer(torch.nn.Module):
 
     def _view(self, name: str) -> ScaledTensor:
         """As `_held`; made anew only when the buffers are others."""
-        buffers = self._buffers
+        buffers, known = self._buffers, self._views.get(name)
+        if known is not None:
+            (values, scales, factor), view = known
+            if (
+                values is buffers[name + "values"]
+                and scales is buffers[name + "scales"]
+                and factor is buffers[name + "tensor_scale"]
+            ):
+                return view
         parts = tuple(buffers[name + part] for part in ("values", "scales", "tensor_scale"))
-        view = self._views.get(name)
-        if view is None or any(a is not b for a, b in zip(view[0], parts, strict=True)):
-            view = self._views[name] = (parts, self._held(name))
-        return view[1]
+        view = self._held(name)
+        self._views[name] = (parts, view)
+        return view
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_views": {}}

@@ -6,8 +6,7 @@ import torch
 
 from . import _native
 from . import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
-from ._native import Activations, Dialect, Recipe, ScaleLayout
-from ._ops import gemm as multiply
+from ._native import Activations, Dialect, Recipe, ScaleLayout, TensorScaleSense
 from ._ops import quantize as quantize_tensor
 from ._tensor import ScaledTensor, traits_of
 from ._torch_layer import Layer, dialect_of, is_seen, plain_recipe, rows_of, sense_in
@@ -15,6 +14,8 @@ from ._torch_layer import Layer, dialect_of, is_seen, plain_recipe, rows_of, sen
 _quantize = torch.ops.blockscale.quantize.default
 _gemm = torch.ops.blockscale.gemm.default
 
+_RECIPES = {recipe.name: recipe for recipe in Recipe}
+_SENSES = {sense.name: sense for sense in TensorScaleSense}
 #: Recipes of inputs that take a scale which was stored, and its shape.
 _STATIC = {"nvfp4": (1,), "fp8_tensor": (1, 1), "fp8_row": (1, 1)}
 
@@ -24,8 +25,8 @@ class Linear(Layer):
 
     The products are those of `torch.ops.blockscale.gemm`: on the CPU or on CUDA, as they are, under
     torch.compile(fullgraph=True) and in CUDA graphs. No gradient flows. Where nobody would see the
-    operators (no tracer, no mode of torch), the functions behind them are called, which takes less
-    time.
+    operators (no tracer, no mode of torch), one call of the native module does what they do, which
+    takes less time.
 
     `state_dict` has the names, dtypes and shapes of `dialect` (docs/checkpoints.md): codes and
     scales row by row. Recipes that no dialect writes (mxfp6_e3m2, mxfp8_e5m2, fp8_tensor_e5m2) have
@@ -145,21 +146,25 @@ class Linear(Layer):
             ValueError: another number of inputs; x requires grad while grad mode is on; x is on
                 another device than the layer.
         """
-        rows = rows_of(x, self.in_features, "x")
-        y = self._by_operators(rows) if is_seen(x) else self._directly(rows)
+        if not is_seen(x):
+            y = x.new_empty((*x.shape[:-1], self.out_features))
+            if self._at_once(x, y):
+                return y
+        y = self._by_operators(rows_of(x, self.in_features, "x"))
         return y if x.dim() == 2 else y.view(*x.shape[:-1], self.out_features)
 
-    def _directly(self, rows: torch.Tensor) -> torch.Tensor:
+    def _at_once(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+        """Whether the native module took the call as it is, and y is the result."""
         recipe = self.activations
-        if recipe is None:
-            plain_recipe(rows, "x")
-            inputs = rows
-        elif recipe == "nvfp4":
-            scale = self._buffers["input_scale"]
-            inputs = quantize_tensor(rows, recipe, tensor_scale=scale, sense=self.sense)
-        else:
-            inputs = quantize_tensor(rows, recipe, scales=self._buffers["input_scale"])
-        return multiply(inputs, self._view(""), bias=self._parameters["bias"], out_dtype=rows.dtype)
+        return _native.linear(
+            x,
+            self._view(""),
+            self._parameters["bias"],
+            y,
+            None if recipe is None else _RECIPES[recipe],
+            _SENSES[self.sense],
+            self._buffers["input_scale"],
+        )
 
     def _by_operators(self, rows: torch.Tensor) -> torch.Tensor:
         buffers = self._buffers

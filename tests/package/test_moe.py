@@ -246,6 +246,17 @@ def test_batch_invariant(invariant: bool) -> None:
     assert (np.concatenate(alone) == whole).all() == invariant
 
 
+def test_any_order_is_the_order_of_choices_on_the_cpu() -> None:
+    tokens, hidden = 150, 512
+    w13 = blockscale.quantize(normal(E, 2 * hidden, hidden, seed=1), "fp8_128x128")
+    w2 = blockscale.quantize(normal(E, hidden, hidden, seed=2), "fp8_128x128")
+    call = (normal(tokens, hidden), w13, w2, *routes(tokens=tokens))
+    y = blockscale.moe(*call, deterministic=False)
+    assert (y == blockscale.moe(*call)).all()
+    with pytest.raises(ValueError, match="deterministic: is false, must be true with"):
+        blockscale.moe(*call, deterministic=False, batch_invariant=True)
+
+
 #: Of weights, and what activations become: None is the default, and what that then is.
 RECIPES = [
     ("fp8_128x128", None, "fp8_1x128"),

@@ -329,25 +329,40 @@ std::int64_t count_far(LayerCase of, const Plant& plant = [](moe_detail::MoePart
 }
 
 TEST(EmulatedMoe, RowsThatAreAdded) {
+  const LayerCase of = {.tokens = 66, .hidden = 96, .inner = 512, .experts = 2, .top_k = 2};
+  const auto with = [&](const auto& change) {
+    LayerCase changed = of;
+    change(changed);
+    return count_far(changed);
+  };
   for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
-    EXPECT_EQ(
-        count_far(
-            {.tokens = 23, .y = y, .bias = true, .residual = true, .largest_weight = 0x1p-20}),
-        0)
+    EXPECT_EQ(with([&](LayerCase& c) {
+                c.y = y;
+                c.bias = c.residual = true;
+                c.largest_weight = 0x1p-20;  // of f16's range
+              }),
+              0)
         << format_traits(y).name;
   }
-  EXPECT_EQ(count_far({.tokens = 23, .hidden = 161, .y = Format::f32}), 0);
-  EXPECT_EQ(count_far({.w13 = Recipe::nvfp4,
-                       .w2 = Recipe::nvfp4,
-                       .tokens = 23,
-                       .routing = Routing::half_of_it,
-                       .residual = true,
-                       .in_place = true}),
+  EXPECT_EQ(with([](LayerCase& c) {
+              c.hidden = 97;
+              c.y = Format::f32;
+              c.routing = Routing::one_hot;
+            }),
             0);
-  EXPECT_EQ(count_far({.tokens = 23, .shared = 2, .routing = Routing::elsewhere}), 0);
-  EXPECT_EQ(count_far({.tokens = 23, .weights = false, .residual = true}), 0);
-  EXPECT_EQ(count_far({.tokens = 23, .weights_on_input = true}), 0);
-  EXPECT_EQ(count_far({.tokens = 33, .top_k = 2, .routing = Routing::one_hot}), 0);
+  EXPECT_EQ(with([](LayerCase& c) {
+              c.w13 = c.w2 = Recipe::nvfp4;
+              c.routing = Routing::half_of_it;
+              c.residual = c.in_place = true;
+            }),
+            0);
+  EXPECT_EQ(with([](LayerCase& c) {
+              c.shared = 2;
+              c.weights = false;
+              c.routing = Routing::elsewhere;
+            }),
+            0);
+  EXPECT_EQ(with([](LayerCase& c) { c.weights_on_input = true; }), 0);
 }
 
 TEST(EmulatedMoe, PlantedBugsOfRowsThatAreAdded) {
@@ -358,21 +373,29 @@ TEST(EmulatedMoe, PlantedBugsOfRowsThatAreAdded) {
       {"no weights", [&](auto& part) { product(part).weights = nullptr; }},
       {"a row is not added", [&](auto& part) { --product(part).rows; }},
   };
-  const LayerCase of = {.tokens = 23, .residual = true};
+  const LayerCase of = {.tokens = 66, .hidden = 96, .inner = 512, .experts = 2, .top_k = 2};
   for (const auto& [name, plant] : plants) EXPECT_GT(count_far(of, plant), 20) << name;
 }
 
-// Where rows are few, or chunks of them not whole, they are added in order though they need not be.
+// Where experts have few rows or short products, or chunks of rows are not whole, they are added in
+// order though they need not be.
 TEST(EmulatedMoe, RowsThatAreAddedInOrderAnyhow) {
-  for (const LayerCase& of : {LayerCase{.tokens = 21, .deterministic = false},
-                              LayerCase{.tokens = 23, .hidden = 161, .deterministic = false}}) {
+  const auto adds = [](std::int64_t tokens, std::int64_t hidden, std::int64_t inner) {
     Random random(2);
-    LayerProblem problem(random, of);
+    LayerProblem problem(random, {.tokens = tokens,
+                                  .hidden = hidden,
+                                  .inner = inner,
+                                  .experts = 2,
+                                  .top_k = 2,
+                                  .deterministic = false});
     const MoeArguments x = moe_detail::validated(problem.arguments(), {});
     const cuda::Chip chip = test::chip_of(3);
-    const MoePlan plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip);
-    EXPECT_FALSE(plan.parts.at(0).adds);
-  }
+    return moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip).parts.at(0).adds;
+  };
+  EXPECT_TRUE(adds(64, 96, 512));
+  EXPECT_FALSE(adds(63, 96, 512));
+  EXPECT_FALSE(adds(64, 97, 512));
+  EXPECT_FALSE(adds(64, 96, 384));
 }
 
 TEST(EmulatedMoe, EveryArchitecture) {

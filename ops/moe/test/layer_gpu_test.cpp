@@ -171,21 +171,30 @@ TEST_F(CudaGpuMoe, RowsThatAreAdded) {
     const auto part =
         moe_detail::part_of(x, 0, of.tokens, memory.get(), moe_detail::gather_of_cuda(x));
     EXPECT_TRUE(moe_detail::adds_rows(y));
-    EXPECT_EQ(test::count_far(part, x, y.y), 0);
+    EXPECT_EQ(test::count_far(part, x, y.y), 0) << format_traits(of.y).name;
   };
   for (const Format y : {Format::f32, Format::f16, Format::bf16}) {
-    check_added({.tokens = 40, .y = y, .residual = true, .largest_weight = 0x1p-20});
-    check_added({.tokens = 700,
-                 .hidden = 1040,
-                 .inner = 384,
+    check_added({.tokens = 200,
+                 .hidden = 264,
+                 .inner = 512,
+                 .experts = 5,
+                 .y = y,
+                 .residual = true,
+                 .largest_weight = 0x1p-20});
+    check_added({.tokens = 300,
+                 .hidden = 96,
+                 .inner = 640,
                  .experts = 33,
                  .top_k = 8,
                  .y = y,
                  .largest_weight = 0x1p-20});
   }
-  check_added({.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 300, .shared = 1});
-  check_added({.tokens = 300, .routing = Routing::half_of_it, .weights_on_input = true});
-  check_added({.tokens = 300, .hidden = 161, .routing = Routing::skewed, .y = Format::f32});
+  check_added(
+      {.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 100, .inner = 512, .shared = 1});
+  check_added(
+      {.tokens = 100, .inner = 512, .routing = Routing::half_of_it, .weights_on_input = true});
+  check_added(
+      {.tokens = 100, .hidden = 97, .inner = 512, .routing = Routing::skewed, .y = Format::f32});
 }
 
 }  // namespace

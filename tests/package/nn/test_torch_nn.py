@@ -438,6 +438,42 @@ def test_nobody_looks_and_no_operator_is_called(monkeypatch: pytest.MonkeyPatch)
         layer(x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("recipe", "activations"), PAIRS)
+def test_one_native_call_has_the_bits_of_the_operators(
+    recipe: str, activations: str | None, dtype: Any
+) -> None:
+    layer = Linear.from_float(plain(), recipe, activations=activations)
+    for shape in ((1, 256), (3, 256), (2, 1, 3, 256), (256,)):
+        x = normal(*shape, dtype=dtype)
+        y = x.new_empty((*shape[:-1], 130))
+        assert layer._at_once(x, y)
+        with Recorded():
+            assert torch.equal(layer(x), y)
+        assert torch.equal(layer(x), y)
+    wide = normal(6, 512, dtype=dtype)
+    for x in (wide[::2, :256], wide[:, :256].view(2, 3, 256)):
+        assert layer._at_once(x, x.new_empty((*x.shape[:-1], 130)))
+        assert torch.equal(layer(x), layer(x.contiguous()))
+    # What is not taken as it is goes the other way.
+    for x in (wide[:, ::2], wide[:0, :256], wide.view(2, 3, 512).transpose(0, 1)[..., :256]):
+        assert not layer._at_once(x, x.new_empty((*x.shape[:-1], 130)))
+        assert torch.equal(layer(x), layer(x.contiguous()))
+
+
+@pytest.mark.parametrize(("recipe", "is_taken"), [("nvfp4", 1), ("fp8_tensor", 1), ("fp8_row", 0)])
+def test_one_native_call_takes_static_inputs(recipe: str, is_taken: bool) -> None:
+    scale = STATIC[recipe]
+    layer = Linear.from_float(plain(), recipe, activations=recipe, input_scale=scale)
+    before = layer.input_scale.clone()
+    x, y = normal(5, 256), torch.empty(5, 130)
+    assert layer._at_once(x, y) == is_taken
+    assert torch.equal(layer.input_scale, before)
+    with Recorded():
+        want = layer(x)
+    assert torch.equal(layer(x), want)
+
+
 def test_other_buffers_are_seen() -> None:
     layer, other = (Linear.from_float(plain(seed=seed), "mxfp4") for seed in (1, 5))
     x = normal(3, layer.in_features)
