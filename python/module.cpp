@@ -154,6 +154,7 @@ NB_MODULE(_native, module) {
   bind_quantizers(module);
   bind_products(module);
   bind_linear(module);
+  bind_threads(module);
   bind_grouped_products(module);
   bind_moe(module);
   bind_checkpoints(module);

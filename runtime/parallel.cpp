@@ -6,8 +6,52 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 
 namespace blockscale {
+namespace {
+
+std::atomic<ParallelRunner> shared_runner = nullptr;
+
+/// Pieces that threads of others take one by one.
+template <class RunPiece>
+class SharedPieces {
+ public:
+  SharedPieces(std::int64_t count, const RunPiece& run_piece)
+      : count_(count), run_piece_(run_piece) {}
+
+  void run(ParallelRunner runner, int workers) {
+    runner(
+        static_cast<int>(std::min<std::int64_t>(workers, count_)),
+        [](void* pieces) { static_cast<SharedPieces*>(pieces)->work(); }, this);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work() noexcept {
+    try {
+      for (std::int64_t i = next_++; i < count_; i = next_++) run_piece_(i);
+    } catch (...) {
+      next_ = count_;
+      const std::scoped_lock lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  std::int64_t count_;
+  const RunPiece& run_piece_;
+  std::atomic<std::int64_t> next_ = 0;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void run_parallel_by(ParallelRunner runner) {
+  shared_runner = runner;
+}
 
 int effective_threads(int threads) {
   return threads > 0 ? threads : std::max(1, oneapi::tbb::info::default_concurrency());
@@ -26,6 +70,9 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
   if (workers == 1 || pieces == 1) {
     for (std::int64_t piece = 0; piece < pieces; ++piece) run_piece(piece);
     return;
+  }
+  if (const ParallelRunner runner = shared_runner) {
+    return SharedPieces(pieces, run_piece).run(runner, workers);
   }
   const auto run_all = [&] {
     oneapi::tbb::parallel_for(std::int64_t{0}, pieces, run_piece,

@@ -1,4 +1,4 @@
-// The one thread pool (oneTBB) behind every CPU implementation.
+// The one thread pool (oneTBB) behind every CPU implementation, or that of the program around it.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,14 @@ int effective_threads(int threads);
 /// exception of a body is rethrown. Nested calls are allowed.
 void parallel_for(std::int64_t count, std::int64_t grain, int threads,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+
+/// Calls work(data) on at most `workers` threads, the caller's among them, and returns when all of
+/// them have. One call, by the caller alone, is right as well.
+using ParallelRunner = void (*)(int workers, void (*work)(void* data), void* data);
+
+/// Has the threads of `runner` do the work of parallel_for from now on; null: the pool's own again.
+/// For programs that have threads which spin before they sleep, as OpenMP's do: beside those the
+/// pool's would share their cores.
+void run_parallel_by(ParallelRunner runner);
 
 }  // namespace blockscale

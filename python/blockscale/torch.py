@@ -54,6 +54,10 @@ are errors. No gradient flows through them.
   recipes and layouts of w13 and w2.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.
 
+On the CPU they, and all that the package does once this module is imported, run on torch's OpenMP
+threads where it has them: beside these, which spin for a while behind each operator, threads of
+another pool would share their cores.
+
     import torch, blockscale.torch
     a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")
     y = torch.ops.blockscale.gemm(
@@ -438,3 +442,4 @@ def _register() -> None:
 
 
 _register()
+_native.share_openmp_threads()
