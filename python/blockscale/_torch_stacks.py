@@ -150,12 +150,24 @@ def _gated(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor | None:
     """What the module's code makes of a result of the first product; None where it takes none."""
     try:
         with torch.no_grad():
-            if hasattr(module, "_apply_gate"):
-                return module._apply_gate(x).float()
-            gate, up = x.chunk(2, dim=-1)
-            return (module.act_fn(gate) * up).float()
+            return gated(module, x).float()
     except Exception:  # anybody's code, with numbers that it was not written for
         return None
+
+
+def gated(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What the module's code makes of a result of the first product."""
+    if hasattr(module, "_apply_gate"):
+        return module._apply_gate(x)
+    gate, up = x.chunk(2, dim=-1)
+    return module.act_fn(gate) * up
+
+
+def is_gated(module: torch.nn.Module) -> bool:
+    """Whether `gated` has a result for a module that `is_experts`, on its device."""
+    up, down = (getattr(module, name) for name in STACKS)
+    columns = up.shape[2 if is_transposed(up, down) else 1]
+    return _gated(module, torch.zeros(1, columns, dtype=up.dtype, device=up.device)) is not None
 
 
 def _numbers(module: torch.nn.Module, *names: str) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 import blockscale.cuda
 import blockscale.nn
 import pytest
-from blockscale._calibrator import _write
+from blockscale._calibration_file import write
 from blockscale.nn import Linear
 from gpu_torch import normal, torch
 
@@ -115,7 +115,9 @@ def test_load_and_quantize(tmp_path: Path) -> None:
     model = torch.nn.ModuleDict({"q_proj": plain(), "norm": torch.nn.LayerNorm(192)})
     (tmp_path / "model").mkdir()
     tensors = {name: x.numpy() for name, x in model.state_dict().items()}
-    _write(tmp_path / "model/model.safetensors", tensors)  # safetensors may not be installed there
+    write(
+        tmp_path / "model/model.safetensors", tensors, {}
+    )  # safetensors may not be installed there
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "test"}))
     blockscale.convert(tmp_path / "model", tmp_path / "out", "fp8_row")
     with torch.device("meta"):

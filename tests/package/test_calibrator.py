@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,10 @@ def test_misuse(tmp_path: Path) -> None:
         blockscale.Calibrator().wrap(NAME, 3)
     with pytest.raises(ValueError, match="no layer has seen an input"):
         blockscale.Calibrator().save(tmp_path / "c.safetensors")
+    with pytest.raises(TypeError, match="prefix: is a int, must be a str"):
+        blockscale.Calibrator(prefix=3)
+    with pytest.raises(TypeError, match="resume: is a int, must be a path"):
+        blockscale.Calibrator(resume=3)
     assert not list(tmp_path.iterdir())
 
 
@@ -181,6 +186,156 @@ def test_torch_modules_are_hooked(tmp_path: Path) -> None:
     assert tensors["body.2.input_mean_square"].shape == (32,)
     with pytest.raises(ValueError, match="has no torch.nn.Linear"):
         blockscale.Calibrator(torch.nn.ReLU())
+
+
+# --- percentiles ----------------------------------------------------------------------------------
+
+
+def families() -> dict[str, np.ndarray]:
+    """Rows of numbers of many kinds, [rows, 64]."""
+    rng = np.random.default_rng(5)
+    normal = rng.standard_normal((300, 64))
+    wide = np.exp2(rng.uniform(-31, 31, (300, 64)))
+    edges = np.repeat(np.exp2(np.arange(-30, 30)), 64).reshape(60, 64)
+    return {
+        "normal": normal.astype(np.float32),
+        "f64": normal,
+        "f16": normal.astype(np.float16),
+        "outliers": (normal * np.where(rng.random(normal.shape) < 0.01, 1000, 1)).astype("f4"),
+        "wide": (wide * rng.choice([-1, 1], wide.shape)).astype(np.float32),
+        "mostly zero": (normal * (rng.random(normal.shape) < 0.04)).astype(np.float32),
+        "one number": np.full((3, 64), -0.7, np.float32),
+        "edges": edges.astype(np.float32),
+        "below edges": np.nextafter(edges, 0),
+        "below edges in f32": np.nextafter(edges.astype(np.float32), np.float32(0)),
+    }
+
+
+@pytest.mark.parametrize("family", families())
+def test_percentiles_are_within_their_bound(family: str) -> None:
+    rows = families()[family]
+    calibrator = blockscale.Calibrator()
+    for part in np.array_split(rows, 3):
+        calibrator.observe(NAME, part)
+    magnitudes = np.abs(rows.astype(np.float64))
+    rng = np.random.default_rng(6)
+    for percent in (0.01, 50, 90, 99, 99.9, 99.99, 100, *rng.uniform(0.01, 100, 40)):
+        exact = np.percentile(magnitudes, percent, method="inverted_cdf")
+        got = calibrator.percentile(NAME, percent)
+        assert max(exact, 2.0**-32) <= max(got, 2.0**-32)
+        assert got <= max(exact * (1 + 1 / 64), 2.0**-32 * 65 / 64)
+        assert (magnitudes <= got).mean() >= percent / 100 - 1e-12
+    assert calibrator.percentile(NAME, 100) == magnitudes.max()
+
+
+def test_percentiles_of_what_is_beyond_the_bins() -> None:
+    calibrator = blockscale.Calibrator()
+    calibrator.observe(NAME, np.float32([[0, 1e-30, 1e-40, 2.0**-33, 1e30, 3e38, 2.0**32, 1]]))
+    assert calibrator.percentile(NAME, 50) == 2.0**-32 * 65 / 64
+    assert calibrator.percentile(NAME, 60) == 65 / 64
+    assert calibrator.percentile(NAME, 65) == np.float32(3e38)  # of 2^32
+    calibrator.observe("zeros", np.zeros((2, 8), np.float32))
+    assert calibrator.percentile("zeros", 99) == 0
+
+
+def test_memory_does_not_grow() -> None:
+    calibrator = blockscale.Calibrator()
+    sizes = []
+    for x in families().values():
+        calibrator.observe(NAME, x)
+        inputs = calibrator._state.inputs[(NAME,)]
+        sizes.append(sum(x.nbytes for x in vars(inputs).values() if isinstance(x, np.ndarray)))
+    assert len(set(sizes)) == 1 and sizes[0] == 3 * 64 * 8 + 4096 * 8
+
+
+def test_metadata(tmp_path: Path) -> None:
+    calibrator = blockscale.Calibrator()
+    for x in batches():
+        calibrator.observe(NAME, x)
+    calibrator.observe("other", batches()[0])
+    calibrator.save(tmp_path / "c.safetensors", percents=(50, 99.9))
+    with safe_open(tmp_path / "c.safetensors", "numpy") as file:
+        metadata = {key: json.loads(text) for key, text in file.metadata().items()}
+    of = {
+        name: [calibrator.percentile(name, percent) for percent in (50, 99.9)]
+        for name in (NAME, "other")
+    }
+    assert metadata == {
+        "input_percentiles": {"percents": [50, 99.9], "of": of},
+        "input_rows": {NAME: 12, "other": 5},
+        "expert_shares": {},
+    }
+    assert calibrator.rows == {NAME: 12, "other": 5} and calibrator.unused == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scale", "largest"),
+    [("nvfp4", "input_global_scale", 2688), ("fp8_tensor", "input_scale", 448)]
+    + [("fp8_row", "input_scale", 448)],
+)
+def test_static_scales_come_from_a_percentile(
+    tmp_path: Path, recipe: str, scale: str, largest: int
+) -> None:
+    weight = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
+    save_file({f"{NAME}.weight": weight}, tmp_path / "model.safetensors")
+    calibrator = blockscale.Calibrator()
+    for x in batches():
+        calibrator.observe(NAME, x)
+    calibrator.observe(NAME, np.eye(1, 64, dtype=np.float32) * np.float32(1e5))  # an outlier
+    absmax = {}
+    for percentile in (None, 99, 100):
+        path = tmp_path / f"{percentile}.safetensors"
+        calibrator.save(path, percentile=percentile)
+        blockscale.convert(
+            tmp_path / "model.safetensors", tmp_path / f"{percentile}-out.safetensors", recipe,
+            activation_scales=path, activations="static", dialect="compressed-tensors",
+        )  # fmt: skip
+        with safe_open(tmp_path / f"{percentile}-out.safetensors", "numpy") as file:
+            stored = file.get_tensor(f"{NAME}.{scale}").item()
+        channels = load_file(path)[f"{NAME}.input_absmax"]
+        absmax[percentile] = channels.max()
+        wanted = (
+            np.float32(largest) / channels.max()
+            if recipe == "nvfp4"
+            else channels.max() / np.float32(largest)
+        )
+        assert stored == wanted
+        with safe_open(path, "numpy") as file:
+            said = file.metadata().get("input_absmax_percentile")
+        assert said == (None if percentile is None else json.dumps(float(percentile)))
+    assert absmax[None] == absmax[100] == np.float32(1e5)
+    assert absmax[99] == np.float32(calibrator.percentile(NAME, 99)) < 10
+    clipped, whole = (
+        load_file(tmp_path / f"{percentile}.safetensors")[f"{NAME}.input_absmax"]
+        for percentile in (99, None)
+    )
+    assert np.array_equal(clipped, np.minimum(whole, absmax[99])) and len(set(clipped)) > 30
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"percents": (50, 0)}, ValueError, "percents: is 0, must be above 0 and at most 100"),
+        ({"percents": 99}, TypeError, "percents: is a int, must be a sequence of numbers"),
+        ({"percents": "99"}, TypeError, "percents: is '9', must be a number"),
+        ({"percents": [None]}, TypeError, "percents: is None, must be a number"),
+        ({"percentile": 101}, ValueError, "percentile: is 101, must be above 0 and at most 100"),
+        ({"percentile": np.nan}, ValueError, "percentile: is nan, must be above 0"),
+        ({"unused": "drop"}, ValueError, 'unused: is \'drop\', must be "omit" or "layer"'),
+    ],
+)
+def test_bad_options_of_save(
+    tmp_path: Path, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    calibrator = blockscale.Calibrator()
+    calibrator.observe(NAME, batches()[0])
+    with pytest.raises(kind, match=message):
+        calibrator.save(tmp_path / "c.safetensors", **options)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyError, match="'other', which has seen no input"):
+        calibrator.percentile("other", 99)
+    with pytest.raises(ValueError, match="percent: is -1"):
+        calibrator.percentile(NAME, -1)
 
 
 def test_scales_of_amax_by_name_and_by_member() -> None:

@@ -128,7 +128,12 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
     x, t = normal(4, 128), blockscale.quantize(normal(4, 128), "mxfp4")
     fp8 = blockscale.quantize(normal(4, 128), "fp8_1x128")
     experts, offsets = blockscale.quantize(normal(2, 128, 128), "fp8_1x128"), np.int32([0, 1, 3])
-    checkpoint = blockscale.Checkpoint(model)
+    checkpoint, calibrator = blockscale.Checkpoint(model), blockscale.Calibrator()
+    calibrator.observe("a", x)
+
+    def save(**options: Any) -> None:
+        calibrator.save(out.parent / "c.safetensors", **options)
+
     nvfp4 = blockscale.quantize(x, "nvfp4")
     return [
         (
@@ -178,7 +183,13 @@ def calls(model: Path, out: Path) -> list[tuple[Callable[..., Any], dict[str, An
             | {"amax_floor": 0.0, "shard_bytes": 10**9, "memory_bytes": 10**9, "threads": 0}
             | {"progress": None, "dry_run": True, "unused_inputs": "drop"},
         ),
-        (blockscale.Calibrator, {"model": None}),
+        (blockscale.Calibrator, {"model": None, "prefix": "", "resume": None}),
+        (
+            blockscale.Calibrator().run,
+            {"model": callable, "loader": [1], "batches": 1, "progress": False},
+        ),
+        (calibrator.percentile, {"name": "a", "percent": 99}),
+        (save, {"percents": (99,), "percentile": None, "unused": "omit"}),
         (blockscale.Calibrator().observe, {"name": "a", "x": x}),
         (blockscale.Calibrator().wrap, {"name": "a", "layer": print}),
         (blockscale.Swiglu, {"order": "gate_first", "group": None}),

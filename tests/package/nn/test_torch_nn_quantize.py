@@ -251,7 +251,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     blockscale.convert("model", "model-nvfp4", "nvfp4")
     page = (Path(__file__).resolve().parents[3] / "docs/nn.md").read_text()
-    first, second, third = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    first, second, third, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     names: dict[str, Any] = {}
     exec(first, names)
     assert names["y"].shape == (2, 3, 512)

@@ -129,7 +129,7 @@ def test_static_inputs(tmp_path: Path, recipe: str) -> None:
     assert model.layers[0].q_proj.input_scale is not None
 
 
-def test_a_calibration_of_linear_layers_asks_for_experts_to_be_excluded() -> None:
+def test_experts_that_a_calibration_did_not_reach_are_asked_for_or_excluded() -> None:
     calibrator = calibrated_of(seeded())
     options = {"scales": "weighted", "calibration": calibrator}
     with pytest.raises(ValueError, match="experts"):
