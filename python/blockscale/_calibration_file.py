@@ -6,6 +6,9 @@ import json
 import math
 import struct
 import tempfile
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -54,6 +57,79 @@ def write(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) 
             for tensor in tensors.values():
                 file.write(np.ascontiguousarray(tensor, _DTYPES[_NAMES[tensor.dtype]]).data)
         part.replace(path)
+
+
+def write_numbers(
+    path: Path,
+    inputs: dict[Names, Inputs],
+    percents: list[float],
+    clip: float | None,
+    said: dict[str, dict[str, Any]],
+    rename: Callable[[str], str],
+) -> None:
+    """What `convert` reads, and percentiles, as `Calibrator.save` says.
+
+    Args:
+        path: of the file.
+        inputs: by names.
+        percents: of the percentiles.
+        clip: percent of that which magnitudes are cut at, if they are.
+        said: other metadata, by key and name.
+        rename: gives a name in the file.
+
+    Raises:
+        TypeError, ValueError: it gives none, or one name twice.
+    """
+    names = {name: _renamed(rename, name) for name in chain.from_iterable(inputs)}
+    if len(set(names.values())) < len(names):
+        twice = next(name for name, n in Counter(names.values()).items() if n > 1)
+        raise ValueError(f"rename: gives {twice!r} for several layers, must tell them apart")
+    tensors: dict[str, np.ndarray] = {}
+    percentiles: dict[str, list[float]] = {}
+    for group, each in inputs.items():
+        absmax = each.absmax if clip is None else np.minimum(each.absmax, each.percentile(clip))
+        parts = {
+            "input_absmax": absmax,
+            "input_mean_square": each.squares / each.rows,
+            "input_mean": each.sums / each.rows,
+        }
+        numbers = {kind: part.astype(np.float32) for kind, part in parts.items()}
+        of_each = [each.percentile(percent) for percent in percents]
+        for name in group:
+            tensors |= {f"{names[name]}.{kind}": part for kind, part in numbers.items()}
+            percentiles[names[name]] = of_each
+    metadata: dict[str, Any] = {"input_percentiles": {"percents": percents, "of": percentiles}}
+    for key, values in said.items():
+        metadata[key] = {_renamed(rename, name): value for name, value in values.items()}
+    if clip is not None:
+        metadata["input_absmax_percentile"] = clip
+    texts = {key: json.dumps(value, sort_keys=True) for key, value in metadata.items()}
+    write(path, dict(sorted(tensors.items())), texts)
+
+
+def _renamed(rename: Callable[[str], str], name: str) -> str:
+    new = rename(name)
+    if not isinstance(new, str):
+        raise TypeError(f"rename: gives a {type(new).__name__} for {name!r}, must give a str")
+    return new
+
+
+def of_layers(inputs: dict[Names, Inputs], experts: dict[Names, str]) -> dict[Names, Inputs]:
+    """For each of `experts` that is not in `inputs`, those of its like in its layer together, where
+    there are any."""
+    kinds = {names: (path, last_of(names)) for names, path in experts.items()}
+    sums: dict[tuple[str, str], Inputs] = {}
+    for names, kind in kinds.items():
+        if names in inputs:
+            sums[kind] = sums[kind].plus(inputs[names]) if kind in sums else inputs[names]
+    return {
+        names: sums[kind] for names, kind in kinds.items() if names not in inputs and kind in sums
+    }
+
+
+def last_of(names: Names) -> str:
+    """What tells an expert's layers apart."""
+    return names[0].rpartition(".")[2]
 
 
 def write_state(path: Path, state: State) -> None:

@@ -91,10 +91,11 @@ class Inputs:
 
 def _counted(magnitudes: np.ndarray) -> np.ndarray:
     if magnitudes.dtype == np.float64:
-        bins = magnitudes.view(np.uint64) >> np.uint64(52 - FRACTION_BITS)
-        first = _FIRST_BIN_F64
+        codes, first = magnitudes.view(np.int64) >> (52 - FRACTION_BITS), _FIRST_BIN_F64
     else:
-        bins = magnitudes.astype(np.float32, copy=False).view(np.uint32) >> (23 - FRACTION_BITS)
-        first = FIRST_BIN_F32
-    bins = np.clip(bins.reshape(-1).astype(np.intp) - first, 0, BINS - 1)
-    return np.bincount(bins, minlength=BINS).astype(np.int64, copy=False)
+        bits = magnitudes.astype(np.float32, copy=False).view(np.int32)
+        codes, first = bits >> (23 - FRACTION_BITS), FIRST_BIN_F32
+    counts = np.bincount(codes.reshape(-1), minlength=first + BINS).astype(np.int64, copy=False)
+    counts[first] += counts[:first].sum()
+    counts[first + BINS - 1] += counts[first + BINS :].sum()
+    return counts[first : first + BINS].copy()

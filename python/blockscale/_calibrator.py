@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +14,17 @@ from typing import Any
 import numpy as np
 
 from ._arrays import count, describe, number
-from ._calibration_file import Names, State, read_state, write, write_state
+from ._calibration_file import (
+    Names,
+    State,
+    last_of,
+    of_layers,
+    read_state,
+    write_numbers,
+    write_state,
+)
 from ._calibration_inputs import Inputs
-from ._calibration_run import STATE_SECONDS, call, shown, total_of, without_grad
+from ._calibration_run import Keeper, call, shown, total_of, without_grad
 from ._checkpoint import _path
 
 
@@ -46,8 +52,9 @@ class Calibrator:
             wraps.
         prefix: comes before every hooked name, where a checkpoint's names have more in front
             ("model." for what AutoModel makes of a causal language model).
-        resume: a file that keeps the state: where it exists it is read, and `run` goes on behind
-            the batches that it has; `run` writes it now and then and at its end, however it ends.
+        resume: a file that keeps the state of one loader: where it exists it is read, and `run`
+            goes on behind the batches that it has; `run` writes it now and then and at its end,
+            however it ends.
 
     Raises:
         TypeError: `model` is no torch module.
@@ -81,7 +88,7 @@ class Calibrator:
         self._is_done = True  # with the loader that `run` had last
         self._resume = None if resume is None else Path(_path(resume, "resume"))
         if self._resume is not None and self._resume.exists():
-            self._state, self._is_done = read_state(self._resume), False
+            self._state = read_state(self._resume)
         if model is not None:
             self._hook(model, prefix)
 
@@ -137,7 +144,7 @@ class Calibrator:
     def shares(self) -> dict[str, float]:
         """Which part of the rows of all experts of its layer each hooked expert's layers have."""
         rows, totals = self.rows, dict[tuple[str, str], int]()
-        kinds = {names: (path, _last(names)) for names, path in self._state.experts.items()}
+        kinds = {names: (path, last_of(names)) for names, path in self._state.experts.items()}
         for names, kind in kinds.items():
             totals[kind] = totals.get(kind, 0) + rows[names[0]]
         return {
@@ -219,8 +226,8 @@ class Calibrator:
         """Call `model` with each batch of `loader`, without gradients.
 
         A batch counts as a whole: where one ends in an exception (Ctrl-C, no memory), nothing of it
-        does. The next `run` then skips the batches that are done, and so does the first one of a
-        calibrator that `resume` gave them: `loader` must give the same ones in the same order. What
+        does. The next `run` then skips the batches that are done; with `resume` each one does, also
+        behind a run that came to its end. `loader` must give the same ones in the same order. What
         is collected in pieces is what one run collects, bit by bit.
 
         Args:
@@ -250,11 +257,11 @@ class Calibrator:
             loaded = itertools.islice(loader, limit)
         except TypeError:
             raise TypeError(f"loader: is a {type(loader).__name__}, must be iterable") from None
-        if self._is_done:
+        if self._is_done and self._resume is None:
             self._state = self._state._replace(batches=0)
         self._is_done = False
         skipped, total = self._state.batches, total_of(loader, limit)
-        keeper = _Keeper(self)
+        keeper = Keeper(self._keep)
         try:
             with without_grad(), shown(progress, skipped, total) as show:
                 i = 0
@@ -270,6 +277,10 @@ class Calibrator:
         finally:
             keeper.keep()
         return self._state.batches
+
+    def _keep(self) -> None:
+        if self._resume is not None:
+            self.save_state(self._resume)
 
     def _run_batch(self, model: Callable[..., Any], batch: Any, number: int) -> None:
         """A batch, whose inputs and number come into the state at once."""
@@ -308,6 +319,7 @@ class Calibrator:
         percents: Sequence[float] = (99, 99.9, 99.99),
         percentile: float | None = None,
         unused: str = "omit",
+        rename: Callable[[str], str] | None = None,
     ) -> None:
         """Write a safetensors file: NAME.input_absmax, NAME.input_mean_square and NAME.input_mean.
 
@@ -323,6 +335,7 @@ class Calibrator:
             unused: what becomes of layers of experts that have seen no token: "omit" them, which
                 `convert` refuses where it needs them, or give them what all experts of their
                 "layer" have seen together, where any has.
+            rename: gives what the checkpoint calls a layer, where that is something else.
 
         Raises:
             ValueError: no layer has seen an input, or one NaN or infinity on a device; a percent is
@@ -333,48 +346,16 @@ class Calibrator:
         clip = None if percentile is None else _percent(percentile, "percentile")
         if unused not in ("omit", "layer"):
             raise ValueError(f'unused: is {unused!r}, must be "omit" or "layer"')
+        if rename is not None and not callable(rename):
+            raise TypeError(f"rename: is a {type(rename).__name__}, must be callable")
         if not self._state.inputs:
             raise ValueError("no layer has seen an input: run batches before save")
         _require_finite(self._state.inputs.items())
         host = {names: inputs.on_host() for names, inputs in self._state.inputs.items()}
         if unused == "layer":
-            host |= self._of_layers(host)
-        tensors: dict[str, np.ndarray] = {}
-        percentiles: dict[str, list[float]] = {}
-        for names, inputs in host.items():
-            absmax = inputs.absmax
-            if clip is not None:
-                absmax = np.minimum(absmax, inputs.percentile(clip))
-            parts = {
-                "input_absmax": absmax,
-                "input_mean_square": inputs.squares / inputs.rows,
-                "input_mean": inputs.sums / inputs.rows,
-            }
-            numbers = {kind: part.astype(np.float32) for kind, part in parts.items()}
-            of_each = [inputs.percentile(percent) for percent in wanted]
-            for name in names:
-                tensors |= {f"{name}.{kind}": part for kind, part in numbers.items()}
-                percentiles[name] = of_each
-        said: dict[str, Any] = {
-            "input_percentiles": {"percents": wanted, "of": percentiles},
-            "input_rows": self.rows,
-            "expert_shares": self.shares,
-        }
-        if clip is not None:
-            said["input_absmax_percentile"] = clip
-        metadata = {key: json.dumps(value, sort_keys=True) for key, value in said.items()}
-        write(target, dict(sorted(tensors.items())), metadata)
-
-    def _of_layers(self, host: dict[Names, Inputs]) -> dict[Names, Inputs]:
-        """For what has seen no token, the inputs of its like in its layer, together."""
-        sums: dict[tuple[str, str], Inputs] = {}
-        kinds = {names: (path, _last(names)) for names, path in self._state.experts.items()}
-        for names, kind in kinds.items():
-            if names in host:
-                sums[kind] = sums[kind].plus(host[names]) if kind in sums else host[names]
-        return {
-            names: sums[kind] for names, kind in kinds.items() if names not in host and kind in sums
-        }
+            host |= of_layers(host, self._state.experts)
+        said: dict[str, dict[str, Any]] = {"input_rows": self.rows, "expert_shares": self.shares}
+        write_numbers(target, host, wanted, clip, said, rename or str)
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Write what `Calibrator(resume=path)` goes on from: sums, counts, and batches done.
@@ -385,27 +366,6 @@ class Calibrator:
         target = Path(_path(path, "path"))
         _require_finite(self._state.inputs.items())
         write_state(target, self._state)
-
-
-class _Keeper:
-    """Writes a run's state where `resume` says, if it says so."""
-
-    def __init__(self, calibrator: Calibrator) -> None:
-        self._calibrator = calibrator
-        self._next = time.monotonic() + STATE_SECONDS
-
-    def keep_now_and_then(self) -> None:
-        """So seldom that writing takes a tenth of the time at most."""
-        start = time.monotonic()
-        if start < self._next:
-            return
-        self.keep()
-        end = time.monotonic()
-        self._next = end + max(STATE_SECONDS, 10 * (end - start))
-
-    def keep(self) -> None:
-        if self._calibrator._resume is not None:
-            self._calibrator.save_state(self._calibrator._resume)
 
 
 def _rows(x: Any, name: str) -> Any:
@@ -444,11 +404,6 @@ def _require_finite(inputs: Iterable[tuple[Names, Any]]) -> None:
 
     if (name := nonfinite(on_device)) is not None:
         raise ValueError(f"{name}: input holds NaN or infinity")
-
-
-def _last(names: Names) -> str:
-    """What tells an expert's layers apart."""
-    return names[0].rpartition(".")[2]
 
 
 def _percent(value: Any, argument: str) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
+from ._calibration_file import Names
 from ._calibration_inputs import BINS, FIRST_BIN_F32, FRACTION_BITS, Inputs
 from ._torch_experts import Experts
 from ._torch_layer import PLAIN
@@ -17,9 +18,6 @@ from ._torch_stacks import BIASES, STACKS, gated, is_experts, is_gated, is_trans
 #: Rows are reduced in pieces of so many numbers: their squares in f64 are 32 MiB, and counts of
 #: them in f32 are exact.
 _PIECE = 1 << 22
-
-#: Names of the layers that have one input.
-Names: TypeAlias = tuple[str, ...]
 
 
 class DeviceInputs:
@@ -128,16 +126,14 @@ class ExpertsObserver:
     ) -> None:
         self._module, self._add = module, add
         self._signature = inspect.signature(module.forward)
-        self._plain = not isinstance(module, Experts)
-        first = ("gate_proj", "up_proj")
         if isinstance(module, Experts):
-            ids = _ids_of(module)
-            first = first if module.activation == "swiglu" else ("up_proj",)
+            ids, has_second = _ids_of(module), False
+            has_gates = module.activation == "swiglu"
         else:
-            ids = list(range(len(module.down_proj)))
+            ids, has_second, has_gates = list(range(len(module.down_proj))), _computes(module), True
+        first = ("gate_proj", "up_proj") if has_gates else ("up_proj",)
         #: By the number that a router has for an expert: names of what has its tokens as inputs.
         self._first = {e: tuple(f"{path}{e}.{part}" for part in first) for e in ids}
-        has_second = self._plain and _computes(module)
         self._second = {e: (f"{path}{e}.down_proj",) for e in ids if has_second}
 
     @property
@@ -210,9 +206,9 @@ def _ids_of(module: Experts) -> list[int]:
 
 
 def _computes(module: torch.nn.Module) -> bool:
-    """Whether `_between` can be computed: of plain numbers, by the module's own code."""
+    """Whether `_between` can be computed: of plain numbers that are there, by the module's code."""
     up = getattr(module, STACKS[0])
-    return up.dtype in PLAIN and is_gated(module)
+    return up.dtype in PLAIN and not up.is_meta and is_gated(module)
 
 
 def _between(module: torch.nn.Module, rows: torch.Tensor, e: int) -> torch.Tensor:

@@ -321,6 +321,9 @@ def test_static_scales_come_from_a_percentile(
         ({"percents": [None]}, TypeError, "percents: is None, must be a number"),
         ({"percentile": 101}, ValueError, "percentile: is 101, must be above 0 and at most 100"),
         ({"percentile": np.nan}, ValueError, "percentile: is nan, must be above 0"),
+        ({"rename": 3}, TypeError, "rename: is a int, must be callable"),
+        ({"rename": len}, TypeError, f"rename: gives a int for '{NAME}', must give a str"),
+        ({"rename": lambda _: "a"}, ValueError, "rename: gives 'a' for several layers"),
         ({"unused": "drop"}, ValueError, 'unused: is \'drop\', must be "omit" or "layer"'),
     ],
 )
@@ -328,7 +331,8 @@ def test_bad_options_of_save(
     tmp_path: Path, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     calibrator = blockscale.Calibrator()
-    calibrator.observe(NAME, batches()[0])
+    for name in (NAME, "layers.0.o_proj"):
+        calibrator.observe(name, batches()[0])
     with pytest.raises(kind, match=message):
         calibrator.save(tmp_path / "c.safetensors", **options)
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from typing import Any
 import blockscale
 import numpy as np
 import pytest
-from blockscale import _calibration_run, _calibrator
+from blockscale import _calibration_run
 from blockscale._calibration_file import write
 from safetensors.numpy import load_file, save_file
 
@@ -112,6 +112,14 @@ def test_what_is_finished_is_finished(tmp_path: Path, whole: bytes) -> None:
         again.run(Model(again), Loader(5), progress=False)
 
 
+def test_with_a_state_there_is_one_loader(tmp_path: Path, whole: bytes) -> None:
+    calibrator = blockscale.Calibrator(resume=tmp_path / "state")
+    model = Model(calibrator)
+    for batches in (3, 3, 5, None):
+        calibrator.run(model, Loader(), batches=batches, progress=False)
+    assert model.calls == 7 and saved(calibrator, tmp_path / "c.safetensors") == whole
+
+
 def test_another_loader_is_begun_at_its_start() -> None:
     calibrator = blockscale.Calibrator()
     for loader in (Loader(4), iter(Loader(7))):
@@ -134,8 +142,8 @@ def test_a_state_of_its_own(tmp_path: Path, whole: bytes) -> None:
 
 
 def test_a_state_is_written_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_calibrator, "STATE_SECONDS", 0.0)
-    monkeypatch.setattr(_calibrator.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(_calibration_run, "STATE_SECONDS", 0.0)
+    monkeypatch.setattr(_calibration_run.time, "monotonic", lambda: 0.0)
     state, seen = tmp_path / "state", []
     calibrator = blockscale.Calibrator(resume=state)
     model = Model(calibrator)

@@ -141,11 +141,9 @@ def test_batches_of_a_module() -> None:
 
 def test_batches_go_to_the_module() -> None:
     """As far as a machine without a GPU shows: to the meta device, which has no numbers."""
-    calls: list[Any] = []
-    model = torch.nn.Linear(4, 4)
     nested = {"a": [torch.ones(2), "text"], "b": (torch.ones(3), 3)}
-    calls.append(_torch_calibration.moved(nested, model))
-    assert calls[0]["a"][0].device.type == "cpu" and calls[0]["a"][1] == "text"
+    moved = _torch_calibration.moved(nested, torch.nn.Linear(4, 4))
+    assert moved["a"][0].device.type == "cpu" and moved["a"][1] == "text"
     moved = _torch_calibration._on(nested, torch.device("meta"))
     assert [moved["a"][0].is_meta, moved["b"][0].is_meta] == [True, True] and moved["b"][1] == 3
     assert _torch_calibration.moved(nested, print) is nested

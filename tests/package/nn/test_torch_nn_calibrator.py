@@ -243,6 +243,28 @@ def test_static_scales_of_experts(tmp_path: Path, recipe: str, dialect: str, sca
         assert stored == pytest.approx(calibrator.percentile(name, 99.9), rel=1e-6)
 
 
+def test_names_of_the_checkpoint(tmp_path: Path) -> None:
+    """Mixtral's, whose experts have other ones than in the model."""
+    parts = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2", "mlp": "block_sparse_moe"}
+
+    def rename(name: str) -> str:
+        return ".".join(parts.get(part, part) for part in name.split("."))
+
+    calibrator = calibrated(seeded())
+    calibrator.save(tmp_path / "c.safetensors", rename=rename)
+    source = save_state(by_name(seeded(), "mixtral"), tmp_path / "in")
+    scales = {"activation_scales": tmp_path / "c.safetensors"}
+    blockscale.convert(source, tmp_path / "out", "nvfp4", **scales)
+    name = "layers.1.block_sparse_moe.experts.3.w2"
+    stored = load_file(tmp_path / "out" / "model.safetensors")[f"{name}.input_global_scale"]
+    largest = calibrator.percentile("layers.1.mlp.experts.3.down_proj", 100)
+    assert float(stored) == pytest.approx(2688 / largest, rel=1e-6)
+    with safe_open(tmp_path / "c.safetensors", "pt") as file:
+        metadata = {key: json.loads(text) for key, text in file.metadata().items()}
+    assert name in metadata["input_rows"] and name in metadata["expert_shares"]
+    assert name in metadata["input_percentiles"]["of"]
+
+
 def test_experts_without_a_token_are_asked_for(tmp_path: Path) -> None:
     model, source = seeded(), save_state(by_name(seeded()), tmp_path / "in")
     with torch.no_grad():
