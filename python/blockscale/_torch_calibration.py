@@ -146,12 +146,11 @@ class ExpertsObserver:
         self, _module: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         hidden, chosen, *_ = self._signature.bind(*arguments, **named).arguments.values()
+        top_k = chosen.shape[-1]
         rows = hidden.detach().reshape(-1, hidden.shape[-1])
-        top_k, chosen = chosen.shape[-1], chosen.detach().long()
-        last = max(self._first, default=-1) + 1  # stands for whatever names no expert
-        chosen = torch.where((chosen >= 0) & (chosen < last), chosen, last).reshape(-1)
-        chosen, order = chosen.sort(stable=True)
-        starts = torch.searchsorted(chosen, torch.arange(last + 1, device=chosen.device)).tolist()
+        chosen, order = chosen.detach().long().reshape(-1).sort(stable=True)
+        numbers = torch.arange(max(self._first, default=-1) + 2, device=chosen.device)
+        starts = torch.searchsorted(chosen, numbers).tolist()  # the one wait
         for e, names in self._first.items():
             if starts[e] == starts[e + 1]:
                 continue

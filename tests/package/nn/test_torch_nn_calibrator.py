@@ -140,7 +140,7 @@ def test_what_names_no_expert_is_left_out() -> None:
 def test_quantized_experts(options: dict[str, Any]) -> None:
     """Under the numbers that the router has for them; what lies between is not seen."""
     if options.get("expert_map"):
-        options = {"expert_map": torch.tensor([-1, 2, -1, 0, 1, 3], dtype=torch.int32)}
+        options = {"expert_map": torch.tensor([-1, 2, E, 0, 1, 3], dtype=torch.int32)}
     w13, w2 = (blockscale.quantize(normal(E, *s), "mxfp4") for s in ((2 * I, H), (H, I)))
     layer, x = Experts(w13, w2, **options), normal(6, H)
     numbers = {"local_expert_offset": [8, 9, 10, 11], "expert_map": [1, 3, 4, 5]}
