@@ -11,7 +11,7 @@ from gpu_torch import normal, torch
 from blockscale.compat import lightx2v  # isort: skip (where there is no torch, gpu_torch says so first)
 
 GLOBAL = torch.tensor([2688 / 5.5])
-SHAPES = [(1, 1536, 1536), (257, 1536, 8960)]
+SHAPES = [(1, 1536, 1536), (257, 1536, 8960)]  # of Wan 1.3B
 
 
 def quantized(kind: str, x: Any) -> Any:
@@ -23,15 +23,13 @@ def same(a: Any, b: Any) -> bool:
     return a.cpu().view(torch.uint8).equal(b.cpu().view(torch.uint8))
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "mxfp6", "mxfp8", "mxfp8_gelu"])
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "mxfp6", "mxfp8"])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_quantizers(m: int, n: int, k: int, kind: str) -> None:  # noqa: ARG001
     x = normal(m, k)
     (values, scales), (of_cpu, scales_of_cpu) = quantized(kind, x.cuda()), quantized(kind, x)
-    if "gelu" not in kind:  # tanh is another one there
-        assert same(values, of_cpu)
-        assert same(scales, scales_of_cpu)
-    assert values.shape == of_cpu.shape and scales.shape == scales_of_cpu.shape
+    assert same(values, of_cpu)
+    assert same(scales, scales_of_cpu)
 
 
 @pytest.mark.parametrize("kinds", ["nvfp4", "mxfp4", "mxfp8", "mxfp8 mxfp6"])
@@ -46,8 +44,9 @@ def test_products(m: int, n: int, k: int, kinds: str) -> None:
             quantized(of_a, normal(m, k).to(place)),
             quantized(of_b, normal(n, k, seed=1).to(place)),
         )
-        alpha, bias = (1 / GLOBAL**2).to(place), normal(1, n, seed=2).to(place)
-        results.append(multiply(a, b, a_scales, b_scales, alpha, bias).cpu().double())
+        alpha = 1 / GLOBAL**2 if kinds == "nvfp4" else torch.ones(1)
+        bias = normal(1, n, seed=2).to(place)
+        results.append(multiply(a, b, a_scales, b_scales, alpha.to(place), bias).cpu().double())
     assert (results[1] - results[0]).norm() <= 2**-8 * results[0].norm()
 
 

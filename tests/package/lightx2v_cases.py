@@ -33,13 +33,28 @@ def exact(values: Any, scales: Any, recipe: str, divisor: Any = None) -> Any:
     return blockscale.dequantize(t).double()
 
 
-def off_by(y: Any, a: Any, b: Any, bias: Any = None, factor: Any = 1.0, addend: Any = 0.0) -> float:
-    """The largest error of y = addend + factor (a b^T + bias), over what docs/numerics.md leaves
-    the product, and half a unit in the last place of y. Float32 rounds twice more where there are
-    a factor and an addend."""
+#: What is usual of results (docs/numerics.md, "Error bound"), cancelling and of one sign: of FP8 on
+#: Hopper, and of everything else.
+FP8_ON_HOPPER = (16000, 104000)
+USUAL = (16, 48)
+
+
+def off_by(
+    y: Any,
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    factor: Any = 1.0,
+    addend: Any = 0.0,
+    usual: tuple[int, int] = USUAL,
+) -> float:
+    """The largest error of y = addend + factor (a b^T + bias), over what is usual of the product,
+    and half a unit in the last place of y."""
     of_bias = 0.0 if bias is None else bias.double()
     result = addend + factor * (a @ b.T + of_bias)
     sums = a.abs() @ b.abs().T + abs(of_bias)
     sums = abs(factor) * sums + abs(addend)
-    allowed = 8 * 2.0**-24 * sums + torch.finfo(y.dtype).eps / 2 * result.abs()
+    cancelling, same_sign = usual
+    allowed = 2.0**-24 * (cancelling * sums + same_sign * result.abs())
+    allowed = allowed + torch.finfo(y.dtype).eps / 2 * (result.abs() + allowed)
     return float(((y.double() - result).abs() / allowed.clamp(min=1e-30)).max())

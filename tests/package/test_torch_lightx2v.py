@@ -325,7 +325,8 @@ def test_operators_compile(device: str) -> None:
     assert torch.compile(both, fullgraph=True)(*given).equal(both(*given))
 
 
-def test_shapes_without_memory() -> None:
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+def test_tracers() -> None:
     with FakeTensorMode():
         x = torch.empty(130, 160, dtype=torch.bfloat16)
         for name, arguments in quantizer_calls().items():
@@ -334,6 +335,9 @@ def test_shapes_without_memory() -> None:
             bits = int(re.findall(r"fp(\d)", name)[0])
             assert values.shape == (130, 160 * bits // 8)
             assert scales.shape == (256, 12 if "nvfp4" in name else 8)
+    x, row = normal(5, 160), normal(160)
+    traced = torch.jit.trace(lightx2v.scaled_mxfp8_modulate_quant, (x, row, row), check_trace=False)
+    assert traced(x, row, row)[0].equal(lightx2v.scaled_mxfp8_modulate_quant(x, row, row)[0])
     torch.library.opcheck(
         torch.ops.blockscale_lightx2v.modulated.default,
         (normal(5, 160), normal(160), normal(160)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from .._ops import gemm, quantize
 from .._tensor import ScaledTensor, traits_of
 from .._torch_layer import PLAIN, is_seen
 from ._lightx2v_gemm import scaled_mxfp4_quant, scaled_mxfp8_quant, scaled_nvfp4_quant
-from ._lightx2v_kernels import Quantized, product, renamed, scalar
+from ._lightx2v_kernels import Quantized, Renamed, product, scalar
 from ._lightx2v_lora import place_of_weights
 from ._lightx2v_weights import MMWeightTemplate, Tensors
 
@@ -41,7 +40,8 @@ class _Weight(MMWeightTemplate):
 
     def _parts_of(self, found: Tensors, names: Mapping[str, str]) -> Tensors:
         if self.config.get("weight_auto_quant", False) and found["weight"].dtype in PLAIN:
-            self._quantize_weight(found)
+            with Renamed(x=names["weight"], values=names["weight"]):
+                self._quantize_weight(found)
         weight = found["weight"]
         if weight.dtype != self.dtype:
             raise TypeError(
@@ -53,7 +53,7 @@ class _Weight(MMWeightTemplate):
         missing = [names[part] for part in parts if part not in found]
         if missing:
             raise ValueError(f"{', '.join(missing)}: is missing beside {names['weight']}")
-        with renamed(values=names["weight"], scales=names["weight_scale"]):
+        with Renamed(values=names["weight"], scales=names["weight_scale"]):
             recipe = self._recipe_of(found["weight_scale"])
             ScaledTensor(weight, found["weight_scale"], recipe, layout=self.layout)
         if "bias" in parts and found["bias"].shape != weight.shape[:1]:
@@ -99,11 +99,9 @@ class _Blocks(_Weight):
 
 
 class _Mx(_Blocks):
-    """`alpha` is 1 and stays on the CPU, where nothing reads it but LightX2V."""
+    """`alpha` is 1, for those who multiply by themselves; products here need none."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.alpha = torch.tensor(1.0, dtype=torch.float32)
+    alpha = torch.tensor(1.0, dtype=torch.float32)
 
 
 class MMWeightWmxfp4Amxfp4dynamic(_Mx):

@@ -7,15 +7,14 @@ operators of torch without side effects. KERNELS write into what they are given,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
 from .._ops import gemm, quantize
-from .._tensor import ScaledTensor, traits_of
+from .._tensor import ScaledTensor
 from .._torch_layer import PLAIN, is_seen
 from .._transform import Modulate, Transform
 
@@ -32,15 +31,20 @@ _OPERANDS_OF_QUANTIZE = {
 Quantized = tuple[torch.Tensor, torch.Tensor]
 
 
-@contextmanager
-def renamed(**names: str) -> Iterator[None]:
+class Renamed:
     """Errors of the package name the arguments of a function that has others."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        head, colon, rest = str(error).partition(":")
-        arguments = ", ".join(_renamed(argument, names) for argument in head.split(", "))
-        raise type(error)(f"{arguments}{colon}{rest}") from None
+
+    def __init__(self, **names: str) -> None:
+        self._names = names
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, (TypeError, ValueError)):
+            head, colon, rest = str(error).partition(":")
+            arguments = [_renamed(argument, self._names) for argument in head.split(", ")]
+            raise type(error)(f"{', '.join(arguments)}{colon}{rest}") from None
 
 
 def _renamed(argument: str, names: dict[str, str]) -> str:
@@ -84,7 +88,7 @@ def quantized(
     if is_seen(input):
         values, scales, _ = torch.ops.blockscale.quantize(input, recipe, **options)
         return values.view(torch.uint8), scales
-    with renamed(**_OPERANDS_OF_QUANTIZE):
+    with Renamed(**_OPERANDS_OF_QUANTIZE):
         result = quantize(input, recipe, **options)
     return result.values.view(torch.uint8), result.scales
 
@@ -95,8 +99,12 @@ def modulated(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> 
         raise ValueError(f"input: shape is {tuple(input.shape)}, must be (m, n)")
     if is_seen(input):
         return torch.ops.blockscale_lightx2v.modulated(input, scale, shift)
+    return _modulated(input, scale, shift)
+
+
+def _modulated(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> Quantized:
     transform = _modulation(input, scale, shift)
-    with renamed(**_OPERANDS_OF_QUANTIZE):
+    with Renamed(**_OPERANDS_OF_QUANTIZE):
         result = quantize(input, "mxfp8_e4m3", layout=_LAYOUT, transform=transform)
     return result.values.view(torch.uint8), result.scales
 
@@ -119,7 +127,7 @@ def _modulation(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -
         rows.append(operand.detach().reshape(-1, columns))
     if 1 in (rows[0].shape[0], rows[1].shape[0]):
         rows = [x.contiguous() for x in torch.broadcast_tensors(*rows)]
-    with renamed(**_OPERANDS_OF_QUANTIZE):
+    with Renamed(**_OPERANDS_OF_QUANTIZE):
         return Modulate(*rows)
 
 
@@ -139,15 +147,12 @@ def product(
     if not is_seen(mat_a):
         given = (mat_a, mat_b, scales_a, scales_b, alpha, bias)
         return _multiply(recipes, *given, transform=transform, out_dtype=dtype)
-    one = _one(recipes[0], mat_a)
     return torch.ops.blockscale.gemm(
         *(mat_a, mat_b, *recipes),
         a_scales=scales_a,
         b_scales=scales_b,
         a_layout=_LAYOUT,
         b_layout=_LAYOUT,
-        a_tensor_scale=one,
-        b_tensor_scale=one,
         alpha_factor=None if alpha is None else scalar(alpha, "alpha"),
         bias=bias,
         transform=transform,
@@ -169,30 +174,18 @@ def _multiply(
     if alpha is not None:
         factor = scalar(alpha, "alpha")
         factor = factor if factor.is_cuda else float(factor)
-    one = _one(recipes[0], mat_a)
-    left = _scaled(mat_a, scales_a, recipes[0], "mat_a", "scales_a", one)
-    right = _scaled(mat_b, scales_b, recipes[1], "mat_b", "scales_b", one)
-    with renamed(a="mat_a", b="mat_b"):
+    left = _scaled(mat_a, scales_a, recipes[0], "mat_a", "scales_a")
+    right = _scaled(mat_b, scales_b, recipes[1], "mat_b", "scales_b")
+    with Renamed(a="mat_a", b="mat_b"):
         return gemm(left, right, alpha=factor, bias=bias, **options)
 
 
-def _one(recipe: str, like: torch.Tensor) -> torch.Tensor | None:
-    """The tensor scale of operands whose own are in alpha, where the recipe has one."""
-    if not traits_of(recipe, "recipe").tensor_scale:
-        return None
-    return torch.ones(1, dtype=torch.float32, device=like.device)
-
-
 def _scaled(
-    values: torch.Tensor,
-    scales: torch.Tensor,
-    recipe: str,
-    value: str,
-    scale: str,
-    factor: torch.Tensor | None,
+    values: torch.Tensor, scales: torch.Tensor, recipe: str, value: str, scale: str
 ) -> ScaledTensor:
-    with renamed(values=value, scales=scale):
-        return ScaledTensor(values, scales, recipe, layout=_LAYOUT, tensor_scale=factor)
+    """An operand; its tensor scale, where its recipe has one, is in alpha, and 1 here."""
+    with Renamed(values=value, scales=scale):
+        return ScaledTensor(values, scales, recipe, layout=_LAYOUT)
 
 
 def add_gated_product(
@@ -265,8 +258,8 @@ def _quantize_into(
         if not output_scale.is_contiguous():
             raise ValueError("output_scale: is not contiguous, must be")
         output_scale = output_scale.view(torch.uint8)
-    out = _scaled(output, output_scale, recipe, "output", "output_scale", _one(recipe, output))
-    with renamed(**_OPERANDS_OF_QUANTIZE | {"tensor_scale": "input_scale"}):
+    out = _scaled(output, output_scale, recipe, "output", "output_scale")
+    with Renamed(**_OPERANDS_OF_QUANTIZE | {"tensor_scale": "input_scale"}):
         quantize(input, recipe, tensor_scale=factor, transform=transform, out=out)
 
 
@@ -359,7 +352,7 @@ _own = torch.library.Library("blockscale_lightx2v", "DEF")
 _define(
     _own,
     "modulated(Tensor input, Tensor scale, Tensor shift) -> (Tensor values, Tensor scales)",
-    modulated,
+    _modulated,
     _modulated_shapes,
 )
 _theirs = register("lightx2v_kernel")

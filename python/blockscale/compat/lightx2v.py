@@ -20,6 +20,8 @@ on float32, where LightX2V rounds to bfloat16 in between.
 and CUDA, and for torch.compile) that nobody has defined there when this module is imported: import
 `lightx2v_kernel` first, and its own stay as they are. The other way round torch refuses its second
 definitions, and the import of `lightx2v_kernel` fails. The functions here never call LightX2V's.
+Under torch.compile call the functions: its default backend takes operators that write into their
+arguments only where no other argument is float8_e8m0fnu (a view as uint8 is taken).
 
 Errors are TypeError and ValueError that name the argument, before anything is written.
 """
