@@ -172,6 +172,12 @@ def test_alpha_is_read_or_derived() -> None:
     assert states_equal(read.state_dict(), derived.state_dict())
     measured = stored("nvfp4") | {f"{module}.alpha": alpha * 2}  # absmax comes first
     assert fits("nvfp4", loaded("nvfp4", measured))
+    of_inputs = {f"{module}.input_global_scale": source[f"{module}.input_global_scale"]}
+    fresh = REGISTER["nvfp4"](*NAMES)
+    fresh.set_config({"weight_auto_quant": True})
+    unmeasured = {name: x for name, x in plain().items() if not name.endswith("absmax")}
+    fresh.load(unmeasured | of_inputs | {f"{module}.alpha": alpha * 2})  # of other bytes
+    assert states_equal(fresh.state_dict(), derived.state_dict())
     with pytest.raises(ValueError, match=r"0.alpha: is missing beside blocks.0.ffn.0.weight"):
         loaded("nvfp4", source)
     with pytest.raises(ValueError, match=r"input_absmax: is 0.0, must be above 0"):
@@ -231,6 +237,8 @@ def test_lazy_files(kind: str, is_folder: bool, tmp_path: Path) -> None:
     assert at_first_use.state_dict() == {}
     assert fits(kind, at_first_use)
     on_device = loaded(kind, {}, **lazy, create_cuda_buffer=True)
+    with pytest.raises(ValueError, match="blocks.0.ffn.0.weight: is not loaded"):
+        on_device.apply(inputs())
     on_device.load_state_dict(tensors[1], 1)
     assert fits(kind, on_device, 1)
     weight = loaded(kind, {}, **lazy, create_cpu_buffer=True)
@@ -239,6 +247,7 @@ def test_lazy_files(kind: str, is_folder: bool, tmp_path: Path) -> None:
     places = {part: getattr(weight, f"pin_{part}").data_ptr() for part in weight.parts}
     weight.load_state_dict_from_disk(1)  # LightX2V's forgets bias, alpha and the inputs' scale
     assert weight.weight_name == "blocks.1.ffn.0.weight"
+    assert weight.weight is None  # until it is used
     assert fits(kind, weight, 1)
     assert {part: getattr(weight, f"pin_{part}").data_ptr() for part in weight.parts} == places
     other = REGISTER[kind](*(name.replace("0", "1", 1) for name in NAMES))
@@ -361,6 +370,11 @@ def test_lora_and_differences_from_disk(tmp_path: Path) -> None:
     diff, diff_b = (tensor.double() for tensor in differences.values())
     assert adds(weight, bare.apply(x), added(x, lora(1), 2) + x.cpu().double() @ diff.T + diff_b)
     assert weight.has_diff
+    bare.register_diff({f"{module.replace('1', '0')}.diff_b": diff_b.bfloat16()})
+    assert bare.has_diff
+    of_block = bare.apply(x).cpu().double()
+    rows, w, bias = in_double("nvfp4", x, 1)
+    assert off_by(of_block.bfloat16(), rows, w, (bias + diff_b.bfloat16())) <= 1
     weight.load_state_dict_from_disk(0)
     assert not (weight.has_lora_branch or weight.has_diff)
     assert fits("nvfp4", weight, 0)
