@@ -3,6 +3,7 @@
 - `Linear`: a linear layer of a ScaledTensor.
 - `Experts`: the experts of a mixture, two stacks of matrices.
 - `load`: a model from a checkpoint, its linear layers and experts as they are stored.
+- `Offload`: blocks of a model that is larger than the device, whose weights come as they run.
 - `quantize`: a model in memory, its linear layers and experts chosen as by `blockscale.convert`.
 
     import torch, blockscale.nn
@@ -12,6 +13,7 @@
 from ._torch_experts import Experts
 from ._torch_linear import Linear
 from ._torch_load import load
+from ._torch_offload import Offload
 from ._torch_quantize import quantize
 
-__all__ = ["Experts", "Linear", "load", "quantize"]
+__all__ = ["Experts", "Linear", "Offload", "load", "quantize"]

@@ -353,10 +353,11 @@ sanitize() { # TOOL PROGRAM GTEST-OPTION...
 
 # run_gpu_benchmarks [OPTION...]: the programs; run_gpu_benchmarks gemm [OPTION...]: products, in
 # turns with torch's; gemm_sweep: of any number of rows; grouped_gemm: of
-# groups of rows; moe: layers of experts; decode: a step of 36 layers; host: CPU time of calls from Python.
+# groups of rows; moe: layers of experts; decode: a step of 36 layers; offload: blocks whose
+# weights are copied as they run; host: CPU time of calls from Python.
 run_gpu_benchmarks() {
   case ${1:-} in
-    gemm | gemm_sweep | grouped_gemm | moe | decode | host)
+    gemm | gemm_sweep | grouped_gemm | moe | decode | offload | host)
       run_python_benchmark "$@"
       return
       ;;

@@ -405,7 +405,7 @@ def test_a_model_on_meta_takes_one_tensor_beyond_itself(tmp_path: Path, kind: st
     assert peak <= result + 2**24 + 2**22  # 4 MiB of Python's own
 
 
-@pytest.mark.parametrize("name", ["linear", "experts", "load", "quantize"])
+@pytest.mark.parametrize("name", ["linear", "experts", "load", "quantize", "offload"])
 def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     tensors = {"q_proj.weight": torch.ones(64, 128), "q_proj.bias": torch.ones(64)}

@@ -251,7 +251,8 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     blockscale.convert("model", "model-nvfp4", "nvfp4")
     page = (Path(__file__).resolve().parents[3] / "docs/nn.md").read_text()
-    first, second, third, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    first, second, third, *more = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (fourth,) = [block for block in more if "Offload(" in block]
     names: dict[str, Any] = {}
     exec(first, names)
     assert names["y"].shape == (2, 3, 512)
@@ -263,3 +264,7 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (shown,) = re.findall(r"experts.state_dict\(\)  # (.*)$", third, re.M)
     assert ", ".join(names["experts"].state_dict()) == shown
     assert names["y"].shape == (2, 3, 256)
+    exec(fourth, names)
+    assert f"OffloadMemory(device={names['offload'].memory().device}, host" in fourth
+    assert names["y"].shape == (4, 256)
+    assert torch.equal(names["offload"][5].values, names["blocks"][5].values)
