@@ -102,6 +102,10 @@ class Layer(torch.nn.Module):
         self._views[name] = (parts, view)
         return view
 
+    def forget_views(self) -> None:
+        """Lets go of weights that were made of other buffers, and of their memory."""
+        self._views.clear()
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_views": {}}
 

@@ -13,6 +13,7 @@ import torch
 from . import _torch_offload_file
 from ._arrays import count
 from ._checkpoint import Path
+from ._torch_layer import Layer
 from ._torch_offload_file import FileBlocks
 from ._torch_offload_layout import (
     Alike,
@@ -98,6 +99,8 @@ class Offload(torch.nn.Module):
         named = _named(blocks)
         modules = list(named.values())
         found, layout, shared = _compared(modules, with_numbers=file is None)
+        for name, module in named.items():
+            self.add_module(name, module)
         streams, is_pinned = streams_of(place), pinned and place.type == "cuda"
         # Tensors of inference mode do not count their changes.
         with torch.inference_mode(False), torch.no_grad():
@@ -110,9 +113,6 @@ class Offload(torch.nn.Module):
             self._ring = _Ring(found, layout, memory, min(size, len(modules)), place, streams)
             self._ring.take(with_numbers=file is None)
             self._shared_bytes = _moved(shared, place)
-        weakref.finalize(self._ring, memory.close)
-        for name, module in named.items():
-            self.add_module(name, module)
         for i, module in enumerate(modules):
             module.forward = _Call(self._ring, i, module)
 
@@ -161,6 +161,9 @@ class Offload(torch.nn.Module):
         for block in self:
             if isinstance(call := block.__dict__.get("forward"), _Call):
                 call.restore(block)
+            for module in block.modules():
+                if isinstance(module, Layer):
+                    module.forget_views()  # of the device's memory
         self._ring.close()
 
     def __repr__(self) -> str:
@@ -239,6 +242,7 @@ class _Ring:
         place: torch.device,
         streams: Streams,
     ) -> None:
+        weakref.finalize(self, memory.close)
         self._blocks, self._layout, self._memory = blocks, layout, memory
         self._place, self._streams = place, streams
         self._slots = [_Slot(layout, place, streams) for _ in range(resident)]
@@ -274,11 +278,12 @@ class _Ring:
                 f"blocks[{index}].{names[0]}: is another tensor than Offload put there, or was "
                 "moved; make a new Offload"
             )
-        self._load(index, wait=True)
-        slot = self._slot_of(index)
+        slot = self._load(index, wait=True)
         assert slot is not None
-        self._streams.wait(self._streams.work, slot.copied)
-        self._streams.keep(slot.memory, self._streams.work)
+        work = self._streams.work
+        self._streams.wait(work, slot.copied)
+        self._streams.wait(work, slot.ran)  # perhaps on another stream: the next `ran` is of both
+        self._streams.keep(slot.memory, work)
         block.put(slot.tensors)
         slot.is_open = True
         return slot
@@ -315,12 +320,13 @@ class _Ring:
     def __str__(self) -> str:
         return f"{self._layout.nbytes} bytes, {len(self._slots)} resident on {self._place}"
 
-    def _load(self, first: int, wait: bool) -> None:
+    def _load(self, first: int, wait: bool) -> _Slot | None:
         """Puts copies on their stream: of block `first` and the next ones, as many as there are
-        slots. With `wait` the first one is there in the end, or an error."""
+        slots. The slot of the first one, which with `wait` it has in the end, or raises."""
+        there = self._current()
         wanted = [(first + i) % len(self._blocks) for i in range(len(self._slots))]
         for block in wanted:
-            if self._slot_of(block) is not None:
+            if block in there:
                 continue
             must = wait and block == first
             slot = self._slot_without(wanted)
@@ -330,22 +336,28 @@ class _Ring:
                     "resident"
                 )
             if slot is None or not self._memory.ready(block, wait=must):
-                return
+                break
             slot.block = None
             self._streams.wait(self._streams.copies, slot.ran)
             self._memory.send(block, slot.memory)
             self._streams.record(slot.copied, self._streams.copies)
             slot.block, slot.version = block, slot.memory._version
             slot.changes = self._memory.changes(block)
+            there[block] = slot
+        return there.get(first)
 
-    def _slot_of(self, block: int) -> _Slot | None:
-        """That has the block as it is now, and is not open."""
+    def _current(self) -> dict[int, _Slot]:
+        """Blocks that are in a slot as they are now, of slots that are not open; a slot forgets a
+        block that was changed since."""
+        there = {}
         for slot in self._slots:
-            if slot.block == block and not slot.is_open:
-                if slot.changes == self._memory.changes(block):
-                    return slot
+            if slot.block is None or slot.is_open:
+                continue
+            if slot.changes == self._memory.changes(slot.block):
+                there[slot.block] = slot
+            else:
                 slot.block = None
-        return None
+        return there
 
     def _slot_without(self, wanted: list[int]) -> _Slot | None:
         """The one to copy to: used longest ago, of those that are not open and have no such

@@ -22,6 +22,7 @@ from ._torch_offload_streams import Streams
 DEPTH = 3
 _KEY = "blockscale.nn.Offload"
 _MOST = 10**9  # blocks, for which a header leaves room
+_MOST_HEADER = 100_000_000  # bytes, as safetensors has it
 
 
 def save(blocks: Iterable[torch.nn.Module], file: AnyPath) -> None:
@@ -161,8 +162,6 @@ class FileBlocks:
         self._planned = [(block + i) % self._count for i in range(min(DEPTH, self._count))]
         for other in self._full.keys() - self._planned:
             self._free.append(self._full.pop(other))
-        for other in self._failed.keys() - self._planned:
-            del self._failed[other]
         self._state.notify_all()
 
     def _next(self) -> int | None:
@@ -218,7 +217,7 @@ def _begin_of(file: FileIO, path: Path, layout: Layout, count: int) -> int:
     size = os.fstat(file.fileno()).st_size
     try:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, size)))
+        header = json.loads(file.read(min(length, _MOST_HEADER)))
         parts, found = json.loads(header["__metadata__"][_KEY]), header["blocks"]["shape"]
     except (struct.error, ValueError, KeyError, TypeError):
         raise ValueError(f"file: {path} is none that Offload.save wrote") from None

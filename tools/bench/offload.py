@@ -45,7 +45,7 @@ def synchronizations(call: Any) -> int:
             call()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(warning.message) for warning in seen)
+    return sum("called a synchronizing" in str(warning.message) for warning in seen)
 
 
 def lines(case: dict) -> list[str]:

@@ -201,6 +201,16 @@ def test_tensors_that_are_one() -> None:
     assert gives_the_same(offload, blocks) and same_state(offload, blocks)
 
 
+def test_the_order_of_names_does_not_matter() -> None:
+    blocks = blocks_of("fp8_row")
+    gate = blocks[2].gate
+    del blocks[2].gate
+    blocks[2].register_buffer("gate", gate)
+    names = [_names(block, "buffers") for block in blocks]
+    assert names[2] != names[0] and sorted(names[2]) == sorted(names[0])
+    assert gives_the_same(offloaded(blocks), blocks)
+
+
 def test_strides_stay() -> None:
     class Turned(torch.nn.Module):
         def __init__(self) -> None:
@@ -240,7 +250,10 @@ def test_memory_and_what_is_printed() -> None:
     offload = offloaded(blocks, resident=3)
     weights = sum(x.nbytes for x in (*blocks[0].parameters(), *blocks[0].buffers()))
     size = offload.memory().host // COUNT
-    assert weights <= size < weights + 8 * 256 + 4096
+    assert weights <= size < weights + 9 * 256 + 4096
+    tensors = [*offload[1].parameters(), *offload[1].buffers()]  # begin as allocations do
+    assert len(tensors) == 9
+    assert all(x.storage_offset() * x.element_size() % 256 == 0 for x in tensors)
     assert offload.memory() == (3 * size, COUNT * size, 0)
     assert repr(offload) == f"Offload({COUNT} blocks of {size} bytes, 3 resident on cpu)"
     offload.close()
@@ -316,7 +329,8 @@ def test_blocks_within_blocks() -> None:
     assert same(in_turn(mine, inputs()), in_turn(blocks, inputs()))
 
 
-def test_what_a_call_changes_is_an_error() -> None:
+@pytest.mark.parametrize("resident", [2, COUNT])
+def test_what_a_call_changes_is_an_error(resident: int) -> None:
     class Counts(Block):
         how = ""
 
@@ -328,7 +342,7 @@ def test_what_a_call_changes_is_an_error() -> None:
             return super().forward(x)
 
     blocks = blocks_of("fp8_row", kind=Counts)
-    offload = offloaded(blocks)
+    offload = offloaded(blocks, resident=resident)
     for how, named in (("in place", ""), ("another", ".gate")):
         offload[1].how = how
         text = rf"blocks\[1\]{named}: was changed by its call, must stay as it is"
@@ -347,8 +361,9 @@ def test_what_a_call_changes_is_an_error() -> None:
         ),
         lambda block: block.load_state_dict(block.state_dict(), assign=True),
         lambda block: delattr(block, "gate"),
+        lambda block: setattr(block.norm.weight, "data", torch.ones(WIDTH)),
     ],
-    ids=["cast", "parameter", "assign", "deleted"],
+    ids=["cast", "parameter", "assign", "deleted", "data"],
 )
 def test_what_was_put_elsewhere_is_an_error(change: Callable[[Any], Any]) -> None:
     offload = offloaded(blocks_of("fp8_row"))
@@ -384,11 +399,11 @@ def test_blocks_after_close_are_as_before() -> None:
     mine[2].forward = own = Block.forward.__get__(mine[2])
     offload = Offload(mine, device="cpu")
     in_turn(mine, inputs())
-    slots = [weakref.ref(slot) for slot in offload._ring._slots]
+    there = [weakref.ref(x) for slot in offload._ring._slots for x in (slot.memory, *slot.tensors)]
     offload.close()
     offload.close()
     gc.collect()
-    assert not any(slot() for slot in slots)
+    assert not any(tensor() is not None for tensor in there)
     assert "forward" not in mine[0].__dict__ and mine[2].forward is own
     assert gives_the_same(offload, blocks) and same_state(mine, blocks)
     assert gives_the_same(Offload(mine, device="cpu"), blocks)  # and once more

@@ -136,6 +136,17 @@ def test_what_cannot_be_saved_leaves_the_old_file(
         Offload.save(blocks_of(), file.parent / "no folder" / "blocks")
 
 
+def test_a_file_that_is_saved_anew_is_another_one(file: Path) -> None:
+    blocks = blocks_of("fp8_row")
+    offload = Offload(on_meta(blocks), device="cpu", file=file)
+    other = copy.deepcopy(blocks)
+    with torch.no_grad():
+        other[4].gate.neg_()
+    Offload.save(other, file)
+    assert gives_the_same(offload, blocks) and same_state(offload, blocks)
+    assert gives_the_same(Offload(on_meta(blocks), device="cpu", file=file), other)
+
+
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 

@@ -201,6 +201,19 @@ def test_streams_may_change_between_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(clocks.kept) >= {(m, s) for m in memory for s in ("copies", "work 0", "work 1")}
 
 
+def test_a_block_may_run_on_two_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks()
+    offload = offloaded(monkeypatch, clocks, resident=COUNT)
+    for i in range(6):
+        clocks.work = f"work {i % 2}"
+        in_turn([offload[0]], inputs())
+        if i % 3 == 2:  # it is copied once more, behind both
+            with torch.no_grad():
+                offload[0].gate.neg_()
+    copies = sum(who == "copies" and writes for x in clocks.used.values() for who, _, writes in x)
+    assert copies == COUNT + 1
+
+
 def test_errors_within_blocks_leave_events(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stops(Reads):
         stops = False
