@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import blockscale.nn
 import torch
+from blockscale import Modulate
 from torch.nn import functional
 
 HEAD = 128  # columns of a head
@@ -48,19 +49,40 @@ class Block(torch.nn.Module):
     def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """x [rows, hidden] and the embedding [6, hidden] of a time step -> [rows, hidden]."""
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation + step
-        y = (1 + scale) * self.norms[0](x) + shift
-        x = x + gate * self.out_proj(self.attention(y))
-        y = (1 + mlp_scale) * self.norms[1](x) + mlp_shift
-        y = functional.gelu(self.up_proj(y), approximate="tanh")
-        return x + mlp_gate * self.down_proj(y)
+        heads = project(self.qkv_proj, self.norms[0](x), Modulate(scale, shift))
+        x = project(self.out_proj, self.attention(heads), gate=gate, residual=x)
+        y = project(self.up_proj, self.norms[1](x), Modulate(mlp_scale, mlp_shift))
+        return project(self.down_proj, y, "gelu_tanh", gate=mlp_gate, residual=x)
 
-    def attention(self, y: torch.Tensor) -> torch.Tensor:
+    def attention(self, heads: torch.Tensor) -> torch.Tensor:
         """Every row looks at every other one."""
-        rows, hidden = y.shape
-        heads = self.qkv_proj(y).view(rows, 3, self.heads, hidden // self.heads)
+        rows, hidden = heads.shape[0], heads.shape[1] // 3
+        heads = heads.view(rows, 3, self.heads, hidden // self.heads)
         queries, keys, values = heads.permute(1, 2, 0, 3)[:, None].contiguous()
         seen = functional.scaled_dot_product_attention(queries, keys, values)
         return seen[0].transpose(0, 1).reshape(rows, hidden)
+
+
+def project(
+    layer: torch.nn.Module,
+    x: torch.Tensor,
+    transform: Modulate | str = "identity",
+    gate: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """residual + gate * layer(transform(x)): of a quantized layer in two launches, as its inputs'
+    quantizer has the transform and its product's epilogue the rest."""
+    if isinstance(layer, blockscale.nn.Linear):
+        inputs = blockscale.quantize(x, layer.activations, transform=transform)
+        beta = 0.0 if residual is None else 1.0
+        options = {"bias": layer.bias, "gate": gate, "c": residual, "beta": beta}
+        return blockscale.gemm(inputs, layer.weight, out_dtype=x.dtype, **options)
+    if isinstance(transform, Modulate):
+        x = (1 + transform.scale) * x + transform.shift
+    elif transform == "gelu_tanh":
+        x = functional.gelu(x, approximate="tanh")
+    y = layer(x)
+    return y if residual is None else residual + gate * y
 
 
 def blocks_of(

@@ -14,12 +14,12 @@ const float* factor_in(const Array& array) {
   return static_cast<const float*>(array.data());
 }
 
-/// The bias of [N] or [1, N] elements.
-MatrixView bias_view(const Array& array, Format dtype, std::int64_t n) {
-  const MatrixView row = matrix_view("bias", array.ndim() == 1 ? array.as_row() : array, dtype);
+/// A bias or gate of [N] or [1, N] elements.
+MatrixView row_view(const char* argument, const Array& array, Format dtype, std::int64_t n) {
+  const MatrixView row = matrix_view(argument, array.ndim() == 1 ? array.as_row() : array, dtype);
   if (array.ndim() > 2 || row.rows != 1 || row.columns != n) {
     throw Error(
-        ErrorCode::invalid_argument, "bias",
+        ErrorCode::invalid_argument, argument,
         "has " + std::to_string(array.size()) + " elements, must have N = " + std::to_string(n));
   }
   return row;
@@ -53,12 +53,20 @@ GemmCall product_call(nb::handle a, nb::handle b, const GemmCallOptions& options
       return matrix_view("c", array, dtype);
     });
   }
+  const auto row = [&](const char* argument, const nb::object& pair, Array& array) {
+    return pair_view(argument, pair, place, array, [&](const Array& of, Format dtype) {
+      return row_view(argument, of, dtype, to.b.rows);
+    });
+  };
   if (!options.bias.is_none()) {
-    const MatrixView bias = pair_view(
-        "bias", options.bias, place, call.bias,
-        [&](const Array& array, Format dtype) { return bias_view(array, dtype, to.b.rows); });
+    const MatrixView bias = row("bias", options.bias, call.bias);
     to.bias = bias.data;
     to.bias_dtype = bias.dtype;
+  }
+  if (!options.gate.is_none()) {
+    const MatrixView gate = row("gate", options.gate, call.gate);
+    to.gate = gate.data;
+    to.gate_dtype = gate.dtype;
   }
   if (!is_text(options.transform, "identity")) {
     call.input = input_argument(options.transform, place);
@@ -76,7 +84,8 @@ GemmCallOptions::GemmCallOptions(const nb::tuple& o)
       batch_invariant(o[4]),
       transform(o[5]),
       quantization(o[6]),
-      threads(o[7]) {}
+      threads(o[7]),
+      gate(o[8]) {}
 
 bool GemmCallOptions::are_usual() const {
   const std::optional<float> factor = exact_float(beta);

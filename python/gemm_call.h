@@ -21,6 +21,7 @@ struct GemmCallOptions {
   nb::object transform;     // a name, or as `lower` gives it
   nb::object quantization;  // of a quantized result: (scale mode, True or None, floor); or None
   nb::object threads;
+  nb::object gate;  // as c and bias are
 
   /// Whether nothing is asked but alpha, a bias and the like, so that Python need not look.
   bool are_usual() const;
@@ -30,7 +31,7 @@ struct GemmCallOptions {
 struct GemmCall {
   Operand a, b;
   Array out = {};
-  Array alpha_factor = {}, c = {}, bias = {};  // of nothing where there is none
+  Array alpha_factor = {}, c = {}, bias = {}, gate = {};  // of nothing where there is none
   ScaledArgument quantized = {};
   InputArgument input = {};
   GemmArguments arguments = {};

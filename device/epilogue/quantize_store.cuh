@@ -427,7 +427,7 @@ class QuantizeStore {
                                 uint32_t sub_tile) const {
     const uint32_t row = place.row + place.lane / 4;
     epilogue::apply_scales(v, e_, place.span, row, place.d_columns);
-    epilogue::combine(v, e_, place.span, row, place.d_columns);
+    epilogue::combine<false>(v, e_, place.span, row, place.d_columns);
     activate(v, sub_tile, held_ + place.lane * 16);
     return !is_gated(q_.activation) || sub_tile != 0;
   }

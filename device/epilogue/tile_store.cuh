@@ -94,8 +94,8 @@ BLOCKSCALE_DEVICE float alpha_of(const LinearEpilogue& e, uint32_t group = 0) {
   return ptx::mul_rn(e.alpha, ptx::ld_global(e.alpha_factor + group * e.alpha_factor_stride));
 }
 
-/// What combine() does with C and the bias. No branch stands between loads, which would wait for
-/// each.
+/// What combine() does with C, the bias and the gate. No branch stands between loads, which would
+/// wait for each.
 template <int kSums>
 class AddMatrices {
  public:
@@ -122,21 +122,32 @@ class AddMatrices {
 
   template <Format kDtype>
   BLOCKSCALE_DEVICE void add_bias(uint32_t group) const {
-    BLOCKSCALE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float bias[kCount];
-      load_groups<kDtype>(row_part(e_.bias, e_, group, 0, columns_.first[half], 1), columns_.step,
-                          bias);
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < 2 * kCount; ++i) {
-        float& x = sum_of(half, i / kCount, i % kCount);
-        x = ptx::add_rn(x, bias[i % kCount]);
-      }
-    }
+    for_each_column<kDtype>(e_.bias, group, [](float& x, float bias) { x = ptx::add_rn(x, bias); });
+  }
+
+  template <Format kDtype>
+  BLOCKSCALE_DEVICE void multiply_by_gate() const {
+    for_each_column<kDtype>(e_.gate, 0, [](float& x, float gate) { x = ptx::mul_rn(x, gate); });
   }
 
  private:
   static constexpr int kCount = kSums / 4;  // of each of two rows, in each half of the columns
+
+  /// f(a sum, its column's number in a row of `of`).
+  template <Format kDtype, class F>
+  BLOCKSCALE_DEVICE void for_each_column(const EpilogueMatrix& of, uint32_t batch,
+                                         const F& f) const {
+    BLOCKSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float numbers[kCount];
+      load_groups<kDtype>(row_part(of, e_, batch, 0, columns_.first[half], 1), columns_.step,
+                          numbers);
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 2 * kCount; ++i) {
+        f(sum_of(half, i / kCount, i % kCount), numbers[i % kCount]);
+      }
+    }
+  }
 
   BLOCKSCALE_DEVICE float& sum_of(int half, int below, int i) const {
     return v_[half * kSums / 2 + i / 2 * 4 + 2 * below + i % 2];
@@ -225,9 +236,9 @@ class EndScales {
   float columns_[kColumns / 32];  // of column 32 i + lane
 };
 
-/// alpha * sums + beta * C + bias, in place, of a wgmma accumulator whose first row is `row` in
-/// this lane. C has no rows behind the span.
-template <int kSums>
+/// gate * (alpha * sums + bias) + beta * C, the gate with kGates only, in place, of a wgmma
+/// accumulator whose first row is `row` in this lane. C has no rows behind the span.
+template <bool kGates, int kSums>
 BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, const RowSpan& span,
                                uint32_t row, const LaneColumns& columns) {
   if (const float alpha = alpha_of(e, span.group); alpha != 1) {
@@ -235,15 +246,6 @@ BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, const
     for (float& sum : v) sum = ptx::mul_rn(alpha, sum);
   }
   const AddMatrices<kSums> add(v, e, columns);
-  if (e.beta != 0) {
-    if (e.c.dtype == Format::f32) {
-      add.template add_c<Format::f32>(span, row);
-    } else if (e.c.dtype == Format::f16) {
-      add.template add_c<Format::f16>(span, row);
-    } else {
-      add.template add_c<Format::bf16>(span, row);
-    }
-  }
   if (e.bias.data != nullptr) {
     if (e.bias.dtype == Format::f32) {
       add.template add_bias<Format::f32>(span.group);
@@ -251,6 +253,24 @@ BLOCKSCALE_DEVICE void combine(float (&v)[kSums], const LinearEpilogue& e, const
       add.template add_bias<Format::f16>(span.group);
     } else {
       add.template add_bias<Format::bf16>(span.group);
+    }
+  }
+  if (kGates && e.gate.data != nullptr) {
+    if (e.gate.dtype == Format::f32) {
+      add.template multiply_by_gate<Format::f32>();
+    } else if (e.gate.dtype == Format::f16) {
+      add.template multiply_by_gate<Format::f16>();
+    } else {
+      add.template multiply_by_gate<Format::bf16>();
+    }
+  }
+  if (e.beta != 0) {
+    if (e.c.dtype == Format::f32) {
+      add.template add_c<Format::f32>(span, row);
+    } else if (e.c.dtype == Format::f16) {
+      add.template add_c<Format::f16>(span, row);
+    } else {
+      add.template add_c<Format::bf16>(span, row);
     }
   }
 }
@@ -289,7 +309,7 @@ class TileStore {
       const uint32_t first = column + lane_ % 4 * 2, own_row = row + lane_ / 4;
       const epilogue::LaneColumns columns = {{first, first + kColumns / 2}, 1};
       if constexpr (!kHasScales) epilogue::apply_scales(sums, e_, span, own_row, columns);
-      epilogue::combine(sums, e_, span, own_row, columns);
+      epilogue::combine<RowMap::kGates>(sums, e_, span, own_row, columns);
     }
     if (map_.moves()) weigh(sums, span, row);
     if (e_.d.dtype == Format::bf16) {

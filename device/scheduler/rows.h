@@ -23,6 +23,7 @@ struct RowSpan {
 /// A row map: the row of D that each row of a product goes to, and its weight there. This one
 /// leaves rows where they are.
 struct SameRows {
+  static constexpr bool kGates = true;  // products of one B may have a gate
   BLOCKSCALE_HD static constexpr bool moves() { return false; }
   BLOCKSCALE_HD static constexpr bool adds() { return false; }
   BLOCKSCALE_HD static constexpr int64_t destination(uint32_t row) { return row; }
@@ -32,6 +33,7 @@ struct SameRows {
 /// Rows of D by a table on the device; a number that is no row: nowhere. Without a table rows stay
 /// where they are.
 struct MappedRows {
+  static constexpr bool kGates = false;
   const int32_t* destinations = nullptr;
   const float* weights = nullptr;  // null: 1
   uint32_t rows = 0;               // of D

@@ -1,4 +1,4 @@
-// D = alpha * A B^T + beta * C + bias, A and B in any supported pair of recipes.
+// D = gate * (alpha * A B^T + bias) + beta * C, A and B in any supported pair of recipes.
 #pragma once
 
 #include <optional>
@@ -33,6 +33,9 @@ struct GemmArguments {
   MatrixView c;                         // read when beta != 0
   const void* bias = nullptr;           // [N], added to each row; null: none
   Format bias_dtype = Format::f32;
+  /// [N], a factor of each column, bias in it, but not C; null: 1. Not with `quantized`.
+  const void* gate = nullptr;
+  Format gate_dtype = Format::f32;
   /// Identity, Gelu or Swiglu of all that in f32, before it is rounded to d's dtype; B's rows are
   /// gates and ups, as columns of Swiglu's x are. Not with `quantized`, whose options have
   /// an input of their own.
@@ -66,8 +69,8 @@ std::int64_t gemm_workspace_bytes(const GemmArguments& arguments, int threads = 
 /// gemm does; reads and writes no element.
 std::string describe_gemm(const GemmArguments& arguments);
 
-/// Errors of D in units of 2^-24 (|alpha| sum_k |a||b| + |beta C| + |bias|), what is above half an
-/// ulp of D's dtype: the c of docs/numerics.md, "Error bound".
+/// Errors of D in units of 2^-24 (|gate| (|alpha| sum_k |a||b| + |bias|) + |beta C|), what is above
+/// half an ulp of D's dtype: the c of docs/numerics.md, "Error bound".
 struct GemmCheck {
   std::int64_t elements = 0;  // that were checked
   double largest_error = 0;

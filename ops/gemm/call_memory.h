@@ -51,6 +51,8 @@ void for_each_memory(Arguments& x, const Visit& visit) {
   visit_operands(x, visit);
   visit("bias", reads, x.bias,
         [&] { return line_of(x.bias, x.b.rows * (format_traits(x.bias_dtype).bits / 8)); });
+  visit("gate", reads, x.gate,
+        [&] { return line_of(x.gate, x.b.rows * (format_traits(x.gate_dtype).bits / 8)); });
   visit("alpha_factor", reads, x.alpha_factor,
         [&] { return line_of(x.alpha_factor, sizeof(float)); });
   if (x.beta != 0) visit("c.data", reads, x.c.data, [&] { return lines_of(x.c); });

@@ -83,6 +83,8 @@ void check_random_gemm(Random& random, Recipe recipe_a, Recipe recipe_b, ScaleLa
   TestMatrix bias(kDtypes[uniform(random, 0, 2)], 1, shape.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
+  TestMatrix gate(kDtypes[uniform(random, 0, 2)], 1, shape.n);
+  gate.fill(random, InputFamily::normal);
 
   GemmArguments x;
   x.a = a.view();
@@ -94,6 +96,10 @@ void check_random_gemm(Random& random, Recipe recipe_a, Recipe recipe_b, ScaleLa
   if (test::chance(random, 0.5)) {
     x.bias = bias.view().data;
     x.bias_dtype = bias.view().dtype;
+  }
+  if (test::chance(random, 0.3)) {
+    x.gate = gate.view().data;
+    x.gate_dtype = gate.view().dtype;
   }
   GemmArguments call = x;
   if (in_place && x.beta != 0) {

@@ -95,13 +95,18 @@ ReferenceElement reference_element(const GemmArguments& x, std::int64_t index, s
     return apply_tensor_scale(x.b, index, apply_tensor_scale(x.a, index, s * alpha));
   };
   ReferenceElement result{scaled(sum), std::abs(scaled(sum_of_magnitudes))};
-  if (x.beta != 0.0f) {
-    const double addend = double{x.beta} * matrix_element(x.c, index, m, n);
+  if (x.bias != nullptr) {
+    const double addend = double{number_at(x.bias, x.bias_dtype, n)};
     result.value += addend;
     result.magnitude += std::abs(addend);
   }
-  if (x.bias != nullptr) {
-    const double addend = double{number_at(x.bias, x.bias_dtype, n)};
+  if (x.gate != nullptr) {
+    const double gate = double{number_at(x.gate, x.gate_dtype, n)};
+    result.value *= gate;
+    result.magnitude *= std::abs(gate);
+  }
+  if (x.beta != 0.0f) {
+    const double addend = double{x.beta} * matrix_element(x.c, index, m, n);
     result.value += addend;
     result.magnitude += std::abs(addend);
   }

@@ -24,8 +24,8 @@ double matrix_element(const MatrixView& x, std::int64_t index, std::int64_t row,
 
 /// An exact element of D and what its error is measured against.
 struct ReferenceElement {
-  double value = 0;      // alpha * sum_k a b + beta * C + bias
-  double magnitude = 0;  // |alpha| * sum_k |a||b| + |beta C| + |bias|
+  double value = 0;      // gate * (alpha * sum_k a b + bias) + beta * C
+  double magnitude = 0;  // |gate| (|alpha| * sum_k |a||b| + |bias|) + |beta C|
 };
 
 /// Element (m, n) of matrix `index`; `a_row` and `b_row` are operand_row of its operands.

@@ -101,7 +101,8 @@ void check_bias(const void* bias, Format dtype, const char* argument) {
     const int value = static_cast<int>(dtype);
     const std::string name =
         value < kFormatCount ? format_traits(dtype).name : std::to_string(value);
-    fail("bias_dtype", "is " + name + ", must be f32, f16 or bf16");
+    const char* const of_dtype = std::string_view(argument) == "gate" ? "gate_dtype" : "bias_dtype";
+    fail(of_dtype, "is " + name + ", must be f32, f16 or bf16");
   }
   checks::check_pointer(argument, "", bias, false,
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
@@ -280,6 +281,8 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
   check_bias(x.bias, x.bias_dtype);
+  check_bias(x.gate, x.gate_dtype, "gate");
+  if (x.gate != nullptr && x.quantized) fail("gate", "is given, must not be with `quantized`");
   checks::check_pointer("alpha_factor", "", x.alpha_factor, false, alignof(float));
   if (x.beta != 0.0f) {
     x.c = resolved(arguments.c, "c");

@@ -60,7 +60,8 @@ def gemm_quantize(
     """
     asked = _asked(recipe, out, layout, sense, scale_mode, tensor_scale, amax_floor)
     place, shape, _, *operands, options = product_of(
-        a, b, alpha, beta, c, bias, batch_invariant, transform, asked.quantization, threads
+        *(a, b, alpha, beta, c, bias, batch_invariant, transform, asked.quantization, threads),
+        None,
     )
 
     def product(result: ScaledTensor) -> None:

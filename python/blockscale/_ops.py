@@ -370,13 +370,14 @@ def gemm(
     beta: float = 0.0,
     c: Any = None,
     bias: Any = None,
+    gate: Any = None,
     out: Any = None,
     out_dtype: Any = None,
     transform: Transform = "identity",
     batch_invariant: bool = False,
     threads: int = 0,
 ) -> Any:
-    """alpha * a b^T + beta * c + bias, or what a transform makes of it.
+    """gate * (alpha * a b^T + bias) + beta * c, or what a transform makes of it.
 
     Args:
         a: [M, K] or [batch, M, K]; a ScaledTensor, or an array of f32, f16 or bf16. On a CUDA
@@ -388,6 +389,7 @@ def gemm(
         beta: a factor. With 0, `c` is not read.
         c: [M, N] or [batch, M, N] of f32, f16 or bf16.
         bias: [N] or [1, N], added to each row.
+        gate: [N] or [1, N], a factor of each column, bias in it, but not c; None: 1.
         out: write here; [M, N] or [batch, M, N]. May be `c` itself; no other overlap is allowed.
         out_dtype: float32, float16 or bfloat16; default: `a`'s dtype if it is plain, else float32.
         transform: "gelu_tanh", "gelu_erf", "swiglu" or `Swiglu` of all that, in float32, before it
@@ -411,11 +413,11 @@ def gemm(
     32.0
     """
     if out is not None:
-        given = (alpha, beta, c, bias, batch_invariant, transform, None, threads)
+        given = (alpha, beta, c, bias, batch_invariant, transform, None, threads, gate)
         if _native.gemm(a, b, out, given, None):
             return out
     place, shape, left_format, left, right, options = product_of(
-        a, b, alpha, beta, c, bias, batch_invariant, transform, None, threads
+        a, b, alpha, beta, c, bias, batch_invariant, transform, None, threads, gate
     )
     dtype = out_dtype if out_dtype is not None else left_format or Format.f32
     result, array, fmt = _output(out, shape, dtype, place, "a")
@@ -437,6 +439,7 @@ def product_of(
     transform: Transform,
     quantization: tuple[MxScaleMode, bool | None, float] | None,
     threads: int,
+    gate: Any,
 ) -> tuple[Place, tuple[int, ...], Format | None, Any, Any, tuple[Any, ...]]:
     """What a product asks for, looked at: (where everything lies, shape of the result, format of a
     plain `a`, then for the native module a, b, options).
@@ -456,9 +459,10 @@ def product_of(
     if beta != 0.0 and c is None:
         raise ValueError(f"c: is missing, must be given with beta = {beta}")
     c_pair = None if c is None or beta == 0.0 else _beside(c, "c", place)
-    bias_pair = None if bias is None else _bias(bias, place)
+    bias_pair = None if bias is None else _row(bias, "bias", place)
+    gate_pair = None if gate is None else _row(gate, "gate", place)
     invariant = bool(batch_invariant)
-    options = (factor, beta, c_pair, bias_pair, invariant, fused, quantization, threads)
+    options = (factor, beta, c_pair, bias_pair, invariant, fused, quantization, threads, gate_pair)
     return place, shape, left_format, left, right, options
 
 
@@ -494,10 +498,10 @@ def _beside(x: Any, argument: str, place: Place, first: str = "a") -> tuple[Any,
     return array, fmt
 
 
-def _bias(bias: Any, place: Place) -> tuple[Any, Format]:
-    array, fmt = _beside(bias, "bias", place)
+def _row(x: Any, argument: str, place: Place) -> tuple[Any, Format]:
+    array, fmt = _beside(x, argument, place)
     if array.ndim != 1 and (array.ndim != 2 or array.shape[0] != 1):
-        raise ValueError(f"bias: shape is {tuple(array.shape)}, must be (N,) or (1, N)")
+        raise ValueError(f"{argument}: shape is {tuple(array.shape)}, must be (N,) or (1, N)")
     return array, fmt
 
 

@@ -16,8 +16,8 @@ are errors. No gradient flows through them.
   out_dtype=torch.float32) -> Tensor
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
   b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
-  alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, transform="identity",
-  out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
+  alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, gate=None,
+  transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
   `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh, gelu_erf or swiglu too.
 - gemm_out(..., *, ..., out): gemm into `out`.
 - gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
@@ -104,9 +104,9 @@ _SCHEMAS = (
     str transform="identity") -> (Tensor values, Tensor scales, Tensor tensor_scale)""",
     """dequantize(Tensor values, Tensor scales, str recipe, *, str layout="row_major",
     Tensor? tensor_scale=None, str sense="divisor", ScalarType out_dtype=float) -> Tensor""",
-    f"""gemm({_OPERANDS}, *, {_OPTIONS}, str transform="identity",
+    f"""gemm({_OPERANDS}, *, {_OPTIONS}, Tensor? gate=None, str transform="identity",
     ScalarType out_dtype=bfloat16) -> Tensor""",
-    f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, str transform="identity",
+    f"""gemm_out({_OPERANDS}, *, {_OPTIONS}, Tensor? gate=None, str transform="identity",
     Tensor(a!) out) -> ()""",
     f"gemm_quantize({_OPERANDS}, str recipe, *, {_OPTIONS}, {_QUANTIZED}",
     f"""grouped_gemm({_OPERANDS}, Tensor offsets, *, {_OF_ROWS}, SymInt? out_rows=None,

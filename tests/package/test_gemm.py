@@ -58,6 +58,11 @@ def test_epilogue_is_exact_on_integers() -> None:
     bias = rng.integers(-9, 10, 9).astype(np.float32)
     d = blockscale.gemm(a, b, alpha=2.0, beta=-1.0, c=c, bias=bias)
     assert np.array_equal(d, 2 * (a @ b.T) - c + bias)
+    gate = rng.integers(-3, 4, (1, 9)).astype(np.float32)
+    d = blockscale.gemm(a, b, alpha=2.0, beta=-1.0, c=c, bias=bias, gate=gate)
+    assert np.array_equal(d, gate * (2 * (a @ b.T) + bias) - c)
+    d = blockscale.gemm(a, b, beta=1.0, c=c, gate=gate[0], out=c.copy())
+    assert np.array_equal(d, gate * (a @ b.T) + c)
     assert blockscale.gemm(a, b, beta=1.0, c=c, out=c) is c
 
 
@@ -78,8 +83,9 @@ def test_short_way_is_the_long_one(dtype: type, left: str, with_bias: bool) -> N
     b = blockscale.quantize(normal(9, 96, seed=1), "mxfp4")
     bias = normal(9, seed=2).astype(dtype) if with_bias else None
     short, long = poisoned((3, 12), dtype)[:, :9], poisoned((3, 9), dtype)
-    options = {"bias": bias, "threads": 1}
-    given = (0.5, 0.0, None, bias, False, "identity", None, 1)
+    gate = normal(9, seed=3) if with_bias else None
+    options = {"bias": bias, "gate": gate, "threads": 1}
+    given = (0.5, 0.0, None, bias, False, "identity", None, 1, gate)
     assert blockscale._native.gemm(a, b, short, given, None)
     short[:] = np.nan
     assert blockscale.gemm(a, b, out=short, alpha=0.5, **options) is short
@@ -105,8 +111,10 @@ def test_short_way_leaves_the_rest() -> None:
             blockscale.gemm(a, b, out=out.astype(dtype))
     with pytest.raises(ValueError, match="shares memory|overlaps"):
         blockscale.gemm(a, b, out=a[:, :5])
-    with pytest.raises(ValueError, match="bias"):
-        blockscale.gemm(a, b, out=out, bias=np.ones((2, 5), np.float32))
+    for argument in ("bias", "gate"):
+        for shape in ((2, 5), (4,)):
+            with pytest.raises(ValueError, match=argument):
+                blockscale.gemm(a, b, out=out, **{argument: np.ones(shape, np.float32)})
     with pytest.raises(ValueError, match="threads"):
         blockscale.gemm(a, b, out=out, threads=-1)
     expected = blockscale.gemm(a, b)
@@ -132,7 +140,7 @@ def test_a_bias_of_one_row_is_a_bias(with_out: bool) -> None:
 def test_c_and_beta_by_the_short_way() -> None:
     a, b, c = normal(3, 32), blockscale.quantize(normal(5, 32), "mxfp4"), normal(3, 5, seed=3)
     out = np.empty((3, 5), np.float32)
-    given = (1.0, 2.0, c, None, False, "identity", None, 0)
+    given = (1.0, 2.0, c, None, False, "identity", None, 0, None)
     assert blockscale._native.gemm(a, b, out, given, None)
     assert np.array_equal(out, blockscale.gemm(a, b, beta=2.0, c=c))
     for wrong in (c[:2], c[:, :4], None):

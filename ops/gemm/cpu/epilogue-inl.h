@@ -1,4 +1,5 @@
-// From sums to D: alpha, tensor scales, beta * C and bias in f64, then one rounding to D's dtype.
+// From sums to D: alpha, tensor scales, bias, gate and beta * C in f64, then one rounding to D's
+// dtype.
 //
 // Included once per SIMD target by ops/gemm/cpu/gemm.cpp.
 
@@ -54,6 +55,15 @@ inline void add_scaled(double factor, const float* addend, double* sums) {
   for (std::int64_t i = 0; i < kTileColumns; i += kDoubleLanes) {
     const auto x = hn::PromoteTo(dd, hn::Load(HalfFloatTag(), addend + i));
     hn::Store(hn::Add(hn::Load(dd, sums + i), hn::Mul(f, x)), dd, sums + i);
+  }
+}
+
+/// Multiplies kTileColumns sums, each by its factor.
+inline void multiply(const float* factors, double* sums) {
+  const DoubleTag dd;
+  for (std::int64_t i = 0; i < kTileColumns; i += kDoubleLanes) {
+    const auto x = hn::PromoteTo(dd, hn::Load(HalfFloatTag(), factors + i));
+    hn::Store(hn::Mul(hn::Load(dd, sums + i), x), dd, sums + i);
   }
 }
 
@@ -144,7 +154,8 @@ void round_sums(float factor, const float* sums, const float* bias, std::uint8_t
   store_row<kDtype>(values, out);
 }
 
-/// finish_row of sums of f32, without C and with Epilogue::factor. `bias` holds kTileColumns.
+/// finish_row of sums of f32, with neither C nor gate and with Epilogue::factor. `bias` holds
+/// kTileColumns.
 inline void finish_row_in_f32(const Epilogue& e, std::int64_t columns, const float* sums,
                               const float* bias, std::uint8_t* d) {
   alignas(64) std::uint8_t row[kTileColumns * sizeof(float)];
@@ -160,16 +171,18 @@ inline void finish_row_in_f32(const Epilogue& e, std::int64_t columns, const flo
 }
 
 /// Finishes `columns` (at most kTileColumns) elements of a row. `sums` holds kTileColumns elements;
-/// `c` (null: none) and `d` point at the row's first element, `bias` at kTileColumns f32 (or null).
+/// `c` (null: none) and `d` point at the row's first element, `bias` and `gate` at kTileColumns f32
+/// (or null).
 inline void finish_row(const Epilogue& e, std::int64_t columns, double* sums, const std::uint8_t* c,
-                       const float* bias, std::uint8_t* d) {
+                       const float* bias, const float* gate, std::uint8_t* d) {
   apply_factors(e, sums);
+  if (bias != nullptr) add_scaled(1.0, bias, sums);
+  if (gate != nullptr) multiply(gate, sums);
   if (c != nullptr) {
     alignas(64) float values[kTileColumns] = {};
     codes::decode_run(e.c_dtype, c, 0, columns, values);
     add_scaled(e.beta, values, sums);
   }
-  if (bias != nullptr) add_scaled(1.0, bias, sums);
   alignas(64) std::uint8_t row[kTileColumns * sizeof(float)];
   switch (e.d_dtype) {
     case Format::f16: round_row<Format::f16>(sums, row); break;

@@ -14,8 +14,9 @@ struct TensorFactor {
   bool divides = false;
 };
 
-/// d = round(((sum * alpha) a_scale) b_scale + beta * c + bias), left to right in f64. No step can
-/// overflow or underflow in f64 where its operands are finite f32 or sums of products of f32.
+/// d = round((((sum * alpha) a_scale) b_scale + bias) gate + beta * c), left to right in f64. No
+/// step can overflow or underflow in f64 where its operands are finite f32 or sums of products of
+/// f32.
 struct Epilogue {
   double alpha = 1.0;
   TensorFactor a_scale;
@@ -24,8 +25,8 @@ struct Epilogue {
   Format c_dtype = Format::f32;
   Format d_dtype = Format::f32;
 
-  /// alpha and the tensor scales as one number, where f32 holds it: with no C, sums that are f32
-  /// then become D by one multiply-add. Where that overflows, so does D.
+  /// alpha and the tensor scales as one number, where f32 holds it: with neither C nor gate, sums
+  /// that are f32 then become D by one multiply-add. Where that overflows, so does D.
   float factor = 1.0f;
   bool fits_f32 = true;
 

@@ -191,22 +191,26 @@ void run_task(const Piece& piece, PackedBand& band, const CpuMethod& method, con
 
   const std::int64_t d_size = format_traits(epilogue.d_dtype).bits / 8;
   const std::int64_t c_size = format_traits(epilogue.c_dtype).bits / 8;
-  alignas(64) float bias[kTileColumns] = {};
+  alignas(64) float bias[kTileColumns] = {}, gate[kTileColumns] = {};
   if (out.bias != nullptr) {
     codes::decode_run(out.bias_dtype, out.bias, task.column_begin, task.columns, bias);
+  }
+  if (out.gate != nullptr) {
+    codes::decode_run(out.gate_dtype, out.gate, task.column_begin, task.columns, gate);
   }
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t row = band.first_row - piece.first_row + task.row_begin + r;
     const std::uint8_t* const c =
         out.c == nullptr ? nullptr : out.c + row * out.c_row_stride + task.column_begin * c_size;
     std::uint8_t* const d = out.d + row * out.d_row_stride + task.column_begin * d_size;
-    if (in_f32 && epilogue.fits_f32 && c == nullptr) {
+    if (in_f32 && epilogue.fits_f32 && c == nullptr && out.gate == nullptr) {
       finish_row_in_f32(epilogue, task.columns, sums + r * kTileColumns, bias, d);
       continue;
     }
     double* const row_sums = tile + r * kTileColumns;
     if (in_f32) widen(sums + r * kTileColumns, row_sums);
-    finish_row(epilogue, task.columns, row_sums, c, out.bias == nullptr ? nullptr : bias, d);
+    finish_row(epilogue, task.columns, row_sums, c, out.bias == nullptr ? nullptr : bias,
+               out.gate == nullptr ? nullptr : gate, d);
   }
 }
 
@@ -400,6 +404,8 @@ void multiply_batch_entry(const GemmArguments& x, std::int64_t index, int thread
   }
   out.bias = static_cast<const std::uint8_t*>(x.bias);
   out.bias_dtype = x.bias_dtype;
+  out.gate = static_cast<const std::uint8_t*>(x.gate);
+  out.gate_dtype = x.gate_dtype;
   if (workspace == nullptr) {
     multiply_piece(piece, threads, Memory(), Slots());
   } else {

@@ -163,6 +163,8 @@ struct OutputMatrix {
   std::int64_t c_row_stride = 0;  // bytes
   const std::uint8_t* bias = nullptr;
   Format bias_dtype = Format::f32;
+  const std::uint8_t* gate = nullptr;
+  Format gate_dtype = Format::f32;
 };
 
 /// A block of D: rows [row_begin, row_end) of the band, columns from `column_begin` on.

@@ -105,13 +105,13 @@ void plan_and_launch_plainly(const GemmArguments& x, const std::optional<PlainTi
 class PlanKey {
  public:
   explicit PlanKey(const GemmArguments& x) {
-    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, transform,
-                 batch_invariant, quantized] = x;
+    const auto& [a, b, d, alpha, alpha_factor, beta, c, bias, bias_dtype, gate, gate_dtype,
+                 transform, batch_invariant, quantized] = x;
     if (quantized) throw std::logic_error("plans of products that quantize are not kept");
     for (const ScaledTensorView* const operand : {&a, &b}) add(*operand);
     for (const MatrixView& matrix : {MatrixView(d), c}) add(matrix);
     add(std::bit_cast<std::uint32_t>(alpha), alpha_factor, std::bit_cast<std::uint32_t>(beta), bias,
-        bias_dtype, transform.index(), batch_invariant);
+        bias_dtype, gate, gate_dtype, transform.index(), batch_invariant);
   }
 
   std::size_t hash() const { return runtime::hash_bytes(std::as_bytes(std::span(words_))).low; }

@@ -91,10 +91,13 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   if (x.beta != 0) e.c = matrix_of(x.c);
   e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));
   e.bias.dtype = x.bias_dtype;
+  e.gate.data = static_cast<std::uint8_t*>(const_cast<void*>(x.gate));
+  e.gate.dtype = x.gate_dtype;
   e.alpha_factor = x.alpha_factor;
   e.alpha = x.alpha;
   e.beta = x.beta;
-  e.keeps_sums = x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr;
+  e.keeps_sums = x.alpha_factor == nullptr && x.alpha == 1 && x.beta == 0 && x.bias == nullptr &&
+                 x.gate == nullptr;
   e.rows = static_cast<std::uint32_t>(x.d.rows);
   e.columns = static_cast<std::uint32_t>(x.d.columns);
   return e;
@@ -131,6 +134,7 @@ GemmArguments columns_of(GemmArguments x, std::int64_t first, std::int64_t count
   cut(x.d);
   if (x.beta != 0) cut(x.c);
   if (x.bias != nullptr) x.bias = byte_at(x.bias, first * (format_traits(x.bias_dtype).bits / 8));
+  if (x.gate != nullptr) x.gate = byte_at(x.gate, first * (format_traits(x.gate_dtype).bits / 8));
   return x;
 }
 

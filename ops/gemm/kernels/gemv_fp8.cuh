@@ -158,13 +158,17 @@ BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, const Place& at, uint32_t 
     sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, at.group, column, e.columns));
   }
   float v = ptx::mul_rn(epilogue::alpha_of(e, at.group), sum);
-  if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, at.matrix, at.row, column);
-    v = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, 0), v);
-  }
   if (e.bias.data != nullptr) {
     const epilogue::RowPart bias = epilogue::row_part(e.bias, e, at.group, 0, column);
     v = ptx::add_rn(v, epilogue::load_element(bias, e.bias.dtype, 0));
+  }
+  if (e.gate.data != nullptr) {
+    const epilogue::RowPart gate = epilogue::row_part(e.gate, e, 0, 0, column);
+    v = ptx::mul_rn(v, epilogue::load_element(gate, e.gate.dtype, 0));
+  }
+  if (e.beta != 0) {
+    const epilogue::RowPart c = epilogue::row_part(e.c, e, at.matrix, at.row, column);
+    v = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, 0), v);
   }
   const epilogue::RowPart d = epilogue::row_part(e.d, e, at.matrix, at.row, column);
   if (e.d.dtype == Format::f32) {

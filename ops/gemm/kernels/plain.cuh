@@ -14,6 +14,7 @@
 // outside of K counts as zero; what is outside of D is not stored.
 #pragma once
 
+#include "device/epilogue/elements.h"
 #include "device/epilogue/tile_store.cuh"
 #include "device/ptx/grid.h"
 #include "ops/gemm/kernels/plain_load.cuh"
@@ -63,30 +64,31 @@ BLOCKSCALE_DEVICE void store_pair(const PlainGemmParamsOf<Order>& p, const Facto
   const LinearEpilogue& e = p.epilogue;
   const auto map = p.order.row_map();
   const int64_t to = map.destination(row);
-  if (to < 0) return;
-  const epilogue::RowPart d =
-      epilogue::row_part(e.d, e, span.matrix, static_cast<uint32_t>(to), column);
-  if (d.left == 0) return;
-  float v[2] = {factors(first), factors(second)};
-  if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, span.matrix, row, column);
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < 2; ++i) {
-      v[i] = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, i), v[i]);
+  if (to < 0 || to >= e.rows || column >= e.columns) return;
+  float v[2];
+  BLOCKSCALE_UNROLL
+  for (uint32_t i = 0; i < 2; ++i) {
+    float x = factors(i == 0 ? first : second);
+    const bool exists = column + i < e.columns;
+    if (e.bias.data != nullptr && exists) {
+      x = ptx::add_rn(x, load_element(e.bias, span.group * e.bias.batch_stride + column + i));
     }
-  }
-  if (e.bias.data != nullptr) {
-    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, span.group, 0, column);
-    BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < 2; ++i) {
-      v[i] = ptx::add_rn(v[i], epilogue::load_element(bias, e.bias.dtype, i));
+    if (e.gate.data != nullptr && exists) {
+      x = ptx::mul_rn(x, load_element(e.gate, column + i));
     }
+    if (e.beta != 0 && exists) {
+      const int64_t at = span.matrix * e.c.batch_stride + row * e.c.row_stride + column + i;
+      x = ptx::fma_rn(e.beta, load_element(e.c, at), x);
+    }
+    v[i] = x;
   }
   if (map.moves()) {
     const float weight = map.weight(row);
     BLOCKSCALE_UNROLL
     for (float& x : v) x = ptx::mul_rn(x, weight);
   }
+  const epilogue::RowPart d =
+      epilogue::row_part(e.d, e, span.matrix, static_cast<uint32_t>(to), column);
   if (map.adds() && e.d.dtype == Format::f32) {
     epilogue::add_element(d, 0, v[0]);
     epilogue::add_element(d, 1, v[1]);

@@ -44,14 +44,15 @@ class Multiplier {
   /// visit(row, column, two neighbouring sums) of this warp's part of the tile.
   template <class Visit>
   BLOCKSCALE_DEVICE void for_each_pair(const Visit& visit) {
+    const uint32_t lane = ptx::laneid_here();
     BLOCKSCALE_UNROLL
     for (int i = 0; i < kM; ++i) {
       BLOCKSCALE_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const uint32_t row = row_ + static_cast<uint32_t>(16 * i + 8 * half) + lane_ / 4;
+        const uint32_t row = row_ + static_cast<uint32_t>(16 * i + 8 * half) + lane / 4;
         BLOCKSCALE_UNROLL
         for (int j = 0; j < kN; ++j) {
-          const uint32_t column = column_ + static_cast<uint32_t>(8 * j) + lane_ % 4 * 2;
+          const uint32_t column = column_ + static_cast<uint32_t>(8 * j) + lane % 4 * 2;
           visit(row, column, sums_[i][j][2 * half], sums_[i][j][2 * half + 1]);
         }
       }

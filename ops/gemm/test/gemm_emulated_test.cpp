@@ -28,7 +28,7 @@ struct Problem {
   std::optional<ScaleLayout> a_layout = {};  // if not the same
   Format d = Format::bf16;
   float alpha = 1, beta = 0;
-  bool bias = false;
+  bool bias = false, gate = false;
   std::int64_t extra_columns = 0;  // of D and C, between rows
   std::int64_t odd_bytes = 0;      // before A's and B's values, and more between their rows
   bool is_column_split = false;    // expected of the plan, as the next
@@ -61,6 +61,8 @@ void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
   test::TestMatrix bias(Format::f32, 1, p.n);
   c.fill(random, InputFamily::normal);
   bias.fill(random, InputFamily::normal);
+  test::TestMatrix gate(Format::bf16, 1, p.n);
+  gate.fill(random, InputFamily::normal);
   test::AlignedCopy a_values = test::copy_of_values(a.view(), p.odd_bytes);
   test::AlignedCopy b_values = test::copy_of_values(b.view(), p.odd_bytes);
   GemmArguments x;
@@ -75,6 +77,8 @@ void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
   x.beta = p.beta;
   if (p.beta != 0) x.c = c.view();
   if (p.bias) x.bias = bias.view().data;
+  if (p.gate) x.gate = gate.view().data;
+  x.gate_dtype = Format::bf16;
   const GemmArguments validated = gemm_detail::validated(x, {});
   const std::int64_t needed =
       gemm_detail::plan_fp8_gemm(validated, test::chip_of(4), choice).workspace_bytes;
@@ -106,6 +110,7 @@ void check(const Problem& p, const std::optional<Fp8LaunchConfig>& choice,
       emulator::buffer("d", d.bytes().data(), d.bytes().size(), BufferUse::output)};
   if (p.beta != 0) buffers.push_back(emulator::input("c", c.bytes()));
   if (p.bias) buffers.push_back(emulator::input("bias", bias.bytes()));
+  if (p.gate) buffers.push_back(emulator::input("gate", gate.bytes()));
   if (!test::emulate(plan, buffers, options)) return;
   EXPECT_TRUE(d.is_poison_intact());
   // The emulator sums a k-block's products exactly.
@@ -267,6 +272,7 @@ TEST(EmulatedGemm, LastColumnsBesideATailWave) {
       p.k = 2048;
       p.beta = 1;
       p.bias = true;
+      p.gate = layout == ScaleLayout::mn_major;
       p.is_column_split = true;
       check(p, {}, emulator::random_order(5));
     }
@@ -309,6 +315,10 @@ TEST(EmulatedGemm, EdgesAndEpilogues) {
       p.alpha = d == Format::f16 ? 0 : -0.5f;  // adversarial sums are beyond f16
       p.beta = 2;
       p.bias = true;
+      check(p, {}, emulator::in_order());
+      p.gate = true;
+      check(p, {}, emulator::in_order());
+      p.a = p.b = Recipe::fp8_row;
       check(p, {}, emulator::in_order());
     }
   }
@@ -360,6 +370,7 @@ TEST(EmulatedGemm, FewRows) {
       p.beta = 1;
       p.bias = true;
       check(p, {}, emulator::in_order());
+      p.gate = true;
       check(p, {}, emulator::random_order(4));
     }
   }

@@ -41,7 +41,7 @@ struct Problem {
   Format d = Format::bf16;
   InputFamily family = InputFamily::adversarial;
   float alpha = 1, beta = 0;
-  bool bias = false, alpha_factor = false;
+  bool bias = false, gate = false, alpha_factor = false;
   std::int64_t extra_row_bytes = 0, extra_leading = 0, extra_columns = 0;
   bool a_shared = false;  // one A for all matrices
   bool exact = false;     // integers from 0 to 8, scales from 1/8 to 8
@@ -62,13 +62,15 @@ class OnDevice {
         b_(random_, p.b, p.n, p.k, p.family, options(p, p.b_layout, p.batch)),
         c_(p.d, p.m, p.n, p.batch, 3),
         d_(p.d, p.m, p.n, p.batch, p.extra_columns),
-        bias_(Format::f32, 1, p.n) {
+        bias_(Format::f32, 1, p.n),
+        gate_(Format::f16, 1, p.n) {
     if (p.exact) {
       make_exact(a_);
       make_exact(b_);
     }
     c_.fill(random_, InputFamily::normal);
     bias_.fill(random_, InputFamily::normal);
+    gate_.fill(random_, InputFamily::normal);
     host_.a = a_.view();
     host_.b = b_.view();
     host_.d = d_.view();
@@ -76,6 +78,8 @@ class OnDevice {
     host_.beta = p.beta;
     host_.c = c_.view();
     if (p.bias) host_.bias = bias_.view().data;
+    if (p.gate) host_.gate = gate_.view().data;
+    host_.gate_dtype = Format::f16;
     if (p.alpha_factor) host_.alpha_factor = &factor_;
     there_ = host_;
     move_operand(there_.a);
@@ -83,6 +87,7 @@ class OnDevice {
     there_.c.data = move_matrix(c_);
     there_.d.data = move_matrix(d_);
     if (p.bias) there_.bias = move_matrix(bias_);
+    if (p.gate) there_.gate = move_matrix(gate_);
     if (p.alpha_factor) {
       memory_.push_back(copy_of(&factor_, sizeof factor_));
       there_.alpha_factor = reinterpret_cast<const float*>(memory_.back().data());
@@ -166,7 +171,7 @@ class OnDevice {
 
   Random random_;
   test::TestOperand a_, b_;
-  test::TestMatrix c_, d_, bias_;
+  test::TestMatrix c_, d_, bias_, gate_;
   float factor_ = 0.375f;
   GemmArguments host_, there_;
   std::vector<DeviceBuffer> memory_;
@@ -303,6 +308,7 @@ TEST_F(CudaGpuGemm, OneRowOfLongK) {
         p.k = k;
         p.beta = 0.5f;
         p.bias = true;
+        p.gate = n == 139;
         check(p);
       }
     }
@@ -320,6 +326,7 @@ TEST_F(CudaGpuGemm, Epilogues) {
       p.alpha = d == Format::f16 ? 0.001f : -0.75f;
       p.beta = 0.5f;
       p.bias = true;
+      p.gate = extra != 1;
       p.alpha_factor = true;
       p.extra_columns = extra;
       p.extra_row_bytes = 16;

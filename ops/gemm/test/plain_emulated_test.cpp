@@ -47,6 +47,7 @@ std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
                        BufferUse::output),
       emulator::input("c", operands.c().bytes()),
       emulator::input("bias", operands.bias().bytes()),
+      emulator::input("gate", operands.gate().bytes()),
       emulator::buffer("factor", &operands.factor(), sizeof(float), BufferUse::input)};
   for (const auto& [name, view] : {std::pair{"a tensor scale", x.a}, {"b tensor scale", x.b}}) {
     if (view.tensor_scale == nullptr) continue;
@@ -231,6 +232,7 @@ TEST(EmulatedPlainGemm, Epilogues) {
         p.alpha_factor = true;
         p.beta = 2;
         p.bias = true;
+        p.gate = extra != 0;
         p.sense = sense;
         check(p);
         p.m = 2;

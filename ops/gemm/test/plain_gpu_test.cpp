@@ -43,6 +43,7 @@ class OnDevice {
     move(there_.b, host.b);
     if (p.beta != 0) there_.c.data = move_matrix(operands_.c());
     if (p.bias) there_.bias = move_matrix(operands_.bias());
+    if (p.gate) there_.gate = move_matrix(operands_.gate());
     if (p.alpha_factor) {
       there_.alpha_factor = reinterpret_cast<const float*>(move(host.alpha_factor, 4));
     }
@@ -236,6 +237,7 @@ TEST_F(CudaGpuPlainGemm, Epilogues) {
           p.alpha_factor = true;
           p.beta = 2;
           p.bias = true;
+          p.gate = extra != 0;
           p.sense = sense;
           check(p);
         }

@@ -24,7 +24,7 @@ struct PlainProblem {
   Format d = Format::f32;
   InputFamily family = InputFamily::adversarial;
   float alpha = 1, beta = 0;
-  bool bias = false, alpha_factor = false;
+  bool bias = false, gate = false, alpha_factor = false;
   TensorScaleSense sense = TensorScaleSense::divisor;
   bool b_shared = false;           // one B for all matrices
   std::int64_t extra_columns = 0;  // of D and C, between rows
@@ -114,13 +114,15 @@ class PlainOperands {
            options(p, p.b_layout, p.b_shared ? 1 : p.batch)),
         c_(p.d, p.m, p.n, p.batch, p.extra_columns),
         d_(p.d, p.m, p.d_columns(), p.batch, p.extra_columns),
-        bias_(Format::bf16, 1, p.n) {
+        bias_(Format::bf16, 1, p.n),
+        gate_(Format::f16, 1, p.n) {
     if (p.exact) {
       make_exact(random_, a_);
       make_exact(random_, b_);
     }
     c_.fill(random_, InputFamily::normal);
     bias_.fill(random_, InputFamily::normal);
+    gate_.fill(random_, InputFamily::normal);
     x_.a = a_.view();
     x_.b = b_.view();
     values_.emplace_back(x_.a.values, extent_of_values(x_.a), p.odd_bytes);
@@ -134,6 +136,8 @@ class PlainOperands {
     if (p.beta != 0) x_.c = c_.view();
     if (p.bias) x_.bias = bias_.view().data;
     x_.bias_dtype = Format::bf16;
+    if (p.gate) x_.gate = gate_.view().data;
+    x_.gate_dtype = Format::f16;
     if (p.alpha_factor) x_.alpha_factor = &factor_;
     x_.batch_invariant = p.batch_invariant;
     x_.transform = p.transform;
@@ -146,6 +150,7 @@ class PlainOperands {
   TestMatrix& d() { return d_; }
   const TestMatrix& c() const { return c_; }
   const TestMatrix& bias() const { return bias_; }
+  const TestMatrix& gate() const { return gate_; }
   const float& factor() const { return factor_; }
   OddCopy& a_values() { return values_[0]; }
   OddCopy& b_values() { return values_[1]; }
@@ -178,7 +183,7 @@ class PlainOperands {
 
   Random random_;
   TestOperand a_, b_;
-  TestMatrix c_, d_, bias_;
+  TestMatrix c_, d_, bias_, gate_;
   std::vector<OddCopy> values_;
   float factor_ = 0.375f;
   GemmArguments x_;

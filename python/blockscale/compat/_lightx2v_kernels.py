@@ -140,13 +140,14 @@ def product(
     alpha: torch.Tensor | None,
     bias: torch.Tensor | None,
     *,
-    transform: str = "identity",
     dtype: torch.dtype = torch.bfloat16,
+    **options: Any,
 ) -> torch.Tensor:
-    """transform(alpha * mat_a mat_b^T + bias) in `dtype`; without alpha it is 1."""
+    """alpha * mat_a mat_b^T + bias in `dtype`; without alpha it is 1. Options are those of `gemm`
+    and of its operator."""
     if not is_seen(mat_a):
         given = (mat_a, mat_b, scales_a, scales_b, alpha, bias)
-        return _multiply(recipes, *given, transform=transform, out_dtype=dtype)
+        return _multiply(recipes, *given, out_dtype=dtype, **options)
     return torch.ops.blockscale.gemm(
         *(mat_a, mat_b, *recipes),
         a_scales=scales_a,
@@ -155,8 +156,8 @@ def product(
         b_layout=_LAYOUT,
         alpha_factor=None if alpha is None else scalar(alpha, "alpha"),
         bias=bias,
-        transform=transform,
         out_dtype=dtype,
+        **options,
     )
 
 
@@ -194,9 +195,17 @@ def add_gated_product(
     operands: tuple[Any, ...],
     gate: torch.Tensor,
 ) -> None:
-    """residual += gate * product(recipes, *operands), in float32, rounded once."""
+    """residual += gate * product(recipes, *operands), in float32, rounded once: in the product's
+    epilogue, unless each row has a gate of its own."""
     _require_addends(residual, gate, operands[0], operands[1])
-    residual.addcmul_(product(recipes, *operands, dtype=torch.float32), gate)
+    if gate.numel() != residual.shape[1]:
+        residual.addcmul_(product(recipes, *operands, dtype=torch.float32), gate)
+        return
+    sums = {"c": residual, "beta": 1.0, "gate": gate.reshape(1, -1)}
+    if is_seen(residual):
+        residual.copy_(product(recipes, *operands, dtype=residual.dtype, **sums))
+    else:
+        _multiply(recipes, *operands, out=residual, **sums)
 
 
 def _require_addends(
