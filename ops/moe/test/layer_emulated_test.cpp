@@ -339,7 +339,7 @@ TEST(EmulatedMoe, RowsThatAreAdded) {
     EXPECT_EQ(with([&](LayerCase& c) {
                 c.y = y;
                 c.bias = c.residual = true;
-                c.largest_weight = 0x1p-20;  // of f16's range
+                c.largest_weight = 0x1p-26;  // of f16's range
               }),
               0)
         << format_traits(y).name;

@@ -180,14 +180,14 @@ TEST_F(CudaGpuMoe, RowsThatAreAdded) {
                  .experts = 5,
                  .y = y,
                  .residual = true,
-                 .largest_weight = 0x1p-20});
+                 .largest_weight = 0x1p-26});
     check_added({.tokens = 300,
                  .hidden = 96,
                  .inner = 640,
                  .experts = 33,
                  .top_k = 8,
                  .y = y,
-                 .largest_weight = 0x1p-20});
+                 .largest_weight = 0x1p-26});
   }
   check_added(
       {.w13 = Recipe::nvfp4, .w2 = Recipe::nvfp4, .tokens = 100, .inner = 512, .shared = 1});
