@@ -129,18 +129,20 @@ class MMWeightWnvfp4Anvfp4dynamic(_Blocks):
     """NVFP4 weights and inputs, of a global scale that is stored: `input_global_scale`, or 2688 /
     `input_absmax`. `alpha` is 1 / (input_global_scale * weight_global_scale), or is stored beside
     `input_global_scale`. Weights that are quantized as they are loaded have their own
-    `weight_global_scale`, 2688 / their amax."""
+    `weight_global_scale`, 2688 / their amax. Where `lightx2v_bytes` is true, of the class or of a
+    weight, inputs get LightX2V's bytes."""
 
     recipe = inputs = "nvfp4"
     parts = (*_Blocks.parts, "input_global_scale", "alpha")
     stored = (*_Blocks.stored, "weight_global_scale", "input_absmax")
+    lightx2v_bytes = False
 
     input_global_scale: torch.Tensor | None
     alpha: torch.Tensor | None
 
     def act_quant_func(self, x: torch.Tensor) -> Quantized:
         """x in NVFP4, of `input_global_scale`."""
-        return scaled_nvfp4_quant(x, self.input_global_scale)
+        return scaled_nvfp4_quant(x, self.input_global_scale, lightx2v_bytes=self.lightx2v_bytes)
 
     def _alpha(self) -> torch.Tensor | None:
         return self.alpha

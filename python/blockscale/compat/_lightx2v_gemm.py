@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ._lightx2v_bytes import quantized_as_lightx2v
 from ._lightx2v_kernels import Quantized, add_gated_product, modulated, product, quantized, scalar
 
 _NVFP4 = ("nvfp4", "nvfp4")
@@ -16,12 +17,16 @@ _MXFP8_MXFP6 = ("mxfp8_e4m3", "mxfp6_e3m2")
 # ---- Quantizers ---------------------------------------------------------------------------------
 
 
-def scaled_nvfp4_quant(input: torch.Tensor, input_global_scale: torch.Tensor) -> Quantized:
+def scaled_nvfp4_quant(
+    input: torch.Tensor, input_global_scale: torch.Tensor, *, lightx2v_bytes: bool = False
+) -> Quantized:
     """NVFP4: blocks of 16, with a scale of the whole that is given.
 
     Args:
         input: [m, n] of bfloat16, float16 or float32, n a multiple of 16.
         input_global_scale: float32 of one element, where `input` is: 2688 / amax.
+        lightx2v_bytes: give LightX2V's bytes, where `blockscale.quantize` has others for a few, in
+            operators of torch, which take longer.
 
     Returns:
         uint8 [m, n / 2], low nibble first, and float8_e4m3fn [ceil128(m), ceil4(n / 16)], swizzled;
@@ -30,7 +35,10 @@ def scaled_nvfp4_quant(input: torch.Tensor, input_global_scale: torch.Tensor) ->
     Raises:
         TypeError, ValueError: an argument of another dtype, shape or device.
     """
-    return quantized(input, "nvfp4", scalar(input_global_scale, "input_global_scale"))
+    factor = scalar(input_global_scale, "input_global_scale")
+    if lightx2v_bytes:
+        return quantized_as_lightx2v(input, factor)
+    return quantized(input, "nvfp4", factor)
 
 
 def scaled_mxfp4_quant(input: torch.Tensor) -> Quantized:

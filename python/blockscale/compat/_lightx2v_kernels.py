@@ -334,12 +334,13 @@ def _no_result(*_: Any) -> None:
     """Of operators that write into what they are given."""
 
 
-def _define(
+def define(
     library: torch.library.Library,
     schema: str,
     function: Callable[..., Any],
     fake: Callable[..., Any],
 ) -> None:
+    """An operator for the CPU and CUDA; `fake` makes its results without memory."""
     name = schema.partition("(")[0]
     library.define(schema)
     for key in ("CPU", "CUDA"):
@@ -353,12 +354,12 @@ def register(namespace: str) -> torch.library.Library:
     library = torch.library.Library(namespace, "FRAGMENT")
     for name, kernel in KERNELS.items():
         if not hasattr(getattr(torch.ops, namespace), name):
-            _define(library, f"{name}({kernel.arguments}) -> ()", kernel.function, _no_result)
+            define(library, f"{name}({kernel.arguments}) -> ()", kernel.function, _no_result)
     return library
 
 
 _own = torch.library.Library("blockscale_lightx2v", "DEF")
-_define(
+define(
     _own,
     "modulated(Tensor input, Tensor scale, Tensor shift) -> (Tensor values, Tensor scales)",
     _modulated,
