@@ -5,7 +5,8 @@ Usage: record_rcp.py [OUTPUT.json]
 A list of 128 integers, the bits of an f32 each: entry i is of the value whose code in e4m3 is i. 0,
 which has no reciprocal, and 127, which is NaN, get 0. Without OUTPUT.json it goes to stdout. On
 stderr: the GPU, and how many entries are not the correctly rounded reciprocal. Needs a GPU and
-torch, which compiles the kernel by NVRTC. `blockscale.compat.lightx2v` holds the list of an H200.
+torch, which compiles the kernel by NVRTC. On an H200 all are rounded, and LightX2V's bytes of
+`blockscale.compat.lightx2v` rely on that.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ given that one, takes a sixth of a block's amax by a product and multiplies by a
 we divide. The tests reproduce that: with these rules in place of ours, every byte is equal.
 Its `tools/convert/converter.py` ran, and the source of its CUDA kernels, compiled as C++ for a CPU:
 NVIDIA's headers convert to the float formats there, inline PTX is interpreted, and `rcp.approx` is
-a division. The two are equal for powers of two, as MX scales are; of others a GPU's may be one unit
-in the last place off, which would change less than 1 % of a layer's bytes here.
+a division. The two are equal for powers of two, as MX scales are, and for all scales of NVFP4's
+blocks on an H200 (`tools/record_rcp.py`).
 `tests/interop/use_lightx2v.py` says what else stands in."""
 LOADED_NOTE = """\
 Every tensor that a class of `lightx2v/common/ops/mm/mm_weight.py` has after loading is the stored

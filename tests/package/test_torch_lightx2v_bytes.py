@@ -12,9 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: ./dev test --torch")
 
-from blockscale.compat import _lightx2v_bytes as of_bytes  # noqa: E402
 from blockscale.compat import lightx2v  # noqa: E402
-from blockscale.compat._lightx2v_reciprocals import RECIPROCALS  # noqa: E402
 from lightx2v_cases import DEVICES, normal  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
@@ -22,36 +20,6 @@ GLOBAL = torch.tensor(2688 / 4.5)
 CODES = np.arange(127)  # of ue4m3, but for NaN's
 E4M3 = np.where(CODES < 8, CODES * 2.0**-9, (8 + CODES % 8) * 2.0 ** (CODES // 8 - 10.0))
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def rounded(steps: list[int]) -> tuple[int, ...]:
-    """Reciprocals of E4M3 as bits of float32, a step off for the mantissas 1, 1 + 1/8, ..."""
-    mantissas = (8 * np.frexp(E4M3[1:])[0] * 2).astype(int) - 8
-    bits = (1 / E4M3[1:].astype(np.float32)).view(np.int32) + np.array(steps)[mantissas]
-    return (0, *bits.tolist(), 0)
-
-
-#: As on the CPU, as on a GPU, and as on none.
-TABLES = {
-    "rounded": rounded([0] * 8),
-    "recorded": RECIPROCALS,
-    "off": rounded([0, 1, -1, 1, -1, 1, -1, 1]),
-}
-RECORDED = pytest.param(
-    "recorded",
-    marks=pytest.mark.skipif(not RECIPROCALS, reason="no GPU's reciprocals are recorded"),
-)
-
-
-@pytest.fixture(autouse=True)
-def table(request: Any, monkeypatch: Any) -> tuple[int, ...]:
-    """The reciprocals that the package has for the time of a test, rounded ones if not named."""
-    words = TABLES[getattr(request, "param", "rounded")]
-    monkeypatch.setattr(of_bytes, "_steps", lambda: of_bytes.steps_of(words))
-    return words
-
-
-with_tables = pytest.mark.parametrize("table", ["rounded", RECORDED, "off"], indirect=True)
 
 
 def nearest(x: Any, magnitudes: Any) -> Any:
@@ -62,13 +30,14 @@ def nearest(x: Any, magnitudes: Any) -> Any:
     return np.where(first % 2 == 0, first, last).astype(np.uint8)
 
 
-def by_its_rule(x: Any, factor: Any, table: tuple[int, ...]) -> tuple[Any, Any]:
+def by_its_rule(x: Any, factor: Any) -> tuple[Any, Any]:
     """Bytes of values [m, n / 2], and codes of scales [m, n / 16], in float32."""
     blocks = x.reshape(len(x), x.shape[1] // 16, 16)
     amax = np.abs(blocks).max(-1)
     scales = nearest(factor * (amax * (np.float32(1) / np.float32(6))), E4M3)
-    reciprocals = np.array(table, np.int32).view(np.float32)[scales]
-    scaled = blocks * (factor * reciprocals)[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = factor * (np.float32(1) / E4M3[scales].astype(np.float32))
+        scaled = np.where(scales[..., None] == 0, 0, blocks * factors[..., None])
     codes = nearest(scaled, E2M1) + np.uint8(8) * np.signbit(blocks)
     codes[scales == 0] = 0
     codes = codes.reshape(x.shape)
@@ -107,20 +76,18 @@ def one_scale(x: Any, factor: Any = GLOBAL, device: str = "cpu") -> tuple[list[i
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(("m", "n"), [(0, 32), (3, 0), (1, 16), (130, 80), (257, 1536)])
-@with_tables
-def test_bytes(table: tuple[int, ...], m: int, n: int, dtype: Any, device: str) -> None:
+def test_bytes(m: int, n: int, dtype: Any, device: str) -> None:
     x = normal(m, n, dtype=dtype)
     if m > 1 and n > 0:  # scales from subnormal ones to the largest, and what saturates
         x *= torch.logspace(-4, 1, m)[:, None].to(dtype)
     values, scales = theirs(x, device=device)
-    expected, of_blocks = by_its_rule(x.float().numpy(), GLOBAL.numpy(), table)
+    expected, of_blocks = by_its_rule(x.float().numpy(), GLOBAL.numpy())
     assert np.array_equal(values, expected)
     assert np.array_equal(scales, in_tiles(of_blocks))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@with_tables
-def test_every_scale(table: tuple[int, ...], device: str) -> None:
+def test_every_scale(device: str) -> None:
     """Values around each place where a code changes, for every scale; with a global scale that is
     a power of two many are on it."""
     between = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
@@ -132,17 +99,10 @@ def test_every_scale(table: tuple[int, ...], device: str) -> None:
         x = torch.nn.functional.pad(x, (0, 32 - x.shape[1]), value=0.0)
         x[:, 16] = x[:, 0]
         values, scales = theirs(x, factor, device)
-        expected, of_blocks = by_its_rule(x.numpy(), factor.numpy(), table)
+        expected, of_blocks = by_its_rule(x.numpy(), factor.numpy())
         assert of_blocks.tolist() == [[code, code] for code in range(1, 127)]
         assert np.array_equal(scales, in_tiles(of_blocks))
         assert np.array_equal(values, expected)
-
-
-def test_a_step_changes_bytes() -> None:
-    """So tests with other tables would not pass with one."""
-    x = normal(257, 1536).float().numpy()
-    off, nearest_ones = (by_its_rule(x, GLOBAL.numpy(), TABLES[t])[0] for t in ("off", "rounded"))
-    assert (off != nearest_ones).any()
 
 
 def interop_weights() -> list[tuple[Any, Any]]:
@@ -156,9 +116,8 @@ def interop_weights() -> list[tuple[Any, Any]]:
     return found
 
 
-@pytest.mark.parametrize("table", ["rounded", RECORDED], indirect=True)
-def test_as_many_bytes_differ_as_the_page_says(table: tuple[int, ...]) -> None:
-    """LightX2V's own source counted there, with rounded reciprocals: the CPU's."""
+def test_as_many_bytes_differ_as_the_page_says() -> None:
+    """LightX2V's own source counted there."""
     different = np.zeros(2, int)
     for weight, factor in interop_weights():
         ours = lightx2v.scaled_nvfp4_quant(weight, factor)
@@ -166,13 +125,9 @@ def test_as_many_bytes_differ_as_the_page_says(table: tuple[int, ...]) -> None:
         different += [(a != b).sum() for a, b in zip(theirs(weight, factor), ours, strict=True)]
     page = (Path(__file__).resolve().parents[2] / "docs/interop.md").read_text()
     part = page.partition("## Bytes of LightX2V's own quantizers")[2]
-    row = re.search(r"\| `nvfp4` \| (\d+) of (\d+) \| (\d+) of 34060 ", part)
+    row = re.search(r"\| `nvfp4` \| (\d+) of 272480 \| (\d+) of 34060 ", part)
     assert row is not None
-    values, total, scales = map(int, row.groups())
-    assert different[1] == scales
-    if table == TABLES["rounded"]:
-        assert different[0] == values
-    assert values <= different[0] < total / 100
+    assert different.tolist() == [int(count) for count in row.groups()]
 
 
 # ---- What is not LightX2V's ---------------------------------------------------------------------
@@ -286,32 +241,3 @@ def test_global_scales_are_finite_and_above_0(factor: float) -> None:
     match = rf"^input_global_scale: is {factor:g}, must be finite and above 0"
     with pytest.raises(ValueError, match=match):
         theirs(normal(5, 160), torch.tensor(factor))
-
-
-def test_tables_are_neighbours_of_rounded_reciprocals() -> None:
-    of_one = of_bytes.steps_of(TABLES["rounded"])
-    assert of_one == 0b0101010101010101
-    far, uneven = list(TABLES["rounded"]), list(TABLES["rounded"])
-    far[57] += 2
-    uneven[57] += 1  # and not 49
-    for words, match in (
-        (TABLES["rounded"][1:], "127 are recorded, must be 128"),
-        (far, "no neighbour"),
-        (uneven, r"those of 1 \+ 1/8 differ"),
-    ):
-        with pytest.raises(ValueError, match=f"^reciprocals: .*{match}"):
-            of_bytes.steps_of(tuple(words))
-
-
-def test_without_recorded_reciprocals_it_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr(of_bytes, "_steps", lambda: of_bytes.steps_of(()))
-    with pytest.raises(ValueError, match="^lightx2v_bytes: is True, must be False: no GPU's"):
-        theirs(normal(5, 160))
-
-
-@pytest.mark.skipif(not RECIPROCALS, reason="no GPU's reciprocals are recorded")
-def test_the_recorded_ones_are_used(monkeypatch: Any) -> None:
-    monkeypatch.undo()
-    x = normal(257, 1536)
-    expected, _ = by_its_rule(x.float().numpy(), GLOBAL.numpy(), RECIPROCALS)
-    assert np.array_equal(theirs(x)[0], expected)

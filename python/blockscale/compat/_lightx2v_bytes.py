@@ -5,15 +5,13 @@ S is the global scale, amax that of a block of 16; every operation is one of flo
     s = e4m3(S * (amax * 0.16666667)), at most 448
     code = e2m1(x * (S * rcp(s))), at most 6; 0 where s is 0
 
-rcp is a GPU's `rcp.approx.ftz.f32`. It depends on the mantissa alone, of which s has eight, and is
-at most one unit in the last place off the rounded reciprocal. So it is that and a step, and the
-eight steps are one integer: a table would have to be copied to the GPU first, where the call may be
-one that a CUDA graph captures.
+rcp is a GPU's `rcp.approx.ftz.f32`, which for the 126 scales above 0 is the rounded reciprocal:
+tools/record_rcp.py found it on an H200, and tests/gpu asks the GPU at hand. LightX2V's kernel is of
+sm_120, which was not asked; PTX allows one unit in the last place there.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -21,7 +19,6 @@ import torch
 from .._arrays import plain
 from .._torch_layer import is_seen
 from ._lightx2v_kernels import Quantized, define
-from ._lightx2v_reciprocals import RECIPROCALS
 
 _BLOCK = 16
 _SIXTH = float.fromhex("0x1.555556p-3")  # 1 / 6 in float32
@@ -29,44 +26,6 @@ _LARGEST_SCALE = 448.0
 #: Where e2m1's codes change: a number on a boundary has the even code.
 _BELOW_EVEN = (0.75, 1.75, 3.5)
 _ABOVE_EVEN = (0.25, 1.25, 2.5, 5.0)
-
-
-def steps_of(reciprocals: tuple[int, ...]) -> int:
-    """The steps from rounded reciprocals to these, one more than each in two bits, the lowest for
-    the mantissa 1.
-
-    Args:
-        reciprocals: bits of float32, for each code of e4m3 without the sign.
-
-    Raises:
-        ValueError: they are not recorded, or not such steps.
-    """
-    if not reciprocals:
-        raise ValueError(
-            "lightx2v_bytes: is True, must be False: no GPU's reciprocals are recorded in "
-            "blockscale/compat/_lightx2v_reciprocals.py (tools/record_rcp.py prints them)"
-        )
-    if len(reciprocals) != 128:
-        raise ValueError(f"reciprocals: {len(reciprocals)} are recorded, must be 128")
-    codes = torch.arange(1, 127, dtype=torch.uint8, device="cpu")
-    scales = codes.view(torch.float8_e4m3fn).float()
-    recorded = torch.tensor(reciprocals[1:127], dtype=torch.int32, device="cpu")
-    steps = recorded - scales.reciprocal().view(torch.int32)
-    if steps.abs().max() > 1:
-        raise ValueError("reciprocals: one is no neighbour of the rounded one, all must be")
-    packed = 0
-    mantissas = scales.view(torch.int32) >> 20 & 7
-    for mantissa in range(8):
-        (step, *others) = steps[mantissas == mantissa].unique().tolist()
-        if others:
-            raise ValueError(f"reciprocals: those of 1 + {mantissa}/8 differ, must not")
-        packed |= (step + 1) << 2 * mantissa
-    return packed
-
-
-@functools.cache
-def _steps() -> int:
-    return steps_of(RECIPROCALS)
 
 
 def quantized_as_lightx2v(input: torch.Tensor, factor: torch.Tensor) -> Quantized:
@@ -85,7 +44,6 @@ def _quantized(input: torch.Tensor, input_global_scale: torch.Tensor) -> Quantiz
 
 
 def _require(input: torch.Tensor, input_global_scale: torch.Tensor) -> None:
-    _steps()
     plain(input, "input")
     if input.shape[1] % _BLOCK:
         raise ValueError(f"input.k: is {input.shape[1]}, must be a multiple of {_BLOCK} for nvfp4")
@@ -105,17 +63,10 @@ def _quantize(input: torch.Tensor, factor: torch.Tensor) -> Quantized:
     scales = (factor * (amax * _SIXTH)).clamp(0, _LARGEST_SCALE).masked_fill(amax == 0, 0)
     scales = scales.to(torch.float8_e4m3fn)
     decoded = scales.float()
-    codes = _magnitudes(blocks * (factor * _reciprocals(decoded))[..., None])
+    codes = _magnitudes(blocks * (factor * decoded.reciprocal())[..., None])
     codes += blocks.signbit().to(torch.uint8) << 3
     codes = codes.masked_fill_(~(decoded > 0)[..., None], 0).view(rows, columns)
     return codes[:, ::2] | codes[:, 1::2] << 4, _in_tiles(scales)
-
-
-def _reciprocals(scales: torch.Tensor) -> torch.Tensor:
-    """What the GPU gives, of float32 that are e4m3."""
-    at = scales.view(torch.int32) >> 19 & 14  # twice the mantissa's three bits
-    steps = (torch.full_like(at, _steps()) >> at & 3) - 1
-    return (scales.reciprocal().view(torch.int32) + steps).view(torch.float32)
 
 
 def _magnitudes(scaled: torch.Tensor) -> torch.Tensor:

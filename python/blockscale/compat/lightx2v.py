@@ -16,12 +16,12 @@ where LightX2V multiplies by an approximate reciprocal (docs/interop.md has the 
 modulation and gates work on float32, where LightX2V rounds to bfloat16 in between.
 
 `scaled_nvfp4_quant(x, s, lightx2v_bytes=True)` gives LightX2V's bytes, on every device those of a
-GPU: by reciprocals of all scales of blocks that were recorded on one, and a ValueError as long as
-none are (`_lightx2v_reciprocals.py`). A class of NVFP4 weights, or one of them, whose attribute
-`lightx2v_bytes` is true gives its inputs these. Not copied: where the scale is 0 LightX2V's codes
-of negative values are -0, here all are 0; and it passes over NaN, which here is the scale of its
-block. The global scale is what is given: that LightX2V's converter computes those of weights in
-bfloat16 is left to who calls. `torch.ops.lightx2v_kernel` has no such option.
+GPU: an H200's approximate reciprocal, recorded for every scale of a block, is the rounded one. A
+class of NVFP4 weights, or one of them, whose attribute `lightx2v_bytes` is true gives its inputs
+these. Not copied: where the scale is 0 LightX2V's codes of negative values are -0, here all are 0;
+and it passes over NaN, which here is the scale of its block. The global scale is what is given:
+that LightX2V's converter computes those of weights in bfloat16 is left to who calls.
+`torch.ops.lightx2v_kernel` has no such option.
 
 `torch.ops.lightx2v_kernel` gets the operators (results first, `_sm120` in their names, for the CPU
 and CUDA, and for torch.compile) that nobody has defined there when this module is imported: import
