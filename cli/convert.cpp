@@ -319,7 +319,7 @@ ExitCode run(const ConvertCommand& command) {
 }
 
 constexpr std::array kDialects = {Dialect::plain, Dialect::deepseek, Dialect::modelopt,
-                                  Dialect::compressed_tensors};
+                                  Dialect::compressed_tensors, Dialect::lightx2v};
 
 std::vector<std::string> dialect_names() {
   return names_of(kDialects, dialect_name);

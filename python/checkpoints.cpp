@@ -41,8 +41,9 @@ const CheckpointTensor& require_tensor(const Checkpoint& checkpoint, const std::
   return *tensor;
 }
 
-/// Part, name, dtype and shape.
-using NamedPart = std::tuple<std::string, std::string, std::string, std::vector<std::int64_t>>;
+/// Part, name, dtype, shape and layout.
+using NamedPart =
+    std::tuple<std::string, std::string, std::string, std::vector<std::int64_t>, ScaleLayout>;
 /// Of each tensor that a dialect stores for the weight of a layer, by its name within the layer.
 std::vector<NamedPart> named_parts(Dialect dialect, Recipe recipe,
                                    const std::vector<std::int64_t>& shape,
@@ -52,7 +53,7 @@ std::vector<NamedPart> named_parts(Dialect dialect, Recipe recipe,
   for (const StoredPart& part :
        stored_parts(dialect, recipe, layer + "weight", shape, activations)) {
     result.emplace_back(part.part, part.info.name.substr(layer.size()),
-                        std::string(dtype_name(part.info.dtype)), part.info.shape);
+                        std::string(dtype_name(part.info.dtype)), part.info.shape, part.layout);
   }
   return result;
 }
@@ -328,7 +329,7 @@ void bind_options(nb::module_& module) {
       .value("compressed_tensors", Dialect::compressed_tensors,
              "compressed-tensors', as llm-compressor writes them.")
       .value("gpt_oss", Dialect::gpt_oss, "MXFP4 experts of gpt-oss; read only.")
-      .value("lightx2v", Dialect::lightx2v, "LightX2V's, scales swizzled; read only.")
+      .value("lightx2v", Dialect::lightx2v, "LightX2V's, block scales swizzled.")
       .value("torchao", Dialect::torchao, "torchao's flattened tensor classes; read only.")
       .value("comfy", Dialect::comfy, "ComfyUI's, of comfy-kitchen's layouts; read only.");
   nb::enum_<ExpertsLayout>(module, "ExpertsLayout", "How a stack of experts is stored.")

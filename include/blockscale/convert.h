@@ -23,10 +23,10 @@ enum class Dialect : std::uint8_t {
   deepseek,
   modelopt,
   compressed_tensors,
-  gpt_oss,   // MXFP4 experts of gpt-oss; read only
-  lightx2v,  // read only
-  torchao,   // read only
-  comfy,     // ComfyUI's (comfy-kitchen's tensors); read only
+  gpt_oss,  // MXFP4 experts of gpt-oss; read only
+  lightx2v,
+  torchao,  // read only
+  comfy,    // ComfyUI's (comfy-kitchen's tensors); read only
 };
 /// "plain", "deepseek", "modelopt", "compressed-tensors", "gpt-oss", "lightx2v", "torchao",
 /// "comfy".
@@ -59,11 +59,13 @@ struct WeightInputs {
 
 /// A tensor that a dialect stores for a quantized weight.
 struct StoredPart {
-  std::string part;  // "values", "scales", "tensor_scale" or "input_scale"
+  std::string part;  // "values", "scales", "tensor_scale", "input_scale" or "alpha" (lightx2v)
   TensorInfo info;
+  ScaleLayout layout = ScaleLayout::row_major;  // of the scales
 };
-/// Those of a weight of this name and shape, row by row and packed; `activations` says whether
-/// there is an input scale. Throws unsupported for a recipe that the dialect cannot say.
+/// Those of a weight of this name and shape, packed; `activations` says whether there is an input
+/// scale. Throws unsupported for a recipe that the dialect cannot say, invalid_argument for a stack
+/// where it has none.
 std::vector<StoredPart> stored_parts(Dialect dialect, Recipe recipe, const std::string& name,
                                      const std::vector<std::int64_t>& shape,
                                      Activations activations);

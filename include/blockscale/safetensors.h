@@ -118,7 +118,8 @@ class TensorStore {
   const std::filesystem::path& index() const { return index_; }
 
  private:
-  friend TensorStore header_store(const std::vector<TensorInfo>& tensors);  // of models/
+  friend TensorStore header_store(const std::vector<TensorInfo>& tensors,
+                                  const std::filesystem::path& index);  // of models/
   void add_file(SafetensorsFile file);
 
   std::vector<SafetensorsFile> files_;

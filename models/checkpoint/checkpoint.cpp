@@ -194,10 +194,12 @@ void StoredCheckpoint::add_weight(const StoredWeight& weight) {
   parts.scales = entry(weight.scales);
   parts.tensor_scale = entry(weight.tensor_scale);
   parts.input_scale = entry(weight.input_scale);
+  parts.alpha = entry(weight.alpha);
   parts.channel_factors = entry(weight.channel_factors);
   parts.sense = weight.sense;
   parts.input_kind = weight.input_kind;
   parts.scale_layout = weight.scale_layout;
+  parts.tensor_scale_is_alpha = weight.tensor_scale_is_alpha;
   parts.high_nibble_first = weight.high_nibble_first;
   parts.factor_block = weight.factor_block;
   parts.packed_along_rows = weight.packed_along_rows;
@@ -273,7 +275,7 @@ int StoredCheckpoint::add_copy(std::vector<float> values) {
 std::vector<const TensorStore::Entry*> WeightParts::stored() const {
   std::vector<const TensorStore::Entry*> result;
   for (const TensorStore::Entry* part :
-       {values, scales, tensor_scale, input_scale, channel_factors}) {
+       {values, scales, tensor_scale, input_scale, alpha, channel_factors}) {
     if (part != nullptr) result.push_back(part);
   }
   for (const TensorStore::Entry* part : integer_parts) {

@@ -21,10 +21,12 @@ struct WeightParts {
   const TensorStore::Entry* scales = nullptr;
   const TensorStore::Entry* tensor_scale = nullptr;
   const TensorStore::Entry* input_scale = nullptr;
+  const TensorStore::Entry* alpha = nullptr;  // FoundWeight's
   const TensorStore::Entry* channel_factors = nullptr;
   TensorScaleSense sense = TensorScaleSense::divisor;
   InputScale input_kind = InputScale::factor;
   ScaleLayout scale_layout = ScaleLayout::row_major;
+  bool tensor_scale_is_alpha = false;  // FoundWeight's
   bool high_nibble_first = false;
   BlockSize factor_block = {};     // of channel_factors
   bool packed_along_rows = false;  // StoredWeight's

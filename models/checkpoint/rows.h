@@ -19,6 +19,7 @@ struct Scratch {
   std::vector<std::byte> rows[2];  // values that cannot be used in place
   std::vector<std::byte> values;   // results
   std::vector<std::byte> scales;
+  std::vector<std::byte> tiles;  // the same, as the result lays them out
 
   /// `buffer` with room for `bytes`; contents are not kept.
   static std::byte* room(std::vector<std::byte>& buffer, std::int64_t bytes);

@@ -108,7 +108,7 @@ TEST_F(WeightInputsTest, Mxfp4WithInputsOfEightBits) {
 
 /// What convert writes is what is read: every recipe of every dialect, with all it can say.
 TEST_F(WeightInputsTest, OfWhatConvertWrites) {
-  test::write_checkpoint(folder_ / "plain", {test::f32_tensor("a.q_proj.weight", {64, 128}, 1)});
+  test::write_checkpoint(folder_ / "plain", {test::f32_tensor("a.q_proj.weight", {64, 512}, 1)});
   test::write_text(folder_ / "scales.json", R"({"a.q_proj": 4.0})");
   int checked = 0;
   for (const models::DialectTraits& dialect : models::dialects()) {
@@ -188,15 +188,15 @@ TEST(InputRecipe, HasAProductWithTheWeights) {
 
 /// Names, dtypes and shapes are those of the tensors that convert writes.
 TEST_F(WeightInputsTest, StoredPartsAreThoseOfConvert) {
-  test::write_checkpoint(folder_ / "plain", {test::f32_tensor("a.q_proj.weight", {64, 128}, 1)});
-  for (const test::Target& target : test::all_targets()) {
+  test::write_checkpoint(folder_ / "plain", {test::f32_tensor("a.q_proj.weight", {64, 512}, 1)});
+  for (const test::Target& target : test::targets_of_matrices()) {
     if (is_plain(target.recipe)) continue;
     SCOPED_TRACE(test::name_of(target));
     ConvertOptions options = test::options_for(target);
     options.overwrite = true;
     (void)convert(folder_ / "plain", folder_ / "out", options);
     const Checkpoint out = Checkpoint::open(folder_ / "out");
-    const auto parts = stored_parts(target.dialect, target.recipe, "a.q_proj.weight", {64, 128},
+    const auto parts = stored_parts(target.dialect, target.recipe, "a.q_proj.weight", {64, 512},
                                     Activations::none);
     EXPECT_EQ(parts.size(), out.store().tensors().size());
     for (const StoredPart& part : parts) {
@@ -204,6 +204,9 @@ TEST_F(WeightInputsTest, StoredPartsAreThoseOfConvert) {
       ASSERT_NE(entry, nullptr) << part.info.name;
       EXPECT_EQ(entry->info.dtype, part.info.dtype);
       EXPECT_EQ(entry->info.shape, part.info.shape);
+      if (part.part == "scales") {
+        EXPECT_EQ(part.layout, out.find("a.q_proj.weight")->scale_layout);
+      }
     }
   }
   const auto parts = stored_parts(kCt, Recipe::nvfp4, "a.weight", {4, 32}, Activations::calibrated);
@@ -215,6 +218,9 @@ TEST_F(WeightInputsTest, StoredPartsAreThoseOfConvert) {
   });
   expect_error(ErrorCode::unsupported, "dialect", "plain stores no bf16", [] {
     (void)stored_parts(Dialect::plain, Recipe::bf16, "a.weight", {4, 32}, Activations::none);
+  });
+  test::expect_invalid("shape", "has 3 dimensions, must have 2 in lightx2v", [] {
+    (void)stored_parts(Dialect::lightx2v, Recipe::nvfp4, "a.weight", {2, 4, 32}, Activations::none);
   });
   test::expect_invalid("shape", "has 1 dimensions, must have 2 or 3", [] {
     (void)stored_parts(kCt, Recipe::nvfp4, "a.weight", {32}, Activations::none);

@@ -53,7 +53,8 @@ class Planner {
     choose_inputs();
     read_channel_weights();
     check_plan_options(options_, plan_);
-    plan_.warnings = contradictions(source_);
+    const std::vector<std::string> contradicting = contradictions(source_);
+    plan_.warnings.insert(plan_.warnings.end(), contradicting.begin(), contradicting.end());
     const std::vector<std::string> of_sides = sides_->warnings();
     plan_.warnings.insert(plan_.warnings.end(), of_sides.begin(), of_sides.end());
     const auto of_siblings = warnings_of(differing_siblings(plan_), plan_);
@@ -141,7 +142,9 @@ class Planner {
   /// stay only where the words of the configuration stay.
   bool is_there_already(std::size_t i) const {
     const bool new_inputs = sides_->inputs(decisions_[i].recipe) && source_.has_unused_inputs(i);
-    return would_stay(i) && !new_inputs &&
+    const bool alone =  // alpha means nothing without the inputs' scale
+        source_.parts(i).tensor_scale_is_alpha && !sides_->inputs(decisions_[i].recipe);
+    return would_stay(i) && !new_inputs && !alone &&
            (plan_.all_verbatim || source_.tensors()[i].form.empty());
   }
 
@@ -157,6 +160,7 @@ class Planner {
   void choose_inputs() {
     if (plan_.all_verbatim) return;
     std::set<std::string> lines;
+    std::set<Recipe> lacking;
     for (PlannedTensor& planned : plan_.tensors) {
       if (!planned.quantized) continue;
       InputChoice choice =
@@ -166,8 +170,18 @@ class Planner {
       planned.input_words = choice.words;
       lines.insert(std::string(recipe_traits(planned.recipe).name) + ": " +
                    activations_name(choice.activations) + ", " + choice.why);
+      const bool wanted = !plan_.destination->can_have(planned.recipe, Activations::none) &&
+                          plan_.destination->preset(planned.recipe) == Activations::calibrated;
+      if (wanted && choice.activations == Activations::dynamic) lacking.insert(planned.recipe);
     }
     plan_.activations.assign(lines.begin(), lines.end());
+    for (const Recipe recipe : lacking) {
+      plan_.warnings.push_back(std::string(recipe_traits(recipe).name) +
+                               " has no scales of inputs"
+                               ", which engines of " +
+                               plan_.destination->name +
+                               " read beside it; activation_scales gives them");
+    }
   }
 
   bool changes_nothing() const {
@@ -263,7 +277,10 @@ class Planner {
     take(Part::values, parts.values);
     take(Part::scales, parts.scales);
     take(Part::tensor_scale, parts.tensor_scale);
-    if (sides_->inputs(planned.recipe)) take(Part::input_scale, parts.input_scale);
+    if (sides_->inputs(planned.recipe)) {
+      take(Part::input_scale, parts.input_scale);
+      take(Part::alpha, parts.alpha);
+    }
     take(Part::channel_factors, parts.channel_factors);
   }
 

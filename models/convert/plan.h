@@ -79,7 +79,8 @@ Plan make_plan(std::shared_ptr<const StoredCheckpoint> source, const ConvertOpti
                const std::string& file_name);
 
 /// The files beside the shards that are not copied, by name: config.json and its kind (unless
-/// `all_verbatim`) and, for several shards or `with_index`, the index.
+/// `all_verbatim`) and, for several shards or `with_index`, the index; also, or alone, under the
+/// name that the dialect has for it.
 std::map<std::string, std::string> configuration_files(const Plan& plan, bool with_index = false);
 
 /// Whether the scales of a tensor are searched (ConvertOptions::scales).

@@ -11,6 +11,7 @@
 #include "blockscale/parallel.h"
 #include "models/checkpoint/codes.h"
 #include "models/checkpoint/factors.h"
+#include "models/convert/layers/tiled_scales.h"
 #include "models/safetensors/header.h"
 #include "models/text.h"
 
@@ -34,6 +35,11 @@ void prefetch(std::span<const std::byte> bytes) {
   const std::size_t into_page = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
   void* const begin = const_cast<std::byte*>(bytes.data() - into_page);
   ::madvise(begin, bytes.size() + into_page, MADV_WILLNEED);
+}
+
+/// Of the scales in the result.
+ScaleLayout layout_of(const PlannedTensor& planned) {
+  return planned.parts.size() > 1 ? planned.parts[1].layout : ScaleLayout::row_major;
 }
 
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
@@ -95,18 +101,21 @@ std::int64_t ConvertRun::piece_bytes(const PlannedTensor& planned, std::int64_t 
   const std::int64_t read = planned.transposed
                                 ? transposed_bytes_per_row(source_, planned.source)
                                 : buffer_bytes_per_row(source_, planned.source, false);
+  const ScaleLayout layout = layout_of(planned);
   return rows * read + rows * row_bytes(planned.recipe, k) +
-         grid.rows * grid.columns * scale_bytes_of(planned.recipe);
+         grid.rows * grid.columns * scale_bytes_of(planned.recipe) +
+         (is_swizzled(layout) ? tiled_bytes(layout, grid.rows, grid.columns) : 0);
 }
 
-/// A multiple of the rows that share a scale, in the source or the result.
+/// A multiple of the rows that share a scale, in the source or the result, or a tile of scales.
 std::int64_t ConvertRun::rows_per_piece(const PlannedTensor& planned) const {
   const CheckpointTensor& tensor = source_tensor(planned);
   const std::int64_t k = std::max<std::int64_t>(1, piece_shape(planned).k);
   const RecipeTraits& from = recipe_traits(tensor.recipe);
   const bool along_rows = planned.transposed || source_.parts(planned.source).packed_along_rows;
-  const std::int64_t step = std::max(
-      {1, along_rows ? from.block_k : from.block_rows, recipe_traits(planned.recipe).block_rows});
+  const std::int64_t step = std::max({along_rows ? from.block_k : from.block_rows,
+                                      recipe_traits(planned.recipe).block_rows,
+                                      scale_layout_traits(layout_of(planned)).tile_rows});
   const std::int64_t per_row = std::max<std::int64_t>(1, piece_bytes(planned, step) / step);
   const std::int64_t wanted = std::min(kPieceBytes / (4 * k), worker_bytes_ / per_row);
   return std::max(step, wanted / step * step);
@@ -277,8 +286,16 @@ std::vector<ConvertRun::Piece> ConvertRun::cut(std::size_t weight) const {
     if (stored == nullptr) continue;  // written by write_factors
     const bool scales = changes_scale_format(planned, planned.parts[part].part);
     const std::uint64_t size = static_cast<std::uint64_t>(scale_bytes_of(planned.recipe));
-    const std::uint64_t count = scales ? planned.parts[part].info.bytes / size : stored->info.bytes;
-    const std::uint64_t step = scales ? kScalesPerPiece : kCopyBytes;
+    std::uint64_t count = scales ? planned.parts[part].info.bytes / size : stored->info.bytes;
+    std::uint64_t step = scales ? kScalesPerPiece : kCopyBytes;
+    if (scales && is_swizzled(layout_of(planned))) {  // whole rows of tiles
+      const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
+      const ScaleGrid grid = scale_grid(planned.recipe, shape.rows, shape.k);
+      const auto row = static_cast<std::uint64_t>(
+          scale_layout_traits(layout_of(planned)).tile_rows * grid.columns);
+      count = static_cast<std::uint64_t>(grid.rows * grid.columns);
+      step = std::max<std::uint64_t>(1, step / row) * row;
+    }
     for (std::uint64_t begin = 0; begin < count; begin += step) {
       pieces.push_back({weight, {}, part, begin, std::min(count, begin + step)});
     }
@@ -304,6 +321,7 @@ bool ConvertRun::changes_scale_format(const PlannedTensor& planned, Part part) c
   if (planned.method != Method::transfer || part != Part::scales) return false;
   const WeightParts& parts = source_.parts(planned.source);
   return parts.scale_copy >= 0 || parts.scale_layout != ScaleLayout::row_major ||
+         layout_of(planned) != ScaleLayout::row_major ||
          recipe_traits(source_tensor(planned).recipe).scale != recipe_traits(planned.recipe).scale;
 }
 
@@ -408,10 +426,28 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
                bytes(out.values, range.count * row));
   if (t.block_rows == 0) return;  // a scale a matrix: written by write_factors
   const ScaleGrid whole = scale_grid(planned.recipe, shape.rows, shape.k);
-  const std::int64_t first_scale =
-      (range.batch * whole.rows + range.begin / t.block_rows) * whole.columns;
-  writer.write(planned.slots[1], static_cast<std::uint64_t>(first_scale * scale),
-               bytes(out.scales, grid.rows * grid.columns * scale));
+  write_scales(planned, range.batch * whole.rows + range.begin / t.block_rows, grid,
+               static_cast<const std::byte*>(out.scales), scratch, writer);
+}
+
+/// The rows of a grid of scales, `grid`, that begin at row `first`; in tiles that of a tile.
+void ConvertRun::write_scales(const PlannedTensor& planned, std::int64_t first,
+                              const ScaleGrid& grid, const std::byte* scales, Scratch& scratch,
+                              SafetensorsWriter& writer) const {
+  const ScaleLayout layout = layout_of(planned);
+  const auto write = [&](std::int64_t offset, const std::byte* data, std::int64_t bytes) {
+    writer.write(planned.slots[1], static_cast<std::uint64_t>(offset),
+                 std::span(data, static_cast<std::size_t>(bytes)));
+  };
+  if (!is_swizzled(layout)) {
+    const std::int64_t row = grid.columns * scale_bytes_of(planned.recipe);
+    write(first * row, scales, grid.rows * row);
+    return;
+  }
+  const std::int64_t bytes = tiled_bytes(layout, grid.rows, grid.columns);
+  std::byte* const tiles = Scratch::room(scratch.tiles, bytes);
+  fill_tiles(layout, scales, grid.rows, grid.columns, tiles);
+  write(tiled_bytes(layout, first, grid.columns), tiles, bytes);
 }
 
 void ConvertRun::round_to_plain(const PlannedTensor& planned, const RowRange& range,
@@ -478,47 +514,16 @@ void ConvertRun::carry_over(const Piece& piece, Scratch& scratch, SafetensorsWri
   convert_scales(source_.unaligned_view(planned.source).scales, recipe_traits(from).scale,
                  recipe_traits(planned.recipe).scale, static_cast<std::int64_t>(piece.begin),
                  static_cast<std::int64_t>(piece.end), stored.info.name, out);
+  if (is_swizzled(layout_of(planned))) {
+    const MatrixShape shape = matrix_shape(source_tensor(planned).shape);
+    ScaleGrid rows = scale_grid(planned.recipe, shape.rows, shape.k);
+    rows.rows = static_cast<std::int64_t>(piece.end - piece.begin) / rows.columns;
+    write_scales(planned, static_cast<std::int64_t>(piece.begin) / rows.columns, rows, out, scratch,
+                 writer);
+    return;
+  }
   writer.write(planned.slots[piece.part], piece.begin * size,
                std::span(out, static_cast<std::size_t>(bytes)));
-}
-
-/// Tensor scales, input scales and scales of whole matrices: everything that no piece writes.
-void ConvertRun::write_factors(const PlannedTensor& planned, SafetensorsWriter& writer) const {
-  if (planned.method == Method::verbatim) return;
-  const std::span<const float> tensor_scales = source_.tensor_scales(planned.source);
-  const WeightParts& stored = source_.parts(planned.source);
-  const TensorScaleSense sense = plan_.destination->sense;
-  for (std::size_t part = 0; part < planned.parts.size(); ++part) {
-    const Part kind = planned.parts[part].part;
-    const bool requantized = planned.method == Method::requantize;
-    const bool written_by_pieces =
-        kind == Part::values ||
-        (kind == Part::scales && (!requantized || recipe_traits(planned.recipe).block_rows != 0));
-    if (written_by_pieces) continue;
-    std::vector<float> factors(planned.parts[part].info.bytes / sizeof(float));
-    switch (kind) {
-      case Part::values:
-      case Part::channel_factors: break;
-      case Part::scales: factors = scales_[static_cast<std::size_t>(planned.group)]; break;
-      case Part::tensor_scale:
-        for (std::size_t i = 0; i < factors.size(); ++i) {
-          factors[i] = requantized ? scales_[static_cast<std::size_t>(planned.group)][0]
-                                   : in_sense(tensor_scales[i], stored.sense, sense,
-                                              source_tensor(planned).name);
-        }
-        break;
-      case Part::input_scale:
-        if (planned.input_absmax == 0) {
-          factors = source_.input_factors(planned.source, sense);
-          break;
-        }
-        std::fill(factors.begin(), factors.end(),
-                  planned.recipe == Recipe::nvfp4 ? nvfp4_factor(planned.input_absmax, sense)
-                                                  : fp8_scale(planned.input_absmax, 0));
-        break;
-    }
-    writer.write(planned.slots[part], 0, std::as_bytes(std::span(factors)));
-  }
 }
 
 void ConvertRun::report(std::uint64_t source_bytes, const std::string& tensor) {

@@ -68,7 +68,11 @@ class ConvertRun {
   void carry_over(const Piece& piece, Scratch& scratch, SafetensorsWriter& writer);
   static void write_swapped(std::span<const std::byte> bytes, std::size_t slot,
                             std::uint64_t offset, Scratch& scratch, SafetensorsWriter& writer);
+  void write_scales(const PlannedTensor& planned, std::int64_t first, const ScaleGrid& grid,
+                    const std::byte* scales, Scratch& scratch, SafetensorsWriter& writer) const;
   void write_factors(const PlannedTensor& planned, SafetensorsWriter& writer) const;
+  std::vector<float> factors_of(const PlannedTensor& planned, Part part, std::size_t count) const;
+  float alpha_of(const PlannedTensor& planned) const;
   bool changes_scale_format(const PlannedTensor& planned, Part part) const;
   const TensorStore::Entry* stored_part(const PlannedTensor& planned, std::size_t part) const;
 

@@ -60,7 +60,7 @@ struct Target {
 inline std::string name_of(const Target& target) {
   return std::string(recipe_traits(target.recipe).name) + " in " + dialect_name(target.dialect);
 }
-inline std::vector<Target> all_targets() {
+inline std::vector<Target> targets_of_matrices() {
   std::vector<Target> targets;
   for (const RecipeTraits& t : kRecipes) {
     for (const models::DialectTraits& dialect : models::dialects()) {
@@ -71,6 +71,14 @@ inline std::vector<Target> all_targets() {
         targets.push_back({t.recipe, dialect.dialect});
     }
   }
+  return targets;
+}
+/// Of these, the dialects that have stacks, too.
+inline std::vector<Target> all_targets() {
+  std::vector<Target> targets = targets_of_matrices();
+  std::erase_if(targets, [](const Target& target) {
+    return !models::dialect_traits(target.dialect).has_stacks;
+  });
   return targets;
 }
 

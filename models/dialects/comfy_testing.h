@@ -14,7 +14,7 @@ inline Json format(const char* name) {
 }
 
 /// A checkpoint of ComfyUI, whose header describes its layers.
-class ComfyFixture : public ReadOnlyDialectTest {
+class ComfyFixture : public DialectTest {
  protected:
   std::filesystem::path file() const { return folder_ / "model" / "model.safetensors"; }
 

@@ -46,6 +46,8 @@ struct FoundWeight {
   InputScale input_kind = InputScale::factor;
   /// tensor_scale is LightX2V's alpha, 1 / (the inputs' divisor * the weight's).
   bool tensor_scale_is_alpha = false;
+  /// LightX2V's alpha beside the two scales that it follows from.
+  const TensorInfo* alpha = nullptr;
   bool byte_values = false;  // e4m3 stored as U8
   bool byte_scales = false;  // e4m3 scales may be stored as U8
   /// Of two 4-bit codes in a byte the first is in the high bits; elsewhere it is in the low ones.
@@ -157,6 +159,7 @@ enum class Part : std::uint8_t {
   scales,
   tensor_scale,
   input_scale,
+  alpha,            // 1 / (input scale * tensor scale), both divisors; last of the parts
   channel_factors,  // read only
 };
 
@@ -177,10 +180,12 @@ struct WeightToWrite {
   bool named = false;
 };
 
-/// A tensor that a dialect stores for a weight. Scales are row_major, everything is packed.
+/// A tensor that a dialect stores for a weight. Everything is packed.
 struct PartToWrite {
   Part part;
   TensorInfo info;
+  /// Of scales. In tiles they are bytes, padded to whole tiles with 0.
+  ScaleLayout layout = ScaleLayout::row_major;
 };
 
 /// All that the configuration files of a destination must tell.
@@ -223,6 +228,10 @@ struct DialectTraits {
   const char* value_scale = nullptr;
   /// Whether different quantized recipes may stand in one checkpoint.
   bool can_mix = false;
+  /// Whether a weight may be a stack of matrices.
+  bool has_stacks = true;
+  /// A name under which a result in a folder always has its index, too; null: none.
+  const char* index_name = nullptr;
   MxScaleMode (*mx_scale_mode)(Recipe recipe);
   TensorScaleSense sense;  // of the tensor and input scales that it stores
   /// The tensors stored for `weight`, in a fixed order of parts.
@@ -273,6 +282,9 @@ inline MxScaleMode ceil_scales(Recipe) {
 std::vector<std::int64_t> packed_shape(Recipe recipe, const std::vector<std::int64_t>& shape);
 /// Shape of the scale grid, leading (stack) dimensions included.
 std::vector<std::int64_t> grid_shape(Recipe recipe, const std::vector<std::int64_t>& shape);
+/// The same in whole tiles of 128 x 4; torchao has the four of a row of tiles in one row.
+std::vector<std::int64_t> padded_shape(Recipe recipe, const std::vector<std::int64_t>& shape,
+                                       bool torchao = false);
 
 /// The one tensor that a plain (f32, f16, bf16) weight is stored as, in every dialect.
 std::vector<PartToWrite> plain_parts(const WeightToWrite& weight);

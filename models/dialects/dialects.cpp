@@ -79,14 +79,19 @@ std::vector<StoredPart> stored_parts(Dialect dialect, Recipe recipe, const std::
     throw Error(ErrorCode::invalid_argument, "shape",
                 "has " + std::to_string(shape.size()) + " dimensions, must have 2 or 3");
   }
+  const models::DialectTraits& traits = *find_dialect(dialect);
+  if (shape.size() == 3 && !traits.has_stacks) {
+    throw Error(ErrorCode::invalid_argument, "shape",
+                std::string("has 3 dimensions, must have 2 in ") + traits.name);
+  }
   models::WeightToWrite weight;
   weight.name = name;
   weight.shape = shape;
   weight.recipe = recipe;
   weight.activations = activations;
   std::vector<StoredPart> result;
-  for (const models::PartToWrite& part : find_dialect(dialect)->parts(weight)) {
-    result.push_back({models::part_name(part.part), part.info});
+  for (const models::PartToWrite& part : traits.parts(weight)) {
+    result.push_back({models::part_name(part.part), part.info, part.layout});
   }
   return result;
 }
@@ -98,6 +103,7 @@ std::string part_name(Part part) {
     case Part::scales: return "scales";
     case Part::tensor_scale: return "tensor_scale";
     case Part::input_scale: return "input_scale";
+    case Part::alpha: return "alpha";
     case Part::channel_factors: return "channel_factors";
   }
   return "unknown";
@@ -162,26 +168,13 @@ bool is_row_major_shape(const std::vector<std::int64_t>& stored, Recipe recipe,
   return stored == expected;
 }
 
-/// The shape of scales in whole tiles of 128 x 4; torchao has the four of a row of tiles in one
-/// row.
-std::vector<std::int64_t> padded_shape(Recipe recipe, const std::vector<std::int64_t>& shape,
-                                       bool torchao) {
-  std::vector<std::int64_t> result = grid_shape(recipe, shape);
-  const std::size_t rows = result.size() - 2;
-  const ScaleLayoutTraits& tile = scale_layout_traits(ScaleLayout::swizzled_128x4);
-  result[rows] = ceil_div(result[rows], std::int64_t{tile.tile_rows}) * (torchao ? 32 : 128);
-  result[rows + 1] = ceil_div(result[rows + 1], std::int64_t{tile.tile_k}) * (torchao ? 16 : 4);
-  return result;
-}
-
 bool is_scale_shape(const FoundWeight& found, Recipe recipe,
                     const std::vector<std::int64_t>& shape) {
   const std::vector<std::int64_t>& stored = found.scales->shape;
   if (found.scale_layout == ScaleLayout::row_major) {
     return is_row_major_shape(stored, recipe, shape);
   }
-  return stored == padded_shape(recipe, shape, false) ||
-         stored == padded_shape(recipe, shape, true);
+  return stored == padded_shape(recipe, shape) || stored == padded_shape(recipe, shape, true);
 }
 
 std::string match_channel_factors(const FoundWeight& found,
@@ -295,7 +288,7 @@ Mismatch mismatch(const FoundWeight& found, Recipe recipe, StoredWeight& weight)
     if (weight.matrices_per_scale == 0) {
       const bool padded = found.scale_layout != ScaleLayout::row_major;
       std::vector<std::int64_t> wanted =
-          padded ? padded_shape(recipe, weight.shape, false) : grid_shape(recipe, weight.shape);
+          padded ? padded_shape(recipe, weight.shape) : grid_shape(recipe, weight.shape);
       if (weight.shape.size() > 3) {
         wanted.assign(weight.shape.size(), 1);
         if (t.block_rows != 0) wanted[0] = weight.shape[0];
@@ -442,8 +435,8 @@ Json targets_of_all(const Contents& contents) {
 }
 
 std::vector<const TensorInfo*> StoredWeight::tensors() const {
-  std::vector<const TensorInfo*> result = {values,      scales,          tensor_scale,
-                                           input_scale, channel_factors, derived};
+  std::vector<const TensorInfo*> result = {values, scales,          tensor_scale, input_scale,
+                                           alpha,  channel_factors, derived};
   result.insert(result.end(), integers.parts.begin(), integers.parts.end());
   std::erase(result, nullptr);
   return result;
@@ -482,6 +475,16 @@ std::vector<std::int64_t> grid_shape(Recipe recipe, const std::vector<std::int64
   std::vector<std::int64_t> result(shape.begin(), shape.end() - 2);
   result.push_back(grid.rows);
   result.push_back(grid.columns);
+  return result;
+}
+
+std::vector<std::int64_t> padded_shape(Recipe recipe, const std::vector<std::int64_t>& shape,
+                                       bool torchao) {
+  std::vector<std::int64_t> result = grid_shape(recipe, shape);
+  const std::size_t rows = result.size() - 2;
+  const ScaleLayoutTraits& tile = scale_layout_traits(ScaleLayout::swizzled_128x4);
+  result[rows] = ceil_div(result[rows], std::int64_t{tile.tile_rows}) * (torchao ? 32 : 128);
+  result[rows + 1] = ceil_div(result[rows + 1], std::int64_t{tile.tile_k}) * (torchao ? 16 : 4);
   return result;
 }
 

@@ -3,11 +3,13 @@
 // Blackwell's tensor cores read them, in tiles of 128 rows by 4, padded to whole ones. Nothing but
 // names, dtypes and shapes says which. NVFP4 also has X.weight_global_scale (2688 / amax) and for
 // its inputs X.input_absmax, or X.input_global_scale (2688 / absmax) with X.alpha =
-// 1 / (input_global_scale * weight_global_scale), where weight_global_scale may be missing. Read
-// only.
+// 1 / (input_global_scale * weight_global_scale), where weight_global_scale may be missing. Written
+// are the latter, all three. No configuration says anything of it, and no weight is a stack.
 #include <algorithm>
+#include <iterator>
 
 #include "models/dialects/dialect.h"
+#include "models/safetensors/index_file.h"
 
 namespace blockscale::models {
 namespace {
@@ -15,7 +17,7 @@ namespace {
 constexpr Recipe kBlocksOf32[] = {Recipe::mxfp4, Recipe::mxfp6_e3m2, Recipe::mxfp8_e4m3};
 
 bool has_diffusers_index(const TensorStore& store) {
-  return store.index().filename() == "diffusion_pytorch_model.safetensors.index.json";
+  return store.index().filename() == kDiffusersIndex;
 }
 
 bool is_plain_dtype(DType dtype) {
@@ -64,7 +66,7 @@ FoundWeight find_weight(const TensorStore& store, const std::string& module,
   }
   found.sense = found.tensor_scale_is_alpha ? TensorScaleSense::multiplier  // alpha * divisor
                                             : TensorScaleSense::divisor;
-  if (!found.tensor_scale_is_alpha) found.derived = alpha;
+  if (!found.tensor_scale_is_alpha) found.alpha = alpha;
   return found;
 }
 
@@ -129,6 +131,56 @@ std::vector<InputGroup> inputs(const TensorStore&, const SourceConfig&) {
           {.activations = Activations::dynamic}};
 }
 
+constexpr Recipe kWritten[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp6_e3m2, Recipe::mxfp8_e4m3,
+                               Recipe::fp8_row};
+
+bool can_write(Recipe recipe) {
+  return std::find(std::begin(kWritten), std::end(kWritten), recipe) != std::end(kWritten);
+}
+
+/// Its NVFP4 has scales of inputs that are stored; without them (its converter writes none, and
+/// another program of it adds them) inputs are quantized as they come, by who can.
+bool can_have(Recipe recipe, Activations activations) {
+  return activations == Activations::dynamic ||
+         (activations == Activations::calibrated && recipe == Recipe::nvfp4);
+}
+
+Activations preset(Recipe recipe) {
+  return recipe == Recipe::nvfp4 ? Activations::calibrated : Activations::dynamic;
+}
+
+std::vector<PartToWrite> parts(const WeightToWrite& weight) {
+  const std::string module = module_of(weight.name) + ".";
+  const auto part = [&](Part kind, const char* name, DType dtype, std::vector<std::int64_t> shape) {
+    return PartToWrite{kind, tensor_info(module + name, dtype, std::move(shape))};
+  };
+  if (weight.recipe == Recipe::fp8_row) {
+    return {
+        {Part::values, tensor_info(weight.name, DType::F8_E4M3, weight.shape)},
+        part(Part::scales, "weight_scale", DType::F32, grid_shape(weight.recipe, weight.shape))};
+  }
+  const bool nvfp4 = weight.recipe == Recipe::nvfp4;
+  std::vector<PartToWrite> result = {
+      {Part::values,
+       tensor_info(weight.name, DType::U8, packed_shape(weight.recipe, weight.shape))},
+      part(Part::scales, "weight_scale", nvfp4 ? DType::F8_E4M3 : DType::F8_E8M0,
+           padded_shape(weight.recipe, weight.shape))};
+  result[1].layout = ScaleLayout::swizzled_128x4;
+  if (nvfp4) result.push_back(part(Part::tensor_scale, "weight_global_scale", DType::F32, {}));
+  if (weight.activations == Activations::calibrated) {
+    result.push_back(part(Part::input_scale, "input_global_scale", DType::F32, {}));
+    result.push_back(part(Part::alpha, "alpha", DType::F32, {}));
+  }
+  return result;
+}
+
+/// The user names the recipe to its engine.
+void describe(const Contents&, Documents& documents) {
+  Json& config = documents["config.json"];
+  if (config.empty()) config = nullptr;  // the source had none
+  documents["hf_quant_config.json"] = nullptr;
+}
+
 }  // namespace
 
 const DialectTraits kLightX2V = {
@@ -137,16 +189,16 @@ const DialectTraits kLightX2V = {
     .quant_method = "",
     .recognises_names = recognises_names,
     .read = read,
-    .can_write = [](Recipe) { return false; },
+    .can_write = can_write,
     .inputs = inputs,
-    .can_have =
-        [](Recipe recipe, Activations activations) {
-          return activations ==
-                 (recipe == Recipe::nvfp4 ? Activations::calibrated : Activations::dynamic);
-        },
-    .preset = [](Recipe) { return Activations::dynamic; },
+    .can_have = can_have,
+    .preset = preset,
+    .has_stacks = false,
+    .index_name = kDiffusersIndex.data(),
     .mx_scale_mode = ceil_scales,
     .sense = TensorScaleSense::divisor,
+    .parts = parts,
+    .describe = describe,
 };
 
 }  // namespace blockscale::models

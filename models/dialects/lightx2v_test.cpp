@@ -1,4 +1,4 @@
-// LightX2V's checkpoints: read, converted, refused.
+// LightX2V's checkpoints: read, written, converted, refused.
 #include <gtest/gtest.h>
 
 #include "models/dialects/swizzled_testing.h"
@@ -14,7 +14,7 @@ using test::part_f32;
 using test::TestTensor;
 using test::values_of;
 
-class LightX2VTest : public test::ReadOnlyDialectTest {
+class LightX2VTest : public test::DialectTest {
  protected:
   void write(const std::vector<TestTensor>& tensors) {
     std::filesystem::remove_all(folder_ / "model");
@@ -204,10 +204,250 @@ TEST_F(LightX2VTest, ItsComfyuiModeIsComfyUisFp8) {
   EXPECT_EQ(open({{"a.weight", DType::F8_E4M3, {2, 32}, ""}}).dialect(), Dialect::plain);
 }
 
-TEST_F(LightX2VTest, IsReadOnly) {
-  write(stored("a", filled(kMxfp4)));
-  expect_error(ErrorCode::unsupported, "dialect", "lightx2v can be read, not written",
-               [&] { converted(Recipe::mxfp4, Dialect::lightx2v); });
+// ---- Writing ------------------------------------------------------------------------------------
+
+/// Rows of several pieces and of a part of a tile, columns of a part of a tile.
+constexpr std::int64_t kRows = 300, kK = 2144;
+constexpr Recipe kWritten[] = {Recipe::nvfp4, Recipe::mxfp4, Recipe::mxfp6_e3m2, Recipe::mxfp8_e4m3,
+                               Recipe::fp8_row};
+
+class LightX2VWriteTest : public LightX2VTest {
+ protected:
+  void SetUp() override {
+    write({test::f32_tensor("blocks.0.q.weight", {kRows, kK}, 1),
+           test::f32_tensor("blocks.0.o.weight", {64, 512}, 2),
+           {"blocks.0.q.bias", DType::BF16, {kRows}, ""}});
+    test::write_text(folder_ / "scales.json", R"({"blocks.0.q": 42.0, "blocks.0.o": 21.0})");
+  }
+  ConvertReport run(const std::string& from, const std::string& to, Recipe recipe, Dialect dialect,
+                    bool with_scales = false) {
+    ConvertOptions options = test::options_for({recipe, dialect});
+    options.overwrite = true;
+    if (with_scales) options.activation_scales = folder_ / "scales.json";
+    return convert(folder_ / from, folder_ / to, options);
+  }
+  Checkpoint at(const std::string& name) { return Checkpoint::open(folder_ / name); }
+};
+
+/// Codes and scales are those that the quantizer makes of the same rows at once.
+TEST_F(LightX2VWriteTest, TilesHoldTheScalesOfTheQuantizer) {
+  const std::vector<float> x = test::normal_values(kRows * kK, 1);
+  for (const Recipe recipe : kWritten) {
+    const RecipeTraits& t = recipe_traits(recipe);
+    SCOPED_TRACE(t.name);
+    run("model", "out", recipe, Dialect::lightx2v);
+    const Checkpoint out = at("out");
+    EXPECT_EQ(out.dialect(), Dialect::lightx2v);
+    EXPECT_EQ(out.find("blocks.0.q.weight")->recipe, recipe);
+    EXPECT_EQ(part(out, "blocks.0.q.bias"), part(at("model"), "blocks.0.q.bias"));
+    const ScaleGrid grid = scale_grid(recipe, kRows, kK);
+    std::string codes(static_cast<std::size_t>(kRows * row_bytes(recipe, kK)), '\0');
+    std::string scales(
+        static_cast<std::size_t>(scale_bytes(recipe, ScaleLayout::row_major, kRows, kK)), '\0');
+    float factor = 0;
+    MutableScaledTensorView view;
+    view.recipe = recipe;
+    view.rows = kRows;
+    view.k = kK;
+    view.values = codes.data();
+    view.scales = scales.data();
+    if (t.tensor_scale) view.tensor_scale = &factor;
+    QuantizeOptions options;
+    options.mx_scale_mode = MxScaleMode::ceil;
+    quantize(MatrixView{x.data(), Format::f32, kRows, kK}, view, options);
+    EXPECT_EQ(part(out, "blocks.0.q.weight"), codes);
+    const bool rows = recipe == Recipe::fp8_row;
+    EXPECT_EQ(
+        part(out, "blocks.0.q.weight_scale"),
+        rows ? scales : test::swizzle(scales, kRows, static_cast<std::size_t>(grid.columns), '\0'));
+    if (!t.tensor_scale) continue;
+    EXPECT_EQ(part_f32(out, "blocks.0.q.weight_global_scale"), factor);
+  }
+}
+
+TEST_F(LightX2VWriteTest, HasTheDtypesAndShapesThatItsLoaderTakes) {
+  const auto info = [&](Recipe recipe, const std::string& name) {
+    run("model", "out", recipe, Dialect::lightx2v, recipe == Recipe::nvfp4);
+    return at("out").store().find("blocks.0.q." + name)->info;
+  };
+  using Shape = std::vector<std::int64_t>;
+  struct Wanted {
+    Recipe recipe;
+    DType values, scales;
+    std::int64_t row;
+    Shape scale_shape;
+  };
+  for (const Wanted& wanted :
+       {Wanted{Recipe::nvfp4, DType::U8, DType::F8_E4M3, kK / 2, {384, 136}},
+        Wanted{Recipe::mxfp4, DType::U8, DType::F8_E8M0, kK / 2, {384, 68}},
+        Wanted{Recipe::mxfp6_e3m2, DType::U8, DType::F8_E8M0, kK * 3 / 4, {384, 68}},
+        Wanted{Recipe::mxfp8_e4m3, DType::U8, DType::F8_E8M0, kK, {384, 68}},
+        Wanted{Recipe::fp8_row, DType::F8_E4M3, DType::F32, kK, {kRows, 1}}}) {
+    SCOPED_TRACE(recipe_traits(wanted.recipe).name);
+    EXPECT_EQ(info(wanted.recipe, "weight").dtype, wanted.values);
+    EXPECT_EQ(info(wanted.recipe, "weight").shape, (Shape{kRows, wanted.row}));
+    EXPECT_EQ(info(wanted.recipe, "weight_scale").dtype, wanted.scales);
+    EXPECT_EQ(info(wanted.recipe, "weight_scale").shape, wanted.scale_shape);
+  }
+  for (const char* scalar : {"weight_global_scale", "input_global_scale", "alpha"}) {
+    EXPECT_EQ(info(Recipe::nvfp4, scalar).dtype, DType::F32);
+    EXPECT_EQ(info(Recipe::nvfp4, scalar).shape, Shape{});
+  }
+}
+
+TEST_F(LightX2VWriteTest, IsReadBackByteForByte) {
+  for (const Recipe recipe : kWritten) {
+    for (const bool scales : {false, true}) {
+      if (scales && recipe != Recipe::nvfp4) continue;
+      SCOPED_TRACE(recipe_traits(recipe).name);
+      run("model", "once", recipe, Dialect::lightx2v, scales);
+      const ConvertReport report = run("once", "twice", recipe, Dialect::lightx2v);
+      EXPECT_EQ(test::contents(folder_ / "once"), test::contents(folder_ / "twice"));
+      EXPECT_EQ(report.source_bytes, report.bytes);
+    }
+  }
+}
+
+TEST_F(LightX2VWriteTest, OtherDialectsComeBackByteForByte) {
+  struct Case {
+    Recipe recipe;
+    Dialect dialect;
+    bool scales;
+  };
+  for (const Case& c : {Case{Recipe::nvfp4, Dialect::compressed_tensors, true},
+                        Case{Recipe::mxfp4, Dialect::compressed_tensors, false},
+                        Case{Recipe::mxfp8_e4m3, Dialect::compressed_tensors, false},
+                        Case{Recipe::mxfp8_e4m3, Dialect::modelopt, false},
+                        Case{Recipe::fp8_row, Dialect::compressed_tensors, false},
+                        Case{Recipe::fp8_row, Dialect::modelopt, false}}) {
+    SCOPED_TRACE(test::name_of({c.recipe, c.dialect}));
+    run("model", "other", c.recipe, c.dialect, c.scales);
+    run("other", "lx", c.recipe, Dialect::lightx2v);
+    EXPECT_EQ(values_of(at("lx"), "blocks.0.q.weight"),
+              values_of(at("other"), "blocks.0.q.weight"));
+    run("lx", "back", c.recipe, c.dialect);
+    EXPECT_EQ(test::contents(folder_ / "other"), test::contents(folder_ / "back"));
+    run("back", "again", c.recipe, Dialect::lightx2v);
+    EXPECT_EQ(test::contents(folder_ / "lx"), test::contents(folder_ / "again"));
+  }
+}
+
+TEST_F(LightX2VWriteTest, AlphaIsOfBothScales) {
+  run("model", "out", Recipe::nvfp4, Dialect::lightx2v, true);
+  for (const auto& [module, absmax] : {std::pair("blocks.0.q.", 42.0f), {"blocks.0.o.", 21.0f}}) {
+    const float of_weight = part_f32(at("out"), std::string(module) + "weight_global_scale");
+    EXPECT_EQ(part_f32(at("out"), std::string(module) + "input_global_scale"), 2688.0f / absmax);
+    EXPECT_EQ(part_f32(at("out"), std::string(module) + "alpha"),
+              1.0f / (2688.0f / absmax * of_weight));
+  }
+  EXPECT_EQ(report_.warnings, std::vector<std::string>{});
+  const ConvertReport without = run("model", "out", Recipe::nvfp4, Dialect::lightx2v);
+  EXPECT_EQ(without.activations[0], "nvfp4: dynamic, all that the dialect has");
+  ASSERT_EQ(without.warnings.size(), 1u);
+  EXPECT_EQ(without.warnings[0],
+            "nvfp4 has no scales of inputs, which engines of lightx2v read "
+            "beside it; activation_scales gives them");
+  EXPECT_EQ(at("out").store().find("blocks.0.q.alpha"), nullptr);
+}
+
+/// What its own programs leave: absmax, and alpha in the place of the weight's scale.
+TEST_F(LightX2VWriteTest, ItsOwnScalesStayWhereTheWeightStays) {
+  BlockWeight w = filled(kNvfp4);
+  std::vector<TestTensor> tensors = stored("a", w);
+  tensors.push_back({"a.input_global_scale", DType::F32, {}, floats({64.0f})});
+  tensors.push_back({"a.alpha", DType::F32, {1}, floats({1.0f / (64.0f * 512.0f)})});
+  for (const bool both : {false, true}) {
+    if (both) tensors.push_back({"a.weight_global_scale", DType::F32, {1}, floats({512.0f})});
+    write(tensors);
+    run("model", "out", Recipe::nvfp4, Dialect::lightx2v);
+    for (const TestTensor& tensor : tensors) {
+      EXPECT_EQ(part(at("out"), tensor.name), part(at("model"), tensor.name)) << tensor.name;
+    }
+    ConvertOptions options = test::options_for({Recipe::nvfp4, Dialect::lightx2v});
+    options.overwrite = true;
+    options.activations = Activations::dynamic;  // which needs no scale
+    (void)convert(folder_ / "model", folder_ / "out", options);
+    EXPECT_EQ(part(at("out"), "a.alpha"), "no tensor a.alpha");
+    EXPECT_EQ(part_f32(at("out"), "a.weight_global_scale"), 512.0f);
+    EXPECT_EQ(part(at("out"), "a.weight"), w.codes);
+  }
+  tensors = stored("a", w);
+  tensors.push_back({"a.weight_global_scale", DType::F32, {}, floats({512.0f})});
+  tensors.push_back({"a.input_absmax", DType::BF16, {}, std::string("\x28\x42", 2)});  // 42
+  write(tensors);
+  run("model", "out", Recipe::nvfp4, Dialect::lightx2v);
+  EXPECT_EQ(part(at("out"), "a.input_absmax"), std::string("\x28\x42", 2));
+  EXPECT_EQ(part(at("out"), "a.weight_scale"), w.swizzled());  // with the padding that it had
+}
+
+TEST_F(LightX2VWriteTest, AnAlphaThatIsNoNumberIsRefused) {
+  run("model", "ct", Recipe::nvfp4, Dialect::compressed_tensors);
+  test::write_text(folder_ / "scales.json", R"({"blocks.0.q": 1e-34, "blocks.0.o": 1.0})");
+  expect_error(ErrorCode::unsupported, "blocks.0.q.weight", "whose product is inf",
+               [&] { run("ct", "out", Recipe::nvfp4, Dialect::lightx2v, true); });
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+TEST_F(LightX2VWriteTest, TheIndexHasBothNames) {
+  const std::filesystem::path diffusers =
+      folder_ / "out/diffusion_pytorch_model.safetensors.index.json";
+  run("model", "out", Recipe::fp8_row, Dialect::lightx2v);
+  EXPECT_TRUE(std::filesystem::exists(diffusers));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/model.safetensors.index.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/config.json"));
+  ConvertOptions options = test::options_for({Recipe::fp8_row, Dialect::lightx2v});
+  options.overwrite = true;
+  options.shard_bytes = 1;
+  const ConvertReport report = convert(folder_ / "model", folder_ / "out", options);
+  EXPECT_EQ(test::read_text(diffusers),
+            test::read_text(folder_ / "out/model.safetensors.index.json"));
+  const Checkpoint out = at("out");
+  EXPECT_EQ(out.dialect(), Dialect::lightx2v);
+  EXPECT_EQ(out.store().files().size(), report.tensors.size());
+  // The second name is no index of other weights, and another dialect has no use for the first.
+  const ConvertReport plain = run("out", "plain", Recipe::f32, Dialect::plain);
+  EXPECT_TRUE(plain.not_copied.empty());
+  EXPECT_EQ(at("plain").dialect(), Dialect::plain);
+  EXPECT_FALSE(
+      std::filesystem::exists(folder_ / "plain/diffusion_pytorch_model.safetensors.index.json"));
+}
+
+TEST_F(LightX2VWriteTest, TheConfigurationSaysNothing) {
+  test::write_text(folder_ / "model/config.json", R"({"_class_name": "WanModel", "dim": 512})");
+  run("model", "ct", Recipe::mxfp8_e4m3, Dialect::compressed_tensors);
+  run("ct", "out", Recipe::mxfp8_e4m3, Dialect::lightx2v);
+  EXPECT_EQ(test::Json::parse(test::read_text(folder_ / "out/config.json")),
+            test::Json::parse(test::read_text(folder_ / "model/config.json")));
+}
+
+TEST_F(LightX2VWriteTest, MemoryDoesNotChangeTheBytes) {
+  for (const Recipe recipe : {Recipe::nvfp4, Recipe::mxfp6_e3m2}) {
+    run("model", "out", recipe, Dialect::lightx2v);
+    ConvertOptions options = test::options_for({recipe, Dialect::lightx2v});
+    options.overwrite = true;
+    options.memory_bytes = std::uint64_t{4} << 20;
+    options.threads = 1;
+    (void)convert(folder_ / "model", folder_ / "small", options);
+    EXPECT_EQ(test::contents(folder_ / "out"), test::contents(folder_ / "small"));
+  }
+}
+
+TEST_F(LightX2VWriteTest, WhatItsReaderCannotTellIsRefused) {
+  write({test::f32_tensor("a.q.weight", {64, 128}, 1)});
+  expect_error(ErrorCode::unsupported, "destination",
+               "is mxfp4 and mxfp8_e4m3 alike by its shapes, and nothing else says what it is",
+               [&] { run("model", "out", Recipe::mxfp4, Dialect::lightx2v); });
+  write({test::f32_tensor("a.q.weight", {64, 512}, 1), test::f32_tensor("a.table", {64, 512}, 2)});
+  ConvertOptions options = test::options_for({Recipe::nvfp4, Dialect::lightx2v});
+  options.include = {"a.table"};
+  expect_error(ErrorCode::unsupported, "a.table",
+               "would not be read as a quantized weight in lightx2v",
+               [&] { convert(folder_ / "model", folder_ / "out", options); });
+  expect_error(ErrorCode::unsupported, "recipe",
+               "mxfp6_e2m3 cannot be said in lightx2v, which has fp8_row, mxfp8_e4m3, mxfp6_e3m2, "
+               "mxfp4, nvfp4",
+               [&] { run("model", "out", Recipe::mxfp6_e2m3, Dialect::lightx2v); });
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
 }  // namespace

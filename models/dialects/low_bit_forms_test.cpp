@@ -20,7 +20,7 @@ using test::part_f32;
 using test::TestTensor;
 using test::values_of;
 
-class LowBitFormsTest : public test::ReadOnlyDialectTest {
+class LowBitFormsTest : public test::DialectTest {
  protected:
   void write(const std::vector<TestTensor>& tensors, const Json& config = nullptr,
              const std::map<std::string, std::string>& metadata = {{"format", "pt"}}) {

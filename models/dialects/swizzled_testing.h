@@ -22,7 +22,7 @@ inline float small_float(int code, int exponent_bits, int mantissa_bits) {
 }
 
 /// A checkpoint `model` in a folder, and what becomes of it.
-class ReadOnlyDialectTest : public ::testing::Test {
+class DialectTest : public ::testing::Test {
  protected:
   Checkpoint converted(Recipe recipe, Dialect dialect) {
     ConvertOptions options = options_for({recipe, dialect});
@@ -35,10 +35,11 @@ class ReadOnlyDialectTest : public ::testing::Test {
   ConvertReport report_;
 };
 
-/// Scales [rows, columns] in tiles of 128 x 4, a tile a row of 32 times 4 x 4; padding is 0x5A.
-inline std::string swizzle(const std::string& scales, std::size_t rows, std::size_t columns) {
+/// Scales [rows, columns] in tiles of 128 x 4, a tile a row of 32 times 4 x 4.
+inline std::string swizzle(const std::string& scales, std::size_t rows, std::size_t columns,
+                           char padding = '\x5A') {
   const std::size_t k_tiles = (columns + 3) / 4;
-  std::string result((rows + 127) / 128 * k_tiles * 512, '\x5A');
+  std::string result((rows + 127) / 128 * k_tiles * 512, padding);
   for (std::size_t m = 0; m < rows; ++m) {
     for (std::size_t k = 0; k < columns; ++k) {
       const std::size_t tile = m / 128 * k_tiles + k / 4;

@@ -51,7 +51,7 @@ Json float8_tensor(std::vector<int> block) {
                    {"qdata", "scale"});
 }
 
-class TorchaoTest : public test::ReadOnlyDialectTest {
+class TorchaoTest : public test::DialectTest {
  protected:
   using Descriptions = std::map<std::string, Json>;
 

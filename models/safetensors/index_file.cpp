@@ -1,5 +1,7 @@
 #include "models/safetensors/index_file.h"
 
+#include <algorithm>
+
 #include "blockscale/error.h"
 #include "blockscale/files.h"
 #include "models/json_file.h"
@@ -47,6 +49,15 @@ TensorIndex read_index(const std::filesystem::path& path) {
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                               file.bytes().size());
   return parse_index(text, path.string());
+}
+
+bool are_equal_indices(const std::filesystem::path& a, const std::filesystem::path& b) {
+  try {
+    const MappedFile one = MappedFile::open(a), other = MappedFile::open(b);
+    return std::ranges::equal(one.bytes(), other.bytes());
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace blockscale

@@ -9,6 +9,7 @@
 namespace blockscale {
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+constexpr std::string_view kDiffusersIndex = "diffusion_pytorch_model.safetensors.index.json";
 
 /// Tensor name -> shard, a plain file name in the folder of the index.
 using TensorIndex = std::map<std::string, std::string>;
@@ -17,5 +18,9 @@ using TensorIndex = std::map<std::string, std::string>;
 /// shards that are no plain `*.safetensors` file names (folders, "..", absolute paths).
 TensorIndex parse_index(std::string_view text, const std::string& file);
 TensorIndex read_index(const std::filesystem::path& path);
+
+/// Whether two files hold the same bytes: one index under two names. False if one of them is no
+/// regular file that can be read.
+bool are_equal_indices(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace blockscale

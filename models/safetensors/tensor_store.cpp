@@ -31,10 +31,14 @@ std::vector<fs::path> list(const fs::path& folder, std::string_view suffix) {
   return found;
 }
 
-/// The one index of a folder, if it has any.
+/// The one index of a folder, if it has any; of several that are equal that of diffusers, if it is
+/// among them.
 std::optional<fs::path> find_index(const fs::path& folder) {
   const std::vector<fs::path> found = list(folder, kIndexSuffix);
-  if (found.size() > 1) {
+  const bool equal = std::all_of(found.begin(), found.end(), [&](const fs::path& index) {
+    return index == found.front() || are_equal_indices(index, found.front());
+  });
+  if (!equal) {
     std::string names;
     for (const fs::path& index : found) {
       names += (names.empty() ? "" : ", ") + quote(index.filename().string());
@@ -43,6 +47,8 @@ std::optional<fs::path> find_index(const fs::path& folder) {
                 "holds " + std::to_string(found.size()) +
                     " checkpoints; name one of their index files: " + names);
   }
+  const auto diffusers = std::find(found.begin(), found.end(), folder / kDiffusersIndex);
+  if (diffusers != found.end()) return *diffusers;
   return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
@@ -125,8 +131,9 @@ void TensorStore::add_file(SafetensorsFile file) {
   files_.push_back(std::move(file));
 }
 
-TensorStore header_store(const std::vector<TensorInfo>& tensors) {
+TensorStore header_store(const std::vector<TensorInfo>& tensors, const fs::path& index) {
   TensorStore store;
+  store.index_ = index;
   for (const TensorInfo& info : tensors)
     store.tensors_.emplace(info.name, TensorStore::Entry{info});
   return store;

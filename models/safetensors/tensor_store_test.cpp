@@ -106,6 +106,21 @@ TEST_F(TensorStoreTest, OpensAnyIndexButOnlyOne) {
   EXPECT_EQ(TensorStore::open(index_).tensors().size(), 1u);
 }
 
+TEST_F(TensorStoreTest, OneIndexMayHaveSeveralNames) {
+  const fs::path other = folder_ / "diffusion_pytorch_model.safetensors.index.json";
+  for (const fs::path& copy : {other, folder_ / "a.safetensors.index.json"}) {
+    fs::copy_file(index_, copy);
+    const TensorStore store = TensorStore::open(folder_.path());
+    EXPECT_EQ(store.tensors().size(), 3u);
+    EXPECT_EQ(store.index(), other);
+  }
+  fs::remove(other);
+  EXPECT_EQ(TensorStore::open(folder_.path()).index().filename(), "a.safetensors.index.json");
+  fs::remove(index_);
+  fs::create_symlink("nowhere", index_);
+  expect_refused(ErrorCode::invalid_argument, folder_.path(), "holds 2 checkpoints");
+}
+
 TEST_F(TensorStoreTest, NothingThere) {
   const ScratchFolder empty;
   expect_error(ErrorCode::not_found, empty.path().string(), "holds no *.safetensors file",

@@ -29,6 +29,8 @@ class Stored(NamedTuple):
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    #: Of scales.
+    layout: str = "row_major"
 
 
 class _Form(NamedTuple):
@@ -162,6 +164,10 @@ class Layer(torch.nn.Module):
         """Whether a scale of inputs stands beside the weights in a state_dict."""
         return Activations.none
 
+    def _derived(self) -> dict[str, torch.Tensor]:
+        """What follows from buffers and stands beside them in a state_dict, by its name there."""
+        return {}
+
     def _stored_name(self, weight: str, name: str) -> str:
         """In a state_dict, of what a dialect calls `name` beside a weight."""
         return weight + name
@@ -173,18 +179,24 @@ class Layer(torch.nn.Module):
     def _stored_weight(self, weight: str) -> list[Stored]:
         form, inputs = self._forms[weight], self._inputs()
         recipe, dialect = Recipe[form.recipe], Dialect[self.dialect]
-        parts: list[tuple[str, str, torch.dtype, Any]]
+        row_major = ScaleLayout.row_major
+        parts: list[tuple[str, str, torch.dtype, Any, ScaleLayout]]
         if _native.dialect_can_say(dialect, recipe):
             said = _native.stored_parts(dialect, recipe, form.shape, inputs)
-            parts = [(part, name, _DTYPES[dtype], shape) for part, name, dtype, shape in said]
-        else:
-            values, scales = _native.part_shapes(recipe, ScaleLayout.row_major, form.shape)
             parts = [
-                ("values", "weight", torch.uint8, values),
-                ("scales", "weight_scale", getattr(self, weight + "scales").dtype, scales),
+                (part, name, _DTYPES[dtype], shape, layout)
+                for part, name, dtype, shape, layout in said
+                if part != "alpha"  # which `_derived` has
+            ]
+        else:
+            values, scales = _native.part_shapes(recipe, row_major, form.shape)
+            scale_dtype = getattr(self, weight + "scales").dtype
+            parts = [
+                ("values", "weight", torch.uint8, values, row_major),
+                ("scales", "weight_scale", scale_dtype, scales, row_major),
             ]
             if inputs != Activations.none:
-                parts.append(("input_scale", "input_scale", torch.float32, (1,)))
+                parts.append(("input_scale", "input_scale", torch.float32, (1,), row_major))
         factor = getattr(self, weight + "tensor_scale")
         return [
             Stored(
@@ -192,8 +204,9 @@ class Layer(torch.nn.Module):
                 self._stored_name(weight, name),
                 dtype,
                 tuple(factor.shape if part == "tensor_scale" and len(factor) > 1 else shape),
+                layout.name,
             )
-            for part, name, dtype, shape in parts
+            for part, name, dtype, shape, layout in parts
         ]
 
     def _relaid(self, weight: str, scales: torch.Tensor, come: str, go: str) -> torch.Tensor:
@@ -213,11 +226,13 @@ class Layer(torch.nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        for buffer, name, dtype, shape in self._stored():
+        for buffer, name, dtype, shape, layout in self._stored():
             tensor, weight = getattr(self, buffer), buffer.removesuffix("scales")
             if weight != buffer:
-                tensor = self._relaid(weight, tensor, self._forms[weight].layout, "row_major")
+                tensor = self._relaid(weight, tensor, self._forms[weight].layout, layout)
             destination[prefix + name] = tensor.view(dtype).reshape(shape)
+        for name, tensor in self._derived().items():
+            destination[prefix + name] = tensor
         for name, bias in self._parameters.items():
             if bias is not None:
                 destination[prefix + name] = bias if keep_vars else bias.detach()
@@ -233,6 +248,8 @@ class Layer(torch.nn.Module):
         error_msgs: list[str],
     ) -> None:
         own = {key: x for key, x in state_dict.items() if key.startswith(prefix)}
+        for name in self._derived():
+            own.pop(prefix + name, None)
         names: dict[str, str] = {}
         known = {stored.name for stored in self._stored()}
         for part in self._buffers.keys() - known:  # the layer's own names, which no state has
@@ -246,7 +263,7 @@ class Layer(torch.nn.Module):
                 continue
             found, wanted = (tensor.dtype, tuple(tensor.shape)), (stored.dtype, stored.shape)
             if found == wanted:
-                own[prefix + stored.buffer] = self._taken(stored.buffer, tensor)
+                own[prefix + stored.buffer] = self._taken(stored, tensor)
             else:
                 error_msgs.append(f"{key}: (dtype, shape) is {found}, must be {wanted}")
                 own[prefix + stored.buffer] = getattr(self, stored.buffer)
@@ -256,15 +273,15 @@ class Layer(torch.nn.Module):
         )
         missing_keys += [names.get(key, key) for key in missing]
 
-    def _taken(self, buffer: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _taken(self, stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of a state_dict as the layer holds it."""
-        mine, weight = getattr(self, buffer), buffer.removesuffix("scales")
+        mine, weight = getattr(self, stored.buffer), stored.buffer.removesuffix("scales")
         tensor = tensor.contiguous().reshape(-1).view(mine.dtype)
-        if weight == buffer:
+        if weight == stored.buffer:
             return tensor.reshape(mine.shape)
         form = self._forms[weight]
-        _, grid = _native.part_shapes(Recipe[form.recipe], ScaleLayout.row_major, form.shape)
-        return self._relaid(weight, tensor.reshape(grid), "row_major", form.layout)
+        _, grid = _native.part_shapes(Recipe[form.recipe], ScaleLayout[stored.layout], form.shape)
+        return self._relaid(weight, tensor.reshape(grid), stored.layout, form.layout)
 
 
 def is_seen(x: torch.Tensor) -> bool:
@@ -319,7 +336,7 @@ def dialect_of(weight: ScaledTensor, dialect: Dialect | str | None) -> str:
     """The dialect that is given, or one that stores tensor scales in the sense of the weight's.
 
     Raises:
-        ValueError: it has not this recipe, or stores the inverse of the tensor scale.
+        ValueError: it has not this recipe, or no stacks, or stores the inverse of the tensor scale.
     """
     traits, sense = TRAITS[weight.recipe], weight.sense
     if dialect is None:
@@ -335,6 +352,11 @@ def dialect_of(weight: ScaledTensor, dialect: Dialect | str | None) -> str:
             f"dialect: is {asked.name}, whose tensor scales are "
             f"{_native.dialect_sense(asked).name}s; the weight's is a {sense.name}"
         )
+    if not traits.plain:
+        try:
+            _native.stored_parts(asked, traits.recipe, weight.shape, Activations.none)
+        except ValueError as error:
+            raise ValueError(f"dialect: is {asked.name}; {error}") from None
     return asked.name
 
 

@@ -29,9 +29,10 @@ class Linear(Layer):
     takes less time.
 
     `state_dict` has the names, dtypes and shapes of `dialect` (docs/checkpoints.md): codes and
-    scales row by row. Recipes that no dialect writes (mxfp6_e3m2, mxfp8_e5m2, fp8_tensor_e5m2) have
-    `weight` and `weight_scale`, which are no checkpoint. `.to(dtype)` and its kind cast the bias
-    alone, `.to(device)` moves everything.
+    scales row by row; of lightx2v scales in tiles, and `alpha` beside a static input scale. Recipes
+    that no dialect writes by default (mxfp6_e3m2, mxfp8_e5m2, fp8_tensor_e5m2) have `weight` and
+    `weight_scale`, which are no checkpoint. `.to(dtype)` and its kind cast the bias alone,
+    `.to(device)` moves everything.
 
     Args:
         weight: a ScaledTensor [outputs, inputs] of any recipe and layout; torch's memory is shared,
@@ -223,6 +224,12 @@ class Linear(Layer):
             raise ValueError(
                 f"activations: is {self.activations} beside {self.recipe}: {error}"
             ) from None
+
+    def _derived(self) -> dict[str, torch.Tensor]:
+        of_inputs, of_weight = self.input_scale, self.tensor_scale
+        if self.dialect != "lightx2v" or of_inputs is None or of_weight is None:
+            return {}
+        return {"alpha": (1.0 / (of_inputs * of_weight)).reshape(())}
 
     def _inputs(self) -> Activations:
         return Activations.none if self.input_scale is None else Activations.calibrated

@@ -233,7 +233,7 @@ class _Loader:
             weight,
             activations=inputs.recipe if quantized else None,
             input_scale=inputs.scales[0] if quantized and inputs.scales else None,
-            dialect=self._source.dialect(weight.recipe),
+            dialect=self._source.dialect(weight),
         )
 
     def _plain(self, info: TensorInfo, old: torch.Tensor, device: torch.device) -> torch.Tensor:

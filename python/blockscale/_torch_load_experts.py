@@ -213,7 +213,7 @@ class StoredExperts:
         else:
             w13 = paired(self._stacked(up, where[0]), self._gate_at)
             w2, ratios = self._stacked(down, where[1]), self._up_over_gate()
-        dialects = {self._source.dialect(weight.recipe) for weight in (w13, w2)}
+        dialects = {self._source.dialect(weight) for weight in (w13, w2)}
         dialect = dialects.pop() if len(dialects) == 1 else None
         layers = []
         for module, gate in zip(self._modules, self._gates, strict=True):

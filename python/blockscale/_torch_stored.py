@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from . import _native
 from ._checkpoint import Checkpoint
-from ._native import Dialect, Recipe, TensorInfo, WeightInputs
+from ._native import Dialect, TensorInfo, WeightInputs
 from ._tensor import ScaledTensor
+from ._torch_layer import dialect_of
 
 #: Names of dtypes in safetensors files, of those that torch has.
 DTYPES = {
@@ -116,10 +116,12 @@ class Source:
             for part in ("values", "scales", "tensor_scale")
         )
 
-    def dialect(self, recipe: Recipe) -> Dialect | None:
-        """The checkpoint's, where it stores the recipe."""
-        dialect = self.checkpoint.dialect
-        return dialect if _native.dialect_can_say(dialect, recipe) else None
+    def dialect(self, weight: ScaledTensor) -> Dialect | None:
+        """The checkpoint's, where it stores such a weight."""
+        try:
+            return Dialect[dialect_of(weight, self.checkpoint.dialect)]
+        except ValueError:
+            return None
 
 
 def extras_of(module: torch.nn.Module, *taken: str) -> str:

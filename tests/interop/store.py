@@ -20,7 +20,8 @@ def read(folder: Path) -> dict[str, Stored]:
     """Every tensor of a checkpoint folder, sharded or not."""
     indices = list(folder.glob("*.safetensors.index.json"))
     if indices:
-        (index,) = indices
+        index, *others = indices
+        assert all(other.read_bytes() == index.read_bytes() for other in others)
         weight_map = json.loads(index.read_text())["weight_map"]
         files = [folder / shard for shard in sorted(set(weight_map.values()))]
     else:

@@ -282,17 +282,31 @@ def assert_loaded(kind: str, loaded: Tensors, stored: Tensors, ours: Tensors, mo
     np.testing.assert_array_max_ulp(ours[weight].array, meant, maxulp=4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "dialect"), [("fp8", "compressed-tensors"), *((kind, "lightx2v") for kind in FORMATS)]
+)
 def test_its_classes_load_what_we_write(
-    lightx2v: LightX2V, plain: Path, blockscale: Blockscale, tmp_path: Path, findings: Findings
+    kind: str,
+    dialect: str,
+    lightx2v: LightX2V,
+    plain: Path,
+    blockscale: Blockscale,
+    tmp_path: Path,
+    findings: Findings,
 ) -> None:
-    options = ("--dialect", "compressed-tensors")
-    folder = blockscale.convert(plain, tmp_path / "ours", "fp8_row", *options)
-    loaded, stored = lightx2v.load("fp8-vllm", folder, WEIGHTS), store.read(folder)
+    recipe, loader = FORMATS[kind]
+    options = ["--dialect", dialect]
+    if kind == "nvfp4":
+        scales = tmp_path / "scales.json"
+        scales.write_text(json.dumps(dict.fromkeys(SHAPES, 3.25)))
+        options += ["--activation-scales", scales]
+    folder = blockscale.convert(plain, tmp_path / "ours", recipe, *options)
+    loaded, stored = lightx2v.load(loader, folder, WEIGHTS), store.read(folder)
     ours = dequantized(blockscale, folder, tmp_path)
     for module in SHAPES:
-        assert_loaded("fp8", loaded, stored, ours, module)
-    row = "`fp8_row`, written by us for compressed-tensors"
-    findings.record(LOADED, row, layers=len(SHAPES), loaded_by="`fp8-vllm`")
+        assert_loaded(kind, loaded, stored, ours, module)
+    row = f"`{recipe}`, written by us for {dialect}"
+    findings.record(LOADED, row, layers=len(SHAPES), loaded_by=f"`{loader}`")
 
 
 @pytest.mark.parametrize("option", ["--chunk-size=3", "--save_by_block", "--single_file"])

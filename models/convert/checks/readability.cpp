@@ -60,7 +60,9 @@ void check_will_be_read(const Plan& plan,
     for (const PartToWrite& part : planned.parts) tensors.push_back(part.info);
     if (planned.quantized) quantized.insert(plan.source->tensors()[planned.source].name);
   }
-  const TensorStore store = header_store(tensors);
+  const char* const index = plan.destination->index_name;
+  const bool has_index = index != nullptr && configurations.contains(index);
+  const TensorStore store = header_store(tensors, has_index ? index : "");
   std::vector<StoredWeight> weights;
   try {
     const SourceConfig config =

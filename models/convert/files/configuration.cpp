@@ -1,4 +1,6 @@
 // The files of a result that describe it: config.json and its kind, and the index of its shards.
+#include <algorithm>
+
 #include "models/convert/files/mistral_params.h"
 #include "models/convert/files/shards.h"
 #include "models/convert/layers/named_layers.h"
@@ -53,6 +55,12 @@ std::map<std::string, std::string> configuration_files(const Plan& plan, bool wi
     if (!document.is_null()) files[name] = json_text(document) + "\n";
   }
   if (plan.shards.size() > 1 || with_index) files[index_file_name(plan)] = index_text(plan);
+  const bool quantized =
+      std::any_of(plan.tensors.begin(), plan.tensors.end(),
+                  [](const PlannedTensor& planned) { return planned.quantized; });
+  if (quantized && plan.destination->index_name != nullptr) {
+    files[plan.destination->index_name] = index_text(plan);
+  }
   return files;
 }
 

@@ -121,11 +121,11 @@ bool is_same(const struct stat& a, const struct stat& b) {
 class Listing {
  public:
   Listing(const TensorStore& source, const std::set<std::string>& written, bool copy_all)
-      : home_(source.folder()), written_(written), copy_all_(copy_all) {
+      : home_(source.folder()), index_(source.index()), written_(written), copy_all_(copy_all) {
     for (const SafetensorsFile& file : source.files()) {
       own_.insert(file.path().filename().string());
     }
-    own_.insert(source.index().filename().string());
+    own_.insert(index_.filename().string());
     read_modules();
   }
 
@@ -167,7 +167,7 @@ class Listing {
       const bool is_folder = fs::is_directory(full, error);
       const char* const reason = whole ? nullptr : reason_to_leave(name, is_folder);
       if (top && !is_folder && name.ends_with(kIndexSuffix)) {
-        leave_file(path, full, kOtherIndex);
+        if (!are_equal_indices(full, index_)) leave_file(path, full, kOtherIndex);
       } else if (reason != nullptr && !copy_all_) {
         if (is_folder) leave(path + "/", bytes_below(full), reason);
         if (!is_folder) leave_file(path, full, reason);
@@ -200,6 +200,7 @@ class Listing {
   }
 
   const fs::path home_;
+  const fs::path index_;  // empty: none
   const std::set<std::string>& written_;
   const bool copy_all_;
   std::set<std::string> own_;  // the source: its safetensors files and their index

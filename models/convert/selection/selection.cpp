@@ -180,6 +180,7 @@ class Selector {
     if (is_plain(recipe)) return "";
     const std::size_t rank = tensor.shape.size();
     if (rank < 2 || rank > 3) return dimension_reason(rank);
+    if (is_new_stack(tensor)) return no_stacks();
     const RecipeTraits& t = recipe_traits(recipe);
     if (!t.ragged && tensor.shape.back() % t.block_k != 0) {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
@@ -187,6 +188,16 @@ class Selector {
     }
     if (!outputs_are_columns(tensor)) return "";
     return "is stored as [in, out], scales run along the last dimension";
+  }
+
+  /// Whether `tensor` is a stack of matrices that a destination which has none does not have yet.
+  bool is_new_stack(const CheckpointTensor& tensor) const {
+    return tensor.shape.size() == 3 && !destination_.has_stacks &&
+           (!tensor.quantized || source_.dialect().dialect != destination_.dialect);
+  }
+
+  std::string no_stacks() const {
+    return std::string("has 3 dimensions, and ") + destination_.name + " has matrices only";
   }
 
   /// Why scales of `recipe` would run along the outputs of the weight, or "". What stays as it is
@@ -305,7 +316,7 @@ class Selector {
     if (tensor.column_factors) return as_plain(tensor, reason);
     if (!tensor.form.empty())
       return as_plain(tensor, reason + ", for it is stored as " + tensor.form);
-    if (tensor.shape.size() > 3) return as_plain(tensor, reason);
+    if (tensor.shape.size() > 3 || is_new_stack(tensor)) return as_plain(tensor, reason);
     const bool same = tensor.recipe == options_.recipe;
     const auto index = static_cast<std::size_t>(&tensor - source_.tensors().data());
     const bool has_inputs = destination_.can_have(tensor.recipe, Activations::none) ||

@@ -279,6 +279,25 @@ TEST_F(SelectTest, HeadsThatAreTiedAreListed) {
             (std::vector<std::string>{"lm_head.decoder", "lm_head.dense"}));
 }
 
+TEST_F(SelectTest, StacksStayPlainWhereADialectHasNone) {
+  make(small_model(), {{"model_type", "mixtral"}});
+  ConvertOptions options;
+  options.recipe = Recipe::nvfp4;
+  options.dialect = Dialect::lightx2v;
+  EXPECT_TRUE(decision(options, "model.layers.0.q_proj.weight").convert);
+  const std::string stack = "model.layers.0.mlp.experts.up_proj";
+  expect_kept(options, stack, "has 3 dimensions, and lightx2v has matrices only");
+  make({{stack, DType::U8, {2, 4, 32}, ""},
+        {stack + "_weight_scale", DType::F8_E4M3, {2, 4, 4}, ""},
+        {stack + "_weight_scale_2", DType::F32, {}, test::floats({0.5f})},
+        f32_tensor("model.layers.0.q_proj.weight", {4, 64}, 2)},
+       test::modelopt_config());
+  options.include = {"*.experts.*", "*.q_proj.*"};
+  const Decision plain = decision(options, stack);
+  EXPECT_TRUE(is_plain(plain.recipe));
+  EXPECT_THAT(plain.reason, ::testing::HasSubstr("lightx2v has matrices only; as bf16"));
+}
+
 TEST_F(SelectTest, PatternsThatMatchNothingAreErrorsWithNearNames) {
   make(small_model(), {{"model_type", "mixtral"}});
   const auto refuse = [&](const char* option, const std::string& reason,

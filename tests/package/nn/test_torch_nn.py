@@ -47,6 +47,8 @@ NAMES = {
     ("fp8_tensor", "modelopt"): ["weight", "weight_scale"],
     ("fp8_row", "compressed_tensors"): ["weight", "weight_scale"],
     ("fp8_row", "modelopt"): ["weight", "weight_scale"],
+    ("nvfp4", "lightx2v"): ["weight", "weight_scale", "weight_global_scale", "alpha"],
+    ("mxfp8_e4m3", "lightx2v"): ["weight", "weight_scale"],
     ("fp8_64x128", "compressed_tensors"): ["weight", "weight_scale"],
     ("fp8_128x128", "deepseek"): ["weight", "weight_scale_inv"],
     ("fp8_128x128_ue8m0", "deepseek"): ["weight", "weight_scale_inv"],
@@ -202,6 +204,37 @@ def test_state_of_recipes_that_no_dialect_writes(recipe: str) -> None:
     other.load_state_dict(layer.state_dict())
     x = normal(3, 256, seed=5)
     assert torch.equal(other(x), layer(x))
+
+
+@pytest.mark.parametrize("layout", ["row_major", "swizzled_128x4"])
+def test_lightx2vs_scales_are_in_tiles(layout: str) -> None:
+    layer, other = (
+        Linear.from_float(
+            plain(seed=seed), "nvfp4", activations="nvfp4", input_scale=scale, layout=layout,
+            dialect="lightx2v",
+        )
+        for seed, scale in ((1, 640.0), (7, 128.0))
+    )  # fmt: skip
+    state = layer.state_dict()
+    tiles = layer.weight.relayout("swizzled_128x4").scales
+    assert state["weight_scale"].dtype == torch.float8_e4m3fn
+    assert state["weight_scale"].shape == (256, 16)
+    assert torch.equal(state["weight_scale"].view(torch.uint8), tiles.view(torch.uint8))
+    assert state["input_global_scale"].shape == state["alpha"].shape == ()
+    assert torch.equal(state["alpha"], (1 / (640.0 * layer.tensor_scale)).reshape(()))
+    del state["alpha"]  # it follows from the others
+    other.load_state_dict(state)
+    assert torch.equal(other.state_dict()["alpha"], layer.state_dict()["alpha"])
+    x = normal(3, 256, seed=5)
+    assert torch.equal(other(x), layer(x))
+    shapes = {name: x.shape for name, x in layer.state_dict().items()}
+    assert shapes == {name: x.shape for name, x in layer.to("meta").state_dict().items()}
+
+
+def test_lightx2v_has_no_stacks() -> None:
+    stack = blockscale.quantize(normal(2, 16, 64), "nvfp4")
+    with pytest.raises(ValueError, match="dialect: is lightx2v; shape: has 3 dimensions"):
+        blockscale.nn.Experts(stack, stack, dialect="lightx2v")
 
 
 def test_what_a_state_lacks_and_has_too_much_is_named() -> None:

@@ -130,7 +130,7 @@ def test_a_state_that_is_saved_is_a_checkpoint(nvfp4: Path, tmp_path: Path) -> N
 
 
 def test_scales_stay_where_they_lie(tmp_path: Path) -> None:
-    """LightX2V's NVFP4, in tiles of 128 x 4; its state is another dialect's, row by row."""
+    """LightX2V's NVFP4, in tiles of 128 x 4, and so its state."""
     t = blockscale.quantize(torch.randn(130, 256), "nvfp4", layout="swizzled_128x4")
     stored = {"weight": t.values.view(torch.uint8), "weight_scale": t.scales}
     stored |= {"weight_global_scale": t.tensor_scale, "input_absmax": torch.tensor([4.0])}
@@ -140,13 +140,25 @@ def test_scales_stay_where_they_lie(tmp_path: Path) -> None:
     assert (layer.layout, layer.activations, layer.dialect) == (
         "swizzled_128x4",
         "nvfp4",
-        "compressed_tensors",
+        "lightx2v",
     )
     assert layer.input_scale.item() == 2688 / 4
     assert same(layer.weight.scales, t.scales) and same(layer.weight.values, t.values)
     state = layer.state_dict()
-    assert same(state["weight_scale"], t.relayout("row_major").scales)
+    assert same(state["weight_scale"], t.scales)
     assert state["input_global_scale"].item() == 2688 / 4
+    assert torch.equal(state["alpha"], 1 / (2688 / 4 * torch.as_tensor(t.tensor_scale)).reshape(()))
+
+
+def test_an_alpha_in_the_place_of_a_tensor_scale(tmp_path: Path) -> None:
+    """Then the tensor scale is a multiplier, which LightX2V's names do not have."""
+    t = blockscale.quantize(torch.randn(130, 256), "nvfp4", layout="swizzled_128x4")
+    stored = {"weight": t.values.view(torch.uint8), "weight_scale": t.scales}
+    stored |= {"input_global_scale": torch.tensor(64.0), "alpha": torch.tensor(0.25)}
+    save_file({f"a.{name}": x for name, x in stored.items()}, tmp_path / "m.safetensors")
+    layer = torch.nn.Linear(256, 130, bias=False, device="meta")
+    layer = load(layer, tmp_path / "m.safetensors", prefix="a.")
+    assert (layer.dialect, layer.tensor_scale.item()) == ("modelopt", 16.0)
 
 
 def test_a_layer_of_torch_that_reads_its_weights() -> None:  # docs/nn.md
