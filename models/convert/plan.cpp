@@ -176,11 +176,9 @@ class Planner {
     }
     plan_.activations.assign(lines.begin(), lines.end());
     for (const Recipe recipe : lacking) {
-      plan_.warnings.push_back(std::string(recipe_traits(recipe).name) +
-                               " has no scales of inputs"
-                               ", which engines of " +
-                               plan_.destination->name +
-                               " read beside it; activation_scales gives them");
+      plan_.warnings.push_back(
+          std::string(recipe_traits(recipe).name) + " has no scales of inputs, which engines of " +
+          plan_.destination->name + " read beside it; activation_scales gives them");
     }
   }
 

@@ -430,7 +430,8 @@ void ConvertRun::requantize(Piece& piece, Scratch& scratch, SafetensorsWriter& w
                static_cast<const std::byte*>(out.scales), scratch, writer);
 }
 
-/// The rows of a grid of scales, `grid`, that begin at row `first`; in tiles that of a tile.
+/// Rows of scales, as many as `grid` has, of which the first is row `first` of the weight's; in
+/// tiles it begins a row of them.
 void ConvertRun::write_scales(const PlannedTensor& planned, std::int64_t first,
                               const ScaleGrid& grid, const std::byte* scales, Scratch& scratch,
                               SafetensorsWriter& writer) const {

@@ -184,7 +184,7 @@ struct WeightToWrite {
 struct PartToWrite {
   Part part;
   TensorInfo info;
-  /// Of scales. In tiles they are bytes, padded to whole tiles with 0.
+  /// Of scales, which are the second part. In tiles they are bytes of one matrix, padded with 0.
   ScaleLayout layout = ScaleLayout::row_major;
 };
 

@@ -332,6 +332,16 @@ TEST_F(LightX2VWriteTest, OtherDialectsComeBackByteForByte) {
   }
 }
 
+TEST_F(LightX2VWriteTest, ExactBlocksOfMxfp4AreKeptInTiles) {
+  run("model", "ct", Recipe::mxfp4, Dialect::compressed_tensors);
+  const ConvertReport report = run("ct", "out", Recipe::nvfp4, Dialect::lightx2v);
+  EXPECT_EQ(report.exact_blocks, report.blocks);
+  EXPECT_GT(report.blocks, 0);
+  for (const char* name : {"blocks.0.q.weight", "blocks.0.o.weight"}) {
+    EXPECT_EQ(values_of(at("out"), name), values_of(at("ct"), name));
+  }
+}
+
 TEST_F(LightX2VWriteTest, AlphaIsOfBothScales) {
   run("model", "out", Recipe::nvfp4, Dialect::lightx2v, true);
   for (const auto& [module, absmax] : {std::pair("blocks.0.q.", 42.0f), {"blocks.0.o.", 21.0f}}) {
@@ -341,6 +351,16 @@ TEST_F(LightX2VWriteTest, AlphaIsOfBothScales) {
               1.0f / (2688.0f / absmax * of_weight));
   }
   EXPECT_EQ(report_.warnings, std::vector<std::string>{});
+  // Others replace those of the source; the weight and its tiles stay.
+  test::write_text(folder_ / "scales.json", R"({"blocks.0.q": 84.0, "blocks.0.o": 21.0})");
+  run("out", "again", Recipe::nvfp4, Dialect::lightx2v, true);
+  for (const char* same : {"weight", "weight_scale", "weight_global_scale"}) {
+    const std::string name = std::string("blocks.0.q.") + same;
+    EXPECT_EQ(part(at("again"), name), part(at("out"), name));
+  }
+  EXPECT_EQ(part_f32(at("again"), "blocks.0.q.input_global_scale"), 32.0f);
+  EXPECT_EQ(part_f32(at("again"), "blocks.0.q.alpha"),
+            2.0f * part_f32(at("out"), "blocks.0.q.alpha"));
   const ConvertReport without = run("model", "out", Recipe::nvfp4, Dialect::lightx2v);
   EXPECT_EQ(without.activations[0], "nvfp4: dynamic, all that the dialect has");
   ASSERT_EQ(without.warnings.size(), 1u);

@@ -152,7 +152,8 @@ TEST_F(OtherFilesTest, TheResultIsReadableWhateverSafetensorsLieBesideIt) {
   EXPECT_EQ(Checkpoint::open(out_).tensors().size(), tensors);
   EXPECT_EQ(Checkpoint::open(out_).dialect(), Dialect::compressed_tensors);
 
-  fs::copy_file(index, source / "other.safetensors.index.json");
+  fs::copy_file(index, source / "same.safetensors.index.json");  // the same index again
+  test::write_text(source / "other.safetensors.index.json", test::read_text(index) + "\n");
   EXPECT_EQ(names_of(convert(index, out_, options_)),
             (std::vector<std::string>{"model.safetensors", "other.safetensors.index.json"}));
   EXPECT_EQ(Checkpoint::open(out_).tensors().size(), tensors);

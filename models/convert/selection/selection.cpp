@@ -180,7 +180,9 @@ class Selector {
     if (is_plain(recipe)) return "";
     const std::size_t rank = tensor.shape.size();
     if (rank < 2 || rank > 3) return dimension_reason(rank);
-    if (is_new_stack(tensor)) return no_stacks();
+    if (is_new_stack(tensor)) {
+      return std::string("has 3 dimensions, and ") + destination_.name + " has matrices only";
+    }
     const RecipeTraits& t = recipe_traits(recipe);
     if (!t.ragged && tensor.shape.back() % t.block_k != 0) {
       return "k = " + std::to_string(tensor.shape.back()) + " is no multiple of " +
@@ -194,10 +196,6 @@ class Selector {
   bool is_new_stack(const CheckpointTensor& tensor) const {
     return tensor.shape.size() == 3 && !destination_.has_stacks &&
            (!tensor.quantized || source_.dialect().dialect != destination_.dialect);
-  }
-
-  std::string no_stacks() const {
-    return std::string("has 3 dimensions, and ") + destination_.name + " has matrices only";
   }
 
   /// Why scales of `recipe` would run along the outputs of the weight, or "". What stays as it is
