@@ -237,7 +237,8 @@ def convert(
             cache (models--ORG--NAME) stands for its snapshot.
         destination: a new file (if the source is one) or folder.
         recipe: what to convert linear layers to; "f32", "f16" and "bf16" dequantize.
-        dialect: "plain", "deepseek", "modelopt" or "compressed_tensors"; default: the recipe's own.
+        dialect: "plain", "deepseek", "modelopt", "compressed_tensors" or "lightx2v"; default: the
+            recipe's own.
         include, exclude: patterns of weight names: globs, or "re:" and a regular expression that
             matches from the name's start, as in llm-compressor. One that matches nothing is an
             error.
