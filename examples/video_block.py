@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import blockscale.nn
 import torch
-from blockscale import Modulate
 from torch.nn import functional
 
 HEAD = 128  # columns of a head
@@ -49,9 +48,9 @@ class Block(torch.nn.Module):
     def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """x [rows, hidden] and the embedding [6, hidden] of a time step -> [rows, hidden]."""
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation + step
-        heads = project(self.qkv_proj, self.norms[0](x), Modulate(scale, shift))
+        heads = project(self.qkv_proj, self.norms[0](x), (scale, shift))
         x = project(self.out_proj, self.attention(heads), gate=gate, residual=x)
-        y = project(self.up_proj, self.norms[1](x), Modulate(mlp_scale, mlp_shift))
+        y = project(self.up_proj, self.norms[1](x), (mlp_scale, mlp_shift))
         return project(self.down_proj, y, "gelu_tanh", gate=mlp_gate, residual=x)
 
     def attention(self, heads: torch.Tensor) -> torch.Tensor:
@@ -66,19 +65,20 @@ class Block(torch.nn.Module):
 def project(
     layer: torch.nn.Module,
     x: torch.Tensor,
-    transform: Modulate | str = "identity",
+    transform: tuple[torch.Tensor, torch.Tensor] | str = "identity",
     gate: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """residual + gate * layer(transform(x)): of a quantized layer in two launches, as its inputs'
-    quantizer has the transform and its product's epilogue the rest."""
+    """residual + gate * layer(transform(x)), a scale and a shift or GELU: of a quantized layer in two
+    launches, as its inputs' quantizer has the transform and its product's epilogue the rest."""
     if isinstance(layer, blockscale.nn.Linear):
-        inputs = blockscale.quantize(x, layer.activations, transform=transform)
+        fused = transform if isinstance(transform, str) else blockscale.Modulate(*transform)
+        inputs = blockscale.quantize(x, layer.activations, transform=fused)
         beta = 0.0 if residual is None else 1.0
         options = {"bias": layer.bias, "gate": gate, "c": residual, "beta": beta}
         return blockscale.gemm(inputs, layer.weight, out_dtype=x.dtype, **options)
-    if isinstance(transform, Modulate):
-        x = (1 + transform.scale) * x + transform.shift
+    if isinstance(transform, tuple):
+        x = (1 + transform[0]) * x + transform[1]
     elif transform == "gelu_tanh":
         x = functional.gelu(x, approximate="tanh")
     y = layer(x)

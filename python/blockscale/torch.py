@@ -17,8 +17,9 @@ are errors. No gradient flows through them.
 - gemm(a, b, a_recipe, b_recipe, *, a_scales=None, b_scales=None, a_layout="row_major",
   b_layout="row_major", a_tensor_scale=None, b_tensor_scale=None, sense="divisor", alpha=1.0,
   alpha_factor=None, beta=0.0, c=None, bias=None, batch_invariant=False, gate=None,
-  transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or "f32" has no scales;
-  `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh, gelu_erf or swiglu too.
+  transform="identity", out_dtype=torch.bfloat16) -> Tensor. An operand of recipe "bf16", "f16" or
+  "f32" has no scales; `alpha_factor` is a tensor in place of `alpha`. `transform` is gelu_tanh,
+  gelu_erf or swiglu too.
 - gemm_out(..., *, ..., out): gemm into `out`.
 - gemm_quantize(a, b, a_recipe, b_recipe, recipe, *, ..., layout="row_major", scale_mode=None,
   tensor_scale=None, amax_floor=0.0, transform="identity") -> (values, scales): gemm's result in
