@@ -69,8 +69,8 @@ def project(
     gate: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """residual + gate * layer(transform(x)), a scale and a shift or GELU: of a quantized layer in two
-    launches, as its inputs' quantizer has the transform and its product's epilogue the rest."""
+    """residual + gate * layer(transform(x)), by a scale and a shift, or GELU: two launches of a
+    quantized layer, as its inputs' quantizer has the transform, its product's epilogue the rest."""
     if isinstance(layer, blockscale.nn.Linear):
         fused = transform if isinstance(transform, str) else blockscale.Modulate(*transform)
         inputs = blockscale.quantize(x, layer.activations, transform=fused)
