@@ -11,7 +11,6 @@
 #include "blockscale/error.h"
 #include "blockscale/gemm.h"
 #include "blockscale/quantize.h"
-#include "core/config.h"
 #include "module.h"
 #include "work.h"
 
