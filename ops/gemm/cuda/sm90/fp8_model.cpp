@@ -145,26 +145,40 @@ Fp8Heuristic best_single(const Fp8GemmSize& x, const std::vector<Fp8LaunchConfig
   return best;
 }
 
+/// Columns that are computed when the last whole wave of all of D's tiles has ended.
+std::int64_t columns_of_whole_waves(const Fp8GemmSize& x, const Fp8LaunchConfig& c,
+                                    const cuda::Chip& chip) {
+  const std::uint32_t resident = clusters_at_a_time(c, chip.multiprocessors);
+  const std::int64_t of_column = ceil_div(x.m, c.rows) * x.batch;
+  return tiles_of(x, c) / resident * resident / of_column * c.columns * x.sub_tiles();
+}
+
 /// The best division in which `first` computes all columns but the last ones; `best` if none is
 /// better.
 Fp8Heuristic best_column_split(const Fp8GemmSize& x, const Fp8LaunchConfig& first,
                                Fp8Heuristic best, const cuda::Chip& chip) {
-  Fp8GemmSize head = x;
   const std::int64_t step = least_columns(x);
-  head.n = (x.n - 1) / step * step;
-  for (int i = 0; i < kMostColumnSplits && head.n > 0; ++i, head.n -= step) {
-    if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(chip.multiprocessors)) break;
-    const Fp8GemmSize tail = columns_of(x, head.n, x.n - head.n);
+  const auto split_at = [&](std::int64_t columns, std::uint32_t least_split) {
+    const Fp8GemmSize head = columns_of(x, 0, columns);
+    if (2 * tiles_of(head, first) < static_cast<std::uint32_t>(chip.multiprocessors)) return;
+    const Fp8GemmSize tail = columns_of(x, columns, x.n - columns);
     const Waves waves = waves_of(head, first, chip.multiprocessors);
-    if (waves.all >= best.expected_seconds - kLaunch) continue;
+    if (waves.all >= best.expected_seconds - kLaunch) return;
     for (const Fp8LaunchConfig& rest : fp8_launch_configs(tail, chip)) {
+      if (rest.split < least_split) continue;
       const double seconds =
           kLaunch +
           std::max(seconds_beside(waves, tail, rest, chip.multiprocessors), bytes_of(x) / kMemory);
       if (seconds >= best.expected_seconds) continue;
-      best = {head.n, first, rest, seconds};
+      best = {columns, first, rest, seconds};
     }
-  }
+  };
+  const std::int64_t last = (x.n - 1) / step * step;
+  const std::int64_t least = std::max<std::int64_t>(step, last - (kMostColumnSplits - 1) * step);
+  for (std::int64_t columns = last; columns >= least; columns -= step) split_at(columns, 1);
+  // With more columns behind whole waves only a rest that divides K is as fast as the model says.
+  const std::int64_t whole = columns_of_whole_waves(x, first, chip) / step * step;
+  if (whole > 0 && whole < least) split_at(whole, 2);
   return best;
 }
 
