@@ -20,7 +20,7 @@ namespace {
 /// A tensor of any dimensions as the matrix of its last one; nothing where its rows are not evenly
 /// apart, or have no element.
 std::optional<MutableMatrixView> rows_of(const nb::dlpack::dltensor& x, Format dtype) {
-  if (x.ndim < 1) return std::nullopt;
+  if (x.ndim < 1 || x.strides == nullptr) return std::nullopt;
   const auto dimension = [&x](int axis) { return x.shape[axis]; };
   const int last = x.ndim - 1;
   MutableMatrixView view;
@@ -153,7 +153,8 @@ std::optional<LinearCall> looked_at(nb::handle x, nb::handle bias, nb::handle ou
   }
   if (!bias.is_none()) {
     const ElementType* const found = beside(bias);
-    if (found == nullptr || other.ndim != 1 || (other.shape[0] > 1 && other.strides[0] != 1)) {
+    if (found == nullptr || other.ndim != 1 || other.strides == nullptr ||
+        (other.shape[0] > 1 && other.strides[0] != 1)) {
       return std::nullopt;
     }
     call.bias = data_of<void>(other);

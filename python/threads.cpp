@@ -1,10 +1,9 @@
 // Whose threads do the work of the CPU: the pool's own, or those of torch. torch's OpenMP threads
 // spin for milliseconds behind each of its operators, on the cores that the pool's would need.
 #include <dlfcn.h>
-#include <link.h>
+#include <pthread.h>
 
-#include <string>
-#include <string_view>
+#include <algorithm>
 
 #include "blockscale/parallel.h"
 #include "module.h"
@@ -15,36 +14,40 @@ namespace {
 /// GNU's entry of a parallel region, which LLVM's and Intel's OpenMP have too: fn(data) on so many
 /// threads.
 using OpenMpParallel = void(void (*fn)(void*), void* data, unsigned threads, unsigned flags);
-OpenMpParallel* openmp_parallel = nullptr;
 
-/// A library of OpenMP that the process has loaded; empty if there is none. Of several, one that
-/// stands for GNU's too.
-std::string openmp_library() {
-  std::string found;
-  const auto look = [](dl_phdr_info* info, std::size_t, void* to) {
-    const std::string_view path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-    const std::string_view name = path.substr(path.rfind('/') + 1);
-    auto& best = *static_cast<std::string*>(to);
-    const bool is_llvm = name.starts_with("libomp") || name.starts_with("libiomp5");
-    if (is_llvm || (best.empty() && name.starts_with("libgomp"))) best = path;
-    return 0;
+/// Of the OpenMP that torch calls.
+struct OpenMp {
+  OpenMpParallel* parallel = nullptr;
+  int (*max_threads)() = nullptr;  // torch.set_num_threads of the calling thread
+};
+OpenMp openmp;
+
+/// Finds it as torch's library does: what was loaded before all else, or what that library names.
+bool find_openmp() {
+  void* const torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch == nullptr) return false;
+  const auto find = [torch](const char* name) {
+    void* const preloaded = dlsym(RTLD_DEFAULT, name);
+    return preloaded != nullptr ? preloaded : dlsym(torch, name);
   };
-  dl_iterate_phdr(look, &found);
-  return found;
+  openmp.parallel = reinterpret_cast<OpenMpParallel*>(find("GOMP_parallel"));
+  openmp.max_threads = reinterpret_cast<int (*)()>(find("omp_get_max_threads"));
+  return openmp.parallel != nullptr && openmp.max_threads != nullptr;
 }
 
-/// Whether the work of the CPU is done by OpenMP's threads from now on.
+/// Whether the work of the CPU is done by torch's OpenMP threads from now on. Processes that are
+/// forked have the pool's own: GNU's OpenMP would wait there for threads that are not there.
 bool share_openmp_threads() {
-  const std::string library = openmp_library();
-  if (library.empty()) return false;
-  void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr) return false;
-  openmp_parallel = reinterpret_cast<OpenMpParallel*>(dlsym(handle, "GOMP_parallel"));
-  if (openmp_parallel == nullptr) return false;
-  run_parallel_by([](int workers, void (*work)(void*), void* data) {
-    openmp_parallel(work, data, static_cast<unsigned>(workers), 0);
-  });
-  return true;
+  static const bool is_shared = [] {
+    if (!find_openmp()) return false;
+    run_parallel_by([](int workers, void (*work)(void*), void* data) {
+      const int threads = std::min(workers, openmp.max_threads());
+      openmp.parallel(work, data, static_cast<unsigned>(std::max(1, threads)), 0);
+    });
+    pthread_atfork(nullptr, nullptr, [] { run_parallel_by(nullptr); });
+    return true;
+  }();
+  return is_shared;
 }
 
 }  // namespace

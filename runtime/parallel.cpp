@@ -23,9 +23,7 @@ class SharedPieces {
       : count_(count), run_piece_(run_piece) {}
 
   void run(ParallelRunner runner, int workers) {
-    runner(
-        static_cast<int>(std::min<std::int64_t>(workers, count_)),
-        [](void* pieces) { static_cast<SharedPieces*>(pieces)->work(); }, this);
+    runner(workers, [](void* pieces) { static_cast<SharedPieces*>(pieces)->work(); }, this);
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -72,7 +70,7 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads,
     return;
   }
   if (const ParallelRunner runner = shared_runner) {
-    return SharedPieces(pieces, run_piece).run(runner, workers);
+    return SharedPieces(pieces, run_piece).run(runner, std::min(workers, effective_threads(0)));
   }
   const auto run_all = [&] {
     oneapi::tbb::parallel_for(std::int64_t{0}, pieces, run_piece,

@@ -70,12 +70,18 @@ TEST_P(ParallelTest, AnExceptionComesBackAndNothingElseBegins) {
 INSTANTIATE_TEST_SUITE_P(By, ParallelTest,
                          testing::Values(nullptr, run_by_threads, run_by_the_caller));
 
-TEST(ParallelRunnerTest, IsAskedForNoMoreThreadsThanThereArePieces) {
+TEST(ParallelRunnerTest, IsAskedForAsManyThreadsAsACallMayHave) {
   run_parallel_by(run_by_threads);
-  parallel_for(3, 1, 8, [](std::int64_t, std::int64_t) {});
-  EXPECT_EQ(asked_for, 3);
-  parallel_for(30, 1, 4, [](std::int64_t, std::int64_t) {});
-  EXPECT_EQ(asked_for, 4);
+  const int all = effective_threads(0);
+  const auto asked = [](int threads) {
+    asked_for = 0;
+    parallel_for(3, 1, threads, [](std::int64_t, std::int64_t) {});
+    return asked_for;
+  };
+  EXPECT_EQ(asked(0), all == 1 ? 0 : all);
+  EXPECT_EQ(asked(2), all == 1 ? 1 : 2);
+  EXPECT_EQ(asked(100'000), all);
+  EXPECT_EQ(asked(1), 0);
   asked_for = 0;
   parallel_for(30, 30, 4, [](std::int64_t, std::int64_t) {});  // one piece
   EXPECT_EQ(asked_for, 0);

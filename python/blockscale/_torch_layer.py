@@ -295,6 +295,7 @@ def is_seen(x: torch.Tensor) -> bool:
         or torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
     )
 

@@ -147,12 +147,17 @@ class Linear(Layer):
             ValueError: another number of inputs; x requires grad while grad mode is on; x is on
                 another device than the layer.
         """
-        if not is_seen(x):
+        if self._may_be_at_once() and not is_seen(x):
             y = x.new_empty((*x.shape[:-1], self.out_features))
             if self._at_once(x, y):
                 return y
+            del y  # its memory is for the result
         y = self._by_operators(rows_of(x, self.in_features, "x"))
         return y if x.dim() == 2 else y.view(*x.shape[:-1], self.out_features)
+
+    def _may_be_at_once(self) -> bool:
+        """A stored scale of rows would have to be written for each of them."""
+        return self.activations != "fp8_row" or self._buffers["input_scale"] is None
 
     def _at_once(self, x: torch.Tensor, y: torch.Tensor) -> bool:
         """Whether the native module took the call as it is, and y is the result."""

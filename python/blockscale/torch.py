@@ -56,8 +56,8 @@ are errors. No gradient flows through them.
 - moe_out(..., *, ..., out): moe into `out`, which may be `residual`.
 
 On the CPU they, and all that the package does once this module is imported, run on torch's OpenMP
-threads where it has them: beside these, which spin for a while behind each operator, threads of
-another pool would share their cores.
+threads where it has them, on at most as many as `torch.set_num_threads` says: beside these, which
+spin for a while behind each operator, threads of another pool would share their cores.
 
     import torch, blockscale.torch
     a, a_scales, _ = torch.ops.blockscale.quantize(x, "fp8_1x128")

@@ -185,7 +185,11 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   p.b_once = c.rows == 64;  // as far as is known: groups have few rows
   p.order = tiles.order;
   if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
-  if (x.destinations != nullptr) step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
+  if (x.destinations != nullptr) {
+    // Rows of D, of which there may be more than the product has.
+    p.epilogue.d.chunks = gemm_detail::takes_tma_store(x.d);
+    step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
+  }
   set_group_strides(p.epilogue, x);
   set_gather(step, p, x);
   set_tiles(step, tiles, c.rows, c.columns);

@@ -224,6 +224,12 @@ TEST(EmulatedGroups, GatheredAndScattered) {
                              check(problem, test::chip_of(3), emulator::random_order(2));
                            });
   }
+  // One row, to rows of D that begin anywhere.
+  for (const std::int64_t k : {48, 96, 128, 144}) {
+    test::expect_scattered(
+        {.rows = {1}, .k = k, .dtype = Format::f32, .behind = 0, .extra_columns = 1},
+        [](LaunchedProblem& problem) { check(problem, test::chip_of(3), emulator::in_order()); });
+  }
 }
 
 }  // namespace

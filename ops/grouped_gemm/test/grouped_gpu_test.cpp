@@ -183,6 +183,11 @@ TEST_F(CudaGpuGrouped, ScatteredRows) {
          .dtype = Format::f32},
         [](LaunchedProblem& problem) { run(on_device(problem), DeviceStream()); });
   }
+  for (const std::int64_t k : {48, 96, 128, 144}) {
+    test::expect_scattered(
+        {.rows = {1}, .k = k, .dtype = Format::f32, .behind = 0, .extra_columns = 1},
+        [](LaunchedProblem& problem) { run(on_device(problem), DeviceStream()); });
+  }
 }
 
 TEST_F(CudaGpuGrouped, ReplaysHaveOtherGroupsAndTheSameBits) {
