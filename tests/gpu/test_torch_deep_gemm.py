@@ -10,7 +10,7 @@ import sys
 import pytest
 from gpu_torch import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "package"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "package/compat"))
 
 import deep_gemm_cases as cases  # noqa: E402
 from blockscale.compat import deep_gemm  # noqa: E402

@@ -212,7 +212,7 @@ run_package_pytest() { package_pytest build/venv pytest-package tests/package; }
 run_torch_pytest() {
   fetch_demo_model # for its weights
   BLOCKSCALE_MODEL=$PWD/$demo/model/model.safetensors \
-    package_pytest build/venv-torch pytest-torch tests/package/{nn,test_torch*.py,test_calibrator.py}
+    package_pytest build/venv-torch pytest-torch tests/package/{compat,nn,test_torch*.py,test_calibrator.py}
 }
 
 package_pytest() { # ENVIRONMENT NAME PATH...

@@ -432,7 +432,7 @@ def test_errors_of_operators_leave_results_alone() -> None:
 
 
 def test_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/python.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/python.md").read_text()
     (part,) = re.findall(r"^- `lightx2v`: (.*?)^- ", page, re.M | re.S)
     for name in re.findall(r"`(\w+_\w+)`", part):
         assert hasattr(lightx2v, name) or hasattr(lightx2v.MMWeightTemplate, name), name

@@ -123,7 +123,7 @@ def test_as_many_bytes_differ_as_the_page_says() -> None:
         ours = lightx2v.scaled_nvfp4_quant(weight, factor)
         ours = (ours[0].numpy(), ours[1].view(torch.uint8).numpy())
         different += [(a != b).sum() for a, b in zip(theirs(weight, factor), ours, strict=True)]
-    page = (Path(__file__).resolve().parents[2] / "docs/interop.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/interop.md").read_text()
     part = page.partition("## Bytes of LightX2V's own quantizers")[2]
     row = re.search(r"\| `nvfp4` \| (\d+) of 272480 \| (\d+) of 34060 ", part)
     assert row is not None
