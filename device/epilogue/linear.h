@@ -25,8 +25,8 @@ struct EpilogueScales {
 };
 
 struct LinearEpilogue {
-  EpilogueMatrix d, c, bias,
-      gate;  // c is read with beta != 0, bias and gate where data is not null
+  EpilogueMatrix d, c;                       // c is read with beta != 0
+  EpilogueMatrix bias, gate;                 // read where data is not null
   EpilogueScales row_scales, column_scales;  // of A and of B: sums times these, then times alpha
   const float* alpha_factor = nullptr;       // on the device, times alpha; null: 1
   uint32_t alpha_factor_stride = 0;          // between groups, as bias.batch_stride

@@ -95,17 +95,23 @@ void check_pair(Recipe a, Recipe b) {
                   recipe_traits(a).name + ": no such pair (docs/numerics.md lists the pairs)");
 }
 
-void check_bias(const void* bias, Format dtype, const char* argument) {
+void check_bias(const void* bias, Format dtype, const char* argument, const char* dtype_argument) {
   if (bias == nullptr) return;
   if (dtype != Format::f32 && dtype != Format::f16 && dtype != Format::bf16) {
     const int value = static_cast<int>(dtype);
     const std::string name =
         value < kFormatCount ? format_traits(dtype).name : std::to_string(value);
-    const char* const of_dtype = std::string_view(argument) == "gate" ? "gate_dtype" : "bias_dtype";
-    fail(of_dtype, "is " + name + ", must be f32, f16 or bf16");
+    fail(dtype_argument, "is " + name + ", must be f32, f16 or bf16");
   }
   checks::check_pointer(argument, "", bias, false,
                         static_cast<std::size_t>(format_traits(dtype).bits / 8));
+}
+
+bool has_chunks(const MutableMatrixView& d) {
+  const std::int64_t size = format_traits(d.dtype).bits / 8;
+  return reinterpret_cast<std::uintptr_t>(d.data) % 16 == 0 && d.columns * size % 16 == 0 &&
+         (d.rows <= 1 || d.row_stride * size % 16 == 0) &&
+         (d.batch <= 1 || d.batch_stride * size % 16 == 0);
 }
 
 namespace {
@@ -281,7 +287,7 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
   check_batch("a.batch", x.a.batch, x.d.batch);
   check_batch("b.batch", x.b.batch, x.d.batch);
   check_bias(x.bias, x.bias_dtype);
-  check_bias(x.gate, x.gate_dtype, "gate");
+  check_bias(x.gate, x.gate_dtype, "gate", "gate_dtype");
   if (x.gate != nullptr && x.quantized) fail("gate", "is given, must not be with `quantized`");
   checks::check_pointer("alpha_factor", "", x.alpha_factor, false, alignof(float));
   if (x.beta != 0.0f) {

@@ -18,7 +18,10 @@ GemmArguments validated(const GemmArguments& arguments, const GemmOptions& optio
 
 /// Throws unsupported for a pair of recipes that gemm does not compute.
 void check_pair(Recipe a, Recipe b);
-void check_bias(const void* bias, Format dtype, const char* argument = "bias");
+void check_bias(const void* bias, Format dtype, const char* argument = "bias",
+                const char* dtype_argument = "bias_dtype");
+/// Whether all rows of D begin and end at multiples of 16 bytes.
+bool has_chunks(const MutableMatrixView& d);
 /// Fills in d, or `quantized` and d's shape, of arguments whose a and b are resolved; checks what
 /// becomes of `quantized`.
 void resolve_result(GemmArguments& x);

@@ -11,7 +11,6 @@
 
 #include "ops/common/checks.h"
 #include "ops/common/regions.h"
-#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/call_memory.h"
 
@@ -100,7 +99,7 @@ void check_destinations(const GroupedGemmArguments& x) {
   }
   if (x.quantized) fail_unsupported("quantized", "is given, must not be with destinations");
   if (!x.adds) return;
-  if (x.d.dtype != Format::f32 && !gemm_detail::takes_tma_store(x.d)) {
+  if (x.d.dtype != Format::f32 && !gemm_detail::has_chunks(x.d)) {
     fail_unsupported("d", std::string("is ") + format_traits(x.d.dtype).name +
                               " whose rows do not begin and end at multiples of 16 bytes, must be "
                               "f32 or have such rows with `adds`");

@@ -9,7 +9,6 @@
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/problem.h"
-#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/validate.h"
 #include "ops/grouped_gemm/validate.h"
 #include "ops/moe/validate.h"
@@ -382,8 +381,7 @@ bool adds_rows(const MoeArguments& x) {
   constexpr std::int64_t kLeastRows = 64, kLeastInner = 512;
   const std::int64_t experts = std::max(experts_of(x), x.all_experts);
   return !x.deterministic && x.x.rows * x.top_k >= kLeastRows * experts &&
-         inner_of(x) >= kLeastInner &&
-         (x.y.dtype == Format::f32 || gemm_detail::takes_tma_store(x.y));
+         inner_of(x) >= kLeastInner && (x.y.dtype == Format::f32 || gemm_detail::has_chunks(x.y));
 }
 
 std::int64_t part_bytes(const MoeArguments& x, std::int64_t tokens, Gather gather) {

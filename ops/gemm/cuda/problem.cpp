@@ -7,7 +7,6 @@
 
 #include "blockscale/error.h"
 #include "ops/gemm/cuda/specs.h"
-#include "ops/gemm/cuda/tensor_maps.h"
 #include "ops/gemm/validate.h"
 #include "runtime/kernels/architecture.h"
 
@@ -86,7 +85,7 @@ LinearEpilogue epilogue_of(const GemmArguments& x) {
   LinearEpilogue e;
   if (!x.quantized) {
     e.d = matrix_of(x.d);
-    e.d.chunks = takes_tma_store(x.d);
+    e.d.chunks = has_chunks(x.d);
   }
   if (x.beta != 0) e.c = matrix_of(x.c);
   e.bias.data = static_cast<std::uint8_t*>(const_cast<void*>(x.bias));

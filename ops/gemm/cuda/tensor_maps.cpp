@@ -82,13 +82,6 @@ TensorMapDescription map_of_scales(const ScaledTensorView& x, std::uint32_t box_
   return d;
 }
 
-bool takes_tma_store(const MutableMatrixView& d) {
-  const std::int64_t size = format_traits(d.dtype).bits / 8;
-  return reinterpret_cast<std::uintptr_t>(d.data) % 16 == 0 && d.columns * size % 16 == 0 &&
-         (d.rows <= 1 || d.row_stride * size % 16 == 0) &&
-         (d.batch <= 1 || d.batch_stride * size % 16 == 0);
-}
-
 TensorMapDescription map_of_results(const MutableMatrixView& x, std::uint32_t box_bytes) {
   const auto size = static_cast<std::uint64_t>(format_traits(x.dtype).bits / 8);
   const auto columns = static_cast<std::uint64_t>(x.columns);

@@ -40,8 +40,6 @@ bool takes_copied_scales(const ScaledTensorView& x, int block_rows);
 TensorMapDescription map_of_scales(const ScaledTensorView& x, std::uint32_t box_rows,
                                    std::uint32_t box_blocks);
 
-/// Whether tensor copies can write D: all rows begin and end at multiples of 16 bytes.
-bool takes_tma_store(const MutableMatrixView& d);
 /// D, in boxes of 16 rows of `box_bytes` (64 or 128).
 TensorMapDescription map_of_results(const MutableMatrixView& d, std::uint32_t box_bytes);
 

@@ -187,7 +187,7 @@ GroupedStep fp8_step_of(const GroupedGemmArguments& x, const cuda::Chip& chip) {
   if (!x.quantized) p.epilogue.rows = static_cast<std::uint32_t>(x.d.rows);
   if (x.destinations != nullptr) {
     // Rows of D, of which there may be more than the product has.
-    p.epilogue.d.chunks = gemm_detail::takes_tma_store(x.d);
+    p.epilogue.d.chunks = gemm_detail::has_chunks(x.d);
     step.maps[static_cast<std::size_t>(Fp8GemmMap::d)] = {};
   }
   set_group_strides(p.epilogue, x);
@@ -482,7 +482,9 @@ std::string text_of(const Fp8GroupedParams& p) {
   return text_of(p.order) + ", " + std::to_string(p.stages) + " stages" +
          (p.gather.index != nullptr ? ", A gathered" : "") +
          (p.a_scales.data == nullptr ? ", scales at the end" : "") +
-         (p.epilogue.d.chunks ? ", stored as boxes but for last rows" : "");
+         (!p.epilogue.d.chunks  ? ""
+          : p.order.map.moves() ? ", rows moved in chunks of 16 bytes"
+                                : ", stored as boxes but for last rows");
 }
 std::string text_of(const Fp8FewRowsParams& p) {
   return ", K divided among " + std::to_string(1u << p.division_shift) + " warps" +

@@ -111,12 +111,7 @@ Launches launches_of(const MoeArguments& x, std::int64_t first, std::int64_t tok
   const auto needs = [&](std::int64_t bytes) { launches.bytes = std::max(launches.bytes, bytes); };
   plan.tokens = part.sort.tokens;
   if (part.scales) plan.join_scales = join_scales_step(*part.scales, chip);
-  plan.sort = plan_sort(validated(part.sort), chip, beside);
-  if (part.row_weights.of_rows != nullptr) {
-    auto& sorted = std::get<SortParams>(plan.sort.steps.front().params);
-    sorted.weights = part.row_weights.weights;
-    sorted.weight_of_row = part.row_weights.of_rows;
-  }
+  plan.sort = plan_sort(validated(part.sort), chip, beside, part.row_weights);
   needs(plan.sort.workspace_bytes);
   if (part.weigh) plan.weigh = weigh_step(*part.weigh, chip);
   const auto plan_tokens = [&](const QuantizeRows& of) {

@@ -14,7 +14,7 @@ std::string text_of(const LaunchShape& shape) {
 }
 
 /// Without padding: what pads sorted entries says where these go.
-SortStep sort_step(const MoeSortArguments& x) {
+SortStep sort_step(const MoeSortArguments& x, const RowWeights& weights) {
   SortParams p;
   p.ids = x.ids;
   p.entries = static_cast<std::uint32_t>(entries_of(x));
@@ -28,6 +28,8 @@ SortStep sort_step(const MoeSortArguments& x) {
   p.entry_of_row = x.entry_of_row;
   p.token_of_row = x.token_of_row;
   p.rows = x.padded_rows;
+  p.weights = weights.weights;
+  p.weight_of_row = weights.of_rows;
   return {kSortKernel, shape_of(p.experts + 1, kSortThreads, kSortSharedBytes), p};
 }
 
@@ -97,12 +99,13 @@ RoutePlan plan_route(const RouteArguments& x, const cuda::Chip& chip) {
   return plan;
 }
 
-SortPlan plan_sort(const MoeSortArguments& x, const cuda::Chip& chip, void* workspace) {
+SortPlan plan_sort(const MoeSortArguments& x, const cuda::Chip& chip, void* workspace,
+                   const RowWeights& weights) {
   SortPlan plan;
   plan.architecture = chip.architecture;
   if (!makes_anything(x)) return plan;
   if (x.tile == 1) {
-    plan.steps.push_back(sort_step(x));
+    plan.steps.push_back(sort_step(x, weights));
     return plan;
   }
   const auto take = [&](std::int64_t numbers) {
@@ -117,7 +120,7 @@ SortPlan plan_sort(const MoeSortArguments& x, const cuda::Chip& chip, void* work
   sorted.entry_of_row = take(entries_of(x));
   sorted.token_of_row = nullptr;
   sorted.padded_rows = nullptr;
-  plan.steps.push_back(sort_step(sorted));
+  plan.steps.push_back(sort_step(sorted, {}));
   const SortParams params = std::get<SortParams>(plan.steps.front().params);
   plan.steps.push_back(pad_step(x, params, chip));
   return plan;

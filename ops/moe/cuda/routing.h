@@ -14,6 +14,7 @@
 #include "ops/moe/kernels/pad.cuh"
 #include "ops/moe/kernels/route.cuh"
 #include "ops/moe/kernels/sort.cuh"
+#include "ops/moe/layer.h"
 
 namespace blockscale::moe_detail {
 
@@ -46,7 +47,8 @@ struct SortPlan {
 
 /// Of validated arguments. `workspace` is not looked at.
 RoutePlan plan_route(const RouteArguments& validated, const cuda::Chip& chip);
+/// `weights` are sorted too; without tiles.
 SortPlan plan_sort(const MoeSortArguments& validated, const cuda::Chip& chip,
-                   void* workspace = nullptr);
+                   void* workspace = nullptr, const RowWeights& weights = {});
 
 }  // namespace blockscale::moe_detail

@@ -46,28 +46,42 @@ gemm_detail::GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
 
 class CudaGpuMoe : public test::OnGpu {};
 
+/// A layer's arguments, and what its workspace holds when it has run.
+struct Ran {
+  MoeArguments arguments;
+  gemm_detail::Array<std::uint8_t> workspace;
+};
+
+Ran run(LayerProblem& problem) {
+  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
+  const auto device = on_device(x);
+  const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
+  Ran ran = {x, gemm_detail::allocate<std::uint8_t>(bytes)};
+  const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
+  const DeviceStream stream;
+  cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
+  stream.wait();
+  device.copy_results();
+  workspace.copy_to_host(ran.workspace.get(), static_cast<std::size_t>(bytes));
+  EXPECT_TRUE(problem.y().is_poison_intact());
+  return ran;
+}
+
 /// Runs a layer twice, which has the same bytes, and checks each step by the memory that the first
 /// run left.
 void check(const LayerCase& of) {
   SCOPED_TRACE(test::text_of(of));
   Random random(2);
   LayerProblem problem(random, of);
-  const MoeArguments x = moe_detail::validated(problem.arguments(), {});
-  const auto device = on_device(x);
-  const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
-  const auto memory = gemm_detail::allocate<std::uint8_t>(bytes);
-  const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
-  const DeviceStream stream;
-  cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
-  stream.wait();
-  device.copy_results();
-  workspace.copy_to_host(memory.get(), static_cast<std::size_t>(bytes));
-  EXPECT_TRUE(problem.y().is_poison_intact());
+  const Ran ran = run(problem);
+  const MoeArguments& x = ran.arguments;
   const std::vector<std::uint8_t> first = problem.y().bytes();
   const cuda::Chip& chip = cuda::default_chip();
-  const auto plan = moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip, memory.get());
+  const auto plan =
+      moe_detail::plan_moe(x, moe_detail::parts_of(x, {}, chip), chip, ran.workspace.get());
   const auto multiply = [&](const GroupedGemmArguments& up) {
     const auto product = on_device(grouped_gemm_detail::validated(up));
+    const DeviceStream stream;
     cuda::grouped_gemm(product.arguments(), {stream.handle()});
     stream.wait();
     product.copy_results();
@@ -75,11 +89,9 @@ void check(const LayerCase& of) {
   const auto& shared = plan.parts[0].shared;
   const auto shared_path = shared && shared->down.is_fp8() ? gemm_detail::GemmPath::sm90_fp8
                                                            : gemm_detail::GemmPath::plain;
-  test::expect_layer(problem.arguments(), memory.get(), moe_detail::gather_of_cuda(x), multiply,
-                     path_of(plan.parts[0].up), path_of(plan.parts[0].down), shared_path);
-  cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
-  stream.wait();
-  device.copy_results();
+  test::expect_layer(problem.arguments(), ran.workspace.get(), moe_detail::gather_of_cuda(x),
+                     multiply, path_of(plan.parts[0].up), path_of(plan.parts[0].down), shared_path);
+  (void)run(problem);
   EXPECT_EQ(problem.y().bytes(), first);
 }
 
@@ -146,30 +158,16 @@ TEST_F(CudaGpuMoe, ResidualsAndTypes) {
 }
 
 TEST_F(CudaGpuMoe, RowsThatAreAdded) {
-  const auto run = [](LayerProblem& problem, gemm_detail::Array<std::uint8_t>& memory) {
-    const MoeArguments x = moe_detail::validated(problem.arguments(), {});
-    const auto device = on_device(x);
-    const std::int64_t bytes = cuda::moe_workspace_bytes(device.arguments());
-    memory = gemm_detail::allocate<std::uint8_t>(bytes);
-    const DeviceBuffer workspace(static_cast<std::size_t>(bytes));
-    const DeviceStream stream;
-    cuda::moe(device.arguments(), {}, {stream.handle(), workspace.data(), bytes});
-    stream.wait();
-    device.copy_results();
-    workspace.copy_to_host(memory.get(), static_cast<std::size_t>(bytes));
-    EXPECT_TRUE(problem.y().is_poison_intact());
-    return x;
-  };
   const auto check_added = [&](LayerCase of) {
     SCOPED_TRACE(test::text_of(of));
     Random random(2), again(2);
     LayerProblem ordered(random, of);
     of.deterministic = false;
     LayerProblem added(again, of);
-    gemm_detail::Array<std::uint8_t> memory, ignored;
-    const MoeArguments x = run(ordered, memory), y = run(added, ignored);
-    const auto part =
-        moe_detail::part_of(x, 0, of.tokens, memory.get(), moe_detail::gather_of_cuda(x));
+    const Ran in_order = run(ordered);
+    const MoeArguments &x = in_order.arguments, y = run(added).arguments;
+    const auto part = moe_detail::part_of(x, 0, of.tokens, in_order.workspace.get(),
+                                          moe_detail::gather_of_cuda(x));
     EXPECT_TRUE(moe_detail::adds_rows(y));
     EXPECT_EQ(test::count_far(part, x, y.y), 0) << format_traits(of.y).name;
   };

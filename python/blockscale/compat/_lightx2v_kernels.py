@@ -146,8 +146,8 @@ def product(
     """alpha * mat_a mat_b^T + bias in `dtype`; without alpha it is 1. Options are those of `gemm`
     and of its operator."""
     if not is_seen(mat_a):
-        given = (mat_a, mat_b, scales_a, scales_b, alpha, bias)
-        return _multiply(recipes, *given, out_dtype=dtype, **options)
+        operands = (mat_a, mat_b, scales_a, scales_b, alpha, bias)
+        return _multiply(recipes, operands, out_dtype=dtype, **options)
     return torch.ops.blockscale.gemm(
         *(mat_a, mat_b, *recipes),
         a_scales=scales_a,
@@ -161,16 +161,9 @@ def product(
     )
 
 
-def _multiply(
-    recipes: tuple[str, str],
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
-    scales_a: torch.Tensor,
-    scales_b: torch.Tensor,
-    alpha: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    **options: Any,
-) -> torch.Tensor:
+def _multiply(recipes: tuple[str, str], operands: tuple[Any, ...], **options: Any) -> torch.Tensor:
+    """`product` by the package's function."""
+    mat_a, mat_b, scales_a, scales_b, alpha, bias = operands
     factor: Any = 1.0
     if alpha is not None:
         factor = scalar(alpha, "alpha")
@@ -205,7 +198,7 @@ def add_gated_product(
     if is_seen(residual):
         residual.copy_(product(recipes, *operands, dtype=residual.dtype, **sums))
     else:
-        _multiply(recipes, *operands, out=residual, **sums)
+        _multiply(recipes, operands, out=residual, **sums)
 
 
 def _require_addends(
@@ -274,7 +267,7 @@ def _quantize_into(
 
 def _multiplier(a: str, b: str, transform: str = "identity") -> Callable[..., None]:
     def kernel(out: torch.Tensor, *operands: Any) -> None:
-        _multiply((a, b), *operands[:6], out=out, transform=transform)
+        _multiply((a, b), operands[:6], out=out, transform=transform)
 
     return kernel
 
