@@ -152,12 +152,12 @@ def _quantize_shapes(
     has_factors = traits.tensor_scale and tensor_scale is None
     factors = (x.shape[0] if len(x.shape) == 3 else 1) if has_factors else 0
     return (
-        *_results_like(x, x.shape, traits, layout, transform),
+        *results_like(x, x.shape, traits, layout, transform),
         x.new_empty((factors,), dtype=torch.float32),
     )
 
 
-def _results_like(
+def results_like(
     x: torch.Tensor, shape: Sequence[Any], traits: RecipeTraits, layout: str, transform: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales of `shape`, transformed and quantized, where `x` is."""
@@ -311,7 +311,7 @@ def _grouped_gemm_quantize_shapes(
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (_rows_of_product(a, index), b.shape[-2])
-    return _results_like(a, shape, traits_of(recipe, "recipe"), layout, transform)
+    return results_like(a, shape, traits_of(recipe, "recipe"), layout, transform)
 
 
 def _masked_grouped_gemm_shape(
@@ -368,7 +368,7 @@ def _gemm_quantize_shapes(
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     traits = traits_of(recipe, "recipe")
-    return _results_like(a, _ops.product_shape(a.shape, b.shape), traits, layout, transform)
+    return results_like(a, _ops.product_shape(a.shape, b.shape), traits, layout, transform)
 
 
 def _rehearsed(

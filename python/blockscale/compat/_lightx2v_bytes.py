@@ -18,7 +18,7 @@ import torch
 
 from .._arrays import plain
 from .._torch_layer import is_seen
-from ._lightx2v_kernels import Quantized, define
+from ._lightx2v_kernels import Quantized, define, quantized_like
 
 _BLOCK = 16
 _SIXTH = float.fromhex("0x1.555556p-3")  # 1 / 6 in float32
@@ -91,10 +91,7 @@ def _in_tiles(scales: torch.Tensor) -> torch.Tensor:
 
 
 def _shapes(input: torch.Tensor, _: torch.Tensor) -> Quantized:
-    m, n = input.shape
-    tiles = ((m + 127) // 128 * 128, (n // _BLOCK + 3) // 4 * 4)
-    values = input.new_empty((m, n // 2), dtype=torch.uint8)
-    return values, input.new_empty(tiles, dtype=torch.float8_e4m3fn)
+    return quantized_like(input, "nvfp4")
 
 
 _library = torch.library.Library("blockscale_lightx2v", "FRAGMENT")

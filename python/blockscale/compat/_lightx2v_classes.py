@@ -228,21 +228,21 @@ class _Fp8(_Weight):
             found["weight_scale"] = found["weight_scale"].to(torch.float32)
 
 
-def _column(scales: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales of rows, however they are stored, as [rows, 1]; one scale as [1, 1]."""
-    return scales.reshape(-1, 1) if scales.numel() in (1, rows) else scales
-
-
-class MMWeightWfp8channelAfp8channeldynamic(_Fp8):
-    """FP8 weights with a scale a row; inputs get a scale a row as they come. It stands for
-    LightX2V's classes of several libraries."""
-
-    recipe = inputs = "fp8_row"
+class _Fp8Rows(_Fp8):
+    """Scales of rows, however they are stored, are [rows, 1] here; one scale is [1, 1]."""
 
     def _derive(self, found: Tensors, names: Mapping[str, str]) -> None:
         super()._derive(found, names)
         if "weight_scale" in found:
-            found["weight_scale"] = _column(found["weight_scale"], found["weight"].shape[0])
+            scales, rows = found["weight_scale"], found["weight"].shape[0]
+            found["weight_scale"] = scales.reshape(-1, 1) if scales.numel() in (1, rows) else scales
+
+
+class MMWeightWfp8channelAfp8channeldynamic(_Fp8Rows):
+    """FP8 weights with a scale a row; inputs get a scale a row as they come. It stands for
+    LightX2V's classes of several libraries."""
+
+    recipe = inputs = "fp8_row"
 
 
 class MMWeightWfp8block128Afp8channelgroup128dynamic(_Fp8):
@@ -251,13 +251,13 @@ class MMWeightWfp8block128Afp8channelgroup128dynamic(_Fp8):
     recipe, inputs = "fp8_128x128", "fp8_1x128"
 
 
-class MMWeightWfp8tensorAfp8tensordynamic(_Fp8):
+class MMWeightWfp8tensorAfp8tensordynamic(_Fp8Rows):
     """FP8 weights with one scale, or one a row; inputs have one that is stored, `input_scale`.
     Weights that are quantized as they are loaded get one a row if the configuration's
     `weight_scale_granularity` is "channel"."""
 
     recipe = "fp8_tensor"
-    parts = (*_Fp8.parts, "input_scale")
+    parts = (*_Fp8Rows.parts, "input_scale")
 
     input_scale: torch.Tensor | None
 
@@ -273,8 +273,6 @@ class MMWeightWfp8tensorAfp8tensordynamic(_Fp8):
 
     def _derive(self, found: Tensors, names: Mapping[str, str]) -> None:
         super()._derive(found, names)
-        if "weight_scale" in found:
-            found["weight_scale"] = _column(found["weight_scale"], found["weight"].shape[0])
         if "input_scale" in found:
             scale = found["input_scale"].to(torch.float32)
             found["input_scale"] = scalar(scale, names["input_scale"]).reshape(1, 1)

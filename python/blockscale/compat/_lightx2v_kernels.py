@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import torch as _operators  # noqa: F401 (registers torch.ops.blockscale)
 from .._ops import gemm, quantize
-from .._tensor import ScaledTensor
+from .._tensor import ScaledTensor, traits_of
 from .._torch_layer import PLAIN, is_seen
 from .._transform import Modulate, Transform
+from ..torch import results_like  # which registers torch.ops.blockscale
 
 _LAYOUT = "swizzled_128x4"
 _OPERANDS_OF_QUANTIZE = {
@@ -93,6 +93,13 @@ def quantized(
     return result.values.view(torch.uint8), result.scales
 
 
+def quantized_like(input: torch.Tensor, recipe: str) -> Quantized:
+    """The shapes and dtypes of `quantized`, without numbers."""
+    traits = traits_of(recipe, "recipe")
+    values, scales = results_like(input, input.shape, traits, _LAYOUT, "identity")
+    return values.view(torch.uint8), scales
+
+
 def modulated(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> Quantized:
     """`quantized` to MXFP8 of input * (1 + scale) + shift."""
     if input.dim() != 2:
@@ -110,10 +117,7 @@ def _modulated(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) ->
 
 
 def _modulated_shapes(input: torch.Tensor, *_: torch.Tensor) -> Quantized:
-    m, n = input.shape
-    tiles = ((m + 127) // 128 * 128, (n // 32 + 3) // 4 * 4)
-    values = input.new_empty((m, n), dtype=torch.uint8)
-    return values, input.new_empty(tiles, dtype=torch.float8_e8m0fnu)
+    return quantized_like(input, "mxfp8_e4m3")
 
 
 def _modulation(input: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> Modulate:

@@ -14,12 +14,21 @@ from .._torch_layer import rows_of
 from ._lightx2v_lora import Additions, itself, place_of_weights
 
 Tensors = dict[str, torch.Tensor]
+_NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 def of_block(name: str, index: int) -> str:
     """`name` with `index` in place of its first number: blocks.0.ffn.0.weight of block 7 is
     blocks.7.ffn.0.weight."""
-    return re.sub(r"\.\d+(?=\.|$)", f".{index}", name, count=1)
+    return _NUMBER.sub(f".{index}", name, count=1)
+
+
+def _block_of(name: str) -> str:
+    """The first number of `name`."""
+    found = _NUMBER.search(name)
+    if found is None:
+        raise ValueError(f"weight_name: is {name}, must have a block's number for a folder")
+    return found[1]
 
 
 def _read(path: Path, names: Mapping[str, str]) -> Tensors:
@@ -325,8 +334,7 @@ class MMWeightTemplate(Additions):
             raise ValueError("lazy_load_file: is missing, must be given to read a weight from disk")
         path = Path(self.lazy_load_file)
         if path.is_dir():
-            block = rename(self.weight_name).split(".")[1]
-            path /= f"block_{block}.safetensors"
+            path /= f"block_{_block_of(rename(self.weight_name))}.safetensors"
         return self._gather(_read(path, self._names(rename)), rename)
 
     def _forget(self) -> None:

@@ -410,7 +410,7 @@ def test_tensors_that_do_not_fit(kind: str) -> None:
             weight.load(plain() | {NAMES[0]: normal(N, 150)})
 
 
-def test_refills_that_do_not_fit_change_nothing() -> None:
+def test_refills_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     weight = loaded("nvfp4", stored("nvfp4"), create_cuda_buffer=True)
     weight.load_state_dict(stored("nvfp4"), 0)
     smaller = stored("nvfp4", 1)
@@ -441,5 +441,7 @@ def test_refills_that_do_not_fit_change_nothing() -> None:
     assert not weight.has_lora_branch
     with pytest.raises(ValueError, match="input_tensor: shape is"):
         weight.apply(inputs(5, 80))
+    with pytest.raises(ValueError, match="weight_name: is ffn.weight, must have a block's number"):
+        REGISTER["mxfp8"]("ffn.weight", None, True, False, True, tmp_path).load(None)
     with pytest.raises(ValueError, match="lazy_load_file: is missing"):
         REGISTER["mxfp4"](*NAMES, lazy_load=True)
