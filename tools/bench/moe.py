@@ -28,6 +28,8 @@ TOP_K = 8
 CHAIN = 4.2e-6
 #: Of |y - y'| / |y'|, y' being the layer with its quantization.
 LARGEST_ERROR = 0.006
+#: The same where TOP_K rows are added in bf16: with the sums' roundings, 0.0032, beside it.
+LARGEST_ADDED_ERROR = 0.007
 
 
 class Layer(NamedTuple):
@@ -253,9 +255,9 @@ def measure_case(
     first = Call(case, weights, 1)
     count = max(1, min(32, math.ceil(3 * l2_bytes / first.work.bytes)))
     calls = [first, *(Call(case, weights, seed) for seed in range(2, count + 1))]
-    error, of_added = first.error(), first.error(deterministic=False)
-    if not (error <= LARGEST_ERROR and of_added <= 2 * LARGEST_ERROR):
-        raise SystemExit(f"moe: {case}: the errors are {error}, {of_added}; nothing to time")
+    error, added_error = first.error(), first.error(deterministic=False)
+    if not (error <= LARGEST_ERROR and added_error <= LARGEST_ADDED_ERROR):
+        raise SystemExit(f"moe: {case}: the errors are {error}, {added_error}; nothing to time")
     in_graph = count * math.ceil(8 / count)
     floors = [floor_seconds(call.work, read, operations) for call in calls]
     graphs = {
@@ -279,6 +281,7 @@ def measure_case(
         "added_microseconds": times["added"],
         "ratio": floor / ours,
         "error": error,
+        "added_error": added_error,
     }
 
 
