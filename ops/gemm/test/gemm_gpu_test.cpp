@@ -356,7 +356,7 @@ TEST_F(CudaGpuGemm, RowsThatBeginAnywhere) {
 TEST_F(CudaGpuGemm, LastColumnsBesideALastWave) {
   Problem p;
   p.m = 2048;
-  p.n = 1056;
+  p.n = 1184;
   p.k = 4096;
   p.b = Recipe::fp8_1x128;
   p.family = InputFamily::normal;

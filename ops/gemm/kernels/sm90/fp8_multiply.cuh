@@ -109,16 +109,20 @@ class Multiplier {
   template <class Meanwhile>
   BLOCKSCALE_DEVICE void multiply_ping_pong(uint32_t count, uint32_t boundary, float (&sums)[kSums],
                                             const Meanwhile& meanwhile) {
-    static_assert(kConfig.promotion == Promotion::blocks);
     KBlock<kConfig> x;
     bool is_there = false;  // the next stage, as far as is known
     BLOCKSCALE_NO_UNROLL
     while (--count != 0) {
       take_turn(x, is_there);
       ptx::wgmma_wait_group<0>(x.products);
-      leave(x.stage);
-      is_there = shared_.ring.is_full(place_);
-      add_by_blocks(x, boundary, sums);
+      if constexpr (kConfig.promotion == Promotion::blocks) {
+        leave(x.stage);
+        is_there = shared_.ring.is_full(place_);
+        add_by_blocks(x, boundary, sums);
+      } else {
+        is_there = shared_.ring.is_full(place_);
+        add_by_columns(x, sums);
+      }
     }
     take_turn(x, is_there);
     meanwhile();
@@ -200,7 +204,6 @@ class Multiplier {
       add_by_blocks(x, boundary, sums);
     } else {
       add_by_columns(x, sums);
-      leave(x.stage);
     }
   }
 
@@ -232,6 +235,7 @@ class Multiplier {
       const uint32_t column = 8 * static_cast<uint32_t>(j) + lane_ % 4 * 2;
       const auto b =
           ptx::ld_shared<device::Vector<float, 2>>(shared_.column_scale(x.stage, column));
+      if (j == kSums / 4 - 1) leave(x.stage);
       BLOCKSCALE_UNROLL
       for (int i = 4 * j; i < 4 * j + 4; ++i) {
         const float by_row = ptx::mul_rn(x.products.get(i), x.scales.at[i / 2 % 2]);
