@@ -1,0 +1,189 @@
+"""Times products of few rows with FP4 weights on a GPU, beside reading these and torch's in bf16.
+
+Options: [--rows M...] [--repeats N]
+
+The weights are the five of ../shared/baselines.md, as files have them: values packed, scales in
+row_major. `read` is the fastest of a few kernels that only read values and scales; `bf16` is
+torch's product with the dequantized weight; `ours` begins when the call before it has ended, and
+`chained` may begin before, as calls do by default. Graphs, cold weights, medians. No file is
+written where rows are named.
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import record
+from gemm import at_least, captured, median_microseconds
+
+#: N x K.
+LAYERS = ((7168, 2048), (4096, 7168), (24576, 1536), (8192, 8192), (28672, 4096))
+RECIPES = ("nvfp4", "mxfp4")
+ROWS = (1, 8, 16)
+#: Time over that of reading: what the geometric mean over the layers may be.
+ASKED = {1: 1.8, 8: 2.2, 16: 2.4}
+#: Of |D - D'| / |D'|, D' being the product with dequantized weights in f32.
+LARGEST_ERROR = 3e-3
+LEAST_CALLS = 8
+
+READ_SOURCE = """
+extern "C" __global__ void __launch_bounds__(512) read_bytes(
+    const uint4* values, int count, unsigned* never) {
+  const int step = gridDim.x * blockDim.x;
+  uint4 seen = {0, 0, 0, 0};
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (; i + step < count; i += 2 * step) {
+    const uint4 a = __ldg(values + i), b = __ldg(values + i + step);
+    seen.x ^= a.x ^ b.x, seen.y ^= a.y ^ b.y, seen.z ^= a.z ^ b.z, seen.w ^= a.w ^ b.w;
+  }
+  if (i < count) seen.x ^= __ldg(values + i).x;
+  if ((seen.x ^ seen.y ^ seen.z ^ seen.w) == 0x9e3779b9u && never[0] == 1) never[1] = seen.x;
+}
+"""
+#: Blocks of a multiprocessor that reading is tried with.
+READ_BLOCKS = (2, 4, 8)
+
+
+class Weight:
+    """A weight in memory of its own, and what is read of it: values, and scales behind them."""
+
+    def __init__(self, columns: int, k: int, recipe: str, seed: int) -> None:
+        import blockscale
+        import torch
+
+        generator = torch.Generator("cuda").manual_seed(seed)
+        x = torch.randn(columns, k, dtype=torch.bfloat16, device="cuda", generator=generator)
+        self.b = blockscale.quantize(x, recipe)
+        self.plain = blockscale.dequantize(self.b).bfloat16()
+        parts = (self.b.values, self.b.scales)
+        self.bytes = torch.cat([part.view(torch.uint8).flatten() for part in parts])
+
+
+def contenders(x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
+    import blockscale
+    import torch
+
+    reads = torch.cuda._compile_kernel(READ_SOURCE, "read_bytes")
+    never = torch.zeros(2, dtype=torch.int32, device="cuda")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def read(blocks: int) -> Callable[[Weight], None]:
+        grid = (blocks * processors, 1, 1)
+        return lambda w: reads(grid, (512, 1, 1), (w.bytes, w.bytes.numel() // 16, never))
+
+    def chained(w: Weight) -> Any:
+        return blockscale.gemm(x, w.b, out=d)
+
+    def ours(w: Weight) -> Any:
+        blockscale._native.cuda_set_overlap(False)
+        try:
+            return chained(w)
+        finally:
+            blockscale._native.cuda_set_overlap(True)
+
+    def bf16(w: Weight) -> Any:
+        return torch.matmul(x, w.plain.t(), out=d)
+
+    found = {f"read {blocks}": read(blocks) for blocks in READ_BLOCKS}
+    return {**found, "bf16": bf16, "ours": ours, "chained": chained}
+
+
+def measure_layer(columns: int, k: int, recipe: str, rows: list[int], repeats: int) -> list[dict]:
+    import blockscale
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = math.ceil(3 * l2_bytes / (columns * k / 2)) + 1
+    weights = [Weight(columns, k, recipe, seed) for seed in range(sets)]
+    calls = len(weights) * math.ceil(LEAST_CALLS / len(weights))
+    cases = []
+    for m in rows:
+        x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        d = torch.full((m, columns), math.nan, dtype=torch.bfloat16, device="cuda")
+        works = contenders(x, d)
+        works["ours"](weights[0])
+        exact = x.float() @ blockscale.dequantize(weights[0].b).t()
+        error = float((d.float() - exact).norm() / exact.norm())
+        if not error <= LARGEST_ERROR:
+            raise SystemExit(f"weights: {m} x {columns} x {k}, {recipe}: the error is {error}")
+        graphs = {}
+        for name, work in works.items():
+            work(weights[0])  # loads its kernels
+            torch.cuda.synchronize()
+            graphs[name] = captured(work, weights, calls)
+        times = median_microseconds(graphs, calls, repeats)
+        read = min(times.pop(f"read {blocks}") for blocks in READ_BLOCKS)
+        cases.append(
+            {
+                "m": m,
+                "n": columns,
+                "k": k,
+                "recipe": recipe,
+                "read_microseconds": read,
+                **{f"{name}_microseconds": time for name, time in times.items()},
+                "error": error,
+                "plan": blockscale.describe_gemm(m, columns, k, "bf16", recipe).splitlines()[0],
+            }
+        )
+    return cases
+
+
+def means_of(cases: list[dict]) -> dict[str, dict[str, float]]:
+    """Of each recipe and number of rows: time over reading's, alone and chained, and bf16's time
+    over ours."""
+    groups: dict[str, list[dict]] = {}
+    for case in cases:
+        groups.setdefault(f"{case['recipe']}, M = {case['m']}", []).append(case)
+
+    def mean(group: list[dict], above: str, below: str) -> float:
+        key = "{}_microseconds".format
+        return statistics.geometric_mean(case[key(above)] / case[key(below)] for case in group)
+
+    return {
+        name: {
+            "over_read": mean(group, "ours", "read"),
+            "chained_over_read": mean(group, "chained", "read"),
+            "bf16_over_ours": mean(group, "bf16", "ours"),
+        }
+        for name, group in groups.items()
+    }
+
+
+def table(cases: list[dict]) -> str:
+    names = ("read", "bf16", "ours", "chained")
+    heads = [*(f"{name}, us" for name in names), "ours / read"]
+    lines = [f"{'product':28}" + "".join(f"{head:>13}" for head in heads)]
+    for case in cases:
+        times = [case[f"{name}_microseconds"] for name in names]
+        cells = [f"{time:.2f}" for time in times] + [f"{times[2] / times[0]:.2f}"]
+        name = f"{case['m']} x {case['n']} x {case['k']} {case['recipe']}"
+        lines.append(f"{name:28}" + "".join(f"{cell:>13}" for cell in cells))
+    return "\n".join(lines)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", nargs="+", type=at_least(1), help="default: 1, 8 and 16")
+    parser.add_argument("--repeats", type=at_least(9), default=15, help="at least 9; default: 15")
+
+
+def measure(options: argparse.Namespace) -> Iterator[record.Measurement]:
+    import torch
+
+    print(table([]), flush=True)
+    cases = []
+    for recipe in RECIPES:
+        for columns, k in LAYERS:
+            found = measure_layer(columns, k, recipe, options.rows or ROWS, options.repeats)
+            print("\n".join(table(found).splitlines()[1:]), flush=True)
+            cases += found
+            torch.cuda.empty_cache()
+    means = means_of(cases)
+    for name, ratios in means.items():
+        print(name + ": " + ", ".join(f"{key} {ratio:.2f}" for key, ratio in ratios.items()))
+    if options.rows:
+        return
+    results = {"torch": torch.__version__, "repeats": options.repeats, "means": means}
+    results |= {"asked": {str(m): asked for m, asked in ASKED.items()}, "cases": cases}
+    yield record.Measurement("weights", "./dev gpu-bench weights", results, record.gpu())
