@@ -144,13 +144,15 @@ HWY_INLINE void raw_maxima(const std::uint8_t* x, std::int64_t count, std::int64
     constexpr int kLanes = hn::MaxLanes(d);
     const auto infinity =
         hn::Set(di, static_cast<hn::TFromD<decltype(di)>>(format_traits(kDtype).max_code + 1));
-    for (; i + kLanes <= count; i += kLanes) {
-      const auto maxima = merged_maxima<kDtype, kBlock, kLanes>(x + i * kBlock * kSize);
+    // What does not fill a vector is found together with blocks before it, once more.
+    for (; i < count && kLanes <= count; i += kLanes) {
+      const std::int64_t first = std::min(i, count - kLanes);
+      const auto maxima = merged_maxima<kDtype, kBlock, kLanes>(x + first * kBlock * kSize);
       if (rule == NanRule::ignore &&
           HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(hn::BitCast(di, maxima), infinity)))) {
         break;
       }
-      hn::StoreU(maxima, d, raw + i);
+      hn::StoreU(maxima, d, raw + first);
     }
   }
 #endif

@@ -94,13 +94,18 @@ void pack_integer_row(const OperandMatrix& a, std::int64_t row, IntegerRows& out
     _mm512_store_si512(to + 64, odd);
     const __m512i ones = _mm512_set1_epi8(1);
     const __m512i of_even = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, even);
-    alignas(64) std::int32_t of_words[16];
-    _mm512_store_si512(of_words, _mm512_dpbusd_epi32(of_even, ones, odd));
-    std::int32_t* const offsets = out.offsets.get() + i * out.blocks + at / 4 / block_words;
-    for (std::int64_t word = 0; word < std::min<std::int64_t>(16, left / 4); ++word) {
-      std::int32_t& offset = offsets[word / block_words];
-      offset = (word % block_words == 0 ? 0 : offset) - 12 * of_words[word];
+    const __m512i of_words = _mm512_dpbusd_epi32(of_even, ones, odd);
+    __m512i sums = _mm512_add_epi32(of_words, _mm512_shuffle_epi32(of_words, _MM_PERM_CDAB));
+    if (block_words == 4) {
+      sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
     }
+    // What each block's first word holds.
+    const __mmask16 first_words = block_words == 2 ? 0x5555 : 0x1111;
+    const __m512i of_blocks =
+        _mm512_maskz_compress_epi32(first_words, _mm512_mullo_epi32(sums, _mm512_set1_epi32(-12)));
+    const std::int64_t count = std::min<std::int64_t>(16, left / 4) / block_words;
+    _mm512_mask_storeu_epi32(out.offsets.get() + i * out.blocks + at / 4 / block_words,
+                             static_cast<__mmask16>((1u << count) - 1), of_blocks);
   }
   const float unit = a.recipe == Recipe::nvfp4 ? 0.25f * kScaleUnit : 0.25f;
   float factors[kFactorPitchOfSpan];

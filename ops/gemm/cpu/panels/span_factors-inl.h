@@ -37,10 +37,11 @@ inline constexpr std::int64_t kFactorPitchOfSpan = kSpan / kMinBlock + steps::kA
 HWY_INLINE hn::Vec<FloatTag> decode_scales(Format, const float* scales) {
   return hn::LoadU(FloatTag(), scales);
 }
-HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* scales) {
+using ScaleCodesTag = hn::Rebind<std::uint8_t, FloatTag>;
+HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, hn::Vec<ScaleCodesTag> scales) {
   const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;
-  const auto bytes = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, FloatTag>(), scales));
+  const auto bytes = hn::PromoteTo(du, scales);
   if (scale == Format::ue4m3) {
     // As if the exponent had f32's bias; subnormal scales are subnormal then.
     const auto magnitude = hn::And(bytes, hn::Set(du, 0x7Fu));
@@ -53,6 +54,9 @@ HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* sca
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Zero(du)), hn::Set(du, 0x00400000u), bits);
   bits = hn::IfThenElse(hn::Eq(bytes, hn::Set(du, 0xFFu)), hn::Set(du, 0x7FC00000u), bits);
   return hn::BitCast(df, bits);
+}
+HWY_INLINE hn::Vec<FloatTag> decode_scales(Format scale, const std::uint8_t* scales) {
+  return decode_scales(scale, hn::LoadU(ScaleCodesTag(), scales));
 }
 
 /// `count` (less than kLanes) of them, then zeros. Reads nothing else: nothing where there is one
@@ -69,10 +73,16 @@ HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format, const float* scales, std
 }
 HWY_INLINE hn::Vec<FloatTag> decode_some_scales(Format scale, const std::uint8_t* scales,
                                                 std::int64_t count) {
+  const auto mask = hn::FirstN(FloatTag(), static_cast<std::size_t>(count));
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const auto first = hn::FirstN(ScaleCodesTag(), static_cast<std::size_t>(count));
+  return hn::IfThenElseZero(mask,
+                            decode_scales(scale, hn::MaskedLoad(first, ScaleCodesTag(), scales)));
+#else
   std::uint8_t some[kLanes] = {};
   if constexpr (kLanes > 1) std::copy_n(scales, count, some);
-  const auto mask = hn::FirstN(FloatTag(), static_cast<std::size_t>(count));
   return hn::IfThenElseZero(mask, decode_scales(scale, some));
+#endif
 }
 
 /// Factors of columns [first, first + columns) of a tile over a span of k, as f32. Rows of B that
