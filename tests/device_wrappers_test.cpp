@@ -26,6 +26,8 @@ const std::map<std::string, std::string> kExceptions = {
     {"get", "reads a fragment's register"},
     {"set", "writes a fragment's register"},
     {"laneid_here", "is laneid, asked for again"},
+    {"ld_global_nc_narrow_if",
+     "is ld_global_nc_if of 1 or 2 bytes; GPU tests of few rows of FP4 read scales by it"},
     {"ld_global_nc_u8_if",
      "is ld_global_nc_if of a byte; plain kernels' GPU tests read scales by it"},
     {"rcp_approx_ftz", "its last bit is the GPU's own"},

@@ -176,6 +176,35 @@ BLOCKSCALE_DEVICE uint32_t ld_global_nc_u8_if(bool predicate, const uint8_t* p,
 #endif
 }
 
+/// ld.global.nc of 1 or 2 bytes under a predicate, in a word as it is loaded (to narrow it would
+/// wait for it); `otherwise` where it does not hold. L1 keeps the line: neighbours are read next.
+template <int kBytes>
+BLOCKSCALE_DEVICE uint32_t ld_global_nc_narrow_if(bool predicate, const uint8_t* p,
+                                                  uint32_t otherwise,
+                                                  SourceLocation at = SourceLocation::current()) {
+  static_assert(kBytes == 1 || kBytes == 2);
+#if BLOCKSCALE_GPU
+  uint32_t v = otherwise;
+#define BLOCKSCALE_LOAD_NARROW_IF(type)                                                            \
+  asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n @p ld.global.nc." type " %0, [%1];\n}" \
+               : "+r"(v)                                                                           \
+               : "l"(p), "r"(static_cast<uint32_t>(predicate))                                     \
+               : "memory")
+  if constexpr (kBytes == 1) {
+    BLOCKSCALE_LOAD_NARROW_IF("u8");
+  } else {
+    BLOCKSCALE_LOAD_NARROW_IF("u16");
+  }
+#undef BLOCKSCALE_LOAD_NARROW_IF
+  return v;
+#else
+  using Word = UnsignedOf<8 * kBytes>;
+  if (!predicate) return otherwise;
+  return emulator::load_global<Word>(reinterpret_cast<const Word*>(p),
+                                     emulator::LoadKind::read_only, at);
+#endif
+}
+
 /// ld.relaxed.gpu.global: sees what other blocks' atomics and relaxed stores wrote; orders nothing.
 template <class T>
 BLOCKSCALE_DEVICE T ld_relaxed_gpu_global(const T* p,

@@ -6,7 +6,7 @@
 #include "blockscale/cuda.h"
 #include "blockscale/gemm.h"
 #include "ops/gemm/cpu/path.h"
-#include "ops/gemm/cuda/plain_plan.h"
+#include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/error_bound.h"
 #include "ops/gemm/reference.h"
 #include "ops/gemm/validate.h"
@@ -56,10 +56,8 @@ GemmCheck check_gemm(const GemmArguments& arguments, std::int64_t samples) {
 }
 
 GemmCheck cuda::check_gemm(const GemmArguments& arguments, std::int64_t samples) {
-  return check(arguments, samples, [](const GemmArguments& x) {
-    const bool is_fp8 = has_fp8_kernel(x.a.recipe, x.b.recipe, cuda::default_chip());
-    return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
-  });
+  return check(arguments, samples,
+               [](const GemmArguments& x) { return plan_product(x, cuda::default_chip()).path(); });
 }
 
 }  // namespace blockscale

@@ -36,7 +36,8 @@ struct UsualError {
   ErrorLimit limit;
   /// The largest part of it that errors were: over 10^7 elements of the families of
   /// tests/gemm_problem.h (ErrorBound.DISABLED_Measure, and its like for GPUs), and with outliers
-  /// (UsualError.OfWgmmaHoldsForUsualData). A quarter at least.
+  /// (UsualError.OfWgmmaHoldsForUsualData, OfScaledWeightsHoldsForUsualData: of FP4 all that is
+  /// measured so far). A quarter at least.
   double measured;
 };
 
@@ -44,6 +45,7 @@ inline constexpr UsualError kUsualErrors[] = {
     {GemmPath::cpu_fused, "CPU, fused", {16, 48}, 0.49},
     {GemmPath::cpu_unfused, "CPU, unfused", {16, 48}, 0.49},
     {GemmPath::sm90_fp8, "sm_90, FP8", {16000, 104000}, 0.59},
+    {GemmPath::sm90_fp4, "sm_90, FP4", {6, 18}, 0.28},
     {GemmPath::plain, "plain kernels", {8, 28}, 0.46},
 };
 
@@ -65,12 +67,12 @@ inline constexpr double kEndRoundings = 16;
 inline constexpr double kWgmmaError = 348 * 0x1p11;
 inline constexpr double kWgmmaNormalError = 131 * 0x1p11;
 
-/// What mma.sync makes of a plain kernel's segment of one instruction or of two: 25 bits are kept
-/// of each product but the largest and of the sum before, 23 of a sum. A subnormal number of f16 is
-/// aligned as one up to 2^10 times as large.
-constexpr double plain_segment_error(Format form, int instructions) {
+/// What mma.sync makes of a segment of so many instructions: 25 bits are kept of each product but
+/// the largest and of the sum before, 23 of a sum. A subnormal number of f16 is aligned as one up
+/// to 2^10 times as large, in one of the instructions that a product is in or before.
+constexpr double mma_segment_error(Format form, int instructions) {
   const int cut = 15 + 16 * (instructions - 1);
-  const int cut_most = 1024 * (instructions == 1 ? 15 : 16);
+  const int cut_most = instructions == 1 ? 1024 * 15 : 1024 * 16 + 16 * (instructions - 2);
   return (form == Format::f16 ? cut_most : cut) / 2.0 + 2 * instructions;
 }
 
@@ -84,13 +86,22 @@ constexpr double proven_error_of_plain(Recipe recipe_a, Recipe recipe_b, std::in
   const double magnitude = parts == 1 ? 1 : 1.016, left_out = parts == 1 ? 0 : 2.1;
   const auto segments = static_cast<double>(ceil_div(k, 16 * instructions));
   const double in_f32 = magnitude * roundings(parts * segments + kEndRoundings);
-  return plain_segment_error(form, instructions) * (magnitude + in_f32 * 0x1p-24) + in_f32 +
-         left_out;
+  return mma_segment_error(form, instructions) * (magnitude + in_f32 * 0x1p-24) + in_f32 + left_out;
+}
+
+/// Of weights in FP4: eight instructions sum a step of 128 of k, which is rounded once in f32;
+/// where MX's scales are the sums', each block of 32 is. A warp's steps and the sums of the others
+/// are together no more than all steps.
+constexpr double proven_error_of_fp4(Recipe a, Recipe b, std::int64_t k) {
+  const int rounded_k = b == Recipe::nvfp4 ? 128 : 32;
+  const double in_f32 = roundings(static_cast<double>(ceil_div(k, rounded_k)) + kEndRoundings);
+  return mma_segment_error(recipe_traits(a).element, 8) * (1 + in_f32 * 0x1p-24) + in_f32;
 }
 
 /// The c that no input exceeds, as long as what is summed stays among f32's normal numbers.
 constexpr double proven_error(GemmPath path, Recipe a, Recipe b, std::int64_t k) {
   if (path == GemmPath::plain) return proven_error_of_plain(a, b, k);
+  if (path == GemmPath::sm90_fp4) return proven_error_of_fp4(a, b, k);
   if (path == GemmPath::sm90_fp8) {
     const double in_f32 = roundings(static_cast<double>(ceil_div(k, 128)) + kEndRoundings);
     return kWgmmaError * (1 + in_f32 * 0x1p-24) + in_f32;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 #include "device/emulator/meaning/product_sums.h"
@@ -145,14 +146,16 @@ struct Climb {
 };
 
 TEST(ProvenError, HoldsForWhatASearchClimbsTo) {
-  using gemm_detail::plain_segment_error;
+  using gemm_detail::mma_segment_error;
   const Climb climbs[] = {
       {kWgmma, true, gemm_detail::kWgmmaNormalError, 150'000},
       {kWgmma, false, gemm_detail::kWgmmaError, 150'000},
-      {plain(Format::bf16, 1), true, plain_segment_error(Format::bf16, 1), 6},
-      {plain(Format::bf16, 2), true, plain_segment_error(Format::bf16, 2), 12},
-      {plain(Format::f16, 1), false, plain_segment_error(Format::f16, 1), 500},
-      {plain(Format::f16, 2), false, plain_segment_error(Format::f16, 2), 500},
+      {plain(Format::bf16, 1), true, mma_segment_error(Format::bf16, 1), 6},
+      {plain(Format::bf16, 2), true, mma_segment_error(Format::bf16, 2), 12},
+      {plain(Format::f16, 1), false, mma_segment_error(Format::f16, 1), 500},
+      {plain(Format::f16, 2), false, mma_segment_error(Format::f16, 2), 500},
+      {plain(Format::bf16, 8), true, mma_segment_error(Format::bf16, 8), 20},
+      {plain(Format::f16, 8), false, mma_segment_error(Format::f16, 8), 30},
   };
   Random random(31);
   for (const Climb& c : climbs) {
@@ -228,6 +231,56 @@ TEST(UsualError, OfWgmmaHoldsForUsualData) {
   EXPECT_GE(largest, 0.25);
 }
 
+/// A step of weights in NVFP4, times their scales, and of tokens.
+Codes scaled_step(Format form, Random& random, const std::function<double()>& tokens,
+                  const std::function<double()>& weights) {
+  const auto rounded = [](auto format, double x) {
+    return double{decode<format()>(encode<format()>(static_cast<float>(x)))};
+  };
+  Codes codes;
+  for (std::size_t block = 0; block < kBlock / 16; ++block) {
+    const double scale = rounded(std::integral_constant<Format, Format::ue4m3>{},
+                                 std::exp2(test::uniform_real(random, -1.5, 1.5)));
+    for (int k = 0; k < 16; ++k) {
+      const double code = rounded(std::integral_constant<Format, Format::e2m1>{}, 1.5 * weights());
+      codes.a.push_back(encode(form, static_cast<float>(tokens())));
+      codes.b.push_back(encode(form, static_cast<float>(code * scale)));
+    }
+  }
+  return codes;
+}
+
+/// Steps of eight instructions whose sums f32 adds: what the kernels of few rows do.
+TEST(UsualError, OfScaledWeightsHoldsForUsualData) {
+  Random random(34);
+  const auto normal = [&] { return test::normal_real(random); };
+  const auto positive = [&] { return std::abs(test::normal_real(random)); };
+  const auto with_outliers = [&] {  // 30-fold, in a channel of 64
+    return positive() * (test::chance(random, 1.0 / 64) ? 30 : 1);
+  };
+  const std::function<double()> families[][2] = {
+      {normal, normal}, {positive, positive}, {with_outliers, positive}, {with_outliers, normal}};
+  const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp4);
+  double largest = 0;
+  for (const Format form : {Format::bf16, Format::f16}) {
+    for (int i = 0; i < 1200; ++i) {
+      const std::int64_t steps = test::uniform(random, 1, i % 20 == 0 ? 64 : 8);
+      for (const auto& [tokens, weights] : families) {
+        Result result;
+        for (std::int64_t step = 0; step < steps; ++step) {
+          const Result part = sum_of(plain(form, 8), scaled_step(form, random, tokens, weights));
+          result.sum += part.sum;
+          result.exact.value += part.exact.value;
+          result.exact.magnitude += part.exact.magnitude;
+        }
+        largest = std::max(largest, result.error() / usual(result.exact));
+      }
+    }
+  }
+  EXPECT_LE(largest, 1);
+  EXPECT_GE(largest, 0.25);
+}
+
 /// What the proven bound does not find at K = 8192.
 TEST(UsualError, OfWgmmaRejectsADroppedBlock) {
   Random random(33);
@@ -256,6 +309,9 @@ TEST(ProvenError, GrowsWithKAsF32Does) {
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::bf16, Recipe::nvfp4, 4096), 9.5 + 272, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::f16, Recipe::mxfp4, 4096), 8196 + 144, 0.2);
   EXPECT_NEAR(proven_error(GemmPath::plain, Recipe::f32, Recipe::mxfp4, 4096), 428, 0.5);
+  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::nvfp4, 4096), 79.5 + 48, 0.1);
+  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
+  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::f16, Recipe::nvfp4, 4096), 8256 + 48, 0.2);
   EXPECT_NEAR(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 256), 272, 0.1);
   EXPECT_EQ(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 4096),
             proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 1 << 20));

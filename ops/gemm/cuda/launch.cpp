@@ -46,6 +46,11 @@ runtime::KernelSet& kernels() {
   return set;
 }
 
+runtime::KernelSet& fp4_kernels() {
+  static auto& set = *new runtime::KernelSet(fp4_gemm_kernel_specs());
+  return set;
+}
+
 runtime::KernelSet& plain_kernels() {
   static auto& set = *new runtime::KernelSet(plain_gemm_kernel_specs());
   return set;
@@ -75,6 +80,12 @@ void launch_plan(const Fp8GemmPlan& plan, const cuda::Execution& execution) {
 void launch_plan(const TransformPlan& plan, const cuda::Execution& execution) {
   cuda::launch(kernels().get(kTransformKernel, plan.architecture), plan.shape, execution,
                plan.params);
+}
+
+void launch_plan(const Fp4GemmPlan& plan, const cuda::Execution& execution) {
+  const runtime::Kernel& kernel =
+      fp4_kernels().get(static_cast<std::size_t>(plan.kernel), plan.architecture);
+  cuda::launch(kernel, plan.shape, execution, plan.params);
 }
 
 void launch_plan(const PlainGemmPlan& plan, const cuda::Execution& execution) {
@@ -195,7 +206,8 @@ void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
 }
 
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
-/// launches it. Nothing where D has no element, where a plain kernel serves, and with a transform.
+/// launches it. Nothing where D has no element, where another kernel than FP8's serves, and with
+/// a transform.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
@@ -210,7 +222,12 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
   }
   const cuda::Chip& chip = device.chip(plain_kernels());
   if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
-    plan_and_launch_plainly(x, std::nullopt, device, execution);
+    if (const auto few_rows = plan_fp4_gemm(x, chip)) {
+      const cuda::DeviceScope scope(device.ordinal());
+      launch_plan(*few_rows, execution);
+    } else {
+      plan_and_launch_plainly(x, std::nullopt, device, execution);
+    }
     return std::nullopt;
   }
   const std::optional<Fp8LaunchConfig> config = choose(x, chip);
@@ -232,7 +249,7 @@ std::string text_of_plan(const GemmArguments& x, const cuda::Chip& chip) {
     return text_of_plan(before_transform(x, nullptr), chip) +
            plan_transform(x, nullptr, chip).str();
   }
-  if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) return plan_plain_gemm(x, chip).str();
+  if (!has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) return plan_product(x, chip).str();
   const Tuning& tuning = Tuning::of_user();
   const auto tuned = tuning.find(chip, size_of(x));
   std::string text = plan_fp8_gemm(x, chip, tuned).str();
@@ -263,6 +280,19 @@ void launch_steps(ProductPlan& plan, const cuda::Execution& execution) {
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution) {
   (void)plan_and_launch(arguments, [&](const auto&...) { return config; }, execution);
+}
+
+void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division,
+                     const cuda::Execution& execution) {
+  const GemmArguments x = validated(arguments, {});
+  cuda::CallDevice device = device_of_call(x, execution);
+  if (!device.is_known()) return;
+  const auto plan = plan_fp4_gemm(x, device.chip(plain_kernels()), division);
+  if (!plan) {
+    throw Error(ErrorCode::unsupported, "b.recipe", "has no kernel of few rows for this product");
+  }
+  const cuda::DeviceScope scope(device.ordinal());
+  launch_plan(*plan, execution);
 }
 
 void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,

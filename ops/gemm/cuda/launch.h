@@ -12,9 +12,10 @@
 
 namespace blockscale::gemm_detail {
 
-/// FP8 products' kernels in this process, and the plain ones, which serve every pair; indices are
-/// those of plans.
+/// FP8 products' kernels in this process, those of few rows with weights in FP4, and the plain
+/// ones, which serve every pair; indices are those of plans.
 runtime::KernelSet& kernels();
+runtime::KernelSet& fp4_kernels();
 runtime::KernelSet& plain_kernels();
 
 /// Launches a plan, in the caller's context. Its tensor maps become those that the driver makes.
@@ -26,6 +27,11 @@ void find_tensor_maps(GemmStep& step);
 /// cuda::gemm, by `config`, or by the model's plan if there is none, whatever was tuned.
 void launch_gemm(const GemmArguments& arguments, const std::optional<Fp8LaunchConfig>& config,
                  const cuda::Execution& execution);
+
+/// cuda::gemm by a kernel of few rows with weights in FP4, its tiles and K divided like this.
+/// Throws `unsupported` where none computes the product.
+void launch_fp4_gemm(const GemmArguments& arguments, const Fp4Division& division,
+                     const cuda::Execution& execution);
 
 /// cuda::gemm by a plain kernel, whatever others there are: by `tile`, or by the one that suits.
 void launch_plain_gemm(const GemmArguments& arguments, const std::optional<PlainTile>& tile,

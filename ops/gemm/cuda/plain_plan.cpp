@@ -13,12 +13,6 @@
 namespace blockscale::gemm_detail {
 namespace {
 
-bool begins_at_16_bytes(const ScaledTensorView& x) {
-  return reinterpret_cast<std::uintptr_t>(x.values) % 16 == 0 &&
-         (x.rows <= 1 || x.value_row_stride % 16 == 0) &&
-         (x.batch <= 1 || x.value_batch_stride % 16 == 0);
-}
-
 /// `tile_rows` of it at a time, at most.
 PlainOperand operand_of(const ScaledTensorView& x, const PlainGemmConfig& config,
                         std::int64_t tile_rows) {

@@ -54,6 +54,12 @@ void check_problem(const GemmArguments& x, const cuda::Chip& chip) {
   }
 }
 
+bool begins_at_16_bytes(const ScaledTensorView& x) {
+  return reinterpret_cast<std::uintptr_t>(x.values) % 16 == 0 &&
+         (x.rows <= 1 || x.value_row_stride % 16 == 0) &&
+         (x.batch <= 1 || x.value_batch_stride % 16 == 0);
+}
+
 GemmScales scales_of_operand(const ScaledTensorView& x) {
   const RecipeTraits& t = recipe_traits(x.recipe);
   GemmScales s;

@@ -19,6 +19,9 @@ void check_problem(const GemmArguments& validated, const cuda::Chip& chip);
 /// Throws `unsupported` for 2^31 and more.
 void check_size(const char* argument, std::int64_t value);
 
+/// Whether each row does.
+bool begins_at_16_bytes(const ScaledTensorView& x);
+
 /// Without data where the recipe has no scales.
 GemmScales scales_of_operand(const ScaledTensorView& x);
 

@@ -18,12 +18,19 @@ ProductPlan plan_product(const GemmArguments& x, const cuda::Chip& chip, void* w
   ProductPlan plan;
   if (has_fp8_kernel(x.a.recipe, x.b.recipe, chip)) {
     plan.product = plan_fp8_gemm(x, chip, std::nullopt, workspace);
+  } else if (const auto few_rows = plan_fp4_gemm(x, chip)) {
+    plan.product = *few_rows;
   } else {
     plan.product = plan_plain_gemm(x, chip, workspace);
   }
   plan.workspace_bytes =
       std::visit([](const auto& of) { return of.workspace_bytes; }, plan.product);
   return plan;
+}
+
+GemmPath ProductPlan::path() const {
+  if (is_fp8()) return GemmPath::sm90_fp8;
+  return std::holds_alternative<Fp4GemmPlan>(product) ? GemmPath::sm90_fp4 : GemmPath::plain;
 }
 
 std::string ProductPlan::str() const {

@@ -9,16 +9,19 @@
 
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/cuda/transform.h"
+#include "ops/gemm/path.h"
 
 namespace blockscale::gemm_detail {
 
 struct ProductPlan {
-  std::variant<Fp8GemmPlan, PlainGemmPlan> product;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan, PlainGemmPlan> product;
   std::optional<TransformPlan> transform;  // behind it, of D in f32 in the workspace
   std::int64_t workspace_bytes = 0;
 
   bool is_fp8() const { return std::holds_alternative<Fp8GemmPlan>(product); }
+  GemmPath path() const;  // that the result, or what is transformed, comes from
   std::string str() const;
 };
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "device/epilogue/linear.h"
+#include "device/epilogue/one_element.cuh"
 #include "device/epilogue/tile_store.cuh"
 #include "device/kernel.h"
 #include "device/ptx/arithmetic.h"
@@ -143,41 +144,15 @@ BLOCKSCALE_DEVICE void bring_a(const Fp8GemvParams& p, const Memory& memory, uin
   ptx::barrier_sync_all();
 }
 
-/// Where an element of D is, but for its column.
-struct Place {
-  uint32_t matrix;  // of A and D
-  uint32_t group;   // matrix of B
-  uint32_t row;
-};
-
-BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, const Place& at, uint32_t column, float sum) {
+BLOCKSCALE_DEVICE void store(const LinearEpilogue& e, const epilogue::RowPlace& at, uint32_t column,
+                             float sum) {
   if (e.row_scales.data != nullptr) {
     sum = ptx::mul_rn(sum, epilogue::scale_of(e.row_scales, at.matrix, at.row, e.rows));
   }
   if (e.column_scales.data != nullptr) {
     sum = ptx::mul_rn(sum, epilogue::scale_of(e.column_scales, at.group, column, e.columns));
   }
-  float v = ptx::mul_rn(epilogue::alpha_of(e, at.group), sum);
-  if (e.bias.data != nullptr) {
-    const epilogue::RowPart bias = epilogue::row_part(e.bias, e, at.group, 0, column);
-    v = ptx::add_rn(v, epilogue::load_element(bias, e.bias.dtype, 0));
-  }
-  if (e.gate.data != nullptr) {
-    const epilogue::RowPart gate = epilogue::row_part(e.gate, e, 0, 0, column);
-    v = ptx::mul_rn(v, epilogue::load_element(gate, e.gate.dtype, 0));
-  }
-  if (e.beta != 0) {
-    const epilogue::RowPart c = epilogue::row_part(e.c, e, at.matrix, at.row, column);
-    v = ptx::fma_rn(e.beta, epilogue::load_element(c, e.c.dtype, 0), v);
-  }
-  const epilogue::RowPart d = epilogue::row_part(e.d, e, at.matrix, at.row, column);
-  if (e.d.dtype == Format::f32) {
-    epilogue::store_element(d, 0, v);
-  } else {
-    const uint32_t pair =
-        e.d.dtype == Format::f16 ? ptx::cvt_rn_f16x2_f32(0, v) : ptx::cvt_rn_bf16x2_f32(0, v);
-    epilogue::store_element(d, 0, static_cast<uint16_t>(pair));
-  }
+  epilogue::store_one(e, at, column, ptx::mul_rn(epilogue::alpha_of(e, at.group), sum));
 }
 
 }  // namespace fp8_gemv

@@ -15,6 +15,7 @@
 #include "device/emulator/emulator.h"
 #include "ops/gemm/cuda/plain_plan.h"
 #include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/plain_emulation.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/quantize/test/emulation.h"
 #include "tests/chip.h"
@@ -24,40 +25,13 @@ namespace {
 
 using emulator::BufferUse;
 using gemm_detail::PlainGemmPlan;
+using test::buffers_of;
 using test::InputFamily;
 using test::PlainOperands;
 using test::PlainProblem;
 
 constexpr PlainTile kTiles[] = {PlainTile::large, PlainTile::medium, PlainTile::small,
                                 PlainTile::few_rows};
-
-std::vector<emulator::Buffer> buffers_of(PlainOperands& operands) {
-  const GemmArguments& x = operands.arguments();
-  const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
-  std::vector<emulator::Buffer> buffers = {
-      emulator::buffer("a", operands.a_values().at(), operands.a_values().bytes(),
-                       BufferUse::input),
-      emulator::buffer("b", operands.b_values().at(), operands.b_values().bytes(),
-                       BufferUse::input),
-      emulator::buffer("a scales", x.a.scales, bytes(test::extent_of_scales(x.a)),
-                       BufferUse::input),
-      emulator::buffer("b scales", x.b.scales, bytes(test::extent_of_scales(x.b)),
-                       BufferUse::input),
-      emulator::buffer("d", operands.d().bytes().data(), operands.d().bytes().size(),
-                       BufferUse::output),
-      emulator::input("c", operands.c().bytes()),
-      emulator::input("bias", operands.bias().bytes()),
-      emulator::input("gate", operands.gate().bytes()),
-      emulator::buffer("factor", &operands.factor(), sizeof(float), BufferUse::input)};
-  for (const auto& [name, view] : {std::pair{"a tensor scale", x.a}, {"b tensor scale", x.b}}) {
-    if (view.tensor_scale == nullptr) continue;
-    const std::int64_t count = (view.batch - 1) * view.tensor_scale_batch_stride + 1;
-    buffers.push_back(
-        emulator::buffer(name, view.tensor_scale, bytes(count * 4), BufferUse::input));
-  }
-  std::erase_if(buffers, [](const emulator::Buffer& b) { return b.bytes == 0; });
-  return buffers;
-}
 
 using Change = std::function<void(PlainGemmParams&)>;
 

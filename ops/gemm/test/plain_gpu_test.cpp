@@ -12,6 +12,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/launch.h"
+#include "ops/gemm/test/plain_on_device.h"
 #include "ops/gemm/test/plain_problem.h"
 #include "ops/gemm/test/transformed.h"
 #include "runtime/cuda/measure.h"
@@ -22,6 +23,7 @@ namespace {
 
 using runtime::DeviceBuffer;
 using test::InputFamily;
+using test::OnDevice;
 using test::PlainOperands;
 using test::PlainProblem;
 
@@ -33,91 +35,29 @@ gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
                  : gemm_detail::usual_error(gemm_detail::GemmPath::plain);
 }
 
-/// A problem whose operands lie on the device, in allocations of their own.
-class OnDevice {
- public:
-  explicit OnDevice(const PlainProblem& p)
-      : problem_(p), operands_(p), there_(operands_.arguments()) {
-    const GemmArguments& host = operands_.arguments();
-    move(there_.a, host.a);
-    move(there_.b, host.b);
-    if (p.beta != 0) there_.c.data = move_matrix(operands_.c());
-    if (p.bias) there_.bias = move_matrix(operands_.bias());
-    if (p.gate) there_.gate = move_matrix(operands_.gate());
-    if (p.alpha_factor) {
-      there_.alpha_factor = reinterpret_cast<const float*>(move(host.alpha_factor, 4));
-    }
-    there_.d.data = move_matrix(operands_.d());
-    d_ = memory_.size() - 1;
-  }
+/// The largest error, as a part of what is allowed, of a fresh product by a tile.
+double share_by(OnDevice& problem, const PlainProblem& p, const std::optional<PlainTile>& tile) {
+  problem.multiply([&](const cuda::Execution& on) {
+    gemm_detail::launch_plain_gemm(problem.arguments(), tile, on);
+  });
+  return test::compare(problem.on_host(), limit_of(p)).largest_share;
+}
 
-  const GemmArguments& arguments() const { return there_; }
-  const std::vector<std::uint8_t>& download() {
-    auto* const host = static_cast<std::uint8_t*>(operands_.arguments().d.data);
-    memory_[d_].copy_to_host(host - test::TestMatrix::kGuard, memory_[d_].bytes());
-    EXPECT_TRUE(operands_.d().is_poison_intact());
-    return operands_.d().bytes();
-  }
-  /// The largest error, as a part of what is allowed, of a fresh product by a tile.
-  double share_by(const std::optional<PlainTile>& tile) {
-    multiply([&](const cuda::Execution& on) { gemm_detail::launch_plain_gemm(there_, tile, on); });
-    return test::compare(operands_.arguments(), limit_of(problem_)).largest_share;
-  }
-  /// The largest error of d behind GELU or SwiGLU, as a part of what is allowed, by the door.
-  double transformed_of_allowed() {
-    const std::int64_t needed = cuda::gemm_workspace_bytes(there_);
-    const DeviceBuffer workspace(static_cast<std::size_t>(needed));
-    multiply([&](const cuda::Execution& on) {
-      cuda::gemm(there_, {on.stream, workspace.data(), needed});
-    });
-    const GemmArguments x = gemm_detail::validated(operands_.arguments(), {});
-    const bool is_fp8 = gemm_detail::has_fp8_kernel(x.a.recipe, x.b.recipe, cuda::default_chip());
-    return test::largest_of_allowed(
-        x, gemm_detail::usual_error(is_fp8 ? gemm_detail::GemmPath::sm90_fp8
-                                           : gemm_detail::GemmPath::plain));
-  }
-
- private:
-  /// Has a fresh D computed, and downloads it.
-  template <class Launch>
-  void multiply(const Launch& launch) {
-    const runtime::DeviceStream stream;
-    operands_.poison_d();
-    memory_[d_].copy_from_host(operands_.d().bytes().data(), memory_[d_].bytes());
-    launch({stream.handle()});
-    stream.wait();
-    (void)download();
-  }
-  const std::byte* move(const void* data, std::int64_t bytes) {
-    memory_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
-    if (bytes > 0) memory_.back().copy_from_host(data, static_cast<std::size_t>(bytes));
-    return memory_.back().data();
-  }
-  void move(ScaledTensorView& to, const ScaledTensorView& from) {
-    const auto odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from.values) % 16);
-    const auto* const first = static_cast<const std::uint8_t*>(from.values) - odd;
-    to.values = move(first, test::extent_of_values(from) + odd) + odd;
-    if (is_plain(from.recipe)) return;
-    to.scales = move(from.scales, test::extent_of_scales(from));
-    if (from.tensor_scale == nullptr) return;
-    const std::int64_t count = (from.batch - 1) * from.tensor_scale_batch_stride + 1;
-    to.tensor_scale = reinterpret_cast<const float*>(move(from.tensor_scale, count * 4));
-  }
-  std::byte* move_matrix(const test::TestMatrix& matrix) {
-    (void)move(matrix.bytes().data(), static_cast<std::int64_t>(matrix.bytes().size()));
-    return memory_.back().data() + test::TestMatrix::kGuard;
-  }
-
-  PlainProblem problem_;
-  PlainOperands operands_;
-  GemmArguments there_;
-  std::vector<DeviceBuffer> memory_;
-  std::size_t d_ = 0;
-};
+/// The largest error of d behind GELU or SwiGLU, as a part of what is allowed, by the door.
+double transformed_of_allowed(OnDevice& problem) {
+  const std::int64_t needed = cuda::gemm_workspace_bytes(problem.arguments());
+  const DeviceBuffer workspace(static_cast<std::size_t>(needed));
+  problem.multiply([&](const cuda::Execution& on) {
+    cuda::gemm(problem.arguments(), {on.stream, workspace.data(), needed});
+  });
+  const GemmArguments x = gemm_detail::validated(problem.on_host(), {});
+  const gemm_detail::ProductPlan plan = gemm_detail::plan_product(x, cuda::default_chip());
+  return test::largest_of_allowed(x, gemm_detail::usual_error(plan.path()));
+}
 
 void check(const PlainProblem& p, const std::optional<PlainTile>& tile = std::nullopt) {
   OnDevice problem(p);
-  EXPECT_LE(problem.share_by(tile), 1)
+  EXPECT_LE(share_by(problem, p, tile), 1)
       << p.str() << (tile ? ", tile " + std::to_string(static_cast<int>(*tile)) : "");
 }
 
@@ -271,9 +211,9 @@ TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
           p.bias = true;
           p.extra_columns = m == 200 ? 1 : 0;
           OnDevice problem(p);
-          EXPECT_LE(problem.transformed_of_allowed(), 1) << c.name << " " << p.str();
+          EXPECT_LE(transformed_of_allowed(problem), 1) << c.name << " " << p.str();
           const std::vector<std::uint8_t> first = problem.download();
-          (void)problem.transformed_of_allowed();
+          (void)transformed_of_allowed(problem);
           EXPECT_EQ(problem.download(), first) << c.name << " " << p.str();
         }
       }
@@ -291,7 +231,7 @@ TEST_F(CudaGpuPlainGemm, TheDoorTakesEveryPair) {
   cuda::gemm(problem.arguments(), {stream.handle()});
   stream.wait();
   const std::vector<std::uint8_t> by_door = problem.download();
-  EXPECT_LE(problem.share_by(std::nullopt), 1);
+  EXPECT_LE(share_by(problem, p, std::nullopt), 1);
   EXPECT_EQ(by_door, problem.download());
 }
 
@@ -306,7 +246,7 @@ TEST_F(CudaGpuPlainGemm, SameBitsEachRun) {
     OnDevice problem(p);
     std::vector<std::uint8_t> first;
     for (int i = 0; i < 10; ++i) {
-      EXPECT_LE(problem.share_by(std::nullopt), 1);
+      EXPECT_LE(share_by(problem, p, std::nullopt), 1);
       if (i == 0) first = problem.download();
       ASSERT_EQ(problem.download(), first);
     }
@@ -327,7 +267,8 @@ TEST_F(CudaGpuPlainGemm, DISABLED_MeasureErrorConstants) {
       p.n = n;
       p.k = k;
       p.family = family;
-      largest = std::max(largest, OnDevice(p).share_by(std::nullopt));
+      OnDevice problem(p);
+      largest = std::max(largest, share_by(problem, p, std::nullopt));
       elements += m * n;
     };
     test::for_each_pair([&](Recipe a, Recipe b) { measure(a, b, 60, 400, 288); });

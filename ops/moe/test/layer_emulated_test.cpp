@@ -30,8 +30,7 @@ GemmPath path_of(const grouped_gemm_detail::GroupedPlan& plan) {
 
 /// Of the second product of shared experts; without them nobody asks.
 GemmPath shared_path_of(const moe_detail::MoePartPlan& part) {
-  const bool is_fp8 = part.shared && part.shared->down.is_fp8();
-  return is_fp8 ? GemmPath::sm90_fp8 : GemmPath::plain;
+  return part.shared ? part.shared->down.path() : GemmPath::plain;
 }
 
 /// A layer that the emulator ran, and the memory that it ran in.

@@ -39,6 +39,9 @@ inline bool emulate(gemm_detail::ProductPlan& plan, const std::vector<emulator::
   };
   if (auto* const fp8 = std::get_if<gemm_detail::Fp8GemmPlan>(&plan.product)) {
     if (!emulate(*fp8, buffers, options)) return false;
+  } else if (const auto* const fp4 = std::get_if<gemm_detail::Fp4GemmPlan>(&plan.product)) {
+    const auto kernel = static_cast<std::size_t>(fp4->kernel);
+    if (!run(fp4->architecture, fp4->shape, [&] { run_kernel(kernel, fp4->params); })) return false;
   } else {
     auto& plain = std::get<gemm_detail::PlainGemmPlan>(plan.product);
     const auto kernel = static_cast<std::size_t>(plain.product->kernel);

@@ -87,8 +87,7 @@ void check(const LayerCase& of) {
     product.copy_results();
   };
   const auto& shared = plan.parts[0].shared;
-  const auto shared_path = shared && shared->down.is_fp8() ? gemm_detail::GemmPath::sm90_fp8
-                                                           : gemm_detail::GemmPath::plain;
+  const auto shared_path = shared ? shared->down.path() : gemm_detail::GemmPath::plain;
   test::expect_layer(problem.arguments(), ran.workspace.get(), moe_detail::gather_of_cuda(x),
                      multiply, path_of(plan.parts[0].up), path_of(plan.parts[0].down), shared_path);
   (void)run(problem);

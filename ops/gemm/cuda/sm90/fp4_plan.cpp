@@ -1,0 +1,164 @@
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
+
+#include <algorithm>
+
+#include "ops/gemm/cuda/problem.h"
+#include "ops/gemm/cuda/specs.h"
+#include "runtime/kernels/architecture.h"
+
+namespace blockscale::gemm_detail {
+namespace {
+
+/// Whether four neighbouring blocks of K have scales side by side, and a piece's, of NVFP4 two,
+/// begin at a multiple of their size.
+bool has_pieces_of_scales(const ScaledTensorView& x) {
+  if (x.layout == ScaleLayout::mn_major) return false;
+  if (recipe_traits(x.recipe).block_k == kFp4PieceK || is_swizzled(x.layout)) return true;
+  return reinterpret_cast<std::uintptr_t>(x.scales) % 2 == 0 && x.scale_leading_stride % 2 == 0 &&
+         (x.batch <= 1 || x.scale_batch_stride % 2 == 0);
+}
+
+/// Whether a kernel computes the product, but for the size of shared memory.
+bool takes_fp4_kernel(const GemmArguments& x, const cuda::Chip& chip) {
+  constexpr std::int64_t kMostBatch = 65535;  // of a grid
+  return runtime::runs_on(kWgmmaArchitectures[0], chip.architecture) &&
+         kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows) >= 0 && !x.batch_invariant &&
+         !x.quantized && x.d.rows > 0 && x.d.columns > 0 && x.d.columns < kMostElements &&
+         x.d.batch > 0 && x.d.batch <= kMostBatch && x.a.k > 0 && x.a.k < kMostElements &&
+         x.a.k % kFp4PieceK == 0 && begins_at_16_bytes(x.a) && begins_at_16_bytes(x.b) &&
+         has_pieces_of_scales(x.b);
+}
+
+/// Sizes of a product, in what a block and a warp have of it.
+struct Sizes {
+  std::int64_t rows, tiles, chunks;
+};
+
+Sizes sizes_of(const GemmArguments& x) {
+  return {x.d.rows, ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
+          ceil_div(x.a.k, std::int64_t{kFp4ChunkK})};
+}
+
+Fp4GemmMemory memory_of(const Sizes& size, const Fp4Division& d) {
+  return memory_of_fp4(static_cast<std::uint32_t>(size.rows),
+                       static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k})),
+                       d.warps_k * d.block_tiles);
+}
+
+/// Clusters that take turns with the tiles.
+std::int64_t clusters_of(const Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
+  const std::int64_t there_are = chip.multiprocessors / std::int64_t{d.blocks_k};
+  return std::min(std::max<std::int64_t>(there_are, 1),
+                  ceil_div(size.tiles, std::int64_t{d.block_tiles}));
+}
+
+/// What a division costs, in the time that a multiprocessor takes to read a warp's chunk, 0.15 us:
+/// with fewer than eight warps it waits for their loads. A turn ends with a barrier and sums.
+double cost_of(const Sizes& size, const Fp4Division& d, const cuda::Chip& chip) {
+  constexpr std::int64_t kEnoughWarps = 8;
+  const double turn = d.blocks_k == 1 ? 3 : 6;
+  const std::int64_t turns =
+      ceil_div(size.tiles, clusters_of(size, d, chip) * std::int64_t{d.block_tiles});
+  const std::int64_t of_block = ceil_div(size.chunks, std::int64_t{d.blocks_k});
+  const std::int64_t of_warp = ceil_div(of_block, std::int64_t{d.warps_k});
+  const std::int64_t warps = std::max<std::int64_t>(d.warps_k * d.block_tiles, kEnoughWarps);
+  return static_cast<double>(turns) * (static_cast<double>(of_warp * warps) + turn);
+}
+
+/// The division that costs least of those that fit shared memory, of these one with many warps.
+std::optional<Fp4Division> best_division(const Sizes& size, const cuda::Chip& chip) {
+  std::optional<Fp4Division> best;
+  double least = 0;
+  for (std::uint32_t blocks = 1; blocks <= kFp4MostBlocksK; blocks *= 2) {
+    for (std::uint32_t warps = kFp4MostWarps; warps > 0; --warps) {
+      for (std::uint32_t tiles = 1; tiles <= warps; ++tiles) {
+        if (warps % tiles != 0) continue;
+        const Fp4Division d = {blocks, warps / tiles, tiles};
+        if (memory_of(size, d).total > chip.shared_bytes) continue;
+        const double cost = cost_of(size, d, chip);
+        if (!best || cost < least) best = d, least = cost;
+      }
+    }
+  }
+  return best;
+}
+
+Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Division& d) {
+  Fp4GemmParams p;
+  p.a = static_cast<const std::uint8_t*>(x.a.values);
+  p.b = static_cast<const std::uint8_t*>(x.b.values);
+  p.a_row_stride = x.a.value_row_stride;
+  p.b_row_stride = x.b.value_row_stride;
+  p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
+  p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
+  p.scales = scales_of_operand(x.b);
+  if (recipe_traits(x.b.recipe).tensor_scale && x.b.tensor_scale != nullptr) {
+    p.tensor_scale = x.b.tensor_scale;
+    p.tensor_scale_stride = x.b.batch > 1 ? x.b.tensor_scale_batch_stride : 0;
+    p.tensor_scale_divides = x.b.sense == TensorScaleSense::divisor;
+  }
+  p.epilogue = epilogue_of(x);
+  p.pieces = static_cast<std::uint32_t>(x.a.k / kFp4PieceK);
+  p.block_chunks = static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k}));
+  p.blocks_k = d.blocks_k;
+  p.warps_k = d.warps_k;
+  p.block_tiles = d.block_tiles;
+  p.tiles = static_cast<std::uint32_t>(size.tiles);
+  p.row_vectors = Divisor(p.block_chunks * (kFp4ChunkK / 8));
+  return p;
+}
+
+std::string kernel_name(const Fp4GemmConfig& c) {
+  return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" +
+         format_traits(c.form).name + "_" + std::to_string(c.tokens);
+}
+
+}  // namespace
+
+std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chip& chip,
+                                         std::optional<Fp4Division> division) {
+  if (!takes_fp4_kernel(x, chip)) return std::nullopt;
+  const Sizes size = sizes_of(x);
+  if (!division) division = best_division(size, chip);
+  if (!division) return std::nullopt;
+  Fp4GemmPlan plan;
+  plan.kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  plan.architecture = chip.architecture;
+  plan.params = params_of(x, size, *division);
+  plan.shape.grid = {division->blocks_k,
+                     static_cast<std::uint32_t>(clusters_of(size, *division, chip)),
+                     static_cast<std::uint32_t>(x.d.batch)};
+  plan.shape.block = {32 * division->warps_k * division->block_tiles};
+  plan.shape.cluster = {division->blocks_k};
+  plan.shape.dynamic_shared_bytes = memory_of(size, *division).total;
+  plan.shape.programmatic_dependent_launch = true;
+  return plan;
+}
+
+std::string Fp4GemmPlan::str() const {
+  const Fp4GemmParams& p = params;
+  std::string text = kernel_name(kFp4GemmKernels[kernel]) + ": " + std::to_string(p.tiles) +
+                     " tiles of " + std::to_string(kFp4TileRows) + " rows of B, " +
+                     std::to_string(p.block_tiles) + " a block, K divided among " +
+                     std::to_string(p.warps_k) + " warps";
+  if (p.blocks_k > 1) text += " of each of " + std::to_string(p.blocks_k) + " blocks of a cluster";
+  return text + "; " + std::to_string(product(shape.grid)) + " x " + std::to_string(shape.block.x) +
+         " threads, " + std::to_string(shape.dynamic_shared_bytes) + " bytes shared\n";
+}
+
+std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs() {
+  std::vector<runtime::KernelSpec> specs;
+  for (int i = 0; i < kFp4GemmKernels.kCount; ++i) {
+    specs.push_back(runtime::with_parameters<Fp4GemmParams>(
+        {.name = kernel_name(kFp4GemmKernels[i]),
+         .header = "ops/gemm/kernels/sm90/fp4_few_rows.cuh",
+         .call = "blockscale::fp4_few_rows_kernel<blockscale::kFp4GemmKernels[" +
+                 std::to_string(i) + "]>",
+         .threads = 32 * kFp4MostWarps,
+         .fewer_threads = true},
+        "blockscale::Fp4GemmParams"));
+  }
+  return runtime::for_architectures(specs, kWgmmaArchitectures);
+}
+
+}  // namespace blockscale::gemm_detail

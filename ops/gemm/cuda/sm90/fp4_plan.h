@@ -1,0 +1,45 @@
+// How a product of few rows of A with weights in FP4 becomes a launch on Hopper: a pure function of
+// shapes, recipes, strides and the chip.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockscale/device.h"
+#include "blockscale/gemm.h"
+#include "core/launch_shape.h"
+#include "ops/gemm/kernels/sm90/fp4_params.h"
+#include "runtime/kernels/kernel_spec.h"
+
+namespace blockscale::gemm_detail {
+
+/// How tiles of B and K are divided.
+struct Fp4Division {
+  std::uint32_t blocks_k = 1;     // of a cluster
+  std::uint32_t warps_k = 1;      // of a block
+  std::uint32_t block_tiles = 1;  // warps_k times as many warps are a block
+};
+
+struct Fp4GemmPlan {
+  int kernel = 0;  // index into kFp4GemmKernels
+  LaunchShape shape;
+  Fp4GemmParams params;
+  int architecture = 0;  // of the chip that it is for
+  std::int64_t workspace_bytes = 0;
+
+  std::string str() const;
+};
+
+/// None where another kernel computes the product: of more rows, other recipes, scales or chips, of
+/// rows that do not begin and end at multiples of 16 bytes, and where D is quantized or a row's
+/// bits must not depend on their number. `division`: in place of the one that is expected to be
+/// fastest.
+std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& validated, const cuda::Chip& chip,
+                                         std::optional<Fp4Division> division = std::nullopt);
+
+/// What the kernel pack compiles for these products: kFp4GemmKernels.
+std::vector<runtime::KernelSpec> fp4_gemm_kernel_specs();
+
+}  // namespace blockscale::gemm_detail

@@ -1,0 +1,32 @@
+// What kernels of products with weights in FP4 are launched with.
+#pragma once
+
+#include "core/divisor.h"
+#include "device/epilogue/linear.h"
+#include "ops/gemm/kernels/params.h"
+#include "ops/gemm/kernels/sm90/fp4_config.h"
+
+namespace blockscale {
+
+struct Fp4GemmParams {
+  const uint8_t* a = nullptr;  // rows of both begin at multiples of 16 bytes
+  const uint8_t* b = nullptr;
+  int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
+  int64_t b_row_stride = 0, b_batch_stride = 0;
+  /// Of B. Those of four neighbouring blocks of K lie side by side, and a piece's begin at a
+  /// multiple of their size.
+  GemmScales scales;
+  const float* tensor_scale = nullptr;  // of B; null: 1
+  int64_t tensor_scale_stride = 0;      // between matrices
+  bool tensor_scale_divides = false;
+  LinearEpilogue epilogue;
+  uint32_t pieces = 0;        // of a row of B: K is as many times kFp4PieceK
+  uint32_t block_chunks = 0;  // of each block that divides K, but the last ones
+  uint32_t blocks_k = 1;      // blocks of a cluster, all of which divide K
+  uint32_t warps_k = 1;       // of a block, that divide its part of K
+  uint32_t block_tiles = 1;   // of B: so many times warps_k warps are a block
+  uint32_t tiles = 0;         // of kFp4TileRows rows of B
+  Divisor row_vectors;        // of 16 bytes, of a row of A in shared memory
+};
+
+}  // namespace blockscale

@@ -1,0 +1,22 @@
+// The kernels of few rows with weights in FP4 as host functions.
+#include "ops/gemm/kernels/sm90/fp4_few_rows.cuh"
+#include "ops/gemm/test/emulation.h"
+
+namespace blockscale::test {
+namespace {
+
+template <int kIndex = 0>
+void run(std::size_t kernel, const Fp4GemmParams& params) {
+  if constexpr (kIndex < kFp4GemmKernels.kCount) {
+    if (kernel == kIndex) return fp4_few_rows_kernel<kFp4GemmKernels[kIndex]>(params);
+    run<kIndex + 1>(kernel, params);
+  }
+}
+
+}  // namespace
+
+void run_kernel(std::size_t kernel, const Fp4GemmParams& params) {
+  run(kernel, params);
+}
+
+}  // namespace blockscale::test

@@ -1,0 +1,335 @@
+// The kernels of few rows with weights in FP4, in the emulator: every pair, layout, scale, edge and
+// epilogue against the float64 reference, under random schedules.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/emulator/emulator.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/test/emulation.h"
+#include "ops/gemm/test/plain_emulation.h"
+#include "ops/gemm/test/plain_problem.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp4Division;
+using gemm_detail::Fp4GemmPlan;
+using test::InputFamily;
+using test::PlainOperands;
+using test::PlainProblem;
+
+constexpr Recipe kWeights[] = {Recipe::nvfp4, Recipe::mxfp4};
+constexpr Recipe kTokens[] = {Recipe::bf16, Recipe::f16};
+constexpr ScaleLayout kLayouts[] = {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
+                                    ScaleLayout::swizzled_8x4};
+
+using Change = std::function<void(Fp4GemmParams&)>;
+
+/// Runs a problem, whose launch `change` may spoil. False if the emulator has something to report.
+bool run(PlainOperands& operands, const emulator::Options& options,
+         std::optional<Fp4Division> division = std::nullopt, const Change& change = nullptr) {
+  const GemmArguments x = gemm_detail::validated(operands.arguments(), {});
+  const std::optional<Fp4GemmPlan> plan = gemm_detail::plan_fp4_gemm(x, test::chip_of(3), division);
+  if (!plan) {
+    ADD_FAILURE() << "no kernel of few rows";
+    return false;
+  }
+  Fp4GemmParams params = plan->params;
+  if (change) change(params);
+  const auto kernel = static_cast<std::size_t>(plan->kernel);
+  const emulator::Report report = emulator::launch(
+      plan->shape, test::buffers_of(operands), emulator::compiled_for(plan->architecture, options),
+      [&] { test::run_kernel(kernel, params); });
+  EXPECT_TRUE(report.ok()) << plan->str() << report.text();
+  EXPECT_TRUE(operands.d().is_poison_intact());
+  return report.ok();
+}
+
+/// The usual error of these kernels, though the emulator sums products exactly.
+gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
+  return p.exact ? gemm_detail::ErrorLimit{}
+                 : gemm_detail::usual_error(gemm_detail::GemmPath::sm90_fp4);
+}
+
+void check(const PlainProblem& p, const emulator::Options& options = emulator::in_order(),
+           std::optional<Fp4Division> division = std::nullopt) {
+  SCOPED_TRACE(p.str());
+  PlainOperands operands(p);
+  if (!run(operands, options, division)) return;
+  EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+}
+
+PlainProblem problem(Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  PlainProblem p;
+  p.a = a;
+  p.b = b;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  return p;
+}
+
+template <class Body>
+void for_each_pair(const Body& body) {
+  for (const Recipe b : kWeights) {
+    for (const Recipe a : kTokens) body(a, b);
+  }
+}
+
+TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {
+  for_each_pair([](Recipe a, Recipe b) {
+    for (const ScaleLayout layout : kLayouts) {
+      PlainProblem p = problem(a, b, 1, 40, 96);
+      p.b_layout = layout;
+      check(p);
+      p = problem(a, b, 5, 17, 160);
+      p.b_layout = layout;
+      check(p, emulator::random_order(1));
+      p = problem(a, b, 16, 130, 1184);
+      p.b_layout = layout;
+      check(p, emulator::random_order(2));
+    }
+  });
+}
+
+TEST(EmulatedFp4Gemm, EveryNumberOfRows) {
+  for_each_pair([](Recipe a, Recipe b) {
+    for (std::int64_t m = 1; m <= 16; ++m) check(problem(a, b, m, 33, 224));
+  });
+}
+
+TEST(EmulatedFp4Gemm, EveryColumnsAndK) {
+  for (const std::int64_t n : {1, 15, 16, 49, 512}) {
+    for (const std::int64_t k : {32, 128, 512, 544, 1536, 2080}) {
+      check(problem(Recipe::bf16, Recipe::nvfp4, 3, n, k));
+      check(problem(Recipe::f16, Recipe::mxfp4, 2, n, k));
+    }
+  }
+}
+
+/// Sums that are exact: nothing but D's own rounding is allowed.
+TEST(EmulatedFp4Gemm, ExactSums) {
+  for_each_pair([](Recipe a, Recipe b) {
+    for (const std::int64_t m : {1, 11}) {
+      PlainProblem p = problem(a, b, m, 45, 1056);
+      p.exact = true;
+      check(p);
+    }
+  });
+}
+
+/// Warps and blocks that divide K, or tiles, or both, evenly or not.
+TEST(EmulatedFp4Gemm, Divisions) {
+  for_each_pair([](Recipe a, Recipe b) {
+    std::uint64_t seed = 1;
+    for (const Fp4Division& division : {Fp4Division{1, 1, 1},
+                                        {1, 16, 1},
+                                        {1, 3, 2},
+                                        {1, 1, 7},
+                                        {2, 1, 1},
+                                        {2, 2, 3},
+                                        {4, 2, 1},
+                                        {8, 1, 2}}) {
+      for (const std::int64_t m : {2, 13}) {
+        SCOPED_TRACE(std::to_string(division.blocks_k) + " blocks, " +
+                     std::to_string(division.warps_k) + " warps, " +
+                     std::to_string(division.block_tiles) + " tiles");
+        check(problem(a, b, m, 200, 1696), emulator::random_order(seed++), division);
+      }
+    }
+  });
+}
+
+/// Every scale that there is, each for a row of its own, of sums that are exact.
+TEST(EmulatedFp4Gemm, EveryScale) {
+  for_each_pair([](Recipe a, Recipe b) {
+    PlainProblem p = problem(a, b, 3, 256, 64);
+    p.exact = true;
+    PlainOperands operands(p);
+    // Small numbers, so that sums are numbers with the largest scales too.
+    for (std::int64_t i = 0; i < p.m * p.k; ++i) {
+      const float number = std::ldexp(static_cast<float>(i % 9 - 4), -12);
+      const std::uint32_t code = encode(a == Recipe::bf16 ? Format::bf16 : Format::f16, number);
+      operands.a_values().at()[2 * i] = static_cast<std::uint8_t>(code);
+      operands.a_values().at()[2 * i + 1] = static_cast<std::uint8_t>(code >> 8);
+    }
+    for (std::int64_t row = 0; row < p.n; ++row) {
+      const std::int64_t blocks = p.k / recipe_traits(b).block_k;
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        operands.b().set_scale(row, block, static_cast<std::uint32_t>(row));
+      }
+    }
+    if (b == Recipe::mxfp4) {  // elements are f32 numbers: half of 2^126 and 2^127
+      for (std::int64_t i = 253 * p.k / 2; i < 255 * p.k / 2; ++i) {
+        operands.b_values().at()[i] &= 0x11;
+      }
+    }
+    ASSERT_TRUE(run(operands, emulator::in_order()));
+    const GemmArguments& x = operands.arguments();
+    EXPECT_EQ(test::compare(x, {}).violations, 0);
+    const auto* const d = static_cast<const float*>(x.d.data);
+    for (std::int64_t row = 0; row < p.n; ++row) {
+      const bool is_nan = b == Recipe::mxfp4 ? row == 255 : row % 128 == 127;
+      EXPECT_EQ(std::isnan(d[row]), is_nan) << row;
+    }
+  });
+}
+
+/// Scales far apart within a step, which have no factors in f16, and in bf16 if they are large.
+TEST(EmulatedFp4Gemm, ScalesFarApart) {
+  for (const Recipe a : kTokens) {
+    for (const std::uint32_t other : {0u, 90u, 103u, 104u, 128u, 129u, 150u}) {
+      PlainProblem p = problem(a, Recipe::mxfp4, 4, 20, 416);
+      p.family = InputFamily::normal;
+      PlainOperands operands(p);
+      for (std::int64_t row = 0; row < p.n; ++row) {
+        for (std::int64_t block = row % 3; block < p.k / 32; block += 3) {
+          operands.b().set_scale(row, block, other);
+        }
+      }
+      SCOPED_TRACE(other);
+      ASSERT_TRUE(run(operands, emulator::random_order(4)));
+      EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+    }
+  }
+}
+
+TEST(EmulatedFp4Gemm, Epilogues) {
+  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t extra : {0, 1, 2}) {
+      for (const TensorScaleSense sense :
+           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
+        PlainProblem p = problem(Recipe::bf16, Recipe::nvfp4, 4, extra == 1 ? 41 : 40, 224);
+        p.batch = 2;
+        p.b_shared = extra == 2;
+        p.d = d;
+        p.family = InputFamily::normal;
+        p.extra_columns = extra;
+        p.alpha = -0.01f;
+        p.alpha_factor = true;
+        p.beta = 2;
+        p.bias = true;
+        p.gate = extra != 0;
+        p.sense = sense;
+        check(p);
+        p.a = Recipe::f16;
+        p.b = Recipe::mxfp4;
+        p.m = 10;
+        check(p);
+      }
+    }
+  }
+}
+
+TEST(EmulatedFp4Gemm, RowsFarApart) {
+  for_each_pair([](Recipe a, Recipe b) {
+    PlainProblem p = problem(a, b, 9, 50, 320);
+    p.extra_bytes = 48;
+    p.batch = 3;
+    check(p);
+  });
+}
+
+/// Tensor scales and alphas that f32 holds, but not their product with a sum in any order.
+TEST(EmulatedFp4Gemm, LargeTensorScales) {
+  for (const float scale : {0x1p100f, 0x1p-100f}) {
+    for (const TensorScaleSense sense : {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
+      PlainProblem p = problem(Recipe::bf16, Recipe::nvfp4, 3, 20, 160);
+      p.family = InputFamily::normal;
+      p.sense = sense;
+      p.alpha = (scale > 1) == (sense == TensorScaleSense::multiplier) ? 0x1p-99f : 0x1p99f;
+      PlainOperands operands(p);
+      *const_cast<float*>(operands.arguments().b.tensor_scale) = scale;
+      ASSERT_TRUE(run(operands, emulator::in_order()));
+      EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+    }
+  }
+}
+
+TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for_each_pair([&](Recipe a, Recipe b) {
+    for (const std::uint32_t scale : {120u, 140u}) {  // of MX: with a factor and without
+      PlainProblem p = problem(a, b, 5, 18, 256);
+      p.exact = true;
+      PlainOperands operands(p);
+      const Format format = recipe_traits(a).element;
+      const auto set_a = [&](std::int64_t row, std::int64_t k, float number) {
+        const std::uint32_t code = encode(format, number, Overflow::propagate);
+        operands.a_values().at()[2 * (row * p.k + k)] = static_cast<std::uint8_t>(code);
+        operands.a_values().at()[2 * (row * p.k + k) + 1] = static_cast<std::uint8_t>(code >> 8);
+      };
+      std::fill_n(operands.b_values().at(), operands.b_values().bytes(), std::uint8_t{0x22});
+      operands.b_values().at()[50] = 0x20;  // row 0, k = 100: 0
+      for (std::int64_t row = 0; row < p.n && b == Recipe::mxfp4; ++row) {
+        operands.b().set_scale(row, 3, scale);
+      }
+      set_a(1, 100, kInf);
+      set_a(3, 7, std::numeric_limits<float>::quiet_NaN());
+      ASSERT_TRUE(run(operands, emulator::in_order()));
+      const auto* const d = static_cast<const float*>(operands.arguments().d.data);
+      for (std::int64_t i = 0; i < p.m * p.n; ++i) {
+        const bool is_nan = i / p.n == 3 || i == p.n;  // infinity times 0
+        EXPECT_EQ(std::isnan(d[i]), is_nan) << i;
+        EXPECT_EQ(std::isinf(d[i]), !is_nan && i / p.n == 1) << i;
+      }
+    }
+  });
+}
+
+/// A row's bits do not depend on the others, as long as K is divided alike.
+TEST(EmulatedFp4Gemm, RowsDoNotDependOnTheOthers) {
+  PlainProblem p = problem(Recipe::bf16, Recipe::mxfp4, 16, 30, 1120);
+  p.family = InputFamily::normal;
+  const Fp4Division division = {1, 2, 2};
+  PlainOperands all(p);
+  ASSERT_TRUE(run(all, emulator::in_order(), division));
+  for (const std::int64_t m : {1, 8, 11}) {
+    PlainOperands some(p);
+    some.set_rows(m);
+    ASSERT_TRUE(run(some, emulator::random_order(9), division));
+    EXPECT_TRUE(std::equal(some.d().bytes().begin(),
+                           some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
+                           all.d().bytes().begin()));
+  }
+}
+
+/// What a kernel that is wrong in one place gives.
+TEST(EmulatedFp4Gemm, MutantsAreRejected) {
+  struct Mutant {
+    const char* name;
+    Change change;
+  };
+  const Mutant mutants[] = {
+      {"a block of K is left out", [](Fp4GemmParams& p) { --p.pieces; }},
+      {"a step has the scales of another", [](Fp4GemmParams& p) { p.scales.k_stride_4 = 0; }},
+      {"a row has another one's scales", [](Fp4GemmParams& p) { p.scales.row_stride = 0; }},
+      {"a tensor scale is inverted",
+       [](Fp4GemmParams& p) {
+         if (p.tensor_scale == nullptr) p.epilogue.alpha = 1.01f;
+         p.tensor_scale_divides = !p.tensor_scale_divides;
+       }},
+  };
+  for (const Mutant& mutant : mutants) {
+    for_each_pair([&](Recipe a, Recipe b) {
+      PlainProblem p = problem(a, b, 6, 18, 512);
+      p.family = InputFamily::normal;
+      SCOPED_TRACE(mutant.name + (" " + p.str()));
+      PlainOperands operands(p);
+      ASSERT_TRUE(run(operands, emulator::in_order(), std::nullopt, mutant.change));
+      EXPECT_GT(test::compare(operands.arguments(), limit_of(p)).violations, p.m * p.n / 2);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace blockscale

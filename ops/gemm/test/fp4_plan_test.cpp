@@ -1,0 +1,166 @@
+// Which products the kernels of few rows with weights in FP4 take, and how they divide them,
+// without a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "blockscale/bench.h"
+#include "blockscale/cuda.h"
+#include "ops/gemm/cuda/product_plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
+#include "ops/gemm/test/plain_problem.h"
+#include "ops/gemm/validate.h"
+#include "tests/chip.h"
+
+namespace blockscale {
+namespace {
+
+using gemm_detail::Fp4GemmPlan;
+using gemm_detail::plan_fp4_gemm;
+using testing::HasSubstr;
+
+GemmArguments product(std::int64_t m, std::int64_t n, std::int64_t k, Recipe a = Recipe::bf16,
+                      Recipe b = Recipe::nvfp4) {
+  return gemm_detail::validated(imagined_gemm(m, n, k, a, b, Format::bf16, 1, {}, {}), {});
+}
+
+/// What the driver and the kernel ask of a launch.
+void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cuda::Chip& chip) {
+  const Fp4GemmParams& p = plan.params;
+  const LaunchShape& shape = plan.shape;
+  EXPECT_EQ(shape.grid.x, p.blocks_k);
+  EXPECT_EQ(shape.cluster.x, p.blocks_k);
+  EXPECT_LE(p.blocks_k, kFp4MostBlocksK);
+  EXPECT_LE(std::int64_t{shape.grid.x} * shape.grid.y, chip.multiprocessors);
+  EXPECT_EQ(shape.grid.z, x.d.batch);
+  EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
+  EXPECT_LE(shape.block.x, 32 * kFp4MostWarps);
+  EXPECT_EQ(shape.dynamic_shared_bytes,
+            memory_of_fp4(p.epilogue.rows, p.block_chunks, p.warps_k * p.block_tiles).total);
+  EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
+  EXPECT_EQ(std::int64_t{p.pieces} * kFp4PieceK, x.a.k);
+  EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * kFp4ChunkK, x.a.k);
+  EXPECT_GE(std::int64_t{p.tiles} * kFp4TileRows, x.d.columns);
+  EXPECT_LE(x.d.rows, kFp4GemmKernels[plan.kernel].tokens);
+}
+
+TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
+  std::mt19937_64 random(1);
+  const auto size = [&](std::uint64_t bits) {
+    return static_cast<std::int64_t>(1 + random() % (std::uint64_t{1} << (1 + random() % bits)));
+  };
+  for (const int multiprocessors : {8, 78, 132}) {
+    const cuda::Chip chip = test::chip_of(multiprocessors);
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
+        for (int i = 0; i < 50; ++i) {
+          const GemmArguments x = product(size(4) % 16 + 1, size(15), 32 * size(9), a, b);
+          const auto plan = plan_fp4_gemm(x, chip);
+          ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
+          SCOPED_TRACE(plan->str());
+          expect_launchable(*plan, x, chip);
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp4GemmPlan, TakesNothingElse) {
+  const cuda::Chip chip;
+  const GemmArguments good = product(8, 4096, 4096);
+  EXPECT_TRUE(plan_fp4_gemm(good, chip));
+  const auto expect_plain = [&](const char* what, const GemmArguments& x) {
+    EXPECT_FALSE(plan_fp4_gemm(x, chip)) << what;
+    EXPECT_EQ(gemm_detail::plan_product(x, chip).path(), gemm_detail::GemmPath::plain) << what;
+  };
+  const auto changed = [&](const std::function<void(GemmArguments&)>& change) {
+    GemmArguments x = good;
+    change(x);
+    return x;
+  };
+  expect_plain("more rows", product(17, 4096, 4096));
+  expect_plain("A in f32", product(8, 4096, 4096, Recipe::f32));
+  expect_plain("A in FP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_plain("B in FP6", product(8, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
+  expect_plain("half a piece of K", product(8, 4096, 4096 + 16));
+  expect_plain("no K", product(8, 4096, 0));
+  expect_plain("no element", product(8, 0, 4096));
+  expect_plain("rows of the same bits", changed([](auto& x) { x.batch_invariant = true; }));
+  expect_plain("rows of B that begin anywhere",
+               changed([](auto& x) { x.b.value_row_stride += 8; }));
+  expect_plain("rows of A that begin anywhere",
+               changed([](auto& x) { x.a.value_row_stride += 2; }));
+  expect_plain("scales with rows inner", changed([](auto& x) {
+                 x.b.layout = ScaleLayout::mn_major;
+                 x.b.scale_leading_stride = x.b.rows;
+               }));
+  expect_plain("pairs of scales that begin anywhere",
+               changed([](auto& x) { x.b.scale_leading_stride += 1; }));
+  EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
+  EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")));
+  GemmArguments quantized = imagined_gemm(8, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,
+                                          1, Recipe::mxfp8_e4m3, {});
+  quantized = gemm_detail::validated(quantized, {});
+  expect_plain("D is quantized", quantized);
+}
+
+/// Scales of MX are bytes, which may begin anywhere.
+TEST(Fp4GemmPlan, TakesMxScalesAtAnyByte) {
+  GemmArguments x = product(1, 512, 256, Recipe::f16, Recipe::mxfp4);
+  x.b.scale_leading_stride += 1;
+  EXPECT_TRUE(plan_fp4_gemm(x, {}));
+}
+
+TEST(Fp4GemmPlan, SaysWhatIsLaunched) {
+  const auto text = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return cuda::describe_gemm(product(m, n, k, Recipe::bf16, Recipe::mxfp4), cuda::Chip{});
+  };
+  EXPECT_EQ(text(1, 7168, 2048),
+            "gemm_few_rows_mxfp4_bf16_8: 448 tiles of 16 rows of B, 4 a block, K divided among 4 "
+            "warps; 112 x 512 threads, 6720 bytes shared\n");
+  EXPECT_THAT(text(16, 8192, 8192), HasSubstr("warps of each of 2 blocks of a cluster; "));
+  EXPECT_THAT(text(16, 8192, 8192), HasSubstr("gemm_few_rows_mxfp4_bf16_16: 512 tiles"));
+}
+
+/// What the model chooses for the shapes of docs/log/gemm-fp4.md: blocks that divide K, warps that
+/// do, tiles of a block, on chips of 132 and of 78 multiprocessors.
+TEST(Fp4GemmPlan, DivisionsOfKnownShapes) {
+  struct Shape {
+    std::int64_t m, n, k;
+    const char* of_132;
+    const char* of_78;
+  };
+  const Shape shapes[] = {
+      {1, 7168, 2048, "1 4 4", "1 2 6"},    {16, 7168, 2048, "1 4 4", "1 2 6"},
+      {1, 4096, 7168, "1 7 2", "1 2 4"},    {16, 4096, 7168, "2 4 4", "2 2 7"},
+      {1, 24576, 1536, "1 1 12", "1 1 10"}, {16, 24576, 1536, "1 1 12", "1 1 10"},
+      {1, 8192, 8192, "1 4 4", "1 2 7"},    {16, 8192, 8192, "2 2 8", "2 1 14"},
+      {1, 28672, 4096, "1 1 14", "1 1 12"}, {16, 28672, 4096, "1 1 14", "1 1 12"},
+  };
+  for (const Shape& s : shapes) {
+    const auto division_on = [&](int multiprocessors) {
+      const auto plan = plan_fp4_gemm(product(s.m, s.n, s.k), test::chip_of(multiprocessors));
+      if (!plan) return std::string("none");
+      const Fp4GemmParams& p = plan->params;
+      return std::to_string(p.blocks_k) + " " + std::to_string(p.warps_k) + " " +
+             std::to_string(p.block_tiles);
+    };
+    EXPECT_EQ(division_on(132), s.of_132) << s.m << " x " << s.n << " x " << s.k;
+    EXPECT_EQ(division_on(78), s.of_78) << s.m << " x " << s.n << " x " << s.k;
+  }
+}
+
+/// Shapes of GELU and SwiGLU, and of shared experts, go the same way.
+TEST(Fp4GemmPlan, IsPartOfProductPlans) {
+  GemmArguments x = imagined_gemm(4, 512, 256, Recipe::bf16, Recipe::nvfp4, Format::bf16, 1, {},
+                                  QuantizeInput{Swiglu{}});
+  const std::string text = gemm_detail::plan_product(gemm_detail::validated(x, {}), {}).str();
+  EXPECT_THAT(text, HasSubstr("gemm_few_rows_nvfp4_bf16_8"));
+}
+
+}  // namespace
+}  // namespace blockscale
