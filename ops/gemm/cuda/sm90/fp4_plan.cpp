@@ -13,7 +13,7 @@ namespace {
 /// begin at a multiple of their bytes.
 bool has_pieces_of_scales(const ScaledTensorView& x) {
   if (x.layout == ScaleLayout::mn_major) return false;
-  const std::int64_t size = kFp4PieceK / recipe_traits(x.recipe).block_k;
+  const std::int64_t size = std::int64_t{kFp4PieceK} / recipe_traits(x.recipe).block_k;
   return reinterpret_cast<std::uintptr_t>(x.scales) % static_cast<std::uintptr_t>(size) == 0 &&
          (is_swizzled(x.layout) || x.scale_leading_stride % size == 0) &&
          (x.batch <= 1 || x.scale_batch_stride % size == 0);
