@@ -412,6 +412,9 @@ def test_plans_of_gemm_on_a_gpu_need_none(program: Program):
     assert lines[0] == "fp8_tensor x fp8_tensor" and lines[1].startswith("gemm_fp8_")
     (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
     assert case["plan"].startswith("plain: gemm_plain_")
+    arguments[-1] = 4
+    (case,) = program.json(*arguments, "--pair", "bf16:mxfp4")["cases"]
+    assert case["plan"].startswith("gemm_few_rows_mxfp4_bf16_8: ")
 
 
 def test_tuning_gemm_asks_for_a_gpu(program: Program, tmp_path: pathlib.Path):

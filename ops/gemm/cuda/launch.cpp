@@ -159,7 +159,7 @@ class PlanKey {
 /// What a call launched, with tensor maps.
 struct LaunchedPlan {
   int device = -1;
-  Fp8GemmPlan plan;
+  std::variant<Fp8GemmPlan, Fp4GemmPlan> plan;
 };
 struct KeptPlan {
   PlanKey key;
@@ -181,7 +181,7 @@ bool launch_kept(const KeptPlan* kept, const PlanKey& key, const GemmArguments& 
   const cuda::CallDevice device = device_of_call(arguments, execution);
   if (device.ordinal() != kept->launched.device) return false;
   const cuda::DeviceScope scope(device.ordinal());
-  launch_plan(kept->launched.plan, execution);
+  std::visit([&](const auto& plan) { launch_plan(plan, execution); }, kept->launched.plan);
   return true;
 }
 
@@ -206,8 +206,7 @@ void multiply_and_transform(const GemmArguments& x, cuda::CallDevice& device,
 }
 
 /// Plans a product by choose(validated arguments, chip), or by itself if that is none, and
-/// launches it. Nothing where D has no element, where another kernel than FP8's serves, and with
-/// a transform.
+/// launches it. Nothing where D has no element, where a plain kernel serves, and with a transform.
 template <class Choose>
 std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, const Choose& choose,
                                             const cuda::Execution& execution) {
@@ -225,9 +224,9 @@ std::optional<LaunchedPlan> plan_and_launch(const GemmArguments& arguments, cons
     if (const auto few_rows = plan_fp4_gemm(x, chip)) {
       const cuda::DeviceScope scope(device.ordinal());
       launch_plan(*few_rows, execution);
-    } else {
-      plan_and_launch_plainly(x, std::nullopt, device, execution);
+      return LaunchedPlan{device.ordinal(), *few_rows};
     }
+    plan_and_launch_plainly(x, std::nullopt, device, execution);
     return std::nullopt;
   }
   const std::optional<Fp8LaunchConfig> config = choose(x, chip);
@@ -328,7 +327,8 @@ void gemm(const GemmArguments& arguments, const Execution& execution) {
   if (gemm_detail::launch_kept(slot.get(), key, arguments, execution)) return;
   const auto launched =
       gemm_detail::plan_and_launch(arguments, gemm_detail::tuned_config, execution);
-  if (!launched || launched->plan.workspace_bytes != 0) return;
+  const auto bytes_of = [](const auto& plan) { return plan.workspace_bytes; };
+  if (!launched || std::visit(bytes_of, launched->plan) != 0) return;
   slot = std::make_unique<gemm_detail::KeptPlan>(gemm_detail::KeptPlan{key, *launched});
 }
 

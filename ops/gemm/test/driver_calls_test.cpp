@@ -12,6 +12,7 @@
 
 #include "blockscale/cuda.h"
 #include "ops/gemm/cuda/plan.h"
+#include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/kernels/params.h"
 #include "runtime/cuda/driver.h"
 #include "tests/expect_error.h"
@@ -27,7 +28,11 @@ class GemmDriverCalls : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     setenv("BLOCKSCALE_LIBCUDA", BLOCKSCALE_FAKE_LIBCUDA, 1);
-    pack_ = std::make_unique<test::FakePack>(gemm_detail::fp8_gemm_kernel_specs());
+    std::vector<runtime::KernelSpec> specs = gemm_detail::fp8_gemm_kernel_specs();
+    for (const runtime::KernelSpec& spec : gemm_detail::fp4_gemm_kernel_specs()) {
+      specs.push_back(spec);
+    }
+    pack_ = std::make_unique<test::FakePack>(specs);
   }
   static void TearDownTestSuite() { pack_.reset(); }
   void SetUp() override {
@@ -97,6 +102,23 @@ TEST_F(GemmDriverCalls, ARepeatedCallLaunchesTheSame) {
     EXPECT_FALSE(alone[0].programmatic_dependent_launch);
     EXPECT_EQ(alone[0].stream, &fake_);
     EXPECT_EQ(alone[0].parameters, first[0].parameters);
+  }
+}
+
+TEST_F(GemmDriverCalls, ARepeatedCallOfFewRowsLaunchesTheSame) {
+  GemmArguments x = product(4, 576, 2048);
+  x.a = {Recipe::bf16, 4, 2048};
+  x.b = {Recipe::mxfp4, 576, 2048};
+  x.a.values = memory(0);
+  x.b.values = memory(2);
+  x.b.scales = memory(3);
+  fake_.parameter_bytes = sizeof(Fp4GemmParams);
+  const std::vector<FakeLaunch> first = launches_of(x);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(first[0].programmatic_dependent_launch);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    expect_same(launches_of(x), first);
+    EXPECT_EQ(fake_.calls["cuPointerGetAttribute"], 4);
   }
 }
 

@@ -110,6 +110,7 @@ TEST(EmulatedFp4Gemm, EveryNumberOfRows) {
 TEST(EmulatedFp4Gemm, EveryColumnsAndK) {
   for (const std::int64_t n : {1, 15, 16, 49, 512}) {
     for (const std::int64_t k : {32, 128, 512, 544, 1536, 2080}) {
+      if (n == 512 && k > 544) continue;  // seconds, under sanitizers
       check(problem(Recipe::bf16, Recipe::nvfp4, 3, n, k));
       check(problem(Recipe::f16, Recipe::mxfp4, 2, n, k));
     }

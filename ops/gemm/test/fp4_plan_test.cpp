@@ -10,6 +10,7 @@
 
 #include "blockscale/bench.h"
 #include "blockscale/cuda.h"
+#include "ops/gemm/cuda/problem.h"
 #include "ops/gemm/cuda/product_plan.h"
 #include "ops/gemm/cuda/sm90/fp4_plan.h"
 #include "ops/gemm/test/plain_problem.h"
@@ -100,6 +101,10 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
                }));
   expect_plain("pairs of scales that begin anywhere",
                changed([](auto& x) { x.b.scale_leading_stride += 1; }));
+  expect_plain("tiles of scales that begin anywhere", changed([](auto& x) {
+                 x.b.layout = ScaleLayout::swizzled_128x4;
+                 x.b.scales = gemm_detail::byte_at(x.b.scales, 1);
+               }));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("B200")));
   EXPECT_FALSE(plan_fp4_gemm(good, cuda::chip_named("RTX 5090")));
   GemmArguments quantized = imagined_gemm(8, 4096, 4096, Recipe::bf16, Recipe::nvfp4, Format::f32,

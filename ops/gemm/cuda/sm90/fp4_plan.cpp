@@ -10,12 +10,13 @@ namespace blockscale::gemm_detail {
 namespace {
 
 /// Whether four neighbouring blocks of K have scales side by side, and a piece's, of NVFP4 two,
-/// begin at a multiple of their size.
+/// begin at a multiple of their bytes.
 bool has_pieces_of_scales(const ScaledTensorView& x) {
   if (x.layout == ScaleLayout::mn_major) return false;
-  if (recipe_traits(x.recipe).block_k == kFp4PieceK || is_swizzled(x.layout)) return true;
-  return reinterpret_cast<std::uintptr_t>(x.scales) % 2 == 0 && x.scale_leading_stride % 2 == 0 &&
-         (x.batch <= 1 || x.scale_batch_stride % 2 == 0);
+  const std::int64_t size = std::int64_t{kFp4PieceK} / recipe_traits(x.recipe).block_k;
+  return reinterpret_cast<std::uintptr_t>(x.scales) % static_cast<std::uintptr_t>(size) == 0 &&
+         (is_swizzled(x.layout) || x.scale_leading_stride % size == 0) &&
+         (x.batch <= 1 || x.scale_batch_stride % size == 0);
 }
 
 /// Whether a kernel computes the product, but for the size of shared memory.
