@@ -86,23 +86,23 @@ class Weights {
       : p_(p), part_(part), tile_(first_tile_of_block(p) + part.tile), chunk_(part.chunk) {
     begin_tile();
     BLOCKSCALE_UNROLL
-    for (uint32_t i = 0; i < kFp4ChunkSteps; ++i) load(i);
+    for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) load(i);
     next_chunk();
   }
 
   BLOCKSCALE_DEVICE const Pieces& operator[](uint32_t step) const { return loaded_[step]; }
 
-  /// Begins to load a step of the chunk that comes next.
+  /// Begins to load two steps of the chunk that comes next. The branch, which all lanes take alike,
+  /// keeps the loads here: without it the compiler puts all of a chunk's behind its products, where
+  /// the warp then waits for memory.
   BLOCKSCALE_DEVICE void load(uint32_t step) {
-    const bool has = piece_ < end_piece_;
-    BLOCKSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      loaded_[step].codes[i] = ptx::ld_global_nc_if(
-          has, reinterpret_cast<const Bytes16*>(codes_[i] + piece_ * kFp4PieceBytes));
-      loaded_[step].scales[i] = ptx::ld_global_nc_narrow_if<kScaleBytes>(
-          has, scales_[i] + piece_ / 4 * (p_.scales.k_stride_4 * kScaleBytes), kOne);
+    if (ptx::vote_sync_all(ptx::kFullMask, piece_ >= end_piece_)) {
+      loaded_[step] = loaded_[step + 1] = {{}, {kOne, kOne}};
+    } else {
+      load_one(step, piece_);
+      load_one(step + 1, piece_ + 4);
     }
-    piece_ += 4;
+    piece_ += 8;
   }
 
   /// Behind all loads of a chunk.
@@ -122,6 +122,17 @@ class Weights {
   static constexpr int kScaleBytes = kIsNvfp4 ? 2 : 1;
   /// Scales that do not disturb, of blocks that there are not.
   static constexpr uint32_t kOne = kIsNvfp4 ? 0x3838 : 127;
+
+  BLOCKSCALE_DEVICE void load_one(uint32_t step, uint32_t piece) {
+    const bool has = piece < end_piece_;
+    BLOCKSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      loaded_[step].codes[i] = ptx::ld_global_nc_if(
+          has, reinterpret_cast<const Bytes16*>(codes_[i] + piece * kFp4PieceBytes));
+      loaded_[step].scales[i] = ptx::ld_global_nc_narrow_if<kScaleBytes>(
+          has, scales_[i] + piece / 4 * (p_.scales.k_stride_4 * kScaleBytes), kOne);
+    }
+  }
 
   BLOCKSCALE_DEVICE void begin_chunk() {
     piece_ = chunk_ * (kFp4ChunkK / kFp4PieceK) + ptx::laneid() % 4;
@@ -206,33 +217,46 @@ class Multiplier {
     }
   }
 
-  /// Adds the products of a step, the block's step `step`.
-  BLOCKSCALE_DEVICE void add_step(Sums<kConfig>& sums, const Pieces& b, uint32_t step) const {
-    uint32_t factors[2][2];  // of a row's codes, in words 0 and 1, and in 2 and 3
+  /// Adds the products of two steps, the block's steps `step` and the one behind it: with sums of
+  /// their own, so that neither waits for the other's.
+  BLOCKSCALE_DEVICE void add_steps(Sums<kConfig>& sums, const Pieces& first, const Pieces& second,
+                                   uint32_t step) const {
+    const Pieces* const b[2] = {&first, &second};
+    uint32_t factors[2][2][2];  // of a step, of a row's codes: in words 0 and 1, and in 2 and 3
     float left = 1;
     if constexpr (kConfig.b == Recipe::nvfp4) {
       BLOCKSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) decoding::ue4m3_factors<kForm>(factors[i], b.scales[i]);
+      for (int i = 0; i < 4; ++i) {
+        decoding::ue4m3_factors<kForm>(factors[i / 2][i % 2], b[i / 2]->scales[i % 2]);
+      }
       left = decoding::kUe4m3Left;
     } else {
-      const bool fit = decoding::has_ue8m0_factor<kForm>(b.scales[0]) &&
-                       decoding::has_ue8m0_factor<kForm>(b.scales[1]);
+      bool fit = true;
+      BLOCKSCALE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t scale = b[i / 2]->scales[i % 2];
+        fit = fit && decoding::has_ue8m0_factor<kForm>(scale);
+        for (uint32_t& factor : factors[i / 2][i % 2]) {
+          factor = decoding::ue8m0_factor<kForm>(scale);
+        }
+      }
       if (!ptx::vote_sync_all(ptx::kFullMask, fit)) {
-        add_blocks(sums, b, step);
+        add_blocks(sums, first, step);
+        add_blocks(sums, second, step + 1);
         return;
       }
-      BLOCKSCALE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        factors[i][0] = factors[i][1] = decoding::ue8m0_factor<kForm>(b.scales[i]);
-      }
     }
-    Sums<kConfig> products = {};
+    Sums<kConfig> products[2] = {};
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
-      multiply(products, {b.codes[0].at[i], b.codes[1].at[i]},
-               {factors[0][i / 2], factors[1][i / 2]}, step * kStepBytes + i * 64);
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < 2; ++j) {
+        multiply(products[j], {b[j]->codes[0].at[i], b[j]->codes[1].at[i]},
+                 {factors[j][0][i / 2], factors[j][1][i / 2]}, (step + j) * kStepBytes + i * 64);
+      }
     }
-    add(sums, products, {left, left});
+    add(sums, products[0], {left, left});
+    add(sums, products[1], {left, left});
   }
 
  private:
@@ -393,9 +417,9 @@ BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
     BLOCKSCALE_NO_UNROLL
     for (uint32_t chunk = part.chunk; chunk < part.end_chunk; chunk += p.warps_k) {
       BLOCKSCALE_UNROLL
-      for (uint32_t i = 0; i < kFp4ChunkSteps; ++i) {
-        multiplier.add_step(sums, weights[i],
-                            (chunk - first_chunk_of_block(p)) * kFp4ChunkSteps + i);
+      for (uint32_t i = 0; i < kFp4ChunkSteps; i += 2) {
+        multiplier.add_steps(sums, weights[i], weights[i + 1],
+                             (chunk - first_chunk_of_block(p)) * kFp4ChunkSteps + i);
         weights.load(i);
       }
       weights.next_chunk();
