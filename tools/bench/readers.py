@@ -241,6 +241,27 @@ def quantized_figure(document: dict) -> str:
     )
 
 
+def weight_rows(results: dict) -> Iterator[Row]:
+    for case in results["cases"]:
+        ours, read = case["ours_microseconds"], case["read_microseconds"]
+        yield Row(f"{shape_of(case)}, {case['recipe']}", ours, read, read / ours)
+
+
+def weight_goals(results: dict) -> Iterator[Goal]:
+    for name, found in results["means"].items():
+        asked = results["asked"][name.rpartition(" ")[2]]
+        yield Goal("time over reading's", name, found["over_read"], asked, at_least=False)
+
+
+def weight_figure(document: dict) -> str:
+    means = document["results"]["means"].values()
+    over = span([mean["bf16_over_ours"] for mean in means])
+    return (
+        f"1 to 16 rows in bf16 by FP4 weights on an {chip_of(document)}: {over} x torch's bf16, "
+        f"{span([mean['over_read'] for mean in means])} times what reading the weights takes."
+    )
+
+
 def grouped_rows(results: dict) -> Iterator[Row]:
     for case in results["cases"]:
         ours, beside = case["ours_microseconds"], case["beside_microseconds"]
@@ -447,7 +468,10 @@ READERS = (
     Reader(
         is_of_quantized_results, "bf16", "us", quantized_rows, quantized_goals, quantized_figure
     ),
-    Reader(has("means", "cases"), "beside", "us", grouped_rows, grouped_goals, grouped_figure),
+    Reader(
+        has_cases("read_microseconds"), "reading", "us", weight_rows, weight_goals, weight_figure
+    ),
+    Reader(has_cases("groups"), "beside", "us", grouped_rows, grouped_goals, grouped_figure),
     Reader(has_cases("floor_microseconds"), "least", "us", moe_rows, no_goals, moe_figure),
     Reader(has("launch"), "bare", "us", launch_rows, no_goals, launch_figure),
     Reader(has_cases("limit"), "asked", "us", host_rows, host_goals, host_figure),

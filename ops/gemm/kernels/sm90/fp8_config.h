@@ -228,6 +228,7 @@ inline constexpr Fp8GemmKernelList kFp8GemmKernels = {{
     detail::by_columns(128, 128),
     detail::copying_scales(detail::by_blocks(128, 128)),
     detail::by_blocks(128, 96),
+    detail::by_blocks(128, 64),
     detail::by_blocks(64, 32),
     detail::by_columns(64, 32),
     detail::by_blocks(64, 64),
@@ -246,7 +247,6 @@ inline constexpr Fp8GemmKernelList kFp8GemmKernels = {{
     detail::quantizing(detail::by_blocks(192, 128)),
     detail::leaving_scales(detail::by_blocks(128, 64)),
     detail::leaving_scales(detail::by_blocks(128, 128)),
-    detail::leaving_scales(detail::by_blocks(192, 96)),
     detail::leaving_scales(detail::by_blocks(192, 128)),
 }};
 
