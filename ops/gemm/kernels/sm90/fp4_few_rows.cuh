@@ -11,8 +11,9 @@
 //   2. What it sums from 0 is added to the sum of the steps before, in f32.
 //   3. At the end of K warps of the block that divide K, and blocks of the cluster, add their sums
 //      in the order of k, and alpha, tensor scale, bias, gate and C are applied.
-// MX has scales with which bf16, or f16, does not hold every code: a warp that has one takes the
-// step's four blocks one after the other, without scales, and applies these to the sums.
+// Two steps go together, so that neither waits for the other's products. MX has scales with which
+// bf16, or f16, does not hold every code: a warp that has one in these takes their blocks one after
+// the other, without scales, and applies these to the sums.
 //
 // Blocks take tiles in turn, and a warp's loads run ahead of what it multiplies, past the end of a
 // tile too. What is outside of K is 0, what is outside of B is not stored, and a row that A does
