@@ -202,15 +202,20 @@ Codes blocks_of(std::size_t blocks, const std::function<double()>& a,
   return codes;
 }
 
-TEST(UsualError, OfWgmmaHoldsForUsualData) {
-  Random random(32);
+/// How numbers of A and of B are drawn, of data that the usual bound holds for.
+std::vector<std::array<std::function<double()>, 2>> usual_families(Random& random) {
   const auto normal = [&] { return test::normal_real(random); };
   const auto positive = [&] { return std::abs(test::normal_real(random)); };
-  const auto with_outliers = [&] {  // 30-fold, in a channel of 64
+  const auto with_outliers = [&random, positive] {  // 30-fold, in a channel of 64
     return positive() * (test::chance(random, 1.0 / 64) ? 30 : 1);
   };
-  const std::function<double()> families[][2] = {
+  return {
       {normal, normal}, {positive, positive}, {with_outliers, positive}, {with_outliers, normal}};
+}
+
+TEST(UsualError, OfWgmmaHoldsForUsualData) {
+  Random random(32);
+  const auto families = usual_families(random);
   const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp8);
   double largest = 0;
   const auto measure = [&](const Codes& codes) {
@@ -253,13 +258,7 @@ Codes scaled_step(Format form, Random& random, const std::function<double()>& to
 /// Steps of eight instructions whose sums f32 adds: what the kernels of few rows do.
 TEST(UsualError, OfScaledWeightsHoldsForUsualData) {
   Random random(34);
-  const auto normal = [&] { return test::normal_real(random); };
-  const auto positive = [&] { return std::abs(test::normal_real(random)); };
-  const auto with_outliers = [&] {  // 30-fold, in a channel of 64
-    return positive() * (test::chance(random, 1.0 / 64) ? 30 : 1);
-  };
-  const std::function<double()> families[][2] = {
-      {normal, normal}, {positive, positive}, {with_outliers, positive}, {with_outliers, normal}};
+  const auto families = usual_families(random);
   const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp4);
   double largest = 0;
   for (const Format form : {Format::bf16, Format::f16}) {

@@ -114,3 +114,10 @@ def test_thinned_quantizer_cases_count() -> None:
     assert found.left_out(results) == 9
     (goal,) = found.goals(results)
     assert (goal.case, goal.short) == ("mxfp4 bf16 row_major 1 MiB", 1.0)
+
+
+def test_each_record_is_named_on_a_page() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    files = {file.stem for file in (ROOT / "bench/results").glob("*.json")}
+    assert not {name for name in files if name not in text}

@@ -182,18 +182,12 @@ def variants() -> dict[str, Callable[[Operands], Any]]:
     """`ours` with other operands, or batch-invariant; each alone, as that is."""
     import blockscale
 
-    def alone(x: Operands, a: Any, **options: Any) -> Any:
-        blockscale._native.cuda_set_overlap(False)
-        try:
-            return blockscale.gemm(a, x.b, out=x.d, **options)
-        finally:
-            blockscale._native.cuda_set_overlap(True)
-
     made: dict[str, Callable[[Operands], Any]] = {
-        name: lambda x, name=name: alone(x, x.others[name]) for name in VARIANTS[:-1]
+        name: lambda x, name=name: blockscale.gemm(x.others[name], x.b, out=x.d)
+        for name in VARIANTS[:-1]
     }
-    made[VARIANTS[-1]] = lambda x: alone(x, x.a, batch_invariant=True)
-    return made
+    made[VARIANTS[-1]] = lambda x: blockscale.gemm(x.a, x.b, out=x.d, batch_invariant=True)
+    return {name: gemm.alone(call) for name, call in made.items()}
 
 
 def measure_shape(

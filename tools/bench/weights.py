@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import record
-from gemm import at_least, captured, median_microseconds
+from gemm import alone, at_least, captured, median_microseconds
 
 #: N x K.
 LAYERS = ((7168, 2048), (4096, 7168), (24576, 1536), (8192, 8192), (28672, 4096))
@@ -76,18 +76,11 @@ def contenders(x: Any, d: Any) -> dict[str, Callable[[Weight], Any]]:
     def chained(w: Weight) -> Any:
         return blockscale.gemm(x, w.b, out=d)
 
-    def ours(w: Weight) -> Any:
-        blockscale._native.cuda_set_overlap(False)
-        try:
-            return chained(w)
-        finally:
-            blockscale._native.cuda_set_overlap(True)
-
     def bf16(w: Weight) -> Any:
         return torch.matmul(x, w.plain.t(), out=d)
 
     found = {f"read {blocks}": read(blocks) for blocks in READ_BLOCKS}
-    return {**found, "bf16": bf16, "ours": ours, "chained": chained}
+    return {**found, "bf16": bf16, "ours": alone(chained), "chained": chained}
 
 
 def measure_layer(columns: int, k: int, recipe: str, rows: list[int], repeats: int) -> list[dict]:

@@ -23,11 +23,12 @@ namespace {
 
 using gemm_detail::Fp4Division;
 using gemm_detail::Fp4GemmPlan;
+using test::for_each_fp4_pair;
 using test::InputFamily;
 using test::PlainOperands;
 using test::PlainProblem;
+using test::problem_of;
 
-constexpr Recipe kWeights[] = {Recipe::nvfp4, Recipe::mxfp4};
 constexpr Recipe kTokens[] = {Recipe::bf16, Recipe::f16};
 constexpr ScaleLayout kLayouts[] = {ScaleLayout::row_major, ScaleLayout::swizzled_128x4,
                                     ScaleLayout::swizzled_8x4};
@@ -68,33 +69,16 @@ void check(const PlainProblem& p, const emulator::Options& options = emulator::i
   EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
 }
 
-PlainProblem problem(Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
-  PlainProblem p;
-  p.a = a;
-  p.b = b;
-  p.m = m;
-  p.n = n;
-  p.k = k;
-  return p;
-}
-
-template <class Body>
-void for_each_pair(const Body& body) {
-  for (const Recipe b : kWeights) {
-    for (const Recipe a : kTokens) body(a, b);
-  }
-}
-
 TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const ScaleLayout layout : kLayouts) {
-      PlainProblem p = problem(a, b, 1, 40, 96);
+      PlainProblem p = problem_of(a, b, 1, 40, 96);
       p.b_layout = layout;
       check(p);
-      p = problem(a, b, 5, 17, 160);
+      p = problem_of(a, b, 5, 17, 160);
       p.b_layout = layout;
       check(p, emulator::random_order(1));
-      p = problem(a, b, 16, 130, 1184);
+      p = problem_of(a, b, 16, 130, 1184);
       p.b_layout = layout;
       check(p, emulator::random_order(2));
     }
@@ -102,8 +86,8 @@ TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {
 }
 
 TEST(EmulatedFp4Gemm, EveryNumberOfRows) {
-  for_each_pair([](Recipe a, Recipe b) {
-    for (std::int64_t m = 1; m <= 16; ++m) check(problem(a, b, m, 33, 224));
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    for (std::int64_t m = 1; m <= 16; ++m) check(problem_of(a, b, m, 33, 224));
   });
 }
 
@@ -111,17 +95,17 @@ TEST(EmulatedFp4Gemm, EveryColumnsAndK) {
   for (const std::int64_t n : {1, 15, 16, 49, 512}) {
     for (const std::int64_t k : {32, 128, 512, 544, 1536, 2080}) {
       if (n == 512 && k > 544) continue;  // seconds, under sanitizers
-      check(problem(Recipe::bf16, Recipe::nvfp4, 3, n, k));
-      check(problem(Recipe::f16, Recipe::mxfp4, 2, n, k));
+      check(problem_of(Recipe::bf16, Recipe::nvfp4, 3, n, k));
+      check(problem_of(Recipe::f16, Recipe::mxfp4, 2, n, k));
     }
   }
 }
 
 /// Sums that are exact: nothing but D's own rounding is allowed.
 TEST(EmulatedFp4Gemm, ExactSums) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 11}) {
-      PlainProblem p = problem(a, b, m, 45, 1056);
+      PlainProblem p = problem_of(a, b, m, 45, 1056);
       p.exact = true;
       check(p);
     }
@@ -130,7 +114,7 @@ TEST(EmulatedFp4Gemm, ExactSums) {
 
 /// Warps and blocks that divide K, or tiles, or both, evenly or not.
 TEST(EmulatedFp4Gemm, Divisions) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     std::uint64_t seed = 1;
     for (const Fp4Division& division : {Fp4Division{1, 1, 1},
                                         {1, 16, 1},
@@ -144,7 +128,7 @@ TEST(EmulatedFp4Gemm, Divisions) {
         SCOPED_TRACE(std::to_string(division.blocks_k) + " blocks, " +
                      std::to_string(division.warps_k) + " warps, " +
                      std::to_string(division.block_tiles) + " tiles");
-        check(problem(a, b, m, 200, 1696), emulator::random_order(seed++), division);
+        check(problem_of(a, b, m, 200, 1696), emulator::random_order(seed++), division);
       }
     }
   });
@@ -152,8 +136,8 @@ TEST(EmulatedFp4Gemm, Divisions) {
 
 /// Every scale that there is, each for a row of its own, of sums that are exact.
 TEST(EmulatedFp4Gemm, EveryScale) {
-  for_each_pair([](Recipe a, Recipe b) {
-    PlainProblem p = problem(a, b, 3, 256, 64);
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    PlainProblem p = problem_of(a, b, 3, 256, 64);
     p.exact = true;
     PlainOperands operands(p);
     // Small numbers, so that sums are numbers with the largest scales too.
@@ -189,7 +173,7 @@ TEST(EmulatedFp4Gemm, EveryScale) {
 TEST(EmulatedFp4Gemm, ScalesFarApart) {
   for (const Recipe a : kTokens) {
     for (const std::uint32_t other : {0u, 90u, 103u, 104u, 128u, 129u, 150u}) {
-      PlainProblem p = problem(a, Recipe::mxfp4, 4, 20, 416);
+      PlainProblem p = problem_of(a, Recipe::mxfp4, 4, 20, 416);
       p.family = InputFamily::normal;
       PlainOperands operands(p);
       for (std::int64_t row = 0; row < p.n; ++row) {
@@ -205,35 +189,20 @@ TEST(EmulatedFp4Gemm, ScalesFarApart) {
 }
 
 TEST(EmulatedFp4Gemm, Epilogues) {
-  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
-    for (const std::int64_t extra : {0, 1, 2}) {
-      for (const TensorScaleSense sense :
-           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
-        PlainProblem p = problem(Recipe::bf16, Recipe::nvfp4, 4, extra == 1 ? 41 : 40, 224);
-        p.batch = 2;
-        p.b_shared = extra == 2;
-        p.d = d;
-        p.family = InputFamily::normal;
-        p.extra_columns = extra;
-        p.alpha = -0.01f;
-        p.alpha_factor = true;
-        p.beta = 2;
-        p.bias = true;
-        p.gate = extra != 0;
-        p.sense = sense;
-        check(p);
-        p.a = Recipe::f16;
-        p.b = Recipe::mxfp4;
-        p.m = 10;
-        check(p);
-      }
-    }
-  }
+  test::for_each_epilogue(40, [](PlainProblem p) {
+    p.m = 4;
+    p.k = 224;
+    check(p);
+    p.a = Recipe::f16;
+    p.b = Recipe::mxfp4;
+    p.m = 10;
+    check(p);
+  });
 }
 
 TEST(EmulatedFp4Gemm, RowsFarApart) {
-  for_each_pair([](Recipe a, Recipe b) {
-    PlainProblem p = problem(a, b, 9, 50, 320);
+  for_each_fp4_pair([](Recipe a, Recipe b) {
+    PlainProblem p = problem_of(a, b, 9, 50, 320);
     p.extra_bytes = 48;
     p.batch = 3;
     check(p);
@@ -244,7 +213,7 @@ TEST(EmulatedFp4Gemm, RowsFarApart) {
 TEST(EmulatedFp4Gemm, LargeTensorScales) {
   for (const float scale : {0x1p100f, 0x1p-100f}) {
     for (const TensorScaleSense sense : {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
-      PlainProblem p = problem(Recipe::bf16, Recipe::nvfp4, 3, 20, 160);
+      PlainProblem p = problem_of(Recipe::bf16, Recipe::nvfp4, 3, 20, 160);
       p.family = InputFamily::normal;
       p.sense = sense;
       p.alpha = (scale > 1) == (sense == TensorScaleSense::multiplier) ? 0x1p-99f : 0x1p99f;
@@ -258,9 +227,9 @@ TEST(EmulatedFp4Gemm, LargeTensorScales) {
 
 TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  for_each_pair([&](Recipe a, Recipe b) {
+  for_each_fp4_pair([&](Recipe a, Recipe b) {
     for (const std::uint32_t scale : {120u, 140u}) {  // of MX: with a factor and without
-      PlainProblem p = problem(a, b, 5, 18, 256);
+      PlainProblem p = problem_of(a, b, 5, 18, 256);
       p.exact = true;
       PlainOperands operands(p);
       const Format format = recipe_traits(a).element;
@@ -289,7 +258,7 @@ TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
 
 /// A row's bits do not depend on the others, as long as K is divided alike.
 TEST(EmulatedFp4Gemm, RowsDoNotDependOnTheOthers) {
-  PlainProblem p = problem(Recipe::bf16, Recipe::mxfp4, 16, 30, 1120);
+  PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp4, 16, 30, 1120);
   p.family = InputFamily::normal;
   const Fp4Division division = {1, 2, 2};
   PlainOperands all(p);
@@ -321,8 +290,8 @@ TEST(EmulatedFp4Gemm, MutantsAreRejected) {
        }},
   };
   for (const Mutant& mutant : mutants) {
-    for_each_pair([&](Recipe a, Recipe b) {
-      PlainProblem p = problem(a, b, 6, 18, 512);
+    for_each_fp4_pair([&](Recipe a, Recipe b) {
+      PlainProblem p = problem_of(a, b, 6, 18, 512);
       p.family = InputFamily::normal;
       SCOPED_TRACE(mutant.name + (" " + p.str()));
       PlainOperands operands(p);

@@ -19,28 +19,13 @@ namespace {
 
 using gemm_detail::Fp4Division;
 using gemm_detail::GemmPath;
+using test::for_each_fp4_pair;
 using test::InputFamily;
 using test::OnDevice;
 using test::PlainProblem;
+using test::problem_of;
 
 class CudaGpuFp4Gemm : public test::OnHopper {};
-
-PlainProblem problem_of(Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
-  PlainProblem p;
-  p.a = a;
-  p.b = b;
-  p.m = m;
-  p.n = n;
-  p.k = k;
-  return p;
-}
-
-template <class Body>
-void for_each_pair(const Body& body) {
-  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
-    for (const Recipe a : {Recipe::bf16, Recipe::f16}) body(a, b);
-  }
-}
 
 /// The largest error, as a part of what is allowed, of a fresh product by the door.
 double share_of(OnDevice& problem, const PlainProblem& p) {
@@ -58,7 +43,7 @@ void check(const PlainProblem& p) {
 }
 
 TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const ScaleLayout layout :
          {ScaleLayout::row_major, ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
       for (std::int64_t m = 1; m <= 16; ++m) {
@@ -74,7 +59,7 @@ TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
 
 /// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
 TEST_F(CudaGpuFp4Gemm, ExactSums) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 8, 13}) {
       for (const std::int64_t k : {256, 2048, 7168}) {
         PlainProblem p = problem_of(a, b, m, 300, k);
@@ -87,7 +72,7 @@ TEST_F(CudaGpuFp4Gemm, ExactSums) {
 
 /// The same sums, but for the order in which parts of K are added.
 TEST_F(CudaGpuFp4Gemm, Divisions) {
-  for_each_pair([](Recipe a, Recipe b) {
+  for_each_fp4_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 11, 4000, 3104);
     p.exact = true;
     OnDevice problem(p);
@@ -134,12 +119,7 @@ TEST_F(CudaGpuFp4Gemm, SameBitsEachRun) {
   for (const std::int64_t m : {1, 16}) {
     const PlainProblem p = problem_of(Recipe::bf16, Recipe::nvfp4, m, 3000, 8192);
     OnDevice problem(p);
-    std::vector<std::uint8_t> first;
-    for (int i = 0; i < 10; ++i) {
-      EXPECT_LE(share_of(problem, p), 1);
-      if (i == 0) first = problem.download();
-      ASSERT_EQ(problem.download(), first);
-    }
+    test::expect_same_bits(problem, [&] { return share_of(problem, p); });
   }
 }
 
@@ -150,7 +130,7 @@ TEST_F(CudaGpuFp4Gemm, DISABLED_MeasureErrorConstants) {
     double largest = 0;
     std::int64_t elements = 0;
     for (std::int64_t turn = 0; elements < 10'000'000; ++turn) {
-      for_each_pair([&](Recipe a, Recipe b) {
+      for_each_fp4_pair([&](Recipe a, Recipe b) {
         for (const std::int64_t k : {96, 768, 4096}) {
           PlainProblem p = problem_of(a, b, 16, 4000 + turn, k);  // a seed of its own
           p.family = family;

@@ -189,31 +189,13 @@ TEST(EmulatedPlainGemm, RowsThatBeginAnywhere) {
 }
 
 TEST(EmulatedPlainGemm, Epilogues) {
-  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
-    for (const std::int64_t extra : {0, 1, 2}) {
-      for (const TensorScaleSense sense :
-           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
-        PlainProblem p;
-        p.a = p.b = Recipe::nvfp4;
-        p.m = 18;
-        p.n = extra == 1 ? 41 : 40;
-        p.batch = 2;
-        p.b_shared = extra == 2;
-        p.d = d;
-        p.family = InputFamily::normal;
-        p.extra_columns = extra;
-        p.alpha = -0.01f;
-        p.alpha_factor = true;
-        p.beta = 2;
-        p.bias = true;
-        p.gate = extra != 0;
-        p.sense = sense;
-        check(p);
-        p.m = 2;
-        check(p);
-      }
+  test::for_each_epilogue(40, [](PlainProblem p) {
+    p.a = p.b = Recipe::nvfp4;
+    for (const std::int64_t m : {18, 2}) {
+      p.m = m;
+      check(p);
     }
-  }
+  });
 }
 
 TEST(EmulatedPlainGemm, NoKAndOneElement) {

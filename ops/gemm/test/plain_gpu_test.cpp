@@ -158,32 +158,14 @@ TEST_F(CudaGpuPlainGemm, RowsThatBeginAnywhere) {
 }
 
 TEST_F(CudaGpuPlainGemm, Epilogues) {
-  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
-    for (const std::int64_t extra : {0, 1, 2}) {
-      for (const TensorScaleSense sense :
-           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
-        for (const std::int64_t m : {2, 150}) {
-          PlainProblem p;
-          p.a = p.b = Recipe::nvfp4;
-          p.m = m;
-          p.n = extra == 1 ? 141 : 140;
-          p.k = 256;
-          p.batch = 2;
-          p.b_shared = extra == 2;
-          p.d = d;
-          p.family = InputFamily::normal;
-          p.extra_columns = extra;
-          p.alpha = -0.01f;
-          p.alpha_factor = true;
-          p.beta = 2;
-          p.bias = true;
-          p.gate = extra != 0;
-          p.sense = sense;
-          check(p);
-        }
-      }
+  test::for_each_epilogue(140, [](PlainProblem p) {
+    p.a = p.b = Recipe::nvfp4;
+    p.k = 256;
+    for (const std::int64_t m : {2, 150}) {
+      p.m = m;
+      check(p);
     }
-  }
+  });
 }
 
 TEST_F(CudaGpuPlainGemm, TransformsOfPlainResults) {
@@ -244,12 +226,7 @@ TEST_F(CudaGpuPlainGemm, SameBitsEachRun) {
   for (const std::int64_t m : {1, 300}) {
     p.m = m;
     OnDevice problem(p);
-    std::vector<std::uint8_t> first;
-    for (int i = 0; i < 10; ++i) {
-      EXPECT_LE(share_by(problem, p, std::nullopt), 1);
-      if (i == 0) first = problem.download();
-      ASSERT_EQ(problem.download(), first);
-    }
+    test::expect_same_bits(problem, [&] { return share_by(problem, p, std::nullopt); });
   }
 }
 

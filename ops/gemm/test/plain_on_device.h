@@ -79,4 +79,16 @@ class OnDevice {
   std::size_t d_ = 0;
 };
 
+/// The same bits ten times over, of what `share` computes and returns the largest error of, as a
+/// part of what is allowed.
+template <class Share>
+void expect_same_bits(OnDevice& problem, const Share& share) {
+  std::vector<std::uint8_t> first;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_LE(share(), 1);
+    if (i == 0) first = problem.download();
+    ASSERT_EQ(problem.download(), first);
+  }
+}
+
 }  // namespace blockscale::test

@@ -43,6 +43,52 @@ struct PlainProblem {
   }
 };
 
+inline PlainProblem problem_of(Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  PlainProblem p;
+  p.a = a;
+  p.b = b;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  return p;
+}
+
+/// Problems with all that an epilogue does, for each type of D and each sense of a tensor scale: D
+/// with and without columns between rows, and an odd number of its own. Recipes, m and k are the
+/// body's, and n is `n` or one more.
+template <class Body>
+void for_each_epilogue(std::int64_t n, const Body& body) {
+  for (const Format d : {Format::bf16, Format::f16, Format::f32}) {
+    for (const std::int64_t extra : {0, 1, 2}) {
+      for (const TensorScaleSense sense :
+           {TensorScaleSense::multiplier, TensorScaleSense::divisor}) {
+        PlainProblem p;
+        p.n = extra == 1 ? n + 1 : n;
+        p.batch = 2;
+        p.b_shared = extra == 2;
+        p.d = d;
+        p.family = InputFamily::normal;
+        p.extra_columns = extra;
+        p.alpha = -0.01f;
+        p.alpha_factor = true;
+        p.beta = 2;
+        p.bias = true;
+        p.gate = extra != 0;
+        p.sense = sense;
+        body(p);
+      }
+    }
+  }
+}
+
+/// The pairs that kernels of few rows with weights in FP4 take.
+template <class Body>
+void for_each_fp4_pair(const Body& body) {
+  for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+    for (const Recipe a : {Recipe::bf16, Recipe::f16}) body(a, b);
+  }
+}
+
 /// Memory that begins so many bytes behind a multiple of 16.
 class OddCopy {
  public:
