@@ -66,12 +66,7 @@ class CudaGpuPlainGemm : public test::OnGpu {};
 TEST_F(CudaGpuPlainGemm, EveryPair) {
   for (const std::int64_t m : {7, 60}) {
     test::for_each_pair([&](Recipe a, Recipe b) {
-      PlainProblem p;
-      p.a = a;
-      p.b = b;
-      p.m = m;
-      p.n = 90;
-      p.k = 416;
+      PlainProblem p = test::problem_of(a, b, m, 90, 416);
       check(p);
     });
   }
@@ -80,12 +75,7 @@ TEST_F(CudaGpuPlainGemm, EveryPair) {
 /// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
 TEST_F(CudaGpuPlainGemm, ExactSumsOfEveryPair) {
   test::for_each_pair([&](Recipe a, Recipe b) {
-    PlainProblem p;
-    p.a = a;
-    p.b = b;
-    p.m = 33;
-    p.n = 50;
-    p.k = 320;
+    PlainProblem p = test::problem_of(a, b, 33, 50, 320);
     p.exact = true;
     check(p);
   });
@@ -237,12 +227,7 @@ TEST_F(CudaGpuPlainGemm, DISABLED_MeasureErrorConstants) {
     double largest = 0;
     std::int64_t elements = 0;
     const auto measure = [&](Recipe a, Recipe b, std::int64_t m, std::int64_t n, std::int64_t k) {
-      PlainProblem p;
-      p.a = a;
-      p.b = b;
-      p.m = m;
-      p.n = n;
-      p.k = k;
+      PlainProblem p = test::problem_of(a, b, m, n, k);
       p.family = family;
       OnDevice problem(p);
       largest = std::max(largest, share_by(problem, p, std::nullopt));
