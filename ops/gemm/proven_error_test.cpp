@@ -236,9 +236,9 @@ TEST(UsualError, OfWgmmaHoldsForUsualData) {
   EXPECT_GE(largest, 0.25);
 }
 
-/// A step of weights in NVFP4, times their scales, and of tokens.
-Codes scaled_step(Format form, Random& random, const std::function<double()>& tokens,
-                  const std::function<double()>& weights) {
+/// A step of weights in NVFP4, times their scales, and of tokens, which `form` holds.
+Codes scaled_step(Format form, Format of_tokens, Random& random,
+                  const std::function<double()>& tokens, const std::function<double()>& weights) {
   const auto rounded = [](auto format, double x) {
     return double{decode<format()>(encode<format()>(static_cast<float>(x)))};
   };
@@ -248,7 +248,8 @@ Codes scaled_step(Format form, Random& random, const std::function<double()>& to
                                  std::exp2(test::uniform_real(random, -1.5, 1.5)));
     for (int k = 0; k < 16; ++k) {
       const double code = rounded(std::integral_constant<Format, Format::e2m1>{}, 1.5 * weights());
-      codes.a.push_back(encode(form, static_cast<float>(tokens())));
+      const std::uint32_t token = encode(of_tokens, static_cast<float>(tokens()));
+      codes.a.push_back(encode(form, static_cast<float>(value_of(of_tokens, token))));
       codes.b.push_back(encode(form, static_cast<float>(code * scale)));
     }
   }
@@ -261,16 +262,20 @@ TEST(UsualError, OfScaledWeightsHoldsForUsualData) {
   const auto families = usual_families(random);
   const ErrorLimit usual = gemm_detail::usual_error(GemmPath::sm90_fp4);
   double largest = 0;
-  for (const Format form : {Format::bf16, Format::f16}) {
+  for (const Format of_tokens : {Format::bf16, Format::f16, Format::e4m3}) {
+    const Format form = of_tokens == Format::f16 ? Format::f16 : Format::bf16;
     for (int i = 0; i < 1200; ++i) {
       const std::int64_t steps = test::uniform(random, 1, i % 20 == 0 ? 64 : 8);
       for (const auto& [tokens, weights] : families) {
         Result result;
         for (std::int64_t step = 0; step < steps; ++step) {
-          const Result part = sum_of(plain(form, 8), scaled_step(form, random, tokens, weights));
-          result.sum += part.sum;
-          result.exact.value += part.exact.value;
-          result.exact.magnitude += part.exact.magnitude;
+          const Result part =
+              sum_of(plain(form, 8), scaled_step(form, of_tokens, random, tokens, weights));
+          const auto scale = static_cast<float>(
+              of_tokens == Format::e4m3 ? std::exp2(test::uniform_real(random, -1.5, 1.5)) : 1);
+          result.sum = std::fma(part.sum, scale, result.sum);
+          result.exact.value += part.exact.value * double{scale};
+          result.exact.magnitude += part.exact.magnitude * double{scale};
         }
         largest = std::max(largest, result.error() / usual(result.exact));
       }
@@ -311,6 +316,7 @@ TEST(ProvenError, GrowsWithKAsF32Does) {
   EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::nvfp4, 4096), 79.5 + 48, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::bf16, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, Recipe::f16, Recipe::nvfp4, 4096), 8256 + 48, 0.2);
+  EXPECT_NEAR(proven_error(GemmPath::sm90_fp4, kA, Recipe::mxfp4, 4096), 79.5 + 144, 0.1);
   EXPECT_NEAR(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 256), 272, 0.1);
   EXPECT_EQ(proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 4096),
             proven_error(GemmPath::cpu_fused, Recipe::bf16, Recipe::nvfp4, 1 << 20));

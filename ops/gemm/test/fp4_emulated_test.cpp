@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -23,7 +24,7 @@ namespace {
 
 using gemm_detail::Fp4Division;
 using gemm_detail::Fp4GemmPlan;
-using test::for_each_fp4_pair;
+using test::for_each_few_rows_pair;
 using test::InputFamily;
 using test::PlainOperands;
 using test::PlainProblem;
@@ -55,6 +56,26 @@ bool run(PlainOperands& operands, const emulator::Options& options,
   return report.ok();
 }
 
+/// Gives A's element (row, k) the number, or the nearest that its type has.
+void set_a(PlainOperands& operands, std::int64_t row, std::int64_t k, float number) {
+  const ScaledTensorView& a = operands.arguments().a;
+  const Format format = recipe_traits(a.recipe).element;
+  const std::uint32_t code = encode(format, number, Overflow::propagate);
+  const std::int64_t bytes = format_traits(format).bits / 8;
+  for (std::int64_t i = 0; i < bytes; ++i) {
+    operands.a_values().at()[row * a.value_row_stride + k * bytes + i] =
+        static_cast<std::uint8_t>(code >> (8 * i));
+  }
+}
+
+/// Gives A's scales of a row, all of them in f32, this number.
+void set_a_scales(PlainOperands& operands, std::int64_t row, float number) {
+  const ScaledTensorView& a = operands.arguments().a;
+  for (std::int64_t j = 0; j < scale_grid(a.recipe, a.rows, a.k).columns; ++j) {
+    operands.a().set_scale(row, j, std::bit_cast<std::uint32_t>(number));
+  }
+}
+
 /// The usual error of these kernels, though the emulator sums products exactly.
 gemm_detail::ErrorLimit limit_of(const PlainProblem& p) {
   return p.exact ? gemm_detail::ErrorLimit{}
@@ -70,7 +91,7 @@ void check(const PlainProblem& p, const emulator::Options& options = emulator::i
 }
 
 TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (const ScaleLayout layout : kLayouts) {
       PlainProblem p = problem_of(a, b, 1, 40, 96);
       p.b_layout = layout;
@@ -86,7 +107,7 @@ TEST(EmulatedFp4Gemm, EveryPairLayoutAndEdge) {
 }
 
 TEST(EmulatedFp4Gemm, EveryNumberOfRows) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (std::int64_t m = 1; m <= 16; ++m) check(problem_of(a, b, m, 33, 224));
   });
 }
@@ -103,7 +124,7 @@ TEST(EmulatedFp4Gemm, EveryColumnsAndK) {
 
 /// Sums that are exact: nothing but D's own rounding is allowed.
 TEST(EmulatedFp4Gemm, ExactSums) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 11}) {
       PlainProblem p = problem_of(a, b, m, 45, 1056);
       p.exact = true;
@@ -114,7 +135,8 @@ TEST(EmulatedFp4Gemm, ExactSums) {
 
 /// Warps and blocks that divide K, or tiles, or both, evenly or not.
 TEST(EmulatedFp4Gemm, Divisions) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
+    if (a == Recipe::fp8_row) return;  // goes as fp8_1x128 does
     std::uint64_t seed = 1;
     for (const Fp4Division& division : {Fp4Division{1, 1, 1},
                                         {1, 16, 1},
@@ -136,17 +158,16 @@ TEST(EmulatedFp4Gemm, Divisions) {
 
 /// Every scale that there is, each for a row of its own, of sums that are exact.
 TEST(EmulatedFp4Gemm, EveryScale) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 3, 256, 64);
     p.exact = true;
     PlainOperands operands(p);
     // Small numbers, so that sums are numbers with the largest scales too.
+    const int exponent = is_plain(a) ? -12 : 0;
     for (std::int64_t i = 0; i < p.m * p.k; ++i) {
-      const float number = std::ldexp(static_cast<float>(i % 9 - 4), -12);
-      const std::uint32_t code = encode(a == Recipe::bf16 ? Format::bf16 : Format::f16, number);
-      operands.a_values().at()[2 * i] = static_cast<std::uint8_t>(code);
-      operands.a_values().at()[2 * i + 1] = static_cast<std::uint8_t>(code >> 8);
+      set_a(operands, i / p.k, i % p.k, std::ldexp(static_cast<float>(i % 9 - 4), exponent));
     }
+    for (std::int64_t row = 0; row < p.m; ++row) set_a_scales(operands, row, 0x1p-12f);
     for (std::int64_t row = 0; row < p.n; ++row) {
       const std::int64_t blocks = p.k / recipe_traits(b).block_k;
       for (std::int64_t block = 0; block < blocks; ++block) {
@@ -197,11 +218,14 @@ TEST(EmulatedFp4Gemm, Epilogues) {
     p.b = Recipe::mxfp4;
     p.m = 10;
     check(p);
+    p.a = Recipe::fp8_row;
+    p.b = Recipe::nvfp4;
+    check(p);
   });
 }
 
 TEST(EmulatedFp4Gemm, RowsFarApart) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 9, 50, 320);
     p.extra_bytes = 48;
     p.batch = 3;
@@ -227,30 +251,25 @@ TEST(EmulatedFp4Gemm, LargeTensorScales) {
 
 TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  for_each_fp4_pair([&](Recipe a, Recipe b) {
+  for_each_few_rows_pair([&](Recipe a, Recipe b) {
     for (const std::uint32_t scale : {120u, 140u}) {  // of MX: with a factor and without
       PlainProblem p = problem_of(a, b, 5, 18, 256);
       p.exact = true;
       PlainOperands operands(p);
-      const Format format = recipe_traits(a).element;
-      const auto set_a = [&](std::int64_t row, std::int64_t k, float number) {
-        const std::uint32_t code = encode(format, number, Overflow::propagate);
-        operands.a_values().at()[2 * (row * p.k + k)] = static_cast<std::uint8_t>(code);
-        operands.a_values().at()[2 * (row * p.k + k) + 1] = static_cast<std::uint8_t>(code >> 8);
-      };
+      const bool has_infinity = format_traits(recipe_traits(a).element).has_infinity;
       std::fill_n(operands.b_values().at(), operands.b_values().bytes(), std::uint8_t{0x22});
       operands.b_values().at()[50] = 0x20;  // row 0, k = 100: 0
       for (std::int64_t row = 0; row < p.n && b == Recipe::mxfp4; ++row) {
         operands.b().set_scale(row, 3, scale);
       }
-      set_a(1, 100, kInf);
-      set_a(3, 7, std::numeric_limits<float>::quiet_NaN());
+      set_a(operands, 1, 100, kInf);
+      set_a(operands, 3, 7, std::numeric_limits<float>::quiet_NaN());
       ASSERT_TRUE(run(operands, emulator::in_order()));
       const auto* const d = static_cast<const float*>(operands.arguments().d.data);
       for (std::int64_t i = 0; i < p.m * p.n; ++i) {
-        const bool is_nan = i / p.n == 3 || i == p.n;  // infinity times 0
-        EXPECT_EQ(std::isnan(d[i]), is_nan) << i;
-        EXPECT_EQ(std::isinf(d[i]), !is_nan && i / p.n == 1) << i;
+        const bool is_of_infinity = has_infinity && i / p.n == 1 && i != p.n;  // there times 0
+        EXPECT_EQ(std::isnan(d[i]), i / p.n == 3 || (i / p.n == 1 && !is_of_infinity)) << i;
+        EXPECT_EQ(std::isinf(d[i]), is_of_infinity) << i;
       }
     }
   });
@@ -258,18 +277,82 @@ TEST(EmulatedFp4Gemm, InfinitiesAndNanOfAStayInTheirRows) {
 
 /// A row's bits do not depend on the others, as long as K is divided alike.
 TEST(EmulatedFp4Gemm, RowsDoNotDependOnTheOthers) {
-  PlainProblem p = problem_of(Recipe::bf16, Recipe::mxfp4, 16, 30, 1120);
-  p.family = InputFamily::normal;
-  const Fp4Division division = {1, 2, 2};
-  PlainOperands all(p);
-  ASSERT_TRUE(run(all, emulator::in_order(), division));
-  for (const std::int64_t m : {1, 8, 11}) {
-    PlainOperands some(p);
-    some.set_rows(m);
-    ASSERT_TRUE(run(some, emulator::random_order(9), division));
-    EXPECT_TRUE(std::equal(some.d().bytes().begin(),
-                           some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
-                           all.d().bytes().begin()));
+  for (const Recipe a : {Recipe::bf16, Recipe::fp8_1x128}) {
+    PlainProblem p = problem_of(a, Recipe::mxfp4, 16, 30, 1120);
+    p.family = InputFamily::normal;
+    const Fp4Division division = {1, 2, 2};
+    PlainOperands all(p);
+    ASSERT_TRUE(run(all, emulator::in_order(), division));
+    for (const std::int64_t m : {1, 8, 11}) {
+      PlainOperands some(p);
+      some.set_rows(m);
+      ASSERT_TRUE(run(some, emulator::random_order(9), division));
+      EXPECT_TRUE(std::equal(some.d().bytes().begin(),
+                             some.d().bytes().begin() + test::TestMatrix::kGuard + m * p.n * 4,
+                             all.d().bytes().begin()));
+    }
+  }
+}
+
+/// A's scales of every recipe of e4m3, in every layout, far apart and some of them 0; K divided
+/// among blocks of a cluster, too, the last of which has no whole step.
+TEST(EmulatedFp4Gemm, EveryKindOfTokenScales) {
+  std::uint64_t seed = 1;
+  for (const RecipeTraits& a : kRecipes) {
+    if (a.family != Family::fp8 || a.element != Format::e4m3) continue;
+    for (const ScaleLayout layout : test::layouts_of(a.recipe)) {
+      for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+        PlainProblem p = problem_of(a.recipe, b, 5, 18, 800);
+        p.a_layout = layout;
+        p.batch = 2;
+        check(p, emulator::random_order(seed++));
+        p.m = 15;
+        check(p, emulator::random_order(seed++), Fp4Division{2, 1, 2});
+      }
+    }
+  }
+}
+
+/// NaN, 0 and numbers at both ends among A's scales stay in their rows.
+TEST(EmulatedFp4Gemm, TokenScalesStayInTheirRows) {
+  for (const Recipe a : {Recipe::fp8_row, Recipe::fp8_1x128}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      for (const std::uint32_t scale : {120u, 140u}) {  // of MX: with a factor and without
+        PlainProblem p = problem_of(a, b, 9, 20, 288);
+        p.family = InputFamily::normal;
+        PlainOperands operands(p);
+        for (std::int64_t row = 0; row < p.n && b == Recipe::mxfp4; ++row) {
+          operands.b().set_scale(row, 3, scale);
+        }
+        set_a_scales(operands, 1, std::numeric_limits<float>::quiet_NaN());
+        set_a_scales(operands, 2, 0);
+        set_a_scales(operands, 4, 0x1p+100f);
+        set_a_scales(operands, 8, 0x1p-100f);
+        SCOPED_TRACE(p.str());
+        ASSERT_TRUE(run(operands, emulator::in_order()));
+        EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+        const auto* const d = static_cast<const float*>(operands.arguments().d.data);
+        for (std::int64_t i = 0; i < p.m * p.n; ++i) {
+          EXPECT_EQ(std::isnan(d[i]), i / p.n == 1) << i;
+          EXPECT_EQ(d[i] == 0, i / p.n == 2) << i;
+        }
+      }
+    }
+  }
+}
+
+/// A scale of all of A that f32 holds, and alpha that brings sums back.
+TEST(EmulatedFp4Gemm, LargeScalesOfAllTokens) {
+  for (const float scale : {0x1p100f, 0x1p-100f}) {
+    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
+      PlainProblem p = problem_of(Recipe::fp8_tensor, b, 3, 20, 416);
+      p.family = InputFamily::normal;
+      p.alpha = scale > 1 ? 0x1p-99f : 0x1p99f;
+      PlainOperands operands(p);
+      set_a_scales(operands, 0, scale);
+      ASSERT_TRUE(run(operands, emulator::in_order()));
+      EXPECT_LE(test::compare(operands.arguments(), limit_of(p)).largest_share, 1);
+    }
   }
 }
 
@@ -278,6 +361,7 @@ TEST(EmulatedFp4Gemm, MutantsAreRejected) {
   struct Mutant {
     const char* name;
     Change change;
+    bool of_rows = false, of_steps = false;  // where A has scales of these
   };
   const Mutant mutants[] = {
       {"a block of K is left out", [](Fp4GemmParams& p) { --p.pieces; }},
@@ -288,9 +372,15 @@ TEST(EmulatedFp4Gemm, MutantsAreRejected) {
          if (p.tensor_scale == nullptr) p.epilogue.alpha = 1.01f;
          p.tensor_scale_divides = !p.tensor_scale_divides;
        }},
+      {"a row of A has another one's scales", [](Fp4GemmParams& p) { p.a_scales.row_stride = 0; },
+       true},
+      {"a step has A's scales of another", [](Fp4GemmParams& p) { p.a_scales.k_stride = 0; }, false,
+       true},
   };
   for (const Mutant& mutant : mutants) {
-    for_each_fp4_pair([&](Recipe a, Recipe b) {
+    for_each_few_rows_pair([&](Recipe a, Recipe b) {
+      if (mutant.of_rows && is_plain(a)) return;
+      if (mutant.of_steps && recipe_traits(a).block_k != kFp8BlockK) return;
       PlainProblem p = problem_of(a, b, 6, 18, 512);
       p.family = InputFamily::normal;
       SCOPED_TRACE(mutant.name + (" " + p.str()));

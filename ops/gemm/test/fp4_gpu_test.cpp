@@ -19,7 +19,7 @@ namespace {
 
 using gemm_detail::Fp4Division;
 using gemm_detail::GemmPath;
-using test::for_each_fp4_pair;
+using test::for_each_few_rows_pair;
 using test::InputFamily;
 using test::OnDevice;
 using test::PlainProblem;
@@ -43,7 +43,7 @@ void check(const PlainProblem& p) {
 }
 
 TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (const ScaleLayout layout :
          {ScaleLayout::row_major, ScaleLayout::swizzled_128x4, ScaleLayout::swizzled_8x4}) {
       for (std::int64_t m = 1; m <= 16; ++m) {
@@ -59,7 +59,7 @@ TEST_F(CudaGpuFp4Gemm, EveryPairLayoutAndEdge) {
 
 /// Integers and powers of two, whose sums are exact: nothing but D's own rounding is allowed.
 TEST_F(CudaGpuFp4Gemm, ExactSums) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     for (const std::int64_t m : {1, 8, 13}) {
       for (const std::int64_t k : {256, 2048, 7168}) {
         PlainProblem p = problem_of(a, b, m, 300, k);
@@ -72,7 +72,7 @@ TEST_F(CudaGpuFp4Gemm, ExactSums) {
 
 /// The same sums, but for the order in which parts of K are added.
 TEST_F(CudaGpuFp4Gemm, Divisions) {
-  for_each_fp4_pair([](Recipe a, Recipe b) {
+  for_each_few_rows_pair([](Recipe a, Recipe b) {
     PlainProblem p = problem_of(a, b, 11, 4000, 3104);
     p.exact = true;
     OnDevice problem(p);
@@ -130,7 +130,7 @@ TEST_F(CudaGpuFp4Gemm, DISABLED_MeasureErrorConstants) {
     double largest = 0;
     std::int64_t elements = 0;
     for (std::int64_t turn = 0; elements < 10'000'000; ++turn) {
-      for_each_fp4_pair([&](Recipe a, Recipe b) {
+      for_each_few_rows_pair([&](Recipe a, Recipe b) {
         for (const std::int64_t k : {96, 768, 4096}) {
           PlainProblem p = problem_of(a, b, 16, 4000 + turn, k);  // a seed of its own
           p.family = family;

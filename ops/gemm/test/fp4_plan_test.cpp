@@ -40,8 +40,9 @@ void expect_launchable(const Fp4GemmPlan& plan, const GemmArguments& x, const cu
   EXPECT_EQ(shape.grid.z, x.d.batch);
   EXPECT_EQ(shape.block.x, 32 * p.warps_k * p.block_tiles);
   EXPECT_LE(shape.block.x, 32 * kFp4MostWarps);
-  EXPECT_EQ(shape.dynamic_shared_bytes,
-            memory_of_fp4(p.epilogue.rows, p.block_chunks, p.warps_k * p.block_tiles).total);
+  EXPECT_EQ(shape.dynamic_shared_bytes, memory_of_fp4(kFp4GemmKernels[plan.kernel], p.epilogue.rows,
+                                                      p.block_chunks, p.warps_k * p.block_tiles)
+                                            .total);
   EXPECT_LE(shape.dynamic_shared_bytes, chip.shared_bytes);
   EXPECT_EQ(std::int64_t{p.pieces} * kFp4PieceK, x.a.k);
   EXPECT_GE(std::int64_t{p.block_chunks} * p.blocks_k * kFp4ChunkK, x.a.k);
@@ -56,17 +57,15 @@ TEST(Fp4GemmPlan, ExistsForEveryShapeOfFewRows) {
   };
   for (const int multiprocessors : {8, 78, 132}) {
     const cuda::Chip chip = test::chip_of(multiprocessors);
-    for (const Recipe b : {Recipe::nvfp4, Recipe::mxfp4}) {
-      for (const Recipe a : {Recipe::bf16, Recipe::f16}) {
-        for (int i = 0; i < 50; ++i) {
-          const GemmArguments x = product(size(4) % 16 + 1, size(15), 32 * size(9), a, b);
-          const auto plan = plan_fp4_gemm(x, chip);
-          ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
-          SCOPED_TRACE(plan->str());
-          expect_launchable(*plan, x, chip);
-        }
+    test::for_each_few_rows_pair([&](Recipe a, Recipe b) {
+      for (int i = 0; i < 50; ++i) {
+        const GemmArguments x = product(size(4) % 16 + 1, size(15), 32 * size(9), a, b);
+        const auto plan = plan_fp4_gemm(x, chip);
+        ASSERT_TRUE(plan) << x.d.rows << " x " << x.d.columns << " x " << x.a.k;
+        SCOPED_TRACE(plan->str());
+        expect_launchable(*plan, x, chip);
       }
-    }
+    });
   }
 }
 
@@ -85,7 +84,8 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
   };
   expect_plain("more rows", product(17, 4096, 4096));
   expect_plain("A in f32", product(8, 4096, 4096, Recipe::f32));
-  expect_plain("A in FP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_plain("A in MXFP8", product(8, 4096, 4096, Recipe::mxfp8_e4m3));
+  expect_plain("A in e5m2", product(8, 4096, 4096, Recipe::fp8_tensor_e5m2));
   expect_plain("B in FP6", product(8, 4096, 4096, Recipe::bf16, Recipe::mxfp6_e2m3));
   expect_plain("half a piece of K", product(8, 4096, 4096 + 16));
   expect_plain("no K", product(8, 4096, 0));
@@ -111,6 +111,21 @@ TEST(Fp4GemmPlan, TakesNothingElse) {
                                           1, Recipe::mxfp8_e4m3, {});
   quantized = gemm_detail::validated(quantized, {});
   expect_plain("D is quantized", quantized);
+}
+
+TEST(Fp4GemmPlan, TakesEveryFp8RecipeOfE4m3) {
+  for (const RecipeTraits& a : kRecipes) {
+    if (a.family != Family::fp8 || a.element != Format::e4m3) continue;
+    for (const ScaleLayout layout : test::layouts_of(a.recipe)) {
+      GemmArguments x =
+          imagined_gemm(16, 512, 384, a.recipe, Recipe::mxfp4, Format::bf16, 1, {}, {});
+      x.a.layout = layout;
+      x.a.scale_leading_stride = 0;
+      const auto plan = plan_fp4_gemm(gemm_detail::validated(x, {}), {});
+      ASSERT_TRUE(plan) << a.name;
+      EXPECT_THAT(plan->str(), HasSubstr("gemm_few_rows_mxfp4_e4m3_16: 32 tiles"));
+    }
+  }
 }
 
 /// Scales of MX are bytes, which may begin anywhere.

@@ -32,16 +32,18 @@ bool takes_fp4_kernel(const GemmArguments& x, const cuda::Chip& chip) {
 
 /// Sizes of a product, in what a block and a warp have of it.
 struct Sizes {
+  int kernel;
   std::int64_t rows, tiles, chunks;
 };
 
 Sizes sizes_of(const GemmArguments& x) {
-  return {x.d.rows, ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
+  return {kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows), x.d.rows,
+          ceil_div(x.d.columns, std::int64_t{kFp4TileRows}),
           ceil_div(x.a.k, std::int64_t{kFp4ChunkK})};
 }
 
 Fp4GemmMemory memory_of(const Sizes& size, const Fp4Division& d) {
-  return memory_of_fp4(static_cast<std::uint32_t>(size.rows),
+  return memory_of_fp4(kFp4GemmKernels[size.kernel], static_cast<std::uint32_t>(size.rows),
                        static_cast<std::uint32_t>(ceil_div(size.chunks, std::int64_t{d.blocks_k})),
                        d.warps_k * d.block_tiles);
 }
@@ -92,6 +94,7 @@ Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Divi
   p.b_row_stride = x.b.value_row_stride;
   p.a_batch_stride = x.a.batch > 1 ? x.a.value_batch_stride : 0;
   p.b_batch_stride = x.b.batch > 1 ? x.b.value_batch_stride : 0;
+  p.a_scales = scales_of_operand(x.a);
   p.scales = scales_of_operand(x.b);
   if (recipe_traits(x.b.recipe).tensor_scale && x.b.tensor_scale != nullptr) {
     p.tensor_scale = x.b.tensor_scale;
@@ -105,13 +108,14 @@ Fp4GemmParams params_of(const GemmArguments& x, const Sizes& size, const Fp4Divi
   p.warps_k = d.warps_k;
   p.block_tiles = d.block_tiles;
   p.tiles = static_cast<std::uint32_t>(size.tiles);
-  p.row_vectors = Divisor(p.block_chunks * (kFp4ChunkK / 8));
+  p.row_loads =
+      Divisor(p.block_chunks * (kFp4ChunkK / kFp4GemmKernels[size.kernel].load_elements()));
   return p;
 }
 
 std::string kernel_name(const Fp4GemmConfig& c) {
-  return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" +
-         format_traits(c.form).name + "_" + std::to_string(c.tokens);
+  return std::string("gemm_few_rows_") + recipe_traits(c.b).name + "_" + format_traits(c.a).name +
+         "_" + std::to_string(c.tokens);
 }
 
 }  // namespace
@@ -123,7 +127,7 @@ std::optional<Fp4GemmPlan> plan_fp4_gemm(const GemmArguments& x, const cuda::Chi
   if (!division) division = best_division(size, chip);
   if (!division) return std::nullopt;
   Fp4GemmPlan plan;
-  plan.kernel = kFp4GemmKernels.find(x.a.recipe, x.b.recipe, x.d.rows);
+  plan.kernel = size.kernel;
   plan.architecture = chip.architecture;
   plan.params = params_of(x, size, *division);
   plan.shape.grid = {division->blocks_k,

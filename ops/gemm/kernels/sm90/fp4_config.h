@@ -1,4 +1,4 @@
-// The kernels of products of few rows of A, in bf16 or f16, with weights in FP4: what each is
+// The kernels of products of few rows of A, in bf16, f16 or FP8, with weights in FP4: what each is
 // compiled for, how they cut K, and how they divide shared memory. Shapes, strides, layouts of
 // scales, D's type, what the epilogue does and how K is divided are run-time values.
 #pragma once
@@ -9,9 +9,15 @@
 namespace blockscale {
 
 struct Fp4GemmConfig {
-  Recipe b = Recipe::nvfp4;    // or mxfp4
-  Format form = Format::bf16;  // A's elements, and what B's become
-  int tokens = 8;              // rows of A, at most: mma.sync has 8 columns
+  Recipe b = Recipe::nvfp4;  // or mxfp4
+  Format a = Format::bf16;   // its elements: bf16, f16, or e4m3 with FP8's scales
+  int tokens = 8;            // rows of A, at most: mma.sync has 8 columns
+
+  /// What elements of both become.
+  BLOCKSCALE_HD constexpr Format form() const { return a == Format::f16 ? a : Format::bf16; }
+  BLOCKSCALE_HD constexpr bool has_token_scales() const { return a == Format::e4m3; }
+  /// Of A, that one load of a thread has.
+  BLOCKSCALE_HD constexpr uint32_t load_elements() const { return a == Format::e4m3 ? 16 : 8; }
 
   friend BLOCKSCALE_HD constexpr bool operator==(const Fp4GemmConfig&,
                                                  const Fp4GemmConfig&) = default;
@@ -26,27 +32,33 @@ inline constexpr uint32_t kFp4PieceBytes = kFp4PieceK / 2;
 inline constexpr uint32_t kFp4StepK = 4 * kFp4PieceK;
 inline constexpr uint32_t kFp4ChunkSteps = 4;
 inline constexpr uint32_t kFp4ChunkK = kFp4ChunkSteps * kFp4StepK;
+static_assert(kFp4StepK == kFp8BlockK);  // so that a step has one scale of each row of A
 
 inline constexpr uint32_t kFp4MostWarps = 16;   // of a block
 inline constexpr uint32_t kFp4MostBlocksK = 8;  // that divide K: blocks of a cluster
 
 /// Where everything lies in shared memory, in bytes from its start: rows of A, of which neighbours
-/// lie so that eight lanes read two of them from different banks; then two buffers of sums, each
-/// with those of every warp, [row of A][row of B].
+/// lie so that eight lanes read two of them from different banks; their scales, [step][row of A];
+/// then two buffers of sums, each with those of every warp, [row of A][row of B].
 struct Fp4GemmMemory {
   static constexpr uint32_t kSumRowBytes = (kFp4TileRows + 4) * 4;  // for stores without conflicts
 
   uint32_t token_bytes;  // of a row
+  uint32_t scales;
   uint32_t sums;
   uint32_t warp_sum_bytes;
   uint32_t sum_bytes;  // of a buffer
   uint32_t total;
 };
-BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(uint32_t rows, uint32_t chunks,
-                                                    uint32_t warps) {
+BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(const Fp4GemmConfig& config, uint32_t rows,
+                                                    uint32_t chunks, uint32_t warps) {
   Fp4GemmMemory m{};
   m.token_bytes = chunks * kFp4ChunkK * 2 + 64;
-  m.sums = rows * m.token_bytes;
+  m.scales = rows * m.token_bytes;
+  m.sums = m.scales;
+  if (config.has_token_scales()) {
+    m.sums += chunks * kFp4ChunkSteps * static_cast<uint32_t>(config.tokens) * 4;
+  }
   m.warp_sum_bytes = rows * Fp4GemmMemory::kSumRowBytes;
   m.sum_bytes = warps * m.warp_sum_bytes;
   m.total = m.sums + 2 * m.sum_bytes;
@@ -54,18 +66,21 @@ BLOCKSCALE_HD constexpr Fp4GemmMemory memory_of_fp4(uint32_t rows, uint32_t chun
 }
 
 inline constexpr struct Fp4GemmKernelList {
-  static constexpr int kCount = 8;
+  static constexpr int kCount = 12;
 
   BLOCKSCALE_HD constexpr Fp4GemmConfig operator[](int i) const {
-    return {.b = i / 4 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
-            .form = i / 2 % 2 == 0 ? Format::bf16 : Format::f16,
+    constexpr Format kOfA[] = {Format::bf16, Format::f16, Format::e4m3};
+    return {.b = i / 6 == 0 ? Recipe::nvfp4 : Recipe::mxfp4,
+            .a = kOfA[i / 2 % 3],
             .tokens = i % 2 == 0 ? 8 : 16};
   }
   /// The number of the kernel with the fewest columns for so many rows of A; -1 if there is none.
   BLOCKSCALE_HD constexpr int find(Recipe a, Recipe b, int64_t rows) const {
+    const RecipeTraits& t = recipe_traits(a);
+    if (t.family != Family::plain && t.family != Family::fp8) return -1;
     for (int i = 0; i < kCount; ++i) {
       const Fp4GemmConfig c = (*this)[i];
-      if (c.b == b && plain_recipe(c.form) == a && rows <= c.tokens) return i;
+      if (c.b == b && c.a == t.element && rows <= c.tokens) return i;
     }
     return -1;
   }

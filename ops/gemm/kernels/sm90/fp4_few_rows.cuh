@@ -1,6 +1,6 @@
-// D = epilogue(A B^T) for few rows of A, in bf16 or f16, and B in nvfp4 or mxfp4 as it lies. B is
-// read once, straight to registers, as fast as memory gives it: everything else hides behind that.
-// (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.)
+// D = epilogue(A B^T) for few rows of A, in bf16, f16 or FP8, and B in nvfp4 or mxfp4 as it lies. B
+// is read once, straight to registers, as fast as memory gives it: everything else hides behind
+// that. (ops/gemm/kernels/plain.cuh computes the same for any pair: read that first.)
 //
 // A warp takes 16 rows of B, mma.sync's rows, and a part of K; A's rows, which lie in shared
 // memory, are its columns. Of a step, 64 bytes of each row, lane l has 16 of rows l / 4 and
@@ -8,7 +8,8 @@
 // changes nothing, as they are the same k of both operands.
 //   1. Codes become bf16 or f16, times the scale of the lane's own block, exactly: mma.sync sums a
 //      step's 128 products of an element of D, of blocks with four scales or more.
-//   2. What it sums from 0 is added to the sum of the steps before, in f32.
+//   2. What it sums from 0 is added to the sum of the steps before, in f32: times the step's scale
+//      of the row of A, where that is in FP8, whose elements alone have become bf16.
 //   3. At the end of K warps of the block that divide K, and blocks of the cluster, add their sums
 //      in the order of k, and alpha, tensor scale, bias, gate and C are applied.
 // Two steps go together, so that neither waits for the other's products. MX has scales with which
@@ -21,6 +22,7 @@
 #pragma once
 
 #include "core/format.h"
+#include "device/decode/codes.cuh"
 #include "device/decode/scaled_codes.cuh"
 #include "device/epilogue/one_element.cuh"
 #include "device/kernel.h"
@@ -35,6 +37,7 @@
 #include "device/ptx/special_registers.h"
 #include "device/ptx/warp.h"
 #include "device/vector.h"
+#include "ops/gemm/kernels/gemv_fp8.cuh"
 #include "ops/gemm/kernels/sm90/fp4_params.h"
 
 namespace blockscale {
@@ -163,41 +166,85 @@ class Weights {
   Pieces loaded_[kFp4ChunkSteps];
 };
 
-/// Fills shared memory with the block's part of A's rows. Of eight neighbours it is pairs (0, 4),
-/// (1, 5), (2, 6) and (3, 7) that lie in a word, as codes of B do; of a step each lane's first
-/// eight come first, then their second ones.
+/// Of NVFP4's numbers, 2^7 is left behind the factor of their scale: elements of e4m3 take it.
+template <Fp4GemmConfig kConfig>
+inline constexpr float kLeft = kConfig.b == Recipe::nvfp4 ? decoding::kUe4m3Left : 1;
+
+/// Eight neighbours among A's elements, which begin `first` words into a load, as pairs (0, 4),
+/// (1, 5), (2, 6) and (3, 7): exactly.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE Bytes16 pairs_of(const Bytes16& load, uint32_t first) {
+  const auto& n = load.at;
+  if constexpr (kConfig.a == Format::e4m3) {
+    const decoding::Codes<Format::e4m3, 8> codes = {
+        {ptx::prmt(n[first], n[first + 1], 0x5140), ptx::prmt(n[first], n[first + 1], 0x7362)}};
+    Bytes16 pairs;
+    decoding::widen_codes<Format::bf16>(pairs.at, codes);
+    if constexpr (kLeft<kConfig> != 1) {
+      constexpr uint32_t kFactor = decoding::twice(encode<Format::bf16>(kLeft<kConfig>));
+      BLOCKSCALE_UNROLL
+      for (uint32_t& pair : pairs.at) pair = ptx::mul_rn_bf16x2(pair, kFactor);
+    }
+    return pairs;
+  } else {
+    return {{ptx::prmt(n[0], n[2], 0x5410), ptx::prmt(n[0], n[2], 0x7632),
+             ptx::prmt(n[1], n[3], 0x5410), ptx::prmt(n[1], n[3], 0x7632)}};
+  }
+}
+
+/// Fills shared memory with the block's part of A's rows, eight neighbours side by side; of a step
+/// each lane's first eight come first, then their second ones.
+template <Fp4GemmConfig kConfig>
 BLOCKSCALE_DEVICE void bring_tokens(const Fp4GemmParams& p, const Fp4GemmMemory& memory) {
-  constexpr uint32_t kAtOnce = 4;  // vectors of a thread, whose loads do not wait for each other
+  constexpr uint32_t kElements = kConfig.load_elements();
+  constexpr uint32_t kAtOnce = 4;  // loads of a thread, which do not wait for each other
   const uint32_t threads = ptx::ntid_x();
-  const uint32_t vectors = p.row_vectors.divisor, count = p.epilogue.rows * vectors;
-  const uint32_t first_vector = first_chunk_of_block(p) * (kFp4ChunkK / 8);
-  const uint32_t end_vector = p.pieces * (kFp4PieceK / 8);
+  const uint32_t loads = p.row_loads.divisor, count = p.epilogue.rows * loads;
+  const uint32_t first_load = first_chunk_of_block(p) * (kFp4ChunkK / kElements);
+  const uint32_t end_load = p.pieces * (kFp4PieceK / kElements);
   const uint8_t* const a = p.a + batch_of_block() * p.a_batch_stride;
   for (uint32_t first = ptx::tid_x(); first < count; first += kAtOnce * threads) {
     Bytes16 natural[kAtOnce];
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const uint32_t at = first + i * threads;
-      const uint32_t row = p.row_vectors.quotient(at);
-      const uint32_t vector = first_vector + at - row * vectors;
+      const uint32_t row = p.row_loads.quotient(at);
+      const uint32_t load = first_load + at - row * loads;
       natural[i] = ptx::ld_global_nc_if(
-          at < count && vector < end_vector,
-          reinterpret_cast<const Bytes16*>(a + row * p.a_row_stride + int64_t{vector} * 16));
+          at < count && load < end_load,
+          reinterpret_cast<const Bytes16*>(a + row * p.a_row_stride + int64_t{load} * 16));
     }
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const uint32_t at = first + i * threads;
       if (at >= count) break;
-      const uint32_t row = p.row_vectors.quotient(at);
-      const uint32_t vector = at - row * vectors;
-      const uint32_t step = vector / 16, lane = vector / 4 % 4, word = vector % 4;
-      const auto& n = natural[i].at;
-      const Bytes16 pairs = {{ptx::prmt(n[0], n[2], 0x5410), ptx::prmt(n[0], n[2], 0x7632),
-                              ptx::prmt(n[1], n[3], 0x5410), ptx::prmt(n[1], n[3], 0x7632)}};
-      ptx::st_shared(
-          device::shared_base() + (row * memory.token_bytes + step * 256 + word * 64 + lane * 16),
-          pairs);
+      const uint32_t row = p.row_loads.quotient(at);
+      BLOCKSCALE_UNROLL
+      for (uint32_t j = 0; j < kElements / 8; ++j) {
+        const uint32_t vector = (at - row * loads) * (kElements / 8) + j;
+        const uint32_t step = vector / 16, lane = vector / 4 % 4, word = vector % 4;
+        ptx::st_shared(
+            device::shared_base() + (row * memory.token_bytes + step * 256 + word * 64 + lane * 16),
+            pairs_of<kConfig>(natural[i], 2 * j));
+      }
     }
+  }
+}
+
+/// The same with the scales of A's rows, which are 0 where a step is behind all of K: a scale that
+/// holds for more of K, or for more rows, is read again.
+template <Fp4GemmConfig kConfig>
+BLOCKSCALE_DEVICE void bring_token_scales(const Fp4GemmParams& p, const Fp4GemmMemory& memory) {
+  constexpr uint32_t kTokens = static_cast<uint32_t>(kConfig.tokens);
+  const uint32_t first_step = first_chunk_of_block(p) * kFp4ChunkSteps;
+  const uint32_t end_step = (p.pieces + 3) / 4;
+  for (uint32_t i = ptx::tid_x(); i < p.block_chunks * kFp4ChunkSteps * kTokens;
+       i += ptx::ntid_x()) {
+    const uint32_t step = first_step + i / kTokens, own = i % kTokens;
+    const uint32_t row = own < p.epilogue.rows ? own : p.epilogue.rows - 1;
+    const float scale =
+        step < end_step ? fp8_gemv::load_scale(p.a_scales, batch_of_block(), row, step) : 0;
+    ptx::st_shared(device::shared_base() + (memory.scales + i * 4), scale);
   }
 }
 
@@ -216,6 +263,7 @@ class Multiplier {
       const uint32_t row = own < p.epilogue.rows ? own : p.epilogue.rows - 1;
       tokens_[i] = device::shared_base() + (row * memory.token_bytes + ptx::laneid() % 4 * 16);
     }
+    token_scales_ = device::shared_base() + (memory.scales + ptx::laneid() % 4 * 8);
   }
 
   /// Adds the products of two steps, the block's steps `step` and the one behind it: with sums of
@@ -224,13 +272,11 @@ class Multiplier {
                                    uint32_t step) const {
     const Pieces* const b[2] = {&first, &second};
     uint32_t factors[2][2][2];  // of a step, of a row's codes: in words 0 and 1, and in 2 and 3
-    float left = 1;
     if constexpr (kConfig.b == Recipe::nvfp4) {
       BLOCKSCALE_UNROLL
       for (int i = 0; i < 4; ++i) {
         decoding::ue4m3_factors<kForm>(factors[i / 2][i % 2], b[i / 2]->scales[i % 2]);
       }
-      left = decoding::kUe4m3Left;
     } else {
       bool fit = true;
       BLOCKSCALE_UNROLL
@@ -256,12 +302,17 @@ class Multiplier {
                  {factors[j][0][i / 2], factors[j][1][i / 2]}, (step + j) * kStepBytes + i * 64);
       }
     }
-    add(sums, products[0], {left, left});
-    add(sums, products[1], {left, left});
+    BLOCKSCALE_UNROLL
+    for (uint32_t j = 0; j < 2; ++j) {
+      const ScalesOfTokens scales = scales_of_tokens(step + j);
+      for_each(sums, [&](uint32_t i, int k, float& sum) {
+        sum = ptx::fma_rn(products[j][i].value[k], scales.at[i][k % 2], sum);
+      });
+    }
   }
 
  private:
-  static constexpr Format kForm = kConfig.form;
+  static constexpr Format kForm = kConfig.form();
   static constexpr auto kMma = kForm == Format::bf16 ? ptx::MmaElement::bf16 : ptx::MmaElement::f16;
   static constexpr uint32_t kColumns = static_cast<uint32_t>(kConfig.tokens) / 8;
   static constexpr uint32_t kStepBytes = kFp4StepK * 2;  // of a row of A
@@ -269,8 +320,8 @@ class Multiplier {
   struct OfRows {
     uint32_t at[2];
   };
-  struct ScalesOfRows {
-    float at[2];
+  struct ScalesOfTokens {
+    float at[kColumns][2];
   };
 
   /// The same where scales have no factors: one of the four lanes' blocks after the other, of which
@@ -284,7 +335,7 @@ class Multiplier {
         return ptx::shfl_sync_idx(ptx::kFullMask, x, block, 4);
       };
       OfRows codes;
-      ScalesOfRows scales;
+      float scales[2];
       BLOCKSCALE_UNROLL
       for (int row = 0; row < 2; ++row) {
         BLOCKSCALE_UNROLL
@@ -292,13 +343,37 @@ class Multiplier {
           const uint32_t word = of_block(b.codes[row].at[i]);
           if (i == 0 || i == own) codes.at[row] = word;
         }
-        scales.at[row] = scale_value(static_cast<uint8_t>(of_block(b.scales[row])));
+        scales[row] = scale_value(static_cast<uint8_t>(of_block(b.scales[row])));
       }
       Sums<kConfig> products = {};
       // A's lie where the lane with the block has its word `own`.
       multiply(products, codes, kFactors, step * kStepBytes + own * (64 - 16) + block * 16);
-      add(sums, products, scales);
+      const ScalesOfTokens of_tokens = scales_of_tokens(step);
+      for_each(sums, [&](uint32_t i, int k, float& sum) {
+        float product = products[i].value[k];
+        if constexpr (kConfig.has_token_scales()) {
+          product = ptx::mul_rn(product, of_tokens.at[i][k % 2]);
+        }
+        sum = ptx::fma_rn(product, scales[k / 2], sum);
+      });
     }
+  }
+
+  /// A's scales of a step, of the rows that this lane has sums of; without, what is left of B's.
+  BLOCKSCALE_DEVICE ScalesOfTokens scales_of_tokens(uint32_t step) const {
+    ScalesOfTokens scales;
+    BLOCKSCALE_UNROLL
+    for (uint32_t i = 0; i < kColumns; ++i) {
+      using Pair = device::Vector<float, 2>;
+      Pair pair = {{kLeft<kConfig>, kLeft<kConfig>}};
+      if constexpr (kConfig.has_token_scales()) {
+        constexpr uint32_t kBytes = kColumns * 32;  // of a step
+        pair = ptx::ld_shared<Pair>(token_scales_ + (step * kBytes + i * 32));
+      }
+      scales.at[i][0] = pair.at[0];
+      scales.at[i][1] = pair.at[1];
+    }
+    return scales;
   }
 
   /// Adds products of eight k of each lane: of codes times factors, and of A's at `offset` of its
@@ -323,18 +398,19 @@ class Multiplier {
     }
   }
 
-  BLOCKSCALE_DEVICE static void add(Sums<kConfig>& sums, const Sums<kConfig>& products,
-                                    const ScalesOfRows& scales) {
+  /// body(which eight rows of A, which of this lane's sums, that sum): of rows k % 2 of A's two,
+  /// and k / 2 of B's.
+  template <class Body>
+  BLOCKSCALE_DEVICE static void for_each(Sums<kConfig>& sums, const Body& body) {
     BLOCKSCALE_UNROLL
     for (uint32_t i = 0; i < kColumns; ++i) {
       BLOCKSCALE_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        sums[i].value[j] = ptx::fma_rn(products[i].value[j], scales.at[j / 2], sums[i].value[j]);
-      }
+      for (int k = 0; k < 4; ++k) body(i, k, sums[i].value[k]);
     }
   }
 
   ptx::SharedAddress tokens_[kColumns];  // this lane's of the first step
+  ptx::SharedAddress token_scales_;      // likewise
 };
 
 /// Until all threads that divide K are here: of the cluster, or of the block if it is alone.
@@ -406,9 +482,10 @@ BLOCKSCALE_DEVICE void fp4_few_rows_kernel(const Fp4GemmParams& p) {
   ptx::griddepcontrol_launch_dependents();
   const Part part(p);
   const Fp4GemmMemory memory =
-      memory_of_fp4(p.epilogue.rows, p.block_chunks, p.block_tiles * p.warps_k);
+      memory_of_fp4(kConfig, p.epilogue.rows, p.block_chunks, p.block_tiles * p.warps_k);
   Weights<kConfig> weights(p, part);
-  bring_tokens(p, memory);
+  bring_tokens<kConfig>(p, memory);
+  if constexpr (kConfig.has_token_scales()) bring_token_scales<kConfig>(p, memory);
   ptx::barrier_sync_all();
   const Multiplier<kConfig> multiplier(p, memory);
   // Who stores to a buffer again has met all who read it, behind the other buffer's stores.

@@ -13,6 +13,7 @@ struct Fp4GemmParams {
   const uint8_t* b = nullptr;
   int64_t a_row_stride = 0, a_batch_stride = 0;  // bytes
   int64_t b_row_stride = 0, b_batch_stride = 0;
+  GemmScales a_scales;  // where A is in FP8
   /// Of B. Those of four neighbouring blocks of K lie side by side, and a piece's begin at a
   /// multiple of their size.
   GemmScales scales;
@@ -26,7 +27,7 @@ struct Fp4GemmParams {
   uint32_t warps_k = 1;       // of a block, that divide its part of K
   uint32_t block_tiles = 1;   // of B: so many times warps_k warps are a block
   uint32_t tiles = 0;         // of kFp4TileRows rows of B
-  Divisor row_vectors;        // of 16 bytes, of a row of A in shared memory
+  Divisor row_loads;          // of 16 bytes, of a block's part of a row of A
 };
 
 }  // namespace blockscale
